@@ -1,0 +1,85 @@
+# Everything a developer runs, by one word each. The CI runs the same targets.
+# What is made stands in .venv; packages come from where pip and cargo are told to look on this machine.
+.DEFAULT_GOAL := help
+.NOTPARALLEL:
+.DELETE_ON_ERROR:
+
+VENV := .venv
+PYTHON_OF_VENV := $(abspath $(VENV))/bin/python
+PIP_INSTALL := $(PYTHON_OF_VENV) -m pip install --quiet --disable-pip-version-check
+# Spark starts `python3` for its workers: the first one on the PATH has to be this one.
+IN_VENV := PATH="$(abspath $(VENV))/bin:$$PATH" PYSPARK_PYTHON=$(PYTHON_OF_VENV)
+
+# Stamps: each is newer than everything that was used to make what it stands for.
+EMPTY := $(VENV)/.empty
+INSTALLED := $(VENV)/.installed
+TOOLED := $(VENV)/.tooled
+
+SOURCES := pyproject.toml Cargo.toml Cargo.lock README.md LICENSE \
+	$(shell find rust python -not -path '*/__pycache__*' -not -path '*/target/*' -not -name '*.so')
+CHECKED := python/ssbroker tests benches examples
+
+.PHONY: help demo test build format lint bench ci clean tools tools-with-java
+
+help: ## say what each target does
+	@sed -n 's/^\([a-z]*\):.*## \(.*\)/  make \1\t\2/p' Makefile | expand -t 18
+
+demo: tools-with-java $(INSTALLED) ## route a million conversations with PySpark, and explain one of them
+	@$(IN_VENV) $(PYTHON_OF_VENV) examples/route_a_day/main.py $(ARGS)
+
+test: tools-with-java $(INSTALLED) $(TOOLED) ## run the tests against the installed release wheel (ARGS="-k word" for some)
+	@$(IN_VENV) $(PYTHON_OF_VENV) -m pytest $(ARGS)
+
+build: tools $(INSTALLED) ## build the release wheel and install it into .venv
+	@echo "built: $$(ls $(VENV)/wheel/*.whl)"
+
+format: tools $(INSTALLED) $(TOOLED) ## format Rust and Python, mend what the linters can, renew docs/traceability.md
+	cargo fmt --all
+	$(PYTHON_OF_VENV) -m ruff check --quiet --fix $(CHECKED)
+	$(PYTHON_OF_VENV) -m ruff format --quiet $(CHECKED)
+	$(PYTHON_OF_VENV) -m tests.guards.traceability --write
+
+lint: tools $(INSTALLED) $(TOOLED) ## formatters, linters, types, and the stub against the binary
+	cargo fmt --all --check
+	cargo clippy --quiet --locked --workspace --all-targets -- -D warnings
+	$(PYTHON_OF_VENV) -m ruff check --quiet $(CHECKED)
+	$(PYTHON_OF_VENV) -m ruff format --quiet --check $(CHECKED)
+	$(PYTHON_OF_VENV) -m mypy $(CHECKED)
+	$(IN_VENV) $(PYTHON_OF_VENV) -m mypy.stubtest ssbroker._core --allowlist .mypy-stubtest-allowlist
+
+bench: tools-with-java $(INSTALLED) $(TOOLED) ## compare with the rivals, answers checked first (BENCH_SHORT=1 for small sizes)
+	@$(IN_VENV) $(PYTHON_OF_VENV) -m pytest benches $(ARGS)
+
+ci: ## everything above on a clean machine, as the CI runs it
+	./.ci/run
+
+clean: ## remove everything that was made
+	rm -rf $(VENV) target .benchmarks .hypothesis .mypy_cache .pytest_cache .ruff_cache
+	find python tests benches examples -name __pycache__ -type d -prune -exec rm -rf {} +
+
+tools:
+	@scripts/check-tools python rust
+
+tools-with-java:
+	@scripts/check-tools python rust java
+
+$(EMPTY): | tools
+	@echo "making $(VENV) with $$(scripts/find-python)"
+	@rm -rf $(VENV)
+	@"$$(scripts/find-python)" -m venv $(VENV)
+	@$(PIP_INSTALL) --upgrade "pip>=25.1" "maturin>=1.9.4,<2"
+	@touch $@
+
+$(INSTALLED): $(EMPTY) $(SOURCES) | tools
+	@echo "building the release wheel (a few minutes the first time)"
+	@rm -rf $(VENV)/wheel
+	@$(PYTHON_OF_VENV) -m maturin build --quiet --release --locked --interpreter $(PYTHON_OF_VENV) --out $(VENV)/wheel
+	@echo "installing it with what it needs, Spark included"
+	@$(PIP_INSTALL) --force-reinstall --no-deps $(VENV)/wheel/*.whl
+	@$(PIP_INSTALL) "$$(ls $(VENV)/wheel/*.whl)[spark]"
+	@touch $@
+
+$(TOOLED): $(EMPTY) pyproject.toml
+	@echo "installing what tests, linters and benchmarks need"
+	@$(PIP_INSTALL) --group dev --group bench
+	@touch $@

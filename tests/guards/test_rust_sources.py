@@ -1,0 +1,104 @@
+"""What the Rust sources may use, and where: the import rule of ARCHITECTURE.md for the crates."""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from tests.guards.repository import ROOT, name_of, rust_files
+
+# A crate, the crates that it may depend on, and names that its code may not use.
+CRATES: dict[str, set[str]] = {
+    "rust/core": {"hashbrown"},
+    "rust/columnar": {"ssbroker-core", "arrow-array", "arrow-buffer", "arrow-data", "arrow-schema"},
+    "rust/python": {
+        "ssbroker-core",
+        "ssbroker-columnar",
+        "arrow-array",
+        "arrow-buffer",
+        "arrow-data",
+        "arrow-schema",
+        "pyo3",
+    },
+}
+MACHINE = r"std::(?:env|fs|net::(?!Ipv)|process|thread|time)\b|\bInstant::now|\bSystemTime\b"
+FORBIDDEN: dict[str, str] = {
+    "rust/core": rf"\barrow\w*::|\bpyo3\b|\bstd::io\b|{MACHINE}",
+    "rust/columnar": rf"\bpyo3\b|\bstd::io\b|{MACHINE}",
+    "rust/python": MACHINE,
+}
+# Spark forks its workers: no thread and no state outside of objects survives that.
+GLOBALS = r"\bstatic\s+mut\b|\blazy_static\b|\bthread_local!|\b(?:Lazy|Once)(?:Cell|Lock)\b|\bonce_cell\b|\brayon\b|\bthread::(?:spawn|scope|Builder)"
+# The places of unsafe code, and why each has to be.
+UNSAFE: dict[str, str] = {
+    "rust/core/src/prefetch.rs": "a hint to the processor about addresses that need not be valid",
+    "rust/python/src/capsule.rs": "pointers of the Arrow C data interface",
+}
+
+CODE = [path for path in rust_files() if path.parts[-2] != "tests"]
+
+
+def code_of(path: Path) -> str:
+    """The source without comments, strings and the tests at its foot."""
+    text = path.read_text(encoding="utf-8").split("#[cfg(test)]\nmod ", maxsplit=1)[0]
+    text = re.sub(r'"(?:[^"\\]|\\.)*"', '""', text)
+    return re.sub(r"//.*", "", text)
+
+
+def crate_of(path: Path) -> str:
+    return "/".join(path.relative_to(ROOT).parts[:2])
+
+
+@pytest.mark.parametrize("crate", CRATES)
+def test_a_crate_depends_only_on_what_the_import_rule_allows(crate: str) -> None:
+    manifest = tomllib.loads((ROOT / crate / "Cargo.toml").read_text(encoding="utf-8"))
+    assert set(manifest.get("dependencies", {})) <= CRATES[crate]
+    assert manifest["lints"] == {"workspace": True}
+
+
+def test_every_crate_is_in_the_picture() -> None:
+    members = tomllib.loads((ROOT / "Cargo.toml").read_text(encoding="utf-8"))["workspace"]["members"]
+    assert sorted(members) == sorted(CRATES)
+
+
+@pytest.mark.parametrize("path", CODE, ids=name_of)
+def test_a_source_uses_nothing_that_its_crate_must_not_know(path: Path) -> None:
+    assert re.findall(FORBIDDEN[crate_of(path)], code_of(path)) == []
+
+
+@pytest.mark.parametrize("path", CODE, ids=name_of)
+def test_no_thread_is_started_and_no_global_is_kept(path: Path) -> None:
+    assert re.findall(GLOBALS, code_of(path)) == []
+
+
+@pytest.mark.parametrize("path", CODE, ids=name_of)
+def test_unsafe_code_stands_only_in_its_places_and_says_why_it_is_sound(path: Path) -> None:
+    text = path.read_text(encoding="utf-8")
+    blocks = re.findall(r"\bunsafe\s*(?:\{|fn|impl)", code_of(path))
+    if name_of(path) not in UNSAFE:
+        assert blocks == []
+        return
+    assert blocks, f"{name_of(path)} needs no exception any more"
+    assert len(re.findall(r"// SAFETY:|# Safety", text)) >= len(blocks)
+
+
+@pytest.mark.parametrize("crate", CRATES)
+def test_a_crate_forbids_unsafe_code_outside_of_its_places(crate: str) -> None:
+    has_place = any(place.startswith(f"{crate}/") for place in UNSAFE)
+    assert f"#![{'deny' if has_place else 'forbid'}(unsafe_code)]" in (ROOT / crate / "src" / "lib.rs").read_text(
+        encoding="utf-8"
+    )
+
+
+@pytest.mark.parametrize("path", rust_files("rust/python"), ids=name_of)
+def test_every_class_is_frozen_and_knows_its_module(path: Path) -> None:
+    for attribute in re.findall(r"#\[pyclass\b[^\]]*\]", path.read_text(encoding="utf-8")):
+        assert re.search(r"\bfrozen\b", attribute), attribute
+        assert re.search(r'\bmodule\s*=\s*"ssbroker', attribute), attribute
+
+
+def test_the_bindings_have_classes() -> None:
+    assert any("#[pyclass" in path.read_text(encoding="utf-8") for path in rust_files("rust/python"))

@@ -1,0 +1,41 @@
+"""Files are small enough to read in one go."""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+
+import pytest
+
+from tests.guards.repository import ROOT, name_of, python_files, rust_files
+
+LINES_MAX = {".rs": 400, ".py": 300}
+FUNCTION_LINES_MAX = 70
+# A file that is longer, and why it has to be.
+LONGER: dict[str, str] = {}
+
+FILES = [*rust_files(), *python_files(".")]
+
+
+def lines_of(path: Path) -> int:
+    """The lines of a file; of Rust, without the tests at its foot."""
+    return len(path.read_text(encoding="utf-8").split("#[cfg(test)]\nmod ", maxsplit=1)[0].splitlines())
+
+
+def test_every_exception_is_still_one() -> None:
+    for name, reason in LONGER.items():
+        path = ROOT / name
+        assert reason
+        assert lines_of(path) > LINES_MAX[path.suffix], f"{name} needs no exception any more"
+
+
+@pytest.mark.parametrize("path", [path for path in FILES if name_of(path) not in LONGER], ids=name_of)
+def test_a_file_is_short(path: Path) -> None:
+    assert lines_of(path) <= LINES_MAX[path.suffix]
+
+
+@pytest.mark.parametrize("path", [path for path in FILES if path.suffix == ".py"], ids=name_of)
+def test_a_function_fits_a_screen(path: Path) -> None:
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            assert (node.end_lineno or 0) - node.lineno < FUNCTION_LINES_MAX, f"{node.name}, line {node.lineno}"
