@@ -5,7 +5,6 @@ from __future__ import annotations
 import ast
 
 import ssbroker._core as core
-
 from tests.guards.repository import ROOT
 
 STUB = ast.parse((ROOT / "python" / "ssbroker" / "_core.pyi").read_text(encoding="utf-8"))

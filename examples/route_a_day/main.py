@@ -1,0 +1,145 @@
+"""Routes a day of conversations of a web shop through its routing table with PySpark, says what went where, and explains one."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import random
+import sys
+import time
+from collections import Counter
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Final
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+from pyspark.sql import DataFrame, SparkSession
+
+import ssbroker
+import ssbroker.spark
+
+HERE: Final = Path(__file__).resolve().parent
+SEED: Final = 20261120
+# The script is loaded as of the morning: what it gives an hour to live is gone by noon.
+MORNING: Final = datetime(2026, 11, 20, 6, 0, tzinfo=UTC)
+NOON: Final = datetime(2026, 11, 20, 12, 0, tzinfo=UTC)
+UNKNOWN: Final = "//nobody.example/Nothing"
+CARRIER: Final = "TCP://edi.yellow.example:4022/Pickup"
+
+
+def traffic(catalog: ssbroker.Catalog) -> pa.Table:
+    """The kinds of conversation that the day brings: who is asked for, from where, naming a broker id or not."""
+    routes = catalog.routes.to_pylist()
+    names = sorted({(row["database"], row["remote_service_name"]) for row in routes if row["remote_service_name"]})
+    copies = sorted(
+        {
+            (row["database"], row["remote_service_name"], row["broker_instance"])
+            for row in routes
+            if row["broker_instance"]
+        }
+    )
+    kinds = [(database, name, None) for database, name in names] + copies
+    kinds += [(database, UNKNOWN, None) for database in catalog.databases["name"].to_pylist()]
+    kinds += [("Shipping", CARRIER, None), ("Warehouse", "//yellow.example/Pickup", None)]
+    databases, services, ids = zip(*kinds, strict=True)
+    return pa.table(
+        {
+            "database": pa.array([None if name == "msdb" else name for name in databases], pa.string()),
+            "to_service_name": pa.array(services, pa.string()),
+            "to_broker_instance": pa.array(ids, pa.binary(16)),
+        }
+    )
+
+
+def conversations(catalog: ssbroker.Catalog, rows: int, folder: Path) -> Path:
+    """A Parquet file of that many conversations, the same on every machine; written where it is not there yet."""
+    path = folder / f"conversations-{rows}.parquet"
+    if path.exists():
+        return path
+    kinds = traffic(catalog)
+    source = random.Random(SEED)
+    order = source.sample(range(kinds.num_rows), kinds.num_rows)
+    picked = source.choices(order, weights=[1 / (rank + 3) for rank in range(len(order))], k=rows)
+    ids = pa.FixedSizeBinaryArray.from_buffers(pa.binary(16), rows, [None, pa.py_buffer(source.randbytes(16 * rows))])
+    table = kinds.take(pa.array(picked, pa.int32()))
+    table = table.add_column(0, "conversation_id", ids.cast(pa.binary()))
+    table = table.set_column(3, "to_broker_instance", table["to_broker_instance"].cast(pa.binary()))
+    folder.mkdir(parents=True, exist_ok=True)
+    unfinished = path.with_suffix(".unfinished")
+    pq.write_table(table, unfinished, row_group_size=max(1, rows // 8))
+    unfinished.replace(path)
+    return path
+
+
+def session() -> SparkSession:
+    """Spark on this machine's cores, without its page in the browser."""
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    builder = SparkSession.builder.master("local[*]").appName("route a day")
+    for key, value in {"ui.enabled": "false", "ui.showConsoleProgress": "false", "driver.memory": "2g"}.items():
+        builder = builder.config(f"spark.{key}", value)
+    spark = builder.getOrCreate()
+    spark.sparkContext.setLogLevel("ERROR")
+    return spark
+
+
+def summary(routed: DataFrame) -> list[dict[str, str | int | None]]:
+    """How many conversations had the same outcome, reason and next hop or database."""
+    groups = routed.groupBy("outcome", "reason", "match_step", "next_hop_address", "target_database").count()
+    return [row.asDict() for row in groups.collect()]
+
+
+def show(title: str, counts: Counter[tuple[str, ...]], most: int) -> None:
+    """Print the largest counts under a title, and how many are not shown."""
+    print(f"\n{title}")
+    for labels, count in sorted(counts.items(), key=lambda item: (-item[1], item[0]))[:most]:
+        print(f"  {count:>11,}  {'  '.join(f'{label:<9}' for label in labels)}".rstrip())
+    if len(counts) > most:
+        print(f"  {sum(sorted(counts.values())[:-most]):>11,}  to {len(counts) - most} more")
+
+
+def report(groups: list[dict[str, str | int | None]]) -> None:
+    """Print what went where."""
+    outcomes: Counter[tuple[str, ...]] = Counter()
+    places: Counter[tuple[str, ...]] = Counter()
+    for group in groups:
+        count = int(group["count"] or 0)
+        outcomes[str(group["outcome"]), str(group["reason"])] += count
+        if group["next_hop_address"]:
+            places[(str(group["next_hop_address"]),)] += count
+        elif group["target_database"]:
+            places[(f"database {group['target_database']}",)] += count
+    show("What became of them", outcomes, 20)
+    show("Where they went", places, 10)
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Run the example."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--rows", type=int, default=1_000_000, help="how many conversations (default: a million)")
+    parser.add_argument("--folder", type=Path, default=HERE / ".cache", help="where they are kept between runs")
+    options = parser.parse_args(arguments)
+
+    catalog = ssbroker.Catalog.load(HERE / "routes.sql", now=MORNING)
+    path = conversations(catalog, options.rows, options.folder)
+    print(f"routes.sql: {catalog.routes.num_rows} routes in {catalog.databases.num_rows} databases")
+
+    spark = session()
+    day = spark.read.parquet(str(path))
+    started = time.perf_counter()
+    groups = summary(ssbroker.spark.route(day, catalog, now=NOON))
+    seconds = time.perf_counter() - started
+    rate = options.rows / seconds
+    print(f"{options.rows:,} conversations routed by PySpark in {seconds:.1f} s ({rate:,.0f} a second)")
+    report(groups)
+
+    one = day.filter("to_service_name = '//shop.example/Billing/Invoices'").sort("conversation_id").first()
+    if one is not None:
+        print("\nOne of them, explained")
+        about = {"database": one["database"], "conversation_id": bytes(one["conversation_id"])}
+        print(ssbroker.Router(catalog).explain(one["to_service_name"], **about, now=NOON))
+
+
+if __name__ == "__main__":
+    main()

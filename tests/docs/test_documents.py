@@ -1,0 +1,98 @@
+"""Everything that a document shows is run, and prints what the document says.
+
+A page's blocks are run in order, in one folder that has the repository's `examples`:
+`python` (a `text` block below it is what it prints), `console` (each `$ command`, and what it prints; `exit status 2` where it
+fails), `sql` (a file, named in its first line: `-- name.sql`). `...` in shown output stands for anything within a line.
+A block without a language is a figure, which only ARCHITECTURE.md may have.
+"""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from tests.docs.markdown import Block, blocks, commands
+from tests.docs.session import Session, same
+from tests.guards.repository import ROOT, committed_files, name_of
+
+PAGES = [path for path in committed_files() if path.suffix == ".md"]
+# What a page shows and this test cannot run inside itself, and what is run instead of it or elsewhere.
+MAKE = re.compile(r"make (?P<target>\w+)(?: \w+=.*)?")
+ELSEWHERE = {
+    "git clone https://github.com/ssbroker/ssbroker && cd ssbroker": "the reader's first step; this is a clone",
+    "pip install ssbroker": "the CI installs the wheel alone and uses it",
+    "pip install 'ssbroker[spark]'": "`make test` has installed it so",
+    "./.ci/run": "the CI",
+}
+FIGURES = {"ARCHITECTURE.md"}
+
+
+@pytest.mark.parametrize("path", [path for path in PAGES if "```" in path.read_text(encoding="utf-8")], ids=name_of)
+def test_a_page_does_what_it_shows(path: Path, tmp_path: Path) -> None:
+    shutil.copytree(ROOT / "examples", tmp_path / "examples", ignore=shutil.ignore_patterns(".cache"))
+    page = list(blocks(path.read_text(encoding="utf-8")))
+    with Session(tmp_path) as session:
+        for block, following in zip(page, [*page[1:], None], strict=True):
+            try_block(name_of(path), block, following, session)
+
+
+def try_block(page: str, block: Block, following: Block | None, session: Session) -> None:
+    where = f"{page}:{block.line}"
+    if block.language == "python":
+        printed = session.python(block.text)
+        shown = following.text if following is not None and following.language == "text" else ""
+        assert same(printed, shown), f"{where} prints\n{printed}"
+    elif block.language == "console":
+        for command in commands(block):
+            if command.command in ELSEWHERE:
+                continue
+            if make := MAKE.fullmatch(command.command):
+                subprocess.run(["make", "--dry-run", make["target"]], cwd=ROOT, check=True, capture_output=True)
+                continue
+            printed = session.shell(command.command)
+            assert same(printed, command.output), f"{page}:{command.line} prints\n{printed}"
+    elif block.language == "sql":
+        name = re.match(r"-- (\w+\.sql)\n", block.text)
+        assert name, f"{where}: the first line names the file"
+        session.write(name[1], block.text)
+    elif block.language != "text":
+        assert block.language == "", f"{where}: nobody runs {block.language}"
+        assert page in FIGURES, f"{where}: a figure"
+
+
+def test_every_output_stands_below_what_prints_it() -> None:
+    for path in PAGES:
+        page = list(blocks(path.read_text(encoding="utf-8")))
+        for above, block in zip([None, *page], page, strict=False):
+            assert block.language != "text" or (above and above.language == "python"), f"{name_of(path)}:{block.line}"
+
+
+@pytest.mark.parametrize("path", PAGES, ids=name_of)
+def test_every_link_leads_somewhere(path: Path) -> None:
+    for target in re.findall(r"\]\((?!https?://|#)([^)#\s]+)", path.read_text(encoding="utf-8")):
+        assert (path.parent / target).exists(), target
+
+
+def test_every_page_is_reached_from_the_readme() -> None:
+    reached: set[Path] = set()
+    waiting = [ROOT / "README.md"]
+    while waiting:
+        page = waiting.pop()
+        if page in reached or page.suffix != ".md":
+            continue
+        reached.add(page)
+        links = re.findall(r"\]\((?!https?://|#)([^)#\s]+)", page.read_text(encoding="utf-8"))
+        waiting += [(page.parent / link).resolve() for link in links]
+    assert [name_of(page) for page in PAGES if page not in reached] == []
+
+
+def test_what_is_shown_is_compared_line_by_line() -> None:
+    assert same("a\nb 12 s \n", "a\nb ... s\n")
+    assert not same("a\nb\n", "a\n")
+    assert not same("a\n", "a\nb\n")
+    assert not same("", "a\n")
+    assert same("", "")

@@ -1,0 +1,96 @@
+"""`make` says what a machine lacks before it does anything, and every word that the documents use is there."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from tests.guards.repository import ROOT
+
+PLAIN = ["make", "sh", "sed", "grep", "head", "dirname", "find", "expand", "ls"]
+FAKES = {
+    "cargo": "echo 'cargo 1.95.0 (0123456 2026-01-01)'",
+    "cc": "true",
+    "java": "echo 'openjdk version \"17.0.15\" 2025-04-15' >&2",
+    "python3": "exit 0",
+}
+
+
+def machine(folder: Path, **tools: str | None) -> dict[str, str]:
+    """An environment whose PATH holds the plain tools and the given ones; None leaves one out."""
+    for name in PLAIN:
+        found = shutil.which(name)
+        assert found, name
+        (folder / name).symlink_to(found)
+    for name, script in {**FAKES, **tools}.items():
+        if script is not None:
+            (folder / name).write_text(f"#!/bin/sh\n{script}\n")
+            (folder / name).chmod(0o755)
+    return {"PATH": str(folder)}
+
+
+def run(environment: dict[str, str], *command: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
+
+
+def test_a_machine_that_has_everything_passes(tmp_path: Path) -> None:
+    done = run(machine(tmp_path), "scripts/check-tools", "python", "rust", "java")
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+
+
+@pytest.mark.parametrize(
+    ("tool", "script", "says"),
+    [
+        ("python3", None, "missing: Python 3.11 or newer with venv"),
+        ("python3", "exit 1", "missing: Python 3.11 or newer with venv"),
+        ("cargo", None, "missing: cargo (the Rust toolchain"),
+        ("cargo", "echo 'cargo 1.70.0 (0123456 2023-01-01)'", "missing: a newer Rust: this is cargo 1.70.0"),
+        ("cargo", "exit 1", "missing: a newer Rust: this is a cargo that does not start"),
+        ("cc", None, "missing: cc, which Rust links with"),
+        ("java", None, "missing: Java 17 or newer, which Spark runs on"),
+        ("java", "echo 'java version \"1.8.0_401\"' >&2", "missing: Java 17 or newer"),
+        ("java", "echo 'Unable to locate a Java Runtime.' >&2; exit 1", "missing: Java 17 or newer"),
+    ],
+)
+@pytest.mark.parametrize("target", ["demo", "test"])
+def test_make_stops_first_and_says_what_is_missing(
+    target: str, tool: str, script: str | None, says: str, tmp_path: Path
+) -> None:
+    before = set(os.listdir(ROOT))
+    done = run(machine(tmp_path, **{tool: script}), "make", target)
+    assert done.returncode != 0
+    assert done.stderr.startswith(says)
+    assert "building" not in done.stdout
+    assert set(os.listdir(ROOT)) == before
+
+
+def test_everything_that_is_missing_is_said_at_once(tmp_path: Path) -> None:
+    done = run(machine(tmp_path, python3=None, cargo=None, java=None), "make", "demo")
+    assert done.stderr.count("missing: ") == 3
+
+
+def test_java_home_counts_before_the_path(tmp_path: Path) -> None:
+    (tmp_path / "bin").mkdir()
+    environment = machine(tmp_path / "bin", java="echo 'openjdk version \"21.0.2\"' >&2")
+    old = tmp_path / "old" / "bin"
+    old.mkdir(parents=True)
+    (old / "java").write_text("#!/bin/sh\necho 'openjdk version \"11.0.2\"' >&2\n")
+    (old / "java").chmod(0o755)
+    assert run(environment, "scripts/check-tools", "java").returncode == 0
+    assert run({**environment, "JAVA_HOME": str(old.parent)}, "scripts/check-tools", "java").returncode == 1
+
+
+def test_help_says_what_each_word_does() -> None:
+    done = run(dict(os.environ), "make", "help")
+    words = [line.split()[1] for line in done.stdout.splitlines()]
+    assert words == ["help", "demo", "test", "build", "format", "lint", "bench", "ci", "clean"]
+
+
+def test_the_ci_ends_with_the_tests() -> None:
+    lines = (ROOT / ".ci" / "run").read_text(encoding="utf-8").splitlines()
+    assert lines[-1] == "make test"
+    assert os.access(ROOT / ".ci" / "run", os.X_OK)
