@@ -1,0 +1,190 @@
+//! Catalogs from record batches, and back.
+
+use std::sync::Arc;
+
+use arrow_array::builder::StringBuilder;
+use arrow_array::{Array, ArrayRef, BooleanArray, FixedSizeBinaryArray, Int32Array, RecordBatch, TimestampMicrosecondArray};
+use arrow_buffer::{Buffer, NullBuffer};
+use arrow_schema::{ArrowError, SchemaRef};
+use ssbroker_core::{Catalog, CatalogBuilder, Guid, RouteRow, Seed, Settings};
+
+use crate::error::{Error, Result};
+use crate::read::Source;
+use crate::schema::{databases, databases_schema, routes, routes_schema, services, services_schema};
+
+/// The tables of a catalog, each as the batches in which it came.
+#[derive(Debug, Default)]
+pub struct CatalogTables {
+    /// `sys.routes` of all databases.
+    pub routes: Vec<RecordBatch>,
+    /// `sys.databases`.
+    pub databases: Vec<RecordBatch>,
+    /// `sys.services` of all databases.
+    pub services: Vec<RecordBatch>,
+}
+
+/// Reads and checks a catalog.
+///
+/// # Errors
+/// A missing or mistyped column, or the first value that is not what was expected.
+pub fn read_catalog(tables: &CatalogTables, settings: Settings, seed: Seed) -> Result<Catalog> {
+    let mut builder = CatalogBuilder::new(seed, settings)?;
+    for source in sources(&tables.databases, "databases.") {
+        read_databases(&mut builder, source)?;
+    }
+    for source in sources(&tables.routes, "routes.") {
+        read_routes(&mut builder, source)?;
+    }
+    builder.end_of_routes()?;
+    for source in sources(&tables.services, "services.") {
+        read_services(&mut builder, source)?;
+    }
+    Ok(builder.finish())
+}
+
+fn sources<'a>(batches: &'a [RecordBatch], table: &'static str) -> impl Iterator<Item = Source<'a>> {
+    batches.iter().scan(0, move |rows, batch| {
+        let first_row = *rows;
+        *rows += batch.num_rows();
+        Some(Source { batch, table, first_row })
+    })
+}
+
+fn read_databases(builder: &mut CatalogBuilder, source: Source<'_>) -> Result<()> {
+    let names = source.text(databases::NAME)?;
+    let brokers = source.guids(databases::SERVICE_BROKER_GUID)?;
+    let enabled = source.booleans(databases::IS_BROKER_ENABLED)?;
+    for row in 0..source.batch.num_rows() {
+        let name = source.text_at(databases::NAME, &names, row)?;
+        let broker = brokers.as_ref().map(|brokers| brokers.optional(row)).transpose()?.flatten();
+        let enabled = enabled.is_none_or(|enabled| enabled.value(row));
+        builder.database(source.first_row + row, name, broker, enabled)?;
+    }
+    Ok(())
+}
+
+fn read_routes(builder: &mut CatalogBuilder, source: Source<'_>) -> Result<()> {
+    let in_database = source.optional_text(routes::DATABASE)?;
+    let names = source.text(routes::NAME)?;
+    let ids = source.integers(routes::ROUTE_ID)?;
+    let remote = source.optional_text(routes::REMOTE_SERVICE_NAME)?;
+    let brokers = source.guids(routes::BROKER_INSTANCE)?;
+    let lifetimes = source.moments(routes::LIFETIME)?;
+    let addresses = source.text(routes::ADDRESS)?;
+    let mirrors = source.optional_text(routes::MIRROR_ADDRESS)?;
+    if in_database.is_none() {
+        builder.lone_table()?;
+    }
+    let optional = |name, view: &Option<_>, row| match view {
+        Some(view) => source.optional_text_at(name, view, row),
+        None => Ok(None),
+    };
+    for row in 0..source.batch.num_rows() {
+        let input = ssbroker_core::RouteInput {
+            database: optional(routes::DATABASE, &in_database, row)?,
+            name: source.text_at(routes::NAME, &names, row)?,
+            route_id: ids.as_ref().and_then(|ids| ids[row]),
+            service: optional(routes::REMOTE_SERVICE_NAME, &remote, row)?,
+            broker: brokers.as_ref().map(|brokers| brokers.optional(row)).transpose()?.flatten(),
+            expires: lifetimes.as_ref().and_then(|moments| moments[row]).unwrap_or(ssbroker_core::NEVER),
+            address: source.text_at(routes::ADDRESS, &addresses, row)?,
+            mirror: optional(routes::MIRROR_ADDRESS, &mirrors, row)?,
+        };
+        builder.route(source.first_row + row, input)?;
+    }
+    Ok(())
+}
+
+fn read_services(builder: &mut CatalogBuilder, source: Source<'_>) -> Result<()> {
+    let in_database = source.text(services::DATABASE)?;
+    let names = source.text(services::NAME)?;
+    for row in 0..source.batch.num_rows() {
+        let database = source.text_at(services::DATABASE, &in_database, row)?;
+        let name = source.text_at(services::NAME, &names, row)?;
+        builder.service(source.first_row + row, database, name)?;
+    }
+    Ok(())
+}
+
+/// The routes of a catalog, in the order in which they came.
+///
+/// # Errors
+/// A text that is not UTF-8.
+pub fn routes_batch(catalog: &Catalog) -> Result<RecordBatch> {
+    let rows = catalog.routes();
+    let name_of = |route: &RouteRow| (route.service != ssbroker_core::NONE).then(|| catalog.name(route.service));
+    let database = |route: &RouteRow| &*catalog.databases()[usize::from(route.database)].name;
+    let lifetimes = rows.iter().map(|route| (route.expires != ssbroker_core::NEVER).then_some(route.expires));
+    let columns: Vec<ArrayRef> = vec![
+        texts(routes::DATABASE, rows.iter().map(|route| Some(database(route))))?,
+        texts(routes::NAME, (0..rows.len()).map(|row| Some(catalog.route_name(row))))?,
+        Arc::new(Int32Array::from_iter_values(rows.iter().map(|route| route.route_id))),
+        texts(routes::REMOTE_SERVICE_NAME, rows.iter().map(name_of))?,
+        guids(rows.iter().map(|route| route.broker))?,
+        Arc::new(lifetimes.collect::<TimestampMicrosecondArray>().with_timezone("UTC")),
+        texts(routes::ADDRESS, rows.iter().map(|route| Some(catalog.address_text(route))))?,
+        texts(routes::MIRROR_ADDRESS, rows.iter().map(|route| catalog.mirror_text(route)))?,
+    ];
+    batch(routes_schema(), columns)
+}
+
+/// The databases of a catalog: those given, those that routes name, and `msdb`.
+///
+/// # Errors
+/// A text that is not UTF-8.
+pub fn databases_batch(catalog: &Catalog) -> Result<RecordBatch> {
+    let rows = catalog.databases();
+    let columns: Vec<ArrayRef> = vec![
+        texts(databases::NAME, rows.iter().map(|row| Some(&*row.name)))?,
+        guids(rows.iter().map(|row| row.broker))?,
+        Arc::new(rows.iter().map(|row| Some(row.enabled)).collect::<BooleanArray>()),
+    ];
+    batch(databases_schema(), columns)
+}
+
+/// The services of a catalog, in the order in which they came.
+///
+/// # Errors
+/// A text that is not UTF-8.
+pub fn services_batch(catalog: &Catalog) -> Result<RecordBatch> {
+    let rows = catalog.services();
+    let database = |number: u16| &*catalog.databases()[usize::from(number)].name;
+    let columns: Vec<ArrayRef> = vec![
+        texts(services::DATABASE, rows.iter().map(|&(number, _)| Some(database(number))))?,
+        texts(services::NAME, rows.iter().map(|&(_, name)| Some(catalog.name(name))))?,
+    ];
+    batch(services_schema(), columns)
+}
+
+fn texts<'a>(column: &str, values: impl Iterator<Item = Option<&'a [u8]>>) -> Result<ArrayRef> {
+    let mut texts = StringBuilder::new();
+    for (row, value) in values.enumerate() {
+        let text = value.map(std::str::from_utf8).transpose().map_err(|_| Error::Malformed {
+            column: column.to_owned(),
+            row: Some(row),
+            what: "the text is not UTF-8".to_owned(),
+        })?;
+        texts.append_option(text);
+    }
+    Ok(Arc::new(texts.finish()))
+}
+
+fn guids(values: impl Iterator<Item = Option<Guid>>) -> Result<ArrayRef> {
+    let (mut bytes, mut valid) = (Vec::new(), Vec::new());
+    for value in values {
+        bytes.extend_from_slice(&value.unwrap_or_default().0);
+        valid.push(value.is_some());
+    }
+    let array = FixedSizeBinaryArray::try_new(16, Buffer::from_vec(bytes), Some(NullBuffer::from(valid)));
+    Ok(Arc::new(array.map_err(|error| internal(&error))?))
+}
+
+fn batch(schema: SchemaRef, columns: Vec<ArrayRef>) -> Result<RecordBatch> {
+    debug_assert!(columns.iter().all(|column| column.len() == columns[0].len()));
+    RecordBatch::try_new(schema, columns).map_err(|error| internal(&error))
+}
+
+/// A batch that our own columns do not fit: an error rather than a panic, though none is known to cause it.
+pub(crate) fn internal(error: &ArrowError) -> Error {
+    Error::Malformed { column: "result".to_owned(), row: None, what: error.to_string() }
+}

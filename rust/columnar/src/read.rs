@@ -1,0 +1,203 @@
+//! Columns of a record batch, by name and logical type.
+
+use arrow_array::cast::AsArray;
+use arrow_array::types::{
+    Int8Type, Int16Type, Int32Type, Int64Type, TimestampMicrosecondType, TimestampMillisecondType, TimestampNanosecondType,
+    TimestampSecondType, UInt8Type, UInt16Type, UInt32Type, UInt64Type,
+};
+use arrow_array::{Array, ArrayRef, BooleanArray, RecordBatch};
+use arrow_schema::{DataType, TimeUnit};
+use ssbroker_core::{Guid, Invalid, InvalidKind};
+
+use crate::error::{Error, Result};
+use crate::view::BytesView;
+
+const GUID_FORMS: &str = "a GUID: 36 characters (braces allowed) or 16 bytes";
+
+/// A table's record batches, of which one is read; errors name its columns and count its rows in the whole input.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Source<'a> {
+    pub(crate) batch: &'a RecordBatch,
+    /// What stands before the column's name, with a dot; empty where there is one table only.
+    pub(crate) table: &'static str,
+    pub(crate) first_row: usize,
+}
+
+/// A column of GUIDs, as text or as 16 bytes.
+#[derive(Debug)]
+pub(crate) struct Guids<'a> {
+    pub(crate) view: BytesView<'a>,
+    source: Source<'a>,
+    column: &'static str,
+}
+
+impl<'a> Source<'a> {
+    pub(crate) fn qualified(&self, column: &str) -> String {
+        format!("{}{column}", self.table)
+    }
+
+    pub(crate) fn column(&self, name: &str) -> Option<&'a ArrayRef> {
+        self.batch.column_by_name(name)
+    }
+
+    fn required(&self, name: &str, expected: &str) -> Result<&'a ArrayRef> {
+        self.column(name).ok_or_else(|| self.mistyped(name, expected, None))
+    }
+
+    fn mistyped(&self, name: &str, expected: &str, actual: Option<&DataType>) -> Error {
+        let actual = actual.map(ToString::to_string);
+        Error::Schema { column: self.qualified(name), expected: expected.to_owned(), actual }
+    }
+
+    pub(crate) fn invalid(&self, kind: InvalidKind, column: &str, row: usize, value: Option<&[u8]>, expected: &str) -> Error {
+        Invalid::new(kind, &self.qualified(column), Some(self.first_row + row), value, expected).into()
+    }
+
+    pub(crate) fn null(&self, column: &str, row: usize, expected: &str) -> Error {
+        self.invalid(InvalidKind::Null, column, row, None, expected)
+    }
+
+    pub(crate) fn out_of_bounds(&self, column: &str, row: usize) -> Error {
+        let what = "an offset, a view or a dictionary key leads outside its buffer".to_owned();
+        Error::Malformed { column: self.qualified(column), row: Some(self.first_row + row), what }
+    }
+
+    /// A column of text that must be there.
+    pub(crate) fn text(&self, name: &str) -> Result<BytesView<'a>> {
+        self.as_text(name, self.required(name, "text")?)
+    }
+
+    /// A column of text that may be left out.
+    pub(crate) fn optional_text(&self, name: &str) -> Result<Option<BytesView<'a>>> {
+        self.column(name).map(|array| self.as_text(name, array)).transpose()
+    }
+
+    fn as_text(&self, name: &str, array: &'a ArrayRef) -> Result<BytesView<'a>> {
+        BytesView::new(array)
+            .filter(|view| view.is_text || array.data_type() == &DataType::Null)
+            .ok_or_else(|| self.mistyped(name, "text", Some(array.data_type())))
+    }
+
+    /// The text of a row that must not be null.
+    pub(crate) fn text_at(&self, name: &str, view: &BytesView<'a>, row: usize) -> Result<&'a [u8]> {
+        self.optional_text_at(name, view, row)?.ok_or_else(|| self.null(name, row, "text"))
+    }
+
+    /// The text of a row.
+    pub(crate) fn optional_text_at(&self, name: &str, view: &BytesView<'a>, row: usize) -> Result<Option<&'a [u8]>> {
+        if view.is_null(row) {
+            return Ok(None);
+        }
+        view.get(row).map(Some).map_err(|_| self.out_of_bounds(name, row))
+    }
+
+    /// A column of GUIDs that may be left out.
+    pub(crate) fn guids(&self, name: &'static str) -> Result<Option<Guids<'a>>> {
+        let Some(array) = self.column(name) else { return Ok(None) };
+        let view = BytesView::new(array).ok_or_else(|| self.mistyped(name, GUID_FORMS, Some(array.data_type())))?;
+        if let DataType::FixedSizeBinary(size) = array.data_type() {
+            if *size != 16 {
+                return Err(self.mistyped(name, GUID_FORMS, Some(array.data_type())));
+            }
+        }
+        Ok(Some(Guids { view, source: *self, column: name }))
+    }
+
+    /// A column of booleans that may be left out.
+    pub(crate) fn booleans(&self, name: &str) -> Result<Option<&'a BooleanArray>> {
+        let Some(array) = self.column(name) else { return Ok(None) };
+        let array = array.as_boolean_opt().ok_or_else(|| self.mistyped(name, "bool", Some(array.data_type())))?;
+        if array.null_count() > 0 {
+            let row = (0..array.len()).find(|&row| array.is_null(row)).unwrap_or_default();
+            return Err(self.null(name, row, "true or false"));
+        }
+        Ok(Some(array))
+    }
+
+    /// A column of integers that may be left out, as 32-bit ones.
+    pub(crate) fn integers(&self, name: &str) -> Result<Option<Vec<Option<i32>>>> {
+        let Some(array) = self.column(name) else { return Ok(None) };
+        macro_rules! wide {
+            ($type:ty) => {
+                array.as_primitive::<$type>().iter().map(|value| value.map(i128::from)).collect::<Vec<_>>()
+            };
+        }
+        let values = match array.data_type() {
+            DataType::Int8 => wide!(Int8Type),
+            DataType::Int16 => wide!(Int16Type),
+            DataType::Int32 => wide!(Int32Type),
+            DataType::Int64 => wide!(Int64Type),
+            DataType::UInt8 => wide!(UInt8Type),
+            DataType::UInt16 => wide!(UInt16Type),
+            DataType::UInt32 => wide!(UInt32Type),
+            DataType::UInt64 => wide!(UInt64Type),
+            DataType::Null => vec![None; array.len()],
+            other => return Err(self.mistyped(name, "int32", Some(other))),
+        };
+        let narrow = values.into_iter().enumerate().map(|(row, value)| {
+            value.map(i32::try_from).transpose().map_err(|_| {
+                let text = value.unwrap_or_default().to_string();
+                self.invalid(InvalidKind::Limit, name, row, Some(text.as_bytes()), "a 32-bit integer")
+            })
+        });
+        narrow.collect::<Result<Vec<_>>>().map(Some)
+    }
+
+    /// A column of moments that may be left out, in microseconds since 1970; finer ones round up (K25).
+    pub(crate) fn moments(&self, name: &str) -> Result<Option<Vec<Option<i64>>>> {
+        let Some(array) = self.column(name) else { return Ok(None) };
+        macro_rules! micros {
+            ($type:ty, $convert:expr) => {
+                array.as_primitive::<$type>().iter().map(|value| value.map($convert)).collect()
+            };
+        }
+        Ok(Some(match array.data_type() {
+            DataType::Timestamp(TimeUnit::Second, _) => {
+                micros!(TimestampSecondType, |value: i64| value.saturating_mul(1_000_000))
+            }
+            DataType::Timestamp(TimeUnit::Millisecond, _) => {
+                micros!(TimestampMillisecondType, |value: i64| value.saturating_mul(1_000))
+            }
+            DataType::Timestamp(TimeUnit::Microsecond, _) => micros!(TimestampMicrosecondType, |value: i64| value),
+            DataType::Timestamp(TimeUnit::Nanosecond, _) => {
+                micros!(TimestampNanosecondType, |value: i64| value.div_euclid(1_000) + i64::from(value.rem_euclid(1_000) > 0))
+            }
+            DataType::Null => vec![None; array.len()],
+            other => return Err(self.mistyped(name, "timestamp", Some(other))),
+        }))
+    }
+}
+
+impl Guids<'_> {
+    pub(crate) fn column(&self) -> &'static str {
+        self.column
+    }
+
+    /// The GUID of a row that is not null.
+    #[inline]
+    pub(crate) fn get(&self, row: usize) -> Result<Guid> {
+        let bytes = self.view.get(row).map_err(|_| self.source.out_of_bounds(self.column, row))?;
+        let guid = if self.view.is_text { Guid::parse(bytes) } else { bytes.try_into().map(Guid).ok() };
+        guid.ok_or_else(|| self.wrong(row, bytes))
+    }
+
+    /// The GUID of a row.
+    pub(crate) fn optional(&self, row: usize) -> Result<Option<Guid>> {
+        if self.view.is_null(row) { Ok(None) } else { self.get(row).map(Some) }
+    }
+
+    #[cold]
+    fn wrong(&self, row: usize, bytes: &[u8]) -> Error {
+        let shown = if self.view.is_text { bytes.to_vec() } else { hex(bytes).into_bytes() };
+        self.source.invalid(InvalidKind::Guid, self.column, row, Some(&shown), GUID_FORMS)
+    }
+}
+
+fn hex(bytes: &[u8]) -> String {
+    use std::fmt::Write;
+    bytes.iter().take(40).fold(String::from("0x"), |mut text, byte| {
+        // Writing to a string cannot fail.
+        let _ = write!(text, "{byte:02x}");
+        text
+    })
+}

@@ -1,0 +1,249 @@
+//! Conversations in, decisions out.
+
+use arrow_array::{BooleanArray, RecordBatch};
+use ssbroker_core::route::{BLOCK, Block, Candidates, Verdict};
+use ssbroker_core::{Guid, InvalidKind, Query, RouteIndex, TieBreak};
+
+use crate::decisions::{Decisions, Labels, Rows};
+use crate::error::{Error, Result};
+use crate::read::{Guids, Source};
+use crate::schema::conversations as columns;
+use crate::view::{BytesView, ones};
+
+/// An index, ready to route record batches.
+#[derive(Debug)]
+pub struct RouteKernel {
+    index: RouteIndex,
+    labels: Labels,
+}
+
+/// The columns of a batch of conversations.
+#[derive(Debug)]
+struct Conversations<'a> {
+    source: Source<'a>,
+    names: BytesView<'a>,
+    brokers: Option<Guids<'a>>,
+    databases: Option<BytesView<'a>>,
+    is_initiator: Option<&'a BooleanArray>,
+    ids: Option<Guids<'a>>,
+    /// The database of all rows where the column is left out.
+    lone: u16,
+}
+
+/// A block of 64 conversations, and what the index does not need to know of them.
+#[derive(Debug)]
+struct Gathered<'a> {
+    block: Block<'a>,
+    ids: [Guid; BLOCK],
+    from_outside: u64,
+    from_target: u64,
+}
+
+impl RouteKernel {
+    /// A kernel over a compiled catalog.
+    #[must_use]
+    pub fn new(index: RouteIndex) -> Self {
+        let catalog = index.catalog();
+        let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+        let endpoints = (0..catalog.endpoint_count() as u32).map(|id| text(catalog.endpoint(id)));
+        let labels = Labels::new(endpoints, catalog.databases().iter().map(|database| text(&database.name)));
+        Self { index, labels }
+    }
+
+    /// The index.
+    #[must_use]
+    pub fn index(&self) -> &RouteIndex {
+        &self.index
+    }
+
+    /// Decides every conversation of a batch at the moment `now`, in microseconds since 1970. `first_row` is the place of the batch's
+    /// first row in the whole input, for errors.
+    ///
+    /// # Errors
+    /// A missing or mistyped column, or the first value that is not what was expected; then nothing is decided.
+    pub fn route(&self, batch: &RecordBatch, now: i64, first_row: usize) -> Result<RecordBatch> {
+        let conversations = self.columns(Source { batch, table: "", first_row })?;
+        let len = batch.num_rows();
+        let mut decisions = Decisions::new(len, &self.labels);
+        let mut rows = Rows::new();
+        let mut gathered = Gathered::new();
+        let mut verdicts = [Verdict::General; BLOCK];
+        let mut room = Candidates::default();
+        for start in (0..len).step_by(BLOCK) {
+            self.gather(&conversations, start, &mut gathered)?;
+            let block = &gathered.block;
+            self.index.resolve(block, now, |row| gathered.ids[row], &mut verdicts);
+            rows.begin(&block.brokers, block.has_broker);
+            for (row, verdict) in verdicts[..block.len].iter().enumerate() {
+                match *verdict {
+                    Verdict::Network { step, route_id, endpoint, broker } => {
+                        let is_from_outside = gathered.from_outside >> row & 1 == 1;
+                        rows.network(row, step, route_id, endpoint, broker, is_from_outside);
+                    }
+                    Verdict::Local { step, route_id, database, broker } => rows.local(row, step, route_id, database, broker),
+                    Verdict::NoRoute => rows.no_route(row),
+                    Verdict::General => {
+                        let decision = self.index.decide_with(&gathered.query(row), now, &mut room);
+                        decisions.set(&mut rows, row, decision);
+                    }
+                }
+            }
+            decisions.push(&rows, block.len);
+        }
+        decisions.finish(&self.labels)
+    }
+
+    fn columns<'a>(&self, source: Source<'a>) -> Result<Conversations<'a>> {
+        let names = source.text(columns::TO_SERVICE_NAME)?;
+        let databases = source.optional_text(columns::DATABASE)?;
+        let lone = match (&databases, self.index.catalog().user_database()) {
+            (None, Some(lone)) => lone,
+            (None, None) => {
+                let expected = "the name of a database: the catalog has several user databases, or none".to_owned();
+                return Err(Error::Schema { column: columns::DATABASE.to_owned(), expected, actual: None });
+            }
+            (Some(_), _) => 0,
+        };
+        let mut ids = source.guids(columns::CONVERSATION_ID)?;
+        if ids.is_none() {
+            ids = source.guids(columns::CONVERSATION_HANDLE)?;
+        }
+        if ids.is_none() && self.index.options().tie_break == TieBreak::Hash {
+            let expected = "a GUID for each conversation, by whose hash ties are broken (or tie_break=\"first\")".to_owned();
+            return Err(Error::Schema { column: columns::CONVERSATION_ID.to_owned(), expected, actual: None });
+        }
+        let brokers = source.guids(columns::TO_BROKER_INSTANCE)?;
+        let is_initiator = source.booleans(columns::IS_INITIATOR)?;
+        Ok(Conversations { source, names, brokers, databases, is_initiator, ids, lone })
+    }
+
+    fn gather<'a>(&self, conversations: &Conversations<'a>, start: usize, into: &mut Gathered<'a>) -> Result<()> {
+        let len = (conversations.source.batch.num_rows() - start).min(BLOCK);
+        into.block.len = len;
+        conversations.gather_names(start, len, into)?;
+        into.block.has_broker = match &conversations.brokers {
+            Some(brokers) => gather_guids(brokers, start, len, &mut into.block.brokers)?,
+            None => 0,
+        };
+        if let Some(ids) = &conversations.ids {
+            let valid = gather_guids(ids, start, len, &mut into.ids)?;
+            if self.index.options().tie_break == TieBreak::Hash && valid != ones(len) {
+                let row = start + valid.trailing_ones() as usize;
+                let expected = "a GUID for each conversation, by whose hash ties are broken";
+                return Err(conversations.source.null(ids.column(), row, expected));
+            }
+        }
+        into.from_outside = self.gather_tables(conversations, start, len, &mut into.block.tables)?;
+        into.from_target = conversations.is_initiator.map_or(0, |flags| !flag_bits(flags, start, len) & ones(len));
+        into.block.general = self.general(into);
+        Ok(())
+    }
+
+    /// The conversations that the index cannot decide whatever their routes: replies (R7), what may not be forwarded (R25), and
+    /// what leaves a database whose delivery is disabled (R34).
+    fn general(&self, gathered: &Gathered<'_>) -> u64 {
+        let catalog = self.index.catalog();
+        let replies = gathered.from_outside & gathered.from_target;
+        let forwarded = if catalog.settings().message_forwarding { 0 } else { gathered.from_outside };
+        let mut disabled = 0;
+        if catalog.databases().iter().any(|database| !database.enabled) {
+            for (row, &table) in gathered.block.tables[..gathered.block.len].iter().enumerate() {
+                disabled |= u64::from(!catalog.databases()[usize::from(table)].enabled) << row;
+            }
+        }
+        replies | forwarded | disabled
+    }
+
+    /// The table that each conversation reads (R2); the result has one bit for each that came from outside.
+    fn gather_tables(&self, conversations: &Conversations<'_>, start: usize, len: usize, into: &mut [u16; BLOCK]) -> Result<u64> {
+        let catalog = self.index.catalog();
+        let Some(databases) = &conversations.databases else {
+            into[..len].fill(conversations.lone);
+            return Ok(0);
+        };
+        let valid = databases.valid_bits(start, len);
+        let mut last: (&[u8], u16) = (&[], 0);
+        for (place, table) in into[..len].iter_mut().enumerate() {
+            if valid >> place & 1 == 0 {
+                *table = catalog.msdb();
+                continue;
+            }
+            let row = start + place;
+            let name = databases.get(row).map_err(|_| conversations.source.out_of_bounds(columns::DATABASE, row))?;
+            if name != last.0 || name.is_empty() {
+                let number = catalog.database(name).ok_or_else(|| {
+                    let known = catalog.databases().iter().take(10).map(|database| String::from_utf8_lossy(&database.name));
+                    let expected = format!("one of {}", known.collect::<Vec<_>>().join(", "));
+                    conversations.source.invalid(InvalidKind::UnknownDatabase, columns::DATABASE, row, Some(name), &expected)
+                })?;
+                last = (name, number);
+            }
+            *table = last.1;
+        }
+        Ok(!valid & ones(len))
+    }
+}
+
+impl<'a> Conversations<'a> {
+    fn gather_names(&self, start: usize, len: usize, into: &mut Gathered<'a>) -> Result<()> {
+        let names = &mut into.block.names[..len];
+        self.names.get_block(start, names).map_err(|row| self.source.out_of_bounds(columns::TO_SERVICE_NAME, row))?;
+        let valid = self.names.valid_bits(start, len);
+        if valid != ones(len) {
+            let row = start + valid.trailing_ones() as usize;
+            return Err(self.source.null(columns::TO_SERVICE_NAME, row, "the name of the target service"));
+        }
+        Ok(())
+    }
+}
+
+impl<'a> Gathered<'a> {
+    fn new() -> Self {
+        let block = Block {
+            len: 0,
+            names: [&[]; BLOCK],
+            tables: [0; BLOCK],
+            brokers: [Guid::default(); BLOCK],
+            has_broker: 0,
+            general: 0,
+        };
+        Self { block, ids: [Guid::default(); BLOCK], from_outside: 0, from_target: 0 }
+    }
+
+    fn query(&self, row: usize) -> Query<'a> {
+        let is = |bits: u64| bits >> row & 1 == 1;
+        Query {
+            name: self.block.names[row],
+            broker: is(self.block.has_broker).then(|| self.block.brokers[row]),
+            database: (!is(self.from_outside)).then(|| self.block.tables[row]),
+            is_initiator: !is(self.from_target),
+            conversation: Some(self.ids[row]),
+        }
+    }
+}
+
+/// The GUIDs of a block; the result has one bit for each that is there.
+#[inline]
+fn gather_guids(guids: &Guids<'_>, start: usize, len: usize, into: &mut [Guid; BLOCK]) -> Result<u64> {
+    let valid = guids.view.valid_bits(start, len);
+    if let Some(bytes) = guids.view.fixed(16) {
+        let (chunks, _) = bytes.as_chunks::<16>();
+        if let Some(chunks) = chunks.get(start..start + len) {
+            for (guid, chunk) in into.iter_mut().zip(chunks) {
+                guid.0 = *chunk;
+            }
+            return Ok(valid);
+        }
+    }
+    for (place, guid) in into[..len].iter_mut().enumerate() {
+        if valid >> place & 1 == 1 {
+            *guid = guids.get(start + place)?;
+        }
+    }
+    Ok(valid)
+}
+
+/// Up to 64 booleans from `start`, one bit each.
+fn flag_bits(flags: &BooleanArray, start: usize, len: usize) -> u64 {
+    (0..len).fold(0, |bits, place| bits | u64::from(flags.value(start + place)) << place)
+}

@@ -1,0 +1,257 @@
+//! Byte strings in any Arrow layout, read where they lie.
+//!
+//! Offsets, views and dictionary keys come from elsewhere and may be wrong: every access is checked, and a wrong one is an error
+//! that names the row. Whether text is UTF-8 does not matter here: names compare byte by byte (R5).
+
+use arrow_array::cast::AsArray;
+use arrow_array::types::{
+    BinaryViewType, Int8Type, Int16Type, Int32Type, Int64Type, StringViewType, UInt8Type, UInt16Type, UInt32Type, UInt64Type,
+};
+use arrow_array::Array;
+use arrow_buffer::{ArrowNativeType, Buffer, NullBuffer, ToByteSlice};
+use arrow_schema::DataType;
+
+/// A column of byte strings.
+#[derive(Debug)]
+pub(crate) struct BytesView<'a> {
+    layout: Layout<'a>,
+    nulls: Option<&'a NullBuffer>,
+    pub(crate) is_text: bool,
+    len: usize,
+}
+
+#[derive(Debug)]
+enum Layout<'a> {
+    Offsets32(&'a [i32], &'a [u8]),
+    Offsets64(&'a [i64], &'a [u8]),
+    Views(&'a [u128], &'a [Buffer]),
+    Fixed(usize, &'a [u8]),
+    Dictionary(Keys<'a>, Box<BytesView<'a>>),
+    AllNull,
+}
+
+/// The keys of a dictionary array.
+#[derive(Debug)]
+enum Keys<'a> {
+    I8(&'a [i8]),
+    I16(&'a [i16]),
+    I32(&'a [i32]),
+    I64(&'a [i64]),
+    U8(&'a [u8]),
+    U16(&'a [u16]),
+    U32(&'a [u32]),
+    U64(&'a [u64]),
+}
+
+impl Keys<'_> {
+    /// A key as a number of the dictionary's values; a negative one becomes larger than any.
+    #[inline]
+    fn get(&self, row: usize) -> Option<usize> {
+        match self {
+            Self::I8(keys) => keys.get(row).map(|key| key.as_usize()),
+            Self::I16(keys) => keys.get(row).map(|key| key.as_usize()),
+            Self::I32(keys) => keys.get(row).map(|key| key.as_usize()),
+            Self::I64(keys) => keys.get(row).map(|key| key.as_usize()),
+            Self::U8(keys) => keys.get(row).map(|key| key.as_usize()),
+            Self::U16(keys) => keys.get(row).map(|key| key.as_usize()),
+            Self::U32(keys) => keys.get(row).map(|key| key.as_usize()),
+            Self::U64(keys) => keys.get(row).map(|key| key.as_usize()),
+        }
+    }
+}
+
+/// The value cannot be read: an offset, a view or a key leads outside its buffer.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct OutOfBounds;
+
+impl<'a> BytesView<'a> {
+    /// A view of `array`; `None` if it holds no byte strings.
+    pub(crate) fn new(array: &'a dyn Array) -> Option<Self> {
+        let is_text = is_text(array.data_type());
+        let (len, nulls) = (array.len(), array.nulls());
+        let layout = match array.data_type() {
+            DataType::Utf8 => {
+                let array = array.as_string::<i32>();
+                Layout::Offsets32(array.value_offsets(), array.value_data())
+            }
+            DataType::Binary => {
+                let array = array.as_binary::<i32>();
+                Layout::Offsets32(array.value_offsets(), array.value_data())
+            }
+            DataType::LargeUtf8 => {
+                let array = array.as_string::<i64>();
+                Layout::Offsets64(array.value_offsets(), array.value_data())
+            }
+            DataType::LargeBinary => {
+                let array = array.as_binary::<i64>();
+                Layout::Offsets64(array.value_offsets(), array.value_data())
+            }
+            DataType::Utf8View => {
+                let array = array.as_byte_view::<StringViewType>();
+                Layout::Views(array.views(), array.data_buffers())
+            }
+            DataType::BinaryView => {
+                let array = array.as_byte_view::<BinaryViewType>();
+                Layout::Views(array.views(), array.data_buffers())
+            }
+            DataType::FixedSizeBinary(size) => {
+                Layout::Fixed(usize::try_from(*size).ok()?, array.as_fixed_size_binary().value_data())
+            }
+            DataType::Dictionary(key, _) => dictionary(array, key)?,
+            DataType::Null => Layout::AllNull,
+            _ => return None,
+        };
+        Some(Self { layout, nulls, is_text, len })
+    }
+
+    #[inline]
+    pub(crate) fn is_null(&self, row: usize) -> bool {
+        match &self.layout {
+            Layout::AllNull => true,
+            _ if self.nulls.is_some_and(|nulls| nulls.is_null(row)) => true,
+            Layout::Dictionary(keys, values) => {
+                keys.get(row).is_some_and(|key| key < values.len && values.is_null(key))
+            }
+            _ => false,
+        }
+    }
+
+    /// The bytes of a row that is not null.
+    #[inline]
+    pub(crate) fn get(&self, row: usize) -> Result<&'a [u8], OutOfBounds> {
+        match &self.layout {
+            Layout::Offsets32(offsets, data) => slice(offsets, data, row),
+            Layout::Offsets64(offsets, data) => slice(offsets, data, row),
+            Layout::Views(views, buffers) => view(views, buffers, row),
+            Layout::Fixed(size, data) => data.get(row * size..(row + 1) * size).ok_or(OutOfBounds),
+            Layout::Dictionary(keys, values) => {
+                let key = keys.get(row).filter(|&key| key < values.len);
+                values.get(key.ok_or(OutOfBounds)?)
+            }
+            Layout::AllNull => Err(OutOfBounds),
+        }
+    }
+
+    /// The bytes of the rows from `start`, as many as `into` has places; those of a null row are undefined.
+    ///
+    /// # Errors
+    /// The first row that cannot be read and is not null.
+    pub(crate) fn get_block(&self, start: usize, into: &mut [&'a [u8]]) -> Result<(), usize> {
+        let all_read = match &self.layout {
+            Layout::Offsets32(offsets, data) => slices(offsets, data, start, into),
+            Layout::Offsets64(offsets, data) => slices(offsets, data, start, into),
+            _ => false,
+        };
+        if all_read {
+            return Ok(());
+        }
+        for (place, value) in into.iter_mut().enumerate() {
+            *value = match self.get(start + place) {
+                Ok(bytes) => bytes,
+                Err(OutOfBounds) if self.is_null(start + place) => &[],
+                Err(OutOfBounds) => return Err(start + place),
+            };
+        }
+        Ok(())
+    }
+
+    /// All bytes one after the other, if every value has `size` of them.
+    pub(crate) fn fixed(&self, size: usize) -> Option<&'a [u8]> {
+        match self.layout {
+            Layout::Fixed(own, data) if own == size => Some(data),
+            _ => None,
+        }
+    }
+
+    /// One bit for each of `len` rows from `start` that is not null.
+    #[inline]
+    pub(crate) fn valid_bits(&self, start: usize, len: usize) -> u64 {
+        match (&self.layout, self.nulls) {
+            (Layout::AllNull, _) => 0,
+            (Layout::Dictionary(..), _) => (0..len).fold(0, |bits, place| bits | u64::from(!self.is_null(start + place)) << place),
+            (_, None) => ones(len),
+            (_, Some(nulls)) => bits(nulls, start, len),
+        }
+    }
+}
+
+fn is_text(data_type: &DataType) -> bool {
+    match data_type {
+        DataType::Utf8 | DataType::LargeUtf8 | DataType::Utf8View => true,
+        DataType::Dictionary(_, values) => is_text(values),
+        _ => false,
+    }
+}
+
+/// A word whose lowest `len` bits are set.
+#[inline]
+pub(crate) fn ones(len: usize) -> u64 {
+    if len >= 64 { u64::MAX } else { (1 << len) - 1 }
+}
+
+/// Up to 64 bits of a bitmap from `start`.
+#[inline]
+pub(crate) fn bits(nulls: &NullBuffer, start: usize, len: usize) -> u64 {
+    let bitmap = nulls.inner();
+    let first = bitmap.offset() + start;
+    let bytes = &bitmap.values()[first / 8..];
+    let mut word = [0u8; 16];
+    let count = bytes.len().min(9);
+    word[..count].copy_from_slice(&bytes[..count]);
+    (u128::from_le_bytes(word) >> (first % 8)) as u64 & ones(len)
+}
+
+#[inline]
+fn slice<'a, O: ArrowNativeType>(offsets: &[O], data: &'a [u8], row: usize) -> Result<&'a [u8], OutOfBounds> {
+    let (Some(start), Some(end)) = (offsets.get(row), offsets.get(row + 1)) else { return Err(OutOfBounds) };
+    data.get(start.as_usize()..end.as_usize()).ok_or(OutOfBounds)
+}
+
+/// Reads consecutive values; false if one of them cannot be read.
+#[inline]
+fn slices<'a, O: ArrowNativeType>(offsets: &[O], data: &'a [u8], first: usize, into: &mut [&'a [u8]]) -> bool {
+    let Some(offsets) = offsets.get(first..=first + into.len()) else { return false };
+    let mut all = true;
+    for (value, ends) in into.iter_mut().zip(offsets.windows(2)) {
+        match data.get(ends[0].as_usize()..ends[1].as_usize()) {
+            Some(bytes) => *value = bytes,
+            None => all = false,
+        }
+    }
+    all
+}
+
+// A view is 16 bytes: the length, then either up to 12 bytes in place, or a prefix, the number of a buffer and an offset in it.
+#[inline]
+fn view<'a>(views: &'a [u128], buffers: &'a [Buffer], row: usize) -> Result<&'a [u8], OutOfBounds> {
+    let view = views.get(row).ok_or(OutOfBounds)?;
+    let len = *view as u32 as usize;
+    if len <= 12 {
+        let bytes = views[row..=row].to_byte_slice();
+        return bytes.get(4..4 + len).ok_or(OutOfBounds);
+    }
+    let (buffer, offset) = ((view >> 64) as u32 as usize, (view >> 96) as u32 as usize);
+    let buffer = buffers.get(buffer).ok_or(OutOfBounds)?.as_slice();
+    buffer.get(offset..offset + len).ok_or(OutOfBounds)
+}
+
+fn dictionary<'a>(array: &'a dyn Array, key: &DataType) -> Option<Layout<'a>> {
+    macro_rules! keys {
+        ($type:ty, $keys:path) => {{
+            let array = array.as_dictionary::<$type>();
+            ($keys(array.keys().values()), array.values())
+        }};
+    }
+    let (keys, values) = match key {
+        DataType::Int8 => keys!(Int8Type, Keys::I8),
+        DataType::Int16 => keys!(Int16Type, Keys::I16),
+        DataType::Int32 => keys!(Int32Type, Keys::I32),
+        DataType::Int64 => keys!(Int64Type, Keys::I64),
+        DataType::UInt8 => keys!(UInt8Type, Keys::U8),
+        DataType::UInt16 => keys!(UInt16Type, Keys::U16),
+        DataType::UInt32 => keys!(UInt32Type, Keys::U32),
+        DataType::UInt64 => keys!(UInt64Type, Keys::U64),
+        _ => return None,
+    };
+    Some(Layout::Dictionary(keys, Box::new(BytesView::new(values.as_ref())?)))
+}

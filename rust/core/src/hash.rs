@@ -1,0 +1,170 @@
+//! Two hashes. [`NameHash`] is keyed, and finds things in memory; [`stable_hash`] is fixed for ever, and picks among equals (K20).
+
+use crate::Guid;
+
+/// The secret of the keyed hashes of one index. It changes speed, never an answer.
+#[derive(Clone, Copy, Debug)]
+pub struct Seed(pub [u64; 2]);
+
+const GOLDEN: u64 = 0x9e37_79b9_7f4a_7c15;
+const KEYS: usize = 64;
+const BLOCK: usize = KEYS * 8;
+
+#[inline]
+fn mix(mut x: u64) -> u64 {
+    x ^= x >> 30;
+    x = x.wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    x ^= x >> 27;
+    x = x.wrapping_mul(0x94d0_49bb_1331_11eb);
+    x ^ (x >> 31)
+}
+
+/// The hash by which a conversation picks among equal candidates: the same on every machine, in every version (K20).
+#[must_use]
+#[inline]
+pub fn stable_hash(conversation: Guid, salt: u64) -> u64 {
+    let (high, low) = conversation.halves();
+    let first = mix(high.wrapping_add(GOLDEN.wrapping_mul(salt + 1)));
+    mix(mix(first ^ low).wrapping_add(GOLDEN))
+}
+
+/// A keyed universal hash (the NH family of UMAC, with 128-bit sums): two names that were chosen without knowing the key
+/// collide with a chance of about one in 2^64, so nobody can prepare names that make an index slow.
+#[derive(Debug)]
+pub(crate) struct NameHash {
+    keys: [u64; KEYS],
+    last: [u64; 2],
+}
+
+impl NameHash {
+    pub(crate) fn new(seed: Seed) -> Self {
+        let mut state = seed.0[0];
+        let mut next = || {
+            state = state.wrapping_add(GOLDEN);
+            mix(mix(state) ^ seed.0[1])
+        };
+        Self { keys: std::array::from_fn(|_| next()), last: [next(), next()] }
+    }
+
+    /// The hash of `bytes`, a different one for every `salt`.
+    #[inline]
+    pub(crate) fn of(&self, bytes: &[u8], salt: u64) -> u64 {
+        let mut state = salt.wrapping_mul(GOLDEN) ^ self.last[0];
+        let mut rest = bytes;
+        while rest.len() > BLOCK {
+            let (block, after) = rest.split_at(BLOCK);
+            state = self.fold(self.sum(block), state, BLOCK);
+            rest = after;
+        }
+        self.fold(self.sum(rest), state, rest.len())
+    }
+
+    /// The hash of a GUID that belongs to `owner`.
+    #[inline]
+    pub(crate) fn of_guid(&self, guid: Guid, owner: u32) -> u64 {
+        let (high, low) = guid.halves();
+        let product = self.product(0, high, low);
+        self.fold(product, u64::from(owner).wrapping_mul(GOLDEN) ^ self.last[0], 16)
+    }
+
+    // A block is read in chunks of 16 bytes; the last chunk overlaps the one before, so that the sum needs no padding.
+    // Together with the length, which `fold` takes in, the chunks say the whole block.
+    #[inline]
+    fn sum(&self, block: &[u8]) -> u128 {
+        let Some(last) = block.last_chunk::<16>() else {
+            let (low, high) = short(block);
+            return self.product(0, low, high);
+        };
+        let (chunks, rest) = block.as_chunks::<16>();
+        let mut sum = 0u128;
+        for (place, chunk) in chunks.iter().enumerate() {
+            sum = sum.wrapping_add(self.product(place * 2, word(chunk, 0), word(chunk, 8)));
+        }
+        if !rest.is_empty() {
+            sum = sum.wrapping_add(self.product(chunks.len() * 2, word(last, 0), word(last, 8)));
+        }
+        sum
+    }
+
+    #[inline]
+    fn product(&self, place: usize, low: u64, high: u64) -> u128 {
+        let first = low.wrapping_add(self.keys[place % KEYS]);
+        let second = high.wrapping_add(self.keys[(place + 1) % KEYS]);
+        u128::from(first) * u128::from(second)
+    }
+
+    #[inline]
+    fn fold(&self, sum: u128, state: u64, len: usize) -> u64 {
+        let low = (sum as u64 ^ state).wrapping_add(len as u64);
+        let high = ((sum >> 64) as u64).wrapping_add(self.last[1]);
+        let product = u128::from(low | 1) * u128::from(high ^ low.rotate_left(32));
+        product as u64 ^ (product >> 64) as u64 ^ low
+    }
+}
+
+#[inline]
+fn word(chunk: &[u8; 16], at: usize) -> u64 {
+    let mut bytes = [0u8; 8];
+    bytes.copy_from_slice(&chunk[at..at + 8]);
+    u64::from_le_bytes(bytes)
+}
+
+/// Up to 15 bytes as two words.
+#[inline]
+fn short(block: &[u8]) -> (u64, u64) {
+    let mut padded = [0u8; 16];
+    padded[..block.len()].copy_from_slice(block);
+    (word(&padded, 0), word(&padded, 8))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::HashSet;
+
+    #[test]
+    fn k20_the_stable_hash_never_changes() {
+        let zero = Guid([0; 16]);
+        let counted = Guid(std::array::from_fn(|place| place as u8));
+        assert_eq!(stable_hash(zero, 0), 0x3c16_fc80_9ad1_ba5a);
+        assert_eq!(stable_hash(counted, 1), 0x9a66_bd4e_0dbb_0ad3);
+    }
+
+    #[test]
+    fn names_that_differ_anywhere_hash_apart() {
+        let hash = NameHash::new(Seed([1, 2]));
+        let mut seen = HashSet::new();
+        let mut count = 0;
+        for len in 0..1_200 {
+            for place in [0, len / 2, len.saturating_sub(1)] {
+                let mut name = vec![b'a'; len];
+                if let Some(byte) = name.get_mut(place) {
+                    *byte = b'b';
+                }
+                seen.insert(hash.of(&name, 0));
+                count += usize::from(len > 2 || place == 0);
+            }
+        }
+        assert!(seen.len() + 3 >= count, "{} of {count}", seen.len());
+        assert_ne!(hash.of(b"name", 0), hash.of(b"name", 1));
+    }
+
+    #[test]
+    fn the_bits_of_sequential_names_and_ids_are_even() {
+        let hash = NameHash::new(Seed([7, 9]));
+        let mut buckets = [[0u32; 256]; 4];
+        for number in 0..65_536u32 {
+            let name = hash.of(format!("//Adventure-Works.com/Service{number:07}").as_bytes(), 3);
+            let mut bytes = [0u8; 16];
+            bytes[12..].copy_from_slice(&number.to_be_bytes());
+            let id = hash.of_guid(Guid(bytes), 5);
+            for (table, value) in [(0, name), (1, name >> 56), (2, id), (3, id >> 56)] {
+                buckets[table][(value & 255) as usize] += 1;
+            }
+        }
+        for table in buckets {
+            let chi: f64 = table.iter().map(|&seen| (f64::from(seen) - 256.0).powi(2) / 256.0).sum();
+            assert!(chi < 400.0, "chi-square {chi} over 255 degrees of freedom");
+        }
+    }
+}

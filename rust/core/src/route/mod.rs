@@ -1,0 +1,24 @@
+//! Routing: find the matching routes, choose one, and where its address is LOCAL, locate the target service (R4).
+//!
+//! ```text
+//!            ┌ table ─► find (seven steps) ─► choose (four classes) ─► locate ┐
+//! decide ────┤                                                               ├──► Decision
+//!            └ once more, as if from outside, where the next hop is this instance (R41)
+//! ```
+//! [`RouteIndex::resolve`] gives the same answers for blocks of conversations, and leaves what is not plain to `decide`.
+
+mod choose;
+mod decide;
+// mod explain;
+mod find;
+mod index;
+mod locate;
+mod pick;
+mod resolve;
+
+pub use choose::Candidates;
+pub use decide::{Decision, NextHop, Query};
+// pub use explain::{ClassSeen, Explanation, LocateSeen, Pass, RouteSeen, StepSeen, WhyNot};
+pub use index::RouteIndex;
+pub use pick::{Options, PendingRequest, TieBreak};
+pub use resolve::{BLOCK, Block, Verdict};

@@ -1,0 +1,61 @@
+//! Arrow in and out by the PyCapsule protocol. One of the few places with `unsafe`: the C structures of Arrow are raw memory.
+#![allow(unsafe_code)]
+
+use std::ffi::CStr;
+
+use arrow_array::ffi::{FFI_ArrowArray, FFI_ArrowSchema, from_ffi, to_ffi};
+use arrow_array::ffi_stream::{RecordBatchStreamReader, FFI_ArrowArrayStream};
+use arrow_array::{Array, RecordBatch, StructArray};
+use arrow_schema::{ArrowError, DataType};
+use pyo3::prelude::*;
+use pyo3::types::{PyCapsule, PyTuple};
+
+use crate::errors::malformed;
+
+const ARRAY: &CStr = c"arrow_array";
+const SCHEMA: &CStr = c"arrow_schema";
+const STREAM: &CStr = c"arrow_array_stream";
+
+/// One record batch from anything with `__arrow_c_array__`.
+pub(crate) fn import_batch(object: &Bound<'_, PyAny>) -> PyResult<RecordBatch> {
+    let pair = object.call_method0("__arrow_c_array__")?.cast_into::<PyTuple>()?;
+    let schema = pair.get_item(0)?.cast_into::<PyCapsule>()?;
+    let array = pair.get_item(1)?.cast_into::<PyCapsule>()?;
+    let schema = schema.pointer_checked(Some(SCHEMA))?.cast::<FFI_ArrowSchema>();
+    let array = array.pointer_checked(Some(ARRAY))?.cast::<FFI_ArrowArray>();
+    // SAFETY: the names of the capsules were checked, so the protocol says what they point to; `from_raw` takes the array out of its
+    // capsule, which then has nothing left to release, and the schema outlives this block in its own.
+    let data = unsafe { from_ffi(FFI_ArrowArray::from_raw(array.as_ptr()), schema.as_ref()) };
+    let data = data.map_err(|error| not_readable(object.py(), &error))?;
+    if !matches!(data.data_type(), DataType::Struct(_)) {
+        return Err(malformed(object.py(), "the array is no record batch: its type is not a struct"));
+    }
+    let rows = StructArray::from(data);
+    if rows.null_count() > 0 {
+        return Err(malformed(object.py(), "the rows of a record batch cannot be null themselves"));
+    }
+    Ok(RecordBatch::from(rows))
+}
+
+/// All record batches from anything with `__arrow_c_stream__`.
+pub(crate) fn import_stream(object: &Bound<'_, PyAny>) -> PyResult<Vec<RecordBatch>> {
+    let capsule = object.call_method0("__arrow_c_stream__")?.cast_into::<PyCapsule>()?;
+    let stream = capsule.pointer_checked(Some(STREAM))?.cast::<FFI_ArrowArrayStream>();
+    // SAFETY: the name of the capsule was checked; `from_raw` takes the stream out of it, so that it is released once.
+    let reader = unsafe { RecordBatchStreamReader::from_raw(stream.as_ptr()) };
+    let reader = reader.map_err(|error| not_readable(object.py(), &error))?;
+    reader.collect::<Result<_, _>>().map_err(|error| not_readable(object.py(), &error))
+}
+
+/// A `pyarrow.RecordBatch`.
+pub(crate) fn export_batch<'py>(py: Python<'py>, batch: RecordBatch) -> PyResult<Bound<'py, PyAny>> {
+    let data = StructArray::from(batch).into_data();
+    let (array, schema) = to_ffi(&data).map_err(|error| not_readable(py, &error))?;
+    let schema = PyCapsule::new_with_value(py, schema, SCHEMA)?;
+    let array = PyCapsule::new_with_value(py, array, ARRAY)?;
+    py.import("pyarrow")?.getattr("RecordBatch")?.call_method1("_import_from_c_capsule", (schema, array))
+}
+
+fn not_readable(py: Python<'_>, error: &ArrowError) -> PyErr {
+    malformed(py, &error.to_string())
+}

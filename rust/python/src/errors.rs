@@ -1,0 +1,64 @@
+//! Errors as `ssbroker.exceptions` has them.
+
+use pyo3::prelude::*;
+use pyo3::types::PyDict;
+use ssbroker_columnar::Error;
+use ssbroker_core::{Invalid, InvalidKind};
+
+/// An error of the kernels as the exception of Python.
+pub(crate) fn to_python(py: Python<'_>, error: &Error) -> PyErr {
+    let fields = PyDict::new(py);
+    let made = match error {
+        Error::Invalid(invalid) => invalid_fields(&fields, invalid).map(|()| class_of(invalid.kind)),
+        Error::Malformed { column, row, .. } => {
+            fields.set_item("column", column).and_then(|()| fields.set_item("row", row)).map(|()| "MalformedDataError")
+        }
+        Error::Schema { column, expected, actual } => fields
+            .set_item("column", column)
+            .and_then(|()| fields.set_item("expected", expected))
+            .and_then(|()| fields.set_item("actual", actual))
+            .map(|()| "SchemaError"),
+    };
+    made.map_or_else(|error| error, |class| raise(py, class, &error.to_string(), Some(&fields)))
+}
+
+/// Arrow data that contradicts itself.
+pub(crate) fn malformed(py: Python<'_>, what: &str) -> PyErr {
+    raise(py, "MalformedDataError", &format!("malformed Arrow data: {what}"), None)
+}
+
+/// An option that is not one of those allowed.
+pub(crate) fn option(py: Python<'_>, name: &str, value: &str, allowed: &str) -> PyErr {
+    raise(py, "OptionError", &format!("{name}: '{value}' is not allowed; expected {allowed}"), None)
+}
+
+/// A defect of ours.
+pub(crate) fn internal(py: Python<'_>) -> PyErr {
+    raise(py, "SsbrokerError", "internal error in the native module; please report it", None)
+}
+
+fn invalid_fields(fields: &Bound<'_, PyDict>, invalid: &Invalid) -> PyResult<()> {
+    fields.set_item("column", &invalid.column)?;
+    fields.set_item("row", invalid.row)?;
+    fields.set_item("value", &invalid.value)?;
+    fields.set_item("expected", &invalid.expected)
+}
+
+fn class_of(kind: InvalidKind) -> &'static str {
+    match kind {
+        InvalidKind::Address => "InvalidAddressError",
+        InvalidKind::Duplicate => "DuplicateError",
+        InvalidKind::Guid => "InvalidGuidError",
+        InvalidKind::Limit => "InputError",
+        InvalidKind::Null => "NullError",
+        InvalidKind::UnknownDatabase => "UnknownDatabaseError",
+    }
+}
+
+fn raise(py: Python<'_>, class: &str, message: &str, fields: Option<&Bound<'_, PyDict>>) -> PyErr {
+    let made = py
+        .import("ssbroker.exceptions")
+        .and_then(|module| module.getattr(class))
+        .and_then(|class| class.call((message,), fields));
+    made.map_or_else(|error| error, PyErr::from_value)
+}

@@ -1,0 +1,27 @@
+//! Python bindings of ssbroker: Arrow in and out, the GIL released for the whole of a batch, errors of `ssbroker.exceptions`.
+#![deny(unsafe_code)]
+
+mod capsule;
+mod catalog;
+mod doorway;
+mod errors;
+mod router;
+
+/// The native module of ssbroker.
+#[pyo3::pymodule(gil_used = false)]
+mod _core {
+    #[pymodule_export]
+    use super::catalog::{PyCatalog, normalize_address, parse_guid};
+    #[pymodule_export]
+    use super::router::PyRouter;
+
+    /// Whether this is a release build; a debug build is ten times slower.
+    #[pymodule_export]
+    #[allow(non_upper_case_globals)]
+    const build_profile: &str = if cfg!(debug_assertions) { "debug" } else { "release" };
+
+    /// The version of the native module.
+    #[pymodule_export]
+    #[allow(non_upper_case_globals)]
+    const __version__: &str = env!("CARGO_PKG_VERSION");
+}

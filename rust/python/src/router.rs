@@ -1,0 +1,59 @@
+//! `_core.Router`: a catalog compiled, which routes record batches.
+
+use std::sync::Arc;
+
+use pyo3::prelude::*;
+use ssbroker_columnar::RouteKernel;
+use ssbroker_core::{Options, PendingRequest, RouteIndex, TieBreak};
+
+use crate::capsule::{export_batch, import_batch};
+use crate::catalog::{PyCatalog, random_seed};
+use crate::doorway::detached;
+use crate::errors::option;
+
+/// A catalog, compiled: immutable, and used by many threads at once.
+#[pyclass(frozen, name = "Router", module = "ssbroker._core")]
+pub(crate) struct PyRouter {
+    kernel: RouteKernel,
+}
+
+#[pymethods]
+impl PyRouter {
+    #[new]
+    #[pyo3(signature = (catalog, /, *, tie_break, pending_request))]
+    fn new(py: Python<'_>, catalog: &PyCatalog, tie_break: &str, pending_request: &str) -> PyResult<Self> {
+        let tie_break = match tie_break {
+            "first" => TieBreak::First,
+            "hash" => TieBreak::Hash,
+            "round_robin" => TieBreak::RoundRobin,
+            other => return Err(option(py, "tie_break", other, "'hash', 'round_robin' or 'first'")),
+        };
+        let pending_request = match pending_request {
+            "continue" => PendingRequest::Continue,
+            "delay" => PendingRequest::Delay,
+            other => return Err(option(py, "pending_request", other, "'continue' or 'delay'")),
+        };
+        let options = Options { tie_break, pending_request };
+        let catalog = Arc::clone(&catalog.catalog);
+        let kernel = detached(py, move || Ok(RouteKernel::new(RouteIndex::new(catalog, options, random_seed()))))?;
+        Ok(Self { kernel })
+    }
+
+    #[pyo3(signature = (conversations, now_us, first_row, /))]
+    fn route<'py>(
+        &self,
+        py: Python<'py>,
+        conversations: &Bound<'py, PyAny>,
+        now_us: i64,
+        first_row: usize,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        let batch = import_batch(conversations)?;
+        let decisions = detached(py, || self.kernel.route(&batch, now_us, first_row))?;
+        export_batch(py, decisions)
+    }
+
+    #[getter]
+    fn nbytes(&self) -> usize {
+        self.kernel.index().nbytes()
+    }
+}
