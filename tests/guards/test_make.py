@@ -60,12 +60,12 @@ def test_a_machine_that_has_everything_passes(tmp_path: Path) -> None:
 def test_make_stops_first_and_says_what_is_missing(
     target: str, tool: str, script: str | None, says: str, tmp_path: Path
 ) -> None:
-    before = set(os.listdir(ROOT))
+    before = {path.name for path in ROOT.iterdir()}
     done = run(machine(tmp_path, **{tool: script}), "make", target)
     assert done.returncode != 0
     assert done.stderr.startswith(says)
     assert "building" not in done.stdout
-    assert set(os.listdir(ROOT)) == before
+    assert {path.name for path in ROOT.iterdir()} == before
 
 
 def test_everything_that_is_missing_is_said_at_once(tmp_path: Path) -> None:

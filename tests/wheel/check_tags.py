@@ -1,0 +1,29 @@
+"""A wheel is one for every Python from 3.11 on, whole, and free of what belongs to the sources. Run: check_tags.py WHEEL."""
+
+from __future__ import annotations
+
+import sys
+import zipfile
+from pathlib import Path
+
+
+def problems(wheel: Path) -> list[str]:
+    """What is wrong with a wheel."""
+    found = [] if "-cp311-abi3-" in wheel.name else [f"{wheel.name} is not tagged cp311-abi3"]
+    with zipfile.ZipFile(wheel) as archive:
+        names = archive.namelist()
+        tags = [archive.read(name).decode() for name in names if name.endswith(".dist-info/WHEEL")]
+    wanted = ["ssbroker/__init__.py", "ssbroker/_core.pyi", "ssbroker/py.typed", "ssbroker/cli/__init__.py"]
+    found += [f"{name} is missing" for name in wanted if name not in names]
+    native = [name for name in names if name.startswith("ssbroker/_core.") and not name.endswith(".pyi")]
+    if not (len(native) == 1 and (".abi3." in native[0] or native[0].endswith(".pyd"))):
+        found.append(f"the native module is {native}")
+    found += [f"{name} does not belong here" for name in names if not name.startswith(("ssbroker/", "ssbroker-"))]
+    return (
+        found if tags and all("Tag: cp311-abi3-" in tag for tag in tags) else [*found, "the metadata say another tag"]
+    )
+
+
+if __name__ == "__main__":
+    for line in problems(Path(sys.argv[1])):
+        sys.exit(f"{sys.argv[1]}: {line}")

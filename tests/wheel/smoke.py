@@ -1,0 +1,51 @@
+"""Uses an installed ssbroker that has nothing beside it but what it requires: the library, the command, and no pyspark."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import pickle
+import subprocess
+import sys
+from pathlib import Path
+
+import pyarrow as pa
+
+import ssbroker
+import ssbroker.spark
+from ssbroker import _core
+
+
+def library() -> None:
+    """The library routes a batch, also after a journey."""
+    router = pickle.loads(pickle.dumps(ssbroker.Router(ssbroker.Catalog.load("routes.sql"), tie_break="first")))
+    waiting = {"to_service_name": ["//shop/Stock", "//shop/Nothing"], "to_broker_instance": pa.nulls(2, pa.string())}
+    decisions = router.route(pa.record_batch({"database": ["Sales", "Sales"], **waiting})).to_pydict()
+    assert decisions["outcome"] == ["REMOTE", "DELAYED"], decisions
+    assert decisions["next_hop_address"] == ["TCP://stock.example:4022", None], decisions
+
+
+def command() -> None:
+    """The command answers, and says what is wrong in one line."""
+    ask = ["ssbroker", "explain", "--catalog", "routes.sql", "--database", "Sales", "--json", "--to-service"]
+    answer = subprocess.run([*ask, "//shop/Stock"], capture_output=True, text=True, check=True).stdout
+    assert json.loads(answer)["decision"]["outcome"] == "REMOTE", answer
+    wrong = ["ssbroker", "explain", "--catalog", "missing.sql", "--to-service", "x"]
+    refused = subprocess.run(wrong, capture_output=True, text=True, check=False)
+    assert refused.returncode == 2, refused
+    assert "missing.sql" in refused.stderr, refused
+    assert "Traceback" not in refused.stderr, refused
+
+
+def main() -> None:
+    """Run every check."""
+    assert Path(ssbroker.__file__).is_relative_to(sys.prefix), ssbroker.__file__
+    assert importlib.util.find_spec("pyspark") is None, "this environment is to hold no pyspark"
+    assert _core.build_profile == "release", _core.build_profile
+    library()
+    command()
+    print(f"ssbroker {ssbroker.__version__} works alone")
+
+
+if __name__ == "__main__":
+    main()
