@@ -2,7 +2,7 @@
 
 use arrow_array::{BooleanArray, RecordBatch};
 use ssbroker_core::route::{BLOCK, Block, Candidates, Verdict};
-use ssbroker_core::{Guid, InvalidKind, Query, RouteIndex, TieBreak};
+use ssbroker_core::{Guid, Invalid, InvalidKind, Query, RouteIndex, TieBreak};
 
 use crate::decisions::{Decisions, Labels, Rows};
 use crate::error::{Error, Result};
@@ -93,6 +93,23 @@ impl RouteKernel {
         decisions.finish(&self.labels)
     }
 
+    /// The number of a database.
+    ///
+    /// # Errors
+    /// The catalog has no such database.
+    pub fn database(&self, name: &str) -> Result<u16> {
+        self.index.catalog().database(name.as_bytes()).ok_or_else(|| {
+            let kind = InvalidKind::UnknownDatabase;
+            Invalid::new(kind, columns::DATABASE, None, Some(name.as_bytes()), self.known_databases()).into()
+        })
+    }
+
+    fn known_databases(&self) -> String {
+        let databases = self.index.catalog().databases();
+        let names = databases.iter().take(10).map(|database| String::from_utf8_lossy(&database.name));
+        format!("one of {}", names.collect::<Vec<_>>().join(", "))
+    }
+
     fn columns<'a>(&self, source: Source<'a>) -> Result<Conversations<'a>> {
         let names = source.text(columns::TO_SERVICE_NAME)?;
         let databases = source.optional_text(columns::DATABASE)?;
@@ -171,11 +188,11 @@ impl RouteKernel {
             let row = start + place;
             let name = databases.get(row).map_err(|_| conversations.source.out_of_bounds(columns::DATABASE, row))?;
             if name != last.0 || name.is_empty() {
-                let number = catalog.database(name).ok_or_else(|| {
-                    let known = catalog.databases().iter().take(10).map(|database| String::from_utf8_lossy(&database.name));
-                    let expected = format!("one of {}", known.collect::<Vec<_>>().join(", "));
-                    conversations.source.invalid(InvalidKind::UnknownDatabase, columns::DATABASE, row, Some(name), &expected)
-                })?;
+                let Some(number) = catalog.database(name) else {
+                    let expected = self.known_databases();
+                    let kind = InvalidKind::UnknownDatabase;
+                    return Err(conversations.source.invalid(kind, columns::DATABASE, row, Some(name), &expected));
+                };
                 last = (name, number);
             }
             *table = last.1;

@@ -37,6 +37,18 @@ pub(crate) fn internal(py: Python<'_>) -> PyErr {
     raise(py, "SsbrokerError", "internal error in the native module; please report it", None)
 }
 
+/// A moment as ISO 8601 text, in UTC.
+pub(crate) fn moment(py: Python<'_>, micros: i64) -> PyResult<String> {
+    let datetime = py.import("datetime")?;
+    let epoch = datetime.getattr("datetime")?.call1((1970, 1, 1))?;
+    let since = datetime.getattr("timedelta")?.call1((0, 0, micros))?;
+    match epoch.add(since) {
+        Ok(moment) => Ok(format!("{}Z", moment.call_method0("isoformat")?.extract::<String>()?)),
+        // Beyond the years that Python can name, the number itself must do.
+        Err(_) => Ok(format!("{micros} µs since 1970")),
+    }
+}
+
 fn invalid_fields(fields: &Bound<'_, PyDict>, invalid: &Invalid) -> PyResult<()> {
     fields.set_item("column", &invalid.column)?;
     fields.set_item("row", invalid.row)?;

@@ -5,6 +5,7 @@ mod capsule;
 mod catalog;
 mod doorway;
 mod errors;
+mod explanation;
 mod router;
 
 /// The native module of ssbroker.

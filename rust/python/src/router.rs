@@ -3,13 +3,15 @@
 use std::sync::Arc;
 
 use pyo3::prelude::*;
+use pyo3::types::PyDict;
 use ssbroker_columnar::RouteKernel;
-use ssbroker_core::{Options, PendingRequest, RouteIndex, TieBreak};
+use ssbroker_core::{Guid, Options, PendingRequest, Query, RouteIndex, TieBreak};
 
 use crate::capsule::{export_batch, import_batch};
 use crate::catalog::{PyCatalog, random_seed};
 use crate::doorway::detached;
-use crate::errors::option;
+use crate::errors::{option, to_python};
+use crate::explanation::Teller;
 
 /// A catalog, compiled: immutable, and used by many threads at once.
 #[pyclass(frozen, name = "Router", module = "ssbroker._core")]
@@ -50,6 +52,31 @@ impl PyRouter {
         let batch = import_batch(conversations)?;
         let decisions = detached(py, || self.kernel.route(&batch, now_us, first_row))?;
         export_batch(py, decisions)
+    }
+
+    #[pyo3(signature = (to_service_name, to_broker_instance, database, is_initiator, conversation_id, now_us, /))]
+    #[allow(clippy::too_many_arguments)]
+    fn explain<'py>(
+        &self,
+        py: Python<'py>,
+        to_service_name: &str,
+        to_broker_instance: Option<[u8; 16]>,
+        database: Option<&str>,
+        is_initiator: bool,
+        conversation_id: Option<[u8; 16]>,
+        now_us: i64,
+    ) -> PyResult<Bound<'py, PyDict>> {
+        let index = self.kernel.index();
+        let database = database.map(|name| self.kernel.database(name).map_err(|error| to_python(py, &error))).transpose()?;
+        let query = Query {
+            name: to_service_name.as_bytes(),
+            broker: to_broker_instance.map(Guid),
+            database,
+            is_initiator,
+            conversation: conversation_id.map(Guid),
+        };
+        let explanation = detached(py, || Ok(index.explain(&query, now_us)))?;
+        Teller { py, index }.tell(&query, now_us, &explanation)
     }
 
     #[getter]

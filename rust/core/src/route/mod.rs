@@ -9,7 +9,7 @@
 
 mod choose;
 mod decide;
-// mod explain;
+mod explain;
 mod find;
 mod index;
 mod locate;
@@ -18,7 +18,7 @@ mod resolve;
 
 pub use choose::Candidates;
 pub use decide::{Decision, NextHop, Query};
-// pub use explain::{ClassSeen, Explanation, LocateSeen, Pass, RouteSeen, StepSeen, WhyNot};
+pub use explain::{ClassSeen, Explanation, HostSeen, LocateSeen, Origin, Pass, RouteSeen, StepSeen, WhyNot};
 pub use index::RouteIndex;
 pub use pick::{Options, PendingRequest, TieBreak};
 pub use resolve::{BLOCK, Block, Verdict};
