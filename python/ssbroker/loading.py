@@ -1,0 +1,159 @@
+"""From a path to what a catalog is made of: a script, a folder of scripts or of tables, or a lone routing table."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from pathlib import Path
+from typing import Any, Final
+
+import pyarrow as pa
+
+from ssbroker import schemas
+from ssbroker.exceptions import InputError, MalformedDataError, SchemaError
+from ssbroker.scripts import load_scripts
+from ssbroker.table_files import FORMATS, decode_json, read_bytes, read_table
+
+INSTANCE_FILE: Final = "instance.json"
+_SCHEMAS: Final = {"routes": schemas.ROUTES, "databases": schemas.DATABASES, "services": schemas.SERVICES}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Source:
+    """What was read: the arguments of `ssbroker.Catalog`, and where they come from."""
+
+    routes: pa.Table
+    """In the schema of `sys.routes`, further columns beside."""
+    databases: pa.Table | None = None
+    """In the schema of `sys.databases`."""
+    services: pa.Table | None = None
+    """In the schema of `sys.services`."""
+    addresses: tuple[str, ...] = ()
+    """Under which addresses the instance is reached."""
+    message_forwarding: bool = False
+    """Whether the instance passes messages on."""
+    pending_requests: tuple[str, ...] = ()
+    """Services for which routing information has been requested."""
+    path: Path
+    """What was loaded."""
+    files: Mapping[str, Path] = field(default_factory=dict)
+    """The file of each table, where tables were loaded."""
+
+    def located(self, error: InputError | SchemaError) -> InputError | SchemaError:
+        """The same error, with the file that it is about before its message.
+
+        Examples:
+            >>> import pyarrow as pa
+            >>> from pathlib import Path
+            >>> from ssbroker.exceptions import InputError
+            >>> source = Source(routes=pa.table({}), path=Path("net"), files={"routes": Path("net/routes.csv")})
+            >>> print(source.located(InputError("routes.address, row 2: ...", column="routes.address", row=2)))
+            net/routes.csv: routes.address, row 2: ...
+        """
+        table = (error.column or "").partition(".")[0]
+        located = type(error)(f"{self.files.get(table, self.path)}: {error}")
+        located.__dict__.update(error.__dict__)
+        return located
+
+
+def load(path: Path, *, now: datetime) -> Source:
+    r"""Reads what a catalog is made of.
+
+    Args:
+        path: A `.sql` script of DDL; a table file with the routes alone; or a folder that holds either scripts, which are run
+            in the order of their names, or the tables `routes.*`, `databases.*`, `services.*` and `instance.json`.
+        now: The moment from which LIFETIME of a script counts.
+
+    Returns:
+        What was read.
+
+    Raises:
+        InputError: There is no such file, it is of no known format, or a value in it is not what was expected.
+
+    Examples:
+        >>> import tempfile
+        >>> from datetime import UTC, datetime
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     path = Path(folder, "routes.csv")
+        ...     _ = path.write_text("name,remote_service_name,address\nOrders,//Orders,TCP://orders:4022\n")
+        ...     load(path, now=datetime(2026, 11, 20, tzinfo=UTC)).routes["address"].to_pylist()
+        ['TCP://orders:4022']
+    """
+    if path.is_dir():
+        return _load_folder(path, now)
+    if not path.exists():
+        raise InputError(f"{path}: there is no such file or folder", value=str(path), expected="a file or folder")
+    if path.suffix.lower() == ".sql":
+        return _from_scripts([path], path, now)
+    if path.suffix.lower() not in FORMATS:
+        known = ", ".join([".sql", *FORMATS])
+        raise InputError(
+            f"{path}: its suffix tells no format; expected one of {known}, or a folder", value=str(path), expected=known
+        )
+    return Source(routes=read_table(path, schemas.ROUTES, name="routes"), path=path, files={"routes": path})
+
+
+def _load_folder(folder: Path, now: datetime) -> Source:
+    entries = sorted(entry for entry in folder.iterdir() if entry.is_file())
+    scripts = [entry for entry in entries if entry.suffix.lower() == ".sql"]
+    files: dict[str, Path] = {}
+    for entry in entries:
+        name = entry.stem.lower()
+        if name not in _SCHEMAS or entry.suffix.lower() not in FORMATS:
+            continue
+        if name in files:
+            raise InputError(
+                f"{folder}: both {files[name].name} and {entry.name} hold the {name}; expected one of them"
+            )
+        files[name] = entry
+    if scripts and files:
+        first = next(iter(files.values()))
+        raise InputError(
+            f"{folder}: holds scripts ({scripts[0].name}) and tables ({first.name}); load one of the two by its path"
+        )
+    if scripts:
+        return _from_scripts(scripts, folder, now)
+    if "routes" not in files:
+        known = ", ".join(f"routes{suffix}" for suffix in FORMATS)
+        raise InputError(
+            f"{folder}: holds no routing table; expected one of {known}, or .sql scripts", expected="routes"
+        )
+    tables = {name: read_table(file, _SCHEMAS[name], name=name) for name, file in files.items()}
+    return Source(**tables, **_instance(folder / INSTANCE_FILE), path=folder, files=files)
+
+
+def _from_scripts(scripts: list[Path], path: Path, now: datetime) -> Source:
+    script = load_scripts(scripts, now=now)
+    return Source(
+        routes=script.routes,
+        databases=script.databases,
+        services=script.services,
+        addresses=tuple(script.addresses),
+        message_forwarding=script.message_forwarding,
+        pending_requests=tuple(script.pending_requests),
+        path=path,
+    )
+
+
+def _instance(file: Path) -> dict[str, Any]:
+    """The settings of the instance; each may be left out, and so may the file."""
+    if not file.exists():
+        return {}
+    settings = decode_json(read_bytes(file), where=str(file))
+    if not isinstance(settings, dict):
+        raise MalformedDataError(f"{file}: expected an object, got {settings!r:.80}", expected="an object")
+    result: dict[str, Any] = {}
+    for key, value in settings.items():
+        if key == "message_forwarding":
+            expected, fits = "true or false", isinstance(value, bool)
+        elif key in ("addresses", "pending_requests"):
+            expected, fits = "a list of texts", isinstance(value, list) and all(isinstance(item, str) for item in value)
+        else:
+            expected, fits = "addresses, message_forwarding or pending_requests", False
+        if not fits:
+            raise InputError(
+                f"{file}: {key}: {value!r:.80}; expected {expected}", column=key, value=repr(value), expected=expected
+            )
+        result[key] = tuple(value) if isinstance(value, list) else value
+    return result

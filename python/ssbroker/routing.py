@@ -1,0 +1,228 @@
+"""From conversations to decisions, a batch at a time or one explained."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable
+from datetime import datetime
+from typing import Any, Final, Literal, get_args, overload
+
+import pyarrow as pa
+
+from ssbroker import _core, moment, schemas
+from ssbroker.arrow_input import ArrowArrayExportable, ArrowStreamExportable, batches, check_layout, not_arrow
+from ssbroker.catalog import Catalog
+from ssbroker.exceptions import InvalidGuidError, MalformedDataError, OptionError, SchemaError
+from ssbroker.explanation import Explanation
+
+TieBreak = Literal["hash", "round_robin", "first"]
+"""How the pick among equals is made (R24)."""
+PendingRequest = Literal["continue", "delay"]
+"""What a pending request for routing information does to step 4 (R14)."""
+
+_PICKLE_FORMAT: Final = 1
+_INPUT: Final = "conversations"
+
+
+class Router:
+    """Routes conversations by the tables of a catalog.
+
+    A router is immutable and may be used from many threads at once; the turns of `round_robin` are all that it remembers.
+    It pickles, as its catalog and its options: the turns begin anew.
+
+    Args:
+        catalog: The instance's databases, services and routing tables.
+        tie_break: How one of several equals is picked: `hash` by the conversation id, so that one conversation gets one answer
+            everywhere; `round_robin` in turns; `first` the lowest route id.
+        pending_request: While routing information is requested, `continue` goes on at step 5, `delay` keeps the conversation waiting.
+
+    Raises:
+        OptionError: An option is none of these.
+        SchemaError: `catalog` is no `Catalog`.
+
+    Examples:
+        >>> import pyarrow as pa
+        >>> from ssbroker import Catalog, Router
+        >>> routes = {"database": ["Sales"], "name": ["Orders"], "remote_service_name": ["//Orders"], "broker_instance": [None],
+        ...           "lifetime": [None], "address": ["TCP://orders"], "mirror_address": [None]}
+        >>> router = Router(Catalog(pa.table(routes)), tie_break="first")
+        >>> decisions = router.route(pa.record_batch({"to_service_name": ["//Orders"], "to_broker_instance": pa.nulls(1)}))
+        >>> decisions["outcome"].to_pylist(), decisions["next_hop_address"].to_pylist()
+        (['REMOTE'], ['TCP://orders:4022'])
+    """
+
+    __slots__ = ("_catalog", "_native", "_pending_request", "_tie_break")
+
+    def __init__(
+        self, catalog: Catalog, *, tie_break: TieBreak = "hash", pending_request: PendingRequest = "continue"
+    ) -> None:
+        if not isinstance(catalog, Catalog):
+            raise SchemaError(f"catalog: expected an ssbroker.Catalog, got {type(catalog).__qualname__}")
+        _check_option("tie_break", tie_break, get_args(TieBreak))
+        _check_option("pending_request", pending_request, get_args(PendingRequest))
+        self._catalog: Final = catalog
+        self._tie_break: Final[TieBreak] = tie_break
+        self._pending_request: Final[PendingRequest] = pending_request
+        self._native: Final = _core.Router(catalog.native, tie_break=tie_break, pending_request=pending_request)
+
+    @property
+    def catalog(self) -> Catalog:
+        """The catalog that is routed by."""
+        return self._catalog
+
+    @property
+    def tie_break(self) -> TieBreak:
+        """How one of several equals is picked."""
+        return self._tie_break
+
+    @property
+    def pending_request(self) -> PendingRequest:
+        """What a pending request for routing information does."""
+        return self._pending_request
+
+    @property
+    def nbytes(self) -> int:
+        """The bytes that the index holds, without the catalog."""
+        return self._native.nbytes
+
+    @overload
+    def route(self, conversations: ArrowArrayExportable, *, now: datetime | None = None) -> pa.RecordBatch: ...
+
+    @overload
+    def route(self, conversations: ArrowStreamExportable, *, now: datetime | None = None) -> pa.Table: ...
+
+    def route(
+        self, conversations: ArrowArrayExportable | ArrowStreamExportable, *, now: datetime | None = None
+    ) -> pa.RecordBatch | pa.Table:
+        """Decides where each conversation goes.
+
+        Args:
+            conversations: Rows of `sys.transmission_queue` (`schemas.CONVERSATIONS`) as a batch, a table or a stream.
+            now: The moment at which routes expire, None for the current time. Without a zone it is UTC.
+
+        Returns:
+            The decisions (`schemas.DECISIONS`), one row for each conversation, in the same order: a RecordBatch for a batch, for a
+            table or stream a Table with one batch for each of the input's.
+
+        Raises:
+            SchemaError: It is no Arrow object, or a column is missing or has a type that cannot be read.
+            InputError: A value is not what was expected; column, row and value are named. Nothing has been routed then.
+            OptionError: `now` is no datetime.
+
+        Examples:
+            >>> import pyarrow as pa
+            >>> from ssbroker import Catalog, Router, schemas
+            >>> router = Router(Catalog(schemas.ROUTES.empty_table()), tie_break="first")
+            >>> conversations = pa.table({"database": ["msdb"], "to_service_name": ["//Orders"], "to_broker_instance": pa.nulls(1)})
+            >>> router.route(conversations)["reason"].to_pylist()
+            ['no_route']
+        """
+        now_us = moment.microseconds(moment.as_utc(now))
+        if hasattr(conversations, "__arrow_c_array__"):
+            if isinstance(conversations, pa.RecordBatch | pa.Array):
+                check_layout(conversations, name=_INPUT)
+            return self._native.route(conversations, now_us, 0)
+        if not hasattr(conversations, "__arrow_c_stream__"):
+            raise not_arrow(conversations, name=_INPUT)
+        decided: list[pa.RecordBatch] = []
+        first_row = 0
+        for batch in batches(conversations, name=_INPUT):
+            decided.append(self._native.route(batch, now_us, first_row))
+            first_row += batch.num_rows
+        return pa.Table.from_batches(decided, schema=schemas.DECISIONS)
+
+    def explain(
+        self,
+        to_service_name: str,
+        *,
+        to_broker_instance: uuid.UUID | str | bytes | None = None,
+        database: str | None = None,
+        is_initiator: bool = True,
+        conversation_id: uuid.UUID | str | bytes | None = None,
+        now: datetime | None = None,
+    ) -> Explanation:
+        """Tells the whole way of one conversation; no turn of `round_robin` is used up.
+
+        Args:
+            to_service_name: The service that the conversation is for.
+            to_broker_instance: The broker id that it names, if any.
+            database: Where it began; None if it arrived from outside the instance.
+            is_initiator: Whether the sender is the initiator; False for a message from the target.
+            conversation_id: Picks among equals where `tie_break` is `hash`; left out, the first candidate stands in.
+            now: The moment at which routes expire, None for the current time. Without a zone it is UTC.
+
+        Returns:
+            The explanation; print it.
+
+        Raises:
+            InvalidGuidError: `to_broker_instance` or `conversation_id` is no GUID.
+            UnknownDatabaseError: The catalog does not have `database`.
+            SchemaError: An argument has another type.
+            OptionError: `now` is no datetime.
+
+        Examples:
+            >>> from ssbroker import Catalog, Router, schemas
+            >>> explanation = Router(Catalog(schemas.ROUTES.empty_table())).explain("//Orders", database="msdb")
+            >>> explanation.decision["outcome"], explanation.decision["reason"]
+            ('DELAYED', 'no_route')
+        """
+        for name, value, kind in (
+            ("to_service_name", to_service_name, str),
+            ("database", database, str | None),
+            ("is_initiator", is_initiator, bool),
+        ):
+            if not isinstance(value, kind):
+                expected = getattr(kind, "__name__", str(kind))
+                actual = type(value).__name__
+                raise SchemaError(
+                    f"{name}: expected {expected}, got {actual}", column=name, expected=expected, actual=actual
+                )
+        return Explanation(
+            self._native.explain(
+                to_service_name,
+                _guid("to_broker_instance", to_broker_instance),
+                database,
+                is_initiator,
+                _guid("conversation_id", conversation_id),
+                moment.microseconds(moment.as_utc(now)),
+            )
+        )
+
+    def __repr__(self) -> str:
+        return f"Router({self._catalog!r}, tie_break={self._tie_break!r}, pending_request={self._pending_request!r})"
+
+    def __reduce__(self) -> tuple[Callable[..., Router], tuple[Any, ...]]:
+        return _restore, (_PICKLE_FORMAT, self._catalog, self._tie_break, self._pending_request)
+
+
+def _restore(pickle_format: int, *state: Any) -> Router:
+    if pickle_format != _PICKLE_FORMAT:
+        raise MalformedDataError(
+            f"the router was pickled by another version of ssbroker: its format is {pickle_format!r}, "
+            f"this version reads {_PICKLE_FORMAT}",
+            value=repr(pickle_format),
+            expected=str(_PICKLE_FORMAT),
+        )
+    catalog, tie_break, pending_request = state
+    return Router(catalog, tie_break=tie_break, pending_request=pending_request)
+
+
+def _check_option(name: str, value: object, allowed: tuple[str, ...]) -> None:
+    if value not in allowed:
+        raise OptionError(f"{name}: expected one of {', '.join(allowed)}; got {value!r}")
+
+
+def _guid(name: str, value: uuid.UUID | str | bytes | None) -> bytes | None:
+    if value is None or isinstance(value, uuid.UUID):
+        return None if value is None else value.bytes
+    try:
+        if isinstance(value, str):
+            return _core.parse_guid(value)
+        if isinstance(value, bytes) and len(value) == 16:  # noqa: PLR2004 - a GUID's bytes
+            return value
+    except InvalidGuidError:
+        pass
+    expected = "a GUID: a uuid.UUID, text of 36 characters (braces allowed), or 16 bytes"
+    raise InvalidGuidError(
+        f"{name}: {value!r:.80} is not {expected}", column=name, value=repr(value), expected=expected
+    )

@@ -1,0 +1,181 @@
+from __future__ import annotations
+
+import json
+import uuid
+from pathlib import Path
+
+import pytest
+
+from ssbroker.explanation import Explanation
+from tests.unit.explained import (
+    ORDERS_ID,
+    SCENARIOS,
+    STALE_ID,
+    explained,
+    group,
+    rejected,
+    route,
+    step,
+    table,
+)
+
+_GOLDEN = Path(__file__).with_name("explanations")
+_WIDTH = 100
+_NO_ROUTE = {"outcome": "DELAYED", "match_step": 7, "reason": "no_route"}
+
+
+def _slug(name: str) -> str:
+    return name.replace(" ", "-")
+
+
+@pytest.mark.parametrize("name", SCENARIOS)
+def test_a_dba_reads_the_whole_way(name: str) -> None:
+    expected = (_GOLDEN / f"{_slug(name)}.txt").read_text(encoding="utf-8")
+    assert str(Explanation(SCENARIOS[name])) + "\n" == expected
+
+
+def test_every_golden_text_has_its_scenario() -> None:
+    assert {file.stem for file in _GOLDEN.iterdir()} == {_slug(name) for name in SCENARIOS}
+
+
+@pytest.mark.parametrize("name", [name for name in SCENARIOS if "mirrored" not in name])
+def test_lines_fit_a_terminal_unless_names_or_commands_are_long(name: str) -> None:
+    lines = str(Explanation(SCENARIOS[name])).splitlines()
+    assert [line for line in lines if len(line) > _WIDTH and not line.startswith("      USE ")] == []
+
+
+@pytest.mark.parametrize("name", SCENARIOS)
+def test_the_last_line_is_the_decision(name: str) -> None:
+    explanation = Explanation(SCENARIOS[name])
+    last = str(explanation).splitlines()[-1]
+    assert last.startswith(f"Decision: {explanation.decision['outcome']}")
+    assert explanation.decision["reason"] in last
+
+
+def test_the_decision_holds_python_values() -> None:
+    decision = Explanation(SCENARIOS["remote by service name and broker id"]).decision
+    assert decision["broker_instance"] == uuid.UUID(ORDERS_ID)
+    assert Explanation(SCENARIOS["three copies share the load"]).decision["broker_instance"] is None
+
+
+@pytest.mark.parametrize("name", SCENARIOS)
+def test_the_dict_is_json_and_a_copy(name: str) -> None:
+    explanation = Explanation(SCENARIOS[name])
+    told = explanation.to_dict()
+    assert json.loads(json.dumps(told)) == SCENARIOS[name]
+    told["decision"]["outcome"] = "changed"
+    told["passes"].clear()
+    assert explanation.to_dict() == SCENARIOS[name]
+
+
+def test_a_name_cannot_write_on_the_terminal() -> None:
+    hostile = "//Orders\x1b[2J\n\u202eDecision:  REMOTE"
+    text = str(
+        Explanation(explained({"to_service_name": hostile}, [table("Sales", "begun_here", "delayed")], _NO_ROUTE))
+    )
+    assert all(line.isprintable() for line in text.splitlines())
+    assert '"//Orders\\x1b[2J\\n\\u202eDecision:  REMOTE"' in text
+
+
+def test_a_name_never_breaks_over_lines() -> None:
+    name = "a service " * 20
+    text = str(Explanation(explained({"to_service_name": name}, [table("Sales", "begun_here", "delayed")], _NO_ROUTE)))
+    assert f'Conversation with the service "{name}"' in text.splitlines()
+
+
+def test_names_are_quoted_as_t_sql_has_it() -> None:
+    near = route(65537, "Or]ders", "TCP://a:4022", remote_service_name="//o'hara")
+    sales = table("Sa]les", "begun_here", "delayed", steps=[step(2, **rejected((near, "name_differs_in_case")))])
+    text = str(Explanation(explained({"to_service_name": "//O'Hara"}, [sales], _NO_ROUTE)))
+    assert "USE [Sa]]les]; ALTER ROUTE [Or]]ders] WITH SERVICE_NAME = N'//O''Hara';" in text
+
+
+def test_a_route_seen_by_several_steps_is_advised_on_once() -> None:
+    expired = route(65537, "Orders", "TCP://a:4022", lifetime="2026-11-01T00:00:00Z")
+    steps = [step(number, **rejected((expired, "expired"))) for number in (2, 3)]
+    text = str(Explanation(explained({}, [table("Sales", "begun_here", "delayed", steps=steps)], _NO_ROUTE)))
+    assert text.count("ALTER ROUTE [Orders] WITH LIFETIME") == 1
+
+
+def test_what_is_not_listed_is_counted() -> None:
+    expired = route(65537, "Orders", "TCP://a:4022", lifetime="2026-11-01T00:00:00Z")
+    steps = [step(2, **(rejected((expired, "expired")) | {"rejected_count": 8}))]
+    text = str(Explanation(explained({}, [table("Sales", "begun_here", "delayed", steps=steps)], _NO_ROUTE)))
+    assert "     - and 7 more" in text.splitlines()
+
+
+def test_a_stale_broker_id_is_explained() -> None:
+    """R31: the conversation names an id that its service's database has no more."""
+    local = route(65536, "AutoCreatedLocal", "LOCAL")
+    databases = [{"name": "Orders", "broker_instance": ORDERS_ID, "is_broker_enabled": True, "has_service": True}]
+    sales = table(
+        "Sales",
+        "begun_here",
+        "delayed",
+        steps=[step(5, "One live route names neither.", matched=[local])],
+        classes=[
+            group("mirror"),
+            group("local", local, unusable="service_not_found"),
+            group("network"),
+            group("transport"),
+        ],
+        locate={"rule": "R31", "broker_instance": STALE_ID, "databases": databases, "candidates": [], "picked": None},
+    )
+    decision = {"outcome": "DELAYED", "match_step": 5, "reason": "service_not_found"}
+    text = str(Explanation(explained({"to_broker_instance": STALE_ID}, [sales], decision)))
+    assert f"Locate: the database with broker id {STALE_ID}, if it has the service" in text
+    assert '  - "Orders"  has the service, but its broker id is another one' in text.splitlines()
+    assert "  routes to LOCAL                              1, not usable" in text.splitlines()
+    assert f'Database "Orders" has the service, but not the broker id {STALE_ID}' in text
+
+
+def test_a_pick_of_broker_ids_is_shown() -> None:
+    """R13: where several ids occur, one is picked."""
+    name = "//Contoso/Orders"
+    picked = route(65537, "A", "TCP://a:4022", remote_service_name=name, broker_instance=ORDERS_ID)
+    other = route(65538, "B", "TCP://b:4022", remote_service_name=name, broker_instance=STALE_ID)
+    third = step(
+        3,
+        "Two broker ids occur.",
+        matched=[picked],
+        candidate_broker_ids=[ORDERS_ID, STALE_ID],
+        picked_broker_id=ORDERS_ID,
+        **rejected((other, "not_the_picked_id")),
+    )
+    sales = table("Sales", "begun_here", "send", steps=[third])
+    decision = {
+        "outcome": "REMOTE",
+        "match_step": 3,
+        "route_id": 65537,
+        "next_hop_address": "TCP://a:4022",
+        "reason": "matched",
+    }
+    text = str(Explanation(explained({}, [sales], decision)))
+    assert f"     of 2 broker ids, {ORDERS_ID} is picked" in text.splitlines()
+    assert f"names a broker id that was not picked, {STALE_ID}" in " ".join(text.split())
+
+
+def test_equal_details_make_equal_explanations() -> None:
+    first, second = (SCENARIOS[name] for name in list(SCENARIOS)[:2])
+    assert Explanation(first) == Explanation(Explanation(first).to_dict())
+    assert Explanation(first) != Explanation(second)
+
+
+@pytest.mark.parametrize(
+    ("reason", "command"),
+    [
+        ("address_unusable", "USE [Sales]; CREATE ROUTE"),
+        ("forwarding_disabled", "ALTER ENDPOINT <endpoint> FOR SERVICE_BROKER (MESSAGE_FORWARDING = ENABLED);"),
+        ("no_route", "USE [Sales]; CREATE ROUTE"),
+        ("route_requested", "SQL/ServiceBroker/BrokerConfiguration"),
+        ("routing_loop", "USE [Sales]; ALTER ROUTE [Back] WITH ADDRESS = N'LOCAL';"),
+        ("sender_disabled", "ALTER DATABASE [Sales] SET ENABLE_BROKER;"),
+        ("service_not_found", "USE <database>; CREATE SERVICE [//Contoso/Orders]"),
+    ],
+)
+def test_every_reason_to_wait_or_drop_has_advice(reason: str, command: str) -> None:
+    back = route(65537, "Back", "TCP://me:4022")
+    sales = table("Sales", "begun_here", "dropped", classes=[group("network", back, picked=0)])
+    text = str(Explanation(explained({}, [sales], {"outcome": "DROPPED", "reason": reason})))
+    assert "What to do" in text
+    assert command in text
