@@ -1,0 +1,128 @@
+"""The native module: Arrow in and out, the GIL released for the whole of a batch. `ssbroker.Catalog` and `ssbroker.Router` wrap it."""
+
+from collections.abc import Sequence
+from typing import Any, Final, Literal, Protocol, final
+
+import pyarrow as pa
+
+class ArrowArrayExportable(Protocol):
+    """Anything that gives one record batch by the Arrow PyCapsule protocol."""
+
+    def __arrow_c_array__(self, requested_schema: object | None = None) -> tuple[object, object]: ...
+
+class ArrowStreamExportable(Protocol):
+    """Anything that gives a stream of record batches by the Arrow PyCapsule protocol."""
+
+    def __arrow_c_stream__(self, requested_schema: object | None = None) -> object: ...
+
+__version__: Final[str]
+build_profile: Final[Literal["release", "debug"]]
+
+@final
+class Catalog:
+    """The rows of a catalog, checked and numbered; immutable.
+
+    Args:
+        routes: The rows of `sys.routes`, a stream of record batches in the contract's columns.
+        databases: The rows of `sys.databases`.
+        services: The rows of `sys.services`.
+        addresses: The instance's own addresses (R41).
+        message_forwarding: Whether forwarding is on (R25).
+        pending_requests: The services for which a request to the dynamic routing service is pending (R14).
+
+    Raises:
+        SchemaError: A column is missing or mistyped.
+        InputError: A value is not what was expected; the subclass says what it is.
+    """
+
+    def __new__(
+        cls,
+        routes: ArrowStreamExportable,
+        databases: ArrowStreamExportable | None = None,
+        services: ArrowStreamExportable | None = None,
+        /,
+        *,
+        addresses: Sequence[str],
+        message_forwarding: bool,
+        pending_requests: Sequence[str],
+    ) -> Catalog: ...
+    def routes(self) -> pa.RecordBatch:
+        """The routes in `schemas.ROUTES`, in the order of the input, with every database and route id filled in (K23)."""
+
+    def databases(self) -> pa.RecordBatch:
+        """The databases in `schemas.DATABASES`: those given, those that only routes name, and `msdb`."""
+
+    def services(self) -> pa.RecordBatch:
+        """The services in `schemas.SERVICES`, in the order of the input."""
+
+    @property
+    def addresses(self) -> list[str]:
+        """The instance's own addresses in their normal form (K1)."""
+
+    @property
+    def message_forwarding(self) -> bool:
+        """Whether forwarding is on."""
+
+    @property
+    def pending_requests(self) -> list[str]:
+        """The services for which a request is pending."""
+
+    @property
+    def user_database(self) -> str | None:
+        """The one user database, None where there are several or none."""
+
+@final
+class Router:
+    """A catalog, compiled: immutable, and used by many threads at once.
+
+    Args:
+        catalog: What is compiled.
+        tie_break: How one of several equal candidates is picked (R24).
+        pending_request: What step 4 does while a request for the service is pending (R14).
+
+    Raises:
+        OptionError: An option is not one of those allowed.
+    """
+
+    def __new__(cls, catalog: Catalog, /, *, tie_break: str, pending_request: str) -> Router: ...
+    def route(self, conversations: ArrowArrayExportable, now_us: int, first_row: int, /) -> pa.RecordBatch:
+        """Decides every conversation of a batch.
+
+        Args:
+            conversations: One record batch in the contract's columns.
+            now_us: The moment of the decision, in microseconds since 1970.
+            first_row: The place of the batch's first row in the whole input, for errors.
+
+        Returns:
+            The decisions in `schemas.DECISIONS`, one row for each conversation, in the same order.
+        """
+
+    def explain(
+        self,
+        to_service_name: str,
+        to_broker_instance: bytes | None,
+        database: str | None,
+        is_initiator: bool,
+        conversation_id: bytes | None,
+        now_us: int,
+        /,
+    ) -> dict[str, Any]:
+        """Decides one conversation, takes nobody's turn, and tells the whole way as plain values."""
+
+    @property
+    def nbytes(self) -> int:
+        """The bytes that the index holds beside the catalog."""
+
+def normalize_address(text: str, /) -> str:
+    """The normal form of an address (K1).
+
+    Raises:
+        InvalidAddressError: The text is no address.
+    """
+
+def parse_guid(text: str, /) -> bytes:
+    """The 16 bytes of a GUID, in the order of `uuid.UUID.bytes`.
+
+    Raises:
+        InvalidGuidError: The text is no GUID.
+    """
