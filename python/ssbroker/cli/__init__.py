@@ -1,0 +1,7 @@
+"""The command line. Nothing imports it but the command itself."""
+
+from __future__ import annotations
+
+from ssbroker.cli.app import app, main
+
+__all__ = ["app", "main"]

@@ -1,0 +1,60 @@
+"""Errors of files, told as ssbroker's own with the name of the file, and any error as one line."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Final
+
+import pyarrow as pa
+
+from ssbroker.exceptions import InputError, MalformedDataError, OutputError
+
+_LENGTH_MAX: Final = 600
+
+
+def one_line(text: str) -> str:
+    r"""The text on one line, its middle left out where it is very long.
+
+    Examples:
+        >>> one_line("two\n  lines")
+        'two lines'
+    """
+    line = " ".join(text.split())
+    return line if len(line) <= _LENGTH_MAX else f"{line[: _LENGTH_MAX - 100]} ... {line[-90:]}"
+
+
+@contextmanager
+def reading(path: Path) -> Iterator[None]:
+    """Turns what pyarrow and the system raise while `path` is read into input errors that name the file.
+
+    Raises:
+        InputError: The file is not there, or may not be read.
+        MalformedDataError: Its content is not what its format demands.
+    """
+    try:
+        yield
+    except FileNotFoundError as error:
+        raise InputError(f"{path}: no such file or folder") from error
+    except PermissionError as error:
+        raise InputError(f"{path}: may not be read: {error.strerror or error}") from error
+    except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
+        raise MalformedDataError(f"{path}: {one_line(str(error))}") from error
+
+
+@contextmanager
+def writing(path: Path) -> Iterator[None]:
+    """Turns what pyarrow and the system raise while the result for `path` is written into output errors.
+
+    Raises:
+        OutputError: The result could not be written.
+    """
+    try:
+        yield
+    except OutputError:
+        raise
+    except OSError as error:
+        raise OutputError(f"{path}: cannot be written: {one_line(error.strerror or str(error))}") from error
+    except pa.ArrowException as error:
+        raise OutputError(f"{path}: cannot be written: {one_line(str(error))}") from error

@@ -1,0 +1,78 @@
+"""`ssbroker route --spark`: the same, done by Spark into a folder of Parquet."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Final
+
+from ssbroker.catalog import Catalog
+from ssbroker.cli import formats
+from ssbroker.cli.conform import common_schema
+from ssbroker.cli.errors import reading
+from ssbroker.cli.files import expand, open_sources
+from ssbroker.cli.formats import Format
+from ssbroker.cli.local import Job
+from ssbroker.cli.output import refuse_overwriting, replacing_folder
+from ssbroker.cli.summary import TOP
+from ssbroker.cli.tally import COUNTED, Tally
+from ssbroker.exceptions import OptionError, OutputError
+
+_READABLE: Final = (Format.PARQUET, Format.CSV, Format.JSONL)
+
+
+def route_on_spark(job: Job) -> tuple[Tally, list[Path]]:
+    """Routes files into a folder of Parquet, which appears whole or not at all.
+
+    Args:
+        job: What to do.
+
+    Returns:
+        The counts, and the files that were read.
+
+    Raises:
+        SsbrokerError: Something in the input is wrong, the output cannot be written, or PySpark is not there.
+    """
+    _check(job)
+    files = expand(job.conversations)
+    kind = _common_kind(files)
+    refuse_overwriting(job.output, inputs=files, catalog=job.catalog)
+    if kind is not Format.JSONL:  # Spark would take the columns of one file for those of all
+        common_schema(open_sources(files, output=Format.PARQUET))
+    from ssbroker.spark import files as spark_files  # noqa: PLC0415 - only where Spark is wanted
+    from ssbroker.spark import route  # noqa: PLC0415
+
+    with spark_files.told_as_ours(), replacing_folder(job.output) as part:
+        catalog = Catalog.load(job.catalog, now=job.now)
+        session = spark_files.session(threads=job.threads)
+        conversations = spark_files.read(session, files, kind=kind)
+        decided = route(conversations, catalog, now=job.now, tie_break=job.tie_break)
+        decided.write.parquet(str(part))
+        if not part.is_dir():
+            raise OutputError(
+                f"{job.output}: Spark wrote to another machine; the output has to be where both can reach it"
+            )
+        top = {"next_hop_address": TOP, "target_database": TOP}
+        counted = spark_files.count(session.read.parquet(str(part)), COUNTED, top=top)
+        tally = Tally()
+        tally.add(counted, rows=sum(row["count"] for row in counted["outcome"].to_pylist()))
+    return tally, files
+
+
+def _check(job: Job) -> None:
+    if job.format not in (None, Format.PARQUET) or formats.by_suffix(job.output) not in (None, Format.PARQUET):
+        raise OptionError(f"{job.output}: --spark writes a folder of Parquet, no other format")
+    if job.pending_request != "continue":
+        raise OptionError("--pending-request delay and --spark exclude each other")
+
+
+def _common_kind(files: list[Path]) -> Format:
+    kinds = {}
+    for file in files:
+        with reading(file):
+            kinds[formats.of_input(file)] = file
+    if len(kinds) > 1:
+        raise OptionError(f"--spark reads files of one format at a time, not of {' and '.join(kinds)}")
+    kind = next(iter(kinds))
+    if kind not in _READABLE:
+        raise OptionError(f"{kinds[kind]}: --spark reads {', '.join(_READABLE)}, not Arrow IPC")
+    return kind

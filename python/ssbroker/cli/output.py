@@ -1,0 +1,139 @@
+"""A result that appears whole or not at all: written beside its place, then moved into it."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import shutil
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from ssbroker.cli.errors import writing
+from ssbroker.exceptions import OutputError
+
+
+@contextmanager
+def replacing_file(path: Path) -> Iterator[Path]:
+    """Gives the name of a new, empty file beside `path`; moves it there at the end, removes it after an error.
+
+    Whether the place can be written is seen at once. What stood at `path` stays until the new file is complete and on disk.
+
+    Args:
+        path: Where the result is to be.
+
+    Yields:
+        The file to write.
+
+    Raises:
+        OutputError: The place cannot be written, or is no regular file.
+    """
+    target = Path(os.path.realpath(path))
+    part = _sibling(target)
+    with writing(path):
+        if target.exists() and not target.is_file():
+            raise OutputError(
+                f"{path}: cannot be written: it is {'a folder' if target.is_dir() else 'no regular file'}"
+            )
+        if target.exists() and not os.access(target, os.W_OK):
+            raise OutputError(f"{path}: cannot be written: the file there is read-only")
+        os.close(os.open(part, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o666))
+    try:
+        yield part
+        with writing(path):
+            if target.exists():
+                shutil.copymode(target, part)
+            _sync(part)
+            part.replace(target)
+            _sync(target.parent)
+    finally:
+        with suppress(FileNotFoundError):
+            part.unlink()
+
+
+@contextmanager
+def replacing_folder(path: Path) -> Iterator[Path]:
+    """Gives the name of a folder beside `path` that is yet to be made; moves it there at the end, removes it after an error.
+
+    Args:
+        path: Where the result is to be.
+
+    Yields:
+        The folder to make.
+
+    Raises:
+        OutputError: The place cannot be written, or is a file.
+    """
+    target = Path(os.path.realpath(path))
+    part = _sibling(target)
+    with writing(path):
+        if target.exists() and not target.is_dir():
+            raise OutputError(f"{path}: cannot be written: Spark writes a folder, and this is a file")
+        if target.exists() and (other := next((entry for entry in target.iterdir() if not _of_spark(entry)), None)):
+            raise OutputError(f"{path}: cannot be replaced: the folder holds what Spark did not write ({other.name})")
+        part.mkdir()
+        part.rmdir()
+    try:
+        yield part
+        with writing(path):
+            _swap(part, target)
+    finally:
+        shutil.rmtree(part, ignore_errors=True)
+
+
+def refuse_overwriting(path: Path, *, inputs: Sequence[Path], catalog: Path) -> None:
+    """Refuses an output that is one of the files that are read.
+
+    Args:
+        path: Where the result is to be.
+        inputs: The files of conversations.
+        catalog: The catalog's file or folder.
+
+    Raises:
+        OutputError: The output is an input, or one of the catalog's files.
+    """
+    target = Path(os.path.realpath(path))
+    for file in inputs:
+        real = Path(os.path.realpath(file))
+        if (
+            target == real
+            or (target.exists() and real.exists() and target.samefile(real))
+            or real.is_relative_to(target)
+        ):
+            raise OutputError(f"{path}: cannot be written: it is also an input ({file})")
+    where = Path(os.path.realpath(catalog))
+    tables = {"routes", "databases", "services", "instance"}
+    if where.is_relative_to(target) or (target.parent == where and target.stem in tables):
+        raise OutputError(f"{path}: cannot be written: it belongs to the catalog ({catalog})")
+
+
+def _sibling(target: Path) -> Path:
+    return target.with_name(f".ssbroker-{secrets.token_hex(8)}.part")
+
+
+def _of_spark(entry: Path) -> bool:
+    return entry.is_file() and entry.name.lstrip(".").startswith(("part-", "_SUCCESS"))
+
+
+def _swap(part: Path, target: Path) -> None:
+    """Puts a folder in the place of another; two renames, as no file system does it in one."""
+    old = part.with_suffix(".old")
+    if target.exists():
+        target.rename(old)
+    try:
+        part.rename(target)
+    except OSError:
+        if old.exists():
+            old.rename(target)
+        raise
+    shutil.rmtree(old, ignore_errors=True)
+
+
+def _sync(path: Path) -> None:
+    if os.name == "nt" and path.is_dir():
+        return
+    handle = os.open(path, os.O_RDONLY if path.is_dir() else os.O_RDWR)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)

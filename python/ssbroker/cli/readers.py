@@ -1,0 +1,161 @@
+"""Files of conversations with columns: Parquet, Arrow IPC and CSV, read a piece at a time."""
+
+from __future__ import annotations
+
+import csv
+import mmap
+from collections.abc import Iterator
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any, Final
+
+import pyarrow as pa
+import pyarrow.csv
+import pyarrow.parquet as pq
+
+from ssbroker.cli.errors import reading
+from ssbroker.cli.pieces import Piece, Rows, joined, rows_of
+from ssbroker.cli.text import from_text
+from ssbroker.exceptions import MalformedDataError
+
+_PROBE_ROWS: Final = 1024
+_READ_BYTES: Final = 1 << 20
+_CSV_BLOCK_BYTES: Final = 4 << 20
+_UTF16: Final = (b"\xff\xfe", b"\xfe\xff")
+
+
+class ParquetSource:
+    """A Parquet file, read page by page: row groups may be larger than memory."""
+
+    def __init__(self, file: Path) -> None:
+        self.file = file
+        with reading(file):
+            self._parquet = pq.ParquetFile(file, buffer_size=_READ_BYTES, pre_buffer=False)
+            self.schema = self._parquet.schema_arrow.remove_metadata()
+        self.rows = self._parquet.metadata.num_rows
+
+    def pieces(self) -> Iterator[Piece]:
+        """The rows, in order."""
+        with reading(self.file), self._parquet:
+            yield from joined(self._batches(), self.file)
+
+    def _batches(self) -> Iterator[tuple[pa.RecordBatch, int]]:
+        size, done = self.file.stat().st_size, 0
+        if self.rows == 0:
+            yield _without_rows(self.schema), size
+        for group in range(self._parquet.num_row_groups):
+            for batch in self._parquet.iter_batches(self._step(group), row_groups=[group]):
+                done += batch.num_rows
+                yield batch, size * done // self.rows
+
+    def _step(self, group: int) -> int:
+        """What the rows of a group take in memory is not told by the file, so a few are looked at."""
+        if self._parquet.metadata.row_group(group).num_rows <= _PROBE_ROWS:
+            return _PROBE_ROWS
+        probe = next(self._parquet.iter_batches(_PROBE_ROWS, row_groups=[group]))
+        return rows_of(probe.nbytes, rows=probe.num_rows)
+
+
+class ArrowSource:
+    """An Arrow IPC file or stream, mapped into memory: its batches may be larger than memory."""
+
+    rows = None
+
+    def __init__(self, file: Path, *, stream: bool) -> None:
+        self.file = file
+        self._stream = stream
+        with reading(file):
+            if file.stat().st_size == 0:
+                raise MalformedDataError(f"{file}: is empty; expected Arrow IPC")
+            with file.open("rb") as opened:
+                self._map = mmap.mmap(opened.fileno(), 0, access=mmap.ACCESS_READ)
+            self._buffer = pa.BufferReader(pa.py_buffer(self._map))
+            self._reader: Any = pa.ipc.open_stream(self._buffer) if stream else pa.ipc.open_file(self._buffer)
+            self.schema = self._reader.schema.remove_metadata()
+
+    def pieces(self) -> Iterator[Piece]:
+        """The rows, in order."""
+        with reading(self.file):
+            for piece in joined(self._batches(), self.file):
+                yield piece
+                if hasattr(mmap, "MADV_DONTNEED"):  # what has been read may leave memory; it is read again if need be
+                    self._map.madvise(mmap.MADV_DONTNEED)
+
+    def _batches(self) -> Iterator[tuple[pa.RecordBatch, int]]:
+        size, empty = len(self._map), True
+        for batch, position in self._stream_batches() if self._stream else self._file_batches():
+            empty = False
+            step = rows_of(batch.nbytes, rows=batch.num_rows)
+            for start in range(0, batch.num_rows, step):
+                part = batch.slice(start, step)
+                part.validate(full=True)
+                yield part, position
+        if empty:
+            yield _without_rows(self.schema), size
+
+    def _stream_batches(self) -> Iterator[tuple[pa.RecordBatch, int]]:
+        for batch in self._reader:
+            yield batch, self._buffer.tell()
+
+    def _file_batches(self) -> Iterator[tuple[pa.RecordBatch, int]]:
+        count = self._reader.num_record_batches
+        for number in range(count):
+            yield self._reader.get_batch(number), len(self._map) * (number + 1) // count
+
+
+class CsvSource:
+    """A CSV file with a header line, in UTF-8 or UTF-16. What routing does not read stays text."""
+
+    rows = None
+
+    def __init__(self, file: Path) -> None:
+        self.file = file
+        with reading(file):
+            with file.open("rb") as opened:
+                self._encoding = "utf-16" if opened.read(2) in _UTF16 else "utf-8-sig"
+            with file.open(encoding=self._encoding, newline="") as text:
+                self._header = next(csv.reader(text), [])
+                self._has_rows = text.read(1) != ""
+        if not self._header:
+            raise MalformedDataError(f"{file}: is empty; expected a header line with the names of the columns")
+        self._text_schema = pa.schema([(name, pa.string()) for name in self._header])
+        self.schema = from_text(_without_rows(self._text_schema), file=file, first_row=0).schema
+
+    def pieces(self) -> Iterator[Piece]:
+        """The rows, in order."""
+        with reading(self.file):
+            for piece in joined(self._batches(), self.file):
+                yield replace(piece, load=partial(self._typed, piece))
+
+    def _batches(self) -> Iterator[tuple[pa.RecordBatch, int]]:
+        size, empty = self.file.stat().st_size, True
+        if self._has_rows:
+            with pa.OSFile(str(self.file), "rb") as opened:
+                for batch in self._open(opened):
+                    empty = False
+                    yield batch, opened.tell()
+        if empty:
+            yield _without_rows(self._text_schema), size
+
+    def _open(self, opened: Any) -> pyarrow.csv.CSVStreamingReader:
+        return pyarrow.csv.open_csv(
+            opened,
+            read_options=pyarrow.csv.ReadOptions(
+                block_size=_CSV_BLOCK_BYTES, encoding=self._encoding.removesuffix("-sig")
+            ),
+            parse_options=pyarrow.csv.ParseOptions(newlines_in_values=True),
+            convert_options=pyarrow.csv.ConvertOptions(
+                column_types=dict.fromkeys(self._header, pa.string()),
+                null_values=[""],
+                strings_can_be_null=True,
+                quoted_strings_can_be_null=False,
+            ),
+        )
+
+    def _typed(self, piece: Piece) -> Rows:
+        return Rows(columns=from_text(piece.load().columns, file=self.file, first_row=piece.first_row))
+
+
+def _without_rows(schema: pa.Schema) -> pa.RecordBatch:
+    return pa.RecordBatch.from_arrays([pa.array([], field.type) for field in schema], schema=schema)

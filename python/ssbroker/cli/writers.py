@@ -1,0 +1,213 @@
+"""Files of decisions: the columns of the conversations, then those that routing adds."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Final, Protocol
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.csv
+import pyarrow.parquet as pq
+
+from ssbroker import schemas
+from ssbroker.cli.conform import conformed
+from ssbroker.cli.formats import Format
+from ssbroker.cli.pieces import Rows
+from ssbroker.cli.text import Column, csv_cells, joined_text, json_values
+
+_ROW_GROUP_BYTES: Final = 64 << 20
+_ROW_GROUP_ROWS: Final = 1 << 20
+
+
+class Writer(Protocol):
+    """Writes one file."""
+
+    def encode(self, rows: Rows, decisions: pa.RecordBatch) -> Any:
+        """Brings rows and their decisions into the form that `write` takes; may run in many threads at once."""
+        ...
+
+    def write(self, encoded: Any) -> None:
+        """Appends what `encode` gave."""
+        ...
+
+    def close(self) -> None:
+        """Completes the file."""
+        ...
+
+
+def open_writer(path: Path, kind: Format, schema: pa.Schema) -> Writer:
+    """Opens a file to write.
+
+    Args:
+        path: The file.
+        kind: Its format.
+        schema: The columns of the conversations.
+
+    Returns:
+        The writer.
+
+    Raises:
+        OSError: The file cannot be written.
+        pyarrow.ArrowException: The format has no such column.
+    """
+    return _WRITERS[kind](path, schema)
+
+
+class CsvWriter:
+    """CSV with a header line; ids are GUIDs of 36 characters, and text stands in quotes, so that an empty one is no null."""
+
+    def __init__(self, path: Path, schema: pa.Schema) -> None:
+        self._schema = schema
+        self._file = path.open("wb")
+        nothing = pa.RecordBatch.from_arrays([pa.array([], kind) for kind in schema.types], schema=schema)
+        empty = pa.RecordBatch.from_arrays(
+            [pa.array([], kind) for kind in schemas.DECISIONS.types], schema=schemas.DECISIONS
+        )
+        self._file.write(self._encode(nothing, empty, header=True))
+
+    def encode(self, rows: Rows, decisions: pa.RecordBatch) -> pa.Buffer:
+        """The rows as CSV."""
+        return self._encode(conformed(rows.columns, self._schema), decisions, header=False)
+
+    def write(self, encoded: pa.Buffer) -> None:
+        """Appends rows."""
+        self._file.write(encoded)
+
+    def close(self) -> None:
+        """Completes the file."""
+        self._file.close()
+
+    def _encode(self, columns: pa.RecordBatch, decisions: pa.RecordBatch, *, header: bool) -> pa.Buffer:
+        cells = {name: csv_cells(column, name=name) for name, column in _named(columns, decisions)}
+        sink = pa.BufferOutputStream()
+        pyarrow.csv.write_csv(pa.record_batch(cells), sink, pyarrow.csv.WriteOptions(include_header=header))
+        return sink.getvalue()
+
+
+class JsonLinesWriter:
+    """JSON lines; what came as JSON lines keeps its text, and gets the decision's fields at the end."""
+
+    def __init__(self, path: Path, schema: pa.Schema) -> None:
+        self._schema = schema
+        self._file = path.open("wb")
+
+    def encode(self, rows: Rows, decisions: pa.RecordBatch) -> pa.Buffer:
+        """The rows as JSON lines."""
+        if rows.lines is None:
+            columns = _named(conformed(rows.columns, self._schema), decisions)
+            text = _objects(columns, first="{")
+        else:
+            opened = pc.binary_slice(rows.lines.view(pa.large_binary()), 0, -1).view(pa.large_string())
+            text = _objects(_named(None, decisions), first=opened, separator=",")
+        _, offsets, characters = text.buffers()
+        end = pa.Array.from_buffers(pa.int64(), len(text) + 1, [None, offsets])[-1].as_py()
+        return characters.slice(0, end) if end else pa.py_buffer(b"")
+
+    def write(self, encoded: pa.Buffer) -> None:
+        """Appends rows."""
+        self._file.write(encoded)
+
+    def close(self) -> None:
+        """Completes the file."""
+        self._file.close()
+
+
+class ParquetWriter:
+    """Parquet in row groups that fit into memory."""
+
+    def __init__(self, path: Path, schema: pa.Schema) -> None:
+        self._schema = pa.schema([*schema, *_plain_decisions()])
+        self._writer = pq.ParquetWriter(path, self._schema)
+        self._waiting: list[pa.RecordBatch] = []
+        self._waiting_bytes = self._waiting_rows = 0
+
+    def encode(self, rows: Rows, decisions: pa.RecordBatch) -> pa.RecordBatch:
+        """The rows as a batch."""
+        return _side_by_side(rows.columns, decisions, self._schema)
+
+    def write(self, encoded: pa.RecordBatch) -> None:
+        """Appends rows."""
+        self._waiting.append(encoded)
+        self._waiting_bytes += encoded.nbytes
+        self._waiting_rows += encoded.num_rows
+        if self._waiting_bytes >= _ROW_GROUP_BYTES or self._waiting_rows >= _ROW_GROUP_ROWS:
+            self._write_group()
+
+    def close(self) -> None:
+        """Completes the file."""
+        if self._waiting_rows:
+            self._write_group()
+        self._writer.close()
+
+    def _write_group(self) -> None:
+        group = pa.Table.from_batches(self._waiting, schema=self._schema)
+        self._waiting = []
+        self._waiting_bytes = self._waiting_rows = 0
+        self._writer.write_table(group, row_group_size=max(1, group.num_rows))
+
+
+class ArrowWriter:
+    """Arrow IPC; dictionaries are written as their values, as a file may hold one dictionary only for each column."""
+
+    def __init__(self, path: Path, schema: pa.Schema, *, stream: bool = False) -> None:
+        fields = [_without_dictionary(field) for field in schema]
+        self._schema = pa.schema([*fields, *_plain_decisions()])
+        self._file = pa.OSFile(str(path), "wb")
+        self._writer = (pa.ipc.new_stream if stream else pa.ipc.new_file)(self._file, self._schema)
+
+    def encode(self, rows: Rows, decisions: pa.RecordBatch) -> pa.RecordBatch:
+        """The rows as a batch."""
+        return _side_by_side(rows.columns, decisions, self._schema)
+
+    def write(self, encoded: pa.RecordBatch) -> None:
+        """Appends rows."""
+        self._writer.write_batch(encoded)
+
+    def close(self) -> None:
+        """Completes the file."""
+        self._writer.close()
+        self._file.close()
+
+
+def _arrow_stream(path: Path, schema: pa.Schema) -> ArrowWriter:
+    return ArrowWriter(path, schema, stream=True)
+
+
+_WRITERS: Final[dict[Format, Callable[[Path, pa.Schema], Writer]]] = {
+    Format.PARQUET: ParquetWriter,
+    Format.CSV: CsvWriter,
+    Format.JSONL: JsonLinesWriter,
+    Format.ARROW: ArrowWriter,
+    Format.ARROWS: _arrow_stream,
+}
+
+
+def _named(columns: pa.RecordBatch | None, decisions: pa.RecordBatch) -> list[tuple[str, Column]]:
+    further = [] if columns is None else list(zip(columns.schema.names, columns.columns, strict=True))
+    return [*further, *zip(decisions.schema.names, decisions.columns, strict=True)]
+
+
+def _objects(columns: list[tuple[str, Column]], *, first: Any, separator: str = "") -> Column:
+    parts: list[Any] = [first]
+    for name, column in columns:
+        parts += [f"{separator}{json.dumps(name)}:", json_values(column, name=name)]
+        separator = ","
+    return joined_text([*parts, "}\n"])
+
+
+def _side_by_side(columns: pa.RecordBatch, decisions: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
+    both = pa.RecordBatch.from_arrays(
+        [*columns.columns, *decisions.columns], names=[*columns.schema.names, *decisions.schema.names]
+    )
+    return conformed(both, schema)
+
+
+def _plain_decisions() -> list[pa.Field[Any]]:
+    return [_without_dictionary(field) for field in schemas.DECISIONS]
+
+
+def _without_dictionary(field: pa.Field[Any]) -> pa.Field[Any]:
+    return field.with_type(field.type.value_type) if pa.types.is_dictionary(field.type) else field
