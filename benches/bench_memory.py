@@ -1,0 +1,37 @@
+"""What a router costs before it routes, and what routing needs beside input, index and output."""
+
+from __future__ import annotations
+
+import pytest
+from pytest_benchmark.fixture import BenchmarkFixture
+
+from benches import memory
+from benches.race import ReplayClock, Times
+from benches.settings import SIZE, report
+
+CLOCK = ReplayClock()
+pytestmark = [pytest.mark.benchmark(timer=CLOCK), pytest.mark.timeout(3600)]
+
+
+def test_build(benchmark: BenchmarkFixture) -> None:
+    """Each round in a new process; the peak is that of catalog and index together, above the routing table that was given."""
+    rounds = [memory.build(SIZE.built_routes) for _ in range(SIZE.rounds)]
+    times = Times(wall=tuple(found.catalog_s + found.router_s for found in rounds))
+    benchmark.group = f"build, {SIZE.built_routes:,} routes"
+    CLOCK.replay(benchmark, times)
+    middle = sorted(rounds, key=lambda found: found.catalog_s + found.router_s)[len(rounds) // 2]
+    heading = f"Building a router of {SIZE.built_routes:,} routes (the middle one of {SIZE.rounds})"
+    report(heading, f"catalog {middle.catalog_s:.2f} s, index {middle.router_s:.2f} s, together {times.median:.2f} s")
+    grown = f"catalog {middle.catalog_mb:.0f} MB, index {middle.router_mb:.0f} MB (it says {middle.index_mb:.0f} MB)"
+    report(heading, f"{grown}, peak {middle.peak_mb:.0f} MB")
+
+
+def test_extra_memory() -> None:
+    """Not timed: the peak of one call of `route` in a new process."""
+    found = memory.route(SIZE.built_routes, SIZE.conversations)
+    assert found.input_mb > 0
+    heading = f"Memory of routing {SIZE.conversations:,} conversations"
+    report(
+        heading, f"input {found.input_mb:.0f} MB, output {found.output_mb:.0f} MB, beside them {found.extra_mb:.1f} MB"
+    )
+    report(heading, f"that is {found.share:.1%} of the input")

@@ -1,0 +1,151 @@
+"""Routing by ssbroker and by its rivals: the same input, the same answer, one thread each, in turns.
+
+Nothing here fails for being slow, since the machine may be busy. A wrong answer fails.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Final
+
+import pyarrow as pa
+import pytest
+from pytest_benchmark.fixture import BenchmarkFixture
+
+from benches import workload
+from benches.race import ReplayClock, Times, race
+from benches.rivals import Entry
+from benches.rivals.answers import digest
+from benches.rivals.arrow_lookup import ArrowLookup
+from benches.rivals.datafusion_join import DataFusionJoin
+from benches.rivals.dict_router import DictRouter
+from benches.rivals.duckdb_join import DuckDbJoin
+from benches.rivals.ours import Ours
+from benches.rivals.polars_join import PolarsJoin
+from benches.settings import SIZE, report
+from ssbroker import Catalog, Router
+
+CLOCK: Final = ReplayClock()
+pytestmark = [pytest.mark.benchmark(timer=CLOCK), pytest.mark.timeout(3600)]
+
+REFERENCE: Final = DictRouter.name
+OURS: Final = Ours.name
+OURS_BY_HASH: Final = "ssbroker, by hash"
+ENTRIES: Final[dict[str, Entry]] = {
+    entry.name: entry for entry in (Ours, ArrowLookup, DuckDbJoin, PolarsJoin, DataFusionJoin, DictRouter)
+} | {OURS_BY_HASH: functools.partial(Ours, tie_break="hash")}
+
+PLAIN: Final = "ids of 16 bytes, no database column"
+FORMS: Final = (
+    PLAIN,
+    "ids as text",
+    "a database column",
+    "10% from outside",
+    "names as a dictionary",
+    "all services equally often",
+)
+
+
+@pytest.mark.parametrize("name", ENTRIES)
+@pytest.mark.parametrize("routes", SIZE.routes)
+def test_route(benchmark: BenchmarkFixture, routes: int, name: str) -> None:
+    times, rows = _race(routes)[name]
+    benchmark.group = f"{routes:,} routes"
+    benchmark.extra_info["rows"] = rows
+    CLOCK.replay(benchmark, times)
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("routes", SIZE.routes[1:])
+def test_form_of_the_input(benchmark: BenchmarkFixture, routes: int, form: str) -> None:
+    benchmark.group = f"forms of the input, {routes:,} routes"
+    CLOCK.replay(benchmark, _forms(routes)[form])
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+@pytest.mark.parametrize("routes", SIZE.routes[1:])
+def test_threads(benchmark: BenchmarkFixture, routes: int, threads: int) -> None:
+    benchmark.group = f"Python threads over batches, {routes:,} routes"
+    CLOCK.replay(benchmark, _threads(routes)[str(threads)])
+
+
+@functools.cache
+def _race(routes: int) -> dict[str, tuple[Times, int]]:
+    table = workload.routes(routes)
+    conversations = workload.conversations(SIZE.conversations, routes)
+    # The reference is slow: it is timed on a tenth, and checked on all.
+    few = conversations.slice(0, SIZE.conversations // 10)
+    answers = {}
+    lanes: dict[str, Callable[[], object]] = {}
+    for name, entry in ENTRIES.items():
+        rival = entry(table, workload.NOW)
+        loaded = rival.load(conversations)
+        answer = rival.answer(rival.route(loaded))
+        if name != OURS_BY_HASH:
+            answers[name] = digest(answer)
+        lanes[name] = functools.partial(rival.route, rival.load(few) if name == REFERENCE else loaded)
+        del answer
+    assert answers == dict.fromkeys(answers, answers[REFERENCE])
+    times = race(lanes, rounds=SIZE.rounds)
+    rows = {name: len(few) if name == REFERENCE else SIZE.conversations for name in ENTRIES}
+    _report_race(routes, times, rows)
+    return {name: (times[name], rows[name]) for name in ENTRIES}
+
+
+def _report_race(routes: int, times: dict[str, Times], rows: dict[str, int]) -> None:
+    heading = f"{routes:,} routes, {SIZE.conversations:,} conversations, one thread"
+    rates = {name: rows[name] / times[name].median / 1e6 for name in times}
+    cpu_rates = {name: rows[name] / times[name].cpu_median / 1e6 for name in times}
+    for name in sorted(times, key=lambda name: -rates[name]):
+        ratio, cpu_ratio = rates[OURS] / rates[name], cpu_rates[OURS] / cpu_rates[name]
+        by_wall = f"{rates[name]:6.2f} million rows/s, ssbroker is {ratio:5.2f} x"
+        report(heading, f"{name:<18} {by_wall};  by CPU time {cpu_rates[name]:6.2f}, {cpu_ratio:5.2f} x")
+
+
+@functools.cache
+def _forms(routes: int) -> dict[str, Times]:
+    tables = [workload.routes(routes, database=database) for database in ("Sales", "msdb")]
+    router = Router(Catalog(pa.concat_tables(tables), message_forwarding=True))
+    make = functools.partial(workload.conversations, SIZE.conversations, routes)
+    plain = make()
+    inputs = [
+        plain,
+        make(text_guids=True),
+        make(database="Sales"),
+        make(database="Sales", outside=0.1),
+        plain.set_column(1, "to_service_name", plain["to_service_name"].dictionary_encode()),
+        make(zipf=0.0),
+    ]
+    lanes = {
+        form: functools.partial(router.route, table, now=workload.NOW)
+        for form, table in zip(FORMS, inputs, strict=True)
+    }
+    times = race(lanes, rounds=SIZE.rounds)
+    _report_lanes(f"Forms of the input, {routes:,} routes for each of two databases", times, base=PLAIN)
+    return times
+
+
+@functools.cache
+def _threads(routes: int) -> dict[str, Times]:
+    router = Router(Catalog(workload.routes(routes)))
+    batches = workload.conversations(SIZE.conversations, routes).to_batches()
+    route = functools.partial(router.route, now=workload.NOW)
+    with ThreadPoolExecutor(2) as pool:
+        lanes: dict[str, Callable[[], object]] = {
+            "1": lambda: list(map(route, batches)),
+            "2": lambda: list(pool.map(route, batches)),
+        }
+        times = race(lanes, rounds=SIZE.rounds)
+    _report_lanes(f"Python threads over batches, {routes:,} routes", times, base="1")
+    return times
+
+
+def _report_lanes(heading: str, times: dict[str, Times], *, base: str) -> None:
+    for name, lane in times.items():
+        rate = SIZE.conversations / lane.median / 1e6
+        report(
+            heading,
+            f"{name:<36} {rate:6.2f} million rows/s, {times[base].median / lane.median:5.2f} x the speed of the first",
+        )

@@ -1,0 +1,25 @@
+from __future__ import annotations
+
+import os
+
+# One thread is compared with one thread; Polars reads this when it is imported.
+os.environ["POLARS_MAX_THREADS"] = "1"
+
+import pyarrow as pa
+import pytest
+
+from benches.settings import REPORT
+from ssbroker import _core
+
+
+def pytest_configure() -> None:
+    if _core.build_profile != "release":
+        raise pytest.UsageError(f"this is a {_core.build_profile} build of ssbroker: measure a release build")
+    pa.set_cpu_count(1)
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    for heading, lines in REPORT.items():
+        terminalreporter.section(heading)
+        for line in lines:
+            terminalreporter.write_line(line)

@@ -1,0 +1,138 @@
+"""Time and memory of building a router and of routing, each measured in a process of its own (Linux only).
+
+The input comes from Arrow files that another process wrote: what is measured shall not reuse memory that making the input left.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import dataclasses
+import gc
+import json
+import pathlib
+import subprocess
+import sys
+import tempfile
+import time
+
+import pyarrow as pa
+
+import ssbroker
+from benches import workload
+
+_MEGA = 1e6
+_CLEAR_PEAK = "5"
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Build:
+    """Of a catalog and a router: seconds, and what the process grew by. The peak is over the two, above the start."""
+
+    catalog_s: float
+    router_s: float
+    catalog_mb: float
+    router_mb: float
+    peak_mb: float
+    index_mb: float
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Route:
+    """Of a call of `route`: its input and output, and by how much the peak was above input, index and output."""
+
+    input_mb: float
+    output_mb: float
+    extra_mb: float
+
+    @property
+    def share(self) -> float:
+        return self.extra_mb / self.input_mb
+
+
+def build(routes: int) -> Build:
+    """Measure building a router of so many routes."""
+    return Build(**_in_process("build", routes, 0))
+
+
+def route(routes: int, conversations: int) -> Route:
+    """Measure routing so many conversations."""
+    return Route(**_in_process("route", routes, conversations))
+
+
+def _in_process(step: str, routes: int, conversations: int) -> dict[str, float]:
+    with tempfile.TemporaryDirectory() as folder:
+        _write(pathlib.Path(folder, "routes.arrow"), workload.routes(routes))
+        if conversations:
+            _write(pathlib.Path(folder, "conversations.arrow"), workload.conversations(conversations, routes))
+        command = [sys.executable, "-m", "benches.memory", step, folder]
+        root = pathlib.Path(__file__).parents[1]
+        done = subprocess.run(command, check=True, capture_output=True, text=True, cwd=root)
+    found: dict[str, float] = json.loads(done.stdout)
+    return found
+
+
+def _measure_build(folder: pathlib.Path) -> dict[str, float]:
+    table = _read(folder / "routes.arrow")
+    start = _settle()
+    times, sizes = [time.perf_counter()], [start]
+    catalog = ssbroker.Catalog(table)
+    times.append(time.perf_counter())
+    peak = _status("VmHWM")
+    sizes.append(_settle())
+    between = time.perf_counter()
+    router = ssbroker.Router(catalog, tie_break="hash")
+    times.append(time.perf_counter())
+    peak = max(peak, _status("VmHWM"))
+    sizes.append(_settle())
+    return {
+        "catalog_s": times[1] - times[0],
+        "router_s": times[2] - between,
+        "catalog_mb": sizes[1] - sizes[0],
+        "router_mb": sizes[2] - sizes[1],
+        "peak_mb": peak - start,
+        "index_mb": router.nbytes / _MEGA,
+    }
+
+
+def _measure_route(folder: pathlib.Path) -> dict[str, float]:
+    router = ssbroker.Router(ssbroker.Catalog(_read(folder / "routes.arrow")))
+    conversations = _read(folder / "conversations.arrow")
+    start = _settle()
+    decisions = router.route(conversations, now=workload.NOW)
+    peak = _status("VmHWM")
+    output = decisions.get_total_buffer_size() / _MEGA
+    return {
+        "input_mb": conversations.get_total_buffer_size() / _MEGA,
+        "output_mb": output,
+        "extra_mb": peak - start - output,
+    }
+
+
+def _settle() -> float:
+    """Give memory that is free back to the system, set the peak to what is left, and return that in megabytes."""
+    gc.collect()
+    pa.default_memory_pool().release_unused()
+    ctypes.CDLL(None).malloc_trim(0)
+    pathlib.Path("/proc/self/clear_refs").write_text(_CLEAR_PEAK)
+    return _status("VmRSS")
+
+
+def _status(name: str) -> float:
+    lines = pathlib.Path("/proc/self/status").read_text().splitlines()
+    kilobytes = next(line.split()[1] for line in lines if line.startswith(f"{name}:"))
+    return int(kilobytes) * 1024 / _MEGA
+
+
+def _write(path: pathlib.Path, table: pa.Table) -> None:
+    with pa.ipc.new_file(path, table.schema) as writer:
+        writer.write_table(table)
+
+
+def _read(path: pathlib.Path) -> pa.Table:
+    with pa.OSFile(str(path)) as source:
+        return pa.ipc.open_file(source).read_all()
+
+
+if __name__ == "__main__":
+    measured = {"build": _measure_build, "route": _measure_route}[sys.argv[1]](pathlib.Path(sys.argv[2]))
+    print(json.dumps(measured))

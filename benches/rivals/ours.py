@@ -1,0 +1,32 @@
+"""ssbroker as a lane of the race, and its answer in the columns that the rivals give."""
+
+from __future__ import annotations
+
+import datetime
+
+import pyarrow as pa
+
+import ssbroker
+from benches.rivals.winners import DECISIONS
+
+
+class Ours:
+    """A router of a lone routing table."""
+
+    name = "ssbroker"
+
+    def __init__(self, routes: pa.Table, now: datetime.datetime, *, tie_break: str = "first") -> None:
+        self._router = ssbroker.Router(ssbroker.Catalog(routes), tie_break=tie_break)
+        self._now = now
+
+    def load(self, conversations: pa.Table) -> pa.Table:
+        return conversations
+
+    def route(self, conversations: pa.Table) -> pa.Table:
+        return self._router.route(conversations, now=self._now)
+
+    def answer(self, result: pa.Table) -> pa.Table:
+        for column in ("mirror_address", "target_database"):
+            if result[column].null_count < result.num_rows:
+                raise ValueError(f"{column} is set, which no rival knows")
+        return result.select(DECISIONS.names)

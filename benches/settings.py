@@ -1,0 +1,36 @@
+"""How large the benches are, and what they found, for the tables at the end."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from typing import Final
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Size:
+    """Numbers of rows and rounds."""
+
+    routes: tuple[int, ...]
+    conversations: int
+    rounds: int
+    built_routes: int
+    flood: int
+
+
+SIZES: Final = {
+    "short": Size(routes=(100, 10_000), conversations=300_000, rounds=3, built_routes=100_000, flood=20_000),
+    "full": Size(
+        routes=(100, 10_000, 1_000_000), conversations=10_000_000, rounds=5, built_routes=1_000_000, flood=100_000
+    ),
+}
+# `make bench BENCH_SHORT=1` says it in its own way.
+SIZE: Final = SIZES[os.environ.get("SSBROKER_BENCH", "short" if os.environ.get("BENCH_SHORT") else "full")]
+
+REPORT: Final[dict[str, list[str]]] = {}
+"""Lines by heading; the conftest prints them."""
+
+
+def report(heading: str, line: str) -> None:
+    """Keep a line for the end."""
+    REPORT.setdefault(heading, []).append(line)
