@@ -74,14 +74,13 @@ def conversations(catalog: ssbroker.Catalog, rows: int, folder: Path) -> Path:
 
 
 def session() -> SparkSession:
-    """Spark on this machine's cores, without its page in the browser."""
+    """Spark on this machine's cores, without its page in the browser and its remarks about the machine."""
+    os.environ.setdefault("SPARK_CONF_DIR", str(HERE / "conf"))
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     builder = SparkSession.builder.master("local[*]").appName("route a day")
     for key, value in {"ui.enabled": "false", "ui.showConsoleProgress": "false", "driver.memory": "2g"}.items():
         builder = builder.config(f"spark.{key}", value)
-    spark = builder.getOrCreate()
-    spark.sparkContext.setLogLevel("ERROR")
-    return spark
+    return builder.getOrCreate()
 
 
 def summary(routed: DataFrame) -> list[dict[str, str | int | None]]:

@@ -69,9 +69,9 @@ CREATE ROUTE Cards WITH SERVICE_NAME = N'//cards.example/Refund', ADDRESS = N'TC
 CREATE ROUTE BankA WITH SERVICE_NAME = N'//bank.example/Transfers', BROKER_INSTANCE = N'BA4C0000-0000-4000-8000-00000000000A', ADDRESS = N'TCP://a.bank.example:4022'
 CREATE ROUTE BankB WITH SERVICE_NAME = N'//bank.example/Transfers', BROKER_INSTANCE = N'BA4C0000-0000-4000-8000-00000000000B', ADDRESS = N'TCP://b.bank.example:4022'
 CREATE ROUTE Dunning WITH SERVICE_NAME = N'//letters.example/Dunning', ADDRESS = N'TCP://letters.example:4022'
-CREATE ROUTE Print WITH SERVICE_NAME = N'//letters.example/Print', LIFETIME = 7200, ADDRESS = N'TCP://letters.example:4022'
+CREATE ROUTE [Print] WITH SERVICE_NAME = N'//letters.example/Print', LIFETIME = 7200, ADDRESS = N'TCP://letters.example:4022'
 GO
-ALTER ROUTE Print WITH LIFETIME = 604800   -- the contract was prolonged by a week
+ALTER ROUTE [Print] WITH LIFETIME = 604800   -- the contract was prolonged by a week
 GO
 
 ---------------------------------------------------------------- Warehouse

@@ -26,6 +26,7 @@ for line in sys.stdin:
         error = traceback.format_exc()
     answers.write(json.dumps([printed.getvalue(), error]) + "\\n")
     answers.flush()
+answers.close()
 """
 
 

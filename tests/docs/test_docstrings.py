@@ -20,7 +20,7 @@ MODULES = [
     *(
         module.name
         for module in pkgutil.walk_packages(ssbroker.__path__, "ssbroker.")
-        if module.name[-6:] != ".__main__"
+        if not module.name.endswith("__main__")
     ),
 ]
 
