@@ -28,7 +28,7 @@ MODULES: dict[str, set[str]] = {
 MAY_USE: dict[str, set[str]] = {
     "ground": set(),
     "native": set(),
-    "ddl": {"ground"},
+    "ddl": {"ground", "native"},
     "catalog": {"ground", "native", "ddl"},
     "explanation": {"ground"},
     "routing": {"ground", "native", "catalog", "explanation"},

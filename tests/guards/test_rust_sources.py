@@ -12,7 +12,7 @@ from tests.guards.repository import ROOT, name_of, rust_files
 
 # A crate, the crates that it may depend on, and names that its code may not use.
 CRATES: dict[str, set[str]] = {
-    "rust/core": {"hashbrown"},
+    "rust/core": {"hashbrown", "unicode-normalization"},
     "rust/columnar": {"ssbroker-core", "arrow-array", "arrow-buffer", "arrow-data", "arrow-schema"},
     "rust/python": {
         "ssbroker-core",

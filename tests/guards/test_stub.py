@@ -17,6 +17,8 @@ def public(names: list[str]) -> set[str]:
 def names_of(body: list[ast.stmt]) -> set[str]:
     found = []
     for node in body:
+        if isinstance(node, ast.ClassDef) and "Protocol" in {ast.unparse(base) for base in node.bases}:
+            continue  # a shape that arguments have; the binary does not hold it
         if isinstance(node, ast.FunctionDef | ast.ClassDef):
             found.append(node.name)
         elif isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name):

@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 from tests.guards.rules import RULES
-from tests.guards.traceability import PAGE, naming_tests, page, rules_named
+from tests.guards.traceability import DECISIONS, PAGE, naming_tests, page, rules_named
 
 # Every number that the requirements use. A rule that is neither built nor waiting for a capability is missing.
 NUMBERS = {
@@ -22,6 +22,12 @@ def test_every_rule_is_in_the_table_once() -> None:
 def test_every_rule_that_is_built_has_a_test_that_names_it() -> None:
     tests = naming_tests()
     assert [rule.number for rule in RULES if rule.comes_with is None and not tests.get(rule.number)] == []
+
+
+def test_every_decision_has_a_test_that_names_it() -> None:
+    tests = naming_tests()
+    assert [f"K{n}" for n in range(1, len(DECISIONS) + 1)] == DECISIONS
+    assert [number for number in DECISIONS if not tests.get(number)] == []
 
 
 def test_the_page_is_up_to_date() -> None:

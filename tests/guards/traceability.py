@@ -24,10 +24,13 @@ built has no test that names it, or when a rule is missing here. What the rules 
 [routing decisions](dev/2026-11-20-routing-decisions.md).
 """
 
-_NUMBERS: Final = {rule.number for rule in RULES}
+NOTE: Final = ROOT / "docs" / "dev" / "2026-11-20-routing-decisions.md"
+DECISIONS: Final = re.findall(r"^- \*\*(K\d+)\*\* ", NOTE.read_text(encoding="utf-8"), re.MULTILINE)
+
+_NUMBERS: Final = {*DECISIONS, *(rule.number for rule in RULES)}
 _RANGE_MAX: Final = 7
-_IN_NAME: Final = re.compile(r"(?<![a-z0-9])([rpi]\d{1,2})(?![a-z0-9])")
-_IN_TEXT: Final = re.compile(r"\b([RPI])(\d{1,2})(?:\s*(?:to|-)\s*\1?(\d{1,2}))?\b")
+_IN_NAME: Final = re.compile(r"(?<![a-z0-9])([rpik]\d{1,2})(?![a-z0-9])")
+_IN_TEXT: Final = re.compile(r"\b([RPIK])(\d{1,2})(?:\s*(?:to|-)\s*\1?(\d{1,2}))?\b")
 _RUST_TEST: Final = re.compile(
     r"((?:^[ \t]*///.*\n)*)^[ \t]*#\[test\]\n((?:[ \t]*(?:///|#).*\n)*)[ \t]*fn (\w+)", re.MULTILINE
 )
@@ -69,16 +72,26 @@ def page() -> str:
                 f"## {title}: not built yet\n\n| rule | in short | comes with | tests already there |\n|---|---|---|---|\n"
                 + "".join(_row(rule, tests) for rule in waiting)
             )
+    rows = "".join(f"| **{number}** | {_cell(tests[number])} |\n" for number in DECISIONS if number in tests)
+    parts.append(f"## Decisions\n\n| decision | tests |\n|---|---|\n{rows}")
     return "\n".join(parts)
 
 
 def _row(rule: Rule, tests: dict[str, list[tuple[str, str]]]) -> str:
-    by_file: dict[str, list[str]] = defaultdict(list)
-    for file, test in tests.get(rule.number, []):
-        by_file[file].append(test)
-    cell = "<br>".join(f"`{file}`: {', '.join(f'`{test}`' for test in names)}" for file, names in by_file.items())
-    cells = [f"**{rule.number}**", rule.says, *([rule.comes_with] if rule.comes_with else []), cell]
+    cells = [
+        f"**{rule.number}**",
+        rule.says,
+        *([rule.comes_with] if rule.comes_with else []),
+        _cell(tests.get(rule.number, [])),
+    ]
     return f"| {' | '.join(cells)} |\n"
+
+
+def _cell(tests: list[tuple[str, str]]) -> str:
+    by_file: dict[str, list[str]] = defaultdict(list)
+    for file, test in tests:
+        by_file[file].append(test)
+    return "<br>".join(f"`{file}`: {', '.join(f'`{test}`' for test in names)}" for file, names in by_file.items())
 
 
 def _python_tests() -> Iterator[tuple[str, str, str]]:
