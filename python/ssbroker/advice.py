@@ -8,7 +8,7 @@ from typing import Any, Final, NamedTuple
 from ssbroker.wording import bracketed, literal, quoted, route_name
 
 _NAME_DIFFERS: Final = ("name_differs_in_case", "name_differs_in_white_space", "name_differs_in_unicode_form")
-_ROUTES_MAX: Final = 3
+_NAMED_MAX: Final = 3
 
 
 class Advice(NamedTuple):
@@ -41,8 +41,16 @@ def advice(details: dict[str, Any]) -> list[Advice]:
 
 
 def _no_route(details: dict[str, Any], table: dict[str, Any]) -> Iterator[Advice]:
+    yield from _near_misses(details, table)
+    yield Advice(
+        "If the service is in another instance, create a route to it:", _create_route(details, table["database"])
+    )
+
+
+def _near_misses(details: dict[str, Any], table: dict[str, Any]) -> Iterator[Advice]:
+    """What to do about the routes that would have matched but for one thing."""
     use = f"USE {bracketed(table['database'])};"
-    service = details["conversation"]["to_service_name"]
+    asked = details["conversation"]
     rejected = [(found["why"], found["route"]) for step in table["steps"] for found in step["rejected"]]
     for route in _once(route for why, route in rejected if why == "expired"):
         yield Advice(
@@ -52,18 +60,13 @@ def _no_route(details: dict[str, Any], table: dict[str, Any]) -> Iterator[Advice
     for route in _once(route for why, route in rejected if why in _NAME_DIFFERS):
         yield Advice(
             f"If {route_name(route)} means this service, spell the name in one way, here and where the service is made:",
-            f"{use} ALTER ROUTE {bracketed(route['name'])} WITH SERVICE_NAME = {literal(service)};",
+            f"{use} ALTER ROUTE {bracketed(route['name'])} WITH SERVICE_NAME = {literal(asked['to_service_name'])};",
         )
     for route in _once(route for why, route in rejected if why == "other_broker_id"):
-        wanted = details["conversation"]["to_broker_instance"]
         yield Advice(
             f"If the database behind {route_name(route)} has a new broker id (service_broker_guid in its sys.databases):",
-            f"{use} ALTER ROUTE {bracketed(route['name'])} WITH BROKER_INSTANCE = N'{wanted}';",
+            f"{use} ALTER ROUTE {bracketed(route['name'])} WITH BROKER_INSTANCE = N'{asked['to_broker_instance']}';",
         )
-    yield Advice(
-        "If the service is in another instance, create a route to it:",
-        f"{use} CREATE ROUTE <name> WITH SERVICE_NAME = {literal(service)}, ADDRESS = N'TCP://<host>:4022';",
-    )
 
 
 def _route_requested(_details: dict[str, Any], table: dict[str, Any]) -> Iterator[Advice]:
@@ -74,33 +77,34 @@ def _route_requested(_details: dict[str, Any], table: dict[str, Any]) -> Iterato
 
 
 def _service_not_found(details: dict[str, Any], table: dict[str, Any]) -> Iterator[Advice]:
-    service = details["conversation"]["to_service_name"]
+    yield from _near_misses(details, table)
     looked_at = table["locate"] or table["reply"] or {"databases": []}
     wanted = looked_at.get("broker_instance")
-    for database in looked_at["databases"]:
-        other_id = wanted is not None and database["broker_instance"] != wanted
-        if not database["has_service"]:
-            continue
-        if other_id:
-            yield Advice(
-                f"Database {quoted(database['name'])} has the service, but not the broker id {wanted}. A conversation keeps the id "
-                "it was begun with, and NEW_BROKER or a restored copy changes it: end the conversation, or correct the route."
-            )
-        elif not database["is_broker_enabled"]:
+    service = bracketed(details["conversation"]["to_service_name"])
+    hosts = [database for database in looked_at["databases"] if database["has_service"]]
+    for database in hosts:
+        if not database["is_broker_enabled"] and wanted in (None, database.get("broker_instance")):
             yield Advice(
                 f"Enable message delivery in {quoted(database['name'])}, which has the service:",
                 _enable(database["name"]),
             )
-    if not any(database["has_service"] for database in looked_at["databases"]):
+    others = [quoted(database["name"]) for database in hosts if wanted not in (None, database.get("broker_instance"))]
+    if others:
+        yield Advice(
+            f"The service is in {', '.join(others[:_NAMED_MAX])}, whose broker id is not {wanted}. A conversation keeps the id "
+            "it was begun with, and NEW_BROKER or a restored copy changes a database's: end the conversation, or correct the route."
+        )
+    holders = [database for database in looked_at["databases"] if wanted == database.get("broker_instance", wanted)]
+    if not hosts or (wanted is not None and holders and not holders[0]["has_service"]):
+        database = bracketed(holders[0]["name"]) if holders else "<database>"
         yield Advice(
             "If the service belongs in this instance, create it in its database:",
-            f"USE <database>; CREATE SERVICE {bracketed(service)} ON QUEUE <queue> (<contract>);",
+            f"USE {database}; CREATE SERVICE {service} ON QUEUE <queue> (<contract>);",
         )
     if table["locate"] is not None:
         yield Advice(
             "If it is in another instance, create a route to it, which goes before one to LOCAL for every service:",
-            f"USE {bracketed(table['database'])}; "
-            f"CREATE ROUTE <name> WITH SERVICE_NAME = {literal(service)}, ADDRESS = N'TCP://<host>:4022';",
+            _create_route(details, table["database"]),
         )
 
 
@@ -108,15 +112,15 @@ def _sender_disabled(_details: dict[str, Any], table: dict[str, Any]) -> Iterato
     yield Advice(f"Enable message delivery in {quoted(table['database'])}:", _enable(table["database"]))
 
 
-def _forwarding_disabled(details: dict[str, Any], _table: dict[str, Any]) -> Iterator[Advice]:
-    service = details["conversation"]["to_service_name"]
+def _forwarding_disabled(details: dict[str, Any], table: dict[str, Any]) -> Iterator[Advice]:
+    yield from _near_misses(details, table)
     yield Advice(
         "If this instance is to pass messages on:",
         "ALTER ENDPOINT <endpoint> FOR SERVICE_BROKER (MESSAGE_FORWARDING = ENABLED);",
     )
     yield Advice(
         "If the service is in this instance, create a route to it in msdb, where what arrives is routed:",
-        f"USE [msdb]; CREATE ROUTE <name> WITH SERVICE_NAME = {literal(service)}, ADDRESS = N'LOCAL';",
+        _create_route(details, "msdb", address="LOCAL"),
     )
 
 
@@ -132,13 +136,17 @@ def _routing_loop(_details: dict[str, Any], table: dict[str, Any]) -> Iterator[A
 
 
 def _address_unusable(details: dict[str, Any], table: dict[str, Any]) -> Iterator[Advice]:
-    service = details["conversation"]["to_service_name"]
+    yield from _near_misses(details, table)
     yield Advice(
         "A route to TRANSPORT takes the address from the service name, which has to begin with host:port. Create a route with "
         "the address:",
-        f"USE {bracketed(table['database'])}; "
-        f"CREATE ROUTE <name> WITH SERVICE_NAME = {literal(service)}, ADDRESS = N'TCP://<host>:4022';",
+        _create_route(details, table["database"]),
     )
+
+
+def _create_route(details: dict[str, Any], database: str, *, address: str = "TCP://<host>:4022") -> str:
+    service = literal(details["conversation"]["to_service_name"])
+    return f"USE {bracketed(database)}; CREATE ROUTE <name> WITH SERVICE_NAME = {service}, ADDRESS = N'{address}';"
 
 
 def _enable(database: str) -> str:
@@ -147,7 +155,7 @@ def _enable(database: str) -> str:
 
 def _once(routes: Iterator[dict[str, Any]]) -> list[dict[str, Any]]:
     """The first few routes, each once, though several steps saw it."""
-    return list({route["route_id"]: route for route in routes}.values())[:_ROUTES_MAX]
+    return list({route["route_id"]: route for route in routes}.values())[:_NAMED_MAX]
 
 
 _BY_REASON: Final[dict[str, Callable[[dict[str, Any], dict[str, Any]], Iterator[Advice]]]] = {

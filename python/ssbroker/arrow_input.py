@@ -91,7 +91,8 @@ def batches(value: object, *, name: str) -> Iterator[pa.RecordBatch]:
             check_layout(value, name=name)
             reader = value.to_reader()
         else:
-            reader = value if isinstance(value, pa.RecordBatchReader) else pa.RecordBatchReader.from_stream(value)
+            stream: Any = value
+            reader = stream if isinstance(stream, pa.RecordBatchReader) else pa.RecordBatchReader.from_stream(stream)
         empty = True
         for batch in reader:
             empty = False
@@ -143,11 +144,12 @@ def _kind(value: object) -> str:
 
 def _broken_column(value: Any) -> str | None:
     if isinstance(value, pa.Table | pa.RecordBatch):
-        for name, column in zip(value.schema.names, value.columns, strict=True):
+        columns: list[Any] = value.columns
+        for name, column in zip(value.schema.names, columns, strict=True):
             try:
                 column.validate()
             except pa.ArrowInvalid:
-                return str(name)
+                return name
     return None
 
 

@@ -48,7 +48,7 @@ class Catalog:
         (('TCP://me:4022',), 'user')
     """
 
-    __slots__ = ("_fingerprint", "_further", "_native")
+    __slots__ = ("_counts", "_fingerprint", "_further", "_native")
 
     def __init__(
         self,
@@ -60,11 +60,11 @@ class Catalog:
         message_forwarding: bool = False,
         pending_requests: Sequence[str] = (),
     ) -> None:
-        tables = [
+        tables = (
             as_table(routes, name="routes"),
             None if databases is None else as_table(databases, name="databases"),
             None if services is None else as_table(services, name="services"),
-        ]
+        )
         if not isinstance(message_forwarding, bool):
             raise OptionError(f"message_forwarding: expected True or False, got {message_forwarding!r}")
         self._native: Final = _core.Catalog(
@@ -77,6 +77,7 @@ class Catalog:
             None if table is None else _further_columns(table, schema)
             for table, schema in zip(tables, (schemas.ROUTES, schemas.DATABASES, schemas.SERVICES), strict=True)
         ]
+        self._counts: Final = [0 if table is None else table.num_rows for table in tables]
         self._fingerprint: str | None = None
 
     @classmethod
@@ -235,9 +236,10 @@ class Catalog:
     __hash__ = None  # type: ignore[assignment]
 
     def __repr__(self) -> str:
+        routes, _, services = self._counts
         return (
-            f"Catalog(routes={self._native.routes().num_rows}, databases={self._native.databases().num_rows}, "
-            f"services={self._native.services().num_rows}, addresses={len(self.addresses)}, "
+            f"Catalog(routes={routes}, databases={self._native.databases().num_rows}, "
+            f"services={services}, addresses={len(self.addresses)}, "
             f"message_forwarding={self.message_forwarding}, pending_requests={len(self.pending_requests)})"
         )
 
@@ -265,12 +267,12 @@ def _further_columns(table: pa.Table, schema: pa.Schema) -> pa.Table:
     return table.select([number for number, name in enumerate(table.schema.names) if name not in schema.names])
 
 
-def _texts(values: Sequence[str], *, option: str) -> list[str]:
+def _texts(values: object, *, option: str) -> list[str]:
     if isinstance(values, str) or not isinstance(values, Sequence):
         raise OptionError(f"{option}: expected a sequence of texts, got {values!r:.80}")
-    wrong = next((value for value in values if not isinstance(value, str)), None)
-    if wrong is not None:
-        raise OptionError(f"{option}: expected a sequence of texts, one is {wrong!r:.80}")
+    wrong = [value for value in values if not isinstance(value, str)]
+    if wrong:
+        raise OptionError(f"{option}: expected a sequence of texts, one is {wrong[0]!r:.80}")
     return list(values)
 
 

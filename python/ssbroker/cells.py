@@ -16,7 +16,9 @@ _TRUTH: Final = {"true": True, "false": False, "1": True, "0": False}
 _NO_VALUE: Final = ("", "NULL")
 
 
-def typed_column(values: pa.ChunkedArray | Sequence[Any], field: pa.Field, *, where: str) -> pa.ChunkedArray:
+def typed_column(
+    values: pa.ChunkedArray[Any] | Sequence[Any], field: pa.Field[Any], *, where: str
+) -> pa.ChunkedArray[Any]:
     """Brings one column to the type of its field.
 
     GUIDs stay text: the catalog reads them.
@@ -109,9 +111,10 @@ def _text(value: Any) -> str:
     return value
 
 
-def _without_nulls(values: pa.ChunkedArray) -> pa.ChunkedArray:
+def _without_nulls(values: pa.ChunkedArray[Any]) -> pa.ChunkedArray[Any]:
     """An empty cell is null, and so is the word that SQL Server Management Studio writes for it."""
-    return pc.if_else(pc.is_in(values, value_set=pa.array(_NO_VALUE)), pa.scalar(None, pa.string()), values)
+    filled: pa.ChunkedArray[Any] = pc.if_else(pc.is_in(values, value_set=pa.array(_NO_VALUE)), None, values)
+    return filled
 
 
 def _error(value: object, row: int, where: str, expected: str) -> InputError:

@@ -11,6 +11,7 @@ from ssbroker.wording import count, moment_text, quoted, route_name, route_text,
 
 _WIDTH: Final = 100
 _LAST_STEP: Final = 7
+_SAYS_NOTHING_MORE: Final = "found"
 _STEPS: Final = {
     1: "this service name and this broker id",
     2: "this service name, no broker id",
@@ -144,7 +145,8 @@ def _step(step: dict[str, Any]) -> Iterator[str]:
     else:
         verdict = "" if step["step"] == _LAST_STEP else "found none"
     yield f"  {step['step']}  {_STEPS[step['step']]:<42}{verdict}".rstrip()
-    yield from _wrapped(step["note"], "     ")
+    if step["note"] != _SAYS_NOTHING_MORE:
+        yield from _wrapped(step["note"], "     ")
     for host in step["hosts"]:
         yield from _wrapped(f"database {quoted(host)}", "     + ")
     for route in step["matched"]:
@@ -193,36 +195,26 @@ def _locate(locate: dict[str, Any], details: dict[str, Any]) -> Iterator[str]:
         yield f"Locate: the database with broker id {wanted}, if it has the service"
     else:
         yield "Locate: a database that has the service, the one where the conversation began first"
-    concerned = [database for database in locate["databases"] if _concerns(database, wanted)]
-    yield from _databases(concerned, wanted)
-    others = len(locate["databases"]) - len(concerned)
-    if others:
-        yield (
-            f"    {count(others, 'other database')} without the service"
-            if concerned
-            else "  - no database has the service"
-        )
+    yield from _databases(locate["databases"], wanted)
+    if not locate["databases"]:
+        yield f"  - no database here has the service{'' if wanted is None else ' or the broker id'}"
     if len(locate["candidates"]) > 1:
         yield from _wrapped(f"{quoted(locate['picked'])} is {_pick(details)}", "  ")
-
-
-def _concerns(database: dict[str, Any], wanted: str | None) -> bool:
-    return database["has_service"] or (wanted is not None and database["broker_instance"] == wanted)
 
 
 def _databases(databases: list[dict[str, Any]], wanted: str | None = None) -> Iterator[str]:
     width = max((len(quoted(database["name"])) for database in databases), default=0)
     for database in databases:
-        faults = []
-        if wanted is not None and database["broker_instance"] is None:
-            faults.append("its broker id is not known")
-        elif wanted is not None and database["broker_instance"] != wanted:
-            faults.append("its broker id is another one")
+        sign = "+" if database["has_service"] else "-"
+        state = "has the service" if database["has_service"] else "does not have the service"
+        if wanted is not None and database["broker_instance"] != wanted:
+            sign, state = (
+                "-",
+                f"{state}, but another broker id" if database["broker_instance"] else f"{state}, its id is not known",
+            )
         if not database["is_broker_enabled"]:
-            faults.append("message delivery is disabled")
-        about = f"{'has' if database['has_service'] else 'does not have'} the service"
-        sign = "+" if database["has_service"] and not faults else "-"
-        yield f"  {sign} {quoted(database['name']):<{width}}  {', but '.join(filter(None, (about, ' and '.join(faults))))}"
+            sign, state = "-", f"{state}, message delivery is disabled"
+        yield f"  {sign} {quoted(database['name']):<{width}}  {state}"
 
 
 def _pick(details: dict[str, Any]) -> str:

@@ -120,7 +120,14 @@ def _load_folder(folder: Path, now: datetime) -> Source:
             f"{folder}: holds no routing table; expected one of {known}, or .sql scripts", expected="routes"
         )
     tables = {name: read_table(file, _SCHEMAS[name], name=name) for name, file in files.items()}
-    return Source(**tables, **_instance(folder / INSTANCE_FILE), path=folder, files=files)
+    return Source(
+        routes=tables["routes"],
+        databases=tables.get("databases"),
+        services=tables.get("services"),
+        **_instance(folder / INSTANCE_FILE),
+        path=folder,
+        files=files,
+    )
 
 
 def _from_scripts(scripts: list[Path], path: Path, now: datetime) -> Source:

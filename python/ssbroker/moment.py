@@ -35,8 +35,11 @@ def as_utc(now: datetime | None) -> datetime:
     """
     if now is None:
         return datetime.now(UTC)
-    if not isinstance(now, datetime) or now.year != now.year:  # pandas' NaT is a datetime of no year
-        raise OptionError(f"now: expected a datetime or None, got {now!r} ({type(now).__name__})")
+    if not isinstance(now, datetime):
+        raise _refused(now)
+    year: object = now.year
+    if not isinstance(year, int):  # pandas' NaT is a datetime whose year is not a number
+        raise _refused(now)
     return now.replace(tzinfo=UTC) if now.tzinfo is None else now.astimezone(UTC)
 
 
@@ -80,3 +83,7 @@ def parse(text: str) -> datetime:
         if moment.year != MAXYEAR:
             raise ValueError(text) from None
         return datetime.max.replace(tzinfo=UTC)  # SQL Server's last moment, 9999-12-31 23:59:59.9999999, means never
+
+
+def _refused(now: object) -> OptionError:
+    return OptionError(f"now: expected a datetime or None, got {now!r} ({type(now).__name__})")

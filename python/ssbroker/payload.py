@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterable
-from typing import Final
+from typing import Any, Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -13,6 +13,14 @@ import pyarrow.compute as pc
 from ssbroker import schemas
 
 _FINGERPRINT_FORMAT: Final = 1
+# What lies under a null is anybody's; so each type of the schemas is written as one without nulls, with a value in their place.
+_PLAIN: Final[dict[pa.DataType, tuple[pa.DataType, Any]]] = {
+    pa.string(): (pa.string(), ""),
+    pa.int32(): (pa.int32(), 0),
+    pa.bool_(): (pa.int8(), 0),
+    pa.timestamp("us", "UTC"): (pa.int64(), 0),
+    schemas.GUID: (pa.binary(), b""),
+}
 
 
 def to_ipc(table: pa.Table) -> bytes:
@@ -81,13 +89,10 @@ def fingerprint(
 def _add(digest: hashlib._Hash, table: pa.Table, *, keys: tuple[str, ...]) -> None:
     """Adds the rows in the order of their keys, written so that equal rows are equal bytes."""
     table = table.take(pc.sort_indices(table, sort_keys=[(key, "ascending") for key in keys])).combine_chunks()
-    columns = {}
+    columns: dict[str, Any] = {}
     for field, column in zip(table.schema, table.columns, strict=True):
-        filled = column.cast(pa.binary()) if field.type == schemas.GUID else column
-        filled = filled.cast(pa.int8()) if field.type == pa.bool_() else filled
-        filled = filled.cast(pa.int64()) if pa.types.is_timestamp(field.type) else filled
-        columns[field.name] = filled.fill_null(
-            b"" if field.type == schemas.GUID else "" if field.type == pa.string() else 0
-        )
+        kind, no_value = _PLAIN[field.type]
+        plain: Any = column.cast(kind)
+        columns[field.name] = plain.fill_null(no_value)
         columns[f"{field.name} is null"] = column.is_null().cast(pa.int8())
     digest.update(to_ipc(pa.table(columns)))

@@ -119,16 +119,17 @@ class Router:
         """
         now_us = moment.microseconds(moment.as_utc(now))
         if hasattr(conversations, "__arrow_c_array__"):
-            if isinstance(conversations, pa.RecordBatch | pa.Array):
-                check_layout(conversations, name=_INPUT)
-            return self._native.route(conversations, now_us, 0)
+            batch: Any = conversations
+            if isinstance(batch, pa.RecordBatch | pa.Array):
+                check_layout(batch, name=_INPUT)
+            return self._native.route(batch, now_us, 0)
         if not hasattr(conversations, "__arrow_c_stream__"):
             raise not_arrow(conversations, name=_INPUT)
         decided: list[pa.RecordBatch] = []
         first_row = 0
-        for batch in batches(conversations, name=_INPUT):
-            decided.append(self._native.route(batch, now_us, first_row))
-            first_row += batch.num_rows
+        for part in batches(conversations, name=_INPUT):
+            decided.append(self._native.route(part, now_us, first_row))
+            first_row += part.num_rows
         return pa.Table.from_batches(decided, schema=schemas.DECISIONS)
 
     def explain(
@@ -212,7 +213,7 @@ def _check_option(name: str, value: object, allowed: tuple[str, ...]) -> None:
         raise OptionError(f"{name}: expected one of {', '.join(allowed)}; got {value!r}")
 
 
-def _guid(name: str, value: uuid.UUID | str | bytes | None) -> bytes | None:
+def _guid(name: str, value: object) -> bytes | None:
     if value is None or isinstance(value, uuid.UUID):
         return None if value is None else value.bytes
     try:

@@ -9,7 +9,7 @@ import json
 from collections import deque
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 import pyarrow as pa
 import pyarrow.csv
@@ -112,15 +112,16 @@ def _csv(path: Path, schema: pa.Schema, name: str) -> pa.Table:
     if data.startswith(_UTF16):
         data = _decoded(data, "utf-16", path).encode()
     header = _csv_header(data, path)
+    source: Any = pa.BufferReader(data if data.endswith(b"\n") else data + b"\n")
     bad_rows: list[Any] = []
 
-    def refuse(row: Any) -> str:
+    def refuse(row: Any) -> Literal["error"]:
         bad_rows.append(row)
         return "error"
 
     try:
         table = pyarrow.csv.read_csv(
-            pa.BufferReader(data if data.endswith(b"\n") else data + b"\n"),
+            source,
             read_options=pyarrow.csv.ReadOptions(use_threads=False),
             parse_options=pyarrow.csv.ParseOptions(newlines_in_values=True, invalid_row_handler=refuse),
             convert_options=pyarrow.csv.ConvertOptions(

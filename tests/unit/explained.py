@@ -8,13 +8,13 @@ ORDERS_ID: Final = "11111111-1111-1111-1111-111111111111"
 STALE_ID: Final = "22222222-2222-2222-2222-222222222222"
 
 _NOTES: Final = {
-    1: "The conversation names no broker id.",
-    2: "No live route has this service name and no broker id.",
-    3: "No live route has this service name and a broker id.",
-    4: "The table has no live route to the dynamic routing service.",
-    5: "Every live route names a service.",
-    6: "The conversation names no broker id.",
-    7: "No step found a route.",
+    1: "the conversation names no broker id",
+    2: "no live route has exactly this service name and no broker id",
+    3: "no live route has exactly this service name and a broker id",
+    4: "there is no live route to the dynamic routing service",
+    5: "no live route leaves out both service name and broker id",
+    6: "the conversation names no broker id",
+    7: "no step yields a route",
 }
 
 
@@ -91,7 +91,7 @@ def _remote() -> dict[str, Any]:
     other = route(
         65538, "OrdersCopy", "TCP://copy:4022", remote_service_name="//Contoso/Orders", broker_instance=STALE_ID
     )
-    first = step(1, "One live route has both.", matched=[found], **rejected((other, "other_broker_id")))
+    first = step(1, "found", matched=[found], **rejected((other, "other_broker_id")))
     sales = table(
         "Sales",
         "begun_here",
@@ -130,10 +130,8 @@ def _delayed() -> dict[str, Any]:
 def _located() -> dict[str, Any]:
     wildcard = route(65536, "AutoCreatedLocal", "LOCAL")
     databases = [
-        {"name": "Sales", "broker_instance": STALE_ID, "is_broker_enabled": True, "has_service": False},
         {"name": "Archive", "broker_instance": None, "is_broker_enabled": False, "has_service": True},
         {"name": "Orders", "broker_instance": ORDERS_ID, "is_broker_enabled": True, "has_service": True},
-        {"name": "msdb", "broker_instance": None, "is_broker_enabled": True, "has_service": False},
     ]
     sales = table(
         "Sales",
@@ -145,7 +143,7 @@ def _located() -> dict[str, Any]:
             step(2),
             step(3),
             step(4),
-            step(5, "One live route names neither.", matched=[wildcard]),
+            step(5, "found", matched=[wildcard]),
         ],
         classes=[group("mirror"), group("local", wildcard, picked=0)],
         locate={
@@ -177,7 +175,7 @@ def _shared() -> dict[str, Any]:
         route_count=4,
         steps=[
             step(1, tried=False),
-            step(2, "Three live routes have this service name and no broker id.", matched=routes),
+            step(2, "found", matched=routes),
         ],
         classes=[group("mirror"), group("local"), group("network", *routes, picked=0)],
         next_hop={"address": "TCP://orders1:4022", "is_this_instance": False},
@@ -194,7 +192,7 @@ def _dropped() -> dict[str, Any]:
         "begun_here",
         "re_enter",
         route_count=2,
-        steps=[step(1, tried=False), step(2, "One live route has this service name and no broker id.", matched=[here])],
+        steps=[step(1, tried=False), step(2, "found", matched=[here])],
         classes=[group("mirror"), group("local"), group("network", here, picked=0)],
         next_hop={"address": "TCP://me:4022", "is_this_instance": True},
     )
@@ -208,7 +206,7 @@ def _dropped() -> dict[str, Any]:
             step(2),
             step(3),
             step(4),
-            step(5, "One live route names neither.", matched=[away]),
+            step(5, "found", matched=[away]),
         ],
         classes=[group("mirror"), group("local"), group("network", away, picked=0)],
     )
@@ -227,7 +225,7 @@ def _mirrored() -> dict[str, Any]:
         broker_instance=ORDERS_ID,
         mirror_address="TCP://mirror.warehouse.north.contoso.example:4022",
     )
-    first = step(1, "One live route has both.", matched=[mirrored])
+    first = step(1, "found", matched=[mirrored])
     msdb = table(
         "msdb",
         "from_outside",
@@ -252,7 +250,7 @@ def _mirrored() -> dict[str, Any]:
 
 
 def _reply_refused() -> dict[str, Any]:
-    database = {"name": "Orders", "is_broker_enabled": False, "has_service": True}
+    database = {"name": "Orders", "broker_instance": ORDERS_ID, "is_broker_enabled": False, "has_service": True}
     msdb = table("msdb", "from_outside", "dropped", route_count=4, reply={"databases": [database], "applies": True})
     decision = {"outcome": "DROPPED", "match_step": 0, "broker_instance": ORDERS_ID, "reason": "service_not_found"}
     asked = {"database": None, "is_initiator": False, "to_broker_instance": ORDERS_ID, "conversation_id": STALE_ID}

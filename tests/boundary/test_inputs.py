@@ -1,0 +1,216 @@
+"""Tables of other libraries, as catalogs and as conversations: the answers are those of pyarrow's tables."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable
+from datetime import UTC, datetime
+from typing import Any
+
+import duckdb
+import pandas as pd
+import polars as pl
+import pyarrow as pa
+import pyarrow.dataset as ds
+import pytest
+
+import ssbroker
+from ssbroker import Catalog, Router, schemas
+
+NOW = datetime(2026, 11, 20, 21, tzinfo=UTC)
+ORDERS_ID = uuid.UUID("a326e034-e4cf-4e7d-9fb0-ed1ea2be0c08")
+ROUTES = pa.table(
+    {
+        "database": ["Sales", "Sales", "Sales", "msdb"],
+        "name": ["Orders", "Größe", "Late", "Hub"],
+        "route_id": pa.array([65537, 65538, 65539, 65536], pa.int32()),
+        "remote_service_name": [
+            "//Contoso/Orders",
+            "//Contoso/Größe, the long name of a service",
+            "//Contoso/Late",
+            None,
+        ],
+        "broker_instance": [str(ORDERS_ID).upper(), None, None, None],
+        "lifetime": pa.array([None, datetime(2026, 11, 21, tzinfo=UTC), NOW, None], pa.timestamp("us", "UTC")),
+        "address": ["TCP://orders:4022", "LOCAL", "TCP://late:4022", "tcp://Hub"],
+        "mirror_address": ["TCP://mirror:4022", None, None, None],
+    }
+)
+DATABASES = pa.table(
+    {
+        "name": ["Sales", "Stores"],
+        "service_broker_guid": [str(uuid.UUID(int=1)), str(uuid.UUID(int=2))],
+        "is_broker_enabled": [True, True],
+    }
+)
+SERVICES = pa.table({"database": ["Stores"], "name": ["//Contoso/Größe, the long name of a service"]})
+CONVERSATIONS = pa.table(
+    {
+        "conversation_id": [str(uuid.UUID(int=number)) for number in range(6)],
+        "database": ["Sales", "Sales", "Sales", None, None, "Sales"],
+        "to_service_name": [
+            "//Contoso/Orders",
+            "//Contoso/Größe, the long name of a service",
+            "//Contoso/Late",
+            "//Contoso/Anything",
+            "//Contoso/Orders",
+            "//Contoso/Orders",
+        ],
+        "to_broker_instance": [str(ORDERS_ID), None, None, None, str(uuid.UUID(int=1)), "{" + str(ORDERS_ID) + "}"],
+        "is_initiator": [True, True, True, True, False, True],
+    }
+)
+EXPECTED = Catalog(ROUTES, DATABASES, SERVICES)
+DECISIONS = Router(EXPECTED).route(CONVERSATIONS, now=NOW).to_pylist()
+
+
+def duckdb_relation(table: pa.Table) -> Any:
+    return duckdb.connect().from_arrow(table)
+
+
+def duckdb_with_uuids(table: pa.Table) -> Any:
+    guids = [
+        name
+        for name in ("broker_instance", "service_broker_guid", "to_broker_instance", "conversation_id")
+        if name in table.column_names
+    ]
+    casts = ", ".join(f"{name}::UUID AS {name}" for name in guids)
+    replaced = f"* REPLACE ({casts})" if casts else "*"
+    return duckdb.connect().from_arrow(table).project(replaced)
+
+
+def pandas_frame(table: pa.Table) -> pd.DataFrame:
+    return table.to_pandas()
+
+
+def pandas_of_arrow(table: pa.Table) -> pd.DataFrame:
+    return table.to_pandas(types_mapper=pd.ArrowDtype)
+
+
+def pandas_with_an_index(table: pa.Table) -> pd.DataFrame:
+    return table.to_pandas().set_index(pd.Index(range(5, 5 + table.num_rows), name="from_excel"))
+
+
+def pandas_with_guids(table: pa.Table) -> pd.DataFrame:
+    frame = table.to_pandas()
+    for name in ("broker_instance", "service_broker_guid", "to_broker_instance", "conversation_id"):
+        if name in frame:
+            frame[name] = [None if text is None else uuid.UUID(text).bytes for text in frame[name]]
+    return frame
+
+
+def batched_reader(table: pa.Table) -> pa.RecordBatchReader:
+    return pa.RecordBatchReader.from_batches(table.schema, iter(table.to_batches(max_chunksize=1)))
+
+
+FORMS: list[Callable[[pa.Table], Any]] = [
+    pl.DataFrame,
+    pl.from_arrow,
+    duckdb_relation,
+    duckdb_with_uuids,
+    pandas_frame,
+    pandas_of_arrow,
+    pandas_with_an_index,
+    pandas_with_guids,
+    pa.Table.to_reader,
+    batched_reader,
+    lambda table: ds.dataset(table).scanner().to_reader(),
+    lambda table: ds.dataset(table).to_table(),
+    lambda table: table.to_batches()[0],
+    lambda table: table.to_struct_array(),
+    lambda table: table.to_batches()[0].to_struct_array(),
+]
+NAMES = [
+    "polars",
+    "polars from arrow",
+    "duckdb",
+    "duckdb uuid",
+    "pandas",
+    "pandas of arrow",
+    "pandas with an index",
+    "pandas with bytes",
+    "reader",
+    "reader of many batches",
+    "scanner's reader",
+    "dataset's table",
+    "record batch",
+    "chunked struct array",
+    "struct array",
+]
+
+
+@pytest.mark.parametrize("form", FORMS, ids=NAMES)
+def test_a_catalog_is_the_same_from_every_library(form: Callable[[pa.Table], Any]) -> None:
+    catalog = Catalog(form(ROUTES), form(DATABASES), form(SERVICES))
+    assert catalog == EXPECTED
+    assert catalog.routes.select(schemas.ROUTES.names).to_pylist() == EXPECTED.routes.to_pylist()
+
+
+@pytest.mark.parametrize("form", FORMS, ids=NAMES)
+def test_decisions_are_the_same_from_every_library(form: Callable[[pa.Table], Any]) -> None:
+    conversations = form(CONVERSATIONS)
+    decisions = Router(EXPECTED).route(conversations, now=NOW)
+    assert decisions.to_pylist() == DECISIONS
+    assert type(decisions) is (pa.RecordBatch if hasattr(conversations, "__arrow_c_array__") else pa.Table)
+
+
+def test_the_expected_decisions_are_of_every_kind() -> None:
+    assert [row["outcome"] for row in DECISIONS] == ["REMOTE", "LOCAL", "DELAYED", "DROPPED", "DROPPED", "REMOTE"]
+
+
+def test_further_columns_of_another_library_are_carried() -> None:
+    routes = pl.DataFrame(ROUTES).with_columns(
+        principal_id=pl.Series([1, 2, 3, 4], dtype=pl.Int16), tags=pl.Series([["a"], [], None, ["b"]])
+    )
+    carried = Catalog(routes).routes
+    assert carried["principal_id"].to_pylist() == [1, 2, 3, 4]
+    assert carried["tags"].to_pylist() == [["a"], [], None, ["b"]]
+    assert carried.schema.field("principal_id").type == pa.int16()
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        pl.LazyFrame({"name": ["a"]}),
+        ds.dataset(ROUTES),
+        ds.dataset(ROUTES).scanner(),
+        pd.Series(["a"]),
+        ROUTES.to_pylist(),
+        ROUTES.to_pydict(),
+    ],
+    ids=["lazy frame", "dataset", "scanner", "series", "list", "dict"],
+)
+def test_what_has_no_rows_yet_or_no_arrow_is_refused(value: Any) -> None:
+    with pytest.raises(ssbroker.SchemaError, match="expected an Arrow object") as caught:
+        Catalog(value)
+    assert type(value).__name__ in str(caught.value)
+
+
+def test_a_frame_that_arrow_cannot_hold_is_refused() -> None:
+    frame = pandas_frame(ROUTES)
+    frame["address"] = pd.Series([1, "LOCAL", "LOCAL", object()])
+    with pytest.raises(ssbroker.SsbrokerError, match=r"^routes: .*address"):
+        Catalog(frame)
+
+
+def test_an_error_in_a_duckdb_stream_is_told() -> None:
+    failing = (
+        duckdb.connect().from_arrow(CONVERSATIONS).project("* REPLACE (error('the disk is gone') AS to_service_name)")
+    )
+    with pytest.raises(duckdb.Error, match="the disk is gone"):
+        Router(EXPECTED).route(failing, now=NOW)
+
+
+def test_rows_are_counted_over_the_batches_of_another_library() -> None:
+    bad = pl.DataFrame(CONVERSATIONS).with_columns(
+        to_broker_instance=pl.Series([None, None, None, None, "no guid", None])
+    )
+    with pytest.raises(ssbroker.InvalidGuidError) as caught:
+        Router(EXPECTED).route(bad, now=NOW)
+    assert (caught.value.column, caught.value.row, caught.value.value) == ("to_broker_instance", 4, "no guid")
+
+
+def test_not_a_time_of_pandas_is_no_moment() -> None:
+    with pytest.raises(ssbroker.OptionError, match="now: expected a datetime or None, got NaT"):
+        Router(EXPECTED).route(CONVERSATIONS, now=pd.NaT)
+    assert Router(EXPECTED).route(CONVERSATIONS, now=pd.Timestamp(NOW)).to_pylist() == DECISIONS

@@ -1,0 +1,154 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+from ssbroker.exceptions import InputError, MalformedDataError, SsbrokerError
+from tests.unit.route_files import FORMATS, ROWS, Write, load, write_csv, write_parquet
+
+BAD_CELLS = [
+    (
+        "databases.csv",
+        "name,is_broker_enabled\na,1\nb,yes\n",
+        "databases.is_broker_enabled",
+        "'yes'",
+        "true, false, 1 or 0",
+    ),
+    ("routes.csv", "name,route_id\na,1\nb,1.5\n", "routes.route_id", "'1.5'", "a whole number of 32 bits"),
+    (
+        "routes.csv",
+        "name,route_id\na,1\nb,2147483648\n",
+        "routes.route_id",
+        "'2147483648'",
+        "a whole number of 32 bits",
+    ),
+    ("routes.csv", "name,route_id\na,1\nb,\u0663\n", "routes.route_id", "'\\u0663'", "a whole number of 32 bits"),
+    ("routes.csv", "name,lifetime\na,\nb,soon\n", "routes.lifetime", "'soon'", "a moment"),
+    ("routes.json", '[{"name": "a"}, {"name": 5}]', "routes.name", "5", "text"),
+    ("routes.json", '[{"name": "a"}, {"name": "\\ud800"}]', "routes.name", "'\\ud800'", "text"),
+    ("routes.json", '[{"route_id": 1}, {"route_id": true}]', "routes.route_id", "True", "a whole number of 32 bits"),
+    ("routes.json", '[{"lifetime": null}, {"lifetime": 1}]', "routes.lifetime", "1", "a moment"),
+    ("databases.json", '[{}, {"is_broker_enabled": 2}]', "databases.is_broker_enabled", "2", "true, false, 1 or 0"),
+    ("databases.json", '[{}, {"is_broker_enabled": []}]', "databases.is_broker_enabled", "[]", "true, false, 1 or 0"),
+]
+
+
+@pytest.mark.parametrize(("name", "content", "column", "value", "expected"), BAD_CELLS)
+def test_a_bad_cell_is_named(tmp_path: Path, name: str, content: str, column: str, value: str, expected: str) -> None:
+    write_csv(tmp_path / "routes.csv")
+    (tmp_path / name).write_text(content, encoding="utf-8")
+    if name == "routes.json":
+        (tmp_path / "routes.csv").unlink()
+    with pytest.raises(InputError) as caught:
+        load(tmp_path)
+    error = caught.value
+    assert (error.column, error.row, error.value) == (column, 1, value)
+    assert str(error).startswith(f"{tmp_path / name}: {column}, row 1: {value} is not {expected}")
+
+
+BAD_FILES = [
+    ("routes.parquet", b"PAR1 is no file", "is no whole Parquet file"),
+    ("routes.arrow", b"ARROW1\0\0 is no file", "is no whole Arrow IPC file"),
+    ("routes.feather", b"", "is no whole Arrow IPC file"),
+    ("routes.csv", b"", "is empty; expected a header line"),
+    ("routes.csv", b"name,address,name\n", "its header names the column 'name' twice"),
+    ("routes.csv", b"name,address\na,b\nc\n", "routes, row 1: has 1 cells, expected 2 cells: 'c'"),
+    ("routes.csv", b"name,address\na,b\n(1 row affected), , \n", "routes, row 1: has 3 cells, expected 2 cells"),
+    ("routes.csv", b'name,address\na,"b\nc,d\n', "is no CSV"),
+    ("routes.csv", b"name,address\n\xff,b\n", "is no CSV"),
+    ("routes.csv", b"\xff\xfe\0", "is no text in UTF-16"),
+    ("routes.json", b'[{"name": "a"}', "is no JSON"),
+    ("routes.json", b"[" * 100_000, "is no JSON"),
+    ("routes.json", b'{"name": "a"}\n{"name": \n', "line 2: is no JSON"),
+    ("routes.json", b'[{"name": "a"}, 5]', "routes, row 1: 5 is not an object"),
+    ("routes.json", b"\xff", "is no text in UTF-8"),
+    ("routes.json", b'[{"further": 1}, {"further": "x"}]', "routes.further: its values are of no one type"),
+]
+
+
+@pytest.mark.parametrize(("name", "content", "message"), BAD_FILES)
+def test_a_bad_file_is_named(tmp_path: Path, name: str, content: bytes, message: str) -> None:
+    (tmp_path / name).write_bytes(content)
+    with pytest.raises(InputError) as caught:
+        load(tmp_path / name)
+    assert str(caught.value).startswith(str(tmp_path / name))
+    assert message in str(caught.value)
+
+
+@pytest.mark.parametrize(("name", "write"), [(name, write) for name, write in FORMATS if "csv" not in name.lower()])
+def test_a_truncated_file_is_never_read_in_part(tmp_path: Path, name: str, write: Write) -> None:
+    write(tmp_path / name)
+    whole = (tmp_path / name).read_bytes().rstrip()
+    for size in range(1, len(whole), max(1, len(whole) // 50)):
+        (tmp_path / name).write_bytes(whole[:size])
+        try:
+            routes = load(tmp_path / name).routes
+        except SsbrokerError:
+            continue
+        # Lines, and batches of a stream, may end where the file was cut; what is left of them is whole.
+        assert routes.to_pylist() in ([], ROWS[:1], ROWS)
+        assert name.endswith((".json", ".jsonl", ".ndjson", ".arrow"))
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ("[]", "expected an object"),
+        ('{"addresses": "TCP://me"}', "addresses: 'TCP://me'; expected a list of texts"),
+        ('{"addresses": [1]}', "addresses: [1]; expected a list of texts"),
+        ('{"message_forwarding": 1}', "message_forwarding: 1; expected true or false"),
+        ('{"forwarding": true}', "forwarding: True; expected addresses, message_forwarding or pending_requests"),
+        ("{", "is no JSON"),
+        ("\xff", "is no JSON"),
+    ],
+)
+def test_bad_settings_of_the_instance_are_named(tmp_path: Path, content: str, message: str) -> None:
+    write_csv(tmp_path / "routes.csv")
+    (tmp_path / "instance.json").write_text(content, encoding="latin-1")
+    with pytest.raises(InputError) as caught:
+        load(tmp_path)
+    assert str(caught.value).startswith(f"{tmp_path / 'instance.json'}: ")
+    assert message in str(caught.value)
+
+
+def test_one_table_in_two_files_is_an_error(tmp_path: Path) -> None:
+    write_csv(tmp_path / "routes.csv")
+    write_parquet(tmp_path / "routes.parquet")
+    with pytest.raises(InputError, match=r"both routes\.csv and routes\.parquet hold the routes"):
+        load(tmp_path)
+
+
+def test_scripts_and_tables_in_one_folder_are_an_error(tmp_path: Path) -> None:
+    write_csv(tmp_path / "routes.csv")
+    (tmp_path / "catalog.sql").write_text("USE Sales;")
+    with pytest.raises(InputError, match=r"holds scripts \(catalog\.sql\) and tables \(routes\.csv\)"):
+        load(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("absent", "there is no such file or folder"),
+        ("notes.txt", "its suffix tells no format"),
+        ("", "holds no routing table"),
+    ],
+)
+def test_what_cannot_be_loaded_is_said(tmp_path: Path, name: str, message: str) -> None:
+    (tmp_path / "notes.txt").write_text("")
+    with pytest.raises(InputError, match=message):
+        load(tmp_path / name)
+
+
+def test_a_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
+    (tmp_path / "routes.csv").symlink_to("routes.csv")
+    with pytest.raises(InputError, match=r"there is no such file|cannot be read"):
+        load(tmp_path / "routes.csv")
+
+
+def test_the_error_of_the_library_below_is_the_cause(tmp_path: Path) -> None:
+    (tmp_path / "routes.parquet").write_bytes(b"PAR1")
+    with pytest.raises(MalformedDataError) as caught:
+        load(tmp_path / "routes.parquet")
+    assert isinstance(caught.value.__cause__, pa.ArrowException)
