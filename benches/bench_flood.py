@@ -11,6 +11,7 @@ import pytest
 from pytest_benchmark.fixture import BenchmarkFixture
 
 from benches import flood, workload
+from benches.columns import column, fixed
 from benches.race import ReplayClock, Times, race
 from benches.settings import SIZE, report
 from benches.workload import Bytes
@@ -91,7 +92,7 @@ def _routes(kind: str, keys: Bytes) -> pa.Table:
         {
             "name": pa.repeat("Route", count),
             "remote_service_name": names,
-            "broker_instance": pa.nulls(count, pa.binary(16)) if kind == "names" else workload.guids(keys),
+            "broker_instance": pa.nulls(count, pa.binary(16)) if kind == "names" else fixed(keys),
             "lifetime": pa.nulls(count, pa.timestamp("us", tz="UTC")),
             "address": pa.repeat("TCP://hub.example", count),
             "mirror_address": pa.nulls(count, pa.string()),
@@ -102,5 +103,5 @@ def _routes(kind: str, keys: Bytes) -> pa.Table:
 def _conversations(routes: pa.Table) -> pa.Table:
     """Ten conversations for each route, in no order."""
     order = np.random.default_rng(1).permutation(np.repeat(np.arange(routes.num_rows), LOOKUPS))
-    keys = routes.select(["remote_service_name", "broker_instance"]).take(pa.array(order))
+    keys = routes.select(["remote_service_name", "broker_instance"]).take(column(order))
     return keys.rename_columns(["to_service_name", "to_broker_instance"])

@@ -37,6 +37,7 @@ ENTRIES: Final[dict[str, Entry]] = {
     entry.name: entry for entry in (Ours, ArrowLookup, DuckDbJoin, PolarsJoin, DataFusionJoin, DictRouter)
 } | {OURS_BY_HASH: functools.partial(Ours, tie_break="hash")}
 
+LIFETIMES: Final = {"no route has a lifetime": 0.0, "1 route in 10 has one, half of them over": 0.1}
 PLAIN: Final = "ids of 16 bytes, no database column"
 FORMS: Final = (
     PLAIN,
@@ -62,6 +63,12 @@ def test_route(benchmark: BenchmarkFixture, routes: int, name: str) -> None:
 def test_form_of_the_input(benchmark: BenchmarkFixture, routes: int, form: str) -> None:
     benchmark.group = f"forms of the input, {routes:,} routes"
     CLOCK.replay(benchmark, _forms(routes)[form])
+
+
+@pytest.mark.parametrize("lifetimes", LIFETIMES)
+def test_lifetimes(benchmark: BenchmarkFixture, lifetimes: str) -> None:
+    benchmark.group = f"lifetimes, {SIZE.routes[1]:,} routes"
+    CLOCK.replay(benchmark, _lifetimes()[lifetimes])
 
 
 @pytest.mark.parametrize("threads", [1, 2])
@@ -124,6 +131,19 @@ def _forms(routes: int) -> dict[str, Times]:
     }
     times = race(lanes, rounds=SIZE.rounds)
     _report_lanes(f"Forms of the input, {routes:,} routes for each of two databases", times, base=PLAIN)
+    return times
+
+
+@functools.cache
+def _lifetimes() -> dict[str, Times]:
+    routes = SIZE.routes[1]
+    conversations = workload.conversations(SIZE.conversations, routes)
+    lanes: dict[str, Callable[[], object]] = {}
+    for name, share in LIFETIMES.items():
+        router = Router(Catalog(workload.routes(routes, expiring=share)))
+        lanes[name] = functools.partial(router.route, conversations, now=workload.NOW)
+    times = race(lanes, rounds=SIZE.rounds)
+    _report_lanes(f"Lifetimes, {routes:,} routes", times, base=next(iter(LIFETIMES)))
     return times
 
 

@@ -11,8 +11,8 @@ from typing import Any, Final, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
-import pyarrow as pa
 
+from benches.columns import Column, strings
 from benches.workload import Bytes
 
 Words: TypeAlias = npt.NDArray[np.unsignedinteger[Any]]
@@ -80,8 +80,8 @@ def polynomial(names: Bytes) -> Words:
 
 def fxhash(guids: Bytes) -> Words:
     """Hash each GUID, as two little-endian words, with FxHash."""
-    words = np.ascontiguousarray(guids).view("<u8")
-    return (_rotated(words[:, 0] * _FX) ^ words[:, 1]) * _FX
+    words: list[Words] = list(np.ascontiguousarray(guids).view(np.uint64).T)
+    return (_rotated(words[0] * _FX) ^ words[1]) * _FX
 
 
 def chain_compares(hashes: Words) -> float:
@@ -90,22 +90,23 @@ def chain_compares(hashes: Words) -> float:
     return float((chains * (chains + 1) / 2).sum() / len(hashes))
 
 
-def text(names: Bytes) -> pa.StringArray:
+def text(names: Bytes) -> Column:
     """Turn rows of ASCII bytes into a column of strings."""
     rows, length = names.shape
-    offsets = np.arange(0, (rows + 1) * length, length, dtype=np.int32)
-    return pa.StringArray.from_buffers(rows, pa.py_buffer(offsets), pa.py_buffer(np.ascontiguousarray(names)))
+    return strings(names, np.arange(1, rows + 1) * length)
 
 
 def _choose(blocks: Bytes, count: int) -> Bytes:
     """Write the numbers below `count` in binary, with the two blocks of each place as its digits."""
     digits = np.arange(count)[:, np.newaxis] >> np.arange(len(blocks)) & 1
-    return blocks[np.arange(len(blocks)), digits].reshape(count, -1)
+    chosen: Bytes = blocks[np.arange(len(blocks)), digits]
+    return chosen.reshape(count, -1)
 
 
 def _fnv_blocks(rng: np.random.Generator) -> Bytes:
     """Find, place by place, two blocks of four letters after which FNV-1a is in the same state (Joux's multicollision)."""
-    state, found = _FNV_BASIS, []
+    state = _FNV_BASIS
+    found: list[Bytes] = []
     while len(found) < _BLOCKS:
         drawn = np.unique(_LETTERS[rng.integers(0, 64, (400_000, 4))].view("<u4"))
         blocks = drawn.view(np.uint8).reshape(-1, 4)
@@ -127,7 +128,8 @@ def _fnv_from(state: np.uint32, names: Bytes) -> Words:
 def _spread(numbers: Words, bits: int) -> Words:
     """Spread the lowest bits over a word, seven places apart."""
     digits = (numbers[:, np.newaxis] >> np.arange(bits, dtype=np.uint64)) & np.uint64(1)
-    return (digits << np.arange(7, 7 + 7 * bits, 7, dtype=np.uint64)).sum(axis=1, dtype=np.uint64)
+    spread: Words = (digits << np.arange(7, 7 + 7 * bits, 7, dtype=np.uint64)).sum(axis=1, dtype=np.uint64)
+    return spread
 
 
 def _rotated(words: Words) -> Words:
@@ -135,4 +137,4 @@ def _rotated(words: Words) -> Words:
 
 
 def _guid(first: Words, second: Words) -> Bytes:
-    return np.stack([first, second], axis=1).astype("<u8").view(np.uint8)
+    return np.stack([first, second], axis=1).view(np.uint8)

@@ -38,11 +38,12 @@ class Build:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Route:
-    """Of a call of `route`: its input and output, and by how much the peak was above input, index and output."""
+    """Of a call of `route`: its input, the memory that its output takes, and by how much the peak was above these and the index."""
 
     input_mb: float
     output_mb: float
     extra_mb: float
+    rows: float
 
     @property
     def share(self) -> float:
@@ -100,11 +101,13 @@ def _measure_route(folder: pathlib.Path) -> dict[str, float]:
     start = _settle()
     decisions = router.route(conversations, now=workload.NOW)
     peak = _status("VmHWM")
-    output = decisions.get_total_buffer_size() / _MEGA
+    # Pages that were never written, as those of a column without values, are no memory.
+    end = _settle()
     return {
         "input_mb": conversations.get_total_buffer_size() / _MEGA,
-        "output_mb": output,
-        "extra_mb": peak - start - output,
+        "output_mb": end - start,
+        "extra_mb": peak - end,
+        "rows": decisions.num_rows,
     }
 
 
@@ -124,12 +127,12 @@ def _status(name: str) -> float:
 
 
 def _write(path: pathlib.Path, table: pa.Table) -> None:
-    with pa.ipc.new_file(path, table.schema) as writer:
+    with pa.ipc.new_file(str(path), table.schema) as writer:
         writer.write_table(table)
 
 
 def _read(path: pathlib.Path) -> pa.Table:
-    with pa.OSFile(str(path)) as source:
+    with pa.OSFile(str(path), "rb") as source:
         return pa.ipc.open_file(source).read_all()
 
 

@@ -78,6 +78,7 @@ class ReplayClock:
         def lap() -> None:
             self._now += next(laps)
 
-        benchmark.pedantic(lap, rounds=len(times.wall))
+        pedantic: Callable[..., object] = benchmark.pedantic
+        pedantic(lap, rounds=len(times.wall))
         if times.cpu:
             benchmark.extra_info["cpu_median_s"] = times.cpu_median

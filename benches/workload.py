@@ -12,12 +12,14 @@ import dataclasses
 import datetime
 import functools
 from collections.abc import Sequence
-from typing import Final, TypeAlias
+from typing import Any, Final, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
+
+from benches.columns import Column, column, fixed, strings
 
 Ints: TypeAlias = npt.NDArray[np.int64]
 Bytes: TypeAlias = npt.NDArray[np.uint8]
@@ -33,7 +35,6 @@ WILDCARD_ADDRESSES: Final = 4
 HOSTS_MAX: Final = 5000
 FIRST_ROUTE_ID: Final = 65_536
 
-_GUID: Final = pa.binary(16)
 _COMPANIES: Final = ("adatum", "contoso", "fabrikam", "litware", "northwind", "tailspin", "wingtip")
 _AREAS: Final = ("Apac", "Emea", "Latam", "North", "South")
 _NOUNS: Final = ("Audit", "Claim", "Order", "Stock", "Intake", "Refund", "Ledger")
@@ -43,7 +44,7 @@ _NOUNS: Final = ("Audit", "Claim", "Order", "Stock", "Intake", "Refund", "Ledger
 class _Plan:
     """Which services there are, and which broker ids each of them has: `ids[starts[s]:starts[s] + counts[s]]`."""
 
-    names: pa.StringArray
+    names: Column
     known: int
     starts: Ints
     counts: Ints
@@ -80,10 +81,10 @@ def routes(count: int, *, seed: int = 1, database: str | None = None, expiring: 
     lifetime = moment + np.where(rng.random(count) < 0.5, -1, 1) * np.timedelta64(1, "D")
     columns = {
         "name": _join("Route", _digits(np.arange(count))),
-        "route_id": pa.array((FIRST_ROUTE_ID + rng.permutation(count)).astype(np.int32)),
-        "remote_service_name": plan.names.take(pa.array(service, mask=~named)),
-        "broker_instance": guids(ids, valid=order < with_id),
-        "lifetime": pa.array(lifetime, mask=rng.random(count) >= expiring).cast(pa.timestamp("us", tz="UTC")),
+        "route_id": column((FIRST_ROUTE_ID + rng.permutation(count)).astype(np.int32)),
+        "remote_service_name": plan.names.take(column(service, null=~named)),
+        "broker_instance": fixed(ids, valid=order < with_id),
+        "lifetime": column(lifetime, null=rng.random(count) >= expiring).cast(pa.timestamp("us", tz="UTC")),
         "address": _addresses(rng, count, wildcard=~named),
         "mirror_address": pa.nulls(count, pa.string()),
     }
@@ -137,13 +138,7 @@ def conversations(
     return table if chunk_rows == BLOCK_ROWS else pa.Table.from_batches(table.combine_chunks().to_batches(chunk_rows))
 
 
-def guids(data: Bytes, *, valid: Flags | None = None) -> pa.FixedSizeBinaryArray:
-    """Wrap an array of shape (rows, 16) as a column of 16-byte GUIDs, null where not `valid`."""
-    bitmap = None if valid is None else pa.py_buffer(np.packbits(valid, bitorder="little"))
-    return pa.Array.from_buffers(_GUID, len(data), [bitmap, pa.py_buffer(np.ascontiguousarray(data))])
-
-
-def guid_text(data: Bytes, *, valid: Flags | None = None) -> pa.StringArray:
+def guid_text(data: Bytes, *, valid: Flags | None = None) -> Column:
     """Write an array of shape (rows, 16) as a column of GUIDs in text of 36 characters, null where not `valid`."""
     hexadecimal = np.frombuffer(b"0123456789abcdef", np.uint8)
     text = np.full((len(data), 36), ord("-"), np.uint8)
@@ -151,9 +146,7 @@ def guid_text(data: Bytes, *, valid: Flags | None = None) -> pa.StringArray:
     text[:, at[0::2]] = hexadecimal[data >> 4]
     text[:, at[1::2]] = hexadecimal[data & 15]
     valid = np.ones(len(data), np.bool_) if valid is None else valid
-    offsets = np.concatenate([[0], np.cumsum(valid * 36)]).astype(np.int32)
-    buffers = [np.packbits(valid, bitorder="little"), offsets, np.ascontiguousarray(text[valid])]
-    return pa.Array.from_buffers(pa.string(), len(data), [pa.py_buffer(part) for part in buffers])
+    return strings(text[valid], np.cumsum(valid * 36), valid=valid)
 
 
 @functools.lru_cache(maxsize=2)
@@ -186,7 +179,7 @@ def _plan(count: int, seed: int) -> _Plan:
 
 def _block(
     rng: np.random.Generator, plan: _Plan, edges: npt.NDArray[np.float64], by_rank: Ints, *, text_guids: bool
-) -> dict[str, pa.Array]:
+) -> dict[str, Column]:
     rows = BLOCK_ROWS
     known = by_rank[np.minimum(np.searchsorted(edges, rng.random(rows)), plan.known - 1)]
     unknown = rng.integers(plan.known, len(plan.names), rows)
@@ -195,22 +188,22 @@ def _block(
     own = (start + (rng.random(rows) * count).astype(np.int64)) % len(plan.ids)
     other = rng.integers(0, len(plan.ids), rows)
     ids = plan.ids[np.where(is_known & (count > 0) & (rng.random(rows) < 0.9), own, other)]
-    write = guid_text if text_guids else guids
+    write = guid_text if text_guids else fixed
     return {
         "conversation_id": write(rng.integers(0, 256, (rows, 16), np.uint8)),
-        "to_service_name": plan.names.take(pa.array(np.where(is_known, known, unknown))),
+        "to_service_name": plan.names.take(column(np.where(is_known, known, unknown))),
         "to_broker_instance": write(ids, valid=rng.random(rows) < 0.5),
     }
 
 
-def _origin(rng: np.random.Generator, database: str, outside: float) -> dict[str, pa.Array]:
+def _origin(rng: np.random.Generator, database: str, outside: float) -> dict[str, Column]:
     came_in = rng.random(BLOCK_ROWS) < outside
     is_reply = came_in & (rng.random(BLOCK_ROWS) < 0.5)
-    names = pa.array([database]).take(pa.array(np.zeros(BLOCK_ROWS, np.int64), mask=came_in))
-    return {"database": names, "is_initiator": pa.array(~is_reply)}
+    names = pa.array([database]).take(column(np.zeros(BLOCK_ROWS, np.int64), null=came_in))
+    return {"database": names, "is_initiator": column(~is_reply)}
 
 
-def _service_names(numbers: Ints) -> pa.StringArray:
+def _service_names(numbers: Ints) -> Column:
     """Names such as `//northwind.example/Emea/Order0012345`, of 30 to 40 bytes, all different."""
     company = _pick(_COMPANIES, numbers % len(_COMPANIES))
     area = _pick(_AREAS, numbers // 7 % len(_AREAS))
@@ -218,29 +211,28 @@ def _service_names(numbers: Ints) -> pa.StringArray:
     return _join("//", company, ".example/", area, "/", noun, _digits(numbers))
 
 
-def _addresses(rng: np.random.Generator, count: int, *, wildcard: Flags) -> pa.StringArray:
+def _addresses(rng: np.random.Generator, count: int, *, wildcard: Flags) -> Column:
     """Addresses of up to 5000 hosts in three spellings; those of wildcards in few."""
     host = rng.integers(0, min(count, HOSTS_MAX), count)
     name = _join(_pick(("sb", "SB"), rng.integers(0, 2, count)), _digits(host), ".example")
-    scheme, port = (
-        _pick(("TCP://", "tcp://"), rng.integers(0, 2, count)),
-        _pick((":4022", "", ":4022/"), rng.integers(0, 3, count)),
-    )
+    scheme = _pick(("TCP://", "tcp://"), rng.integers(0, 2, count))
+    port = _pick((":4022", "", ":4022/"), rng.integers(0, 3, count))
     hub = _join("TCP://hub", _digits(host % WILDCARD_ADDRESSES), ".example:4023")
-    return pc.if_else(pa.array(wildcard), hub, _join(scheme, name, port))
+    return pc.if_else(column(wildcard), hub, _join(scheme, name, port))
 
 
-def _digits(numbers: Ints) -> pa.StringArray:
-    return pc.utf8_lpad(pc.cast(pa.array(numbers), pa.string()), 7, "0")
+def _digits(numbers: Ints) -> Column:
+    return pc.utf8_lpad(pc.cast(column(numbers), pa.string()), 7, "0")
 
 
-def _pick(values: Sequence[str], at: Ints) -> pa.StringArray:
-    return pa.array(values).take(pa.array(at))
+def _pick(values: Sequence[str], at: Ints) -> Column:
+    return pa.array(values).take(column(at))
 
 
-def _constant(value: str, count: int) -> pa.StringArray:
+def _constant(value: str, count: int) -> Column:
     return _pick([value], np.zeros(count, np.int64))
 
 
-def _join(*parts: str | pa.StringArray) -> pa.StringArray:
-    return pc.binary_join_element_wise(*parts, "")
+def _join(*parts: str | Column) -> Column:
+    join: Any = pc.binary_join_element_wise
+    return join(*parts, "")

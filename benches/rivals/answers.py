@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from benches.rivals.finish import halves
+from benches.columns import Column, halves
 from benches.rivals.winners import DECISIONS
 
 _STEP: Final = 10_000
@@ -20,7 +20,7 @@ def digest(answer: pa.Table) -> str:
     """Hash the decision columns of all rows; equal answers have equal digests."""
     state = hashlib.blake2b(digest_size=16)
     for field in DECISIONS:
-        column = answer[field.name]
+        column: Column = answer[field.name]
         state.update(np.packbits(column.is_valid().to_numpy()).tobytes())
         if pa.types.is_dictionary(field.type):
             values, numbers = _ranked(column)
@@ -46,7 +46,7 @@ def first_difference(left: pa.Table, right: pa.Table) -> str | None:
     return None
 
 
-def _ranked(column: pa.ChunkedArray) -> tuple[list[str], npt.NDArray[np.int32]]:
+def _ranked(column: Column) -> tuple[list[str], npt.NDArray[np.int32]]:
     """Give the values that occur, in order, and for each row the place of its value among them (-1: null)."""
     encoded = column.unify_dictionaries().combine_chunks()
     numbers = encoded.indices.fill_null(-1).to_numpy().astype(np.int32)

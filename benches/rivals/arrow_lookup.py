@@ -9,7 +9,8 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from benches.rivals.finish import Finisher, halves
+from benches.columns import Column, halves
+from benches.rivals.finish import Finisher
 from benches.rivals.winners import DECISIONS, winners
 
 
@@ -48,7 +49,7 @@ class ArrowLookup:
         blocks = zip(np.split(services, ends[:-1]), brokers, strict=True)
         return pa.Table.from_batches([self._route(service, broker) for service, broker in blocks], DECISIONS)
 
-    def _route(self, service: npt.NDArray[np.int32], brokers: pa.FixedSizeBinaryArray) -> pa.RecordBatch:
+    def _route(self, service: npt.NDArray[np.int32], brokers: Column) -> pa.RecordBatch:
         ids, has_id = halves(brokers), brokers.is_valid().to_numpy(zero_copy_only=False)
         number = self._by_name[2 * service + has_id]
         rows = np.flatnonzero(has_id & (self._count[service] > 0))

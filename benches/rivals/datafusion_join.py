@@ -10,6 +10,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from benches.columns import Column
 from benches.rivals.finish import Finisher
 from benches.rivals.winners import winners
 
@@ -24,7 +25,7 @@ _QUERY = """
 @dataclasses.dataclass(frozen=True)
 class _Loaded:
     table: str
-    brokers: pa.ChunkedArray
+    brokers: Column
 
 
 class DataFusionJoin:

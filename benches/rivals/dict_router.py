@@ -28,9 +28,8 @@ class DictRouter:
                 )
         self._without_id |= self._with_id
         columns = zip(*self._rows, strict=True)
-        self._decisions = pa.record_batch(
-            [pa.array(column, kind) for column, kind in zip(columns, DECISIONS.types, strict=True)], DECISIONS
-        )
+        arrays = [pa.array(column, field.type) for column, field in zip(columns, DECISIONS, strict=True)]
+        self._decisions = pa.RecordBatch.from_arrays(arrays, schema=DECISIONS)
 
     def _add(self, service: str | None, broker: bytes | None, route_id: int, address: str) -> None:
         """Add a route; it takes the place of those that were added before it and have higher ids."""
@@ -38,7 +37,7 @@ class DictRouter:
             self._rows[0] = ("REMOTE", 5, route_id, address, None, "matched")
         elif service is not None and broker is None:
             self._with_id[service] = self._append(("REMOTE", 2, route_id, address, None, "matched"))
-        elif service is not None:
+        elif service is not None and broker is not None:
             self._pairs[service, broker] = self._append(("REMOTE", 1, route_id, address, None, "matched"))
             self._without_id[service] = self._append(("REMOTE", 3, route_id, address, broker, "matched"))
 
@@ -53,7 +52,8 @@ class DictRouter:
         return pa.Table.from_batches([self._route(batch) for batch in batches], DECISIONS)
 
     def _route(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        services, brokers = (column.to_pylist() for column in batch.columns)
+        services: list[Any] = batch.column(0).to_pylist()
+        brokers: list[Any] = batch.column(1).to_pylist()
         pairs, with_id, without_id = self._pairs.get, self._with_id.get, self._without_id.get
         numbers = [
             without_id(service, 0) if broker is None else pairs((service, broker)) or with_id(service, 0)

@@ -8,6 +8,7 @@ import datetime
 import duckdb
 import pyarrow as pa
 
+from benches.columns import Column
 from benches.rivals.finish import Finisher
 from benches.rivals.winners import winners
 
@@ -22,7 +23,7 @@ _QUERY = """
 @dataclasses.dataclass(frozen=True)
 class _Loaded:
     table: str
-    brokers: pa.ChunkedArray
+    brokers: Column
 
 
 class DuckDbJoin:

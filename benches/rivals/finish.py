@@ -6,6 +6,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from benches.columns import Column, column, fixed, halves
 from benches.rivals.winners import DECISIONS
 
 _AT = DECISIONS.get_field_index("broker_instance")
@@ -19,24 +20,18 @@ class Finisher:
         self._ids = halves(decisions["broker_instance"].combine_chunks())
         self._has_id = decisions["broker_instance"].is_valid().to_numpy()
 
-    def table(self, numbers: npt.NDArray[np.int32], brokers: pa.ChunkedArray) -> pa.Table:
+    def table(self, numbers: npt.NDArray[np.int32], brokers: Column) -> pa.Table:
         """Take the decisions of all conversations, `brokers` being the ids that they name."""
         ends = np.cumsum([len(chunk) for chunk in brokers.chunks])
         blocks = zip(np.split(numbers, ends[:-1]), brokers.chunks, strict=True)
         return pa.Table.from_batches([self.batch(number, broker) for number, broker in blocks], DECISIONS)
 
-    def batch(self, number: npt.NDArray[np.int32], brokers: pa.FixedSizeBinaryArray) -> pa.RecordBatch:
+    def batch(self, number: npt.NDArray[np.int32], brokers: Column) -> pa.RecordBatch:
         """Take the decisions of a chunk. Faster than `take` and `coalesce` on 16-byte values."""
         has_id = brokers.is_valid().to_numpy(zero_copy_only=False)
         takes_own = np.flatnonzero(~has_id & self._has_id[number])
         ids = halves(brokers).copy()
         ids[takes_own] = self._ids[number[takes_own]]
         has_id[takes_own] = True
-        bitmap = np.packbits(has_id, bitorder="little")
-        column = pa.Array.from_buffers(pa.binary(16), len(ids), [pa.py_buffer(bitmap), pa.py_buffer(ids)])
-        return self._columns.take(pa.array(number)).add_column(_AT, DECISIONS.field(_AT), column)
-
-
-def halves(ids: pa.FixedSizeBinaryArray) -> npt.NDArray[np.uint64]:
-    """View 16-byte values as two numbers each; where they are null these are arbitrary."""
-    return np.frombuffer(ids.buffers()[1], np.uint64).reshape(-1, 2)[ids.offset : ids.offset + len(ids)]
+        decided = self._columns.take(column(number))
+        return decided.add_column(_AT, DECISIONS.field(_AT), fixed(ids, valid=has_id))

@@ -6,8 +6,9 @@ import datetime
 
 import pyarrow as pa
 
-import ssbroker
 from benches.rivals.winners import DECISIONS
+from ssbroker import Catalog, Router
+from ssbroker.routing import TieBreak
 
 
 class Ours:
@@ -15,8 +16,8 @@ class Ours:
 
     name = "ssbroker"
 
-    def __init__(self, routes: pa.Table, now: datetime.datetime, *, tie_break: str = "first") -> None:
-        self._router = ssbroker.Router(ssbroker.Catalog(routes), tie_break=tie_break)
+    def __init__(self, routes: pa.Table, now: datetime.datetime, *, tie_break: TieBreak = "first") -> None:
+        self._router = Router(Catalog(routes), tie_break=tie_break)
         self._now = now
 
     def load(self, conversations: pa.Table) -> pa.Table:

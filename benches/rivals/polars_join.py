@@ -8,6 +8,7 @@ import numpy as np
 import polars as pl
 import pyarrow as pa
 
+from benches.columns import fixed
 from benches.rivals.winners import DECISIONS, winners
 
 
@@ -55,13 +56,11 @@ class PolarsJoin:
             low.fill_null(0).cast(pl.UInt64).alias("low"), high.fill_null(0).cast(pl.Int64).alias("high")
         )
         halves = np.stack([ids["low"].to_numpy(), ids["high"].to_numpy().view(np.uint64)], axis=1)
-        valid = np.packbits(result["broker_instance"].is_not_null().to_numpy(), bitorder="little")
-        brokers = pa.Array.from_buffers(pa.binary(16), len(ids), [pa.py_buffer(valid), pa.py_buffer(halves)])
+        brokers = fixed(halves, valid=result["broker_instance"].is_not_null().to_numpy())
         labels = pl.col("outcome", "next_hop_address", "reason").cast(pl.String)
         table = result.drop("broker_instance").with_columns(labels).to_arrow()
-        return table.add_column(DECISIONS.get_field_index("broker_instance"), "broker_instance", brokers).cast(
-            DECISIONS
-        )
+        at = DECISIONS.get_field_index("broker_instance")
+        return table.add_column(at, "broker_instance", brokers).cast(DECISIONS)
 
 
 def _frame(table: pa.Table) -> pl.DataFrame:

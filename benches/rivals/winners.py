@@ -10,11 +10,13 @@ import dataclasses
 import datetime
 import itertools
 import re
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+
+from benches.columns import Column, column
 
 _NETWORK: Final = re.compile(r"tcp://([a-z0-9._-]+)(?::([0-9]+))?/?", re.IGNORECASE)
 
@@ -60,9 +62,10 @@ def winners(routes: pa.Table, now: datetime.datetime) -> Winners:
     """Find the winners among the live routes of one table."""
     if routes["mirror_address"].null_count < routes.num_rows:
         raise ValueError("the rivals do not know mirrors")
-    service, broker = pc.field("remote_service_name"), pc.field("broker_instance")
-    live = pc.field("lifetime").is_null() | (pc.field("lifetime") > pa.scalar(now, pa.timestamp("us", tz="UTC")))
-    routes = routes.filter(live).sort_by("route_id")
+    fields: list[Any] = [pc.field(name) for name in ("lifetime", "remote_service_name", "broker_instance")]
+    lifetime, service, broker = fields
+    is_live = lifetime.is_null() | (lifetime > pa.scalar(now, pa.timestamp("us", tz="UTC")))
+    routes = routes.filter(is_live).sort_by("route_id")
     wild = routes.filter(service.is_null() & broker.is_null()).slice(0, 1)
     pairs = _first(routes.filter(service.is_valid() & broker.is_valid()), "remote_service_name", "broker_instance")
     plain = _first(routes.filter(service.is_valid() & broker.is_null()), "remote_service_name")
@@ -106,35 +109,32 @@ def _first(routes: pa.Table, *keys: str) -> pa.Table:
 
 def _decisions(routes: pa.Table, step: int) -> pa.Table:
     count = routes.num_rows
-    address = routes["address"].combine_chunks().dictionary_encode()
+    address: Column = routes["address"].combine_chunks().dictionary_encode()
     normal = pa.array([normal_address(text) for text in address.dictionary.to_pylist()], pa.string())
-    hop = pc.take(normal, address.indices).dictionary_encode()
-    id_of_route = routes["broker_instance"] if step == 3 else pa.nulls(count, pa.binary(16))
     return _table(
-        _repeat("REMOTE", count),
-        pa.repeat(pa.scalar(step, pa.int8()), count),
-        routes["route_id"],
-        hop,
-        id_of_route,
-        _repeat("matched", count),
+        outcome=_repeat("REMOTE", count),
+        match_step=pa.repeat(pa.scalar(step, pa.int8()), count),
+        route_id=routes["route_id"],
+        next_hop_address=pc.take(normal, address.indices).dictionary_encode(),
+        broker_instance=routes["broker_instance"] if step == 3 else pa.nulls(count, pa.binary(16)),
+        reason=_repeat("matched", count),
     )
 
 
 def _no_route() -> pa.Table:
-    hop = pa.array([None], pa.string()).dictionary_encode()
     return _table(
-        _repeat("DELAYED", 1),
-        pa.array([7], pa.int8()),
-        pa.nulls(1, pa.int32()),
-        hop,
-        pa.nulls(1, pa.binary(16)),
-        _repeat("no_route", 1),
+        outcome=_repeat("DELAYED", 1),
+        match_step=pa.array([7], pa.int8()),
+        route_id=pa.nulls(1, pa.int32()),
+        next_hop_address=pa.array([None], pa.string()).dictionary_encode(),
+        broker_instance=pa.nulls(1, pa.binary(16)),
+        reason=_repeat("no_route", 1),
     )
 
 
-def _repeat(value: str, count: int) -> pa.DictionaryArray:
-    return pa.DictionaryArray.from_arrays(pa.array(np.zeros(count, np.int8)), pa.array([value]))
+def _repeat(value: str, count: int) -> Column:
+    return pa.DictionaryArray.from_arrays(column(np.zeros(count, np.int8)), [value])
 
 
-def _table(*columns: pa.Array | pa.ChunkedArray) -> pa.Table:
-    return pa.table(list(columns), schema=DECISIONS)
+def _table(**columns: Column) -> pa.Table:
+    return pa.table(columns, schema=DECISIONS)
