@@ -5,6 +5,8 @@ import os
 # One thread is compared with one thread; Polars reads this when it is imported.
 os.environ["POLARS_MAX_THREADS"] = "1"
 
+import pathlib
+
 import pyarrow as pa
 import pytest
 
@@ -16,6 +18,13 @@ def pytest_configure() -> None:
     if _core.build_profile != "release":
         raise pytest.UsageError(f"this is a {_core.build_profile} build of ssbroker: measure a release build")
     pa.set_cpu_count(1)
+
+
+def pytest_collect_file(file_path: pathlib.Path, parent: pytest.Collector) -> pytest.Module | None:
+    """Collect `bench_*.py` in this folder; a file that is named on the command line pytest collects itself."""
+    if not file_path.match("bench_*.py") or parent.session.isinitpath(file_path):
+        return None
+    return pytest.Module.from_parent(parent, path=file_path)
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
