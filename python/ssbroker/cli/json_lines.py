@@ -16,10 +16,11 @@ import pyarrow.json
 
 from ssbroker import schemas
 from ssbroker.cli.errors import one_line, reading
-from ssbroker.cli.pieces import PIECE_BYTES, Piece, Rows
+from ssbroker.cli.pieces import Piece, Rows
 from ssbroker.exceptions import InputError, MalformedDataError, SchemaError
 
 pc: Any = pyarrow.compute  # its stubs know neither Python constants nor text with 64-bit offsets
+BLOCK_BYTES: Final = 4 << 20
 _TEXT_KEYS: Final = ("conversation_id", "conversation_handle", "database", "to_service_name", "to_broker_instance")
 _KEYS: Final = pa.schema([(name, pa.string()) for name in _TEXT_KEYS]).append(pa.field("is_initiator", pa.bool_()))
 _EXPECTED: Final = "one JSON object a line"
@@ -49,7 +50,7 @@ class JsonLinesSource:
         for block, position in blocks(self.file):
             empty = False
             if self.schema is None and self._keys is None:
-                self._keys = _keys_of(block)
+                self._keys = _keys_of(block, self.file)
             yield Piece(
                 file=self.file,
                 first_row=first_row,
@@ -121,7 +122,7 @@ def blocks(file: Path) -> Iterator[tuple[bytes, int]]:
     with reading(file), file.open("rb") as opened:
         rest = b""
         position = 0
-        while data := opened.read(PIECE_BYTES // 2):
+        while data := opened.read(BLOCK_BYTES):
             if position == 0:
                 data = data.removeprefix(_BOM)
             position = opened.tell()
@@ -153,7 +154,8 @@ def _parsed(
         read_options = pyarrow.json.ReadOptions(use_threads=False, block_size=len(block) + 1)
         table = pyarrow.json.read_json(io.BytesIO(block), read_options=read_options, parse_options=options)
     except pa.ArrowException as error:
-        raise _bad_line(block, file, first_row) or MalformedDataError(f"{file}: {one_line(str(error))}") from error
+        told = _bad_line(block, file, first_row) or _changed_type(str(error), file, first_row)
+        raise told or MalformedDataError(f"{file}: {one_line(str(error))}") from error
     if table.num_rows != rows:
         raise _bad_line(block, file, first_row) or _malformed(file, first_row)
     return table.combine_chunks().to_batches()[0]
@@ -188,17 +190,29 @@ def _bad_line(block: bytes, file: Path, first_row: int) -> InputError | SchemaEr
     return None
 
 
+def _changed_type(told: str, file: Path, first_row: int) -> SchemaError | None:
+    found = re.search(r"Column\(/(.*)\) changed from (\w+) to (\w+) in row (\d+)", told)
+    if found is None:
+        return None
+    name, known, other, row = found.groups()
+    message = f"{file}: {name}, row {first_row + int(row)}: is {other}, and {known} in lines before; expected one type"
+    return SchemaError(message, column=name, expected=known, actual=other)
+
+
 def _malformed(file: Path, first_row: int) -> MalformedDataError:
     return MalformedDataError(f"{file}: rows {first_row} and further: expected {_EXPECTED}", expected=_EXPECTED)
 
 
-def _keys_of(block: bytes) -> list[str]:
+def _keys_of(block: bytes, file: Path) -> list[str]:
     """Which columns that routing reads the lines of a block have, if only in some."""
     keys = []
     for name in _KEYS.names:
         key = re.compile(rf'"{name}"\s*:'.encode())
-        if any(name in json.loads(line) for line in block.split(b"\n") if key.search(line)):
-            keys.append(name)
+        try:
+            if any(name in json.loads(line) for line in block.split(b"\n") if key.search(line)):
+                keys.append(name)
+        except (ValueError, TypeError, RecursionError) as error:
+            raise _bad_line(block, file, 0) or _malformed(file, 0) from error
     return keys
 
 

@@ -114,7 +114,7 @@ class CsvSource:
         with reading(file):
             with file.open("rb") as opened:
                 self._encoding = "utf-16" if opened.read(2) in _UTF16 else "utf-8-sig"
-            with file.open(encoding=self._encoding, newline="") as text:
+            with file.open(encoding=self._encoding, errors="replace", newline="") as text:
                 self._header = next(csv.reader(text), [])
                 self._has_rows = text.read(1) != ""
         if not self._header:

@@ -1,0 +1,71 @@
+"""Every format that the command reads and writes, by other hands than the command's own."""
+
+from __future__ import annotations
+
+import csv
+import json
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from ssbroker import schemas
+from tests.cli.conftest import readable
+
+SUFFIXES = (".parquet", ".csv", ".jsonl", ".arrow", ".arrows")
+_INTEGERS = ("match_step", "route_id", "priority")
+
+
+def write(table: pa.Table, path: Path) -> Path:
+    """Writes conversations as a user's tool would."""
+    if path.suffix == ".parquet":
+        pq.write_table(table, path, row_group_size=max(1, table.num_rows // 3))
+    elif path.suffix in {".arrow", ".arrows"}:
+        kind = pa.ipc.new_file if path.suffix == ".arrow" else pa.ipc.new_stream
+        with kind(path, table.schema) as writer:
+            for batch in table.to_batches(max_chunksize=max(1, table.num_rows // 3)):
+                writer.write_batch(batch)
+    elif path.suffix == ".csv":
+        with path.open("w", newline="", encoding="utf-8") as file:
+            writer = csv.writer(file, quoting=csv.QUOTE_NOTNULL) if hasattr(csv, "QUOTE_NOTNULL") else csv.writer(file)
+            writer.writerow(table.column_names)
+            writer.writerows(readable(row).values() for row in table.to_pylist())
+    else:
+        lines = [json.dumps(readable(row), ensure_ascii=False) for row in table.to_pylist()]
+        path.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
+    return path
+
+
+def read(path: Path) -> list[dict[str, Any]]:
+    """Reads what the command wrote, ids as text; of CSV, an empty cell is null."""
+    if path.suffix == ".csv":
+        with path.open(newline="", encoding="utf-8") as file:
+            return [_typed(row) for row in csv.DictReader(file)]
+    if path.suffix == ".jsonl":
+        return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+    if path.suffix == ".parquet":
+        return [readable(row) for row in pq.read_table(path).to_pylist()]
+    kind = pa.ipc.open_file if path.suffix == ".arrow" else pa.ipc.open_stream
+    with path.open("rb") as opened:
+        return [readable(row) for row in kind(opened).read_all().to_pylist()]
+
+
+def decisions_of(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The columns that routing adds, which have to be the last."""
+    names = schemas.DECISIONS.names
+    assert all(list(row)[-len(names) :] == names for row in rows)
+    return [{name: row[name] for name in names} for row in rows]
+
+
+def _typed(row: dict[str, str]) -> dict[str, Any]:
+    return {
+        name: None
+        if value == ""
+        else int(value)
+        if name in _INTEGERS
+        else value == "true"
+        if name == "is_initiator"
+        else value
+        for name, value in row.items()
+    }

@@ -1,0 +1,177 @@
+"""The output appears whole or not at all, and never in the place of what is read."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pyarrow.parquet as pq
+import pytest
+
+from ssbroker.cli import local
+from ssbroker.cli.output import replacing_file, replacing_folder
+from ssbroker.exceptions import OutputError
+from tests.cli.conftest import Run, conversations
+from tests.cli.formats import SUFFIXES, write
+
+COMMAND = [sys.executable, "-m", "ssbroker", "route"]
+
+
+@pytest.fixture
+def given(tmp_path: Path) -> Path:
+    return write(conversations(20_000), tmp_path / "in.parquet")
+
+
+def test_what_stood_there_is_replaced_and_keeps_its_mode(tmp_path: Path, catalog: Path, given: Path, run: Run) -> None:
+    output = tmp_path / "result" / "out.csv"
+    output.parent.mkdir()
+    output.write_text("old")
+    output.chmod(0o640)
+
+    assert run("route", "--catalog", catalog, "--conversations", given, "-o", output).status == 0
+
+    assert output.stat().st_size > 1000
+    assert output.stat().st_mode & 0o777 == 0o640
+    assert list(output.parent.iterdir()) == [output]
+
+
+def test_a_link_stays_a_link(tmp_path: Path, catalog: Path, given: Path, run: Run) -> None:
+    (tmp_path / "elsewhere").mkdir()
+    link = tmp_path / "out.csv"
+    link.symlink_to(tmp_path / "elsewhere" / "real.csv")
+
+    assert run("route", "--catalog", catalog, "--conversations", given, "-o", link).status == 0
+
+    assert link.is_symlink()
+    assert (tmp_path / "elsewhere" / "real.csv").stat().st_size > 1000
+
+
+@pytest.mark.parametrize("suffix", SUFFIXES)
+def test_a_full_disk_leaves_the_old_file(tmp_path: Path, catalog: Path, given: Path, suffix: str) -> None:
+    output = tmp_path / "result" / f"out{suffix}"
+    output.parent.mkdir()
+    output.write_text("old")
+    limit = f"ulimit -f 64; exec {' '.join(COMMAND)} --catalog {catalog} --conversations {given} -o {output}"
+
+    done = subprocess.run(["/bin/sh", "-c", limit], capture_output=True, text=True, check=False)
+
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.startswith(f"ssbroker: {output}: cannot be written: ")
+    assert done.stderr.endswith("File too large\n")
+    assert done.stderr.count("\n") == 1
+    assert [entry.name for entry in output.parent.iterdir()] == [output.name]
+    assert output.read_text() == "old"
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_an_interrupted_run_leaves_the_old_file(tmp_path: Path, catalog: Path, number: signal.Signals) -> None:
+    """The conversations come through a pipe that is never closed, so that the run is surely interrupted in the middle."""
+    output = tmp_path / "result" / "out.jsonl"
+    output.parent.mkdir()
+    output.write_text("old")
+    pipe = tmp_path / "in.jsonl"
+    os.mkfifo(pipe)
+    arguments = [*COMMAND, "--catalog", catalog, "--conversations", pipe, "-o", output, "--tie-break", "first"]
+    with subprocess.Popen(arguments, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        pipe.open("w").close()  # opening it is checked first: the next to open it is the reader
+        with pipe.open("w") as feeding:
+            feeding.write('{"database": "Sales", "to_service_name": "//Stock"}\n')
+            feeding.flush()
+            process.send_signal(number)
+            feeding.close()
+        out, err = process.communicate()
+
+    assert (process.returncode, out) == (130, "")
+    assert err == "ssbroker: interrupted; nothing was written\n"
+    assert [entry.name for entry in output.parent.iterdir()] == ["out.jsonl"]
+    assert output.read_text() == "old"
+
+
+def test_an_interrupt_in_the_middle_leaves_nothing(
+    tmp_path: Path, catalog: Path, given: Path, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupt(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(local.ProgressBar, "update", interrupt)
+    output = tmp_path / "result" / "out.csv"
+    output.parent.mkdir()
+
+    result = run("route", "--catalog", catalog, "--conversations", given, "-o", output)
+
+    assert (result.status, result.err) == (130, "ssbroker: interrupted; nothing was written\n")
+    assert list(output.parent.iterdir()) == []
+
+
+def test_an_output_that_cannot_be_written_is_seen_before_anything_is_read(tmp_path: Path, run: Run) -> None:
+    """The catalog is not there either, and is not what is told."""
+    given = write(conversations(5), tmp_path / "in.csv")
+    result = run(
+        "route", "--catalog", tmp_path / "nothing", "--conversations", given, "-o", tmp_path / "no" / "out.csv"
+    )
+    assert result.status == 2
+    assert result.err == f"ssbroker: {tmp_path / 'no' / 'out.csv'}: cannot be written: No such file or directory\n"
+
+
+def test_a_folder_or_device_is_no_output(tmp_path: Path, catalog: Path, given: Path, run: Run) -> None:
+    (tmp_path / "folder.csv").mkdir()
+    (tmp_path / "null.csv").symlink_to(os.devnull)
+    for name, what in (("folder.csv", "it is a folder"), ("null.csv", "it is no regular file")):
+        result = run("route", "--catalog", catalog, "--conversations", given, "-o", tmp_path / name)
+        assert (result.status, result.err) == (2, f"ssbroker: {tmp_path / name}: cannot be written: {what}\n")
+
+
+def test_a_read_only_file_is_not_replaced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "out.csv").write_text("old")
+    monkeypatch.setattr(os, "access", lambda *_: False)
+    with pytest.raises(OutputError, match="read-only"), replacing_file(tmp_path / "out.csv"):
+        pass
+    assert (tmp_path / "out.csv").read_text() == "old"
+
+
+def test_the_output_may_not_be_an_input(tmp_path: Path, catalog: Path, given: Path, run: Run) -> None:
+    before = given.read_bytes()
+    (tmp_path / "link.parquet").symlink_to(given)
+    (tmp_path / "hard.parquet").hardlink_to(given)
+    for name in ("in.parquet", "link.parquet", "hard.parquet"):
+        result = run("route", "--catalog", catalog, "--conversations", given, "-o", tmp_path / name)
+        assert result.status == 2
+        assert result.err.endswith(f"cannot be written: it is also an input ({given})\n")
+    assert given.read_bytes() == before
+
+
+def test_the_output_may_not_be_the_catalogs(catalog: Path, given: Path, run: Run) -> None:
+    for output in (catalog / "routes.parquet", catalog / "databases.csv"):
+        result = run("route", "--catalog", catalog, "--conversations", given, "-o", output)
+        assert result.status == 2
+        assert result.err.endswith(f"cannot be written: it belongs to the catalog ({catalog})\n")
+    assert pq.read_table(catalog / "routes.parquet").num_rows == 9
+
+
+def test_a_folder_is_replaced_only_if_spark_wrote_it(tmp_path: Path) -> None:
+    folder = tmp_path / "out"
+    for _ in range(2):
+        with replacing_folder(folder) as part:
+            part.mkdir()
+            (part / "part-0.parquet").touch()
+            (part / "_SUCCESS").touch()
+    (folder / "letter.txt").touch()
+    with pytest.raises(OutputError, match="what Spark did not write"), replacing_folder(folder):
+        pass
+    assert sorted(entry.name for entry in folder.iterdir()) == ["_SUCCESS", "letter.txt", "part-0.parquet"]
+    assert list(tmp_path.iterdir()) == [folder]
+
+
+def test_a_folder_that_is_not_completed_leaves_the_old_one(tmp_path: Path) -> None:
+    folder = tmp_path / "out"
+    folder.mkdir()
+    (folder / "part-0").touch()
+    with pytest.raises(RuntimeError), replacing_folder(folder) as part:
+        part.mkdir()
+        (part / "part-1").touch()
+        raise RuntimeError
+    assert [entry.name for entry in folder.iterdir()] == ["part-0"]
+    assert list(tmp_path.iterdir()) == [folder]

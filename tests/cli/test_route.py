@@ -1,0 +1,235 @@
+"""`ssbroker route`: every format in and out, many files, the order, the options."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from ssbroker import schemas
+from tests.cli.conftest import NOW_TEXT, Run, conversations, expected, readable
+from tests.cli.formats import SUFFIXES, decisions_of, read, write
+
+
+@pytest.mark.parametrize("output", SUFFIXES)
+@pytest.mark.parametrize("source", SUFFIXES)
+def test_any_format_in_and_any_out_give_the_decisions_of_the_router(
+    tmp_path: Path, catalog: Path, run: Run, source: str, output: str
+) -> None:
+    table = conversations(200)
+    given = write(table, tmp_path / f"in{source}")
+    written = tmp_path / f"out{output}"
+
+    result = run("route", "--catalog", catalog, "--conversations", given, "-o", written, "--now", NOW_TEXT)
+
+    assert (result.status, result.err) == (0, "")
+    rows = read(written)
+    assert decisions_of(rows) == expected(catalog, table)
+    ids = [row["conversation_id"] for row in rows]
+    assert ids == [row["conversation_id"] for row in read(write(table, tmp_path / "again.jsonl"))]
+
+
+@pytest.mark.parametrize("suffix", [".parquet", ".arrow", ".arrows", ".jsonl"])
+def test_further_columns_are_carried_through_untouched(tmp_path: Path, catalog: Path, run: Run, suffix: str) -> None:
+    table = conversations(50)
+    given = write(table, tmp_path / f"in{suffix}")
+    written = tmp_path / f"out{suffix}"
+
+    assert run("route", "--catalog", catalog, "--conversations", given, "-o", written).status == 0
+
+    names = schemas.DECISIONS.names
+    assert [{name: value for name, value in row.items() if name not in names} for row in read(written)] == read(given)
+
+
+def test_the_columns_of_a_csv_file_stay_text(tmp_path: Path, catalog: Path, run: Run) -> None:
+    (tmp_path / "in.csv").write_text('database,to_service_name,code,note\nSales,//Stock,007,""\nSales,//Stock,1.10,\n')
+
+    assert (
+        run(
+            "route",
+            "--catalog",
+            catalog,
+            "--conversations",
+            tmp_path / "in.csv",
+            "-o",
+            tmp_path / "out.parquet",
+            "--tie-break",
+            "first",
+        ).status
+        == 0
+    )
+
+    rows = pq.read_table(tmp_path / "out.parquet").to_pylist()
+    assert [(row["code"], row["note"]) for row in rows] == [("007", ""), ("1.10", None)]
+
+
+def test_a_line_of_json_keeps_its_text(tmp_path: Path, catalog: Path, run: Run) -> None:
+    line = '{"database": "Sales", "to_service_name": "//Stock",  "amount": 1.10, "nested": {"b": [1e5, null]}, "outcomes": {}}'
+    (tmp_path / "in.jsonl").write_bytes(b"\xef\xbb\xbf" + f"\n{line}\r\n\n  {line}".encode())
+
+    result = run(
+        "route",
+        "--catalog",
+        catalog,
+        "--conversations",
+        tmp_path / "in.jsonl",
+        "-o",
+        tmp_path / "out.jsonl",
+        "--tie-break",
+        "first",
+    )
+
+    assert result.status == 0
+    written = (tmp_path / "out.jsonl").read_text().splitlines()
+    assert [text.startswith(f'{line[:-1]},"outcome":"REMOTE",') for text in written] == [True, True]
+
+
+def test_lines_of_json_may_differ_in_their_further_columns(tmp_path: Path, catalog: Path, run: Run) -> None:
+    lines = [{"x": 1}, {"x": 1.5, "when": "2026-11-20T21:00:00Z", "tags": []}, {"when": "soon", "tags": [{"a": None}]}]
+    base = {"database": "Sales", "to_service_name": "//Stock"}
+    (tmp_path / "in.jsonl").write_text("".join(json.dumps(base | line) + "\n" for line in lines))
+
+    assert (
+        run(
+            "route",
+            "--catalog",
+            catalog,
+            "--conversations",
+            tmp_path / "in.jsonl",
+            "-o",
+            tmp_path / "out.parquet",
+            "--tie-break",
+            "first",
+        ).status
+        == 0
+    )
+
+    rows = pq.read_table(tmp_path / "out.parquet").to_pylist()
+    assert [(row["x"], row["when"], row["tags"]) for row in rows] == [
+        (1.0, None, None),
+        (1.5, "2026-11-20T21:00:00Z", []),
+        (None, "soon", [{"a": None}]),
+    ]
+
+
+@pytest.mark.parametrize("output", SUFFIXES)
+@pytest.mark.parametrize("source", SUFFIXES)
+def test_no_conversations_give_no_decisions(tmp_path: Path, catalog: Path, run: Run, source: str, output: str) -> None:
+    given = write(conversations(1).slice(0, 0), tmp_path / f"in{source}")
+
+    result = run("route", "--catalog", catalog, "--conversations", given, "-o", tmp_path / f"out{output}")
+
+    assert (result.status, result.err) == (0, "")
+    assert read(tmp_path / f"out{output}") == []
+    assert "0 conversations" in result.out
+
+
+def test_many_files_folders_and_patterns_are_routed_in_the_order_given(tmp_path: Path, catalog: Path, run: Run) -> None:
+    rows = [readable(row) for row in conversations(600).drop_columns(["priority"]).to_pylist()]
+    parts = [pa.Table.from_pylist(rows[start : start + 100]) for start in range(0, 600, 100)]
+    (tmp_path / "day").mkdir()
+    (tmp_path / "day" / "_SUCCESS").touch()
+    for table, name in zip(
+        parts, ["b.csv", "a.parquet", "day/2.arrow", "day/1.parquet", "day/_3.csv", "c.jsonl"], strict=True
+    ):
+        write(table, tmp_path / name)
+    patterns = [tmp_path / "b.csv", tmp_path / "a.parquet", tmp_path / "day", tmp_path / "[c].json*"]
+
+    result = run("route", "--catalog", catalog, "--conversations", *patterns, "-o", tmp_path / "out.jsonl")
+
+    assert (result.status, result.err) == (0, "")
+    wanted = [id_ for number in (0, 1, 3, 2, 5) for id_ in parts[number]["conversation_id"].to_pylist()]
+    assert [row["conversation_id"] for row in read(tmp_path / "out.jsonl")] == wanted
+
+
+def test_files_of_one_type_in_several_layouts_make_one_output(tmp_path: Path, catalog: Path, run: Run) -> None:
+    table = conversations(20)
+    other = table.select(list(reversed(table.column_names)))
+    position = other.column_names.index("to_service_name")
+    other = other.set_column(
+        position, "to_service_name", other["to_service_name"].cast(pa.large_string()).dictionary_encode()
+    )
+    write(table, tmp_path / "1.arrow")
+    write(other, tmp_path / "2.arrow")
+
+    result = run("route", "--catalog", catalog, "--conversations", tmp_path / "*.arrow", "-o", tmp_path / "out.parquet")
+
+    assert (result.status, result.err) == (0, "")
+    assert read(tmp_path / "out.parquet")[:20] == read(tmp_path / "out.parquet")[20:]
+
+
+@pytest.mark.parametrize("threads", [1, 5])
+def test_round_robin_takes_turns_in_the_order_of_the_rows(
+    tmp_path: Path, catalog: Path, run: Run, threads: int
+) -> None:
+    table = pa.concat_tables([conversations(90_000)] * 2)
+    given = write(table, tmp_path / "in.parquet")
+
+    options = ("--tie-break", "round_robin", "--threads", threads, "--now", NOW_TEXT)
+    assert (
+        run("route", "--catalog", catalog, "--conversations", given, "-o", tmp_path / "out.parquet", *options).status
+        == 0
+    )
+
+    wanted = [row["route_id"] for row in expected(catalog, table, tie_break="round_robin")]
+    assert pq.read_table(tmp_path / "out.parquet")["route_id"].to_pylist() == wanted
+
+
+def test_format_says_what_the_suffix_does_not(tmp_path: Path, catalog: Path, run: Run) -> None:
+    given = write(conversations(3), tmp_path / "in.parquet").rename(tmp_path / "in")
+
+    result = run("route", "--catalog", catalog, "--conversations", given, "-o", tmp_path / "out", "--format", "csv")
+
+    assert result.status == 0
+    assert (tmp_path / "out").read_text().startswith('"note","conversation_id"')
+
+
+def test_expiry_is_looked_at_for_the_given_moment(tmp_path: Path, run: Run) -> None:
+    (tmp_path / "routes.csv").write_text(
+        "name,remote_service_name,address,lifetime\nA,//A,TCP://a,2026-11-20T21:00:00Z\n"
+    )
+    (tmp_path / "in.jsonl").write_text('{"to_service_name": "//A"}\n')
+    files = (
+        "--catalog",
+        tmp_path / "routes.csv",
+        "--conversations",
+        tmp_path / "in.jsonl",
+        "-o",
+        tmp_path / "out.jsonl",
+    )
+
+    outcomes = []
+    for now in ("2026-11-20T20:59:59Z", "2026-11-20T21:00:00Z"):
+        assert run("route", *files, "--tie-break", "first", "--now", now, "--quiet").status == 0
+        outcomes.append(read(tmp_path / "out.jsonl")[0]["outcome"])
+
+    assert outcomes == ["REMOTE", "DELAYED"]
+
+
+def test_a_pending_request_delays_only_if_asked_to(tmp_path: Path, run: Run) -> None:
+    folder = tmp_path / "pending"
+    folder.mkdir()
+    rows = "A,SQL/ServiceBroker/BrokerConfiguration,TCP://a\nB,,TCP://b\n"
+    (folder / "routes.csv").write_text(f"name,remote_service_name,address\n{rows}")
+    (folder / "instance.json").write_text('{"pending_requests": ["//X"]}')
+    (tmp_path / "in.jsonl").write_text('{"to_service_name": "//X"}\n')
+    files = (
+        "--catalog",
+        folder,
+        "--conversations",
+        tmp_path / "in.jsonl",
+        "-o",
+        tmp_path / "out.jsonl",
+        "--tie-break",
+        "first",
+    )
+
+    outcomes = []
+    for pending in ("continue", "delay"):
+        assert run("route", *files, "--pending-request", pending).status == 0
+        outcomes.append(read(tmp_path / "out.jsonl")[0]["outcome"])
+
+    assert outcomes == ["REMOTE", "DELAYED"]
