@@ -198,7 +198,8 @@ def _locate(locate: dict[str, Any], details: dict[str, Any]) -> Iterator[str]:
     yield from _databases(locate["databases"], wanted)
     if not locate["databases"]:
         yield f"  - no database here has the service{'' if wanted is None else ' or the broker id'}"
-    if len(locate["candidates"]) > 1:
+    # Where another route than the one to LOCAL was chosen, none of the databases is picked.
+    if len(locate["candidates"]) > 1 and locate["picked"] is not None:
         yield from _wrapped(f"{quoted(locate['picked'])} is {_pick(details)}", "  ")
 
 

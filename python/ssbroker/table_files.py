@@ -111,7 +111,7 @@ def _csv(path: Path, schema: pa.Schema, name: str) -> pa.Table:
     data = read_bytes(path)
     if data.startswith(_UTF16):
         data = _decoded(data, "utf-16", path).encode()
-    header = _csv_header(data, path)
+    header = _csv_header(data, schema, path)
     source: Any = pa.BufferReader(data if data.endswith(b"\n") else data + b"\n")
     bad_rows: list[Any] = []
 
@@ -143,7 +143,7 @@ def _csv(path: Path, schema: pa.Schema, name: str) -> pa.Table:
     return _typed({column: table[column] for column in header}, schema, path, name)
 
 
-def _csv_header(data: bytes, path: Path) -> list[str]:
+def _csv_header(data: bytes, schema: pa.Schema, path: Path) -> list[str]:
     rows = csv.reader(io.TextIOWrapper(io.BytesIO(data), encoding="utf-8-sig", newline=""), strict=True)
     try:
         header = next(rows, [])
@@ -153,10 +153,16 @@ def _csv_header(data: bytes, path: Path) -> list[str]:
     except (UnicodeDecodeError, csv.Error) as error:
         raise MalformedDataError(f"{path}: is no CSV in UTF-8: {error}", expected="CSV in UTF-8") from error
     twice = next((column for column in header if header.count(column) > 1), None)
-    if not header or twice is not None:
-        found = "is empty" if not header else f"its header names the column {twice!r} twice"
-        raise MalformedDataError(f"{path}: {found}; expected a header line with column names", expected="a header line")
-    return header
+    if not header:
+        found = "is empty"
+    elif not set(header) & set(schema.names):
+        found = "its first line names no known column"  # SQL Server Management Studio leaves the header out by default
+    elif twice is not None:
+        found = f"its header names the column {twice!r} twice"
+    else:
+        return header
+    expected = f"a header line with the columns {', '.join(schema.names)}"
+    raise MalformedDataError(f"{path}: {found}; expected {expected}", expected=expected)
 
 
 def _json(path: Path, schema: pa.Schema, name: str) -> pa.Table:

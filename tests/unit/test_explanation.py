@@ -179,3 +179,39 @@ def test_every_reason_to_wait_or_drop_has_advice(reason: str, command: str) -> N
     text = str(Explanation(explained({}, [sales], {"outcome": "DROPPED", "reason": reason})))
     assert "What to do" in text
     assert command in text
+
+
+def test_databases_that_are_only_looked_at_are_not_picked() -> None:
+    """R22: a route to LOCAL was usable, but another one was chosen."""
+    mirrored = [
+        route(65536 + n, f"M{n}", address, mirror_address="TCP://b:4022")
+        for n, address in enumerate(("LOCAL", "TCP://a:4022"))
+    ]
+    databases = [
+        {"name": name, "broker_instance": None, "is_broker_enabled": True, "has_service": True} for name in ("A", "B")
+    ]
+    sales = table(
+        "Sales",
+        "begun_here",
+        "send",
+        steps=[step(5, "found", matched=mirrored)],
+        classes=[group("mirror", *mirrored, picked=1)],
+        locate={
+            "rule": "R32",
+            "broker_instance": None,
+            "databases": databases,
+            "candidates": ["A", "B"],
+            "picked": None,
+        },
+        next_hop={"address": "TCP://a:4022", "is_this_instance": False},
+    )
+    decision = {
+        "outcome": "REMOTE",
+        "match_step": 5,
+        "route_id": 65537,
+        "next_hop_address": "TCP://a:4022",
+        "reason": "matched",
+    }
+    lines = str(Explanation(explained({}, [sales], decision))).splitlines()
+    assert '  + "B"  has the service' in lines
+    assert lines[-1] == 'Decision: REMOTE, sent to TCP://a:4022 by route 65537 "M1" (step 5, matched).'

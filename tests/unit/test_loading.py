@@ -100,3 +100,8 @@ def test_how_csv_says_yes_and_no(tmp_path: Path, text: str, *, value: bool | Non
     databases = load(tmp_path).databases
     assert databases is not None
     assert databases["is_broker_enabled"].to_pylist() == [value]
+
+
+def test_a_quotation_mark_within_a_cell_is_a_character(tmp_path: Path) -> None:
+    (tmp_path / "routes.csv").write_text('name,address\n5" pipe,LOCAL\n')
+    assert load(tmp_path / "routes.csv").routes.to_pylist() == [{"name": '5" pipe', "address": "LOCAL"}]
