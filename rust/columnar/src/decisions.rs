@@ -6,12 +6,13 @@ use std::sync::Arc;
 use arrow_array::types::{ArrowDictionaryKeyType, Int8Type, Int32Type};
 use arrow_array::{Array, ArrayRef, DictionaryArray, FixedSizeBinaryArray, Int8Array, Int32Array, PrimitiveArray, RecordBatch, StringArray};
 use arrow_buffer::{BooleanBuffer, Buffer, NullBuffer, ScalarBuffer};
-use ssbroker_core::route::BLOCK;
-use ssbroker_core::{Decision, Guid, NextHop, Outcome, Reason};
+use ssbroker_core::route::{Answers, BLOCK};
+use ssbroker_core::{Decision, NextHop, Outcome, Reason};
 
 use crate::catalog::internal;
 use crate::error::Result;
 use crate::schema::decisions_schema;
+use crate::view::{ones, set_bits};
 
 /// A dictionary with more values than this is cut down to those in use where the batch is not much larger than it.
 const DICTIONARY_SMALL: usize = 1_024;
@@ -25,13 +26,6 @@ pub(crate) struct Labels {
     databases: Arc<StringArray>,
 }
 
-/// A column of up to 64 values, and which of them are there.
-#[derive(Debug)]
-struct Column<T> {
-    values: [T; BLOCK],
-    valid: u64,
-}
-
 /// A column of a whole batch.
 #[derive(Debug)]
 struct Whole<T> {
@@ -40,20 +34,6 @@ struct Whole<T> {
     empty: usize,
     room: usize,
     valid: Vec<u64>,
-}
-
-/// The decisions of a block.
-#[derive(Debug)]
-pub(crate) struct Rows {
-    outcome: [i8; BLOCK],
-    reason: [i8; BLOCK],
-    step: Column<i8>,
-    route_id: Column<i32>,
-    next_hop: Column<i32>,
-    mirror: Column<i32>,
-    database: Column<i32>,
-    /// The bytes of GUIDs, in the order in which they lie in memory.
-    broker: Column<i128>,
 }
 
 /// The decisions of a batch.
@@ -83,42 +63,37 @@ impl Labels {
     }
 }
 
-impl<T: Copy + Default> Column<T> {
-    fn new() -> Self {
-        Self { values: [T::default(); BLOCK], valid: 0 }
-    }
-
-    #[inline]
-    fn set(&mut self, row: usize, value: T) {
-        self.values[row] = value;
-        self.valid |= 1 << row;
-    }
-
-    #[inline]
-    fn set_optional(&mut self, row: usize, value: Option<T>) {
-        if let Some(value) = value {
-            self.set(row, value);
-        }
-    }
-}
-
 impl<T: Copy + Default> Whole<T> {
     fn new(rows: usize) -> Self {
         Self { values: Vec::new(), room: rows, empty: 0, valid: Vec::with_capacity(rows.div_ceil(BLOCK)) }
     }
 
+    /// Appends the rows of a block; a bit of `valid` says which of them have a value.
     #[inline]
-    fn push(&mut self, column: &Column<T>, len: usize) {
-        self.valid.push(column.valid);
-        if column.valid == 0 && self.values.is_empty() {
-            self.empty += len;
+    fn push(&mut self, block: &[T], valid: u64) {
+        self.valid.push(valid);
+        if valid == 0 && self.values.is_empty() {
+            self.empty += block.len();
             return;
         }
+        self.begin();
+        self.values.extend_from_slice(block);
+    }
+
+    fn begin(&mut self) {
         if self.values.is_empty() {
             self.values.reserve_exact(self.room);
             self.values.resize(self.empty, T::default());
         }
-        self.values.extend_from_slice(&column.values[..len]);
+    }
+
+    /// Sets a row of the last block.
+    fn set(&mut self, row: usize, value: Option<T>) {
+        let Some(value) = value else { return };
+        self.begin();
+        let last = self.valid.len().saturating_sub(1);
+        self.values[last * BLOCK + row] = value;
+        self.valid[last] |= 1 << row;
     }
 
     fn finish(self, rows: usize) -> (Vec<T>, Option<NullBuffer>) {
@@ -126,67 +101,6 @@ impl<T: Copy + Default> Whole<T> {
         // Zeroed memory comes from the system untouched, so a column without a value costs next to nothing.
         let values = if self.values.is_empty() { vec![T::default(); rows] } else { self.values };
         (values, (nulls.null_count() > 0).then_some(nulls))
-    }
-}
-
-impl Rows {
-    pub(crate) fn new() -> Self {
-        Self {
-            outcome: [0; BLOCK],
-            reason: [0; BLOCK],
-            step: Column::new(),
-            route_id: Column::new(),
-            next_hop: Column::new(),
-            mirror: Column::new(),
-            database: Column::new(),
-            broker: Column::new(),
-        }
-    }
-
-    /// Begins a block whose conversations name these broker ids.
-    #[inline]
-    pub(crate) fn begin(&mut self, brokers: &[Guid; BLOCK], has_broker: u64) {
-        self.broker = Column { values: brokers.map(bytes_of), valid: has_broker };
-        for valid in [&mut self.step.valid, &mut self.route_id.valid, &mut self.next_hop.valid] {
-            *valid = 0;
-        }
-        self.mirror.valid = 0;
-        self.database.valid = 0;
-    }
-
-    /// The broker id of the route binds a conversation that names none (K18).
-    #[inline]
-    fn bind(&mut self, row: usize, broker: Option<Guid>) {
-        if self.broker.valid >> row & 1 == 0 {
-            self.broker.set_optional(row, broker.map(bytes_of));
-        }
-    }
-
-    #[inline]
-    pub(crate) fn network(&mut self, row: usize, step: i8, route_id: i32, endpoint: u32, broker: Option<Guid>, is_from_outside: bool) {
-        self.outcome[row] = Outcome::Remote as i8 + i8::from(is_from_outside);
-        self.reason[row] = Reason::Matched as i8;
-        self.step.set(row, step);
-        self.route_id.set(row, route_id);
-        self.next_hop.set(row, endpoint as i32);
-        self.bind(row, broker);
-    }
-
-    #[inline]
-    pub(crate) fn local(&mut self, row: usize, step: i8, route_id: i32, database: u32, broker: Option<Guid>) {
-        self.outcome[row] = Outcome::Local as i8;
-        self.reason[row] = Reason::Matched as i8;
-        self.step.set(row, step);
-        self.route_id.set(row, route_id);
-        self.database.set(row, database as i32);
-        self.bind(row, broker);
-    }
-
-    #[inline]
-    pub(crate) fn no_route(&mut self, row: usize) {
-        self.outcome[row] = Outcome::Delayed as i8;
-        self.reason[row] = Reason::NoRoute as i8;
-        self.step.set(row, 7);
     }
 }
 
@@ -206,16 +120,46 @@ impl Decisions {
         }
     }
 
-    /// Writes a decision into its row of a block.
-    pub(crate) fn set(&mut self, rows: &mut Rows, row: usize, decision: Decision) {
-        rows.outcome[row] = decision.outcome as i8;
-        rows.reason[row] = decision.reason as i8;
-        rows.step.set_optional(row, decision.match_step);
-        rows.route_id.set_optional(row, decision.route_id);
-        rows.mirror.set_optional(row, decision.mirror.map(|mirror| mirror as i32));
-        rows.database.set_optional(row, decision.database.map(i32::from));
-        rows.bind(row, decision.broker);
-        rows.next_hop.set_optional(row, decision.next_hop.map(|hop| self.code(hop)));
+    /// Appends the first `len` rows of a block; those that are left to `decide` must be set afterwards.
+    #[inline]
+    pub(crate) fn push(&mut self, answers: &Answers, has_broker: u64, from_outside: u64, len: usize) {
+        let mut outcome = [Outcome::Remote as i8; BLOCK];
+        let mut reason = [Reason::Matched as i8; BLOCK];
+        for row in set_bits(from_outside & answers.network) {
+            outcome[row] = Outcome::Forward as i8;
+        }
+        for row in set_bits(answers.local) {
+            outcome[row] = Outcome::Local as i8;
+        }
+        let mut steps = answers.steps;
+        for row in set_bits(answers.no_route) {
+            (outcome[row], reason[row], steps[row]) = (Outcome::Delayed as i8, Reason::NoRoute as i8, 7);
+        }
+        let mask = ones(len);
+        let (network, local) = (answers.network & mask, answers.local & mask);
+        let brokers = answers.brokers.map(|broker| i128::from_ne_bytes(broker.0));
+        self.outcome.extend_from_slice(&outcome[..len]);
+        self.reason.extend_from_slice(&reason[..len]);
+        self.step.push(&steps[..len], (network | local | answers.no_route) & mask);
+        self.route_id.push(&answers.route_ids[..len], network | local);
+        self.next_hop.push(&answers.to[..len], network);
+        self.mirror.push(&answers.to[..len], 0);
+        self.database.push(&answers.to[..len], local);
+        self.broker.push(&brokers[..len], (has_broker | answers.bound) & mask);
+    }
+
+    /// Sets a row of the last block that was left to `decide`.
+    pub(crate) fn set(&mut self, row: usize, decision: Decision) {
+        let place = self.outcome.len().saturating_sub(1) / BLOCK * BLOCK + row;
+        self.outcome[place] = decision.outcome as i8;
+        self.reason[place] = decision.reason as i8;
+        self.step.set(row, decision.match_step);
+        self.route_id.set(row, decision.route_id);
+        self.mirror.set(row, decision.mirror.map(|mirror| mirror as i32));
+        self.database.set(row, decision.database.map(i32::from));
+        self.broker.set(row, decision.broker.map(|broker| i128::from_ne_bytes(broker.0)));
+        let hop = decision.next_hop.map(|hop| self.code(hop));
+        self.next_hop.set(row, hop);
     }
 
     fn code(&mut self, hop: NextHop) -> i32 {
@@ -226,19 +170,6 @@ impl Decisions {
                 *self.named.entry(normal).or_insert(next)
             }
         }
-    }
-
-    /// Appends the first `len` rows of a block.
-    #[inline]
-    pub(crate) fn push(&mut self, rows: &Rows, len: usize) {
-        self.outcome.extend_from_slice(&rows.outcome[..len]);
-        self.reason.extend_from_slice(&rows.reason[..len]);
-        self.step.push(&rows.step, len);
-        self.route_id.push(&rows.route_id, len);
-        self.next_hop.push(&rows.next_hop, len);
-        self.mirror.push(&rows.mirror, len);
-        self.database.push(&rows.database, len);
-        self.broker.push(&rows.broker, len);
     }
 
     pub(crate) fn finish(self, labels: &Labels) -> Result<RecordBatch> {
@@ -261,11 +192,6 @@ impl Decisions {
         ];
         RecordBatch::try_new(decisions_schema(), columns).map_err(|error| internal(&error))
     }
-}
-
-#[inline]
-fn bytes_of(guid: Guid) -> i128 {
-    i128::from_ne_bytes(guid.0)
 }
 
 fn dictionary<K: ArrowDictionaryKeyType>(codes: Vec<K::Native>, nulls: Option<NullBuffer>, values: &ArrayRef) -> Result<ArrayRef> {

@@ -1,14 +1,14 @@
 //! Conversations in, decisions out.
 
 use arrow_array::{BooleanArray, RecordBatch};
-use ssbroker_core::route::{BLOCK, Block, Candidates, Verdict};
+use ssbroker_core::route::{Answers, BLOCK, Block, Candidates, Stages};
 use ssbroker_core::{Guid, Invalid, InvalidKind, Query, RouteIndex, TieBreak};
 
-use crate::decisions::{Decisions, Labels, Rows};
+use crate::decisions::{Decisions, Labels};
 use crate::error::{Error, Result};
 use crate::read::{Guids, Source};
 use crate::schema::conversations as columns;
-use crate::view::{BytesView, ones};
+use crate::view::{BytesView, bits, ones, set_bits};
 
 /// An index, ready to route record batches.
 #[derive(Debug)]
@@ -26,6 +26,8 @@ struct Conversations<'a> {
     databases: Option<BytesView<'a>>,
     is_initiator: Option<&'a BooleanArray>,
     ids: Option<Guids<'a>>,
+    /// The conversation ids, where they lie one after the other.
+    fixed_ids: &'a [[u8; 16]],
     /// The database of all rows where the column is left out.
     lone: u16,
 }
@@ -65,30 +67,22 @@ impl RouteKernel {
         let conversations = self.columns(Source { batch, table: "", first_row })?;
         let len = batch.num_rows();
         let mut decisions = Decisions::new(len, &self.labels);
-        let mut rows = Rows::new();
         let mut gathered = Gathered::new();
-        let mut verdicts = [Verdict::General; BLOCK];
+        let mut answers = Answers::default();
+        let mut stages = Stages::default();
         let mut room = Candidates::default();
         for start in (0..len).step_by(BLOCK) {
-            self.gather(&conversations, start, &mut gathered)?;
-            let block = &gathered.block;
-            self.index.resolve(block, now, |row| gathered.ids[row], &mut verdicts);
-            rows.begin(&block.brokers, block.has_broker);
-            for (row, verdict) in verdicts[..block.len].iter().enumerate() {
-                match *verdict {
-                    Verdict::Network { step, route_id, endpoint, broker } => {
-                        let is_from_outside = gathered.from_outside >> row & 1 == 1;
-                        rows.network(row, step, route_id, endpoint, broker, is_from_outside);
-                    }
-                    Verdict::Local { step, route_id, database, broker } => rows.local(row, step, route_id, database, broker),
-                    Verdict::NoRoute => rows.no_route(row),
-                    Verdict::General => {
-                        let decision = self.index.decide_with(&gathered.query(row), now, &mut room);
-                        decisions.set(&mut rows, row, decision);
-                    }
-                }
+            self.gather(&conversations, start, &mut gathered, &mut answers)?;
+            let fixed = conversations.fixed_ids.get(start..);
+            let id = |row: usize| fixed.and_then(|ids| ids.get(row)).map_or_else(|| gathered.ids[row], |id| Guid(*id));
+            self.index.resolve(&gathered.block, now, id, &mut stages, &mut answers);
+            let len = gathered.block.len;
+            decisions.push(&answers, gathered.block.has_broker, gathered.from_outside, len);
+            for row in set_bits(answers.general & ones(len)) {
+                let query = gathered.query(row, answers.brokers[row], id(row));
+                let decision = self.index.decide_with(&query, now, &mut room);
+                decisions.set(row, decision);
             }
-            decisions.push(&rows, block.len);
         }
         decisions.finish(&self.labels)
     }
@@ -131,25 +125,25 @@ impl RouteKernel {
         }
         let brokers = source.guids(columns::TO_BROKER_INSTANCE)?;
         let is_initiator = source.booleans(columns::IS_INITIATOR)?;
-        Ok(Conversations { source, names, brokers, databases, is_initiator, ids, lone })
+        let fixed_ids = ids.as_ref().and_then(|ids| ids.view.fixed(16)).map_or(&[][..], |bytes| bytes.as_chunks::<16>().0);
+        Ok(Conversations { source, names, brokers, databases, is_initiator, ids, fixed_ids, lone })
     }
 
-    fn gather<'a>(&self, conversations: &Conversations<'a>, start: usize, into: &mut Gathered<'a>) -> Result<()> {
+    fn gather<'a>(
+        &self,
+        conversations: &Conversations<'a>,
+        start: usize,
+        into: &mut Gathered<'a>,
+        answers: &mut Answers,
+    ) -> Result<()> {
         let len = (conversations.source.batch.num_rows() - start).min(BLOCK);
         into.block.len = len;
         conversations.gather_names(start, len, into)?;
         into.block.has_broker = match &conversations.brokers {
-            Some(brokers) => gather_guids(brokers, start, len, &mut into.block.brokers)?,
+            Some(brokers) => gather_guids(brokers, start, len, &mut answers.brokers)?,
             None => 0,
         };
-        if let Some(ids) = &conversations.ids {
-            let valid = gather_guids(ids, start, len, &mut into.ids)?;
-            if self.index.options().tie_break == TieBreak::Hash && valid != ones(len) {
-                let row = start + valid.trailing_ones() as usize;
-                let expected = "a GUID for each conversation, by whose hash ties are broken";
-                return Err(conversations.source.null(ids.column(), row, expected));
-            }
-        }
+        conversations.gather_ids(start, len, self.index.options().tie_break, &mut into.ids)?;
         into.from_outside = self.gather_tables(conversations, start, len, &mut into.block.tables)?;
         into.from_target = conversations.is_initiator.map_or(0, |flags| !flag_bits(flags, start, len) & ones(len));
         into.block.general = self.general(into);
@@ -214,27 +208,42 @@ impl<'a> Conversations<'a> {
     }
 }
 
+impl Conversations<'_> {
+    fn gather_ids(&self, start: usize, len: usize, tie_break: TieBreak, into: &mut [Guid; BLOCK]) -> Result<()> {
+        let Some(ids) = &self.ids else { return Ok(()) };
+        let valid = match self.fixed_ids {
+            [] => gather_guids(ids, start, len, into)?,
+            _ => ids.view.valid_bits(start, len),
+        };
+        if tie_break == TieBreak::Hash && valid != ones(len) {
+            let row = start + valid.trailing_ones() as usize;
+            let expected = "a GUID for each conversation, by whose hash ties are broken";
+            return Err(self.source.null(ids.column(), row, expected));
+        }
+        Ok(())
+    }
+}
+
 impl<'a> Gathered<'a> {
     fn new() -> Self {
         let block = Block {
             len: 0,
             names: [&[]; BLOCK],
             tables: [0; BLOCK],
-            brokers: [Guid::default(); BLOCK],
             has_broker: 0,
             general: 0,
         };
         Self { block, ids: [Guid::default(); BLOCK], from_outside: 0, from_target: 0 }
     }
 
-    fn query(&self, row: usize) -> Query<'a> {
+    fn query(&self, row: usize, broker: Guid, id: Guid) -> Query<'a> {
         let is = |bits: u64| bits >> row & 1 == 1;
         Query {
             name: self.block.names[row],
-            broker: is(self.block.has_broker).then(|| self.block.brokers[row]),
+            broker: is(self.block.has_broker).then_some(broker),
             database: (!is(self.from_outside)).then(|| self.block.tables[row]),
             is_initiator: !is(self.from_target),
-            conversation: Some(self.ids[row]),
+            conversation: Some(id),
         }
     }
 }
@@ -247,7 +256,7 @@ fn gather_guids(guids: &Guids<'_>, start: usize, len: usize, into: &mut [Guid; B
         let (chunks, _) = bytes.as_chunks::<16>();
         if let Some(chunks) = chunks.get(start..start + len) {
             for (guid, chunk) in into.iter_mut().zip(chunks) {
-                guid.0 = *chunk;
+                *guid = Guid(*chunk);
             }
             return Ok(valid);
         }
@@ -262,5 +271,5 @@ fn gather_guids(guids: &Guids<'_>, start: usize, len: usize, into: &mut [Guid; B
 
 /// Up to 64 booleans from `start`, one bit each.
 fn flag_bits(flags: &BooleanArray, start: usize, len: usize) -> u64 {
-    (0..len).fold(0, |bits, place| bits | u64::from(flags.value(start + place)) << place)
+    bits(flags.values(), start, len)
 }

@@ -8,7 +8,7 @@ use arrow_array::types::{
     BinaryViewType, Int8Type, Int16Type, Int32Type, Int64Type, StringViewType, UInt8Type, UInt16Type, UInt32Type, UInt64Type,
 };
 use arrow_array::Array;
-use arrow_buffer::{ArrowNativeType, Buffer, NullBuffer, ToByteSlice};
+use arrow_buffer::{ArrowNativeType, BooleanBuffer, Buffer, NullBuffer, ToByteSlice};
 use arrow_schema::DataType;
 
 /// A column of byte strings.
@@ -170,7 +170,7 @@ impl<'a> BytesView<'a> {
             (Layout::AllNull, _) => 0,
             (Layout::Dictionary(..), _) => (0..len).fold(0, |bits, place| bits | u64::from(!self.is_null(start + place)) << place),
             (_, None) => ones(len),
-            (_, Some(nulls)) => bits(nulls, start, len),
+            (_, Some(nulls)) => bits(nulls.inner(), start, len),
         }
     }
 }
@@ -189,10 +189,19 @@ pub(crate) fn ones(len: usize) -> u64 {
     if len >= 64 { u64::MAX } else { (1 << len) - 1 }
 }
 
+/// The places of the bits that are set.
+#[inline]
+pub(crate) fn set_bits(mut bits: u64) -> impl Iterator<Item = usize> {
+    std::iter::from_fn(move || {
+        let place = bits.trailing_zeros() as usize;
+        bits &= bits.wrapping_sub(1);
+        (place < 64).then_some(place)
+    })
+}
+
 /// Up to 64 bits of a bitmap from `start`.
 #[inline]
-pub(crate) fn bits(nulls: &NullBuffer, start: usize, len: usize) -> u64 {
-    let bitmap = nulls.inner();
+pub(crate) fn bits(bitmap: &BooleanBuffer, start: usize, len: usize) -> u64 {
     let first = bitmap.offset() + start;
     let bytes = &bitmap.values()[first / 8..];
     let mut word = [0u8; 16];

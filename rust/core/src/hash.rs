@@ -67,23 +67,24 @@ impl NameHash {
         self.fold(product, u64::from(owner).wrapping_mul(GOLDEN) ^ self.last[0], 16)
     }
 
-    // A block is read in chunks of 16 bytes; the last chunk overlaps the one before, so that the sum needs no padding.
-    // Together with the length, which `fold` takes in, the chunks say the whole block.
+    // Up to 64 bytes, the usual length of a name, are read without a branch. A longer block is read in chunks of 16 bytes, of which
+    // the last overlaps the one before. Together with the length, which `fold` takes in, the chunks say the whole block.
     #[inline]
     fn sum(&self, block: &[u8]) -> u128 {
-        let Some(last) = block.last_chunk::<16>() else {
-            let (low, high) = short(block);
-            return self.product(0, low, high);
-        };
+        if let Some(chunks) = quarters(block) {
+            let product = |place: usize| self.product(place * 2, chunks[place] as u64, (chunks[place] >> 64) as u64);
+            return product(0).wrapping_add(product(1)).wrapping_add(product(2)).wrapping_add(product(3));
+        }
+        self.long_sum(block)
+    }
+
+    fn long_sum(&self, block: &[u8]) -> u128 {
         let (chunks, rest) = block.as_chunks::<16>();
-        let mut sum = 0u128;
-        for (place, chunk) in chunks.iter().enumerate() {
-            sum = sum.wrapping_add(self.product(place * 2, word(chunk, 0), word(chunk, 8)));
-        }
-        if !rest.is_empty() {
-            sum = sum.wrapping_add(self.product(chunks.len() * 2, word(last, 0), word(last, 8)));
-        }
-        sum
+        let last = block.last_chunk::<16>().filter(|_| !rest.is_empty());
+        let words = chunks.iter().chain(last).map(|chunk| u128::from_le_bytes(*chunk)).enumerate();
+        words.fold(0, |sum: u128, (place, chunk)| {
+            sum.wrapping_add(self.product(place * 2, chunk as u64, (chunk >> 64) as u64))
+        })
     }
 
     #[inline]
@@ -102,19 +103,20 @@ impl NameHash {
     }
 }
 
+/// Up to 64 bytes as four words that overlap, and together with the length say all of them; `None` for more bytes than that.
 #[inline]
-fn word(chunk: &[u8; 16], at: usize) -> u64 {
-    let mut bytes = [0u8; 8];
-    bytes.copy_from_slice(&chunk[at..at + 8]);
-    u64::from_le_bytes(bytes)
-}
-
-/// Up to 15 bytes as two words.
-#[inline]
-fn short(block: &[u8]) -> (u64, u64) {
-    let mut padded = [0u8; 16];
-    padded[..block.len()].copy_from_slice(block);
-    (word(&padded, 0), word(&padded, 8))
+pub(crate) fn quarters(text: &[u8]) -> Option<[u128; 4]> {
+    let len = text.len();
+    if len < 16 {
+        let mut padded = [0u8; 16];
+        padded[..len].copy_from_slice(text);
+        return Some([u128::from_le_bytes(padded); 4]);
+    }
+    if len > 64 {
+        return None;
+    }
+    let at = |start: usize| text.get(start..).and_then(<[u8]>::first_chunk::<16>).map(|chunk| u128::from_le_bytes(*chunk));
+    Some([at(0)?, at((len - 16).min(16))?, at(len.saturating_sub(32))?, at(len - 16)?])
 }
 
 #[cfg(test)]

@@ -11,13 +11,13 @@ use std::sync::atomic::AtomicU32;
 
 use super::pick::{Options, TieBreak, Turns};
 use crate::catalog::{BROKER_CONFIGURATION, Catalog, NEVER, NONE, RouteRow, TRANSPORT, LOCAL};
-use crate::hash::{NameHash, Seed};
+use crate::hash::{NameHash, Seed, quarters};
 use crate::ids::Guid;
 
 const LANES: usize = 8;
 /// Entries for each bucket: at four of eight, one bucket in fifty overflows into the next.
 const LOAD: usize = 4;
-const NAME_INLINE: usize = 60;
+const NAME_INLINE: usize = 64;
 
 /// A routing table and its instance, compiled: built once, read by many threads.
 #[derive(Debug)]
@@ -43,7 +43,8 @@ pub struct RouteIndex {
 #[derive(Clone, Copy, Debug)]
 #[repr(C, align(64))]
 pub(crate) struct Bucket {
-    fingerprints: [u16; LANES],
+    /// Four in a word; 0 is a free lane.
+    fingerprints: [u64; LANES / 4],
     values: [u32; LANES],
     overflows: bool,
 }
@@ -86,24 +87,27 @@ pub(crate) struct Group {
 
 const EMPTY: Group = Group { quick: Quick { route_id: 0, to: 0 }, expires: NEVER, plan: Plan::Empty };
 
-/// The routes of one table that name one service.
+/// The routes of one table that name one service: 64 bytes of answers, then the start of the name.
+///
+/// In the pairs of fields, `PLAIN` is the routes that name no broker id, `KEYED` those that name `broker`.
 #[derive(Clone, Copy, Debug)]
 #[repr(C, align(128))]
 pub(crate) struct Entry {
     pub(crate) broker: Guid,
-    pub(crate) keyed_quick: Quick,
-    pub(crate) plain_quick: Quick,
-    pub(crate) keyed_expires: i64,
-    pub(crate) plain_expires: i64,
-    pub(crate) name: u32,
+    pub(crate) quick: [Quick; 2],
+    pub(crate) expires: [i64; 2],
     pub(crate) start: u32,
     pub(crate) len: u32,
     pub(crate) name_len: u16,
     pub(crate) table: u16,
-    pub(crate) keyed_plan: Plan,
-    pub(crate) plain_plan: Plan,
+    pub(crate) plan: [Plan; 2],
     name_start: [u8; NAME_INLINE],
 }
+
+/// The place of the routes without a broker id in an entry.
+pub(crate) const PLAIN: usize = 0;
+/// The place of the routes with a broker id in an entry.
+pub(crate) const KEYED: usize = 1;
 
 /// The routes of one entry that name one broker id, where the entry has several.
 #[derive(Clone, Copy, Debug)]
@@ -166,16 +170,30 @@ impl Hosts {
 }
 
 impl Bucket {
-    const EMPTY: Self = Self { fingerprints: [0; LANES], values: [0; LANES], overflows: false };
+    const EMPTY: Self = Self { fingerprints: [0; LANES / 4], values: [0; LANES], overflows: false };
 
-    /// The lanes with this fingerprint, one bit each.
+    /// The lanes with this fingerprint, one bit each. The lowest bit is right; one above it may be a lane too many.
     #[inline]
     pub(crate) fn lanes(&self, fingerprint: u16) -> u32 {
-        let mut lanes = 0;
-        for (place, &other) in self.fingerprints.iter().enumerate() {
-            lanes |= u32::from(other == fingerprint) << place;
-        }
-        lanes
+        const ONES: u64 = 0x0001_0001_0001_0001;
+        // Brings the lowest bits of four lanes together at bit 48.
+        const GATHER: u64 = 1 << 48 | 1 << 33 | 1 << 18 | 1 << 3;
+        let zeros = |word: u64| {
+            let difference = word ^ ONES.wrapping_mul(u64::from(fingerprint));
+            let high = difference.wrapping_sub(ONES) & !difference & ONES << 15;
+            (high >> 15).wrapping_mul(GATHER) >> 48 & 0xf
+        };
+        (zeros(self.fingerprints[0]) | zeros(self.fingerprints[1]) << 4) as u32
+    }
+
+    fn fingerprint(&self, lane: usize) -> u16 {
+        (self.fingerprints[lane / 4] >> (16 * (lane % 4))) as u16
+    }
+
+    /// The value of the lowest of these lanes.
+    #[inline]
+    pub(crate) fn value(&self, lanes: u32) -> u32 {
+        self.values[lanes.trailing_zeros() as usize % LANES]
     }
 
     #[inline]
@@ -183,10 +201,6 @@ impl Bucket {
         self.overflows
     }
 
-    #[inline]
-    pub(crate) fn value(&self, lanes: u32) -> u32 {
-        self.values[lanes.trailing_zeros() as usize % LANES]
-    }
 }
 
 /// The bucket and the fingerprint of a hash.
@@ -228,8 +242,8 @@ fn fill(hashes: impl ExactSizeIterator<Item = u64>) -> Vec<Bucket> {
         let (mut at, fingerprint) = place(hash, buckets.len());
         loop {
             let bucket = &mut buckets[at];
-            if let Some(lane) = bucket.fingerprints.iter().position(|&other| other == 0) {
-                bucket.fingerprints[lane] = fingerprint;
+            if let Some(lane) = (0..LANES).find(|&lane| bucket.fingerprint(lane) == 0) {
+                bucket.fingerprints[lane / 4] |= u64::from(fingerprint) << (16 * (lane % 4));
                 bucket.values[lane] = value as u32;
                 break;
             }
@@ -243,14 +257,16 @@ fn fill(hashes: impl ExactSizeIterator<Item = u64>) -> Vec<Bucket> {
 impl Entry {
     /// Whether this is the entry of `name` in `table`.
     #[inline]
-    pub(crate) fn is(&self, table: u16, name: &[u8], catalog: &Catalog) -> bool {
+    pub(crate) fn is(&self, table: u16, name: &[u8], index: &RouteIndex) -> bool {
         if self.name_len != short_len(name) || self.table != table {
             return false;
         }
-        if name.len() <= NAME_INLINE {
-            same_start(&self.name_start, name)
-        } else {
-            catalog.name(self.name) == name
+        match quarters(name) {
+            Some(chunks) => {
+                let own = quarters(&self.name_start[..name.len()]).unwrap_or(chunks);
+                (0..4).fold(0, |difference, place| difference | (chunks[place] ^ own[place])) == 0
+            }
+            None => index.name_of(self) == name,
         }
     }
 
@@ -258,20 +274,20 @@ impl Entry {
         self.start as usize..(self.start + self.len) as usize
     }
 
-    /// The routes that name the entry's only broker id.
+    /// The routes without a broker id, or those with one.
     #[inline]
-    pub(crate) fn keyed(&self) -> Group {
-        Group { quick: self.keyed_quick, expires: self.keyed_expires, plan: self.keyed_plan }
-    }
-
-    /// The routes that name no broker id.
-    #[inline]
-    pub(crate) fn plain(&self) -> Group {
-        Group { quick: self.plain_quick, expires: self.plain_expires, plan: self.plain_plan }
+    pub(crate) fn group(&self, place: usize) -> Group {
+        Group { quick: self.quick[place], expires: self.expires[place], plan: self.plan[place] }
     }
 }
 
 impl Pair {
+    /// Whether it belongs to this entry and names this broker id.
+    #[inline]
+    pub(crate) fn is(&self, entry: u32, broker: Guid) -> bool {
+        self.entry == entry && self.broker == broker
+    }
+
     #[inline]
     pub(crate) fn group(&self) -> Group {
         Group { quick: self.quick, expires: self.expires, plan: self.plan }
@@ -282,25 +298,6 @@ impl Pair {
 #[inline]
 fn short_len(name: &[u8]) -> u16 {
     name.len().min(usize::from(u16::MAX)) as u16
-}
-
-/// Whether `text`, of at most 60 bytes, is what `start` begins with. Two overlapping chunks spare the call of `memcmp`.
-#[inline]
-fn same_start(start: &[u8; NAME_INLINE], text: &[u8]) -> bool {
-    let len = text.len();
-    let Some(last) = text.last_chunk::<16>() else {
-        return start[..len] == *text;
-    };
-    let mut difference = 0u128;
-    let (chunks, _) = text.as_chunks::<16>();
-    let (own, _) = start.as_chunks::<16>();
-    for (one, other) in chunks.iter().zip(own) {
-        difference |= u128::from_ne_bytes(*one) ^ u128::from_ne_bytes(*other);
-    }
-    let mut own_last = [0u8; 16];
-    own_last.copy_from_slice(&start[len - 16..len]);
-    difference |= u128::from_ne_bytes(*last) ^ u128::from_ne_bytes(own_last);
-    difference == 0
 }
 
 impl RouteIndex {
@@ -325,8 +322,7 @@ impl RouteIndex {
         };
         index.add_tables();
         let hash = &index.hash;
-        let catalog = &index.catalog;
-        index.buckets = fill(index.entries.iter().map(|entry| hash.of(catalog.name(entry.name), u64::from(entry.table))));
+        index.buckets = fill(index.entries.iter().map(|entry| hash.of(index.name_of(entry), u64::from(entry.table))));
         index.pair_buckets = fill(index.pairs.iter().map(|pair| hash.of_guid(pair.broker, pair.entry)));
         if options.tie_break == TieBreak::RoundRobin {
             let zeros = |count| std::iter::repeat_with(|| AtomicU32::new(0)).take(count).collect();
@@ -371,10 +367,14 @@ impl RouteIndex {
         &self.catalog.routes[self.order[place] as usize]
     }
 
+    fn name_of(&self, entry: &Entry) -> &[u8] {
+        self.catalog.name(self.route(entry.start as usize).service)
+    }
+
     /// The entry of a service name in a table.
     pub(crate) fn entry(&self, table: u16, name: &[u8]) -> Option<u32> {
         let hash = self.hash.of(name, u64::from(table));
-        look_up(&self.buckets, hash, |value| self.entries[value as usize].is(table, name, &self.catalog))
+        look_up(&self.buckets, hash, |value| self.entries[value as usize].is(table, name, self))
     }
 
     fn add_tables(&mut self) {
@@ -432,17 +432,13 @@ impl RouteIndex {
         name_start[..inline].copy_from_slice(&name[..inline]);
         let entry = Entry {
             broker,
-            keyed_quick: keyed.quick,
-            plain_quick: plain.quick,
-            keyed_expires: keyed.expires,
-            plain_expires: plain.expires,
-            name: service,
+            quick: [plain.quick, keyed.quick],
+            expires: [plain.expires, keyed.expires],
             start: rows.start as u32,
             len: rows.len() as u32,
             name_len: short_len(name),
             table,
-            keyed_plan: keyed.plan,
-            plain_plan: plain.plan,
+            plan: [plain.plan, keyed.plan],
             name_start,
         };
         self.entries.push(entry);

@@ -21,4 +21,4 @@ pub use decide::{Decision, NextHop, Query};
 pub use explain::{ClassSeen, Explanation, HostSeen, LocateSeen, Origin, Pass, RouteSeen, StepSeen, WhyNot};
 pub use index::RouteIndex;
 pub use pick::{Options, PendingRequest, TieBreak};
-pub use resolve::{BLOCK, Block, Verdict};
+pub use resolve::{Answers, BLOCK, Block, Stages};

@@ -1,10 +1,10 @@
 //! Many conversations at a time.
 //!
 //! A block of 64 goes through the index in stages, each of which asks the memory for what the next one reads, so that the waits
-//! for one conversation's bucket and entry overlap with those of 63 others. What the plans of the index leave open, the verdict
-//! [`Verdict::General`] hands to [`RouteIndex::decide`].
+//! for one conversation's bucket and entry overlap with those of 63 others. What the plans of the index leave open is left to
+//! [`RouteIndex::decide`].
 
-use super::index::{Entry, Group, Plan, Quick, RouteIndex, place};
+use super::index::{Group, KEYED, PLAIN, Plan, Quick, RouteIndex, look_up, place};
 use super::pick::{Choice, TieBreak, pick_by_hash};
 use crate::ids::Guid;
 use crate::prefetch::{prefetch, prefetch_line};
@@ -23,211 +23,255 @@ pub struct Block<'a> {
     pub names: [&'a [u8]; BLOCK],
     /// The tables to be read.
     pub tables: [u16; BLOCK],
-    /// The broker ids, where `has_broker` says that there is one.
-    pub brokers: [Guid; BLOCK],
-    /// One bit for each conversation that names a broker id.
+    /// One bit for each conversation that names a broker id; the ids stand in the answers.
     pub has_broker: u64,
     /// One bit for each conversation that is for `decide` whatever the index says.
     pub general: u64,
 }
 
-/// What the index alone can say of a conversation.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Verdict {
-    /// It takes `decide`.
-    General,
-    /// Deliver to this database.
-    Local {
-        /// The step that matched.
-        step: i8,
-        /// The chosen route.
-        route_id: i32,
-        /// The database.
-        database: u32,
-        /// The broker id of the route, where the conversation has none.
-        broker: Option<Guid>,
-    },
-    /// Send to this address, which is not this instance's.
-    Network {
-        /// The step that matched.
-        step: i8,
-        /// The chosen route.
-        route_id: i32,
-        /// The address.
-        endpoint: u32,
-        /// The broker id of the route, where the conversation has none.
-        broker: Option<Guid>,
-    },
+/// What the index alone can say of a block, as columns; a mask has one bit for each conversation.
+#[derive(Debug)]
+pub struct Answers {
+    /// The broker ids: on the way in those of the conversations, on the way out those that bind them (K18).
+    pub brokers: [Guid; BLOCK],
+    /// The steps that matched.
+    pub steps: [i8; BLOCK],
+    /// The chosen routes.
+    pub route_ids: [i32; BLOCK],
+    /// Where to: an endpoint for `network`, a database for `local`.
+    pub to: [i32; BLOCK],
+    /// Send to an address, which is not this instance's.
+    pub network: u64,
+    /// Deliver to a database of this instance.
+    pub local: u64,
     /// No step yields a route (R17).
-    NoRoute,
+    pub no_route: u64,
+    /// The route's broker id binds the conversation, which names none.
+    pub bound: u64,
+    /// It takes [`RouteIndex::decide`].
+    pub general: u64,
 }
 
-/// A pair that must be looked at: known, or to be looked up by broker id.
-#[derive(Clone, Copy)]
+/// Room for the stages of a block.
+#[derive(Debug)]
+pub struct Stages {
+    buckets: [(u32, u16); BLOCK],
+    entries: [u32; BLOCK],
+    waiting: [Waiting; BLOCK],
+    waiting_len: usize,
+}
+
+/// A conversation whose answer is in a pair: known, or to be looked up by broker id.
+#[derive(Clone, Copy, Debug)]
 struct Waiting {
-    row: u8,
-    step: i8,
+    hash: u64,
     pair: u32,
     entry: u32,
-    hash: u64,
+    row: u8,
+    step: i8,
+}
+
+impl Default for Answers {
+    fn default() -> Self {
+        Self {
+            brokers: [Guid::default(); BLOCK],
+            steps: [0; BLOCK],
+            route_ids: [0; BLOCK],
+            to: [0; BLOCK],
+            network: 0,
+            local: 0,
+            no_route: 0,
+            bound: 0,
+            general: 0,
+        }
+    }
+}
+
+impl Default for Stages {
+    fn default() -> Self {
+        let waiting = Waiting { hash: 0, pair: 0, entry: 0, row: 0, step: 0 };
+        Self { buckets: [(0, 0); BLOCK], entries: [MISSING; BLOCK], waiting: [waiting; BLOCK], waiting_len: 0 }
+    }
+}
+
+impl Answers {
+    #[inline]
+    fn network(&mut self, row: usize, step: i8, quick: Quick, bound: Option<Guid>) {
+        self.network |= 1 << row;
+        self.write(row, step, quick, bound);
+    }
+
+    #[inline]
+    fn write(&mut self, row: usize, step: i8, quick: Quick, bound: Option<Guid>) {
+        self.steps[row] = step;
+        self.route_ids[row] = quick.route_id;
+        self.to[row] = quick.to as i32;
+        if let Some(broker) = bound {
+            self.bound |= 1 << row;
+            self.brokers[row] = broker;
+        }
+    }
 }
 
 impl RouteIndex {
-    /// Decides as many of a block's conversations as the index alone can; `conversation` gives the id of one of them, and is asked
-    /// only where one of several candidates is to be picked.
+    /// Decides as many of a block's conversations as the index alone can. `answers.brokers` holds the broker ids that they name;
+    /// `conversation` gives the id of one of them, and is asked only where one of several candidates is to be picked.
     pub fn resolve(
         &self,
         block: &Block<'_>,
         now: i64,
         conversation: impl Fn(usize) -> Guid + Copy,
-        verdicts: &mut [Verdict; BLOCK],
+        stages: &mut Stages,
+        answers: &mut Answers,
     ) {
         let len = block.len.min(BLOCK);
+        (answers.network, answers.local, answers.no_route, answers.bound) = (0, 0, 0, 0);
         if self.options.tie_break == TieBreak::RoundRobin {
-            verdicts[..len].fill(Verdict::General);
+            answers.general = u64::MAX;
             return;
         }
-        let mut found = [MISSING; BLOCK];
-        if !self.entries.is_empty() {
-            self.find_entries(block, len, &mut found);
-        }
-        let mut waiting = [Waiting { row: 0, step: 0, pair: 0, entry: 0, hash: 0 }; BLOCK];
-        let mut waiting_len = 0;
+        answers.general = block.general;
+        self.find_entries(block, len, stages);
+        stages.waiting_len = 0;
         for row in 0..len {
-            if block.general >> row & 1 == 1 {
-                verdicts[row] = Verdict::General;
-                continue;
-            }
-            let entry = self.checked(found[row], block, row);
-            match self.judge(entry, block, row, now, conversation) {
-                Ok(verdict) => verdicts[row] = verdict,
-                Err(pair) => {
-                    if pair.pair == MISSING {
-                        prefetch(&self.pair_buckets, place(pair.hash, self.pair_buckets.len()).0);
-                    } else {
-                        prefetch(&self.pairs, pair.pair as usize);
-                    }
-                    waiting[waiting_len] = pair;
-                    waiting_len += 1;
-                }
+            if block.general >> row & 1 == 0 && !self.judge_quick(block, row, now, stages.entries[row], answers) {
+                self.judge(block, row, now, conversation, stages, answers);
             }
         }
-        let waiting = &mut waiting[..waiting_len];
-        self.find_pairs(waiting);
-        for pair in waiting {
-            let row = usize::from(pair.row);
-            verdicts[row] = self.judge_pair(pair, block, now, conversation);
+        self.find_pairs(stages);
+        for place in 0..stages.waiting_len {
+            self.judge_pair(&stages.waiting[place], block, now, conversation, answers);
         }
     }
 
     /// For each conversation the entry that its fingerprint leads to; most of them are right, none is certain.
     #[inline]
-    fn find_entries(&self, block: &Block<'_>, len: usize, found: &mut [u32; BLOCK]) {
-        let mut at = [(0usize, 0u16); BLOCK];
-        for row in 0..len {
-            let hash = self.hash.of(block.names[row], u64::from(block.tables[row]));
-            at[row] = place(hash, self.buckets.len());
-            prefetch(&self.buckets, at[row].0);
+    fn find_entries(&self, block: &Block<'_>, len: usize, stages: &mut Stages) {
+        if self.entries.is_empty() {
+            stages.entries[..len].fill(MISSING);
+            return;
         }
         for row in 0..len {
-            let (bucket, fingerprint) = at[row];
-            let bucket = &self.buckets[bucket];
+            let hash = self.hash.of(block.names[row], u64::from(block.tables[row]));
+            let (bucket, fingerprint) = place(hash, self.buckets.len());
+            prefetch(&self.buckets, bucket);
+            stages.buckets[row] = (bucket as u32, fingerprint);
+        }
+        for row in 0..len {
+            let (bucket, fingerprint) = stages.buckets[row];
+            let bucket = &self.buckets[bucket as usize];
             let lanes = bucket.lanes(fingerprint);
-            if lanes != 0 {
-                found[row] = bucket.value(lanes);
-                prefetch_line(&self.entries, found[row] as usize, 0);
-                prefetch_line(&self.entries, found[row] as usize, 1);
-            } else if bucket.overflows() {
-                found[row] = 0;
+            // A full bucket sends to the next, so any entry will do to have the right one looked up.
+            let absent = if bucket.overflows() { 0 } else { MISSING };
+            let entry = if lanes == 0 { absent } else { bucket.value(lanes) };
+            prefetch_line(&self.entries, entry as usize, 0);
+            prefetch_line(&self.entries, entry as usize, 1);
+            stages.entries[row] = entry;
+        }
+    }
+
+    /// Answers the plain case, one network address by steps 1 to 3; false if it is another.
+    ///
+    /// Whether a conversation names a broker id is as good as random, so this asks with numbers rather than with branches.
+    #[inline]
+    fn judge_quick(&self, block: &Block<'_>, row: usize, now: i64, entry: u32, answers: &mut Answers) -> bool {
+        let Some(entry) = self.entries.get(entry as usize) else { return false };
+        let has_broker = block.has_broker >> row & 1 == 1;
+        let is_broker = entry.broker == answers.brokers[row];
+        let has_plain = entry.plan[PLAIN] != Plan::Empty;
+        let keyed = (has_broker & is_broker) | (!has_broker & !has_plain);
+        let several = (entry.plan[KEYED] == Plan::Several) & (has_broker | !has_plain);
+        let group = usize::from(keyed);
+        let answered = (entry.plan[group] == Plan::Network) & (now < entry.expires[group]) & !several;
+        if !answered || !entry.is(block.tables[row], block.names[row], self) {
+            return false;
+        }
+        let binds = keyed & !has_broker;
+        let mask = u128::from(binds).wrapping_neg();
+        let own = u128::from_ne_bytes(answers.brokers[row].0);
+        let broker = own & !mask | u128::from_ne_bytes(entry.broker.0) & mask;
+        let quick = entry.quick[group];
+        answers.brokers[row] = Guid(broker.to_ne_bytes());
+        answers.bound |= u64::from(binds) << row;
+        answers.network |= 1 << row;
+        answers.steps[row] = if has_broker { 2 - group as i8 } else { 2 + group as i8 };
+        answers.route_ids[row] = quick.route_id;
+        answers.to[row] = quick.to as i32;
+        true
+    }
+
+    /// Answers what is not plain by steps 1 to 3, or puts it among those that wait for their pair.
+    fn judge(
+        &self,
+        block: &Block<'_>,
+        row: usize,
+        now: i64,
+        conversation: impl Fn(usize) -> Guid,
+        stages: &mut Stages,
+        answers: &mut Answers,
+    ) {
+        let has_broker = block.has_broker >> row & 1 == 1;
+        let Some(number) = self.checked(stages.entries[row], block, row) else {
+            return self.judge_rest(block, row, now, conversation, answers);
+        };
+        let entry = &self.entries[number as usize];
+        let several = entry.plan[KEYED] == Plan::Several;
+        let waiting = Waiting { hash: 0, pair: MISSING, entry: number, row: row as u8, step: 1 };
+        match (has_broker, entry.plan[PLAIN]) {
+            (true, _) if several => {
+                let hash = self.hash.of_guid(answers.brokers[row], number);
+                prefetch(&self.pair_buckets, place(hash, self.pair_buckets.len()).0);
+                stages.wait(Waiting { hash, ..waiting });
             }
+            (true, _) if entry.plan[KEYED] != Plan::Empty && entry.broker == answers.brokers[row] => {
+                self.answer(entry.group(KEYED), 1, row, now, conversation, None, answers);
+            }
+            (true, Plan::Empty) => self.judge_rest(block, row, now, conversation, answers),
+            (false, Plan::Empty) if several && now < entry.expires[KEYED] => {
+                let Quick { route_id: first, to: count } = entry.quick[KEYED];
+                let pick = self.pick(row, Choice::Broker, count as usize, conversation);
+                let pair = first as u32 + pick as u32;
+                prefetch(&self.pairs, pair as usize);
+                stages.wait(Waiting { pair, step: 3, ..waiting });
+            }
+            (false, Plan::Empty) if several => answers.general |= 1 << row,
+            (false, Plan::Empty) => {
+                self.answer(entry.group(KEYED), 3, row, now, conversation, Some(entry.broker), answers);
+            }
+            _ => self.answer(entry.group(PLAIN), 2, row, now, conversation, None, answers),
         }
     }
 
     /// The entry, after a look at its name; a wrong one is looked up once more.
     #[inline]
     fn checked(&self, found: u32, block: &Block<'_>, row: usize) -> Option<u32> {
-        if found == MISSING {
-            return None;
-        }
         let (table, name) = (block.tables[row], block.names[row]);
-        if self.entries[found as usize].is(table, name, &self.catalog) {
-            return Some(found);
-        }
-        self.entry(table, name)
+        let entry = self.entries.get(found as usize)?;
+        if entry.is(table, name, self) { Some(found) } else { self.entry(table, name) }
     }
 
-    /// The verdict by steps 1 to 3, or the pair that has it.
-    #[inline]
-    fn judge(
+    /// Answers by steps 4 to 7.
+    fn judge_rest(
         &self,
-        number: Option<u32>,
         block: &Block<'_>,
         row: usize,
         now: i64,
         conversation: impl Fn(usize) -> Guid,
-    ) -> Result<Verdict, Waiting> {
-        let has_broker = block.has_broker >> row & 1 == 1;
-        let Some(number) = number else { return Ok(self.judge_rest(block, row, now, conversation)) };
-        let entry = &self.entries[number as usize];
-        if has_broker {
-            let broker = block.brokers[row];
-            if entry.keyed_plan == Plan::Several {
-                let hash = self.hash.of_guid(broker, number);
-                return Err(Waiting { row: row as u8, step: 1, pair: MISSING, entry: number, hash });
-            }
-            if entry.keyed_plan != Plan::Empty && entry.broker == broker {
-                return Ok(self.answer(entry.keyed(), 1, row, now, conversation, None));
-            }
-            return Ok(self.judge_plain(entry, block, row, now, conversation));
-        }
-        match (entry.plain_plan, entry.keyed_plan) {
-            (Plan::Empty, Plan::Several) if now < entry.keyed_expires => {
-                let count = entry.keyed_quick.to as usize;
-                let pick = match self.options.tie_break {
-                    TieBreak::Hash => pick_by_hash(conversation(row), Choice::Broker, false, count),
-                    TieBreak::First | TieBreak::RoundRobin => 0,
-                };
-                let pair = entry.keyed_quick.route_id as u32 + pick as u32;
-                Err(Waiting { row: row as u8, step: 3, pair, entry: number, hash: 0 })
-            }
-            (Plan::Empty, Plan::Several) => Ok(Verdict::General),
-            (Plan::Empty, _) => Ok(self.answer(entry.keyed(), 3, row, now, conversation, Some(entry.broker))),
-            _ => Ok(self.answer(entry.plain(), 2, row, now, conversation, None)),
-        }
-    }
-
-    /// The verdict where the conversation's broker id is not among the entry's.
-    #[inline]
-    fn judge_plain(
-        &self,
-        entry: &Entry,
-        block: &Block<'_>,
-        row: usize,
-        now: i64,
-        conversation: impl Fn(usize) -> Guid,
-    ) -> Verdict {
-        match entry.plain_plan {
-            Plan::Empty => self.judge_rest(block, row, now, conversation),
-            _ => self.answer(entry.plain(), 2, row, now, conversation, None),
-        }
-    }
-
-    /// The verdict by steps 4 to 7.
-    #[inline]
-    fn judge_rest(&self, block: &Block<'_>, row: usize, now: i64, conversation: impl Fn(usize) -> Guid) -> Verdict {
+        answers: &mut Answers,
+    ) {
         let table = &self.tables[usize::from(block.tables[row])];
-        if now < table.dynamic_until {
-            return Verdict::General;
-        }
+        let has_broker = block.has_broker >> row & 1 == 1;
         match table.wildcard.plan {
-            Plan::Empty if block.has_broker >> row & 1 == 0 || self.hosts.is_empty() => Verdict::NoRoute,
-            Plan::Empty => Verdict::General,
-            _ => self.answer(table.wildcard, 5, row, now, conversation, None),
+            _ if now < table.dynamic_until => answers.general |= 1 << row,
+            Plan::Empty if has_broker && !self.hosts.is_empty() => answers.general |= 1 << row,
+            Plan::Empty => answers.no_route |= 1 << row,
+            _ => self.answer(table.wildcard, 5, row, now, conversation, None, answers),
         }
     }
 
-    /// The verdict of a group whose routes are all alive.
+    /// Answers with a group, if all its routes are alive and leave nothing but a pick.
     #[inline]
+    #[allow(clippy::too_many_arguments)]
     fn answer(
         &self,
         group: Group,
@@ -235,39 +279,40 @@ impl RouteIndex {
         row: usize,
         now: i64,
         conversation: impl Fn(usize) -> Guid,
-        broker: Option<Guid>,
-    ) -> Verdict {
-        if now >= group.expires {
-            return Verdict::General;
+        bound: Option<Guid>,
+        answers: &mut Answers,
+    ) {
+        match group.plan {
+            Plan::Network if now < group.expires => answers.network(row, step, group.quick, bound),
+            Plan::Local if now < group.expires => {
+                answers.local |= 1 << row;
+                answers.write(row, step, group.quick, bound);
+            }
+            Plan::Spread if now < group.expires => {
+                let Quick { route_id: first, to: count } = group.quick;
+                let pick = self.pick(row, Choice::Route, count as usize, conversation);
+                answers.network(row, step, self.spread[first as u32 as usize + pick], bound);
+            }
+            _ => answers.general |= 1 << row,
         }
-        let Quick { route_id, to } = match group.plan {
-            Plan::Network => group.quick,
-            Plan::Local => {
-                return Verdict::Local { step, route_id: group.quick.route_id, database: group.quick.to, broker };
-            }
-            Plan::Spread => {
-                let count = group.quick.to as usize;
-                let pick = match self.options.tie_break {
-                    TieBreak::Hash => pick_by_hash(conversation(row), Choice::Route, false, count),
-                    TieBreak::First | TieBreak::RoundRobin => 0,
-                };
-                self.spread[group.quick.route_id as u32 as usize + pick]
-            }
-            Plan::Empty | Plan::General | Plan::Several => return Verdict::General,
-        };
-        Verdict::Network { step, route_id, endpoint: to, broker }
     }
 
-    fn find_pairs(&self, waiting: &mut [Waiting]) {
-        for pair in waiting.iter_mut().filter(|pair| pair.pair == MISSING) {
-            let (bucket, fingerprint) = place(pair.hash, self.pair_buckets.len());
-            let lanes = self.pair_buckets[bucket].lanes(fingerprint);
-            if lanes != 0 {
-                pair.pair = self.pair_buckets[bucket].value(lanes);
-                prefetch(&self.pairs, pair.pair as usize);
-            } else if self.pair_buckets[bucket].overflows() {
-                pair.pair = 0;
-            }
+    #[inline]
+    fn pick(&self, row: usize, choice: Choice, count: usize, conversation: impl Fn(usize) -> Guid) -> usize {
+        match self.options.tie_break {
+            TieBreak::Hash => pick_by_hash(conversation(row), choice, false, count),
+            TieBreak::First | TieBreak::RoundRobin => 0,
+        }
+    }
+
+    fn find_pairs(&self, stages: &mut Stages) {
+        for waiting in stages.waiting[..stages.waiting_len].iter_mut().filter(|waiting| waiting.pair == MISSING) {
+            let (bucket, fingerprint) = place(waiting.hash, self.pair_buckets.len());
+            let bucket = &self.pair_buckets[bucket];
+            let lanes = bucket.lanes(fingerprint);
+            let absent = if bucket.overflows() { 0 } else { MISSING };
+            waiting.pair = if lanes == 0 { absent } else { bucket.value(lanes) };
+            prefetch(&self.pairs, waiting.pair as usize);
         }
     }
 
@@ -277,25 +322,33 @@ impl RouteIndex {
         block: &Block<'_>,
         now: i64,
         conversation: impl Fn(usize) -> Guid,
-    ) -> Verdict {
+        answers: &mut Answers,
+    ) {
         let row = usize::from(waiting.row);
         if waiting.step == 3 {
             let pair = &self.pairs[waiting.pair as usize];
-            return self.answer(pair.group(), 3, row, now, conversation, Some(pair.broker));
+            return self.answer(pair.group(), 3, row, now, conversation, Some(pair.broker), answers);
         }
-        let entry = &self.entries[waiting.entry as usize];
-        let is_it = |pair: u32| {
-            let pair = &self.pairs[pair as usize];
-            pair.entry == waiting.entry && pair.broker == block.brokers[row]
-        };
+        let broker = answers.brokers[row];
+        let is_it = |pair: u32| self.pairs.get(pair as usize).is_some_and(|pair| pair.is(waiting.entry, broker));
         let pair = match waiting.pair {
             MISSING => None,
             pair if is_it(pair) => Some(pair),
-            _ => super::index::look_up(&self.pair_buckets, waiting.hash, is_it),
+            _ => look_up(&self.pair_buckets, waiting.hash, is_it),
         };
+        let entry = &self.entries[waiting.entry as usize];
         match pair {
-            Some(pair) => self.answer(self.pairs[pair as usize].group(), 1, row, now, conversation, None),
-            None => self.judge_plain(entry, block, row, now, conversation),
+            Some(pair) => self.answer(self.pairs[pair as usize].group(), 1, row, now, conversation, None, answers),
+            None if entry.plan[PLAIN] == Plan::Empty => self.judge_rest(block, row, now, conversation, answers),
+            None => self.answer(entry.group(PLAIN), 2, row, now, conversation, None, answers),
         }
+    }
+}
+
+impl Stages {
+    #[inline]
+    fn wait(&mut self, waiting: Waiting) {
+        self.waiting[self.waiting_len % BLOCK] = waiting;
+        self.waiting_len += 1;
     }
 }
