@@ -1,0 +1,48 @@
+from __future__ import annotations
+
+import zipfile
+from pathlib import Path
+
+import pytest
+
+from tests.wheel.check_tags import problems
+
+NAME = "ssbroker-0.1.0-cp311-abi3-manylinux_2_34_x86_64.whl"
+WHOLE = [
+    "ssbroker/__init__.py",
+    "ssbroker/_core.abi3.so",
+    "ssbroker/_core.pyi",
+    "ssbroker/cli/__init__.py",
+    "ssbroker/py.typed",
+    "ssbroker-0.1.0.dist-info/WHEEL",
+]
+
+
+def wheel(folder: Path, name: str, members: list[str], tag: str = "cp311-abi3-manylinux_2_34_x86_64") -> Path:
+    with zipfile.ZipFile(folder / name, "w") as archive:
+        for member in members:
+            archive.writestr(member, f"Wheel-Version: 1.0\nTag: {tag}\n")
+    return folder / name
+
+
+def test_a_whole_wheel_has_no_problem(tmp_path: Path) -> None:
+    assert problems(wheel(tmp_path, NAME, WHOLE)) == []
+
+
+@pytest.mark.parametrize(
+    ("name", "members", "tag", "says"),
+    [
+        ("ssbroker-0.1.0-cp311-cp311-linux_x86_64.whl", WHOLE, "cp311-abi3-linux_x86_64", "is not tagged cp311-abi3"),
+        (NAME, WHOLE, "cp311-cp311-linux_x86_64", "the metadata say another tag"),
+        (
+            NAME,
+            [name for name in WHOLE if name != "ssbroker/py.typed"],
+            "cp311-abi3-any",
+            "ssbroker/py.typed is missing",
+        ),
+        (NAME, [*WHOLE, "ssbroker/_core.cpython-311.so"], "cp311-abi3-any", "the native module is"),
+        (NAME, [*WHOLE, "tests/test_it.py"], "cp311-abi3-any", "tests/test_it.py does not belong here"),
+    ],
+)
+def test_what_is_wrong_with_a_wheel(name: str, members: list[str], tag: str, says: str, tmp_path: Path) -> None:
+    assert any(says in problem for problem in problems(wheel(tmp_path, name, members, tag)))
