@@ -192,7 +192,7 @@ class Cursor:
         if self.key in ("-", "+"):
             self.index += 1
         text = self.token.text
-        if not (text.isascii() and text.isdecimal()) or len(text) > _DIGITS_MAX:
+        if self.token.kind != "word" or not (text.isascii() and text.isdecimal()) or len(text) > _DIGITS_MAX:
             self.fail("a whole number was expected")
         self.index += 1
         return sign * int(text)

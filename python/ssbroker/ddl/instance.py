@@ -16,6 +16,8 @@ SYSTEM_DATABASES: Final = frozenset({"master", "model", "msdb", "tempdb"})
 FIRST_ROUTE_ID: Final = 65_536
 """The id that SQL Server gives to the first route of a database."""
 
+ROUTE_ID_MAX: Final = 2**31 - 1
+
 UNNAMED_DATABASE: Final = "user"
 """The database of a script that names none."""
 

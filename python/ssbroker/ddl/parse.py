@@ -52,14 +52,18 @@ def _statements(source: Source, batch: Batch) -> Iterator[Parsed]:
         cursor.begin()
         verb = known(cursor)
         statement = Skipped(skip(cursor)) if verb is None else parse_known(cursor, verb)
-        follower = cursor.key
-        if verb is not None and cursor.token.kind != "end" and follower not in STATEMENT_WORDS | {";", ":"}:
+        if verb is not None and not _may_follow(cursor):
             cursor.fail("the statement should end here")
         subject = cursor.subject
         if subject is None or isinstance(statement, Skipped):
             subject = _first_words(source.text[cursor.start : cursor.end])
-        end = cursor.token.end if follower == ";" else cursor.end
+        end = cursor.token.end if cursor.key == ";" else cursor.end
         yield Parsed(statement, subject, cursor.start, end)
+
+
+def _may_follow(cursor: Cursor) -> bool:
+    """Whether a statement may end here: at its semicolon, the end, a label, a command of sqlcmd or another statement."""
+    return cursor.done or cursor.key in STATEMENT_WORDS | {";", ":"} or cursor.ahead(1).key == ":"
 
 
 def _attach(source: Source, batch: Batch, statements: list[Parsed]) -> Iterator[tuple[int, str, str]]:

@@ -13,12 +13,12 @@ import pyarrow as pa
 from ssbroker import moment, schemas
 from ssbroker.ddl import endpoints
 from ssbroker.ddl.annotations import parse_list
-from ssbroker.ddl.instance import FIRST_ROUTE_ID, Instance
+from ssbroker.ddl.instance import FIRST_ROUTE_ID, ROUTE_ID_MAX, Instance
 from ssbroker.ddl.parse import ParsedBatch, parse
 from ssbroker.ddl.run import run
 from ssbroker.ddl.source import RefusalError, Source
 from ssbroker.ddl.tokens import batches
-from ssbroker.exceptions import DdlWarning
+from ssbroker.exceptions import DdlError, DdlWarning
 
 
 @dataclass(frozen=True)
@@ -186,6 +186,10 @@ def _route_ids(instance: Instance) -> list[int]:
     ids = []
     for (database, _), route in instance.routes.items():
         if route.route_id is None:
+            if highest[database] == ROUTE_ID_MAX:
+                raise DdlError(
+                    f"the database {database}: no route id follows {ROUTE_ID_MAX}, so each needs its annotation"
+                )
             highest[database] += 1
         ids.append(highest[database] if route.route_id is None else route.route_id)
     return ids

@@ -1,0 +1,131 @@
+"""A script as administrators keep it: several databases, what says nothing about routing between what does."""
+
+from __future__ import annotations
+
+import codecs
+import uuid
+import warnings
+from datetime import timedelta
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+from ssbroker import ddl
+from ssbroker.exceptions import DdlWarning
+from tests.unit.scripted import NOW, databases, services
+
+FILE: Final = Path(__file__).resolve().parents[1] / "data" / "adventure_works.sql"
+HR: Final = "AdventureWorks HR"
+
+
+def load(data: bytes) -> tuple[ddl.Script, list[str]]:
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always", DdlWarning)
+        script = ddl.read(ddl.decode(data), now=NOW, file="adventure_works.sql")
+    return script, [str(warning.message).removeprefix("adventure_works.sql:") for warning in caught]
+
+
+@pytest.fixture(scope="module")
+def loaded() -> tuple[ddl.Script, list[str]]:
+    return load(FILE.read_bytes())
+
+
+def test_its_databases(loaded: tuple[ddl.Script, list[str]]) -> None:
+    assert databases(loaded[0]) == {
+        HR: (uuid.UUID("0B7F6A10-5C0E-4A53-9B7E-2F1D33A4C701").bytes, True),
+        "Old_Works": (None, False),
+        "AdventureWorks": (None, True),
+        "msdb": (None, True),
+    }
+
+
+def test_its_services(loaded: tuple[ddl.Script, list[str]]) -> None:
+    assert services(loaded[0]) == [
+        ("AdventureWorks", "//Adventure-Works.com/Expenses"),
+        ("AdventureWorks", "//Adventure-Works.com/[Reports]"),
+        (HR, "//Adventure-Works.com/Hiring"),
+    ]
+
+
+def test_its_endpoint(loaded: tuple[ddl.Script, list[str]]) -> None:
+    assert loaded[0].addresses == (
+        "TCP://localhost:4022",
+        "TCP://127.0.0.1:4022",
+        "TCP://[::1]:4022",
+        "TCP://aw-sql01.adventure-works.example:4022",
+    )
+    assert loaded[0].message_forwarding
+    assert loaded[0].pending_requests == ()
+
+
+def test_its_routes(loaded: tuple[ddl.Script, list[str]]) -> None:
+    site = "adventure-works.example"
+    archive = uuid.UUID("D8D4D268-00A3-4C62-8F91-634B89C1E315").bytes
+    ledger = uuid.UUID("69FCC80C-2239-4700-8437-1001ECDDF933").bytes
+    works = "AdventureWorks"
+    day = NOW + timedelta(days=1)
+    assert [tuple(row.values()) for row in loaded[0].routes.to_pylist()] == [
+        (HR, "AutoCreatedLocal", 65536, None, None, None, "transport", None),
+        ("Old_Works", "AutoCreatedLocal", 65536, None, None, None, "LOCAL", None),
+        (works, "AutoCreatedLocal", 65536, None, None, None, "LOCAL", None),
+        (
+            works,
+            "ExpenseRoute",
+            65537,
+            "//Adventure-Works.com/Expenses/Archive",
+            archive,
+            None,
+            f"TCP://aw-sql02.{site}:1234",
+            None,
+        ),
+        (
+            works,
+            'Mirrored "Ledger"',
+            65538,
+            "//Adventure-Works.com/Ledger",
+            ledger,
+            None,
+            f"TCP://aw-sql03.{site}:4022",
+            f"TCP://aw-sql04.{site}:4022",
+        ),
+        (works, "Temporary", 65539, "//Adventure-Works.com/O'Brien", None, day, "TCP://10.1.2.4:4022/", None),
+        (HR, "名前 / Größe", 65537, "//Adventure-Works.com/名前", None, None, "TCP://[2001:db8::17]:4022", None),
+        ("msdb", "Expenses", 65536, "//Adventure-Works.com/Expenses", None, None, "LOCAL", None),
+        ("msdb", "Elsewhere", 65537, None, None, None, f"tcp://Gateway.{site}", None),
+    ]
+
+
+def test_what_it_skips(loaded: tuple[ddl.Script, list[str]]) -> None:
+    says_nothing = "skipped, it says nothing about routing"
+    assert loaded[1] == [
+        f"8: :on error exit: {says_nothing}",
+        f"9: SET NOCOUNT ON: {says_nothing}",
+        f"10: SET XACT_ABORT ON: {says_nothing}",
+        "15: IF NOT EXISTS (SELECT * FROM sys.databases WHERE name = N'Ad...: skipped whole, with the CREATE DATABASE, ALTER DATABASE in it",
+        "29: ALTER DATABASE [Old_Works]: skipped RECOVERY",
+        f"43: GRANT CONNECT ON ENDPOINT::[SSB Endpoint] TO public: {says_nothing}",
+        f"49: CREATE MESSAGE TYPE [//Adventure-Works.com/Expenses/SubmitEx...: {says_nothing}",
+        f"50: CREATE MESSAGE TYPE [//Adventure-Works.com/Expenses/Outcome]...: {says_nothing}",
+        f"51: CREATE CONTRACT [//Adventure-Works.com/Expenses/Submission] ...: {says_nothing}",
+        f"55: CREATE PROCEDURE dbo.MoveRoutes @host nvarchar(200) AS BEGIN...: {says_nothing}",
+        "71: IF EXISTS (SELECT * FROM sys.routes WHERE name = N'ExpenseRo...: skipped whole, with the DROP ROUTE in it",
+        f"86: EXEC (N'CREATE ROUTE NotMe WITH ADDRESS = ''LOCAL'''): {says_nothing}",
+        f"87: EXEC dbo.MoveRoutes @host = N'USE msdb GO DROP ROUTE AutoCre...: {says_nothing}",
+        f"103: BEGIN TRANSACTION: {says_nothing}",
+        f"107: COMMIT: {says_nothing}",
+        "109: BEGIN TRY CREATE ROUTE Never WITH ADDRESS = N'LOCAL'; END TR...: skipped whole, with the CREATE ROUTE in it",
+        f"112: BEGIN CATCH PRINT ERROR_MESSAGE(); END CATCH: {says_nothing}",
+        f"116: GRANT CREATE ROUTE TO [AW\\Deploy]: {says_nothing}",
+    ]
+
+
+def test_it_says_the_same_as_ssms_saves_it(loaded: tuple[ddl.Script, list[str]]) -> None:
+    text = FILE.read_text(encoding="utf-8").replace("\n", "\r\n")
+    assert load(codecs.BOM_UTF16_LE + text.encode("utf-16-le")) == loaded
+    assert load(codecs.BOM_UTF8 + text.encode()) == loaded
+
+
+def test_it_is_written_and_read_back(loaded: tuple[ddl.Script, list[str]]) -> None:
+    written = ddl.write(loaded[0], now=NOW)
+    assert ddl.read(written, now=NOW + timedelta(days=400)) == loaded[0]
