@@ -1,0 +1,14 @@
+"""Hypothesis profiles: `fast` for every run, `slow` (SSBROKER_HYPOTHESIS=slow) for a long look."""
+
+from __future__ import annotations
+
+import os
+
+from hypothesis import HealthCheck, settings
+
+# No deadline: how long an example takes depends on the machine. Derandomised: a run that was green stays green.
+settings.register_profile(
+    "fast", max_examples=200, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow]
+)
+settings.register_profile("slow", max_examples=20_000, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile(os.environ.get("SSBROKER_HYPOTHESIS", "fast"))

@@ -1,0 +1,1 @@
+"""A slow, literal reading of the rules, which judges the fast implementation."""

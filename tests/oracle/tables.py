@@ -1,0 +1,71 @@
+"""R1 to R6: which routes of which table are read, and when names and addresses are the same."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+
+from tests.oracle.address import normal_address
+from tests.oracle.picking import Turns
+from tests.oracle.world import Route, World
+
+
+@dataclass(frozen=True)
+class Reading:
+    """One reading of one routing table: whose it is, and whether the conversation counts as one from outside."""
+
+    table: str
+    from_outside: bool
+    re_entered: bool = False
+
+
+@dataclass(frozen=True)
+class Found:
+    """What *Find* came to: the step that ended it, and the routes that this step yields."""
+
+    step: int
+    routes: Sequence[Route] = ()
+
+
+class Tables:
+    """One world at one moment, and how its tables are read.
+
+    Args:
+        world: The instance.
+        now: The moment for expiry.
+        tie_break: `hash`, `round_robin` or `first`.
+        pending_request: `continue` or `delay`.
+        turns: Whose turn it is, for `round_robin`; goes on from there.
+    """
+
+    def __init__(
+        self,
+        world: World,
+        *,
+        now: datetime,
+        tie_break: str = "hash",
+        pending_request: str = "continue",
+        turns: Turns | None = None,
+    ) -> None:
+        self.world = world
+        self.now = now
+        self.tie_break = tie_break
+        self.pending_request = pending_request
+        self.turns = Turns() if turns is None else turns
+
+    def live_routes(self, table: str) -> list[Route]:
+        """R1, R3: the routes of one table without the expired ones."""
+        return [route for route in self.world.tables[table] if not self.r3_expired(route)]
+
+    def r3_expired(self, route: Route) -> bool:
+        """R3: a route is expired when `now >= lifetime`."""
+        return route.lifetime is not None and self.now >= route.lifetime
+
+    def r5_same_name(self, one: str | None, other: str | None) -> bool:
+        """R5, K3: names compare byte by byte."""
+        return one is not None and other is not None and one.encode() == other.encode()
+
+    def r6_normal(self, address: str) -> str:
+        """R6, K1: two addresses are the same when their normal forms are."""
+        return normal_address(address)

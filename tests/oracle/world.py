@@ -1,0 +1,106 @@
+"""What the oracle routes in: one instance with its databases, services and routes, and the conversations of a batch."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from datetime import datetime
+from functools import cached_property
+from uuid import UUID
+
+MSDB = "msdb"
+FIRST_ASSIGNED_ROUTE_ID = 65536
+
+
+@dataclass(frozen=True, kw_only=True)
+class Route:
+    """A row of `sys.routes`; a name or broker id that is None is not named, a lifetime that is None never ends."""
+
+    database: str
+    address: str
+    route_id: int | None = None
+    name: str = "route"
+    remote_service_name: str | None = None
+    broker_instance: UUID | None = None
+    lifetime: datetime | None = None
+    mirror_address: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Database:
+    """A row of `sys.databases`; a broker id that is None is not known (K24)."""
+
+    name: str
+    service_broker_guid: UUID | None = None
+    is_broker_enabled: bool = True
+
+
+@dataclass(frozen=True, kw_only=True)
+class Service:
+    """A row of `sys.services`."""
+
+    database: str
+    name: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Conversation:
+    """A row of `sys.transmission_queue`; a database that is None says that it arrived from outside the instance."""
+
+    to_service_name: str
+    database: str | None = None
+    to_broker_instance: UUID | None = None
+    is_initiator: bool = True
+    conversation_id: UUID | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Decision:
+    """A row of the decisions."""
+
+    outcome: str
+    reason: str
+    match_step: int | None = None
+    route_id: int | None = None
+    next_hop_address: str | None = None
+    mirror_address: str | None = None
+    target_database: str | None = None
+    broker_instance: UUID | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class World:
+    """One instance: what it knows, and its own addresses."""
+
+    routes: tuple[Route, ...] = ()
+    databases: tuple[Database, ...] = ()
+    services: tuple[Service, ...] = ()
+    addresses: tuple[str, ...] = ()
+    message_forwarding: bool = False
+    pending_requests: tuple[str, ...] = field(default=())
+
+    @cached_property
+    def instance_databases(self) -> tuple[Database, ...]:
+        """Those given, those that only routes name (enabled, their id unknown, K24), and always msdb."""
+        databases = {database.name: database for database in self.databases}
+        for route in self.routes:
+            databases.setdefault(route.database, Database(name=route.database))
+        databases.setdefault(MSDB, Database(name=MSDB))
+        return tuple(databases.values())
+
+    @cached_property
+    def tables(self) -> dict[str, tuple[Route, ...]]:
+        """R1: every database has its own routing table. K23: route ids that are left out follow the highest."""
+        return {database.name: self._table(database.name) for database in self.instance_databases}
+
+    def _table(self, database: str) -> tuple[Route, ...]:
+        rows = [route for route in self.routes if route.database == database]
+        given = [route.route_id for route in rows if route.route_id is not None]
+        following = max([FIRST_ASSIGNED_ROUTE_ID - 1, *given]) + 1
+        table = []
+        for route in rows:
+            if route.route_id is None:
+                table.append(replace(route, route_id=following))
+                following += 1
+            else:
+                table.append(route)
+        return tuple(table)

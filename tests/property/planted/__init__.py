@@ -1,0 +1,13 @@
+"""Bugs planted in the oracle, one in each class: each says in its docstring which rule it breaks and how."""
+
+from __future__ import annotations
+
+from tests.oracle.routing import Oracle
+from tests.property.planted import choose, find, locate, process, tables, ties
+
+BUGS: tuple[type[Oracle], ...] = tuple(
+    planted
+    for module in (tables, find, choose, ties, locate, process)
+    for name, planted in vars(module).items()
+    if not name.startswith("_") and isinstance(planted, type) and issubclass(planted, Oracle) and planted is not Oracle
+)

@@ -1,0 +1,279 @@
+from __future__ import annotations
+
+from dataclasses import replace
+from uuid import UUID
+
+from tests.oracle.routing import Conversation, Decision, Oracle, Route
+from tests.oracle.tables import Found, Reading
+
+
+class RepliesAreRouted(Oracle):
+    """R7: a reply takes the normal process."""
+
+    def r7_is_reply_for_this_instance(self, conversation: Conversation) -> bool:
+        return False
+
+
+class EverythingIsAReply(Oracle):
+    """R7: what comes from an initiator is delivered by its id too."""
+
+    def r7_is_reply_for_this_instance(self, conversation: Conversation) -> bool:
+        return super().r7_is_reply_for_this_instance(replace(conversation, is_initiator=False))
+
+
+class RepliesBegunHere(Oracle):
+    """K4: R7 holds for conversations begun here."""
+
+    def decide(self, conversation: Conversation) -> Decision:
+        if not self.r34_sender_disabled(conversation) and self.r7_is_reply_for_this_instance(conversation):
+            return self.r7_deliver_reply(conversation)
+        return super().decide(conversation)
+
+
+class RepliesToEnabledOnly(Oracle):
+    """K5: a disabled database with the id does not keep the reply from being routed."""
+
+    def r7_is_reply_for_this_instance(self, conversation: Conversation) -> bool:
+        return super().r7_is_reply_for_this_instance(conversation) and any(
+            database.service_broker_guid == conversation.to_broker_instance and database.is_broker_enabled
+            for database in self.world.instance_databases
+        )
+
+
+class RepliesThatCannotBeTakenAreRouted(Oracle):
+    """R7: a reply that its database cannot take goes on to the routes."""
+
+    def r7_is_reply_for_this_instance(self, conversation: Conversation) -> bool:
+        return (
+            super().r7_is_reply_for_this_instance(conversation)
+            and self.r7_deliver_reply(conversation).outcome == "LOCAL"
+        )
+
+
+class RepliesToAnyHost(Oracle):
+    """R7: any database that has the service takes the reply."""
+
+    def r7_deliver_reply(self, conversation: Conversation) -> Decision:
+        decision = super().r7_deliver_reply(conversation)
+        hosts = self.hosts(conversation.to_service_name)
+        return replace(decision, target_database=hosts[0].name) if decision.outcome == "LOCAL" else decision
+
+
+class RepliesAreNotLookedAtAgain(Oracle):
+    """R41: after a re-entry R7 does not hold."""
+
+    def from_outside(self, conversation: Conversation, *, re_entered: bool) -> Decision:
+        if re_entered:
+            return self.process(conversation, Reading("msdb", from_outside=True, re_entered=True))
+        return super().from_outside(conversation, re_entered=re_entered)
+
+
+class NoRouteFromOutsideIsDropped(Oracle):
+    """R17, K9: a message from outside that finds no route is DROPPED."""
+
+    def process(self, conversation: Conversation, reading: Reading) -> Decision:
+        decision = super().process(conversation, reading)
+        if reading.from_outside and decision.reason == "no_route":
+            return replace(decision, outcome="DROPPED")
+        return decision
+
+
+class AlwaysForwarding(Oracle):
+    """R25: messages are forwarded although forwarding is off."""
+
+    def r25_drops(self, reading: Reading) -> bool:
+        return False
+
+
+class ForwardingForOwnToo(Oracle):
+    """R25: a conversation begun here is sent only when forwarding is on."""
+
+    def r25_drops(self, reading: Reading) -> bool:
+        return not self.world.message_forwarding
+
+
+class ForwardingForLocalToo(Oracle):
+    """R25: what arrives for a service here is dropped when forwarding is off."""
+
+    def deliver(self, conversation: Conversation, reading: Reading, found: Found, route: Route) -> Decision:
+        if self.r25_drops(reading):
+            return self.dropped(conversation, found, route, "forwarding_disabled")
+        return super().deliver(conversation, reading, found, route)
+
+
+class ReEntryNeedsNoForwarding(Oracle):
+    """R41: after a re-entry forwarding may be off."""
+
+    def r25_drops(self, reading: Reading) -> bool:
+        return super().r25_drops(reading) and not reading.re_entered
+
+
+class NoReEntry(Oracle):
+    """R41: the own address is sent to like any other."""
+
+    def r41_resolves_to_this_instance(self, next_hop: str) -> bool:
+        return False
+
+
+class OwnAddressAsWritten(Oracle):
+    """R6, R41: the own addresses are not brought into the normal form."""
+
+    def r41_resolves_to_this_instance(self, next_hop: str) -> bool:
+        return next_hop in self.world.addresses
+
+
+class OnlyTheFirstOwnAddress(Oracle):
+    """R41: only the first of the own addresses is looked at."""
+
+    def r41_resolves_to_this_instance(self, next_hop: str) -> bool:
+        return next_hop in [self.r6_normal(address) for address in self.world.addresses[:1]]
+
+
+class TheMirrorResolvesToo(Oracle):
+    """R41: of a mirrored route the mirror's address counts as well."""
+
+    def send(self, conversation: Conversation, reading: Reading, found: Found, route: Route) -> Decision:
+        mirror = self.r51_mirror(route)
+        if mirror is not None and not reading.from_outside and self.r41_resolves_to_this_instance(mirror):
+            return self.from_outside(conversation, re_entered=True)
+        return super().send(conversation, reading, found, route)
+
+
+class TransportNeverResolves(Oracle):
+    """R41, K14: the address in a service name is not compared with the own ones."""
+
+    def send(self, conversation: Conversation, reading: Reading, found: Found, route: Route) -> Decision:
+        decision = super().send(conversation, reading, found, route)
+        if self.r6_normal(route.address) != "TRANSPORT" or self.r25_drops(reading):
+            return decision
+        return Decision(
+            outcome="FORWARD" if reading.from_outside else "REMOTE",
+            reason="matched",
+            match_step=found.step,
+            route_id=route.route_id,
+            next_hop_address=self.next_hop(conversation, route),
+            mirror_address=self.r51_mirror(route),
+            broker_instance=self.k18_broker_instance(conversation, route),
+        )
+
+
+class ReEntryKeepsTheRoutesId(Oracle):
+    """K15: the broker id of the first pass's route goes into the second."""
+
+    def send(self, conversation: Conversation, reading: Reading, found: Found, route: Route) -> Decision:
+        kept = replace(conversation, to_broker_instance=self.k18_broker_instance(conversation, route))
+        return super().send(kept, reading, found, route)
+
+
+class ReEnteredIsStillOwn(Oracle):
+    """R41, R26: a re-entered conversation for which nothing is usable is DELAYED."""
+
+    def r26_none_usable(self, conversation: Conversation, reading: Reading, found: Found) -> Decision:
+        decision = super().r26_none_usable(conversation, reading, found)
+        return replace(decision, outcome="DELAYED") if reading.re_entered else decision
+
+
+class ReEnteredIsRemote(Oracle):
+    """K14: a re-entered conversation that is sent on counts as begun here."""
+
+    def send(self, conversation: Conversation, reading: Reading, found: Found, route: Route) -> Decision:
+        decision = super().send(conversation, reading, found, route)
+        return replace(decision, outcome="REMOTE") if reading.re_entered and decision.next_hop_address else decision
+
+
+class RoundAndRound(Oracle):
+    """R42: a message from outside for an own address is forwarded to it."""
+
+    def r41_resolves_to_this_instance(self, next_hop: str) -> bool:
+        return self.begun_here and super().r41_resolves_to_this_instance(next_hop)
+
+    begun_here = True
+
+    def send(self, conversation: Conversation, reading: Reading, found: Found, route: Route) -> Decision:
+        self.begun_here = not reading.from_outside
+        return super().send(conversation, reading, found, route)
+
+
+class LoopBeforeForwarding(Oracle):
+    """K14: the loop is looked at before forwarding."""
+
+    def send(self, conversation: Conversation, reading: Reading, found: Found, route: Route) -> Decision:
+        decision = super().send(conversation, reading, found, route)
+        loops = self.r41_resolves_to_this_instance(self.next_hop(conversation, route))
+        return (
+            replace(decision, reason="routing_loop") if decision.reason == "forwarding_disabled" and loops else decision
+        )
+
+
+class DroppedForgetsItsRoute(Oracle):
+    """K17: what is DROPPED by R25 or R42 has no route id."""
+
+    def dropped(self, conversation: Conversation, found: Found, route: Route, reason: str) -> Decision:
+        return replace(super().dropped(conversation, found, route, reason), route_id=None)
+
+
+class DroppedForgetsItsId(Oracle):
+    """K17: what is DROPPED by R25 or R42 keeps the conversation's own id only."""
+
+    def dropped(self, conversation: Conversation, found: Found, route: Route, reason: str) -> Decision:
+        dropped = super().dropped(conversation, found, route, reason)
+        return replace(dropped, broker_instance=conversation.to_broker_instance)
+
+
+class DroppedForgetsItsMirror(Oracle):
+    """K17: what is DROPPED by R25 or R42 has no mirror."""
+
+    def dropped(self, conversation: Conversation, found: Found, route: Route, reason: str) -> Decision:
+        return replace(super().dropped(conversation, found, route, reason), mirror_address=None)
+
+
+class DroppedKeepsItsHop(Oracle):
+    """K17: what is DROPPED by R25 or R42 still says where it would have gone."""
+
+    def dropped(self, conversation: Conversation, found: Found, route: Route, reason: str) -> Decision:
+        hop = self.next_hop(conversation, route)
+        return replace(super().dropped(conversation, found, route, reason), next_hop_address=hop)
+
+
+class TheLocatedIdIsNotKept(Oracle):
+    """K18: a conversation delivered here without an id is not bound to the database's."""
+
+    def deliver(self, conversation: Conversation, reading: Reading, found: Found, route: Route) -> Decision:
+        decision = super().deliver(conversation, reading, found, route)
+        return replace(decision, broker_instance=self.k18_broker_instance(conversation, route))
+
+
+class TheRoutesIdIsNotKept(Oracle):
+    """K18: a conversation is not bound to its route's id."""
+
+    def k18_broker_instance(self, conversation: Conversation, route: Route) -> UUID | None:
+        return conversation.to_broker_instance
+
+
+class TheImpliedRouteHasAnId(Oracle):
+    """K18: the implied route of step 6 has the id 0."""
+
+    def deliver(self, conversation: Conversation, reading: Reading, found: Found, route: Route) -> Decision:
+        decision = super().deliver(conversation, reading, found, route)
+        return replace(decision, route_id=decision.route_id or 0)
+
+
+class NoMirrors(Oracle):
+    """R51: the mirror address is not told."""
+
+    def r51_mirror(self, route: Route) -> str | None:
+        return None
+
+
+class MirrorsAsWritten(Oracle):
+    """K18: the mirror address is not brought into the normal form."""
+
+    def r51_mirror(self, route: Route) -> str | None:
+        return route.mirror_address
+
+
+class MirrorsOnlyOnTheNetwork(Oracle):
+    """K18: a mirrored route whose address is LOCAL tells no mirror."""
+
+    def deliver(self, conversation: Conversation, reading: Reading, found: Found, route: Route) -> Decision:
+        return replace(super().deliver(conversation, reading, found, route), mirror_address=None)

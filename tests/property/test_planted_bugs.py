@@ -1,0 +1,91 @@
+"""The test of the tests: the random worlds that judge the router tell every planted bug from the true rules."""
+
+from __future__ import annotations
+
+from collections import Counter
+from functools import cache
+
+import pytest
+
+from tests.oracle.routing import Conversation, Decision, Oracle, World
+from tests.property.planted import BUGS
+from tests.worlds.seeded import seeded_world
+from tests.worlds.universe import NOW
+
+# Fewer worlds than the router is judged by, the first of the same: whoever is caught here is caught there.
+WORLDS = 1000
+CONVERSATIONS = 40
+ENOUGH_WORLDS = 3
+OPTIONS = (("hash", "continue"), ("first", "delay"), ("round_robin", "continue"))
+
+
+@cache
+def world_of(seed: int) -> tuple[World, list[Conversation]]:
+    return seeded_world(seed, conversations=CONVERSATIONS)
+
+
+def decided_by(oracle: type[Oracle], seed: int, tie_break: str, pending_request: str) -> list[Decision]:
+    world, conversations = world_of(seed)
+    judge = oracle(world, now=NOW, tie_break=tie_break, pending_request=pending_request)
+    return [judge.decide(conversation) for conversation in conversations]
+
+
+@cache
+def truth(seed: int, tie_break: str, pending_request: str) -> list[Decision]:
+    return decided_by(Oracle, seed, tie_break, pending_request)
+
+
+def tells_apart(bug: type[Oracle], seed: int) -> bool:
+    return any(decided_by(bug, seed, *options) != truth(seed, *options) for options in OPTIONS)
+
+
+@pytest.mark.parametrize("bug", BUGS, ids=lambda bug: bug.__name__)
+def test_planted_bug_is_caught(bug: type[Oracle]) -> None:
+    """R1 to R42, R51, K1 to K21: a bug in any rule shows, and not in a single odd world only."""
+    caught = 0
+    for seed in range(WORLDS):
+        caught += tells_apart(bug, seed)
+        if caught == ENOUGH_WORLDS:
+            return
+    pytest.fail(f"only {caught} of {WORLDS} worlds show this bug: {bug.__doc__}")
+
+
+def test_the_true_rules_are_no_bug() -> None:
+    class Unchanged(Oracle):
+        pass
+
+    assert not any(tells_apart(Unchanged, seed) for seed in range(100))
+
+
+def test_every_bug_says_which_rule_it_breaks() -> None:
+    assert len(BUGS) > 80
+    assert all(bug.__doc__ and bug.__doc__[0] in "RK" and bug.__doc__[1].isdigit() for bug in BUGS)
+
+
+def test_the_worlds_end_in_every_way() -> None:
+    """R7 to R42: each outcome with each reason, and LOCAL, REMOTE and FORWARD from every step that can give them."""
+    ends = Counter(
+        (decision.outcome, decision.reason, decision.match_step)
+        for seed in range(300)
+        for options in OPTIONS
+        for decision in truth(seed, *options)
+    )
+    expected = {
+        ("LOCAL", "reply", 0),
+        ("DROPPED", "service_not_found", 0),
+        ("DELAYED", "sender_disabled", None),
+        ("DELAYED", "route_requested", 4),
+        ("DELAYED", "no_route", 7),
+        ("LOCAL", "matched", 6),
+        ("DELAYED", "service_not_found", 6),
+        ("DROPPED", "service_not_found", 6),
+    }
+    for step in (1, 2, 3, 5):
+        expected |= {(outcome, "matched", step) for outcome in ("LOCAL", "REMOTE", "FORWARD")}
+        expected |= {("DROPPED", reason, step) for reason in ("forwarding_disabled", "routing_loop")}
+        expected |= {
+            (outcome, reason, step)
+            for outcome in ("DELAYED", "DROPPED")
+            for reason in ("service_not_found", "address_unusable")
+        }
+    assert set(ends) == expected

@@ -1,0 +1,126 @@
+"""The router gives the answers of the literal reading of the rules, in thousands of small nasty worlds."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict
+from itertools import product
+
+import pytest
+from hypothesis import given
+
+import ssbroker
+from ssbroker.routing import PendingRequest, TieBreak
+from tests.oracle.routing import Conversation, Decision, Oracle, World
+from tests.worlds.arrow import batch_of, catalog_of, decisions_of
+from tests.worlds.seeded import seeded_world
+from tests.worlds.strategies import worlds
+from tests.worlds.universe import NOW
+
+WORLDS = 3000
+CHUNKS = 10
+CONVERSATIONS = 40
+TIE_BREAKS: tuple[TieBreak, ...] = ("hash", "round_robin", "first")
+PENDING: tuple[PendingRequest, ...] = ("continue", "delay")
+OPTIONS = tuple(product(TIE_BREAKS, PENDING))
+
+
+def assert_same(
+    world: World, conversations: Sequence[Conversation], got: Sequence[Decision], expected: Sequence[Decision], why: str
+) -> None:
+    """Names the first conversation that is decided otherwise, with all that is needed to look into it."""
+    assert len(got) == len(expected)
+    for conversation, one, other in zip(conversations, got, expected, strict=True):
+        assert one == other, f"{why}\nrouter: {one}\noracle: {other}\n{conversation}\n{world}"
+
+
+def check_world(world: World, conversations: Sequence[Conversation], *, text_guids: bool) -> None:
+    """Routes the conversations with all options, in two batches where turns have to go on from one to the next."""
+    catalog = catalog_of(world, text_guids=text_guids)
+    batch = batch_of(conversations, text_guids=text_guids)
+    half = len(conversations) // 2
+    for tie_break, pending_request in OPTIONS:
+        router = ssbroker.Router(catalog, tie_break=tie_break, pending_request=pending_request)
+        oracle = Oracle(world, now=NOW, tie_break=tie_break, pending_request=pending_request)
+        parts = (batch.slice(0, half), batch.slice(half)) if tie_break == "round_robin" else (batch,)
+        got = [decision for part in parts for decision in decisions_of(router.route(part, now=NOW))]
+        expected = [oracle.decide(conversation) for conversation in conversations]
+        assert_same(world, conversations, got, expected, f"tie_break={tie_break} pending_request={pending_request}")
+
+
+def chunk(number: int) -> Iterator[tuple[int, World, list[Conversation]]]:
+    """The worlds of one chunk, each with its seed."""
+    for seed in range(number * WORLDS // CHUNKS, (number + 1) * WORLDS // CHUNKS):
+        yield seed, *seeded_world(seed, conversations=CONVERSATIONS)
+
+
+@pytest.mark.parametrize("number", range(CHUNKS))
+def test_every_decision_is_the_oracles(number: int) -> None:
+    """R1 to R42, R51: all columns, all tie breaks, both ways with pending requests; ids as text and as bytes."""
+    for seed, world, conversations in chunk(number):
+        check_world(world, conversations, text_guids=seed % 2 == 0)
+
+
+@given(case=worlds())
+def test_every_decision_is_the_oracles_and_what_fails_shrinks(case: tuple[World, list[Conversation]]) -> None:
+    """R1 to R42, R51: the same, from Hypothesis."""
+    check_world(*case, text_guids=False)
+
+
+def test_ids_as_text_and_as_bytes_are_the_same() -> None:
+    """R5: any case, with or without braces, or 16 bytes."""
+    for seed in range(200):
+        world, conversations = seeded_world(seed, conversations=CONVERSATIONS)
+        answers = [
+            ssbroker.Router(catalog_of(world, text_guids=catalog_text)).route(
+                batch_of(conversations, text_guids=text), now=NOW
+            )
+            for catalog_text, text in product((True, False), repeat=2)
+        ]
+        assert all(answer.equals(answers[0]) for answer in answers[1:])
+
+
+@pytest.mark.parametrize("tie_break", ["hash", "first"])
+@pytest.mark.parametrize("pending_request", ["continue", "delay"])
+def test_an_explanation_decides_as_route_does(tie_break: TieBreak, pending_request: PendingRequest) -> None:
+    """R1 to R42: the decision that `explain` ends with is that of `route`, and so is its way there."""
+    for seed in range(250):
+        world, conversations = seeded_world(seed, conversations=10)
+        router = ssbroker.Router(catalog_of(world), tie_break=tie_break, pending_request=pending_request)
+        oracle = Oracle(world, now=NOW, tie_break=tie_break, pending_request=pending_request)
+        got = []
+        for conversation in conversations:
+            explanation = router.explain(
+                conversation.to_service_name,
+                to_broker_instance=conversation.to_broker_instance,
+                database=conversation.database,
+                is_initiator=conversation.is_initiator,
+                conversation_id=conversation.conversation_id,
+                now=NOW,
+            )
+            assert explanation.to_dict()["picks_undetermined"] is False
+            assert str(explanation)
+            got.append(Decision(**explanation.decision))
+        expected = [oracle.decide(conversation) for conversation in conversations]
+        assert_same(world, conversations, got, expected, f"explain, tie_break={tie_break}")
+        routed = decisions_of(router.route(batch_of(conversations), now=NOW))
+        assert [asdict(decision) for decision in routed] == [asdict(decision) for decision in got]
+
+
+def test_explaining_takes_no_turn() -> None:
+    """R24, K21: looking changes nothing: the turns go on as if nobody had asked."""
+    for seed in range(100):
+        world, conversations = seeded_world(seed, conversations=CONVERSATIONS)
+        catalog = catalog_of(world)
+        asked = ssbroker.Router(catalog, tie_break="round_robin")
+        unasked = ssbroker.Router(catalog, tie_break="round_robin")
+        for conversation in conversations:
+            asked.explain(
+                conversation.to_service_name,
+                to_broker_instance=conversation.to_broker_instance,
+                database=conversation.database,
+                is_initiator=conversation.is_initiator,
+                now=NOW,
+            )
+        batch = batch_of(conversations)
+        assert asked.route(batch, now=NOW).equals(unasked.route(batch, now=NOW))

@@ -1,0 +1,202 @@
+"""K22 to K26: what a catalog makes of the rows it is given."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+import ssbroker
+from tests.oracle.world import Conversation, Database, World
+from tests.rules.setting import MSDB, OUTSIDE, SALES, STORES, decide, here, local, remote, route
+from tests.worlds.arrow import batch_of, catalog_of, decisions_of
+from tests.worlds.universe import NOW, TICK
+
+A = "TCP://a.example:4022"
+
+
+def lone_table(**columns: Any) -> pa.Table:
+    return pa.table({"name": ["r"], "remote_service_name": ["Orders"], "address": [A], **columns})
+
+
+def database_names(catalog: ssbroker.Catalog) -> list[Any]:
+    return catalog.databases.column("name").to_pylist()
+
+
+def test_k23_a_lone_table_belongs_to_the_one_user_database() -> None:
+    """R1, K23: called `user` where none is named; conversations without the column begin in it."""
+    catalog = ssbroker.Catalog(lone_table())
+    assert catalog.user_database == "user"
+    assert sorted(database_names(catalog)) == ["msdb", "user"]
+    asked = pa.record_batch({"to_service_name": ["Orders"]})
+    assert decisions_of(ssbroker.Router(catalog, tie_break="first").route(asked, now=NOW)) == [remote(2, 65536, A)]
+
+
+def test_k23_a_lone_table_takes_the_name_of_the_one_database_given() -> None:
+    """R1, K23: msdb does not count as a user database."""
+    databases = pa.table(
+        {
+            "name": ["msdb", "Sales"],
+            "service_broker_guid": [str(STORES), str(SALES)],
+            "is_broker_enabled": [True, True],
+        }
+    )
+    catalog = ssbroker.Catalog(lone_table(), databases)
+    assert catalog.user_database == "Sales"
+    assert catalog.routes.column("database").to_pylist() == ["Sales"]
+
+
+def test_k23_with_several_databases_the_column_is_needed() -> None:
+    """R1, R2: whose table, and where a conversation began, cannot be guessed."""
+    databases = catalog_of(here()).databases
+    with pytest.raises((ssbroker.SchemaError, ssbroker.NullError), match="database"):
+        ssbroker.Catalog(lone_table(), databases)
+    router = ssbroker.Router(catalog_of(here(route(1, A))), tie_break="first")
+    assert router.catalog.user_database is None
+    with pytest.raises(ssbroker.SchemaError, match="database"):
+        router.route(pa.record_batch({"to_service_name": ["Orders"]}), now=NOW)
+
+
+@pytest.mark.parametrize(
+    ("given", "assigned"),
+    [
+        ([None, None, None], [65536, 65537, 65538]),
+        ([7, None, None], [7, 65536, 65537]),
+        ([None, 70000, None], [70001, 70000, 70002]),
+        ([None, 65536, None], [65537, 65536, 65538]),
+    ],
+)
+def test_k23_route_ids_that_are_left_out(given: list[int | None], assigned: list[int]) -> None:
+    """K23: they follow the highest of their database, from 65536, in row order; other databases do not matter."""
+    count = len(given)
+    routes = pa.table(
+        {
+            "database": ["Sales"] * count + ["Stores"],
+            "name": [f"r{number}" for number in range(count + 1)],
+            "route_id": pa.array([*given, 99999], pa.int32()),
+            "address": [f"TCP://h{number}" for number in range(count + 1)],
+        }
+    )
+    catalog = ssbroker.Catalog(routes)
+    assert catalog.routes.column("route_id").to_pylist() == [*assigned, 99999]
+    asked = batch_of([Conversation(to_service_name="Orders", database="Sales")])
+    first = decisions_of(ssbroker.Router(catalog, tie_break="first").route(asked, now=NOW))[0]
+    assert first.route_id == min(assigned)
+
+
+def test_k23_the_same_id_may_be_in_two_tables_not_twice_in_one() -> None:
+    """R1, K23: route ids are unique within their database."""
+    catalog_of(here(route(1, A), route(1, A, table="Stores")))
+    with pytest.raises(ssbroker.DuplicateError):
+        catalog_of(here(route(1, A), route(1, "LOCAL")))
+
+
+def test_k24_a_database_that_only_routes_name_is_enabled() -> None:
+    """R1, K24: its id is unknown; msdb is always there."""
+    catalog = catalog_of(World(routes=(route(1, A, table="Lone"),)))
+    assert catalog.databases.to_pylist() == [
+        {"name": "Lone", "service_broker_guid": None, "is_broker_enabled": True},
+        {"name": "msdb", "service_broker_guid": None, "is_broker_enabled": True},
+    ]
+    assert decide(World(routes=(route(1, A, table="Lone"),)), "Orders", begun_in="Lone") == remote(5, 1, A)
+
+
+def test_k24_one_id_for_several_databases_of_which_one_is_enabled() -> None:
+    """R31, K24: two enabled ones are refused (I7)."""
+    names = ("One", "Two", "Three")
+    for enabled in ((True, False, False), (False, False, False)):
+        world = World(
+            databases=tuple(
+                Database(name=name, service_broker_guid=SALES, is_broker_enabled=on)
+                for name, on in zip(names, enabled, strict=True)
+            )
+        )
+        assert database_names(catalog_of(world)) == [*names, "msdb"]
+    two = World(databases=tuple(Database(name=name, service_broker_guid=SALES) for name in names[:2]))
+    with pytest.raises(ssbroker.DuplicateError):
+        catalog_of(two)
+
+
+def lifetime_table(lifetime: pa.Array[Any]) -> ssbroker.Catalog:
+    return ssbroker.Catalog(lone_table(lifetime=lifetime))
+
+
+def lives(catalog: ssbroker.Catalog, now: datetime) -> bool:
+    asked = pa.record_batch({"to_service_name": ["Orders"]})
+    answer = decisions_of(ssbroker.Router(catalog, tie_break="first").route(asked, now=now))[0]
+    return answer.outcome == "REMOTE"
+
+
+@pytest.mark.parametrize("unit", ["s", "ms", "us", "ns"])
+@pytest.mark.parametrize("zone", [None, "UTC", "+09:00", "America/New_York"])
+def test_k25_a_lifetime_of_any_unit_and_zone(unit: Any, zone: str | None) -> None:
+    """R3, K25: without a zone it is UTC; with one it is the same moment."""
+    value = NOW if zone else NOW.replace(tzinfo=None)
+    catalog = lifetime_table(pa.array([value], pa.timestamp(unit, tz=zone)))
+    assert not lives(catalog, NOW)
+    assert lives(catalog, NOW - TICK)
+    assert catalog.routes.column("lifetime").to_pylist() == [NOW]
+
+
+def test_k25_nanoseconds_round_up() -> None:
+    """R3, K25: a route never expires before its moment."""
+    nanoseconds = int(NOW.timestamp()) * 10**9
+    for more, first_expired in (
+        (0, NOW),
+        (1, NOW + TICK),
+        (999, NOW + TICK),
+        (1000, NOW + TICK),
+        (1001, NOW + 2 * TICK),
+    ):
+        catalog = lifetime_table(pa.array([nanoseconds + more], pa.timestamp("ns", tz="UTC")))
+        assert not lives(catalog, first_expired)
+        assert lives(catalog, first_expired - TICK)
+
+
+def test_k25_nanoseconds_before_1970_round_up_too() -> None:
+    """R3, K25: towards the later moment, not towards zero."""
+    catalog = lifetime_table(pa.array([-1999], pa.timestamp("ns", tz="UTC")))
+    assert catalog.routes.column("lifetime").to_pylist() == [datetime(1970, 1, 1, tzinfo=UTC) - TICK]
+
+
+def test_k26_a_catalog_from_rows_holds_the_rows_and_nothing_else() -> None:
+    """R1, K26: no `AutoCreatedLocal` is added."""
+    catalog = catalog_of(here(services=(("Stores", "Orders"),)))
+    assert catalog.routes.num_rows == 0
+    assert decide(here(services=(("Stores", "Orders"),)), "Orders").reason == "no_route"
+
+
+def test_k26_in_ddl_every_database_begins_with_auto_created_local(tmp_path: Path) -> None:
+    """R1, K26: msdb too, so that what is here is found from here and from outside."""
+    script = tmp_path / "instance.sql"
+    script.write_text(
+        "CREATE DATABASE Sales;\nGO\nUSE Sales;\nGO\nCREATE QUEUE Q;\nGO\nCREATE SERVICE Orders ON QUEUE Q;\nGO\n",
+        encoding="utf-8",
+    )
+    catalog = ssbroker.Catalog.load(script)
+    rows = {(row["database"], row["name"], row["address"]) for row in catalog.routes.to_pylist()}
+    assert rows == {("Sales", "AutoCreatedLocal", "LOCAL"), (MSDB, "AutoCreatedLocal", "LOCAL")}
+    router = ssbroker.Router(catalog, tie_break="first")
+    asked = [Conversation(to_service_name="Orders", database=database) for database in ("Sales", OUTSIDE)]
+    answers = decisions_of(router.route(batch_of(asked), now=NOW))
+    assert [(answer.outcome, answer.target_database) for answer in answers] == [("LOCAL", "Sales")] * 2
+
+
+def test_k18_the_id_of_the_located_database_binds() -> None:
+    """R8, K18: null only while that id is unknown."""
+    world = here(
+        route(1, "LOCAL"), route(1, "LOCAL", table="Lone"), services=(("Sales", "Orders"), ("Lone", "Returns"))
+    )
+    assert decide(world, "Orders") == local(5, 1, "Sales", broker=SALES)
+    assert decide(world, "Returns") == local(5, 1, "Lone")
+
+
+def test_r3_moments_around_the_epoch() -> None:
+    """R3: negative moments are moments."""
+    epoch = datetime(1970, 1, 1, tzinfo=UTC)
+    catalog = lifetime_table(pa.array([epoch - timedelta(hours=1)], pa.timestamp("us", tz="UTC")))
+    assert lives(catalog, epoch - timedelta(hours=1) - TICK)
+    assert not lives(catalog, epoch - timedelta(hours=1))

@@ -1,0 +1,214 @@
+"""R1 to R5: which table is read, which of its routes live, and when names and ids are the same."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta, timezone
+
+import pytest
+
+import ssbroker
+from tests.oracle.world import Conversation
+from tests.rules.setting import (
+    MSDB,
+    OUTSIDE,
+    SALES,
+    STORES,
+    decide,
+    delayed,
+    dropped,
+    forward,
+    here,
+    local,
+    remote,
+    route,
+)
+from tests.worlds.arrow import batch_of, catalog_of, decisions_of
+from tests.worlds.universe import NOW, TICK
+
+A = "TCP://a.example:4022"
+B = "TCP://b.example:4022"
+C = "TCP://c.example:4022"
+
+
+def test_r1_every_database_has_its_own_table() -> None:
+    """R1: the routes of one database are not those of another; a database without routes has an empty table."""
+    world = here(
+        route(1, A, service="Orders"), route(1, B, service="Orders", table="Stores"), route(9, C, table="Stores")
+    )
+    assert decide(world, "Orders", begun_in="Sales") == remote(2, 1, A)
+    assert decide(world, "Orders", begun_in="Stores") == remote(2, 1, B)
+    assert decide(world, "Invoices", begun_in="Sales") == delayed("no_route", 7)
+    assert decide(world, "Invoices", begun_in="Stores") == remote(5, 9, C)
+    assert decide(world, "Orders", begun_in="Ops") == delayed("no_route", 7)
+
+
+def test_r1_msdb_is_the_table_for_what_arrives() -> None:
+    """R1: `msdb.sys.routes` is for what comes from outside the instance."""
+    world = here(route(1, A, service="Orders"), route(2, C, service="Orders", table=MSDB), forwarding=True)
+    assert decide(world, "Orders", begun_in=OUTSIDE) == forward(2, 2, C)
+
+
+def test_r2_only_the_table_differs() -> None:
+    """R2: begun in a database, that database's table; from outside, msdb's; the steps are the same."""
+    tables = ("Sales", MSDB)
+    world = here(
+        *(route(1, A, service="Orders", broker=SALES, table=table) for table in tables),
+        *(route(2, B, service="Orders", table=table) for table in tables),
+        *(route(3, C, table=table) for table in tables),
+        forwarding=True,
+    )
+    for name, broker, step, hop in (("Orders", SALES, 1, A), ("Orders", None, 2, B), ("Else", STORES, 5, C)):
+        begun_here = decide(world, name, broker=broker, begun_in="Sales")
+        arrived = decide(world, name, broker=broker, begun_in=OUTSIDE)
+        assert begun_here == remote(step, begun_here.route_id or 0, hop, broker=broker)
+        assert arrived == replace(begun_here, outcome="FORWARD")
+
+
+def test_r2_a_conversation_begun_in_msdb_is_begun_here() -> None:
+    """R2: msdb is a database like others for what begins in it."""
+    world = here(route(1, A, service="Orders", table=MSDB))
+    assert decide(world, "Orders", begun_in=MSDB) == remote(2, 1, A)
+    assert decide(world, "Orders", begun_in=OUTSIDE) == dropped("forwarding_disabled", 2, 1)
+
+
+@pytest.mark.parametrize(
+    ("lifetime", "lives"),
+    [(None, True), (NOW + TICK, True), (NOW, False), (NOW - TICK, False), (datetime(1970, 1, 1, tzinfo=UTC), False)],
+)
+def test_r3_a_route_is_expired_when_its_moment_has_come(lifetime: datetime | None, *, lives: bool) -> None:
+    """R3: expired when `now >= lifetime`, to the microsecond."""
+    world = here(route(1, A, service="Orders", lifetime=lifetime))
+    assert decide(world, "Orders") == (remote(2, 1, A) if lives else delayed("no_route", 7))
+
+
+def test_r3_expired_routes_are_ignored_in_every_step() -> None:
+    """R3: the search goes on past a step whose routes are all expired."""
+    for gone in range(4):
+        lifetimes = [NOW if number < gone else None for number in range(4)]
+        world = here(
+            route(1, A, service="Orders", broker=SALES, lifetime=lifetimes[0]),
+            route(2, A, service="Orders", lifetime=lifetimes[1]),
+            route(3, A, lifetime=lifetimes[2]),
+            route(4, "LOCAL", lifetime=lifetimes[2]),
+            services=(("Sales", "Orders"),),
+        )
+        steps = [1, 2, 5, 6]
+        assert decide(world, "Orders", broker=SALES).match_step == steps[gone]
+
+
+def test_r3_the_moment_is_looked_at_for_each_batch_and_nothing_is_deleted() -> None:
+    """R3: one router, asked at three moments; the expired route stays in the catalog."""
+    catalog = catalog_of(here(route(1, A, service="Orders", lifetime=NOW), route(2, B)))
+    router = ssbroker.Router(catalog, tie_break="first")
+    batch = batch_of([Conversation(to_service_name="Orders", database="Sales")])
+    answers = [decisions_of(router.route(batch, now=now))[0] for now in (NOW - TICK, NOW, NOW - TICK)]
+    assert answers == [remote(2, 1, A), remote(5, 2, B), remote(2, 1, A)]
+    assert router.catalog.routes.num_rows == 2
+
+
+def test_r3_without_a_moment_it_is_the_current_one() -> None:
+    """R3: what expired long ago has expired, what will expire in a distant future has not."""
+    past, future = datetime(2001, 1, 1, tzinfo=UTC), datetime(2999, 1, 1, tzinfo=UTC)
+    world = here(route(1, A, service="Orders", lifetime=past), route(2, B, service="Orders", lifetime=future))
+    router = ssbroker.Router(catalog_of(world), tie_break="first")
+    batch = batch_of([Conversation(to_service_name="Orders", database="Sales")])
+    assert decisions_of(router.route(batch)) == [remote(2, 2, B)]
+
+
+def test_r3_the_moment_is_utc() -> None:
+    """R3: a moment in another zone is the same moment; one without a zone is UTC."""
+    world = here(route(1, A, service="Orders", lifetime=NOW))
+    east = NOW.astimezone(timezone(timedelta(hours=9)))
+    for moment in (NOW, east, NOW.replace(tzinfo=None)):
+        assert decide(world, "Orders", now=moment) == delayed("no_route", 7)
+        assert decide(world, "Orders", now=moment - TICK) == remote(2, 1, A)
+
+
+def test_r4_find_then_choose_then_locate() -> None:
+    """R4: of what step 2 found, LOCAL is chosen before the network, and the service located."""
+    world = here(
+        route(1, C),
+        route(2, A, service="Orders"),
+        route(3, "LOCAL", service="Orders"),
+        services=(("Stores", "Orders"),),
+    )
+    assert decide(world, "Orders") == local(2, 3, "Stores", broker=STORES)
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        "orders",
+        "ORDERS",
+        "Orders ",
+        " Orders",
+        "Orders\t",
+        "Order",
+        "Orderss",
+        "Orders\x00",
+        "\uff2frders",
+        "",
+        "Örders",
+    ],
+)
+def test_r5_names_compare_byte_by_byte(other: str) -> None:
+    """R5, K3: no case, no white space, no Unicode form is the same but the very same."""
+    world = here(route(1, A, service="Orders"), services=(("Sales", "Orders"),))
+    assert decide(world, "Orders") == remote(2, 1, A)
+    assert decide(world, other) == delayed("no_route", 7)
+    assert decide(here(route(1, A, service=other)), "Orders") == delayed("no_route", 7)
+    assert decide(here(route(1, A, service=other)), other) == remote(2, 1, A)
+
+
+def test_r5_composed_and_decomposed_letters_differ() -> None:
+    """R5: names that look alike on a screen."""
+    world = here(route(1, A, service="\u00d3rdenes"), route(2, B, service="O\u0301rdenes"))
+    assert decide(world, "\u00d3rdenes") == remote(2, 1, A)
+    assert decide(world, "O\u0301rdenes") == remote(2, 2, B)
+
+
+def test_r5_long_names_count_to_their_last_byte() -> None:
+    """R5: names that agree in their first 64, 128 or 255 bytes."""
+    for length in (7, 8, 15, 16, 31, 32, 63, 64, 127, 128, 255, 500):
+        stem = "x" * length
+        world = here(
+            *(route(number, f"TCP://h{number}", service=stem + end) for number, end in enumerate(("", "a", "b")))
+        )
+        for number, end in enumerate(("", "a", "b")):
+            assert decide(world, stem + end) == remote(2, number, f"TCP://h{number}:4022")
+        assert decide(world, stem + "c") == delayed("no_route", 7)
+
+
+def test_r5_the_services_of_a_database_compare_byte_by_byte_too() -> None:
+    """R5, K3: also where the target is located."""
+    world = here(route(1, "LOCAL"), services=(("Stores", "orders"), ("Ops", "Orders ")))
+    assert decide(world, "Orders") == delayed("service_not_found", 5)
+    assert decide(world, "orders") == local(5, 1, "Stores", broker=STORES)
+
+
+def test_k3_database_names_compare_byte_by_byte() -> None:
+    """R5, K3: a conversation cannot begin in a database that is spelled otherwise."""
+    router = ssbroker.Router(catalog_of(here(route(1, A))), tie_break="first")
+    for name in ("sales", "SALES", "Sales ", "MSDB"):
+        batch = batch_of([Conversation(to_service_name="Orders", database=name)])
+        with pytest.raises(ssbroker.UnknownDatabaseError, match=name.strip()):
+            router.route(batch, now=NOW)
+
+
+def test_r5_broker_ids_compare_as_guids() -> None:
+    """R5: any case, with or without braces, as text or as bytes."""
+    world = here(route(1, A, service="Orders", broker=SALES), route(2, B, service="Orders", broker=STORES))
+    asked = [Conversation(to_service_name="Orders", database="Sales", to_broker_instance=STORES)] * 4
+    for catalog_text in (True, False):
+        router = ssbroker.Router(catalog_of(world, text_guids=catalog_text), tie_break="first")
+        for text in (True, False):
+            answers = decisions_of(router.route(batch_of(asked, text_guids=text), now=NOW))
+            assert answers == [remote(1, 2, B, broker=STORES)] * 4
+
+
+def test_r3_a_lifetime_in_years_to_come_and_gone() -> None:
+    """R3: lifetimes far from the present are compared as moments too."""
+    far = [datetime(1, 1, 1, tzinfo=UTC), datetime(9999, 12, 31, 23, 59, 59, 999999, tzinfo=UTC)]
+    world = here(*(route(n, f"TCP://h{n}", service="Orders", lifetime=lifetime) for n, lifetime in enumerate(far)))
+    assert decide(world, "Orders", now=NOW + timedelta(days=365 * 1000)) == remote(2, 1, "TCP://h1:4022")

@@ -1,0 +1,234 @@
+"""R24: how one is picked among equals, by hash, in turns, or the first."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import replace
+from random import Random
+from uuid import UUID
+
+import pyarrow as pa
+import pytest
+
+import ssbroker
+from tests.oracle.world import Conversation, Decision, World
+from tests.rules.setting import MSDB, OUTSIDE, SALES, STORES, decide, decide_all, here, local, remote, route
+from tests.worlds.arrow import batch_of, catalog_of, decisions_of
+from tests.worlds.universe import NOW
+
+IDS = tuple(UUID(int=number) for number in range(1, 10))
+NAMES = ("Alpha", "Beta", "Delta", "Zeta", "alpha", "Äther")
+
+
+def conversations(count: int, *, name: str = "Orders", database: str | None = "Sales") -> list[Conversation]:
+    random = Random(24)
+    return [
+        Conversation(to_service_name=name, database=database, conversation_id=UUID(int=random.getrandbits(128)))
+        for _ in range(count)
+    ]
+
+
+def networks(count: int) -> World:
+    """So many equal routes; a later row has a lower id."""
+    return here(*(route(100 - number, f"TCP://h{number}") for number in range(count)))
+
+
+def test_r24_the_default_is_hash() -> None:
+    """R24: without a choice of the tie break."""
+    catalog = catalog_of(networks(9))
+    batch = batch_of(conversations(100))
+    default, chosen = ssbroker.Router(catalog), ssbroker.Router(catalog, tie_break="hash")
+    assert (default.tie_break, default.pending_request) == ("hash", "continue")
+    assert default.route(batch, now=NOW).equals(chosen.route(batch, now=NOW))
+
+
+def test_r24_first_takes_the_lowest_route_id() -> None:
+    """R24, K19: not the first row."""
+    assert decide(networks(9), "Orders", tie_break="first") == remote(5, 92, "TCP://h8:4022")
+
+
+def test_k19_first_takes_the_broker_id_with_the_lowest_live_route_id() -> None:
+    """R24, R13, K19: not the lowest broker id, and an expired route does not count."""
+    routes = (
+        route(5, "TCP://h5", service="Orders", broker=IDS[0]),
+        route(4, "TCP://h4", service="Orders", broker=IDS[1]),
+        route(3, "TCP://h3", service="Orders", broker=IDS[2], lifetime=NOW),
+        route(6, "TCP://h6", service="Orders", broker=IDS[1]),
+        route(9, "TCP://h9", service="Orders", broker=IDS[2]),
+    )
+    assert decide(here(*routes), "Orders", tie_break="first") == remote(3, 4, "TCP://h4:4022", broker=IDS[1])
+
+
+def test_k19_first_takes_the_first_database_by_its_bytes() -> None:
+    """R24, R32, K19: upper case before lower, ASCII before the rest, whatever the order in the catalog."""
+    hosts = tuple((name, "Orders") for name in ("Äther", "alpha", "Zeta", "Beta"))
+    for order in (hosts, hosts[::-1]):
+        world = World(routes=(route(1, "LOCAL", table=MSDB), *(route(1, "LOCAL", table=name) for name in NAMES)))
+        world = replace(world, services=here(services=order).services)
+        answer = decide(world, "Orders", begun_in=OUTSIDE, tie_break="first")
+        assert answer == local(5, 1, "Beta")
+
+
+PINNED = {
+    UUID(int=0): (0x568A9B0B1A2C05EC, 0x879B5EACFC8E2E5B, 0x9428C7045C5F7A1D),
+    UUID("5fb8d92b-ed69-4c80-afbb-2aa6a7d3cb2d"): (0x8804C8899881FFD5, 0xEAB09F939064DCFD, 0x7B6722674B8FFB64),
+    UUID(int=2**128 - 1): (0xBB01391F6277D93C, 0xB3B50E93618EC68A, 0x70BE6213A998A60E),
+}
+"""The hash of three conversation ids, with the salts for broker ids, routes and databases."""
+
+
+@pytest.mark.parametrize("count", range(1, 10))
+@pytest.mark.parametrize("conversation_id", PINNED)
+def test_k20_the_hash_is_the_same_everywhere_and_for_ever(conversation_id: UUID, count: int) -> None:
+    """R24, K20: number `floor(h * n / 2^64)` of the candidates; a live system would move its conversations otherwise."""
+    by_id, by_route, by_database = (value * count >> 64 for value in PINNED[conversation_id])
+    ids = here(*(route(n, "TCP://h", service="Orders", broker=broker) for n, broker in enumerate(IDS[:count])))
+    assert decide(ids, "Orders", conversation_id=conversation_id).broker_instance == IDS[by_id]
+    routes = here(*(route(n, f"TCP://h{n}") for n in range(count)))
+    assert decide(routes, "Orders", conversation_id=conversation_id).route_id == by_route
+    names = [f"D{number}" for number in range(count)]
+    world = World(
+        routes=(route(1, "LOCAL", table=MSDB), *(route(1, "LOCAL", table=name) for name in names)),
+        services=here(services=tuple((name, "Orders") for name in names)).services,
+    )
+    located = decide(world, "Orders", conversation_id=conversation_id, begun_in=OUTSIDE)
+    assert located.target_database == names[by_database]
+
+
+def test_k20_after_a_re_entry_the_choices_are_new_ones() -> None:
+    """R24, R41, K20: the salt differs, so that the second table's choice does not repeat the first one's."""
+    own = "TCP://own.example:4022"
+    world = here(
+        route(1, own, service="Orders", broker=IDS[0]),
+        route(2, own, service="Orders", broker=IDS[1]),
+        *(route(n, f"TCP://h{n}", table=MSDB) for n in range(2)),
+        own=(own,),
+        forwarding=True,
+    )
+    asked = conversations(400)
+    directly = [replace(conversation, database=None) for conversation in asked]
+    one = [answer.route_id for answer in decide_all(world, asked)]
+    other = [answer.route_id for answer in decide_all(world, directly)]
+    agreeing = sum(a == b for a, b in zip(one, other, strict=True))
+    assert 150 < agreeing < 250
+
+
+def test_r24_one_conversation_gets_one_answer() -> None:
+    """R24: on every retry, in every batch, from every router over the same catalog."""
+    asked = conversations(300)
+    answers = decide_all(networks(7), asked)
+    again = decide_all(networks(7), [*asked[200:], *asked[:200]])
+    assert again == [*answers[200:], *answers[:200]]
+
+
+def test_r24_the_hash_does_not_depend_on_the_order_of_the_routes() -> None:
+    """R24, K19: the same table written in another order."""
+    world = networks(7)
+    turned = replace(world, routes=world.routes[::-1])
+    assert decide_all(world, conversations(300)) == decide_all(turned, conversations(300))
+
+
+def test_r24_turns_are_taken_and_go_on_from_batch_to_batch() -> None:
+    """R24, K21: seven batches of five among three routes; a new router begins anew."""
+    router = ssbroker.Router(catalog_of(networks(3)), tie_break="round_robin")
+    batch = batch_of(conversations(5))
+    taken = [answer.route_id for _ in range(7) for answer in decisions_of(router.route(batch, now=NOW))]
+    assert taken == ([98, 99, 100] * 12)[:35]
+    anew = ssbroker.Router(router.catalog, tie_break="round_robin")
+    assert [answer.route_id for answer in decisions_of(anew.route(batch, now=NOW))] == [98, 99, 100, 98, 99]
+
+
+def test_k21_each_service_id_and_class_has_its_own_turn() -> None:
+    """R24, K21: conversations to other services do not take a service's turns."""
+    world = here(
+        *(route(n, f"TCP://h{n}", service="Orders") for n in (1, 2)),
+        *(route(n, f"TCP://h{n}", service="Returns") for n in (3, 4)),
+        *(route(n, f"TCP://h{n}", service="Orders", broker=SALES) for n in (5, 6)),
+        *(route(n, f"TCP://h{n}") for n in (7, 8)),
+        *(route(n, f"TCP://h{n}", service="Orders", table="Stores") for n in (1, 2)),
+    )
+    kinds = [
+        Conversation(to_service_name="Orders", database="Sales"),
+        Conversation(to_service_name="Returns", database="Sales"),
+        Conversation(to_service_name="Orders", database="Sales", to_broker_instance=SALES),
+        Conversation(to_service_name="Other", database="Sales"),
+        Conversation(to_service_name="Orders", database="Stores"),
+    ]
+    answers = in_turns(world, kinds * 3)
+    assert [answer.route_id for answer in answers] == [1, 3, 5, 7, 1, 2, 4, 6, 8, 2, 1, 3, 5, 7, 1]
+
+
+def test_k21_the_ids_of_step_3_and_the_routes_of_each_take_turns() -> None:
+    """R24, R13, K21: ids in turn, and within each id its routes in turn."""
+    world = here(
+        *(route(n, f"TCP://h{n}", service="Orders", broker=SALES) for n in (1, 2)),
+        *(route(n, f"TCP://h{n}", service="Orders", broker=STORES) for n in (3, 4)),
+    )
+    answers = in_turns(world, [Conversation(to_service_name="Orders", database="Sales")] * 8)
+    assert [answer.route_id for answer in answers] == [1, 3, 2, 4, 1, 3, 2, 4]
+
+
+def test_k21_databases_take_turns_by_service() -> None:
+    """R24, R32, K21: those of each service name for themselves."""
+    world = here(
+        route(1, "LOCAL", table=MSDB),
+        services=tuple((database, name) for name in ("Orders", "Returns") for database in ("Stores", "Ops", "Sales")),
+    )
+    asked = [
+        Conversation(to_service_name=name) for name in ("Orders", "Returns", "Orders", "Orders", "Orders", "Returns")
+    ]
+    answers = in_turns(world, asked)
+    assert [answer.target_database for answer in answers] == ["Ops", "Ops", "Sales", "Stores", "Ops", "Sales"]
+
+
+def test_k21_a_lone_candidate_takes_its_turn_too() -> None:
+    """R24, K21: the turn is counted also where one route lives, and goes on when the other lives again."""
+    router = ssbroker.Router(
+        catalog_of(here(route(1, "TCP://h1"), route(2, "TCP://h2", lifetime=NOW))), tie_break="round_robin"
+    )
+    one = batch_of([Conversation(to_service_name="Orders", database="Sales")])
+    before = NOW.replace(year=2020)
+    taken = [decisions_of(router.route(one, now=now))[0].route_id for now in (NOW, before, before, NOW, before)]
+    assert taken == [1, 2, 1, 1, 1]
+
+
+def test_k22_only_hash_needs_conversation_ids() -> None:
+    """R24, K22: the column may be missing, or null, with `first` and `round_robin`."""
+    catalog = catalog_of(networks(2))
+    without = pa.record_batch({"to_service_name": ["Orders"], "database": ["Sales"]})
+    null = pa.record_batch(
+        {"conversation_id": pa.array([None], pa.string()), "to_service_name": ["Orders"], "database": ["Sales"]}
+    )
+    for tie_break in ("first", "round_robin"):
+        for batch in (without, null):
+            answers = decisions_of(ssbroker.Router(catalog, tie_break=tie_break).route(batch, now=NOW))
+            assert [answer.route_id for answer in answers] == [99]
+    router = ssbroker.Router(catalog)
+    with pytest.raises(ssbroker.SchemaError, match="conversation_id"):
+        router.route(without, now=NOW)
+    with pytest.raises(ssbroker.NullError, match="conversation_id"):
+        router.route(null, now=NOW)
+
+
+def test_k22_an_id_of_zeros_is_an_id() -> None:
+    """R24, K22: zero is not null."""
+    assert decide(networks(1), "Orders", conversation_id=UUID(int=0)) == remote(5, 100, "TCP://h0:4022")
+
+
+def test_r24_every_candidate_is_taken() -> None:
+    """R24: routes, ids and databases alike, by hash."""
+    hosts = tuple((name, "Orders") for name in ("Sales", "Stores", "Ops"))
+    worlds = [
+        (networks(9), 9),
+        (here(*(route(n, "TCP://h", service="Orders", broker=broker) for n, broker in enumerate(IDS))), 9),
+        (here(route(1, "LOCAL", table="Empty"), services=hosts), 3),
+    ]
+    for world, count in worlds:
+        database = "Empty" if count == 3 else "Sales"
+        answers: Counter[Decision] = Counter(decide_all(world, conversations(900, database=database)))
+        assert len(answers) == count
+        assert min(answers.values()) > 900 / count / 2
+
+
+def in_turns(world: World, asked: list[Conversation]) -> list[Decision]:
+    return decide_all(world, asked, tie_break="round_robin")

@@ -1,0 +1,154 @@
+"""The seven worked examples of Service Broker's documentation (facts 33 to 37), as an instance of ours answers them."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from random import Random
+from uuid import UUID
+
+import pytest
+
+from tests.oracle.world import Conversation, Database, Decision, Route, Service, World
+from tests.rules.setting import MSDB, OUTSIDE, decide, decide_all, delayed, dropped, forward, local, remote, route
+
+USER = "AdventureWorks2008R2"
+HERE = UUID("1f0e8f5c-0a30-4a0b-8d5e-6c5c2c0d9a01")
+ONE = UUID("5fb8d92b-ed69-4c80-afbb-2aa6a7d3cb2d")
+TWO = UUID("81b1d3d0-288e-4d2c-b1d3-456cbb944b4f")
+
+# The pages write addresses with a trailing slash; answers have the normal form.
+DEFAULTS = (route(1, "LOCAL", table=USER), route(1, "LOCAL", table=MSDB))
+
+
+def instance(*routes: Route, forwarding: bool = False) -> World:
+    """The user database has one service, `LocalService`; both tables begin with `AutoCreatedLocal`."""
+    return World(
+        routes=(*DEFAULTS, *routes),
+        databases=(Database(name=USER, service_broker_guid=HERE),),
+        services=(Service(database=USER, name="LocalService"),),
+        message_forwarding=forwarding,
+    )
+
+
+def out(world: World, name: str, *, broker: UUID | None = None) -> Decision:
+    return decide(world, name, begun_in=USER, broker=broker)
+
+
+def arrived(world: World, name: str) -> Decision:
+    return decide(world, name, begun_in=OUTSIDE)
+
+
+def by_default(world: World) -> None:
+    """What every example says of the other services, where only `AutoCreatedLocal` matches."""
+    assert out(world, "LocalService") == local(5, 1, USER, broker=HERE)
+    assert out(world, "MissingService") == delayed("service_not_found", 5)
+
+
+def arrives_by_default(world: World) -> None:
+    assert arrived(world, "LocalService") == local(5, 1, USER, broker=HERE)
+    assert arrived(world, "MissingService") == dropped("service_not_found", 5)
+
+
+def test_r26_example_1_the_default_configuration() -> None:
+    """R15, R22, R26: everything is delivered here; what is not here waits, or is dropped if it came from outside."""
+    by_default(instance())
+    arrives_by_default(instance())
+
+
+def test_r12_example_2_a_network_route_to_one_service() -> None:
+    """R2, R12: the named service goes to its host; what arrives for it does not."""
+    world = instance(route(2, "tcp://host2.Adventure-Works.com:4022/", service="OrderParts", table=USER))
+    assert out(world, "OrderParts") == remote(2, 2, "TCP://host2.adventure-works.com:4022")
+    by_default(world)
+    arrives_by_default(world)
+    assert arrived(world, "OrderParts") == dropped("service_not_found", 5)
+
+
+def test_r51_example_3_a_network_route_to_a_mirrored_database() -> None:
+    """R12, R51: both partners are told, the principal among them is asked for; DDL would refuse this route, rows hold it."""
+    world = instance(
+        route(
+            2,
+            "tcp://partner1.Adventure-Works.com:4022/",
+            mirror="tcp://partner2.Adventure-Works.com:4022/",
+            service="OrderParts",
+            table=USER,
+        )
+    )
+    assert out(world, "OrderParts") == remote(
+        2, 2, "TCP://partner1.adventure-works.com:4022", mirror="TCP://partner2.adventure-works.com:4022"
+    )
+    by_default(world)
+    arrives_by_default(world)
+
+
+def test_r22_example_4_a_network_route_to_all_external_services() -> None:
+    """R22: here if the service is here, else to the forwarder."""
+    world = instance(route(2, "tcp://forwarding.Adventure-Works.com:4022/", table=USER))
+    assert out(world, "LocalService") == local(5, 1, USER, broker=HERE)
+    assert out(world, "OrderParts") == remote(5, 2, "TCP://forwarding.adventure-works.com:4022")
+    arrives_by_default(world)
+
+
+BALANCED = instance(
+    route(2, "tcp://server1.Adventure-Works.com:4022/", service="BalancedService", broker=ONE, table=USER),
+    route(3, "tcp://server2.Adventure-Works.com:4022/", service="BalancedService", broker=TWO, table=USER),
+)
+
+
+def test_r13_example_5_different_instances_of_a_service() -> None:
+    """R8, R11, R13: some go to one server, some to the other, each bound by the id; with an id exactly there."""
+    first = remote(3, 2, "TCP://server1.adventure-works.com:4022", broker=ONE)
+    second = remote(3, 3, "TCP://server2.adventure-works.com:4022", broker=TWO)
+    random = Random(5)
+    asked = [
+        Conversation(
+            to_service_name="BalancedService", database=USER, conversation_id=UUID(int=random.getrandbits(128))
+        )
+        for _ in range(100)
+    ]
+    answers = decide_all(BALANCED, asked)
+    assert set(answers) == {first, second}
+    bound = [
+        replace(each, to_broker_instance=answer.broker_instance) for each, answer in zip(asked, answers, strict=True)
+    ]
+    assert decide_all(BALANCED, bound) == [replace(answer, match_step=1) for answer in answers]
+    by_default(BALANCED)
+    arrives_by_default(BALANCED)
+
+
+@pytest.mark.parametrize(("broker", "number"), [(ONE, 2), (TWO, 3)])
+def test_r11_example_5_with_an_id(broker: UUID, number: int) -> None:
+    """R11: the conversation that names an id goes to the server with that id."""
+    assert out(BALANCED, "BalancedService", broker=broker) == remote(
+        1, number, f"TCP://server{number - 1}.adventure-works.com:4022", broker=broker
+    )
+
+
+@pytest.mark.parametrize("hosted_here", [False, True])
+def test_r25_example_6_forwarding_for_one_service(*, hosted_here: bool) -> None:
+    """R2, R12, R25: forwarded even if a copy is here, dropped if forwarding is off, never used for what begins here."""
+    elsewhere = route(2, "tcp://elsewhere.Adventure-Works.com:4022/", service="ElsewhereService", table=MSDB)
+    for forwarding in (True, False):
+        world = instance(elsewhere, forwarding=forwarding)
+        if hosted_here:
+            world = replace(world, services=(*world.services, Service(database=USER, name="ElsewhereService")))
+        expected = forward(2, 2, "TCP://elsewhere.adventure-works.com:4022")
+        assert arrived(world, "ElsewhereService") == (expected if forwarding else dropped("forwarding_disabled", 2, 2))
+        begun_here = local(5, 1, USER, broker=HERE) if hosted_here else delayed("service_not_found", 5)
+        assert out(world, "ElsewhereService") == begun_here
+        by_default(world)
+        arrives_by_default(world)
+
+
+def test_r25_example_7_forwarding_for_all_services_that_are_not_here() -> None:
+    """R22, R25: here if the service is here, else forwarded, else dropped; what begins here is not concerned."""
+    elsewhere = route(2, "tcp://forwarding.Adventure-Works.com:4022/", table=MSDB)
+    world = instance(elsewhere, forwarding=True)
+    assert arrived(world, "LocalService") == local(5, 1, USER, broker=HERE)
+    assert arrived(world, "MissingService") == forward(5, 2, "TCP://forwarding.adventure-works.com:4022")
+    by_default(world)
+    closed = instance(elsewhere)
+    assert arrived(closed, "LocalService") == local(5, 1, USER, broker=HERE)
+    assert arrived(closed, "MissingService") == dropped("forwarding_disabled", 5, 2)
+    by_default(closed)
