@@ -3,7 +3,9 @@
 use std::sync::Arc;
 
 use arrow_array::builder::StringBuilder;
-use arrow_array::{Array, ArrayRef, BooleanArray, FixedSizeBinaryArray, Int32Array, RecordBatch, TimestampMicrosecondArray};
+use arrow_array::{
+    Array, ArrayRef, BooleanArray, FixedSizeBinaryArray, Int32Array, RecordBatch, TimestampMicrosecondArray,
+};
 use arrow_buffer::{Buffer, NullBuffer};
 use arrow_schema::{ArrowError, SchemaRef};
 use ssbroker_core::{Catalog, CatalogBuilder, Guid, Invalid, RouteRow, Seed, Settings};
@@ -73,7 +75,8 @@ fn read_routes(builder: &mut CatalogBuilder, source: Source<'_>) -> Result<()> {
     let addresses = source.text(routes::ADDRESS)?;
     let mirrors = source.optional_text(routes::MIRROR_ADDRESS)?;
     if in_database.is_none() {
-        let missing = |invalid: Invalid| Error::Schema { column: invalid.column, expected: invalid.expected, actual: None };
+        let missing =
+            |invalid: Invalid| Error::Schema { column: invalid.column, expected: invalid.expected, actual: None };
         builder.lone_table().map_err(missing)?;
     }
     let optional = |name, view: &Option<_>, row| match view {

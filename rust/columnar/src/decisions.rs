@@ -4,7 +4,10 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use arrow_array::types::{ArrowDictionaryKeyType, Int8Type, Int32Type};
-use arrow_array::{Array, ArrayRef, DictionaryArray, FixedSizeBinaryArray, Int8Array, Int32Array, PrimitiveArray, RecordBatch, StringArray};
+use arrow_array::{
+    Array, ArrayRef, DictionaryArray, FixedSizeBinaryArray, Int8Array, Int32Array, PrimitiveArray, RecordBatch,
+    StringArray,
+};
 use arrow_buffer::{BooleanBuffer, Buffer, NullBuffer, ScalarBuffer};
 use ssbroker_core::route::{Answers, BLOCK};
 use ssbroker_core::{Decision, NextHop, Outcome, Reason};
@@ -194,7 +197,11 @@ impl Decisions {
     }
 }
 
-fn dictionary<K: ArrowDictionaryKeyType>(codes: Vec<K::Native>, nulls: Option<NullBuffer>, values: &ArrayRef) -> Result<ArrayRef> {
+fn dictionary<K: ArrowDictionaryKeyType>(
+    codes: Vec<K::Native>,
+    nulls: Option<NullBuffer>,
+    values: &ArrayRef,
+) -> Result<ArrayRef> {
     let keys = PrimitiveArray::<K>::new(ScalarBuffer::from(codes), nulls);
     let array = DictionaryArray::try_new(keys, Arc::clone(values)).map_err(|error| internal(&error))?;
     Ok(Arc::new(array))

@@ -42,12 +42,16 @@ impl fmt::Display for Error {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Invalid(invalid) => invalid.fmt(out),
-            Self::Malformed { column, row: Some(row), what } => write!(out, "{column}, row {row}: malformed Arrow data: {what}"),
+            Self::Malformed { column, row: Some(row), what } => {
+                write!(out, "{column}, row {row}: malformed Arrow data: {what}")
+            }
             Self::Malformed { column, row: None, what } => write!(out, "{column}: malformed Arrow data: {what}"),
             Self::Schema { column, expected, actual: Some(actual) } => {
                 write!(out, "{column}: expected {expected}, found {actual}")
             }
-            Self::Schema { column, expected, actual: None } => write!(out, "{column}: the column is missing; expected {expected}"),
+            Self::Schema { column, expected, actual: None } => {
+                write!(out, "{column}: the column is missing; expected {expected}")
+            }
         }
     }
 }

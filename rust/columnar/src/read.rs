@@ -2,8 +2,8 @@
 
 use arrow_array::cast::AsArray;
 use arrow_array::types::{
-    Int8Type, Int16Type, Int32Type, Int64Type, TimestampMicrosecondType, TimestampMillisecondType, TimestampNanosecondType,
-    TimestampSecondType, UInt8Type, UInt16Type, UInt32Type, UInt64Type,
+    Int8Type, Int16Type, Int32Type, Int64Type, TimestampMicrosecondType, TimestampMillisecondType,
+    TimestampNanosecondType, TimestampSecondType, UInt8Type, UInt16Type, UInt32Type, UInt64Type,
 };
 use arrow_array::{Array, ArrayRef, BooleanArray, RecordBatch};
 use arrow_schema::{DataType, TimeUnit};
@@ -49,7 +49,14 @@ impl<'a> Source<'a> {
         Error::Schema { column: self.qualified(name), expected: expected.to_owned(), actual }
     }
 
-    pub(crate) fn invalid(&self, kind: InvalidKind, column: &str, row: usize, value: Option<&[u8]>, expected: &str) -> Error {
+    pub(crate) fn invalid(
+        &self,
+        kind: InvalidKind,
+        column: &str,
+        row: usize,
+        value: Option<&[u8]>,
+        expected: &str,
+    ) -> Error {
         Invalid::new(kind, &self.qualified(column), Some(self.first_row + row), value, expected).into()
     }
 
@@ -160,7 +167,8 @@ impl<'a> Source<'a> {
             }
             DataType::Timestamp(TimeUnit::Microsecond, _) => micros!(TimestampMicrosecondType, |value: i64| value),
             DataType::Timestamp(TimeUnit::Nanosecond, _) => {
-                micros!(TimestampNanosecondType, |value: i64| value.div_euclid(1_000) + i64::from(value.rem_euclid(1_000) > 0))
+                micros!(TimestampNanosecondType, |value: i64| value.div_euclid(1_000)
+                    + i64::from(value.rem_euclid(1_000) > 0))
             }
             DataType::Null => vec![None; array.len()],
             other => return Err(self.mistyped(name, "timestamp", Some(other))),

@@ -71,6 +71,12 @@ impl RouteKernel {
         let mut answers = Answers::default();
         let mut stages = Stages::default();
         let mut room = Candidates::default();
+        if self.index.options().tie_break == TieBreak::RoundRobin {
+            // A batch that raises must take nobody's turn, so all of it is read before the first one is taken.
+            for start in (0..len).step_by(BLOCK) {
+                self.gather(&conversations, start, &mut gathered, &mut answers)?;
+            }
+        }
         for start in (0..len).step_by(BLOCK) {
             self.gather(&conversations, start, &mut gathered, &mut answers)?;
             let fixed = conversations.fixed_ids.get(start..);
@@ -120,12 +126,14 @@ impl RouteKernel {
             ids = source.guids(columns::CONVERSATION_HANDLE)?;
         }
         if ids.is_none() && self.index.options().tie_break == TieBreak::Hash {
-            let expected = "a GUID for each conversation, by whose hash ties are broken (or tie_break=\"first\")".to_owned();
+            let expected =
+                "a GUID for each conversation, by whose hash ties are broken (or tie_break=\"first\")".to_owned();
             return Err(Error::Schema { column: columns::CONVERSATION_ID.to_owned(), expected, actual: None });
         }
         let brokers = source.guids(columns::TO_BROKER_INSTANCE)?;
         let is_initiator = source.booleans(columns::IS_INITIATOR)?;
-        let fixed_ids = ids.as_ref().and_then(|ids| ids.view.fixed(16)).map_or(&[][..], |bytes| bytes.as_chunks::<16>().0);
+        let fixed_ids =
+            ids.as_ref().and_then(|ids| ids.view.fixed(16)).map_or(&[][..], |bytes| bytes.as_chunks::<16>().0);
         Ok(Conversations { source, names, brokers, databases, is_initiator, ids, fixed_ids, lone })
     }
 
@@ -166,7 +174,13 @@ impl RouteKernel {
     }
 
     /// The table that each conversation reads (R2); the result has one bit for each that came from outside.
-    fn gather_tables(&self, conversations: &Conversations<'_>, start: usize, len: usize, into: &mut [u16; BLOCK]) -> Result<u64> {
+    fn gather_tables(
+        &self,
+        conversations: &Conversations<'_>,
+        start: usize,
+        len: usize,
+        into: &mut [u16; BLOCK],
+    ) -> Result<u64> {
         let catalog = self.index.catalog();
         let Some(databases) = &conversations.databases else {
             into[..len].fill(conversations.lone);
@@ -226,13 +240,7 @@ impl Conversations<'_> {
 
 impl<'a> Gathered<'a> {
     fn new() -> Self {
-        let block = Block {
-            len: 0,
-            names: [&[]; BLOCK],
-            tables: [0; BLOCK],
-            has_broker: 0,
-            general: 0,
-        };
+        let block = Block { len: 0, names: [&[]; BLOCK], tables: [0; BLOCK], has_broker: 0, general: 0 };
         Self { block, ids: [Guid::default(); BLOCK], from_outside: 0, from_target: 0 }
     }
 

@@ -3,11 +3,12 @@
 //! Offsets, views and dictionary keys come from elsewhere and may be wrong: every access is checked, and a wrong one is an error
 //! that names the row. Whether text is UTF-8 does not matter here: names compare byte by byte (R5).
 
+use arrow_array::Array;
 use arrow_array::cast::AsArray;
 use arrow_array::types::{
-    BinaryViewType, Int8Type, Int16Type, Int32Type, Int64Type, StringViewType, UInt8Type, UInt16Type, UInt32Type, UInt64Type,
+    BinaryViewType, Int8Type, Int16Type, Int32Type, Int64Type, StringViewType, UInt8Type, UInt16Type, UInt32Type,
+    UInt64Type,
 };
-use arrow_array::Array;
 use arrow_buffer::{ArrowNativeType, BooleanBuffer, Buffer, NullBuffer, ToByteSlice};
 use arrow_schema::DataType;
 
@@ -168,7 +169,9 @@ impl<'a> BytesView<'a> {
     pub(crate) fn valid_bits(&self, start: usize, len: usize) -> u64 {
         match (&self.layout, self.nulls) {
             (Layout::AllNull, _) => 0,
-            (Layout::Dictionary(..), _) => (0..len).fold(0, |bits, place| bits | u64::from(!self.is_null(start + place)) << place),
+            (Layout::Dictionary(..), _) => {
+                (0..len).fold(0, |bits, place| bits | u64::from(!self.is_null(start + place)) << place)
+            }
             (_, None) => ones(len),
             (_, Some(nulls)) => bits(nulls.inner(), start, len),
         }

@@ -114,7 +114,28 @@ mod tests {
 
     #[test]
     fn r6_what_is_no_address() {
-        for text in ["", " LOCAL", "LOCAL ", "host:4022", "TCP://", "TCP://:4022", "TCP://h:", "TCP://h:0", "TCP://h:65536", "TCP://h:4022//", "TCP://h:1/x", "TCP://a..b", "TCP://.a", "TCP://a.", "TCP://h :1", "http://h:1", "TCP://[::1", "TCP://[g]", "TCP://höst", "TCP://h:+1"] {
+        for text in [
+            "",
+            " LOCAL",
+            "LOCAL ",
+            "host:4022",
+            "TCP://",
+            "TCP://:4022",
+            "TCP://h:",
+            "TCP://h:0",
+            "TCP://h:65536",
+            "TCP://h:4022//",
+            "TCP://h:1/x",
+            "TCP://a..b",
+            "TCP://.a",
+            "TCP://a.",
+            "TCP://h :1",
+            "http://h:1",
+            "TCP://[::1",
+            "TCP://[g]",
+            "TCP://höst",
+            "TCP://h:+1",
+        ] {
             assert_eq!(normal(text), None, "{text}");
         }
     }

@@ -39,7 +39,13 @@ const SHOWN_CHARACTERS: usize = 80;
 impl Invalid {
     /// A wrong value; `value` is shortened for the message.
     #[must_use]
-    pub fn new(kind: InvalidKind, column: &str, row: Option<usize>, value: Option<&[u8]>, expected: impl Into<String>) -> Self {
+    pub fn new(
+        kind: InvalidKind,
+        column: &str,
+        row: Option<usize>,
+        value: Option<&[u8]>,
+        expected: impl Into<String>,
+    ) -> Self {
         let value = value.map(|bytes| {
             let text = String::from_utf8_lossy(bytes);
             match text.char_indices().nth(SHOWN_CHARACTERS) {

@@ -80,7 +80,14 @@ mod tests {
 
     #[test]
     fn r5_what_is_no_guid() {
-        for text in ["", "0123abcd", "{0123abcd-4567-89ef-0123-456789abcdef", "0123abcd-4567-89ef-0123-456789abcdeg", "0123abcd+4567-89ef-0123-456789abcdef", "0123abcd-4567-89ef-0123-456789abcde`"] {
+        for text in [
+            "",
+            "0123abcd",
+            "{0123abcd-4567-89ef-0123-456789abcdef",
+            "0123abcd-4567-89ef-0123-456789abcdeg",
+            "0123abcd+4567-89ef-0123-456789abcdef",
+            "0123abcd-4567-89ef-0123-456789abcde`",
+        ] {
             assert_eq!(Guid::parse(text.as_bytes()), None, "{text}");
         }
     }

@@ -9,6 +9,7 @@
 #![deny(unsafe_code)]
 
 mod address;
+mod builder;
 mod catalog;
 mod error;
 mod hash;
@@ -19,9 +20,9 @@ mod prefetch;
 pub mod route;
 
 pub use address::{Address, next_hop_of_service_name};
+pub use builder::{CatalogBuilder, RouteInput, Settings};
 pub use catalog::{
-    BROKER_CONFIGURATION, Catalog, CatalogBuilder, Database, EndpointId, LOCAL, MSDB, NEVER, NONE, NameId, RouteInput, RouteRow,
-    Settings, TRANSPORT,
+    BROKER_CONFIGURATION, Catalog, Database, EndpointId, LOCAL, MSDB, NEVER, NONE, NameId, RouteRow, TRANSPORT,
 };
 pub use error::{Invalid, InvalidKind};
 pub use hash::{Seed, stable_hash};

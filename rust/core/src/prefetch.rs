@@ -1,6 +1,8 @@
 //! Asking the memory for a cache line before it is needed. One of the few places with `unsafe`: a prefetch of any address is
 //! harmless, but its instruction takes a raw pointer. Elsewhere than on x86-64 it does nothing, and the answers are the same.
 #![allow(unsafe_code)]
+// A call would cost more than the instruction.
+#![allow(clippy::inline_always)]
 
 /// Asks for the cache line at the start of the slice's element `place`.
 #[inline(always)]

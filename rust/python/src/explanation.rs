@@ -3,7 +3,9 @@
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyList};
 use ssbroker_core::route::{ClassSeen, Explanation, HostSeen, LocateSeen, Origin, Pass, RouteSeen, StepSeen};
-use ssbroker_core::{Catalog, Decision, EndpointId, Guid, NEVER, NONE, NextHop, PendingRequest, Query, RouteIndex, TieBreak};
+use ssbroker_core::{
+    Catalog, Decision, EndpointId, Guid, NEVER, NONE, NextHop, PendingRequest, Query, RouteIndex, TieBreak,
+};
 
 use crate::errors::moment;
 
@@ -167,7 +169,10 @@ impl<'py> Teller<'_, 'py> {
         dict.set_item("broker_instance", guid(row.and_then(|(_, route)| route.broker)))?;
         let lifetime = row.map(|(_, route)| route.expires).filter(|&expires| expires != NEVER);
         dict.set_item("lifetime", lifetime.map(|expires| moment(self.py, expires)).transpose()?)?;
-        dict.set_item("address", row.map_or_else(|| "LOCAL".to_owned(), |(_, route)| text(catalog.address_text(route))))?;
+        dict.set_item(
+            "address",
+            row.map_or_else(|| "LOCAL".to_owned(), |(_, route)| text(catalog.address_text(route))),
+        )?;
         dict.set_item("mirror_address", row.and_then(|(_, route)| catalog.mirror_text(route).map(text)))?;
         Ok(dict)
     }

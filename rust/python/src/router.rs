@@ -67,7 +67,8 @@ impl PyRouter {
         now_us: i64,
     ) -> PyResult<Bound<'py, PyDict>> {
         let index = self.kernel.index();
-        let database = database.map(|name| self.kernel.database(name).map_err(|error| to_python(py, &error))).transpose()?;
+        let database =
+            database.map(|name| self.kernel.database(name).map_err(|error| to_python(py, &error))).transpose()?;
         let query = Query {
             name: to_service_name.as_bytes(),
             broker: to_broker_instance.map(Guid),

@@ -49,7 +49,13 @@ impl Class {
 }
 
 impl RouteIndex {
-    pub(crate) fn choose(&self, query: &Query<'_>, context: &PassContext<'_>, found: &Found, room: &mut Candidates) -> Chosen {
+    pub(crate) fn choose(
+        &self,
+        query: &Query<'_>,
+        context: &PassContext<'_>,
+        found: &Found,
+        room: &mut Candidates,
+    ) -> Chosen {
         let Found::Routes { rows, broker, .. } = found else {
             return match self.locate(query, context, None) {
                 Some(database) => Chosen::Local { route: None, database },

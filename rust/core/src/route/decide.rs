@@ -57,7 +57,7 @@ pub struct Decision {
 /// Everything that one reading of a table came to; `explain` tells it, `decide` keeps its end.
 #[derive(Debug)]
 pub(crate) struct PassResult {
-    pub(crate) reply: Option<Option<u16>>,
+    pub(crate) is_reply: bool,
     pub(crate) found: Option<Found>,
     pub(crate) chosen: Option<Chosen>,
     pub(crate) next_hop: Option<(NextHop, bool)>,
@@ -120,14 +120,14 @@ impl RouteIndex {
 
     /// Reads one table.
     pub(crate) fn pass(&self, query: &Query<'_>, context: &PassContext<'_>, room: &mut Candidates) -> PassResult {
-        let mut result =
-            PassResult { reply: None, found: None, chosen: None, next_hop: None, end: End::ReEnter };
+        let mut result = PassResult { is_reply: false, found: None, chosen: None, next_hop: None, end: End::ReEnter };
         if self.sender_is_disabled(context) {
             result.end = End::Decided(delayed(query, None, Reason::SenderDisabled));
             return result;
         }
-        if let Some(host) = self.reply(query, context) {
-            result.reply = Some(host);
+        if let Some(broker) = self.replied_to(query, context) {
+            let host = self.host_with(broker, self.catalog.find_name(query.name));
+            result.is_reply = true;
             result.end = End::Decided(replied(query, host));
             return result;
         }
@@ -156,11 +156,11 @@ impl RouteIndex {
         context.database.is_some_and(|database| !self.catalog.databases[usize::from(database)].enabled)
     }
 
-    /// R7: a message from a target, to a broker id of this instance. The inner value is the database that takes it.
-    fn reply(&self, query: &Query<'_>, context: &PassContext<'_>) -> Option<Option<u16>> {
+    /// R7: the broker id of a message from a target, if it is one of this instance's.
+    fn replied_to(&self, query: &Query<'_>, context: &PassContext<'_>) -> Option<Guid> {
         let broker = query.broker.filter(|_| context.database.is_none() && !query.is_initiator)?;
         let is_here = self.catalog.databases.iter().any(|database| database.broker == Some(broker));
-        is_here.then(|| self.host_with(broker, self.catalog.find_name(query.name)))
+        is_here.then_some(broker)
     }
 
     /// What becomes of a conversation whose route is chosen (K14).

@@ -37,10 +37,9 @@ impl RouteIndex {
             if live(&rows) {
                 return Found::Routes { step: 2, rows, broker: None };
             }
-            if query.broker.is_none() {
-                if let Some(broker) = self.pick_broker(number, context, room) {
-                    return Found::Routes { step: 3, rows: self.rows_with(entry, Some(broker)), broker: Some(broker) };
-                }
+            let picked = if query.broker.is_none() { self.pick_broker(number, context, room) } else { None };
+            if let Some(broker) = picked {
+                return Found::Routes { step: 3, rows: self.rows_with(entry, Some(broker)), broker: Some(broker) };
             }
         }
         if context.now < table.dynamic_until && self.asks_for_route(query) {

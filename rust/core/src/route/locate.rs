@@ -27,7 +27,12 @@ impl RouteIndex {
     }
 
     /// The database that takes the message.
-    pub(crate) fn locate(&self, query: &Query<'_>, context: &PassContext<'_>, route_broker: Option<Guid>) -> Option<u16> {
+    pub(crate) fn locate(
+        &self,
+        query: &Query<'_>,
+        context: &PassContext<'_>,
+        route_broker: Option<Guid>,
+    ) -> Option<u16> {
         let service = self.catalog.find_name(query.name)?;
         if let Some(broker) = query.broker.or(route_broker) {
             return self.host_with(broker, Some(service));

@@ -7,14 +7,18 @@
 //! ```
 //! [`RouteIndex::resolve`] gives the same answers for blocks of conversations, and leaves what is not plain to `decide`.
 
+mod buckets;
 mod choose;
+mod compile;
 mod decide;
 mod explain;
 mod find;
+mod hosts;
 mod index;
 mod locate;
 mod pick;
 mod resolve;
+mod tell;
 
 pub use choose::Candidates;
 pub use decide::{Decision, NextHop, Query};

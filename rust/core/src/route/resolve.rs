@@ -4,7 +4,8 @@
 //! for one conversation's bucket and entry overlap with those of 63 others. What the plans of the index leave open is left to
 //! [`RouteIndex::decide`].
 
-use super::index::{Group, KEYED, PLAIN, Plan, Quick, RouteIndex, look_up, place};
+use super::buckets::{look_up, place};
+use super::index::{Group, KEYED, PLAIN, Plan, Quick, RouteIndex};
 use super::pick::{Choice, TieBreak, pick_by_hash};
 use crate::ids::Guid;
 use crate::prefetch::{prefetch, prefetch_line};
@@ -174,6 +175,7 @@ impl RouteIndex {
     ///
     /// Whether a conversation names a broker id is as good as random, so this asks with numbers rather than with branches.
     #[inline]
+    #[allow(clippy::needless_bitwise_bool)]
     fn judge_quick(&self, block: &Block<'_>, row: usize, now: i64, entry: u32, answers: &mut Answers) -> bool {
         let Some(entry) = self.entries.get(entry as usize) else { return false };
         let has_broker = block.has_broker >> row & 1 == 1;

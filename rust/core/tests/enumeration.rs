@@ -1,0 +1,326 @@
+//! Proof by enumeration: every table of up to three routes over a small universe, every conversation, against a second matcher.
+//!
+//! The universe has two service names, two broker ids, and the addresses on which the rules turn. The second matcher reads the rules
+//! over a list of routes, with no index, no plan and nothing shared with the crate but its types. It knows the tie break `first`.
+//!
+//! `cargo test` enumerates all tables of up to one route, and samples of those of two and three. With `ENUMERATE=all` in the
+//! environment it is every table of up to three, a billion decisions, each made three ways.
+#![allow(missing_docs)]
+
+use std::sync::Arc;
+
+use ssbroker_core::route::{Answers, BLOCK, Block, Stages};
+use ssbroker_core::{
+    Catalog, CatalogBuilder, Guid, NEVER, Options, Outcome, PendingRequest, Query, Reason, RouteIndex, RouteInput,
+    Seed, Settings, TieBreak,
+};
+
+const NAMES: [&str; 2] = ["tcp://hop:7/Service", "//Other"];
+const BCN: &str = "SQL/ServiceBroker/BrokerConfiguration";
+const IDS: [Guid; 2] = [Guid([1; 16]), Guid([2; 16])];
+const ELSEWHERE: &str = "TCP://a:1";
+/// The same address, spelled otherwise (R21).
+const SAME_ELSEWHERE: &str = "tcp://A:01/";
+const OWN: &str = "TCP://me:4022";
+const NOW: i64 = 100;
+
+/// A route of the universe; a table is a list of them, and their route ids are their places.
+#[derive(Clone, Copy, Debug, PartialEq)]
+struct Route {
+    service: Option<&'static str>,
+    broker: Option<Guid>,
+    address: &'static str,
+    has_mirror: bool,
+    is_expired: bool,
+}
+
+/// An instance: what surrounds the table.
+#[derive(Clone, Copy, Debug)]
+struct World {
+    forwarding: bool,
+    /// The database whose id is the first of `IDS` is enabled.
+    host_enabled: bool,
+    /// That database has the first service.
+    hosted: bool,
+    pending: bool,
+}
+
+/// What the second matcher decides: outcome, reason, step and route.
+type Verdict = (Outcome, Reason, Option<i8>, Option<i32>);
+
+/// Every route that can be told apart: 168 of them.
+fn universe() -> Vec<Route> {
+    let addresses = [
+        ("LOCAL", false),
+        ("TRANSPORT", false),
+        (ELSEWHERE, false),
+        (SAME_ELSEWHERE, false),
+        (OWN, false),
+        (ELSEWHERE, true),
+        ("LOCAL", true),
+    ];
+    let mut routes = Vec::new();
+    for service in [None, Some(NAMES[0]), Some(NAMES[1]), Some(BCN)] {
+        for broker in [None, Some(IDS[0]), Some(IDS[1])] {
+            for (address, has_mirror) in addresses {
+                for is_expired in [false, true] {
+                    routes.push(Route { service, broker, address, has_mirror, is_expired });
+                }
+            }
+        }
+    }
+    routes
+}
+
+fn worlds() -> Vec<World> {
+    let flags = [false, true];
+    let mut worlds = Vec::new();
+    for forwarding in flags {
+        for (host_enabled, hosted) in [(true, true), (false, true), (true, false)] {
+            for pending in flags {
+                worlds.push(World { forwarding, host_enabled, hosted, pending });
+            }
+        }
+    }
+    worlds
+}
+
+fn queries() -> Vec<(&'static str, Option<Guid>, bool, bool)> {
+    let mut queries = Vec::new();
+    for name in NAMES {
+        for broker in [None, Some(IDS[0]), Some(IDS[1])] {
+            for (from_outside, is_initiator) in [(false, true), (true, true), (true, false)] {
+                queries.push((name, broker, from_outside, is_initiator));
+            }
+        }
+    }
+    queries
+}
+
+// ------------------------------------------------------------------------------------------------ the second matcher
+
+struct Naive<'a> {
+    world: World,
+    table: &'a [Route],
+    name: &'static str,
+    broker: Option<Guid>,
+    is_initiator: bool,
+}
+
+impl Naive<'_> {
+    fn live(&self, wanted: impl Fn(&Route) -> bool) -> Vec<usize> {
+        (0..self.table.len()).filter(|&place| !self.table[place].is_expired && wanted(&self.table[place])).collect()
+    }
+
+    /// Whether the one host takes a message that is meant for this broker id.
+    fn locates(&self, broker: Option<Guid>) -> bool {
+        let hosts = self.world.host_enabled && self.world.hosted && self.name == NAMES[0];
+        hosts && broker.is_none_or(|broker| broker == IDS[0])
+    }
+
+    fn find(&self) -> (i8, Vec<usize>) {
+        let named = |route: &Route| route.service == Some(self.name);
+        if self.broker.is_some() {
+            let found = self.live(|route| named(route) && route.broker == self.broker);
+            if !found.is_empty() {
+                return (1, found);
+            }
+        }
+        let found = self.live(|route| named(route) && route.broker.is_none());
+        if !found.is_empty() {
+            return (2, found);
+        }
+        if self.broker.is_none() {
+            let first = self.live(|route| named(route) && route.broker.is_some()).first().copied();
+            if let Some(first) = first {
+                return (3, self.live(|route| named(route) && route.broker == self.table[first].broker));
+            }
+        }
+        let asks = !self.live(|route| route.service == Some(BCN)).is_empty();
+        if asks && !(self.world.pending && self.name == NAMES[0]) {
+            return (4, Vec::new());
+        }
+        let found = self.live(|route| route.service.is_none() && route.broker.is_none());
+        if !found.is_empty() {
+            return (5, found);
+        }
+        let hosted = self.world.host_enabled && self.world.hosted && self.name == NAMES[0];
+        if self.broker.is_some() && hosted { (6, Vec::new()) } else { (7, Vec::new()) }
+    }
+
+    fn decide(&self, from_outside: bool, re_entered: bool) -> Verdict {
+        if from_outside && !self.is_initiator && self.broker == Some(IDS[0]) {
+            return match self.locates(self.broker) {
+                true => (Outcome::Local, Reason::Reply, Some(0), None),
+                false => (Outcome::Dropped, Reason::ServiceNotFound, Some(0), None),
+            };
+        }
+        let (step, found) = self.find();
+        match step {
+            4 => return (Outcome::Delayed, Reason::RouteRequested, Some(4), None),
+            7 => return (Outcome::Delayed, Reason::NoRoute, Some(7), None),
+            _ => {}
+        }
+        let unusable = if from_outside { Outcome::Dropped } else { Outcome::Delayed };
+        if step == 6 {
+            return match self.locates(self.broker) {
+                true => (Outcome::Local, Reason::Matched, Some(6), None),
+                false => (unusable, Reason::ServiceNotFound, Some(6), None),
+            };
+        }
+        let Some(chosen) = self.choose(&found) else {
+            let is_local = found.iter().any(|&place| self.table[place].address == "LOCAL");
+            let reason = if is_local { Reason::ServiceNotFound } else { Reason::AddressUnusable };
+            return (unusable, reason, Some(step), None);
+        };
+        let decided = |outcome, reason| (outcome, reason, Some(step), Some(chosen as i32));
+        match self.table[chosen].address {
+            "LOCAL" => decided(Outcome::Local, Reason::Matched),
+            _ if from_outside && !self.world.forwarding => decided(Outcome::Dropped, Reason::ForwardingDisabled),
+            OWN if from_outside => decided(Outcome::Dropped, Reason::RoutingLoop),
+            OWN => {
+                assert!(!re_entered, "a conversation re-enters once");
+                self.decide(true, true)
+            }
+            _ if from_outside => decided(Outcome::Forward, Reason::Matched),
+            _ => decided(Outcome::Remote, Reason::Matched),
+        }
+    }
+
+    fn choose(&self, found: &[usize]) -> Option<usize> {
+        let first = |wanted: &dyn Fn(&Route) -> bool| found.iter().copied().find(|&place| wanted(&self.table[place]));
+        let route_broker = found.first().and_then(|&place| self.table[place].broker);
+        let has_host = self.locates(self.broker.or(route_broker));
+        let is_local = |route: &Route| route.address == "LOCAL";
+        let is_network = |route: &Route| [ELSEWHERE, SAME_ELSEWHERE, OWN].contains(&route.address);
+        first(&|route| route.has_mirror && (has_host || !is_local(route)))
+            .or_else(|| first(&|route| !route.has_mirror && is_local(route) && has_host))
+            .or_else(|| first(&|route| !route.has_mirror && is_network(route)))
+            .or_else(|| first(&|route| route.address == "TRANSPORT").filter(|_| self.name == NAMES[0]))
+    }
+}
+
+// ------------------------------------------------------------------------------------------------ the index
+
+fn catalog(world: World, table: &[Route]) -> Catalog {
+    let pending_requests = if world.pending { vec![NAMES[0].to_owned()] } else { Vec::new() };
+    let settings = Settings { addresses: vec![OWN.to_owned()], message_forwarding: world.forwarding, pending_requests };
+    let mut builder = CatalogBuilder::new(Seed([3, 4]), settings).unwrap();
+    builder.database(0, b"Begun", None, true).unwrap();
+    builder.database(1, b"msdb", None, true).unwrap();
+    builder.database(2, b"Host", Some(IDS[0]), world.host_enabled).unwrap();
+    // What began here and what came from outside read tables of the same content, so that re-entry has something to read.
+    for (number, database) in ["Begun", "msdb"].iter().enumerate() {
+        for (place, route) in table.iter().enumerate() {
+            let input = RouteInput {
+                database: Some(database.as_bytes()),
+                name: b"route",
+                route_id: Some(place as i32),
+                service: route.service.map(str::as_bytes),
+                broker: route.broker,
+                expires: if route.is_expired { NOW } else { NEVER },
+                address: route.address.as_bytes(),
+                mirror: route.has_mirror.then_some(b"TCP://m:1"),
+            };
+            builder.route(number * table.len() + place, input).unwrap();
+        }
+    }
+    builder.end_of_routes().unwrap();
+    if world.hosted {
+        builder.service(0, b"Host", NAMES[0].as_bytes()).unwrap();
+    }
+    builder.finish()
+}
+
+/// Compares every conversation of one table, one at a time and as a block; returns how many there were.
+fn compare(world: World, table: &[Route]) -> u64 {
+    let options = Options { tie_break: TieBreak::First, pending_request: PendingRequest::Continue };
+    let index = RouteIndex::new(Arc::new(catalog(world, table)), options, Seed([1, 2]));
+    let begun = index.catalog().database(b"Begun");
+    let queries = queries();
+    let answers = answers(&index, &queries, world);
+    for (row, &(name, broker, from_outside, is_initiator)) in queries.iter().enumerate() {
+        let database = begun.filter(|_| !from_outside);
+        let query = Query { name: name.as_bytes(), broker, database, is_initiator, conversation: None };
+        let decision = index.decide(&query, NOW);
+        let found = (decision.outcome, decision.reason, decision.match_step, decision.route_id);
+        let expected = Naive { world, table, name, broker, is_initiator }.decide(from_outside, false);
+        assert_eq!(found, expected, "{world:?} {table:?} {query:?}");
+        let is = |bits: u64| bits >> row & 1 == 1;
+        let (step, route_id) = (Some(answers.steps[row]), Some(answers.route_ids[row]));
+        let answered = match () {
+            () if is(answers.general) => continue,
+            () if is(answers.local) => (Outcome::Local, Reason::Matched, step, route_id),
+            () if is(answers.no_route) => (Outcome::Delayed, Reason::NoRoute, Some(7), None),
+            () if from_outside => (Outcome::Forward, Reason::Matched, step, route_id),
+            () => (Outcome::Remote, Reason::Matched, step, route_id),
+        };
+        assert_eq!(answered, expected, "as a block: {world:?} {table:?} {query:?}");
+        let bound = query.broker.or(is(answers.bound).then(|| answers.brokers[row]));
+        if !is(answers.no_route) && bound.is_some() {
+            assert_eq!(bound, decision.broker, "as a block: {world:?} {table:?} {query:?}");
+        }
+    }
+    queries.len() as u64
+}
+
+/// What the index says of all conversations at once.
+fn answers(index: &RouteIndex, queries: &[(&'static str, Option<Guid>, bool, bool)], world: World) -> Answers {
+    let database = |name: &[u8]| index.catalog().database(name).unwrap();
+    let (begun, msdb) = (database(b"Begun"), database(b"msdb"));
+    let mut answers = Answers::default();
+    let mut block = Block { len: queries.len(), names: [&[]; BLOCK], tables: [0; BLOCK], has_broker: 0, general: 0 };
+    for (row, &(name, broker, from_outside, is_initiator)) in queries.iter().enumerate() {
+        block.names[row] = name.as_bytes();
+        block.tables[row] = if from_outside { msdb } else { begun };
+        block.has_broker |= u64::from(broker.is_some()) << row;
+        answers.brokers[row] = broker.unwrap_or_default();
+        block.general |= u64::from(from_outside && (!is_initiator || !world.forwarding)) << row;
+    }
+    index.resolve(&block, NOW, |_| Guid::default(), &mut Stages::default(), &mut answers);
+    answers
+}
+
+fn enumerate(size: usize, keep: impl Fn(usize) -> bool) -> u64 {
+    let universe = universe();
+    let count = universe.len().pow(size as u32);
+    let mut decisions = 0;
+    for number in (0..count).filter(|&number| keep(number)) {
+        let mut rest = number;
+        let table: Vec<Route> = std::iter::repeat_with(|| {
+            let route = universe[rest % universe.len()];
+            rest /= universe.len();
+            route
+        })
+        .take(size)
+        .collect();
+        decisions += worlds().into_iter().map(|world| compare(world, &table)).sum::<u64>();
+    }
+    decisions
+}
+
+/// All tables of a size, or every so many of them, on both cores.
+fn prove(size: usize, every: usize) -> u64 {
+    let every = if std::env::var("ENUMERATE").is_ok_and(|value| value == "all") { 1 } else { every };
+    std::thread::scope(|scope| {
+        let halves = [0, 1].map(|half| {
+            scope.spawn(move || enumerate(size, |number| number % every == 0 && number / every % 2 == half))
+        });
+        halves.into_iter().map(|half| half.join().unwrap()).sum()
+    })
+}
+
+#[test]
+fn g9_every_table_of_up_to_one_route() {
+    assert_eq!(prove(0, 1) + prove(1, 1), 169 * 12 * 18);
+}
+
+#[test]
+fn g9_tables_of_two_routes() {
+    assert!(prove(2, 5) >= 168 * 168 / 5 * 12 * 18);
+}
+
+#[test]
+fn g9_tables_of_three_routes() {
+    assert!(prove(3, 1_009) >= 168 * 168 * 168 / 1_009 * 12 * 18);
+}
