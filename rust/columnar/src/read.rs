@@ -102,10 +102,8 @@ impl<'a> Source<'a> {
     pub(crate) fn guids(&self, name: &'static str) -> Result<Option<Guids<'a>>> {
         let Some(array) = self.column(name) else { return Ok(None) };
         let view = BytesView::new(array).ok_or_else(|| self.mistyped(name, GUID_FORMS, Some(array.data_type())))?;
-        if let DataType::FixedSizeBinary(size) = array.data_type() {
-            if *size != 16 {
-                return Err(self.mistyped(name, GUID_FORMS, Some(array.data_type())));
-            }
+        if matches!(array.data_type(), DataType::FixedSizeBinary(size) if *size != 16) {
+            return Err(self.mistyped(name, GUID_FORMS, Some(array.data_type())));
         }
         Ok(Some(Guids { view, source: *self, column: name }))
     }

@@ -5,7 +5,7 @@
 //!
 //! `cargo test` enumerates all tables of up to one route, and samples of those of two and three. With `ENUMERATE=all` in the
 //! environment it is every table of up to three, a billion decisions, each made three ways.
-#![allow(missing_docs)]
+#![allow(missing_docs, clippy::match_bool, clippy::struct_excessive_bools, clippy::unwrap_used)]
 
 use std::sync::Arc;
 
