@@ -1,0 +1,147 @@
+"""Which columns of a DataFrame routing reads, and how a decision travels from Python to the JVM."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+import pyarrow as pa
+
+from ssbroker.catalog import Catalog
+from ssbroker.exceptions import SchemaError
+from ssbroker.routing import PendingRequest, Router, TieBreak
+from ssbroker.schemas import CONVERSATIONS, DECISIONS, ROUTES
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame
+    from pyspark.sql.types import DataType
+
+_ID: Final = "conversation_id"
+_HANDLE: Final = "conversation_handle"
+_STEPS: Final = 8
+_TEXT: Final = ("database", "to_service_name")
+
+DECISION: Final = (
+    "struct<outcome:string,match_step:tinyint,route_id:int,next_hop_address:string,mirror_address:string,"
+    "target_database:string,broker_instance:binary,reason:string>"
+)
+"""The decision columns as Spark has them: labels as text, ids as 16 bytes."""
+
+PACKED: Final = (
+    "struct<verdict:smallint,route_id:int,next_hop_address:string,mirror_address:string,"
+    "target_database:string,broker_instance:binary>"
+)
+"""The same with outcome, reason and step in one number, which Spark takes apart: text costs more to move than to look up."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Labels:
+    """The outcomes and reasons, in the order of the numbers that stand for them in a verdict."""
+
+    outcomes: tuple[str, ...]
+    reasons: tuple[str, ...]
+
+    def unpacked(self, packed: Column) -> dict[str, Column]:
+        """The decision columns of a struct `PACKED`, in the order of the contract."""
+        from pyspark.sql import functions as sf  # noqa: PLC0415 - pyspark is an extra
+
+        verdict = packed["verdict"]
+        steps = [sf.lit(None).cast("tinyint"), *(sf.lit(step).cast("tinyint") for step in range(_STEPS))]
+        taken_apart = {
+            "outcome": sf.get(sf.array(*map(sf.lit, self.outcomes)), sf.shiftright(verdict, 8)),
+            "reason": sf.get(sf.array(*map(sf.lit, self.reasons)), sf.shiftright(verdict, 4).bitwiseAND(15)),
+            "match_step": sf.get(sf.array(*steps), verdict.bitwiseAND(15)),
+        }
+        return {name: taken_apart[name] if name in taken_apart else packed[name] for name in DECISIONS.names}
+
+
+def keys(conversations: DataFrame) -> list[str]:
+    """The columns that routing reads, in the order of the contract.
+
+    Args:
+        conversations: What is to be routed.
+
+    Returns:
+        Their names; those that are left out are not among them.
+
+    Raises:
+        SchemaError: One of them occurs twice, or a column has the name of one that routing adds.
+    """
+    names = conversations.columns
+    wanted = [*CONVERSATIONS.names]
+    if _ID not in names and _HANDLE in names:
+        wanted[wanted.index(_ID)] = _HANDLE
+    for name in wanted:
+        if names.count(name) > 1:
+            raise SchemaError(f"{name}: expected one column of this name, there are {names.count(name)}", column=name)
+    exact = conversations.sparkSession.conf.get("spark.sql.caseSensitive") == "true"
+    added = {name if exact else name.lower() for name in DECISIONS.names}
+    for name in names:
+        if (name if exact else name.lower()) in added:
+            raise SchemaError(
+                f"{name}: the conversations have a column of the name of one that routing adds; rename it or drop it",
+                column=name,
+                expected="no column of this name",
+            )
+    return [name for name in wanted if name in names]
+
+
+def arrow_type(name: str, spark_type: DataType) -> pa.DataType:
+    """The Arrow type as which a column reaches the workers.
+
+    Args:
+        name: The column.
+        spark_type: Its type in Spark.
+
+    Returns:
+        The type.
+
+    Raises:
+        SchemaError: No column that routing reads can have this type.
+    """
+    from pyspark.sql import types  # noqa: PLC0415 - pyspark is an extra
+
+    kinds: tuple[tuple[type[DataType], pa.DataType], ...] = (
+        (types.StringType, pa.string()),
+        (types.BinaryType, pa.binary()),
+        (types.BooleanType, pa.bool_()),
+        (types.NullType, pa.null()),
+    )
+    for spark_kind, arrow_kind in kinds:
+        if isinstance(spark_type, spark_kind):
+            return arrow_kind
+    actual = spark_type.simpleString()
+    expected = {"is_initiator": "boolean"}.get(name, "string" if name in _TEXT else "string or binary")
+    raise SchemaError(f"{name}: expected {expected}, got {actual}", column=name, expected=expected, actual=actual)
+
+
+def rehearse(
+    catalog: Catalog, columns: Mapping[str, pa.DataType], *, tie_break: TieBreak, pending_request: PendingRequest
+) -> Labels:
+    """Routes no rows at all, so that what is wrong with the columns or options is told before a job starts.
+
+    The routes have no say in it, so they are left out: to compile them takes a while.
+
+    Args:
+        catalog: The catalog.
+        columns: The columns and their types.
+        tie_break: As of the router.
+        pending_request: As of the router.
+
+    Returns:
+        The labels of the decisions.
+
+    Raises:
+        SchemaError: A column is missing or has a type that cannot be read.
+        OptionError: An option is not one of those allowed.
+    """
+    bare = Catalog(ROUTES.empty_table(), catalog.databases)
+    router = Router(bare, tie_break=tie_break, pending_request=pending_request)
+    fields = [pa.field(name, kind) for name, kind in columns.items()]
+    decided = router.route(pa.RecordBatch.from_pylist([], schema=pa.schema(fields)))
+    return Labels(outcomes=_dictionary(decided["outcome"]), reasons=_dictionary(decided["reason"]))
+
+
+def _dictionary(column: Any) -> tuple[str, ...]:
+    return tuple(column.dictionary.to_pylist())

@@ -1,0 +1,122 @@
+"""What runs in Spark's Python workers: batches of key columns in, structs of decisions out."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, Final, TypeAlias
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from ssbroker.exceptions import InputError
+from ssbroker.routing import PendingRequest, Router, TieBreak
+from ssbroker.schemas import CONVERSATIONS, DECISIONS
+from ssbroker.spark.columns import Labels
+from ssbroker.spark.shipping import ShippedCatalog
+
+_Column: TypeAlias = Any  # an Arrow array; what the stubs of pyarrow know of arrays stands in the way here
+
+_ROUTERS_MAX: Final = 4
+_GUID_OR_LABEL: Final = {
+    name: pa.binary() if DECISIONS.field(name).type == pa.binary(16) else pa.string()
+    for name in DECISIONS.names
+    if not pa.types.is_integer(DECISIONS.field(name).type)
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Task:
+    """How to route: small enough to travel with every task."""
+
+    catalog: ShippedCatalog
+    now: datetime
+    tie_break: TieBreak
+    pending_request: PendingRequest
+
+
+@functools.lru_cache(maxsize=_ROUTERS_MAX)
+def router_of(catalog: ShippedCatalog, tie_break: TieBreak, pending_request: PendingRequest) -> Router:
+    """The router of a shipped catalog: compiled by the first task of a process, found by all that follow."""
+    return Router(catalog.catalog(), tie_break=tie_break, pending_request=pending_request)
+
+
+def packed_decisions(
+    task: Task, names: Sequence[str], labels: Labels, batches: Iterator[Any]
+) -> Iterator[pa.StructArray]:
+    """The decisions of a partition as structs `columns.PACKED`.
+
+    Args:
+        task: How to route.
+        names: The names of the columns.
+        labels: The labels by number.
+        batches: The columns of each batch; where there is but one, that one.
+
+    Yields:
+        A struct for each row.
+
+    Raises:
+        InputError: A value is not what was expected.
+    """
+    first_row = 0
+    for columns in batches:
+        given = columns if isinstance(columns, tuple) else (columns,)
+        batch = pa.RecordBatch.from_arrays(list(given), names=list(names))
+        yield _packed(_decide(task, batch, first_row=first_row), labels)
+        first_row += batch.num_rows
+
+
+def decisions(task: Task, columns: Sequence[_Column], named: dict[str, _Column]) -> pa.StructArray:
+    """The decisions of one batch as structs `columns.DECISION`.
+
+    Args:
+        task: How to route.
+        columns: Columns in the order of the contract.
+        named: Further columns by name.
+
+    Returns:
+        A struct for each row.
+
+    Raises:
+        SchemaError: A column is missing or has a type that cannot be read.
+        InputError: A value is not what was expected.
+    """
+    given = {**dict(zip(CONVERSATIONS.names, columns, strict=False)), **named}
+    decided = _decide(task, pa.RecordBatch.from_arrays(list(given.values()), names=list(given)), first_row=0)
+    return pa.StructArray.from_arrays([_plain(decided, name) for name in DECISIONS.names], DECISIONS.names)
+
+
+def _decide(task: Task, batch: pa.RecordBatch, *, first_row: int) -> pa.RecordBatch:
+    router = router_of(task.catalog, task.tie_break, task.pending_request)
+    try:
+        return router.route(batch, now=task.now)
+    except InputError as error:
+        from pyspark import TaskContext  # noqa: PLC0415 - pyspark is an extra
+
+        context = TaskContext.get()
+        where = "" if context is None else f" of partition {context.partitionId()}"
+        error.add_note(f"Row 0 of this batch of {batch.num_rows} rows is row {first_row}{where} of the Spark job.")
+        raise
+
+
+def _packed(decided: pa.RecordBatch, labels: Labels) -> pa.StructArray:
+    outcome = _numbers(decided["outcome"], labels.outcomes)
+    reason = _numbers(decided["reason"], labels.reasons)
+    step: _Column = decided["match_step"].cast(pa.int16())
+    verdict = pc.add(pc.shift_left(outcome, 8), pc.add(pc.shift_left(reason, 4), pc.add(step.fill_null(-1), 1)))
+    rest = [name for name in DECISIONS.names if name not in {"outcome", "match_step", "reason"}]
+    return pa.StructArray.from_arrays([verdict, *(_plain(decided, name) for name in rest)], ["verdict", *rest])
+
+
+def _numbers(column: Any, labels: tuple[str, ...]) -> _Column:
+    """The number of each row's label, whatever the order of the dictionary."""
+    places = pc.index_in(column.dictionary, value_set=pa.array(labels)).cast(pa.int16())
+    return places.take(column.indices)
+
+
+def _plain(decided: pa.RecordBatch, name: str) -> _Column:
+    """A column as Spark takes it: no dictionaries, no binary of fixed size."""
+    column = decided[name]
+    return column.cast(_GUID_OR_LABEL[name]) if name in _GUID_OR_LABEL else column
