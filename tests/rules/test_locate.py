@@ -126,6 +126,13 @@ def test_r33_with_none_but_disabled_hosts_nothing_is_found() -> None:
     assert decide(world, "Orders", begun_in=OUTSIDE) == dropped("service_not_found", 5)
 
 
+def test_r33_holds_for_msdb_too() -> None:
+    """R33: the services of a disabled msdb are invisible, though its table is read."""
+    world = here(LOCAL_OF_MSDB, services=((MSDB, "Orders"),))
+    world = replace(world, databases=(Database(name=MSDB, service_broker_guid=OPS, is_broker_enabled=False),))
+    assert decide(world, "Orders", begun_in=OUTSIDE) == dropped("service_not_found", 5)
+
+
 def test_r34_what_a_disabled_database_began_stays() -> None:
     """R34, K6: no table is read, whatever it holds; the conversation's own id is kept."""
     world = here(

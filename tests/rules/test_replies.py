@@ -40,8 +40,9 @@ REPLIES = here(
 
 def test_r7_a_reply_for_a_database_here_reads_no_route() -> None:
     """R7: it is delivered in this instance although a route for this very service and id leads elsewhere."""
-    answer = decide(REPLIES, "Orders", broker=SALES, begun_in=OUTSIDE, is_initiator=False)
-    assert answer == local(0, None, "Sales", broker=SALES, reason="reply")
+    for database, broker in (("Sales", SALES), ("Stores", STORES)):
+        answer = decide(REPLIES, "Orders", broker=broker, begun_in=OUTSIDE, is_initiator=False)
+        assert answer == local(0, None, database, broker=broker, reason="reply")
 
 
 def test_r7_needs_no_table_at_all() -> None:

@@ -69,6 +69,17 @@ def test_k19_first_takes_the_first_database_by_its_bytes() -> None:
         assert answer == local(5, 1, "Beta")
 
 
+def test_k19_a_service_that_is_listed_twice_is_one_service() -> None:
+    """R24, R32, K19: its database is one candidate, in turns as by hash."""
+    hosts = (("Sales", "Orders"), ("Sales", "Orders"), ("Stores", "Orders"))
+    world = here(route(1, "LOCAL", table=MSDB), services=hosts)
+    answers = in_turns(world, conversations(4, database=OUTSIDE))
+    assert [answer.target_database for answer in answers] == ["Sales", "Stores"] * 2
+    once = here(route(1, "LOCAL", table=MSDB), services=hosts[1:])
+    asked = conversations(200, database=OUTSIDE)
+    assert decide_all(world, asked) == decide_all(once, asked)
+
+
 PINNED = {
     UUID(int=0): (0x568A9B0B1A2C05EC, 0x879B5EACFC8E2E5B, 0x9428C7045C5F7A1D),
     UUID("5fb8d92b-ed69-4c80-afbb-2aa6a7d3cb2d"): (0x8804C8899881FFD5, 0xEAB09F939064DCFD, 0x7B6722674B8FFB64),
@@ -156,6 +167,15 @@ def test_k21_each_service_id_and_class_has_its_own_turn() -> None:
     ]
     answers = in_turns(world, kinds * 3)
     assert [answer.route_id for answer in answers] == [1, 3, 5, 7, 1, 2, 4, 6, 8, 2, 1, 3, 5, 7, 1]
+
+
+def test_k21_the_classes_of_one_search_have_their_own_turns() -> None:
+    """R24, R22, K21: what is delivered here does not take the turns of what is sent."""
+    world = here(route(1, "LOCAL"), *(route(n, f"TCP://h{n}") for n in (2, 3)), services=(("Sales", "Orders"),))
+    asked = [
+        Conversation(to_service_name=name, database="Sales") for name in ("Orders", "Other", "Orders", "Other") * 2
+    ]
+    assert [answer.route_id for answer in in_turns(world, asked)] == [1, 2, 1, 3] * 2
 
 
 def test_k21_the_ids_of_step_3_and_the_routes_of_each_take_turns() -> None:
