@@ -59,6 +59,12 @@ impl NameHash {
         self.fold(self.sum(rest), state, rest.len())
     }
 
+    /// The hash of a text of `len` bytes, at most 64, whose `quarters` are known.
+    #[inline]
+    pub(crate) fn of_short(&self, chunks: &[u128; 4], len: usize, salt: u64) -> u64 {
+        self.fold(self.short_sum(chunks), salt.wrapping_mul(GOLDEN) ^ self.last[0], len)
+    }
+
     /// The hash of a GUID that belongs to `owner`.
     #[inline]
     pub(crate) fn of_guid(&self, guid: Guid, owner: u32) -> u64 {
@@ -71,11 +77,13 @@ impl NameHash {
     // the last overlaps the one before. Together with the length, which `fold` takes in, the chunks say the whole block.
     #[inline]
     fn sum(&self, block: &[u8]) -> u128 {
-        if let Some(chunks) = quarters(block) {
-            let product = |place: usize| self.product(place * 2, chunks[place] as u64, (chunks[place] >> 64) as u64);
-            return product(0).wrapping_add(product(1)).wrapping_add(product(2)).wrapping_add(product(3));
-        }
-        self.long_sum(block)
+        quarters(block).map_or_else(|| self.long_sum(block), |chunks| self.short_sum(&chunks))
+    }
+
+    #[inline]
+    fn short_sum(&self, chunks: &[u128; 4]) -> u128 {
+        let product = |place: usize| self.product(place * 2, chunks[place] as u64, (chunks[place] >> 64) as u64);
+        product(0).wrapping_add(product(1)).wrapping_add(product(2)).wrapping_add(product(3))
     }
 
     fn long_sum(&self, block: &[u8]) -> u128 {
@@ -115,9 +123,10 @@ pub(crate) fn quarters(text: &[u8]) -> Option<[u128; 4]> {
     if len > 64 {
         return None;
     }
-    let at =
-        |start: usize| text.get(start..).and_then(<[u8]>::first_chunk::<16>).map(|chunk| u128::from_le_bytes(*chunk));
-    Some([at(0)?, at((len - 16).min(16))?, at(len.saturating_sub(32))?, at(len - 16)?])
+    let chunk = |start: usize| <[u8; 16]>::try_from(text.get(start..start + 16)?).ok().map(u128::from_le_bytes);
+    let (first, last) = (text.first_chunk::<16>()?, text.last_chunk::<16>()?);
+    let middle = (chunk((len - 16).min(16))?, chunk(len.saturating_sub(32))?);
+    Some([u128::from_le_bytes(*first), middle.0, middle.1, u128::from_le_bytes(*last)])
 }
 
 #[cfg(test)]

@@ -1,4 +1,4 @@
-//! Arrow in and out by the PyCapsule protocol. One of the few places with `unsafe`: the C structures of Arrow are raw memory.
+//! Arrow in and out by the `PyCapsule` protocol. One of the few places with `unsafe`: the C structures of Arrow are raw memory.
 #![allow(unsafe_code)]
 
 use std::ffi::CStr;
@@ -48,7 +48,7 @@ pub(crate) fn import_stream(object: &Bound<'_, PyAny>) -> PyResult<Vec<RecordBat
 }
 
 /// A `pyarrow.RecordBatch`.
-pub(crate) fn export_batch<'py>(py: Python<'py>, batch: RecordBatch) -> PyResult<Bound<'py, PyAny>> {
+pub(crate) fn export_batch(py: Python<'_>, batch: RecordBatch) -> PyResult<Bound<'_, PyAny>> {
     let data = StructArray::from(batch).into_data();
     let (array, schema) = to_ffi(&data).map_err(|error| not_readable(py, &error))?;
     let schema = PyCapsule::new_with_value(py, schema, SCHEMA)?;

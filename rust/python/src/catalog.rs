@@ -86,14 +86,11 @@ impl PyCatalog {
 #[pyfunction]
 #[pyo3(signature = (text, /))]
 pub(crate) fn normalize_address(py: Python<'_>, text: &str) -> PyResult<String> {
-    let expected = "TCP://host[:port], LOCAL or TRANSPORT";
-    match Address::parse(text.as_bytes()) {
-        Some(address) => Ok(address.as_str().to_owned()),
-        None => {
-            let invalid = Invalid::new(InvalidKind::Address, "address", None, Some(text.as_bytes()), expected);
-            Err(to_python(py, &Error::Invalid(invalid)))
-        }
-    }
+    Address::parse(text.as_bytes()).map(|address| address.as_str().to_owned()).ok_or_else(|| {
+        let expected = "TCP://host[:port], LOCAL or TRANSPORT";
+        let invalid = Invalid::new(InvalidKind::Address, "address", None, Some(text.as_bytes()), expected);
+        to_python(py, &Error::Invalid(invalid))
+    })
 }
 
 /// The 16 bytes of a GUID.

@@ -80,7 +80,7 @@ impl<'py> Teller<'_, 'py> {
         dict.set_item("sender_disabled", pass.sender_disabled)?;
         let reply = pass.reply.as_ref().map(|(databases, applies)| {
             let reply = PyDict::new(self.py);
-            reply.set_item("databases", self.list(databases, |host| self.host(host))?)?;
+            reply.set_item("databases", self.list(databases, |&host| self.host(host))?)?;
             reply.set_item("applies", applies)?;
             Ok::<_, PyErr>(reply)
         });
@@ -134,13 +134,13 @@ impl<'py> Teller<'_, 'py> {
         let dict = PyDict::new(self.py);
         dict.set_item("rule", if locate.broker.is_some() { "R31" } else { "R32" })?;
         dict.set_item("broker_instance", guid(locate.broker))?;
-        dict.set_item("databases", self.list(&locate.databases, |host| self.host(host))?)?;
+        dict.set_item("databases", self.list(&locate.databases, |&host| self.host(host))?)?;
         dict.set_item("candidates", self.databases(&locate.candidates))?;
         dict.set_item("picked", locate.picked.map(|database| self.database(database)))?;
         Ok(dict)
     }
 
-    fn host(&self, host: &HostSeen) -> PyResult<Dict<'py>> {
+    fn host(&self, host: HostSeen) -> PyResult<Dict<'py>> {
         let database = &self.catalog().databases()[usize::from(host.database)];
         let dict = PyDict::new(self.py);
         dict.set_item("name", text(&database.name))?;

@@ -7,10 +7,10 @@ use std::sync::atomic::AtomicU32;
 
 use super::buckets::fill;
 use super::hosts::Hosts;
-use super::index::{Entry, Group, NAME_INLINE, Pair, Plan, Quick, RouteIndex, Table, short_len};
+use super::index::{Entry, Group, Pair, Plan, Quick, RouteIndex, Table};
 use super::pick::{Options, TieBreak, Turns};
 use crate::catalog::{BROKER_CONFIGURATION, Catalog, LOCAL, NEVER, NONE, RouteRow, TRANSPORT};
-use crate::hash::{NameHash, Seed};
+use crate::hash::{NameHash, Seed, quarters};
 use crate::ids::Guid;
 
 const EMPTY: Group = Group { quick: Quick { route_id: 0, to: 0 }, expires: NEVER, plan: Plan::Empty };
@@ -101,19 +101,18 @@ impl RouteIndex {
         let plain = self.group(rows.start..plain_end);
         let (broker, keyed) = self.keyed(number, plain_end..rows.end);
         let name = self.catalog.name(service);
-        let mut name_start = [0; NAME_INLINE];
-        let inline = name.len().min(NAME_INLINE);
-        name_start[..inline].copy_from_slice(&name[..inline]);
+        let chunks = quarters(name);
+        let name_len = if chunks.is_some() { name.len() as u16 } else { u16::MAX };
         let entry = Entry {
             broker,
             quick: [plain.quick, keyed.quick],
             expires: [plain.expires, keyed.expires],
             start: rows.start as u32,
             len: rows.len() as u32,
-            name_len: short_len(name),
+            name_len,
             table,
             plan: [plain.plan, keyed.plan],
-            name_start,
+            chunks: chunks.unwrap_or_default(),
         };
         self.entries.push(entry);
     }

@@ -15,9 +15,6 @@ use crate::catalog::{Catalog, RouteRow};
 use crate::hash::{NameHash, quarters};
 use crate::ids::Guid;
 
-/// Bytes of a name that an entry holds itself.
-pub(crate) const NAME_INLINE: usize = 64;
-
 /// A routing table and its instance, compiled: built once, read by many threads.
 #[derive(Debug)]
 pub struct RouteIndex {
@@ -74,7 +71,7 @@ pub(crate) struct Group {
     pub(crate) plan: Plan,
 }
 
-/// The routes of one table that name one service: 64 bytes of answers, then the start of the name.
+/// The routes of one table that name one service: 64 bytes of answers, then the name in the form of [`quarters`].
 ///
 /// In the pairs of fields, `PLAIN` is the routes that name no broker id, `KEYED` those that name `broker`.
 #[derive(Clone, Copy, Debug)]
@@ -85,10 +82,11 @@ pub(crate) struct Entry {
     pub(crate) expires: [i64; 2],
     pub(crate) start: u32,
     pub(crate) len: u32,
+    /// The length of the name; a number that no short name has for those of more than 64 bytes.
     pub(crate) name_len: u16,
     pub(crate) table: u16,
     pub(crate) plan: [Plan; 2],
-    pub(crate) name_start: [u8; NAME_INLINE],
+    pub(crate) chunks: [u128; 4],
 }
 
 /// The place of the routes without a broker id in an entry.
@@ -119,18 +117,18 @@ pub(crate) struct Table {
 
 impl Entry {
     /// Whether this is the entry of `name` in `table`.
-    #[inline]
     pub(crate) fn is(&self, table: u16, name: &[u8], index: &RouteIndex) -> bool {
-        if self.name_len != short_len(name) || self.table != table {
-            return false;
-        }
         match quarters(name) {
-            Some(chunks) => {
-                let own = quarters(&self.name_start[..name.len()]).unwrap_or(chunks);
-                (0..4).fold(0, |difference, place| difference | (chunks[place] ^ own[place])) == 0
-            }
-            None => index.name_of(self) == name,
+            Some(chunks) => self.is_short(table, name, &chunks),
+            None => self.table == table && index.name_of(self) == name,
         }
+    }
+
+    /// The same for a name of up to 64 bytes, whose `quarters` are known.
+    #[inline]
+    pub(crate) fn is_short(&self, table: u16, name: &[u8], chunks: &[u128; 4]) -> bool {
+        let difference = (0..4).fold(0, |difference, place| difference | (chunks[place] ^ self.chunks[place]));
+        difference == 0 && usize::from(self.name_len) == name.len() && self.table == table
     }
 
     pub(crate) fn rows(&self) -> Range<usize> {
@@ -155,12 +153,6 @@ impl Pair {
     pub(crate) fn group(&self) -> Group {
         Group { quick: self.quick, expires: self.expires, plan: self.plan }
     }
-}
-
-/// The length, as far as it matters: longer names are told apart by their text.
-#[inline]
-pub(crate) fn short_len(name: &[u8]) -> u16 {
-    name.len().min(usize::from(u16::MAX)) as u16
 }
 
 impl RouteIndex {

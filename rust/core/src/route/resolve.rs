@@ -7,6 +7,7 @@
 use super::buckets::{look_up, place};
 use super::index::{Group, KEYED, PLAIN, Plan, Quick, RouteIndex};
 use super::pick::{Choice, TieBreak, pick_by_hash};
+use crate::hash::quarters;
 use crate::ids::Guid;
 use crate::prefetch::{prefetch, prefetch_line};
 
@@ -57,6 +58,10 @@ pub struct Answers {
 #[derive(Debug)]
 pub struct Stages {
     buckets: [(u32, u16); BLOCK],
+    /// The names in the form of [`quarters`], where they are short enough.
+    chunks: [[u128; 4]; BLOCK],
+    /// One bit for each name that is.
+    short: u64,
     entries: [u32; BLOCK],
     waiting: [Waiting; BLOCK],
     waiting_len: usize,
@@ -91,7 +96,14 @@ impl Default for Answers {
 impl Default for Stages {
     fn default() -> Self {
         let waiting = Waiting { hash: 0, pair: 0, entry: 0, row: 0, step: 0 };
-        Self { buckets: [(0, 0); BLOCK], entries: [MISSING; BLOCK], waiting: [waiting; BLOCK], waiting_len: 0 }
+        Self {
+            buckets: [(0, 0); BLOCK],
+            chunks: [[0; 4]; BLOCK],
+            short: 0,
+            entries: [MISSING; BLOCK],
+            waiting: [waiting; BLOCK],
+            waiting_len: 0,
+        }
     }
 }
 
@@ -135,7 +147,7 @@ impl RouteIndex {
         self.find_entries(block, len, stages);
         stages.waiting_len = 0;
         for row in 0..len {
-            if block.general >> row & 1 == 0 && !self.judge_quick(block, row, now, stages.entries[row], answers) {
+            if block.general >> row & 1 == 0 && !self.judge_quick(block, row, now, stages, answers) {
                 self.judge(block, row, now, conversation, stages, answers);
             }
         }
@@ -152,8 +164,16 @@ impl RouteIndex {
             stages.entries[..len].fill(MISSING);
             return;
         }
+        stages.short = u64::MAX;
         for row in 0..len {
-            let hash = self.hash.of(block.names[row], u64::from(block.tables[row]));
+            let (name, table) = (block.names[row], u64::from(block.tables[row]));
+            let hash = if let Some(chunks) = quarters(name) {
+                stages.chunks[row] = chunks;
+                self.hash.of_short(&chunks, name.len(), table)
+            } else {
+                stages.short &= !(1 << row);
+                self.hash.of(name, table)
+            };
             let (bucket, fingerprint) = place(hash, self.buckets.len());
             prefetch(&self.buckets, bucket);
             stages.buckets[row] = (bucket as u32, fingerprint);
@@ -176,8 +196,8 @@ impl RouteIndex {
     /// Whether a conversation names a broker id is as good as random, so this asks with numbers rather than with branches.
     #[inline]
     #[allow(clippy::needless_bitwise_bool)]
-    fn judge_quick(&self, block: &Block<'_>, row: usize, now: i64, entry: u32, answers: &mut Answers) -> bool {
-        let Some(entry) = self.entries.get(entry as usize) else { return false };
+    fn judge_quick(&self, block: &Block<'_>, row: usize, now: i64, stages: &Stages, answers: &mut Answers) -> bool {
+        let Some(entry) = self.entries.get(stages.entries[row] as usize) else { return false };
         let has_broker = block.has_broker >> row & 1 == 1;
         let is_broker = entry.broker == answers.brokers[row];
         let has_plain = entry.plan[PLAIN] != Plan::Empty;
@@ -185,7 +205,8 @@ impl RouteIndex {
         let several = (entry.plan[KEYED] == Plan::Several) & (has_broker | !has_plain);
         let group = usize::from(keyed);
         let answered = (entry.plan[group] == Plan::Network) & (now < entry.expires[group]) & !several;
-        if !answered || !entry.is(block.tables[row], block.names[row], self) {
+        let is_short = stages.short >> row & 1 == 1;
+        if !answered || !is_short || !entry.is_short(block.tables[row], block.names[row], &stages.chunks[row]) {
             return false;
         }
         let binds = keyed & !has_broker;
