@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
 
+from ssbroker import moment
 from ssbroker.catalog import Catalog
 from ssbroker.exceptions import SchemaError
 from ssbroker.routing import PendingRequest, Router, TieBreak
@@ -139,7 +140,7 @@ def rehearse(
     bare = Catalog(ROUTES.empty_table(), catalog.databases)
     router = Router(bare, tie_break=tie_break, pending_request=pending_request)
     fields = [pa.field(name, kind) for name, kind in columns.items()]
-    decided = router.route(pa.RecordBatch.from_pylist([], schema=pa.schema(fields)))
+    decided = router.route(pa.RecordBatch.from_pylist([], schema=pa.schema(fields)), now=moment.EPOCH)
     return Labels(outcomes=_dictionary(decided["outcome"]), reasons=_dictionary(decided["reason"]))
 
 

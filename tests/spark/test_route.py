@@ -1,0 +1,191 @@
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from itertools import product
+
+import pyarrow as pa
+import pytest
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as sf
+from pyspark.sql.types import BinaryType, ByteType, IntegerType, StringType
+
+import ssbroker.spark
+from ssbroker import Catalog, moment, schemas
+from ssbroker.routing import PendingRequest, TieBreak
+from tests.spark.frames import Configure, decided, expected, frame, world
+from tests.worlds.universe import NOW
+
+BATCH = "spark.sql.execution.arrow.maxRecordsPerBatch"
+LARGE = "spark.sql.execution.arrow.useLargeVarTypes"
+
+
+def lone_route(**columns: object) -> Catalog:
+    row = {"name": "r", "remote_service_name": "//s", "broker_instance": None, "address": "TCP://a", "lifetime": None}
+    rows = [{**row, "mirror_address": None, **columns}]
+    fields = [field for field in schemas.ROUTES if field.name in rows[0]]
+    return Catalog(pa.Table.from_pylist(rows, schema=pa.schema(fields)))
+
+
+def plan_of(frame_: DataFrame, capsys: pytest.CaptureFixture[str]) -> str:
+    capsys.readouterr()
+    frame_.explain()
+    return capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("seed", "large", "batch_rows", "partitions"),
+    [
+        (seed, large, batch_rows, partitions)
+        for seed, ((large, batch_rows), partitions) in enumerate(
+            zip(product(("false", "true"), ("7", "10000")), (1, 3, 4, 2), strict=True)
+        )
+    ],
+)
+def test_rows_are_those_of_the_arrow_functions(
+    spark: SparkSession, configure: Configure, seed: int, large: str, batch_rows: str, partitions: int
+) -> None:
+    configure(LARGE, large)
+    configure(BATCH, batch_rows)
+    catalog, table = world(seed, conversations=120, text_guids=seed % 2 == 1)
+    routed = ssbroker.spark.route(frame(spark, table, partitions=partitions), catalog, now=NOW)
+    assert decided(routed) == expected(catalog, table)
+
+
+@pytest.mark.parametrize("seed", range(10, 16))
+def test_rows_of_further_worlds(spark: SparkSession, seed: int) -> None:
+    catalog, table = world(seed, conversations=60)
+    tie_break: TieBreak = "first" if seed % 2 else "hash"
+    routed = ssbroker.spark.route(frame(spark, table, partitions=1), catalog, now=NOW, tie_break=tie_break)
+    assert decided(routed) == expected(catalog, table, tie_break=tie_break)
+
+
+def test_the_worlds_have_every_outcome(spark: SparkSession) -> None:
+    """So that each label was taken apart at least once; the worlds of a single seed would not do."""
+    seen = set()
+    for seed in range(4):
+        catalog, table = world(seed, conversations=120)
+        seen |= {row["outcome"] for row in expected(catalog, table)}
+    assert seen == {"LOCAL", "REMOTE", "FORWARD", "DELAYED", "DROPPED"}
+
+
+def test_columns_of_the_input_come_first_and_untouched(spark: SparkSession) -> None:
+    catalog, table = world(1, conversations=20)
+    given = frame(spark, table).withColumn("a.b", sf.lit(1)).withColumn("quo`te", sf.array(sf.lit("x")))
+    routed = ssbroker.spark.route(given, catalog, now=NOW)
+    assert routed.columns == [*given.columns, *schemas.DECISIONS.names]
+    assert routed.select("`a.b`", "`quo``te`", "message_body", "row").orderBy("row").collect() == (
+        given.select("`a.b`", "`quo``te`", "message_body", "row").orderBy("row").collect()
+    )
+
+
+def test_types_are_those_of_the_contract(spark: SparkSession) -> None:
+    catalog, table = world(1, conversations=1)
+    types = {field.name: field.dataType for field in ssbroker.spark.route(frame(spark, table), catalog).schema}
+    numbers = {"match_step": ByteType(), "route_id": IntegerType(), "broker_instance": BinaryType()}
+    assert {name: types[name] for name in schemas.DECISIONS.names} == {
+        name: numbers.get(name, StringType()) for name in schemas.DECISIONS.names
+    }
+
+
+@pytest.mark.parametrize("rows", [0, 1])
+def test_empty_partitions(spark: SparkSession, rows: int) -> None:
+    catalog, table = world(2, conversations=1)
+    routed = ssbroker.spark.route(frame(spark, table.slice(0, rows), partitions=4), catalog, now=NOW)
+    assert decided(routed) == expected(catalog, table)[:rows]
+
+
+def test_only_the_keys_cross_into_python_and_once(spark: SparkSession, capsys: pytest.CaptureFixture[str]) -> None:
+    """Also where a filter follows on a decision, below which Spark would run a deterministic function once more."""
+    catalog, table = world(1, conversations=20)
+    routed = ssbroker.spark.route(frame(spark, table), catalog, now=NOW)
+    plan = plan_of(routed.where("outcome = 'REMOTE' and reason = 'matched'").select("*", "outcome"), capsys)
+    calls = [line for line in plan.splitlines() if "EvalPython" in line]
+    assert len(calls) == 1
+    assert "to_service_name" in calls[0]
+    assert "message_body" not in calls[0]
+
+
+def test_rows_of_a_columnar_scan_go_to_python_as_rows(
+    spark: SparkSession, tmp_path: object, capsys: pytest.CaptureFixture[str]
+) -> None:
+    catalog, table = world(1, conversations=20)
+    frame(spark, table).write.parquet(f"{tmp_path}/conversations")
+    routed = ssbroker.spark.route(spark.read.parquet(f"{tmp_path}/conversations"), catalog, now=NOW)
+    plan = plan_of(routed, capsys)
+    assert plan.index("ArrowEvalPython") < plan.index("ColumnarToRow") < plan.index("FileScan")
+    assert decided(routed) == expected(catalog, table)
+
+
+def test_a_handle_is_as_good_as_an_id(spark: SparkSession) -> None:
+    catalog, table = world(3, conversations=60)
+    given = frame(spark, table).withColumnRenamed("conversation_id", "conversation_handle")
+    routed = ssbroker.spark.route(given, catalog, now=NOW)
+    assert decided(routed) == expected(catalog, table)
+
+
+def test_without_a_database_column_the_one_user_database_begins(spark: SparkSession) -> None:
+    given = spark.createDataFrame([(0, "//s"), (1, "//t")], "row int, to_service_name string")
+    routed = ssbroker.spark.route(given, lone_route(), tie_break="first")
+    assert decided(routed, ["outcome", "reason"]) == [
+        {"outcome": "REMOTE", "reason": "matched"},
+        {"outcome": "DELAYED", "reason": "no_route"},
+    ]
+
+
+@pytest.mark.parametrize("nothing", ["cast(null as string)", "null"])
+def test_a_null_database_came_from_outside(spark: SparkSession, nothing: str) -> None:
+    """R2: it reads `msdb`, which has no route here."""
+    given = spark.sql(
+        f"select 0 as row, '//s' as to_service_name, {nothing} as database, {nothing} as to_broker_instance"
+    )
+    routed = ssbroker.spark.route(given, lone_route(), tie_break="first")
+    assert decided(routed, ["outcome", "match_step"]) == [{"outcome": "DELAYED", "match_step": 7}]
+
+
+@pytest.mark.parametrize(("option", "outcome"), [("continue", "REMOTE"), ("delay", "DELAYED")])
+def test_a_pending_request(spark: SparkSession, option: PendingRequest, outcome: str) -> None:
+    """R14."""
+    names = ["SQL/ServiceBroker/BrokerConfiguration", None]
+    routes = pa.table(
+        {
+            "name": ["configuration", "rest"],
+            "remote_service_name": names,
+            "broker_instance": pa.nulls(2, pa.binary(16)),
+            "lifetime": pa.nulls(2, pa.timestamp("us")),
+            "address": ["TCP://c", "TCP://rest"],
+            "mirror_address": pa.nulls(2, pa.string()),
+        }
+    )
+    given = spark.createDataFrame([("//s",)], "to_service_name string")
+    catalog = Catalog(routes, pending_requests=["//s"])
+    routed = ssbroker.spark.route(given, catalog, tie_break="first", pending_request=option)
+    assert [row["outcome"] for row in routed.collect()] == [outcome]
+
+
+def test_now_is_that_of_the_call(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A retry on another day gives the same answer: the clock is read when `route` is called, not when rows are."""
+    end = datetime(2026, 11, 20, 12, tzinfo=UTC)
+    given = spark.createDataFrame([("//s",)], "to_service_name string")
+    times = iter([end - timedelta(seconds=1), end])
+    monkeypatch.setattr(moment, "as_utc", lambda now: now or next(times))
+    before, after = (ssbroker.spark.route(given, lone_route(lifetime=end), tie_break="first") for _ in range(2))
+    assert [row["outcome"] for frame_ in (before, after) for row in frame_.collect()] == ["REMOTE", "DELAYED"]
+
+
+def test_now_without_a_zone_is_utc(spark: SparkSession) -> None:
+    end = datetime(2026, 11, 20, 12, tzinfo=UTC)
+    given = spark.createDataFrame([("//s",)], "to_service_name string")
+    naive = ssbroker.spark.route(given, lone_route(lifetime=end), now=end.replace(tzinfo=None), tie_break="first")
+    assert [row["outcome"] for row in naive.collect()] == ["DELAYED"]
+
+
+def test_a_stream(spark: SparkSession, tmp_path: object) -> None:
+    catalog, table = world(2, conversations=40)
+    source = frame(spark, table, partitions=3)
+    source.write.parquet(f"{tmp_path}/in")
+    stream = spark.readStream.schema(source.schema).option("maxFilesPerTrigger", 1).parquet(f"{tmp_path}/in")
+    routed = ssbroker.spark.route(stream, catalog, now=NOW)
+    writer = routed.writeStream.format("parquet").option("checkpointLocation", f"{tmp_path}/checkpoint")
+    query = writer.option("path", f"{tmp_path}/out").trigger(availableNow=True).start()
+    assert query.awaitTermination(120)
+    assert decided(spark.read.parquet(f"{tmp_path}/out")) == expected(catalog, table)

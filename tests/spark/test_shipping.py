@@ -1,0 +1,82 @@
+"""A catalog reaches the workers once, and each worker process compiles it once."""
+
+from __future__ import annotations
+
+import gc
+import os
+from collections.abc import Iterable, Iterator
+
+import pyarrow as pa
+import pytest
+from pyspark.sql import SparkSession
+
+import ssbroker.spark
+from ssbroker import Catalog
+from ssbroker.spark import shipping, worker
+from tests.spark.frames import decided, expected, frame, world
+from tests.worlds.universe import NOW
+
+
+def compilations(spark: SparkSession) -> dict[int, int]:
+    """How many catalogs each worker process has compiled so far."""
+
+    def count(_: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        yield pa.record_batch({"pid": [os.getpid()], "count": [worker.router_of.cache_info().misses]})
+
+    rows = spark.range(0, 8, 1, 8).mapInArrow(count, "pid long, count long").collect()
+    return {row["pid"]: row["count"] for row in rows}
+
+
+def test_a_worker_compiles_a_catalog_once_for_all_jobs(spark: SparkSession) -> None:
+    catalog, table = world(20, conversations=50)
+    given = frame(spark, table, partitions=4)
+    before = compilations(spark)
+    for _ in range(3):
+        assert decided(ssbroker.spark.route(given, catalog, now=NOW)) == expected(catalog, table)
+    after = compilations(spark)
+    more = {pid: count - before.get(pid, 0) for pid, count in after.items()}
+    assert set(more.values()) <= {0, 1}
+    assert 1 in more.values()
+
+
+def test_equal_catalogs_are_shipped_once(spark: SparkSession) -> None:
+    catalog, _ = world(21, conversations=1)
+    again, _ = world(21, conversations=1)
+    assert shipping.ship(spark, catalog) is shipping.ship(spark, again)
+
+
+def test_different_catalogs_are_not_confused(spark: SparkSession) -> None:
+    for seed in (22, 23, 22):
+        catalog, table = world(seed, conversations=50)
+        assert decided(ssbroker.spark.route(frame(spark, table), catalog, now=NOW)) == expected(catalog, table)
+
+
+def test_options_are_not_confused(spark: SparkSession) -> None:
+    catalog, table = world(24, conversations=200)
+    given = frame(spark, table)
+    assert expected(catalog, table, tie_break="first") != expected(catalog, table)
+    for tie_break in ("first", "hash"):
+        routed = ssbroker.spark.route(given, catalog, now=NOW, tie_break=tie_break)
+        assert decided(routed) == expected(catalog, table, tie_break=tie_break)
+
+
+def test_a_dataframe_keeps_its_catalog_when_newer_ones_have_come(
+    spark: SparkSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Who reloads a catalog all day keeps a few of them, not all."""
+    monkeypatch.setattr(shipping, "_broadcasts", {})
+    catalog, table = world(25, conversations=20)
+    routed = ssbroker.spark.route(frame(spark, table), catalog, now=NOW)
+    for seed in range(30, 36):
+        shipping.ship(spark, world(seed, conversations=1)[0])
+    assert len(shipping._broadcasts) == 4
+    gc.collect()
+    assert decided(routed) == expected(catalog, table)
+
+
+def test_a_shipped_catalog_says_what_the_catalog_says(spark: SparkSession) -> None:
+    catalog, _ = world(26, conversations=1)
+    shipped = shipping.ship(spark, catalog)
+    assert isinstance(shipped.catalog(), Catalog)
+    assert shipped.catalog() == catalog
+    assert shipped.fingerprint == catalog.fingerprint
