@@ -42,7 +42,6 @@ class Session:
             "NO_COLOR": "1",
             "PATH": f"{binaries}{os.pathsep}{os.environ['PATH']}",
             "PYSPARK_PYTHON": sys.executable,
-            "PYTHONWARNINGS": "default",
             "TERM": "dumb",
         }
         self._python: subprocess.Popen[str] | None = None

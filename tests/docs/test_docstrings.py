@@ -4,42 +4,35 @@ from __future__ import annotations
 
 import ast
 import doctest
-import importlib
+import os
 import pkgutil
+import subprocess
+import sys
 from pathlib import Path
-from types import ModuleType
 
 import pytest
 
 import ssbroker
+from tests.docs.docstrings import examples_of, run
 from tests.guards.repository import ROOT
 
-FLAGS = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
-MODULES = [
-    "ssbroker",
-    *(
-        module.name
-        for module in pkgutil.walk_packages(ssbroker.__path__, "ssbroker.")
-        if not module.name.endswith("__main__")
-    ),
-]
-
-
-def run(tests: list[doctest.DocTest]) -> doctest.TestResults:
-    runner = doctest.DocTestRunner(optionflags=FLAGS)
-    for test in tests:
-        runner.run(test)
-    return runner.summarize(verbose=False)
-
-
-def examples_of(module: ModuleType) -> list[doctest.DocTest]:
-    return [test for test in doctest.DocTestFinder(exclude_empty=True).find(module) if test.examples]
+FOUND = [module.name for module in pkgutil.walk_packages(ssbroker.__path__, "ssbroker.")]
+IN_SPARK = [name for name in FOUND if name.startswith("ssbroker.spark")]
+MODULES = ["ssbroker", *(name for name in FOUND if name not in IN_SPARK and not name.endswith("__main__"))]
 
 
 @pytest.mark.parametrize("name", MODULES)
 def test_the_examples_of_a_module(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    assert run(examples_of(importlib.import_module(name))).failed == 0
+    assert run(examples_of(name)) == 0
+
+
+def test_the_examples_of_the_spark_room(tmp_path: Path) -> None:
+    """They start sessions and stop them, so they have a process of their own."""
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "PYSPARK_PYTHON": sys.executable}
+    command = [sys.executable, "-m", "tests.docs.docstrings", *IN_SPARK]
+    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout
 
 
 def test_the_examples_of_the_stub() -> None:
@@ -50,13 +43,14 @@ def test_the_examples_of_the_stub() -> None:
         for node in ast.walk(stub)
         if isinstance(node, ast.ClassDef | ast.FunctionDef) and (text := ast.get_docstring(node)) and ">>>" in text
     ]
-    assert run(tests).failed == 0
+    assert run(tests) == 0
 
 
-@pytest.mark.parametrize("name", ssbroker.__all__)
-def test_every_public_function_has_an_example(name: str) -> None:
-    item = getattr(ssbroker, name)
-    if isinstance(item, type) and issubclass(item, Exception | tuple):
+@pytest.mark.parametrize("name", [*ssbroker.__all__, "spark.route", "spark.route_udf"])
+def test_everything_public_has_an_example(name: str) -> None:
+    if name.startswith("spark."):
+        assert any(test.name == f"ssbroker.spark.routing.{name[6:]}" for test in examples_of("ssbroker.spark.routing"))
         return
-    if callable(item):
+    item = getattr(ssbroker, name)
+    if callable(item) and not (isinstance(item, type) and issubclass(item, Exception)):
         assert any(test.examples for test in doctest.DocTestFinder().find(item, name)), name

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import importlib.util
 import json
 import pickle
@@ -12,7 +13,6 @@ from pathlib import Path
 import pyarrow as pa
 
 import ssbroker
-import ssbroker.spark
 from ssbroker import _core
 
 
@@ -23,6 +23,17 @@ def library() -> None:
     decisions = router.route(pa.record_batch({"database": ["Sales", "Sales"], **waiting})).to_pydict()
     assert decisions["outcome"] == ["REMOTE", "DELAYED"], decisions
     assert decisions["next_hop_address"] == ["TCP://stock.example:4022", None], decisions
+
+
+def spark_room() -> None:
+    """Without pyspark the Spark room says what to install."""
+    assert importlib.util.find_spec("pyspark") is None, "this environment is to hold no pyspark"
+    try:
+        importlib.import_module("ssbroker.spark")
+    except ImportError as error:
+        assert "pip install 'ssbroker[spark]'" in str(error), error  # noqa: PT017 - pytest is not here
+    else:
+        raise AssertionError("ssbroker.spark imports without pyspark")
 
 
 def command() -> None:
@@ -40,9 +51,9 @@ def command() -> None:
 def main() -> None:
     """Run every check."""
     assert Path(ssbroker.__file__).is_relative_to(sys.prefix), ssbroker.__file__
-    assert importlib.util.find_spec("pyspark") is None, "this environment is to hold no pyspark"
     assert _core.build_profile == "release", _core.build_profile
     library()
+    spark_room()
     command()
     print(f"ssbroker {ssbroker.__version__} works alone")
 

@@ -1,0 +1,28 @@
+"""Runs the examples in the docstrings of modules. Run: `python -m tests.docs.docstrings MODULE ...`."""
+
+from __future__ import annotations
+
+import doctest
+import importlib
+import sys
+from typing import Final
+
+FLAGS: Final = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
+
+
+def run(tests: list[doctest.DocTest]) -> int:
+    """How many examples failed; what they printed instead is printed."""
+    runner = doctest.DocTestRunner(optionflags=FLAGS)
+    for test in tests:
+        runner.run(test)
+    return runner.summarize(verbose=False).failed
+
+
+def examples_of(name: str) -> list[doctest.DocTest]:
+    """The docstrings of a module that hold examples."""
+    module = importlib.import_module(name)
+    return [test for test in doctest.DocTestFinder(exclude_empty=True).find(module) if test.examples]
+
+
+if __name__ == "__main__":
+    sys.exit(sum(run(examples_of(name)) for name in sys.argv[1:]))
