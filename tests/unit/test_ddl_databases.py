@@ -186,6 +186,11 @@ def test_a_dropped_database_can_be_made_again_and_is_empty() -> None:
     assert names(script) == ["AutoCreatedLocal"]
 
 
+def test_a_database_that_was_made_again_can_be_altered() -> None:
+    script = read("DROP DATABASE Sales CREATE DATABASE Sales", "ALTER DATABASE Sales SET DISABLE_BROKER")
+    assert databases(script)["Sales"] == (None, False)
+
+
 def test_i7_a_second_attached_database_with_the_same_id_is_disabled() -> None:
     attach = "CREATE DATABASE Copy ON (FILENAME = 'c.mdf') FOR ATTACH"
     for option in ("", " WITH ENABLE_BROKER"):

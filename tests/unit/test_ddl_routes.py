@@ -103,6 +103,16 @@ def test_alter_route_keeps_what_it_does_not_name(clause: str, column: str, value
     assert after == before | {"R": before["R"] | {column: value}}
 
 
+def test_alter_route_keeps_the_id() -> None:
+    line = "CREATE ROUTE R WITH ADDRESS = 'LOCAL' -- ssbroker: route_id=7"
+    assert routes(read("USE Sales", line, "ALTER ROUTE R WITH ADDRESS = 'TRANSPORT'"))["R"]["route_id"] == 7
+
+
+def test_a_name_of_128_characters_just_fits() -> None:
+    for name in ("x" * 128, "😀" * 64):
+        assert name in names(read("USE Sales", f"CREATE ROUTE [{name}] WITH ADDRESS = 'LOCAL'"))
+
+
 def test_alter_route_revives_an_expired_route() -> None:
     line = "CREATE ROUTE R WITH ADDRESS = 'LOCAL', LIFETIME = 1 -- ssbroker: lifetime=2020-01-01T00:00:00Z"
     assert routes(read("USE Sales", line))["R"]["lifetime"] < NOW
