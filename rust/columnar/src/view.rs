@@ -11,6 +11,10 @@ use arrow_array::types::{
 };
 use arrow_buffer::{ArrowNativeType, BooleanBuffer, Buffer, NullBuffer, ToByteSlice};
 use arrow_schema::DataType;
+use ssbroker_core::prefetch_bytes;
+
+/// The most bytes that are asked for ahead of their use.
+const AHEAD_MAX: usize = 8_192;
 
 /// A column of byte strings.
 #[derive(Debug)]
@@ -219,12 +223,18 @@ fn slice<'a, O: ArrowNativeType>(offsets: &[O], data: &'a [u8], row: usize) -> R
     data.get(start.as_usize()..end.as_usize()).ok_or(OutOfBounds)
 }
 
-/// Reads consecutive values; false if one of them cannot be read.
+/// Reads consecutive values, and asks the memory for as many that follow; false if one of them cannot be read.
 #[inline]
 fn slices<'a, O: ArrowNativeType>(offsets: &[O], data: &'a [u8], first: usize, into: &mut [&'a [u8]]) -> bool {
-    let Some(offsets) = offsets.get(first..=first + into.len()) else { return false };
+    let end = first + into.len();
+    let Some(own) = offsets.get(first..=end) else { return false };
+    if let Some(next) = offsets.get((end + into.len()).min(offsets.len() - 1)) {
+        let start = offsets[end].as_usize();
+        // Wrong offsets could ask for the whole memory; names are short.
+        prefetch_bytes(data, start, next.as_usize().min(start.saturating_add(AHEAD_MAX)));
+    }
     let mut all = true;
-    for (value, ends) in into.iter_mut().zip(offsets.windows(2)) {
+    for (value, ends) in into.iter_mut().zip(own.windows(2)) {
         match data.get(ends[0].as_usize()..ends[1].as_usize()) {
             Some(bytes) => *value = bytes,
             None => all = false,

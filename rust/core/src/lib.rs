@@ -28,4 +28,5 @@ pub use error::{Invalid, InvalidKind};
 pub use hash::{Seed, stable_hash};
 pub use ids::Guid;
 pub use outcome::{Outcome, Reason};
+pub use prefetch::prefetch_bytes;
 pub use route::{Decision, NextHop, Options, PendingRequest, Query, RouteIndex, TieBreak};

@@ -22,3 +22,11 @@ pub(crate) fn prefetch_line<T>(slice: &[T], place: usize, line: usize) {
         unsafe { _mm_prefetch::<_MM_HINT_T0>(address) };
     }
 }
+
+/// Asks for all cache lines of the bytes from `start` to `end`.
+#[inline]
+pub fn prefetch_bytes(bytes: &[u8], start: usize, end: usize) {
+    for at in (start..end).step_by(64) {
+        prefetch(bytes, at);
+    }
+}
