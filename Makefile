@@ -36,14 +36,14 @@ build: tools $(INSTALLED) ## build the release wheel and install it into .venv
 format: tools $(INSTALLED) $(TOOLED) ## format Rust and Python, mend what the linters can, renew docs/traceability.md
 	cargo fmt --all
 	$(PYTHON_OF_VENV) -m ruff check --quiet --fix $(CHECKED)
-	$(PYTHON_OF_VENV) -m ruff format --quiet $(CHECKED)
+	$(PYTHON_OF_VENV) -m ruff format --quiet $(CHECKED) docs README.md
 	$(PYTHON_OF_VENV) -m tests.guards.traceability --write
 
 lint: tools $(INSTALLED) $(TOOLED) ## formatters, linters, types, and the stub against the binary
 	cargo fmt --all --check
 	cargo clippy --quiet --locked --workspace --all-targets -- -D warnings
 	$(PYTHON_OF_VENV) -m ruff check --quiet $(CHECKED)
-	$(PYTHON_OF_VENV) -m ruff format --quiet --check $(CHECKED)
+	$(PYTHON_OF_VENV) -m ruff format --quiet --check $(CHECKED) docs README.md
 	$(PYTHON_OF_VENV) -m mypy $(CHECKED)
 	$(IN_VENV) $(PYTHON_OF_VENV) -m mypy.stubtest ssbroker._core --allowlist .mypy-stubtest-allowlist
 
