@@ -10,7 +10,7 @@ use arrow_schema::{DataType, TimeUnit};
 use ssbroker_core::{Guid, Invalid, InvalidKind};
 
 use crate::error::{Error, Result};
-use crate::view::BytesView;
+use crate::view::{BytesView, set_bits};
 
 const GUID_FORMS: &str = "a GUID: 36 characters (braces allowed) or 16 bytes";
 
@@ -174,7 +174,26 @@ impl<'a> Source<'a> {
     }
 }
 
-impl Guids<'_> {
+impl<'a> Guids<'a> {
+    /// The GUIDs of the rows from `start`, as many as `texts` has places; the result has one bit for each that is there.
+    #[inline]
+    pub(crate) fn get_block(&self, start: usize, texts: &mut [&'a [u8]], into: &mut [Guid]) -> Result<u64> {
+        let len = texts.len();
+        let valid = self.view.valid_bits(start, len);
+        if let Some(bytes) = self.view.fixed(16) {
+            let chunks = bytes.as_chunks::<16>().0.get(start..start + len).unwrap_or_default();
+            for (guid, chunk) in into.iter_mut().zip(chunks) {
+                *guid = Guid(*chunk);
+            }
+            return Ok(valid);
+        }
+        self.view.get_block(start, texts).map_err(|row| self.source.out_of_bounds(self.column, row))?;
+        for row in set_bits(valid) {
+            into[row] = self.read(texts[row]).ok_or_else(|| self.wrong(start + row, texts[row]))?;
+        }
+        Ok(valid)
+    }
+
     pub(crate) fn column(&self) -> &'static str {
         self.column
     }
@@ -183,8 +202,12 @@ impl Guids<'_> {
     #[inline]
     pub(crate) fn get(&self, row: usize) -> Result<Guid> {
         let bytes = self.view.get(row).map_err(|_| self.source.out_of_bounds(self.column, row))?;
-        let guid = if self.view.is_text { Guid::parse(bytes) } else { bytes.try_into().map(Guid).ok() };
-        guid.ok_or_else(|| self.wrong(row, bytes))
+        self.read(bytes).ok_or_else(|| self.wrong(row, bytes))
+    }
+
+    #[inline]
+    fn read(&self, bytes: &[u8]) -> Option<Guid> {
+        if self.view.is_text { Guid::parse(bytes) } else { bytes.try_into().map(Guid).ok() }
     }
 
     /// The GUID of a row.

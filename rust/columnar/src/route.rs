@@ -15,6 +15,7 @@ use crate::view::{BytesView, bits, ones, set_bits};
 pub struct RouteKernel {
     index: RouteIndex,
     labels: Labels,
+    any_disabled: bool,
 }
 
 /// The columns of a batch of conversations.
@@ -37,6 +38,8 @@ struct Conversations<'a> {
 struct Gathered<'a> {
     block: Block<'a>,
     ids: [Guid; BLOCK],
+    /// Room for the text of GUIDs.
+    texts: [&'a [u8]; BLOCK],
     from_outside: u64,
     from_target: u64,
 }
@@ -49,7 +52,8 @@ impl RouteKernel {
         let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
         let endpoints = (0..catalog.endpoint_count() as u32).map(|id| text(catalog.endpoint(id)));
         let labels = Labels::new(endpoints, catalog.databases().iter().map(|database| text(&database.name)));
-        Self { index, labels }
+        let any_disabled = catalog.databases().iter().any(|database| !database.enabled);
+        Self { index, labels, any_disabled }
     }
 
     /// The index.
@@ -148,10 +152,10 @@ impl RouteKernel {
         into.block.len = len;
         conversations.gather_names(start, len, into)?;
         into.block.has_broker = match &conversations.brokers {
-            Some(brokers) => gather_guids(brokers, start, len, &mut answers.brokers)?,
+            Some(brokers) => brokers.get_block(start, &mut into.texts[..len], &mut answers.brokers)?,
             None => 0,
         };
-        conversations.gather_ids(start, len, self.index.options().tie_break, &mut into.ids)?;
+        conversations.gather_ids(start, len, self.index.options().tie_break, into)?;
         into.from_outside = self.gather_tables(conversations, start, len, &mut into.block.tables)?;
         into.from_target = conversations.is_initiator.map_or(0, |flags| !flag_bits(flags, start, len) & ones(len));
         into.block.general = self.general(into);
@@ -165,7 +169,7 @@ impl RouteKernel {
         let replies = gathered.from_outside & gathered.from_target;
         let forwarded = if catalog.settings().message_forwarding { 0 } else { gathered.from_outside };
         let mut disabled = 0;
-        if catalog.databases().iter().any(|database| !database.enabled) {
+        if self.any_disabled {
             for (row, &table) in gathered.block.tables[..gathered.block.len].iter().enumerate() {
                 disabled |= u64::from(!catalog.databases()[usize::from(table)].enabled) << row;
             }
@@ -220,13 +224,11 @@ impl<'a> Conversations<'a> {
         }
         Ok(())
     }
-}
 
-impl Conversations<'_> {
-    fn gather_ids(&self, start: usize, len: usize, tie_break: TieBreak, into: &mut [Guid; BLOCK]) -> Result<()> {
+    fn gather_ids(&self, start: usize, len: usize, tie_break: TieBreak, into: &mut Gathered<'a>) -> Result<()> {
         let Some(ids) = &self.ids else { return Ok(()) };
         let valid = match self.fixed_ids {
-            [] => gather_guids(ids, start, len, into)?,
+            [] => ids.get_block(start, &mut into.texts[..len], &mut into.ids)?,
             _ => ids.view.valid_bits(start, len),
         };
         if tie_break == TieBreak::Hash && valid != ones(len) {
@@ -241,7 +243,7 @@ impl Conversations<'_> {
 impl<'a> Gathered<'a> {
     fn new() -> Self {
         let block = Block { len: 0, names: [&[]; BLOCK], tables: [0; BLOCK], has_broker: 0, general: 0 };
-        Self { block, ids: [Guid::default(); BLOCK], from_outside: 0, from_target: 0 }
+        Self { block, ids: [Guid::default(); BLOCK], texts: [&[]; BLOCK], from_outside: 0, from_target: 0 }
     }
 
     fn query(&self, row: usize, broker: Guid, id: Guid) -> Query<'a> {
@@ -254,27 +256,6 @@ impl<'a> Gathered<'a> {
             conversation: Some(id),
         }
     }
-}
-
-/// The GUIDs of a block; the result has one bit for each that is there.
-#[inline]
-fn gather_guids(guids: &Guids<'_>, start: usize, len: usize, into: &mut [Guid; BLOCK]) -> Result<u64> {
-    let valid = guids.view.valid_bits(start, len);
-    if let Some(bytes) = guids.view.fixed(16) {
-        let (chunks, _) = bytes.as_chunks::<16>();
-        if let Some(chunks) = chunks.get(start..start + len) {
-            for (guid, chunk) in into.iter_mut().zip(chunks) {
-                *guid = Guid(*chunk);
-            }
-            return Ok(valid);
-        }
-    }
-    for (place, guid) in into[..len].iter_mut().enumerate() {
-        if valid >> place & 1 == 1 {
-            *guid = guids.get(start + place)?;
-        }
-    }
-    Ok(valid)
 }
 
 /// Up to 64 booleans from `start`, one bit each.
