@@ -21,6 +21,7 @@ CRATES: dict[str, set[str]] = {
         "arrow-buffer",
         "arrow-data",
         "arrow-schema",
+        "mimalloc",
         "pyo3",
     },
 }

@@ -43,4 +43,7 @@ def test_a_file_is_short(path: Path) -> None:
 def test_a_function_fits_a_screen(path: Path) -> None:
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
-            assert (node.end_lineno or 0) - node.lineno < FUNCTION_LINES_MAX, f"{node.name}, line {node.lineno}"
+            # What a function does; a docstring, or the options of a command, may need more lines than that.
+            does = node.body[1:] if ast.get_docstring(node) and len(node.body) > 1 else node.body
+            lines = (node.end_lineno or 0) - does[0].lineno
+            assert lines < FUNCTION_LINES_MAX, f"{node.name}, line {node.lineno}"
