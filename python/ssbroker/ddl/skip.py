@@ -18,8 +18,6 @@ _STARTERS: Final = frozenset(
         "DECLARE",
         "DENY",
         "GOTO",
-        "GRANT",
-        "IF",
         "KILL",
         "PRINT",
         "RAISERROR",
