@@ -277,3 +277,47 @@ fn dictionary<'a>(array: &'a dyn Array, key: &DataType) -> Option<Layout<'a>> {
     };
     Some(Layout::Dictionary(keys, Box::new(BytesView::new(values.as_ref())?)))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use arrow_array::{DictionaryArray, StringArray, StringViewArray};
+
+    #[test]
+    fn bits_begin_anywhere() {
+        let flags: Vec<bool> = (0..300).map(|place| place % 3 == 0 || place % 7 == 0).collect();
+        for offset in 0..20 {
+            let bitmap = BooleanBuffer::from(flags.clone()).slice(offset, flags.len() - offset);
+            for start in [0, 1, 7, 8, 63, 64, 65, 200] {
+                let len = (flags.len() - offset - start).min(64);
+                let expected = (0..len).fold(0, |word, place| word | u64::from(flags[offset + start + place]) << place);
+                assert_eq!(bits(&bitmap, start, len), expected, "offset {offset}, start {start}");
+            }
+        }
+    }
+
+    #[test]
+    fn set_bits_are_all_and_in_order() {
+        assert_eq!(set_bits(0).count(), 0);
+        assert_eq!(set_bits(1 << 63 | 1 << 5 | 1).collect::<Vec<_>>(), [0, 5, 63]);
+        assert_eq!(set_bits(u64::MAX).count(), 64);
+    }
+
+    #[test]
+    fn layouts_read_the_same() {
+        let texts = [Some("a"), None, Some("a text that is longer than twelve bytes"), Some("")];
+        let plain = StringArray::from(texts.to_vec());
+        let views = StringViewArray::from(texts.to_vec());
+        let dictionary: DictionaryArray<Int8Type> = texts.into_iter().collect();
+        for array in [&plain as &dyn Array, &views, &dictionary] {
+            let view = BytesView::new(array).expect("byte strings");
+            assert!(view.is_text);
+            assert_eq!(view.valid_bits(0, 4), 0b1101, "{:?}", array.data_type());
+            let mut block = [&[][..]; 4];
+            view.get_block(0, &mut block).expect("all can be read");
+            for (row, text) in texts.into_iter().enumerate().filter(|(_, text)| text.is_some()) {
+                assert_eq!(block[row], text.unwrap_or_default().as_bytes(), "{:?}", array.data_type());
+            }
+        }
+    }
+}

@@ -132,6 +132,7 @@ pub(crate) fn quarters(text: &[u8]) -> Option<[u128; 4]> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use proptest::prelude::*;
     use std::collections::HashSet;
 
     #[test]
@@ -178,5 +179,34 @@ mod tests {
             let chi: f64 = table.iter().map(|&seen| (f64::from(seen) - 256.0).powi(2) / 256.0).sum();
             assert!(chi < 400.0, "chi-square {chi} over 255 degrees of freedom");
         }
+    }
+
+    proptest! {
+        #[test]
+        fn short_texts_of_one_length_are_told_apart_by_quarters(one in text(), at in 0..64usize, byte in any::<u8>()) {
+            let mut other = one.clone();
+            if let Some(place) = other.get_mut(at) {
+                *place = byte;
+            }
+            prop_assert_eq!(quarters(&one) == quarters(&other), one == other);
+        }
+
+        #[test]
+        fn the_two_ways_to_hash_a_short_text_agree(text in text(), salt in any::<u64>(), seed in any::<[u64; 2]>()) {
+            let hash = NameHash::new(Seed(seed));
+            let chunks = quarters(&text).expect("at most 64 bytes");
+            prop_assert_eq!(hash.of(&text, salt), hash.of_short(&chunks, text.len(), salt));
+        }
+    }
+
+    /// Texts of up to 64 bytes that often differ in one byte only.
+    fn text() -> impl Strategy<Value = Vec<u8>> {
+        (0..=64usize, 0..64usize, any::<u8>()).prop_map(|(len, place, byte)| {
+            let mut text = vec![7; len];
+            if let Some(at) = text.get_mut(place) {
+                *at = byte;
+            }
+            text
+        })
     }
 }

@@ -98,3 +98,35 @@ pub(crate) fn fill(hashes: impl ExactSizeIterator<Item = u64>) -> Vec<Bucket> {
     }
     buckets
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn lanes_one_by_one(bucket: &Bucket, fingerprint: u16) -> u32 {
+        (0..LANES).fold(0, |lanes, lane| lanes | u32::from(bucket.fingerprint(lane) == fingerprint) << lane)
+    }
+
+    proptest! {
+        #[test]
+        fn the_lowest_lane_is_the_first_with_the_fingerprint(fingerprints in any::<[u64; 2]>(), near in 0..8usize, by in 0..2u16) {
+            let bucket = Bucket { fingerprints, ..Bucket::EMPTY };
+            let wanted = bucket.fingerprint(near).wrapping_add(by);
+            let (lanes, expected) = (bucket.lanes(wanted), lanes_one_by_one(&bucket, wanted));
+            prop_assert_eq!(lanes & expected, expected, "every lane that has it is among them");
+            prop_assert_eq!(lanes == 0, expected == 0);
+            prop_assert_eq!(lanes.trailing_zeros(), if expected == 0 { 32 } else { expected.trailing_zeros() });
+        }
+
+        /// Hashes of which many are equal, so that buckets overflow and the last one wraps around to the first.
+        #[test]
+        fn whatever_was_filled_in_is_found(hashes in proptest::collection::vec(prop_oneof![Just(0u64), Just(u64::MAX), 0..4u64, any::<u64>()], 0..200)) {
+            let buckets = fill(hashes.iter().copied());
+            for (value, &hash) in hashes.iter().enumerate() {
+                prop_assert_eq!(look_up(&buckets, hash, |found| found == value as u32), Some(value as u32));
+            }
+            prop_assert_eq!(look_up(&buckets, 12_345, |_| false), None);
+        }
+    }
+}
