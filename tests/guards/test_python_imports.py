@@ -38,7 +38,6 @@ MAY_USE: dict[str, set[str]] = {
 # Outside libraries, and the rooms that they may enter; `None` is every room.
 OUTSIDE: dict[str, set[str] | None] = {
     "pyarrow": None,
-    "sqlglot": {"ddl"},
     "pyspark": {"spark"},
     "typer": {"cli"},
     "rich": {"cli"},
