@@ -20,7 +20,6 @@ if TYPE_CHECKING:
 
 _ID: Final = "conversation_id"
 _HANDLE: Final = "conversation_handle"
-_STEPS: Final = 8
 _TEXT: Final = ("database", "to_service_name")
 
 DECISION: Final = (
@@ -36,6 +35,10 @@ PACKED: Final = (
 """The same with outcome, reason and step in one number, which Spark takes apart: text costs more to move than to look up."""
 
 
+NO_STEP: Final = 15
+"""Stands in a verdict for a step that is null."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Labels:
     """The outcomes and reasons, in the order of the numbers that stand for them in a verdict."""
@@ -48,11 +51,11 @@ class Labels:
         from pyspark.sql import functions as sf  # noqa: PLC0415 - pyspark is an extra
 
         verdict = packed["verdict"]
-        steps = [sf.lit(None).cast("tinyint"), *(sf.lit(step).cast("tinyint") for step in range(_STEPS))]
+        step = verdict.bitwiseAND(15)
         taken_apart = {
             "outcome": sf.get(sf.array(*map(sf.lit, self.outcomes)), sf.shiftright(verdict, 8)),
             "reason": sf.get(sf.array(*map(sf.lit, self.reasons)), sf.shiftright(verdict, 4).bitwiseAND(15)),
-            "match_step": sf.get(sf.array(*steps), verdict.bitwiseAND(15)),
+            "match_step": sf.when(step != NO_STEP, step.cast("tinyint")),
         }
         return {name: taken_apart[name] if name in taken_apart else packed[name] for name in DECISIONS.names}
 

@@ -14,6 +14,7 @@ import pyarrow.compute as pc
 from ssbroker.exceptions import InputError
 from ssbroker.routing import PendingRequest, Router, TieBreak
 from ssbroker.schemas import CONVERSATIONS, DECISIONS
+from ssbroker.spark import columns
 from ssbroker.spark.columns import Labels
 from ssbroker.spark.shipping import ShippedCatalog
 
@@ -61,19 +62,19 @@ def packed_decisions(
         InputError: A value is not what was expected.
     """
     first_row = 0
-    for columns in batches:
-        given = columns if isinstance(columns, tuple) else (columns,)
-        batch = pa.RecordBatch.from_arrays(list(given), names=list(names))
+    for given in batches:
+        arrays = list(given) if isinstance(given, tuple) else [given]
+        batch = pa.RecordBatch.from_arrays(arrays, names=list(names))
         yield _packed(_decide(task, batch, first_row=first_row), labels)
         first_row += batch.num_rows
 
 
-def decisions(task: Task, columns: Sequence[_Column], named: dict[str, _Column]) -> pa.StructArray:
+def decisions(task: Task, given: Sequence[_Column], named: dict[str, _Column]) -> pa.StructArray:
     """The decisions of one batch as structs `columns.DECISION`.
 
     Args:
         task: How to route.
-        columns: Columns in the order of the contract.
+        given: Columns in the order of the contract.
         named: Further columns by name.
 
     Returns:
@@ -83,8 +84,8 @@ def decisions(task: Task, columns: Sequence[_Column], named: dict[str, _Column])
         SchemaError: A column is missing or has a type that cannot be read.
         InputError: A value is not what was expected.
     """
-    given = {**dict(zip(CONVERSATIONS.names, columns, strict=False)), **named}
-    decided = _decide(task, pa.RecordBatch.from_arrays(list(given.values()), names=list(given)), first_row=0)
+    by_name = {**dict(zip(CONVERSATIONS.names, given, strict=False)), **named}
+    decided = _decide(task, pa.RecordBatch.from_arrays(list(by_name.values()), names=list(by_name)), first_row=0)
     return pa.StructArray.from_arrays([_plain(decided, name) for name in DECISIONS.names], DECISIONS.names)
 
 
@@ -102,18 +103,18 @@ def _decide(task: Task, batch: pa.RecordBatch, *, first_row: int) -> pa.RecordBa
 
 
 def _packed(decided: pa.RecordBatch, labels: Labels) -> pa.StructArray:
-    outcome = _numbers(decided["outcome"], labels.outcomes)
-    reason = _numbers(decided["reason"], labels.reasons)
+    outcome = _numbers(decided["outcome"], labels.outcomes, shift=8)
+    reason = _numbers(decided["reason"], labels.reasons, shift=4)
     step: _Column = decided["match_step"].cast(pa.int16())
-    verdict = pc.add(pc.shift_left(outcome, 8), pc.add(pc.shift_left(reason, 4), pc.add(step.fill_null(-1), 1)))
+    verdict = pc.add(pc.add(outcome, reason), step.fill_null(columns.NO_STEP))
     rest = [name for name in DECISIONS.names if name not in {"outcome", "match_step", "reason"}]
     return pa.StructArray.from_arrays([verdict, *(_plain(decided, name) for name in rest)], ["verdict", *rest])
 
 
-def _numbers(column: Any, labels: tuple[str, ...]) -> _Column:
-    """The number of each row's label, whatever the order of the dictionary."""
-    places = pc.index_in(column.dictionary, value_set=pa.array(labels)).cast(pa.int16())
-    return places.take(column.indices)
+def _numbers(column: _Column, labels: tuple[str, ...], *, shift: int) -> _Column:
+    """The number of each row's label, at its place in a verdict, whatever the order of the dictionary."""
+    places = [labels.index(label) << shift for label in column.dictionary.to_pylist()]
+    return pa.array(places, pa.int16()).take(column.indices)
 
 
 def _plain(decided: pa.RecordBatch, name: str) -> _Column:

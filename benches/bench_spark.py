@@ -1,0 +1,173 @@
+"""Routing in Spark by ssbroker and by what one would take otherwise: the same files, the same answer, two cores, in turns.
+
+The floor is `mapInArrow` with a function that returns its batches as they come: nothing that takes rows through Python is faster.
+Nothing here fails for being slow, since the machine may be busy. A wrong answer fails.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from pyspark.sql import DataFrame, SparkSession
+from pytest_benchmark.fixture import BenchmarkFixture
+
+import ssbroker.spark
+from benches import workload
+from benches.columns import column
+from benches.race import ReplayClock, Times, race
+from benches.settings import SIZE, report
+from benches.spark_rivals import answer, by_joins, by_pandas, untouched
+from ssbroker import Catalog
+
+CLOCK: Final = ReplayClock()
+pytestmark = [pytest.mark.benchmark(timer=CLOCK), pytest.mark.timeout(3600)]
+
+FLOOR: Final = "identity mapInArrow"
+FLOOR_OF_RESULT: Final = "identity mapInArrow of the result"
+OURS: Final = "ssbroker.spark.route"
+JOINS: Final = "broadcast joins"
+PANDAS: Final = "mapInPandas with dicts"
+NARROW: Final = (FLOOR, OURS, FLOOR_OF_RESULT, JOINS, PANDAS)
+WIDE: Final = (FLOOR, OURS)
+
+ROWS: Final = SIZE.conversations // 2
+WIDE_ROWS: Final = SIZE.conversations // 50
+BODY_BYTES: Final = 4096
+FILES: Final = 4
+SETTINGS: Final = {
+    "spark.driver.host": "127.0.0.1",
+    "spark.driver.memory": "6g",
+    "spark.log.level": "ERROR",
+    "spark.sql.shuffle.partitions": "2",
+    "spark.ui.enabled": "false",
+    "spark.ui.showConsoleProgress": "false",
+}
+
+Folder = Callable[[str], Path]
+
+
+@pytest.fixture(scope="module")
+def spark() -> Iterator[SparkSession]:
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
+    builder: SparkSession.Builder = SparkSession.builder
+    builder = builder.master("local[2]")
+    for name, value in SETTINGS.items():
+        builder = builder.config(name, value)
+    session = builder.getOrCreate()
+    yield session
+    session.stop()
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("spark")
+
+
+@pytest.mark.parametrize("name", NARROW)
+@pytest.mark.parametrize("routes", SIZE.routes)
+def test_narrow_rows(benchmark: BenchmarkFixture, spark: SparkSession, folder: Path, routes: int, name: str) -> None:
+    benchmark.group = f"Spark, {routes:,} routes, narrow rows"
+    CLOCK.replay(benchmark, _narrow(spark, folder, routes)[name])
+
+
+@pytest.mark.parametrize("name", WIDE)
+def test_wide_rows(benchmark: BenchmarkFixture, spark: SparkSession, folder: Path, name: str) -> None:
+    benchmark.group = f"Spark, {SIZE.routes[1]:,} routes, rows with {BODY_BYTES} bytes of message_body"
+    CLOCK.replay(benchmark, _wide(spark, folder, SIZE.routes[1])[name])
+
+
+@functools.cache
+def _narrow(spark: SparkSession, folder: Path, routes: int) -> dict[str, Times]:
+    table = workload.routes(routes, database="Sales")
+    path = folder / f"narrow-{routes}"
+    _write(workload.conversations(ROWS, routes, database="Sales"), path)
+    given = spark.read.parquet(str(path))
+    few = spark.read.parquet(str(path / "0.parquet"))
+    catalog = Catalog(table)
+    routed = ssbroker.spark.route(given, catalog, now=workload.NOW, tie_break="first")
+    _seconds(untouched(few))  # warms up the workers
+    first, second = (_seconds(ssbroker.spark.route(few, catalog, now=workload.NOW)) for _ in range(2))
+    result = folder / f"routed-{routes}"
+    routed.write.parquet(str(result))
+    joined = by_joins(given, table, workload.NOW, folder=_made(folder / f"rivals-{routes}"))
+    by_dicts = by_pandas(few, table, workload.NOW)
+    expected = answer(routed)
+    assert answer(joined) == expected
+    assert answer(by_dicts) == answer(ssbroker.spark.route(few, catalog, now=workload.NOW, tie_break="first"))
+    frames = {
+        FLOOR: untouched(given),
+        OURS: routed,
+        FLOOR_OF_RESULT: untouched(spark.read.parquet(str(result))),
+        JOINS: joined,
+        PANDAS: by_dicts,
+    }
+    times = _race(frames)
+    rows = dict.fromkeys(frames, ROWS) | {PANDAS: ROWS // FILES}
+    heading = f"Spark, {routes:,} routes, {ROWS:,} narrow rows, two cores"
+    _report(heading, times, rows)
+    report(
+        heading,
+        f"the first job takes {first - second:.2f} s more than the second: shipping and compiling the catalog, warming up",
+    )
+    return times
+
+
+@functools.cache
+def _wide(spark: SparkSession, folder: Path, routes: int) -> dict[str, Times]:
+    path = folder / "wide"
+    _write(_with_bodies(workload.conversations(WIDE_ROWS, routes, database="Sales")), path)
+    given = spark.read.parquet(str(path))
+    catalog = Catalog(workload.routes(routes, database="Sales"))
+    times = _race({FLOOR: untouched(given), OURS: ssbroker.spark.route(given, catalog, now=workload.NOW)})
+    heading = f"Spark, {routes:,} routes, {WIDE_ROWS:,} rows with {BODY_BYTES} bytes of message_body, two cores"
+    _report(heading, times, dict.fromkeys(times, WIDE_ROWS))
+    return times
+
+
+def _race(frames: dict[str, DataFrame]) -> dict[str, Times]:
+    return race({name: functools.partial(_seconds, frame) for name, frame in frames.items()}, rounds=SIZE.rounds)
+
+
+def _report(heading: str, times: dict[str, Times], rows: dict[str, int]) -> None:
+    rates = {name: rows[name] / times[name].median / 1e6 for name in times}
+    for name in sorted(times, key=lambda name: -rates[name]):
+        ratio = rates[FLOOR] / rates[name]
+        report(heading, f"{name:<36} {rates[name]:6.2f} million rows/s, {ratio:5.2f} x the time of {FLOOR}")
+
+
+def _seconds(frame: DataFrame) -> float:
+    """Compute all rows and columns, and write them nowhere."""
+    start = time.perf_counter()
+    frame.write.format("noop").mode("overwrite").save()
+    return time.perf_counter() - start
+
+
+def _write(table: pa.Table, path: Path) -> None:
+    fields = [field.with_type(pa.binary()) if field.type == pa.binary(16) else field for field in table.schema]
+    table = table.cast(pa.schema(fields))
+    path.mkdir()
+    step = -(-table.num_rows // FILES)
+    for number in range(FILES):
+        pq.write_table(table.slice(number * step, step), path / f"{number}.parquet", compression="none")
+
+
+def _with_bodies(table: pa.Table) -> pa.Table:
+    data = np.random.default_rng(1).bytes(BODY_BYTES * 64)
+    bodies = pa.array([data[BODY_BYTES * place :][:BODY_BYTES] for place in range(64)])
+    return table.append_column("message_body", bodies.take(column(np.arange(table.num_rows) % 64)))
+
+
+def _made(folder: Path) -> Path:
+    folder.mkdir()
+    return folder
