@@ -23,12 +23,12 @@ def write(table: pa.Table, path: Path) -> Path:
         pq.write_table(table, path, row_group_size=max(1, table.num_rows // 3))
     elif path.suffix in {".arrow", ".arrows"}:
         kind = pa.ipc.new_file if path.suffix == ".arrow" else pa.ipc.new_stream
-        with kind(path, table.schema) as writer:
+        with kind(str(path), table.schema) as ipc:
             for batch in table.to_batches(max_chunksize=max(1, table.num_rows // 3)):
-                writer.write_batch(batch)
+                ipc.write_batch(batch)
     elif path.suffix == ".csv":
         with path.open("w", newline="", encoding="utf-8") as file:
-            writer = csv.writer(file, quoting=csv.QUOTE_NOTNULL) if hasattr(csv, "QUOTE_NOTNULL") else csv.writer(file)
+            writer = csv.writer(file)
             writer.writerow(table.column_names)
             writer.writerows(readable(row).values() for row in table.to_pylist())
     else:

@@ -117,7 +117,7 @@ def test_a_broken_page_of_parquet_is_told(tmp_path: Path, catalog: Path, run: Ru
 def test_broken_offsets_in_arrow_ipc_are_told(tmp_path: Path, catalog: Path, run: Run) -> None:
     names = conversations(100)["to_service_name"].combine_chunks()
     validity, offsets, data = names.buffers()
-    broken = bytearray(offsets)
+    broken = bytearray(offsets or b"")
     broken[200:204] = (2**30).to_bytes(4, "little")
     column = pa.Array.from_buffers(pa.string(), 100, [validity, pa.py_buffer(broken), data])
     given = write(conversations(100).set_column(3, "to_service_name", column), tmp_path / "in.arrows")

@@ -11,8 +11,8 @@ from pathlib import Path
 import pyarrow.parquet as pq
 import pytest
 
-from ssbroker.cli import local
 from ssbroker.cli.output import replacing_file, replacing_folder
+from ssbroker.cli.progress import ProgressBar
 from ssbroker.exceptions import OutputError
 from tests.cli.conftest import Run, conversations
 from tests.cli.formats import SUFFIXES, write
@@ -74,7 +74,8 @@ def test_an_interrupted_run_leaves_the_old_file(tmp_path: Path, catalog: Path, n
     output.write_text("old")
     pipe = tmp_path / "in.jsonl"
     os.mkfifo(pipe)
-    arguments = [*COMMAND, "--catalog", catalog, "--conversations", pipe, "-o", output, "--tie-break", "first"]
+    files = ["--catalog", catalog, "--conversations", pipe, "-o", output, "--tie-break", "first"]
+    arguments = [*COMMAND, *map(str, files)]
     with subprocess.Popen(arguments, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
         pipe.open("w").close()  # opening it is checked first: the next to open it is the reader
         with pipe.open("w") as feeding:
@@ -96,7 +97,7 @@ def test_an_interrupt_in_the_middle_leaves_nothing(
     def interrupt(*_: object, **__: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(local.ProgressBar, "update", interrupt)
+    monkeypatch.setattr(ProgressBar, "update", interrupt)
     output = tmp_path / "result" / "out.csv"
     output.parent.mkdir()
 

@@ -88,8 +88,12 @@ def test_a_line_of_json_keeps_its_text(tmp_path: Path, catalog: Path, run: Run) 
 
 
 def test_lines_of_json_may_differ_in_their_further_columns(tmp_path: Path, catalog: Path, run: Run) -> None:
-    lines = [{"x": 1}, {"x": 1.5, "when": "2026-11-20T21:00:00Z", "tags": []}, {"when": "soon", "tags": [{"a": None}]}]
-    base = {"database": "Sales", "to_service_name": "//Stock"}
+    lines: list[dict[str, object]] = [
+        {"x": 1},
+        {"x": 1.5, "when": "2026-11-20T21:00:00Z", "tags": []},
+        {"when": "soon", "tags": [{"a": None}]},
+    ]
+    base: dict[str, object] = {"database": "Sales", "to_service_name": "//Stock"}
     (tmp_path / "in.jsonl").write_text("".join(json.dumps(base | line) + "\n" for line in lines))
 
     assert (

@@ -20,7 +20,7 @@ from ssbroker.cli.pieces import Piece, Rows
 from ssbroker.exceptions import InputError, MalformedDataError, SchemaError
 
 pc: Any = pyarrow.compute  # its stubs know neither Python constants nor text with 64-bit offsets
-BLOCK_BYTES: Final = 4 << 20
+BLOCK_BYTES: Final = 1 << 20
 _TEXT_KEYS: Final = ("conversation_id", "conversation_handle", "database", "to_service_name", "to_broker_instance")
 _KEYS: Final = pa.schema([(name, pa.string()) for name in _TEXT_KEYS]).append(pa.field("is_initiator", pa.bool_()))
 _EXPECTED: Final = "one JSON object a line"

@@ -27,7 +27,8 @@ from ssbroker.cli.writers import Writer, open_writer
 from ssbroker.exceptions import InputError, SchemaError
 from ssbroker.routing import PendingRequest, Router, TieBreak
 
-_UNDER_WAY_BYTES: Final = 96 << 20
+_UNDER_WAY_BYTES: Final = 64 << 20
+_READ_THREADS_MAX: Final = 16
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -76,8 +77,8 @@ def route_files(job: Job, *, progress: bool | None) -> tuple[Tally, list[Path]]:
     files = expand(job.conversations)
     kind = of_output(job.output, job.format)
     refuse_overwriting(job.output, inputs=files, catalog=job.catalog)
-    if job.threads is not None:
-        pa.set_cpu_count(job.threads)
+    threads = job.threads or _cores()
+    pa.set_cpu_count(min(threads, _READ_THREADS_MAX))  # pyarrow reads ahead as much for each of its threads
     with replacing_file(job.output) as part:
         router = Router(
             Catalog.load(job.catalog, now=job.now), tie_break=job.tie_break, pending_request=job.pending_request
@@ -87,7 +88,7 @@ def route_files(job: Job, *, progress: bool | None) -> tuple[Tally, list[Path]]:
         with writing(job.output):
             writer = open_writer(part, kind, schema)
         try:
-            tally = _route(job, router, sources, writer, progress=progress)
+            tally = _route(job, router, sources, writer, threads=threads, progress=progress)
             with writing(job.output):
                 writer.close()
         except BaseException:
@@ -97,7 +98,9 @@ def route_files(job: Job, *, progress: bool | None) -> tuple[Tally, list[Path]]:
     return tally, files
 
 
-def _route(job: Job, router: Router, sources: Sequence[Source], writer: Writer, *, progress: bool | None) -> Tally:
+def _route(
+    job: Job, router: Router, sources: Sequence[Source], writer: Writer, *, threads: int, progress: bool | None
+) -> Tally:
     def route(numbered: tuple[Piece, int]) -> _Routed:
         piece, position = numbered
         rows = piece.load()
@@ -114,10 +117,8 @@ def _route(job: Job, router: Router, sources: Sequence[Source], writer: Writer, 
     routed = in_order(
         _pieces(sources),
         route,
-        threads=1
-        if job.tie_break == "round_robin"
-        else job.threads or _cores(),  # turns are taken in the order of the rows
-        weigh=lambda numbered: numbered[0].size,
+        threads=1 if job.tie_break == "round_robin" else threads,  # turns are taken in the order of the rows
+        weigh=lambda numbered: numbered[0].size * writer.growth,
         weight_max=_UNDER_WAY_BYTES,
     )
     with ProgressBar(total_bytes=total, shown=progress) as bar, contextlib.closing(routed):

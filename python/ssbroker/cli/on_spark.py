@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import Final
 
@@ -41,19 +42,26 @@ def route_on_spark(job: Job) -> tuple[Tally, list[Path]]:
     from ssbroker.spark import files as spark_files  # noqa: PLC0415 - only where Spark is wanted
     from ssbroker.spark import route  # noqa: PLC0415
 
+    quiet = not sys.stderr.isatty()
+    tally = Tally()
     with spark_files.told_as_ours(), replacing_folder(job.output) as part:
         catalog = Catalog.load(job.catalog, now=job.now)
-        session = spark_files.session(threads=job.threads)
-        conversations = spark_files.read(session, files, kind=kind)
-        decided = route(conversations, catalog, now=job.now, tie_break=job.tie_break)
-        decided.write.parquet(str(part))
-        if not part.is_dir():
-            raise OutputError(
-                f"{job.output}: Spark wrote to another machine; the output has to be where both can reach it"
+        with spark_files.session(threads=job.threads, quiet=quiet) as session:
+            conversations = spark_files.read(session, files, kind=kind)
+            decided = route(
+                conversations,
+                catalog,
+                now=job.now,
+                tie_break=job.tie_break,
+                pending_request=job.pending_request,
             )
-        top = {"next_hop_address": TOP, "target_database": TOP}
-        counted = spark_files.count(session.read.parquet(str(part)), COUNTED, top=top)
-        tally = Tally()
+            decided.write.parquet(str(part))
+            if not part.is_dir():
+                raise OutputError(
+                    f"{job.output}: Spark wrote on another machine; the output has to be where both reach it"
+                )
+            top = {"next_hop_address": TOP, "target_database": TOP}
+            counted = spark_files.count(session.read.parquet(str(part)), COUNTED, top=top)
         tally.add(counted, rows=sum(row["count"] for row in counted["outcome"].to_pylist()))
     return tally, files
 
@@ -61,8 +69,6 @@ def route_on_spark(job: Job) -> tuple[Tally, list[Path]]:
 def _check(job: Job) -> None:
     if job.format not in (None, Format.PARQUET) or formats.by_suffix(job.output) not in (None, Format.PARQUET):
         raise OptionError(f"{job.output}: --spark writes a folder of Parquet, no other format")
-    if job.pending_request != "continue":
-        raise OptionError("--pending-request delay and --spark exclude each other")
 
 
 def _common_kind(files: list[Path]) -> Format:

@@ -9,8 +9,8 @@ from typing import Any, Final, Protocol
 
 import pyarrow as pa
 
-PIECE_BYTES: Final = 8 << 20
-PIECE_ROWS: Final = 65_536
+PIECE_BYTES: Final = 4 << 20
+PIECE_ROWS: Final = 32_768
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -21,7 +21,7 @@ from ssbroker.exceptions import MalformedDataError
 
 _PROBE_ROWS: Final = 1024
 _READ_BYTES: Final = 1 << 20
-_CSV_BLOCK_BYTES: Final = 4 << 20
+_CSV_BLOCK_BYTES: Final = 2 << 20
 _UTF16: Final = (b"\xff\xfe", b"\xfe\xff")
 
 

@@ -13,7 +13,6 @@ from rich.console import Console
 
 from ssbroker import moment
 from ssbroker.cli.formats import Format
-from ssbroker.cli.local import Job, route_files
 from ssbroker.cli.summary import TOP, Summary
 from ssbroker.exceptions import OptionError
 from ssbroker.routing import PendingRequest, TieBreak
@@ -80,6 +79,8 @@ def route(
     The output has the columns of the input, then outcome, match_step, route_id, next_hop_address, mirror_address, target_database,
     broker_instance and reason. It appears whole or not at all.
     """
+    from ssbroker.cli.local import Job, route_files  # noqa: PLC0415 - the help comes quicker without what reads files
+
     job = Job(
         catalog=catalog,
         conversations=conversations,

@@ -18,8 +18,8 @@ Column: TypeAlias = Any
 pc: Any = pyarrow.compute  # its stubs know neither Python constants nor text with 64-bit offsets
 GUID_COLUMNS: Final = ("conversation_id", "conversation_handle", "to_broker_instance")
 _NULLABLE: Final = ("database", "to_broker_instance")
-_NO_VALUE: Final = pa.array(["", "NULL"])
-_TRUTH: Final = pa.array(["true", "1", "false", "0"])
+_NO_VALUE: Final = ("", "NULL")
+_TRUTH: Final = ("true", "1", "false", "0")
 _TRUE_UP_TO: Final = 1
 _GUID_DIGITS: Final = [place for place in range(36) if place not in (8, 13, 18, 23)]
 
@@ -47,7 +47,9 @@ def from_text(batch: pa.RecordBatch, *, file: Path, first_row: int) -> pa.Record
     """
     for number, name in enumerate(batch.schema.names):
         if name in _NULLABLE:
-            cleared = pc.if_else(pc.is_in(batch.column(number), value_set=_NO_VALUE), None, batch.column(number))
+            cleared = pc.if_else(
+                pc.is_in(batch.column(number), value_set=pa.array(_NO_VALUE)), None, batch.column(number)
+            )
             batch = batch.set_column(number, name, cleared)
         elif name == "is_initiator":
             batch = batch.set_column(number, name, _truth(batch.column(number), file=file, first_row=first_row))
@@ -158,7 +160,7 @@ def joined_text(parts: list[Any]) -> Column:
 
 
 def _truth(column: Column, *, file: Path, first_row: int) -> Column:
-    found = pc.index_in(pc.utf8_lower(pc.utf8_trim_whitespace(column)), value_set=_TRUTH)
+    found = pc.index_in(pc.utf8_lower(pc.utf8_trim_whitespace(column)), value_set=pa.array(_TRUTH))
     wrong = pc.index(pc.and_(pc.is_null(found), pc.is_valid(column)), True).as_py()
     if wrong >= 0:
         value, row = column[wrong].as_py(), first_row + wrong

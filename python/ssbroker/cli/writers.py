@@ -25,6 +25,9 @@ _ROW_GROUP_ROWS: Final = 1 << 20
 class Writer(Protocol):
     """Writes one file."""
 
+    growth: int
+    """How many times the memory of its rows an encoded piece takes, about."""
+
     def encode(self, rows: Rows, decisions: pa.RecordBatch) -> Any:
         """Brings rows and their decisions into the form that `write` takes; may run in many threads at once."""
         ...
@@ -59,6 +62,8 @@ def open_writer(path: Path, kind: Format, schema: pa.Schema) -> Writer:
 class CsvWriter:
     """CSV with a header line; ids are GUIDs of 36 characters, and text stands in quotes, so that an empty one is no null."""
 
+    growth = 2
+
     def __init__(self, path: Path, schema: pa.Schema) -> None:
         self._schema = schema
         self._file = path.open("wb")
@@ -90,6 +95,8 @@ class CsvWriter:
 class JsonLinesWriter:
     """JSON lines; what came as JSON lines keeps its text, and gets the decision's fields at the end."""
 
+    growth = 3
+
     def __init__(self, path: Path, schema: pa.Schema) -> None:
         self._schema = schema
         self._file = path.open("wb")
@@ -117,6 +124,8 @@ class JsonLinesWriter:
 
 class ParquetWriter:
     """Parquet in row groups that fit into memory."""
+
+    growth = 1
 
     def __init__(self, path: Path, schema: pa.Schema) -> None:
         self._schema = pa.schema([*schema, *_plain_decisions()])
@@ -151,6 +160,8 @@ class ParquetWriter:
 
 class ArrowWriter:
     """Arrow IPC; dictionaries are written as their values, as a file may hold one dictionary only for each column."""
+
+    growth = 1
 
     def __init__(self, path: Path, schema: pa.Schema, *, stream: bool = False) -> None:
         fields = [_without_dictionary(field) for field in schema]

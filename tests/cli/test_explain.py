@@ -1,0 +1,85 @@
+"""`ssbroker explain`."""
+
+from __future__ import annotations
+
+import json
+import uuid
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ssbroker import Catalog, Router
+from ssbroker.cli import explain as command
+from tests.cli.conftest import COPIES, NOW, NOW_TEXT, Run
+
+ID = str(uuid.UUID(int=99))
+
+
+@pytest.mark.parametrize(
+    ("options", "arguments"),
+    [
+        (["--database", "Sales"], {"database": "Sales"}),
+        (
+            ["--database", "Sales", "--broker-instance", COPIES[1]],
+            {"database": "Sales", "to_broker_instance": COPIES[1]},
+        ),
+        (["--from-outside"], {"database": None}),
+        (["--from-outside", "--from-target"], {"database": None, "is_initiator": False}),
+        (["--database", "Sales", "--conversation-id", ID], {"database": "Sales", "conversation_id": ID}),
+    ],
+)
+def test_it_prints_the_explanation(catalog: Path, run: Run, options: list[str], arguments: dict[str, Any]) -> None:
+    explanation = Router(Catalog.load(catalog)).explain("//Copied", now=NOW, **arguments)
+    given = ("--catalog", catalog, "--to-service", "//Copied", "--now", NOW_TEXT, *options)
+
+    plain, as_json = run("explain", *given), run("explain", *given, "--json")
+
+    assert (plain.status, plain.out, plain.err) == (0, f"{explanation}\n", "")
+    assert json.loads(as_json.out) == explanation.to_dict()
+
+
+def test_the_options_of_the_router_are_its_options(catalog: Path, run: Run) -> None:
+    explanation = Router(Catalog.load(catalog), tie_break="first", pending_request="delay").explain(
+        "//Copied", database="Sales", now=NOW
+    )
+    options = ("--tie-break", "first", "--pending-request", "delay", "--database", "Sales", "--now", NOW_TEXT)
+    assert run("explain", "--catalog", catalog, "--to-service", "//Copied", *options).out == f"{explanation}\n"
+
+
+def test_the_one_user_database_is_where_it_begins(tmp_path: Path, run: Run) -> None:
+    (tmp_path / "routes.csv").write_text("name,remote_service_name,address\nA,//A,TCP://a\n")
+    result = run("explain", "--catalog", tmp_path / "routes.csv", "--to-service", "//A", "--json")
+    assert json.loads(result.out)["conversation"]["database"] == "user"
+
+
+def test_of_several_databases_one_has_to_be_named(catalog: Path, run: Run) -> None:
+    result = run("explain", "--catalog", catalog, "--to-service", "//Stock")
+    assert (result.status, result.out) == (2, "")
+    assert result.err == (
+        "ssbroker: where does the conversation begin? Give --database or --from-outside; "
+        "the catalog has the databases Billing, Sales\n"
+    )
+
+
+@pytest.mark.parametrize(
+    ("options", "wanted"),
+    [
+        (["--database", "Nowhere"], "'Nowhere' is not a database"),
+        (["--database", "Sales", "--from-outside"], "--database and --from-outside exclude each other"),
+        (["--database", "Sales", "--broker-instance", "12"], "to_broker_instance: '12' is not a GUID"),
+        (["--database", "Sales", "--conversation-id", "12"], "conversation_id: '12' is not a GUID"),
+    ],
+)
+def test_bad_input_is_one_line(catalog: Path, run: Run, options: list[str], wanted: str) -> None:
+    result = run("explain", "--catalog", catalog, "--to-service", "//Stock", *options)
+    assert (result.status, result.out) == (2, "")
+    assert wanted in result.err
+    assert result.err.count("\n") == 1
+
+
+def test_colours_change_no_word() -> None:
+    text = "Decision: REMOTE, to TCP://a:4022 (was DELAYED, was DROPPED).\n"
+    coloured = command._coloured(text)
+    assert coloured.plain == text
+    assert {span.style for span in coloured.spans} >= {"bold", "green", "yellow", "red", "cyan"}

@@ -1,0 +1,149 @@
+"""Readers hand on pieces of bounded size, with the number of their first row and how far the file is read."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from ssbroker.cli import json_lines, pieces
+from ssbroker.cli.files import open_sources
+from ssbroker.cli.formats import Format
+from tests.cli.conftest import Run, conversations
+from tests.cli.formats import SUFFIXES, read, write
+
+
+@pytest.mark.parametrize("suffix", SUFFIXES)
+def test_pieces_follow_each_other_without_gap(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, suffix: str) -> None:
+    monkeypatch.setattr(pieces, "PIECE_ROWS", 100)
+    monkeypatch.setattr(json_lines, "BLOCK_BYTES", 10_000)
+    table = conversations(3000).drop_columns(["note"])
+    given = write(table, tmp_path / f"in{suffix}")
+
+    (source,) = open_sources([given], output=Format.JSONL)
+    found = list(source.pieces())
+
+    rows = [piece.load().columns for piece in found]
+    assert sum(batch.num_rows for batch in rows) == 3000
+    assert max(batch.num_rows for batch in rows) <= 100
+    assert [piece.first_row for piece in found] == [sum(batch.num_rows for batch in rows[:n]) for n in range(len(rows))]
+    positions = [piece.position for piece in found]
+    assert positions == sorted(positions)
+    assert 0.99 * given.stat().st_size < positions[-1] <= given.stat().st_size  # a stream has an end mark
+
+
+@pytest.mark.parametrize("suffix", [".parquet", ".arrow", ".arrows"])
+def test_wide_rows_make_short_pieces(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, suffix: str) -> None:
+    monkeypatch.setattr(pieces, "PIECE_BYTES", 100_000)
+    table = conversations(3000).append_column("message_body", pa.array([b"x" * 5000] * 3000))
+    given = write(table, tmp_path / f"in{suffix}")
+
+    (source,) = open_sources([given], output=Format.PARQUET)
+
+    assert max(piece.load().columns.nbytes for piece in source.pieces()) <= 110_000
+
+
+@pytest.mark.parametrize("suffix", [".parquet", ".arrow", ".arrows"])
+def test_small_batches_are_put_together(tmp_path: Path, suffix: str) -> None:
+    """Dictionaries that differ from batch to batch are no hindrance."""
+    parts = [pa.table({"to_service_name": pa.array([f"//{number}"]).dictionary_encode()}) for number in range(200)]
+    table = pa.concat_tables(parts)
+    given = tmp_path / f"in{suffix}"
+    if suffix == ".parquet":
+        pq.write_table(table, given, row_group_size=1)
+    else:
+        options = pa.ipc.IpcWriteOptions(unify_dictionaries=True)
+        kind = pa.ipc.new_file if suffix == ".arrow" else pa.ipc.new_stream
+        with kind(str(given), table.schema, options=options) as writer:
+            writer.write_table(table)
+
+    (source,) = open_sources([given], output=Format.PARQUET)
+    (piece,) = source.pieces()
+
+    assert piece.load().columns["to_service_name"].to_pylist() == [f"//{number}" for number in range(200)]
+
+
+@pytest.mark.parametrize(
+    ("data", "wanted"),
+    [
+        (b"database,to_service_name\nSales,//A\n", [("Sales", "//A")]),
+        (b"\xef\xbb\xbfdatabase,to_service_name\r\nSales,//A\r\n", [("Sales", "//A")]),
+        ("database,to_service_name\nSales,//Ä\n".encode("utf-16"), [("Sales", "//Ä")]),
+        (
+            b'"database","to_service_name"\n"NULL","//A"\n"","//B"\n,NULL\n',
+            [(None, "//A"), (None, "//B"), (None, "NULL")],
+        ),
+        (b'database,to_service_name\nSales,"//A,\n""B"""\n\nSales,//C', [("Sales", '//A,\n"B"'), ("Sales", "//C")]),
+        (b"database,to_service_name", []),
+        (b"database,to_service_name\r\n", []),
+    ],
+    ids=["plain", "byte order mark", "UTF-16", "no value", "quotes", "header alone", "header line alone"],
+)
+def test_csv_as_tools_write_it(tmp_path: Path, data: bytes, wanted: list[tuple[str | None, str]]) -> None:
+    (tmp_path / "in.csv").write_bytes(data)
+    (source,) = open_sources([tmp_path / "in.csv"], output=Format.PARQUET)
+    rows = [row for piece in source.pieces() for row in piece.load().columns.to_pylist()]
+    assert [(row["database"], row["to_service_name"]) for row in rows] == wanted
+
+
+def test_json_lines_longer_than_a_block(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(json_lines, "BLOCK_BYTES", 64)
+    given = write(conversations(20), tmp_path / "in.jsonl")
+    (source,) = open_sources([given], output=Format.JSONL)
+    lines = [line for piece in source.pieces() for line in piece.load().lines.to_pylist()]
+    assert lines == given.read_text(encoding="utf-8").splitlines()
+
+
+def test_a_spark_folder_and_a_file_without_a_suffix_are_read(tmp_path: Path, catalog: Path, run: Run) -> None:
+    write(conversations(5), tmp_path / "part-0.parquet").rename(tmp_path / "plain")
+    result = run("route", "--catalog", catalog, "--conversations", tmp_path / "plain", "-o", tmp_path / "out.jsonl")
+    assert (result.status, len(read(tmp_path / "out.jsonl"))) == (0, 5)
+
+
+WIDE_ROWS = 5000
+WIDE_BODY = "x" * 100_000
+
+
+@pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="the system does not tell a process its peak")
+@pytest.mark.parametrize("suffix", [".parquet", ".arrow", ".csv", ".jsonl"])
+def test_memory_stays_bounded_when_a_file_is_larger(tmp_path: Path, catalog: Path, suffix: str) -> None:
+    """One row group, one record batch or one long text of 500 MB; the process never holds as much."""
+    given = _wide(tmp_path / f"in{suffix}")
+    program = (
+        "import pathlib, re, sys; from ssbroker.cli import main; status = main(sys.argv[1:]); "
+        "print(status, re.search(r'VmHWM:\\s+(\\d+)', pathlib.Path('/proc/self/status').read_text())[1])"
+    )
+    files = ["--catalog", catalog, "--conversations", given, "-o", tmp_path / "out.parquet"]
+    arguments = ["route", *map(str, files), "--tie-break", "first", "--quiet"]
+
+    done = subprocess.run([sys.executable, "-c", program, *arguments], capture_output=True, text=True, check=True)
+
+    status, peak_kb = map(int, done.stdout.split())
+    assert status == 0
+    assert peak_kb < 500_000
+    assert pq.ParquetFile(tmp_path / "out.parquet").metadata.num_rows == WIDE_ROWS
+
+
+def _wide(path: Path) -> Path:
+    """A file of rows with long bodies, in one piece where the format has pieces."""
+    if path.suffix in {".csv", ".jsonl"}:
+        line = f"Sales,//Stock,{WIDE_BODY}\n"
+        if path.suffix == ".jsonl":
+            line = f'{{"database": "Sales", "to_service_name": "//Stock", "message_body": "{WIDE_BODY}"}}\n'
+        with path.open("w") as file:
+            file.write("database,to_service_name,message_body\n" if path.suffix == ".csv" else "")
+            file.writelines(line for _ in range(WIDE_ROWS))
+        return path
+    body = pa.array([WIDE_BODY]).take(pa.array([0] * WIDE_ROWS, pa.int32()))
+    names = {"database": ["Sales"] * WIDE_ROWS, "to_service_name": ["//Stock"] * WIDE_ROWS}
+    table = pa.table(names | {"message_body": body})
+    if path.suffix == ".parquet":
+        pq.write_table(table, path, row_group_size=WIDE_ROWS, use_dictionary=False)
+    else:
+        with pa.ipc.new_file(str(path), table.schema) as writer:
+            writer.write_table(table)
+    return path
