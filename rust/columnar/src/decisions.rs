@@ -211,6 +211,10 @@ fn dictionary<K: ArrowDictionaryKeyType>(
 /// else only the values in use.
 fn addresses(column: Whole<i32>, rows: usize, known: &Arc<StringArray>, named: &[(i32, String)]) -> Result<ArrayRef> {
     let (mut codes, nulls) = column.finish(rows);
+    if nulls.as_ref().is_some_and(|nulls| nulls.null_count() == rows) {
+        let none: ArrayRef = Arc::new(StringArray::new_null(0));
+        return dictionary::<Int32Type>(codes, nulls, &none);
+    }
     if named.is_empty() && known.len() <= DICTIONARY_SMALL.max(rows / 4) {
         let values: ArrayRef = Arc::<StringArray>::clone(known);
         return dictionary::<Int32Type>(codes, nulls, &values);

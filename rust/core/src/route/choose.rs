@@ -65,7 +65,8 @@ impl RouteIndex {
         let live = || self.order[rows.clone()].iter().copied().filter(|&row| self.row(row).is_live(context.now));
         for class in CLASSES {
             room.rows.clear();
-            let is_candidate = |row: &u32| Class::of(self.row(*row)) == class && self.is_usable(query, self.row(*row));
+            let is_candidate =
+                |row: &u32| Class::of(self.row(*row)) == class && self.is_usable(query, context, self.row(*row));
             room.rows.extend(live().filter(is_candidate));
             self.merge(&mut room.rows);
             if room.rows.is_empty() {
@@ -86,9 +87,9 @@ impl RouteIndex {
     }
 
     /// Whether a route leads anywhere for this conversation (K13).
-    pub(crate) fn is_usable(&self, query: &Query<'_>, route: &RouteRow) -> bool {
+    pub(crate) fn is_usable(&self, query: &Query<'_>, context: &PassContext<'_>, route: &RouteRow) -> bool {
         match route.endpoint {
-            LOCAL => self.can_locate(query, route.broker),
+            LOCAL => self.can_locate(query, context, route.broker),
             TRANSPORT => self.next_hop(query, route).is_some(),
             _ => true,
         }

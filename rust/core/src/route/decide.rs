@@ -5,7 +5,7 @@ use super::find::Found;
 use super::index::RouteIndex;
 use super::pick::Picker;
 use crate::address::next_hop_of_service_name;
-use crate::catalog::{EndpointId, LOCAL, NONE, RouteRow, TRANSPORT};
+use crate::catalog::{EndpointId, LOCAL, NONE, NameId, RouteRow, TRANSPORT};
 use crate::ids::Guid;
 use crate::outcome::{Outcome, Reason};
 
@@ -78,6 +78,8 @@ pub(crate) struct PassContext<'a> {
     /// Where it began, `None` also after a re-entry.
     pub(crate) database: Option<u16>,
     pub(crate) now: i64,
+    /// The number of the service name, if the catalog knows it.
+    pub(crate) service: Option<NameId>,
     pub(crate) picker: Picker<'a>,
 }
 
@@ -109,7 +111,14 @@ impl RouteIndex {
             turns: &self.turns,
             takes_turns,
         };
-        PassContext { table: query.database.unwrap_or(self.catalog.msdb), database: query.database, now, picker }
+        let service = self.catalog.find_name(query.name);
+        PassContext {
+            table: query.database.unwrap_or(self.catalog.msdb),
+            database: query.database,
+            now,
+            service,
+            picker,
+        }
     }
 
     /// Once more, as if it came from outside (R41).
@@ -126,7 +135,7 @@ impl RouteIndex {
             return result;
         }
         if let Some(broker) = self.replied_to(query, context) {
-            let host = self.host_with(broker, self.catalog.find_name(query.name));
+            let host = self.host_with(broker, context.service);
             result.is_reply = true;
             result.end = End::Decided(replied(query, host));
             return result;

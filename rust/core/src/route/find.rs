@@ -48,7 +48,7 @@ impl RouteIndex {
         if live(&table.wildcards) {
             return Found::Routes { step: 5, rows: table.wildcards.clone(), broker: None };
         }
-        if query.broker.is_some() && !self.hosts_of(query.name).is_empty() {
+        if query.broker.is_some() && !self.hosts_of(context.service).is_empty() {
             return Found::Implied { step: 6 };
         }
         Found::Nothing

@@ -8,8 +8,8 @@ use crate::ids::Guid;
 
 impl RouteIndex {
     /// The enabled databases that have the service, by name (R33).
-    pub(crate) fn hosts_of(&self, name: &[u8]) -> &[u16] {
-        self.catalog.find_name(name).map_or(&[], |id| self.hosts.of(id))
+    pub(crate) fn hosts_of(&self, service: Option<NameId>) -> &[u16] {
+        service.map_or(&[], |service| self.hosts.of(service))
     }
 
     /// R31: the database with this broker id, if its broker is enabled and it has the service.
@@ -19,10 +19,10 @@ impl RouteIndex {
     }
 
     /// Whether *Locate* would find a database: what makes a LOCAL route usable.
-    pub(crate) fn can_locate(&self, query: &Query<'_>, route_broker: Option<Guid>) -> bool {
+    pub(crate) fn can_locate(&self, query: &Query<'_>, context: &PassContext<'_>, route_broker: Option<Guid>) -> bool {
         match query.broker.or(route_broker) {
-            Some(broker) => self.host_with(broker, self.catalog.find_name(query.name)).is_some(),
-            None => !self.hosts_of(query.name).is_empty(),
+            Some(broker) => self.host_with(broker, context.service).is_some(),
+            None => !self.hosts_of(context.service).is_empty(),
         }
     }
 
@@ -33,7 +33,7 @@ impl RouteIndex {
         context: &PassContext<'_>,
         route_broker: Option<Guid>,
     ) -> Option<u16> {
-        let service = self.catalog.find_name(query.name)?;
+        let service = context.service?;
         if let Some(broker) = query.broker.or(route_broker) {
             return self.host_with(broker, Some(service));
         }

@@ -143,7 +143,7 @@ impl RouteIndex {
                 route if route.broker.is_some() => Some(WhyNot::NamesBrokerId),
                 route => (!live(route)).then_some(WhyNot::Expired),
             }),
-            (6, Some(_)) => seen.hosts = self.hosts_of(query.name).to_vec(),
+            (6, Some(_)) => seen.hosts = self.hosts_of(context.service).to_vec(),
             _ => {}
         }
         seen.note = if seen.tried { seen.missed() } else { seen.note };
@@ -173,7 +173,7 @@ impl RouteIndex {
                     live.iter().copied().filter(|&row| Class::of(self.row(row)) == class).collect();
                 self.merge(&mut members);
                 let has_picked = picked.flatten().is_some_and(|row| members.contains(&row));
-                classes.push(self.tell_class(query, class, &members, picked.filter(|_| has_picked)));
+                classes.push(self.tell_class(query, context, class, &members, picked.filter(|_| has_picked)));
                 if has_picked {
                     break;
                 }
@@ -188,8 +188,15 @@ impl RouteIndex {
         (classes, looked.then(|| self.tell_locate(query, context, broker, chosen)))
     }
 
-    fn tell_class(&self, query: &Query<'_>, class: Class, members: &[u32], picked: Option<RouteSeen>) -> ClassSeen {
-        let is_usable = |row: &&u32| self.is_usable(query, self.row(**row));
+    fn tell_class(
+        &self,
+        query: &Query<'_>,
+        context: &PassContext<'_>,
+        class: Class,
+        members: &[u32],
+        picked: Option<RouteSeen>,
+    ) -> ClassSeen {
+        let is_usable = |row: &&u32| self.is_usable(query, context, self.row(**row));
         let why = |row: u32| {
             let is_local = self.row(row).endpoint == LOCAL;
             if is_local { Reason::ServiceNotFound } else { Reason::AddressUnusable }
@@ -213,7 +220,7 @@ impl RouteIndex {
         let id_of = |database: u16| self.catalog.databases[usize::from(database)].broker;
         let databases =
             self.databases_seen(query, |database, has| has || (broker.is_some() && id_of(database) == broker));
-        let hosts = self.hosts_of(query.name);
+        let hosts = self.hosts_of(context.service);
         let candidates = match (broker, context.database) {
             (Some(_), _) => hosts.iter().copied().filter(|&host| id_of(host) == broker).collect(),
             (None, Some(holder)) if hosts.contains(&holder) => vec![holder],
