@@ -66,27 +66,34 @@ def test_a_full_disk_leaves_the_old_file(tmp_path: Path, catalog: Path, given: P
     assert output.read_text() == "old"
 
 
+# The process gets the signal while a piece is being routed.
+INTERRUPTED = """
+import os, sys
+from ssbroker.cli import local, main
+count = local.count
+local.count = lambda decisions: (os.kill(os.getpid(), int(sys.argv[1])), count(decisions))[1]
+sys.exit(main(sys.argv[2:]))
+"""
+
+
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_an_interrupted_run_leaves_the_old_file(tmp_path: Path, catalog: Path, number: signal.Signals) -> None:
-    """The conversations come through a pipe that is never closed, so that the run is surely interrupted in the middle."""
+def test_an_interrupted_run_leaves_the_old_file(
+    tmp_path: Path, catalog: Path, given: Path, number: signal.Signals
+) -> None:
     output = tmp_path / "result" / "out.jsonl"
     output.parent.mkdir()
     output.write_text("old")
-    pipe = tmp_path / "in.jsonl"
-    os.mkfifo(pipe)
-    files = ["--catalog", catalog, "--conversations", pipe, "-o", output, "--tie-break", "first"]
-    arguments = [*COMMAND, *map(str, files)]
-    with subprocess.Popen(arguments, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
-        pipe.open("w").close()  # opening it is checked first: the next to open it is the reader
-        with pipe.open("w") as feeding:
-            feeding.write('{"database": "Sales", "to_service_name": "//Stock"}\n')
-            feeding.flush()
-            process.send_signal(number)
-            feeding.close()
-        out, err = process.communicate()
+    arguments = ["route", "--catalog", catalog, "--conversations", given, "-o", output]
 
-    assert (process.returncode, out) == (130, "")
-    assert err == "ssbroker: interrupted; nothing was written\n"
+    done = subprocess.run(
+        [sys.executable, "-c", INTERRUPTED, str(int(number)), *map(str, arguments)],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+    assert (done.returncode, done.stdout) == (130, "")
+    assert done.stderr == "ssbroker: interrupted; nothing was written\n"
     assert [entry.name for entry in output.parent.iterdir()] == ["out.jsonl"]
     assert output.read_text() == "old"
 

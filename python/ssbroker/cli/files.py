@@ -10,7 +10,8 @@ from typing import Final
 from ssbroker.cli import formats
 from ssbroker.cli.errors import reading
 from ssbroker.cli.formats import Format
-from ssbroker.cli.json_lines import JsonLinesSource, infer_schema
+from ssbroker.cli.json_columns import infer_schema
+from ssbroker.cli.json_lines import JsonLinesSource
 from ssbroker.cli.pieces import Source
 from ssbroker.cli.readers import ArrowSource, CsvSource, ParquetSource
 from ssbroker.exceptions import InputError
@@ -52,12 +53,14 @@ def expand(patterns: Sequence[str]) -> list[Path]:
     return files
 
 
-def open_sources(files: Sequence[Path], *, output: Format) -> list[Source]:
+def open_sources(files: Sequence[Path], *, output: Format, threads: int, progress: bool | None) -> list[Source]:
     """Opens files of conversations.
 
     Args:
         files: The files.
         output: The format to be written; lines of JSON that stay JSON lines are not read into columns.
+        threads: How many threads may read ahead what the columns are.
+        progress: Whether to show a bar where that takes long; None shows it where standard error is a terminal.
 
     Returns:
         What reads each.
@@ -70,7 +73,11 @@ def open_sources(files: Sequence[Path], *, output: Format) -> list[Source]:
         with reading(file):
             kinds.append(formats.of_input(file))
     json_files = [file for file, kind in zip(files, kinds, strict=True) if kind is Format.JSONL]
-    schema = None if output is Format.JSONL or not json_files else infer_schema(json_files)
+    schema = (
+        None
+        if output is Format.JSONL or not json_files
+        else infer_schema(json_files, threads=threads, progress=progress)
+    )
     sources: list[Source] = []
     for file, kind in zip(files, kinds, strict=True):
         if kind is Format.PARQUET:

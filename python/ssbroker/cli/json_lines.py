@@ -22,8 +22,9 @@ from ssbroker.exceptions import InputError, MalformedDataError, SchemaError
 pc: Any = pyarrow.compute  # its stubs know neither Python constants nor text with 64-bit offsets
 BLOCK_BYTES: Final = 1 << 20
 _TEXT_KEYS: Final = ("conversation_id", "conversation_handle", "database", "to_service_name", "to_broker_instance")
-_KEYS: Final = pa.schema([(name, pa.string()) for name in _TEXT_KEYS]).append(pa.field("is_initiator", pa.bool_()))
+KEYS: Final = pa.schema([(name, pa.string()) for name in _TEXT_KEYS]).append(pa.field("is_initiator", pa.bool_()))
 _EXPECTED: Final = "one JSON object a line"
+_DECISION: Final = re.compile(rf'"(?:{"|".join(schemas.DECISIONS.names)})"\s*:'.encode())
 _BOM: Final = b"\xef\xbb\xbf"
 
 
@@ -60,7 +61,7 @@ class JsonLinesSource:
             )
             first_row += block.count(b"\n")
         if empty:
-            schema = self.schema or _KEYS
+            schema = self.schema or KEYS
             nothing = pa.RecordBatch.from_arrays([pa.array([], field.type) for field in schema], schema=schema)
             lines = pa.array([], pa.large_string()) if self.schema is None else None
             yield Piece(
@@ -68,15 +69,15 @@ class JsonLinesSource:
             )
 
     def _load(self, block: bytes, first_row: int) -> Rows:
-        lines = _lines_of(block, self.file, first_row)
+        lines = lines_of(block, self.file, first_row)
         options = pyarrow.json.ParseOptions(
-            explicit_schema=self.schema or _KEYS, unexpected_field_behavior="error" if self.schema else "ignore"
+            explicit_schema=self.schema or KEYS, unexpected_field_behavior="error" if self.schema else "ignore"
         )
-        columns = _parsed(block, options, self.file, first_row, rows=len(lines))
+        columns = parsed(block, options, self.file, first_row, rows=len(lines))
         if self.schema is not None:
             return Rows(columns=columns)
         _check_keys(block, file=self.file, first_row=first_row)
-        absent = [name for name in _KEYS.names if name not in (self._keys or ())]
+        absent = [name for name in KEYS.names if name not in (self._keys or ())]
         for name in absent:
             if columns.column(name).null_count < columns.num_rows:
                 row = first_row + pc.index(pc.is_valid(columns.column(name)), True).as_py()
@@ -87,34 +88,6 @@ class JsonLinesSource:
                     expected="the same columns in all rows",
                 )
         return Rows(columns=columns.drop_columns(absent), lines=lines)
-
-
-def infer_schema(files: Sequence[Path]) -> pa.Schema:
-    """The columns of files of JSON lines, for which all of them are read: any line may have a further one.
-
-    Args:
-        files: The files; a column may be missing in some lines.
-
-    Returns:
-        The columns; those that routing reads have the types that it needs.
-
-    Raises:
-        SchemaError: A column has values of types that have nothing in common.
-        InputError: A file cannot be read.
-    """
-    found = pa.schema([])
-    for file in files:
-        first_row = 0
-        for block, _ in blocks(file):
-            rows = len(_lines_of(block, file, first_row))
-            schema = _parsed(block, pyarrow.json.ParseOptions(), file, first_row, rows=rows).schema
-            found = _united(found, schema, file=file, first_row=first_row)
-            first_row += block.count(b"\n")
-    if not found.names:
-        return _KEYS
-    return pa.schema(
-        [_KEYS.field(field.name) if field.name in _KEYS.names else _without_null_types(field) for field in found]
-    )
 
 
 def blocks(file: Path) -> Iterator[tuple[bytes, int]]:
@@ -136,7 +109,12 @@ def blocks(file: Path) -> Iterator[tuple[bytes, int]]:
             yield rest, position
 
 
-def _lines_of(block: bytes, file: Path, first_row: int) -> Any:
+def lines_of(block: bytes, file: Path, first_row: int) -> Any:
+    """The lines of a block that are not blank, as text, without the blanks around them.
+
+    Raises:
+        MalformedDataError: A line is no object.
+    """
     with reading(file):
         whole = pa.array([block], pa.large_binary()).cast(pa.large_string())
     lines = pc.ascii_trim_whitespace(pc.split_pattern(whole, "\n").values)
@@ -147,9 +125,15 @@ def _lines_of(block: bytes, file: Path, first_row: int) -> Any:
     return lines
 
 
-def _parsed(
+def parsed(
     block: bytes, options: pyarrow.json.ParseOptions, file: Path, first_row: int, *, rows: int
 ) -> pa.RecordBatch:
+    """The lines of a block as columns.
+
+    Raises:
+        InputError: A line is no JSON, or has a value of a type that is not expected.
+        SchemaError: Lines have values of different types.
+    """
     try:
         read_options = pyarrow.json.ReadOptions(use_threads=False, block_size=len(block) + 1)
         table = pyarrow.json.read_json(io.BytesIO(block), read_options=read_options, parse_options=options)
@@ -175,7 +159,7 @@ def _bad_line(block: bytes, file: Path, first_row: int) -> InputError | SchemaEr
             return MalformedDataError(
                 f"{where}: {line[:80]!r} is no object; expected {_EXPECTED}", row=row, expected=_EXPECTED
             )
-        for name, kind in zip(_KEYS.names, _KEYS.types, strict=True):
+        for name, kind in zip(KEYS.names, KEYS.types, strict=True):
             value = found.get(name)
             expected = "true or false" if kind == pa.bool_() else "text"
             if value is not None and not isinstance(value, bool if kind == pa.bool_() else str):
@@ -206,7 +190,7 @@ def _malformed(file: Path, first_row: int) -> MalformedDataError:
 def _keys_of(block: bytes, file: Path) -> list[str]:
     """Which columns that routing reads the lines of a block have, if only in some."""
     keys = []
-    for name in _KEYS.names:
+    for name in KEYS.names:
         key = re.compile(rf'"{name}"\s*:'.encode())
         try:
             if any(name in json.loads(line) for line in block.split(b"\n") if key.search(line)):
@@ -217,49 +201,12 @@ def _keys_of(block: bytes, file: Path) -> list[str]:
 
 
 def _check_keys(block: bytes, *, file: Path, first_row: int) -> None:
-    suspects = [name for name in schemas.DECISIONS.names if f'"{name}"'.encode() in block]
-    if not suspects:
+    if _DECISION.search(block) is None:
         return
     for row, line in enumerate(block.split(b"\n"), start=first_row):
-        clash = next((name for name in suspects if f'"{name}"'.encode() in line and name in json.loads(line)), None)
+        found = json.loads(line) if _DECISION.search(line) is not None else {}
+        clash = next((name for name in schemas.DECISIONS.names if name in found), None)
         if clash is not None:
             raise SchemaError(
                 f"{file}: row {row} has the column {clash}, which routing adds; drop or rename it", column=clash
             )
-
-
-def _united(one: pa.Schema, other: pa.Schema, *, file: Path, first_row: int) -> pa.Schema:
-    """The columns of both; text that looks like a moment in some lines only is text."""
-    fields = {field.name: field for field in one}
-    for field in other:
-        known = fields.get(field.name, field)
-        kinds = {known.type, field.type}
-        if len(kinds) > 1 and any(map(pa.types.is_timestamp, kinds)) and pa.string() in kinds:
-            fields[field.name] = pa.field(field.name, pa.string())
-            continue
-        try:
-            united = pa.unify_schemas([pa.schema([known]), pa.schema([field])], promote_options="permissive")
-        except pa.ArrowException as error:
-            raise SchemaError(
-                f"{file}: {field.name}, row {first_row} or later: is {field.type}, and {known.type} in lines before; expected one type",
-                column=field.name,
-                expected=str(known.type),
-                actual=str(field.type),
-            ) from error
-        fields[field.name] = united.field(0)
-    return pa.schema(list(fields.values()))
-
-
-def _without_null_types(field: pa.Field[Any]) -> pa.Field[Any]:
-    """Where no value is known, text stands in for the type: Parquet readers often know no other."""
-    return pa.field(field.name, _typed(field.type))
-
-
-def _typed(kind: Any) -> Any:
-    if pa.types.is_null(kind):
-        return pa.string()
-    if pa.types.is_list(kind):
-        return pa.list_(_typed(kind.value_type))
-    if pa.types.is_struct(kind):
-        return pa.struct([_without_null_types(kind.field(number)) for number in range(kind.num_fields)])
-    return kind

@@ -83,7 +83,7 @@ def route_files(job: Job, *, progress: bool | None) -> tuple[Tally, list[Path]]:
         router = Router(
             Catalog.load(job.catalog, now=job.now), tie_break=job.tie_break, pending_request=job.pending_request
         )
-        sources = open_sources(files, output=kind)
+        sources = open_sources(files, output=kind, threads=threads, progress=progress)
         schema = common_schema(sources)
         with writing(job.output):
             writer = open_writer(part, kind, schema)
@@ -121,7 +121,7 @@ def _route(
         weigh=lambda numbered: numbered[0].size * writer.growth,
         weight_max=_UNDER_WAY_BYTES,
     )
-    with ProgressBar(total_bytes=total, shown=progress) as bar, contextlib.closing(routed):
+    with ProgressBar("Routing", total_bytes=total, shown=progress) as bar, contextlib.closing(routed):
         for result in routed:
             with writing(job.output):
                 writer.write(result.encoded)

@@ -38,7 +38,7 @@ def route_on_spark(job: Job) -> tuple[Tally, list[Path]]:
     kind = _common_kind(files)
     refuse_overwriting(job.output, inputs=files, catalog=job.catalog)
     if kind is not Format.JSONL:  # Spark would take the columns of one file for those of all
-        common_schema(open_sources(files, output=Format.PARQUET))
+        common_schema(open_sources(files, output=Format.PARQUET, threads=1, progress=False))
     from ssbroker.spark import files as spark_files  # noqa: PLC0415 - only where Spark is wanted
     from ssbroker.spark import route  # noqa: PLC0415
 

@@ -67,7 +67,7 @@ def rows_of(size: int, *, rows: int) -> int:
 
     Examples:
         >>> rows_of(4_096_000, rows=1000)
-        2048
+        1024
     """
     if rows == 0 or size == 0:
         return PIECE_ROWS

@@ -13,18 +13,19 @@ class ProgressBar:
     """Tells rows, rows a second, bytes of the input and the time that is left.
 
     Args:
+        title: What is being done.
         total_bytes: The size of the input.
         shown: Whether to show it; None shows it where standard error is a terminal.
 
     Examples:
-        >>> with ProgressBar(total_bytes=100, shown=False) as bar:
+        >>> with ProgressBar("Routing", total_bytes=100, shown=False) as bar:
         ...     bar.update(rows=10, position=100)
     """
 
-    def __init__(self, *, total_bytes: int, shown: bool | None) -> None:
+    def __init__(self, title: str, *, total_bytes: int, shown: bool | None) -> None:
         console = Console(stderr=True, force_terminal=shown or None)
         self._progress = Progress(
-            TextColumn("Routing"),
+            TextColumn(title),
             BarColumn(bar_width=None),
             TaskProgressColumn(),
             DownloadColumn(binary_units=True),

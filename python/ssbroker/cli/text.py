@@ -135,6 +135,8 @@ def json_values(column: Column, *, name: str) -> Column:
         >>> json_values(pa.array(['say "hi"', None]), name="note").to_pylist()
         ['"say \\"hi\\""', 'null']
     """
+    if pa.types.is_dictionary(column.type) and len(column.dictionary) < len(column):
+        return pc.fill_null(json_values(column.dictionary, name=name).take(column.indices), "null")
     column = readable(column, name=name)
     kind = column.type
     if pa.types.is_boolean(kind) or pa.types.is_integer(kind) or pa.types.is_decimal(kind):

@@ -1,0 +1,113 @@
+"""The columns of JSON lines, where the output needs to know them: lines tell theirs one by one."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import pyarrow as pa
+import pyarrow.json
+
+from ssbroker.cli.json_lines import KEYS, blocks, lines_of, parsed
+from ssbroker.cli.pipeline import in_order
+from ssbroker.cli.progress import ProgressBar
+from ssbroker.exceptions import SchemaError
+
+_WEIGHT_MAX: Final = 64 << 20
+
+
+def infer_schema(files: Sequence[Path], *, threads: int, progress: bool | None) -> pa.Schema:
+    """The columns of files of JSON lines, for which all of them are read: any line may have a further one.
+
+    Args:
+        files: The files; a column may be missing in some lines.
+        threads: How many threads read.
+        progress: Whether to show a bar; None shows it where standard error is a terminal.
+
+    Returns:
+        The columns; those that routing reads have the types that it needs.
+
+    Raises:
+        SchemaError: A column has values of types that have nothing in common.
+        InputError: A file cannot be read.
+    """
+    found = pa.schema([])
+    rows = 0
+    total = sum(file.stat().st_size for file in files)
+    schemas_of = in_order(
+        _numbered(files), _schema_of, threads=threads, weigh=lambda block: 3 * len(block.data), weight_max=_WEIGHT_MAX
+    )
+    with ProgressBar("Reading columns", total_bytes=total, shown=progress) as bar, contextlib.closing(schemas_of):
+        for schema, count, block in schemas_of:
+            found = _united(found, schema, file=block.file, first_row=block.first_row)
+            rows += count
+            bar.update(rows=rows, position=block.position)
+    if not found.names:
+        return KEYS
+    return pa.schema(
+        [KEYS.field(field.name) if field.name in KEYS.names else _without_null_types(field) for field in found]
+    )
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Block:
+    file: Path
+    data: bytes
+    first_row: int
+    position: int
+
+
+def _numbered(files: Sequence[Path]) -> Iterator[_Block]:
+    before = 0
+    for file in files:
+        first_row = 0
+        for data, position in blocks(file):
+            yield _Block(file=file, data=data, first_row=first_row, position=before + position)
+            first_row += data.count(b"\n")
+        before += file.stat().st_size
+
+
+def _schema_of(block: _Block) -> tuple[pa.Schema, int, _Block]:
+    rows = len(lines_of(block.data, block.file, block.first_row))
+    batch = parsed(block.data, pyarrow.json.ParseOptions(), block.file, block.first_row, rows=rows)
+    return batch.schema, rows, block
+
+
+def _united(one: pa.Schema, other: pa.Schema, *, file: Path, first_row: int) -> pa.Schema:
+    """The columns of both; text that looks like a moment in some lines only is text."""
+    fields = {field.name: field for field in one}
+    for field in other:
+        known = fields.get(field.name, field)
+        kinds = {known.type, field.type}
+        if len(kinds) > 1 and any(map(pa.types.is_timestamp, kinds)) and pa.string() in kinds:
+            fields[field.name] = pa.field(field.name, pa.string())
+            continue
+        try:
+            united = pa.unify_schemas([pa.schema([known]), pa.schema([field])], promote_options="permissive")
+        except pa.ArrowException as error:
+            raise SchemaError(
+                f"{file}: {field.name}, row {first_row} or later: is {field.type}, and {known.type} in lines before; expected one type",
+                column=field.name,
+                expected=str(known.type),
+                actual=str(field.type),
+            ) from error
+        fields[field.name] = united.field(0)
+    return pa.schema(list(fields.values()))
+
+
+def _without_null_types(field: pa.Field[Any]) -> pa.Field[Any]:
+    """Where no value is known, text stands in for the type: Parquet readers often know no other."""
+    return pa.field(field.name, _typed(field.type))
+
+
+def _typed(kind: Any) -> Any:
+    if pa.types.is_null(kind):
+        return pa.string()
+    if pa.types.is_list(kind):
+        return pa.list_(_typed(kind.value_type))
+    if pa.types.is_struct(kind):
+        return pa.struct([_without_null_types(kind.field(number)) for number in range(kind.num_fields)])
+    return kind
