@@ -35,7 +35,7 @@ def test_the_command_and_the_module_are_one(start: list[str]) -> None:
 @pytest.mark.parametrize("command", ["route", "explain"])
 def test_the_help_shows_examples_that_are_right(command: str) -> None:
     """Each example stands on a line of its own, and its options are the command's."""
-    done = CliRunner().invoke(app, [command, "--help"], env={"COLUMNS": "100"})
+    done = CliRunner().invoke(app, [command, "--help"], env={"COLUMNS": "80"})
     assert done.exit_code == 0
     assert "Examples" in done.output
     examples = [line.strip() for line in done.output.splitlines() if line.strip().startswith(f"ssbroker {command} ")]

@@ -21,13 +21,13 @@ Where does a conversation for //Orders go?
 
   ssbroker explain --catalog net.sql --to-service //Orders
 
-One that names a broker id and begins in the database Sales:
+Where it begins has to be said if there are several databases:
 
-  ssbroker explain --catalog world/ --to-service //Orders --database Sales --broker-instance 3f2504e0-4f89-41d3-9a0c-0305e82c3301
+  ssbroker explain --catalog net.sql --to-service //Orders --database Sales
 
 A reply that arrives from another instance:
 
-  ssbroker explain --catalog world/ --to-service //Client --from-outside --from-target --json
+  ssbroker explain --catalog net/ --to-service //Me --from-outside --from-target
 """
 
 

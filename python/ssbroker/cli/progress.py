@@ -7,6 +7,7 @@ from typing import Self
 
 from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
+from rich.table import Column
 
 
 class ProgressBar:
@@ -25,13 +26,13 @@ class ProgressBar:
     def __init__(self, title: str, *, total_bytes: int, shown: bool | None) -> None:
         console = Console(stderr=True, force_terminal=shown or None)
         self._progress = Progress(
-            TextColumn(title),
-            BarColumn(bar_width=None),
-            TaskProgressColumn(),
-            DownloadColumn(binary_units=True),
-            TextColumn("{task.fields[rows]:,} rows"),
-            TextColumn("{task.fields[speed]:,.0f} rows/s"),
-            TimeRemainingColumn(),
+            TextColumn(title, table_column=_on_one_line()),
+            BarColumn(bar_width=None, table_column=Column(ratio=1)),
+            TaskProgressColumn(table_column=_on_one_line()),
+            DownloadColumn(binary_units=True, table_column=_on_one_line()),
+            TextColumn("{task.fields[rows]:,} rows", table_column=_on_one_line()),
+            TextColumn("{task.fields[speed]:,.0f} rows/s", table_column=_on_one_line()),
+            TimeRemainingColumn(compact=True, table_column=_on_one_line()),
             console=console,
             disable=not (console.is_terminal if shown is None else shown),
             expand=True,
@@ -51,3 +52,7 @@ class ProgressBar:
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         self._progress.stop()
+
+
+def _on_one_line() -> Column:
+    return Column(no_wrap=True)

@@ -21,19 +21,19 @@ EXAMPLES = """[bold]Examples[/bold]
 
 Route what SQL Server exported, by its tables:
 
-  ssbroker route --catalog world/ --conversations queue.parquet -o decisions.parquet
+  ssbroker route --catalog world/ --conversations in.parquet -o out.parquet
 
 Many files, by a script of DDL, to CSV:
 
-  ssbroker route --catalog net.sql --conversations day/*.jsonl more.csv -o decisions.csv
+  ssbroker route --catalog net.sql --conversations day/*.csv more/ -o out.csv
 
-For programs, for a given moment:
+A summary for programs:
 
-  ssbroker route --catalog net.sql --conversations queue.csv -o out.jsonl --now 2026-11-20T21:00:00Z --json
+  ssbroker route --catalog net.sql --conversations in.csv -o out.jsonl --json
 
 The same on Spark, into a folder of Parquet:
 
-  ssbroker route --spark --catalog world/ --conversations queue/ -o decisions
+  ssbroker route --spark --catalog world/ --conversations in/ -o out
 """
 
 
