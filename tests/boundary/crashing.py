@@ -1,0 +1,23 @@
+"""Cases that end their process, to see that this is seen."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from collections.abc import Iterator
+
+from tests.boundary.attempts import CLEAN, Case, Families, try_family
+
+
+def crashes() -> Iterator[Case]:
+    """What is no Exception, and what ends the process."""
+    yield Case("nothing", lambda: None, "ok")
+    yield Case("a panic", lambda: sys.exit(5), CLEAN)
+    yield Case("a crash", lambda: os.kill(os.getpid(), signal.SIGSEGV), CLEAN)
+
+
+FAMILIES: Families = {"crashes": crashes}
+
+if __name__ == "__main__":
+    try_family(FAMILIES)

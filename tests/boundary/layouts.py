@@ -1,0 +1,220 @@
+"""The Arrow layouts of one logical type: each turns a plain array into another one with the same values."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, TypeAlias
+from uuid import UUID
+
+import pyarrow as pa
+
+# The stubs of pyarrow have a class for the array of every type; here any type will do.
+Array: TypeAlias = Any
+DataType: TypeAlias = Any
+Layout = Callable[[Array], Array]
+
+KEYS: tuple[DataType, ...] = (
+    pa.int8(),
+    pa.int16(),
+    pa.int32(),
+    pa.int64(),
+    pa.uint8(),
+    pa.uint16(),
+    pa.uint32(),
+    pa.uint64(),
+)
+TEXTS: tuple[DataType, ...] = (pa.string(), pa.large_string(), pa.string_view())
+BINARIES: tuple[DataType, ...] = (pa.binary(), pa.large_binary(), pa.binary_view())
+
+
+def as_type(kind: DataType) -> Layout:
+    """The values cast to another type."""
+    return lambda array: array.cast(kind)
+
+
+def encoded(array: Array, key: DataType, values: DataType | None = None) -> Array:
+    """A dictionary whose keys point to values of any type."""
+    plain: Any = array.dictionary_encode()
+    return pa.DictionaryArray.from_arrays(plain.indices.cast(key), plain.dictionary.cast(values or array.type))
+
+
+def as_dictionary(key: DataType, values: DataType | None = None) -> Layout:
+    """A dictionary with keys of one type and values of another."""
+    return lambda array: encoded(array, key, values)
+
+
+def instead(other: Array) -> Layout:
+    """Another array, whatever the values."""
+    return lambda _array: other
+
+
+def nulls(array: Array) -> Array:
+    """Nulls without a type."""
+    return pa.nulls(len(array))
+
+
+def nulls_of(kind: DataType) -> Layout:
+    """Nulls of a type."""
+    return lambda array: pa.nulls(len(array), kind)
+
+
+def run_end_encoded(array: Array) -> Array:
+    """Runs of one row each."""
+    ends = pa.array(range(1, len(array) + 1), pa.int32())
+    return pa.RunEndEncodedArray.from_arrays(ends, array)
+
+
+def null_in_the_dictionary(array: Array) -> Array:
+    """A dictionary where a key leads to null, without a bitmap of its own."""
+    return array.dictionary_encode(null_encoding="encode")
+
+
+def wasteful_dictionary(array: Array) -> Array:
+    """A dictionary with values that occur twice, and some that nobody uses."""
+    plain = encoded(array, pa.int32())
+    count = len(plain.dictionary)
+    keys = [None if key is None else key + count * (row % 2) for row, key in enumerate(plain.indices.to_pylist())]
+    values = pa.concat_arrays([plain.dictionary, plain.dictionary, plain.dictionary])
+    return pa.DictionaryArray.from_arrays(pa.array(keys, pa.int16()), values)
+
+
+def guid_texts(spelling: Callable[[UUID], str]) -> Layout:
+    """16 bytes as text in one spelling."""
+    return lambda array: pa.array(
+        [None if value is None else spelling(UUID(bytes=value)) for value in array.to_pylist()], pa.string()
+    )
+
+
+def then(first: Layout, second: Layout) -> Layout:
+    """One layout after the other."""
+    return lambda array: second(first(array))
+
+
+def shifted(places: int) -> Layout:
+    """A slice that begins and ends within a larger array, so that its bitmaps are not aligned to bytes."""
+
+    def layout(array: Array) -> Array:
+        if isinstance(array, pa.DictionaryArray):
+            return pa.DictionaryArray.from_arrays(layout(array.indices), array.dictionary)
+        around = pa.concat_arrays([array, pa.nulls(places, array.type)])
+        cut = pa.concat_arrays([around.slice(len(array)), array, around[:places]])
+        return cut.slice(places, len(array))
+
+    return layout
+
+
+def rebuilt(array: Array, move: Callable[[pa.Buffer | None, int, int], pa.Buffer | None]) -> Array:
+    """The array over other buffers: `move` gets each with its number and the length of the array, slices included."""
+    if isinstance(array, pa.ExtensionArray):
+        storage: Any = rebuilt(array.storage, move)
+        return pa.ExtensionArray.from_storage(array.type, storage)
+    length = len(array) + array.offset
+    buffers = [move(buffer, number, length) for number, buffer in enumerate(array.buffers())]
+    if isinstance(array, pa.DictionaryArray):
+        dictionary = rebuilt(array.dictionary, move)
+        return pa.DictionaryArray.from_buffers(array.type, len(array), buffers, dictionary, offset=array.offset)
+    return pa.Array.from_buffers(array.type, len(array), buffers, offset=array.offset)
+
+
+def unaligned(array: Array) -> Array:
+    """Every buffer begins at an odd place in memory."""
+
+    def move(buffer: pa.Buffer | None, _number: int, _length: int) -> pa.Buffer | None:
+        if buffer is None:
+            return None
+        memory = memoryview(bytearray(buffer.size + 16))
+        odd = 1 - pa.py_buffer(memory).address % 2
+        moved = memory[odd : odd + buffer.size]
+        moved[:] = buffer.to_pybytes()
+        assert pa.py_buffer(moved).address % 2 == 1
+        return pa.py_buffer(moved)
+
+    return rebuilt(array, move)
+
+
+def with_a_bitmap(array: Array) -> Array:
+    """With a bitmap also where nothing is null."""
+
+    def move(buffer: pa.Buffer | None, number: int, length: int) -> pa.Buffer | None:
+        return pa.py_buffer(b"\xff" * (length // 8 + 1)) if number == 0 and buffer is None else buffer
+
+    return rebuilt(array, move)
+
+
+def rubbish_under_nulls(rubbish: bytes) -> Layout:
+    """What lies under a null is anybody's: here something that is no GUID and no database."""
+
+    def layout(array: Array) -> Array:
+        kind: Any = array.type
+        value = rubbish[: kind.byte_width] if pa.types.is_fixed_size_binary(kind) else rubbish
+        filled: Array = array.fill_null(pa.scalar(value, pa.binary()).cast(kind))
+        bitmap = pa.array(array.is_valid().to_pylist(), pa.bool_()).buffers()[1]
+        return pa.Array.from_buffers(kind, len(array), [bitmap, *filled.buffers()[1:]])
+
+    return layout
+
+
+def rubbish_keys_under_nulls(array: Array) -> Array:
+    """Dictionary keys under nulls lead nowhere."""
+    plain = encoded(array, pa.int32())
+    keys: Any = plain.indices
+    far = keys.fill_null(2**31 - 1)
+    bitmap = pa.array(keys.is_valid().to_pylist(), pa.bool_()).buffers()[1]
+    return pa.DictionaryArray.from_buffers(
+        pa.dictionary(pa.int32(), array.type), len(array), [bitmap, *far.buffers()[1:]], plain.dictionary
+    )
+
+
+SHAPES: dict[str, Layout] = {
+    **{f"shifted by {places}": shifted(places) for places in (1, 3, 7, 8, 13, 64, 67)},
+    "unaligned": unaligned,
+    "unaligned and shifted": then(shifted(5), unaligned),
+    "with a bitmap": with_a_bitmap,
+    "with a bitmap and shifted": then(shifted(3), with_a_bitmap),
+}
+"""Ways in which an array of any layout may lie in memory."""
+
+BASIC_TEXT: dict[str, Layout] = {
+    **{str(kind): as_type(kind) for kind in TEXTS},
+    **{f"dictionary {key} to {kind}": as_dictionary(key, kind) for key in KEYS for kind in TEXTS},
+    "null in the dictionary": null_in_the_dictionary,
+    "wasteful dictionary": wasteful_dictionary,
+    "rubbish under nulls": rubbish_under_nulls(b"no such database"),
+    "rubbish keys under nulls": rubbish_keys_under_nulls,
+}
+
+SPELLINGS: dict[str, Callable[[UUID], str]] = {
+    "lower case": str,
+    "upper case": lambda guid: str(guid).upper(),
+    "braces": lambda guid: f"{{{guid}}}",
+    "upper case in braces": lambda guid: f"{{{guid}}}".upper(),
+}
+
+BASIC_GUID: dict[str, Layout] = {
+    "16 bytes": lambda array: array,
+    "arrow.uuid": as_type(pa.uuid()),
+    **{str(kind): as_type(kind) for kind in BINARIES},
+    **{name: guid_texts(spelling) for name, spelling in SPELLINGS.items()},
+    **{f"text {kind}": then(guid_texts(str), as_type(kind)) for kind in TEXTS[1:]},
+    **{f"dictionary {key} to 16 bytes": as_dictionary(key) for key in KEYS},
+    **{f"dictionary {kind}": as_dictionary(pa.int16(), kind) for kind in BINARIES},
+    **{f"dictionary text {kind}": then(guid_texts(str), as_dictionary(pa.uint8(), kind)) for kind in TEXTS},
+    "dictionary null": null_in_the_dictionary,
+    "wasteful dictionary": wasteful_dictionary,
+    "rubbish under nulls": rubbish_under_nulls(b"sixteen bytes!!!"),
+    "rubbish text under nulls": then(guid_texts(str), rubbish_under_nulls(b"no GUID")),
+    "rubbish keys under nulls": rubbish_keys_under_nulls,
+}
+
+
+def in_every_shape(layout: Layout) -> dict[str, Layout]:
+    """A layout as it is, and in every shape."""
+    return {"as it is": layout, **{name: then(layout, shape) for name, shape in SHAPES.items()}}
+
+
+def relaid(batch: pa.RecordBatch, layouts: Mapping[str, Layout]) -> pa.RecordBatch:
+    """The batch with some columns in other layouts."""
+    columns: dict[str, Array] = {}
+    for name, column in zip(batch.schema.names, batch.columns, strict=True):
+        columns[name] = layouts[name](column) if name in layouts else column
+    return pa.record_batch(columns)

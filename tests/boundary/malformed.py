@@ -1,0 +1,226 @@
+"""Conversations that contradict their own layout, by families of cases."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from struct import pack
+from typing import Any
+
+import pyarrow as pa
+
+from ssbroker import Catalog, Router
+from tests.boundary.attempts import CLEAN, Case, Families, try_family
+from tests.boundary.layouts import BINARIES, KEYS, Array, DataType, as_dictionary, instead, relaid, shifted
+from tests.boundary.layouts import TEXTS as TEXT_KINDS
+from tests.boundary.writable import Writable, writable
+from tests.unit.conversations import NOW, ForeignArray, ForeignStream
+
+ROWS = 3
+DATABASE = "Sales, as a name that does not fit into a view"
+GUID = "22222222-2222-2222-2222-222222222222"
+TEXTS = {
+    "to_service_name": "//Orders, as a name that does not fit into a view",
+    "database": DATABASE,
+    "to_broker_instance": GUID,
+    "conversation_id": GUID,
+}
+GUIDS = ("to_broker_instance", "conversation_id")
+COLUMNS: dict[str, Array] = {name: pa.array([text] * ROWS) for name, text in TEXTS.items()}
+GOOD = pa.record_batch(COLUMNS)
+ROUTER = Router(Catalog(pa.table({"database": [DATABASE], "name": ["R"], "address": ["TCP://orders"]})))
+BAD = "MalformedDataError"
+
+Way = Callable[[pa.RecordBatch], Any]
+OUR_WAYS: dict[str, Way] = {
+    "a batch": lambda batch: batch,
+    "a struct": lambda batch: batch.to_struct_array(),
+    "a table": lambda batch: pa.Table.from_batches([batch]),
+    "a stream": lambda batch: pa.RecordBatchReader.from_batches(batch.schema, iter([batch])),
+}
+FOREIGN_WAYS: dict[str, Way] = {
+    "a foreign array": ForeignArray,
+    "a foreign struct": lambda batch: ForeignArray(batch.to_struct_array()),
+    "a foreign stream": lambda batch: ForeignStream(pa.Table.from_batches([batch])),
+}
+"""Ways of a library that pyarrow knows nothing of."""
+ALL_WAYS = OUR_WAYS | FOREIGN_WAYS
+
+
+@dataclass(frozen=True)
+class Broken:
+    """An array that is good until it is broken: pyarrow checks what is built of it."""
+
+    array: Array
+    break_it: Callable[[], object]
+
+
+def overwritten(array: Array, write: Callable[[Writable], object]) -> Broken:
+    """A copy of the array to be written to."""
+    copy = writable(array)
+    return Broken(copy.array, lambda: write(copy))
+
+
+def cases(
+    name: str, column: str, make: Callable[[], Broken], expected: str, ways: dict[str, Way] = ALL_WAYS
+) -> Iterator[Case]:
+    """Routes conversations with a broken column, handed over in several ways."""
+    for way_name, way in ways.items():
+
+        def run(way: Way = way) -> object:
+            broken = make()
+            whole = GOOD.append_column(column, broken.array) if column not in COLUMNS else None
+            given = way(relaid(GOOD, {column: instead(broken.array)}) if whole is None else whole)
+            broken.break_it()
+            return ROUTER.route(given, now=NOW)
+
+        yield Case(f"{column}: {name}, {way_name}", run, expected)
+
+
+def wrong_offsets(first: int, end: int, width: int) -> dict[str, tuple[int | None, ...]]:
+    """Offsets of three values that no array may have, by what is wrong with them; the first value has `first` bytes."""
+    return {
+        "the first is negative": (-1,),
+        "one is negative": (None, -5),
+        "the last is negative": (None, None, None, -24),
+        "all are negative": (-first, -first, -first, -first),
+        "the smallest number": (-(2 ** (8 * width - 1)),),
+        "the last is the smallest number": (None, None, None, -(2 ** (8 * width - 1))),
+        "they decrease": (0, first, first - 1, end),
+        "one is beyond the data": (None, 2 ** (8 * width - 2)),
+    }
+
+
+def text_offsets(ways: dict[str, Way]) -> Iterator[Case]:
+    for kind, width in ((pa.string(), 4), (pa.large_string(), 8)):
+        for column, text in TEXTS.items():
+            array = COLUMNS[column].cast(kind)
+            for wrong, numbers in wrong_offsets(len(text), len(text) * ROWS, width).items():
+
+                def make(array: Array = array, numbers: Any = numbers, width: int = width) -> Broken:
+                    return overwritten(array, lambda copy: copy.write_numbers(1, *numbers, width=width))
+
+                yield from cases(f"{kind}, {wrong}", column, make, BAD, ways)
+
+
+def offsets() -> Iterator[Case]:
+    """Offsets of text that are negative, decrease, or lead beyond the data."""
+    yield from text_offsets(OUR_WAYS)
+
+
+def foreign_offsets() -> Iterator[Case]:
+    """The same, from another library."""
+    yield from text_offsets(FOREIGN_WAYS)
+
+
+def last_offsets() -> Iterator[Case]:
+    """A last offset beyond the data. The C interface tells nobody their size, so this can be seen of pyarrow's objects only."""
+    for kind, width in ((pa.string(), 4), (pa.large_string(), 8)):
+        for column in TEXTS:
+            array = COLUMNS[column].cast(kind)
+
+            def make(array: Array = array, width: int = width) -> Broken:
+                far = (None, None, None, 2 ** (8 * width - 2))
+                return overwritten(array, lambda copy: copy.write_numbers(1, *far, width=width))
+
+            yield from cases(str(kind), column, make, BAD, OUR_WAYS)
+
+
+def views() -> Iterator[Case]:
+    """Views whose length, buffer or offset is wrong."""
+    writes = {
+        "too long": (0, 1 << 20),
+        "a negative length": (0, -1),
+        "the smallest length": (0, -(2**31)),
+        "no such buffer": (8, 7),
+        "a negative buffer": (8, -1),
+        "an offset beyond the data": (12, 1 << 30),
+        "a negative offset": (12, -1),
+    }
+    sixteen = pa.array([bytes(range(16))] * ROWS, pa.binary_view())
+    for column in TEXTS:
+        for array in (COLUMNS[column].cast(pa.string_view()), *([sixteen] if column in GUIDS else [])):
+            for wrong, (at, number) in writes.items():
+
+                def make(array: Array = array, at: int = at, number: int = number) -> Broken:
+                    return overwritten(array, lambda copy: copy.write(1, 16 + at, pack("<i", number)))
+
+                yield from cases(f"{array.type}, {wrong}", column, make, BAD)
+
+
+def keys() -> Iterator[Case]:
+    """Dictionary keys that are negative or too large, where there is a value and where there is none."""
+    for key in KEYS:
+        width = key.bit_width // 8
+        largest = 2 ** (key.bit_width - 1) - 1
+        for number in (1, largest, *((-1, -largest - 1) if pa.types.is_signed_integer(key) else (2 * largest + 1,))):
+            for column, array in COLUMNS.items():
+
+                def make(array: Array = array, key: DataType = key, number: int = number, width: int = width) -> Broken:
+                    encoded = as_dictionary(key)(array)
+                    return overwritten(encoded, lambda copy: copy.write_numbers(1, None, number, width=width))
+
+                yield from cases(f"{key} {number}", column, make, BAD)
+                if column in ("database", "to_broker_instance"):
+                    with_null = pa.array([TEXTS[column], None, TEXTS[column]])
+
+                    def make_null(make: Any = make, array: Array = with_null) -> Broken:
+                        broken: Broken = make(array)
+                        return broken
+
+                    yield from cases(f"{key} {number} under a null", column, make_null, "ok")
+
+
+def bitmaps() -> Iterator[Case]:
+    """Bitmaps that were written to after their nulls had been counted."""
+    for column, array in (*COLUMNS.items(), ("is_initiator", pa.array([True] * ROWS))):
+        for later, nulls in ((b"\x00", 0), (b"\x05", 0), (b"\x07", 3), (b"\x07", 1), (b"\xff", 2)):
+
+            def make(array: Array = array, later: bytes = later, nulls: int = nulls) -> Broken:
+                bitmap = bytearray([(1 << ROWS) - (1 << nulls)])
+                counted = pa.Array.from_buffers(array.type, ROWS, [pa.py_buffer(bitmap), *array.buffers()[1:]])
+                assert counted.null_count == nulls
+                return Broken(counted, lambda: bitmap.__setitem__(slice(None), later))
+
+            yield from cases(f"{later!r} counted as {nulls}", column, make, CLEAN)
+    for column, array in COLUMNS.items():
+        claimed = pa.Array.from_buffers(array.type, ROWS, array.buffers(), null_count=0)
+        yield from cases("no bitmap", column, lambda array=claimed: Broken(array, lambda: None), "ok")  # type: ignore[misc]
+
+
+def lists() -> Iterator[Case]:
+    """Offsets of lists, in a column that routing does not read."""
+    children = pa.array([1, 2, 3])
+    for kind, width in ((pa.list_(pa.int64()), 4), (pa.large_list(pa.int64()), 8)):
+        beyond = {"the last is beyond the data": (None, None, None, 1 << 20)}
+        for wrong, numbers in {**wrong_offsets(1, 3, width), **beyond}.items():
+
+            def make(kind: DataType = kind, width: int = width, numbers: Any = numbers) -> Broken:
+                offsets = writable(pa.array(range(ROWS + 1), pa.int32() if width == 4 else pa.int64()))
+                buffers = [None, offsets.array.buffers()[1]]
+                array = pa.Array.from_buffers(kind, ROWS, buffers, children=[children])
+                return Broken(array, lambda: offsets.write_numbers(1, *numbers, width=width))
+
+            yield from cases(f"{kind}, {wrong}", "message_body", make, CLEAN)
+
+
+def text() -> Iterator[Case]:
+    """Bytes that are no UTF-8: a name is bytes (R5), so they match nothing and break nothing."""
+    expectations = {"to_service_name": "ok", "database": "UnknownDatabaseError"} | dict.fromkeys(
+        GUIDS, "InvalidGuidError"
+    )
+    for bad in (b"\xff\xfe", b"\xc3", b"\xed\xa0\x80", b"\xf8\x88\x80\x80\x80", b"\xff" * 60, b"//Orders\xff"):
+        for binary, kind in zip(BINARIES, TEXT_KINDS, strict=True):
+            array = pa.Array.from_buffers(kind, ROWS, pa.array([bad] * ROWS, binary).buffers())
+            for column, expected in expectations.items():
+                for layout in (instead(array), shifted(3), as_dictionary(pa.int8())):
+                    made = layout(array)
+                    yield from cases(f"{bad!r}", column, lambda given=made: Broken(given, lambda: None), expected)  # type: ignore[misc]
+
+
+FAMILIES: Families = {
+    family.__name__: family for family in (offsets, foreign_offsets, last_offsets, views, keys, bitmaps, lists, text)
+}
+
+if __name__ == "__main__":
+    try_family(FAMILIES)

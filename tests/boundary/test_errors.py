@@ -1,0 +1,277 @@
+"""Bad conversations raise one clear error, which says column, row, value and what was expected, and change nothing."""
+
+from __future__ import annotations
+
+import pickle
+import uuid
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+import ssbroker
+from ssbroker import Catalog, Router, schemas
+from ssbroker.routing import TieBreak
+from tests.boundary.layouts import DataType, instead, relaid
+from tests.unit.conversations import CATALOG, IDS, NOW, ForeignArray, ForeignStream, routes
+
+ROWS = 300
+"""Several blocks of 64, and a rest."""
+PLACES = (0, 1, 63, 64, 130, ROWS - 1)
+ROUTER = Router(CATALOG)
+GOOD = pa.record_batch(
+    {
+        "conversation_id": pa.array([IDS[7]] * ROWS, pa.binary(16)),
+        "database": pa.array(["Sales"] * ROWS),
+        "to_service_name": pa.array(["//Orders"] * ROWS),
+        "to_broker_instance": pa.nulls(ROWS, pa.binary(16)),
+        "is_initiator": pa.array([True] * ROWS),
+    }
+)
+WAYS: dict[str, Callable[[Any], Any]] = {
+    "a batch": lambda batch: batch,
+    "a struct": lambda batch: batch.to_struct_array(),
+    "a slice": lambda batch: (
+        pa.Table.from_batches([batch.slice(0, 5), batch]).combine_chunks().to_batches()[0].slice(5)
+    ),
+    "a table": lambda batch: pa.Table.from_batches([batch]),
+    "a chunked table": lambda batch: pa.Table.from_batches([batch.slice(0, 1), batch.slice(1, 99), batch.slice(100)]),
+    "a stream of rows": lambda batch: pa.Table.from_batches([batch]).to_reader(max_chunksize=1),
+    "a foreign array": ForeignArray,
+    "a foreign stream": lambda batch: ForeignStream(pa.Table.from_batches([batch])),
+}
+GUID = str(uuid.UUID(int=7))
+NO_GUID = "a GUID: 36 characters (braces allowed) or 16 bytes"
+NO_GUIDS = (
+    "",
+    "no guid",
+    GUID[:-1],
+    GUID + "0",
+    GUID.replace("-", ""),
+    GUID[:-1] + "g",
+    "{" + GUID,
+    "(" + GUID + ")",
+    " " + GUID,
+    "\N{FULLWIDTH DIGIT ZERO}" + GUID[1:],
+)
+
+
+@dataclass(frozen=True)
+class Bad:
+    """A value that is refused, among good ones."""
+
+    column: str
+    good: Any
+    bad: Any
+    kind: DataType
+    error: type[ssbroker.InputError]
+    shown: str | None
+    expected: str
+
+    def batch(self, row: int) -> pa.RecordBatch:
+        """Conversations with the value in one row."""
+        values = [self.good] * row + [self.bad] + [self.good] * (ROWS - row - 1)
+        return relaid(GOOD, {self.column: instead(pa.array(values, self.kind))})
+
+
+def no_guid(column: str, good: Any, bad: Any, kind: DataType, shown: str) -> Bad:
+    return Bad(column, good, bad, kind, ssbroker.InvalidGuidError, shown, NO_GUID)
+
+
+BAD = {
+    **{
+        f"{column} {text!r}": no_guid(column, GUID, text, pa.string(), text)
+        for column in ("conversation_id", "to_broker_instance")
+        for text in NO_GUIDS
+    },
+    **{
+        f"{column} of {size} bytes": no_guid(column, IDS[7], bytes(size), pa.binary(), "0x" + "00" * size)
+        for column in ("conversation_id", "to_broker_instance")
+        for size in (0, 15, 17)
+    },
+    "a long one": no_guid("to_broker_instance", None, "x" * 1000, pa.large_string(), "x" * 80 + "…"),
+    "many bytes": no_guid("to_broker_instance", None, b"x" * 1000, pa.binary_view(), "0x" + "78" * 39 + "…"),
+    "unknown database": Bad(
+        "database", "Sales", "sales", pa.string(), ssbroker.UnknownDatabaseError, "sales", "one of Sales, msdb"
+    ),
+    "empty database": Bad(
+        "database", "Sales", "", pa.string(), ssbroker.UnknownDatabaseError, "", "one of Sales, msdb"
+    ),
+    "unknown database among those from outside": Bad(
+        "database", None, "Salés", pa.string(), ssbroker.UnknownDatabaseError, "Salés", "one of Sales, msdb"
+    ),
+    "no service name": Bad(
+        "to_service_name", "//Orders", None, pa.string(), ssbroker.NullError, None, "the name of the target service"
+    ),
+    "no conversation id": Bad(
+        "conversation_id",
+        IDS[7],
+        None,
+        pa.binary(16),
+        ssbroker.NullError,
+        None,
+        "a GUID for each conversation, by whose hash ties are broken",
+    ),
+    "no direction": Bad("is_initiator", True, None, pa.bool_(), ssbroker.NullError, None, "true or false"),
+}
+
+
+@pytest.mark.parametrize("bad", BAD.values(), ids=BAD)
+@pytest.mark.parametrize("way", WAYS.values(), ids=WAYS)
+def test_a_bad_value_is_named(bad: Bad, way: Callable[[Any], Any]) -> None:
+    for row in PLACES:
+        with pytest.raises(ssbroker.InputError) as caught:
+            ROUTER.route(way(bad.batch(row)), now=NOW)
+        error = caught.value
+        assert type(error) is bad.error
+        assert (error.column, error.row, error.value, error.expected) == (bad.column, row, bad.shown, bad.expected)
+        assert isinstance(error, ValueError)
+        assert str(error).startswith(f"{bad.column}, row {row}: ")
+        assert str(error).endswith(f"expected {bad.expected}")
+        assert bad.shown is None or f"'{bad.shown}'" in str(error)
+
+
+@pytest.mark.parametrize("bad", BAD.values(), ids=BAD)
+def test_the_first_of_many_bad_values_is_named(bad: Bad) -> None:
+    values = [bad.good] * 70 + [bad.bad] * (ROWS - 70)
+    batch = relaid(GOOD, {bad.column: instead(pa.array(values, bad.kind))})
+    with pytest.raises(bad.error) as caught:
+        ROUTER.route(batch, now=NOW)
+    assert caught.value.row == 70
+
+
+# K22: only `hash` needs every conversation id.
+BAD_IN_TURN = {name: bad for name, bad in BAD.items() if name != "no conversation id"}
+
+
+@pytest.mark.parametrize("bad", BAD_IN_TURN.values(), ids=BAD_IN_TURN)
+def test_a_batch_that_raises_takes_no_turn(bad: Bad) -> None:
+    """The contract: a batch that raises changes nothing, so `round_robin` goes on where it was."""
+    router = Router(CATALOG, tie_break="round_robin")
+    one: Any = GOOD.slice(0, 1)
+    assert router.route(one, now=NOW)["route_id"].to_pylist() == [65536]
+    for row in PLACES:
+        with pytest.raises(bad.error):
+            router.route(bad.batch(row), now=NOW)
+    assert router.route(one, now=NOW)["route_id"].to_pylist() == [65537]
+
+
+def test_a_large_batch_that_raises_takes_no_turn() -> None:
+    router = Router(CATALOG, tie_break="round_robin")
+    row = 1000
+    names = ["//Orders"] * row + [None] + ["//Orders"] * 99
+    batch = pa.record_batch({"to_service_name": names, "database": ["Sales"] * len(names)})
+    for given in (batch, pa.Table.from_batches([batch]), ForeignArray(batch)):
+        with pytest.raises(ssbroker.NullError) as caught:
+            router.route(given, now=NOW)
+        assert caught.value.row == row
+    assert router.route(GOOD.slice(0, 3), now=NOW)["route_id"].to_pylist() == [65536, 65537, 65538]
+
+
+def test_a_table_that_raises_takes_no_turn() -> None:
+    """The same for a table of many chunks: it is there as a whole, and `route` says that nothing has been routed then."""
+    router = Router(CATALOG, tie_break="round_robin")
+    bad = BAD["no service name"].batch(ROWS - 1)
+    with pytest.raises(ssbroker.NullError):
+        router.route(pa.Table.from_batches([GOOD.slice(0, 100), bad]), now=NOW)
+    assert router.route(GOOD.slice(0, 3), now=NOW)["route_id"].to_pylist() == [65536, 65537, 65538]
+
+
+def test_conversation_ids_may_be_null_or_missing_where_no_hash_needs_them() -> None:
+    """K22; what is there has to be a GUID all the same."""
+    tie_breaks: tuple[TieBreak, ...] = ("first", "round_robin")
+    for tie_break in tie_breaks:
+        expected = Router(CATALOG, tie_break=tie_break).route(GOOD, now=NOW)
+        without: Any = GOOD.drop_columns(["conversation_id"])
+        for batch in (without, BAD["no conversation id"].batch(5)):
+            router = Router(CATALOG, tie_break=tie_break)
+            assert router.route(batch, now=NOW).equals(expected)
+        with pytest.raises(ssbroker.InvalidGuidError):
+            Router(CATALOG, tie_break=tie_break).route(BAD["conversation_id 'no guid'"].batch(5), now=NOW)
+
+
+@pytest.mark.parametrize("rows", [0, 1, ROWS])
+@pytest.mark.parametrize("column", ["to_service_name", "conversation_id", "database"])
+@pytest.mark.parametrize("as_table", [False, True])
+def test_a_column_that_is_missing_is_named(column: str, rows: int, *, as_table: bool) -> None:
+    """Also where there are no rows, so that a mistake does not wait for the first one."""
+    two = Catalog(routes({"name": "A", "address": "LOCAL"}, {"database": "Other", "name": "A", "address": "LOCAL"}))
+    batch: Any = GOOD.drop_columns([column]).slice(0, rows)
+    with pytest.raises(ssbroker.SchemaError, match=f"^{column}: the column is missing; expected ") as caught:
+        Router(two).route(pa.Table.from_batches([batch]) if as_table else batch, now=NOW)
+    assert (caught.value.column, caught.value.actual) == (column, None)
+    assert caught.value.expected
+    assert isinstance(caught.value, TypeError)
+
+
+WRONG_TYPES = (
+    pa.int64(),
+    pa.float64(),
+    pa.date32(),
+    pa.timestamp("us"),
+    pa.list_(pa.string()),
+    pa.struct([("a", pa.string())]),
+    pa.dictionary(pa.int8(), pa.int8()),
+    pa.binary(15),
+    pa.decimal128(5),
+)
+
+
+@pytest.mark.parametrize("rows", [0, 1, ROWS])
+@pytest.mark.parametrize("kind", WRONG_TYPES, ids=str)
+@pytest.mark.parametrize("column", schemas.CONVERSATIONS.names)
+def test_a_column_of_another_type_is_named(column: str, kind: DataType, rows: int) -> None:
+    batch: Any = relaid(GOOD, {column: instead(pa.nulls(ROWS, kind))}).slice(0, rows)
+    for given in (batch, pa.Table.from_batches([batch])):
+        with pytest.raises(ssbroker.SchemaError, match=f"^{column}: expected .*, found ") as caught:
+            ROUTER.route(given, now=NOW)
+        assert (caught.value.column, bool(caught.value.expected), bool(caught.value.actual)) == (column, True, True)
+
+
+@pytest.mark.parametrize(
+    ("column", "kind"),
+    [
+        ("database", pa.binary()),
+        ("to_service_name", pa.binary_view()),
+        ("database", pa.dictionary(pa.int8(), pa.binary())),
+        ("to_service_name", pa.binary(16)),
+        ("to_broker_instance", pa.bool_()),
+        ("conversation_id", pa.bool_()),
+        ("is_initiator", pa.string()),
+        ("is_initiator", pa.int8()),
+    ],
+    ids=str,
+)
+def test_a_column_of_a_type_that_is_nearly_right_is_named(column: str, kind: DataType) -> None:
+    with pytest.raises(ssbroker.SchemaError) as caught:
+        ROUTER.route(relaid(GOOD, {column: instead(pa.nulls(ROWS, kind))}), now=NOW)
+    assert caught.value.column == column
+
+
+@pytest.mark.parametrize("way", WAYS.values(), ids=WAYS)
+def test_errors_go_into_other_processes(way: Callable[[Any], Any]) -> None:
+    for bad in BAD.values():
+        with pytest.raises(ssbroker.InputError) as caught:
+            ROUTER.route(way(bad.batch(3)), now=NOW)
+        error = pickle.loads(pickle.dumps(caught.value))
+        assert type(error) is type(caught.value)
+        assert (str(error), vars(error)) == (str(caught.value), vars(caught.value))
+
+
+def test_an_error_of_a_column_goes_into_other_processes() -> None:
+    with pytest.raises(ssbroker.SchemaError) as caught:
+        ROUTER.route(GOOD.select(["database"]), now=NOW)
+    error = pickle.loads(pickle.dumps(caught.value))
+    assert (type(error), str(error), vars(error)) == (ssbroker.SchemaError, str(caught.value), vars(caught.value))
+
+
+def test_a_message_is_one_line() -> None:
+    """One clear line on standard error, whatever stands in the data."""
+    for text in ("a\nb", "a\r\nb", "\x1b[2J", "a\u2028b"):
+        batch = relaid(GOOD, {"database": instead(pa.array([text] * ROWS))})
+        with pytest.raises(ssbroker.UnknownDatabaseError) as caught:
+            ROUTER.route(batch, now=NOW)
+        assert str(caught.value).isprintable()
+        assert len(str(caught.value).splitlines()) == 1

@@ -1,0 +1,116 @@
+"""Data that contradict their own layout, and objects that break the protocol: an error or a result, never a crash.
+
+A crash ends the process; so the cases are tried in others.
+"""
+
+from __future__ import annotations
+
+import json
+import pickle
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Iterator
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+import ssbroker
+from ssbroker import Catalog, Router
+from tests.boundary import capsules, malformed
+from tests.boundary.attempts import ROOT, failures
+from tests.boundary.layouts import BINARIES, TEXTS, DataType
+from tests.boundary.malformed import GOOD, ROUTER
+from tests.boundary.writable import writable
+from tests.unit.conversations import NOW, ForeignStream
+
+BATCHES = 10_000
+# What thousands of batches must come to, so that we know that they were looked at closely enough to be refused.
+REFUSALS = {
+    *(f"conversations {name}Error" for name in ("MalformedData", "InvalidGuid", "UnknownDatabase", "Null")),
+    *(f"catalog {name}Error" for name in ("MalformedData", "InvalidGuid", "InvalidAddress", "Null")),
+}
+
+
+@pytest.mark.parametrize("family", malformed.FAMILIES)
+def test_malformed_data_are_refused(family: str) -> None:
+    assert failures("tests.boundary.malformed", family) == []
+
+
+@pytest.mark.parametrize("family", capsules.FAMILIES)
+def test_an_object_that_breaks_the_protocol_is_refused(family: str) -> None:
+    assert failures("tests.boundary.capsules", family) == []
+
+
+def test_a_crash_is_seen() -> None:
+    """The harness itself: a case that ends its process fails, and is named."""
+    found = failures("tests.boundary.crashing", "crashes")
+    assert len(found) == 2
+    assert found[0] == "a panic: expected any, got * SystemExit: 5"
+    assert found[1].startswith("a crash: expected any, got * exit status -11: a crash")
+
+
+def test_thousands_of_corrupted_batches() -> None:
+    process = subprocess.run(
+        [sys.executable, "-m", "tests.boundary.corrupter", "20261120", str(BATCHES)],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=280,
+    )
+    assert process.returncode == 0, process.stderr[-2000:]
+    counts = Counter(json.loads(process.stdout))
+    tried = sum(count for name, count in counts.items() if name.startswith(("conversations ", "catalog ")))
+    assert tried == BATCHES
+    assert counts.keys() >= REFUSALS
+    assert counts["legal"] > BATCHES / 10
+    assert counts["its router ok"] > BATCHES / 20
+
+
+@pytest.mark.parametrize("column", ["database", "name", "remote_service_name"])
+@pytest.mark.parametrize(("binary", "kind"), list(zip(BINARIES, TEXTS, strict=True)), ids=str)
+def test_a_catalog_takes_no_text_that_it_could_not_give_back(column: str, binary: Any, kind: DataType) -> None:
+    """Bytes that are no UTF-8 are refused at once, not when the catalog is looked at, saved or pickled."""
+    bad = pa.Array.from_buffers(kind, 2, pa.array([b"good", b"\xff\xfe"], binary).buffers())
+    plain = {"database": ["Sales"] * 2, "name": ["A", "B"], "remote_service_name": ["S"] * 2, "address": ["LOCAL"] * 2}
+    with pytest.raises(ssbroker.MalformedDataError, match="UTF-8") as caught:
+        Catalog(pa.table(plain | {column: bad}))
+    assert (caught.value.column, caught.value.row) == (f"routes.{column}", 1)
+
+
+def test_a_malformed_row_is_named() -> None:
+    copy = writable(pa.array(["//Orders"] * 100).dictionary_encode())
+    batch: Any = pa.record_batch({"to_service_name": copy.array, "conversation_id": pa.array([bytes(16)] * 100)})
+    copy.write_numbers(1, *[None] * 77, 5, width=4)
+    table = pa.Table.from_batches([batch.slice(0, 30), batch.slice(30, 40), batch.slice(70)])
+    for given in (batch, table):
+        with pytest.raises(ssbroker.MalformedDataError) as caught:
+            ROUTER.route(given, now=NOW)
+        assert (caught.value.column, caught.value.row) == ("to_service_name", 77)
+        assert "row 77" in str(caught.value)
+
+
+def test_an_error_midway_leaves_the_router_as_it_was() -> None:
+    """A stream that raises has taken turns for what came before; the router goes on."""
+
+    def stream() -> Iterator[pa.RecordBatch]:
+        yield GOOD
+        raise RuntimeError("the disk is gone")
+
+    reader = pa.RecordBatchReader.from_batches(GOOD.schema, stream())
+    with pytest.raises(RuntimeError, match="the disk is gone"):
+        ROUTER.route(reader, now=NOW)
+    reader = pa.RecordBatchReader.from_batches(GOOD.schema, stream())
+    with pytest.raises(Exception, match="the disk is gone"):
+        ROUTER.route(ForeignStream(reader), now=NOW)
+    assert ROUTER.route(GOOD, now=NOW).num_rows == GOOD.num_rows
+
+
+def test_a_malformed_pickle_is_refused() -> None:
+    restore, (version, routes, *others) = Router(ROUTER.catalog).catalog.__reduce__()
+    for broken in (b"", routes[:40], routes[:-40], bytes(len(routes)), b"\xff" * 64):
+        with pytest.raises((ssbroker.SsbrokerError, ValueError, OSError)):
+            restore(version, broken, *others)
+    assert restore(version, routes, *others) == pickle.loads(pickle.dumps(ROUTER.catalog))

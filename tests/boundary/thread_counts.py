@@ -1,0 +1,41 @@
+"""Counts the threads of this process, Python's and the system's, while the package is imported and used; run in its own process."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import threading
+from pathlib import Path
+
+import pyarrow as pa  # what pyarrow starts is its own affair
+
+TASKS = Path("/proc/self/task")
+
+
+def threads() -> tuple[int, int]:
+    """How many threads Python knows of, and how many the system does."""
+    return threading.active_count(), len(list(TASKS.iterdir()))
+
+
+def main() -> None:
+    """Prints the counts before anything, after the import, and after each use."""
+    routes = pa.table({"name": ["R"] * 1000, "address": ["TCP://orders"] * 1000})
+    row = {"to_service_name": ["//Orders"], "conversation_id": pa.array([bytes(16)], pa.binary(16))}
+    conversations = pa.concat_tables([pa.table(row)] * 200).combine_chunks()
+    counts = [threads()]
+    importlib.import_module("ssbroker._core")
+    counts.append(threads())
+    ssbroker = importlib.import_module("ssbroker")
+    counts.append(threads())
+    catalog = ssbroker.Catalog(routes)
+    counts.append(threads())
+    for tie_break in ("hash", "first", "round_robin"):
+        router = ssbroker.Router(catalog, tie_break=tie_break)
+        router.route(conversations)
+        router.explain("//Orders", database="msdb")
+        counts.append(threads())
+    print(json.dumps(counts))
+
+
+if __name__ == "__main__":
+    main()
