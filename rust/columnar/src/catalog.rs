@@ -34,6 +34,7 @@ pub fn read_catalog(tables: &CatalogTables, settings: Settings, seed: Seed) -> R
     for source in sources(&tables.databases, "databases.") {
         read_databases(&mut builder, source)?;
     }
+    builder.reserve(tables.routes.iter().map(RecordBatch::num_rows).sum());
     for source in sources(&tables.routes, "routes.") {
         read_routes(&mut builder, source)?;
     }
@@ -59,7 +60,7 @@ fn read_databases(builder: &mut CatalogBuilder, source: Source<'_>) -> Result<()
     for row in 0..source.batch.num_rows() {
         let name = source.text_at(databases::NAME, &names, row)?;
         let broker = brokers.as_ref().map(|brokers| brokers.optional(row)).transpose()?.flatten();
-        let enabled = enabled.is_none_or(|enabled| enabled.value(row));
+        let enabled = enabled.as_ref().is_none_or(|enabled| enabled.value(row));
         builder.database(source.first_row + row, name, broker, enabled)?;
     }
     Ok(())

@@ -18,7 +18,7 @@ use crate::schema::decisions_schema;
 use crate::view::{ones, set_bits};
 
 /// A dictionary with more values than this is cut down to those in use where the batch is not much larger than it.
-const DICTIONARY_SMALL: usize = 1_024;
+const DICTIONARY_SMALL: usize = 16_384;
 
 /// The values of the dictionaries, shared by all batches.
 #[derive(Debug)]
@@ -123,13 +123,17 @@ impl Decisions {
         }
     }
 
-    /// Appends the first `len` rows of a block; those that are left to `decide` must be set afterwards.
+    /// Appends the first `len` rows of a block; those that are left to `decide` must be set afterwards. What is `blocked` came from
+    /// outside and may not be forwarded (R25).
     #[inline]
-    pub(crate) fn push(&mut self, answers: &Answers, has_broker: u64, from_outside: u64, len: usize) {
+    pub(crate) fn push(&mut self, answers: &Answers, has_broker: u64, from_outside: u64, blocked: u64, len: usize) {
         let mut outcome = [Outcome::Remote as i8; BLOCK];
         let mut reason = [Reason::Matched as i8; BLOCK];
         for row in set_bits(from_outside & answers.network) {
             outcome[row] = Outcome::Forward as i8;
+        }
+        for row in set_bits(blocked & answers.network) {
+            (outcome[row], reason[row]) = (Outcome::Dropped as i8, Reason::ForwardingDisabled as i8);
         }
         for row in set_bits(answers.local) {
             outcome[row] = Outcome::Local as i8;
@@ -145,7 +149,7 @@ impl Decisions {
         self.reason.extend_from_slice(&reason[..len]);
         self.step.push(&steps[..len], (network | local | answers.no_route) & mask);
         self.route_id.push(&answers.route_ids[..len], network | local);
-        self.next_hop.push(&answers.to[..len], network);
+        self.next_hop.push(&answers.to[..len], network & !blocked);
         self.mirror.push(&answers.to[..len], 0);
         self.database.push(&answers.to[..len], local);
         self.broker.push(&brokers[..len], (has_broker | answers.bound) & mask);

@@ -10,7 +10,7 @@ use arrow_schema::{DataType, TimeUnit};
 use ssbroker_core::{Guid, Invalid, InvalidKind};
 
 use crate::error::{Error, Result};
-use crate::view::{BytesView, set_bits};
+use crate::view::{BytesView, dictionary_parts, set_bits};
 
 const GUID_FORMS: &str = "a GUID: 36 characters (braces allowed) or 16 bytes";
 
@@ -81,7 +81,7 @@ impl<'a> Source<'a> {
 
     fn as_text(&self, name: &str, array: &'a ArrayRef) -> Result<BytesView<'a>> {
         BytesView::new(array)
-            .filter(|view| view.is_text || array.data_type() == &DataType::Null)
+            .filter(|view| view.is_text || view.is_always_null())
             .ok_or_else(|| self.mistyped(name, "text", Some(array.data_type())))
     }
 
@@ -95,7 +95,12 @@ impl<'a> Source<'a> {
         if view.is_null(row) {
             return Ok(None);
         }
-        view.get(row).map(Some).map_err(|_| self.out_of_bounds(name, row))
+        let bytes = view.get(row).map_err(|_| self.out_of_bounds(name, row))?;
+        if std::str::from_utf8(bytes).is_err() {
+            let (column, row) = (self.qualified(name), Some(self.first_row + row));
+            return Err(Error::Malformed { column, row, what: "the text is not UTF-8".to_owned() });
+        }
+        Ok(Some(bytes))
     }
 
     /// A column of GUIDs that may be left out.
@@ -109,9 +114,17 @@ impl<'a> Source<'a> {
     }
 
     /// A column of booleans that may be left out.
-    pub(crate) fn booleans(&self, name: &str) -> Result<Option<&'a BooleanArray>> {
+    pub(crate) fn booleans(&self, name: &str) -> Result<Option<BooleanArray>> {
         let Some(array) = self.column(name) else { return Ok(None) };
-        let array = array.as_boolean_opt().ok_or_else(|| self.mistyped(name, "bool", Some(array.data_type())))?;
+        let array = match array.data_type() {
+            DataType::Boolean => array.as_boolean().clone(),
+            DataType::Null => BooleanArray::new_null(array.len()),
+            DataType::Dictionary(key, values) if **values == DataType::Boolean => {
+                let (rows, values) = self.dictionary_rows(name, array, key)?;
+                rows.into_iter().map(|row| row.map(|row| values.as_boolean().value(row))).collect()
+            }
+            other => return Err(self.mistyped(name, "bool", Some(other))),
+        };
         if array.null_count() > 0 {
             let row = (0..array.len()).find(|&row| array.is_null(row)).unwrap_or_default();
             return Err(self.null(name, row, "true or false"));
@@ -119,9 +132,43 @@ impl<'a> Source<'a> {
         Ok(Some(array))
     }
 
+    /// For each row of a dictionary array, the place of its value; `None` where it is null.
+    fn dictionary_rows(
+        &self,
+        name: &str,
+        array: &'a ArrayRef,
+        key: &DataType,
+    ) -> Result<(Vec<Option<usize>>, &'a ArrayRef)> {
+        let Some((keys, values)) = dictionary_parts(array, key) else {
+            return Err(self.mistyped(name, "a dictionary with integer keys", Some(array.data_type())));
+        };
+        let place = |row: usize| match keys.get(row).filter(|_| array.is_valid(row)) {
+            Some(place) if place >= values.len() => Err(self.out_of_bounds(name, row)),
+            place => Ok(place.filter(|&place| values.is_valid(place))),
+        };
+        Ok(((0..array.len()).map(place).collect::<Result<_>>()?, values))
+    }
+
+    /// The values of a column, or those that its dictionary has for its rows.
+    fn by_row<T: Copy>(
+        &self,
+        name: &str,
+        array: &'a ArrayRef,
+        read: impl Fn(&ArrayRef) -> Result<Vec<Option<T>>>,
+    ) -> Result<Vec<Option<T>>> {
+        let DataType::Dictionary(key, _) = array.data_type() else { return read(array) };
+        let (rows, values) = self.dictionary_rows(name, array, key)?;
+        let values = read(values)?;
+        Ok(rows.into_iter().map(|row| row.and_then(|row| values[row])).collect())
+    }
+
     /// A column of integers that may be left out, as 32-bit ones.
     pub(crate) fn integers(&self, name: &str) -> Result<Option<Vec<Option<i32>>>> {
         let Some(array) = self.column(name) else { return Ok(None) };
+        self.by_row(name, array, |array| self.plain_integers(name, array)).map(Some)
+    }
+
+    fn plain_integers(&self, name: &str, array: &ArrayRef) -> Result<Vec<Option<i32>>> {
         macro_rules! wide {
             ($type:ty) => {
                 array.as_primitive::<$type>().iter().map(|value| value.map(i128::from)).collect::<Vec<_>>()
@@ -145,18 +192,22 @@ impl<'a> Source<'a> {
                 self.invalid(InvalidKind::Limit, name, row, Some(text.as_bytes()), "a 32-bit integer")
             })
         });
-        narrow.collect::<Result<Vec<_>>>().map(Some)
+        narrow.collect()
     }
 
     /// A column of moments that may be left out, in microseconds since 1970; finer ones round up (K25).
     pub(crate) fn moments(&self, name: &str) -> Result<Option<Vec<Option<i64>>>> {
         let Some(array) = self.column(name) else { return Ok(None) };
+        self.by_row(name, array, |array| self.plain_moments(name, array)).map(Some)
+    }
+
+    fn plain_moments(&self, name: &str, array: &ArrayRef) -> Result<Vec<Option<i64>>> {
         macro_rules! micros {
             ($type:ty, $convert:expr) => {
                 array.as_primitive::<$type>().iter().map(|value| value.map($convert)).collect()
             };
         }
-        Ok(Some(match array.data_type() {
+        Ok(match array.data_type() {
             DataType::Timestamp(TimeUnit::Second, _) => {
                 micros!(TimestampSecondType, |value: i64| value.saturating_mul(1_000_000))
             }
@@ -170,7 +221,7 @@ impl<'a> Source<'a> {
             }
             DataType::Null => vec![None; array.len()],
             other => return Err(self.mistyped(name, "timestamp", Some(other))),
-        }))
+        })
     }
 }
 

@@ -25,7 +25,7 @@ struct Conversations<'a> {
     names: BytesView<'a>,
     brokers: Option<Guids<'a>>,
     databases: Option<BytesView<'a>>,
-    is_initiator: Option<&'a BooleanArray>,
+    is_initiator: Option<BooleanArray>,
     ids: Option<Guids<'a>>,
     /// The conversation ids, where they lie one after the other.
     fixed_ids: &'a [[u8; 16]],
@@ -75,6 +75,7 @@ impl RouteKernel {
         let mut answers = Answers::default();
         let mut stages = Stages::default();
         let mut room = Candidates::default();
+        let is_forwarding = self.index.catalog().settings().message_forwarding;
         if self.index.options().tie_break == TieBreak::RoundRobin {
             // A batch that raises must take nobody's turn, so all of it is read before the first one is taken.
             for start in (0..len).step_by(BLOCK) {
@@ -85,9 +86,10 @@ impl RouteKernel {
             self.gather(&conversations, start, &mut gathered, &mut answers)?;
             let fixed = conversations.fixed_ids.get(start..);
             let id = |row: usize| fixed.and_then(|ids| ids.get(row)).map_or_else(|| gathered.ids[row], |id| Guid(*id));
-            self.index.resolve(&gathered.block, now, id, &mut stages, &mut answers);
+            self.index.resolve(&gathered.block, now, id, &mut stages, &mut room, &mut answers);
             let len = gathered.block.len;
-            decisions.push(&answers, gathered.block.has_broker, gathered.from_outside, len);
+            let blocked = if is_forwarding { 0 } else { gathered.from_outside };
+            decisions.push(&answers, gathered.block.has_broker, gathered.from_outside, blocked, len);
             for row in set_bits(answers.general & ones(len)) {
                 let query = gathered.query(row, answers.brokers[row], id(row));
                 let decision = self.index.decide_with(&query, now, &mut room);
@@ -157,24 +159,24 @@ impl RouteKernel {
         };
         conversations.gather_ids(start, len, self.index.options().tie_break, into)?;
         into.from_outside = self.gather_tables(conversations, start, len, &mut into.block.tables)?;
-        into.from_target = conversations.is_initiator.map_or(0, |flags| !flag_bits(flags, start, len) & ones(len));
+        into.from_target =
+            conversations.is_initiator.as_ref().map_or(0, |flags| !flag_bits(flags, start, len) & ones(len));
         into.block.general = self.general(into);
         Ok(())
     }
 
-    /// The conversations that the index cannot decide whatever their routes: replies (R7), what may not be forwarded (R25), and
-    /// what leaves a database whose delivery is disabled (R34).
+    /// The conversations that the index cannot decide whatever their routes: replies (R7), and what leaves a database whose delivery
+    /// is disabled (R34).
     fn general(&self, gathered: &Gathered<'_>) -> u64 {
         let catalog = self.index.catalog();
         let replies = gathered.from_outside & gathered.from_target;
-        let forwarded = if catalog.settings().message_forwarding { 0 } else { gathered.from_outside };
         let mut disabled = 0;
         if self.any_disabled {
             for (row, &table) in gathered.block.tables[..gathered.block.len].iter().enumerate() {
                 disabled |= u64::from(!catalog.databases()[usize::from(table)].enabled) << row;
             }
         }
-        replies | forwarded | disabled
+        replies | disabled
     }
 
     /// The table that each conversation reads (R2); the result has one bit for each that came from outside.

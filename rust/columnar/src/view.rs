@@ -3,12 +3,12 @@
 //! Offsets, views and dictionary keys come from elsewhere and may be wrong: every access is checked, and a wrong one is an error
 //! that names the row. Whether text is UTF-8 does not matter here: names compare byte by byte (R5).
 
-use arrow_array::Array;
 use arrow_array::cast::AsArray;
 use arrow_array::types::{
     BinaryViewType, Int8Type, Int16Type, Int32Type, Int64Type, StringViewType, UInt8Type, UInt16Type, UInt32Type,
     UInt64Type,
 };
+use arrow_array::{Array, ArrayRef};
 use arrow_buffer::{ArrowNativeType, BooleanBuffer, Buffer, NullBuffer, ToByteSlice};
 use arrow_schema::DataType;
 use ssbroker_core::prefetch_bytes;
@@ -37,7 +37,7 @@ enum Layout<'a> {
 
 /// The keys of a dictionary array.
 #[derive(Debug)]
-enum Keys<'a> {
+pub(crate) enum Keys<'a> {
     I8(&'a [i8]),
     I16(&'a [i16]),
     I32(&'a [i32]),
@@ -51,7 +51,7 @@ enum Keys<'a> {
 impl Keys<'_> {
     /// A key as a number of the dictionary's values; a negative one becomes larger than any.
     #[inline]
-    fn get(&self, row: usize) -> Option<usize> {
+    pub(crate) fn get(&self, row: usize) -> Option<usize> {
         match self {
             Self::I8(keys) => keys.get(row).map(|key| key.as_usize()),
             Self::I16(keys) => keys.get(row).map(|key| key.as_usize()),
@@ -107,6 +107,15 @@ impl<'a> BytesView<'a> {
             _ => return None,
         };
         Some(Self { layout, nulls, is_text, len })
+    }
+
+    /// Whether the type says that no row has a value.
+    pub(crate) fn is_always_null(&self) -> bool {
+        match &self.layout {
+            Layout::AllNull => true,
+            Layout::Dictionary(_, values) => values.is_always_null(),
+            _ => false,
+        }
     }
 
     #[inline]
@@ -258,13 +267,19 @@ fn view<'a>(views: &'a [u128], buffers: &'a [Buffer], row: usize) -> Result<&'a 
 }
 
 fn dictionary<'a>(array: &'a dyn Array, key: &DataType) -> Option<Layout<'a>> {
+    let (keys, values) = dictionary_parts(array, key)?;
+    Some(Layout::Dictionary(keys, Box::new(BytesView::new(values.as_ref())?)))
+}
+
+/// The keys and the values of a dictionary array.
+pub(crate) fn dictionary_parts<'a>(array: &'a dyn Array, key: &DataType) -> Option<(Keys<'a>, &'a ArrayRef)> {
     macro_rules! keys {
         ($type:ty, $keys:path) => {{
             let array = array.as_dictionary::<$type>();
             ($keys(array.keys().values()), array.values())
         }};
     }
-    let (keys, values) = match key {
+    Some(match key {
         DataType::Int8 => keys!(Int8Type, Keys::I8),
         DataType::Int16 => keys!(Int16Type, Keys::I16),
         DataType::Int32 => keys!(Int32Type, Keys::I32),
@@ -274,8 +289,7 @@ fn dictionary<'a>(array: &'a dyn Array, key: &DataType) -> Option<Layout<'a>> {
         DataType::UInt32 => keys!(UInt32Type, Keys::U32),
         DataType::UInt64 => keys!(UInt64Type, Keys::U64),
         _ => return None,
-    };
-    Some(Layout::Dictionary(keys, Box::new(BytesView::new(values.as_ref())?)))
+    })
 }
 
 #[cfg(test)]

@@ -51,6 +51,8 @@ pub struct RouteInput<'a> {
 pub struct CatalogBuilder {
     catalog: Catalog,
     unnumbered: Vec<u32>,
+    /// The normal form of each text of an address.
+    endpoints: Vec<EndpointId>,
 }
 
 impl CatalogBuilder {
@@ -93,7 +95,7 @@ impl CatalogBuilder {
             address_texts: Interner::new(seed),
             endpoints,
         };
-        Ok(Self { catalog, unnumbered: Vec::new() })
+        Ok(Self { catalog, unnumbered: Vec::new(), endpoints: Vec::new() })
     }
 
     /// Adds a row of `sys.databases`.
@@ -113,6 +115,12 @@ impl CatalogBuilder {
             return Err(Invalid::new(InvalidKind::Duplicate, column, Some(row), Some(value.as_bytes()), expected));
         }
         self.add_database(name, broker, enabled).map(|_| ())
+    }
+
+    /// Makes room for so many routes.
+    pub fn reserve(&mut self, routes: usize) {
+        self.catalog.routes.reserve(routes);
+        self.catalog.names.reserve(routes);
     }
 
     /// Says that the routing table has no `database` column: it belongs to the one user database.
@@ -231,14 +239,20 @@ impl CatalogBuilder {
     }
 
     fn address(&mut self, row: usize, column: &str, text: &[u8]) -> Result<(u32, EndpointId), Invalid> {
+        if let Some(known) = self.catalog.address_texts.find(text) {
+            return Ok((known, self.endpoints[known as usize]));
+        }
         let Some(address) = Address::parse(text) else {
             let expected = "TCP://host[:port], LOCAL or TRANSPORT";
             return Err(Invalid::new(InvalidKind::Address, column, Some(row), Some(text), expected));
         };
         let text = self.catalog.address_texts.intern(text);
         let endpoint = self.catalog.endpoints.intern(address.as_str().as_bytes());
-        text.zip(endpoint)
-            .ok_or_else(|| Invalid::new(InvalidKind::Limit, column, Some(row), None, "at most 4 GiB of text"))
+        let (text, endpoint) = text
+            .zip(endpoint)
+            .ok_or_else(|| Invalid::new(InvalidKind::Limit, column, Some(row), None, "at most 4 GiB of text"))?;
+        self.endpoints.push(endpoint);
+        Ok((text, endpoint))
     }
 
     fn number_routes(&mut self) -> Result<(), Invalid> {

@@ -47,14 +47,22 @@ impl Invalid {
         expected: impl Into<String>,
     ) -> Self {
         let value = value.map(|bytes| {
-            let text = String::from_utf8_lossy(bytes);
+            // One line, whatever the value holds.
+            let text: String = String::from_utf8_lossy(bytes).chars().flat_map(shown).collect();
             match text.char_indices().nth(SHOWN_CHARACTERS) {
                 Some((end, _)) => format!("{}…", &text[..end]),
-                None => text.into_owned(),
+                None => text,
             }
         });
         Self { kind, column: column.to_owned(), row, value, expected: expected.into() }
     }
+}
+
+/// A character as it is, or its escape if it would move the cursor.
+fn shown(character: char) -> impl Iterator<Item = char> {
+    let escaped = character.is_control().then(|| character.escape_default());
+    let plain = (!character.is_control()).then_some(character);
+    plain.into_iter().chain(escaped.into_iter().flatten())
 }
 
 impl fmt::Display for Invalid {
@@ -71,7 +79,7 @@ impl fmt::Display for Invalid {
             InvalidKind::Address => "is no address",
             InvalidKind::Duplicate => "occurs twice",
             InvalidKind::Guid => "is no GUID",
-            InvalidKind::Limit => "is too much",
+            InvalidKind::Limit => "does not fit",
             InvalidKind::Null => "is not allowed here",
             InvalidKind::UnknownDatabase => "is not a database of the catalog",
         };

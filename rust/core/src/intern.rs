@@ -24,6 +24,12 @@ impl Interner {
         Self { hash: NameHash::new(seed), texts: Texts::new(), table: HashTable::new() }
     }
 
+    /// Makes room for so many distinct texts.
+    pub(crate) fn reserve(&mut self, count: usize) {
+        let (hash, texts) = (&self.hash, &self.texts);
+        self.table.reserve(count, |&id| hash.of(texts.get(id), 0));
+    }
+
     /// The number of `text`, a new one if it was not seen before; `None` if there is no room left.
     pub(crate) fn intern(&mut self, text: &[u8]) -> Option<u32> {
         let hash = self.hash.of(text, 0);

@@ -9,7 +9,7 @@
 
 use std::sync::Arc;
 
-use ssbroker_core::route::{Answers, BLOCK, Block, Stages};
+use ssbroker_core::route::{Answers, BLOCK, Block, Candidates, Stages};
 use ssbroker_core::{
     Catalog, CatalogBuilder, Guid, NEVER, Options, Outcome, PendingRequest, Query, Reason, RouteIndex, RouteInput,
     Seed, Settings, TieBreak,
@@ -238,7 +238,7 @@ fn compare(world: World, table: &[Route]) -> u64 {
     let index = RouteIndex::new(Arc::new(catalog(world, table)), options, Seed([1, 2]));
     let begun = index.catalog().database(b"Begun");
     let queries = queries();
-    let answers = answers(&index, &queries, world);
+    let answers = answers(&index, &queries);
     for (row, &(name, broker, from_outside, is_initiator)) in queries.iter().enumerate() {
         let database = begun.filter(|_| !from_outside);
         let query = Query { name: name.as_bytes(), broker, database, is_initiator, conversation: None };
@@ -252,6 +252,7 @@ fn compare(world: World, table: &[Route]) -> u64 {
             () if is(answers.general) => continue,
             () if is(answers.local) => (Outcome::Local, Reason::Matched, step, route_id),
             () if is(answers.no_route) => (Outcome::Delayed, Reason::NoRoute, Some(7), None),
+            () if from_outside && !world.forwarding => (Outcome::Dropped, Reason::ForwardingDisabled, step, route_id),
             () if from_outside => (Outcome::Forward, Reason::Matched, step, route_id),
             () => (Outcome::Remote, Reason::Matched, step, route_id),
         };
@@ -265,7 +266,7 @@ fn compare(world: World, table: &[Route]) -> u64 {
 }
 
 /// What the index says of all conversations at once.
-fn answers(index: &RouteIndex, queries: &[(&'static str, Option<Guid>, bool, bool)], world: World) -> Answers {
+fn answers(index: &RouteIndex, queries: &[(&'static str, Option<Guid>, bool, bool)]) -> Answers {
     let database = |name: &[u8]| index.catalog().database(name).unwrap();
     let (begun, msdb) = (database(b"Begun"), database(b"msdb"));
     let mut answers = Answers::default();
@@ -275,9 +276,9 @@ fn answers(index: &RouteIndex, queries: &[(&'static str, Option<Guid>, bool, boo
         block.tables[row] = if from_outside { msdb } else { begun };
         block.has_broker |= u64::from(broker.is_some()) << row;
         answers.brokers[row] = broker.unwrap_or_default();
-        block.general |= u64::from(from_outside && (!is_initiator || !world.forwarding)) << row;
+        block.general |= u64::from(from_outside && !is_initiator) << row;
     }
-    index.resolve(&block, NOW, |_| Guid::default(), &mut Stages::default(), &mut answers);
+    index.resolve(&block, NOW, |_| Guid::default(), &mut Stages::default(), &mut Candidates::default(), &mut answers);
     answers
 }
 

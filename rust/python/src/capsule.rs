@@ -5,7 +5,7 @@ use std::ffi::CStr;
 
 use arrow_array::ffi::{FFI_ArrowArray, FFI_ArrowSchema, from_ffi, to_ffi};
 use arrow_array::ffi_stream::{FFI_ArrowArrayStream, RecordBatchStreamReader};
-use arrow_array::{Array, RecordBatch, StructArray};
+use arrow_array::{Array, RecordBatch, RecordBatchReader, StructArray};
 use arrow_schema::{ArrowError, DataType};
 use pyo3::prelude::*;
 use pyo3::types::{PyCapsule, PyTuple};
@@ -44,7 +44,13 @@ pub(crate) fn import_stream(object: &Bound<'_, PyAny>) -> PyResult<Vec<RecordBat
     // SAFETY: the name of the capsule was checked; `from_raw` takes the stream out of it, so that it is released once.
     let reader = unsafe { RecordBatchStreamReader::from_raw(stream.as_ptr()) };
     let reader = reader.map_err(|error| not_readable(object.py(), &error))?;
-    reader.collect::<Result<_, _>>().map_err(|error| not_readable(object.py(), &error))
+    let schema = reader.schema();
+    let mut batches = reader.collect::<Result<Vec<_>, _>>().map_err(|error| not_readable(object.py(), &error))?;
+    if batches.is_empty() {
+        // Without rows there are still columns, and they are checked like any others.
+        batches.push(RecordBatch::new_empty(schema));
+    }
+    Ok(batches)
 }
 
 /// A `pyarrow.RecordBatch`.

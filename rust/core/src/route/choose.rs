@@ -4,6 +4,7 @@ use super::decide::{PassContext, Query};
 use super::find::Found;
 use super::index::RouteIndex;
 use super::pick::Choice;
+use super::tail::Tails;
 use crate::catalog::{LOCAL, NONE, RouteRow, TRANSPORT};
 use crate::ids::Guid;
 use crate::outcome::Reason;
@@ -35,6 +36,7 @@ pub(crate) enum Chosen {
 pub struct Candidates {
     pub(crate) rows: Vec<u32>,
     pub(crate) brokers: Vec<(i32, Guid)>,
+    pub(crate) tails: Tails,
 }
 
 impl Class {
@@ -62,13 +64,9 @@ impl RouteIndex {
                 None => Chosen::None { reason: Reason::ServiceNotFound },
             };
         };
-        let live = || self.order[rows.clone()].iter().copied().filter(|&row| self.row(row).is_live(context.now));
+        let mut has_local = false;
         for class in CLASSES {
-            room.rows.clear();
-            let is_candidate =
-                |row: &u32| Class::of(self.row(*row)) == class && self.is_usable(query, context, self.row(*row));
-            room.rows.extend(live().filter(is_candidate));
-            self.merge(&mut room.rows);
+            self.candidates(query, context, found, class, room, &mut has_local);
             if room.rows.is_empty() {
                 continue;
             }
@@ -81,9 +79,37 @@ impl RouteIndex {
                 return Chosen::Local { route: Some(row), database };
             }
         }
-        let has_local = live().any(|row| self.row(row).endpoint == LOCAL);
         let reason = if has_local { Reason::ServiceNotFound } else { Reason::AddressUnusable };
         Chosen::None { reason }
+    }
+
+    /// Leaves the usable routes of a class in `room.rows`, and says whether one of the class is LOCAL.
+    fn candidates(
+        &self,
+        query: &Query<'_>,
+        context: &PassContext<'_>,
+        found: &Found,
+        class: Class,
+        room: &mut Candidates,
+        has_local: &mut bool,
+    ) {
+        let Candidates { rows: into, tails, .. } = room;
+        into.clear();
+        match found {
+            Found::Routes { step: 5, .. } => {
+                into.extend_from_slice(&tails.get(self, context.table, context.now).classes[class as usize]);
+            }
+            Found::Routes { rows, .. } => {
+                let live = self.order[rows.clone()].iter().copied().filter(|&row| self.row(row).is_live(context.now));
+                into.extend(live.filter(|&row| Class::of(self.row(row)) == class));
+                self.merge(into);
+            }
+            Found::Implied { .. } | Found::Request | Found::Nothing => {}
+        }
+        *has_local |= into.iter().any(|&row| self.row(row).endpoint == LOCAL);
+        if class != Class::Network {
+            into.retain(|&row| self.is_usable(query, context, self.row(row)));
+        }
     }
 
     /// Whether a route leads anywhere for this conversation (K13).

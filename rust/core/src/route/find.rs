@@ -45,7 +45,7 @@ impl RouteIndex {
         if context.now < table.dynamic_until && self.asks_for_route(query) {
             return Found::Request;
         }
-        if live(&table.wildcards) {
+        if !room.tails.get(self, context.table, context.now).is_empty() {
             return Found::Routes { step: 5, rows: table.wildcards.clone(), broker: None };
         }
         if query.broker.is_some() && !self.hosts_of(context.service).is_empty() {

@@ -7,6 +7,7 @@
 //! ```
 //! [`RouteIndex::resolve`] gives the same answers for blocks of conversations, and leaves what is not plain to `decide`.
 
+mod block;
 mod buckets;
 mod choose;
 mod compile;
@@ -18,11 +19,12 @@ mod index;
 mod locate;
 mod pick;
 mod resolve;
+mod tail;
 mod tell;
 
+pub use block::{Answers, BLOCK, Block, Stages};
 pub use choose::Candidates;
 pub use decide::{Decision, NextHop, Query};
 pub use explain::{ClassSeen, Explanation, HostSeen, LocateSeen, Origin, Pass, RouteSeen, StepSeen, WhyNot};
 pub use index::RouteIndex;
 pub use pick::{Options, PendingRequest, TieBreak};
-pub use resolve::{Answers, BLOCK, Block, Stages};

@@ -4,127 +4,14 @@
 //! for one conversation's bucket and entry overlap with those of 63 others. What the plans of the index leave open is left to
 //! [`RouteIndex::decide`].
 
+use super::block::{Answers, BLOCK, Block, MISSING, Stages, Waiting};
 use super::buckets::{look_up, place};
-use super::index::{Group, KEYED, PLAIN, Plan, Quick, RouteIndex};
+use super::choose::Candidates;
+use super::index::{Entry, Group, KEYED, PLAIN, Plan, Quick, RouteIndex};
 use super::pick::{Choice, TieBreak, pick_by_hash};
 use crate::hash::quarters;
 use crate::ids::Guid;
 use crate::prefetch::{prefetch, prefetch_line};
-
-/// Conversations in a block: as many as a word has bits.
-pub const BLOCK: usize = 64;
-
-const MISSING: u32 = u32::MAX;
-
-/// Up to 64 conversations that are to be routed.
-#[derive(Debug)]
-pub struct Block<'a> {
-    /// How many there are.
-    pub len: usize,
-    /// The service names.
-    pub names: [&'a [u8]; BLOCK],
-    /// The tables to be read.
-    pub tables: [u16; BLOCK],
-    /// One bit for each conversation that names a broker id; the ids stand in the answers.
-    pub has_broker: u64,
-    /// One bit for each conversation that is for `decide` whatever the index says.
-    pub general: u64,
-}
-
-/// What the index alone can say of a block, as columns; a mask has one bit for each conversation.
-#[derive(Debug)]
-pub struct Answers {
-    /// The broker ids: on the way in those of the conversations, on the way out those that bind them (K18).
-    pub brokers: [Guid; BLOCK],
-    /// The steps that matched.
-    pub steps: [i8; BLOCK],
-    /// The chosen routes.
-    pub route_ids: [i32; BLOCK],
-    /// Where to: an endpoint for `network`, a database for `local`.
-    pub to: [i32; BLOCK],
-    /// Send to an address, which is not this instance's.
-    pub network: u64,
-    /// Deliver to a database of this instance.
-    pub local: u64,
-    /// No step yields a route (R17).
-    pub no_route: u64,
-    /// The route's broker id binds the conversation, which names none.
-    pub bound: u64,
-    /// It takes [`RouteIndex::decide`].
-    pub general: u64,
-}
-
-/// Room for the stages of a block.
-#[derive(Debug)]
-pub struct Stages {
-    buckets: [(u32, u16); BLOCK],
-    /// The names in the form of [`quarters`], where they are short enough.
-    chunks: [[u128; 4]; BLOCK],
-    /// One bit for each name that is.
-    short: u64,
-    entries: [u32; BLOCK],
-    waiting: [Waiting; BLOCK],
-    waiting_len: usize,
-}
-
-/// A conversation whose answer is in a pair: known, or to be looked up by broker id.
-#[derive(Clone, Copy, Debug)]
-struct Waiting {
-    hash: u64,
-    pair: u32,
-    entry: u32,
-    row: u8,
-    step: i8,
-}
-
-impl Default for Answers {
-    fn default() -> Self {
-        Self {
-            brokers: [Guid::default(); BLOCK],
-            steps: [0; BLOCK],
-            route_ids: [0; BLOCK],
-            to: [0; BLOCK],
-            network: 0,
-            local: 0,
-            no_route: 0,
-            bound: 0,
-            general: 0,
-        }
-    }
-}
-
-impl Default for Stages {
-    fn default() -> Self {
-        let waiting = Waiting { hash: 0, pair: 0, entry: 0, row: 0, step: 0 };
-        Self {
-            buckets: [(0, 0); BLOCK],
-            chunks: [[0; 4]; BLOCK],
-            short: 0,
-            entries: [MISSING; BLOCK],
-            waiting: [waiting; BLOCK],
-            waiting_len: 0,
-        }
-    }
-}
-
-impl Answers {
-    #[inline]
-    fn network(&mut self, row: usize, step: i8, quick: Quick, bound: Option<Guid>) {
-        self.network |= 1 << row;
-        self.write(row, step, quick, bound);
-    }
-
-    #[inline]
-    fn write(&mut self, row: usize, step: i8, quick: Quick, bound: Option<Guid>) {
-        self.steps[row] = step;
-        self.route_ids[row] = quick.route_id;
-        self.to[row] = quick.to as i32;
-        if let Some(broker) = bound {
-            self.bound |= 1 << row;
-            self.brokers[row] = broker;
-        }
-    }
-}
 
 impl RouteIndex {
     /// Decides as many of a block's conversations as the index alone can. `answers.brokers` holds the broker ids that they name;
@@ -135,6 +22,7 @@ impl RouteIndex {
         now: i64,
         conversation: impl Fn(usize) -> Guid + Copy,
         stages: &mut Stages,
+        room: &mut Candidates,
         answers: &mut Answers,
     ) {
         let len = block.len.min(BLOCK);
@@ -148,12 +36,12 @@ impl RouteIndex {
         stages.waiting_len = 0;
         for row in 0..len {
             if block.general >> row & 1 == 0 && !self.judge_quick(block, row, now, stages, answers) {
-                self.judge(block, row, now, conversation, stages, answers);
+                self.judge(block, row, now, conversation, stages, room, answers);
             }
         }
         self.find_pairs(stages);
         for place in 0..stages.waiting_len {
-            self.judge_pair(&stages.waiting[place], block, now, conversation, answers);
+            self.judge_pair(&stages.waiting[place], block, now, conversation, room, answers);
         }
     }
 
@@ -224,6 +112,7 @@ impl RouteIndex {
     }
 
     /// Answers what is not plain by steps 1 to 3, or puts it among those that wait for their pair.
+    #[allow(clippy::too_many_arguments)]
     fn judge(
         &self,
         block: &Block<'_>,
@@ -231,13 +120,21 @@ impl RouteIndex {
         now: i64,
         conversation: impl Fn(usize) -> Guid,
         stages: &mut Stages,
+        room: &mut Candidates,
         answers: &mut Answers,
     ) {
         let has_broker = block.has_broker >> row & 1 == 1;
         let Some(number) = self.checked(stages.entries[row], block, row) else {
-            return self.judge_rest(block, row, now, conversation, answers);
+            return self.judge_rest(block, row, now, conversation, room, answers);
         };
         let entry = &self.entries[number as usize];
+        if now >= entry.expires[PLAIN].min(entry.expires[KEYED]) {
+            if self.route_of(entry, block, row, now, answers) {
+                answers.general |= 1 << row;
+                return;
+            }
+            return self.judge_rest(block, row, now, conversation, room, answers);
+        }
         let several = entry.plan[KEYED] == Plan::Several;
         let waiting = Waiting { hash: 0, pair: MISSING, entry: number, row: row as u8, step: 1 };
         match (has_broker, entry.plan[PLAIN]) {
@@ -249,7 +146,7 @@ impl RouteIndex {
             (true, _) if entry.plan[KEYED] != Plan::Empty && entry.broker == answers.brokers[row] => {
                 self.answer(entry.group(KEYED), 1, row, now, conversation, None, answers);
             }
-            (true, Plan::Empty) => self.judge_rest(block, row, now, conversation, answers),
+            (true, Plan::Empty) => self.judge_rest(block, row, now, conversation, room, answers),
             (false, Plan::Empty) if several && now < entry.expires[KEYED] => {
                 let Quick { route_id: first, to: count } = entry.quick[KEYED];
                 let pick = self.pick(row, Choice::Broker, count as usize, conversation);
@@ -263,6 +160,15 @@ impl RouteIndex {
             }
             _ => self.answer(entry.group(PLAIN), 2, row, now, conversation, None, answers),
         }
+    }
+
+    /// Whether one of an entry's routes, some of which are expired, is for this conversation.
+    fn route_of(&self, entry: &Entry, block: &Block<'_>, row: usize, now: i64, answers: &Answers) -> bool {
+        let broker = (block.has_broker >> row & 1 == 1).then(|| answers.brokers[row]);
+        entry
+            .rows()
+            .map(|place| self.route(place))
+            .any(|route| route.is_live(now) && (broker.is_none() || route.broker.is_none() || route.broker == broker))
     }
 
     /// The entry, after a look at its name; a wrong one is looked up once more.
@@ -280,15 +186,25 @@ impl RouteIndex {
         row: usize,
         now: i64,
         conversation: impl Fn(usize) -> Guid,
+        room: &mut Candidates,
         answers: &mut Answers,
     ) {
         let table = &self.tables[usize::from(block.tables[row])];
         let has_broker = block.has_broker >> row & 1 == 1;
-        match table.wildcard.plan {
-            _ if now < table.dynamic_until => answers.general |= 1 << row,
+        if now < table.dynamic_until {
+            answers.general |= 1 << row;
+            return;
+        }
+        let (group, spread) = if now < table.wildcard.expires {
+            (table.wildcard, &self.spread)
+        } else {
+            let tail = room.tails.get(self, block.tables[row], now);
+            (tail.group, &tail.spread)
+        };
+        match group.plan {
             Plan::Empty if has_broker && !self.hosts.is_empty() => answers.general |= 1 << row,
             Plan::Empty => answers.no_route |= 1 << row,
-            _ => self.answer(table.wildcard, 5, row, now, conversation, None, answers),
+            _ => self.answer_from(spread, group, 5, row, now, conversation, None, answers),
         }
     }
 
@@ -297,6 +213,22 @@ impl RouteIndex {
     #[allow(clippy::too_many_arguments)]
     fn answer(
         &self,
+        group: Group,
+        step: i8,
+        row: usize,
+        now: i64,
+        conversation: impl Fn(usize) -> Guid,
+        bound: Option<Guid>,
+        answers: &mut Answers,
+    ) {
+        self.answer_from(&self.spread, group, step, row, now, conversation, bound, answers);
+    }
+
+    #[inline]
+    #[allow(clippy::too_many_arguments)]
+    fn answer_from(
+        &self,
+        spread: &[Quick],
         group: Group,
         step: i8,
         row: usize,
@@ -314,7 +246,7 @@ impl RouteIndex {
             Plan::Spread if now < group.expires => {
                 let Quick { route_id: first, to: count } = group.quick;
                 let pick = self.pick(row, Choice::Route, count as usize, conversation);
-                answers.network(row, step, self.spread[first as u32 as usize + pick], bound);
+                answers.network(row, step, spread[first as u32 as usize + pick], bound);
             }
             _ => answers.general |= 1 << row,
         }
@@ -345,6 +277,7 @@ impl RouteIndex {
         block: &Block<'_>,
         now: i64,
         conversation: impl Fn(usize) -> Guid,
+        room: &mut Candidates,
         answers: &mut Answers,
     ) {
         let row = usize::from(waiting.row);
@@ -362,16 +295,8 @@ impl RouteIndex {
         let entry = &self.entries[waiting.entry as usize];
         match pair {
             Some(pair) => self.answer(self.pairs[pair as usize].group(), 1, row, now, conversation, None, answers),
-            None if entry.plan[PLAIN] == Plan::Empty => self.judge_rest(block, row, now, conversation, answers),
+            None if entry.plan[PLAIN] == Plan::Empty => self.judge_rest(block, row, now, conversation, room, answers),
             None => self.answer(entry.group(PLAIN), 2, row, now, conversation, None, answers),
         }
-    }
-}
-
-impl Stages {
-    #[inline]
-    fn wait(&mut self, waiting: Waiting) {
-        self.waiting[self.waiting_len % BLOCK] = waiting;
-        self.waiting_len += 1;
     }
 }
