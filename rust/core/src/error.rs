@@ -58,11 +58,12 @@ impl Invalid {
     }
 }
 
-/// A character as it is, or its escape if it would move the cursor.
+/// A character as it is, or its escape if it cannot be seen.
 fn shown(character: char) -> impl Iterator<Item = char> {
-    let escaped = character.is_control().then(|| character.escape_default());
-    let plain = (!character.is_control()).then_some(character);
-    plain.into_iter().chain(escaped.into_iter().flatten())
+    let escape = character.escape_debug();
+    let is_hidden = escape.len() > 1 && !matches!(character, '\'' | '"' | '\\');
+    let plain = (!is_hidden).then_some(character);
+    plain.into_iter().chain(escape.filter(move |_| is_hidden))
 }
 
 impl fmt::Display for Invalid {
