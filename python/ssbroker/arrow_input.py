@@ -6,8 +6,10 @@ knows the length.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Any, Final, Protocol
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from types import SimpleNamespace
+from typing import Any, Final, Literal, Protocol
 
 import pyarrow as pa
 
@@ -54,17 +56,47 @@ def as_table(value: object, *, name: str) -> pa.Table:
     """
     if isinstance(value, pa.Table):
         table = value
-    elif hasattr(value, "__arrow_c_stream__") or hasattr(value, "__arrow_c_array__"):
-        try:
-            table = pa.Table.from_batches([value]) if isinstance(value, pa.RecordBatch) else pa.table(value)
-        except pa.ArrowInvalid as error:
-            raise _refused(error, name=name) from error
-        except (pa.ArrowTypeError, pa.ArrowNotImplementedError) as error:
-            raise SchemaError(f"{name}: {_kind(value)} cannot be read as an Arrow table: {error}") from error
+    elif isinstance(value, pa.RecordBatch):
+        table = pa.Table.from_batches([value])
     else:
-        raise not_arrow(value, name=name)
-    check_layout(table, name=name)
+        with _reading(value, name=name):
+            if hasattr(value, "__arrow_c_stream__"):
+                table = _taken(value, "__arrow_c_stream__", pa.RecordBatchReader.from_stream, name=name).read_all()
+            elif hasattr(value, "__arrow_c_array__"):
+                table = _taken(value, "__arrow_c_array__", pa.table, name=name)
+            else:
+                raise not_arrow(value, name=name)
+    check_layout(table, name=name, qualified=True)
     return table
+
+
+def as_batch(value: object, *, name: str) -> pa.RecordBatch | pa.Array[Any]:
+    """Reads `value` as one batch.
+
+    Args:
+        value: Anything that offers `__arrow_c_array__`.
+        name: What the value is, for messages.
+
+    Returns:
+        The batch, or the array of structs that it is to other libraries; the buffers are those of `value`.
+
+    Raises:
+        SchemaError: What it answers is no Arrow array.
+        MalformedDataError: The data contradict their own layout.
+
+    Examples:
+        >>> import pyarrow as pa
+        >>> len(as_batch(pa.array([{"to_service_name": "//Orders"}]), name="conversations"))
+        1
+    """
+    batch: pa.RecordBatch | pa.Array[Any]
+    if isinstance(value, pa.RecordBatch | pa.Array):
+        batch = value
+    else:
+        with _reading(value, name=name):
+            batch = _taken(value, "__arrow_c_array__", pa.array, name=name)
+    check_layout(batch, name=name)
+    return batch
 
 
 def batches(value: object, *, name: str) -> Iterator[pa.RecordBatch]:
@@ -86,33 +118,32 @@ def batches(value: object, *, name: str) -> Iterator[pa.RecordBatch]:
         >>> [batch.num_rows for batch in batches(pa.table({"a": [1, 2]}), name="conversations")]
         [2]
     """
-    try:
+    with _reading(value, name=name):
         if isinstance(value, pa.Table):
             check_layout(value, name=name)
             reader = value.to_reader()
+        elif isinstance(value, pa.RecordBatchReader):
+            reader = value
         else:
-            stream: Any = value
-            reader = stream if isinstance(stream, pa.RecordBatchReader) else pa.RecordBatchReader.from_stream(stream)
+            reader = _taken(value, "__arrow_c_stream__", pa.RecordBatchReader.from_stream, name=name)
         empty = True
         for batch in reader:
             empty = False
             check_layout(batch, name=name)
             yield batch
-    except pa.ArrowInvalid as error:
-        raise _refused(error, name=name) from error
-    except (pa.ArrowTypeError, pa.ArrowNotImplementedError) as error:
-        raise SchemaError(f"{name}: {_kind(value)} cannot be read as an Arrow stream: {error}") from error
-    if empty:
-        columns = [column.combine_chunks() for column in reader.schema.empty_table().columns]
-        yield pa.RecordBatch.from_arrays(columns, schema=reader.schema)
+        if empty:
+            # Not `empty_table`: that cannot make a column of a union.
+            columns: list[Any] = [pa.nulls(0, field.type) for field in reader.schema]
+            yield pa.RecordBatch.from_arrays(columns, schema=reader.schema)
 
 
-def check_layout(value: Any, *, name: str) -> None:
+def check_layout(value: Any, *, name: str, qualified: bool = False) -> None:
     """Checks the buffers of a pyarrow object against its lengths and offsets; the cost does not grow with the rows.
 
     Args:
         value: A Table, RecordBatch or Array.
         name: What the value is, for messages.
+        qualified: Whether the error names a column together with `name`, as where there are several tables.
 
     Raises:
         MalformedDataError: A buffer is too short, or an offset lies beyond it.
@@ -124,7 +155,8 @@ def check_layout(value: Any, *, name: str) -> None:
     try:
         value.validate()
     except pa.ArrowInvalid as error:
-        raise _refused(error, name=name, column=_broken_column(value)) from error
+        column = _broken_column(value)
+        raise _refused(error, name=name, column=f"{name}.{column}" if column and qualified else column) from error
 
 
 def not_arrow(value: object, *, name: str) -> SchemaError:
@@ -142,19 +174,49 @@ def _kind(value: object) -> str:
     return kind.__qualname__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}"
 
 
+@contextmanager
+def _reading(value: object, *, name: str) -> Iterator[None]:
+    """Turns what pyarrow says of data that it cannot read into our errors."""
+    try:
+        yield
+    except pa.ArrowInvalid as error:
+        raise _refused(error, name=name) from error
+    except (pa.ArrowTypeError, pa.ArrowNotImplementedError) as error:
+        raise SchemaError(f"{name}: {_kind(value)} cannot be read as Arrow data: {error}") from error
+
+
+def _taken(
+    value: Any,
+    method: Literal["__arrow_c_array__", "__arrow_c_stream__"],
+    take: Callable[[Any], Any],
+    *,
+    name: str,
+) -> Any:
+    """What pyarrow makes of the capsules that `value` answers; an error of its own passes through."""
+    answer = getattr(value, method)()
+    try:
+        return take(SimpleNamespace(**{method: lambda _requested_schema=None: answer}))
+    except pa.ArrowException:
+        raise
+    except (TypeError, ValueError) as error:
+        raise SchemaError(f"{name}: {_kind(value)}.{method} answers no Arrow capsules: {error}") from error
+
+
 def _broken_column(value: Any) -> str | None:
+    columns: list[tuple[str, Any]] = []
     if isinstance(value, pa.Table | pa.RecordBatch):
-        columns: list[Any] = value.columns
-        for name, column in zip(value.schema.names, columns, strict=True):
-            try:
-                column.validate()
-            except pa.ArrowInvalid:
-                return name
+        columns = list(zip(value.schema.names, value.columns, strict=True))
+    elif isinstance(value, pa.StructArray):
+        columns = [(field.name, value.field(number)) for number, field in enumerate(value.type)]
+    for name, column in columns:
+        try:
+            column.validate()
+        except pa.ArrowInvalid:
+            return name
     return None
 
 
 def _refused(error: pa.ArrowInvalid, *, name: str, column: str | None = None) -> MalformedDataError | SchemaError:
     if "non-struct" in str(error):
         return SchemaError(f"{name}: expected a table, got a single column: {error}")
-    where = name if column is None else f"{name}.{column}"
-    return MalformedDataError(f"{where}: the Arrow data cannot be read: {error}", column=column and where)
+    return MalformedDataError(f"{column or name}: the Arrow data cannot be read: {error}", column=column)

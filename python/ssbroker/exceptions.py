@@ -74,7 +74,9 @@ class DdlError(InputError):
         line: The line on which the statement begins, counted from 1.
     """
 
-    def __init__(self, message: str, *, number: int | None = None, file: str | None = None, line: int | None = None) -> None:
+    def __init__(
+        self, message: str, *, number: int | None = None, file: str | None = None, line: int | None = None
+    ) -> None:
         super().__init__(message)
         self.number = number
         self.file = file

@@ -10,7 +10,7 @@ from typing import Any, Final, Literal, get_args, overload
 import pyarrow as pa
 
 from ssbroker import _core, moment, schemas
-from ssbroker.arrow_input import ArrowArrayExportable, ArrowStreamExportable, batches, check_layout, not_arrow
+from ssbroker.arrow_input import ArrowArrayExportable, ArrowStreamExportable, as_batch, batches, not_arrow
 from ssbroker.catalog import Catalog
 from ssbroker.exceptions import InvalidGuidError, MalformedDataError, OptionError, SchemaError
 from ssbroker.explanation import Explanation
@@ -106,7 +106,8 @@ class Router:
 
         Raises:
             SchemaError: It is no Arrow object, or a column is missing or has a type that cannot be read.
-            InputError: A value is not what was expected; column, row and value are named. Nothing has been routed then.
+            InputError: A value is not what was expected; column, row and value are named. A batch that raises takes no turn of
+                `round_robin`; of a table or stream, the batches before it have taken theirs.
             OptionError: `now` is no datetime.
 
         Examples:
@@ -119,10 +120,7 @@ class Router:
         """
         now_us = moment.microseconds(moment.as_utc(now))
         if hasattr(conversations, "__arrow_c_array__"):
-            batch: Any = conversations
-            if isinstance(batch, pa.RecordBatch | pa.Array):
-                check_layout(batch, name=_INPUT)
-            return self._native.route(batch, now_us, 0)
+            return self._native.route(as_batch(conversations, name=_INPUT), now_us, 0)
         if not hasattr(conversations, "__arrow_c_stream__"):
             raise not_arrow(conversations, name=_INPUT)
         decided: list[pa.RecordBatch] = []

@@ -170,13 +170,15 @@ def test_a_large_batch_that_raises_takes_no_turn() -> None:
     assert router.route(GOOD.slice(0, 3), now=NOW)["route_id"].to_pylist() == [65536, 65537, 65538]
 
 
-def test_a_table_that_raises_takes_no_turn() -> None:
-    """The same for a table of many chunks: it is there as a whole, and `route` says that nothing has been routed then."""
+@pytest.mark.parametrize("read", [lambda table: table, lambda table: table.to_reader(), ForeignStream])
+def test_the_batches_before_the_one_that_raises_keep_their_turns(read: Callable[[pa.Table], Any]) -> None:
+    """What `route` says of tables and streams: they are read a batch at a time, and only the bad one takes no turn."""
     router = Router(CATALOG, tie_break="round_robin")
-    bad = BAD["no service name"].batch(ROWS - 1)
-    with pytest.raises(ssbroker.NullError):
-        router.route(pa.Table.from_batches([GOOD.slice(0, 100), bad]), now=NOW)
-    assert router.route(GOOD.slice(0, 3), now=NOW)["route_id"].to_pylist() == [65536, 65537, 65538]
+    batches: list[Any] = [GOOD.slice(0, 100), BAD["no service name"].batch(ROWS - 1), GOOD.slice(0, 1)]
+    with pytest.raises(ssbroker.NullError) as caught:
+        router.route(read(pa.Table.from_batches(batches)), now=NOW)
+    assert caught.value.row == 100 + ROWS - 1
+    assert router.route(GOOD.slice(0, 3), now=NOW)["route_id"].to_pylist() == [65537, 65538, 65536]
 
 
 def test_conversation_ids_may_be_null_or_missing_where_no_hash_needs_them() -> None:

@@ -20,7 +20,7 @@ import ssbroker
 from ssbroker import Catalog, Router
 from tests.boundary import capsules, malformed
 from tests.boundary.attempts import ROOT, failures
-from tests.boundary.layouts import BINARIES, TEXTS, DataType
+from tests.boundary.layouts import BINARIES, TEXTS, DataType, instead, relaid
 from tests.boundary.malformed import GOOD, ROUTER
 from tests.boundary.writable import writable
 from tests.unit.conversations import NOW, ForeignStream
@@ -90,6 +90,27 @@ def test_a_malformed_row_is_named() -> None:
             ROUTER.route(given, now=NOW)
         assert (caught.value.column, caught.value.row) == ("to_service_name", 77)
         assert "row 77" in str(caught.value)
+
+
+@pytest.mark.parametrize("way", malformed.ALL_WAYS.values(), ids=malformed.ALL_WAYS)
+def test_a_malformed_column_is_named(way: Any) -> None:
+    """As for a malformed row: the conversations are one table, so the name of the column is enough."""
+    copy = writable(malformed.COLUMNS["database"])
+    given = way(relaid(GOOD, {"database": instead(copy.array)}))
+    copy.write_numbers(1, None, None, None, -24, width=4)
+    with pytest.raises(ssbroker.MalformedDataError) as caught:
+        ROUTER.route(given, now=NOW)
+    assert caught.value.column in ("database", None)
+    assert caught.value.column or isinstance(given, ForeignStream)
+
+
+def test_a_malformed_column_of_a_catalog_is_named_with_its_table() -> None:
+    copy = writable(pa.array(["LOCAL"] * 3))
+    routes = pa.table({"name": ["A", "B", "C"], "address": copy.array})
+    copy.write_numbers(1, None, None, None, -24, width=4)
+    with pytest.raises(ssbroker.MalformedDataError, match=r"^routes\.address: ") as caught:
+        Catalog(routes)
+    assert caught.value.column == "routes.address"
 
 
 def test_an_error_midway_leaves_the_router_as_it_was() -> None:
