@@ -23,7 +23,6 @@ PAGES = [path for path in committed_files() if path.suffix == ".md"]
 # What a page shows and this test cannot run inside itself, and what is run instead of it or elsewhere.
 MAKE = re.compile(r"make (?P<target>\w+)(?: \w+=.*)?")
 ELSEWHERE = {
-    "git clone https://github.com/ssbroker/ssbroker && cd ssbroker": "the reader's first step; this is a clone",
     "pip install ssbroker": "the CI installs the wheel alone and uses it",
     "pip install 'ssbroker[spark]'": "`make test` has installed it so",
     "./.ci/run": "the CI",
