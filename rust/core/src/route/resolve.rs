@@ -147,14 +147,13 @@ impl RouteIndex {
                 self.answer(entry.group(KEYED), 1, row, now, conversation, None, answers);
             }
             (true, Plan::Empty) => self.judge_rest(block, row, now, conversation, room, answers),
-            (false, Plan::Empty) if several && now < entry.expires[KEYED] => {
+            (false, Plan::Empty) if several => {
                 let Quick { route_id: first, to: count } = entry.quick[KEYED];
                 let pick = self.pick(row, Choice::Broker, count as usize, conversation);
                 let pair = first as u32 + pick as u32;
                 prefetch(&self.pairs, pair as usize);
                 stages.wait(Waiting { pair, step: 3, ..waiting });
             }
-            (false, Plan::Empty) if several => answers.general |= 1 << row,
             (false, Plan::Empty) => {
                 self.answer(entry.group(KEYED), 3, row, now, conversation, Some(entry.broker), answers);
             }
