@@ -1,0 +1,52 @@
+//! The engines: what the lanes are made of.
+
+use crate::Digest;
+use crate::scalar::digest;
+
+/// What digests many messages at a time. All engines give the same digests; a machine has some of them.
+#[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
+pub enum Engine {
+    /// 32 lanes in vectors of 512 bits.
+    Avx512,
+    /// 24 lanes in vectors of 256 bits.
+    Avx2,
+    /// Lanes in vectors of 128 bits, which every x86-64 has.
+    Sse2,
+    /// Lanes in vectors of 128 bits, which every 64-bit ARM has.
+    Neon,
+    /// Lanes in arrays, of which the compiler makes what it can. Every machine has this one.
+    Portable,
+}
+
+impl Engine {
+    /// The engines that this machine has, the fastest first.
+    #[must_use]
+    pub fn available() -> Vec<Self> {
+        vec![Self::Portable]
+    }
+
+    /// The fastest engine of this machine.
+    #[must_use]
+    pub fn best() -> Self {
+        Self::Portable
+    }
+
+    /// What the engine is called, in small letters.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Avx512 => "avx512",
+            Self::Avx2 => "avx2",
+            Self::Sse2 => "sse2",
+            Self::Neon => "neon",
+            Self::Portable => "portable",
+        }
+    }
+
+    /// As [`crate::digest_many`], by this engine. What this machine does not have is done by [`Engine::Portable`].
+    pub fn digest_many(self, inputs: &[&[u8]], into: &mut [Digest]) {
+        for (input, into) in inputs.iter().zip(into) {
+            *into = digest(input);
+        }
+    }
+}

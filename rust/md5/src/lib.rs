@@ -1,0 +1,31 @@
+//! MD5 of many independent messages at a time.
+//!
+//! One MD5 is a chain of steps in which each waits for the one before, so a processor that could do a dozen things at a time does one.
+//! Many messages are many chains: [`digest_many`] puts one into each lane of the processor's vectors.
+//!
+//! MD5 protects against accidents, not against attackers: it is here because the protocol says so.
+#![forbid(unsafe_code)]
+
+mod engine;
+mod rounds;
+mod scalar;
+
+pub use engine::Engine;
+pub use scalar::{Hasher, digest};
+
+use std::hint::black_box;
+
+/// The 16 bytes of an MD5 digest.
+pub type Digest = [u8; 16];
+
+/// Writes the digest of every input to the same place of `into`. If the two differ in length, only the places that both have are done.
+pub fn digest_many(inputs: &[&[u8]], into: &mut [Digest]) {
+    Engine::best().digest_many(inputs, into);
+}
+
+/// Whether two digests are the same, in a time that does not tell where they differ.
+#[must_use]
+pub fn equal(one: &Digest, other: &Digest) -> bool {
+    let difference = u128::from_ne_bytes(*one) ^ u128::from_ne_bytes(*other);
+    black_box(difference) == 0
+}
