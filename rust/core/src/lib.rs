@@ -12,8 +12,10 @@ mod address;
 mod builder;
 mod catalog;
 mod error;
+mod fragment;
 mod hash;
 mod ids;
+pub mod integrity;
 mod intern;
 mod outcome;
 mod prefetch;
@@ -25,6 +27,7 @@ pub use catalog::{
     BROKER_CONFIGURATION, Catalog, Database, EndpointId, LOCAL, MSDB, NEVER, NONE, NameId, RouteRow, TRANSPORT,
 };
 pub use error::{Invalid, InvalidKind};
+pub use fragment::{Digest, Header, Signature};
 pub use hash::{Seed, stable_hash};
 pub use ids::Guid;
 pub use outcome::{Outcome, Reason};
