@@ -1,0 +1,56 @@
+"""P13 and M25: how messages are cut into fragments, and signed."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+from uuid import UUID
+
+from tests.oracle.signatures import fragment_signature, message_signature
+from tests.oracle.traffic import Fragment
+
+
+def parts_of(body: bytes, max_fragment_bytes: int) -> list[bytes]:
+    """M25: parts of so many bytes, of which the last may be shorter; an empty body is one empty part."""
+    return [body[at : at + max_fragment_bytes] for at in range(0, len(body), max_fragment_bytes)] or [b""]
+
+
+def cut(
+    body: bytes,
+    *,
+    conversation_id: UUID,
+    is_initiator: bool,
+    sequence: int,
+    max_fragment_bytes: int,
+    key: bytes | None = None,
+    further: Mapping[str, Any] | None = None,
+) -> list[Fragment]:
+    """P13, M25: the fragments of one message, with both signatures; further columns are repeated."""
+    parts = parts_of(body, max_fragment_bytes)
+    signature = message_signature(
+        body, conversation_id=conversation_id, is_initiator=is_initiator, sequence=sequence, key=key
+    )
+    return [
+        Fragment(
+            conversation_id=conversation_id,
+            is_initiator=is_initiator,
+            sequence=sequence,
+            number=number,
+            count=len(parts),
+            body=part,
+            message_signature=signature,
+            fragment_signature=fragment_signature(
+                part,
+                conversation_id=conversation_id,
+                is_initiator=is_initiator,
+                sequence=sequence,
+                number=number,
+                count=len(parts),
+                signature=signature,
+                key=key,
+            ),
+            key=key,
+            further=further or {},
+        )
+        for number, part in enumerate(parts)
+    ]

@@ -1,0 +1,109 @@
+"""M4 to M9: how one fragment is judged before any limit is looked at."""
+
+from __future__ import annotations
+
+from tests.oracle.signatures import fragment_signature, message_signature
+from tests.oracle.traffic import SEQUENCE_END, SIGNATURE_BYTES, Direction, Fragment, Limits, Message
+
+
+class Judging:
+    """Judges fragments one by one.
+
+    Args:
+        limits: What may be pending, and how large anything may be.
+        in_order: Whether a message waits for those before it (M13).
+    """
+
+    def __init__(self, limits: Limits | None = None, *, in_order: bool = True) -> None:
+        self.limits = Limits() if limits is None else limits
+        self.in_order = in_order
+        self.directions: dict[tuple[bytes, bool], Direction] = {}
+
+    def direction_of(self, fragment: Fragment) -> Direction:
+        """What is remembered of the direction; nothing yet, of one that is new."""
+        return self.directions.get(fragment.direction, Direction())
+
+    def m4_out_of_range(self, fragment: Fragment) -> bool:
+        """M4: the sequence number, the count or the number is none."""
+        return (
+            fragment.sequence < 0
+            or fragment.sequence == SEQUENCE_END
+            or fragment.count < 1
+            or fragment.number < 0
+            or fragment.number >= fragment.count
+        )
+
+    def m5_corrupt(self, fragment: Fragment) -> bool:
+        """P23, M5: an unreadable signature, one that is missing under a key, or a part that does not match."""
+        return self.m5_unreadable(fragment) or self.m5_missing(fragment) or not self.m5_part_matches(fragment)
+
+    def m5_unreadable(self, fragment: Fragment) -> bool:
+        """M1, M5: a signature of either kind that is not 16 bytes."""
+        signatures = (fragment.message_signature, fragment.fragment_signature)
+        return any(signature is not None and len(signature) != SIGNATURE_BYTES for signature in signatures)
+
+    def m5_missing(self, fragment: Fragment) -> bool:
+        """M5: with a session key the message's must be there, and the fragment's where the count is above 1."""
+        if fragment.key is None:
+            return False
+        return fragment.message_signature is None or (fragment.fragment_signature is None and fragment.count > 1)
+
+    def m5_part_matches(self, fragment: Fragment) -> bool:
+        """P23, M5 to M7: a fragment that carries a signature of its own matches it."""
+        if fragment.fragment_signature is None:
+            return True
+        return fragment.fragment_signature == self.m7_fragment_signature(fragment)
+
+    def m7_fragment_signature(self, fragment: Fragment) -> bytes:
+        """M6, M7: what the fragment's own signature has to be."""
+        return fragment_signature(
+            fragment.body,
+            conversation_id=fragment.conversation_id,
+            is_initiator=fragment.is_initiator,
+            sequence=fragment.sequence,
+            number=fragment.number,
+            count=fragment.count,
+            signature=fragment.message_signature or b"",
+            key=fragment.key,
+        )
+
+    def m7_message_signature(self, message: Message, last: Fragment) -> bytes:
+        """M6, M7: what the message's signature has to be, by the key that came with its last fragment."""
+        return message_signature(
+            message.body,
+            conversation_id=last.conversation_id,
+            is_initiator=last.is_initiator,
+            sequence=last.sequence,
+            key=last.key,
+        )
+
+    def m8_whole_before(self, fragment: Fragment) -> bool:
+        """P12, P18, M8: its message has been whole before, whether it was released or waits."""
+        direction = self.direction_of(fragment)
+        held = direction.messages.get(fragment.sequence)
+        return (
+            fragment.sequence < direction.next
+            or fragment.sequence in direction.numbers
+            or (held is not None and held.is_whole)
+        )
+
+    def m9_against_what_is_here(self, fragment: Fragment) -> str | None:
+        """M9: a conflict or a duplicate, where the message is incomplete here; None where neither."""
+        message = self.direction_of(fragment).messages.get(fragment.sequence)
+        if message is None:
+            return None
+        if self.m9_contradicts(fragment, message):
+            return "conflict"
+        same_number = message.fragments.get(fragment.number)
+        if same_number is None:
+            return None
+        return "duplicate" if self.m9_same_bytes(fragment, same_number) else "conflict"
+
+    def m9_contradicts(self, fragment: Fragment, message: Message) -> bool:
+        """M9: another count or another signature of the message (null against 16 bytes too)."""
+        first = message.first
+        return fragment.count != first.count or fragment.message_signature != first.message_signature
+
+    def m9_same_bytes(self, fragment: Fragment, there: Fragment) -> bool:
+        """M9: the same number with the same bytes."""
+        return fragment.body == there.body

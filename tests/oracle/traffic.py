@@ -1,0 +1,94 @@
+"""What the oracle of reassembly reads and keeps: fragments, limits, and what is there of each message and direction."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Self
+from uuid import UUID
+
+Row = dict[str, Any]
+"""A row of a result, by the names of its columns."""
+
+SEQUENCE_END = 2**63 - 1
+SIGNATURE_BYTES = 16
+
+
+@dataclass(frozen=True, kw_only=True)
+class Fragment:
+    """A row of the fragments; the key is the session key of its conversation, where there is one."""
+
+    conversation_id: UUID
+    is_initiator: bool
+    sequence: int
+    number: int
+    count: int
+    body: bytes
+    message_signature: bytes | None = None
+    fragment_signature: bytes | None = None
+    key: bytes | None = None
+    further: Mapping[str, Any] = field(default_factory=dict)
+    further_bytes: int = 0
+    """What the further columns of this row are charged (M18)."""
+
+    @property
+    def direction(self) -> tuple[bytes, bool]:
+        """M2: a conversation id with `is_initiator`."""
+        return (self.conversation_id.bytes, self.is_initiator)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Limits:
+    """M15 to M19; None means none."""
+
+    max_pending_bytes: int | None = None
+    max_pending_messages: int | None = None
+    max_message_bytes: int = 2**31 - 1
+    max_fragments_per_message: int | None = None
+    max_sequence_distance: int | None = None
+
+
+@dataclass
+class Message:
+    """What is there of a message that is incomplete or held; count and signature are those of what came first."""
+
+    first: Fragment
+    fragments: dict[int, Fragment] = field(default_factory=dict)
+
+    @property
+    def is_whole(self) -> bool:
+        """M11: all numbers from 0 to the count are there."""
+        return len(self.fragments) == self.first.count
+
+    @property
+    def by_number(self) -> list[Fragment]:
+        """Its fragments by number."""
+        return [self.fragments[number] for number in sorted(self.fragments)]
+
+    @property
+    def body(self) -> bytes:
+        """The parts that are there, one after the other."""
+        return b"".join(fragment.body for fragment in self.by_number)
+
+    def copy(self) -> Self:
+        """The same, with its own list of fragments."""
+        return type(self)(self.first, dict(self.fragments))
+
+
+@dataclass
+class Direction:
+    """M2: what is remembered of one direction of a conversation."""
+
+    next: int = 0
+    """The lowest sequence number that is not whole."""
+    known: bool = False
+    """M19: one of its messages has been whole and matched."""
+    messages: dict[int, Message] = field(default_factory=dict)
+    """The incomplete ones, and those that are held, by sequence number."""
+    numbers: set[int] = field(default_factory=set)
+    """M18: with `in_order=False`, the mere numbers of whole messages after a gap."""
+
+    def copy(self) -> Self:
+        """The same, to try what would be."""
+        messages = {sequence: message.copy() for sequence, message in self.messages.items()}
+        return type(self)(self.next, self.known, messages, set(self.numbers))
