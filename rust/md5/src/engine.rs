@@ -1,7 +1,8 @@
 //! The engines: what the lanes are made of.
 
 use crate::Digest;
-use crate::scalar::digest;
+use crate::lanes::Vectors;
+use crate::schedule::digest_all;
 
 /// What digests many messages at a time. All engines give the same digests; a machine has some of them.
 #[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
@@ -22,13 +23,13 @@ impl Engine {
     /// The engines that this machine has, the fastest first.
     #[must_use]
     pub fn available() -> Vec<Self> {
-        vec![Self::Portable]
+        ALL.into_iter().filter(|&engine| Vectors::of(engine).is_some()).collect()
     }
 
     /// The fastest engine of this machine.
     #[must_use]
     pub fn best() -> Self {
-        Self::Portable
+        ALL.into_iter().find(|&engine| Vectors::of(engine).is_some()).unwrap_or(Self::Portable)
     }
 
     /// What the engine is called, in small letters.
@@ -45,8 +46,12 @@ impl Engine {
 
     /// As [`crate::digest_many`], by this engine. What this machine does not have is done by [`Engine::Portable`].
     pub fn digest_many(self, inputs: &[&[u8]], into: &mut [Digest]) {
-        for (input, into) in inputs.iter().zip(into) {
-            *into = digest(input);
+        let count = inputs.len().min(into.len());
+        if let Some(vectors) = Vectors::of(self).or_else(|| Vectors::of(Self::Portable)) {
+            digest_all(vectors, &inputs[..count], &mut into[..count]);
         }
     }
 }
+
+/// The fastest first.
+const ALL: [Engine; 5] = [Engine::Avx512, Engine::Avx2, Engine::Sse2, Engine::Neon, Engine::Portable];

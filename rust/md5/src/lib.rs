@@ -4,11 +4,13 @@
 //! Many messages are many chains: [`digest_many`] puts one into each lane of the processor's vectors.
 //!
 //! MD5 protects against accidents, not against attackers: it is here because the protocol says so.
-#![forbid(unsafe_code)]
+#![deny(unsafe_code)]
 
 mod engine;
+mod lanes;
 mod rounds;
 mod scalar;
+mod schedule;
 
 pub use engine::Engine;
 pub use scalar::{Hasher, digest};

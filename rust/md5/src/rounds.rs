@@ -95,22 +95,23 @@ pub(crate) const SINES: [u32; 64] = [
 /// All 64 steps: `$step::<PLACE>(a, b, c, d, words)` stands for `a = b + rotate(a + mix(b, c, d) + word + sine)`, and the four words of
 /// the state change places after each of them.
 macro_rules! steps {
-    ($step:ident, $a:ident, $b:ident, $c:ident, $d:ident, $words:ident) => {
-        $crate::rounds::steps!(@ $step, $a, $b, $c, $d, $words;
+    ($step:ident, $a:ident, $b:ident, $c:ident, $d:ident, $words:ident $(, $groups:ident)?) => {
+        $crate::rounds::steps!(@ $step, $a, $b, $c, $d, $words, [$($groups)?];
             0 1 2 3, 4 5 6 7, 8 9 10 11, 12 13 14 15,
             16 17 18 19, 20 21 22 23, 24 25 26 27, 28 29 30 31,
             32 33 34 35, 36 37 38 39, 40 41 42 43, 44 45 46 47,
             48 49 50 51, 52 53 54 55, 56 57 58 59, 60 61 62 63)
     };
-    (@ $step:ident, $a:ident, $b:ident, $c:ident, $d:ident, $words:ident;
+    (@ $step:ident, $a:ident, $b:ident, $c:ident, $d:ident, $words:ident, $groups:tt;
         $($one:literal $two:literal $three:literal $four:literal),*) => {
         $(
-            $a = $step::<$one>($a, $b, $c, $d, &$words);
-            $d = $step::<$two>($d, $a, $b, $c, &$words);
-            $c = $step::<$three>($c, $d, $a, $b, &$words);
-            $b = $step::<$four>($b, $c, $d, $a, &$words);
+            $a = $crate::rounds::steps!(# $step, $one, $groups)($a, $b, $c, $d, &$words);
+            $d = $crate::rounds::steps!(# $step, $two, $groups)($d, $a, $b, $c, &$words);
+            $c = $crate::rounds::steps!(# $step, $three, $groups)($c, $d, $a, $b, &$words);
+            $b = $crate::rounds::steps!(# $step, $four, $groups)($b, $c, $d, $a, &$words);
         )*
     };
+    (# $step:ident, $place:literal, [$($groups:ident)?]) => { $step::<$place $(, $groups)?> };
 }
 pub(crate) use steps;
 

@@ -1,0 +1,97 @@
+//! What all engines have in common: the 64 steps over groups of vectors.
+
+/// Makes `advance` of the operations that the module has over its `Vector`, a group of `WIDTH` lanes.
+///
+/// One group is a chain of steps that each wait for the one before, as one message is. `G` groups that take turns fill the time.
+macro_rules! kernel {
+    ([$($groups:literal)*] $(#[$feature:meta])?) => {
+        $(#[$feature])?
+        pub(super) fn advance(states: &mut States, sources: &Sources<'_>, lanes: usize, blocks: usize) {
+            match lanes.div_ceil(WIDTH) {
+                $(..=$groups => advance_groups::<$groups>(states, sources, blocks),)*
+                _ => debug_assert!(false, "{lanes} lanes"),
+            }
+        }
+
+        $(#[$feature])?
+        fn advance_groups<const G: usize>(states: &mut States, sources: &Sources<'_>, blocks: usize) {
+            let mut a = load_groups::<G>(&states.0[0]);
+            let mut b = load_groups::<G>(&states.0[1]);
+            let mut c = load_groups::<G>(&states.0[2]);
+            let mut d = load_groups::<G>(&states.0[3]);
+            for at in 0..blocks {
+                let mut words = [[splat(0); G]; 16];
+                for group in 0..G {
+                    let of_group = words_of_group(sources, group * WIDTH, at);
+                    for place in 0..16 {
+                        words[place][group] = of_group[place];
+                    }
+                }
+                let before = [a, b, c, d];
+                $crate::rounds::steps!(step, a, b, c, d, words, G);
+                a = add_groups(a, before[0]);
+                b = add_groups(b, before[1]);
+                c = add_groups(c, before[2]);
+                d = add_groups(d, before[3]);
+            }
+            store_groups::<G>(a, &mut states.0[0]);
+            store_groups::<G>(b, &mut states.0[1]);
+            store_groups::<G>(c, &mut states.0[2]);
+            store_groups::<G>(d, &mut states.0[3]);
+        }
+
+        $(#[$feature])?
+        #[inline]
+        fn step<const PLACE: usize, const G: usize>(
+            a: [Vector; G],
+            b: [Vector; G],
+            c: [Vector; G],
+            d: [Vector; G],
+            words: &[[Vector; G]; 16],
+        ) -> [Vector; G] {
+            let sine = splat($crate::rounds::SINES[PLACE]);
+            let mut next = a;
+            for group in 0..G {
+                let (b, c, d) = (b[group], c[group], d[group]);
+                let sum = add(add(a[group], sine), words[$crate::rounds::word(PLACE)][group]);
+                let sum = match PLACE / 16 {
+                    0 => mix_first(sum, b, c, d),
+                    1 => mix_second(sum, b, c, d),
+                    2 => mix_third(sum, b, c, d),
+                    _ => mix_fourth(sum, b, c, d),
+                };
+                next[group] = add(rotate(sum, $crate::rounds::shift(PLACE)), b);
+            }
+            next
+        }
+
+        $(#[$feature])?
+        #[inline]
+        fn add_groups<const G: usize>(one: [Vector; G], other: [Vector; G]) -> [Vector; G] {
+            let mut sums = one;
+            for group in 0..G {
+                sums[group] = add(one[group], other[group]);
+            }
+            sums
+        }
+
+        $(#[$feature])?
+        #[inline]
+        fn load_groups<const G: usize>(words: &[u32; LANES_MAX]) -> [Vector; G] {
+            let mut vectors = [splat(0); G];
+            for (vector, words) in vectors.iter_mut().zip(words.as_chunks::<WIDTH>().0) {
+                *vector = load(words);
+            }
+            vectors
+        }
+
+        $(#[$feature])?
+        #[inline]
+        fn store_groups<const G: usize>(vectors: [Vector; G], words: &mut [u32; LANES_MAX]) {
+            for (vector, words) in vectors.into_iter().zip(words.as_chunks_mut::<WIDTH>().0) {
+                store(vector, words);
+            }
+        }
+    };
+}
+pub(super) use kernel;

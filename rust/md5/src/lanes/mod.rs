@@ -1,0 +1,109 @@
+//! Vectors of lanes: a message in each of them takes in its next blocks at the same time as the others.
+//!
+//! The intrinsics need processors that have them. That is looked up once for a batch, when [`Vectors`] is made; whoever holds one may
+//! call what it stands for.
+#![allow(unsafe_code)]
+
+#[cfg(target_arch = "x86_64")]
+mod avx2;
+#[cfg(target_arch = "x86_64")]
+mod avx512;
+mod kernel;
+#[cfg(target_arch = "aarch64")]
+mod neon;
+mod portable;
+#[cfg(target_arch = "x86_64")]
+mod sse2;
+
+use crate::Engine;
+use crate::rounds::{Block, START};
+
+/// The most lanes that any engine has.
+pub(crate) const LANES_MAX: usize = 32;
+
+/// The blocks that each lane takes in next.
+pub(crate) type Sources<'a> = [&'a [Block]; LANES_MAX];
+
+/// The states of all lanes: four words, and each of them for all lanes.
+#[derive(Debug)]
+#[repr(align(64))]
+pub(crate) struct States(pub(crate) [[u32; LANES_MAX]; 4]);
+
+impl States {
+    pub(crate) fn new() -> Self {
+        Self(START.map(|word| [word; LANES_MAX]))
+    }
+
+    #[inline]
+    pub(crate) fn put(&mut self, lane: usize, state: [u32; 4]) {
+        for (words, word) in self.0.iter_mut().zip(state) {
+            words[lane] = word;
+        }
+    }
+
+    #[inline]
+    pub(crate) fn of(&self, lane: usize) -> [u32; 4] {
+        let [a, b, c, d] = &self.0;
+        [a[lane], b[lane], c[lane], d[lane]]
+    }
+}
+
+/// An engine that this machine has.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Vectors(Engine);
+
+impl Vectors {
+    /// The engine, if this machine has it.
+    pub(crate) fn of(engine: Engine) -> Option<Self> {
+        let here = match engine {
+            #[cfg(target_arch = "x86_64")]
+            Engine::Avx512 => is_x86_feature_detected!("avx512f") && is_x86_feature_detected!("avx512bw"),
+            #[cfg(target_arch = "x86_64")]
+            Engine::Avx2 => is_x86_feature_detected!("avx2"),
+            #[cfg(target_arch = "x86_64")]
+            Engine::Sse2 => is_x86_feature_detected!("sse2"),
+            #[cfg(target_arch = "aarch64")]
+            Engine::Neon => std::arch::is_aarch64_feature_detected!("neon"),
+            Engine::Portable => true,
+            #[allow(unreachable_patterns)]
+            _ => false,
+        };
+        here.then_some(Self(engine))
+    }
+
+    /// How many lanes there are.
+    pub(crate) const fn lanes(self) -> usize {
+        match self.0 {
+            #[cfg(target_arch = "x86_64")]
+            Engine::Avx512 => avx512::LANES,
+            #[cfg(target_arch = "x86_64")]
+            Engine::Avx2 => avx2::LANES,
+            #[cfg(target_arch = "x86_64")]
+            Engine::Sse2 => sse2::LANES,
+            #[cfg(target_arch = "aarch64")]
+            Engine::Neon => neon::LANES,
+            _ => portable::LANES,
+        }
+    }
+
+    /// Takes the next `blocks` of their sources into the states of the first `lanes`. What stands in the other lanes means nothing, but
+    /// all sources have to have as many blocks.
+    #[inline]
+    pub(crate) fn advance(self, states: &mut States, sources: &Sources<'_>, lanes: usize, blocks: usize) {
+        match self.0 {
+            #[cfg(target_arch = "x86_64")]
+            // SAFETY: `of` has made sure of the processor.
+            Engine::Avx512 => unsafe { avx512::advance(states, sources, lanes, blocks) },
+            #[cfg(target_arch = "x86_64")]
+            // SAFETY: as above.
+            Engine::Avx2 => unsafe { avx2::advance(states, sources, lanes, blocks) },
+            #[cfg(target_arch = "x86_64")]
+            // SAFETY: as above.
+            Engine::Sse2 => unsafe { sse2::advance(states, sources, lanes, blocks) },
+            #[cfg(target_arch = "aarch64")]
+            // SAFETY: as above.
+            Engine::Neon => unsafe { neon::advance(states, sources, lanes, blocks) },
+            _ => portable::advance(states, sources, lanes, blocks),
+        }
+    }
+}

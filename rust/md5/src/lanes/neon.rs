@@ -1,0 +1,101 @@
+//! Vectors of 128 bits on ARM: 4 lanes each, with a choice between two by the bits of a third.
+
+use super::kernel::kernel;
+use super::{LANES_MAX, Sources, States};
+use std::arch::aarch64::{
+    uint32x4_t, vaddq_u32, vbslq_u32, vdupq_n_s32, vdupq_n_u32, veorq_u32, vld1q_u8, vld1q_u32, vornq_u32, vorrq_u32,
+    vreinterpretq_u32_u8, vreinterpretq_u32_u64, vreinterpretq_u64_u32, vshlq_u32, vst1q_u32, vtrn1q_u32, vtrn1q_u64,
+    vtrn2q_u32, vtrn2q_u64,
+};
+
+const WIDTH: usize = 4;
+/// How many lanes take turns.
+pub(super) const LANES: usize = 4 * WIDTH;
+
+type Vector = uint32x4_t;
+
+kernel!([1 2 4] #[target_feature(enable = "neon")]);
+
+#[target_feature(enable = "neon")]
+#[inline]
+fn splat(word: u32) -> Vector {
+    vdupq_n_u32(word)
+}
+
+#[target_feature(enable = "neon")]
+#[inline]
+fn add(one: Vector, other: Vector) -> Vector {
+    vaddq_u32(one, other)
+}
+
+#[target_feature(enable = "neon")]
+#[inline]
+fn rotate(vector: Vector, shift: u32) -> Vector {
+    // A negative shift goes to the right.
+    let (left, right) = (vdupq_n_s32(shift as i32), vdupq_n_s32(shift as i32 - 32));
+    vorrq_u32(vshlq_u32(vector, left), vshlq_u32(vector, right))
+}
+
+#[target_feature(enable = "neon")]
+#[inline]
+fn mix_first(sum: Vector, b: Vector, c: Vector, d: Vector) -> Vector {
+    add(sum, vbslq_u32(b, c, d))
+}
+
+#[target_feature(enable = "neon")]
+#[inline]
+fn mix_second(sum: Vector, b: Vector, c: Vector, d: Vector) -> Vector {
+    add(sum, vbslq_u32(d, b, c))
+}
+
+#[target_feature(enable = "neon")]
+#[inline]
+fn mix_third(sum: Vector, b: Vector, c: Vector, d: Vector) -> Vector {
+    add(sum, veorq_u32(veorq_u32(c, d), b))
+}
+
+#[target_feature(enable = "neon")]
+#[inline]
+fn mix_fourth(sum: Vector, b: Vector, c: Vector, d: Vector) -> Vector {
+    add(sum, veorq_u32(vornq_u32(b, d), c))
+}
+
+#[target_feature(enable = "neon")]
+#[inline]
+fn load(words: &[u32; WIDTH]) -> Vector {
+    // SAFETY: a reference to four words.
+    unsafe { vld1q_u32(words.as_ptr()) }
+}
+
+#[target_feature(enable = "neon")]
+#[inline]
+fn store(vector: Vector, words: &mut [u32; WIDTH]) {
+    // SAFETY: a reference to four words.
+    unsafe { vst1q_u32(words.as_mut_ptr(), vector) }
+}
+
+/// The words of block `at` of the lanes from `first` on, four words at a time.
+#[target_feature(enable = "neon")]
+#[inline]
+fn words_of_group(sources: &Sources<'_>, first: usize, at: usize) -> [Vector; 16] {
+    let mut out = [splat(0); 16];
+    for quarter in 0..4 {
+        let mut rows = [splat(0); 4];
+        for lane in 0..4 {
+            let words = &sources[first + lane][at].as_chunks::<16>().0[quarter];
+            // SAFETY: a reference to 16 bytes, of any alignment.
+            let bytes = unsafe { vld1q_u8(words.as_ptr()) };
+            // Little-endian, as MD5 is: the only order that the standard library's intrinsics are for.
+            rows[lane] = vreinterpretq_u32_u8(bytes);
+        }
+        let even = vreinterpretq_u64_u32(vtrn1q_u32(rows[0], rows[1]));
+        let odd = vreinterpretq_u64_u32(vtrn2q_u32(rows[0], rows[1]));
+        let next_even = vreinterpretq_u64_u32(vtrn1q_u32(rows[2], rows[3]));
+        let next_odd = vreinterpretq_u64_u32(vtrn2q_u32(rows[2], rows[3]));
+        out[quarter * 4] = vreinterpretq_u32_u64(vtrn1q_u64(even, next_even));
+        out[quarter * 4 + 1] = vreinterpretq_u32_u64(vtrn1q_u64(odd, next_odd));
+        out[quarter * 4 + 2] = vreinterpretq_u32_u64(vtrn2q_u64(even, next_even));
+        out[quarter * 4 + 3] = vreinterpretq_u32_u64(vtrn2q_u64(odd, next_odd));
+    }
+    out
+}

@@ -1,0 +1,167 @@
+//! Every engine of this machine against another implementation of MD5.
+
+use md5::{Digest as _, Md5};
+use proptest::prelude::*;
+use ssbroker_md5::{Digest, Engine, Hasher, digest, digest_many};
+
+/// As many messages as no engine has lanes.
+const FULL: usize = 33;
+
+fn expected(input: &[u8]) -> Digest {
+    Md5::digest(input).into()
+}
+
+fn by(engine: Engine, inputs: &[&[u8]]) -> Vec<Digest> {
+    let mut digests = vec![[0xaa; 16]; inputs.len()];
+    engine.digest_many(inputs, &mut digests);
+    digests
+}
+
+/// Bytes of which no two places are alike for long.
+fn bytes(len: usize) -> Vec<u8> {
+    let mut state = 1u64;
+    std::iter::repeat_with(|| {
+        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (state >> 56) as u8
+    })
+    .take(len)
+    .collect()
+}
+
+/// All lengths up to three blocks and some, and those around the ends of further blocks.
+fn lengths() -> impl Iterator<Item = usize> {
+    let around = |blocks: usize| [55, 56, 57, 63, 64, 65].map(|end| blocks * 64 + end);
+    (0..=200).chain([3, 7, 15, 16, 63].into_iter().flat_map(around))
+}
+
+#[test]
+fn the_engines_of_this_machine_are_named_apart_and_the_portable_one_is_always_there() {
+    let engines = Engine::available();
+    assert_eq!(engines.last(), Some(&Engine::Portable));
+    assert_eq!(engines.first(), Some(&Engine::best()));
+    #[cfg(target_arch = "x86_64")]
+    assert!(engines.contains(&Engine::Sse2));
+    #[cfg(target_arch = "aarch64")]
+    assert!(engines.contains(&Engine::Neon));
+    let mut names: Vec<_> = engines.iter().map(|engine| engine.name()).collect();
+    names.sort_unstable();
+    names.dedup();
+    assert_eq!(names.len(), engines.len());
+}
+
+#[test]
+fn every_length_alone_in_full_lanes_and_one_by_one() {
+    let data = bytes(5_000);
+    for len in lengths() {
+        let expected = expected(&data[..len]);
+        assert_eq!(digest(&data[..len]), expected, "{len} bytes");
+        for engine in Engine::available() {
+            for count in [1, 2, 3, 7, 8, 9, 16, 17, 24, 31, 32, FULL, 70] {
+                assert_eq!(
+                    by(engine, &vec![&data[..len]; count]),
+                    vec![expected; count],
+                    "{engine:?}, {count} of {len}"
+                );
+            }
+        }
+    }
+}
+
+#[test]
+fn every_length_in_every_lane_among_others() {
+    let data = bytes(5_000);
+    for len in lengths() {
+        // Each of its neighbours starts elsewhere and is longer or shorter, so it meets them at any stage of their own.
+        let mut inputs: Vec<&[u8]> = (0..FULL).map(|lane| &data[lane..(lane * 37 + len) % 800 + lane]).collect();
+        let mut digests: Vec<Digest> = inputs.iter().map(|input| expected(input)).collect();
+        let one = (&data[..len], expected(&data[..len]));
+        for lane in 0..FULL {
+            let other = (inputs[lane], digests[lane]);
+            (inputs[lane], digests[lane]) = one;
+            for engine in Engine::available() {
+                assert_eq!(by(engine, &inputs), digests, "{engine:?}, {len} bytes in lane {lane}");
+            }
+            (inputs[lane], digests[lane]) = other;
+        }
+    }
+}
+
+#[test]
+fn a_few_long_messages_among_many_short_ones() {
+    let data = bytes(300_000);
+    for long in [0, 1, 2, 7, 31, 299] {
+        let inputs: Vec<&[u8]> =
+            (0..1_500).map(|place| if place % 300 == long { &data[place..] } else { &data[..place % 130] }).collect();
+        let expected: Vec<Digest> = inputs.iter().map(|input| expected(input)).collect();
+        for engine in Engine::available() {
+            assert_eq!(by(engine, &inputs), expected, "{engine:?}, long at {long}");
+        }
+    }
+}
+
+#[test]
+fn only_the_places_that_both_have_are_done() {
+    let inputs: [&[u8]; 40] = [b"message"; 40];
+    let expected = expected(b"message");
+    for engine in Engine::available() {
+        for places in [0, 1, 39, 41] {
+            let mut digests = vec![[0xaa; 16]; places];
+            engine.digest_many(&inputs, &mut digests);
+            let done = places.min(inputs.len());
+            assert_eq!(digests[..done], vec![expected; done]);
+            assert_eq!(digests[done..], vec![[0xaa; 16]; places - done]);
+        }
+    }
+}
+
+#[test]
+fn an_engine_that_this_machine_has_not_is_stood_in_for() {
+    let inputs: [&[u8]; 3] = [b"one", b"two", b"three"];
+    for engine in [Engine::Avx512, Engine::Avx2, Engine::Sse2, Engine::Neon, Engine::Portable] {
+        assert_eq!(by(engine, &inputs), inputs.map(expected));
+    }
+}
+
+/// Mostly short messages, empty ones among them, and now and then one that outlasts all others.
+fn length() -> impl Strategy<Value = usize> {
+    prop_oneof![
+        1 => Just(0),
+        8 => 0..130usize,
+        4 => (0..64usize, 0..8u32).prop_map(|(more, power)| (64 << power) + more),
+        1 => 4_000..40_000usize,
+    ]
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(400))]
+
+    #[test]
+    fn any_batch_has_the_digests_of_its_messages(
+        places in prop::collection::vec((0..64usize, length()), 0..100),
+        alike in prop::option::of(0..600usize),
+    ) {
+        let data = bytes(40_064);
+        let len = |len| alike.unwrap_or(len);
+        let inputs: Vec<&[u8]> = places.iter().map(|&(start, of)| &data[start..start + len(of)]).collect();
+        let expected: Vec<Digest> = inputs.iter().map(|input| expected(input)).collect();
+        for engine in Engine::available() {
+            prop_assert_eq!(&by(engine, &inputs), &expected, "{:?}", engine);
+        }
+        let mut digests = vec![[0; 16]; inputs.len()];
+        digest_many(&inputs, &mut digests);
+        prop_assert_eq!(&digests, &expected);
+    }
+
+    #[test]
+    fn any_cut_of_a_message_has_the_digest_of_the_whole(pieces in prop::collection::vec(length(), 0..6)) {
+        let data = bytes(40_064);
+        let mut hasher = Hasher::new();
+        let mut whole = Vec::new();
+        for len in pieces {
+            hasher.update(&data[..len]);
+            whole.extend_from_slice(&data[..len]);
+        }
+        prop_assert_eq!(hasher.finish(), expected(&whole));
+        prop_assert_eq!(digest(&whole), expected(&whole));
+    }
+}
