@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from random import Random
 
 from tests.oracle.world import Conversation, World
+from tests.worlds.fragments import Traffic, TrafficMaker
 from tests.worlds.making import Item, WorldMaker
 
 
@@ -33,3 +34,8 @@ def seeded_world(seed: int, *, conversations: int) -> tuple[World, list[Conversa
     maker = WorldMaker(SeededChooser(Random(seed)))
     world = maker.world()
     return world, [maker.conversation(number) for number in range(conversations)]
+
+
+def seeded_traffic(seed: int, *, size: int = 3) -> Traffic:
+    """The traffic of a seed."""
+    return TrafficMaker(SeededChooser(Random(seed)), size=size).traffic()

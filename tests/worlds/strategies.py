@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from hypothesis import strategies as st
 
 from tests.oracle.world import Conversation, World
+from tests.worlds.fragments import Traffic, TrafficMaker
 from tests.worlds.making import Item, WorldMaker
 
 
@@ -34,3 +35,9 @@ def worlds(draw: st.DrawFn) -> tuple[World, list[Conversation]]:
     maker = WorldMaker(DrawnChooser(draw))
     world = maker.world()
     return world, [maker.conversation(number) for number in range(draw(st.integers(1, 8)))]
+
+
+@st.composite
+def traffics(draw: st.DrawFn) -> Traffic:
+    """The traffic of a small world."""
+    return TrafficMaker(DrawnChooser(draw), size=2).traffic()

@@ -1,0 +1,13 @@
+"""Bugs planted in the oracle of reassembly, one in each class: each says in its docstring which rule it breaks and how."""
+
+from __future__ import annotations
+
+from tests.oracle.reassembly import Oracle
+from tests.property.planted_in_reassembly import judging, process, room, signatures
+
+BUGS: tuple[type[Oracle], ...] = tuple(
+    planted
+    for module in (judging, signatures, room, process)
+    for name, planted in vars(module).items()
+    if not name.startswith("_") and isinstance(planted, type) and issubclass(planted, Oracle) and planted is not Oracle
+)

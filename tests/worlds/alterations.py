@@ -1,0 +1,135 @@
+"""What damage and attackers make of a fragment, one function for each; conversations and keys are the maker's to exchange."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+from tests.oracle.signatures import fragment_signature
+from tests.oracle.traffic import SEQUENCE_END, SIGNATURE_BYTES, Fragment
+from tests.worlds.making import Chooser
+
+Alter = Callable[[Chooser, Fragment], Fragment]
+
+INT32_MAX = 2**31 - 1
+ODD_LENGTHS = (0, 15, 17)
+
+
+def resigned(fragment: Fragment) -> Fragment:
+    """With the signature that its own part should have, where it has one and can have one."""
+    signature = fragment.message_signature
+    readable = signature is not None and len(signature) == SIGNATURE_BYTES
+    if fragment.fragment_signature is None or not (readable or fragment.key is None) or out_of_range(fragment):
+        return fragment
+    own = fragment_signature(
+        fragment.body,
+        conversation_id=fragment.conversation_id,
+        is_initiator=fragment.is_initiator,
+        sequence=fragment.sequence,
+        number=fragment.number,
+        count=fragment.count,
+        signature=signature or b"",
+        key=fragment.key,
+    )
+    return replace(fragment, fragment_signature=own)
+
+
+def out_of_range(fragment: Fragment) -> bool:
+    """What no header can hold, so that nothing can be signed."""
+    return min(fragment.sequence, fragment.number, fragment.count) < 0
+
+
+def other_bytes(chooser: Chooser, fragment: Fragment) -> Fragment:
+    """As many."""
+    body = bytearray(fragment.body or b"a")
+    body[chooser.count(0, len(body) - 1)] ^= chooser.one_of((3, 128))
+    return replace(fragment, body=bytes(body))
+
+
+def more_or_fewer_bytes(chooser: Chooser, fragment: Fragment) -> Fragment:
+    """Longer or shorter by one, or empty."""
+    return replace(fragment, body=chooser.one_of((fragment.body + b"a", fragment.body[:-1], b"")))
+
+
+def no_fragment_signature(_chooser: Chooser, fragment: Fragment) -> Fragment:
+    """A part that nothing vouches for."""
+    return replace(fragment, fragment_signature=None)
+
+
+def bare_other_bytes(chooser: Chooser, fragment: Fragment) -> Fragment:
+    """Other bytes, and nothing that tells."""
+    return no_fragment_signature(chooser, other_bytes(chooser, fragment))
+
+
+def no_message_signature(_chooser: Chooser, fragment: Fragment) -> Fragment:
+    """A part that says nothing of its whole."""
+    return replace(fragment, message_signature=None)
+
+
+def another_message_signature(chooser: Chooser, fragment: Fragment) -> Fragment:
+    """One bit, or all."""
+    signature = bytearray(fragment.message_signature or bytes(16))
+    if signature:
+        signature[0] ^= chooser.one_of((1, 255))
+    return replace(fragment, message_signature=bytes(signature))
+
+
+def another_fragment_signature(chooser: Chooser, fragment: Fragment) -> Fragment:
+    """One bit in its last byte, or a signature where there was none."""
+    signature = fragment.fragment_signature or b"no MD5 of a part"
+    return replace(fragment, fragment_signature=signature[:-1] + bytes([signature[-1] ^ chooser.one_of((1, 128))]))
+
+
+def unreadable_signature(chooser: Chooser, fragment: Fragment) -> Fragment:
+    """Of either kind, longer or shorter than 16 bytes."""
+    odd = bytes(chooser.one_of(ODD_LENGTHS))
+    if chooser.chance(50):
+        return replace(fragment, message_signature=odd)
+    return replace(fragment, fragment_signature=odd)
+
+
+def another_count(chooser: Chooser, fragment: Fragment) -> Fragment:
+    """Near, or out of any range."""
+    count = fragment.count
+    return replace(fragment, count=chooser.one_of((count + 1, count - 1, 0, -1, INT32_MAX, -INT32_MAX - 1)))
+
+
+def another_number(chooser: Chooser, fragment: Fragment) -> Fragment:
+    """Near, or out of any range."""
+    near = (fragment.number + 1, fragment.number - 1, 0)
+    return replace(fragment, number=chooser.one_of((*near, fragment.count, INT32_MAX, -INT32_MAX - 1)))
+
+
+def another_sequence(chooser: Chooser, fragment: Fragment) -> Fragment:
+    """Near, far, or out of any range."""
+    near = (fragment.sequence + 1, fragment.sequence - 1)
+    far = (SEQUENCE_END, SEQUENCE_END - 1, -SEQUENCE_END - 1)
+    sequence = chooser.one_of((*near, *near, *far))
+    return replace(fragment, sequence=max(-SEQUENCE_END - 1, min(SEQUENCE_END, sequence)))
+
+
+def the_other_direction(_chooser: Chooser, fragment: Fragment) -> Fragment:
+    """As if the other side had sent it."""
+    return replace(fragment, is_initiator=not fragment.is_initiator)
+
+
+def other_further_columns(_chooser: Chooser, fragment: Fragment) -> Fragment:
+    """The same fragment as far as the protocol goes."""
+    return replace(fragment, further={**fragment.further, "note": "another"} if fragment.further else {})
+
+
+ALTERATIONS: tuple[Alter, ...] = (
+    other_bytes,
+    more_or_fewer_bytes,
+    no_fragment_signature,
+    bare_other_bytes,
+    no_message_signature,
+    another_message_signature,
+    another_fragment_signature,
+    unreadable_signature,
+    another_count,
+    another_number,
+    another_sequence,
+    the_other_direction,
+    other_further_columns,
+)

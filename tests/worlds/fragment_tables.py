@@ -1,0 +1,72 @@
+"""Fragments as Arrow, and what a reassembler answers as the rows of the oracle."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+from uuid import UUID
+
+import pyarrow as pa
+
+from tests.oracle.traffic import Fragment, Row
+from tests.worlds.arrow import guid_array
+from tests.worlds.fragments import KEY_COLUMN, Traffic
+
+FURTHER_TYPES: dict[str, pa.DataType] = {"note": pa.string(), "priority": pa.int32()}
+
+
+def _signatures(values: Iterable[bytes | None]) -> pa.Array[Any]:
+    own = list(values)
+    readable = all(value is None or len(value) == 16 for value in own)
+    return pa.array(own, pa.binary(16) if readable else pa.binary())
+
+
+def fragment_batch(
+    fragments: Sequence[Fragment], *, key_column: bool = False, has_further: bool = False, text_ids: bool = False
+) -> pa.RecordBatch:
+    """A batch of fragments; a signature that is none makes its column one of any bytes."""
+    columns: dict[str, pa.Array[Any]] = {
+        "conversation_id": guid_array((fragment.conversation_id for fragment in fragments), text=text_ids),
+        "is_initiator": pa.array([fragment.is_initiator for fragment in fragments], pa.bool_()),
+        "message_sequence_number": pa.array([fragment.sequence for fragment in fragments], pa.int64()),
+        "fragment_number": pa.array([fragment.number for fragment in fragments], pa.int32()),
+        "fragment_count": pa.array([fragment.count for fragment in fragments], pa.int32()),
+        "message_body": pa.array([fragment.body for fragment in fragments], pa.binary()),
+        "message_signature": _signatures(fragment.message_signature for fragment in fragments),
+        "fragment_signature": _signatures(fragment.fragment_signature for fragment in fragments),
+    }
+    if key_column:
+        columns[KEY_COLUMN] = pa.array([fragment.key for fragment in fragments], pa.binary())
+    if has_further:
+        for name, type_ in FURTHER_TYPES.items():
+            columns[name] = pa.array([fragment.further[name] for fragment in fragments], type_)
+    return pa.record_batch(columns)
+
+
+def batch_of_traffic(traffic: Traffic, *, text_ids: bool = False) -> pa.RecordBatch:
+    """All fragments of the traffic."""
+    return fragment_batch(
+        traffic.fragments,
+        key_column=traffic.keys == "column",
+        has_further=traffic.has_further,
+        text_ids=text_ids,
+    )
+
+
+def session_keys_of(traffic: Traffic) -> Any:
+    """What `session_keys` has to be."""
+    if traffic.keys == "column":
+        return KEY_COLUMN
+    if traffic.keys == "mapping":
+        return keys_by_conversation(traffic.fragments)
+    return None
+
+
+def keys_by_conversation(fragments: Iterable[Fragment]) -> dict[UUID, bytes]:
+    """The keys of the conversations that have one."""
+    return {fragment.conversation_id: fragment.key for fragment in fragments if fragment.key is not None}
+
+
+def rows_of(table: pa.Table) -> list[Row]:
+    """The rows of a result, labels as text."""
+    return list(table.to_pylist())
