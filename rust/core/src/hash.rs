@@ -69,8 +69,13 @@ impl NameHash {
     #[inline]
     pub(crate) fn of_guid(&self, guid: Guid, owner: u32) -> u64 {
         let (high, low) = guid.halves();
-        let product = self.product(0, high, low);
-        self.fold(product, u64::from(owner).wrapping_mul(GOLDEN) ^ self.last[0], 16)
+        self.of_words(high, low, u64::from(owner))
+    }
+
+    /// The hash of two words, a different one for every `salt`.
+    #[inline]
+    pub(crate) fn of_words(&self, high: u64, low: u64, salt: u64) -> u64 {
+        self.fold(self.product(0, high, low), salt.wrapping_mul(GOLDEN) ^ self.last[0], 16)
     }
 
     // Up to 64 bytes, the usual length of a name, are read without a branch. A longer block is read in chunks of 16 bytes, of which

@@ -19,6 +19,7 @@ pub mod integrity;
 mod intern;
 mod outcome;
 mod prefetch;
+pub mod reassembly;
 pub mod route;
 
 pub use address::{Address, next_hop_of_service_name};

@@ -1,0 +1,117 @@
+//! What can be said of a fragment by itself (M4 to M7).
+
+use ssbroker_md5::digest_many;
+
+use crate::fragment::{Digest, Header, Signature};
+use crate::integrity::{SessionKey, equal};
+
+/// A fragment as it was received.
+#[derive(Clone, Copy, Debug)]
+pub struct Received<'a> {
+    /// Where it belongs.
+    pub header: Header,
+    /// This fragment's part of the body.
+    pub body: &'a [u8],
+    /// The signature of the whole message.
+    pub message_signature: Signature,
+    /// The signature of this part.
+    pub fragment_signature: Signature,
+    /// The session key of its conversation, where there is one.
+    pub key: Option<&'a SessionKey>,
+}
+
+/// What is found of a fragment by itself.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Verdict {
+    /// A number that cannot be (M4).
+    OutOfRange,
+    /// A signature that does not match, or is missing where it must not be (M5).
+    Corrupt,
+    /// Nothing is wrong; with the MD5 of the part, where it was needed.
+    Intact(Option<Digest>),
+}
+
+/// A judge of many fragments at a time, who keeps the room for that.
+#[derive(Debug, Default)]
+pub(crate) struct Judge {
+    digests: Vec<Digest>,
+}
+
+impl Received<'_> {
+    /// The MD5 that the whole message must have; `None` where nothing is compared (M12).
+    pub(crate) fn expected(&self) -> Option<Digest> {
+        let signature = self.message_signature.given()?;
+        Some(self.key.map_or(signature, |key| key.open_message_signature(&self.header, signature)))
+    }
+
+    /// Whether the whole message is this part.
+    pub(crate) fn is_single(&self) -> bool {
+        self.header.count == 1
+    }
+
+    fn has_its_signatures(&self) -> bool {
+        let unreadable = [self.message_signature, self.fragment_signature].contains(&Signature::Unreadable);
+        let is_enough = self.message_signature != Signature::Missing
+            && (self.is_single() || self.fragment_signature != Signature::Missing);
+        !unreadable && (self.key.is_none() || is_enough)
+    }
+
+    fn wants_digest(&self) -> bool {
+        self.fragment_signature != Signature::Missing
+            || self.is_single() && self.message_signature != Signature::Missing
+    }
+
+    fn fragment_matches(&self, digest: Digest) -> bool {
+        let Some(given) = self.fragment_signature.given() else { return true };
+        let signature = match (self.key, self.message_signature.given()) {
+            (Some(key), Some(message)) => key.fragment_signature(&self.header, &message, digest),
+            _ => digest,
+        };
+        equal(&signature, &given)
+    }
+}
+
+impl Judge {
+    /// Writes the verdict of each fragment to the same place of `verdicts`.
+    pub(crate) fn judge(&mut self, received: &[Received<'_>], verdicts: &mut Vec<Verdict>) {
+        verdicts.clear();
+        let mut bodies = Vec::with_capacity(received.len());
+        verdicts.extend(received.iter().map(|fragment| {
+            if !fragment.header.is_in_range() {
+                return Verdict::OutOfRange;
+            }
+            if !fragment.has_its_signatures() {
+                return Verdict::Corrupt;
+            }
+            if fragment.wants_digest() {
+                bodies.push(fragment.body);
+            }
+            Verdict::Intact(None)
+        }));
+        self.digests.clear();
+        self.digests.resize(bodies.len(), [0; 16]);
+        digest_many(&bodies, &mut self.digests);
+        let mut digests = self.digests.iter();
+        for (fragment, verdict) in received.iter().zip(verdicts) {
+            if *verdict == Verdict::Intact(None) && fragment.wants_digest() {
+                *verdict = match digests.next() {
+                    Some(digest) if fragment.fragment_matches(*digest) => Verdict::Intact(Some(*digest)),
+                    _ => Verdict::Corrupt,
+                };
+            }
+        }
+    }
+}
+
+/// Writes the digest of each message to its place of `into`; the parts of message `i` are those before `ends[i]` that are not earlier ones'.
+pub(super) fn digest_parts(parts: &[&[u8]], ends: &[usize], into: &mut [Digest]) {
+    let mut start = 0;
+    for (&end, digest) in ends.iter().zip(into) {
+        let mut hasher = ssbroker_md5::Hasher::new();
+        for part in &parts[start..end] {
+            hasher.update(part);
+        }
+        *digest = hasher.finish();
+        start = end;
+    }
+}

@@ -1,0 +1,133 @@
+//! The messages of which something is pending.
+
+use hashbrown::HashTable;
+
+use super::FurtherOf;
+use super::limits::Charge;
+use super::piece::NO_PIECE;
+use super::slab::Slab;
+use crate::fragment::Digest;
+use crate::hash::NameHash;
+
+/// Tells the hashes of messages from those of other keys.
+const SALT: u64 = 2;
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum State {
+    /// No message has this place of the slab.
+    #[default]
+    Free,
+    /// Fragments are missing.
+    Partial,
+    /// All fragments are there; the signature of the whole is to be compared.
+    Queued,
+    /// Whole, and waits for an earlier message (M13).
+    Held,
+    /// Whole and released before an earlier one; only its number is kept.
+    Number,
+}
+
+#[derive(Clone, Debug)]
+pub(crate) struct Message {
+    pub(crate) direction: u32,
+    pub(crate) sequence: i64,
+    pub(crate) count: i32,
+    pub(crate) state: State,
+    /// It is listed as one that got a fragment from this push.
+    pub(crate) is_open: bool,
+    /// It is among the partial ones of the assembler.
+    pub(crate) is_listed: bool,
+    /// As it was received.
+    pub(crate) signature: Option<Digest>,
+    /// The MD5 that the whole must have.
+    pub(crate) expected: Option<Digest>,
+    pub(crate) received: u32,
+    /// The bytes of its fragments.
+    pub(crate) bytes: u64,
+    pub(crate) charge: Charge,
+    /// The fragment that came last; each names the one before.
+    pub(crate) last_piece: u32,
+    pub(crate) further: Option<FurtherOf>,
+}
+
+#[derive(Clone, Debug)]
+pub(crate) struct Messages {
+    slab: Slab<Message>,
+    table: HashTable<u32>,
+}
+
+impl Default for Message {
+    fn default() -> Self {
+        Self {
+            direction: 0,
+            sequence: 0,
+            count: 0,
+            state: State::Free,
+            is_open: false,
+            is_listed: false,
+            signature: None,
+            expected: None,
+            received: 0,
+            bytes: 0,
+            charge: Charge::default(),
+            last_piece: NO_PIECE,
+            further: None,
+        }
+    }
+}
+
+impl Message {
+    fn key(&self, hash: &NameHash) -> u64 {
+        key(hash, self.direction, self.sequence)
+    }
+}
+
+fn key(hash: &NameHash, direction: u32, sequence: i64) -> u64 {
+    hash.of_words(u64::from(direction), sequence as u64, SALT)
+}
+
+impl Messages {
+    pub(crate) fn new() -> Self {
+        Self { slab: Slab::new(), table: HashTable::new() }
+    }
+
+    #[inline]
+    pub(crate) fn find(&self, hash: &NameHash, direction: u32, sequence: i64) -> Option<u32> {
+        let found = self.table.find(key(hash, direction, sequence), |&number| {
+            let message = &self.slab[number];
+            message.sequence == sequence && message.direction == direction
+        });
+        found.copied()
+    }
+
+    /// Adds a message that is not there.
+    pub(crate) fn insert(&mut self, hash: &NameHash, message: Message) -> u32 {
+        let key = message.key(hash);
+        let number = self.slab.insert(message);
+        let slab = &self.slab;
+        self.table.insert_unique(key, number, |&number| slab[number].key(hash));
+        number
+    }
+
+    pub(crate) fn remove(&mut self, hash: &NameHash, number: u32) -> Message {
+        let message = self.slab.remove(number);
+        if let Ok(entry) = self.table.find_entry(message.key(hash), |&other| other == number) {
+            entry.remove();
+        }
+        message
+    }
+
+    #[inline]
+    pub(crate) fn get(&self, number: u32) -> &Message {
+        &self.slab[number]
+    }
+
+    #[inline]
+    pub(crate) fn get_mut(&mut self, number: u32) -> &mut Message {
+        &mut self.slab[number]
+    }
+
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (u32, &Message)> {
+        self.table.iter().map(|&number| (number, &self.slab[number]))
+    }
+}

@@ -1,0 +1,268 @@
+//! Messages that are whole: compared, then released or held (M12 to M14).
+
+use super::direction::Direction;
+use super::limits::{Budget, Charge};
+use super::message::{Message, State};
+use super::output::{Acknowledgement, Label, Pushed, Rejected, Rejection};
+use super::piece::Body;
+use super::push::Push;
+use super::{Assembler, FurtherOf};
+use crate::fragment::{Digest, Header};
+use crate::integrity::equal;
+
+/// The queue is settled when it has so many messages and bytes: enough for all lanes, and not much more than the caches hold.
+const QUEUE_MESSAGES: usize = 32;
+const QUEUE_BYTES: u64 = 1 << 20;
+/// ... or so many messages, however small.
+const QUEUE_MESSAGES_MAX: usize = 4_096;
+
+/// A message of which all fragments are there.
+#[derive(Debug)]
+pub(super) struct Whole {
+    pub(super) message: u32,
+    /// The row that made it whole.
+    pub(super) row: usize,
+    /// Its MD5, where it is known already.
+    pub(super) digest: Option<Digest>,
+}
+
+/// The messages that wait to be compared, in the order in which they became whole.
+#[derive(Debug, Default)]
+pub(super) struct Queue {
+    whole: Vec<Whole>,
+    bytes: u64,
+    /// The most that settling it may free: of all that is charged, and of newcomers' part.
+    relief: Charge,
+    newcomers_relief: Charge,
+}
+
+impl Queue {
+    pub(super) fn is_empty(&self) -> bool {
+        self.whole.is_empty()
+    }
+
+    pub(super) fn is_full(&self) -> bool {
+        let len = self.whole.len();
+        len >= QUEUE_MESSAGES_MAX || len >= QUEUE_MESSAGES && self.bytes >= QUEUE_BYTES
+    }
+
+    pub(super) fn add(&mut self, whole: Whole, bytes: u64, direction: &mut Direction) {
+        self.whole.push(whole);
+        self.bytes += bytes;
+        direction.queued += 1;
+        if direction.queued == 1 {
+            self.charged(direction, direction.charge);
+        }
+    }
+
+    /// Takes notice that a direction is charged more.
+    pub(super) fn charged(&mut self, direction: &Direction, charge: Charge) {
+        if direction.queued > 0 {
+            self.relief = self.relief.plus(charge);
+            if !direction.is_known {
+                self.newcomers_relief = self.newcomers_relief.plus(charge);
+            }
+        }
+    }
+
+    /// The budget after the queue is settled, if that frees as much as it can.
+    pub(super) fn at_best(&self, budget: &Budget) -> Budget {
+        budget.without(self.relief, self.newcomers_relief)
+    }
+}
+
+impl Assembler {
+    /// A message of the direction is whole and matches: it is known from now on (M19).
+    pub(super) fn welcome(&mut self, direction: u32) {
+        let direction = self.directions.get_mut(direction);
+        if !std::mem::replace(&mut direction.is_known, true) {
+            self.budget.welcome(direction.charge);
+        }
+    }
+}
+
+impl Push<'_, '_> {
+    /// Compares the messages in the queue, and releases, holds or forgets them.
+    pub(super) fn settle(&mut self) {
+        let queue = std::mem::take(&mut self.queue);
+        let digests = self.digests(&queue.whole);
+        for (whole, digest) in queue.whole.iter().zip(digests) {
+            let message = self.assembler.messages.get(whole.message);
+            let direction = message.direction;
+            let matches = match (&message.expected, &digest) {
+                (Some(expected), Some(digest)) => equal(expected, digest),
+                _ => true,
+            };
+            self.assembler.directions.get_mut(direction).queued -= 1;
+            if matches {
+                self.whole(whole.message);
+            } else {
+                self.corrupt(whole);
+            }
+        }
+    }
+
+    /// The MD5 of each message that has to be compared.
+    fn digests(&self, queue: &[Whole]) -> Vec<Option<Digest>> {
+        let Assembler { messages, pieces, .. } = &*self.assembler;
+        let (mut parts, mut ends, mut order) = (Vec::new(), Vec::new(), Vec::new());
+        let is_unknown = |whole: &Whole| whole.digest.is_none() && messages.get(whole.message).expected.is_some();
+        for whole in queue.iter().filter(|whole| is_unknown(whole)) {
+            let message = messages.get(whole.message);
+            pieces.in_order(message.last_piece, &mut order, message.received as usize);
+            parts.extend(order.iter().map(|body| body.bytes(&self.lent)));
+            ends.push(parts.len());
+        }
+        let mut digests = vec![[0; 16]; ends.len()];
+        super::judge::digest_parts(&parts, &ends, &mut digests);
+        let mut digests = digests.into_iter();
+        queue.iter().map(|whole| if is_unknown(whole) { digests.next() } else { whole.digest }).collect()
+    }
+
+    /// A message is whole, and matches.
+    fn whole(&mut self, number: u32) {
+        let assembler = &mut *self.assembler;
+        let message = assembler.messages.get_mut(number);
+        let (direction, sequence) = (message.direction, message.sequence);
+        message.state = State::Held;
+        assembler.welcome(direction);
+        if !assembler.in_order || assembler.directions.get(direction).next == sequence {
+            self.release(number);
+            self.released(direction, sequence);
+        }
+    }
+
+    /// A message does not match: all its fragments are rejected, and it is forgotten (M12).
+    fn corrupt(&mut self, whole: &Whole) {
+        let assembler = &mut *self.assembler;
+        let message = assembler.messages.get(whole.message);
+        let direction = assembler.directions.get_mut(message.direction);
+        let of_this_push =
+            assembler.pieces.chain(message.last_piece).filter(|piece| matches!(piece.body, Body::Lent(_))).count();
+        direction.events -= of_this_push as u32;
+        let (conversation, is_initiator) = (direction.conversation, direction.is_initiator);
+        let Message { sequence, count, direction, .. } = *message;
+        self.rejected.extend((0..count).map(|number| {
+            let header = Header { conversation, is_initiator, sequence, number, count };
+            (whole.row, Rejection { header, reason: Rejected::CorruptMessage })
+        }));
+        assembler.drop_message(whole.message);
+        assembler.uncharge_empty(direction);
+    }
+
+    /// Gives a whole message out.
+    fn release(&mut self, number: u32) {
+        let Assembler { messages, pieces, directions, .. } = &mut *self.assembler;
+        let message = messages.get_mut(number);
+        let direction = directions.get(message.direction);
+        let label = Label {
+            conversation: direction.conversation,
+            is_initiator: direction.is_initiator,
+            sequence: message.sequence,
+            signature: message.signature,
+            further: message.further.take().unwrap_or(FurtherOf::Row(0)),
+        };
+        let mut order = Vec::new();
+        pieces.in_order(message.last_piece, &mut order, message.received as usize);
+        self.output.append(label, message.bytes as usize, order.iter().map(|body| body.bytes(&self.lent)));
+        self.assembler.drop_message(number);
+    }
+
+    /// A message has been given out: goes on with those that waited for it, or keeps its number (M13).
+    pub(super) fn released(&mut self, direction: u32, sequence: i64) {
+        if self.assembler.directions.get(direction).next != sequence {
+            let message =
+                Message { direction, sequence, state: State::Number, charge: Charge::NUMBER, ..Message::default() };
+            self.assembler.messages.insert(&self.assembler.hash, message);
+            self.assembler.directions.get_mut(direction).messages += 1;
+            self.assembler.charge(direction, Charge::NUMBER);
+            return;
+        }
+        loop {
+            let state = self.assembler.directions.get_mut(direction);
+            state.next += 1;
+            if state.messages == 0 {
+                return;
+            }
+            let next = state.next;
+            let Some(number) = self.assembler.messages.find(&self.assembler.hash, direction, next) else { return };
+            match self.assembler.messages.get(number).state {
+                State::Held => self.release(number),
+                State::Number => drop(self.assembler.drop_message(number)),
+                State::Free | State::Partial | State::Queued => return,
+            }
+        }
+    }
+
+    /// The end of the push: copies what is still pending, and says what is there.
+    pub(super) fn finish(mut self) -> Pushed {
+        self.settle();
+        self.keep();
+        let acknowledgements = self.acknowledgements();
+        // A message in the queue was rejected later than its row says.
+        self.rejected.sort_by_key(|(row, _)| *row);
+        Pushed {
+            messages: self.output.into_batches(),
+            rejected: self.rejected.into_iter().map(|(_, rejection)| rejection).collect(),
+            acknowledgements,
+        }
+    }
+
+    fn keep(&mut self) {
+        let Assembler { messages, pieces, partial, .. } = &mut *self.assembler;
+        let (mut owners, mut rows) = (Vec::new(), Vec::new());
+        for &number in &self.open {
+            let message = messages.get_mut(number);
+            if !matches!(message.state, State::Partial | State::Held) {
+                continue;
+            }
+            message.is_open = false;
+            pieces.keep(message.last_piece, &self.lent);
+            if let Some(FurtherOf::Row(row)) = message.further {
+                owners.push(number);
+                rows.push(row);
+            }
+            if message.state == State::Partial && !message.is_listed {
+                message.is_listed = partial.insert((message.direction, message.sequence));
+            } else if message.state == State::Held && message.is_listed {
+                message.is_listed = !partial.remove(&(message.direction, message.sequence));
+            }
+        }
+        if !rows.is_empty() {
+            for (number, kept) in owners.into_iter().zip(self.further.take(&rows)) {
+                messages.get_mut(number).further = Some(FurtherOf::Kept(kept));
+            }
+        }
+    }
+
+    fn acknowledgements(&mut self) -> Vec<Acknowledgement> {
+        let mut acknowledgements = Vec::with_capacity(self.touched.len());
+        for &number in &self.touched {
+            let direction = self.assembler.directions.get(number);
+            if direction.events > 0 {
+                acknowledgements.push(Acknowledgement {
+                    conversation: direction.conversation,
+                    is_initiator: direction.is_initiator,
+                    acked: direction.next.checked_sub(1).filter(|acked| *acked >= 0),
+                    partial: self.assembler.first_partial(number),
+                });
+            }
+            if direction.is_empty() {
+                self.assembler.directions.remove(&self.assembler.hash, number);
+            }
+        }
+        acknowledgements
+    }
+}
+
+impl Assembler {
+    /// The first message of a direction of which a part is there, and the numbers of its fragments.
+    fn first_partial(&self, direction: u32) -> Option<(i64, Vec<i32>)> {
+        let &(owner, sequence) = self.partial.range((direction, i64::MIN)..).next()?;
+        let message = self.messages.find(&self.hash, owner, sequence).filter(|_| owner == direction)?;
+        let mut numbers: Vec<i32> =
+            self.pieces.chain(self.messages.get(message).last_piece).map(|piece| piece.number).collect();
+        numbers.sort_unstable();
+        Some((sequence, numbers))
+    }
+}
