@@ -266,6 +266,7 @@ impl<'a> Push<'_, 'a> {
         }
         if message.received == message.count as u32 {
             message.state = State::Queued;
+            let digest = digest.filter(|_| received.is_single());
             self.queue.add(
                 Whole { message: number, row, digest },
                 message.bytes,

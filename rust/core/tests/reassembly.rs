@@ -1,0 +1,248 @@
+//! Fragments in, messages out: what one push does, and that any cut into pushes does the same.
+
+use std::collections::BTreeMap;
+
+use proptest::prelude::*;
+use ssbroker_core::integrity::SessionKey;
+use ssbroker_core::reassembly::{Assembler, FurtherOf, Limits, Pushed, Received, Rejected};
+use ssbroker_core::{Guid, Header, Seed, Signature};
+
+const SEED: Seed = Seed([1, 2]);
+
+/// A fragment that owns its bytes.
+#[derive(Clone, Debug)]
+struct Fragment {
+    header: Header,
+    body: Vec<u8>,
+    message_signature: Signature,
+    fragment_signature: Signature,
+}
+
+/// What came out of pushes, as values to compare.
+#[derive(Debug, Default, PartialEq)]
+struct Seen {
+    messages: Vec<(Guid, bool, i64, Vec<u8>)>,
+    rejected: Vec<(Header, Rejected)>,
+}
+
+fn header(sequence: i64, number: i32, count: i32) -> Header {
+    Header { conversation: Guid([1; 16]), is_initiator: true, sequence, number, count }
+}
+
+/// A message in clear, cut into parts.
+fn cut(conversation: u8, sequence: i64, parts: &[&[u8]]) -> Vec<Fragment> {
+    let signature = Signature::Given(ssbroker_md5::digest(&parts.concat()));
+    let of_part = |(number, part): (usize, &&[u8])| Fragment {
+        header: Header {
+            conversation: Guid([conversation; 16]),
+            ..header(sequence, number as i32, parts.len() as i32)
+        },
+        body: part.to_vec(),
+        message_signature: signature,
+        fragment_signature: Signature::Given(ssbroker_md5::digest(part)),
+    };
+    parts.iter().enumerate().map(of_part).collect()
+}
+
+fn received<'a>(fragment: &'a Fragment, key: Option<&'a SessionKey>) -> Received<'a> {
+    let Fragment { header, ref body, message_signature, fragment_signature } = *fragment;
+    Received { header, body, message_signature, fragment_signature, key }
+}
+
+impl Seen {
+    fn add(&mut self, pushed: Pushed) {
+        for batch in pushed.messages {
+            for row in 0..batch.sequences.len() {
+                let body = &batch.bodies[batch.offsets[row] as usize..batch.offsets[row + 1] as usize];
+                let id = (batch.conversations[row], batch.is_initiator[row], batch.sequences[row]);
+                self.messages.push((id.0, id.1, id.2, body.to_vec()));
+            }
+        }
+        self.rejected.extend(pushed.rejected.iter().map(|rejection| (rejection.header, rejection.reason)));
+    }
+}
+
+fn push(assembler: &mut Assembler, fragments: &[Fragment]) -> Pushed {
+    let bytes = fragments.iter().map(|fragment| fragment.body.len()).sum();
+    let block = fragments.iter().map(|fragment| received(fragment, None)).collect();
+    assembler.push(std::iter::once(block), bytes, &())
+}
+
+fn seen(assembler: &mut Assembler, fragments: &[Fragment]) -> Seen {
+    let mut seen = Seen::default();
+    seen.add(push(assembler, fragments));
+    seen
+}
+
+fn unlimited() -> Assembler {
+    Assembler::new(Limits::NONE, true, SEED)
+}
+
+#[test]
+fn p14_a_gap_holds_back_what_follows() {
+    let (first, second) = (cut(1, 0, &[b"ab", b"c"]), cut(1, 1, &[b"d"]));
+    let mut assembler = unlimited();
+    assert!(seen(&mut assembler, &second).messages.is_empty());
+    assert!(seen(&mut assembler, &first[1..]).messages.is_empty());
+    let bodies: Vec<Vec<u8>> =
+        seen(&mut assembler, &first[..1]).messages.into_iter().map(|message| message.3).collect();
+    assert_eq!(bodies, [b"abc".to_vec(), b"d".to_vec()]);
+    assert_eq!((assembler.pending_messages(), assembler.pending_bytes()), (0, 128));
+}
+
+#[test]
+fn p23_a_whole_that_fails_is_forgotten_and_may_come_again() {
+    let mut bad = cut(1, 0, &[b"ab", b"c"]);
+    for fragment in &mut bad {
+        fragment.message_signature = Signature::Given([0; 16]);
+    }
+    let mut assembler = unlimited();
+    let rejected = [0, 1].map(|number| (header(0, number, 2), Rejected::CorruptMessage));
+    let pushed = push(&mut assembler, &bad);
+    assert!(pushed.acknowledgements.is_empty());
+    assert_eq!(pushed.rejected.iter().map(|one| (one.header, one.reason)).collect::<Vec<_>>(), rejected);
+    assert_eq!((assembler.pending_messages(), assembler.pending_bytes()), (0, 0));
+    assert_eq!(seen(&mut assembler, &cut(1, 0, &[b"ab", b"c"])).messages.len(), 1);
+}
+
+#[test]
+fn m24_what_is_forgotten_may_come_again() {
+    let mut assembler = unlimited();
+    let mut parts = cut(1, 0, &[b"ab", b"c"]);
+    parts[0].message_signature = Signature::Given([9; 16]);
+    push(&mut assembler, &parts[..1]);
+    assert_eq!(seen(&mut assembler, &parts[1..]).rejected, [(header(0, 1, 2), Rejected::Conflict)]);
+    assert!(assembler.forget(Guid([1; 16]), true, 0));
+    assert!(!assembler.forget(Guid([1; 16]), true, 0));
+    assert_eq!(assembler.pending_bytes(), 0);
+    assert_eq!(seen(&mut assembler, &cut(1, 0, &[b"ab", b"c"])).messages.len(), 1);
+}
+
+#[test]
+fn m3_further_columns_are_those_of_fragment_0() {
+    struct Rows;
+    impl ssbroker_core::reassembly::Further for Rows {
+        fn len(&self, row: usize) -> usize {
+            row + 1
+        }
+        fn take(&self, rows: &[usize]) -> Vec<Box<[u8]>> {
+            rows.iter().map(|row| vec![7; row + 1].into()).collect()
+        }
+    }
+    let parts = cut(1, 0, &[b"ab", b"c"]);
+    let mut assembler = unlimited();
+    let block = |fragments: &'static [Fragment]| fragments.iter().map(|one| received(one, None)).collect::<Vec<_>>();
+    let parts: &'static [Fragment] = parts.leak();
+    assembler.push(std::iter::once(block(&parts[..1])), 0, &Rows);
+    assert_eq!(assembler.pending_bytes(), 128 + 256 + 96 + 2 + 1);
+    let pushed = assembler.push(std::iter::once(block(&parts[1..])), 0, &Rows);
+    assert_eq!(pushed.messages[0].further, [FurtherOf::Kept([7].into())]);
+    let pushed = unlimited().push(std::iter::once(block(parts)), 0, &Rows);
+    assert_eq!(pushed.messages[0].further, [FurtherOf::Row(0)]);
+}
+
+#[test]
+fn m7_only_what_the_session_key_signed_is_accepted() {
+    let key = SessionKey::new(&[5; 32]).unwrap();
+    let mut parts = cut(1, 3, &[b"ab", b"c"]);
+    let message = key.message_signature(&parts[0].header, ssbroker_md5::digest(b"abc"));
+    for part in &mut parts {
+        part.message_signature = Signature::Given(message);
+        let digest = ssbroker_md5::digest(&part.body);
+        part.fragment_signature = Signature::Given(key.fragment_signature(&part.header, &message, digest));
+    }
+    let verdicts = |parts: &[Fragment]| {
+        let mut assembler = Assembler::new(Limits::NONE, false, SEED);
+        let block = parts.iter().map(|part| received(part, Some(&key))).collect();
+        let pushed = assembler.push(std::iter::once(block), 3, &());
+        (pushed.messages.len(), pushed.rejected.iter().map(|one| one.reason).collect::<Vec<_>>())
+    };
+    assert_eq!(verdicts(&parts), (1, vec![]));
+    let mut moved = parts.clone();
+    moved[0].header.sequence = 4;
+    moved[1].header.is_initiator = false;
+    assert_eq!(verdicts(&moved), (0, vec![Rejected::CorruptFragment; 2]));
+}
+
+fn traffic() -> impl Strategy<Value = Vec<Fragment>> {
+    let message = (0..3u8, 0..4i64, prop::collection::vec(prop::collection::vec(any::<u8>(), 0..3), 1..4));
+    let messages = prop::collection::vec((message, any::<u8>()), 1..14);
+    messages.prop_flat_map(|messages| {
+        let mut all = Vec::new();
+        for ((conversation, sequence, parts), fault) in messages {
+            let parts: Vec<&[u8]> = parts.iter().map(Vec::as_slice).collect();
+            let mut fragments = cut(conversation, sequence, &parts);
+            match fault {
+                0..30 => fragments[0].message_signature = Signature::Given([0; 16]),
+                30..60 => fragments.iter_mut().for_each(|one| one.message_signature = Signature::Given([0; 16])),
+                60..80 => fragments[0].fragment_signature = Signature::Unreadable,
+                80..100 => fragments.extend_from_within(..1),
+                _ => {}
+            }
+            all.extend(fragments);
+        }
+        Just(all).prop_shuffle()
+    })
+}
+
+fn limits() -> impl Strategy<Value = Limits> {
+    let tight = (400..2_500u64, 1..6u64, 1..6u32, 1..4u32, 1..4u64).prop_map(|limits| Limits {
+        pending_bytes: limits.0,
+        pending_messages: limits.1,
+        message_bytes: limits.2,
+        fragments_per_message: limits.3,
+        sequence_distance: limits.4,
+    });
+    prop_oneof![Just(Limits::NONE), tight]
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(if cfg!(miri) { 4 } else { 4_000 }))]
+
+    #[test]
+    fn all_at_once_is_one_at_a_time_with_a_checkpoint_in_between(
+        fragments in traffic(),
+        limits in limits(),
+        in_order in any::<bool>(),
+    ) {
+        let mut whole = Assembler::new(limits, in_order, SEED);
+        let at_once = seen(&mut whole, &fragments);
+        let mut single = Assembler::new(limits, in_order, SEED);
+        let mut one_by_one = Seen::default();
+        let mut accepted: BTreeMap<(Guid, i64), usize> = BTreeMap::new();
+        for fragment in &fragments {
+            *accepted.entry((fragment.header.conversation, fragment.header.sequence)).or_default() += fragment.body.len();
+            one_by_one.add(push(&mut single, std::slice::from_ref(fragment)));
+            let (state, further) = single.checkpoint();
+            let further = further.into_iter().map(Into::into).collect();
+            single = Assembler::restore(&state, further, Seed([3, 4])).expect("its own state");
+        }
+        prop_assert_eq!(&at_once, &one_by_one);
+        prop_assert_eq!(whole.pending(), single.pending());
+        prop_assert_eq!(whole.checkpoint(), single.checkpoint());
+        let out: usize = at_once.messages.iter().map(|message| message.3.len()).sum();
+        let pending: u64 = whole.pending().iter().map(|one| one.bytes).sum();
+        let all: usize = accepted.values().sum();
+        prop_assert!(out as u64 + pending <= all as u64);
+    }
+
+    #[test]
+    fn a_state_that_is_cut_off_or_altered_never_panics(
+        fragments in traffic(),
+        place in any::<prop::sample::Index>(),
+        bit in 0..8u32,
+    ) {
+        let mut assembler = Assembler::new(Limits::NONE, true, SEED);
+        push(&mut assembler, &fragments);
+        let (state, further) = assembler.checkpoint();
+        let further: Vec<Box<[u8]>> = further.into_iter().map(Into::into).collect();
+        let place = place.index(state.len());
+        prop_assert!(Assembler::restore(&state[..place], further.clone(), SEED).is_err());
+        let mut altered = state;
+        altered[place] ^= 1u8 << bit;
+        if let Ok(mut assembler) = Assembler::restore(&altered, further, SEED) {
+            push(&mut assembler, &fragments);
+            prop_assert!(assembler.pending().len() as u64 <= assembler.pending_messages());
+        }
+    }
+}
