@@ -39,6 +39,11 @@ def out_of_range(fragment: Fragment) -> bool:
     return min(fragment.sequence, fragment.number, fragment.count) < 0
 
 
+def int32(number: int) -> int:
+    """The nearest number that its column can hold."""
+    return max(-INT32_MAX - 1, min(INT32_MAX, number))
+
+
 def other_bytes(chooser: Chooser, fragment: Fragment) -> Fragment:
     """As many."""
     body = bytearray(fragment.body or b"a")
@@ -91,13 +96,13 @@ def unreadable_signature(chooser: Chooser, fragment: Fragment) -> Fragment:
 def another_count(chooser: Chooser, fragment: Fragment) -> Fragment:
     """Near, or out of any range."""
     count = fragment.count
-    return replace(fragment, count=chooser.one_of((count + 1, count - 1, 0, -1, INT32_MAX, -INT32_MAX - 1)))
+    return replace(fragment, count=int32(chooser.one_of((count + 1, count - 1, 0, -1, INT32_MAX, -INT32_MAX - 1))))
 
 
 def another_number(chooser: Chooser, fragment: Fragment) -> Fragment:
     """Near, or out of any range."""
     near = (fragment.number + 1, fragment.number - 1, 0)
-    return replace(fragment, number=chooser.one_of((*near, fragment.count, INT32_MAX, -INT32_MAX - 1)))
+    return replace(fragment, number=int32(chooser.one_of((*near, fragment.count, INT32_MAX, -INT32_MAX - 1))))
 
 
 def another_sequence(chooser: Chooser, fragment: Fragment) -> Fragment:

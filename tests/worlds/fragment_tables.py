@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from typing import Any
-from uuid import UUID
 
 import pyarrow as pa
 
@@ -53,18 +52,26 @@ def batch_of_traffic(traffic: Traffic, *, text_ids: bool = False) -> pa.RecordBa
     )
 
 
+def message_batch(
+    messages: Sequence[Fragment], *, key_column: bool = False, has_further: bool = False, text_ids: bool = False
+) -> pa.RecordBatch:
+    """A batch of messages that are still to be cut: each is one fragment, unsigned."""
+    batch = fragment_batch(messages, key_column=key_column, has_further=has_further, text_ids=text_ids)
+    return batch.drop_columns(["fragment_number", "fragment_count", "message_signature", "fragment_signature"])
+
+
 def session_keys_of(traffic: Traffic) -> Any:
     """What `session_keys` has to be."""
-    if traffic.keys == "column":
+    return session_keys(traffic.keys, traffic.fragments)
+
+
+def session_keys(where: str, fragments: Iterable[Fragment]) -> Any:
+    """What `session_keys` has to be for keys that stand there."""
+    if where == "column":
         return KEY_COLUMN
-    if traffic.keys == "mapping":
-        return keys_by_conversation(traffic.fragments)
+    if where == "mapping":
+        return {fragment.conversation_id: fragment.key for fragment in fragments if fragment.key is not None}
     return None
-
-
-def keys_by_conversation(fragments: Iterable[Fragment]) -> dict[UUID, bytes]:
-    """The keys of the conversations that have one."""
-    return {fragment.conversation_id: fragment.key for fragment in fragments if fragment.key is not None}
 
 
 def rows_of(table: pa.Table) -> list[Row]:

@@ -88,12 +88,13 @@ class TrafficMaker:
     Args:
         chooser: Where the choices come from.
         size: How many conversations, messages of each direction, and bytes of each body there are at most.
+        theme: One of `THEMES`; None leaves it to the chooser.
     """
 
-    def __init__(self, chooser: Chooser, *, size: int = 3) -> None:
+    def __init__(self, chooser: Chooser, *, size: int = 3, theme: str | None = None) -> None:
         self.chooser = chooser
         self.size = size
-        self.theme = chooser.one_of(THEMES)
+        self.theme = chooser.one_of(THEMES) if theme is None else theme
         self.keys = chooser.one_of(("none", "none", "none", "mapping", "column"))
         self.has_further = chooser.chance(25)
         self.conversations = self._few(CONVERSATIONS[: max(size, 2)])
@@ -123,7 +124,7 @@ class TrafficMaker:
                     messages.append(self._message(conversation, sequence, is_initiator=is_initiator))
                     sequence += 2 if self.chooser.chance(8) else 1
         if self.chooser.chance(10):
-            far = self.chooser.one_of((5, 2**32, 2**63 - 2))
+            far = self.chooser.one_of((64, 2**32, 2**63 - 2))
             messages.append(self._message(self.conversations[0], far, is_initiator=True))
         return messages
 
@@ -159,7 +160,7 @@ class TrafficMaker:
             sent = self._damaged_as_a_whole(sent)
         if self.theme != "honest" and chance(30):  # sent again, all of it
             sent += message if chance(70) else self._damaged_as_a_whole(message)
-        if self.keys == "column" and chance(25):
+        if self.keys == "column" and self.theme != "honest" and chance(25):
             place = chooser.count(0, len(sent) - 1)
             sent[place] = resigned(self._with_another_key(chooser, sent[place]))
         percent = {"honest": 0, "damaged": 20, "hostile": 60, "limited": 10}[self.theme]

@@ -36,6 +36,6 @@ def seeded_world(seed: int, *, conversations: int) -> tuple[World, list[Conversa
     return world, [maker.conversation(number) for number in range(conversations)]
 
 
-def seeded_traffic(seed: int, *, size: int = 3) -> Traffic:
+def seeded_traffic(seed: int, *, size: int = 3, theme: str | None = None) -> Traffic:
     """The traffic of a seed."""
-    return TrafficMaker(SeededChooser(Random(seed)), size=size).traffic()
+    return TrafficMaker(SeededChooser(Random(seed)), size=size, theme=theme).traffic()

@@ -1,0 +1,88 @@
+"""Traffic that is played to a reassembler, step by step beside the oracle, or without it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import cache
+from typing import Any
+from uuid import UUID
+
+import pyarrow as pa
+
+import ssbroker
+from tests.oracle.reassembly import Fragment, Limits, Oracle, Pushed
+from tests.worlds.fragment_tables import batch_of_traffic, fragment_batch, rows_of, session_keys_of
+from tests.worlds.fragments import Traffic
+
+
+def reassembler_for(limits: Limits, *, in_order: bool = True, session_keys: Any = None) -> ssbroker.Reassembler:
+    """A reassembler with just these limits."""
+    return ssbroker.Reassembler(
+        max_pending_bytes=limits.max_pending_bytes,
+        max_pending_messages=limits.max_pending_messages,
+        max_message_bytes=limits.max_message_bytes,
+        max_fragments_per_message=limits.max_fragments_per_message,
+        max_sequence_distance=limits.max_sequence_distance,
+        in_order=in_order,
+        session_keys=session_keys,
+    )
+
+
+def told_of(result: ssbroker.Reassembly) -> Pushed:
+    """A result as the oracle tells it."""
+    return Pushed(rows_of(result.messages), rows_of(result.rejected), rows_of(result.acknowledgements))
+
+
+def charge_of(further: Mapping[str, Any]) -> int:
+    """M18: what a reassembler charges for these further columns, beside what the note on the rules says of the rest."""
+    return _charge_of(further["note"], further["priority"])
+
+
+@cache
+def _charge_of(note: str | None, priority: int | None) -> int:
+    first = Fragment(
+        conversation_id=UUID(int=1),
+        is_initiator=True,
+        sequence=0,
+        number=0,
+        count=2,
+        body=b"",
+        further={"note": note, "priority": priority},
+    )
+    reassembler = reassembler_for(Limits())
+    reassembler.push(fragment_batch([first], has_further=True))
+    oracle = Oracle()
+    oracle.push([first])
+    return reassembler.pending_bytes - oracle.pending_bytes
+
+
+def check_traffic(traffic: Traffic, *, text_ids: bool = False) -> None:
+    """Every column of every result, what is pending and what it is charged, after each step."""
+    traffic = traffic.charged(charge_of)
+    batch = batch_of_traffic(traffic, text_ids=text_ids)
+    keys = session_keys_of(traffic)
+    reassembler = reassembler_for(traffic.limits, in_order=traffic.in_order, session_keys=keys)
+    oracle = Oracle(traffic.limits, in_order=traffic.in_order)
+    for start, step, fragments in traffic.pushes():
+        why = f"rows {start} to {start + step.rows - 1} of {traffic}"
+        told = told_of(reassembler.push(batch.slice(start, step.rows)))
+        expected = oracle.push(fragments)
+        assert told.rejected == expected.rejected, why
+        assert told.messages == expected.messages, why
+        assert told.acknowledgements == expected.acknowledgements, why
+        if step.checkpoint:
+            reassembler = ssbroker.Reassembler.restore(reassembler.checkpoint(), session_keys=keys)
+        if step.forget is not None:
+            conversation, is_initiator, sequence = step.forget
+            dropped = reassembler.forget(conversation, is_initiator=is_initiator, message_sequence_number=sequence)
+            assert dropped == oracle.forget(conversation.bytes, is_initiator=is_initiator, sequence=sequence), why
+        assert rows_of(reassembler.pending()) == oracle.pending(), why
+        assert reassembler.pending_bytes == oracle.pending_bytes, why
+        assert reassembler.pending_messages == oracle.pending_messages, why
+
+
+def in_one_table(batch: pa.RecordBatch, cuts: list[int]) -> pa.Table:
+    """The same rows in chunks that end at the cuts."""
+    ends = [*cuts, batch.num_rows]
+    starts = [0, *cuts]
+    return pa.Table.from_batches([batch.slice(start, end - start) for start, end in zip(starts, ends, strict=True)])

@@ -1,0 +1,102 @@
+"""The reassembler gives the answers of the literal reading of the rules, in thousands of small nasty worlds and some large ones."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from random import Random
+
+import pyarrow as pa
+import pytest
+from hypothesis import given
+
+import ssbroker
+import ssbroker.schemas
+from tests.oracle.cutting import cut
+from tests.oracle.reassembly import Limits, Oracle
+from tests.property.reassembling import check_traffic, told_of
+from tests.worlds.fragment_tables import (
+    batch_of_traffic,
+    fragment_batch,
+    message_batch,
+    rows_of,
+    session_keys,
+    session_keys_of,
+)
+from tests.worlds.fragments import KEYS, Traffic
+from tests.worlds.seeded import seeded_traffic
+from tests.worlds.strategies import traffics
+
+WORLDS = 3000
+CHUNKS = 10
+LARGE_WORLDS = 60
+
+
+@pytest.mark.parametrize("number", range(CHUNKS))
+def test_every_row_is_the_oracles(number: int) -> None:
+    """P11 to P16, P18, P21 to P23, P26: all columns of all results, both orders, all limits, with and without keys."""
+    for seed in range(number * WORLDS // CHUNKS, (number + 1) * WORLDS // CHUNKS):
+        check_traffic(seeded_traffic(seed), text_ids=seed % 3 == 0)
+
+
+@pytest.mark.parametrize("number", range(CHUNKS))
+def test_every_row_of_a_large_world_is_the_oracles(number: int) -> None:
+    """P11 to P16, P18, P21 to P23, P26: hundreds of fragments in few pushes, larger than what is looked at together."""
+    for seed in range(number * LARGE_WORLDS // CHUNKS, (number + 1) * LARGE_WORLDS // CHUNKS):
+        check_traffic(seeded_traffic(seed, size=12))
+
+
+@given(traffic=traffics())
+def test_every_row_is_the_oracles_and_what_fails_shrinks(traffic: Traffic) -> None:
+    """P11 to P16, P18, P21 to P23, P26: the same, from Hypothesis."""
+    check_traffic(traffic)
+
+
+def test_reassemble_is_one_push_without_other_limits() -> None:
+    """M15, M18: what `reassemble` tells of everything at once, `pending` included."""
+    for seed in range(500):
+        traffic = seeded_traffic(seed)
+        longest = traffic.limits.max_message_bytes
+        oracle = Oracle(Limits(max_message_bytes=longest), in_order=traffic.in_order)
+        result = ssbroker.reassemble(
+            batch_of_traffic(traffic),
+            in_order=traffic.in_order,
+            session_keys=session_keys_of(traffic),
+            max_message_bytes=longest,
+        )
+        assert told_of(result) == oracle.push(traffic.fragments), seed
+        assert rows_of(result.pending) == oracle.pending(), seed
+
+
+@pytest.mark.parametrize("keys", ["none", "mapping", "column"])
+def test_fragment_cuts_and_signs_as_the_oracle_does(keys: str) -> None:
+    """P13, P21 to P23, M7, M25: every column of the fragments."""
+    random = Random(25)
+    for _ in range(200):
+        size = random.randrange(1, 9)
+        # One message for each fragment: any seeded fragment that is in range may be a message of its own.
+        messages = [
+            replace(message, sequence=number, key=KEYS[number % 3] if keys != "none" else None)
+            for number, message in enumerate(seeded_traffic(random.randrange(10_000)).fragments)
+        ]
+        if keys == "mapping":
+            messages = [replace(message, key=KEYS[message.conversation_id.int % 3]) for message in messages]
+        got = ssbroker.fragment(
+            message_batch(messages, key_column=keys == "column"),
+            max_fragment_bytes=size,
+            session_keys=session_keys(keys, messages),
+        )
+        expected = [
+            fragment
+            for message in messages
+            for fragment in cut(
+                message.body,
+                conversation_id=message.conversation_id,
+                is_initiator=message.is_initiator,
+                sequence=message.sequence,
+                max_fragment_bytes=size,
+                key=message.key,
+            )
+        ]
+        own = ssbroker.schemas.FRAGMENTS.names
+        assert got.column_names[: len(own)] == own
+        assert rows_of(got.select(own)) == rows_of(pa.Table.from_batches([fragment_batch(expected)]).select(own))

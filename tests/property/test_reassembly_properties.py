@@ -1,0 +1,189 @@
+"""What holds of any traffic, whatever the rules say of each fragment."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from itertools import permutations
+from random import Random
+from typing import Any
+from uuid import UUID
+
+import pyarrow as pa
+import pytest
+
+import ssbroker
+from tests.oracle.cutting import cut
+from tests.oracle.reassembly import Fragment, Limits, Pushed, Row
+from tests.property.reassembling import in_one_table, reassembler_for, told_of
+from tests.worlds.fragment_tables import batch_of_traffic, fragment_batch, rows_of, session_keys_of
+from tests.worlds.fragments import Traffic
+from tests.worlds.seeded import seeded_traffic
+
+SEEDS = 300
+
+
+def by_direction(messages: Iterable[Row]) -> dict[tuple[bytes, bool], list[Row]]:
+    """The messages of each direction in the order in which they came; between directions there is none."""
+    found: dict[tuple[bytes, bool], list[Row]] = {}
+    for row in messages:
+        found.setdefault((row["conversation_id"], row["is_initiator"]), []).append(row)
+    return found
+
+
+def pushed_in_parts(reassembler: ssbroker.Reassembler, batch: pa.RecordBatch, cuts: Sequence[int]) -> Pushed:
+    """Everything that is told when the batch is pushed in parts that end at the cuts."""
+    told = Pushed()
+    for start, end in zip([0, *cuts], [*cuts, batch.num_rows], strict=True):
+        part = told_of(reassembler.push(batch.slice(start, end - start)))
+        told.messages += part.messages
+        told.rejected += part.rejected
+        told.acknowledgements += part.acknowledgements
+    return told
+
+
+def some_cuts(random: Random, rows: int) -> list[int]:
+    return sorted(random.randrange(rows + 1) for _ in range(random.randrange(5)))
+
+
+def reassembler_of(traffic: Traffic) -> ssbroker.Reassembler:
+    return reassembler_for(traffic.limits, in_order=traffic.in_order, session_keys=session_keys_of(traffic))
+
+
+@pytest.mark.parametrize("in_order", [True, False])
+def test_every_permutation_duplication_and_cut_of_a_few_fragments_gives_the_same_messages(in_order: bool) -> None:  # noqa: FBT001
+    """P11 to P14: all 720 orders of six fragments, one of them twice, cut somewhere: each message once, whole, in order."""
+    conversation = UUID(int=7)
+    bodies = [b"first", b"", b"third"]
+    fragments = [
+        fragment
+        for sequence, body in enumerate(bodies)
+        for fragment in cut(
+            body, conversation_id=conversation, is_initiator=True, sequence=sequence, max_fragment_bytes=3
+        )
+    ]
+    fragments.append(fragments[0])
+    for number, order in enumerate(permutations(fragments)):
+        reassembler = reassembler_for(Limits(), in_order=in_order)
+        told = pushed_in_parts(reassembler, fragment_batch(order), [number % len(fragments)])
+        got = [(row["message_sequence_number"], row["message_body"]) for row in told.messages]
+        assert (got if in_order else sorted(got)) == list(enumerate(bodies)), number
+        assert [row["reason"] for row in told.rejected] == ["duplicate"], number
+        assert reassembler.pending().num_rows == 0
+
+
+def test_every_permutation_duplication_and_cut_gives_the_same_messages() -> None:
+    """P11 to P14, M14: of honest traffic, gaps and losses included; and what is incomplete is the same too."""
+    random = Random(11)
+    for seed in range(SEEDS):
+        traffic = seeded_traffic(seed, theme="honest")
+        reassembler = reassembler_of(traffic)
+        usual = by_direction(told_of(reassembler.push(batch_of_traffic(traffic))).messages)
+        for _ in range(4):
+            again = random.sample(traffic.fragments, random.randrange(len(traffic.fragments) + 1))
+            arriving = [*traffic.fragments, *again]
+            random.shuffle(arriving)
+            batch = batch_of_traffic(replace(traffic, fragments=tuple(arriving)))
+            other = reassembler_of(traffic)
+            got = by_direction(pushed_in_parts(other, batch, some_cuts(random, len(arriving))).messages)
+            if not traffic.in_order:
+                got = {key: sorted(rows, key=sequence_of) for key, rows in got.items()}
+                usual = {key: sorted(rows, key=sequence_of) for key, rows in usual.items()}
+            assert got == usual, seed
+            assert other.pending().equals(reassembler.pending()), seed
+            assert other.pending_bytes == reassembler.pending_bytes, seed
+
+
+def sequence_of(row: Row) -> int:
+    return int(row["message_sequence_number"])
+
+
+def test_no_fragment_and_no_byte_is_lost_or_made() -> None:
+    """P26, M14, M22: rows in are fragments of messages out, rejected and pending ones; bytes too."""
+    for seed in range(SEEDS):
+        traffic = with_counts(one_length_for_each_header(seeded_traffic(seed)))
+        length = {header_of(fragment): len(fragment.body) for fragment in traffic.fragments}
+        reassembler = reassembler_of(traffic)
+        told = told_of(reassembler.push(batch_of_traffic(traffic)))
+        pending = rows_of(reassembler.pending())
+        rejected = [
+            (row["conversation_id"], row["is_initiator"], row["message_sequence_number"], row["fragment_number"])
+            for row in told.rejected
+        ]
+        rows = sum(row["priority"] for row in told.messages) + sum(row["received_fragments"] for row in pending)
+        assert rows + len(rejected) == len(traffic.fragments), seed
+        size = sum(len(row["message_body"]) for row in told.messages) + sum(row["received_bytes"] for row in pending)
+        assert size + sum(length[header] for header in rejected) == sum(len(each.body) for each in traffic.fragments)
+
+
+def header_of(fragment: Fragment) -> tuple[Any, ...]:
+    return (*fragment.direction, fragment.sequence, fragment.number)
+
+
+def one_length_for_each_header(traffic: Traffic) -> Traffic:
+    """Without those fragments that are longer or shorter than one of the same number, since rejected rows do not tell bytes."""
+    length: dict[tuple[Any, ...], int] = {}
+    fragments = [
+        each for each in traffic.fragments if length.setdefault(header_of(each), len(each.body)) == len(each.body)
+    ]
+    return replace(traffic, fragments=tuple(fragments))
+
+
+def with_counts(traffic: Traffic) -> Traffic:
+    """With a further column that says of how many fragments the message is."""
+    fragments = [replace(each, further={"note": None, "priority": each.count}) for each in traffic.fragments]
+    return replace(traffic, fragments=tuple(fragments), has_further=True)
+
+
+def test_all_at_once_is_one_at_a_time() -> None:
+    """M14, M18: also where limits bite, and where one table has many chunks, some of them empty."""
+    random = Random(14)
+    for seed in range(SEEDS):
+        traffic = seeded_traffic(seed)
+        batch = batch_of_traffic(traffic)
+        at_once, singly, in_chunks = (reassembler_of(traffic) for _ in range(3))
+        whole = told_of(at_once.push(batch))
+        parts = pushed_in_parts(singly, batch, range(1, batch.num_rows))
+        chunks = told_of(in_chunks.push(in_one_table(batch, some_cuts(random, batch.num_rows))))
+        assert chunks == whole, seed
+        assert (parts.messages, parts.rejected) == (whole.messages, whole.rejected), seed
+        for other in (singly, in_chunks):
+            assert other.pending().equals(at_once.pending()), seed
+            assert other.pending_bytes == at_once.pending_bytes, seed
+            assert other.pending_messages == at_once.pending_messages, seed
+
+
+def test_with_a_checkpoint_between_any_two_nothing_changes() -> None:
+    """M23: rows, acknowledgements, what is pending and what it is charged."""
+    for seed in range(SEEDS):
+        traffic = seeded_traffic(seed)
+        batch = batch_of_traffic(traffic)
+        steady, stopped = reassembler_of(traffic), reassembler_of(traffic)
+        for row in range(batch.num_rows):
+            stopped = ssbroker.Reassembler.restore(stopped.checkpoint(), session_keys=session_keys_of(traffic))
+            one = batch.slice(row, 1)
+            assert told_of(stopped.push(one)) == told_of(steady.push(one)), (seed, row)
+            assert stopped.pending_bytes == steady.pending_bytes, (seed, row)
+        assert stopped.pending().equals(steady.pending()), seed
+
+
+def test_what_is_cut_is_reassembled() -> None:
+    """P13, M25: `reassemble` of `fragment` is what was there, in any order and with any key."""
+    random = Random(25)
+    for seed in range(SEEDS):
+        bodies = [random.randbytes(random.randrange(50)) for _ in range(random.randrange(1, 20))]
+        messages = pa.record_batch(
+            {
+                "conversation_id": pa.array([bytes(16)] * len(bodies), pa.binary(16)),
+                "is_initiator": pa.array([seed % 2 == 0] * len(bodies)),
+                "message_sequence_number": pa.array(range(len(bodies)), pa.int64()),
+                "message_body": pa.array(bodies, pa.binary()),
+                "of_its_own": pa.array([str(number) for number in range(len(bodies))]),
+            }
+        )
+        keys = {UUID(int=0): random.randbytes(random.choice((16, 24, 32)))} if seed % 3 else None
+        fragments = ssbroker.fragment(messages, max_fragment_bytes=random.randrange(1, 12), session_keys=keys)
+        shuffled = fragments.take(random.sample(range(fragments.num_rows), fragments.num_rows))
+        result = ssbroker.reassemble(shuffled, session_keys=keys)
+        assert result.rejected.num_rows == result.pending.num_rows == 0
+        assert rows_of(result.messages.select(messages.schema.names)) == messages.to_pylist()
