@@ -11,11 +11,11 @@ const SEED: Seed = Seed([1, 2]);
 
 /// A fragment that owns its bytes.
 #[derive(Clone, Debug)]
-struct Fragment {
+struct Sent {
     header: Header,
     body: Vec<u8>,
-    message_signature: Signature,
-    fragment_signature: Signature,
+    message: Signature,
+    fragment: Signature,
 }
 
 /// What came out of pushes, as values to compare.
@@ -30,23 +30,23 @@ fn header(sequence: i64, number: i32, count: i32) -> Header {
 }
 
 /// A message in clear, cut into parts.
-fn cut(conversation: u8, sequence: i64, parts: &[&[u8]]) -> Vec<Fragment> {
+fn cut(conversation: u8, sequence: i64, parts: &[&[u8]]) -> Vec<Sent> {
     let signature = Signature::Given(ssbroker_md5::digest(&parts.concat()));
-    let of_part = |(number, part): (usize, &&[u8])| Fragment {
+    let of_part = |(number, part): (usize, &&[u8])| Sent {
         header: Header {
             conversation: Guid([conversation; 16]),
             ..header(sequence, number as i32, parts.len() as i32)
         },
         body: part.to_vec(),
-        message_signature: signature,
-        fragment_signature: Signature::Given(ssbroker_md5::digest(part)),
+        message: signature,
+        fragment: Signature::Given(ssbroker_md5::digest(part)),
     };
     parts.iter().enumerate().map(of_part).collect()
 }
 
-fn received<'a>(fragment: &'a Fragment, key: Option<&'a SessionKey>) -> Received<'a> {
-    let Fragment { header, ref body, message_signature, fragment_signature } = *fragment;
-    Received { header, body, message_signature, fragment_signature, key }
+fn received<'a>(fragment: &'a Sent, key: Option<&'a SessionKey>) -> Received<'a> {
+    let Sent { header, ref body, message, fragment } = *fragment;
+    Received { header, body, message_signature: message, fragment_signature: fragment, key }
 }
 
 impl Seen {
@@ -62,13 +62,13 @@ impl Seen {
     }
 }
 
-fn push(assembler: &mut Assembler, fragments: &[Fragment]) -> Pushed {
+fn push(assembler: &mut Assembler, fragments: &[Sent]) -> Pushed {
     let bytes = fragments.iter().map(|fragment| fragment.body.len()).sum();
     let block = fragments.iter().map(|fragment| received(fragment, None)).collect();
     assembler.push(std::iter::once(block), bytes, &())
 }
 
-fn seen(assembler: &mut Assembler, fragments: &[Fragment]) -> Seen {
+fn seen(assembler: &mut Assembler, fragments: &[Sent]) -> Seen {
     let mut seen = Seen::default();
     seen.add(push(assembler, fragments));
     seen
@@ -94,7 +94,7 @@ fn p14_a_gap_holds_back_what_follows() {
 fn p23_a_whole_that_fails_is_forgotten_and_may_come_again() {
     let mut bad = cut(1, 0, &[b"ab", b"c"]);
     for fragment in &mut bad {
-        fragment.message_signature = Signature::Given([0; 16]);
+        fragment.message = Signature::Given([0; 16]);
     }
     let mut assembler = unlimited();
     let rejected = [0, 1].map(|number| (header(0, number, 2), Rejected::CorruptMessage));
@@ -109,7 +109,7 @@ fn p23_a_whole_that_fails_is_forgotten_and_may_come_again() {
 fn m24_what_is_forgotten_may_come_again() {
     let mut assembler = unlimited();
     let mut parts = cut(1, 0, &[b"ab", b"c"]);
-    parts[0].message_signature = Signature::Given([9; 16]);
+    parts[0].message = Signature::Given([9; 16]);
     push(&mut assembler, &parts[..1]);
     assert_eq!(seen(&mut assembler, &parts[1..]).rejected, [(header(0, 1, 2), Rejected::Conflict)]);
     assert!(assembler.forget(Guid([1; 16]), true, 0));
@@ -131,8 +131,8 @@ fn m3_further_columns_are_those_of_fragment_0() {
     }
     let parts = cut(1, 0, &[b"ab", b"c"]);
     let mut assembler = unlimited();
-    let block = |fragments: &'static [Fragment]| fragments.iter().map(|one| received(one, None)).collect::<Vec<_>>();
-    let parts: &'static [Fragment] = parts.leak();
+    let block = |fragments: &'static [Sent]| fragments.iter().map(|one| received(one, None)).collect::<Vec<_>>();
+    let parts: &'static [Sent] = parts.leak();
     assembler.push(std::iter::once(block(&parts[..1])), 0, &Rows);
     assert_eq!(assembler.pending_bytes(), 128 + 256 + 96 + 2 + 1);
     let pushed = assembler.push(std::iter::once(block(&parts[1..])), 0, &Rows);
@@ -147,11 +147,11 @@ fn m7_only_what_the_session_key_signed_is_accepted() {
     let mut parts = cut(1, 3, &[b"ab", b"c"]);
     let message = key.message_signature(&parts[0].header, ssbroker_md5::digest(b"abc"));
     for part in &mut parts {
-        part.message_signature = Signature::Given(message);
+        part.message = Signature::Given(message);
         let digest = ssbroker_md5::digest(&part.body);
-        part.fragment_signature = Signature::Given(key.fragment_signature(&part.header, &message, digest));
+        part.fragment = Signature::Given(key.fragment_signature(&part.header, &message, digest));
     }
-    let verdicts = |parts: &[Fragment]| {
+    let verdicts = |parts: &[Sent]| {
         let mut assembler = Assembler::new(Limits::NONE, false, SEED);
         let block = parts.iter().map(|part| received(part, Some(&key))).collect();
         let pushed = assembler.push(std::iter::once(block), 3, &());
@@ -164,7 +164,7 @@ fn m7_only_what_the_session_key_signed_is_accepted() {
     assert_eq!(verdicts(&moved), (0, vec![Rejected::CorruptFragment; 2]));
 }
 
-fn traffic() -> impl Strategy<Value = Vec<Fragment>> {
+fn traffic() -> impl Strategy<Value = Vec<Sent>> {
     let message = (0..3u8, 0..4i64, prop::collection::vec(prop::collection::vec(any::<u8>(), 0..3), 1..4));
     let messages = prop::collection::vec((message, any::<u8>()), 1..14);
     messages.prop_flat_map(|messages| {
@@ -173,9 +173,9 @@ fn traffic() -> impl Strategy<Value = Vec<Fragment>> {
             let parts: Vec<&[u8]> = parts.iter().map(Vec::as_slice).collect();
             let mut fragments = cut(conversation, sequence, &parts);
             match fault {
-                0..30 => fragments[0].message_signature = Signature::Given([0; 16]),
-                30..60 => fragments.iter_mut().for_each(|one| one.message_signature = Signature::Given([0; 16])),
-                60..80 => fragments[0].fragment_signature = Signature::Unreadable,
+                0..30 => fragments[0].message = Signature::Given([0; 16]),
+                30..60 => fragments.iter_mut().for_each(|one| one.message = Signature::Given([0; 16])),
+                60..80 => fragments[0].fragment = Signature::Unreadable,
                 80..100 => fragments.extend_from_within(..1),
                 _ => {}
             }
