@@ -1,4 +1,4 @@
-"""SQL Server Service Broker's routing over Arrow batches."""
+"""SQL Server Service Broker's routing and reassembly over Arrow batches."""
 
 from __future__ import annotations
 
@@ -21,6 +21,7 @@ from ssbroker.exceptions import (
     UnknownDatabaseError,
 )
 from ssbroker.explanation import Explanation
+from ssbroker.fragments import fragment, md5
 from ssbroker.routing import Router
 
 __version__ = _version("ssbroker")
@@ -43,4 +44,6 @@ __all__ = [
     "SsbrokerError",
     "UnknownDatabaseError",
     "__version__",
+    "fragment",
+    "md5",
 ]

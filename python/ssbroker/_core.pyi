@@ -113,6 +113,54 @@ class Router:
     def nbytes(self) -> int:
         """The bytes that the index holds beside the catalog."""
 
+@final
+class SessionKeys:
+    """Session keys by conversation, made ready once; immutable.
+
+    Args:
+        keys: Pairs of the 16 bytes of a conversation id and its key.
+
+    Raises:
+        OptionError: A key is not 16, 24 or 32 bytes long.
+    """
+
+    def __new__(cls, keys: Sequence[tuple[bytes, bytes]], /) -> SessionKeys: ...
+
+def md5(values: ArrowArrayExportable, first_row: int, /) -> pa.FixedSizeBinaryArray:
+    """The digest of every value of an array of bytes or text; null stays null.
+
+    Args:
+        values: One array.
+        first_row: The place of its first value in the whole input, for errors.
+
+    Raises:
+        SchemaError: The array holds something else.
+        MalformedDataError: A value cannot be read.
+    """
+
+def fragment(
+    messages: ArrowArrayExportable,
+    first_row: int,
+    max_fragment_bytes: int,
+    session_keys: str | SessionKeys | None,
+    /,
+) -> list[pa.RecordBatch]:
+    """Cuts the messages of a batch into signed fragments.
+
+    Args:
+        messages: One record batch in the contract's columns.
+        first_row: The place of the batch's first row in the whole input, for errors.
+        max_fragment_bytes: The most bytes of a part.
+        session_keys: Keys by conversation, or the name of the column that has them.
+
+    Returns:
+        The fragments in `schemas.FRAGMENTS` and the further columns, in one batch or several.
+
+    Raises:
+        SchemaError: A column is missing or mistyped.
+        InputError: A value is not what was expected; the subclass says what it is.
+    """
+
 def normalize_address(text: str, /) -> str:
     """The normal form of an address (K1).
 

@@ -137,6 +137,72 @@ def batches(value: object, *, name: str) -> Iterator[pa.RecordBatch]:
             yield pa.RecordBatch.from_arrays(columns, schema=reader.schema)
 
 
+def pieces(value: object, *, name: str) -> Iterator[pa.RecordBatch | pa.Array[Any]]:
+    """The batches of anything that is a batch, a table or a stream, each checked.
+
+    Args:
+        value: Anything that offers the Arrow PyCapsule protocol.
+        name: What the value is, for messages.
+
+    Yields:
+        The batches, at least one. A stream is read as they are asked for.
+
+    Raises:
+        SchemaError: `value` is no Arrow object, or one that is no table.
+        MalformedDataError: The data contradict their own layout.
+
+    Examples:
+        >>> import pyarrow as pa
+        >>> [len(batch) for batch in pieces(pa.record_batch({"a": [1, 2]}), name="fragments")]
+        [2]
+    """
+    if hasattr(value, "__arrow_c_array__"):
+        yield as_batch(value, name=name)
+    elif hasattr(value, "__arrow_c_stream__"):
+        yield from batches(value, name=name)
+    else:
+        raise not_arrow(value, name=name)
+
+
+def as_column(value: object, *, name: str) -> pa.Array[Any] | pa.ChunkedArray[Any]:
+    """Reads `value` as a single column; of a table of one column it is that column.
+
+    Args:
+        value: An Array, a ChunkedArray, or anything else that offers `__arrow_c_array__` or `__arrow_c_stream__`.
+        name: What the value is, for messages.
+
+    Returns:
+        The column, whole or in chunks as it came; the buffers are those of `value`.
+
+    Raises:
+        SchemaError: `value` is no Arrow object, or has several columns.
+        MalformedDataError: The data contradict their own layout.
+
+    Examples:
+        >>> import pyarrow as pa
+        >>> as_column(pa.table({"message_body": [b"ab"]}), name="values").to_pylist()
+        [b'ab']
+    """
+    column: Any
+    if isinstance(value, pa.Array | pa.ChunkedArray):
+        column = value
+    else:
+        with _reading(value, name=name):
+            if hasattr(value, "__arrow_c_array__"):
+                column = _taken(value, "__arrow_c_array__", pa.array, name=name)
+            elif hasattr(value, "__arrow_c_stream__"):
+                column = _taken(value, "__arrow_c_stream__", pa.chunked_array, name=name)
+            else:
+                raise not_arrow(value, name=name)
+    check_layout(column, name=name)
+    if pa.types.is_struct(column.type):
+        if column.type.num_fields != 1:
+            raise SchemaError(f"{name}: expected a single column, got {column.type.num_fields}", expected="one column")
+        column = column.flatten()[0]
+    checked: pa.Array[Any] | pa.ChunkedArray[Any] = column
+    return checked
+
+
 def check_layout(value: Any, *, name: str, qualified: bool = False) -> None:
     """Checks the buffers of a pyarrow object against its lengths and offsets; the cost does not grow with the rows.
 

@@ -9,10 +9,10 @@ from typing import Any, Final, Literal, get_args, overload
 
 import pyarrow as pa
 
-from ssbroker import _core, moment, schemas
+from ssbroker import _core, guids, moment, schemas
 from ssbroker.arrow_input import ArrowArrayExportable, ArrowStreamExportable, as_batch, batches, not_arrow
 from ssbroker.catalog import Catalog
-from ssbroker.exceptions import InvalidGuidError, MalformedDataError, OptionError, SchemaError
+from ssbroker.exceptions import MalformedDataError, OptionError, SchemaError
 from ssbroker.explanation import Explanation
 
 TieBreak = Literal["hash", "round_robin", "first"]
@@ -212,16 +212,4 @@ def _check_option(name: str, value: object, allowed: tuple[str, ...]) -> None:
 
 
 def _guid(name: str, value: object) -> bytes | None:
-    if value is None or isinstance(value, uuid.UUID):
-        return None if value is None else value.bytes
-    try:
-        if isinstance(value, str):
-            return _core.parse_guid(value)
-        if isinstance(value, bytes) and len(value) == 16:  # noqa: PLR2004 - a GUID's bytes
-            return value
-    except InvalidGuidError:
-        pass
-    expected = "a GUID: a uuid.UUID, text of 36 characters (braces allowed), or 16 bytes"
-    raise InvalidGuidError(
-        f"{name}: {value!r:.80} is not {expected}", column=name, value=repr(value), expected=expected
-    )
+    return None if value is None else guids.as_bytes(value, name=name)

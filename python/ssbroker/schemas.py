@@ -14,6 +14,9 @@ def _schema(*fields: pa.Field[Any]) -> pa.Schema:
 GUID: Final = pa.binary(16)
 """A broker id or conversation id in results: 16 bytes in the order of `uuid.UUID.bytes`."""
 
+DIGEST: Final = pa.binary(16)
+"""An MD5, in clear or encrypted with a session key."""
+
 ROUTES: Final = _schema(
     pa.field("database", pa.string(), nullable=False),
     pa.field("name", pa.string(), nullable=False),
@@ -58,3 +61,48 @@ DECISIONS: Final = _schema(
     pa.field("reason", pa.dictionary(pa.int8(), pa.string()), nullable=False),
 )
 """What routing returns, one row for each conversation, in the same order."""
+
+_DIRECTION: Final = (
+    pa.field("conversation_id", GUID, nullable=False),
+    pa.field("is_initiator", pa.bool_(), nullable=False),
+)
+_MESSAGE: Final = (*_DIRECTION, pa.field("message_sequence_number", pa.int64(), nullable=False))
+_FRAGMENT: Final = (
+    *_MESSAGE,
+    pa.field("fragment_number", pa.int32(), nullable=False),
+    pa.field("fragment_count", pa.int32(), nullable=False),
+)
+
+FRAGMENTS: Final = _schema(
+    *_FRAGMENT,
+    pa.field("message_body", pa.binary(), nullable=False),
+    pa.field("message_signature", DIGEST),
+    pa.field("fragment_signature", DIGEST),
+)
+"""Parts of messages, each with the signature of the whole and its own."""
+
+MESSAGES: Final = _schema(
+    *_MESSAGE, pa.field("message_body", pa.binary(), nullable=False), pa.field("message_signature", DIGEST)
+)
+"""Whole messages; further columns of the fragments follow."""
+
+REJECTED: Final = _schema(*_FRAGMENT, pa.field("reason", pa.dictionary(pa.int8(), pa.string()), nullable=False))
+"""Fragments that were refused, and why."""
+
+ACKNOWLEDGEMENTS: Final = _schema(
+    *_DIRECTION,
+    pa.field("acked_sequence_number", pa.int64()),
+    pa.field("partial_sequence_number", pa.int64()),
+    pa.field("partial_fragments", pa.list_(pa.int32())),
+)
+"""What the sender of each direction is told: all messages up to a number, and fragments of the first that is incomplete."""
+
+PENDING: Final = _schema(
+    *_MESSAGE,
+    pa.field("fragment_count", pa.int32(), nullable=False),
+    pa.field("received_fragments", pa.int32(), nullable=False),
+    pa.field("received_bytes", pa.int64(), nullable=False),
+    pa.field("first_missing_fragment", pa.int32()),
+    pa.field("waits_for_sequence_number", pa.int64()),
+)
+"""Messages that are incomplete, or whole and waiting for others."""

@@ -15,12 +15,14 @@ PACKAGE = ROOT / "python" / "ssbroker"
 
 # The modules and folders of each room. One noun, and what is told beside it.
 MODULES: dict[str, set[str]] = {
-    "ground": {"arrow_input", "exceptions", "moment", "schemas"},
+    "ground": {"arrow_input", "exceptions", "moment", "options", "schemas"},
     "native": {"_core"},
+    "ids": {"guids"},
     "ddl": {"ddl"},
     "catalog": {"catalog", "cells", "loading", "payload", "saving", "scripts", "table_files"},
     "explanation": {"advice", "explanation", "explanation_text", "wording"},
     "routing": {"routing"},
+    "reassembly": {"fragments", "session_keys"},
     "spark": {"spark"},
     "cli": {"__main__", "cli"},
 }
@@ -28,10 +30,12 @@ MODULES: dict[str, set[str]] = {
 MAY_USE: dict[str, set[str]] = {
     "ground": set(),
     "native": set(),
+    "ids": {"ground", "native"},
     "ddl": {"ground", "native"},
     "catalog": {"ground", "native", "ddl"},
     "explanation": {"ground"},
-    "routing": {"ground", "native", "catalog", "explanation"},
+    "routing": {"ground", "native", "ids", "catalog", "explanation"},
+    "reassembly": {"ground", "native", "ids"},
     "spark": {"ground", "catalog", "routing"},
     "cli": {"ground", "catalog", "explanation", "routing", "spark"},
 }

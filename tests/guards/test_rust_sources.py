@@ -14,7 +14,17 @@ from tests.guards.repository import ROOT, name_of, rust_files
 CRATES: dict[str, set[str]] = {
     "rust/core": {"hashbrown", "unicode-normalization"},
     "rust/md5": set(),
-    "rust/columnar": {"ssbroker-core", "arrow-array", "arrow-buffer", "arrow-data", "arrow-schema"},
+    "rust/columnar": {
+        "ssbroker-core",
+        "ssbroker-md5",
+        "arrow-array",
+        "arrow-buffer",
+        "arrow-data",
+        "arrow-ipc",
+        "arrow-row",
+        "arrow-schema",
+        "arrow-select",
+    },
     "rust/python": {
         "ssbroker-core",
         "ssbroker-columnar",

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use arrow_array::builder::StringBuilder;
+use arrow_array::types::Int32Type;
 use arrow_array::{
     Array, ArrayRef, BooleanArray, FixedSizeBinaryArray, Int32Array, RecordBatch, TimestampMicrosecondArray,
 };
@@ -69,7 +70,7 @@ fn read_databases(builder: &mut CatalogBuilder, source: Source<'_>) -> Result<()
 fn read_routes(builder: &mut CatalogBuilder, source: Source<'_>) -> Result<()> {
     let in_database = source.optional_text(routes::DATABASE)?;
     let names = source.text(routes::NAME)?;
-    let ids = source.integers(routes::ROUTE_ID)?;
+    let ids = source.integers::<Int32Type>(routes::ROUTE_ID)?;
     let remote = source.optional_text(routes::REMOTE_SERVICE_NAME)?;
     let brokers = source.guids(routes::BROKER_INSTANCE)?;
     let lifetimes = source.moments(routes::LIFETIME)?;

@@ -1,15 +1,25 @@
-//! Service Broker's routing over Arrow: record batches of routes, databases and services in, a catalog out; record batches of
-//! conversations in, record batches of decisions out.
+//! Service Broker's routing and reassembly over Arrow: record batches of routes, databases and services in, a catalog out; record
+//! batches of conversations in, record batches of decisions out; record batches of messages in, record batches of fragments out, and
+//! back.
 #![forbid(unsafe_code)]
 
+mod arrays;
 mod catalog;
 mod decisions;
 mod error;
+mod fragment;
+mod further;
+mod keys;
+mod md5;
 mod read;
 mod route;
+mod rows;
 pub mod schema;
 mod view;
 
 pub use catalog::{CatalogTables, databases_batch, read_catalog, routes_batch, services_batch};
 pub use error::{Error, Result};
+pub use fragment::fragment;
+pub use keys::{Keys, SessionKeys};
+pub use md5::md5;
 pub use route::RouteKernel;

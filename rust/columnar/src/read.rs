@@ -1,11 +1,14 @@
 //! Columns of a record batch, by name and logical type.
 
+use std::borrow::Cow;
+
 use arrow_array::cast::AsArray;
 use arrow_array::types::{
     Int8Type, Int16Type, Int32Type, Int64Type, TimestampMicrosecondType, TimestampMillisecondType,
     TimestampNanosecondType, TimestampSecondType, UInt8Type, UInt16Type, UInt32Type, UInt64Type,
 };
-use arrow_array::{Array, ArrayRef, BooleanArray, RecordBatch};
+use arrow_array::{Array, ArrayRef, ArrowPrimitiveType, BooleanArray, RecordBatch};
+use arrow_buffer::{BooleanBuffer, ScalarBuffer};
 use arrow_schema::{DataType, TimeUnit};
 use ssbroker_core::{Guid, Invalid, InvalidKind};
 
@@ -21,6 +24,19 @@ pub(crate) struct Source<'a> {
     /// What stands before the column's name, with a dot; empty where there is one table only.
     pub(crate) table: &'static str,
     pub(crate) first_row: usize,
+}
+
+/// A type of integers, into which wider ones are brought.
+pub(crate) trait Integer: ArrowPrimitiveType<Native: TryFrom<i128>> {}
+
+impl<T: ArrowPrimitiveType<Native: TryFrom<i128>>> Integer for T {}
+
+fn type_name<T: Integer>() -> String {
+    T::DATA_TYPE.to_string().to_lowercase()
+}
+
+fn integer_of<T: Integer>() -> String {
+    format!("a {}-bit integer", 8 * size_of::<T::Native>())
 }
 
 /// A column of GUIDs, as text or as 16 bytes.
@@ -44,7 +60,7 @@ impl<'a> Source<'a> {
         self.column(name).ok_or_else(|| self.mistyped(name, expected, None))
     }
 
-    fn mistyped(&self, name: &str, expected: &str, actual: Option<&DataType>) -> Error {
+    pub(crate) fn mistyped(&self, name: &str, expected: &str, actual: Option<&DataType>) -> Error {
         let actual = actual.map(ToString::to_string);
         Error::Schema { column: self.qualified(name), expected: expected.to_owned(), actual }
     }
@@ -101,6 +117,37 @@ impl<'a> Source<'a> {
             return Err(Error::Malformed { column, row, what: "the text is not UTF-8".to_owned() });
         }
         Ok(Some(bytes))
+    }
+
+    /// A column of bytes that may be left out; whatever is not null can be read.
+    pub(crate) fn optional_bytes(&self, name: &str) -> Result<Option<BytesView<'a>>> {
+        let Some(array) = self.column(name) else { return Ok(None) };
+        let view = BytesView::new(array).filter(|view| !view.is_text);
+        let view = view.ok_or_else(|| self.mistyped(name, "binary", Some(array.data_type())))?;
+        view.first_unreadable().map_or(Ok(Some(view)), |row| Err(self.out_of_bounds(name, row)))
+    }
+
+    /// A column of bytes that must be there, and none of them null.
+    pub(crate) fn bytes(&self, name: &str) -> Result<BytesView<'a>> {
+        let view = self.optional_bytes(name)?.ok_or_else(|| self.mistyped(name, "binary", None))?;
+        view.first_null().map_or(Ok(view), |row| Err(self.null(name, row, "bytes, which may be none")))
+    }
+
+    /// A column of GUIDs that must be there by one of two names, and none of them null.
+    pub(crate) fn required_guids(&self, name: &'static str, other: &'static str) -> Result<Cow<'a, [[u8; 16]]>> {
+        let guids = self.guids(name)?.map_or_else(|| self.guids(other), |guids| Ok(Some(guids)))?;
+        let guids = guids.ok_or_else(|| self.mistyped(name, GUID_FORMS, None))?;
+        guids.view.first_null().map_or(Ok(()), |row| Err(self.null(guids.column, row, GUID_FORMS)))?;
+        if let Some(bytes) = guids.view.fixed(16) {
+            return Ok(Cow::Borrowed(bytes.as_chunks().0));
+        }
+        (0..self.batch.num_rows()).map(|row| guids.get(row).map(|guid| guid.0)).collect::<Result<_>>().map(Cow::Owned)
+    }
+
+    /// A column of booleans that must be there, and none of them null.
+    pub(crate) fn required_booleans(&self, name: &str) -> Result<BooleanBuffer> {
+        let booleans = self.booleans(name)?.ok_or_else(|| self.mistyped(name, "bool", None))?;
+        Ok(booleans.values().clone())
     }
 
     /// A column of GUIDs that may be left out.
@@ -162,19 +209,43 @@ impl<'a> Source<'a> {
         Ok(rows.into_iter().map(|row| row.and_then(|row| values[row])).collect())
     }
 
-    /// A column of integers that may be left out, as 32-bit ones.
-    pub(crate) fn integers(&self, name: &str) -> Result<Option<Vec<Option<i32>>>> {
+    /// A column of integers that may be left out.
+    pub(crate) fn integers<T: Integer>(&self, name: &str) -> Result<Option<Vec<Option<T::Native>>>> {
         let Some(array) = self.column(name) else { return Ok(None) };
-        self.by_row(name, array, |array| self.plain_integers(name, array)).map(Some)
+        self.narrow_integers::<T>(name, array).map(Some)
     }
 
-    fn plain_integers(&self, name: &str, array: &ArrayRef) -> Result<Vec<Option<i32>>> {
+    /// A column of integers that must be there, and none of them null.
+    pub(crate) fn required_integers<T: Integer>(&self, name: &str) -> Result<ScalarBuffer<T::Native>> {
+        let array = self.required(name, &type_name::<T>())?;
+        if let Some(array) = array.as_primitive_opt::<T>()
+            && array.null_count() == 0
+        {
+            return Ok(array.values().clone());
+        }
+        let values = self.narrow_integers::<T>(name, array)?.into_iter().enumerate();
+        let values = values.map(|(row, value)| value.ok_or_else(|| self.null(name, row, &integer_of::<T>())));
+        values.collect::<Result<Vec<_>>>().map(ScalarBuffer::from)
+    }
+
+    fn narrow_integers<T: Integer>(&self, name: &str, array: &'a ArrayRef) -> Result<Vec<Option<T::Native>>> {
+        let values = self.by_row(name, array, |array| self.wide_integers(name, array, &type_name::<T>()))?;
+        let narrow = values.into_iter().enumerate().map(|(row, value)| {
+            value.map(T::Native::try_from).transpose().map_err(|_| {
+                let text = value.unwrap_or_default().to_string();
+                self.invalid(InvalidKind::Limit, name, row, Some(text.as_bytes()), &integer_of::<T>())
+            })
+        });
+        narrow.collect()
+    }
+
+    fn wide_integers(&self, name: &str, array: &ArrayRef, expected: &str) -> Result<Vec<Option<i128>>> {
         macro_rules! wide {
             ($type:ty) => {
-                array.as_primitive::<$type>().iter().map(|value| value.map(i128::from)).collect::<Vec<_>>()
+                array.as_primitive::<$type>().iter().map(|value| value.map(i128::from)).collect()
             };
         }
-        let values = match array.data_type() {
+        Ok(match array.data_type() {
             DataType::Int8 => wide!(Int8Type),
             DataType::Int16 => wide!(Int16Type),
             DataType::Int32 => wide!(Int32Type),
@@ -184,15 +255,8 @@ impl<'a> Source<'a> {
             DataType::UInt32 => wide!(UInt32Type),
             DataType::UInt64 => wide!(UInt64Type),
             DataType::Null => vec![None; array.len()],
-            other => return Err(self.mistyped(name, "int32", Some(other))),
-        };
-        let narrow = values.into_iter().enumerate().map(|(row, value)| {
-            value.map(i32::try_from).transpose().map_err(|_| {
-                let text = value.unwrap_or_default().to_string();
-                self.invalid(InvalidKind::Limit, name, row, Some(text.as_bytes()), "a 32-bit integer")
-            })
-        });
-        narrow.collect()
+            other => return Err(self.mistyped(name, expected, Some(other))),
+        })
     }
 
     /// A column of moments that may be left out, in microseconds since 1970; finer ones round up (K25).

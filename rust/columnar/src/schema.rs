@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use arrow_schema::{DataType, Field, Schema, SchemaRef, TimeUnit};
+use arrow_schema::{DataType, Field, FieldRef, Schema, SchemaRef, TimeUnit};
 
 /// Columns of `sys.routes`.
 pub mod routes {
@@ -43,7 +43,33 @@ pub mod conversations {
     pub const IS_INITIATOR: &str = "is_initiator";
 }
 
+/// Columns of fragments, beside the conversation's, and of the messages that they make.
+pub mod fragments {
+    #![allow(missing_docs)]
+    pub const CONVERSATION_ID: &str = super::conversations::CONVERSATION_ID;
+    pub const CONVERSATION_HANDLE: &str = super::conversations::CONVERSATION_HANDLE;
+    pub const IS_INITIATOR: &str = super::conversations::IS_INITIATOR;
+    pub const MESSAGE_SEQUENCE_NUMBER: &str = "message_sequence_number";
+    pub const FRAGMENT_NUMBER: &str = "fragment_number";
+    pub const FRAGMENT_COUNT: &str = "fragment_count";
+    pub const MESSAGE_BODY: &str = "message_body";
+    pub const MESSAGE_SIGNATURE: &str = "message_signature";
+    pub const FRAGMENT_SIGNATURE: &str = "fragment_signature";
+    /// Those of a fragment; all others are further columns.
+    pub const ALL: [&str; 8] = [
+        CONVERSATION_ID,
+        IS_INITIATOR,
+        MESSAGE_SEQUENCE_NUMBER,
+        FRAGMENT_NUMBER,
+        FRAGMENT_COUNT,
+        MESSAGE_BODY,
+        MESSAGE_SIGNATURE,
+        FRAGMENT_SIGNATURE,
+    ];
+}
+
 const GUID: DataType = DataType::FixedSizeBinary(16);
+const DIGEST: DataType = DataType::FixedSizeBinary(16);
 
 fn label(code: DataType) -> DataType {
     DataType::Dictionary(Box::new(code), Box::new(DataType::Utf8))
@@ -97,4 +123,84 @@ pub fn decisions_schema() -> SchemaRef {
         Field::new("broker_instance", GUID, true),
         Field::new("reason", label(DataType::Int8), false),
     ]))
+}
+
+/// The columns with which all that is told of messages begins.
+fn message_keys() -> Vec<FieldRef> {
+    vec![
+        field(fragments::CONVERSATION_ID, GUID, false),
+        field(fragments::IS_INITIATOR, DataType::Boolean, false),
+        field(fragments::MESSAGE_SEQUENCE_NUMBER, DataType::Int64, false),
+    ]
+}
+
+fn field(name: &str, data_type: DataType, nullable: bool) -> FieldRef {
+    Arc::new(Field::new(name, data_type, nullable))
+}
+
+/// Fragments, with further columns.
+#[must_use]
+pub fn fragments_schema(further: &[FieldRef]) -> SchemaRef {
+    let mut fields = message_keys();
+    fields.extend([
+        field(fragments::FRAGMENT_NUMBER, DataType::Int32, false),
+        field(fragments::FRAGMENT_COUNT, DataType::Int32, false),
+        field(fragments::MESSAGE_BODY, DataType::Binary, false),
+        field(fragments::MESSAGE_SIGNATURE, DIGEST, true),
+        field(fragments::FRAGMENT_SIGNATURE, DIGEST, true),
+    ]);
+    fields.extend_from_slice(further);
+    Arc::new(Schema::new(fields))
+}
+
+/// Whole messages, with further columns.
+#[must_use]
+pub fn messages_schema(further: &[FieldRef]) -> SchemaRef {
+    let mut fields = message_keys();
+    fields.push(field(fragments::MESSAGE_BODY, DataType::Binary, false));
+    fields.push(field(fragments::MESSAGE_SIGNATURE, DIGEST, true));
+    fields.extend_from_slice(further);
+    Arc::new(Schema::new(fields))
+}
+
+/// Fragments that were refused.
+#[must_use]
+pub fn rejected_schema() -> SchemaRef {
+    let mut fields = message_keys();
+    fields.extend([
+        field(fragments::FRAGMENT_NUMBER, DataType::Int32, false),
+        field(fragments::FRAGMENT_COUNT, DataType::Int32, false),
+        field("reason", label(DataType::Int8), false),
+    ]);
+    Arc::new(Schema::new(fields))
+}
+
+/// What each sender is told of its direction.
+#[must_use]
+pub fn acknowledgements_schema() -> SchemaRef {
+    let mut fields = message_keys();
+    fields.truncate(2);
+    fields.push(field("acked_sequence_number", DataType::Int64, true));
+    fields.push(field("partial_sequence_number", DataType::Int64, true));
+    fields.push(field("partial_fragments", DataType::List(item_field()), true));
+    Arc::new(Schema::new(fields))
+}
+
+/// The elements of the list of `partial_fragments`.
+pub(crate) fn item_field() -> FieldRef {
+    field("item", DataType::Int32, true)
+}
+
+/// Messages that are incomplete or wait for others (M22).
+#[must_use]
+pub fn pending_schema() -> SchemaRef {
+    let mut fields = message_keys();
+    fields.extend([
+        field(fragments::FRAGMENT_COUNT, DataType::Int32, false),
+        field("received_fragments", DataType::Int32, false),
+        field("received_bytes", DataType::Int64, false),
+        field("first_missing_fragment", DataType::Int32, true),
+        field("waits_for_sequence_number", DataType::Int64, true),
+    ]);
+    Arc::new(Schema::new(fields))
 }

@@ -169,6 +169,27 @@ impl<'a> BytesView<'a> {
         Ok(())
     }
 
+    /// The first row that is not null and cannot be read.
+    pub(crate) fn first_unreadable(&self) -> Option<usize> {
+        let all_read = match &self.layout {
+            Layout::Offsets32(offsets, data) => ascend(offsets, data.len()),
+            Layout::Offsets64(offsets, data) => ascend(offsets, data.len()),
+            _ => false,
+        };
+        (!all_read).then(|| (0..self.len).find(|&row| !self.is_null(row) && self.get(row).is_err())).flatten()
+    }
+
+    /// The first row that is null.
+    pub(crate) fn first_null(&self) -> Option<usize> {
+        let may_be = self.nulls.is_some() || matches!(self.layout, Layout::Dictionary(..) | Layout::AllNull);
+        let words = (0..self.len).step_by(64).filter(|_| may_be);
+        let mut missing = words.map(|start| (start, !self.valid_bits(start, (self.len - start).min(64))));
+        missing.find_map(|(start, missing)| {
+            let row = start + missing.trailing_zeros() as usize;
+            (row < self.len && missing != 0).then_some(row)
+        })
+    }
+
     /// All bytes one after the other, if every value has `size` of them.
     pub(crate) fn fixed(&self, size: usize) -> Option<&'a [u8]> {
         match self.layout {
@@ -230,6 +251,15 @@ pub(crate) fn bits(bitmap: &BooleanBuffer, start: usize, len: usize) -> u64 {
 fn slice<'a, O: ArrowNativeType>(offsets: &[O], data: &'a [u8], row: usize) -> Result<&'a [u8], OutOfBounds> {
     let (Some(start), Some(end)) = (offsets.get(row), offsets.get(row + 1)) else { return Err(OutOfBounds) };
     data.get(start.as_usize()..end.as_usize()).ok_or(OutOfBounds)
+}
+
+/// Whether offsets begin within `end` bytes, never decrease, and stay there.
+fn ascend<O: ArrowNativeType>(offsets: &[O], end: usize) -> bool {
+    // Counted rather than searched for, so that the compiler uses vectors.
+    let ordered = offsets.windows(2).map(|ends| usize::from(ends[0] > ends[1])).sum::<usize>() == 0;
+    // As unsigned numbers, negative ones are beyond every end.
+    let is_within = |offset: Option<&O>| offset.is_none_or(|offset| offset.as_usize() <= end);
+    ordered && is_within(offsets.first()) && is_within(offsets.last())
 }
 
 /// Reads consecutive values, and asks the memory for as many that follow; false if one of them cannot be read.

@@ -5,7 +5,8 @@ use std::ffi::CStr;
 
 use arrow_array::ffi::{FFI_ArrowArray, FFI_ArrowSchema, from_ffi, to_ffi};
 use arrow_array::ffi_stream::{FFI_ArrowArrayStream, RecordBatchStreamReader};
-use arrow_array::{Array, RecordBatch, RecordBatchReader, StructArray};
+use arrow_array::{Array, ArrayRef, RecordBatch, RecordBatchReader, StructArray, make_array};
+use arrow_data::ArrayData;
 use arrow_schema::{ArrowError, DataType};
 use pyo3::prelude::*;
 use pyo3::types::{PyCapsule, PyTuple};
@@ -18,15 +19,7 @@ const STREAM: &CStr = c"arrow_array_stream";
 
 /// One record batch from anything with `__arrow_c_array__`.
 pub(crate) fn import_batch(object: &Bound<'_, PyAny>) -> PyResult<RecordBatch> {
-    let pair = object.call_method0("__arrow_c_array__")?.cast_into::<PyTuple>()?;
-    let schema = pair.get_item(0)?.cast_into::<PyCapsule>()?;
-    let array = pair.get_item(1)?.cast_into::<PyCapsule>()?;
-    let schema = schema.pointer_checked(Some(SCHEMA))?.cast::<FFI_ArrowSchema>();
-    let array = array.pointer_checked(Some(ARRAY))?.cast::<FFI_ArrowArray>();
-    // SAFETY: the names of the capsules were checked, so the protocol says what they point to; `from_raw` takes the array out of its
-    // capsule, which then has nothing left to release, and the schema outlives this block in its own.
-    let data = unsafe { from_ffi(FFI_ArrowArray::from_raw(array.as_ptr()), schema.as_ref()) };
-    let data = data.map_err(|error| not_readable(object.py(), &error))?;
+    let data = import_data(object)?;
     if !matches!(data.data_type(), DataType::Struct(_)) {
         return Err(malformed(object.py(), "the array is no record batch: its type is not a struct"));
     }
@@ -35,6 +28,23 @@ pub(crate) fn import_batch(object: &Bound<'_, PyAny>) -> PyResult<RecordBatch> {
         return Err(malformed(object.py(), "the rows of a record batch cannot be null themselves"));
     }
     Ok(RecordBatch::from(rows))
+}
+
+/// One array of any type from anything with `__arrow_c_array__`.
+pub(crate) fn import_array(object: &Bound<'_, PyAny>) -> PyResult<ArrayRef> {
+    import_data(object).map(make_array)
+}
+
+fn import_data(object: &Bound<'_, PyAny>) -> PyResult<ArrayData> {
+    let pair = object.call_method0("__arrow_c_array__")?.cast_into::<PyTuple>()?;
+    let schema = pair.get_item(0)?.cast_into::<PyCapsule>()?;
+    let array = pair.get_item(1)?.cast_into::<PyCapsule>()?;
+    let schema = schema.pointer_checked(Some(SCHEMA))?.cast::<FFI_ArrowSchema>();
+    let array = array.pointer_checked(Some(ARRAY))?.cast::<FFI_ArrowArray>();
+    // SAFETY: the names of the capsules were checked, so the protocol says what they point to; `from_raw` takes the array out of its
+    // capsule, which then has nothing left to release, and the schema outlives this block in its own.
+    let data = unsafe { from_ffi(FFI_ArrowArray::from_raw(array.as_ptr()), schema.as_ref()) };
+    data.map_err(|error| not_readable(object.py(), &error))
 }
 
 /// All record batches from anything with `__arrow_c_stream__`.
@@ -55,11 +65,24 @@ pub(crate) fn import_stream(object: &Bound<'_, PyAny>) -> PyResult<Vec<RecordBat
 
 /// A `pyarrow.RecordBatch`.
 pub(crate) fn export_batch(py: Python<'_>, batch: RecordBatch) -> PyResult<Bound<'_, PyAny>> {
-    let data = StructArray::from(batch).into_data();
-    let (array, schema) = to_ffi(&data).map_err(|error| not_readable(py, &error))?;
+    export(py, "RecordBatch", &StructArray::from(batch).into_data())
+}
+
+/// `pyarrow.RecordBatch`es in a list.
+pub(crate) fn export_batches(py: Python<'_>, batches: Vec<RecordBatch>) -> PyResult<Vec<Bound<'_, PyAny>>> {
+    batches.into_iter().map(|batch| export_batch(py, batch)).collect()
+}
+
+/// A `pyarrow.Array` of the type that the array has.
+pub(crate) fn export_array<'py>(py: Python<'py>, array: &ArrayRef) -> PyResult<Bound<'py, PyAny>> {
+    export(py, "Array", &array.to_data())
+}
+
+fn export<'py>(py: Python<'py>, class: &str, data: &ArrayData) -> PyResult<Bound<'py, PyAny>> {
+    let (array, schema) = to_ffi(data).map_err(|error| not_readable(py, &error))?;
     let schema = PyCapsule::new_with_value(py, schema, SCHEMA)?;
     let array = PyCapsule::new_with_value(py, array, ARRAY)?;
-    py.import("pyarrow")?.getattr("RecordBatch")?.call_method1("_import_from_c_capsule", (schema, array))
+    py.import("pyarrow")?.getattr(class)?.call_method1("_import_from_c_capsule", (schema, array))
 }
 
 fn not_readable(py: Python<'_>, error: &ArrowError) -> PyErr {

@@ -8,7 +8,10 @@ mod catalog;
 mod doorway;
 mod errors;
 mod explanation;
+mod fragment;
+mod md5;
 mod router;
+mod session_keys;
 
 /// Keeps the memory of one batch's result for the next one's, where the system's allocator gives it back and has it cleared anew:
 /// a third of the time of routing a large batch.
@@ -21,7 +24,13 @@ mod _core {
     #[pymodule_export]
     use super::catalog::{PyCatalog, normalize_address, parse_guid};
     #[pymodule_export]
+    use super::fragment::fragment;
+    #[pymodule_export]
+    use super::md5::md5;
+    #[pymodule_export]
     use super::router::PyRouter;
+    #[pymodule_export]
+    use super::session_keys::PySessionKeys;
 
     /// Whether this is a release build; a debug build is ten times slower.
     #[pymodule_export]

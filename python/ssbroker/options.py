@@ -1,0 +1,29 @@
+"""Options that are numbers."""
+
+from __future__ import annotations
+
+from ssbroker.exceptions import OptionError
+
+
+def whole(value: object, *, name: str, least: int, most: int) -> int:
+    """A whole number within limits.
+
+    Args:
+        value: What was given.
+        name: The option, for messages.
+        least: The smallest number allowed.
+        most: The largest.
+
+    Returns:
+        The number.
+
+    Raises:
+        OptionError: It is no whole number, or not within the limits.
+
+    Examples:
+        >>> whole(4096, name="max_fragment_bytes", least=1, most=2**31 - 1)
+        4096
+    """
+    if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= most:
+        raise OptionError(f"{name}: expected a whole number from {least} to {most}; got {value!r:.80}")
+    return value
