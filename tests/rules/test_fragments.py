@@ -1,0 +1,131 @@
+"""P13: large messages go in fragments, which come back together."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from itertools import permutations
+
+import pyarrow as pa
+import pytest
+
+import ssbroker
+from ssbroker.exceptions import OptionError
+from tests.rules.fragments import KEY, A, B, begun, messages, parts, push, rejected, single, whole
+from tests.worlds.fragment_tables import fragment_batch, rows_of
+
+
+def message_table(*bodies: bytes) -> pa.Table:
+    return pa.table(
+        {
+            "conversation_id": pa.array([str(A)] * len(bodies)),
+            "is_initiator": pa.array([True] * len(bodies)),
+            "message_sequence_number": pa.array(range(len(bodies)), pa.int64()),
+            "message_body": pa.array(bodies, pa.binary()),
+        }
+    )
+
+
+def test_p13_fragments_come_in_any_order() -> None:
+    """P13, M11: the message is whole when the last one that was missing is there."""
+    for order in permutations(parts(b"abcdefgh")):
+        reassembler = ssbroker.Reassembler()
+        assert messages(push(reassembler, *order[:-1])) == []
+        assert messages(push(reassembler, order[-1])) == [(0, b"abcdefgh")]
+
+
+def test_p13_only_a_lost_fragment_is_sent_again() -> None:
+    """P13: what was there stays there."""
+    reassembler = ssbroker.Reassembler()
+    first, second, third = parts(b"abcdef")
+    push(reassembler, first, third)
+    assert messages(push(reassembler, second)) == [(0, b"abcdef")]
+
+
+def test_p13_small_messages_go_between_the_fragments_of_a_large_one() -> None:
+    """P13: of another direction or conversation they do not wait."""
+    first, second = parts(b"abcd")
+    result = whole(first, single(0, conversation=B), single(0, initiator=False), second, single(1))
+    assert [row["conversation_id"][0] for row in rows_of(result.messages)] == [0xBB, 0xAA, 0xAA, 0xAA]
+
+
+def test_p13_a_message_of_very_many_fragments() -> None:
+    """P13, M16: 100,000 of one byte, backwards."""
+    body = bytes(number % 251 for number in range(100_000))
+    assert messages(whole(*reversed(parts(body, size=1)))) == [(0, body)]
+
+
+def test_p13_empty_bodies_and_empty_fragments() -> None:
+    """P13: an empty body is one empty fragment; what is cut otherwise may have empty ones too."""
+    one, two = begun(0), begun(1, body=b"x")
+    result = whole(single(2), one, replace(one, number=1), replace(two, number=1, body=b""), two)
+    assert messages(result) == [(0, b""), (1, b"x"), (2, b"")]
+
+
+def test_m25_the_last_part_may_be_shorter() -> None:
+    """P13, M25: parts of `max_fragment_bytes`; an empty body is one empty fragment."""
+    fragments = ssbroker.fragment(message_table(b"abcde", b"", b"abcd"), max_fragment_bytes=2)
+    names = ["message_sequence_number", "fragment_number", "fragment_count", "message_body"]
+    assert [tuple(row.values()) for row in rows_of(fragments.select(names))] == [
+        (0, 0, 3, b"ab"),
+        (0, 1, 3, b"cd"),
+        (0, 2, 3, b"e"),
+        (1, 0, 1, b""),
+        (2, 0, 2, b"ab"),
+        (2, 1, 2, b"cd"),
+    ]
+
+
+def test_m25_both_signatures_are_always_there() -> None:
+    """P21, P23, M25: computed anew, whatever the messages said."""
+    table = message_table(b"abcde", b"").append_column("message_signature", pa.array([bytes(16), None], pa.binary(16)))
+    expected = fragment_batch([*parts(b"abcde", 0), *parts(b"", 1)])
+    assert rows_of(ssbroker.fragment(table, max_fragment_bytes=2)) == expected.to_pylist()
+
+
+def test_m25_with_a_session_key_they_are_encrypted() -> None:
+    """P21, P22, M7, M25: the key by its conversation."""
+    got = ssbroker.fragment(message_table(b"abcde"), max_fragment_bytes=2, session_keys={A: KEY})
+    assert rows_of(got) == fragment_batch(parts(b"abcde", key=KEY)).to_pylist()
+
+
+def test_m25_further_columns_are_repeated() -> None:
+    """M3, M25: in every fragment of their message, after the columns of fragments."""
+    table = message_table(b"abc", b"d").append_column("priority", pa.array([7, 8], pa.int8()))
+    got = ssbroker.fragment(table, max_fragment_bytes=2)
+    assert got.column_names == [*ssbroker.schemas.FRAGMENTS.names, "priority"]
+    assert got.column("priority").type == pa.int8()
+    assert got.column("priority").to_pylist() == [7, 7, 8]
+
+
+@pytest.mark.parametrize("size", [0, -1])
+def test_m25_a_part_has_at_least_one_byte(size: int) -> None:
+    """M25: less is no option."""
+    with pytest.raises(OptionError):
+        ssbroker.fragment(message_table(b"a"), max_fragment_bytes=size)
+
+
+def test_m3_a_message_has_the_further_columns_of_its_first_fragment() -> None:
+    """M3: of number 0, whichever came first; rejected rows have none."""
+    first, second = parts(b"abcd")
+    batch = fragment_batch([second, first, second])
+    notes = pa.array(["of the second", "of the first", "again"]).dictionary_encode()
+    batch = batch.append_column("note", notes)
+    result = ssbroker.reassemble(batch)
+    assert result.messages.schema.field("note").type == pa.string()
+    assert result.messages.column("note").to_pylist() == ["of the first"]
+    assert result.rejected.schema == ssbroker.schemas.REJECTED
+    assert rejected(result) == [(0, 1, "duplicate")]
+
+
+def test_m3_further_columns_wait_with_their_message() -> None:
+    """M3, M23: from push to push and through a checkpoint."""
+    first, second = parts(b"abcd", 1)
+    reassembler = ssbroker.Reassembler()
+
+    def push_noted(fragment: object, note: str | None) -> ssbroker.Reassembly:
+        return reassembler.push(fragment_batch([fragment]).append_column("note", pa.array([note], pa.string())))
+
+    push_noted(first, "of the first")
+    reassembler = ssbroker.Reassembler.restore(reassembler.checkpoint())
+    push_noted(second, "of the second")
+    assert push_noted(single(0), None).messages.column("note").to_pylist() == [None, "of the first"]
