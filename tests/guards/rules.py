@@ -21,7 +21,6 @@ class Rule:
     comes_with: str | None = None
 
 
-REASSEMBLE: Final = "Reassemble"
 EMBEDDED: Final = "Embedded broker"
 NETWORK: Final = "Network"
 
@@ -69,20 +68,20 @@ PROTOCOL: Final = (
     Rule("P1", "three layers: dialog, adjacent broker, transport", NETWORK),
     Rule("P2", "conversations outlive connections", NETWORK),
     Rule("P3", "no endpoint until one is made", NETWORK),
-    Rule("P11", "sequenced messages once and in order; the others on arrival", REASSEMBLE),
-    Rule("P12", "each direction numbers its messages from 0", REASSEMBLE),
-    Rule("P13", "large messages go in fragments, and only a lost one goes again", REASSEMBLE),
-    Rule("P14", "what is early or incomplete is kept and not received", REASSEMBLE),
-    Rule("P15", "everything is acknowledged, together where possible", REASSEMBLE),
+    Rule("P11", "sequenced messages once and in order; the others on arrival"),
+    Rule("P12", "each direction numbers its messages from 0"),
+    Rule("P13", "large messages go in fragments, and only a lost one goes again"),
+    Rule("P14", "what is early or incomplete is kept and not received"),
+    Rule("P15", "everything is acknowledged, together where possible"),
     Rule("P16", "acknowledged only when durable; kept by the sender until then", EMBEDDED),
     Rule("P17", "sent again after waits that double", NETWORK),
-    Rule("P18", "a duplicate is acknowledged and not delivered", REASSEMBLE),
-    Rule("P21", "the signature of the content is checked", REASSEMBLE),
+    Rule("P18", "a duplicate is acknowledged and not delivered"),
+    Rule("P21", "the signature of the content is checked"),
     Rule("P22", "dialogs are authenticated and sealed", NETWORK),
-    Rule("P23", "a fragment may have a signature of its own", REASSEMBLE),
+    Rule("P23", "a fragment may have a signature of its own"),
     Rule("P24", "TLS with certificates on both sides", NETWORK),
     Rule("P25", "a broker id is no credential", NETWORK),
-    Rule("P26", "memory follows bytes received, not numbers declared", REASSEMBLE),
+    Rule("P26", "memory follows bytes received, not numbers declared"),
     Rule("P31", "a transmission object for each endpoint that needs one", NETWORK),
     Rule("P32", "idle ones are flushed", NETWORK),
     Rule("P33", "straight into a queue of the same instance", EMBEDDED),

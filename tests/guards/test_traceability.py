@@ -26,8 +26,9 @@ def test_every_rule_that_is_built_has_a_test_that_names_it() -> None:
 
 def test_every_decision_has_a_test_that_names_it() -> None:
     tests = naming_tests()
-    assert [f"K{n}" for n in range(1, len(DECISIONS) + 1)] == DECISIONS
-    assert [number for number in DECISIONS if not tests.get(number)] == []
+    for letter, decisions in DECISIONS.items():
+        assert [f"{letter}{n}" for n in range(1, len(decisions) + 1)] == decisions
+        assert [number for number in decisions if not tests.get(number)] == []
 
 
 def test_the_page_is_up_to_date() -> None:

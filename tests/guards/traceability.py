@@ -11,6 +11,7 @@ import re
 import sys
 from collections import defaultdict
 from collections.abc import Iterator
+from itertools import chain
 from typing import Final
 
 from tests.guards.repository import ROOT
@@ -21,16 +22,21 @@ HEAD: Final = """# Traceability: which tests prove which rule
 
 Written by `make format` from the tests' names and docstrings; a guard test fails when this page is out of date, when a rule that is
 built has no test that names it, or when a rule is missing here. What the rules leave open is settled in the
-[routing decisions](dev/2026-11-20-routing-decisions.md).
+[routing decisions](dev/2026-11-20-routing-decisions.md), `K`, and the [reassembly decisions](dev/2026-11-21-reassembly-decisions.md), `M`.
 """
 
-NOTE: Final = ROOT / "docs" / "dev" / "2026-11-20-routing-decisions.md"
-DECISIONS: Final = re.findall(r"^- \*\*(K\d+)\*\* ", NOTE.read_text(encoding="utf-8"), re.MULTILINE)
+NOTES: Final = {"K": "2026-11-20-routing-decisions.md", "M": "2026-11-21-reassembly-decisions.md"}
+DECISIONS: Final = {
+    letter: re.findall(
+        rf"^- \*\*({letter}\d+)\*\* ", (ROOT / "docs" / "dev" / note).read_text(encoding="utf-8"), re.MULTILINE
+    )
+    for letter, note in NOTES.items()
+}
 
-_NUMBERS: Final = {*DECISIONS, *(rule.number for rule in RULES)}
+_NUMBERS: Final = {*chain(*DECISIONS.values()), *(rule.number for rule in RULES)}
 _RANGE_MAX: Final = 7
-_IN_NAME: Final = re.compile(r"(?<![a-z0-9])([rpik]\d{1,2})(?![a-z0-9])")
-_IN_TEXT: Final = re.compile(r"\b([RPIK])(\d{1,2})(?:\s*(?:to|-)\s*\1?(\d{1,2}))?\b")
+_IN_NAME: Final = re.compile(r"(?<![a-z0-9])([rpikm]\d{1,2})(?![a-z0-9])")
+_IN_TEXT: Final = re.compile(r"\b([RPIKM])(\d{1,2})(?:\s*(?:to|-)\s*\1?(\d{1,2}))?\b")
 _RUST_TEST: Final = re.compile(
     r"((?:^[ \t]*///.*\n)*)^[ \t]*#\[test\]\n((?:[ \t]*(?:///|#).*\n)*)[ \t]*fn (\w+)", re.MULTILINE
 )
@@ -72,7 +78,8 @@ def page() -> str:
                 f"## {title}: not built yet\n\n| rule | in short | comes with | tests already there |\n|---|---|---|---|\n"
                 + "".join(_row(rule, tests) for rule in waiting)
             )
-    rows = "".join(f"| **{number}** | {_cell(tests[number])} |\n" for number in DECISIONS if number in tests)
+    decisions = chain(*DECISIONS.values())
+    rows = "".join(f"| **{number}** | {_cell(tests[number])} |\n" for number in decisions if number in tests)
     parts.append(f"## Decisions\n\n| decision | tests |\n|---|---|\n{rows}")
     return "\n".join(parts)
 

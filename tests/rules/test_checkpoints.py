@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+from dataclasses import replace
 
 import pytest
 
@@ -88,6 +89,9 @@ def test_m23_its_size_is_that_of_what_is_pending() -> None:
     assert 1000 < len(reassembler.checkpoint()) < empty + 1000 + 300
     push(reassembler, ended(begun(50)))
     assert len(reassembler.checkpoint()) < empty + 100
+    liar = ssbroker.Reassembler(max_fragments_per_message=None)
+    push(liar, replace(begun(0), count=2**31 - 1))
+    assert len(liar.checkpoint()) < empty + 300
 
 
 @pytest.fixture
