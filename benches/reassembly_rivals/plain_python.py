@@ -1,0 +1,59 @@
+"""The reassembly that one would write in an afternoon: Python dicts, a fragment at a time."""
+
+from __future__ import annotations
+
+import hashlib
+from collections import defaultdict
+from typing import Any, Final, TypeAlias
+
+import pyarrow as pa
+
+from ssbroker import schemas
+
+Direction: TypeAlias = tuple[bytes, bool]
+Messages: TypeAlias = dict[Direction, list[tuple[int, tuple[bytes, bytes]]]]
+"""The messages of each direction by sequence number: the number, and body and signature."""
+
+_RESULT: Final = pa.schema([schemas.MESSAGES.field(name) for name in schemas.MESSAGES.names])
+
+
+class PlainPython:
+    """It takes and gives Python's own values: a message is joined once, and never copied into Arrow."""
+
+    name = "plain Python"
+
+    def load(self, fragments: pa.Table) -> list[list[Any]]:
+        return [fragments[name].to_pylist() for name in schemas.FRAGMENTS.names]
+
+    def reassemble(self, columns: list[list[Any]]) -> Messages:
+        md5 = hashlib.md5
+        directions: defaultdict[Direction, dict[int, tuple[bytes, bytes]]] = defaultdict(dict)
+        partial: defaultdict[tuple[bytes, bool, int], dict[int, bytes]] = defaultdict(dict)
+        for conversation, is_initiator, sequence, number, count, body, signature, own in zip(*columns, strict=True):
+            whole = directions[conversation, is_initiator]
+            if sequence in whole:
+                continue
+            if own is not None and md5(body).digest() != own:
+                raise ValueError("the rivals take traffic that is unharmed")
+            if count > 1:
+                parts = partial[conversation, is_initiator, sequence]
+                parts[number] = body
+                if len(parts) < count:
+                    continue
+                del partial[conversation, is_initiator, sequence]
+                body = b"".join([parts[place] for place in range(count)])
+            if md5(body).digest() != signature:
+                raise ValueError("the rivals take traffic that is unharmed")
+            whole[sequence] = body, signature
+        if partial:
+            raise ValueError("the rivals take traffic in which every message becomes whole")
+        return {direction: sorted(whole.items()) for direction, whole in directions.items()}
+
+    def messages(self, result: Messages) -> pa.Table:
+        rows = [
+            (conversation, is_initiator, sequence, body, signature)
+            for (conversation, is_initiator), whole in result.items()
+            for sequence, (body, signature) in whole
+        ]
+        columns = [pa.array(values, field.type) for values, field in zip(zip(*rows, strict=True), _RESULT, strict=True)]
+        return pa.Table.from_arrays(columns, schema=_RESULT)
