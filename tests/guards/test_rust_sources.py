@@ -50,7 +50,7 @@ UNSAFE: dict[str, str] = {
     "rust/core/src/prefetch.rs": "a hint to the processor about addresses that need not be valid",
     "rust/md5/src/lanes/avx2.rs": "loads and stores of whole vectors",
     "rust/md5/src/lanes/avx512.rs": "loads and stores of whole vectors",
-    "rust/md5/src/lanes/mod.rs": "calls of what needs a processor that has it",
+    "rust/md5/src/lanes/mod.rs": "calls of what needs a processor that has it, and a hint to it",
     "rust/md5/src/lanes/neon.rs": "loads and stores of whole vectors",
     "rust/md5/src/lanes/sse2.rs": "loads and stores of whole vectors",
     "rust/python/src/capsule.rs": "pointers of the Arrow C data interface",

@@ -73,13 +73,30 @@ fn finish(state: &mut [u32; 4], end: &[u8], len: u64) -> Digest {
 #[inline]
 pub(crate) fn pad(block: &mut Block, end: &[u8], len: u64) -> bool {
     *block = [0; BLOCK];
-    block[..end.len()].copy_from_slice(end);
+    copy_short(block, end);
     block[end.len()] = 0x80;
     let fits = end.len() < BLOCK - 8;
     if fits {
         block[BLOCK - 8..].copy_from_slice(&bits(len));
     }
     fits
+}
+
+/// Copies up to 64 bytes in two pieces that may overlap: less than a call of what copies any number of them.
+#[inline]
+fn copy_short(to: &mut Block, from: &[u8]) {
+    fn pieces<const LEN: usize>(to: &mut Block, from: &[u8]) -> bool {
+        let (Some(first), Some(last)) = (from.first_chunk::<LEN>(), from.last_chunk::<LEN>()) else { return false };
+        to[..LEN].copy_from_slice(first);
+        to[from.len() - LEN..from.len()].copy_from_slice(last);
+        true
+    }
+    let done = pieces::<32>(to, from) || pieces::<16>(to, from) || pieces::<8>(to, from) || pieces::<4>(to, from);
+    if !done {
+        for (to, from) in to.iter_mut().zip(from) {
+            *to = *from;
+        }
+    }
 }
 
 /// The block that has only the length in it.

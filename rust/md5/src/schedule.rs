@@ -7,9 +7,9 @@
 //! What would leave lanes idle is a long message that comes last. So the longest come first, the others in the order of their places.
 
 use crate::Digest;
-use crate::lanes::{LANES_MAX, Sources, States, Vectors};
+use crate::lanes::{LANES_MAX, Sources, States, Vectors, prefetch};
 use crate::rounds::{BLOCK, Block, START};
-use crate::scalar::{closing, compress, digest_of, pad, words_of};
+use crate::scalar::{closing, compress, digest, digest_of, words_of};
 use std::cmp::Reverse;
 use std::slice;
 
@@ -18,8 +18,19 @@ const LANES_MIN: usize = 2;
 
 /// Writes the digest of every input to its place in `into`, which has as many.
 pub(crate) fn digest_all(vectors: Vectors, inputs: &[&[u8]], into: &mut [Digest]) {
-    let ends = Ends { waiting: [End::default(); 2 * LANES_MAX], count: 0, blocks: [[0; BLOCK]; LANES_MAX] };
-    let mut batch = Batch { vectors, inputs, order: Order::new(inputs, vectors.lanes()), into, ends };
+    if inputs.len() < LANES_MIN {
+        for (input, into) in inputs.iter().zip(into) {
+            *into = digest(input);
+        }
+        return;
+    }
+    let mut batch = Batch {
+        vectors,
+        inputs,
+        order: Order::new(inputs, vectors.lanes()),
+        into,
+        ends: Ends { waiting: [End::default(); 2 * LANES_MAX], count: 0, blocks: [[0; BLOCK]; LANES_MAX] },
+    };
     batch.digest_bodies();
     while batch.ends.count > 0 {
         batch.digest_ends(batch.ends.count.min(vectors.lanes()));
@@ -98,6 +109,9 @@ impl<'a> Batch<'a, '_> {
             let place = self.order.next(self.inputs)?;
             let body = self.inputs[place].as_chunks().0;
             if !body.is_empty() {
+                if let Some(soon) = self.inputs.get(self.order.next + LANES_MAX) {
+                    prefetch(soon);
+                }
                 return Some((place, body));
             }
             self.end(place, START);
@@ -125,7 +139,7 @@ impl<'a> Batch<'a, '_> {
             if end.is_closing {
                 *block = closing(input.len() as u64);
             } else {
-                end.is_closing = !pad(block, input.as_chunks::<BLOCK>().1, input.len() as u64);
+                end.is_closing = !self.vectors.pad(block, input.as_chunks::<BLOCK>().1, input.len() as u64);
                 // From here on it says whether a closing block is still to come.
                 continue;
             }
@@ -182,8 +196,7 @@ impl<'a> Lanes<'a> {
 /// The order in which messages come.
 struct Order {
     /// The places of the long messages, the longest first.
-    long: [usize; LONG_MAX],
-    long_count: usize,
+    long: Vec<usize>,
     /// How many of the long ones have come.
     long_done: usize,
     /// The most blocks of a message that is not long.
@@ -194,13 +207,12 @@ struct Order {
 
 /// A message is long if it has more than this part of a lane's share of all blocks; so there are not many.
 const LONG_PART: usize = 16;
-const LONG_MAX: usize = LONG_PART * LANES_MAX;
 /// Not worth the sorting.
 const SHORT_BLOCKS: usize = 4;
 
 impl Order {
     fn new(inputs: &[&[u8]], lanes: usize) -> Self {
-        let mut order = Self { long: [0; LONG_MAX], long_count: 0, long_done: 0, blocks_max: usize::MAX, next: 0 };
+        let mut order = Self { long: Vec::new(), long_done: 0, blocks_max: usize::MAX, next: 0 };
         if inputs.len() <= lanes {
             return order;
         }
@@ -208,19 +220,18 @@ impl Order {
         order.blocks_max = (blocks / (lanes * LONG_PART)).max(SHORT_BLOCKS);
         for (place, input) in inputs.iter().enumerate() {
             if input.len() / BLOCK > order.blocks_max {
-                order.long[order.long_count] = place;
-                order.long_count += 1;
+                order.long.push(place);
             }
         }
-        order.long[..order.long_count].sort_unstable_by_key(|&place| Reverse(inputs[place].len()));
+        order.long.sort_unstable_by_key(|&place| Reverse(inputs[place].len()));
         order
     }
 
     #[inline]
     fn next(&mut self, inputs: &[&[u8]]) -> Option<usize> {
-        if self.long_done < self.long_count {
+        if let Some(&place) = self.long.get(self.long_done) {
             self.long_done += 1;
-            return Some(self.long[self.long_done - 1]);
+            return Some(place);
         }
         loop {
             let place = self.next;

@@ -78,8 +78,7 @@ fn store(vector: Vector, words: &mut [u32; WIDTH]) {
 /// The words of block `at` of the lanes from `first` on, four words at a time.
 #[target_feature(enable = "avx2")]
 #[inline]
-fn words_of_group(sources: &Sources<'_>, first: usize, at: usize) -> [Vector; 16] {
-    let mut out = [splat(0); 16];
+fn load_words(sources: &Sources<'_>, first: usize, at: usize, words: &mut [Vector; 16]) {
     for quarter in 0..4 {
         // Row `lane` has four words of that lane, and the same four of the lane four further on.
         let mut rows = [splat(0); 4];
@@ -94,10 +93,9 @@ fn words_of_group(sources: &Sources<'_>, first: usize, at: usize) -> [Vector; 16
         let high = _mm256_unpackhi_epi32(rows[0], rows[1]);
         let next_low = _mm256_unpacklo_epi32(rows[2], rows[3]);
         let next_high = _mm256_unpackhi_epi32(rows[2], rows[3]);
-        out[quarter * 4] = _mm256_unpacklo_epi64(low, next_low);
-        out[quarter * 4 + 1] = _mm256_unpackhi_epi64(low, next_low);
-        out[quarter * 4 + 2] = _mm256_unpacklo_epi64(high, next_high);
-        out[quarter * 4 + 3] = _mm256_unpackhi_epi64(high, next_high);
+        words[quarter * 4] = _mm256_unpacklo_epi64(low, next_low);
+        words[quarter * 4 + 1] = _mm256_unpackhi_epi64(low, next_low);
+        words[quarter * 4 + 2] = _mm256_unpacklo_epi64(high, next_high);
+        words[quarter * 4 + 3] = _mm256_unpackhi_epi64(high, next_high);
     }
-    out
 }

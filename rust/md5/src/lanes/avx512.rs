@@ -2,10 +2,12 @@
 
 use super::kernel::kernel;
 use super::{LANES_MAX, Sources, States};
+use crate::rounds::{BLOCK, Block};
 use std::arch::x86_64::{
-    __m512i, _mm512_add_epi32, _mm512_loadu_si512, _mm512_rolv_epi32, _mm512_set1_epi32, _mm512_shuffle_i32x4,
-    _mm512_storeu_si512, _mm512_ternarylogic_epi32, _mm512_unpackhi_epi32, _mm512_unpackhi_epi64,
-    _mm512_unpacklo_epi32, _mm512_unpacklo_epi64,
+    __m128i, __m512i, _mm_loadu_si128, _mm512_add_epi32, _mm512_castsi128_si512, _mm512_inserti32x4,
+    _mm512_loadu_si512, _mm512_mask_mov_epi8, _mm512_mask_mov_epi64, _mm512_maskz_loadu_epi8, _mm512_rolv_epi32,
+    _mm512_set1_epi8, _mm512_set1_epi32, _mm512_set1_epi64, _mm512_storeu_si512, _mm512_ternarylogic_epi32,
+    _mm512_unpackhi_epi32, _mm512_unpackhi_epi64, _mm512_unpacklo_epi32, _mm512_unpacklo_epi64,
 };
 
 const WIDTH: usize = 16;
@@ -74,40 +76,50 @@ fn store(vector: Vector, words: &mut [u32; WIDTH]) {
     unsafe { _mm512_storeu_si512(words.as_mut_ptr().cast(), vector) }
 }
 
-/// The words of block `at` of the lanes from `first` on: a square of 16 by 16 words, turned over.
+/// As [`crate::scalar::pad`], without a branch: bytes that the mask leaves out are not read.
+#[target_feature(enable = "avx512f,avx512bw")]
+pub(super) fn pad(block: &mut Block, end: &[u8], len: u64) -> bool {
+    debug_assert!(end.len() < BLOCK, "{} bytes", end.len());
+    let bit = 1 << (end.len() % BLOCK);
+    // SAFETY: the mask has a bit for each byte of the slice, of which there are fewer than 64, and no other.
+    let bytes = unsafe { _mm512_maskz_loadu_epi8(bit - 1, end.as_ptr().cast()) };
+    let fits = end.len() < BLOCK - 8;
+    let bytes = _mm512_mask_mov_epi8(bytes, bit, _mm512_set1_epi8(i8::MIN));
+    let bytes = _mm512_mask_mov_epi64(bytes, u8::from(fits) << 7, _mm512_set1_epi64((len * 8) as i64));
+    // SAFETY: a reference to 64 bytes, of any alignment.
+    unsafe { _mm512_storeu_si512(block.as_mut_ptr().cast(), bytes) };
+    fits
+}
+
+/// The words of block `at` of the lanes from `first` on, four words at a time.
 #[target_feature(enable = "avx512f,avx512bw")]
 #[inline]
-fn words_of_group(sources: &Sources<'_>, first: usize, at: usize) -> [Vector; 16] {
-    let mut rows = [splat(0); 16];
-    for lane in 0..WIDTH {
-        let block = &sources[first + lane][at];
-        // SAFETY: a reference to 64 bytes, of any alignment.
-        rows[lane] = unsafe { _mm512_loadu_si512(block.as_ptr().cast()) };
+fn load_words(sources: &Sources<'_>, first: usize, at: usize, words: &mut [Vector; 16]) {
+    for quarter in 0..4 {
+        // Row `lane` has four words of that lane, and the same four of the lanes 4, 8 and 12 further on.
+        let mut rows = [splat(0); 4];
+        for lane in 0..4 {
+            let [one, two, three, four] =
+                [0, 4, 8, 12].map(|more| &sources[first + lane + more][at].as_chunks::<16>().0[quarter]);
+            let row = _mm512_castsi128_si512(load_four(one));
+            let row = _mm512_inserti32x4::<1>(row, load_four(two));
+            let row = _mm512_inserti32x4::<2>(row, load_four(three));
+            rows[lane] = _mm512_inserti32x4::<3>(row, load_four(four));
+        }
+        let low = _mm512_unpacklo_epi32(rows[0], rows[1]);
+        let high = _mm512_unpackhi_epi32(rows[0], rows[1]);
+        let next_low = _mm512_unpacklo_epi32(rows[2], rows[3]);
+        let next_high = _mm512_unpackhi_epi32(rows[2], rows[3]);
+        words[quarter * 4] = _mm512_unpacklo_epi64(low, next_low);
+        words[quarter * 4 + 1] = _mm512_unpackhi_epi64(low, next_low);
+        words[quarter * 4 + 2] = _mm512_unpacklo_epi64(high, next_high);
+        words[quarter * 4 + 3] = _mm512_unpackhi_epi64(high, next_high);
     }
-    let mut out = rows;
-    // Four rows by four words, in each quarter of the vectors.
-    for four in 0..4 {
-        let row = four * 4;
-        let low = _mm512_unpacklo_epi32(rows[row], rows[row + 1]);
-        let high = _mm512_unpackhi_epi32(rows[row], rows[row + 1]);
-        let next_low = _mm512_unpacklo_epi32(rows[row + 2], rows[row + 3]);
-        let next_high = _mm512_unpackhi_epi32(rows[row + 2], rows[row + 3]);
-        out[row] = _mm512_unpacklo_epi64(low, next_low);
-        out[row + 1] = _mm512_unpackhi_epi64(low, next_low);
-        out[row + 2] = _mm512_unpacklo_epi64(high, next_high);
-        out[row + 3] = _mm512_unpackhi_epi64(high, next_high);
-    }
-    // Then the quarters: vector 4 r + w has word 4 q + w of the rows 4 r to 4 r + 3 in its quarter q.
-    for word in 0..4 {
-        let (one, two, three, four) = (out[word], out[word + 4], out[word + 8], out[word + 12]);
-        let even = _mm512_shuffle_i32x4::<0b10_00_10_00>(one, two);
-        let odd = _mm512_shuffle_i32x4::<0b11_01_11_01>(one, two);
-        let next_even = _mm512_shuffle_i32x4::<0b10_00_10_00>(three, four);
-        let next_odd = _mm512_shuffle_i32x4::<0b11_01_11_01>(three, four);
-        out[word] = _mm512_shuffle_i32x4::<0b10_00_10_00>(even, next_even);
-        out[word + 4] = _mm512_shuffle_i32x4::<0b10_00_10_00>(odd, next_odd);
-        out[word + 8] = _mm512_shuffle_i32x4::<0b11_01_11_01>(even, next_even);
-        out[word + 12] = _mm512_shuffle_i32x4::<0b11_01_11_01>(odd, next_odd);
-    }
-    out
+}
+
+#[target_feature(enable = "avx512f,avx512bw")]
+#[inline]
+fn load_four(words: &[u8; 16]) -> __m128i {
+    // SAFETY: a reference to 16 bytes, of any alignment.
+    unsafe { _mm_loadu_si128(words.as_ptr().cast()) }
 }

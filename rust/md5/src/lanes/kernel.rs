@@ -19,13 +19,10 @@ macro_rules! kernel {
             let mut b = load_groups::<G>(&states.0[1]);
             let mut c = load_groups::<G>(&states.0[2]);
             let mut d = load_groups::<G>(&states.0[3]);
+            let mut words = [[splat(0); 16]; G];
             for at in 0..blocks {
-                let mut words = [[splat(0); G]; 16];
-                for group in 0..G {
-                    let of_group = words_of_group(sources, group * WIDTH, at);
-                    for place in 0..16 {
-                        words[place][group] = of_group[place];
-                    }
+                for (group, words) in words.iter_mut().enumerate() {
+                    load_words(sources, group * WIDTH, at, words);
                 }
                 let before = [a, b, c, d];
                 $crate::rounds::steps!(step, a, b, c, d, words, G);
@@ -47,13 +44,13 @@ macro_rules! kernel {
             b: [Vector; G],
             c: [Vector; G],
             d: [Vector; G],
-            words: &[[Vector; G]; 16],
+            words: &[[Vector; 16]; G],
         ) -> [Vector; G] {
             let sine = splat($crate::rounds::SINES[PLACE]);
             let mut next = a;
             for group in 0..G {
                 let (b, c, d) = (b[group], c[group], d[group]);
-                let sum = add(add(a[group], sine), words[$crate::rounds::word(PLACE)][group]);
+                let sum = add(add(a[group], sine), words[group][$crate::rounds::word(PLACE)]);
                 let sum = match PLACE / 16 {
                     0 => mix_first(sum, b, c, d),
                     1 => mix_second(sum, b, c, d),

@@ -16,7 +16,8 @@ mod portable;
 mod sse2;
 
 use crate::Engine;
-use crate::rounds::{Block, START};
+use crate::rounds::{BLOCK, Block, START};
+use crate::scalar::pad;
 
 /// The most lanes that any engine has.
 pub(crate) const LANES_MAX: usize = 32;
@@ -86,6 +87,17 @@ impl Vectors {
         }
     }
 
+    /// As [`crate::scalar::pad`].
+    #[inline]
+    pub(crate) fn pad(self, block: &mut Block, end: &[u8], len: u64) -> bool {
+        match self.0 {
+            #[cfg(target_arch = "x86_64")]
+            // SAFETY: `of` has made sure of the processor.
+            Engine::Avx512 => unsafe { avx512::pad(block, end, len) },
+            _ => pad(block, end, len),
+        }
+    }
+
     /// Takes the next `blocks` of their sources into the states of the first `lanes`. What stands in the other lanes means nothing, but
     /// all sources have to have as many blocks.
     #[inline]
@@ -107,3 +119,21 @@ impl Vectors {
         }
     }
 }
+
+/// Asks the memory for the first bytes of a message that will soon be needed.
+#[inline]
+pub(crate) fn prefetch(message: &[u8]) {
+    for line in message[..message.len().min(PREFETCHED)].chunks(BLOCK) {
+        #[cfg(target_arch = "x86_64")]
+        // SAFETY: a prefetch reads nothing and faults never, whatever the address.
+        unsafe {
+            use std::arch::x86_64::{_MM_HINT_T1, _mm_prefetch};
+            _mm_prefetch::<_MM_HINT_T1>(line.as_ptr().cast());
+        }
+        #[cfg(not(target_arch = "x86_64"))]
+        let _ = line;
+    }
+}
+
+/// What comes after so many bytes, the processor has noticed by then.
+const PREFETCHED: usize = 2_048;

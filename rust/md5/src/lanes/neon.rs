@@ -77,14 +77,13 @@ fn store(vector: Vector, words: &mut [u32; WIDTH]) {
 /// The words of block `at` of the lanes from `first` on, four words at a time.
 #[target_feature(enable = "neon")]
 #[inline]
-fn words_of_group(sources: &Sources<'_>, first: usize, at: usize) -> [Vector; 16] {
-    let mut out = [splat(0); 16];
+fn load_words(sources: &Sources<'_>, first: usize, at: usize, words: &mut [Vector; 16]) {
     for quarter in 0..4 {
         let mut rows = [splat(0); 4];
         for lane in 0..4 {
-            let words = &sources[first + lane][at].as_chunks::<16>().0[quarter];
+            let four = &sources[first + lane][at].as_chunks::<16>().0[quarter];
             // SAFETY: a reference to 16 bytes, of any alignment.
-            let bytes = unsafe { vld1q_u8(words.as_ptr()) };
+            let bytes = unsafe { vld1q_u8(four.as_ptr()) };
             // Little-endian, as MD5 is: the only order that the standard library's intrinsics are for.
             rows[lane] = vreinterpretq_u32_u8(bytes);
         }
@@ -92,10 +91,9 @@ fn words_of_group(sources: &Sources<'_>, first: usize, at: usize) -> [Vector; 16
         let odd = vreinterpretq_u64_u32(vtrn2q_u32(rows[0], rows[1]));
         let next_even = vreinterpretq_u64_u32(vtrn1q_u32(rows[2], rows[3]));
         let next_odd = vreinterpretq_u64_u32(vtrn2q_u32(rows[2], rows[3]));
-        out[quarter * 4] = vreinterpretq_u32_u64(vtrn1q_u64(even, next_even));
-        out[quarter * 4 + 1] = vreinterpretq_u32_u64(vtrn1q_u64(odd, next_odd));
-        out[quarter * 4 + 2] = vreinterpretq_u32_u64(vtrn2q_u64(even, next_even));
-        out[quarter * 4 + 3] = vreinterpretq_u32_u64(vtrn2q_u64(odd, next_odd));
+        words[quarter * 4] = vreinterpretq_u32_u64(vtrn1q_u64(even, next_even));
+        words[quarter * 4 + 1] = vreinterpretq_u32_u64(vtrn1q_u64(odd, next_odd));
+        words[quarter * 4 + 2] = vreinterpretq_u32_u64(vtrn2q_u64(even, next_even));
+        words[quarter * 4 + 3] = vreinterpretq_u32_u64(vtrn2q_u64(odd, next_odd));
     }
-    out
 }

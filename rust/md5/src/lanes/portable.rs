@@ -6,12 +6,12 @@ use super::{LANES_MAX, Sources, States};
 use crate::scalar::words_of;
 
 const WIDTH: usize = 4;
-/// How many lanes take turns.
-pub(super) const LANES: usize = 2 * WIDTH;
+/// One group only: more of them do not fit into the registers, and the compiler does not know how to spare them.
+pub(super) const LANES: usize = WIDTH;
 
 type Vector = [u32; WIDTH];
 
-kernel!([1 2]);
+kernel!([1]);
 
 #[inline]
 fn each(one: Vector, other: Vector, operation: impl Fn(u32, u32) -> u32) -> Vector {
@@ -65,7 +65,9 @@ fn store(vector: Vector, words: &mut [u32; WIDTH]) {
 
 /// The words of block `at` of the lanes from `first` on.
 #[inline]
-fn words_of_group(sources: &Sources<'_>, first: usize, at: usize) -> [Vector; 16] {
+fn load_words(sources: &Sources<'_>, first: usize, at: usize, words: &mut [Vector; 16]) {
     let blocks: [[u32; 16]; WIDTH] = std::array::from_fn(|lane| words_of(&sources[first + lane][at]));
-    std::array::from_fn(|place| std::array::from_fn(|lane| blocks[lane][place]))
+    for place in 0..16 {
+        words[place] = std::array::from_fn(|lane| blocks[lane][place]);
+    }
 }

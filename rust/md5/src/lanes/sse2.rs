@@ -10,11 +10,11 @@ use std::arch::x86_64::{
 
 const WIDTH: usize = 4;
 /// How many lanes take turns.
-pub(super) const LANES: usize = 2 * WIDTH;
+pub(super) const LANES: usize = 3 * WIDTH;
 
 type Vector = __m128i;
 
-kernel!([1 2] #[target_feature(enable = "sse2")]);
+kernel!([1 2 3] #[target_feature(enable = "sse2")]);
 
 #[target_feature(enable = "sse2")]
 #[inline]
@@ -78,23 +78,21 @@ fn store(vector: Vector, words: &mut [u32; WIDTH]) {
 /// The words of block `at` of the lanes from `first` on, four words at a time.
 #[target_feature(enable = "sse2")]
 #[inline]
-fn words_of_group(sources: &Sources<'_>, first: usize, at: usize) -> [Vector; 16] {
-    let mut out = [splat(0); 16];
+fn load_words(sources: &Sources<'_>, first: usize, at: usize, words: &mut [Vector; 16]) {
     for quarter in 0..4 {
         let mut rows = [splat(0); 4];
         for lane in 0..4 {
-            let words = &sources[first + lane][at].as_chunks::<16>().0[quarter];
+            let four = &sources[first + lane][at].as_chunks::<16>().0[quarter];
             // SAFETY: a reference to 16 bytes, of any alignment.
-            rows[lane] = unsafe { _mm_loadu_si128(words.as_ptr().cast()) };
+            rows[lane] = unsafe { _mm_loadu_si128(four.as_ptr().cast()) };
         }
         let low = _mm_unpacklo_epi32(rows[0], rows[1]);
         let high = _mm_unpackhi_epi32(rows[0], rows[1]);
         let next_low = _mm_unpacklo_epi32(rows[2], rows[3]);
         let next_high = _mm_unpackhi_epi32(rows[2], rows[3]);
-        out[quarter * 4] = _mm_unpacklo_epi64(low, next_low);
-        out[quarter * 4 + 1] = _mm_unpackhi_epi64(low, next_low);
-        out[quarter * 4 + 2] = _mm_unpacklo_epi64(high, next_high);
-        out[quarter * 4 + 3] = _mm_unpackhi_epi64(high, next_high);
+        words[quarter * 4] = _mm_unpacklo_epi64(low, next_low);
+        words[quarter * 4 + 1] = _mm_unpackhi_epi64(low, next_low);
+        words[quarter * 4 + 2] = _mm_unpacklo_epi64(high, next_high);
+        words[quarter * 4 + 3] = _mm_unpackhi_epi64(high, next_high);
     }
-    out
 }
