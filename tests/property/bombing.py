@@ -1,0 +1,203 @@
+"""Floods of hostile fragments, in a process of its own, which says how much memory they took. Run: `python -m tests.property.bombing FLOOD`."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+import pyarrow as pa
+
+import ssbroker
+
+FRAGMENTS: Final = 1_000_000
+BATCH: Final = 50_000
+LIMIT: Final = 64 << 20
+INT32_MAX: Final = 2**31 - 1
+FAR: Final = 2**63 - 1
+
+HONEST_PARTS: Final = 3
+HONEST_PART: Final = b"honest part that is told from all others"
+HONEST_ID: Final = b"honest to the la"
+
+Random = np.random.Generator
+Numbers = np.ndarray[tuple[int], np.dtype[Any]]
+
+
+def batch_of(
+    ids: pa.Array[Any], sequence: Numbers, number: Numbers, count: Numbers, body: pa.Array[Any]
+) -> pa.RecordBatch:
+    """Unsigned fragments of initiators."""
+    return pa.record_batch(
+        {
+            "conversation_id": ids,
+            "is_initiator": pa.array(np.ones(len(ids), bool)),
+            "message_sequence_number": pa.array(sequence, pa.int64()),
+            "fragment_number": pa.array(number, pa.int32()),
+            "fragment_count": pa.array(count, pa.int32()),
+            "message_body": body,
+        }
+    )
+
+
+def ids_of(numbers: Numbers) -> pa.Array[Any]:
+    """Conversation ids of these numbers."""
+    data = np.zeros((len(numbers), 2), np.uint64)
+    data[:, 1] = numbers
+    return pa.FixedSizeBinaryArray.from_buffers(pa.binary(16), len(numbers), [None, pa.py_buffer(data.tobytes())])
+
+
+def bodies(random: Random, rows: int, longest: int) -> pa.Array[Any]:
+    """So many bodies of up to so many bytes."""
+    lengths = random.integers(0, longest + 1, rows)
+    offsets = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int32)
+    data = random.bytes(int(offsets[-1]))
+    return pa.Array.from_buffers(pa.binary(), rows, [None, pa.py_buffer(offsets.tobytes()), pa.py_buffer(data)])
+
+
+def zeros(rows: int) -> Numbers:
+    return np.zeros(rows, np.int64)
+
+
+def strangers(random: Random, start: int, rows: int) -> pa.RecordBatch:
+    """First fragments only, each of a conversation that was never seen."""
+    return batch_of(
+        ids_of(np.arange(start, start + rows)), zeros(rows), zeros(rows), zeros(rows) + 2, bodies(random, rows, 64)
+    )
+
+
+def empty_strangers(random: Random, start: int, rows: int) -> pa.RecordBatch:
+    """The same without any bytes, each with a count that lies."""
+    count = random.integers(2, INT32_MAX, rows)
+    return batch_of(ids_of(np.arange(start, start + rows)), zeros(rows), count - 1, count, bodies(random, rows, 0))
+
+
+def liars(random: Random, start: int, rows: int) -> pa.RecordBatch:
+    """Many messages of few established conversations that are all said to have 2^31 - 1 fragments."""
+    sequence = 1 + (start + np.arange(rows)) // 50
+    return batch_of(
+        ids_of(np.arange(start, start + rows) % 50),
+        sequence,
+        random.integers(0, INT32_MAX, rows),
+        zeros(rows) + INT32_MAX,
+        bodies(random, rows, 8),
+    )
+
+
+def crumbs(random: Random, _start: int, rows: int) -> pa.RecordBatch:
+    """One byte at a time of a few messages of 2 GB, anywhere in them."""
+    return batch_of(
+        ids_of(random.integers(0, 3, rows)),
+        zeros(rows) + 1,
+        random.integers(0, INT32_MAX, rows),
+        zeros(rows) + INT32_MAX,
+        bodies(random, rows, 1),
+    )
+
+
+def gaps(random: Random, start: int, rows: int) -> pa.RecordBatch:
+    """Whole messages with numbers up to 2^63, which wait for ever; most of them empty."""
+    return batch_of(
+        ids_of(np.arange(start, start + rows) % 50),
+        random.integers(2, FAR, rows),
+        zeros(rows),
+        zeros(rows) + 1,
+        bodies(random, rows, 1),
+    )
+
+
+def newcomers(random: Random, start: int, rows: int) -> pa.RecordBatch:
+    """Whole first messages of conversations that were never seen: of each its number has to be remembered."""
+    return batch_of(
+        ids_of(np.arange(start, start + rows)), zeros(rows), zeros(rows), zeros(rows) + 1, bodies(random, rows, 64)
+    )
+
+
+def contradictions(random: Random, _start: int, rows: int) -> pa.RecordBatch:
+    """All about the same few messages, and no two alike."""
+    count = random.integers(1, 5, rows)
+    return batch_of(
+        ids_of(random.integers(0, 50, rows)),
+        random.integers(1, 20, rows),
+        random.integers(0, count),
+        count,
+        bodies(random, rows, 64),
+    )
+
+
+Flood = Callable[[Random, int, int], pa.RecordBatch]
+FLOODS: Final[dict[str, Flood]] = {
+    flood.__name__: flood for flood in (strangers, empty_strangers, liars, crumbs, gaps, newcomers, contradictions)
+}
+
+
+def honest(sequence: int, parts: int) -> pa.RecordBatch:
+    """A message of the honest conversation, its last part first."""
+    number = np.arange(parts)[::-1]
+    return batch_of(
+        pa.array([HONEST_ID] * parts, pa.binary(16)),
+        zeros(parts) + sequence,
+        number,
+        zeros(parts) + parts,
+        pa.array([HONEST_PART] * parts, pa.binary()),
+    )
+
+
+def resident_bytes() -> int:
+    """The most that was resident so far."""
+    for line in Path("/proc/self/status").read_text(encoding="ascii").splitlines():
+        if line.startswith("VmHWM:"):
+            return int(line.split()[1]) << 10
+    raise LookupError("VmHWM")
+
+
+def reassembler_of(limit: int, *, in_order: bool) -> ssbroker.Reassembler:
+    """No limit but that of memory; the attackers of few conversations and the honest one are known."""
+    reassembler = ssbroker.Reassembler(
+        max_pending_bytes=limit,
+        max_pending_messages=None,
+        max_fragments_per_message=None,
+        max_sequence_distance=None,
+        in_order=in_order,
+    )
+    known = 50
+    first = batch_of(
+        ids_of(np.arange(known)),
+        zeros(known),
+        zeros(known),
+        zeros(known) + 1,
+        bodies(np.random.default_rng(0), known, 0),
+    )
+    reassembler.push(first)
+    reassembler.push(honest(0, 1))
+    return reassembler
+
+
+def flooded(reassembler: ssbroker.Reassembler, flood: Flood, fragments: int, honest_parts: int) -> int:
+    """Pushes the flood, and after each batch an honest message; how many of those came through whole."""
+    random = np.random.default_rng(26)
+    through = 0
+    for number, start in enumerate(range(1000, 1000 + fragments, BATCH), start=1):
+        reassembler.push(flood(random, start, BATCH))
+        bodies_of_it = reassembler.push(honest(number, honest_parts)).messages.column("message_body").to_pylist()
+        through += bodies_of_it == [HONEST_PART * honest_parts]
+    return through
+
+
+def main(name: str, order: str, honest_parts: int) -> None:
+    """What a flood did, as JSON."""
+    in_order = order == "in_order"
+    # What every batch takes for itself while it is read, and gives back, is no part of what is pending: seen before.
+    flooded(reassembler_of(1 << 20, in_order=in_order), FLOODS[name], 3 * BATCH, honest_parts)
+    reassembler = reassembler_of(LIMIT, in_order=in_order)
+    before = resident_bytes()
+    through = flooded(reassembler, FLOODS[name], FRAGMENTS, honest_parts)
+    told = {"grown": resident_bytes() - before, "charged": reassembler.pending_bytes, "through": through}
+    print(json.dumps(told))
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], sys.argv[2], int(sys.argv[3]))

@@ -1,0 +1,125 @@
+"""P22: who has not the session key gets nothing accepted; and what no key, or MD5 itself, does not stop."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from hashlib import md5
+from random import Random
+from uuid import UUID
+
+import numpy as np
+import pyarrow as pa
+
+import ssbroker
+from tests.property.forgery import ATTACKS, PART_BYTES, columns_of
+from tests.rules.fragments import KEY, OTHER_KEY, A, B, messages, parts, reasons, single, whole
+from tests.worlds.fragment_tables import rows_of
+
+FORGED = 1_000_000
+CONVERSATIONS = 25
+MESSAGES = 200
+FRAGMENTS_MAX = 4
+
+KEYS: dict[UUID | str | bytes, bytes] = {UUID(int=number): KEY for number in range(CONVERSATIONS)}
+"""All conversations have the same key, so that nothing but the header tells them apart."""
+
+REFUSED = {"corrupt_fragment", "corrupt_message", "conflict"}
+"""Not `duplicate`, which is acknowledged: what may be forged here has not been whole."""
+
+COLLIDING = [
+    bytes.fromhex(
+        "d131dd02c5e6eec4693d9a0698aff95c2fcab5"
+        + one
+        + "12467eab4004583eb8fb7f8955ad340609f4b30283e4888325"
+        + two
+        + "1415a"
+        "085125e8f7cdc99fd91dbd"
+        + three
+        + "280373c5bd8823e3156348f5bae6dacd436c919c6dd53e2"
+        + four
+        + "87da03fd02396306d248cda0"
+        "e99f33420f577ee8ce54b67080" + five + "80d1ec69821bcb6a8839396f965" + six + "b6ff72a70"
+    )
+    for one, two, three, four, five, six in (("87", "7", "f", "b4", "a", "2"), ("07", "f", "7", "34", "2", "a"))
+]
+"""Two bodies with one MD5, published by Wang and Yu in 2004."""
+
+
+def honest_messages() -> pa.Table:
+    """For both directions of every conversation, messages of one to four fragments."""
+    random = Random(22)
+    rows = [
+        (
+            UUID(int=conversation).bytes,
+            is_initiator,
+            sequence,
+            random.randbytes(PART_BYTES * (1 + sequence % FRAGMENTS_MAX)),
+        )
+        for conversation in range(CONVERSATIONS)
+        for is_initiator in (True, False)
+        for sequence in range(MESSAGES)
+    ]
+    names = ("conversation_id", "is_initiator", "message_sequence_number", "message_body")
+    return pa.table(dict(zip(names, zip(*rows, strict=True), strict=True)))
+
+
+def test_of_a_million_forged_spliced_and_tampered_fragments_none_is_accepted() -> None:
+    """P21, P22, M5, M7: while beginnings wait for their ends; and afterwards every honest message comes through unharmed."""
+    random = np.random.default_rng(22)
+    table = honest_messages()
+    fragments = ssbroker.fragment(table, max_fragment_bytes=PART_BYTES, session_keys=KEYS)
+    honest = columns_of(fragments)
+    batch = honest.batch()
+    waiting = pa.array((honest.number == 0) & (honest.count > 1))
+    reassembler = ssbroker.Reassembler(session_keys=KEYS)
+    beginnings = reassembler.push(batch.filter(waiting))
+    before = (reassembler.pending_bytes, reassembler.pending_messages)
+    tried = rejected = 0
+    while tried < FORGED:
+        for attack in ATTACKS:
+            result = reassembler.push(attack(random, honest).batch())
+            assert set(result.rejected.column("reason").to_pylist()) <= REFUSED, attack
+            assert result.messages.num_rows == result.acknowledgements.num_rows == 0, attack
+            tried += len(honest)
+            rejected += result.rejected.num_rows
+    assert rejected == tried
+    assert (reassembler.pending_bytes, reassembler.pending_messages) == before
+    ends = reassembler.push(batch.filter(pa.compute.invert(waiting)))
+    assert beginnings.rejected.num_rows == ends.rejected.num_rows == reassembler.pending_messages == 0
+    got = [*rows_of(beginnings.messages), *rows_of(ends.messages)]
+    names = table.column_names
+    assert sorted(tuple(row[name] for name in names) for row in got) == sorted(
+        tuple(row[name] for name in names) for row in table.to_pylist()
+    )
+
+
+def test_without_a_key_whoever_can_compute_an_md5_is_believed() -> None:
+    """P22: plain MD5 finds accidents, not attackers: another body, and the same in another place."""
+    good = parts(b"pay 10", size=3)
+    forged = parts(b"pay 99", size=3)
+    assert messages(whole(*forged)) == [(0, b"pay 99")]
+    # The first part of the good one is known and equal; the attacker needs nothing else.
+    assert good[0].body == forged[0].body
+    for moved in (
+        [replace(each, conversation_id=B) for each in good],
+        [replace(each, is_initiator=False) for each in good],
+    ):
+        assert messages(whole(*moved)) == [(0, b"pay 10")]
+    assert messages(whole(single(0), *(replace(each, sequence=1) for each in good))) == [(0, b""), (1, b"pay 10")]
+
+
+def test_with_a_key_two_bodies_of_one_md5_are_the_same_message() -> None:
+    """P22, M7: who may choose what an honest sender signs can exchange it for its twin; so bodies are to be sealed as well."""
+    one, other = COLLIDING
+    assert one != other
+    assert md5(one).digest() == md5(other).digest()
+    (sent,) = parts(one, size=999, key=KEY)
+    assert messages(whole(replace(sent, body=other), session_keys={A: KEY})) == [(0, other)]
+    assert reasons(whole(replace(sent, body=other[:-1]), session_keys={A: KEY})) == ["corrupt_fragment"]
+
+
+def test_with_a_key_a_copy_is_a_duplicate_and_no_second_message() -> None:
+    """P12, P22, M8: what was recorded and is sent again is not delivered again; with another key it never was."""
+    sent = parts(b"pay 10", size=3, key=KEY)
+    assert messages(whole(*sent, *sent, session_keys={A: KEY})) == [(0, b"pay 10")]
+    assert messages(whole(*sent, session_keys={A: OTHER_KEY})) == []
