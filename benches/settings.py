@@ -9,19 +9,35 @@ from typing import Final
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Size:
-    """Numbers of rows and rounds."""
+    """Numbers of rows and rounds; `digested` are bytes, and the fragments of `bench_reassembly.py` are `shrunk` so many times."""
 
     routes: tuple[int, ...]
     conversations: int
     rounds: int
     built_routes: int
     flood: int
+    digested: int
+    shrunk: int
 
 
 SIZES: Final = {
-    "short": Size(routes=(100, 10_000), conversations=300_000, rounds=3, built_routes=100_000, flood=20_000),
+    "short": Size(
+        routes=(100, 10_000),
+        conversations=300_000,
+        rounds=3,
+        built_routes=100_000,
+        flood=20_000,
+        digested=8 << 20,
+        shrunk=20,
+    ),
     "full": Size(
-        routes=(100, 10_000, 1_000_000), conversations=10_000_000, rounds=5, built_routes=1_000_000, flood=100_000
+        routes=(100, 10_000, 1_000_000),
+        conversations=10_000_000,
+        rounds=5,
+        built_routes=1_000_000,
+        flood=100_000,
+        digested=128 << 20,
+        shrunk=1,
     ),
 }
 # `make bench BENCH_SHORT=1` says it in its own way.

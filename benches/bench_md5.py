@@ -1,0 +1,92 @@
+"""The MD5 of many values: `ssbroker.md5` and a loop over `hashlib`, in turns. The digests are compared before anything is timed."""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+from collections.abc import Callable
+from typing import Any, Final, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pytest
+from pytest_benchmark.fixture import BenchmarkFixture
+
+import ssbroker
+from benches.columns import buffer
+from benches.race import ReplayClock, Times, race
+from benches.settings import SIZE, report
+
+CLOCK: Final = ReplayClock()
+pytestmark = [pytest.mark.benchmark(timer=CLOCK), pytest.mark.timeout(3600)]
+
+Lengths: TypeAlias = npt.NDArray[np.int64]
+
+OURS: Final = "ssbroker.md5"
+HASHLIB: Final = "hashlib"
+
+
+def _equal(length: int) -> Callable[[np.random.Generator], Lengths]:
+    return lambda _: np.full(SIZE.digested // length, length)
+
+
+def _log_uniform(rng: np.random.Generator) -> Lengths:
+    """16 bytes to 8 KiB, each doubling as often as the others."""
+    lengths: Lengths = np.exp2(rng.uniform(4, 13, SIZE.digested // 1313)).astype(np.int64)
+    return lengths
+
+
+def _heavy_tail(rng: np.random.Generator) -> Lengths:
+    """1 KiB, but one value in a hundred has 256 KiB, and with it nearly three quarters of the bytes."""
+    count = SIZE.digested // 3635
+    return np.where(rng.permutation(count) % 100 == 0, 256 << 10, 1 << 10)
+
+
+LENGTHS: Final[dict[str, Callable[[np.random.Generator], Lengths]]] = {
+    "64 B": _equal(64),
+    "1 KiB": _equal(1 << 10),
+    "4 KiB": _equal(4 << 10),
+    "64 KiB": _equal(64 << 10),
+    "16 B to 8 KiB, log-uniform": _log_uniform,
+    "1 KiB, 1% of 256 KiB": _heavy_tail,
+}
+
+
+@pytest.mark.parametrize("name", [OURS, HASHLIB])
+@pytest.mark.parametrize("lengths", LENGTHS)
+def test_md5(benchmark: BenchmarkFixture, lengths: str, name: str) -> None:
+    times, nbytes = _race(lengths)
+    benchmark.group = f"MD5 of {lengths}"
+    benchmark.extra_info["bytes"] = nbytes
+    CLOCK.replay(benchmark, times[name])
+
+
+@functools.cache
+def _race(name: str) -> tuple[dict[str, Times], int]:
+    values = _values(np.random.default_rng(1), LENGTHS[name])
+    # The loop gets Python's own bytes: making them is not timed.
+    own: list[bytes] = values.to_pylist()
+    nbytes = sum(map(len, own))
+    assert ssbroker.md5(values).to_pylist() == _by_hashlib(own)
+    times = race({OURS: lambda: ssbroker.md5(values), HASHLIB: lambda: _by_hashlib(own)}, rounds=2 * SIZE.rounds)
+    rates = {lane: nbytes / times[lane].median / 1e9 for lane in times}
+    by_cpu = times[HASHLIB].cpu_median / times[OURS].cpu_median
+    report(
+        f"MD5 of values of {SIZE.digested >> 20} MiB together, one thread",
+        f"{name:<27} {rates[OURS]:6.2f} GB/s, hashlib {rates[HASHLIB]:5.2f}: {rates[OURS] / rates[HASHLIB]:5.2f} x;  by CPU time {by_cpu:5.2f} x",
+    )
+    return times, nbytes
+
+
+def _values(rng: np.random.Generator, lengths: Callable[[np.random.Generator], Lengths]) -> Any:
+    offsets = np.concatenate([[0], np.cumsum(lengths(rng))])
+    data = rng.integers(0, 2**64, int(offsets[-1]) // 8 + 1, np.uint64)
+    return pa.Array.from_buffers(
+        pa.binary(), len(offsets) - 1, [None, buffer(offsets.astype(np.int32)), buffer(data.view(np.uint8))]
+    )
+
+
+def _by_hashlib(values: list[bytes]) -> list[bytes]:
+    md5 = hashlib.md5
+    return [md5(value).digest() for value in values]
