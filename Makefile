@@ -19,7 +19,7 @@ SOURCES := pyproject.toml Cargo.toml Cargo.lock README.md LICENSE \
 	$(shell find rust python -not -path '*/__pycache__*' -not -path '*/target/*' -not -name '*.so')
 CHECKED := python/ssbroker tests benches examples
 
-.PHONY: help demo test build format lint bench ci clean tools tools-with-java
+.PHONY: help demo test build format lint bench fuzz ci clean tools tools-with-java
 
 help: ## say what each target does
 	@sed -n 's/^\([a-z]*\):.*## \(.*\)/  make \1\t\2/p' Makefile | expand -t 18
@@ -49,6 +49,9 @@ lint: tools $(INSTALLED) $(TOOLED) ## formatters, linters, types, and the stub a
 
 bench: tools-with-java $(INSTALLED) $(TOOLED) ## compare with the rivals, answers checked first (BENCH_SHORT=1 for small sizes)
 	@$(IN_VENV) $(PYTHON_OF_VENV) -m pytest benches $(ARGS)
+
+fuzz: tools ## fuzz the assembler and its states (FUZZ_SECONDS=60 for each target)
+	@scripts/fuzz
 
 ci: ## everything above on a clean machine, as the CI runs it
 	./.ci/run
