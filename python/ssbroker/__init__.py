@@ -22,6 +22,8 @@ from ssbroker.exceptions import (
 )
 from ssbroker.explanation import Explanation
 from ssbroker.fragments import fragment, md5
+from ssbroker.reassembler import Reassembler, reassemble
+from ssbroker.reassembly import Reassembly
 from ssbroker.routing import Router
 
 __version__ = _version("ssbroker")
@@ -39,6 +41,8 @@ __all__ = [
     "NullError",
     "OptionError",
     "OutputError",
+    "Reassembler",
+    "Reassembly",
     "Router",
     "SchemaError",
     "SsbrokerError",
@@ -46,4 +50,5 @@ __all__ = [
     "__version__",
     "fragment",
     "md5",
+    "reassemble",
 ]

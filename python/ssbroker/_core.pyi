@@ -1,4 +1,4 @@
-"""The native module: Arrow in and out, the GIL released for the whole of a batch. `ssbroker.Catalog` and `ssbroker.Router` wrap it."""
+"""The native module: Arrow in and out, the GIL released for the whole of a batch. The façades of `ssbroker` wrap it."""
 
 from collections.abc import Sequence
 from typing import Any, Final, Literal, Protocol, final
@@ -112,6 +112,71 @@ class Router:
     @property
     def nbytes(self) -> int:
         """The bytes that the index holds beside the catalog."""
+
+@final
+class Reassembler:
+    """Fragments that are put together; threads take turns.
+
+    Args:
+        max_pending_bytes: What may be charged for all that is remembered, None for no limit.
+        max_pending_messages: How many messages may be incomplete or held.
+        max_message_bytes: The bytes of a message.
+        max_fragments_per_message: The fragments of a message.
+        max_sequence_distance: How far ahead of the first message that is not whole a fragment may be.
+        in_order: Whether a message waits for those before it.
+    """
+
+    def __new__(
+        cls,
+        *,
+        max_pending_bytes: int | None,
+        max_pending_messages: int | None,
+        max_message_bytes: int,
+        max_fragments_per_message: int | None,
+        max_sequence_distance: int | None,
+        in_order: bool,
+    ) -> Reassembler: ...
+    @staticmethod
+    def restore(state: bytes, /) -> Reassembler:
+        """Goes on from a checkpoint.
+
+        Raises:
+            MalformedDataError: The state is cut off, altered, of another version, or contradicts itself.
+        """
+
+    def push(
+        self, fragments: Sequence[ArrowArrayExportable], session_keys: str | SessionKeys | None, /
+    ) -> tuple[list[pa.RecordBatch], list[pa.RecordBatch], list[pa.RecordBatch]]:
+        """Takes the fragments of some batches in as one push.
+
+        Args:
+            fragments: Record batches in the contract's columns, at least one.
+            session_keys: Keys by conversation, or the name of the column that has them.
+
+        Returns:
+            Messages, rejected fragments and acknowledgements, each in at least one batch.
+
+        Raises:
+            SchemaError: A column is missing or mistyped, or the further columns are not those of the first push.
+            InputError: A value is not what was expected; the subclass says what it is.
+        """
+
+    def pending(self) -> list[pa.RecordBatch]:
+        """The messages that are incomplete or held, in `schemas.PENDING` (M22)."""
+
+    @property
+    def pending_bytes(self) -> int:
+        """What is charged for all that is remembered (M18)."""
+
+    @property
+    def pending_messages(self) -> int:
+        """How many messages are incomplete or held."""
+
+    def forget(self, conversation_id: bytes, is_initiator: bool, message_sequence_number: int, /) -> bool:
+        """Drops an incomplete or held message (M24); whether there was one."""
+
+    def checkpoint(self) -> bytes:
+        """All that is remembered (M23)."""
 
 @final
 class SessionKeys:

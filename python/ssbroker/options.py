@@ -1,4 +1,4 @@
-"""Options that are numbers."""
+"""Arguments that are numbers or flags."""
 
 from __future__ import annotations
 
@@ -26,4 +26,26 @@ def whole(value: object, *, name: str, least: int, most: int) -> int:
     """
     if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= most:
         raise OptionError(f"{name}: expected a whole number from {least} to {most}; got {value!r:.80}")
+    return value
+
+
+def flag(value: object, *, name: str) -> bool:
+    """True or False, and nothing that only counts as one.
+
+    Args:
+        value: What was given.
+        name: The option, for messages.
+
+    Returns:
+        The same.
+
+    Raises:
+        OptionError: It is no boolean.
+
+    Examples:
+        >>> flag(True, name="in_order")
+        True
+    """
+    if not isinstance(value, bool):
+        raise OptionError(f"{name}: expected True or False; got {value!r:.80}")
     return value

@@ -22,7 +22,7 @@ MODULES: dict[str, set[str]] = {
     "catalog": {"catalog", "cells", "loading", "payload", "saving", "scripts", "table_files"},
     "explanation": {"advice", "explanation", "explanation_text", "wording"},
     "routing": {"routing"},
-    "reassembly": {"fragments", "session_keys"},
+    "reassembly": {"fragments", "reassembler", "reassembly", "session_keys"},
     "spark": {"spark"},
     "cli": {"__main__", "cli"},
 }

@@ -21,6 +21,8 @@ pub enum Error {
         /// What contradicts what.
         what: String,
     },
+    /// Bytes that are no checkpoint of a reassembly.
+    State(String),
     /// A column is missing or has another type.
     Schema {
         /// The column.
@@ -46,6 +48,7 @@ impl fmt::Display for Error {
                 write!(out, "{column}, row {row}: malformed Arrow data: {what}")
             }
             Self::Malformed { column, row: None, what } => write!(out, "{column}: malformed Arrow data: {what}"),
+            Self::State(what) => write!(out, "state: this is no checkpoint of a reassembler: {what}"),
             Self::Schema { column, expected, actual: Some(actual) } => {
                 write!(out, "{column}: expected {expected}, found {actual}")
             }

@@ -4,7 +4,9 @@
 #![forbid(unsafe_code)]
 
 mod arrays;
+mod carry;
 mod catalog;
+mod checkpoint;
 mod decisions;
 mod error;
 mod fragment;
@@ -12,9 +14,11 @@ mod further;
 mod keys;
 mod md5;
 mod read;
+mod reassemble;
 mod route;
 mod rows;
 pub mod schema;
+mod told;
 mod view;
 
 pub use catalog::{CatalogTables, databases_batch, read_catalog, routes_batch, services_batch};
@@ -22,4 +26,5 @@ pub use error::{Error, Result};
 pub use fragment::fragment;
 pub use keys::{Keys, SessionKeys};
 pub use md5::md5;
+pub use reassemble::{Reassembled, ReassemblyKernel};
 pub use route::RouteKernel;

@@ -190,6 +190,20 @@ impl<'a> BytesView<'a> {
         })
     }
 
+    /// How many bytes all values have together; those that cannot be read have none.
+    pub(crate) fn total_bytes(&self) -> usize {
+        let between = |first: Option<usize>, last: Option<usize>| last.unwrap_or(0).saturating_sub(first.unwrap_or(0));
+        match &self.layout {
+            Layout::Offsets32(offsets, _) => {
+                between(offsets.first().map(|end| end.as_usize()), offsets.last().map(|end| end.as_usize()))
+            }
+            Layout::Offsets64(offsets, _) => {
+                between(offsets.first().map(|end| end.as_usize()), offsets.last().map(|end| end.as_usize()))
+            }
+            _ => (0..self.len).map(|row| self.get(row).map_or(0, <[u8]>::len)).sum(),
+        }
+    }
+
     /// All bytes one after the other, if every value has `size` of them.
     pub(crate) fn fixed(&self, size: usize) -> Option<&'a [u8]> {
         match self.layout {

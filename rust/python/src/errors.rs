@@ -13,6 +13,7 @@ pub(crate) fn to_python(py: Python<'_>, error: &Error) -> PyErr {
         Error::Malformed { column, row, .. } => {
             fields.set_item("column", column).and_then(|()| fields.set_item("row", row)).map(|()| "MalformedDataError")
         }
+        Error::State(_) => fields.set_item("expected", "a checkpoint").map(|()| "MalformedDataError"),
         Error::Schema { column, expected, actual } => fields
             .set_item("column", column)
             .and_then(|()| fields.set_item("expected", expected))

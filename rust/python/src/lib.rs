@@ -10,6 +10,7 @@ mod errors;
 mod explanation;
 mod fragment;
 mod md5;
+mod reassembler;
 mod router;
 mod session_keys;
 
@@ -27,6 +28,8 @@ mod _core {
     use super::fragment::fragment;
     #[pymodule_export]
     use super::md5::md5;
+    #[pymodule_export]
+    use super::reassembler::PyReassembler;
     #[pymodule_export]
     use super::router::PyRouter;
     #[pymodule_export]
