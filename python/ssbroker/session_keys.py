@@ -15,11 +15,11 @@ SessionKeys: TypeAlias = str | Mapping[uuid.UUID | str | bytes, bytes]
 NAME = "session_keys"
 
 
-def normal(session_keys: object) -> str | dict[bytes, bytes] | None:
+def normal(session_keys: object) -> str | dict[bytes, bytes] | _core.SessionKeys | None:
     """Session keys in one form, which pickles: the name of the column, or keys by the 16 bytes of the id.
 
     Args:
-        session_keys: What the user gave.
+        session_keys: What the user gave; what is ready for the native module stays so.
 
     Returns:
         The same, with every id as bytes.
@@ -31,7 +31,7 @@ def normal(session_keys: object) -> str | dict[bytes, bytes] | None:
         >>> normal({"00000000-0000-0000-0000-000000000001": bytes(16)}) == {(1).to_bytes(16, "big"): bytes(16)}
         True
     """
-    if session_keys is None or isinstance(session_keys, str):
+    if session_keys is None or isinstance(session_keys, str | _core.SessionKeys):
         return session_keys
     if not isinstance(session_keys, Mapping):
         got = type(session_keys).__qualname__
@@ -51,11 +51,11 @@ def normal(session_keys: object) -> str | dict[bytes, bytes] | None:
     return keys
 
 
-def native(session_keys: SessionKeys | None) -> str | _core.SessionKeys | None:
+def native(session_keys: object) -> str | _core.SessionKeys | None:
     """Session keys as the native module takes them.
 
     Args:
-        session_keys: What the user gave.
+        session_keys: What the user gave, or what is ready.
 
     Returns:
         The name of the column, or the keys made ready.

@@ -77,6 +77,6 @@ def test_a_dataframe_keeps_its_catalog_when_newer_ones_have_come(
 def test_a_shipped_catalog_says_what_the_catalog_says(spark: SparkSession) -> None:
     catalog, _ = world(26, conversations=1)
     shipped = shipping.ship(spark, catalog)
-    assert isinstance(shipped.catalog(), Catalog)
-    assert shipped.catalog() == catalog
+    assert isinstance(shipped.value(), Catalog)
+    assert shipped.value() == catalog
     assert shipped.fingerprint == catalog.fingerprint

@@ -1,4 +1,4 @@
-"""Routing Spark DataFrames: the router's answers, row for row, while payloads stay in the JVM.
+"""Spark DataFrames: conversations routed, fragments put together to messages, and both in one go.
 
 Needs PySpark 4.1 or newer (`pip install 'ssbroker[spark]'`); the workers need ssbroker too.
 """
@@ -8,9 +8,21 @@ from __future__ import annotations
 from importlib.util import find_spec
 
 from ssbroker.exceptions import SsbrokerError
+from ssbroker.spark.assembling import OutOfRoomError
+from ssbroker.spark.pipeline import Pipeline, pipeline
+from ssbroker.spark.reassembly import Reassembly, reassemble
 from ssbroker.spark.routing import route, route_udf
 
-__all__ = ["MissingSparkError", "route", "route_udf"]
+__all__ = [
+    "MissingSparkError",
+    "OutOfRoomError",
+    "Pipeline",
+    "Reassembly",
+    "pipeline",
+    "reassemble",
+    "route",
+    "route_udf",
+]
 
 
 class MissingSparkError(SsbrokerError, ImportError):

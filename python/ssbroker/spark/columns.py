@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from ssbroker import moment
 from ssbroker.catalog import Catalog
-from ssbroker.exceptions import SchemaError
+from ssbroker.exceptions import OptionError, SchemaError
 from ssbroker.routing import PendingRequest, Router, TieBreak
 from ssbroker.schemas import CONVERSATIONS, DECISIONS, ROUTES
 
@@ -20,7 +20,16 @@ if TYPE_CHECKING:
 
 _ID: Final = "conversation_id"
 _HANDLE: Final = "conversation_handle"
-_TEXT: Final = ("database", "to_service_name")
+
+EXPECTED: Final = {
+    "conversation_id": "string or binary",
+    "conversation_handle": "string or binary",
+    "database": "string",
+    "to_service_name": "string",
+    "to_broker_instance": "string or binary",
+    "is_initiator": "boolean",
+}
+"""The types of Spark that the columns of conversations may have."""
 
 DECISION: Final = (
     "struct<outcome:string,match_step:tinyint,route_id:int,next_hop_address:string,mirror_address:string,"
@@ -46,8 +55,8 @@ class Labels:
     outcomes: tuple[str, ...]
     reasons: tuple[str, ...]
 
-    def unpacked(self, packed: Column) -> dict[str, Column]:
-        """The decision columns of a struct `PACKED`, in the order of the contract."""
+    def unpacked(self, packed: Column | Mapping[str, Column]) -> dict[str, Column]:
+        """The decision columns of a struct `PACKED`, or of its fields, in the order of the contract."""
         from pyspark.sql import functions as sf  # noqa: PLC0415 - pyspark is an extra
 
         verdict = packed["verdict"]
@@ -76,47 +85,95 @@ def keys(conversations: DataFrame) -> list[str]:
     wanted = [*CONVERSATIONS.names]
     if _ID not in names and _HANDLE in names:
         wanted[wanted.index(_ID)] = _HANDLE
+    check_once(wanted, names)
+    check_free(conversations, names)
+    return [name for name in wanted if name in names]
+
+
+def check_once(wanted: Sequence[str], names: Sequence[str]) -> None:
+    """Whatever is read is there once.
+
+    Args:
+        wanted: What is read.
+        names: The columns that there are.
+
+    Raises:
+        SchemaError: A column occurs twice.
+    """
     for name in wanted:
         if names.count(name) > 1:
             raise SchemaError(f"{name}: expected one column of this name, there are {names.count(name)}", column=name)
-    exact = conversations.sparkSession.conf.get("spark.sql.caseSensitive") == "true"
+
+
+def check_free(given: DataFrame, names: Sequence[str]) -> None:
+    """The names of the decision's columns are not taken.
+
+    Args:
+        given: Knows whether upper and lower case differ.
+        names: The columns beside which the decision's will stand.
+
+    Raises:
+        SchemaError: A column has the name of one that routing adds.
+    """
+    exact = given.sparkSession.conf.get("spark.sql.caseSensitive") == "true"
     added = {name if exact else name.lower() for name in DECISIONS.names}
     for name in names:
         if (name if exact else name.lower()) in added:
             raise SchemaError(
-                f"{name}: the conversations have a column of the name of one that routing adds; rename it or drop it",
+                f"{name}: there is a column of the name of one that routing adds; rename it or drop it",
                 column=name,
                 expected="no column of this name",
             )
-    return [name for name in wanted if name in names]
 
 
-def arrow_type(name: str, spark_type: DataType) -> pa.DataType:
+def check_tie_break(tie_break: TieBreak) -> None:
+    """Workers can keep to it.
+
+    Args:
+        tie_break: As of the router.
+
+    Raises:
+        OptionError: It takes turns.
+    """
+    if tie_break == "round_robin":
+        raise OptionError(
+            "tie_break: round_robin takes turns, and Spark's workers have no turn in common; use hash or first"
+        )
+
+
+def arrow_type(name: str, spark_type: DataType, *, expected: str) -> pa.DataType:
     """The Arrow type as which a column reaches the workers.
 
     Args:
         name: The column.
         spark_type: Its type in Spark.
+        expected: The types of Spark that it may have, in words.
 
     Returns:
         The type.
 
     Raises:
-        SchemaError: No column that routing reads can have this type.
+        SchemaError: No column that is read can have this type.
     """
     from pyspark.sql import types  # noqa: PLC0415 - pyspark is an extra
 
-    kinds: tuple[tuple[type[DataType], pa.DataType], ...] = (
+    kinds: list[tuple[type[DataType], pa.DataType]] = [
         (types.StringType, pa.string()),
         (types.BinaryType, pa.binary()),
         (types.BooleanType, pa.bool_()),
         (types.NullType, pa.null()),
-    )
+    ]
+    if "int" in expected:
+        kinds += [
+            (types.ByteType, pa.int8()),
+            (types.ShortType, pa.int16()),
+            (types.IntegerType, pa.int32()),
+            (types.LongType, pa.int64()),
+        ]
     for spark_kind, arrow_kind in kinds:
         if isinstance(spark_type, spark_kind):
             return arrow_kind
     actual = spark_type.simpleString()
-    expected = {"is_initiator": "boolean"}.get(name, "string" if name in _TEXT else "string or binary")
     raise SchemaError(f"{name}: expected {expected}, got {actual}", column=name, expected=expected, actual=actual)
 
 

@@ -14,7 +14,6 @@ import pyarrow as pa
 
 from ssbroker import moment
 from ssbroker.catalog import Catalog
-from ssbroker.exceptions import OptionError
 from ssbroker.routing import PendingRequest, TieBreak
 from ssbroker.schemas import CONVERSATIONS
 from ssbroker.spark import columns, worker
@@ -70,8 +69,11 @@ def route(
     from pyspark.sql import functions as sf  # noqa: PLC0415 - pyspark is an extra
 
     names = columns.keys(conversations_df)
-    types = {name: columns.arrow_type(name, conversations_df.schema[name].dataType) for name in names}
-    _check_tie_break(tie_break)
+    types = {
+        name: columns.arrow_type(name, conversations_df.schema[name].dataType, expected=columns.EXPECTED[name])
+        for name in names
+    }
+    columns.check_tie_break(tie_break)
     labels = columns.rehearse(catalog, types, tie_break=tie_break, pending_request=pending_request)
     task = worker.Task(
         catalog=ship(conversations_df.sparkSession, catalog),
@@ -131,7 +133,7 @@ def route_udf(
         'no_route'
         >>> spark.stop()
     """
-    _check_tie_break(tie_break)
+    columns.check_tie_break(tie_break)
     types = {field.name: field.type for field in CONVERSATIONS}
     columns.rehearse(catalog, types, tie_break=tie_break, pending_request=pending_request)
     task = worker.Task(
@@ -150,13 +152,6 @@ def _arrow_udf(function: Callable[..., Any], returns: str) -> Any:
 
     untyped: Any = sf  # its stubs do not have it
     return untyped.arrow_udf(function, returns)
-
-
-def _check_tie_break(tie_break: TieBreak) -> None:
-    if tie_break == "round_robin":
-        raise OptionError(
-            "tie_break: round_robin takes turns, and Spark's workers have no turn in common; use hash or first"
-        )
 
 
 def _quoted(name: str) -> str:

@@ -1,67 +1,74 @@
-"""A catalog on its way to the workers: once for each session, whatever the number of jobs and DataFrames.
+"""A catalog or session keys on their way to the workers: once for each session, whatever the number of jobs and DataFrames.
 
-Classic Spark has broadcast variables, which it drops when nothing needs them. Spark Connect has none: there the catalog is an
-artifact of the session, a file named by its content.
+Classic Spark has broadcast variables, which it drops when nothing needs them. Spark Connect has none: there a value is an
+artifact of the session, a file. Neither is part of a plan or a log.
 """
 
 from __future__ import annotations
 
 import hashlib
 import pickle
+import secrets
 import tempfile
+import uuid
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 
 from ssbroker.catalog import Catalog
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+_Value = TypeVar("_Value")
+
 _BROADCASTS_MAX: Final = 4
+# Keys are told apart by a digest that says nothing about them to who reads it.
+_SECRET: Final = secrets.token_bytes(32)
 
 
 @dataclass(frozen=True)
-class ShippedCatalog:
-    """Where a worker finds a catalog; two are equal when the catalogs say the same.
+class Shipped(Generic[_Value]):
+    """Where a worker finds a value; two are equal when the values say the same.
 
     Attributes:
-        fingerprint: The catalog's.
+        fingerprint: What tells the value from others.
     """
 
     fingerprint: str
 
-    def catalog(self) -> Catalog:
-        """The catalog, in a worker."""
+    def value(self) -> _Value:
+        """The value, in a worker."""
         raise NotImplementedError
 
 
 @dataclass(frozen=True)
-class _Broadcast(ShippedCatalog):
+class _Broadcast(Shipped[_Value]):
     variable: Any = field(compare=False)
 
-    def catalog(self) -> Catalog:
-        catalog: Catalog = self.variable.value
-        return catalog
+    def value(self) -> _Value:
+        value: _Value = self.variable.value
+        return value
 
 
 @dataclass(frozen=True)
-class _Artifact(ShippedCatalog):
+class _Artifact(Shipped[_Value]):
     file: str = field(compare=False)
 
-    def catalog(self) -> Catalog:
+    def value(self) -> _Value:
         from pyspark import SparkFiles  # noqa: PLC0415 - pyspark is an extra
 
         # The file comes from the same client as the function that reads it, which could do anything as well.
-        catalog: Catalog = pickle.loads(Path(SparkFiles.get(self.file)).read_bytes())  # noqa: S301
-        return catalog
+        value: _Value = pickle.loads(Path(SparkFiles.get(self.file)).read_bytes())  # noqa: S301
+        return value
 
 
-_broadcasts: Final[dict[tuple[str, str], _Broadcast]] = {}
-_artifacts: Final[dict[tuple[str, str], _Artifact]] = {}
+_broadcasts: Final[dict[tuple[str, str], _Broadcast[Any]]] = {}
+_artifacts: Final[dict[tuple[str, str], _Artifact[Any]]] = {}
 
 
-def ship(spark: SparkSession, catalog: Catalog) -> ShippedCatalog:
+def ship(spark: SparkSession, catalog: Catalog) -> Shipped[Catalog]:
     """Hands a catalog to the workers of a session, unless they have it.
 
     Args:
@@ -71,27 +78,46 @@ def ship(spark: SparkSession, catalog: Catalog) -> ShippedCatalog:
     Returns:
         Where the workers find it.
     """
+    return _shipped(spark, catalog, fingerprint=catalog.fingerprint)
+
+
+def ship_keys(spark: SparkSession, keys: Mapping[bytes, bytes]) -> Shipped[dict[bytes, bytes]]:
+    """Hands session keys to the workers of a session, unless they have them.
+
+    Args:
+        spark: The session.
+        keys: The keys by the 16 bytes of the conversation's id.
+
+    Returns:
+        Where the workers find them.
+    """
+    digest = hashlib.blake2b(key=_SECRET)
+    for conversation, key in sorted(keys.items()):
+        digest.update(conversation + bytes([len(key)]) + key)
+    return _shipped(spark, dict(keys), fingerprint=digest.hexdigest())
+
+
+def _shipped(spark: SparkSession, value: _Value, *, fingerprint: str) -> Shipped[_Value]:
     if not hasattr(spark, "sparkContext"):
-        return _as_artifact(spark, catalog)
+        return _as_artifact(spark, value, fingerprint=fingerprint)
     context = spark.sparkContext
-    key = (str(context.applicationId), catalog.fingerprint)
+    key = (str(context.applicationId), fingerprint)
     if key not in _broadcasts:
         # A broadcast is freed when the last DataFrame that needs it is; so to forget an old one here loses nothing.
         while len(_broadcasts) >= _BROADCASTS_MAX:
             del _broadcasts[next(iter(_broadcasts))]
-        _broadcasts[key] = _Broadcast(catalog.fingerprint, context.broadcast(catalog))
+        _broadcasts[key] = _Broadcast(fingerprint, context.broadcast(value))
     return _broadcasts[key]
 
 
-def _as_artifact(spark: SparkSession, catalog: Catalog) -> ShippedCatalog:
+def _as_artifact(spark: SparkSession, value: _Value, *, fingerprint: str) -> Shipped[_Value]:
     session: Any = spark
-    key = (str(session.session_id), catalog.fingerprint)
+    key = (str(session.session_id), fingerprint)
     if key not in _artifacts:
-        content = pickle.dumps(catalog, protocol=pickle.HIGHEST_PROTOCOL)
-        name = f"ssbroker-{hashlib.sha256(content).hexdigest()}.catalog"
+        name = f"ssbroker-{uuid.uuid4().hex}"
         with tempfile.TemporaryDirectory(prefix="ssbroker-") as folder:
             path = Path(folder, name)
-            path.write_bytes(content)
+            path.write_bytes(pickle.dumps(value, protocol=pickle.HIGHEST_PROTOCOL))
             spark.addArtifact(str(path), file=True)
-        _artifacts[key] = _Artifact(catalog.fingerprint, name)
+        _artifacts[key] = _Artifact(fingerprint, name)
     return _artifacts[key]

@@ -11,12 +11,13 @@ from typing import Any, Final, TypeAlias
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from ssbroker.catalog import Catalog
 from ssbroker.exceptions import InputError
 from ssbroker.routing import PendingRequest, Router, TieBreak
 from ssbroker.schemas import CONVERSATIONS, DECISIONS
 from ssbroker.spark import columns
 from ssbroker.spark.columns import Labels
-from ssbroker.spark.shipping import ShippedCatalog
+from ssbroker.spark.shipping import Shipped
 
 _Column: TypeAlias = Any  # an Arrow array; what the stubs of pyarrow know of arrays stands in the way here
 
@@ -32,16 +33,16 @@ _GUID_OR_LABEL: Final = {
 class Task:
     """How to route: small enough to travel with every task."""
 
-    catalog: ShippedCatalog
+    catalog: Shipped[Catalog]
     now: datetime
     tie_break: TieBreak
     pending_request: PendingRequest
 
 
 @functools.lru_cache(maxsize=_ROUTERS_MAX)
-def router_of(catalog: ShippedCatalog, tie_break: TieBreak, pending_request: PendingRequest) -> Router:
+def router_of(catalog: Shipped[Catalog], tie_break: TieBreak, pending_request: PendingRequest) -> Router:
     """The router of a shipped catalog: compiled by the first task of a process, found by all that follow."""
-    return Router(catalog.catalog(), tie_break=tie_break, pending_request=pending_request)
+    return Router(catalog.value(), tie_break=tie_break, pending_request=pending_request)
 
 
 def packed_decisions(
@@ -65,8 +66,32 @@ def packed_decisions(
     for given in batches:
         arrays = list(given) if isinstance(given, tuple) else [given]
         batch = pa.RecordBatch.from_arrays(arrays, names=list(names))
-        yield _packed(_decide(task, batch, first_row=first_row), labels)
+        yield packed(task, batch, labels, first_row=first_row)
         first_row += batch.num_rows
+
+
+def packed(task: Task, conversations: pa.RecordBatch, labels: Labels, *, first_row: int = 0) -> pa.StructArray:
+    """The decisions of one batch as structs `columns.PACKED`.
+
+    Args:
+        task: How to route.
+        conversations: The batch.
+        labels: The labels by number.
+        first_row: The row of the job with which it begins.
+
+    Returns:
+        A struct for each row.
+
+    Raises:
+        InputError: A value is not what was expected.
+    """
+    decided = _decide(task, conversations, first_row=first_row)
+    outcome = _numbers(decided["outcome"], labels.outcomes, shift=8)
+    reason = _numbers(decided["reason"], labels.reasons, shift=4)
+    step: _Column = decided["match_step"].cast(pa.int16())
+    verdict = pc.add(pc.add(outcome, reason), step.fill_null(columns.NO_STEP))
+    rest = [name for name in DECISIONS.names if name not in {"outcome", "match_step", "reason"}]
+    return pa.StructArray.from_arrays([verdict, *(_plain(decided, name) for name in rest)], ["verdict", *rest])
 
 
 def decisions(task: Task, given: Sequence[_Column], named: dict[str, _Column]) -> pa.StructArray:
@@ -100,15 +125,6 @@ def _decide(task: Task, batch: pa.RecordBatch, *, first_row: int) -> pa.RecordBa
         where = "" if context is None else f" of partition {context.partitionId()}"
         error.add_note(f"Row 0 of this batch of {batch.num_rows} rows is row {first_row}{where} of the Spark job.")
         raise
-
-
-def _packed(decided: pa.RecordBatch, labels: Labels) -> pa.StructArray:
-    outcome = _numbers(decided["outcome"], labels.outcomes, shift=8)
-    reason = _numbers(decided["reason"], labels.reasons, shift=4)
-    step: _Column = decided["match_step"].cast(pa.int16())
-    verdict = pc.add(pc.add(outcome, reason), step.fill_null(columns.NO_STEP))
-    rest = [name for name in DECISIONS.names if name not in {"outcome", "match_step", "reason"}]
-    return pa.StructArray.from_arrays([verdict, *(_plain(decided, name) for name in rest)], ["verdict", *rest])
 
 
 def _numbers(column: _Column, labels: tuple[str, ...], *, shift: int) -> _Column:

@@ -1,0 +1,150 @@
+"""Which columns of a DataFrame of fragments are read, which are carried, and by what rows are spread and sorted."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+import pyarrow as pa
+
+from ssbroker.exceptions import SchemaError
+from ssbroker.reassembler import reassemble
+from ssbroker.schemas import FRAGMENTS
+from ssbroker.spark.columns import arrow_type, check_once
+from ssbroker.spark.tagged import further_name
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame
+    from pyspark.sql.types import DataType, StructField
+
+_ID: Final = "conversation_id"
+_HANDLE: Final = "conversation_handle"
+_TYPES: Final = {
+    _ID: "string or binary",
+    "is_initiator": "boolean",
+    "message_sequence_number": "bigint",
+    "fragment_number": "int",
+    "fragment_count": "int",
+    "message_body": "binary",
+    "message_signature": "binary",
+    "fragment_signature": "binary",
+}
+_UNORDERED: Final = {"map", "variant", "geometry", "geography", "interval"}
+
+GROUP: Final = "group_id"
+"""The column that is added where ids are text and rows are sorted: text in another case is the same id."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class FragmentColumns:
+    """The columns of fragments.
+
+    Attributes:
+        names: What each is for a worker, by its place: one that is read, the one with session keys, or a further one by number.
+        further: The further ones.
+        has_text_ids: Whether conversation ids are text.
+    """
+
+    names: tuple[str, ...]
+    further: tuple[StructField, ...]
+    has_text_ids: bool
+
+    def spread(self, fragments: DataFrame, *, by_message: bool, is_sorted: bool) -> DataFrame:
+        """The rows of each conversation and direction brought together, or of each message, under names without surprises.
+
+        Args:
+            fragments: As they came.
+            by_message: Whether it is enough that the rows of each message are.
+            is_sorted: Whether they are to be sorted.
+
+        Returns:
+            A column for each of `names`, and `GROUP` where it is needed.
+        """
+        from pyspark.sql import functions as sf  # noqa: PLC0415 - pyspark is an extra
+
+        named = fragments.toDF(*(_on_the_way(place) for place in range(len(self.names))))
+        column = {name: sf.col(_on_the_way(place)) for place, name in enumerate(self.names)}
+        group = _id_bytes(column[_ID]) if self.has_text_ids else column[_ID]
+        if is_sorted and self.has_text_ids:
+            named = named.withColumn(GROUP, group)
+            group = sf.col(GROUP)
+        keys = [group, column["is_initiator"]]
+        if by_message:
+            keys.append(column["message_sequence_number"])
+        spread = named.repartition(*keys)
+        return spread.sortWithinPartitions(*self._order(group, column)) if is_sorted else spread
+
+    def _order(self, group: Column, column: dict[str, Column]) -> list[Column]:
+        """By what belongs together; then by all there is, so that what is equal in its keys has an order too, the signed first."""
+        signed = [
+            column[name].desc_nulls_last() for name in ("message_signature", "fragment_signature") if name in column
+        ]
+        first = [group, *(column[name] for name in (*FRAGMENTS.names[1:3], "fragment_number", "fragment_count"))]
+        further = {further_name(place): field for place, field in enumerate(self.further)}
+        rest = [
+            column[name]
+            for name in self.names
+            if name not in _TYPES and (name not in further or _is_ordered(further[name].dataType))
+        ]
+        return [*first, *signed, column["message_body"], *rest]
+
+
+def read(fragments: DataFrame, session_keys: Any) -> FragmentColumns:
+    """Looks at the columns, so that what is wrong with them is told before a job starts.
+
+    Args:
+        fragments: The fragments.
+        session_keys: As for `ssbroker.reassemble`.
+
+    Returns:
+        What each is for.
+
+    Raises:
+        SchemaError: One that is read is missing, occurs twice or has a type that cannot be read.
+        OptionError: The session keys are not what they can be.
+    """
+    columns = fragments.columns
+    own = {_ID if name == _HANDLE and _ID not in columns else name: name for name in columns}
+    read_here = {name: own[name] for name in _TYPES if name in own}
+    keys = {session_keys: session_keys} if isinstance(session_keys, str) and session_keys in own else {}
+    if keys.keys() & read_here.keys():
+        raise SchemaError(f"{session_keys}: this column holds no session keys", column=session_keys)
+    check_once([*read_here.values(), *keys], columns)
+    by_own = {name: read_name for read_name, name in {**read_here, **keys}.items()}
+    names: list[str] = []
+    further: list[StructField] = []
+    kinds: dict[str, pa.DataType] = {}
+    for field in fragments.schema:
+        name = by_own.get(field.name)
+        if name is None:
+            names.append(further_name(len(further)))
+            further.append(field)
+            continue
+        names.append(name)
+        kinds[name] = arrow_type(field.name, field.dataType, expected=_TYPES.get(name, "binary"))
+    reassemble(pa.schema(kinds).empty_table(), session_keys=session_keys)
+    has_text_ids = pa.types.is_string(kinds[_ID])
+    return FragmentColumns(names=tuple(names), further=tuple(further), has_text_ids=has_text_ids)
+
+
+def _on_the_way(place: int) -> str:
+    """A name that no dot or quote in it, and no other of the same name, can make Spark stumble over."""
+    return f"c{place}"
+
+
+def _id_bytes(text: Column) -> Column:
+    """The bytes of an id; of text that is none, whatever comes out or null: it is told when it is read."""
+    from pyspark.sql import functions as sf  # noqa: PLC0415 - pyspark is an extra
+
+    return sf.unhex(sf.translate(text, "{}-", ""))
+
+
+def _is_ordered(spark_type: DataType) -> bool:
+    """Whether Spark can sort by a column of this type."""
+    from pyspark.sql.types import ArrayType, StructType  # noqa: PLC0415 - pyspark is an extra
+
+    if isinstance(spark_type, ArrayType):
+        return _is_ordered(spark_type.elementType)
+    if isinstance(spark_type, StructType):
+        return all(_is_ordered(field.dataType) for field in spark_type)
+    return spark_type.typeName() not in _UNORDERED
