@@ -36,7 +36,7 @@ MAY_USE: dict[str, set[str]] = {
     "explanation": {"ground"},
     "routing": {"ground", "native", "ids", "catalog", "explanation"},
     "reassembly": {"ground", "native", "ids"},
-    "spark": {"ground", "catalog", "routing"},
+    "spark": {"ground", "native", "catalog", "routing", "reassembly"},
     "cli": {"ground", "catalog", "explanation", "routing", "spark"},
 }
 # Outside libraries, and the rooms that they may enter; `None` is every room.
