@@ -2,6 +2,7 @@
 
 use crate::Digest;
 use crate::lanes::Vectors;
+use crate::parts::digest_parts;
 use crate::schedule::digest_all;
 
 /// What digests many messages at a time. All engines give the same digests; a machine has some of them.
@@ -49,6 +50,17 @@ impl Engine {
         let count = inputs.len().min(into.len());
         if let Some(vectors) = Vectors::of(self).or_else(|| Vectors::of(Self::Portable)) {
             digest_all(vectors, &inputs[..count], &mut into[..count]);
+        }
+    }
+
+    /// As [`crate::digest_parts`], by this engine. What this machine does not have is done by [`Engine::Portable`].
+    ///
+    /// # Panics
+    /// The `ends` descend, or lead beyond the parts.
+    pub fn digest_parts(self, parts: &[&[u8]], ends: &[usize], into: &mut [Digest]) {
+        let count = ends.len().min(into.len());
+        if let Some(vectors) = Vectors::of(self).or_else(|| Vectors::of(Self::Portable)) {
+            digest_parts(vectors, parts, &ends[..count], &mut into[..count]);
         }
     }
 }

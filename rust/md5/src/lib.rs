@@ -8,6 +8,7 @@
 
 mod engine;
 mod lanes;
+mod parts;
 mod rounds;
 mod scalar;
 mod schedule;
@@ -23,6 +24,15 @@ pub type Digest = [u8; 16];
 /// Writes the digest of every input to the same place of `into`. If the two differ in length, only the places that both have are done.
 pub fn digest_many(inputs: &[&[u8]], into: &mut [Digest]) {
     Engine::best().digest_many(inputs, into);
+}
+
+/// Writes the digest of messages that lie in parts: message `i` is made of the parts before `ends[i]` that no earlier message has.
+/// If `ends` and `into` differ in length, only the places that both have are done.
+///
+/// # Panics
+/// The `ends` descend, or lead beyond the parts.
+pub fn digest_parts(parts: &[&[u8]], ends: &[usize], into: &mut [Digest]) {
+    Engine::best().digest_parts(parts, ends, into);
 }
 
 /// Whether two digests are the same, in a time that does not tell where they differ.

@@ -58,7 +58,7 @@ pub fn digest(input: &[u8]) -> Digest {
 }
 
 /// The digest of a message of `len` bytes, all but the `end` of which have gone into the state.
-fn finish(state: &mut [u32; 4], end: &[u8], len: u64) -> Digest {
+pub(crate) fn finish(state: &mut [u32; 4], end: &[u8], len: u64) -> Digest {
     let mut block = [0; BLOCK];
     if !pad(&mut block, end, len) {
         compress(state, &[block]);

@@ -14,7 +14,7 @@ use std::cmp::Reverse;
 use std::slice;
 
 /// For fewer messages the plain registers are faster than any vector.
-const LANES_MIN: usize = 2;
+pub(crate) const LANES_MIN: usize = 2;
 
 /// Writes the digest of every input to its place in `into`, which has as many.
 pub(crate) fn digest_all(vectors: Vectors, inputs: &[&[u8]], into: &mut [Digest]) {
@@ -60,20 +60,20 @@ struct End {
 }
 
 /// The lanes with messages in them: the first `count`.
-struct Lanes<'a> {
-    states: States,
-    sources: Sources<'a>,
+pub(crate) struct Lanes<'a> {
+    pub(crate) states: States,
+    pub(crate) sources: Sources<'a>,
     places: [usize; LANES_MAX],
-    count: usize,
+    pub(crate) count: usize,
 }
 
 impl<'a> Batch<'a, '_> {
     fn digest_bodies(&mut self) {
-        let mut lanes = Lanes { states: States::new(), sources: [&[]; LANES_MAX], places: [0; LANES_MAX], count: 0 };
+        let mut lanes = Lanes::new();
         while lanes.count < self.vectors.lanes()
             && let Some((place, body)) = self.next_body()
         {
-            lanes.put(lanes.count, place, body);
+            lanes.put(lanes.count, START, place, body);
             lanes.count += 1;
         }
         while lanes.count >= LANES_MIN {
@@ -95,7 +95,7 @@ impl<'a> Batch<'a, '_> {
             }
             self.end(lanes.places[lane], lanes.states.of(lane));
             if let Some((place, body)) = self.next_body() {
-                lanes.put(lane, place, body);
+                lanes.put(lane, START, place, body);
             } else {
                 lanes.count -= 1;
                 lanes.move_from(lanes.count, lane);
@@ -168,20 +168,24 @@ impl<'a> Batch<'a, '_> {
 }
 
 impl<'a> Lanes<'a> {
-    fn put(&mut self, lane: usize, place: usize, body: &'a [Block]) {
-        self.states.put(lane, START);
+    pub(crate) fn new() -> Self {
+        Self { states: States::new(), sources: [&[]; LANES_MAX], places: [0; LANES_MAX], count: 0 }
+    }
+
+    pub(crate) fn put(&mut self, lane: usize, state: [u32; 4], place: usize, body: &'a [Block]) {
+        self.states.put(lane, state);
         self.sources[lane] = body;
         self.places[lane] = place;
     }
 
-    fn move_from(&mut self, from: usize, to: usize) {
+    pub(crate) fn move_from(&mut self, from: usize, to: usize) {
         self.states.put(to, self.states.of(from));
         self.sources[to] = self.sources[from];
         self.places[to] = self.places[from];
     }
 
     /// Takes in as many blocks as all lanes have.
-    fn advance(&mut self, vectors: Vectors) {
+    pub(crate) fn advance(&mut self, vectors: Vectors) {
         let (busy, idle) = self.sources.split_at_mut(self.count);
         // An idle lane does the work of a busy one once more.
         idle.fill(busy[0]);

@@ -102,16 +102,3 @@ impl Judge {
         }
     }
 }
-
-/// Writes the digest of each message to its place of `into`; the parts of message `i` are those before `ends[i]` that are not earlier ones'.
-pub(super) fn digest_parts(parts: &[&[u8]], ends: &[usize], into: &mut [Digest]) {
-    let mut start = 0;
-    for (&end, digest) in ends.iter().zip(into) {
-        let mut hasher = ssbroker_md5::Hasher::new();
-        for part in &parts[start..end] {
-            hasher.update(part);
-        }
-        *digest = hasher.finish();
-        start = end;
-    }
-}

@@ -114,7 +114,7 @@ impl Push<'_, '_> {
             ends.push(parts.len());
         }
         let mut digests = vec![[0; 16]; ends.len()];
-        super::judge::digest_parts(&parts, &ends, &mut digests);
+        ssbroker_md5::digest_parts(&parts, &ends, &mut digests);
         let mut digests = digests.into_iter();
         queue.iter().map(|whole| if is_unknown(whole) { digests.next() } else { whole.digest }).collect()
     }

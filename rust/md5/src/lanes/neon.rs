@@ -3,9 +3,9 @@
 use super::kernel::kernel;
 use super::{LANES_MAX, Sources, States};
 use std::arch::aarch64::{
-    uint32x4_t, vaddq_u32, vbslq_u32, vdupq_n_s32, vdupq_n_u32, veorq_u32, vld1q_u8, vld1q_u32, vornq_u32, vorrq_u32,
-    vreinterpretq_u32_u8, vreinterpretq_u32_u64, vreinterpretq_u64_u32, vshlq_u32, vst1q_u32, vtrn1q_u32, vtrn1q_u64,
-    vtrn2q_u32, vtrn2q_u64,
+    uint32x4_t, vaddq_u32, vbslq_u32, vdupq_n_u32, veorq_u32, vld1q_u8, vld1q_u32, vornq_u32, vorrq_u32,
+    vreinterpretq_u32_u8, vreinterpretq_u32_u64, vreinterpretq_u64_u32, vshlq_n_u32, vshrq_n_u32, vst1q_u32,
+    vtrn1q_u32, vtrn1q_u64, vtrn2q_u32, vtrn2q_u64,
 };
 
 const WIDTH: usize = 4;
@@ -31,9 +31,16 @@ fn add(one: Vector, other: Vector) -> Vector {
 #[target_feature(enable = "neon")]
 #[inline]
 fn rotate(vector: Vector, shift: u32) -> Vector {
-    // A negative shift goes to the right.
-    let (left, right) = (vdupq_n_s32(shift as i32), vdupq_n_s32(shift as i32 - 32));
-    vorrq_u32(vshlq_u32(vector, left), vshlq_u32(vector, right))
+    // The instruction has the shift in it, so there is one for each that MD5 has.
+    macro_rules! by {
+        ($($left:literal)*) => {
+            match shift {
+                $($left => vorrq_u32(vshlq_n_u32::<$left>(vector), vshrq_n_u32::<{ 32 - $left }>(vector)),)*
+                _ => unreachable!("{shift} bits"),
+            }
+        };
+    }
+    by!(4 5 6 7 9 10 11 12 14 15 16 17 20 21 22 23)
 }
 
 #[target_feature(enable = "neon")]
