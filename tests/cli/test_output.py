@@ -69,9 +69,9 @@ def test_a_full_disk_leaves_the_old_file(tmp_path: Path, catalog: Path, given: P
 # The process gets the signal while a piece is being routed.
 INTERRUPTED = """
 import os, sys
-from ssbroker.cli import local, main
-count = local.count
-local.count = lambda decisions: (os.kill(os.getpid(), int(sys.argv[1])), count(decisions))[1]
+from ssbroker.cli import main, route_files
+count = route_files.count
+route_files.count = lambda decisions: (os.kill(os.getpid(), int(sys.argv[1])), count(decisions))[1]
 sys.exit(main(sys.argv[2:]))
 """
 

@@ -12,13 +12,13 @@ import pytest
 
 from ssbroker.cli import json_lines, pieces
 from ssbroker.cli.files import open_sources
-from ssbroker.cli.formats import Format
+from ssbroker.cli.intake import CONVERSATIONS
 from tests.cli.conftest import Run, conversations
 from tests.cli.formats import SUFFIXES, read, write
 
 
-def opened(files: list[Path], *, output: Format) -> list[pieces.Source]:
-    return open_sources(files, output=output, threads=2, progress=False)
+def opened(files: list[Path], *, lines: bool = False) -> list[pieces.Source]:
+    return open_sources(files, CONVERSATIONS, lines=lines, threads=2, progress=False)
 
 
 @pytest.mark.parametrize("suffix", SUFFIXES)
@@ -28,7 +28,7 @@ def test_pieces_follow_each_other_without_gap(tmp_path: Path, monkeypatch: pytes
     table = conversations(3000).drop_columns(["note"])
     given = write(table, tmp_path / f"in{suffix}")
 
-    (source,) = opened([given], output=Format.JSONL)
+    (source,) = opened([given], lines=True)
     found = list(source.pieces())
 
     rows = [piece.load().columns for piece in found]
@@ -46,7 +46,7 @@ def test_wide_rows_make_short_pieces(tmp_path: Path, monkeypatch: pytest.MonkeyP
     table = conversations(3000).append_column("message_body", pa.array([b"x" * 5000] * 3000))
     given = write(table, tmp_path / f"in{suffix}")
 
-    (source,) = opened([given], output=Format.PARQUET)
+    (source,) = opened([given])
 
     assert max(piece.load().columns.nbytes for piece in source.pieces()) <= 110_000
 
@@ -65,7 +65,7 @@ def test_small_batches_are_put_together(tmp_path: Path, suffix: str) -> None:
         with kind(str(given), table.schema, options=options) as writer:
             writer.write_table(table)
 
-    (source,) = opened([given], output=Format.PARQUET)
+    (source,) = opened([given])
     (piece,) = source.pieces()
 
     assert piece.load().columns["to_service_name"].to_pylist() == [f"//{number}" for number in range(200)]
@@ -89,7 +89,7 @@ def test_small_batches_are_put_together(tmp_path: Path, suffix: str) -> None:
 )
 def test_csv_as_tools_write_it(tmp_path: Path, data: bytes, wanted: list[tuple[str | None, str]]) -> None:
     (tmp_path / "in.csv").write_bytes(data)
-    (source,) = opened([tmp_path / "in.csv"], output=Format.PARQUET)
+    (source,) = opened([tmp_path / "in.csv"])
     rows = [row for piece in source.pieces() for row in piece.load().columns.to_pylist()]
     assert [(row["database"], row["to_service_name"]) for row in rows] == wanted
 
@@ -97,7 +97,7 @@ def test_csv_as_tools_write_it(tmp_path: Path, data: bytes, wanted: list[tuple[s
 def test_json_lines_longer_than_a_block(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(json_lines, "BLOCK_BYTES", 64)
     given = write(conversations(20), tmp_path / "in.jsonl")
-    (source,) = opened([given], output=Format.JSONL)
+    (source,) = opened([given], lines=True)
     lines = [line for piece in source.pieces() for line in piece.load().lines.to_pylist()]
     assert lines == given.read_text(encoding="utf-8").splitlines()
 

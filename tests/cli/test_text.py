@@ -71,3 +71,8 @@ def test_bytes_are_written_as_digits(values: list[bytes | None], start: int) -> 
 
 def test_an_id_column_of_other_lengths_is_no_guid() -> None:
     assert csv_cells(pa.array([b"ab"]), name="conversation_id").to_pylist() == ["0x6162"]
+
+
+@pytest.mark.parametrize("name", ["message_body", "message_signature", "fragment_signature"])
+def test_sixteen_bytes_that_are_no_id_are_digits(name: str) -> None:
+    assert csv_cells(pa.array([bytes(16)], pa.binary(16)), name=name).to_pylist() == [f"0x{'00' * 16}"]

@@ -7,32 +7,34 @@ from typing import Any
 
 import pyarrow as pa
 
-from ssbroker import schemas
+from ssbroker.cli.intake import Intake
 from ssbroker.cli.pieces import Source
 from ssbroker.exceptions import SchemaError
 
 
-def common_schema(sources: Sequence[Source]) -> pa.Schema:
+def common_schema(sources: Sequence[Source], intake: Intake) -> pa.Schema:
     """The columns that all files have, in the order and with the types of the first.
 
     Args:
         sources: The files; those whose lines are passed on as they are count for nothing.
+        intake: What is read of them.
 
     Returns:
         The columns; none where no file has columns.
 
     Raises:
-        SchemaError: A column is missing, comes twice, has another type, or has the name of one that routing adds.
+        SchemaError: A column is missing, comes twice, has another type, or has the name of one that the command adds.
 
     Examples:
-        >>> common_schema([]).names
+        >>> from ssbroker.cli.intake import CONVERSATIONS
+        >>> common_schema([], CONVERSATIONS).names
         []
     """
     first: Source | None = None
     for source in sources:
         if source.schema is None:
             continue
-        _check_names(source, source.schema)
+        _check_names(source, source.schema, intake)
         if first is None or first.schema is None:
             first = source
             continue
@@ -89,13 +91,13 @@ def _type_of(schema: pa.Schema, name: str) -> pa.DataType | None:
     return schema.field(name).type if name in schema.names else None
 
 
-def _check_names(source: Source, schema: pa.Schema) -> None:
+def _check_names(source: Source, schema: pa.Schema, intake: Intake) -> None:
     seen = set()
     for name in schema.names:
         if name in seen:
             raise SchemaError(f"{source.file}: has the column {name} twice; expected each once", column=name)
-        if name in schemas.DECISIONS.names:
+        if name in intake.added:
             raise SchemaError(
-                f"{source.file}: has the column {name}, which routing adds; drop or rename it", column=name
+                f"{source.file}: has the column {name}, which {intake.by} adds; drop or rename it", column=name
             )
         seen.add(name)

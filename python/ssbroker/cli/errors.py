@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -9,7 +10,7 @@ from typing import Final
 
 import pyarrow as pa
 
-from ssbroker.exceptions import InputError, MalformedDataError, OutputError
+from ssbroker.exceptions import InputError, MalformedDataError, OutputError, SchemaError
 
 _LENGTH_MAX: Final = 600
 
@@ -23,6 +24,32 @@ def one_line(text: str) -> str:
     """
     line = " ".join(text.split())
     return line if len(line) <= _LENGTH_MAX else f"{line[: _LENGTH_MAX - 100]} ... {line[-90:]}"
+
+
+def located(error: InputError | SchemaError, *, file: Path, first_row: int) -> InputError | SchemaError:
+    """The same error, about a file and its rows instead of a piece of it.
+
+    Args:
+        error: What is wrong with the piece.
+        file: The file.
+        first_row: The first row of the piece in the file.
+
+    Returns:
+        The error.
+
+    Examples:
+        >>> str(located(InputError("age, row 2: 'x' is no number", row=2), file=Path("people.csv"), first_row=40))
+        "people.csv: age, row 42: 'x' is no number"
+    """
+    message = str(error)
+    moved = type(error)(message)
+    moved.__dict__.update(error.__dict__)
+    if isinstance(moved, InputError) and moved.row is not None:
+        row = first_row + moved.row
+        message = re.sub(rf"\brow {moved.row}\b", f"row {row}", message, count=1)
+        moved.row = row
+    moved.args = (f"{file}: {message}",)
+    return moved
 
 
 @contextmanager

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -11,9 +10,9 @@ from rich.console import Console
 from rich.text import Text
 
 from ssbroker.catalog import Catalog
-from ssbroker.cli.route import parse_now
+from ssbroker.cli.options import CatalogOption, NowOption, PendingRequestOption, TieBreakOption, parse_now
 from ssbroker.exceptions import OptionError
-from ssbroker.routing import PendingRequest, Router, TieBreak
+from ssbroker.routing import Router
 
 EXAMPLES = """[bold]Examples[/bold]
 
@@ -33,12 +32,7 @@ A reply that arrives from another instance:
 
 def explain(
     *,
-    catalog: Annotated[
-        Path,
-        typer.Option(
-            help="A script of DDL (.sql), a folder of routes, databases and services, or a file with the routes alone."
-        ),
-    ],
+    catalog: CatalogOption,
     to_service: Annotated[str, typer.Option(metavar="NAME", help="The service that the conversation is for.")],
     broker_instance: Annotated[
         str | None, typer.Option(metavar="GUID", help="The broker id that the conversation names.")
@@ -56,16 +50,9 @@ def explain(
     conversation_id: Annotated[
         str | None, typer.Option(metavar="GUID", help="The conversation; picks among equal routes.")
     ] = None,
-    now: Annotated[
-        str | None,
-        typer.Option(
-            metavar="TIME", help="The moment at which routes expire, in UTC if without a zone. Now if left out."
-        ),
-    ] = None,
-    tie_break: Annotated[TieBreak, typer.Option(help="How one of several equal routes is picked.")] = "hash",
-    pending_request: Annotated[
-        PendingRequest, typer.Option(help="What step 4 does while routing information is requested.")
-    ] = "continue",
+    now: NowOption = None,
+    tie_break: TieBreakOption = "hash",
+    pending_request: PendingRequestOption = "continue",
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
     """Explain where one conversation goes: the table read, each step with the routes it saw, the choice, the decision."""

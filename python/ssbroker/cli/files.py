@@ -10,6 +10,7 @@ from typing import Final
 from ssbroker.cli import formats
 from ssbroker.cli.errors import reading
 from ssbroker.cli.formats import Format
+from ssbroker.cli.intake import Intake
 from ssbroker.cli.json_columns import infer_schema
 from ssbroker.cli.json_lines import JsonLinesSource
 from ssbroker.cli.pieces import Source
@@ -48,17 +49,20 @@ def expand(patterns: Sequence[str]) -> list[Path]:
         if not file.exists():
             raise InputError(f"{file}: no such file or folder")
         if file.resolve() in seen:
-            raise InputError(f"{file}: is given twice; its conversations would be routed twice")
+            raise InputError(f"{file}: is given twice; its rows would count twice")
         seen.add(file.resolve())
     return files
 
 
-def open_sources(files: Sequence[Path], *, output: Format, threads: int, progress: bool | None) -> list[Source]:
-    """Opens files of conversations.
+def open_sources(
+    files: Sequence[Path], intake: Intake, *, lines: bool, threads: int, progress: bool | None
+) -> list[Source]:
+    """Opens files.
 
     Args:
         files: The files.
-        output: The format to be written; lines of JSON that stay JSON lines are not read into columns.
+        intake: What is read of them.
+        lines: Whether lines of JSON are passed on as they stand, and not read into columns.
         threads: How many threads may read ahead what the columns are.
         progress: Whether to show a bar where that takes long; None shows it where standard error is a terminal.
 
@@ -73,19 +77,15 @@ def open_sources(files: Sequence[Path], *, output: Format, threads: int, progres
         with reading(file):
             kinds.append(formats.of_input(file))
     json_files = [file for file, kind in zip(files, kinds, strict=True) if kind is Format.JSONL]
-    schema = (
-        None
-        if output is Format.JSONL or not json_files
-        else infer_schema(json_files, threads=threads, progress=progress)
-    )
+    schema = None if lines or not json_files else infer_schema(json_files, intake, threads=threads, progress=progress)
     sources: list[Source] = []
     for file, kind in zip(files, kinds, strict=True):
         if kind is Format.PARQUET:
             sources.append(ParquetSource(file))
         elif kind is Format.CSV:
-            sources.append(CsvSource(file))
+            sources.append(CsvSource(file, intake=intake))
         elif kind is Format.JSONL:
-            sources.append(JsonLinesSource(file, schema=schema))
+            sources.append(JsonLinesSource(file, intake=intake, schema=schema))
         else:
             sources.append(ArrowSource(file, stream=kind is Format.ARROWS))
     return sources

@@ -1,4 +1,4 @@
-"""The file formats that conversations come in and decisions go out in."""
+"""The file formats that are read and written."""
 
 from __future__ import annotations
 

@@ -5,30 +5,31 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.json
 
-from ssbroker.cli.json_lines import KEYS, blocks, lines_of, parsed
-from ssbroker.cli.pipeline import in_order
+from ssbroker.cli.intake import Intake
+from ssbroker.cli.json_lines import blocks, lines_of, parsed
+from ssbroker.cli.pipeline import UNDER_WAY_BYTES, in_order
 from ssbroker.cli.progress import ProgressBar
 from ssbroker.exceptions import SchemaError
 
-_WEIGHT_MAX: Final = 64 << 20
 
-
-def infer_schema(files: Sequence[Path], *, threads: int, progress: bool | None) -> pa.Schema:
+def infer_schema(files: Sequence[Path], intake: Intake, *, threads: int, progress: bool | None) -> pa.Schema:
     """The columns of files of JSON lines, for which all of them are read: any line may have a further one.
 
     Args:
         files: The files; a column may be missing in some lines.
+        intake: What is read of them.
         threads: How many threads read.
         progress: Whether to show a bar; None shows it where standard error is a terminal.
 
     Returns:
-        The columns; those that routing reads have the types that it needs.
+        The columns; those that the command reads have the types that it reads.
 
     Raises:
         SchemaError: A column has values of types that have nothing in common.
@@ -38,17 +39,22 @@ def infer_schema(files: Sequence[Path], *, threads: int, progress: bool | None) 
     rows = 0
     total = sum(file.stat().st_size for file in files)
     schemas_of = in_order(
-        _numbered(files), _schema_of, threads=threads, weigh=lambda block: 3 * len(block.data), weight_max=_WEIGHT_MAX
+        _numbered(files),
+        partial(_schema_of, intake),
+        threads=threads,
+        weigh=lambda block: 3 * len(block.data),
+        weight_max=UNDER_WAY_BYTES,
     )
     with ProgressBar("Reading columns", total_bytes=total, shown=progress) as bar, contextlib.closing(schemas_of):
         for schema, count, block in schemas_of:
             found = _united(found, schema, file=block.file, first_row=block.first_row)
             rows += count
             bar.update(rows=rows, position=block.position)
+    keys = intake.in_json
     if not found.names:
-        return KEYS
+        return keys
     return pa.schema(
-        [KEYS.field(field.name) if field.name in KEYS.names else _without_null_types(field) for field in found]
+        [keys.field(field.name) if field.name in keys.names else _without_null_types(field) for field in found]
     )
 
 
@@ -70,9 +76,9 @@ def _numbered(files: Sequence[Path]) -> Iterator[_Block]:
         before += file.stat().st_size
 
 
-def _schema_of(block: _Block) -> tuple[pa.Schema, int, _Block]:
+def _schema_of(intake: Intake, block: _Block) -> tuple[pa.Schema, int, _Block]:
     rows = len(lines_of(block.data, block.file, block.first_row))
-    batch = parsed(block.data, pyarrow.json.ParseOptions(), block.file, block.first_row, rows=rows)
+    batch = parsed(block.data, pyarrow.json.ParseOptions(), intake, block.file, block.first_row, rows=rows)
     return batch.schema, rows, block
 
 

@@ -14,17 +14,14 @@ import pyarrow as pa
 import pyarrow.compute
 import pyarrow.json
 
-from ssbroker import schemas
 from ssbroker.cli.errors import one_line, reading
+from ssbroker.cli.intake import Intake, from_json
 from ssbroker.cli.pieces import Piece, Rows
 from ssbroker.exceptions import InputError, MalformedDataError, SchemaError
 
 pc: Any = pyarrow.compute  # its stubs know neither Python constants nor text with 64-bit offsets
 BLOCK_BYTES: Final = 1 << 20
-_TEXT_KEYS: Final = ("conversation_id", "conversation_handle", "database", "to_service_name", "to_broker_instance")
-KEYS: Final = pa.schema([(name, pa.string()) for name in _TEXT_KEYS]).append(pa.field("is_initiator", pa.bool_()))
 _EXPECTED: Final = "one JSON object a line"
-_DECISION: Final = re.compile(rf'"(?:{"|".join(schemas.DECISIONS.names)})"\s*:'.encode())
 _BOM: Final = b"\xef\xbb\xbf"
 
 
@@ -33,14 +30,20 @@ class JsonLinesSource:
 
     Args:
         file: The file.
-        schema: The columns to read it into, None to pass the lines on as they stand.
+        intake: What is read of it.
+        schema: The columns to read it into, as JSON has them; None to pass the lines on as they stand.
     """
 
     rows = None
 
-    def __init__(self, file: Path, *, schema: pa.Schema | None) -> None:
+    def __init__(self, file: Path, *, intake: Intake, schema: pa.Schema | None) -> None:
         self.file = file
-        self.schema = schema
+        self._intake = intake
+        self._in_json = schema or intake.in_json
+        self._nothing = pa.RecordBatch.from_arrays(
+            [pa.array([], kind) for kind in self._in_json.types], schema=self._in_json
+        )
+        self.schema = None if schema is None else from_json(self._nothing, intake, file=file, first_row=0).schema
         self._keys: Sequence[str] | None = None
         with reading(file), file.open("rb"):
             pass
@@ -51,7 +54,7 @@ class JsonLinesSource:
         for block, position in blocks(self.file):
             empty = False
             if self.schema is None and self._keys is None:
-                self._keys = _keys_of(block, self.file)
+                self._keys = _keys_of(block, self.file, self._intake)
             yield Piece(
                 file=self.file,
                 first_row=first_row,
@@ -61,23 +64,23 @@ class JsonLinesSource:
             )
             first_row += block.count(b"\n")
         if empty:
-            schema = self.schema or KEYS
-            nothing = pa.RecordBatch.from_arrays([pa.array([], field.type) for field in schema], schema=schema)
             lines = pa.array([], pa.large_string()) if self.schema is None else None
+            columns = from_json(self._nothing, self._intake, file=self.file, first_row=0)
             yield Piece(
-                file=self.file, first_row=0, size=0, position=0, load=lambda: Rows(columns=nothing, lines=lines)
+                file=self.file, first_row=0, size=0, position=0, load=lambda: Rows(columns=columns, lines=lines)
             )
 
     def _load(self, block: bytes, first_row: int) -> Rows:
         lines = lines_of(block, self.file, first_row)
         options = pyarrow.json.ParseOptions(
-            explicit_schema=self.schema or KEYS, unexpected_field_behavior="error" if self.schema else "ignore"
+            explicit_schema=self._in_json, unexpected_field_behavior="error" if self.schema else "ignore"
         )
-        columns = parsed(block, options, self.file, first_row, rows=len(lines))
+        columns = parsed(block, options, self._intake, self.file, first_row, rows=len(lines))
+        columns = from_json(columns, self._intake, file=self.file, first_row=first_row)
         if self.schema is not None:
             return Rows(columns=columns)
-        _check_keys(block, file=self.file, first_row=first_row)
-        absent = [name for name in KEYS.names if name not in (self._keys or ())]
+        _check_keys(block, self._intake, file=self.file, first_row=first_row)
+        absent = [name for name in self._intake.columns.names if name not in (self._keys or ())]
         for name in absent:
             if columns.column(name).null_count < columns.num_rows:
                 row = first_row + pc.index(pc.is_valid(columns.column(name)), True).as_py()
@@ -121,12 +124,12 @@ def lines_of(block: bytes, file: Path, first_row: int) -> Any:
     lines = lines.filter(pc.greater(pc.binary_length(lines), 0))
     objects = pc.and_(pc.starts_with(lines, "{"), pc.ends_with(lines, "}"))
     if not pc.all(objects, min_count=0).as_py():
-        raise _bad_line(block, file, first_row) or _malformed(file, first_row)
+        raise _bad_line(block, None, file, first_row) or _malformed(file, first_row)
     return lines
 
 
 def parsed(
-    block: bytes, options: pyarrow.json.ParseOptions, file: Path, first_row: int, *, rows: int
+    block: bytes, options: pyarrow.json.ParseOptions, intake: Intake, file: Path, first_row: int, *, rows: int
 ) -> pa.RecordBatch:
     """The lines of a block as columns.
 
@@ -138,15 +141,16 @@ def parsed(
         read_options = pyarrow.json.ReadOptions(use_threads=False, block_size=len(block) + 1)
         table = pyarrow.json.read_json(io.BytesIO(block), read_options=read_options, parse_options=options)
     except pa.ArrowException as error:
-        told = _bad_line(block, file, first_row) or _changed_type(str(error), file, first_row)
+        told = _bad_line(block, intake, file, first_row) or _changed_type(str(error), file, first_row)
         raise told or MalformedDataError(f"{file}: {one_line(str(error))}") from error
     if table.num_rows != rows:
-        raise _bad_line(block, file, first_row) or _malformed(file, first_row)
+        raise _bad_line(block, intake, file, first_row) or _malformed(file, first_row)
     return table.combine_chunks().to_batches()[0]
 
 
-def _bad_line(block: bytes, file: Path, first_row: int) -> InputError | SchemaError | None:
-    """The first line of a block that is no object, or in which a column that routing reads has another type."""
+def _bad_line(block: bytes, intake: Intake | None, file: Path, first_row: int) -> InputError | SchemaError | None:
+    """The first line of a block that is no object, or in which a column that the command reads has another type."""
+    keys = [] if intake is None else list(intake.in_json)
     for row, line in enumerate(block.split(b"\n"), start=first_row):
         if not line.strip():
             continue
@@ -159,19 +163,30 @@ def _bad_line(block: bytes, file: Path, first_row: int) -> InputError | SchemaEr
             return MalformedDataError(
                 f"{where}: {line[:80]!r} is no object; expected {_EXPECTED}", row=row, expected=_EXPECTED
             )
-        for name, kind in zip(KEYS.names, KEYS.types, strict=True):
-            value = found.get(name)
-            expected = "true or false" if kind == pa.bool_() else "text"
-            if value is not None and not isinstance(value, bool if kind == pa.bool_() else str):
+        for field in keys:
+            value = found.get(field.name)
+            expected = _unless(value, field.type)
+            if expected is not None:
                 shown = json.dumps(value)[:80]
                 return InputError(
-                    f"{file}: {name}, row {row}: {shown} is not {expected}",
-                    column=name,
+                    f"{file}: {field.name}, row {row}: {shown} is not {expected}",
+                    column=field.name,
                     row=row,
                     value=shown,
                     expected=expected,
                 )
     return None
+
+
+def _unless(value: Any, kind: pa.DataType) -> str | None:
+    """What was expected, unless the value is that, or null."""
+    if kind == pa.bool_():
+        return None if value is None or isinstance(value, bool) else "true or false"
+    if kind == pa.string():
+        return None if value is None or isinstance(value, str) else "text"
+    most = 1 << (kind.bit_width - 1)
+    is_whole = isinstance(value, int) and not isinstance(value, bool) and -most <= value < most
+    return None if value is None or is_whole else Intake.expected(kind)
 
 
 def _changed_type(told: str, file: Path, first_row: int) -> SchemaError | None:
@@ -187,26 +202,27 @@ def _malformed(file: Path, first_row: int) -> MalformedDataError:
     return MalformedDataError(f"{file}: rows {first_row} and further: expected {_EXPECTED}", expected=_EXPECTED)
 
 
-def _keys_of(block: bytes, file: Path) -> list[str]:
-    """Which columns that routing reads the lines of a block have, if only in some."""
+def _keys_of(block: bytes, file: Path, intake: Intake) -> list[str]:
+    """Which columns that the command reads the lines of a block have, if only in some."""
     keys = []
-    for name in KEYS.names:
+    for name in intake.columns.names:
         key = re.compile(rf'"{name}"\s*:'.encode())
         try:
             if any(name in json.loads(line) for line in block.split(b"\n") if key.search(line)):
                 keys.append(name)
         except (ValueError, TypeError, RecursionError) as error:
-            raise _bad_line(block, file, 0) or _malformed(file, 0) from error
+            raise _bad_line(block, intake, file, 0) or _malformed(file, 0) from error
     return keys
 
 
-def _check_keys(block: bytes, *, file: Path, first_row: int) -> None:
-    if _DECISION.search(block) is None:
+def _check_keys(block: bytes, intake: Intake, *, file: Path, first_row: int) -> None:
+    added = re.compile(rf'"(?:{"|".join(intake.added)})"\s*:'.encode())
+    if added.search(block) is None:
         return
     for row, line in enumerate(block.split(b"\n"), start=first_row):
-        found = json.loads(line) if _DECISION.search(line) is not None else {}
-        clash = next((name for name in schemas.DECISIONS.names if name in found), None)
+        found = json.loads(line) if added.search(line) is not None else {}
+        clash = next((name for name in intake.added if name in found), None)
         if clash is not None:
             raise SchemaError(
-                f"{file}: row {row} has the column {clash}, which routing adds; drop or rename it", column=clash
+                f"{file}: row {row} has the column {clash}, which {intake.by} adds; drop or rename it", column=clash
             )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, Protocol
@@ -15,10 +15,10 @@ PIECE_ROWS: Final = 32_768
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Rows:
-    """Rows to be routed."""
+    """Rows to be worked on."""
 
     columns: pa.RecordBatch
-    """The columns; of JSON lines that are passed on as they are, only those that routing reads."""
+    """The columns; of JSON lines that are passed on as they are, only those that the command reads."""
     lines: Any = None
     """The objects of JSON lines as they stand in the file, where they are passed on as they are."""
 
@@ -36,11 +36,11 @@ class Piece:
     position: int
     """How many bytes of the file are read when it is done."""
     load: Callable[[], Rows]
-    """Gives the rows; where that is work, it is left to the thread that routes them."""
+    """Gives the rows; where that is work, it is left to the thread that works on them."""
 
 
 class Source(Protocol):
-    """A file of conversations."""
+    """A file that is read."""
 
     @property
     def file(self) -> Path:
@@ -60,6 +60,20 @@ class Source(Protocol):
     def pieces(self) -> Iterator[Piece]:
         """Its rows, in order; at least one piece."""
         ...
+
+
+def all_pieces(sources: Sequence[Source]) -> Iterator[tuple[Piece, int]]:
+    """The pieces of all files, each with how much of all files is read when it is done.
+
+    Examples:
+        >>> list(all_pieces([]))
+        []
+    """
+    before = 0
+    for source in sources:
+        for piece in source.pieces():
+            yield piece, before + piece.position
+        before += source.file.stat().st_size
 
 
 def rows_of(size: int, *, rows: int) -> int:

@@ -2,13 +2,32 @@
 
 from __future__ import annotations
 
+import os
 from collections import deque
 from collections.abc import Callable, Generator, Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
-from typing import Generic, TypeVar
+from typing import Final, Generic, TypeVar
+
+import pyarrow as pa
+
+UNDER_WAY_BYTES: Final = 64 << 20
+"""How much of the files may be under way, about."""
+_READ_THREADS_MAX: Final = 16
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
+
+
+def use_threads(wanted: int | None) -> int:
+    """How many threads work, one for each core where it is not said; pyarrow is told.
+
+    Examples:
+        >>> use_threads(2)
+        2
+    """
+    threads = wanted or _cores()
+    pa.set_cpu_count(min(threads, _READ_THREADS_MAX))  # pyarrow reads ahead as much for each of its threads
+    return threads
 
 
 def in_order(
@@ -60,7 +79,7 @@ class _Run(Generic[Item, Result]):
         self._weight_max = weight_max
         self._count_max = 2 * threads
         self._reader = ThreadPoolExecutor(1, thread_name_prefix="read")
-        self._workers = ThreadPoolExecutor(threads, thread_name_prefix="route")
+        self._workers = ThreadPoolExecutor(threads, thread_name_prefix="work")
         self._ahead: Future[tuple[Item] | None] | None = self._reader.submit(self._next)
         self._under_way: deque[tuple[int, Future[Result]]] = deque()
         self._weight = 0
@@ -111,3 +130,7 @@ class _Run(Generic[Item, Result]):
         self._weight += weight
         self._under_way.append((weight, self._workers.submit(self._work, found[0])))
         self._ahead = self._reader.submit(self._next)
+
+
+def _cores() -> int:
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

@@ -1,4 +1,4 @@
-"""Files of conversations with columns: Parquet, Arrow IPC and CSV, read a piece at a time."""
+"""Files with columns: Parquet, Arrow IPC and CSV, read a piece at a time."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ import pyarrow.csv
 import pyarrow.parquet as pq
 
 from ssbroker.cli.errors import reading
+from ssbroker.cli.intake import Intake, from_csv
 from ssbroker.cli.pieces import Piece, Rows, joined, rows_of
-from ssbroker.cli.text import from_text
 from ssbroker.exceptions import MalformedDataError
 
 _PROBE_ROWS: Final = 1024
@@ -105,12 +105,13 @@ class ArrowSource:
 
 
 class CsvSource:
-    """A CSV file with a header line, in UTF-8 or UTF-16. What routing does not read stays text."""
+    """A CSV file with a header line, in UTF-8 or UTF-16. What the command does not read stays text."""
 
     rows = None
 
-    def __init__(self, file: Path) -> None:
+    def __init__(self, file: Path, *, intake: Intake) -> None:
         self.file = file
+        self._intake = intake
         with reading(file):
             with file.open("rb") as opened:
                 self._encoding = "utf-16" if opened.read(2) in _UTF16 else "utf-8-sig"
@@ -120,7 +121,7 @@ class CsvSource:
         if not self._header:
             raise MalformedDataError(f"{file}: is empty; expected a header line with the names of the columns")
         self._text_schema = pa.schema([(name, pa.string()) for name in self._header])
-        self.schema = from_text(_without_rows(self._text_schema), file=file, first_row=0).schema
+        self.schema = from_csv(_without_rows(self._text_schema), intake, file=file, first_row=0).schema
 
     def pieces(self) -> Iterator[Piece]:
         """The rows, in order."""
@@ -154,7 +155,8 @@ class CsvSource:
         )
 
     def _typed(self, piece: Piece) -> Rows:
-        return Rows(columns=from_text(piece.load().columns, file=self.file, first_row=piece.first_row))
+        columns = piece.load().columns
+        return Rows(columns=from_csv(columns, self._intake, file=self.file, first_row=piece.first_row))
 
 
 def _without_rows(schema: pa.Schema) -> pa.RecordBatch:

@@ -1,59 +1,21 @@
-"""Columns as CSV and JSON have them: text read into what routing needs, and any column written as text."""
+"""Columns as CSV and JSON have them: any column written as text."""
 
 from __future__ import annotations
 
 import json
 import math
-from pathlib import Path
 from typing import Any, Final, TypeAlias
 
 import pyarrow as pa
 import pyarrow.compute
-
-from ssbroker.exceptions import InputError
 
 Column: TypeAlias = Any
 """An array of any type."""
 
 pc: Any = pyarrow.compute  # its stubs know neither Python constants nor text with 64-bit offsets
 GUID_COLUMNS: Final = ("conversation_id", "conversation_handle", "to_broker_instance")
-_NULLABLE: Final = ("database", "to_broker_instance")
-_NO_VALUE: Final = ("", "NULL")
-_TRUTH: Final = ("true", "1", "false", "0")
-_TRUE_UP_TO: Final = 1
+BYTES_COLUMNS: Final = ("message_body", "message_signature", "fragment_signature", "session_key")
 _GUID_DIGITS: Final = [place for place in range(36) if place not in (8, 13, 18, 23)]
-
-
-def from_text(batch: pa.RecordBatch, *, file: Path, first_row: int) -> pa.RecordBatch:
-    """Brings the text of a CSV file to what routing reads: no value is null, and `is_initiator` is true or false.
-
-    An empty cell is no value, and so is `NULL`, which SQL Server's tools write.
-
-    Args:
-        batch: The columns, all text.
-        file: The file, for messages.
-        first_row: The number of the first row in the file, for messages.
-
-    Returns:
-        The columns, further ones as they are.
-
-    Raises:
-        InputError: A cell of `is_initiator` is neither true nor false.
-
-    Examples:
-        >>> batch = pa.record_batch({"database": ["Sales", "NULL"], "is_initiator": ["1", "false"]})
-        >>> from_text(batch, file=Path("c.csv"), first_row=0).to_pylist()
-        [{'database': 'Sales', 'is_initiator': True}, {'database': None, 'is_initiator': False}]
-    """
-    for number, name in enumerate(batch.schema.names):
-        if name in _NULLABLE:
-            cleared = pc.if_else(
-                pc.is_in(batch.column(number), value_set=pa.array(_NO_VALUE)), None, batch.column(number)
-            )
-            batch = batch.set_column(number, name, cleared)
-        elif name == "is_initiator":
-            batch = batch.set_column(number, name, _truth(batch.column(number), file=file, first_row=first_row))
-    return batch
 
 
 def guid_text(column: Column) -> Column:
@@ -112,7 +74,8 @@ def readable(column: Column, *, name: str) -> Column:
         return pa.array([None if value is None else str(value) for value in column.to_pylist()], pa.large_string())
     if not _is_bytes(kind):
         return column
-    if kind == pa.binary(16) or (name in GUID_COLUMNS and _all_guids(column)):
+    is_guid = name in GUID_COLUMNS and _all_guids(column)
+    if is_guid or (kind == pa.binary(16) and name not in BYTES_COLUMNS):
         return guid_text(column)
     return joined_text(["0x", hex_text(column)])
 
@@ -159,22 +122,6 @@ def joined_text(parts: list[Any]) -> Column:
     """
     texts = [pa.scalar(part, pa.large_string()) if isinstance(part, str) else part for part in parts]
     return pc.binary_join_element_wise(*texts, pa.scalar("", pa.large_string()))
-
-
-def _truth(column: Column, *, file: Path, first_row: int) -> Column:
-    found = pc.index_in(pc.utf8_lower(pc.utf8_trim_whitespace(column)), value_set=pa.array(_TRUTH))
-    wrong = pc.index(pc.and_(pc.is_null(found), pc.is_valid(column)), True).as_py()
-    if wrong >= 0:
-        value, row = column[wrong].as_py(), first_row + wrong
-        expected = "true, false, 1 or 0"
-        raise InputError(
-            f"{file}: is_initiator, row {row}: {value[:80]!r} is not {expected}",
-            column="is_initiator",
-            row=row,
-            value=value[:80],
-            expected=expected,
-        )
-    return pc.less_equal(found, _TRUE_UP_TO)
 
 
 def _is_bytes(kind: pa.DataType) -> bool:

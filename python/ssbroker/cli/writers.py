@@ -1,4 +1,4 @@
-"""Files of decisions: the columns of the conversations, then those that routing adds."""
+"""Files of any columns, written a batch at a time."""
 
 from __future__ import annotations
 
@@ -12,10 +12,8 @@ import pyarrow.compute as pc
 import pyarrow.csv
 import pyarrow.parquet as pq
 
-from ssbroker import schemas
 from ssbroker.cli.conform import conformed
 from ssbroker.cli.formats import Format
-from ssbroker.cli.pieces import Rows
 from ssbroker.cli.text import Column, csv_cells, joined_text, json_values
 
 _ROW_GROUP_BYTES: Final = 64 << 20
@@ -28,8 +26,11 @@ class Writer(Protocol):
     growth: int
     """How many times the memory of its rows an encoded piece takes, about."""
 
-    def encode(self, rows: Rows, decisions: pa.RecordBatch) -> Any:
-        """Brings rows and their decisions into the form that `write` takes; may run in many threads at once."""
+    def encode(self, batch: pa.RecordBatch, lines: Column | None = None) -> Any:
+        """Brings rows into the form that `write` takes; may run in many threads at once.
+
+        With `lines`, which only JSON lines know, each row is an object as it stands, with the fields of the batch at its end.
+        """
         ...
 
     def write(self, encoded: Any) -> None:
@@ -47,7 +48,7 @@ def open_writer(path: Path, kind: Format, schema: pa.Schema) -> Writer:
     Args:
         path: The file.
         kind: Its format.
-        schema: The columns of the conversations.
+        schema: The columns, as the batches have them.
 
     Returns:
         The writer.
@@ -65,17 +66,14 @@ class CsvWriter:
     growth = 2
 
     def __init__(self, path: Path, schema: pa.Schema) -> None:
-        self._schema = schema
         self._file = path.open("wb")
         nothing = pa.RecordBatch.from_arrays([pa.array([], kind) for kind in schema.types], schema=schema)
-        empty = pa.RecordBatch.from_arrays(
-            [pa.array([], kind) for kind in schemas.DECISIONS.types], schema=schemas.DECISIONS
-        )
-        self._file.write(self._encode(nothing, empty, header=True))
+        self._file.write(_csv(nothing, header=True))
 
-    def encode(self, rows: Rows, decisions: pa.RecordBatch) -> pa.Buffer:
+    def encode(self, batch: pa.RecordBatch, lines: Column | None = None) -> pa.Buffer:
         """The rows as CSV."""
-        return self._encode(conformed(rows.columns, self._schema), decisions, header=False)
+        del lines
+        return _csv(batch, header=False)
 
     def write(self, encoded: pa.Buffer) -> None:
         """Appends rows."""
@@ -85,30 +83,23 @@ class CsvWriter:
         """Completes the file."""
         self._file.close()
 
-    def _encode(self, columns: pa.RecordBatch, decisions: pa.RecordBatch, *, header: bool) -> pa.Buffer:
-        cells = {name: csv_cells(column, name=name) for name, column in _named(columns, decisions)}
-        sink = pa.BufferOutputStream()
-        pyarrow.csv.write_csv(pa.record_batch(cells), sink, pyarrow.csv.WriteOptions(include_header=header))
-        return sink.getvalue()
-
 
 class JsonLinesWriter:
-    """JSON lines; what came as JSON lines keeps its text, and gets the decision's fields at the end."""
+    """JSON lines; what came as JSON lines keeps its text, and gets further fields at the end."""
 
     growth = 3
 
     def __init__(self, path: Path, schema: pa.Schema) -> None:
-        self._schema = schema
+        del schema
         self._file = path.open("wb")
 
-    def encode(self, rows: Rows, decisions: pa.RecordBatch) -> pa.Buffer:
+    def encode(self, batch: pa.RecordBatch, lines: Column | None = None) -> pa.Buffer:
         """The rows as JSON lines."""
-        if rows.lines is None:
-            columns = _named(conformed(rows.columns, self._schema), decisions)
-            text = _objects(columns, first="{")
+        if lines is None:
+            text = _objects(batch, first="{")
         else:
-            opened = pc.binary_slice(rows.lines.view(pa.large_binary()), 0, -1).view(pa.large_string())
-            text = _objects(_named(None, decisions), first=opened, separator=",")
+            opened = pc.binary_slice(lines.view(pa.large_binary()), 0, -1).view(pa.large_string())
+            text = _objects(batch, first=opened, separator=",")
         _, offsets, characters = text.buffers()
         end = pa.Array.from_buffers(pa.int64(), len(text) + 1, [None, offsets])[-1].as_py()
         return characters.slice(0, end) if end else pa.py_buffer(b"")
@@ -128,14 +119,15 @@ class ParquetWriter:
     growth = 1
 
     def __init__(self, path: Path, schema: pa.Schema) -> None:
-        self._schema = pa.schema([*schema, *_plain_decisions()])
+        self._schema = schema
         self._writer = pq.ParquetWriter(path, self._schema)
         self._waiting: list[pa.RecordBatch] = []
         self._waiting_bytes = self._waiting_rows = 0
 
-    def encode(self, rows: Rows, decisions: pa.RecordBatch) -> pa.RecordBatch:
+    def encode(self, batch: pa.RecordBatch, lines: Column | None = None) -> pa.RecordBatch:
         """The rows as a batch."""
-        return _side_by_side(rows.columns, decisions, self._schema)
+        del lines
+        return conformed(batch, self._schema)
 
     def write(self, encoded: pa.RecordBatch) -> None:
         """Appends rows."""
@@ -164,14 +156,14 @@ class ArrowWriter:
     growth = 1
 
     def __init__(self, path: Path, schema: pa.Schema, *, stream: bool = False) -> None:
-        fields = [_without_dictionary(field) for field in schema]
-        self._schema = pa.schema([*fields, *_plain_decisions()])
+        self._schema = without_dictionaries(schema)
         self._file = pa.OSFile(str(path), "wb")
         self._writer = (pa.ipc.new_stream if stream else pa.ipc.new_file)(self._file, self._schema)
 
-    def encode(self, rows: Rows, decisions: pa.RecordBatch) -> pa.RecordBatch:
+    def encode(self, batch: pa.RecordBatch, lines: Column | None = None) -> pa.RecordBatch:
         """The rows as a batch."""
-        return _side_by_side(rows.columns, decisions, self._schema)
+        del lines
+        return conformed(batch, self._schema)
 
     def write(self, encoded: pa.RecordBatch) -> None:
         """Appends rows."""
@@ -196,29 +188,32 @@ _WRITERS: Final[dict[Format, Callable[[Path, pa.Schema], Writer]]] = {
 }
 
 
-def _named(columns: pa.RecordBatch | None, decisions: pa.RecordBatch) -> list[tuple[str, Column]]:
-    further = [] if columns is None else list(zip(columns.schema.names, columns.columns, strict=True))
-    return [*further, *zip(decisions.schema.names, decisions.columns, strict=True)]
+def without_dictionaries(schema: pa.Schema) -> pa.Schema:
+    """The same columns with plain values.
+
+    Examples:
+        >>> without_dictionaries(pa.schema([("reason", pa.dictionary(pa.int8(), pa.string()))])).types
+        [DataType(string)]
+    """
+    return pa.schema(
+        [field.with_type(field.type.value_type) if pa.types.is_dictionary(field.type) else field for field in schema]
+    )
 
 
-def _objects(columns: list[tuple[str, Column]], *, first: Any, separator: str = "") -> Column:
+def _csv(batch: pa.RecordBatch, *, header: bool) -> pa.Buffer:
+    cells = {name: csv_cells(column, name=name) for name, column in _named(batch)}
+    sink = pa.BufferOutputStream()
+    pyarrow.csv.write_csv(pa.record_batch(cells), sink, pyarrow.csv.WriteOptions(include_header=header))
+    return sink.getvalue()
+
+
+def _objects(batch: pa.RecordBatch, *, first: Any, separator: str = "") -> Column:
     parts: list[Any] = [first]
-    for name, column in columns:
+    for name, column in _named(batch):
         parts += [f"{separator}{json.dumps(name)}:", json_values(column, name=name)]
         separator = ","
     return joined_text([*parts, "}\n"])
 
 
-def _side_by_side(columns: pa.RecordBatch, decisions: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
-    both = pa.RecordBatch.from_arrays(
-        [*columns.columns, *decisions.columns], names=[*columns.schema.names, *decisions.schema.names]
-    )
-    return conformed(both, schema)
-
-
-def _plain_decisions() -> list[pa.Field[Any]]:
-    return [_without_dictionary(field) for field in schemas.DECISIONS]
-
-
-def _without_dictionary(field: pa.Field[Any]) -> pa.Field[Any]:
-    return field.with_type(field.type.value_type) if pa.types.is_dictionary(field.type) else field
+def _named(batch: pa.RecordBatch) -> list[tuple[str, Column]]:
+    return list(zip(batch.schema.names, batch.columns, strict=True))

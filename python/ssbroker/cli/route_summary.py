@@ -11,7 +11,7 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
-from ssbroker.cli.tally import Counts
+from ssbroker.cli.route_tally import Counts
 
 TOP: Final = 10
 _STEPS: Final = {

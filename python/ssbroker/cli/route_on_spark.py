@@ -12,10 +12,11 @@ from ssbroker.cli.conform import common_schema
 from ssbroker.cli.errors import reading
 from ssbroker.cli.files import expand, open_sources
 from ssbroker.cli.formats import Format
-from ssbroker.cli.local import Job
+from ssbroker.cli.intake import CONVERSATIONS
 from ssbroker.cli.output import refuse_overwriting, replacing_folder
-from ssbroker.cli.summary import TOP
-from ssbroker.cli.tally import COUNTED, Tally
+from ssbroker.cli.route_files import Job
+from ssbroker.cli.route_summary import TOP
+from ssbroker.cli.route_tally import COUNTED, Tally
 from ssbroker.exceptions import OptionError, OutputError
 
 _READABLE: Final = (Format.PARQUET, Format.CSV, Format.JSONL)
@@ -38,7 +39,8 @@ def route_on_spark(job: Job) -> tuple[Tally, list[Path]]:
     kind = _common_kind(files)
     refuse_overwriting(job.output, inputs=files, catalog=job.catalog)
     if kind is not Format.JSONL:  # Spark would take the columns of one file for those of all
-        common_schema(open_sources(files, output=Format.PARQUET, threads=1, progress=False))
+        sources = open_sources(files, CONVERSATIONS, lines=False, threads=1, progress=False)
+        common_schema(sources, CONVERSATIONS)
     from ssbroker.spark import files as spark_files  # noqa: PLC0415 - only where Spark is wanted
     from ssbroker.spark import route  # noqa: PLC0415
 

@@ -1,0 +1,56 @@
+"""Options that several commands have, and how their values are read."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Annotated, TypeAlias
+
+import typer
+
+from ssbroker import moment
+from ssbroker.cli.formats import Format
+from ssbroker.exceptions import OptionError
+from ssbroker.routing import PendingRequest, TieBreak
+
+CatalogOption: TypeAlias = Annotated[
+    Path,
+    typer.Option(
+        help="A script of DDL (.sql), a folder of routes, databases and services, or a file with the routes alone."
+    ),
+]
+NowOption: TypeAlias = Annotated[
+    str | None,
+    typer.Option(metavar="TIME", help="The moment at which routes expire, in UTC if without a zone. Now if left out."),
+]
+TieBreakOption: TypeAlias = Annotated[TieBreak, typer.Option(help="How one of several equal routes is picked.")]
+PendingRequestOption: TypeAlias = Annotated[
+    PendingRequest, typer.Option(help="What step 4 does while routing information is requested.")
+]
+FormatOption: TypeAlias = Annotated[Format | None, typer.Option(help="The format to write, whatever the suffix.")]
+ThreadsOption: TypeAlias = Annotated[
+    int | None, typer.Option(min=1, help="How many threads. One for each core if left out.")
+]
+SummaryAsJsonOption: TypeAlias = Annotated[bool, typer.Option("--json", help="Print the summary as one JSON object.")]
+QuietOption: TypeAlias = Annotated[
+    bool, typer.Option("--quiet", "-q", help="Print nothing but errors (and what --json asks for).")
+]
+ProgressOption: TypeAlias = Annotated[
+    bool | None, typer.Option("--progress/--no-progress", help="Show a progress bar; on a terminal if left out.")
+]
+
+
+def parse_now(text: str | None) -> datetime:
+    """Reads the option `--now`; the current time where it is left out.
+
+    Raises:
+        OptionError: It is no moment.
+
+    Examples:
+        >>> parse_now("2026-11-20 21:00").isoformat()
+        '2026-11-20T21:00:00+00:00'
+    """
+    try:
+        return datetime.now(UTC) if text is None else moment.parse(text)
+    except ValueError as error:
+        raise OptionError(f"--now: {text!r} is no moment; expected one such as 2026-11-20T21:00:00Z") from error
