@@ -30,7 +30,7 @@ fn no_messages_no_parts_and_empty_parts() {
 
 #[test]
 fn a_message_cut_at_every_place_of_a_block() {
-    let data: Vec<u8> = (0..9_000u32).map(|place| (place * place >> 5) as u8).collect();
+    let data: Vec<u8> = (0..9_000u32).map(|place| ((place * place) >> 5) as u8).collect();
     let cut = |place: usize| vec![&data[..place], &data[place..4_500], &data[4_500..]];
     check(&(0..=130).map(cut).collect::<Vec<_>>());
 }
