@@ -67,14 +67,14 @@ class Judging:
             key=fragment.key,
         )
 
-    def m7_message_signature(self, message: Message, last: Fragment) -> bytes:
-        """M6, M7: what the message's signature has to be, by the key that came with its last fragment."""
+    def m7_message_signature(self, message: Message) -> bytes:
+        """M6, M7, M12: what the message's signature has to be, by the key that came with its first fragment."""
         return message_signature(
             message.body,
-            conversation_id=last.conversation_id,
-            is_initiator=last.is_initiator,
-            sequence=last.sequence,
-            key=last.key,
+            conversation_id=message.first.conversation_id,
+            is_initiator=message.first.is_initiator,
+            sequence=message.first.sequence,
+            key=message.first.key,
         )
 
     def m8_whole_before(self, fragment: Fragment) -> bool:

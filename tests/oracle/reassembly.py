@@ -77,18 +77,18 @@ class Oracle(Room):
         self.m21_see(fragment, is_duplicate=False)
         if not message.is_whole:
             return
-        if not self.m12_matches(message, fragment):
+        if not self.m12_matches(message):
             self.m12_forget(direction, message)
             return
         direction.known = True
         self.pushed.messages.extend(map(self.m3_row, self.m13_release(direction)))
 
-    def m12_matches(self, message: Message, last: Fragment) -> bool:
+    def m12_matches(self, message: Message) -> bool:
         """P21, M12: without a signature, and without a session key, nothing is compared."""
-        signature = message.first.message_signature
-        if signature is None and last.key is None:
+        first = message.first
+        if first.message_signature is None and first.key is None:
             return True
-        return signature == self.m7_message_signature(message, last)
+        return first.message_signature == self.m7_message_signature(message)
 
     def m12_forget(self, direction: Direction, message: Message) -> None:
         """P21, M12: every fragment is rejected, by number, and may come again."""

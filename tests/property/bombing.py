@@ -1,4 +1,7 @@
-"""Floods of hostile fragments, in a process of its own, which says how much memory they took. Run: `python -m tests.property.bombing FLOOD`."""
+"""Floods of hostile fragments, in a process of its own, which says how much memory they took.
+
+Run: `python -m tests.property.bombing FLOOD ORDER FRAGMENTS LIMIT HONEST_PARTS`.
+"""
 
 from __future__ import annotations
 
@@ -13,9 +16,7 @@ import pyarrow as pa
 
 import ssbroker
 
-FRAGMENTS: Final = 1_000_000
-BATCH: Final = 50_000
-LIMIT: Final = 64 << 20
+BATCH: Final = 10_000
 INT32_MAX: Final = 2**31 - 1
 FAR: Final = 2**63 - 1
 
@@ -187,17 +188,18 @@ def flooded(reassembler: ssbroker.Reassembler, flood: Flood, fragments: int, hon
     return through
 
 
-def main(name: str, order: str, honest_parts: int) -> None:
+def main(name: str, order: str, fragments: int, limit: int, honest_parts: int) -> None:
     """What a flood did, as JSON."""
     in_order = order == "in_order"
-    # What every batch takes for itself while it is read, and gives back, is no part of what is pending: seen before.
-    flooded(reassembler_of(1 << 20, in_order=in_order), FLOODS[name], 3 * BATCH, honest_parts)
-    reassembler = reassembler_of(LIMIT, in_order=in_order)
+    # What every batch takes for itself while it is read, and gives back, is no part of what is pending: seen before. This limit is
+    # just large enough for one batch to be accepted.
+    flooded(reassembler_of(2 << 20, in_order=in_order), FLOODS[name], 3 * BATCH, honest_parts)
+    reassembler = reassembler_of(limit, in_order=in_order)
     before = resident_bytes()
-    through = flooded(reassembler, FLOODS[name], FRAGMENTS, honest_parts)
+    through = flooded(reassembler, FLOODS[name], fragments, honest_parts)
     told = {"grown": resident_bytes() - before, "charged": reassembler.pending_bytes, "through": through}
     print(json.dumps(told))
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], sys.argv[2], int(sys.argv[3]))
+    main(sys.argv[1], sys.argv[2], *map(int, sys.argv[3:]))

@@ -11,6 +11,7 @@ import numpy as np
 import pyarrow as pa
 
 import ssbroker
+from ssbroker.session_keys import SessionKeys
 from tests.property.forgery import ATTACKS, PART_BYTES, columns_of
 from tests.rules.fragments import KEY, OTHER_KEY, A, B, messages, parts, reasons, single, whole
 from tests.worlds.fragment_tables import rows_of
@@ -20,7 +21,7 @@ CONVERSATIONS = 25
 MESSAGES = 200
 FRAGMENTS_MAX = 4
 
-KEYS: dict[UUID | str | bytes, bytes] = {UUID(int=number): KEY for number in range(CONVERSATIONS)}
+KEYS: SessionKeys = {UUID(int=number): KEY for number in range(CONVERSATIONS)}
 """All conversations have the same key, so that nothing but the header tells them apart."""
 
 REFUSED = {"corrupt_fragment", "corrupt_message", "conflict"}

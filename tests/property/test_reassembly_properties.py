@@ -13,6 +13,7 @@ import pyarrow as pa
 import pytest
 
 import ssbroker
+from ssbroker.session_keys import SessionKeys
 from tests.oracle.cutting import cut
 from tests.oracle.reassembly import Fragment, Limits, Pushed, Row
 from tests.property.reassembling import in_one_table, reassembler_for, told_of
@@ -181,7 +182,7 @@ def test_what_is_cut_is_reassembled() -> None:
                 "of_its_own": pa.array([str(number) for number in range(len(bodies))]),
             }
         )
-        keys = {UUID(int=0): random.randbytes(random.choice((16, 24, 32)))} if seed % 3 else None
+        keys: SessionKeys | None = {UUID(int=0): random.randbytes(random.choice((16, 24, 32)))} if seed % 3 else None
         fragments = ssbroker.fragment(messages, max_fragment_bytes=random.randrange(1, 12), session_keys=keys)
         shuffled = fragments.take(random.sample(range(fragments.num_rows), fragments.num_rows))
         result = ssbroker.reassemble(shuffled, session_keys=keys)

@@ -10,6 +10,7 @@ import pytest
 
 import ssbroker
 from ssbroker.exceptions import OptionError
+from tests.oracle.traffic import Fragment
 from tests.rules.fragments import KEY, A, B, begun, messages, parts, push, rejected, single, whole
 from tests.worlds.fragment_tables import fragment_batch, rows_of
 
@@ -122,7 +123,7 @@ def test_m3_further_columns_wait_with_their_message() -> None:
     first, second = parts(b"abcd", 1)
     reassembler = ssbroker.Reassembler()
 
-    def push_noted(fragment: object, note: str | None) -> ssbroker.Reassembly:
+    def push_noted(fragment: Fragment, note: str | None) -> ssbroker.Reassembly:
         return reassembler.push(fragment_batch([fragment]).append_column("note", pa.array([note], pa.string())))
 
     push_noted(first, "of the first")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 from uuid import UUID
 
 import pytest
@@ -51,7 +52,7 @@ def test_m15_a_message_may_be_as_long_as_the_limit() -> None:
 def test_m15_what_a_cell_can_hold(longest: int) -> None:
     """M15: at most 2^31 - 1."""
     with pytest.raises(OptionError):
-        ssbroker.reassemble([], max_message_bytes=longest)
+        whole(single(0), max_message_bytes=longest)
     with pytest.raises(OptionError):
         ssbroker.Reassembler(max_message_bytes=longest)
 
@@ -274,5 +275,6 @@ def test_m10_limits_of_none() -> None:
 )
 def test_m10_a_limit_below_0_is_none(name: str) -> None:
     """M15 to M19: an error, not a limit."""
+    options: dict[str, Any] = {name: -1}
     with pytest.raises(OptionError):
-        ssbroker.Reassembler(**{name: -1})
+        ssbroker.Reassembler(**options)

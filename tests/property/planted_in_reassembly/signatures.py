@@ -17,15 +17,16 @@ class KeysAreNotUsedForParts(Oracle):
 class KeysAreNotUsedForWholes(Oracle):
     """P21, M7: the signature of the whole is its mere MD5, also where there is a session key."""
 
-    def m7_message_signature(self, message: Message, last: Fragment) -> bytes:
-        return super().m7_message_signature(message, replace(last, key=None))
+    def m7_message_signature(self, message: Message) -> bytes:
+        return md5(message.body)
 
 
-class TheFirstKeyCounts(Oracle):
-    """M12: the whole is compared by the key that came with its first fragment."""
+class TheLastKeyCounts(Oracle):
+    """M12: the whole is compared by the key that came with its last fragment."""
 
-    def m7_message_signature(self, message: Message, last: Fragment) -> bytes:
-        return super().m7_message_signature(message, replace(last, key=message.first.key))
+    def m7_message_signature(self, message: Message) -> bytes:
+        last = list(message.fragments.values())[-1]
+        return super().m7_message_signature(Message(replace(message.first, key=last.key), message.fragments))
 
 
 class DirectionsAreNotBound(Oracle):
@@ -52,29 +53,29 @@ class WholesAreNotBoundToParts(Oracle):
 class WholesAreNotCompared(Oracle):
     """P21, M12: the signature of the whole is not looked at."""
 
-    def m12_matches(self, message: Message, last: Fragment) -> bool:
+    def m12_matches(self, message: Message) -> bool:
         return True
 
 
 class SingleFragmentsAreNotCompared(Oracle):
     """P21, M12: the whole of a message of one fragment is not compared, if its part was."""
 
-    def m12_matches(self, message: Message, last: Fragment) -> bool:
-        compared = message.first.count == 1 and last.fragment_signature is not None
-        return compared or super().m12_matches(message, last)
+    def m12_matches(self, message: Message) -> bool:
+        compared = message.first.count == 1 and message.first.fragment_signature is not None
+        return compared or super().m12_matches(message)
 
 
 class WholesNeedASignature(Oracle):
     """M12: a message without a signature does not match."""
 
-    def m12_matches(self, message: Message, last: Fragment) -> bool:
-        return message.first.message_signature is not None and super().m12_matches(message, last)
+    def m12_matches(self, message: Message) -> bool:
+        return message.first.message_signature is not None and super().m12_matches(message)
 
 
 class WholesInOrderOfArrival(Oracle):
     """P13, M12: the signature is that of the parts as they came."""
 
-    def m7_message_signature(self, message: Message, last: Fragment) -> bytes:
-        if last.key is None:
+    def m7_message_signature(self, message: Message) -> bytes:
+        if message.first.key is None:
             return md5(b"".join(fragment.body for fragment in message.fragments.values()))
-        return super().m7_message_signature(message, last)
+        return super().m7_message_signature(message)
