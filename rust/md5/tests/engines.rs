@@ -81,7 +81,7 @@ fn every_length_in_every_lane_among_others() {
             (0..FULL).map(|lane| &data[lane..(lane * 37 + len) % if IS_SLOW { 200 } else { 800 } + lane]).collect();
         let mut digests: Vec<Digest> = inputs.iter().map(|input| expected(input)).collect();
         let one = (&data[..len], expected(&data[..len]));
-        for lane in (0..FULL).step_by(if IS_SLOW { 11 } else { 1 }) {
+        for lane in (0..FULL).step_by(if IS_SLOW { 32 } else { 1 }) {
             let other = (inputs[lane], digests[lane]);
             (inputs[lane], digests[lane]) = one;
             for engine in Engine::available() {
