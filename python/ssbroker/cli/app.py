@@ -13,7 +13,7 @@ from typing import Annotated, Any, Final, TextIO
 
 import typer
 
-from ssbroker.cli import explain, route
+from ssbroker.cli import explain, reassemble, route
 from ssbroker.cli.errors import one_line
 from ssbroker.exceptions import SsbrokerError
 
@@ -26,9 +26,10 @@ app = typer.Typer(
     rich_markup_mode="rich",
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["--help", "-h"]},
-    help="Service Broker's routing over files of conversations.",
+    help="Service Broker's routing and reassembly over files.",
 )
 app.command("route", epilog=route.EXAMPLES)(route.route)
+app.command("reassemble", epilog=reassemble.EXAMPLES)(reassemble.reassemble)
 app.command("explain", epilog=explain.EXAMPLES)(explain.explain)
 
 

@@ -67,10 +67,14 @@ def columns_of(*fields: pa.Field[Any]) -> pa.Schema:
     return pa.schema(list(fields))
 
 
+_IDS: Final[tuple[pa.Field[Any], ...]] = (
+    pa.field("conversation_id", pa.string(), nullable=False),
+    pa.field("conversation_handle", pa.string(), nullable=False),
+)
+
 CONVERSATIONS: Final = Intake(
     columns=columns_of(
-        pa.field("conversation_id", pa.string(), nullable=False),
-        pa.field("conversation_handle", pa.string(), nullable=False),
+        *_IDS,
         pa.field("database", pa.string()),
         pa.field("to_service_name", pa.string(), nullable=False),
         pa.field("to_broker_instance", pa.string()),
@@ -80,6 +84,40 @@ CONVERSATIONS: Final = Intake(
     by="routing",
 )
 """What `route` reads."""
+
+
+SESSION_KEYS: Final = Intake(
+    columns=columns_of(*_IDS, pa.field("session_key", pa.binary(), nullable=False)), added=(), by="reassembly"
+)
+"""What `reassemble` reads of a file of session keys."""
+
+
+def fragments(*, session_key_column: str | None = None) -> Intake:
+    """What `reassemble` reads of fragments.
+
+    Args:
+        session_key_column: The column that has the session keys, if one has.
+
+    Returns:
+        The columns.
+
+    Examples:
+        >>> fragments(session_key_column="key").columns.field("key").type
+        DataType(binary)
+    """
+    keys: list[pa.Field[Any]] = [] if session_key_column is None else [pa.field(session_key_column, pa.binary())]
+    columns = columns_of(
+        *_IDS,
+        pa.field("is_initiator", pa.bool_(), nullable=False),
+        pa.field("message_sequence_number", pa.int64(), nullable=False),
+        pa.field("fragment_number", pa.int32(), nullable=False),
+        pa.field("fragment_count", pa.int32(), nullable=False),
+        pa.field("message_body", pa.binary(), nullable=False),
+        pa.field("message_signature", pa.binary()),
+        pa.field("fragment_signature", pa.binary()),
+        *(key for key in keys if key.name not in schemas.FRAGMENTS.names),
+    )
+    return Intake(columns=columns, added=(), by="reassembly")
 
 
 def from_csv(batch: pa.RecordBatch, intake: Intake, *, file: Path, first_row: int) -> pa.RecordBatch:

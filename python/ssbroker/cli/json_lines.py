@@ -16,7 +16,7 @@ import pyarrow.json
 
 from ssbroker.cli.errors import one_line, reading
 from ssbroker.cli.intake import Intake, from_json
-from ssbroker.cli.pieces import Piece, Rows
+from ssbroker.cli.pieces import Piece, Rows, without_rows
 from ssbroker.exceptions import InputError, MalformedDataError, SchemaError
 
 pc: Any = pyarrow.compute  # its stubs know neither Python constants nor text with 64-bit offsets
@@ -40,9 +40,7 @@ class JsonLinesSource:
         self.file = file
         self._intake = intake
         self._in_json = schema or intake.in_json
-        self._nothing = pa.RecordBatch.from_arrays(
-            [pa.array([], kind) for kind in self._in_json.types], schema=self._in_json
-        )
+        self._nothing = without_rows(self._in_json)
         self.schema = None if schema is None else from_json(self._nothing, intake, file=file, first_row=0).schema
         self._keys: Sequence[str] | None = None
         with reading(file), file.open("rb"):
@@ -64,7 +62,7 @@ class JsonLinesSource:
             )
             first_row += block.count(b"\n")
         if empty:
-            lines = pa.array([], pa.large_string()) if self.schema is None else None
+            lines = pa.nulls(0, pa.large_string()) if self.schema is None else None
             columns = from_json(self._nothing, self._intake, file=self.file, first_row=0)
             yield Piece(
                 file=self.file, first_row=0, size=0, position=0, load=lambda: Rows(columns=columns, lines=lines)

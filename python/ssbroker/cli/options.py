@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Annotated, TypeAlias
+from typing import Annotated, Final, TypeAlias
 
 import typer
 
@@ -27,9 +28,12 @@ TieBreakOption: TypeAlias = Annotated[TieBreak, typer.Option(help="How one of se
 PendingRequestOption: TypeAlias = Annotated[
     PendingRequest, typer.Option(help="What step 4 does while routing information is requested.")
 ]
-FormatOption: TypeAlias = Annotated[Format | None, typer.Option(help="The format to write, whatever the suffix.")]
+FormatOption: TypeAlias = Annotated[
+    Format | None,
+    typer.Option(metavar="FORMAT", help=f"{', '.join(Format)}: the format to write, whatever the suffix."),
+]
 ThreadsOption: TypeAlias = Annotated[
-    int | None, typer.Option(min=1, help="How many threads. One for each core if left out.")
+    int | None, typer.Option(min=1, metavar="COUNT", help="How many threads. One for each core if left out.")
 ]
 SummaryAsJsonOption: TypeAlias = Annotated[bool, typer.Option("--json", help="Print the summary as one JSON object.")]
 QuietOption: TypeAlias = Annotated[
@@ -38,6 +42,48 @@ QuietOption: TypeAlias = Annotated[
 ProgressOption: TypeAlias = Annotated[
     bool | None, typer.Option("--progress/--no-progress", help="Show a progress bar; on a terminal if left out.")
 ]
+
+
+_SIZE: Final = re.compile(r"([0-9]+)(?: ?(?:([kmgt])(i?))?b)?", re.IGNORECASE)
+_UNITS: Final = "kmgt"
+_NO_LIMIT: Final = "none"
+
+
+def parse_size(text: str, *, option: str) -> int | None:
+    """Reads a number of bytes, with a unit or without; `none` is no limit.
+
+    Raises:
+        OptionError: It is neither.
+
+    Examples:
+        >>> parse_size("256MiB", option="--max-pending-bytes"), parse_size("2 kB", option="--max-pending-bytes")
+        (268435456, 2000)
+    """
+    if text.lower() == _NO_LIMIT:
+        return None
+    found = _SIZE.fullmatch(text)
+    if found is None:
+        raise OptionError(f"{option}: {text!r:.80} is no size; expected one such as 256MiB, or none")
+    number, unit, binary = found.groups()
+    scale: int = (1024 if binary else 1000) ** (_UNITS.index(unit.lower()) + 1 if unit else 0)
+    return int(number) * scale
+
+
+def parse_count(text: str, *, option: str) -> int | None:
+    """Reads a number; `none` is no limit.
+
+    Raises:
+        OptionError: It is neither.
+
+    Examples:
+        >>> parse_count("1000", option="--max-pending-messages"), parse_count("none", option="--max-pending-messages")
+        (1000, None)
+    """
+    if text.lower() == _NO_LIMIT:
+        return None
+    if not text.isascii() or not text.isdecimal():
+        raise OptionError(f"{option}: {text!r:.80} is no number; expected one such as 1000000, or none")
+    return int(text)
 
 
 def parse_now(text: str | None) -> datetime:

@@ -1,4 +1,4 @@
-"""A result that appears whole or not at all: written beside its place, then moved into it."""
+"""Results that appear whole or not at all: written beside their places, then moved into them."""
 
 from __future__ import annotations
 
@@ -14,41 +14,41 @@ from ssbroker.exceptions import OutputError
 
 
 @contextmanager
-def replacing_file(path: Path) -> Iterator[Path]:
-    """Gives the name of a new, empty file beside `path`; moves it there at the end, removes it after an error.
+def replacing_files(paths: Sequence[Path]) -> Iterator[list[Path]]:
+    """Gives the names of new, empty files beside `paths`; moves them there at the end, removes them after an error.
 
-    Whether the place can be written is seen at once. What stood at `path` stays until the new file is complete and on disk.
+    Whether the places can be written is seen at once. What stands at each stays until all new files are complete and on disk; then
+    they are moved, in the order given.
 
     Args:
-        path: Where the result is to be.
+        paths: Where the results are to be.
 
     Yields:
-        The file to write.
+        The files to write.
 
     Raises:
-        OutputError: The place cannot be written, or is no regular file.
+        OutputError: A place cannot be written, or is no regular file.
     """
-    target = Path(os.path.realpath(path))
-    part = _sibling(target)
-    with writing(path):
-        if target.exists() and not target.is_file():
-            raise OutputError(
-                f"{path}: cannot be written: it is {'a folder' if target.is_dir() else 'no regular file'}"
-            )
-        if target.exists() and not os.access(target, os.W_OK):
-            raise OutputError(f"{path}: cannot be written: the file there is read-only")
-        os.close(os.open(part, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o666))
+    targets = [Path(os.path.realpath(path)) for path in paths]
+    parts = [_sibling(target) for target in targets]
     try:
-        yield part
-        with writing(path):
-            if target.exists():
-                shutil.copymode(target, part)
-            _sync(part)
-            part.replace(target)
-            _sync(target.parent)
+        for path, target, part in zip(paths, targets, parts, strict=True):
+            with writing(path):
+                _begin(path, target, part)
+        yield parts
+        for path, target, part in zip(paths, targets, parts, strict=True):
+            with writing(path):
+                if target.exists():
+                    shutil.copymode(target, part)
+                _sync(part)
+        for path, target, part in zip(paths, targets, parts, strict=True):
+            with writing(path):
+                part.replace(target)
+                _sync(target.parent)
     finally:
-        with suppress(FileNotFoundError):
-            part.unlink()
+        for part in parts:
+            with suppress(FileNotFoundError, NotADirectoryError):
+                part.unlink()
 
 
 @contextmanager
@@ -81,30 +81,48 @@ def replacing_folder(path: Path) -> Iterator[Path]:
         shutil.rmtree(part, ignore_errors=True)
 
 
-def refuse_overwriting(path: Path, *, inputs: Sequence[Path], catalog: Path) -> None:
-    """Refuses an output that is one of the files that are read.
+def refuse_overwriting(paths: Sequence[Path], *, inputs: Sequence[Path], catalog: Path | None = None) -> None:
+    """Refuses an output that is one of the files that are read, or another output.
 
     Args:
-        path: Where the result is to be.
-        inputs: The files of conversations.
-        catalog: The catalog's file or folder.
+        paths: Where the results are to be.
+        inputs: The files that are read.
+        catalog: The catalog's file or folder, where there is one.
 
     Raises:
-        OutputError: The output is an input, or one of the catalog's files.
+        OutputError: An output is an input, one of the catalog's files, or written twice.
     """
-    target = Path(os.path.realpath(path))
-    for file in inputs:
-        real = Path(os.path.realpath(file))
-        if (
-            target == real
-            or (target.exists() and real.exists() and target.samefile(real))
-            or real.is_relative_to(target)
-        ):
-            raise OutputError(f"{path}: cannot be written: it is also an input ({file})")
+    targets: list[Path] = []
+    for path in paths:
+        target = Path(os.path.realpath(path))
+        for file in inputs:
+            real = Path(os.path.realpath(file))
+            if _same(target, real) or real.is_relative_to(target):
+                raise OutputError(f"{path}: cannot be written: it is also an input ({file})")
+        if any(_same(target, other) for other in targets):
+            raise OutputError(f"{path}: cannot be written: it is given for two outputs")
+        targets.append(target)
+        if catalog is not None:
+            _refuse_catalog(path, target, catalog)
+
+
+def _refuse_catalog(path: Path, target: Path, catalog: Path) -> None:
     where = Path(os.path.realpath(catalog))
     tables = {"routes", "databases", "services", "instance"}
     if where.is_relative_to(target) or (target.parent == where and target.stem in tables):
         raise OutputError(f"{path}: cannot be written: it belongs to the catalog ({catalog})")
+
+
+def _same(one: Path, other: Path) -> bool:
+    return one == other or (one.exists() and other.exists() and one.samefile(other))
+
+
+def _begin(path: Path, target: Path, part: Path) -> None:
+    if target.exists() and not target.is_file():
+        raise OutputError(f"{path}: cannot be written: it is {'a folder' if target.is_dir() else 'no regular file'}")
+    if target.exists() and not os.access(target, os.W_OK):
+        raise OutputError(f"{path}: cannot be written: the file there is read-only")
+    os.close(os.open(part, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o666))
 
 
 def _sibling(target: Path) -> Path:

@@ -76,6 +76,17 @@ def all_pieces(sources: Sequence[Source]) -> Iterator[tuple[Piece, int]]:
         before += source.file.stat().st_size
 
 
+def without_rows(schema: pa.Schema) -> pa.RecordBatch:
+    """A batch of these columns and no rows; unlike `pa.array`, it does not go and import pandas.
+
+    Examples:
+        >>> without_rows(pa.schema([("a", pa.int8())])).num_rows
+        0
+    """
+    nulls: Any = pa.nulls  # its stubs know each type, but not all of them at once
+    return pa.RecordBatch.from_arrays([nulls(0, kind) for kind in schema.types], schema=schema)
+
+
 def rows_of(size: int, *, rows: int) -> int:
     """How many rows make a piece, where `rows` rows take `size` bytes.
 

@@ -16,7 +16,7 @@ import pyarrow.parquet as pq
 
 from ssbroker.cli.errors import reading
 from ssbroker.cli.intake import Intake, from_csv
-from ssbroker.cli.pieces import Piece, Rows, joined, rows_of
+from ssbroker.cli.pieces import Piece, Rows, joined, rows_of, without_rows
 from ssbroker.exceptions import MalformedDataError
 
 _PROBE_ROWS: Final = 1024
@@ -43,7 +43,7 @@ class ParquetSource:
     def _batches(self) -> Iterator[tuple[pa.RecordBatch, int]]:
         size, done = self.file.stat().st_size, 0
         if self.rows == 0:
-            yield _without_rows(self.schema), size
+            yield without_rows(self.schema), size
         for group in range(self._parquet.num_row_groups):
             for batch in self._parquet.iter_batches(self._step(group), row_groups=[group]):
                 done += batch.num_rows
@@ -92,7 +92,7 @@ class ArrowSource:
                 part.validate(full=True)
                 yield part, position
         if empty:
-            yield _without_rows(self.schema), size
+            yield without_rows(self.schema), size
 
     def _stream_batches(self) -> Iterator[tuple[pa.RecordBatch, int]]:
         for batch in self._reader:
@@ -121,7 +121,7 @@ class CsvSource:
         if not self._header:
             raise MalformedDataError(f"{file}: is empty; expected a header line with the names of the columns")
         self._text_schema = pa.schema([(name, pa.string()) for name in self._header])
-        self.schema = from_csv(_without_rows(self._text_schema), intake, file=file, first_row=0).schema
+        self.schema = from_csv(without_rows(self._text_schema), intake, file=file, first_row=0).schema
 
     def pieces(self) -> Iterator[Piece]:
         """The rows, in order."""
@@ -137,7 +137,7 @@ class CsvSource:
                     empty = False
                     yield batch, opened.tell()
         if empty:
-            yield _without_rows(self._text_schema), size
+            yield without_rows(self._text_schema), size
 
     def _open(self, opened: Any) -> pyarrow.csv.CSVStreamingReader:
         return pyarrow.csv.open_csv(
@@ -157,7 +157,3 @@ class CsvSource:
     def _typed(self, piece: Piece) -> Rows:
         columns = piece.load().columns
         return Rows(columns=from_csv(columns, self._intake, file=self.file, first_row=piece.first_row))
-
-
-def _without_rows(schema: pa.Schema) -> pa.RecordBatch:
-    return pa.RecordBatch.from_arrays([pa.array([], field.type) for field in schema], schema=schema)

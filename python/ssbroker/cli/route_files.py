@@ -18,7 +18,7 @@ from ssbroker.cli.errors import located
 from ssbroker.cli.files import expand, open_sources
 from ssbroker.cli.formats import Format, of_output
 from ssbroker.cli.intake import CONVERSATIONS
-from ssbroker.cli.output import refuse_overwriting, replacing_file
+from ssbroker.cli.output import refuse_overwriting, replacing_files
 from ssbroker.cli.pieces import Piece, Source, all_pieces
 from ssbroker.cli.pipeline import UNDER_WAY_BYTES, in_order, use_threads
 from ssbroker.cli.progress import ProgressBar
@@ -74,9 +74,9 @@ def route_files(job: Job, *, progress: bool | None) -> tuple[Tally, list[Path]]:
     """
     files = expand(job.conversations)
     kind = of_output(job.output, job.format)
-    refuse_overwriting(job.output, inputs=files, catalog=job.catalog)
+    refuse_overwriting([job.output], inputs=files, catalog=job.catalog)
     threads = use_threads(job.threads)
-    with replacing_file(job.output) as part:
+    with replacing_files([job.output]) as (part,):
         router = Router(
             Catalog.load(job.catalog, now=job.now), tie_break=job.tie_break, pending_request=job.pending_request
         )

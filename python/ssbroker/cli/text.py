@@ -27,7 +27,7 @@ def guid_text(column: Column) -> Column:
     """
     plain = pa.concat_arrays([pc.cast(column, pa.binary(16))])  # a copy begins at offset 0
     if len(plain) == 0:
-        return pa.array([], pa.large_string())
+        return pa.nulls(0, pa.large_string())
     digits = memoryview(plain.buffers()[1])[: 16 * len(plain)].hex().encode()
     text = bytearray(b"-" * (36 * len(plain)))
     for source, place in enumerate(_GUID_DIGITS):
@@ -44,7 +44,7 @@ def hex_text(column: Column) -> Column:
         ['01ff', None, '']
     """
     if len(column) == 0:
-        return pa.array([], pa.large_string())
+        return pa.nulls(0, pa.large_string())
     plain = pa.concat_arrays([pc.cast(column, pa.large_binary())])  # a copy begins at offset 0
     _, offsets, data = plain.buffers()
     ends = pa.Array.from_buffers(pa.int64(), len(plain) + 1, [None, offsets])

@@ -14,6 +14,7 @@ import pyarrow.parquet as pq
 
 from ssbroker.cli.conform import conformed
 from ssbroker.cli.formats import Format
+from ssbroker.cli.pieces import without_rows
 from ssbroker.cli.text import Column, csv_cells, joined_text, json_values
 
 _ROW_GROUP_BYTES: Final = 64 << 20
@@ -67,8 +68,7 @@ class CsvWriter:
 
     def __init__(self, path: Path, schema: pa.Schema) -> None:
         self._file = path.open("wb")
-        nothing = pa.RecordBatch.from_arrays([pa.array([], kind) for kind in schema.types], schema=schema)
-        self._file.write(_csv(nothing, header=True))
+        self._file.write(_csv(without_rows(schema), header=True))
 
     def encode(self, batch: pa.RecordBatch, lines: Column | None = None) -> pa.Buffer:
         """The rows as CSV."""
