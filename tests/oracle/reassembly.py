@@ -170,7 +170,7 @@ class Oracle(Room):
             "message_sequence_number": sequence,
             "fragment_count": message.first.count,
             "received_fragments": len(message.fragments),
-            "received_bytes": len(message.body),
+            "received_bytes": message.size,
             "first_missing_fragment": None if message.is_whole else missing,
             "waits_for_sequence_number": self.m22_waits_for(direction, sequence),
         }

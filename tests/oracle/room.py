@@ -37,7 +37,7 @@ class Room(Judging):
     def m15_too_long(self, fragment: Fragment) -> bool:
         """M15: the bytes of the message's fragments with this one are more."""
         message = self.direction_of(fragment).messages.get(fragment.sequence)
-        there = 0 if message is None else len(message.body)
+        there = 0 if message is None else message.size
         return there + len(fragment.body) > self.limits.max_message_bytes
 
     def m16_too_many_fragments(self, fragment: Fragment) -> bool:

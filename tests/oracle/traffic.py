@@ -70,6 +70,11 @@ class Message:
         """The parts that are there, one after the other."""
         return b"".join(fragment.body for fragment in self.by_number)
 
+    @property
+    def size(self) -> int:
+        """The bytes that are there."""
+        return sum(len(fragment.body) for fragment in self.fragments.values())
+
     def copy(self) -> Self:
         """The same, with its own list of fragments."""
         return type(self)(self.first, dict(self.fragments))

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import cache
+from itertools import zip_longest
 from typing import Any
 from uuid import UUID
 
@@ -13,6 +14,9 @@ import ssbroker
 from tests.oracle.reassembly import Fragment, Limits, Oracle, Pushed
 from tests.worlds.fragment_tables import batch_of_traffic, fragment_batch, rows_of, session_keys_of
 from tests.worlds.fragments import Traffic
+
+READABLE = 40
+"""So many fragments may be shown."""
 
 
 def reassembler_for(limits: Limits, *, in_order: bool = True, session_keys: Any = None) -> ssbroker.Reassembler:
@@ -64,21 +68,32 @@ def check_traffic(traffic: Traffic, *, text_ids: bool = False) -> None:
     reassembler = reassembler_for(traffic.limits, in_order=traffic.in_order, session_keys=keys)
     oracle = Oracle(traffic.limits, in_order=traffic.in_order)
     for start, step, fragments in traffic.pushes():
-        why = f"rows {start} to {start + step.rows - 1} of {traffic}"
         told = told_of(reassembler.push(batch.slice(start, step.rows)))
         expected = oracle.push(fragments)
-        assert told.rejected == expected.rejected, why
-        assert told.messages == expected.messages, why
-        assert told.acknowledgements == expected.acknowledgements, why
+        for name in ("rejected", "messages", "acknowledgements"):
+            assert_same(name, getattr(told, name), getattr(expected, name), traffic, start)
         if step.checkpoint:
             reassembler = ssbroker.Reassembler.restore(reassembler.checkpoint(), session_keys=keys)
         if step.forget is not None:
             conversation, is_initiator, sequence = step.forget
             dropped = reassembler.forget(conversation, is_initiator=is_initiator, message_sequence_number=sequence)
-            assert dropped == oracle.forget(conversation.bytes, is_initiator=is_initiator, sequence=sequence), why
-        assert rows_of(reassembler.pending()) == oracle.pending(), why
-        assert reassembler.pending_bytes == oracle.pending_bytes, why
-        assert reassembler.pending_messages == oracle.pending_messages, why
+            expected_drop = oracle.forget(conversation.bytes, is_initiator=is_initiator, sequence=sequence)
+            assert_same("forgotten", [dropped], [expected_drop], traffic, start)
+        assert_same("pending", rows_of(reassembler.pending()), oracle.pending(), traffic, start)
+        assert_same("bytes", [reassembler.pending_bytes], [oracle.pending_bytes], traffic, start)
+        assert_same("count", [reassembler.pending_messages], [oracle.pending_messages], traffic, start)
+
+
+def assert_same(name: str, got: Sequence[Any], expected: Sequence[Any], traffic: Traffic, start: int) -> None:
+    """Names the first row that differs, with all that is needed to look into it where that is not too much to read."""
+    if got == expected:
+        return
+    for number, (one, other) in enumerate(zip_longest(got, expected)):
+        if one != other:
+            seen = traffic if len(traffic.fragments) <= READABLE else f"{len(traffic.fragments)} fragments"
+            raise AssertionError(
+                f"{name}, row {number} of the push at {start}\nreassembler: {one}\noracle: {other}\n{seen}"
+            )
 
 
 def in_one_table(batch: pa.RecordBatch, cuts: list[int]) -> pa.Table:

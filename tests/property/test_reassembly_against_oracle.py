@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from random import Random
+from uuid import UUID
 
 import pyarrow as pa
 import pytest
@@ -22,7 +23,7 @@ from tests.worlds.fragment_tables import (
     session_keys,
     session_keys_of,
 )
-from tests.worlds.fragments import KEYS, Traffic
+from tests.worlds.fragments import KEYS, Step, Traffic
 from tests.worlds.seeded import seeded_traffic
 from tests.worlds.strategies import traffics
 
@@ -43,6 +44,59 @@ def test_every_row_of_a_large_world_is_the_oracles(number: int) -> None:
     """P11 to P16, P18, P21 to P23, P26: hundreds of fragments in few pushes, larger than what is looked at together."""
     for seed in range(number * LARGE_WORLDS // CHUNKS, (number + 1) * LARGE_WORLDS // CHUNKS):
         check_traffic(seeded_traffic(seed, size=12))
+
+
+@pytest.mark.parametrize("in_order", [True, False])
+def test_every_row_of_a_crowd_is_the_oracles(in_order: bool) -> None:  # noqa: FBT001
+    """P11 to P15, P18, P21: thousands of conversations and of messages that become whole in one push."""
+    random = Random(12)
+    crowd = [
+        replace(fragment, conversation_id=UUID(int=(fragment.conversation_id.int + (seed << 64)) % 2**128), further={})
+        for seed in range(600)
+        if (traffic := seeded_traffic(seed)).keys == "none"  # a session key would bind the conversation
+        for fragment in traffic.fragments
+    ]
+    assert len(crowd) > 10_000
+    random.shuffle(crowd)
+    steps = (Step(rows=len(crowd) - 2000, checkpoint=True), Step(rows=1), Step(rows=1999))
+    check_traffic(
+        Traffic(fragments=tuple(crowd), steps=steps, limits=Limits(), in_order=in_order, keys="none", has_further=False)
+    )
+
+
+@pytest.mark.parametrize("key", [None, KEYS[0]])
+def test_every_row_of_long_messages_is_the_oracles(key: bytes | None) -> None:
+    """P13, P21, P23: parts of up to 64 KiB, of wholes of up to a megabyte; some damaged, some twice, in any order."""
+    random = Random(13)
+    for _ in range(5):
+        fragments = [
+            fragment
+            for sequence in range(40)
+            for fragment in cut(
+                random.randbytes(int(2 ** random.uniform(0, 20))),
+                conversation_id=UUID(int=sequence % 3),
+                is_initiator=True,
+                sequence=sequence // 3,
+                max_fragment_bytes=int(2 ** random.uniform(10, 16)),
+                key=key,
+            )
+        ]
+        fragments += random.sample(fragments, len(fragments) // 20)
+        for place in random.sample(range(len(fragments)), len(fragments) // 20):
+            damaged = bytes(len(fragments[place].body))
+            fragments[place] = replace(fragments[place], body=damaged, fragment_signature=None)
+        random.shuffle(fragments)
+        third = len(fragments) // 3
+        check_traffic(
+            Traffic(
+                fragments=tuple(fragments),
+                steps=(Step(rows=third, checkpoint=True), Step(rows=len(fragments) - third)),
+                limits=Limits(),
+                in_order=True,
+                keys="none" if key is None else "column",
+                has_further=False,
+            )
+        )
 
 
 @given(traffic=traffics())
