@@ -4,6 +4,7 @@
 //! they are kept is that of one version of one crate; at the end the MD5 of the rest, which finds every accident.
 
 use std::fmt::Display;
+use std::panic::catch_unwind;
 use std::sync::Arc;
 
 use arrow_array::{RecordBatch, RecordBatchOptions};
@@ -21,6 +22,7 @@ use crate::reassemble::ReassemblyKernel;
 
 const NAME: &[u8; 8] = b"ssb:asm\0";
 const VERSION: u16 = 1;
+const OTHER_COUNT: &str = "it has further columns of another number of messages";
 
 /// Further columns of each message, as the assembler keeps them.
 type Kept = Vec<Box<[u8]>>;
@@ -52,10 +54,13 @@ impl ReassemblyKernel {
     /// The bytes are cut off, altered, of another version or contradict themselves.
     pub fn restore(bytes: &[u8], seed: Seed) -> Result<Self> {
         let (state, count, further) = open(bytes).map_err(bad)?;
-        let shape = (!further.is_empty()).then(|| read(further, count)).transpose();
-        let (shape, kept) = match shape.map_err(bad)? {
-            Some((shape, kept)) => (Some(Arc::new(shape)), kept),
-            None => (None, vec![Box::default(); count]),
+        let (shape, kept) = if further.is_empty() {
+            (None, vec![Box::default(); count])
+        } else {
+            // The reader of Arrow streams panics where one contradicts itself, as no accident with a right digest does.
+            let read =
+                catch_unwind(|| read(further, count)).unwrap_or_else(|_| Err("its Arrow stream is none".to_owned()));
+            read.map(|(shape, kept)| (Some(Arc::new(shape)), kept)).map_err(bad)?
         };
         let assembler = Assembler::restore(state, kept, seed).map_err(bad)?;
         Ok(Self { assembler, shape })
@@ -102,16 +107,20 @@ fn write(shape: &Shape, kept: &[&[u8]]) -> std::result::Result<Vec<u8>, ArrowErr
     writer.into_inner()
 }
 
-fn read(bytes: &[u8], count: usize) -> Result<(Shape, Kept)> {
-    let arrow = |error: ArrowError| internal(&error);
+fn read(bytes: &[u8], count: usize) -> std::result::Result<(Shape, Kept), String> {
+    let arrow = |error: ArrowError| error.to_string();
     let mut reader = StreamReader::try_new(bytes, None).map_err(arrow)?;
-    let shape = Shape::new(reader.schema().fields().to_vec())?;
+    let shape = Shape::new(reader.schema().fields().to_vec()).map_err(|error| error.to_string())?;
     let mut kept = Vec::new();
     for batch in reader.by_ref() {
-        kept.extend(shape.keep(batch.map_err(arrow)?.columns()).map_err(arrow)?);
+        let batch = batch.map_err(arrow)?;
+        if batch.num_rows() > count - kept.len() {
+            return Err(OTHER_COUNT.to_owned());
+        }
+        kept.extend(shape.keep(batch.columns()).map_err(arrow)?);
     }
     if shape.fields.is_empty() {
         kept.resize(count, Box::default());
     }
-    if kept.len() == count { Ok((shape, kept)) } else { Err(bad("further columns are missing, or too many")) }
+    if kept.len() == count { Ok((shape, kept)) } else { Err(OTHER_COUNT.to_owned()) }
 }
