@@ -129,30 +129,38 @@ class _Assembling:
             )
 
     def sorted_rows(self, batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
-        """What comes of sorted fragments: whatever precedes the last group of the batch has come to its end."""
-        start, group = self._last_group(batch)
-        if start:
-            yield from self.rows(batch.slice(0, start))
-        if start or group != self._group:
+        """What comes of sorted fragments, group by group: directions, or messages where each is for itself.
+
+        The first group of the batch may have begun before it, and the last may go on after it. What stands between takes no more
+        room than the batch, so that no limit is needed for it, and leaves nothing behind.
+        """
+        keys = self._keys(batch)
+        count = batch.num_rows
+        first, last = _rows_like(keys, 0), count - _rows_like(keys, -1)
+        begun = 0
+        if [key[0].as_py() for key in keys] == self._group:
+            begun = first
+            yield from self.rows(batch.slice(0, begun))
+        if begun < count:
             yield from self.end()
+            if begun < last:
+                self._reassembler = self._begun(limited=False)
+                yield from self.rows(batch.slice(begun, last - begun))
+                yield from self.end()
             self._reassembler = self._begun()
-        if start < batch.num_rows:
-            yield from self.rows(batch.slice(start))
-        self._group = group
+            yield from self.rows(batch.slice(max(begun, last)))
+        self._group = [key[-1].as_py() for key in keys]
 
     def end(self) -> Iterator[pa.RecordBatch]:
         """What is incomplete."""
         for pending in self._reassembler.pending().to_batches():
             yield from self._told(tagged.INCOMPLETE, pending)
 
-    def _last_group(self, batch: pa.RecordBatch) -> tuple[int, list[object]]:
-        """Where the last direction of the batch begins, or the last message where each is for itself; and which it is."""
+    def _keys(self, batch: pa.RecordBatch) -> list[_Column]:
+        """The columns that are the same for all rows of a group, and for no others."""
         columns: dict[str, _Column] = dict(zip((*self._task.names, GROUP), batch.columns, strict=False))
         keys = [columns.get(GROUP, columns["conversation_id"]), columns["is_initiator"]]
-        if self._task.by_message:
-            keys.append(columns["message_sequence_number"])
-        same: _Column = functools.reduce(pc.and_, [pc.equal(key, key[-1]) for key in keys])
-        return batch.num_rows - (pc.sum(same).as_py() or 0), [key[-1].as_py() for key in keys]
+        return [*keys, columns["message_sequence_number"]] if self._task.by_message else keys
 
     def _told(self, kind: int, rows: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
         """The rows with the columns of all kinds."""
@@ -171,11 +179,11 @@ class _Assembling:
         ]
         yield pa.RecordBatch.from_arrays(arrays, schema=self._schema)
 
-    def _begun(self) -> Reassembler:
+    def _begun(self, *, limited: bool = True) -> Reassembler:
         task = self._task
         keys: Any = _keys_of(task.session_keys) if isinstance(task.session_keys, Shipped) else task.session_keys
         return Reassembler(
-            max_pending_bytes=task.max_pending_bytes,
+            max_pending_bytes=task.max_pending_bytes if limited else None,
             max_pending_messages=None,
             max_message_bytes=task.max_message_bytes,
             max_fragments_per_message=task.max_fragments_per_message,
@@ -183,6 +191,12 @@ class _Assembling:
             in_order=task.in_order and not task.by_message,
             session_keys=keys,
         )
+
+
+def _rows_like(keys: list[_Column], row: int) -> int:
+    """How many rows have the same keys."""
+    same: _Column = functools.reduce(pc.and_, [pc.equal(key, key[row]) for key in keys])
+    return int(pc.sum(same).as_py() or 0)
 
 
 @functools.lru_cache(maxsize=1)

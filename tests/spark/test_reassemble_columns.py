@@ -1,0 +1,236 @@
+"""Which columns may come, which come out, and of which types; what is wrong with them is told before a job starts."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from pyspark.errors import PythonException
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as sf
+
+import ssbroker.spark
+from ssbroker import OptionError, SchemaError
+from tests.rules.fragments import KEY, A, parts
+from tests.spark.frames import frame
+from tests.spark.traffic import came, table_of, worlds, would_come
+
+KEYS = "conversation_id binary, is_initiator boolean, message_sequence_number bigint"
+FRAGMENTS = f"{KEYS}, fragment_number int, fragment_count int, message_body binary"
+ROW = (A.bytes, True, 0, 0, 1, b"body")
+
+
+def fields(frame_: DataFrame) -> list[tuple[str, str, bool]]:
+    return [(field.name, field.dataType.simpleString(), field.nullable) for field in frame_.schema]
+
+
+def test_types_and_nulls_are_those_of_the_contract(spark: SparkSession) -> None:
+    """M1, M22: ids and signatures as binary, labels as text; what is never null says so."""
+    done = ssbroker.spark.reassemble(spark.createDataFrame([ROW], FRAGMENTS))
+    keys = [("conversation_id", "binary", False), ("is_initiator", "boolean", False)]
+    keys += [("message_sequence_number", "bigint", False)]
+    count = ("fragment_count", "int", False)
+    assert fields(done.messages) == [*keys, ("message_body", "binary", False), ("message_signature", "binary", True)]
+    assert fields(done.rejected) == [*keys, ("fragment_number", "int", False), count, ("reason", "string", False)]
+    assert fields(done.incomplete) == [
+        *keys,
+        count,
+        ("received_fragments", "int", False),
+        ("received_bytes", "bigint", False),
+        ("first_missing_fragment", "int", True),
+        ("waits_for_sequence_number", "bigint", True),
+    ]
+
+
+@pytest.mark.parametrize("shard_by", ["conversation", "message"])
+def test_further_columns_of_any_type_and_name_are_carried(spark: SparkSession, shard_by: Any) -> None:
+    """M3: those of fragment number 0, after the message's own."""
+    made = {
+        "a.b": "cast(12.50 as decimal(9,2))",
+        "quo`te": "array(named_struct('x', 1, 'y', array('z', null)))",
+        "Kind": "map('k', cast(null as int))",
+        "reason": "timestamp'2026-11-21 01:02:03.000004'",
+        "fragment_counts": "date'2026-11-21'",
+        "further_0": "timestamp_ntz'2026-11-21 01:02:03'",
+        "interval": "interval '1 02:03:04' day to second",
+        "flag": "cast(null as boolean)",
+        "double": "1.5D",
+        "void": "null",
+        "text": "concat('of ', fragment_number)",
+        "conversation_handle": "'a handle that nobody asks for'",
+    }
+    given = frame(spark, table_of(parts(b"abc", size=1) + parts(b"d", 2)))
+    given = given.select("*", *(sf.expr(source).alias(name) for name, source in made.items()))
+    given = given.select("*", sf.lit("again").alias("text"))
+    done = ssbroker.spark.reassemble(given, shard_by=shard_by)
+    assert done.messages.columns == [*ssbroker.schemas.MESSAGES.names, *made, "text"]
+    assert [field.dataType for field in done.messages.schema.fields[5:]] == [
+        field.dataType for field in given.schema.fields[8:]
+    ]
+    first = given.where("fragment_number = 0 and message_sequence_number = 0").collect()
+    assert [row[5:] for row in done.messages.collect()] == [row[8:] for row in first]
+
+
+def test_further_columns_that_are_never_null_stay_so(spark: SparkSession) -> None:
+    given = frame(spark, table_of(parts(b"abc", size=1)[:3])).selectExpr(
+        "*",
+        "1 a",
+        "'x' b",
+        "cast(1 as smallint) c",
+        "true d",
+        "date'2026-11-21' e",
+        "x'00' f",
+        "1.5D g",
+        "cast(null as int) h",
+    )
+    done = ssbroker.spark.reassemble(given)
+    assert [nullable for _, _, nullable in fields(done.messages)[5:]] == [False] * 7 + [True]
+    assert done.messages.count() == 1
+
+
+@pytest.mark.parametrize("strategy", ["hash", "sort"])
+def test_a_handle_and_narrow_numbers_and_no_signatures(spark: SparkSession, strategy: Any) -> None:
+    """M1."""
+    table = table_of(worlds(8, count=10, theme="honest"))
+    given = narrow(frame(spark, table))
+    expected = would_come(table.drop_columns(["message_signature", "fragment_signature"]))
+    assert came(ssbroker.spark.reassemble(given, strategy=strategy)) == expected
+
+
+def narrow(given: DataFrame) -> DataFrame:
+    text = sf.lower(sf.hex("conversation_id"))
+    pieces = [sf.substring(text, start, length) for start, length in ((1, 8), (9, 4), (13, 4), (17, 4), (21, 12))]
+    return given.select(
+        sf.concat(sf.lit("{"), sf.concat_ws("-", *pieces), sf.lit("}")).alias("conversation_handle"),
+        "is_initiator",
+        sf.col("message_sequence_number").cast("smallint"),
+        sf.col("fragment_number").cast("tinyint"),
+        sf.col("fragment_count").cast("bigint"),
+        "message_body",
+        sf.lit(None).alias("message_signature"),
+    )
+
+
+@pytest.mark.parametrize("where", ["a column", "a mapping"])
+def test_session_keys_show_up_nowhere(spark: SparkSession, capsys: pytest.CaptureFixture[str], where: str) -> None:
+    """P21, M7: not among the columns of the messages, and keys in a mapping not in the plan."""
+    fragments = parts(b"abc", size=1, key=KEY)
+    table = table_of(fragments, keys="column")
+    keys: Any = "key_of_session" if where == "a column" else {A: KEY}
+    given = frame(spark, table if where == "a column" else table.drop_columns(["key_of_session"]))
+    done = ssbroker.spark.reassemble(given, session_keys=keys)
+    assert done.messages.columns == [*ssbroker.schemas.MESSAGES.names]
+    assert [bytes(row["message_body"]) for row in done.messages.collect()] == [b"abc"]
+    capsys.readouterr()
+    done.messages.explain(extended=True)
+    plan = capsys.readouterr().out
+    assert "reassemble_fragments" in plan
+    assert KEY.decode() not in plan
+    assert KEY.hex() not in plan.lower()
+
+
+def test_other_keys_for_the_same_conversation_are_not_confused(spark: SparkSession) -> None:
+    given = frame(spark, table_of(parts(b"abc", size=1, key=KEY)))
+    several: list[Any] = [{A: KEY}, {A: KEY[::-1]}, {A: KEY}, {str(A).upper(): KEY[::-1]}]
+    counts = [ssbroker.spark.reassemble(given, session_keys=keys).rejected.count() for keys in several]
+    assert counts == [0, 3, 0, 3]
+
+
+@pytest.mark.parametrize(
+    ("columns", "words"),
+    [
+        (KEYS, ["fragment_number"]),
+        (FRAGMENTS.replace("conversation_id binary, ", ""), ["conversation_id", "GUID"]),
+        (FRAGMENTS.replace("conversation_id binary", "conversation_id int"), ["conversation_id", "got int"]),
+        (FRAGMENTS.replace("is_initiator boolean", "is_initiator int"), ["is_initiator", "expected boolean, got int"]),
+        (FRAGMENTS.replace("number bigint", "number string"), ["message_sequence_number", "int64"]),
+        (FRAGMENTS.replace("count int", "count double"), ["fragment_count", "expected int, got double"]),
+        (FRAGMENTS.replace("body binary", "body string"), ["message_body", "binary"]),
+        (FRAGMENTS.replace("body binary", "body array<int>"), ["message_body", "expected binary, got array<int>"]),
+        (f"{FRAGMENTS}, fragment_signature string", ["fragment_signature", "binary"]),
+    ],
+)
+def test_columns_are_checked_at_the_call(spark: SparkSession, columns: str, words: list[str]) -> None:
+    with pytest.raises(SchemaError) as caught:
+        ssbroker.spark.reassemble(spark.createDataFrame([], columns))
+    assert caught.value.column == words[0]
+    assert [word for word in words if word not in str(caught.value)] == []
+
+
+def test_a_column_that_occurs_twice(spark: SparkSession) -> None:
+    given = spark.createDataFrame([ROW], FRAGMENTS)
+    with pytest.raises(SchemaError, match=r"fragment_count: expected one column of this name, there are 2"):
+        ssbroker.spark.reassemble(given.select("*", "fragment_count"))
+
+
+@pytest.mark.parametrize(
+    ("keys", "error", "words"),
+    [
+        ("nowhere", SchemaError, "nowhere"),
+        ("message_body", SchemaError, "message_body: this column holds no session keys"),
+        ({A: b"short"}, OptionError, "5 bytes"),
+        ({"no-guid": KEY}, OptionError, "no-guid"),
+        (7, OptionError, "session_keys"),
+    ],
+)
+def test_session_keys_that_are_none(spark: SparkSession, keys: Any, error: type[Exception], words: str) -> None:
+    with pytest.raises(error, match=words):
+        ssbroker.spark.reassemble(spark.createDataFrame([ROW], FRAGMENTS), session_keys=keys)
+
+
+@pytest.mark.parametrize(
+    ("option", "value"),
+    [
+        ("strategy", "merge"),
+        ("shard_by", "direction"),
+        ("in_order", 1),
+        ("max_message_bytes", 0),
+        ("max_message_bytes", (1 << 30) + 1),
+        ("max_message_bytes", None),
+        ("max_pending_bytes", -1),
+        ("max_fragments_per_message", 0),
+    ],
+)
+def test_options_that_there_are_not(spark: SparkSession, option: str, value: Any) -> None:
+    with pytest.raises(OptionError, match=option):
+        ssbroker.spark.reassemble(spark.createDataFrame([ROW], FRAGMENTS), **{option: value})
+
+
+@pytest.mark.parametrize(
+    ("broken", "sentence"),
+    [
+        ({0: "'no-guid'"}, "InvalidGuidError: conversation_id, row "),
+        ({0: "null"}, "NullError: conversation_id, row "),
+        ({2: "null"}, "NullError: message_sequence_number, row "),
+        ({5: "null"}, "NullError: message_body, row "),
+    ],
+)
+@pytest.mark.parametrize("strategy", ["hash", "sort"])
+def test_a_wrong_value_is_told_in_our_words(
+    spark: SparkSession, broken: dict[int, str], sentence: str, strategy: Any
+) -> None:
+    """M1: bad input is an error, and no row of the result."""
+    good = [f"'{A}'", "true", "1L", "0", "1", "x'00'"]
+    bad = [broken.get(place, value) for place, value in enumerate(good)]
+    names = [column.split()[0] for column in FRAGMENTS.split(", ")]
+    rows = spark.sql(f"select * from values ({', '.join(good)}), ({', '.join(bad)}) as f({', '.join(names)})")
+    with pytest.raises(PythonException) as caught:
+        ssbroker.spark.reassemble(rows, strategy=strategy).messages.collect()
+    told = str(caught.value).splitlines()
+    assert [line for line in told if line.startswith(f"ssbroker.exceptions.{sentence}")]
+    assert [line for line in told if line.startswith("Row 0 is the first of a batch of ")]
+
+
+def test_a_stream_is_refused_and_told_where_to_go(spark: SparkSession, tmp_path: object) -> None:
+    stream = spark.readStream.schema(FRAGMENTS).parquet(str(tmp_path))
+    with pytest.raises(SchemaError, match=r"ssbroker\.spark\.reassemble takes no stream.*ssbroker\.Reassembler"):
+        ssbroker.spark.reassemble(stream)
+    with pytest.raises(SchemaError, match=r"ssbroker\.spark\.pipeline takes no stream"):
+        ssbroker.spark.pipeline(stream, ssbroker.Catalog(ssbroker.schemas.ROUTES.empty_table()))
+
+
+def test_text_that_is_no_id_is_not_taken_for_the_id_that_it_resembles(spark: SparkSession) -> None:
+    """R5: dashes and braces have their places."""
+    given = spark.createDataFrame([(A.hex, True, 0, 0, 1, b"")], FRAGMENTS.replace("id binary", "id string"))
+    with pytest.raises(PythonException, match="InvalidGuidError"):
+        ssbroker.spark.reassemble(given).messages.collect()

@@ -1,0 +1,87 @@
+"""Fragments as DataFrames, and what comes of them as rows that can be compared."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from random import Random
+from typing import Any
+from uuid import UUID
+
+import pyarrow as pa
+from pyspark.sql import DataFrame
+
+import ssbroker.spark
+from tests.oracle.traffic import Fragment
+from tests.worlds.fragment_tables import fragment_batch, session_keys
+from tests.worlds.fragments import KEYS, TrafficMaker
+from tests.worlds.seeded import SeededChooser
+
+Row = tuple[Any, ...]
+
+
+def worlds(seed: int, *, count: int, theme: str, keys: str = "none", has_further: bool = False) -> list[Fragment]:
+    """The fragments of many small worlds, each with conversations of its own, as they arrive."""
+    fragments: list[Fragment] = []
+    for number in range(count):
+        maker = TrafficMaker(SeededChooser(Random(f"{seed}/{number}")), theme=theme)
+        maker.keys, maker.has_further = keys, has_further
+        maker.conversations = [UUID(int=(0xABCD << 112) + (number << 8) + place) for place in range(3)]
+        of_world = KEYS if keys != "none" else (None,)
+        maker.key_of = {each: maker.chooser.one_of((*of_world, None)) for each in maker.conversations}
+        fragments += maker.traffic().fragments
+    return fragments
+
+
+def table_of(
+    fragments: list[Fragment], *, keys: str = "none", has_further: bool = False, text_ids: bool = False
+) -> pa.Table:
+    """The fragments as Arrow; ids that are text are so in many spellings."""
+    batch = fragment_batch(fragments, key_column=keys == "column", has_further=has_further, text_ids=text_ids)
+    return pa.Table.from_batches([batch])
+
+
+def as_sorted(fragments: Iterable[Fragment]) -> list[Fragment]:
+    """In the order of `strategy="sort"`: by what belongs together, then the signed first, then by all else, null first."""
+    rows = list(fragments)
+    for name in ("priority", "note"):
+        rows.sort(key=lambda row: _null_first(row.further.get(name)))
+    rows.sort(key=lambda row: _null_first(row.key))
+    rows.sort(key=lambda row: row.body)
+    rows.sort(key=lambda row: _null_first(row.fragment_signature), reverse=True)
+    rows.sort(key=lambda row: _null_first(row.message_signature), reverse=True)
+    return sorted(rows, key=lambda row: (*row.direction, row.sequence, row.number, row.count))
+
+
+def keys_of(fragments: list[Fragment], keys: str) -> Any:
+    return session_keys(keys, fragments)
+
+
+def came(done: ssbroker.spark.Reassembly) -> dict[str, list[Row]]:
+    """The rows of all three, sorted; computed once."""
+    done.persist()
+    rows = {name: rows_of(getattr(done, name)) for name in ("messages", "rejected", "incomplete")}
+    done.unpersist()
+    return rows
+
+
+def would_come(table: pa.Table, **options: Any) -> dict[str, list[Row]]:
+    """The rows that the Arrow function gives, sorted."""
+    done = ssbroker.reassemble(table, **options)
+    tables = {"messages": done.messages, "rejected": done.rejected, "incomplete": done.pending}
+    return {name: in_any_order(tuple(row.values()) for row in of.to_pylist()) for name, of in tables.items()}
+
+
+def rows_of(frame_: DataFrame) -> list[Row]:
+    return in_any_order(tuple(map(_value, row)) for row in frame_.collect())
+
+
+def in_any_order(rows: Iterable[Row]) -> list[Row]:
+    return sorted(rows, key=repr)
+
+
+def _null_first(value: Any) -> tuple[Any, ...]:
+    return () if value is None else (value,)
+
+
+def _value(value: Any) -> Any:
+    return bytes(value) if isinstance(value, bytearray) else value
