@@ -1,0 +1,69 @@
+"""Fragments in the plainest layout, and what comes of them: messages, every reason, acknowledgements and something pending."""
+
+from __future__ import annotations
+
+from random import Random
+from typing import Any
+
+import pyarrow as pa
+
+import ssbroker
+from ssbroker import Reassembly, schemas
+from tests.boundary.layouts import instead, relaid
+from tests.unit.signed import messages
+
+BODIES: list[bytes | None] = [bytes([65 + number % 26]) * (number % 30) for number in range(60)]
+NAMES = schemas.FRAGMENTS.names
+TABLES = ("messages", "rejected", "acknowledgements", "pending")
+
+
+def _fragments() -> pa.RecordBatch:
+    """More than one block of 64 rows, and no multiple of 8; ids, numbers and signatures of which no two rows are alike."""
+    random = Random(20261121)
+    cut = ssbroker.fragment(messages(BODIES), max_fragment_bytes=13).to_pylist()
+    rows = [dict(row) for row in cut if random.random() < 0.97]
+    for row in rows:
+        if row["conversation_id"][15] % 10 == 3:  # each part matches, the whole does not
+            row["message_signature"] = bytes(range(16))
+    for row in random.sample(rows, 12):
+        altered = dict(row)
+        name, value = random.choice(
+            [
+                ("fragment_count", 40),
+                ("message_body", b"altered"),
+                ("message_signature", bytes(range(16))),
+                ("fragment_signature", bytes(16)),
+                ("message_sequence_number", -1),
+                ("fragment_number", 99),
+            ]
+        )
+        altered[name] = value
+        rows.append(altered)
+    rows += random.sample(rows, 10)
+    for row in random.sample(rows, 15):
+        row["fragment_signature"] = None
+    for row in rows:
+        row["message_signature"] = row["message_signature"] if row["conversation_id"][15] % 5 else None
+    random.shuffle(rows)
+    return pa.Table.from_pylist(
+        rows[:127], schema=pa.schema([each.with_nullable(nullable=True) for each in schemas.FRAGMENTS])
+    ).to_batches()[0]
+
+
+FRAGMENTS = _fragments()
+ROWS = FRAGMENTS.num_rows
+RESULT = ssbroker.reassemble(FRAGMENTS)
+
+
+def tables_of(result: Reassembly) -> list[list[dict[str, Any]]]:
+    """The rows of all tables of a result."""
+    return [getattr(result, name).to_pylist() for name in TABLES]
+
+
+EXPECTED = tables_of(RESULT)
+
+
+def without_values(name: str) -> pa.RecordBatch:
+    """The fragments with a column of nulls."""
+    column: Any = FRAGMENTS[name]
+    return relaid(FRAGMENTS, {name: instead(pa.nulls(ROWS, column.type))})

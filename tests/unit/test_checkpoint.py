@@ -1,0 +1,161 @@
+from __future__ import annotations
+
+import hashlib
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+import ssbroker
+from ssbroker import Reassembler
+from tests.boundary.further_types import COLUMNS, NESTED_DICTIONARY, ROWS
+from tests.unit.signed import IDS, messages
+
+DIGEST_BYTES = 16
+SAYS = r"^state: this is no checkpoint of a reassembler: "
+KINDS = {"word": pa.array(["a", None, "longer than twelve"]), "items": pa.array([[1, 2], None, []])}
+FRAGMENTS = ssbroker.fragment(messages([b"Hello, world", b"", b"1234567890"], **KINDS), max_fragment_bytes=5)
+LATE = FRAGMENTS.set_column(2, FRAGMENTS.schema.field(2), pa.array([1] * FRAGMENTS.num_rows))
+
+
+def with_everything(*, in_order: bool = True) -> Reassembler:
+    """Incomplete messages, ones that wait or whose numbers are kept, and directions that are known."""
+    reassembler = Reassembler(in_order=in_order)
+    reassembler.push(pa.concat_tables([FRAGMENTS.take([0, 2, 3, 5]), LATE.slice(0, 5)]))
+    return reassembler
+
+
+STATES = [with_everything().checkpoint(), with_everything(in_order=False).checkpoint(), Reassembler().checkpoint()]
+
+
+def mended(state: bytes) -> bytes:
+    """Ends in the digest of the rest again, as no accident does."""
+    rest = state[:-DIGEST_BYTES]
+    return rest + hashlib.md5(rest).digest()
+
+
+@pytest.mark.parametrize("in_order", [True, False])
+def test_going_on_from_a_state_is_as_never_having_stopped(in_order: bool) -> None:  # noqa: FBT001
+    """M23: messages, further columns, charges; and the state of what was restored is the same state."""
+    reassembler = with_everything(in_order=in_order)
+    again = Reassembler.restore(reassembler.checkpoint())
+    assert again.checkpoint() == reassembler.checkpoint()
+    assert again.pending().equals(reassembler.pending())
+    assert (again.pending_bytes, again.pending_messages) == (reassembler.pending_bytes, reassembler.pending_messages)
+    rest = pa.concat_tables([FRAGMENTS, LATE])
+    result, expected = again.push(rest), reassembler.push(rest)
+    assert result == expected
+    assert result.messages.num_rows >= 3
+    assert again.checkpoint() == reassembler.checkpoint()
+
+
+def test_a_state_that_is_cut_off_anywhere_is_refused() -> None:
+    """M23: at every byte."""
+    for state in STATES:
+        for length in range(len(state)):
+            with pytest.raises(ssbroker.MalformedDataError, match=SAYS):
+                Reassembler.restore(state[:length])
+        with pytest.raises(ssbroker.MalformedDataError, match=SAYS):
+            Reassembler.restore(state + b"\0")
+
+
+def test_a_state_of_which_any_byte_is_altered_is_refused() -> None:
+    """M23: every byte, its lowest bit, its highest and all of them."""
+    for state in STATES:
+        for place, byte in enumerate(state):
+            for flipped in (1, 0x80, 0xFF):
+                with pytest.raises(ssbroker.MalformedDataError, match=SAYS):
+                    Reassembler.restore(state[:place] + bytes([byte ^ flipped]) + state[place + 1 :])
+
+
+def test_a_state_that_was_altered_with_its_digest_is_refused_or_is_another_state() -> None:
+    """What no accident does; the digest is no secret, so the rest is looked at all the same, and nothing is believed."""
+    refused = 0
+    for state in STATES:
+        for place in range(len(state) - DIGEST_BYTES):
+            for flipped in (1, 0x80):
+                altered = mended(state[:place] + bytes([state[place] ^ flipped]) + state[place + 1 :])
+                try:
+                    reassembler = Reassembler.restore(altered)
+                    assert reassembler.pending().num_rows == reassembler.pending_messages
+                    assert Reassembler.restore(reassembler.checkpoint()).checkpoint() == reassembler.checkpoint()
+                except ssbroker.MalformedDataError as error:
+                    assert str(error).startswith("state: ")  # noqa: PT017
+                    refused += 1
+    assert refused > 1000
+
+
+def test_a_state_of_another_version_says_so() -> None:
+    version = len(b"ssb:asm\0")
+    later = mended(STATES[0][:version] + b"\x02" + STATES[0][version + 1 :])
+    with pytest.raises(ssbroker.MalformedDataError, match=SAYS + "it is of another version") as caught:
+        Reassembler.restore(later)
+    assert caught.value.expected == "a checkpoint"
+
+
+def test_m23_its_size_is_that_of_what_is_pending() -> None:
+    reassembler = Reassembler()
+    empty = len(reassembler.checkpoint())
+    assert empty < 200
+    body = bytes(1 << 20)
+    begun = FRAGMENTS.slice(0, 1).drop_columns(["word", "items", "message_signature", "fragment_signature"])
+    reassembler.push(begun.set_column(5, begun.schema.field(5), pa.array([body])))
+    assert len(body) < len(reassembler.checkpoint()) < len(body) + 2_000
+    assert reassembler.forget(IDS[0], is_initiator=False, message_sequence_number=0)
+    assert len(reassembler.checkpoint()) < empty + 1_000
+
+
+@pytest.mark.parametrize("value", [None, "state", 5, bytearray(STATES[0]), memoryview(STATES[0])])
+def test_a_state_is_bytes(value: Any) -> None:
+    with pytest.raises(ssbroker.SchemaError, match=r"^state: expected bytes, got "):
+        Reassembler.restore(value)
+
+
+@pytest.mark.parametrize(
+    "column", [*COLUMNS.values(), NESTED_DICTIONARY], ids=[*COLUMNS, "a dictionary of a dictionary"]
+)
+def test_further_columns_of_any_type_wait_with_their_messages(column: Any) -> None:
+    """M3: from one push to the next, through a checkpoint, and beside those of the same push."""
+    pairs = pair_of_fragments(column)
+    begun = [pairs.slice(row, 1) for row in range(0, ROWS, 2)]
+    ended = [pairs.slice(row, 1) for row in range(1, ROWS, 2)]
+    expected = column.to_pylist()[::2]
+    whole = ssbroker.reassemble(pairs).messages
+    assert whole["further"].to_pylist() == expected
+    reassembler = Reassembler()
+    assert reassembler.push(pa.Table.from_batches(begun)).messages.num_rows == 0
+    for one in (Reassembler.restore(reassembler.checkpoint()), reassembler):
+        assert one.checkpoint() == reassembler.checkpoint()
+        half = len(begun) // 2
+        first = one.push(pa.Table.from_batches(ended[:half])).messages
+        again = one.push(pa.Table.from_batches([*ended[half:], *single_fragments(column)])).messages
+        for table in (first, again):
+            table.validate(full=True)
+            assert table.schema == whole.schema
+        assert first["further"].to_pylist() + again["further"].to_pylist() == expected + column.to_pylist()
+
+
+def pair_of_fragments(column: Any) -> pa.RecordBatch:
+    """Messages of two fragments each, one after the other."""
+    return pa.record_batch(
+        {
+            "conversation_id": pa.array([IDS[row // 2] for row in range(ROWS)], pa.binary(16)),
+            "is_initiator": [True] * ROWS,
+            "message_sequence_number": [0] * ROWS,
+            "fragment_number": [row % 2 for row in range(ROWS)],
+            "fragment_count": [2] * ROWS,
+            "message_body": [b"part"] * ROWS,
+            "further": column,
+        }
+    )
+
+
+def single_fragments(column: Any) -> list[pa.RecordBatch]:
+    """Messages of one fragment each, of other directions."""
+    batch = pair_of_fragments(column)
+    columns = dict(zip(batch.schema.names, batch.columns, strict=True))
+    columns["is_initiator"] = pa.array([False] * ROWS)
+    columns["message_sequence_number"] = pa.array([row % 2 for row in range(ROWS)])
+    columns["fragment_number"], columns["fragment_count"] = pa.array([0] * ROWS), pa.array([1] * ROWS)
+    whole = pa.record_batch(columns)
+    return [whole.slice(row, 1) for row in range(ROWS)]
