@@ -1,11 +1,11 @@
-"""What a router costs before it routes, and what routing needs beside input, index and output."""
+"""What a router costs before it routes, what routing needs beside input, index and output, and what reassembly needs."""
 
 from __future__ import annotations
 
 import pytest
 from pytest_benchmark.fixture import BenchmarkFixture
 
-from benches import memory
+from benches import memory, shapes
 from benches.race import ReplayClock, Times
 from benches.settings import SIZE, report
 
@@ -40,3 +40,15 @@ def test_extra_memory() -> None:
         heading, f"input {found.input_mb:.0f} MB, output {found.output_mb:.0f} MB, beside them {found.extra_mb:.1f} MB"
     )
     report(heading, f"that is {found.share:.1%} of the input")
+
+
+@pytest.mark.parametrize("name", [shapes.MIDDLE, shapes.LARGE])
+def test_memory_of_reassembly(name: str) -> None:
+    """Not timed: the peak of one call of `reassemble` in a new process is under 2.2 times its input, which it includes."""
+    shape = shapes.shape(name, shrunk=SIZE.shrunk)
+    found = memory.reassemble(shape)
+    assert found.messages == shape.messages
+    heading = "Memory of reassembly"
+    grown = f"input {found.input_mb:.0f} MB, output {found.output_mb:.0f} MB, peak {found.peak_mb:.0f} MB"
+    report(heading, f"({name}) {shapes.text(shape)}: {grown}, {found.share:.2f} times the input")
+    assert found.share < 2.2

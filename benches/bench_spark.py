@@ -7,16 +7,11 @@ Nothing here fails for being slow, since the machine may be busy. A wrong answer
 from __future__ import annotations
 
 import functools
-import os
-import sys
-import time
-from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Final
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pytest_benchmark.fixture import BenchmarkFixture
@@ -27,6 +22,7 @@ from benches.columns import column
 from benches.race import ReplayClock, Times, race
 from benches.settings import SIZE, report
 from benches.spark_rivals import answer, by_joins, by_pandas, untouched
+from benches.spark_session import FILES, seconds, write
 from ssbroker import Catalog
 
 CLOCK: Final = ReplayClock()
@@ -43,30 +39,6 @@ WIDE: Final = (FLOOR, OURS)
 ROWS: Final = SIZE.conversations // 2
 WIDE_ROWS: Final = SIZE.conversations // 50
 BODY_BYTES: Final = 4096
-FILES: Final = 4
-SETTINGS: Final = {
-    "spark.driver.host": "127.0.0.1",
-    "spark.driver.memory": "6g",
-    "spark.log.level": "ERROR",
-    "spark.sql.shuffle.partitions": "2",
-    "spark.ui.enabled": "false",
-    "spark.ui.showConsoleProgress": "false",
-}
-
-Folder = Callable[[str], Path]
-
-
-@pytest.fixture(scope="module")
-def spark() -> Iterator[SparkSession]:
-    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-    os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
-    builder: SparkSession.Builder = SparkSession.builder
-    builder = builder.master("local[2]")
-    for name, value in SETTINGS.items():
-        builder = builder.config(name, value)
-    session = builder.getOrCreate()
-    yield session
-    session.stop()
 
 
 @pytest.fixture(scope="module")
@@ -91,13 +63,13 @@ def test_wide_rows(benchmark: BenchmarkFixture, spark: SparkSession, folder: Pat
 def _narrow(spark: SparkSession, folder: Path, routes: int) -> dict[str, Times]:
     table = workload.routes(routes, database="Sales")
     path = folder / f"narrow-{routes}"
-    _write(workload.conversations(ROWS, routes, database="Sales"), path)
+    write(workload.conversations(ROWS, routes, database="Sales"), path)
     given = spark.read.parquet(str(path))
     few = spark.read.parquet(str(path / "0.parquet"))
     catalog = Catalog(table)
     routed = ssbroker.spark.route(given, catalog, now=workload.NOW, tie_break="first")
-    _seconds(untouched(few))  # warms up the workers
-    first, second = (_seconds(ssbroker.spark.route(few, catalog, now=workload.NOW)) for _ in range(2))
+    seconds(untouched(few))  # warms up the workers
+    first, second = (seconds(ssbroker.spark.route(few, catalog, now=workload.NOW)) for _ in range(2))
     result = folder / f"routed-{routes}"
     routed.write.parquet(str(result))
     joined = by_joins(given, table, workload.NOW, folder=_made(folder / f"rivals-{routes}"))
@@ -126,7 +98,7 @@ def _narrow(spark: SparkSession, folder: Path, routes: int) -> dict[str, Times]:
 @functools.cache
 def _wide(spark: SparkSession, folder: Path, routes: int) -> dict[str, Times]:
     path = folder / "wide"
-    _write(_with_bodies(workload.conversations(WIDE_ROWS, routes, database="Sales")), path)
+    write(_with_bodies(workload.conversations(WIDE_ROWS, routes, database="Sales")), path)
     given = spark.read.parquet(str(path))
     catalog = Catalog(workload.routes(routes, database="Sales"))
     times = _race({FLOOR: untouched(given), OURS: ssbroker.spark.route(given, catalog, now=workload.NOW)})
@@ -136,7 +108,7 @@ def _wide(spark: SparkSession, folder: Path, routes: int) -> dict[str, Times]:
 
 
 def _race(frames: dict[str, DataFrame]) -> dict[str, Times]:
-    return race({name: functools.partial(_seconds, frame) for name, frame in frames.items()}, rounds=SIZE.rounds)
+    return race({name: functools.partial(seconds, frame) for name, frame in frames.items()}, rounds=SIZE.rounds)
 
 
 def _report(heading: str, times: dict[str, Times], rows: dict[str, int]) -> None:
@@ -144,22 +116,6 @@ def _report(heading: str, times: dict[str, Times], rows: dict[str, int]) -> None
     for name in sorted(times, key=lambda name: -rates[name]):
         ratio = rates[FLOOR] / rates[name]
         report(heading, f"{name:<36} {rates[name]:6.2f} million rows/s, {ratio:5.2f} x the time of {FLOOR}")
-
-
-def _seconds(frame: DataFrame) -> float:
-    """Compute all rows and columns, and write them nowhere."""
-    start = time.perf_counter()
-    frame.write.format("noop").mode("overwrite").save()
-    return time.perf_counter() - start
-
-
-def _write(table: pa.Table, path: Path) -> None:
-    fields = [field.with_type(pa.binary()) if field.type == pa.binary(16) else field for field in table.schema]
-    table = table.cast(pa.schema(fields))
-    path.mkdir()
-    step = -(-table.num_rows // FILES)
-    for number in range(FILES):
-        pq.write_table(table.slice(number * step, step), path / f"{number}.parquet", compression="none")
 
 
 def _with_bodies(table: pa.Table) -> pa.Table:

@@ -6,10 +6,13 @@ import os
 os.environ["POLARS_MAX_THREADS"] = "1"
 
 import pathlib
+from collections.abc import Iterator
 
 import pyarrow as pa
 import pytest
+from pyspark.sql import SparkSession
 
+from benches import spark_session
 from benches.settings import REPORT
 from ssbroker import _core
 
@@ -32,3 +35,9 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
         terminalreporter.section(heading)
         for line in lines:
             terminalreporter.write_line(line)
+
+
+@pytest.fixture(scope="session")
+def spark() -> Iterator[SparkSession]:
+    """One for all benches of Spark: it takes seconds to start."""
+    yield from spark_session.session()

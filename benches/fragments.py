@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
-from typing import Any, Final, TypeAlias
+from typing import Final, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
 from benches.columns import Column, buffer, column, fixed
+from benches.reassembly_rivals.answers import digest_of
 from ssbroker import schemas
 
 Bytes: TypeAlias = npt.NDArray[np.uint8]
@@ -22,11 +23,6 @@ Ints: TypeAlias = npt.NDArray[np.int64]
 
 CHUNK_BYTES: Final = 32 << 20
 """A chunk of the table holds about so many bytes of bodies."""
-
-SPARK_FRAGMENTS: Final = pa.schema(
-    [field.with_type(pa.binary()) if field.type == pa.binary(16) else field for field in schemas.FRAGMENTS]
-)
-"""`FRAGMENTS` in the types of Spark, which has no binary of a fixed size."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -152,14 +148,5 @@ def _digests(rows: Bytes) -> Bytes:
 
 def _digest(shape: Shape, conversations: Bytes, bodies: Bytes) -> str:
     direction, sequence = np.divmod(np.arange(shape.messages), shape.messages // shape.directions)
-    state = hashlib.blake2b(digest_size=16)
-    keys: list[npt.NDArray[Any]] = [
-        conversations[direction],
-        (direction % 2).astype(np.uint8),
-        sequence,
-        np.full(shape.messages, bodies.shape[1]),
-        bodies,
-    ]
-    for values in keys:
-        state.update(np.ascontiguousarray(values))
-    return state.hexdigest()
+    lengths = np.full(shape.messages, bodies.shape[1])
+    return digest_of(conversations[direction], direction % 2, sequence, lengths, [memoryview(buffer(bodies))])

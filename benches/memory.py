@@ -1,4 +1,4 @@
-"""Time and memory of building a router and of routing, each measured in a process of its own (Linux only).
+"""Time and memory of building a router, of routing and of reassembly, each measured in a process of its own (Linux only).
 
 The input comes from Arrow files that another process wrote: what is measured shall not reuse memory that making the input left.
 """
@@ -18,7 +18,7 @@ import time
 import pyarrow as pa
 
 import ssbroker
-from benches import workload
+from benches import fragments, workload
 
 _MEGA = 1e6
 _CLEAR_PEAK = "5"
@@ -51,21 +51,40 @@ class Route:
         return self.extra_mb / self.input_mb
 
 
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Reassembly:
+    """Of a call of `reassemble`: its input, the memory that its output takes, and the peak, input included."""
+
+    input_mb: float
+    output_mb: float
+    peak_mb: float
+    messages: float
+
+    @property
+    def share(self) -> float:
+        return self.peak_mb / self.input_mb
+
+
 def build(routes: int) -> Build:
     """Measure building a router of so many routes."""
-    return Build(**_in_process("build", routes, 0))
+    return Build(**_in_process("build", routes=workload.routes(routes)))
 
 
 def route(routes: int, conversations: int) -> Route:
     """Measure routing so many conversations."""
-    return Route(**_in_process("route", routes, conversations))
+    tables = {"routes": workload.routes(routes), "conversations": workload.conversations(conversations, routes)}
+    return Route(**_in_process("route", **tables))
 
 
-def _in_process(step: str, routes: int, conversations: int) -> dict[str, float]:
+def reassemble(shape: fragments.Shape) -> Reassembly:
+    """Measure reassembling fragments of this shape."""
+    return Reassembly(**_in_process("reassemble", fragments=fragments.traffic(shape).fragments))
+
+
+def _in_process(step: str, **tables: pa.Table) -> dict[str, float]:
     with tempfile.TemporaryDirectory() as folder:
-        _write(pathlib.Path(folder, "routes.arrow"), workload.routes(routes))
-        if conversations:
-            _write(pathlib.Path(folder, "conversations.arrow"), workload.conversations(conversations, routes))
+        for name, table in tables.items():
+            _write(pathlib.Path(folder, f"{name}.arrow"), table)
         command = [sys.executable, "-m", "benches.memory", step, folder]
         root = pathlib.Path(__file__).parents[1]
         done = subprocess.run(command, check=True, capture_output=True, text=True, cwd=root)
@@ -117,6 +136,24 @@ def _measure_route(folder: pathlib.Path) -> dict[str, float]:
     }
 
 
+def _measure_reassemble(folder: pathlib.Path) -> dict[str, float]:
+    # What a first call loads and keeps is not what reassembly needs.
+    few = fragments.Shape(messages=20, parts=2, part_bytes=16, conversations=5)
+    ssbroker.reassemble(fragments.traffic(few).fragments)
+    bare = _settle()
+    given = _read(folder / "fragments.arrow")
+    start = _settle()
+    result = ssbroker.reassemble(given)
+    peak = _status("VmHWM")
+    end = _settle()
+    return {
+        "input_mb": given.get_total_buffer_size() / _MEGA,
+        "output_mb": end - start,
+        "peak_mb": peak - bare,
+        "messages": result.messages.num_rows,
+    }
+
+
 def _settle() -> float:
     """Give memory that is free back to the system, set the peak to what is left, and return that in megabytes."""
     gc.collect()
@@ -143,5 +180,5 @@ def _read(path: pathlib.Path) -> pa.Table:
 
 
 if __name__ == "__main__":
-    measured = {"build": _measure_build, "route": _measure_route}[sys.argv[1]](pathlib.Path(sys.argv[2]))
-    print(json.dumps(measured))
+    steps = {"build": _measure_build, "route": _measure_route, "reassemble": _measure_reassemble}
+    print(json.dumps(steps[sys.argv[1]](pathlib.Path(sys.argv[2]))))

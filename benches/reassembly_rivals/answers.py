@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import hashlib
-from typing import Any, Final
+from collections.abc import Iterable
+from itertools import pairwise
+from typing import Any, TypeAlias
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
-KEYS: Final = ("conversation_id", "is_initiator", "message_sequence_number")
+from benches.columns import Column
+
+Values: TypeAlias = npt.NDArray[Any]
 
 
 def digest(messages: pa.Table) -> str:
@@ -16,35 +21,35 @@ def digest(messages: pa.Table) -> str:
 
     Within a direction they are taken as they come, so that equal digests mean that they came in the same order.
     """
-    words = _words(messages)
-    is_initiator = messages["is_initiator"].to_numpy()
+    ids: Column = messages["conversation_id"].cast(pa.binary(16)).combine_chunks()
+    words: Values = np.frombuffer(ids.buffers()[1], ">u8").reshape(-1, 2)[ids.offset : ids.offset + len(ids)]
+    is_initiator: Values = messages["is_initiator"].to_numpy()
+    sequences: Values = messages["message_sequence_number"].to_numpy()
     order = np.lexsort([is_initiator, words[:, 1], words[:, 0]])
     bodies = [body for chunk in messages["message_body"].chunks for body in _views(chunk)]
     lengths = np.array([len(body) for body in bodies], np.int64)
+    return digest_of(
+        words[order], is_initiator[order], sequences[order], lengths[order], (bodies[row] for row in order.tolist())
+    )
+
+
+def digest_of(
+    ids: Values, is_initiator: Values, sequences: Values, lengths: Values, bodies: Iterable[memoryview]
+) -> str:
+    """Hash messages that stand in order; `bodies` are theirs, whatever the cuts between them."""
     state = hashlib.blake2b(digest_size=16)
-    state.update(words[order].astype(">u8"))
-    for values in (
-        is_initiator[order].astype(np.uint8),
-        messages["message_sequence_number"].to_numpy()[order].astype(np.int64),
-        lengths[order],
-    ):
-        state.update(np.ascontiguousarray(values))
-    for row in order:
-        state.update(bodies[row])
+    for values in (ids, is_initiator.astype(np.uint8), sequences.astype(np.int64), lengths.astype(np.int64)):
+        state.update(values.tobytes())
+    for body in bodies:
+        state.update(body)
     return state.hexdigest()
 
 
-def _words(messages: pa.Table) -> Any:
-    """The conversation ids as two numbers each, which sort as their bytes do."""
-    ids = messages["conversation_id"].cast(pa.binary(16)).combine_chunks()
-    return np.frombuffer(ids.buffers()[1], ">u8").reshape(-1, 2)[ids.offset : ids.offset + len(ids)].astype(np.uint64)
-
-
-def _views(bodies: Any) -> list[memoryview]:
+def _views(bodies: Column) -> list[memoryview]:
     """The values of a chunk, without a copy."""
-    if not len(bodies):
+    if len(bodies) == 0:
         return []
     width = np.int64 if pa.types.is_large_binary(bodies.type) else np.int32
     offsets = np.frombuffer(bodies.buffers()[1], width)[bodies.offset : bodies.offset + len(bodies) + 1].tolist()
     data = memoryview(bodies.buffers()[2])
-    return [data[start:end] for start, end in zip(offsets, offsets[1:], strict=False)]
+    return [data[start:end] for start, end in pairwise(offsets)]

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from benches.columns import column
 from benches.reassembly_rivals.sorted_parts import messages_of
 
 
@@ -33,7 +34,7 @@ class ArrowSort:
         is_first = np.concatenate([[True], np.diff(place[order]) != 0])
         if not is_first.all():
             order = order[is_first]
-        return messages_of(fragments.take(pa.array(order)))
+        return messages_of(fragments.take(column(order)))
 
     def messages(self, result: pa.Table) -> pa.Table:
         return result

@@ -41,10 +41,12 @@ class PlainPython:
                 if len(parts) < count:
                     continue
                 del partial[conversation, is_initiator, sequence]
-                body = b"".join([parts[place] for place in range(count)])
-            if md5(body).digest() != signature:
+                message = b"".join([parts[place] for place in range(count)])
+            else:
+                message = body
+            if md5(message).digest() != signature:
                 raise ValueError("the rivals take traffic that is unharmed")
-            whole[sequence] = body, signature
+            whole[sequence] = message, signature
         if partial:
             raise ValueError("the rivals take traffic in which every message becomes whole")
         return {direction: sorted(whole.items()) for direction, whole in directions.items()}

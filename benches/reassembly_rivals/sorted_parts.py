@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from benches.columns import Column, buffer
+from benches.columns import Column, buffer, column
 
 Ints: TypeAlias = npt.NDArray[np.int64]
 
@@ -35,7 +35,7 @@ def messages_of(fragments: pa.Table) -> pa.Table:
     if fragments["fragment_signature"].null_count == 0:
         compare(data, offsets, fragments["fragment_signature"])
     heads = fragments.select(["conversation_id", "is_initiator", "message_sequence_number", "message_signature"]).take(
-        pa.array(starts)
+        column(starts)
     )
     edges = offsets[np.append(starts, len(number))]
     compare(data, edges, heads["message_signature"])

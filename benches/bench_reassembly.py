@@ -1,0 +1,74 @@
+"""Reassembly with verification by ssbroker and by its rivals: the same fragments, the same messages, one thread each, in turns.
+
+The floor is a plain copy of the bodies into new memory: whoever puts fragments together writes every byte once.
+Nothing here fails for being slow, since the machine may be busy. A wrong answer fails.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any, Final
+
+import numpy as np
+import pytest
+from pytest_benchmark.fixture import BenchmarkFixture
+
+from benches import shapes
+from benches.fragments import Shape, traffic
+from benches.race import ReplayClock, Times, race
+from benches.reassembly_rivals import Rival
+from benches.reassembly_rivals.answers import digest
+from benches.reassembly_rivals.arrow_sort import ArrowSort
+from benches.reassembly_rivals.duckdb_sort import DuckDbSort
+from benches.reassembly_rivals.ours import Ours, OursPushed
+from benches.reassembly_rivals.plain_python import PlainPython
+from benches.reassembly_rivals.polars_sort import PolarsSort
+from benches.settings import SIZE, report
+
+CLOCK: Final = ReplayClock()
+pytestmark = [pytest.mark.benchmark(timer=CLOCK), pytest.mark.timeout(3600)]
+
+ENTRIES: Final[tuple[Callable[[], Rival], ...]] = (Ours, OursPushed, ArrowSort, PolarsSort, DuckDbSort, PlainPython)
+OURS: Final = Ours.name
+COPY: Final = "plain copy"
+RIVALS: Final = (ArrowSort.name, PolarsSort.name, DuckDbSort.name, PlainPython.name)
+LANES: Final = (COPY, OURS, OursPushed.name, *RIVALS)
+
+
+@pytest.mark.parametrize("name", LANES)
+@pytest.mark.parametrize("shape", shapes.NAMES)
+def test_reassemble(benchmark: BenchmarkFixture, shape: str, name: str) -> None:
+    of = shapes.shape(shape, shrunk=SIZE.shrunk)
+    benchmark.group = f"reassembly ({shape})"
+    benchmark.extra_info["bytes"] = of.nbytes
+    CLOCK.replay(benchmark, _race(shape)[name])
+
+
+@functools.cache
+def _race(name: str) -> dict[str, Times]:
+    of = shapes.shape(name, shrunk=SIZE.shrunk)
+    given = traffic(of)
+    lanes: dict[str, Callable[[], object]] = {}
+    for entry in ENTRIES:
+        rival = entry()
+        loaded = rival.load(given.fragments)
+        assert digest(rival.messages(rival.reassemble(loaded))) == given.digest, rival.name
+        lanes[rival.name] = functools.partial(rival.reassemble, loaded)
+    bodies: Any = given.fragments["message_body"].combine_chunks()
+    lanes[COPY] = functools.partial(np.copy, np.frombuffer(bodies.buffers()[2], np.uint8))
+    times = race(lanes, rounds=SIZE.rounds)
+    _report(name, of, times)
+    return times
+
+
+def _report(name: str, of: Shape, times: dict[str, Times]) -> None:
+    heading = f"Reassembly ({name}): {shapes.text(of)}; {of.nbytes / 1e6:,.0f} MB, one thread"
+    for lane in sorted(times, key=lambda lane: times[lane].median):
+        ratio = times[lane].median / times[OURS].median
+        by_cpu = times[lane].cpu_median / times[OURS].cpu_median
+        rate, cpu_rate = (of.nbytes / seconds / 1e9 for seconds in (times[lane].median, times[lane].cpu_median))
+        report(
+            heading,
+            f"{lane:<19} {rate:6.2f} GB/s, ssbroker is {ratio:5.2f} x;  by CPU time {cpu_rate:6.2f}, {by_cpu:5.2f} x",
+        )

@@ -1,0 +1,62 @@
+"""What one would put fragments together with in Spark otherwise, and the floor under anything that takes them through Python."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as sf
+
+from benches.spark_rivals import untouched
+
+_DIRECTION: Final = ("conversation_id", "is_initiator")
+_KEYS: Final = (*_DIRECTION, "message_sequence_number")
+
+
+def natively(fragments: DataFrame) -> DataFrame:
+    """Group, collect, sort, concatenate and compare in Spark's own functions.
+
+    It is spared what would cost it more: fragments that come twice, and messages in their order.
+    """
+    return _whole(_grouped(fragments))
+
+
+def natively_in_order(fragments: DataFrame) -> DataFrame:
+    """As `natively`, but fragments that come twice are dropped, and the messages of a direction come in order, as ssbroker's do.
+
+    It is still spared gaps: it does not look whether a message is missing. One shuffle, by direction, does for group and order.
+    """
+    grouped = _grouped(fragments.repartition(*_DIRECTION))
+
+    def is_first(part: Column, place: Column) -> Column:
+        before = sf.get("parts", place - 1)["fragment_number"]
+        return (place == 0) | (part["fragment_number"] != before)
+
+    return _whole(grouped.withColumn("parts", sf.filter("parts", is_first))).sortWithinPartitions(*_KEYS)
+
+
+def shuffled_untouched(fragments: DataFrame) -> DataFrame:
+    """Bring the fragments of a direction together, and send all columns through Python and back."""
+    return untouched(fragments.repartition(*_DIRECTION))
+
+
+def answer(messages: DataFrame) -> tuple[int, int]:
+    """The number of messages and a digest of them that does not depend on their order."""
+    total = sf.sum(sf.xxhash64(*_KEYS, "message_body", "message_signature").cast("decimal(38,0)"))
+    row = messages.agg(sf.count("*"), total).collect()[0]
+    return int(row[0]), int(row[1])
+
+
+def _grouped(fragments: DataFrame) -> DataFrame:
+    return fragments.groupBy(*_KEYS).agg(
+        sf.sort_array(sf.collect_list(sf.struct("fragment_number", "message_body"))).alias("parts"),
+        sf.first("fragment_count").alias("fragment_count"),
+        sf.first("message_signature").alias("message_signature"),
+    )
+
+
+def _whole(grouped: DataFrame) -> DataFrame:
+    joined = sf.aggregate("parts", sf.lit(b""), lambda body, part: sf.concat(body, part["message_body"]))
+    whole = grouped.where(sf.size("parts") == sf.col("fragment_count")).withColumn("message_body", joined)
+    matches = sf.unhex(sf.md5("message_body")) == sf.col("message_signature")
+    return whole.where(matches).select(*_KEYS, "message_body", "message_signature")
