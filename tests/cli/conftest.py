@@ -100,5 +100,9 @@ def expected(catalog: Path, table: pa.Table, **options: Any) -> list[dict[str, A
 
 
 def readable(row: dict[str, Any]) -> dict[str, Any]:
-    """A row with its ids as text."""
-    return {name: str(uuid.UUID(bytes=value)) if isinstance(value, bytes) else value for name, value in row.items()}
+    """A row with its ids as text, and with bytes that are none as digits."""
+    return {name: _text(name, value) if isinstance(value, bytes) else value for name, value in row.items()}
+
+
+def _text(name: str, value: bytes) -> str:
+    return f"0x{value.hex()}" if name.endswith(("_body", "_signature", "_key")) else str(uuid.UUID(bytes=value))

@@ -15,6 +15,7 @@ from tests.cli.conftest import readable
 
 SUFFIXES = (".parquet", ".csv", ".jsonl", ".arrow", ".arrows")
 _INTEGERS = ("match_step", "route_id", "priority")
+_NUMBERS = ("_number", "_fragment", "_fragments", "_count", "_bytes")
 
 
 def write(table: pa.Table, path: Path) -> Path:
@@ -63,7 +64,9 @@ def _typed(row: dict[str, str]) -> dict[str, Any]:
         name: None
         if value == ""
         else int(value)
-        if name in _INTEGERS
+        if name in _INTEGERS or (name.endswith(_NUMBERS) and not value.startswith("["))
+        else json.loads(value)
+        if value.startswith("[")
         else value == "true"
         if name == "is_initiator"
         else value

@@ -32,7 +32,7 @@ def test_the_command_and_the_module_are_one(start: list[str]) -> None:
     assert done.stderr == "ssbroker: Missing option '--catalog'; see 'ssbroker explain --help'\n"
 
 
-@pytest.mark.parametrize("command", ["route", "explain"])
+@pytest.mark.parametrize("command", ["route", "reassemble", "explain"])
 def test_the_help_shows_examples_that_are_right(command: str) -> None:
     """Each example stands on a line of its own, and its options are the command's."""
     done = CliRunner().invoke(app, [command, "--help"], env={"COLUMNS": "80"})
@@ -48,8 +48,7 @@ def test_the_help_shows_examples_that_are_right(command: str) -> None:
 def test_without_arguments_it_shows_the_help(run: Run) -> None:
     result = run()
     assert (result.status, result.err) == (0, "")
-    assert "route" in result.out
-    assert "explain" in result.out
+    assert all(command in result.out for command in ("route", "reassemble", "explain"))
 
 
 def test_the_help_needs_neither_spark_nor_a_parser() -> None:

@@ -11,7 +11,7 @@ from pathlib import Path
 import pyarrow.parquet as pq
 import pytest
 
-from ssbroker.cli.output import replacing_file, replacing_folder
+from ssbroker.cli.output import replacing_files, replacing_folder
 from ssbroker.cli.progress import ProgressBar
 from ssbroker.exceptions import OutputError
 from tests.cli.conftest import Run, conversations
@@ -135,7 +135,7 @@ def test_a_folder_or_device_is_no_output(tmp_path: Path, catalog: Path, given: P
 def test_a_read_only_file_is_not_replaced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "out.csv").write_text("old")
     monkeypatch.setattr(os, "access", lambda *_: False)
-    with pytest.raises(OutputError, match="read-only"), replacing_file(tmp_path / "out.csv"):
+    with pytest.raises(OutputError, match="read-only"), replacing_files([tmp_path / "out.csv"]):
         pass
     assert (tmp_path / "out.csv").read_text() == "old"
 

@@ -6,6 +6,7 @@ import datetime as dt
 import decimal
 import json
 import uuid
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -14,6 +15,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from ssbroker.cli.intake import fragments as intake_of_fragments
+from ssbroker.cli.intake import from_csv, from_json
 from ssbroker.cli.text import csv_cells, guid_text, hex_text, json_values
 
 COLUMNS: list[tuple[pa.Array[Any], list[Any]]] = [
@@ -67,6 +70,23 @@ def test_ids_are_written_as_guids(kind: pa.DataType, values: list[uuid.UUID | No
 def test_bytes_are_written_as_digits(values: list[bytes | None], start: int) -> None:
     found = hex_text(pa.array(values, pa.binary())[start:]).to_pylist()
     assert found == [None if value is None else value.hex() for value in values[start:]]
+
+
+@given(st.lists(st.none() | st.binary()), st.integers(0, 3), st.sampled_from(["", "0x", "0X"]))
+def test_digits_are_read_as_bytes(values: list[bytes | None], start: int, mark: str) -> None:
+    digits = [None if value is None else value.hex() for value in values]
+    spelt = [value and mark + (value.upper() if mark == "0X" else value) for value in digits]
+    text = pa.array(spelt, pa.string())[start:]
+    for read, name in ((from_json, "message_body"), (from_json, "message_signature"), (from_csv, "message_body")):
+        batch = read(pa.record_batch({name: text}), intake_of_fragments(), file=Path("x"), first_row=0)
+        assert batch[name].to_pylist() == values[start:]
+
+
+def test_an_empty_cell_is_no_signature_and_an_empty_body() -> None:
+    cells = pa.array(["", "0x", None])
+    batch = pa.record_batch({"message_body": cells, "message_signature": cells})
+    found = from_csv(batch, intake_of_fragments(), file=Path("x"), first_row=0)
+    assert found.to_pydict() == {"message_body": [b"", b"", None], "message_signature": [None, b"", None]}
 
 
 def test_an_id_column_of_other_lengths_is_no_guid() -> None:

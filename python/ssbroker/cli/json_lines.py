@@ -94,20 +94,20 @@ class JsonLinesSource:
 def blocks(file: Path) -> Iterator[tuple[bytes, int]]:
     """The lines of a file, several megabytes at a time, each block with the position after it."""
     with reading(file), file.open("rb") as opened:
-        rest = b""
+        rest: list[bytes] = []  # the beginning of a line that may be long
         position = 0
         while data := opened.read(BLOCK_BYTES):
             if position == 0:
                 data = data.removeprefix(_BOM)
             position = opened.tell()
             end = data.rfind(b"\n") + 1
-            if end == 0:
-                rest += data
-                continue
-            yield rest + data[:end], position
-            rest = data[end:]
-        if rest.strip():
-            yield rest, position
+            if end:
+                yield b"".join([*rest, data[:end]]), position
+                rest = []
+            rest.append(data[end:])
+        last = b"".join(rest)
+        if last.strip():
+            yield last, position
 
 
 def lines_of(block: bytes, file: Path, first_row: int) -> Any:

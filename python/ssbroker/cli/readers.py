@@ -22,6 +22,9 @@ from ssbroker.exceptions import MalformedDataError
 _PROBE_ROWS: Final = 1024
 _READ_BYTES: Final = 1 << 20
 _CSV_BLOCK_BYTES: Final = 2 << 20
+_CSV_BLOCK_GROWTH: Final = 16
+_CSV_BLOCK_BYTES_MAX: Final = 512 << 20
+_TOO_LONG: Final = "straddling"
 _UTF16: Final = (b"\xff\xfe", b"\xfe\xff")
 
 
@@ -130,20 +133,39 @@ class CsvSource:
                 yield replace(piece, load=partial(self._typed, piece))
 
     def _batches(self) -> Iterator[tuple[pa.RecordBatch, int]]:
-        size, empty = self.file.stat().st_size, True
-        if self._has_rows:
-            with pa.OSFile(str(self.file), "rb") as opened:
-                for batch in self._open(opened):
-                    empty = False
-                    yield batch, opened.tell()
-        if empty:
-            yield without_rows(self._text_schema), size
+        block_bytes, done = _CSV_BLOCK_BYTES, 0
+        while self._has_rows:
+            try:
+                for batch, position in self._batches_by(block_bytes, skipped=done):
+                    done += batch.num_rows
+                    yield batch, position
+                break
+            except pa.ArrowInvalid as error:  # a row may be longer than a block
+                if _TOO_LONG not in str(error):
+                    raise
+                block_bytes *= _CSV_BLOCK_GROWTH
+                if block_bytes > _CSV_BLOCK_BYTES_MAX:
+                    message = f"{self.file}: row {done} or later: a row is longer than {_CSV_BLOCK_BYTES_MAX >> 20} MiB"
+                    raise MalformedDataError(f"{message}, or a quote has no end", row=done) from error
+        if done == 0:
+            yield without_rows(self._text_schema), self.file.stat().st_size
 
-    def _open(self, opened: Any) -> pyarrow.csv.CSVStreamingReader:
+    def _batches_by(self, block_bytes: int, *, skipped: int) -> Iterator[tuple[pa.RecordBatch, int]]:
+        with pa.OSFile(str(self.file), "rb") as opened:
+            before = 0
+            for batch in self._open(opened, block_bytes):
+                begin = min(batch.num_rows, max(0, skipped - before))
+                before += batch.num_rows
+                if begin < batch.num_rows:
+                    yield batch.slice(begin), opened.tell()
+
+    def _open(self, opened: Any, block_bytes: int) -> pyarrow.csv.CSVStreamingReader:
         return pyarrow.csv.open_csv(
             opened,
             read_options=pyarrow.csv.ReadOptions(
-                block_size=_CSV_BLOCK_BYTES, encoding=self._encoding.removesuffix("-sig")
+                block_size=block_bytes,
+                encoding=self._encoding.removesuffix("-sig"),
+                use_threads=block_bytes == _CSV_BLOCK_BYTES,  # they read ahead
             ),
             parse_options=pyarrow.csv.ParseOptions(newlines_in_values=True),
             convert_options=pyarrow.csv.ConvertOptions(

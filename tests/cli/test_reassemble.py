@@ -1,0 +1,277 @@
+"""`ssbroker reassemble`: every format in and out, the order, the limits, session keys, going on from a state."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+import pytest
+
+import ssbroker
+from ssbroker.cli import json_lines, pieces
+from ssbroker.cli.acknowledged import Acknowledged
+from tests.cli.conftest import Run
+from tests.cli.formats import SUFFIXES, read, write
+from tests.cli.fragments import CONVERSATIONS, KEYS, TABLES, expected, messages, rows, shuffled, text_ids, trouble
+
+
+@pytest.fixture(autouse=True)
+def small_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A few dozen rows are many pieces."""
+    monkeypatch.setattr(pieces, "PIECE_ROWS", 20)
+    monkeypatch.setattr(json_lines, "BLOCK_BYTES", 3_000)
+
+
+def outputs(folder: Path, suffix: str) -> dict[str, Path]:
+    return {name: folder / f"{name}{suffix}" for name in TABLES}
+
+
+def options(written: dict[str, Path]) -> list[object]:
+    return ["-o", written["messages"], *(word for name in TABLES[1:] for word in (f"--{name}", written[name]))]
+
+
+@pytest.mark.parametrize("output", SUFFIXES)
+@pytest.mark.parametrize("source", SUFFIXES)
+def test_any_format_in_and_any_out_give_the_rows_of_the_reassembler(
+    tmp_path: Path, run: Run, source: str, output: str
+) -> None:
+    """P11, P12, P14, P18, P21: however the rows are cut into pieces."""
+    table = trouble(60).drop_columns(["note"])
+    if source == ".csv":  # text has no other types
+        table = table.set_column(table.column_names.index("priority"), "priority", table["priority"].cast(pa.string()))
+    given, written = write(table, tmp_path / f"in{source}"), outputs(tmp_path, output)
+
+    result = run("reassemble", given, *options(written))
+
+    assert (result.status, result.err) == (0, "")
+    wanted = expected(table)
+    assert {row["reason"] for row in wanted["rejected"]} == {"duplicate", "corrupt_fragment", "conflict"}
+    assert {row["waits_for_sequence_number"] is None for row in wanted["incomplete"]} == {True, False}
+    for name in TABLES:
+        assert plain(read(written[name])) == plain(wanted[name]), name
+
+
+def plain(found: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Rows in which a number of a further column may be text."""
+    return [{name: str(value) if name == "priority" else value for name, value in row.items()} for row in found]
+
+
+@pytest.mark.parametrize("suffix", [".parquet", ".arrow", ".arrows", ".jsonl"])
+def test_further_columns_are_those_of_the_first_fragment(tmp_path: Path, run: Run, suffix: str) -> None:
+    """M3."""
+    table = trouble(60)
+    given, written = write(table, tmp_path / f"in{suffix}"), outputs(tmp_path, suffix)
+    assert run("reassemble", given, *options(written)).status == 0
+    assert read(written["messages"]) == expected(table)["messages"]
+    assert list(read(written["messages"])[0])[-2:] == ["note", "priority"]
+
+
+def test_bytes_as_digits_with_a_mark_or_without(tmp_path: Path, run: Run) -> None:
+    header = "conversation_handle,is_initiator,message_sequence_number,fragment_number,fragment_count,message_body,message_signature"
+    signature = "5D41402ABC4B2A76B9719D911017C592"
+    lines = [
+        f"{{{str(CONVERSATIONS[0]).upper()}}},1, 0 ,0,2,0X6865,{signature}",
+        f"{CONVERSATIONS[0]},1,0,1,2,6c6C6f,NULL",
+    ]
+    (tmp_path / "in.csv").write_text("\n".join([header, *lines, lines[1].replace("NULL", f"0x{signature}")]))
+
+    result = run("reassemble", tmp_path / "in.csv", "-o", tmp_path / "out.parquet", "--rejected", tmp_path / "no.jsonl")
+
+    assert (result.status, result.err) == (0, "")
+    assert pq.read_table(tmp_path / "out.parquet")["message_body"].to_pylist() == [b"hello"]
+    assert [row["reason"] for row in read(tmp_path / "no.jsonl")] == ["conflict"]
+
+
+def test_no_signatures_and_no_fragments(tmp_path: Path, run: Run) -> None:
+    table = trouble(20).drop_columns(["message_signature", "fragment_signature"])
+    for suffix in SUFFIXES:
+        given, written = write(table.slice(0, 0), tmp_path / f"in{suffix}"), outputs(tmp_path, suffix)
+        result = run("reassemble", given, *options(written))
+        assert (result.status, result.err) == (0, "")
+        assert [read(path) for path in written.values()] == [[], [], [], []]
+        assert result.out.startswith("0 acknowledgements, to ")
+        assert "\n0 messages (0 B) of 0 fragments reassembled in " in result.out
+
+
+def test_many_files_are_one_stream_in_the_order_given(tmp_path: Path, run: Run) -> None:
+    table = trouble(60)
+    for number, suffix in enumerate([".parquet", ".arrow", ".arrows"]):
+        part = table.slice(
+            number * table.num_rows // 3, (number + 1) * table.num_rows // 3 - number * table.num_rows // 3
+        )
+        write(part, tmp_path / f"{number}{suffix}")
+    result = run("reassemble", tmp_path / "0.parquet", tmp_path / "[12].*", "-o", tmp_path / "out.jsonl")
+    assert (result.status, result.err) == (0, "")
+    assert read(tmp_path / "out.jsonl") == expected(table)["messages"]
+
+
+def test_numbers_of_another_width_are_read(tmp_path: Path, run: Run) -> None:
+    """A tool that knows one kind of whole number writes all with 64 bits."""
+    table = shuffled(ssbroker.fragment(messages(20), max_fragment_bytes=64))
+    wide = pa.table(
+        {
+            name: table[name].cast(pa.int64()) if pa.types.is_int32(table[name].type) else table[name]
+            for name in table.column_names
+        }
+    )
+    assert run("reassemble", write(wide, tmp_path / "in.parquet"), "-o", tmp_path / "out.parquet").status == 0
+    assert pq.read_table(tmp_path / "out.parquet").num_rows == 20
+
+
+def test_any_order_waits_for_nothing(tmp_path: Path, run: Run) -> None:
+    """M13."""
+    table = trouble(60)
+    given = write(table, tmp_path / "in.parquet")
+    assert run("reassemble", given, "-o", tmp_path / "out.parquet", "--any-order").status == 0
+    found = read(tmp_path / "out.parquet")
+    assert found == expected(table, in_order=False)["messages"]
+    assert len(found) > len(expected(table)["messages"])
+
+
+@pytest.mark.parametrize(
+    ("option", "value", "argument"),
+    [
+        ("--max-pending-bytes", "2KiB", {"max_pending_bytes": 2048}),
+        ("--max-pending-messages", "4", {"max_pending_messages": 4}),
+        ("--max-message-bytes", "200 B", {"max_message_bytes": 200}),
+        ("--max-fragments-per-message", "3", {"max_fragments_per_message": 3}),
+        ("--max-sequence-distance", "2", {"max_sequence_distance": 2}),
+    ],
+)
+def test_the_limits_are_the_reassemblers(
+    tmp_path: Path, run: Run, option: str, value: str, argument: dict[str, Any]
+) -> None:
+    """M15 to M18."""
+    table = trouble(60)
+    given, written = write(table, tmp_path / "in.parquet"), outputs(tmp_path, ".parquet")
+
+    result = run("reassemble", given, *options(written), option, value)
+
+    reassembler = ssbroker.Reassembler(**argument)
+    found = reassembler.push(table)
+    assert read(written["messages"]) == rows(found.messages)
+    assert read(written["rejected"]) == rows(found.rejected)
+    assert "limit_exceeded" in {row["reason"] for row in rows(found.rejected)}
+    assert "limit_exceeded: --help tells the limits, which can be raised\n" in result.out
+
+
+def test_no_limit_is_none(tmp_path: Path, run: Run) -> None:
+    table = shuffled(ssbroker.fragment(messages(20), max_fragment_bytes=64))
+    given = write(table, tmp_path / "in.parquet")
+    none = [word for name in ("bytes", "messages") for word in (f"--max-pending-{name}", "none")]
+    result = run(
+        "reassemble", given, "-o", tmp_path / "out.parquet", *none, "--max-sequence-distance", "NONE", "--json"
+    )
+    assert json.loads(result.out)["rejected"]["rows"] == 0
+
+
+@pytest.mark.parametrize("suffix", SUFFIXES)
+def test_session_keys_from_a_file(tmp_path: Path, run: Run, suffix: str) -> None:
+    """M7: without its key, whatever is signed with one is corrupt."""
+    table = trouble(60, session_keys=KEYS)
+    given, written = write(table, tmp_path / "in.parquet"), outputs(tmp_path, ".parquet")
+    ids = pa.array([id_.bytes for id_ in KEYS], pa.binary(16))
+    keys = write(pa.table({"conversation_id": ids, "session_key": list(KEYS.values())}), tmp_path / f"keys{suffix}")
+
+    assert run("reassemble", given, *options(written), "--session-keys", keys).status == 0
+
+    wanted = expected(table, session_keys=KEYS)
+    assert {name: read(path) for name, path in written.items()} == wanted
+    assert len(wanted["messages"]) > len(expected(table)["messages"])
+
+
+@pytest.mark.parametrize("suffix", [".parquet", ".csv", ".jsonl"])
+def test_session_keys_from_a_column(tmp_path: Path, run: Run, suffix: str) -> None:
+    """M7; the keys themselves are in no output."""
+    table = trouble(60, session_keys=KEYS).drop_columns(["note", "priority"])
+    by_id: dict[Any, bytes] = {id_.bytes: key for id_, key in KEYS.items()}
+    keys = pa.array([by_id.get(id_) for id_ in table["conversation_id"].to_pylist()], pa.binary())
+    given = write(table.append_column("the_session_key", keys), tmp_path / f"in{suffix}")
+
+    result = run("reassemble", given, "-o", tmp_path / "out.jsonl", "--session-key-column", "the_session_key")
+
+    assert (result.status, result.err) == (0, "")
+    assert read(tmp_path / "out.jsonl") == expected(table, session_keys=KEYS)["messages"]
+
+
+def test_ids_of_keys_and_fragments_may_differ_in_form(tmp_path: Path, run: Run) -> None:
+    given = write(text_ids(trouble(30, session_keys=KEYS)), tmp_path / "in.parquet")
+    lines = [f"{{{str(id_).upper()}}},{key.hex()}\n" for id_, key in KEYS.items()]
+    (tmp_path / "keys.csv").write_text("conversation_handle,session_key\n" + "".join(lines))
+    result = run("reassemble", given, "-o", tmp_path / "out.jsonl", "--session-keys", tmp_path / "keys.csv")
+    assert (result.status, result.err) == (0, "")
+    assert read(tmp_path / "out.jsonl") == expected(trouble(30, session_keys=KEYS), session_keys=KEYS)["messages"]
+
+
+@pytest.mark.parametrize("column", [None, "key"])
+def test_going_on_from_a_state_gives_what_never_stopping_gives(tmp_path: Path, run: Run, column: str | None) -> None:
+    """M23."""
+    table = trouble(60, session_keys=KEYS)
+    keys = pa.table({"conversation_id": [id_.bytes for id_ in KEYS], "session_key": list(KEYS.values())})
+    by = ["--session-keys", write(keys, tmp_path / "keys.parquet")]
+    if column is not None:
+        by_id: dict[Any, bytes] = {id_.bytes: key for id_, key in KEYS.items()}
+        of_rows = pa.array([by_id.get(id_) for id_ in table["conversation_id"].to_pylist()], pa.binary())
+        table, by = table.append_column(column, of_rows), ["--session-key-column", column]
+    state = tmp_path / "pending.bin"
+
+    found: dict[str, list[dict[str, Any]]] = {name: [] for name in TABLES}
+    for start in range(0, table.num_rows, 80):
+        given, written = write(table.slice(start, 80), tmp_path / "in.parquet"), outputs(tmp_path, ".parquet")
+        assert run("reassemble", given, *options(written), *by, "--state", state).status == 0
+        for name in TABLES:
+            found[name] = read(written[name]) if name == "incomplete" else found[name] + read(written[name])
+
+    wanted = expected(table, session_keys=column or KEYS)
+    assert [found[name] for name in TABLES[:3]] == [wanted[name] for name in TABLES[:3]]
+    restored = ssbroker.Reassembler.restore(state.read_bytes())
+    assert restored.pending_messages == len(wanted["incomplete"]) > 0
+
+
+def test_a_state_keeps_limits_and_order(tmp_path: Path, run: Run) -> None:
+    """M23."""
+    table = trouble(60)
+    given, state = write(table, tmp_path / "in.parquet"), tmp_path / "pending.bin"
+    empty = write(table.slice(0, 0), tmp_path / "empty.parquet")
+    files = ("-o", tmp_path / "out.parquet", "--rejected", tmp_path / "no.parquet", "--state", state)
+
+    assert run("reassemble", empty, *files, "--any-order", "--max-fragments-per-message", "3").status == 0
+    assert run("reassemble", given, *files).status == 0
+
+    found = ssbroker.Reassembler(in_order=False, max_fragments_per_message=3).push(table)
+    assert read(tmp_path / "out.parquet") == rows(found.messages)
+    assert read(tmp_path / "no.parquet") == rows(found.rejected)
+
+
+def test_an_acknowledgement_that_does_not_hold_any_more_is_not_told(tmp_path: Path, run: Run) -> None:
+    """M12, M21: the first fragment is acknowledged by one push, and rejected with its whole message by the next."""
+    table = ssbroker.fragment(messages(60), max_fragment_bytes=100)
+    two = table.filter(pc.field("fragment_count") == pc.scalar(2)).slice(0, 2)
+    lie = two.set_column(
+        two.column_names.index("message_signature"), "message_signature", pa.array([bytes(16)] * 2, pa.binary(16))
+    )
+    first = lie.set_column(2, "message_sequence_number", pa.array([0, 0], pa.int64()))
+    given = [write(first.slice(number, 1), tmp_path / f"{number}.parquet") for number in (0, 1)]
+    written = outputs(tmp_path, ".jsonl")
+
+    assert run("reassemble", *given, *options(written)).status == 0
+
+    assert [row["reason"] for row in read(written["rejected"])] == ["corrupt_message"] * 2
+    (told,) = read(written["acknowledgements"])
+    assert [told[name] for name in list(told)[2:]] == [None, None, None]
+
+
+def test_acknowledgements_are_summed_up_before_they_grow(monkeypatch: pytest.MonkeyPatch) -> None:
+    """M21: the latest of each direction, in the order in which they first came."""
+    monkeypatch.setattr("ssbroker.cli.acknowledged._WAITING_MAX", 10)
+    table = shuffled(ssbroker.fragment(messages(200), max_fragment_bytes=64))
+    reassembler, acknowledged = ssbroker.Reassembler(), Acknowledged()
+    for start in range(0, table.num_rows, 7):
+        acknowledged.add(reassembler.push(table.slice(start, 7)).acknowledgements)
+        assert sum(part.num_rows for part in acknowledged._waiting) <= 10
+    wanted = ssbroker.reassemble(table).acknowledgements
+    assert acknowledged.table(pending=reassembler.pending()).to_pylist() == wanted.to_pylist()
