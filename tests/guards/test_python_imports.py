@@ -37,7 +37,7 @@ MAY_USE: dict[str, set[str]] = {
     "routing": {"ground", "native", "ids", "catalog", "explanation"},
     "reassembly": {"ground", "native", "ids"},
     "spark": {"ground", "native", "catalog", "routing", "reassembly"},
-    "cli": {"ground", "catalog", "explanation", "routing", "spark"},
+    "cli": {"ground", "ids", "catalog", "explanation", "routing", "reassembly", "spark"},
 }
 # Outside libraries, and the rooms that they may enter; `None` is every room.
 OUTSIDE: dict[str, set[str] | None] = {
