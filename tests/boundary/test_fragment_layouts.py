@@ -58,7 +58,7 @@ def assert_same(layouts: dict[str, Layout], why: str) -> None:
 def test_there_is_something_of_everything() -> None:
     reasons: Any = RESULT.rejected["reason"].chunk(0)
     assert set(RESULT.rejected["reason"].to_pylist()) == set(reasons.dictionary.to_pylist()) - {"limit_exceeded"}
-    assert all(getattr(RESULT, name).num_rows > 3 for name in TABLES)
+    assert all(getattr(RESULT, name).num_rows > 1 for name in TABLES)
     assert FRAGMENTS["message_signature"].null_count > 3
     assert FRAGMENTS["fragment_signature"].null_count > 3
     assert ROWS % 8 != 0

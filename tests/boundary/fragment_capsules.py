@@ -1,0 +1,87 @@
+"""Objects that offer the Arrow PyCapsule protocol and do not keep it, given as fragments, messages and values."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pyarrow as pa
+
+import ssbroker
+from tests.boundary.attempts import Case, Families, try_family
+from tests.boundary.capsules import NO_CAPSULES, REFUSED, Asks, AsksStream, Gives, Odd, OddStream, Streams, twice
+from tests.boundary.capsules import wrong_answers as wrong_capsules
+from tests.boundary.malformed_fragments import GOOD, cut, whole_push
+from tests.unit.conversations import ForeignArray, ForeignStream
+
+USES: dict[str, Callable[[Any], object]] = {"reassembled": whole_push, "cut": cut, "digested": ssbroker.md5}
+VALUES: Any = pa.array([b"a", b"b"])
+
+
+def answers() -> Iterator[Case]:
+    """Answers that are no capsules, or the wrong ones."""
+    for use_name, use in USES.items():
+        for name, answer in wrong_capsules().items():
+            yield Case(f"{use_name}, array: {name}", lambda use=use, answer=answer: use(Gives(answer)), NO_CAPSULES)  # type: ignore[misc]
+            yield Case(f"{use_name}, stream: {name}", lambda use=use, answer=answer: use(Streams(answer)), NO_CAPSULES)  # type: ignore[misc]
+        for odd in (Odd(), OddStream()):
+            yield Case(f"{use_name}: {type(odd).__name__}", lambda use=use, odd=odd: use(odd), "builtin TypeError")  # type: ignore[misc]
+
+
+def consumed() -> Iterator[Case]:
+    """Capsules that somebody has taken the data out of."""
+    given: dict[str, Any] = {"reassembled": GOOD, "cut": GOOD, "digested": VALUES}
+    for name, value in given.items():
+        use = USES[name]
+        yield Case(f"an array, {name} twice", twice(lambda value=value: Gives(value.__arrow_c_array__()), use), REFUSED)  # type: ignore[misc]
+        stream: Any = pa.chunked_array([value]) if name == "digested" else pa.Table.from_batches([value])
+        yield Case(
+            f"a stream, {name} twice",
+            twice(lambda stream=stream: Streams(stream.__arrow_c_stream__()), use),  # type: ignore[misc]
+            REFUSED,
+        )
+
+
+def structs() -> Iterator[Case]:
+    """Arrays of structs with rows that are null, and arrays of no structs."""
+    fields = list(GOOD.schema)
+    masked = pa.StructArray.from_arrays(GOOD.columns, fields=fields, mask=pa.array([False, True, False]))
+    others: tuple[Any, ...] = (pa.array([1]), pa.array([[1]]), pa.array(["a"]), pa.nulls(3), pa.array([], pa.string()))
+    for name in ("reassembled", "cut"):
+        use = USES[name]
+        for wrap in (lambda array: array, ForeignArray, lambda array: ForeignStream(pa.chunked_array([array]))):
+            for other in (masked, *others):
+                yield Case(
+                    f"{name}: {other.type}",
+                    lambda use=use, wrap=wrap, other=other: use(wrap(other)),  # type: ignore[misc]
+                    REFUSED,
+                )
+
+
+def raising() -> Iterator[Case]:
+    """Objects that raise; their own error is what the caller sees."""
+
+    def fail() -> object:
+        raise ValueError("the producer's own")
+
+    def after_one() -> Iterator[pa.RecordBatch]:
+        yield GOOD
+        raise ValueError("the producer's own")
+
+    def stream() -> Any:
+        return pa.RecordBatchReader.from_batches(GOOD.schema, after_one())
+
+    for name, use in USES.items():
+        yield Case(f"the array, {name}", lambda use=use: use(Asks(fail)), "builtin ValueError")  # type: ignore[misc]
+        yield Case(f"the stream, {name}", lambda use=use: use(AsksStream(fail)), "builtin ValueError")  # type: ignore[misc]
+    midway = "builtin ValueError | MalformedDataError"
+    for name in ("reassembled", "cut"):
+        use = USES[name]
+        yield Case(f"a reader, midway, {name}", lambda use=use: use(stream()), midway)  # type: ignore[misc]
+        yield Case(f"a foreign stream, midway, {name}", lambda use=use: use(ForeignStream(stream())), midway)  # type: ignore[misc]
+
+
+FAMILIES: Families = {family.__name__: family for family in (answers, consumed, structs, raising)}
+
+if __name__ == "__main__":
+    try_family(FAMILIES)

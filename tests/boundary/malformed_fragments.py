@@ -1,0 +1,224 @@
+"""Fragments, messages and values that contradict their own layout, by families of cases."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from struct import pack
+from typing import Any
+
+import pyarrow as pa
+
+import ssbroker
+from tests.boundary.attempts import CLEAN, Case, Families, try_family
+from tests.boundary.layouts import BINARIES, KEYS, TEXTS, Array, DataType, as_dictionary, instead, relaid
+from tests.boundary.malformed import ALL_WAYS, BAD, OUR_WAYS, Broken, Way, overwritten, wrong_offsets
+
+ROWS = 3
+VALUE = b"sixteen bytes or more: what does not fit into a view"
+TEXT_ID = "22222222-2222-2222-2222-222222222222"
+GOOD: Any = pa.record_batch(
+    {
+        "conversation_id": pa.array([TEXT_ID] * ROWS),
+        "is_initiator": [True] * ROWS,
+        "message_sequence_number": [0] * ROWS,
+        "fragment_number": [0, 1, 2],
+        "fragment_count": [4] * ROWS,
+        "message_body": [VALUE] * ROWS,
+        "message_signature": pa.nulls(ROWS, pa.binary()),
+        "fragment_signature": pa.nulls(ROWS, pa.binary()),
+        "further": pa.array([VALUE] * ROWS),
+        "key": pa.nulls(ROWS, pa.binary()),
+    }
+)
+"""Of each message a fragment is missing, so that what is further is kept."""
+BYTES = ("message_body", "message_signature", "fragment_signature", "further", "key")
+CUT: tuple[str, ...] = ("conversation_id", "message_body", "further", "key")
+"""The columns of messages that are cut."""
+# What lies there instead may be refused first, as no key or no GUID.
+REFUSED = {"key": f"{BAD} | InputError", "conversation_id": f"{BAD} | InvalidGuidError"}
+
+
+def whole_push(given: Any) -> object:
+    """Reassembles, keeps what is further, and writes it down."""
+    reassembler = ssbroker.Reassembler(session_keys="key")
+    reassembler.push(given)
+    return reassembler.checkpoint()
+
+
+def cut(given: Any) -> object:
+    """Cuts each body into many parts."""
+    return ssbroker.fragment(given, max_fragment_bytes=3, session_keys="key")
+
+
+def cases(
+    name: str, column: str, make: Callable[[], Broken], expected: str, ways: dict[str, Way] = ALL_WAYS
+) -> Iterator[Case]:
+    """Hands fragments and messages with a broken column over in several ways."""
+    uses: dict[str, Callable[[Any], object]] = {"reassembled": whole_push}
+    if column in CUT:
+        uses["cut"] = cut
+    for use_name, use in uses.items():
+        for way_name, way in ways.items():
+
+            def run(way: Way = way, use: Callable[[Any], object] = use) -> object:
+                broken = make()
+                given = way(relaid(GOOD, {column: instead(broken.array)}))
+                broken.break_it()
+                return use(given)
+
+            yield Case(f"{use_name}: {column}: {name}, {way_name}", run, expected)
+
+
+def digests(name: str, make: Callable[[], Broken], expected: str) -> Iterator[Case]:
+    """Digests a broken column."""
+
+    def run() -> object:
+        broken = make()
+        broken.break_it()
+        return ssbroker.md5(broken.array)
+
+    yield Case(f"digested: {name}", run, expected)
+
+
+def values_of(kind: DataType, column: str) -> Array:
+    """Values that the column may have in such a type."""
+    array: Array = pa.array([TEXT_ID.encode() if column == "conversation_id" else VALUE] * ROWS)
+    return array.cast(kind)
+
+
+def kinds_of(column: str) -> tuple[DataType, ...]:
+    """Types with offsets of 4 and of 8 bytes, then views."""
+    return TEXTS if column == "conversation_id" else BINARIES
+
+
+def offsets() -> Iterator[Case]:
+    """Offsets that are negative, decrease, or lead beyond the data."""
+    for column in ("conversation_id", *BYTES):
+        for kind, width in zip(kinds_of(column)[:2], (4, 8), strict=True):
+            array = values_of(kind, column)
+            for wrong, numbers in wrong_offsets(len(VALUE), len(VALUE) * ROWS, width).items():
+
+                def make(array: Array = array, numbers: Any = numbers, width: int = width) -> Broken:
+                    return overwritten(array, lambda copy: copy.write_numbers(1, *numbers, width=width))
+
+                yield from cases(f"{kind}, {wrong}", column, make, REFUSED.get(column, BAD))
+                if column == "message_body":
+                    yield from digests(f"{kind}, {wrong}", make, BAD)
+
+
+def last_offsets() -> Iterator[Case]:
+    """A last offset beyond the data, which can be seen of pyarrow's objects only."""
+    for column in ("conversation_id", *BYTES):
+        for kind, width in zip(kinds_of(column)[:2], (4, 8), strict=True):
+            array = values_of(kind, column)
+
+            def make(array: Array = array, width: int = width) -> Broken:
+                far = (None, None, None, 2 ** (8 * width - 2))
+                return overwritten(array, lambda copy: copy.write_numbers(1, *far, width=width))
+
+            yield from cases(str(kind), column, make, BAD, OUR_WAYS)
+            if column == "message_body":
+                yield from digests(str(kind), make, BAD)
+
+
+def views() -> Iterator[Case]:
+    """Views whose length, buffer or offset is wrong."""
+    writes = {
+        "too long": (0, 1 << 20),
+        "a negative length": (0, -1),
+        "no such buffer": (8, 7),
+        "a negative buffer": (8, -1),
+        "an offset beyond the data": (12, 1 << 30),
+        "a negative offset": (12, -1),
+    }
+    for column in ("conversation_id", *BYTES):
+        array = values_of(kinds_of(column)[2], column)
+        for wrong, (at, number) in writes.items():
+
+            def make(array: Array = array, at: int = at, number: int = number) -> Broken:
+                return overwritten(array, lambda copy: copy.write(1, 16 + at, pack("<i", number)))
+
+            yield from cases(f"{array.type}, {wrong}", column, make, REFUSED.get(column, BAD))
+            if column == "message_body":
+                yield from digests(wrong, make, BAD)
+
+
+def keys() -> Iterator[Case]:
+    """Dictionary keys that are negative or too large, where there is a value and where there is none."""
+    for key in KEYS:
+        width = key.bit_width // 8
+        largest = 2 ** (key.bit_width - 1) - 1
+        for number in (1, largest, *((-1, -largest - 1) if pa.types.is_signed_integer(key) else (2 * largest + 1,))):
+            for column in ("message_body", "message_signature", "further", "is_initiator", "fragment_number"):
+                array: Array = (
+                    pa.array([VALUE] * ROWS) if column in BYTES else GOOD[column].slice(0, 1).take([0] * ROWS)
+                )
+
+                def make(array: Array = array, key: DataType = key, number: int = number, width: int = width) -> Broken:
+                    encoded = as_dictionary(key)(array)
+                    return overwritten(encoded, lambda copy: copy.write_numbers(1, None, number, width=width))
+
+                yield from cases(f"{key} {number}", column, make, BAD)
+                if column in ("message_signature", "further"):
+                    with_null = pa.array([VALUE, None, VALUE])
+
+                    def make_null(make: Any = make, array: Array = with_null) -> Broken:
+                        broken: Broken = make(array)
+                        return broken
+
+                    yield from cases(f"{key} {number} under a null", column, make_null, "ok")
+
+
+def bitmaps() -> Iterator[Case]:
+    """Bitmaps that were written to after their nulls had been counted."""
+    for column in GOOD.schema.names:
+        array: Array = pa.array([VALUE] * ROWS) if column in BYTES else GOOD[column]
+        for later, nulls in ((b"\x00", 0), (b"\x05", 0), (b"\x07", 3), (b"\x07", 1), (b"\xff", 2)):
+
+            def make(array: Array = array, later: bytes = later, nulls: int = nulls) -> Broken:
+                bitmap = bytearray([(1 << ROWS) - (1 << nulls)])
+                counted = pa.Array.from_buffers(array.type, ROWS, [pa.py_buffer(bitmap), *array.buffers()[1:]])
+                assert counted.null_count == nulls
+                return Broken(counted, lambda: bitmap.__setitem__(slice(None), later))
+
+            yield from cases(f"{later!r} counted as {nulls}", column, make, CLEAN)
+
+
+def nested() -> Iterator[Case]:
+    """Further columns that are nested, and wrong inside."""
+    texts = pa.array(["one", "two", "three"])
+    for kind, width in ((pa.list_(pa.string()), 4), (pa.large_list(pa.string()), 8)):
+        beyond = {"the last is beyond the data": (None, None, None, 1 << 20)}
+        for wrong, numbers in {**wrong_offsets(1, 3, width), **beyond}.items():
+
+            def make(kind: DataType = kind, width: int = width, numbers: Any = numbers) -> Broken:
+                ends = pa.array(range(ROWS + 1), pa.int32() if width == 4 else pa.int64())
+                broken = overwritten(ends, lambda copy: copy.write_numbers(1, *numbers, width=width))
+                buffers = [None, broken.array.buffers()[1]]
+                array = pa.Array.from_buffers(kind, ROWS, buffers, children=[texts])
+                return Broken(array, broken.break_it)
+
+            yield from cases(f"{kind}, {wrong}", "further", make, BAD)
+    for wrong, numbers in wrong_offsets(3, 11, 4).items():
+
+        def make_inner(numbers: Any = numbers) -> Broken:
+            broken = overwritten(texts, lambda copy: copy.write_numbers(1, *numbers, width=4))
+            return Broken(pa.StructArray.from_arrays([broken.array], ["text"]), broken.break_it)
+
+        yield from cases(f"inside of a struct, {wrong}", "further", make_inner, BAD)
+
+
+def text() -> Iterator[Case]:
+    """Further text that is no UTF-8."""
+    for bad in (b"\xff\xfe", b"\xc3", b"\xed\xa0\x80", b"\xff" * 60):
+        for binary, kind in zip(BINARIES, TEXTS, strict=True):
+            array = pa.Array.from_buffers(kind, ROWS, pa.array([bad] * ROWS, binary).buffers())
+            for given in (array, array.dictionary_encode()):
+                yield from cases(f"{bad!r}", "further", lambda given=given: Broken(given, lambda: None), BAD)  # type: ignore[misc]
+            yield Case(f"digested: {bad!r}", lambda array=array: ssbroker.md5(array), "ok")  # type: ignore[misc]
+
+
+FAMILIES: Families = {family.__name__: family for family in (offsets, last_offsets, views, keys, bitmaps, nested, text)}
+
+if __name__ == "__main__":
+    try_family(FAMILIES)

@@ -1,0 +1,181 @@
+"""Bad fragments and messages raise one clear error, which says column, row, value and what was expected, and change nothing."""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+import ssbroker
+from ssbroker import Reassembler, schemas
+from tests.boundary.layouts import DataType, instead, relaid
+from tests.boundary.test_errors import NO_GUID, NO_GUIDS, PLACES, ROWS, WAYS
+from tests.unit.signed import IDS
+
+GOOD: Any = pa.record_batch(
+    {
+        "conversation_id": pa.array([IDS[0]] * ROWS, pa.binary(16)),
+        "is_initiator": [True] * ROWS,
+        "message_sequence_number": pa.array(range(ROWS), pa.int64()),
+        "fragment_number": pa.array([0] * ROWS, pa.int32()),
+        "fragment_count": pa.array([2] * ROWS, pa.int32()),
+        "message_body": [b"part"] * ROWS,
+        "message_signature": pa.nulls(ROWS, pa.binary(16)),
+        "fragment_signature": pa.nulls(ROWS, pa.binary(16)),
+    }
+)
+REQUIRED = GOOD.schema.names[:6]
+OF_MESSAGES = ("conversation_id", "is_initiator", "message_sequence_number", "message_body")
+GUID = "00000000-0000-0000-0000-000000000001"
+
+
+@dataclass(frozen=True)
+class Bad:
+    """A value that is refused, among good ones."""
+
+    column: str
+    good: Any
+    bad: Any
+    kind: DataType
+    error: type[ssbroker.InputError]
+    shown: str | None
+    expected: str
+
+    def batch(self, row: int) -> pa.RecordBatch:
+        """Fragments with the value in one row."""
+        values = [self.good] * row + [self.bad] + [self.good] * (ROWS - row - 1)
+        return relaid(GOOD, {self.column: instead(pa.array(values, self.kind))})
+
+
+def null(column: str, good: Any, kind: DataType, expected: str) -> Bad:
+    return Bad(column, good, None, kind, ssbroker.NullError, None, expected)
+
+
+def too_large(column: str, bad: int, kind: DataType, bits: int) -> Bad:
+    return Bad(column, 1, bad, kind, ssbroker.InputError, str(bad), f"a {bits}-bit integer")
+
+
+NUMBER = "message_sequence_number"
+BAD = {
+    **{
+        f"id {text!r}": Bad("conversation_id", GUID, text, pa.string(), ssbroker.InvalidGuidError, text, NO_GUID)
+        for text in NO_GUIDS
+    },
+    "an id of 15 bytes": Bad(
+        "conversation_id", IDS[0], bytes(15), pa.binary(), ssbroker.InvalidGuidError, "0x" + "00" * 15, NO_GUID
+    ),
+    "no id": null("conversation_id", IDS[0], pa.binary(16), NO_GUID),
+    "no text of an id": null("conversation_id", GUID, pa.large_string(), NO_GUID),
+    "no direction": null("is_initiator", True, pa.bool_(), "true or false"),
+    "no body": null("message_body", b"part", pa.binary(), "bytes, which may be none"),
+    "no view of a body": null("message_body", b"part", pa.binary_view(), "bytes, which may be none"),
+    "no sequence number": null(NUMBER, 1, pa.int64(), "a 64-bit integer"),
+    "no small sequence number": null(NUMBER, 1, pa.int8(), "a 64-bit integer"),
+    "no number": null("fragment_number", 1, pa.int32(), "a 32-bit integer"),
+    "no count": null("fragment_count", 1, pa.int32(), "a 32-bit integer"),
+    "a large sequence number": too_large(NUMBER, 2**63, pa.uint64(), 64),
+    "a large number": too_large("fragment_number", 2**31, pa.int64(), 32),
+    "a small number": too_large("fragment_number", -(2**31) - 1, pa.int64(), 32),
+    "a large count": too_large("fragment_count", 2**32 - 1, pa.uint32(), 32),
+}
+
+
+@pytest.mark.parametrize("bad", BAD.values(), ids=BAD)
+@pytest.mark.parametrize("way", WAYS.values(), ids=WAYS)
+def test_a_bad_value_is_named_and_nothing_changes(bad: Bad, way: Callable[[Any], Any]) -> None:
+    reassembler = Reassembler()
+    before = reassembler.checkpoint()
+    for row in PLACES:
+        with pytest.raises(ssbroker.InputError) as caught:
+            reassembler.push(way(bad.batch(row)))
+        error = caught.value
+        assert type(error) is bad.error
+        assert (error.column, error.row, error.value, error.expected) == (bad.column, row, bad.shown, bad.expected)
+        assert isinstance(error, ValueError)
+        assert str(error).startswith(f"{bad.column}, row {row}: ")
+        assert str(error).endswith(f"expected {bad.expected}")
+        assert str(error).isprintable()
+        copied = pickle.loads(pickle.dumps(error))
+        assert (type(copied), str(copied), vars(copied)) == (type(error), str(error), vars(error))
+    assert reassembler.checkpoint() == before
+
+
+@pytest.mark.parametrize("bad", [each for each in BAD.values() if each.column in OF_MESSAGES], ids=str)
+@pytest.mark.parametrize("way", WAYS.values(), ids=WAYS)
+def test_a_bad_value_of_a_message_is_named(bad: Bad, way: Callable[[Any], Any]) -> None:
+    for row in PLACES:
+        with pytest.raises(bad.error) as caught:
+            ssbroker.fragment(way(bad.batch(row)), max_fragment_bytes=2)
+        error = caught.value
+        assert (error.column, error.row, error.value, error.expected) == (bad.column, row, bad.shown, bad.expected)
+
+
+@pytest.mark.parametrize("bad", BAD.values(), ids=BAD)
+def test_the_first_of_many_bad_values_is_named(bad: Bad) -> None:
+    values = pa.array([bad.good] * 70 + [bad.bad] * (ROWS - 70), bad.kind)
+    arrays: list[Any] = [values]
+    if bad.error is not ssbroker.InvalidGuidError:
+        arrays.append(values.dictionary_encode())
+    for array in arrays:
+        with pytest.raises(bad.error) as caught:
+            ssbroker.reassemble(relaid(GOOD, {bad.column: instead(array)}))
+        assert (caught.value.column, caught.value.row) == (bad.column, 70)
+
+
+@pytest.mark.parametrize("rows", [0, 1, ROWS])
+@pytest.mark.parametrize("column", REQUIRED)
+def test_a_column_that_is_missing_is_named(column: str, rows: int) -> None:
+    """Also where there are no rows, so that a mistake does not wait for the first one."""
+    batch = GOOD.drop_columns([column]).slice(0, rows)
+    for given in (batch, pa.Table.from_batches([batch])):
+        with pytest.raises(ssbroker.SchemaError, match=f"^{column}: the column is missing; expected ") as caught:
+            ssbroker.reassemble(given)
+        assert (caught.value.column, caught.value.actual) == (column, None)
+        assert caught.value.expected
+        assert isinstance(caught.value, TypeError)
+
+
+WRONG_TYPES = (
+    pa.float64(),
+    pa.date32(),
+    pa.timestamp("us"),
+    pa.list_(pa.binary()),
+    pa.struct([("a", pa.binary())]),
+    pa.dictionary(pa.int8(), pa.float16()),
+    pa.decimal128(5),
+)
+NEARLY: dict[str, tuple[DataType, ...]] = {
+    "conversation_id": (pa.int64(), pa.binary(15), pa.bool_()),
+    "is_initiator": (pa.int8(), pa.string()),
+    "message_sequence_number": (pa.string(), pa.bool_()),
+    "fragment_number": (pa.string(),),
+    "fragment_count": (pa.binary(),),
+    "message_body": (pa.string(), pa.string_view(), pa.int8(), pa.dictionary(pa.int8(), pa.string())),
+    "message_signature": (pa.string(), pa.uint64()),
+    "fragment_signature": (pa.large_string(), pa.bool_()),
+}
+
+
+@pytest.mark.parametrize("rows", [0, 1, ROWS])
+@pytest.mark.parametrize("column", schemas.FRAGMENTS.names)
+def test_a_column_of_another_type_is_named(column: str, rows: int) -> None:
+    for kind in (*WRONG_TYPES, *NEARLY[column]):
+        batch: Any = relaid(GOOD, {column: instead(pa.nulls(ROWS, kind))}).slice(0, rows)
+        for given in (batch, pa.Table.from_batches([batch])):
+            with pytest.raises(ssbroker.SchemaError, match=f"^{column}: expected .*, found ") as caught:
+                ssbroker.reassemble(given)
+            assert (caught.value.column, bool(caught.value.expected), bool(caught.value.actual)) == (column, True, True)
+
+
+def test_a_column_that_occurs_twice_is_named() -> None:
+    for name in ("message_body", "further"):
+        columns = [*GOOD.columns, GOOD["message_body"], GOOD["message_body"]]
+        batch = pa.RecordBatch.from_arrays(columns, names=[*GOOD.schema.names, name, name])
+        with pytest.raises(
+            ssbroker.SchemaError, match=f"^{name}: expected a column of each name, found two of this one"
+        ):
+            ssbroker.reassemble(batch)

@@ -1,0 +1,61 @@
+"""Fragments and messages that contradict their own layout: an error or a result, never a crash, and nothing has changed."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+import ssbroker
+from tests.boundary import fragment_capsules, malformed_fragments
+from tests.boundary.attempts import failures
+from tests.boundary.fragmented import FRAGMENTS
+from tests.boundary.layouts import instead, relaid
+from tests.boundary.malformed import ALL_WAYS
+from tests.boundary.malformed_fragments import BYTES, GOOD, VALUE
+from tests.boundary.writable import writable
+from tests.unit.conversations import ForeignStream
+
+
+@pytest.mark.parametrize("family", malformed_fragments.FAMILIES)
+def test_malformed_data_are_refused(family: str) -> None:
+    assert failures("tests.boundary.malformed_fragments", family) == []
+
+
+@pytest.mark.parametrize("family", fragment_capsules.FAMILIES)
+def test_an_object_that_breaks_the_protocol_is_refused(family: str) -> None:
+    assert failures("tests.boundary.fragment_capsules", family) == []
+
+
+def test_what_the_families_break_is_good() -> None:
+    result = ssbroker.Reassembler(session_keys="key").push(GOOD)
+    assert (result.rejected.num_rows, result.pending.num_rows) == (0, 1)
+    assert ssbroker.fragment(GOOD, max_fragment_bytes=3, session_keys="key").num_rows == 3 * 18
+
+
+@pytest.mark.parametrize("way", ALL_WAYS.values(), ids=ALL_WAYS)
+@pytest.mark.parametrize("column", BYTES)
+def test_a_malformed_column_is_named(way: Any, column: str) -> None:
+    copy = writable(pa.array([VALUE] * 3))
+    given = way(relaid(GOOD, {column: instead(copy.array)}))
+    copy.write_numbers(1, None, 60, 50, width=4)
+    with pytest.raises(ssbroker.MalformedDataError) as caught:
+        ssbroker.Reassembler().push(given)
+    assert caught.value.column in (column, None)
+    assert caught.value.column or isinstance(given, ForeignStream)
+
+
+def test_a_malformed_row_is_named_and_nothing_has_changed() -> None:
+    bodies: Any = FRAGMENTS["message_body"]
+    copy = writable(bodies.dictionary_encode())
+    batch: Any = relaid(FRAGMENTS, {"message_body": instead(copy.array)})
+    copy.write_numbers(1, *[None] * 77, 1 << 20, width=4)
+    reassembler = ssbroker.Reassembler()
+    reassembler.push(FRAGMENTS.slice(0, 30))
+    before = reassembler.checkpoint()
+    for given in (batch, pa.Table.from_batches([batch.slice(0, 30), batch.slice(30, 40), batch.slice(70)])):
+        with pytest.raises(ssbroker.MalformedDataError, match="row 77") as caught:
+            reassembler.push(given)
+        assert (caught.value.column, caught.value.row) == ("message_body", 77)
+    assert reassembler.checkpoint() == before

@@ -1,0 +1,120 @@
+"""One reassembler for many threads, one after the other, and the GIL free while it works."""
+
+from __future__ import annotations
+
+import threading
+from random import Random
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+import ssbroker
+from ssbroker import Reassembler, _core
+from tests.boundary.test_threads import COUNTED, THREADS, Exported, in_all_threads, progress_during
+from tests.unit.signed import messages, with_column
+
+BODIES: list[bytes | None] = [bytes([number % 256]) * (number % 40) for number in range(990)]
+FRAGMENTS = ssbroker.fragment(messages(BODIES), max_fragment_bytes=7)
+
+
+def test_threads_push_into_one_reassembler() -> None:
+    """P11, P12: whoever comes first, each message comes out once and whole, and nothing is left."""
+    order = list(range(FRAGMENTS.num_rows))
+    Random(5).shuffle(order)
+    shares: list[Any] = [FRAGMENTS.take(order[number::THREADS]) for number in range(THREADS)]
+    reassembler = Reassembler(in_order=False)
+
+    def work(number: int) -> list[tuple[bytes, bool, int, bytes]]:
+        got = []
+        for start in range(0, shares[number].num_rows, 20):
+            rows = reassembler.push(shares[number].slice(start, 20)).messages.to_pylist()
+            got += [
+                (row["conversation_id"], row["is_initiator"], row["message_sequence_number"], row["message_body"])
+                for row in rows
+            ]
+            assert reassembler.pending_messages >= 0
+            assert reassembler.pending().num_rows >= 0
+            assert len(reassembler.checkpoint()) > 0
+        return got
+
+    found = sorted(row for rows in in_all_threads(work) for row in rows)
+    expected = messages(BODIES).to_pylist()
+    keys = [
+        (row["conversation_id"], row["is_initiator"], row["message_sequence_number"], row["message_body"])
+        for row in expected
+    ]
+    assert found == sorted(keys)
+    assert reassembler.pending_messages == 0
+
+
+def test_all_threads_cut_and_digest_alike() -> None:
+    given = messages(BODIES)
+    digests = ssbroker.md5(given["message_body"]).to_pylist()
+
+    def work(number: int) -> bool:
+        cut = ssbroker.fragment(given, max_fragment_bytes=7)
+        return [cut, ssbroker.md5(given["message_body"]).to_pylist()] == [FRAGMENTS, digests]
+
+    assert in_all_threads(work) == [True] * THREADS
+
+
+ROWS = 200_000
+CUT = ssbroker.fragment(messages([b"some bytes"] * ROWS), max_fragment_bytes=100)
+SMALL: Any = CUT.combine_chunks().to_batches()[0]
+# Text takes its time, and is read before the bodies.
+TEXT_IDS = pa.array(["11111111-2222-4333-8444-555555555555"] * ROWS)
+BODIES_BUT_ONE = pa.array([b"some bytes"] * (ROWS - 1) + [None])
+BAD = with_column(with_column(SMALL, "conversation_id", TEXT_IDS), "message_body", BODIES_BUT_ONE)
+
+
+def test_the_gil_is_released_while_fragments_are_taken_in() -> None:
+    """The last row is refused, so that the call ends without an export, and nothing but the work can release the GIL."""
+    reassembler = _core.Reassembler(
+        max_pending_bytes=None,
+        max_pending_messages=None,
+        max_message_bytes=100,
+        max_fragments_per_message=None,
+        max_sequence_distance=None,
+        in_order=True,
+    )
+    attempts = [[Exported(BAD)] for _ in range(50)]
+
+    def call() -> None:
+        with pytest.raises(ssbroker.NullError):
+            reassembler.push(attempts.pop(), None)
+
+    assert progress_during(lambda: sum(range(300_000))) == 0
+    assert any(progress_during(call) == COUNTED for _ in range(len(attempts)))
+
+
+def test_the_gil_is_released_while_messages_are_cut() -> None:
+    attempts = [Exported(BAD) for _ in range(50)]
+
+    def call() -> None:
+        with pytest.raises(ssbroker.NullError):
+            _core.fragment(attempts.pop(), 0, 100, None)
+
+    assert any(progress_during(call) == COUNTED for _ in range(len(attempts)))
+
+
+def test_who_waits_for_a_reassembler_does_not_keep_the_gil() -> None:
+    """Two threads at one reassembler, and one that wants neither: it moves on while they take turns."""
+    reassembler = Reassembler(in_order=False)
+    done = threading.Event()
+
+    def push() -> None:
+        for _ in range(3):
+            reassembler.push(SMALL)
+        done.set()
+
+    others = [threading.Thread(target=push) for _ in range(2)]
+    for other in others:
+        other.start()
+    turns = 0
+    while not done.wait(0.001):
+        turns += 1
+        assert reassembler.pending_messages == 0
+    for other in others:
+        other.join()
+    assert turns > 0
