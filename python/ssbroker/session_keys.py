@@ -9,7 +9,14 @@ from typing import TypeAlias
 from ssbroker import _core, guids
 from ssbroker.exceptions import InvalidGuidError, OptionError
 
-SessionKeys: TypeAlias = str | Mapping[uuid.UUID | str | bytes, bytes]
+# One mapping for each kind of key: type checkers do not take a dict of one for a mapping of all.
+SessionKeys: TypeAlias = (
+    str
+    | Mapping[uuid.UUID, bytes]
+    | Mapping[str, bytes]
+    | Mapping[bytes, bytes]
+    | Mapping[uuid.UUID | str | bytes, bytes]
+)
 """The name of a binary column with the key of each row (null is none), or the keys by conversation id; of 16, 24 or 32 bytes."""
 
 NAME = "session_keys"

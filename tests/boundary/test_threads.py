@@ -163,4 +163,4 @@ def test_no_threads_are_started() -> None:
     )
     before, *after = json.loads(process.stdout)
     assert before[0] == 1
-    assert after == [before] * 6
+    assert after == [before] * 9

@@ -34,6 +34,16 @@ def main() -> None:
         router.route(conversations)
         router.explain("//Orders", database="msdb")
         counts.append(threads())
+    bodies = {"is_initiator": [True] * 200, "message_sequence_number": range(200), "message_body": [b"body"] * 200}
+    messages = pa.table({"conversation_id": pa.array([bytes(16)] * 200, pa.binary(16)), **bodies})
+    fragments = ssbroker.fragment(messages, max_fragment_bytes=2)
+    counts.append(threads())
+    ssbroker.md5(fragments["message_body"])
+    counts.append(threads())
+    reassembler = ssbroker.Reassembler()
+    reassembler.push(fragments.slice(1))
+    ssbroker.Reassembler.restore(reassembler.checkpoint()).push(fragments)
+    counts.append(threads())
     print(json.dumps(counts))
 
 
