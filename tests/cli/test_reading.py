@@ -108,14 +108,14 @@ def test_a_spark_folder_and_a_file_without_a_suffix_are_read(tmp_path: Path, cat
     assert (result.status, len(read(tmp_path / "out.jsonl"))) == (0, 5)
 
 
-WIDE_ROWS = 5000
+WIDE_ROWS = 6500
 WIDE_BODY = "x" * 100_000
 
 
 @pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="the system does not tell a process its peak")
 @pytest.mark.parametrize("suffix", [".parquet", ".arrow", ".csv", ".jsonl"])
 def test_memory_stays_bounded_when_a_file_is_larger(tmp_path: Path, catalog: Path, suffix: str) -> None:
-    """One row group, one record batch or one long text of 500 MB; the process never holds as much."""
+    """One row group, one record batch or one long text of 650 MB; the process never holds as much."""
     given = _wide(tmp_path / f"in{suffix}")
     program = (
         "import pathlib, re, sys; from ssbroker.cli import main; status = main(sys.argv[1:]); "
@@ -128,7 +128,7 @@ def test_memory_stays_bounded_when_a_file_is_larger(tmp_path: Path, catalog: Pat
 
     status, peak_kb = map(int, done.stdout.split())
     assert status == 0
-    assert peak_kb < 500_000
+    assert peak_kb < 600_000
     assert pq.ParquetFile(tmp_path / "out.parquet").metadata.num_rows == WIDE_ROWS
 
 
