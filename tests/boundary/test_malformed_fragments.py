@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import json
+import subprocess
+import sys
+from collections import Counter
 from typing import Any
 
 import pyarrow as pa
@@ -9,13 +13,17 @@ import pytest
 
 import ssbroker
 from tests.boundary import fragment_capsules, malformed_fragments
-from tests.boundary.attempts import failures
+from tests.boundary.attempts import ROOT, failures
 from tests.boundary.fragmented import FRAGMENTS
 from tests.boundary.layouts import instead, relaid
 from tests.boundary.malformed import ALL_WAYS
 from tests.boundary.malformed_fragments import BYTES, GOOD, VALUE
 from tests.boundary.writable import writable
 from tests.unit.conversations import ForeignStream
+
+BATCHES = 3_000
+# What thousands of batches must come to, so that we know that they were looked at closely enough to be refused.
+REFUSALS = {f"{use}{name}Error" for use in ("", "cut ") for name in ("MalformedData", "InvalidGuid", "Null")}
 
 
 @pytest.mark.parametrize("family", malformed_fragments.FAMILIES)
@@ -32,6 +40,22 @@ def test_what_the_families_break_is_good() -> None:
     result = ssbroker.Reassembler(session_keys="key").push(GOOD)
     assert (result.rejected.num_rows, result.pending.num_rows) == (0, 1)
     assert ssbroker.fragment(GOOD, max_fragment_bytes=3, session_keys="key").num_rows == 3 * 18
+
+
+def test_thousands_of_corrupted_batches() -> None:
+    process = subprocess.run(
+        [sys.executable, "-m", "tests.boundary.fragment_corrupter", "20261121", str(BATCHES)],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=280,
+    )
+    assert process.returncode == 0, process.stderr[-2000:]
+    counts = Counter(json.loads(process.stdout))
+    assert sum(count for name, count in counts.items() if name.startswith("cut ")) == BATCHES
+    assert counts.keys() >= REFUSALS
+    assert min(counts["legal"], counts["cut ok"]) > BATCHES / 10
 
 
 @pytest.mark.parametrize("way", ALL_WAYS.values(), ids=ALL_WAYS)

@@ -1,0 +1,104 @@
+"""Writes at random into the buffers of fragments and reassembles what comes of it; told by a seed, run in a process of its own.
+
+Where pyarrow's full look finds the data legal after all, the result must be that of the same values in plain layout.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections import Counter
+from random import Random
+from typing import Any
+from uuid import UUID
+
+import pyarrow as pa
+
+import ssbroker
+from ssbroker import Reassembler, schemas
+from tests.boundary.corrupter import SHAPED_GUID, SHAPED_ONLY, SHAPED_TEXT, corrupted, is_legal, outcome
+from tests.boundary.fragmented import FRAGMENTS, tables_of
+from tests.boundary.layouts import BINARIES, Array, Layout, as_dictionary, as_type, in_every_shape, instead, relaid
+
+ROWS = 70
+"""More than one block of 64."""
+WORDS = pa.array([None if row % 5 == 0 else "word " * (row % 4) for row in range(FRAGMENTS.num_rows)])
+ITEMS = pa.array([[row] * (row % 3) if row % 7 else None for row in range(FRAGMENTS.num_rows)])
+GOOD: Any = pa.record_batch(
+    {**dict(zip(FRAGMENTS.schema.names, FRAGMENTS.columns, strict=True)), "word": WORDS, "items": ITEMS}
+)
+KINDS: Any = BINARIES
+SHAPED_BINARY: list[Layout] = [
+    shaped
+    for layout in (*map(as_type, KINDS), as_dictionary(pa.int16()), as_dictionary(pa.uint8(), pa.binary_view()))
+    for shaped in in_every_shape(layout).values()
+]
+COLUMNS: dict[str, list[Layout]] = {
+    "conversation_id": SHAPED_GUID,
+    "is_initiator": SHAPED_ONLY,
+    "message_sequence_number": SHAPED_ONLY,
+    "fragment_number": SHAPED_ONLY,
+    "fragment_count": SHAPED_ONLY,
+    "message_body": SHAPED_BINARY,
+    "message_signature": SHAPED_BINARY,
+    "fragment_signature": SHAPED_BINARY,
+    "word": SHAPED_TEXT,
+}
+
+
+def plain(name: str, array: Array) -> Array:
+    """The same values in the plainest layout that says them."""
+    values = [value.bytes if isinstance(value, UUID) else value for value in array.to_pylist()]
+    if name == "conversation_id":
+        return pa.array(values, pa.string() if any(isinstance(value, str) for value in values) else pa.binary())
+    if name.endswith("_signature"):
+        return pa.array(values, pa.binary())
+    kind: Any = GOOD.schema.field(name).type if name in ("word", "items") else schemas.FRAGMENTS.field(name).type
+    return pa.array(values, kind)
+
+
+def plain_batch(batch: pa.RecordBatch) -> pa.RecordBatch:
+    """The same fragments in the plainest layout."""
+    names = batch.schema.names
+    return pa.record_batch({name: plain(name, column) for name, column in zip(names, batch.columns, strict=True)})
+
+
+def told(batch: pa.RecordBatch) -> Any:
+    """The rows of all tables, once as one push, once with a checkpoint in between."""
+    whole = tables_of(ssbroker.reassemble(batch))
+    reassembler = Reassembler()
+    first = tables_of(reassembler.push(batch.slice(0, ROWS // 2)))
+    again = Reassembler.restore(reassembler.checkpoint())
+    return whole, first, tables_of(again.push(batch.slice(ROWS // 2)))
+
+
+def alike(random: Random, counts: Counter[str]) -> None:
+    """Corrupts fragments, reassembles them, and cuts them once more."""
+    start = random.randrange(FRAGMENTS.num_rows - ROWS)
+    batch = GOOD.slice(start, ROWS)
+    chosen = random.sample(list(COLUMNS), random.choice((1, 1, 2)))
+    made = {name: corrupted(random, batch[name], COLUMNS[name]) for name in chosen}
+    batch = relaid(batch, {name: instead(array) for name, (array, _) in made.items()})
+    for _, write in made.values():
+        write()
+    name, result = outcome(lambda: told(batch))
+    counts[name] += 1
+    messages = relaid(batch, {"message_sequence_number": instead(pa.array(range(ROWS)))})
+    counts[f"cut {outcome(lambda: ssbroker.fragment(messages, max_fragment_bytes=3))[0]}"] += 1
+    if is_legal(batch):
+        counts["legal"] += 1
+        expected_name, expected = outcome(lambda: told(plain_batch(batch)))
+        assert (name, result) == (expected_name, expected)
+
+
+def main(seed: int, batches: int) -> None:
+    """Corrupts so many batches, and tells how often what came of them."""
+    counts: Counter[str] = Counter()
+    for number in range(batches):
+        print(number, file=sys.stderr, flush=True)
+        alike(Random(f"{seed} {number}"), counts)
+    print(json.dumps(counts))
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]), int(sys.argv[2]))
