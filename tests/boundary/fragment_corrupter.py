@@ -79,11 +79,11 @@ def alike(random: Random, counts: Counter[str]) -> None:
     chosen = random.sample(list(COLUMNS), random.choice((1, 1, 2)))
     made = {name: corrupted(random, batch[name], COLUMNS[name]) for name in chosen}
     batch = relaid(batch, {name: instead(array) for name, (array, _) in made.items()})
+    messages = relaid(batch, {"message_sequence_number": instead(pa.array(range(ROWS)))})
     for _, write in made.values():
         write()
     name, result = outcome(lambda: told(batch))
     counts[name] += 1
-    messages = relaid(batch, {"message_sequence_number": instead(pa.array(range(ROWS)))})
     counts[f"cut {outcome(lambda: ssbroker.fragment(messages, max_fragment_bytes=3))[0]}"] += 1
     if is_legal(batch):
         counts["legal"] += 1
