@@ -40,6 +40,10 @@ Day by day: what is incomplete today is kept for tomorrow:
 Signatures that are encrypted:
 
   ssbroker reassemble in.parquet -o out.parquet --session-keys keys.csv
+
+The same on Spark, into a folder of Parquet:
+
+  ssbroker reassemble --spark in/ -o out
 """
 
 
@@ -104,6 +108,9 @@ def reassemble(
         typer.Option(metavar="FILE", help="Go on from this file if it is there; leave what is pending in it."),
     ] = None,
     threads: ThreadsOption = None,
+    spark: Annotated[
+        bool, typer.Option("--spark", help="Reassemble Parquet on Spark; the outputs are folders of Parquet.")
+    ] = False,
     as_json: SummaryAsJsonOption = False,
     quiet: QuietOption = False,
     progress: ProgressOption = None,
@@ -141,7 +148,12 @@ def reassemble(
         threads=threads,
     )
     begun = time.perf_counter()
-    tally, files = reassemble_files(job, progress=False if quiet and progress is None else progress)
+    if spark:
+        from ssbroker.cli.reassemble_on_spark import reassemble_on_spark  # noqa: PLC0415 - Spark is an extra
+
+        tally, files = reassemble_on_spark(job)
+    else:
+        tally, files = reassemble_files(job, progress=False if quiet and progress is None else progress)
     summary = Summary(
         fragments=[str(file) for file in files],
         outputs={name: str(path) for name, path in job.tables.items()},

@@ -57,7 +57,7 @@ def session(*, threads: int | None, quiet: bool) -> Iterator[SparkSession]:
     from pyspark.sql import SparkSession  # noqa: PLC0415 - pyspark is an extra
 
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-    builder = SparkSession.builder.appName("ssbroker route")
+    builder = SparkSession.builder.appName("ssbroker")
     if SparkSession.getActiveSession() is not None or any(name in os.environ for name in _ELSEWHERE):
         yield builder.getOrCreate()
         return
@@ -72,7 +72,7 @@ def session(*, threads: int | None, quiet: bool) -> Iterator[SparkSession]:
 
 
 def read(spark: SparkSession, files: Sequence[Path], *, kind: str) -> DataFrame:
-    """Reads files of conversations.
+    """Reads files of conversations or, of Parquet, of anything.
 
     Args:
         spark: The session.
@@ -80,7 +80,7 @@ def read(spark: SparkSession, files: Sequence[Path], *, kind: str) -> DataFrame:
         kind: `parquet`, `csv` or `jsonl`.
 
     Returns:
-        The conversations. Of CSV, all but `is_initiator` is text; an empty cell or NULL is no value where there may be none.
+        The rows. Of CSV, all but `is_initiator` is text; an empty cell or NULL is no value where there may be none.
     """
     paths = [str(file.resolve()) for file in files]
     if kind == "parquet":
