@@ -1,6 +1,6 @@
 """Floods of hostile fragments, in a process of its own, which says how much memory they took.
 
-Run: `python -m tests.property.bombing FLOOD ORDER FRAGMENTS LIMIT HONEST_PARTS`.
+Run: `python -m tests.property.bombing FLOOD ORDER FRAGMENTS LIMIT HONEST_PARTS`, or `... results COUNT`.
 """
 
 from __future__ import annotations
@@ -188,12 +188,26 @@ def flooded(reassembler: ssbroker.Reassembler, flood: Flood, fragments: int, hon
     return through
 
 
+def keep_results(results: int) -> None:
+    """While much is pending, keeps the results of pushes that release little; how much memory those took, as JSON."""
+    random = np.random.default_rng(26)
+    reassembler = reassembler_of(64 << 20, in_order=True)
+    for start in range(0, 6 * BATCH, BATCH):
+        reassembler.push(liars(random, start, BATCH))
+    kept = [reassembler.push(honest(1, 1))]
+    before = resident_bytes()
+    kept += [reassembler.push(honest(number, 1)) for number in range(2, results + 2)]
+    grown = resident_bytes() - before
+    print(json.dumps({"grown": grown, "held": sum(result.messages.num_rows for result in kept) - 1}))
+
+
 def main(name: str, order: str, fragments: int, limit: int, honest_parts: int) -> None:
     """What a flood did, as JSON."""
     in_order = order == "in_order"
-    # What every batch takes for itself while it is read, and gives back, is no part of what is pending: seen before. This limit is
-    # just large enough for one batch to be accepted.
-    flooded(reassembler_of(2 << 20, in_order=in_order), FLOODS[name], 3 * BATCH, honest_parts)
+    # What every batch takes for itself while it is read, and gives back (some of it only after a while), is no part of what is
+    # pending: seen before. The limit of these is just large enough for one batch to be accepted.
+    for _ in range(10):
+        flooded(reassembler_of(2 << 20, in_order=in_order), FLOODS[name], 2 * BATCH, honest_parts)
     reassembler = reassembler_of(limit, in_order=in_order)
     before = resident_bytes()
     through = flooded(reassembler, FLOODS[name], fragments, honest_parts)
@@ -202,4 +216,7 @@ def main(name: str, order: str, fragments: int, limit: int, honest_parts: int) -
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], sys.argv[2], *map(int, sys.argv[3:]))
+    if sys.argv[1] == "results":
+        keep_results(int(sys.argv[2]))
+    else:
+        main(sys.argv[1], sys.argv[2], *map(int, sys.argv[3:]))

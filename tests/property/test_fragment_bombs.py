@@ -39,7 +39,19 @@ def bombed(*arguments: object) -> dict[str, Any]:
     return dict(json.loads(run.stdout))
 
 
-@pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="resident size is read from /proc")
+on_linux = pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="resident size is read from /proc")
+
+
+@on_linux
+def test_p26_a_result_takes_no_more_memory_than_it_holds() -> None:
+    """P26: one small message of a push is not kept in room for all that was pending when it came."""
+    results = 500
+    told = bombed("results", results)
+    assert told["held"] == results
+    assert told["grown"] <= results * 32_000, told
+
+
+@on_linux
 @pytest.mark.parametrize(("limit", "fragments"), LIMITS)
 @pytest.mark.parametrize(("flood", "order", "share"), FLOODS)
 def test_p26_a_flood_takes_no_more_memory_than_the_limit(
