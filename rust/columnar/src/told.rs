@@ -29,7 +29,7 @@ pub(crate) fn messages(batches: Vec<MessageBatch>, shape: &Shape, carried: &Carr
         let valid: NullBuffer = batch.signatures.iter().map(Option::is_some).collect();
         let signatures = batch.signatures.into_iter().map(Option::unwrap_or_default).collect();
         let offsets = OffsetBuffer::new(ScalarBuffer::from(batch.offsets));
-        let bodies = BinaryArray::try_new(offsets, Buffer::from_vec(batch.bodies), None);
+        let bodies = BinaryArray::try_new(offsets, Buffer::from_vec(fitting(batch.bodies)), None);
         let own: Vec<ArrayRef> = vec![
             sixteens(ids(batch.conversations), None)?,
             Arc::new(BooleanArray::from(batch.is_initiator)),
@@ -112,6 +112,14 @@ pub(crate) fn pending(all: &[Pending]) -> Result<Vec<RecordBatch>> {
 
 fn in_pieces<T>(rows: &[T], tell: impl Fn(&[T]) -> Result<RecordBatch>) -> Result<Vec<RecordBatch>> {
     if rows.is_empty() { tell(rows).map(|batch| vec![batch]) } else { rows.chunks(BATCH_ROWS).map(tell).collect() }
+}
+
+/// The bytes in no more than twice the room that they need: results may be kept for long.
+fn fitting(mut bytes: Vec<u8>) -> Vec<u8> {
+    if bytes.capacity() / 2 > bytes.len() {
+        bytes.shrink_to_fit();
+    }
+    bytes
 }
 
 fn ids(guids: Vec<Guid>) -> Vec<[u8; 16]> {
