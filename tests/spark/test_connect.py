@@ -14,10 +14,10 @@ import pyarrow as pa
 import ssbroker.spark
 from pyspark.errors import PythonException
 from ssbroker.spark import shipping, worker
-from tests.rules.fragments import A, KEY, parts
+from tests.worlds.fragments import KEYS
 from tests.spark.frames import QUIET, decided, expected, frame, world
 from tests.spark.test_pipeline import told
-from tests.spark.traffic import came, keys_of, rows_of, table_of, worlds, would_come
+from tests.spark.traffic import came, keys_of, table_of, worlds, would_come
 from tests.worlds.universe import NOW
 
 builder = SparkSession.builder.remote("local[2]")
@@ -72,7 +72,7 @@ for options in ({}, {"strategy": "sort"}, {"shard_by": "message"}):
     done = ssbroker.spark.reassemble(given, session_keys=keys, **options)
     assert came(done) == would_come(table, session_keys=keys)
 assert len(sent) == before + 1, sent
-assert not [path for paths in sent for path in paths if KEY.hex() in path or KEY.decode() in path]
+assert not [path for paths in sent for path in paths for key in KEYS if key.hex() in path]
 
 catalog, messages, fragments = told(5, messages=60)
 done = ssbroker.spark.pipeline(frame(spark, fragments, partitions=3), catalog, now=NOW)

@@ -133,3 +133,14 @@ def test_nothing_is_computed_twice_once_it_is_persisted(spark: SparkSession, tmp
     done.unpersist()
     with pytest.raises(Exception, match=r"FILE_NOT_EXIST|does not exist"):
         done.messages.collect()
+
+
+def test_what_is_persisted_is_not_in_more_pieces_than_it_is_worth(spark: SparkSession, configure: Configure) -> None:
+    """Spark would run a task for each of its shuffle partitions, however empty, at each reading."""
+    configure("spark.sql.shuffle.partitions", "40")
+    setting = "spark.sql.optimizer.canChangeCachedPlanOutputPartitioning"
+    before = spark.conf.get(setting)
+    done = ssbroker.spark.reassemble(frame(spark, table_of(worlds(8, count=20, theme="honest")))).persist()
+    assert spark.conf.get(setting) == before
+    assert done.messages.selectExpr("spark_partition_id() as at").distinct().count() == 1
+    done.unpersist()

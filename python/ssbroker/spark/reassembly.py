@@ -33,6 +33,7 @@ ShardBy = Literal["conversation", "message"]
 MESSAGE_BYTES_MAX: Final = 1 << 30
 """What a message may have at most: beyond it, Spark's memory and its cells of 2 GiB give out."""
 
+_COALESCE_PERSISTED: Final = "spark.sql.optimizer.canChangeCachedPlanOutputPartitioning"
 _ROOM: Final = 1 << 30
 _ROOM_IN_MESSAGES: Final = 4
 
@@ -128,10 +129,17 @@ class Reassembly:
         Returns:
             The same.
         """
-        if storage_level is None:
-            self._rows.persist()
-        else:
-            self._rows.persist(storage_level)
+        settings = self._rows.sparkSession.conf
+        before = settings.get(_COALESCE_PERSISTED)
+        # Otherwise Spark keeps every shuffle partition of what is persisted as it is, and runs a task for each, at each reading.
+        settings.set(_COALESCE_PERSISTED, "true")
+        try:
+            if storage_level is None:
+                self._rows.persist()
+            else:
+                self._rows.persist(storage_level)
+        finally:
+            settings.set(_COALESCE_PERSISTED, str(before))
         return self
 
     def unpersist(self) -> Self:
