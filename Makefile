@@ -24,8 +24,10 @@ CHECKED := python/ssbroker tests benches examples
 help: ## say what each target does
 	@sed -n 's/^\([a-z]*\):.*## \(.*\)/  make \1\t\2/p' Makefile | expand -t 18
 
-demo: tools-with-java $(INSTALLED) ## route a million conversations with PySpark, and explain one of them
+demo: tools-with-java $(INSTALLED) ## route a million conversations with PySpark; put a day of messages together
 	@$(IN_VENV) $(PYTHON_OF_VENV) examples/route_a_day/main.py $(ARGS)
+	@echo
+	@$(IN_VENV) $(PYTHON_OF_VENV) examples/reassemble_a_day/main.py $(ARGS)
 
 test: tools-with-java $(INSTALLED) $(TOOLED) ## run the tests against the installed release wheel (ARGS="-k word" for some)
 	@$(IN_VENV) $(PYTHON_OF_VENV) -m pytest $(ARGS)

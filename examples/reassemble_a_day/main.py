@@ -92,16 +92,15 @@ def with_other_values(fragments: pa.Table, name: str, rows: list[int], change: A
     return taken.set_column(place, taken.schema.field(name), values)
 
 
-def arrived(fragments: pa.Table, source: random.Random) -> pa.Table:
-    """What the network makes of the fragments: some twice, some damaged, some lost, all in another order."""
-    count = fragments.num_rows
+def arrived(fragments: pa.Table, count: int, source: random.Random) -> pa.Table:
+    """What the network makes of the fragments: of the first `count` some twice, some damaged, some lost; all in another order."""
     picked = source.sample(range(count), count * (TWICE + DAMAGED + LOST) // 10_000)
     twice = picked[: count * TWICE // 10_000]
     damaged = picked[len(twice) : len(twice) + count * DAMAGED // 10_000]
     lost = picked[len(twice) + len(damaged) :]
     again = [row for row in (*damaged, *lost) if source.random() > NOT_SENT_AGAIN]
     gone = {*damaged, *lost}
-    sent = [row for row in range(count) if row not in gone] + twice + again
+    sent = [row for row in range(fragments.num_rows) if row not in gone] + twice + again
     flipped = with_other_values(fragments, "message_body", damaged, lambda body: bytes([body[0] ^ 1]) + body[1:])
     source.shuffle(sent)
     cut = source.randrange(len(sent))
@@ -124,7 +123,7 @@ def fragments_of_the_day(catalog: ssbroker.Catalog, rows: int, folder: Path) -> 
     right = sorted({*range(cut.num_rows)}.difference(rows_of_wrong))
     mistaken = with_other_values(cut, "message_signature", rows_of_wrong, lambda _: bytes(16))
     cut = pa.concat_tables([cut.take(pa.array(right, pa.int64())), mistaken])
-    given = arrived(cut, source)
+    given = arrived(cut, len(right), source)
     plain = [field.with_type(pa.binary()) if field.type == pa.binary(16) else field for field in given.schema]
     folder.mkdir(parents=True, exist_ok=True)
     unfinished = path.with_suffix(".unfinished")
