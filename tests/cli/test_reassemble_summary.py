@@ -6,6 +6,7 @@ import json
 from collections import Counter
 from pathlib import Path
 
+import pyarrow.compute as pc
 import pytest
 
 import ssbroker
@@ -73,7 +74,7 @@ def test_what_nobody_asked_for_is_told_with_the_option_that_writes_it(tmp_path: 
     *_, rejected, pending, acknowledged, done = asked.out.splitlines()
     assert rejected == f"{len(wanted['rejected'])} fragments rejected, to {files[0]}"
     assert pending.startswith(incomplete)
-    assert pending.endswith(f", to {files[1]}; {files[3]} keeps them")
+    assert pending.endswith(f", to {files[1]}; kept in {files[3]}")
     assert acknowledged == f"{len(wanted['acknowledgements'])} acknowledgements, to {files[2]}"
 
 
@@ -102,3 +103,11 @@ def test_the_bar_tells_rows_and_the_end(tmp_path: Path, run: Run) -> None:
     assert "100%" in shown.err
     assert f"{table.num_rows} rows" in shown.err
     assert run("reassemble", given, "-o", tmp_path / "out.parquet").err == ""
+
+
+def test_what_only_waits_is_not_called_incomplete(tmp_path: Path, run: Run) -> None:
+    early = ssbroker.fragment(messages(40), max_fragment_bytes=1000)
+    early = early.filter(pc.field("message_sequence_number") > pc.scalar(0))
+    given = write(early, tmp_path / "in.parquet")
+    out = run("reassemble", given, "-o", tmp_path / "out.parquet").out
+    assert out.startswith(f"{early.num_rows} messages waiting (")

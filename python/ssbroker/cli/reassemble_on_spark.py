@@ -22,8 +22,6 @@ from ssbroker.exceptions import OptionError, OutputError
 if TYPE_CHECKING:
     from ssbroker.spark import Reassembly
 
-# Without it, what is kept is computed in 200 tasks, however little it is.
-_FEW_TASKS: Final = "spark.sql.optimizer.canChangeCachedPlanOutputPartitioning"
 _NOT_ON_SPARK: Final = ("max_pending_messages", "max_sequence_distance")
 
 
@@ -55,7 +53,6 @@ def reassemble_on_spark(job: Job) -> tuple[Tally, list[Path]]:
         parts = {name: stack.enter_context(replacing_folder(path)) for name, path in job.tables.items()}
         quiet = not sys.stderr.isatty()
         session = stack.enter_context(spark_files.session(threads=job.threads, quiet=quiet))
-        session.conf.set(_FEW_TASKS, "true")
         fragments = spark_files.read(session, files, kind=Format.PARQUET)
         found = reassemble(fragments, strategy="sort", session_keys=keys, **job.options).persist()
         tables = {MESSAGES: found.messages, REJECTED: found.rejected, INCOMPLETE: found.incomplete}

@@ -93,15 +93,21 @@ class Summary:
         if tally.reasons[_LIMIT]:
             sentences.append("limit_exceeded: --help tells the limits, which can be raised")
         if tally.incomplete or tally.waiting:
-            waiting = f" and {tally.waiting:,} waiting" if tally.waiting else ""
-            what = f"{counted(tally.incomplete, 'message')} incomplete{waiting} ({in_units(tally.pending_bytes)})"
-            kept = f"; {self.state} keeps them" if self.state else ""
-            sentences.append(f"{what}{self._where('incomplete')}{kept}")
+            kept = f"; kept in {self.state}" if self.state else ""
+            sentences.append(f"{self._pending()}{self._where('incomplete')}{kept}")
         if tally.acknowledgements is not None:
             sentences.append(f"{counted(tally.acknowledgements, 'acknowledgement')}{self._where('acknowledgements')}")
         done = f"{counted(tally.messages, 'message')} ({in_units(tally.message_bytes)}) of {counted(tally.rows, 'fragment')}"
         speed = f"in {self.seconds:,.1f} s ({self.rows_per_second:,} rows/s)"
         return [*sentences, f"{done} reassembled {speed} to {self.outputs['messages']}"]
+
+    def _pending(self) -> str:
+        tally = self.tally
+        size = in_units(tally.pending_bytes)
+        if not tally.incomplete:
+            return f"{counted(tally.waiting, 'message')} waiting ({size})"
+        waiting = f" and {tally.waiting:,} waiting" if tally.waiting else ""
+        return f"{counted(tally.incomplete, 'message')} incomplete{waiting} ({size})"
 
     def _where(self, name: str) -> str:
         return f", to {self.outputs[name]}" if name in self.outputs else f"; --{name} FILE writes which"
