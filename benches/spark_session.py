@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 import time
+from collections import defaultdict
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
@@ -14,6 +15,7 @@ import pyarrow.parquet as pq
 from pyspark.sql import DataFrame, SparkSession
 
 FILES: Final = 4
+_TICKS_PER_S: Final = os.sysconf("SC_CLK_TCK")
 _SETTINGS: Final = {
     "spark.driver.host": "127.0.0.1",
     "spark.driver.memory": "6g",
@@ -42,6 +44,26 @@ def seconds(frame: DataFrame) -> float:
     start = time.perf_counter()
     frame.write.format("noop").mode("overwrite").save()
     return time.perf_counter() - start
+
+
+def cpu_seconds() -> float:
+    """The CPU time of all processes that this one started, which are Spark's: the JVM and its Python workers (Linux only)."""
+    used: dict[int, float] = {}
+    children = defaultdict[int, list[int]](list)
+    for folder in Path("/proc").glob("[0-9]*"):
+        try:
+            # What comes before may have spaces in it: it is the name of the program.
+            fields = (folder / "stat").read_text().rpartition(")")[2].split()
+        except OSError:
+            continue  # it has ended
+        used[int(folder.name)] = sum(map(int, fields[11:15])) / _TICKS_PER_S
+        children[int(fields[1])].append(int(folder.name))
+    total, to_do = 0.0, children[os.getpid()]
+    while to_do:
+        process = to_do.pop()
+        total += used[process]
+        to_do += children[process]
+    return total
 
 
 def write(table: pa.Table, path: Path) -> None:
