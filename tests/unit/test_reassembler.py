@@ -216,3 +216,46 @@ def test_the_properties_of_a_reassembler() -> None:
     for name in ("pending_bytes", "limits"):
         with pytest.raises(AttributeError):
             setattr(reassembler, name, 0)
+
+
+@pytest.mark.parametrize(
+    ("column", "bytes_"),
+    [
+        (pa.array([5]), 0),
+        (pa.array([True]), 0),
+        (pa.nulls(1), 0),
+        (pa.array(["word"]), 4),
+        (pa.array(["a word that does not fit"], pa.string_view()), 24),
+        (pa.array(["word"]).dictionary_encode(), 4),
+        (pa.array([bytes(40)], pa.binary(40)), 40),
+        (pa.nulls(1, pa.string()), 0),
+    ],
+    ids=str,
+)
+def test_m18_what_further_columns_are_charged(column: Any, bytes_: int) -> None:
+    """M18: 16 bytes for each value, and those that it has."""
+    charges = []
+    for further in ({}, {"further": column}):
+        reassembler = Reassembler()
+        reassembler.push(ssbroker.fragment(messages([b"body"], **further), max_fragment_bytes=2).slice(0, 1))
+        charges.append(reassembler.pending_bytes)
+    assert charges[1] - charges[0] == 16 + bytes_
+
+
+def test_m18_nested_columns_are_charged_by_what_each_row_holds() -> None:
+    """However large the rows beside it are, and however they are cut into batches."""
+    lists = pa.array([[1], list(range(10_000)), None, [1]])
+    table = ssbroker.fragment(messages([b"body"] * 4, lists=lists), max_fragment_bytes=2)
+    begun: list[Any] = [table.slice(2 * row, 1) for row in range(4)]
+
+    def charge(*parts: Any) -> int:
+        reassembler = Reassembler()
+        reassembler.push(pa.concat_tables(parts))
+        return reassembler.pending_bytes
+
+    each = [charge(part) for part in begun]
+    assert each[0] == each[3] > each[2]
+    assert 80_000 < each[1] - each[0] < 250_000
+    assert charge(*begun) == sum(each)
+    encoded = table.set_column(8, "lists", pa.DictionaryArray.from_arrays(pa.array([0, 0, 1, 1, 2, 2, 3, 3]), lists))
+    assert charge(encoded.slice(2, 1)) == each[1]

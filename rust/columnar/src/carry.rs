@@ -14,9 +14,7 @@ use ssbroker_core::reassembly::{Further, FurtherOf};
 use crate::arrays::{BATCH_BYTES, BATCH_ROWS, cut};
 use crate::catalog::internal;
 use crate::error::{Error, Result};
-use crate::further::{FurtherColumns, Sizes};
-
-type Arrow<T> = std::result::Result<T, ArrowError>;
+use crate::further::{Arrow, FurtherColumns, Sizes, row_converter, without_dictionary};
 
 /// The further columns that a reassembly carries: the same in every push.
 #[derive(Debug)]
@@ -166,12 +164,8 @@ impl Further for Carried<'_> {
 
 /// The type that a column has when none of its values, at any depth, is a dictionary.
 fn plain_type(data_type: &DataType) -> Arrow<DataType> {
-    if let DataType::Dictionary(_, values) = data_type {
-        return plain_type(values);
-    }
     // What rows become is what they are kept as.
-    let converter = RowConverter::new(vec![SortField::new(data_type.clone())])?;
-    let columns = converter.convert_rows([])?;
+    let columns = row_converter(data_type)?.convert_rows([])?;
     Ok(columns.first().map_or(DataType::Null, |column| column.data_type().clone()))
 }
 
@@ -188,7 +182,7 @@ fn plain_array(array: &ArrayRef, expected: &DataType) -> Arrow<Option<ArrayRef>>
     if plain_type(values)? != *expected {
         return Ok(None);
     }
-    let converter = RowConverter::new(vec![SortField::new(values.clone())])?;
+    let converter = row_converter(values)?;
     let rows = converter.convert_columns(&[without_dictionary(Arc::clone(array))?])?;
     Ok(converter.convert_rows(&rows)?.pop())
 }
@@ -216,12 +210,4 @@ fn select<'a>(arrays: impl Iterator<Item = &'a ArrayRef>, rows: &[(usize, usize)
 fn place_of(rows: &mut Vec<u64>, row: usize) -> usize {
     rows.push(row as u64);
     rows.len() - 1
-}
-
-/// The values of a dictionary at the places of its keys; of any other array, the array itself.
-fn without_dictionary(array: ArrayRef) -> Arrow<ArrayRef> {
-    match array.as_any_dictionary_opt() {
-        Some(dictionary) => without_dictionary(take(dictionary.values(), dictionary.keys(), None)?),
-        None => Ok(array),
-    }
 }

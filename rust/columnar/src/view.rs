@@ -190,7 +190,12 @@ impl<'a> BytesView<'a> {
         })
     }
 
-    /// How many bytes all values have together; those that cannot be read have none.
+    /// How many bytes the value of a row has; one that is null or cannot be read has none.
+    pub(crate) fn len_at(&self, row: usize) -> usize {
+        if self.is_null(row) { 0 } else { self.get(row).map_or(0, <[u8]>::len) }
+    }
+
+    /// How many bytes all values have together.
     pub(crate) fn total_bytes(&self) -> usize {
         let between = |first: Option<usize>, last: Option<usize>| last.unwrap_or(0).saturating_sub(first.unwrap_or(0));
         match &self.layout {
@@ -200,7 +205,7 @@ impl<'a> BytesView<'a> {
             Layout::Offsets64(offsets, _) => {
                 between(offsets.first().map(|end| end.as_usize()), offsets.last().map(|end| end.as_usize()))
             }
-            _ => (0..self.len).map(|row| self.get(row).map_or(0, <[u8]>::len)).sum(),
+            _ => (0..self.len).map(|row| self.len_at(row)).sum(),
         }
     }
 
@@ -359,6 +364,30 @@ mod tests {
         assert_eq!(set_bits(0).count(), 0);
         assert_eq!(set_bits(1 << 63 | 1 << 5 | 1).collect::<Vec<_>>(), [0, 5, 63]);
         assert_eq!(set_bits(u64::MAX).count(), 64);
+    }
+
+    #[test]
+    fn what_is_null_or_cannot_be_read_is_found_in_any_row() {
+        for place in [0, 1, 63, 64, 65, 129] {
+            let texts: Vec<_> =
+                (0..130).map(|row| (row != place).then_some("a text that is not in its view")).collect();
+            let plain = StringArray::from(texts.clone());
+            let views = StringViewArray::from(texts.clone());
+            let dictionary: DictionaryArray<Int8Type> = texts.into_iter().collect();
+            for array in [&plain as &dyn Array, &views, &dictionary] {
+                let view = BytesView::new(array).expect("byte strings");
+                assert_eq!(view.first_null(), Some(place), "{:?}", array.data_type());
+                assert_eq!(view.first_unreadable(), None);
+                assert_eq!(view.total_bytes(), 129 * 30);
+                let whole = array.slice(place + 1, 129 - place);
+                assert_eq!(BytesView::new(&whole).expect("byte strings").first_null(), None);
+            }
+        }
+        for (place, offsets) in [(0, [9, 1, 2, 3]), (1, [0, 2, 1, 3]), (2, [0, 1, 2, 9]), (0, [-1, 1, 2, 3])] {
+            let layout = Layout::Offsets32(&offsets, b"abc");
+            let view = BytesView { layout, nulls: None, is_text: false, len: 3 };
+            assert_eq!(view.first_unreadable(), Some(place), "{offsets:?}");
+        }
     }
 
     #[test]
