@@ -49,8 +49,10 @@ pub struct Answers {
 pub struct Stages {
     /// Where the entries are, if there are such entries.
     pub(crate) places: [u32; BLOCK],
-    /// The names in the form of [`quarters`], or something that no entry has.
+    /// The names in the form of `quarters`, or something that no entry has.
     pub(crate) chunks: [[u128; 4]; BLOCK],
+    /// The lengths of the names and the tables, as entries have them.
+    pub(crate) keys: [u32; BLOCK],
     pub(crate) acts: [Act; BLOCK],
     /// The conversations that have no answer yet, by plan.
     pub(crate) open: [Rows; 8],
@@ -86,6 +88,7 @@ impl Default for Stages {
         Self {
             places: [0; BLOCK],
             chunks: [[0; 4]; BLOCK],
+            keys: [0; BLOCK],
             acts: [Act::new(Plan::General, 0); BLOCK],
             open: [Rows { rows: [0; BLOCK], len: 0 }; 8],
             pairs: [0; BLOCK],

@@ -10,7 +10,7 @@ use super::index::{Act, Entry, Group, Pair, Plan, Quick, RouteIndex, Table};
 use super::perfect::Perfect;
 use super::pick::{Options, TieBreak, Turns};
 use crate::catalog::{BROKER_CONFIGURATION, Catalog, LOCAL, NEVER, NONE, RouteRow, TRANSPORT};
-use crate::hash::{NameHash, Seed, quarters};
+use crate::hash::{NameHash, Seed, quarters, short_key};
 use crate::ids::Guid;
 
 const EMPTY: Group = Group { quick: Quick { route_id: 0, to: 0 }, expires: NEVER, plan: Plan::Rest };
@@ -111,7 +111,7 @@ impl RouteIndex {
             len: rows.len() as u32,
             first_pair,
             pair_count,
-            key: Entry::key(table, name.len()),
+            key: short_key(table, name.len()),
             acts: self.acts(plain.plan, keyed.map(|(_, group)| group.plan), pair_count > 0),
         };
         self.entries.push(entry);
@@ -160,7 +160,7 @@ impl RouteIndex {
     fn place(&mut self, seed: Seed) {
         for attempt in 0.. {
             self.hash = NameHash::new(Seed([seed.0[0], seed.0[1].wrapping_add(attempt)]));
-            let name = |entry: &Entry| self.hash.of(self.name_of(entry), u64::from(entry.table()));
+            let name = |entry: &Entry| self.hash.of(self.name_of(entry), entry.table());
             let names: Vec<u64> = self.entries.iter().map(name).collect();
             let Some((entry_places, entry_at)) = Perfect::new(&names) else { continue };
             let id = |pair: &Pair| self.hash.of_guid(pair.broker, entry_at[pair.entry as usize]);

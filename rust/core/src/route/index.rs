@@ -12,7 +12,7 @@ use super::hosts::Hosts;
 use super::perfect::Perfect;
 use super::pick::{Options, Turns};
 use crate::catalog::{Catalog, RouteRow};
-use crate::hash::{NameHash, quarters};
+use crate::hash::NameHash;
 use crate::ids::Guid;
 
 /// A routing table and its instance, compiled: built once, read by many threads.
@@ -88,7 +88,7 @@ pub(crate) struct Group {
 #[derive(Clone, Copy, Debug)]
 #[repr(C, align(128))]
 pub(crate) struct Entry {
-    /// The name, in the form of [`quarters`].
+    /// The name, in the form of `quarters`; 0 if it has more than 64 bytes.
     pub(crate) chunks: [u128; 4],
     /// The only broker id, or the first one.
     pub(crate) broker: Guid,
@@ -101,7 +101,7 @@ pub(crate) struct Entry {
     /// The pairs, where there are several broker ids.
     pub(crate) first_pair: u32,
     pub(crate) pair_count: u32,
-    /// The table and the length of the name.
+    /// The `short_key` of the table and the name. Of a name of more than 64 bytes, which is looked at again, the length does not matter.
     pub(crate) key: u32,
     /// What is to be done for a conversation without broker id, with one that is not `broker`, with `broker`, and with one that is in
     /// no pair.
@@ -117,9 +117,6 @@ pub(crate) struct Pair {
     pub(crate) entry: u32,
     pub(crate) plan: Plan,
 }
-
-/// The length that stands for those of more than 64 bytes: no name of a conversation is given it.
-const LONG: usize = u16::MAX as usize;
 
 /// What a table has beside its entries.
 #[derive(Clone, Debug)]
@@ -206,15 +203,15 @@ impl Entry {
         acts: [Act::new(Plan::Rest, 0); 4],
     };
 
-    /// A name's length and table as an entry has them.
-    pub(crate) fn key(table: u16, len: usize) -> u32 {
-        u32::from(table) << 16 | (if len > 64 { LONG } else { len }) as u32
-    }
-
     /// Whether this is the entry of `name` in `table`.
     pub(crate) fn is(&self, table: u16, name: &[u8], index: &RouteIndex) -> bool {
-        let is_this = self.len > 0 && self.key == Self::key(table, name.len());
-        is_this && quarters(name).map_or_else(|| index.name_of(self) == name, |chunks| self.chunks == chunks)
+        self.len > 0 && self.table() == table && index.name_of(self) == name
+    }
+
+    /// Whether the name has these chunks. Written out, so that it is no call.
+    #[inline]
+    pub(crate) fn has_chunks(&self, chunks: &[u128; 4]) -> bool {
+        (0..4).fold(0, |difference, place| difference | (self.chunks[place] ^ chunks[place])) == 0
     }
 
     pub(crate) fn table(&self) -> u16 {
@@ -279,7 +276,7 @@ impl RouteIndex {
 
     /// The place of a service name's entry in a table.
     pub(crate) fn entry(&self, table: u16, name: &[u8]) -> Option<u32> {
-        let place = self.entry_places.place(self.hash.of(name, u64::from(table)));
+        let place = self.entry_places.place(self.hash.of(name, table));
         self.entries[place].is(table, name, self).then_some(place as u32)
     }
 }

@@ -7,13 +7,14 @@ use std::cmp::Reverse;
 
 /// Keys for each group; fewer make pilots easier to find, and more of them.
 const GROUP: usize = 3;
-const PILOT: u64 = 0x9e37_79b9_7f4a_7c15;
-const SPREAD: u64 = 0xd6e8_feb8_6659_fd93;
+/// How many pilots are tried.
+const TRIES: u32 = 1 << 16;
 
 /// The places of a set of keys, by their hashes.
 #[derive(Debug)]
 pub(crate) struct Perfect {
-    pilots: Vec<u16>,
+    /// What the hashes of a group are multiplied with.
+    pilots: Vec<u32>,
     /// How many places there are: a few more than keys, and at least one.
     pub(crate) places: usize,
 }
@@ -39,7 +40,8 @@ impl Perfect {
         let mut place_of = vec![0; hashes.len()];
         let mut taken = vec![false; places];
         for keys in groups {
-            let pilot = (0..=u16::MAX).find(|&pilot| perfect.take(keys, hashes, pilot, &mut taken))?;
+            let mut pilots = (1..TRIES).map(|number| number.wrapping_mul(0x9e37_79b9) | 1);
+            let pilot = pilots.find(|&pilot| perfect.take(keys, hashes, pilot, &mut taken))?;
             for &(group, key) in keys {
                 perfect.pilots[group as usize] = pilot;
                 place_of[key as usize] = perfect.place_with(hashes[key as usize], pilot) as u32;
@@ -64,12 +66,12 @@ impl Perfect {
     }
 
     #[inline]
-    fn place_with(&self, hash: u64, pilot: u16) -> usize {
-        high((hash ^ u64::from(pilot).wrapping_mul(PILOT)).wrapping_mul(SPREAD), self.places)
+    fn place_with(&self, hash: u64, pilot: u32) -> usize {
+        high(hash.wrapping_mul(u64::from(pilot)), self.places)
     }
 
     /// Takes the places of a group's keys with this pilot, or none of them if one is taken already.
-    fn take(&self, keys: &[(u32, u32)], hashes: &[u64], pilot: u16, taken: &mut [bool]) -> bool {
+    fn take(&self, keys: &[(u32, u32)], hashes: &[u64], pilot: u32, taken: &mut [bool]) -> bool {
         let place = |&(_, key): &(u32, u32)| self.place_with(hashes[key as usize], pilot);
         for (count, key) in keys.iter().enumerate() {
             if std::mem::replace(&mut taken[place(key)], true) {

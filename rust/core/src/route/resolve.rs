@@ -8,7 +8,7 @@ use super::block::{Answers, BLOCK, Block, Stages};
 use super::choose::Candidates;
 use super::index::{Act, Entry, Plan, Quick, RouteIndex};
 use super::pick::{Choice, TieBreak, pick_by_hash};
-use crate::hash::quarters;
+use crate::hash::{quarters, short_key};
 use crate::ids::Guid;
 use crate::prefetch::{prefetch, prefetch_line};
 
@@ -67,10 +67,12 @@ impl RouteIndex {
     fn find_entries<F>(&self, asked: &Asked<'_, F>, stages: &mut Stages) {
         let block = asked.block;
         for row in 0..asked.len {
-            let (name, table) = (block.names[row], u64::from(block.tables[row]));
+            let (name, table) = (block.names[row], block.tables[row]);
+            let key = short_key(table, name.len());
+            stages.keys[row] = key;
             let hash = if let Some(chunks) = quarters(name) {
                 stages.chunks[row] = chunks;
-                self.hash.of_short(&chunks, name.len(), table)
+                self.hash.of_short(&chunks, name.len(), key)
             } else {
                 stages.chunks[row] = [u128::MAX; 4];
                 self.hash.of(name, table)
@@ -87,11 +89,10 @@ impl RouteIndex {
     /// Whether a conversation names a broker id is as good as random, so this asks with numbers rather than with branches.
     #[inline]
     fn judge<F>(&self, asked: &Asked<'_, F>, stages: &mut Stages, answers: &mut Answers) {
-        let block = asked.block;
         for row in 0..asked.len {
             let entry = self.entry_of(stages, row);
-            let key = Entry::key(block.tables[row], block.names[row].len());
-            let is_it = entry.chunks == stages.chunks[row] && entry.key == key && asked.now < entry.expires;
+            let is_it =
+                entry.has_chunks(&stages.chunks[row]) && entry.key == stages.keys[row] && asked.now < entry.expires;
             let case = entry.case(asked.has_broker(row), answers.brokers[row]);
             let act = if is_it { entry.acts[case % 4] } else { Act::new(Plan::Unsure, 0) };
             let quick = entry.quick[act.group()];
