@@ -4,7 +4,7 @@ use arrow_array::{BooleanArray, RecordBatch};
 use ssbroker_core::route::{Answers, BLOCK, Block, Candidates, Stages};
 use ssbroker_core::{Guid, Invalid, InvalidKind, Query, RouteIndex, TieBreak};
 
-use crate::decisions::{Decisions, Labels};
+use crate::decisions::{Decided, Decisions, Labels};
 use crate::error::{Error, Result};
 use crate::read::{Guids, Source};
 use crate::schema::conversations as columns;
@@ -67,7 +67,7 @@ impl RouteKernel {
     ///
     /// # Errors
     /// A missing or mistyped column, or the first value that is not what was expected; then nothing is decided.
-    pub fn route(&self, batch: &RecordBatch, now: i64, first_row: usize) -> Result<RecordBatch> {
+    pub fn route(&self, batch: &RecordBatch, now: i64, first_row: usize) -> Result<Decided> {
         let conversations = self.columns(Source { batch, table: "", first_row })?;
         let len = batch.num_rows();
         let mut decisions = Decisions::new(len, &self.labels);

@@ -7,7 +7,7 @@ use pyo3::types::PyDict;
 use ssbroker_columnar::RouteKernel;
 use ssbroker_core::{Guid, Options, PendingRequest, Query, RouteIndex, TieBreak};
 
-use crate::capsule::{export_batch, import_batch};
+use crate::capsule::{dictionary, export_batch, import_batch};
 use crate::catalog::{PyCatalog, random_seed};
 use crate::doorway::detached;
 use crate::errors::{option, to_python};
@@ -50,7 +50,7 @@ impl PyRouter {
         first_row: usize,
     ) -> PyResult<Bound<'py, PyAny>> {
         let batch = import_batch(conversations)?;
-        let decisions = detached(py, || self.kernel.route(&batch, now_us, first_row))?;
+        let decisions = detached(py, || self.kernel.route(&batch, now_us, first_row)?.into_batch(dictionary))?;
         export_batch(py, decisions)
     }
 
