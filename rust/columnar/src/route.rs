@@ -229,11 +229,12 @@ impl<'a> Conversations<'a> {
 
     fn gather_ids(&self, start: usize, len: usize, tie_break: TieBreak, into: &mut Gathered<'a>) -> Result<()> {
         let Some(ids) = &self.ids else { return Ok(()) };
+        let is_hash = tie_break == TieBreak::Hash;
         let valid = match self.fixed_ids {
-            [] => ids.get_block(start, &mut into.texts[..len], &mut into.ids)?,
-            _ => ids.view.valid_bits(start, len),
+            [] if is_hash => ids.get_block(start, &mut into.texts[..len], &mut into.ids)?,
+            _ => ids.check_block(start, &mut into.texts[..len])?,
         };
-        if tie_break == TieBreak::Hash && valid != ones(len) {
+        if is_hash && valid != ones(len) {
             let row = start + valid.trailing_ones() as usize;
             let expected = "a GUID for each conversation, by whose hash ties are broken";
             return Err(self.source.null(ids.column(), row, expected));

@@ -139,10 +139,12 @@ pub(crate) fn quarters(text: &[u8]) -> Option<[u128; 4]> {
     let chunk = |start: usize| <[u8; 16]>::try_from(text.get(start..start + 16)?).ok().map(u128::from_le_bytes);
     let first = u128::from_le_bytes(*text.first_chunk()?);
     let last = u128::from_le_bytes(*text.last_chunk()?);
-    match len {
-        ..=THREE => Some([first, chunk((len - 16).min(16))?, last, 0]),
-        ..=64 => Some([first, chunk(16)?, chunk(len - 32)?, last]),
-        _ => None,
+    if len <= THREE {
+        Some([first, chunk((len - 16).min(16))?, last, 0])
+    } else if len <= 64 {
+        Some([first, chunk(16)?, chunk(len - 32)?, last])
+    } else {
+        None
     }
 }
 

@@ -119,16 +119,16 @@ impl RouteIndex {
 
     /// What an entry does in each case, by the plans of its routes without a broker id and of those with the first one.
     fn acts(&self, plain: Plan, keyed: Option<Plan>, has_pairs: bool) -> [Act; 4] {
-        let without_pair = if plain == Plan::Rest { Act::new(plain, 0) } else { Act::new(plain, 2) };
-        let without_broker = match keyed {
-            Some(_) if plain != Plan::Rest => without_pair,
+        let plainly = if plain == Plan::Rest { Act::new(plain, 0) } else { Act::new(plain, 2) };
+        let of_none = match keyed {
+            Some(_) if plain != Plan::Rest => plainly,
             Some(_) if has_pairs && self.options.tie_break != TieBreak::First => Act::new(Plan::Pick, 3),
-            Some(plan) => Act::new(plan, 3),
-            None => without_pair,
+            Some(first) => Act::new(first, 3),
+            None => plainly,
         };
-        let other = if has_pairs { Act::new(Plan::Pair, 1) } else { without_pair };
-        let same = keyed.map_or(without_pair, |plan| Act::new(plan, 1));
-        [without_broker, other, same, without_pair]
+        let other = if has_pairs { Act::new(Plan::Pair, 1) } else { plainly };
+        let same = keyed.map_or(plainly, |first| Act::new(first, 1));
+        [of_none, other, same, plainly]
     }
 
     /// The first broker id of an entry and its routes; where there are several ids, each has a pair.

@@ -224,6 +224,7 @@ impl Entry {
 
     /// The place of the act for a conversation.
     #[inline]
+    #[allow(clippy::needless_bitwise_bool)]
     pub(crate) fn case(&self, has_broker: bool, broker: Guid) -> usize {
         usize::from(has_broker) + usize::from(has_broker & (self.broker == broker))
     }
