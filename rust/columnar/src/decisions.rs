@@ -92,7 +92,7 @@ impl Decided {
 }
 
 impl Coded {
-    fn new<T: ArrowNativeType>(codes: &ScalarBuffer<T>, array: ArrayRef, values: ArrayRef) -> Column {
+    fn column<T: ArrowNativeType>(codes: &ScalarBuffer<T>, array: ArrayRef, values: ArrayRef) -> Column {
         let is_value = |row: usize, code: &T| array.is_null(row) || code.as_usize() < values.len();
         debug_assert!(codes.iter().enumerate().all(|(row, code)| is_value(row, code)));
         Column::Coded(Self { codes: array, values })
@@ -264,23 +264,23 @@ impl Decisions {
 /// Outcomes or reasons.
 fn few(codes: Vec<i8>, values: &ArrayRef) -> Column {
     let codes = ScalarBuffer::from(codes);
-    Coded::new(&codes, Arc::new(Int8Array::new(codes.clone(), None)), Arc::clone(values))
+    Coded::column(&codes, Arc::new(Int8Array::new(codes.clone(), None)), Arc::clone(values))
 }
 
 /// Addresses or databases, with the values that belong to them: `known` as it is where it is small beside the batch, else only the
 /// values in use.
 fn many(column: Whole<i32>, rows: usize, labels: &Labels, known: &Arc<StringArray>, named: &[(i32, String)]) -> Column {
-    let coded = |codes: ScalarBuffer<i32>, nulls: Option<NullBuffer>, values: ArrayRef| {
-        Coded::new(&codes, Arc::new(Int32Array::new(codes.clone(), nulls)), values)
+    let with = |codes: ScalarBuffer<i32>, nulls: Option<NullBuffer>, values: ArrayRef| {
+        Coded::column(&codes, Arc::new(Int32Array::new(codes.clone(), nulls)), values)
     };
     let is_empty = column.values.is_empty();
     let (codes, nulls) = column.finish(rows, &labels.zeros, Buffer::from_vec);
     let codes = ScalarBuffer::new(codes, 0, rows);
     if is_empty {
-        return coded(codes, nulls, Arc::clone(&labels.none));
+        return with(codes, nulls, Arc::clone(&labels.none));
     }
     if named.is_empty() && known.len() <= DICTIONARY_SMALL.max(rows / 4) {
-        return coded(codes, nulls, Arc::<StringArray>::clone(known));
+        return with(codes, nulls, Arc::<StringArray>::clone(known));
     }
     let text = |code: i32| match usize::try_from(code).ok().filter(|&code| code < known.len()) {
         Some(code) => known.value(code),
@@ -301,5 +301,5 @@ fn many(column: Whole<i32>, rows: usize, labels: &Labels, known: &Arc<StringArra
         }
         places_of.push(*place - 1);
     }
-    coded(ScalarBuffer::from(places_of), nulls, Arc::new(StringArray::from_iter_values(used)))
+    with(ScalarBuffer::from(places_of), nulls, Arc::new(StringArray::from_iter_values(used)))
 }

@@ -80,8 +80,8 @@ pub(crate) fn export_array<'py>(py: Python<'py>, array: &ArrayRef) -> PyResult<B
 }
 
 /// Codes and the values that they stand for as an array, without a second look at every code.
-pub(crate) fn dictionary(coded: Coded) -> ArrayRef {
-    let (codes, values) = coded.into_parts();
+pub(crate) fn dictionary(column: Coded) -> ArrayRef {
+    let (codes, values) = column.into_parts();
     let data_type = DataType::Dictionary(Box::new(codes.data_type().clone()), Box::new(values.data_type().clone()));
     let builder = codes.to_data().into_builder().data_type(data_type).add_child_data(values.to_data());
     // SAFETY: the codes are an array of their own, and it is what `Coded` is for that each one stands for a value.
