@@ -9,6 +9,7 @@ const PURGE_DELAY: c_int = 15;
 const DELAY_MS: c_long = 10_000;
 
 unsafe extern "C" {
+    fn mi_collect(force: bool);
     fn mi_option_set_default(option: c_int, value: c_long);
 }
 
@@ -17,4 +18,10 @@ unsafe extern "C" {
 pub(crate) fn keep_for_a_while() {
     // SAFETY: the function is the allocator's own, of this signature, and it looks itself whether there is such an option.
     unsafe { mi_option_set_default(PURGE_DELAY, DELAY_MS) };
+}
+
+/// Gives back what is free now: for after the making of what stays, which takes more memory than it leaves.
+pub(crate) fn give_back() {
+    // SAFETY: the function is the allocator's own, of this signature, and may be called at any time from any thread.
+    unsafe { mi_collect(true) };
 }

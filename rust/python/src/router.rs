@@ -12,6 +12,7 @@ use crate::catalog::{PyCatalog, random_seed};
 use crate::doorway::detached;
 use crate::errors::{option, to_python};
 use crate::explanation::Teller;
+use crate::memory::give_back;
 
 /// A catalog, compiled: immutable, and used by many threads at once.
 #[pyclass(frozen, name = "Router", module = "ssbroker._core")]
@@ -37,7 +38,11 @@ impl PyRouter {
         };
         let options = Options { tie_break, pending_request };
         let catalog = Arc::clone(&catalog.catalog);
-        let kernel = detached(py, move || Ok(RouteKernel::new(RouteIndex::new(catalog, options, random_seed()))))?;
+        let kernel = detached(py, move || {
+            let kernel = RouteKernel::new(RouteIndex::new(catalog, options, random_seed()));
+            give_back();
+            Ok(kernel)
+        })?;
         Ok(Self { kernel })
     }
 
