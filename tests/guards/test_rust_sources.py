@@ -54,6 +54,7 @@ UNSAFE: dict[str, str] = {
     "rust/md5/src/lanes/neon.rs": "loads and stores of whole vectors",
     "rust/md5/src/lanes/sse2.rs": "loads and stores of whole vectors",
     "rust/python/src/capsule.rs": "pointers of the Arrow C data interface",
+    "rust/python/src/memory.rs": "an option of the allocator, which is C",
 }
 
 # The fuzz targets are tests, outside the workspace.

@@ -3,14 +3,10 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use arrow_array::types::{ArrowDictionaryKeyType, Int8Type, Int32Type};
-use arrow_array::{
-    Array, ArrayRef, DictionaryArray, FixedSizeBinaryArray, Int8Array, Int32Array, PrimitiveArray, RecordBatch,
-    StringArray,
-};
-use arrow_buffer::{BooleanBuffer, Buffer, NullBuffer, ScalarBuffer};
+use arrow_array::{Array, ArrayRef, FixedSizeBinaryArray, Int8Array, Int32Array, RecordBatch, StringArray};
+use arrow_buffer::{ArrowNativeType, BooleanBuffer, Buffer, NullBuffer, ScalarBuffer};
 use ssbroker_core::route::{Answers, BLOCK};
-use ssbroker_core::{Decision, NextHop, Outcome, Reason};
+use ssbroker_core::{Decision, Guid, NextHop, Outcome, Reason};
 
 use crate::catalog::internal;
 use crate::error::Result;
@@ -20,13 +16,39 @@ use crate::view::{ones, set_bits};
 /// A dictionary with more values than this is cut down to those in use where the batch is not much larger than it.
 const DICTIONARY_SMALL: usize = 16_384;
 
-/// The values of the dictionaries, shared by all batches.
+/// As many bytes as the columns without a value share, as long as they need no more.
+const ZEROS: usize = 1 << 20;
+
+/// The decisions of a batch, but for the dictionaries, which are yet to be put together.
+#[derive(Debug)]
+pub struct Decided {
+    columns: Vec<Column>,
+}
+
+#[derive(Debug)]
+enum Column {
+    Values(ArrayRef),
+    Coded(Coded),
+}
+
+/// Codes, and the values that they stand for.
+///
+/// Invariant: a code that is not null is the number of a value.
+#[derive(Debug)]
+pub struct Coded {
+    codes: ArrayRef,
+    values: ArrayRef,
+}
+
+/// What all batches share: the values of the dictionaries, and zeros.
 #[derive(Debug)]
 pub(crate) struct Labels {
     outcomes: ArrayRef,
     reasons: ArrayRef,
     endpoints: Arc<StringArray>,
     databases: Arc<StringArray>,
+    none: ArrayRef,
+    zeros: Buffer,
 }
 
 /// A column of a whole batch.
@@ -49,10 +71,38 @@ pub(crate) struct Decisions {
     next_hop: Whole<i32>,
     mirror: Whole<i32>,
     database: Whole<i32>,
-    broker: Whole<i128>,
+    broker: Whole<Guid>,
     /// Next hops that stand in service names, behind those of the catalog.
     named: HashMap<String, i32>,
     known: usize,
+}
+
+impl Decided {
+    /// The record batch. `dictionary` puts codes and values together.
+    ///
+    /// # Errors
+    /// None that is known; the batch is checked against its schema.
+    pub fn into_batch(self, dictionary: impl Fn(Coded) -> ArrayRef) -> Result<RecordBatch> {
+        let columns = self.columns.into_iter().map(|column| match column {
+            Column::Values(values) => values,
+            Column::Coded(coded) => dictionary(coded),
+        });
+        RecordBatch::try_new(decisions_schema(), columns.collect()).map_err(|error| internal(&error))
+    }
+}
+
+impl Coded {
+    fn column<T: ArrowNativeType>(codes: &ScalarBuffer<T>, array: ArrayRef, values: ArrayRef) -> Column {
+        let is_value = |row: usize, code: &T| array.is_null(row) || code.as_usize() < values.len();
+        debug_assert!(codes.iter().enumerate().all(|(row, code)| is_value(row, code)));
+        Column::Coded(Self { codes: array, values })
+    }
+
+    /// The codes, and the values that they stand for: a code that is not null is the number of a value.
+    #[must_use]
+    pub fn into_parts(self) -> (ArrayRef, ArrayRef) {
+        (self.codes, self.values)
+    }
 }
 
 impl Labels {
@@ -62,6 +112,9 @@ impl Labels {
             reasons: Arc::new(StringArray::from_iter_values(Reason::LABELS)),
             endpoints: Arc::new(StringArray::from_iter_values(endpoints)),
             databases: Arc::new(StringArray::from_iter_values(databases)),
+            none: Arc::new(StringArray::new_null(0)),
+            // It comes from the system untouched, and nothing touches it afterwards.
+            zeros: Buffer::from_vec(vec![0u8; ZEROS]),
         }
     }
 }
@@ -99,11 +152,15 @@ impl<T: Copy + Default> Whole<T> {
         self.valid[last] |= 1 << row;
     }
 
-    fn finish(self, rows: usize) -> (Vec<T>, Option<NullBuffer>) {
+    /// The values as they lie in memory, and which of them there are.
+    fn finish(self, rows: usize, zeros: &Buffer, write: impl Fn(Vec<T>) -> Buffer) -> (Buffer, Option<NullBuffer>) {
+        if self.values.is_empty() && rows * size_of::<T>() <= zeros.len() {
+            let nulls = NullBuffer::new(BooleanBuffer::new(zeros.clone(), 0, rows));
+            return (zeros.slice_with_length(0, rows * size_of::<T>()), Some(nulls));
+        }
         let nulls = NullBuffer::new(BooleanBuffer::new(Buffer::from_vec(self.valid), 0, rows));
-        // Zeroed memory comes from the system untouched, so a column without a value costs next to nothing.
         let values = if self.values.is_empty() { vec![T::default(); rows] } else { self.values };
-        (values, (nulls.null_count() > 0).then_some(nulls))
+        (write(values), (nulls.null_count() > 0).then_some(nulls))
     }
 }
 
@@ -144,7 +201,6 @@ impl Decisions {
         }
         let mask = ones(len);
         let (network, local) = (answers.network & mask, answers.local & mask);
-        let brokers = answers.brokers.map(|broker| i128::from_ne_bytes(broker.0));
         self.outcome.extend_from_slice(&outcome[..len]);
         self.reason.extend_from_slice(&reason[..len]);
         self.step.push(&steps[..len], (network | local | answers.no_route) & mask);
@@ -152,7 +208,7 @@ impl Decisions {
         self.next_hop.push(&answers.to[..len], network & !blocked);
         self.mirror.push(&answers.to[..len], 0);
         self.database.push(&answers.to[..len], local);
-        self.broker.push(&brokers[..len], (has_broker | answers.bound) & mask);
+        self.broker.push(&answers.brokers[..len], (has_broker | answers.bound) & mask);
     }
 
     /// Sets a row of the last block that was left to `decide`.
@@ -164,7 +220,7 @@ impl Decisions {
         self.route_id.set(row, decision.route_id);
         self.mirror.set(row, decision.mirror.map(|mirror| mirror as i32));
         self.database.set(row, decision.database.map(i32::from));
-        self.broker.set(row, decision.broker.map(|broker| i128::from_ne_bytes(broker.0)));
+        self.broker.set(row, decision.broker);
         let hop = decision.next_hop.map(|hop| self.code(hop));
         self.next_hop.set(row, hop);
     }
@@ -179,49 +235,52 @@ impl Decisions {
         }
     }
 
-    pub(crate) fn finish(self, labels: &Labels) -> Result<RecordBatch> {
-        let rows = self.outcome.len();
+    pub(crate) fn finish(self, labels: &Labels) -> Result<Decided> {
+        let (rows, zeros) = (self.outcome.len(), &labels.zeros);
         let mut named: Vec<(i32, String)> = self.named.into_iter().map(|(name, code)| (code, name)).collect();
         named.sort_unstable();
-        let (broker, nulls) = self.broker.finish(rows);
-        let broker = FixedSizeBinaryArray::try_new(16, Buffer::from_vec(broker), nulls);
-        let (step, step_nulls) = self.step.finish(rows);
-        let (route_id, route_nulls) = self.route_id.finish(rows);
-        let columns: Vec<ArrayRef> = vec![
-            dictionary::<Int8Type>(self.outcome, None, &labels.outcomes)?,
-            Arc::new(Int8Array::new(step.into(), step_nulls)),
-            Arc::new(Int32Array::new(route_id.into(), route_nulls)),
-            addresses(self.next_hop, rows, &labels.endpoints, &named)?,
-            addresses(self.mirror, rows, &labels.endpoints, &[])?,
-            addresses(self.database, rows, &labels.databases, &[])?,
-            Arc::new(broker.map_err(|error| internal(&error))?),
-            dictionary::<Int8Type>(self.reason, None, &labels.reasons)?,
+        let (broker, nulls) = self.broker.finish(rows, zeros, |brokers| {
+            Buffer::from_vec(brokers.into_iter().map(|broker| broker.0).collect::<Vec<_>>().into_flattened())
+        });
+        let broker = FixedSizeBinaryArray::try_new(16, broker, nulls).map_err(|error| internal(&error))?;
+        let (step, nulls) = self.step.finish(rows, zeros, Buffer::from_vec);
+        let step = Int8Array::new(ScalarBuffer::new(step, 0, rows), nulls);
+        let (route_id, nulls) = self.route_id.finish(rows, zeros, Buffer::from_vec);
+        let route_id = Int32Array::new(ScalarBuffer::new(route_id, 0, rows), nulls);
+        let columns = vec![
+            few(self.outcome, &labels.outcomes),
+            Column::Values(Arc::new(step)),
+            Column::Values(Arc::new(route_id)),
+            many(self.next_hop, rows, labels, &labels.endpoints, &named),
+            many(self.mirror, rows, labels, &labels.endpoints, &[]),
+            many(self.database, rows, labels, &labels.databases, &[]),
+            Column::Values(Arc::new(broker)),
+            few(self.reason, &labels.reasons),
         ];
-        RecordBatch::try_new(decisions_schema(), columns).map_err(|error| internal(&error))
+        Ok(Decided { columns })
     }
 }
 
-fn dictionary<K: ArrowDictionaryKeyType>(
-    codes: Vec<K::Native>,
-    nulls: Option<NullBuffer>,
-    values: &ArrayRef,
-) -> Result<ArrayRef> {
-    let keys = PrimitiveArray::<K>::new(ScalarBuffer::from(codes), nulls);
-    let array = DictionaryArray::try_new(keys, Arc::clone(values)).map_err(|error| internal(&error))?;
-    Ok(Arc::new(array))
+/// Outcomes or reasons.
+fn few(codes: Vec<i8>, values: &ArrayRef) -> Column {
+    let codes = ScalarBuffer::from(codes);
+    Coded::column(&codes, Arc::new(Int8Array::new(codes.clone(), None)), Arc::clone(values))
 }
 
-/// Codes of addresses or databases, with the values that belong to them: `known` as it is where it is small beside the batch,
-/// else only the values in use.
-fn addresses(column: Whole<i32>, rows: usize, known: &Arc<StringArray>, named: &[(i32, String)]) -> Result<ArrayRef> {
-    let (mut codes, nulls) = column.finish(rows);
-    if nulls.as_ref().is_some_and(|nulls| nulls.null_count() == rows) {
-        let none: ArrayRef = Arc::new(StringArray::new_null(0));
-        return dictionary::<Int32Type>(codes, nulls, &none);
+/// Addresses or databases, with the values that belong to them: `known` as it is where it is small beside the batch, else only the
+/// values in use.
+fn many(column: Whole<i32>, rows: usize, labels: &Labels, known: &Arc<StringArray>, named: &[(i32, String)]) -> Column {
+    let with = |codes: ScalarBuffer<i32>, nulls: Option<NullBuffer>, values: ArrayRef| {
+        Coded::column(&codes, Arc::new(Int32Array::new(codes.clone(), nulls)), values)
+    };
+    let is_empty = column.values.is_empty();
+    let (codes, nulls) = column.finish(rows, &labels.zeros, Buffer::from_vec);
+    let codes = ScalarBuffer::new(codes, 0, rows);
+    if is_empty {
+        return with(codes, nulls, Arc::clone(&labels.none));
     }
     if named.is_empty() && known.len() <= DICTIONARY_SMALL.max(rows / 4) {
-        let values: ArrayRef = Arc::<StringArray>::clone(known);
-        return dictionary::<Int32Type>(codes, nulls, &values);
+        return with(codes, nulls, Arc::<StringArray>::clone(known));
     }
     let text = |code: i32| match usize::try_from(code).ok().filter(|&code| code < known.len()) {
         Some(code) => known.value(code),
@@ -229,18 +288,18 @@ fn addresses(column: Whole<i32>, rows: usize, known: &Arc<StringArray>, named: &
     };
     let mut places = vec![0i32; known.len() + named.len()];
     let mut used = Vec::new();
-    for (row, code) in codes.iter_mut().enumerate() {
+    let mut places_of = Vec::with_capacity(rows);
+    for (row, &code) in codes.iter().enumerate() {
         if nulls.as_ref().is_some_and(|nulls| nulls.is_null(row)) {
-            *code = 0;
+            places_of.push(0);
             continue;
         }
-        let place = &mut places[*code as usize];
+        let place = &mut places[code as usize];
         if *place == 0 {
-            used.push(text(*code));
+            used.push(text(code));
             *place = used.len() as i32;
         }
-        *code = *place - 1;
+        places_of.push(*place - 1);
     }
-    let values: ArrayRef = Arc::new(StringArray::from_iter_values(used));
-    dictionary::<Int32Type>(codes, nulls, &values)
+    with(ScalarBuffer::from(places_of), nulls, Arc::new(StringArray::from_iter_values(used)))
 }

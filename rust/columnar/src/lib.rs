@@ -22,6 +22,7 @@ mod told;
 mod view;
 
 pub use catalog::{CatalogTables, databases_batch, read_catalog, routes_batch, services_batch};
+pub use decisions::{Coded, Decided};
 pub use error::{Error, Result};
 pub use fragment::fragment;
 pub use keys::{Keys, SessionKeys};

@@ -303,10 +303,32 @@ impl<'a> Guids<'a> {
             return Ok(valid);
         }
         self.view.get_block(start, texts).map_err(|row| self.source.out_of_bounds(self.column, row))?;
-        for row in set_bits(valid) {
-            into[row] = self.read(texts[row]).ok_or_else(|| self.wrong(start + row, texts[row]))?;
+        if self.view.is_text {
+            for row in set_bits(valid) {
+                into[row] = Guid::parse(texts[row]).ok_or_else(|| self.wrong(start + row, texts[row]))?;
+            }
+        } else {
+            for row in set_bits(valid) {
+                into[row] = self.read(texts[row]).ok_or_else(|| self.wrong(start + row, texts[row]))?;
+            }
         }
         Ok(valid)
+    }
+
+    /// Only looks whether the rows from `start` are GUIDs, where nobody asks which.
+    #[inline]
+    pub(crate) fn check_block(&self, start: usize, texts: &mut [&'a [u8]]) -> Result<u64> {
+        let valid = self.view.valid_bits(start, texts.len());
+        if self.view.fixed(16).is_some() {
+            return Ok(valid);
+        }
+        self.view.get_block(start, texts).map_err(|row| self.source.out_of_bounds(self.column, row))?;
+        let wrong = if self.view.is_text {
+            set_bits(valid).find(|&row| Guid::parse(texts[row]).is_none())
+        } else {
+            set_bits(valid).find(|&row| self.read(texts[row]).is_none())
+        };
+        wrong.map_or(Ok(valid), |row| Err(self.wrong(start + row, texts[row])))
     }
 
     pub(crate) fn column(&self) -> &'static str {

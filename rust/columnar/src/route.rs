@@ -4,7 +4,7 @@ use arrow_array::{BooleanArray, RecordBatch};
 use ssbroker_core::route::{Answers, BLOCK, Block, Candidates, Stages};
 use ssbroker_core::{Guid, Invalid, InvalidKind, Query, RouteIndex, TieBreak};
 
-use crate::decisions::{Decisions, Labels};
+use crate::decisions::{Decided, Decisions, Labels};
 use crate::error::{Error, Result};
 use crate::read::{Guids, Source};
 use crate::schema::conversations as columns;
@@ -67,7 +67,7 @@ impl RouteKernel {
     ///
     /// # Errors
     /// A missing or mistyped column, or the first value that is not what was expected; then nothing is decided.
-    pub fn route(&self, batch: &RecordBatch, now: i64, first_row: usize) -> Result<RecordBatch> {
+    pub fn route(&self, batch: &RecordBatch, now: i64, first_row: usize) -> Result<Decided> {
         let conversations = self.columns(Source { batch, table: "", first_row })?;
         let len = batch.num_rows();
         let mut decisions = Decisions::new(len, &self.labels);
@@ -229,11 +229,12 @@ impl<'a> Conversations<'a> {
 
     fn gather_ids(&self, start: usize, len: usize, tie_break: TieBreak, into: &mut Gathered<'a>) -> Result<()> {
         let Some(ids) = &self.ids else { return Ok(()) };
+        let is_hash = tie_break == TieBreak::Hash;
         let valid = match self.fixed_ids {
-            [] => ids.get_block(start, &mut into.texts[..len], &mut into.ids)?,
-            _ => ids.view.valid_bits(start, len),
+            [] if is_hash => ids.get_block(start, &mut into.texts[..len], &mut into.ids)?,
+            _ => ids.check_block(start, &mut into.texts[..len])?,
         };
-        if tie_break == TieBreak::Hash && valid != ones(len) {
+        if is_hash && valid != ones(len) {
             let row = start + valid.trailing_ones() as usize;
             let expected = "a GUID for each conversation, by whose hash ties are broken";
             return Err(self.source.null(ids.column(), row, expected));

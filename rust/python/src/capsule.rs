@@ -10,6 +10,7 @@ use arrow_data::ArrayData;
 use arrow_schema::{ArrowError, DataType};
 use pyo3::prelude::*;
 use pyo3::types::{PyCapsule, PyTuple};
+use ssbroker_columnar::Coded;
 
 use crate::errors::malformed;
 
@@ -76,6 +77,15 @@ pub(crate) fn export_batches(py: Python<'_>, batches: Vec<RecordBatch>) -> PyRes
 /// A `pyarrow.Array` of the type that the array has.
 pub(crate) fn export_array<'py>(py: Python<'py>, array: &ArrayRef) -> PyResult<Bound<'py, PyAny>> {
     export(py, "Array", &array.to_data())
+}
+
+/// Codes and the values that they stand for as an array, without a second look at every code.
+pub(crate) fn dictionary(column: Coded) -> ArrayRef {
+    let (codes, values) = column.into_parts();
+    let data_type = DataType::Dictionary(Box::new(codes.data_type().clone()), Box::new(values.data_type().clone()));
+    let builder = codes.to_data().into_builder().data_type(data_type).add_child_data(values.to_data());
+    // SAFETY: the codes are an array of their own, and it is what `Coded` is for that each one stands for a value.
+    make_array(unsafe { builder.build_unchecked() })
 }
 
 fn export<'py>(py: Python<'py>, class: &str, data: &ArrayData) -> PyResult<Bound<'py, PyAny>> {

@@ -10,6 +10,7 @@ use ssbroker_core::{Address, Catalog, Guid, Invalid, InvalidKind, Seed, Settings
 use crate::capsule::{export_batch, import_stream};
 use crate::doorway::detached;
 use crate::errors::to_python;
+use crate::memory::give_back;
 
 /// The rows of a catalog, valid and numbered.
 #[pyclass(frozen, name = "Catalog", module = "ssbroker._core")]
@@ -43,7 +44,11 @@ impl PyCatalog {
             services: optional(services)?,
         };
         let settings = Settings { addresses, message_forwarding, pending_requests };
-        let catalog = detached(py, move || read_catalog(&tables, settings, random_seed()))?;
+        let catalog = detached(py, move || {
+            let catalog = read_catalog(&tables, settings, random_seed());
+            give_back();
+            catalog
+        })?;
         Ok(Self { catalog: Arc::new(catalog) })
     }
 

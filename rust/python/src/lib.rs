@@ -10,6 +10,7 @@ mod errors;
 mod explanation;
 mod fragment;
 mod md5;
+mod memory;
 mod reassembler;
 mod router;
 mod session_keys;
@@ -22,6 +23,13 @@ static ALLOCATOR: MiMalloc = MiMalloc;
 /// The native module of ssbroker.
 #[pyo3::pymodule(gil_used = false)]
 mod _core {
+    #[pymodule_init]
+    #[allow(clippy::unnecessary_wraps)]
+    fn init(_module: &pyo3::Bound<'_, pyo3::types::PyModule>) -> pyo3::PyResult<()> {
+        super::memory::keep_for_a_while();
+        Ok(())
+    }
+
     #[pymodule_export]
     use super::catalog::{PyCatalog, normalize_address, parse_guid};
     #[pymodule_export]

@@ -7,11 +7,12 @@ use pyo3::types::PyDict;
 use ssbroker_columnar::RouteKernel;
 use ssbroker_core::{Guid, Options, PendingRequest, Query, RouteIndex, TieBreak};
 
-use crate::capsule::{export_batch, import_batch};
+use crate::capsule::{dictionary, export_batch, import_batch};
 use crate::catalog::{PyCatalog, random_seed};
 use crate::doorway::detached;
 use crate::errors::{option, to_python};
 use crate::explanation::Teller;
+use crate::memory::give_back;
 
 /// A catalog, compiled: immutable, and used by many threads at once.
 #[pyclass(frozen, name = "Router", module = "ssbroker._core")]
@@ -37,7 +38,11 @@ impl PyRouter {
         };
         let options = Options { tie_break, pending_request };
         let catalog = Arc::clone(&catalog.catalog);
-        let kernel = detached(py, move || Ok(RouteKernel::new(RouteIndex::new(catalog, options, random_seed()))))?;
+        let kernel = detached(py, move || {
+            let kernel = RouteKernel::new(RouteIndex::new(catalog, options, random_seed()));
+            give_back();
+            Ok(kernel)
+        })?;
         Ok(Self { kernel })
     }
 
@@ -50,7 +55,7 @@ impl PyRouter {
         first_row: usize,
     ) -> PyResult<Bound<'py, PyAny>> {
         let batch = import_batch(conversations)?;
-        let decisions = detached(py, || self.kernel.route(&batch, now_us, first_row))?;
+        let decisions = detached(py, || self.kernel.route(&batch, now_us, first_row)?.into_batch(dictionary))?;
         export_batch(py, decisions)
     }
 

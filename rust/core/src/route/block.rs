@@ -1,13 +1,10 @@
 //! A block of conversations, what the index answers, and the room in between.
 
-use super::index::Quick;
+use super::index::{Act, Plan, Quick};
 use crate::ids::Guid;
 
 /// Conversations in a block: as many as a word has bits.
 pub const BLOCK: usize = 64;
-
-/// No entry, or no pair.
-pub(crate) const MISSING: u32 = u32::MAX;
 
 /// Up to 64 conversations that are to be routed.
 #[derive(Debug)]
@@ -50,24 +47,24 @@ pub struct Answers {
 /// Room for the stages of a block.
 #[derive(Debug)]
 pub struct Stages {
-    pub(crate) buckets: [(u32, u16); BLOCK],
-    /// The names in the form of [`quarters`], where they are short enough.
+    /// Where the entries are, if there are such entries.
+    pub(crate) places: [u32; BLOCK],
+    /// The names in the form of `quarters`, or something that no entry has.
     pub(crate) chunks: [[u128; 4]; BLOCK],
-    /// One bit for each name that is.
-    pub(crate) short: u64,
-    pub(crate) entries: [u32; BLOCK],
-    pub(crate) waiting: [Waiting; BLOCK],
-    pub(crate) waiting_len: usize,
+    /// The lengths of the names and the tables, as entries have them.
+    pub(crate) keys: [u32; BLOCK],
+    pub(crate) acts: [Act; BLOCK],
+    /// The conversations that have no answer yet, by plan.
+    pub(crate) open: [Rows; 8],
+    /// For those that look for a pair, the place where it is found.
+    pub(crate) pairs: [u32; BLOCK],
 }
 
-/// A conversation whose answer is in a pair: known, or to be looked up by broker id.
+/// Some conversations of a block.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Waiting {
-    pub(crate) hash: u64,
-    pub(crate) pair: u32,
-    pub(crate) entry: u32,
-    pub(crate) row: u8,
-    pub(crate) step: i8,
+pub(crate) struct Rows {
+    rows: [u8; BLOCK],
+    len: usize,
 }
 
 impl Default for Answers {
@@ -88,41 +85,63 @@ impl Default for Answers {
 
 impl Default for Stages {
     fn default() -> Self {
-        let waiting = Waiting { hash: 0, pair: 0, entry: 0, row: 0, step: 0 };
         Self {
-            buckets: [(0, 0); BLOCK],
+            places: [0; BLOCK],
             chunks: [[0; 4]; BLOCK],
-            short: 0,
-            entries: [MISSING; BLOCK],
-            waiting: [waiting; BLOCK],
-            waiting_len: 0,
+            keys: [0; BLOCK],
+            acts: [Act::new(Plan::General, 0); BLOCK],
+            open: [Rows { rows: [0; BLOCK], len: 0 }; 8],
+            pairs: [0; BLOCK],
         }
+    }
+}
+
+impl Rows {
+    #[inline]
+    pub(crate) fn push(&mut self, row: usize) {
+        self.rows[self.len % BLOCK] = row as u8;
+        self.len += 1;
+    }
+
+    #[inline]
+    pub(crate) fn iter(&self) -> impl Iterator<Item = usize> + '_ {
+        self.rows[..self.len.min(BLOCK)].iter().map(|&row| usize::from(row) % BLOCK)
     }
 }
 
 impl Answers {
     #[inline]
-    pub(crate) fn network(&mut self, row: usize, step: i8, quick: Quick, bound: Option<Guid>) {
-        self.network |= 1 << row;
-        self.write(row, step, quick, bound);
-    }
-
-    #[inline]
-    pub(crate) fn write(&mut self, row: usize, step: i8, quick: Quick, bound: Option<Guid>) {
+    pub(crate) fn write(&mut self, row: usize, step: i8, quick: Quick) {
         self.steps[row] = step;
         self.route_ids[row] = quick.route_id;
         self.to[row] = quick.to as i32;
-        if let Some(broker) = bound {
-            self.bound |= 1 << row;
-            self.brokers[row] = broker;
-        }
+    }
+
+    /// The route's broker id binds the conversation.
+    #[inline]
+    pub(crate) fn bind(&mut self, row: usize, broker: Guid) {
+        self.bound |= 1 << row;
+        self.brokers[row] = broker;
     }
 }
 
 impl Stages {
+    /// Gathers these conversations by plan.
     #[inline]
-    pub(crate) fn wait(&mut self, waiting: Waiting) {
-        self.waiting[self.waiting_len % BLOCK] = waiting;
-        self.waiting_len += 1;
+    pub(crate) fn sort(&mut self, mut rows: u64) {
+        for plan in &mut self.open {
+            plan.len = 0;
+        }
+        while rows != 0 {
+            let row = rows.trailing_zeros() as usize;
+            rows &= rows - 1;
+            self.open[self.acts[row].plan() as usize].push(row);
+        }
+    }
+
+    /// The conversations of a plan, as they are now.
+    #[inline]
+    pub(crate) fn with(&self, plan: Plan) -> Rows {
+        self.open[plan as usize]
     }
 }

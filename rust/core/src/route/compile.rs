@@ -5,15 +5,15 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU32;
 
-use super::buckets::fill;
 use super::hosts::Hosts;
-use super::index::{Entry, Group, Pair, Plan, Quick, RouteIndex, Table};
+use super::index::{Act, Entry, Group, Pair, Plan, Quick, RouteIndex, Table};
+use super::perfect::Perfect;
 use super::pick::{Options, TieBreak, Turns};
 use crate::catalog::{BROKER_CONFIGURATION, Catalog, LOCAL, NEVER, NONE, RouteRow, TRANSPORT};
-use crate::hash::{NameHash, Seed, quarters};
+use crate::hash::{NameHash, Seed, quarters, short_key};
 use crate::ids::Guid;
 
-const EMPTY: Group = Group { quick: Quick { route_id: 0, to: 0 }, expires: NEVER, plan: Plan::Empty };
+const EMPTY: Group = Group { quick: Quick { route_id: 0, to: 0 }, expires: NEVER, plan: Plan::Rest };
 
 impl RouteIndex {
     /// Compiles a catalog. Whoever can choose names or ids must not know `seed`.
@@ -24,9 +24,10 @@ impl RouteIndex {
         let mut index = Self {
             options,
             hash: NameHash::new(seed),
-            buckets: Vec::new(),
+            entry_places: Perfect::default(),
             entries: Vec::new(),
-            pair_buckets: Vec::new(),
+            pair_places: Perfect::default(),
+            pair_at: Vec::new(),
             pairs: Vec::new(),
             spread: Vec::new(),
             tables: Vec::with_capacity(catalog.databases.len()),
@@ -36,9 +37,7 @@ impl RouteIndex {
             hosts,
         };
         index.add_tables();
-        let hash = &index.hash;
-        index.buckets = fill(index.entries.iter().map(|entry| hash.of(index.name_of(entry), u64::from(entry.table))));
-        index.pair_buckets = fill(index.pairs.iter().map(|pair| hash.of_guid(pair.broker, pair.entry)));
+        index.place(seed);
         if options.tie_break == TieBreak::RoundRobin {
             let zeros = |count| std::iter::repeat_with(|| AtomicU32::new(0)).take(count).collect();
             index.turns = Turns {
@@ -99,29 +98,41 @@ impl RouteIndex {
         let service = self.route(rows.start).service;
         let plain_end = rows.start + rows.clone().take_while(|&place| self.route(place).broker.is_none()).count();
         let plain = self.group(rows.start..plain_end);
-        let (broker, keyed) = self.keyed(number, plain_end..rows.end);
+        let first_pair = self.pairs.len() as u32;
+        let keyed = self.keyed(number, plain_end..rows.end);
+        let pair_count = self.pairs.len() as u32 - first_pair;
         let name = self.catalog.name(service);
-        let chunks = quarters(name);
-        let name_len = if chunks.is_some() { name.len() as u16 } else { u16::MAX };
         let entry = Entry {
-            broker,
-            quick: [plain.quick, keyed.quick],
-            expires: [plain.expires, keyed.expires],
+            chunks: quarters(name).unwrap_or_default(),
+            broker: keyed.map(|(broker, _)| broker).unwrap_or_default(),
+            quick: [plain.quick, keyed.map(|(_, group)| group.quick).unwrap_or_default()],
+            expires: rows.clone().map(|place| self.route(place).expires).min().unwrap_or(NEVER),
             start: rows.start as u32,
             len: rows.len() as u32,
-            name_len,
-            table,
-            plan: [plain.plan, keyed.plan],
-            chunks: chunks.unwrap_or_default(),
+            first_pair,
+            pair_count,
+            key: short_key(table, name.len()),
+            acts: self.acts(plain.plan, keyed.map(|(_, group)| group.plan), pair_count > 0),
         };
         self.entries.push(entry);
     }
 
-    /// The groups of an entry that name a broker id: itself where there is one, pairs where there are several.
-    fn keyed(&mut self, entry: u32, rows: Range<usize>) -> (Guid, Group) {
-        if rows.is_empty() {
-            return (Guid::default(), EMPTY);
-        }
+    /// What an entry does in each case, by the plans of its routes without a broker id and of those with the first one.
+    fn acts(&self, plain: Plan, keyed: Option<Plan>, has_pairs: bool) -> [Act; 4] {
+        let plainly = if plain == Plan::Rest { Act::new(plain, 0) } else { Act::new(plain, 2) };
+        let of_none = match keyed {
+            Some(_) if plain != Plan::Rest => plainly,
+            Some(_) if has_pairs && self.options.tie_break != TieBreak::First => Act::new(Plan::Pick, 3),
+            Some(first) => Act::new(first, 3),
+            None => plainly,
+        };
+        let other = if has_pairs { Act::new(Plan::Pair, 1) } else { plainly };
+        let same = keyed.map_or(plainly, |first| Act::new(first, 1));
+        [of_none, other, same, plainly]
+    }
+
+    /// The first broker id of an entry and its routes; where there are several ids, each has a pair.
+    fn keyed(&mut self, entry: u32, rows: Range<usize>) -> Option<(Guid, Group)> {
         let mut groups = Vec::new();
         let mut at = rows.start;
         while at < rows.end {
@@ -131,19 +142,55 @@ impl RouteIndex {
             groups.push(at..end);
             at = end;
         }
-        let first = self.pairs.len() as u32;
-        let expires = rows.clone().map(|place| self.route(place).expires).min().unwrap_or(NEVER);
-        if let [one] = &groups[..] {
-            return (self.route(one.start).broker.unwrap_or_default(), self.group(one.clone()));
-        }
         groups.sort_by_key(|group| self.route(group.start).route_id);
-        for group in &groups {
-            let broker = self.route(group.start).broker.unwrap_or_default();
-            let Group { quick, expires, plan } = self.group(group.clone());
-            self.pairs.push(Pair { broker, quick, expires, entry, plan });
+        let mut first = None;
+        let has_pairs = groups.len() > 1;
+        for rows in groups {
+            let broker = self.route(rows.start).broker.unwrap_or_default();
+            let group = self.group(rows);
+            if has_pairs {
+                self.pairs.push(Pair { broker, quick: group.quick, entry, plan: group.plan });
+            }
+            first = first.or(Some((broker, group)));
         }
-        let quick = Quick { route_id: first as i32, to: groups.len() as u32 };
-        (Guid::default(), Group { quick, expires, plan: Plan::Several })
+        first
+    }
+
+    /// Gives entries and pairs their places; with a hash that has one for each, which almost every one has.
+    fn place(&mut self, seed: Seed) {
+        for attempt in 0.. {
+            self.hash = NameHash::new(Seed([seed.0[0], seed.0[1].wrapping_add(attempt)]));
+            let name = |entry: &Entry| self.hash.of(self.name_of(entry), entry.table());
+            let names: Vec<u64> = self.entries.iter().map(name).collect();
+            let Some((entry_places, entry_at)) = Perfect::new(&names) else { continue };
+            let id = |pair: &Pair| self.hash.of_guid(pair.broker, entry_at[pair.entry as usize]);
+            let ids: Vec<u64> = self.pairs.iter().map(id).collect();
+            let Some((pair_places, pair_at)) = Perfect::new(&ids) else { continue };
+            for pair in &mut self.pairs {
+                pair.entry = entry_at[pair.entry as usize];
+            }
+            self.move_entries(entry_at, entry_places.places);
+            self.pair_at = vec![0; pair_places.places];
+            for (pair, place) in pair_at.into_iter().enumerate() {
+                self.pair_at[place as usize] = pair as u32;
+            }
+            (self.entry_places, self.pair_places) = (entry_places, pair_places);
+            return;
+        }
+    }
+
+    /// Moves each entry to its place, within the room that they have.
+    fn move_entries(&mut self, mut at: Vec<u32>, places: usize) {
+        const FREE: u32 = u32::MAX;
+        self.entries.resize(places, Entry::NONE);
+        at.resize(places, FREE);
+        for place in 0..places {
+            while at[place] != FREE && at[place] as usize != place {
+                let to = at[place] as usize;
+                self.entries.swap(place, to);
+                at.swap(place, to);
+            }
+        }
     }
 
     /// The plan of a group of routes, none of them expired before the first one expires.
@@ -179,7 +226,7 @@ impl RouteIndex {
         }
         match spread[first..] {
             [] => general,
-            [quick] => {
+            [quick, ref others @ ..] if others.is_empty() || self.options.tie_break == TieBreak::First => {
                 spread.truncate(first);
                 Group { quick, plan: Plan::Network, ..general }
             }

@@ -1,18 +1,18 @@
 //! The immutable index over service name and broker id.
 //!
-//! A look-up reads two places: a bucket of eight fingerprints (one cache line) and the entry they lead to (two lines), which holds
-//! the name, the broker id if there is one, and the answer where the routes leave nothing to decide ([`Plan`]). Services with several
-//! broker ids have one more bucket and one [`Pair`] for each id. Everything else is in the routes themselves, in the order of `order`.
+//! A perfect hash leads a name to its [`Entry`] (two cache lines), which holds the name, the first broker id, and for each kind of
+//! conversation what is to be done ([`Act`]): as a rule, to give the answer that stands beside it. Services with several broker ids
+//! have one [`Pair`] for each. Everything else is in the routes themselves, in the order of `order`.
 
 use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU32;
 
-use super::buckets::{Bucket, look_up};
 use super::hosts::Hosts;
+use super::perfect::Perfect;
 use super::pick::{Options, Turns};
 use crate::catalog::{Catalog, RouteRow};
-use crate::hash::{NameHash, quarters};
+use crate::hash::NameHash;
 use crate::ids::Guid;
 
 /// A routing table and its instance, compiled: built once, read by many threads.
@@ -23,9 +23,14 @@ pub struct RouteIndex {
     pub(crate) hash: NameHash,
     /// Rows of the catalog by (database, service name, broker id, route id); those without a name or an id come last or first.
     pub(crate) order: Vec<u32>,
-    pub(crate) buckets: Vec<Bucket>,
+    /// Where in `entries` a name in a table stands.
+    pub(crate) entry_places: Perfect,
+    /// One for each place, `Entry::NONE` where there is none.
     pub(crate) entries: Vec<Entry>,
-    pub(crate) pair_buckets: Vec<Bucket>,
+    /// Where in `pair_at` a broker id of an entry stands.
+    pub(crate) pair_places: Perfect,
+    pub(crate) pair_at: Vec<u32>,
+    /// Those of an entry one after the other, by their lowest route id.
     pub(crate) pairs: Vec<Pair>,
     /// Single answers of the plans that spread over several routes.
     pub(crate) spread: Vec<Quick>,
@@ -44,23 +49,31 @@ pub(crate) struct Quick {
     pub(crate) to: u32,
 }
 
-/// What is known beforehand of a group of routes, as long as none of them expires.
+/// What is known beforehand of a group of routes, as long as none of them expires, or of what is to be looked at next.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub(crate) enum Plan {
-    /// There are no such routes.
-    Empty,
     /// It depends on the conversation, or on which routes are still alive: `decide` must look.
     General,
+    /// There are no such routes: steps 4 to 7 decide.
+    Rest,
     /// One answer: this database of this instance.
     Local,
-    /// One answer: this address.
-    Network,
-    /// Several broker ids: `quick` is the first pair and their count.
-    Several,
     /// Several addresses: `quick` is the place in `spread` and their count.
     Spread,
+    /// The pair of the broker id that the conversation names, if there is one.
+    Pair,
+    /// One of the entry's pairs, by a pick (R13).
+    Pick,
+    /// The entry may be another one's, or routes of it are expired.
+    Unsure,
+    /// One answer: this address.
+    Network,
 }
+
+/// A plan and the step that it is for, in a byte whose highest bits say what is asked for all conversations of a block at once.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Act(pub(crate) u8);
 
 /// Routes with one service name and one broker id, or none, in one table.
 #[derive(Clone, Copy, Debug)]
@@ -71,36 +84,36 @@ pub(crate) struct Group {
     pub(crate) plan: Plan,
 }
 
-/// The routes of one table that name one service: 64 bytes of answers, then the name in the form of [`quarters`].
-///
-/// In the pairs of fields, `PLAIN` is the routes that name no broker id, `KEYED` those that name `broker`.
+/// The routes of one table that name one service.
 #[derive(Clone, Copy, Debug)]
 #[repr(C, align(128))]
 pub(crate) struct Entry {
+    /// The name, in the form of `quarters`; 0 if it has more than 64 bytes.
+    pub(crate) chunks: [u128; 4],
+    /// The only broker id, or the first one.
     pub(crate) broker: Guid,
+    /// The answers of the routes without a broker id, and of those with `broker`.
     pub(crate) quick: [Quick; 2],
-    pub(crate) expires: [i64; 2],
+    /// The first expiry among all of them.
+    pub(crate) expires: i64,
     pub(crate) start: u32,
     pub(crate) len: u32,
-    /// The length of the name; a number that no short name has for those of more than 64 bytes.
-    pub(crate) name_len: u16,
-    pub(crate) table: u16,
-    pub(crate) plan: [Plan; 2],
-    pub(crate) chunks: [u128; 4],
+    /// The pairs, where there are several broker ids.
+    pub(crate) first_pair: u32,
+    pub(crate) pair_count: u32,
+    /// The `short_key` of the table and the name. Of a name of more than 64 bytes, which is looked at again, the length does not matter.
+    pub(crate) key: u32,
+    /// What is to be done for a conversation without broker id, with one that is not `broker`, with `broker`, and with one that is in
+    /// no pair.
+    pub(crate) acts: [Act; 4],
 }
-
-/// The place of the routes without a broker id in an entry.
-pub(crate) const PLAIN: usize = 0;
-/// The place of the routes with a broker id in an entry.
-pub(crate) const KEYED: usize = 1;
 
 /// The routes of one entry that name one broker id, where the entry has several.
 #[derive(Clone, Copy, Debug)]
-#[repr(C, align(64))]
+#[repr(C, align(32))]
 pub(crate) struct Pair {
     pub(crate) broker: Guid,
     pub(crate) quick: Quick,
-    pub(crate) expires: i64,
     pub(crate) entry: u32,
     pub(crate) plan: Plan,
 }
@@ -115,30 +128,105 @@ pub(crate) struct Table {
     pub(crate) dynamic_until: i64,
 }
 
-impl Entry {
-    /// Whether this is the entry of `name` in `table`.
-    pub(crate) fn is(&self, table: u16, name: &[u8], index: &RouteIndex) -> bool {
-        match quarters(name) {
-            Some(chunks) => self.is_short(table, name, &chunks),
-            None => self.table == table && index.name_of(self) == name,
-        }
+impl Act {
+    const STEP: u8 = 3;
+    const PLAN: u32 = 2;
+    const BINDS: u32 = 6;
+    const NETWORK: u32 = 7;
+
+    /// The route's broker id binds the conversation if it is step 3 that matches (K18).
+    pub(crate) const fn new(plan: Plan, step: u8) -> Self {
+        let is_network = matches!(plan, Plan::Network) as u8;
+        let binds = (step == 3) as u8;
+        Self(step & Self::STEP | (plan as u8) << Self::PLAN | binds << Self::BINDS | is_network << Self::NETWORK)
     }
 
-    /// The same for a name of up to 64 bytes, whose `quarters` are known.
     #[inline]
-    pub(crate) fn is_short(&self, table: u16, name: &[u8], chunks: &[u128; 4]) -> bool {
-        let difference = (0..4).fold(0, |difference, place| difference | (chunks[place] ^ self.chunks[place]));
-        difference == 0 && usize::from(self.name_len) == name.len() && self.table == table
+    pub(crate) fn step(self) -> i8 {
+        (self.0 & Self::STEP) as i8
+    }
+
+    #[inline]
+    pub(crate) fn plan(self) -> Plan {
+        use Plan::{General, Local, Network, Pair, Pick, Rest, Spread, Unsure};
+        [General, Rest, Local, Spread, Pair, Pick, Unsure, Network][usize::from(self.0 >> Self::PLAN & 7)]
+    }
+
+    #[inline]
+    pub(crate) fn binds(self) -> bool {
+        self.0 >> Self::BINDS & 1 == 1
+    }
+
+    /// The answer in an entry that it is about: step 2 is for the routes without a broker id.
+    #[inline]
+    pub(crate) fn group(self) -> usize {
+        usize::from(self.0 & 1)
+    }
+
+    /// One bit for each that answers with an address.
+    #[inline]
+    pub(crate) fn networks(acts: &[Self; 64]) -> u64 {
+        gather(acts, Self::NETWORK)
+    }
+
+    /// One bit for each that binds.
+    #[inline]
+    pub(crate) fn bindings(acts: &[Self; 64]) -> u64 {
+        gather(acts, Self::BINDS)
+    }
+}
+
+/// One bit of each byte, eight bytes at a time.
+#[inline]
+fn gather(acts: &[Act; 64], bit: u32) -> u64 {
+    // Brings the lowest bits of eight bytes together in the highest one.
+    const GATHER: u64 = 0x0102_0408_1020_4080;
+    let bytes = acts.map(|act| act.0);
+    bytes.as_chunks::<8>().0.iter().rev().fold(0, |bits, bytes| {
+        let lowest = u64::from_le_bytes(*bytes) >> bit & 0x0101_0101_0101_0101;
+        bits << 8 | lowest.wrapping_mul(GATHER) >> 56
+    })
+}
+
+impl Entry {
+    /// What stands where no entry is; it is that of no name.
+    pub(crate) const NONE: Self = Self {
+        chunks: [0; 4],
+        broker: Guid([0; 16]),
+        quick: [Quick { route_id: 0, to: 0 }; 2],
+        expires: i64::MIN,
+        start: 0,
+        len: 0,
+        first_pair: 0,
+        pair_count: 0,
+        key: u32::MAX,
+        acts: [Act::new(Plan::Rest, 0); 4],
+    };
+
+    /// Whether this is the entry of `name` in `table`.
+    pub(crate) fn is(&self, table: u16, name: &[u8], index: &RouteIndex) -> bool {
+        self.len > 0 && self.table() == table && index.name_of(self) == name
+    }
+
+    /// Whether the name has these chunks. Written out, so that it is no call.
+    #[inline]
+    pub(crate) fn has_chunks(&self, chunks: &[u128; 4]) -> bool {
+        (0..4).fold(0, |difference, place| difference | (self.chunks[place] ^ chunks[place])) == 0
+    }
+
+    pub(crate) fn table(&self) -> u16 {
+        (self.key >> 16) as u16
     }
 
     pub(crate) fn rows(&self) -> Range<usize> {
         self.start as usize..(self.start + self.len) as usize
     }
 
-    /// The routes without a broker id, or those with one.
+    /// The place of the act for a conversation.
     #[inline]
-    pub(crate) fn group(&self, place: usize) -> Group {
-        Group { quick: self.quick[place], expires: self.expires[place], plan: self.plan[place] }
+    #[allow(clippy::needless_bitwise_bool)]
+    pub(crate) fn case(&self, has_broker: bool, broker: Guid) -> usize {
+        usize::from(has_broker) + usize::from(has_broker & (self.broker == broker))
     }
 }
 
@@ -147,11 +235,6 @@ impl Pair {
     #[inline]
     pub(crate) fn is(&self, entry: u32, broker: Guid) -> bool {
         self.entry == entry && self.broker == broker
-    }
-
-    #[inline]
-    pub(crate) fn group(&self) -> Group {
-        Group { quick: self.quick, expires: self.expires, plan: self.plan }
     }
 }
 
@@ -173,9 +256,10 @@ impl RouteIndex {
     pub fn nbytes(&self) -> usize {
         let turns = self.turns.brokers.len() + self.turns.routes.len() + self.turns.databases.len();
         size_of_val(&self.order[..])
-            + size_of_val(&self.buckets[..])
+            + self.entry_places.nbytes()
             + size_of_val(&self.entries[..])
-            + size_of_val(&self.pair_buckets[..])
+            + self.pair_places.nbytes()
+            + size_of_val(&self.pair_at[..])
             + size_of_val(&self.pairs[..])
             + size_of_val(&self.spread[..])
             + size_of_val(&self.tables[..])
@@ -191,9 +275,34 @@ impl RouteIndex {
         self.catalog.name(self.route(entry.start as usize).service)
     }
 
-    /// The entry of a service name in a table.
+    /// The place of a service name's entry in a table.
     pub(crate) fn entry(&self, table: u16, name: &[u8]) -> Option<u32> {
-        let hash = self.hash.of(name, u64::from(table));
-        look_up(&self.buckets, hash, |value| self.entries[value as usize].is(table, name, self))
+        let place = self.entry_places.place(self.hash.of(name, table));
+        self.entries[place].is(table, name, self).then_some(place as u32)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_act_is_its_plan_and_its_step() {
+        use Plan::{General, Local, Network, Pair, Pick, Rest, Spread, Unsure};
+        for plan in [General, Rest, Local, Spread, Pair, Pick, Unsure, Network] {
+            for step in 0..=3 {
+                let act = Act::new(plan, step);
+                assert_eq!((act.plan(), act.step(), act.binds()), (plan, step as i8, step == 3));
+                let mut acts = [Act::new(General, 0); 64];
+                acts[37] = act;
+                assert_eq!(Act::networks(&acts), u64::from(plan == Network) << 37);
+                assert_eq!(Act::bindings(&acts), u64::from(step == 3) << 37);
+            }
+        }
+    }
+
+    #[test]
+    fn an_entry_is_two_cache_lines() {
+        assert_eq!((size_of::<Entry>(), size_of::<Pair>()), (128, 32));
     }
 }

@@ -8,7 +8,6 @@
 //! [`RouteIndex::resolve`] gives the same answers for blocks of conversations, and leaves what is not plain to `decide`.
 
 mod block;
-mod buckets;
 mod choose;
 mod compile;
 mod decide;
@@ -17,6 +16,7 @@ mod find;
 mod hosts;
 mod index;
 mod locate;
+mod perfect;
 mod pick;
 mod resolve;
 mod tail;

@@ -1,17 +1,32 @@
 //! Many conversations at a time.
 //!
-//! A block of 64 goes through the index in stages, each of which asks the memory for what the next one reads, so that the waits
-//! for one conversation's bucket and entry overlap with those of 63 others. What the plans of the index leave open is left to
-//! [`RouteIndex::decide`].
+//! A block of 64 goes through the index in stages, each of which asks the memory for what the next one reads, so that the waits for
+//! one conversation overlap with those of 63 others. The common case, an answer that stands in the entry, goes without a branch;
+//! the others are gathered by plan. What the plans of the index leave open is left to [`RouteIndex::decide`].
 
-use super::block::{Answers, BLOCK, Block, MISSING, Stages, Waiting};
-use super::buckets::{look_up, place};
+use super::block::{Answers, BLOCK, Block, Stages};
 use super::choose::Candidates;
-use super::index::{Entry, Group, KEYED, PLAIN, Plan, Quick, RouteIndex};
+use super::index::{Act, Entry, Plan, Quick, RouteIndex};
 use super::pick::{Choice, TieBreak, pick_by_hash};
-use crate::hash::quarters;
+use crate::hash::{quarters, short_key};
 use crate::ids::Guid;
 use crate::prefetch::{prefetch, prefetch_line};
+
+/// What is asked of a block.
+#[derive(Clone, Copy)]
+struct Asked<'a, F> {
+    block: &'a Block<'a>,
+    len: usize,
+    now: i64,
+    conversation: F,
+}
+
+impl<F> Asked<'_, F> {
+    #[inline]
+    fn has_broker(&self, row: usize) -> bool {
+        self.block.has_broker >> row & 1 == 1
+    }
+}
 
 impl RouteIndex {
     /// Decides as many of a block's conversations as the index alone can. `answers.brokers` holds the broker ids that they name;
@@ -25,277 +40,259 @@ impl RouteIndex {
         room: &mut Candidates,
         answers: &mut Answers,
     ) {
-        let len = block.len.min(BLOCK);
         (answers.network, answers.local, answers.no_route, answers.bound) = (0, 0, 0, 0);
         if self.options.tie_break == TieBreak::RoundRobin {
             answers.general = u64::MAX;
             return;
         }
         answers.general = block.general;
-        self.find_entries(block, len, stages);
-        stages.waiting_len = 0;
-        for row in 0..len {
-            if block.general >> row & 1 == 0 && !self.judge_quick(block, row, now, stages, answers) {
-                self.judge(block, row, now, conversation, stages, room, answers);
-            }
+        let asked = Asked { block, len: block.len.min(BLOCK), now, conversation };
+        self.find_entries(&asked, stages);
+        self.judge(&asked, stages, answers);
+        let rows = u64::MAX.checked_shr(64 - asked.len as u32).unwrap_or(0) & !block.general;
+        answers.network = Act::networks(&stages.acts) & rows;
+        let mut bound = Act::bindings(&stages.acts) & answers.network;
+        while bound != 0 {
+            let row = bound.trailing_zeros() as usize;
+            bound &= bound - 1;
+            answers.bind(row, self.entry_of(stages, row).broker);
         }
-        self.find_pairs(stages);
-        for place in 0..stages.waiting_len {
-            self.judge_pair(&stages.waiting[place], block, now, conversation, room, answers);
-        }
+        stages.sort(rows & !answers.network);
+        self.settle(&asked, stages, room, answers);
+        self.settle_pairs(&asked, stages, room, answers);
     }
 
-    /// For each conversation the entry that its fingerprint leads to; most of them are right, none is certain.
+    /// For each conversation the place where its entry is, if it has one.
     #[inline]
-    fn find_entries(&self, block: &Block<'_>, len: usize, stages: &mut Stages) {
-        if self.entries.is_empty() {
-            stages.entries[..len].fill(MISSING);
-            return;
-        }
-        stages.short = u64::MAX;
-        for row in 0..len {
-            let (name, table) = (block.names[row], u64::from(block.tables[row]));
+    fn find_entries<F>(&self, asked: &Asked<'_, F>, stages: &mut Stages) {
+        let block = asked.block;
+        for row in 0..asked.len {
+            let (name, table) = (block.names[row], block.tables[row]);
+            let key = short_key(table, name.len());
+            stages.keys[row] = key;
             let hash = if let Some(chunks) = quarters(name) {
                 stages.chunks[row] = chunks;
-                self.hash.of_short(&chunks, name.len(), table)
+                self.hash.of_short(&chunks, name.len(), key)
             } else {
-                stages.short &= !(1 << row);
+                stages.chunks[row] = [u128::MAX; 4];
                 self.hash.of(name, table)
             };
-            let (bucket, fingerprint) = place(hash, self.buckets.len());
-            prefetch(&self.buckets, bucket);
-            stages.buckets[row] = (bucket as u32, fingerprint);
-        }
-        for row in 0..len {
-            let (bucket, fingerprint) = stages.buckets[row];
-            let bucket = &self.buckets[bucket as usize];
-            let lanes = bucket.lanes(fingerprint);
-            // A full bucket sends to the next, so any entry will do to have the right one looked up.
-            let absent = if bucket.overflows() { 0 } else { MISSING };
-            let entry = if lanes == 0 { absent } else { bucket.value(lanes) };
-            prefetch_line(&self.entries, entry as usize, 0);
-            prefetch_line(&self.entries, entry as usize, 1);
-            stages.entries[row] = entry;
+            let place = self.entry_places.place(hash);
+            prefetch_line(&self.entries, place, 0);
+            prefetch_line(&self.entries, place, 1);
+            stages.places[row] = place as u32;
         }
     }
 
-    /// Answers the plain case, one network address by steps 1 to 3; false if it is another.
+    /// What is to be done for each conversation, and the answer if it is an answer of its entry.
     ///
     /// Whether a conversation names a broker id is as good as random, so this asks with numbers rather than with branches.
     #[inline]
-    #[allow(clippy::needless_bitwise_bool)]
-    fn judge_quick(&self, block: &Block<'_>, row: usize, now: i64, stages: &Stages, answers: &mut Answers) -> bool {
-        let Some(entry) = self.entries.get(stages.entries[row] as usize) else { return false };
-        let has_broker = block.has_broker >> row & 1 == 1;
-        let is_broker = entry.broker == answers.brokers[row];
-        let has_plain = entry.plan[PLAIN] != Plan::Empty;
-        let keyed = (has_broker & is_broker) | (!has_broker & !has_plain);
-        let several = (entry.plan[KEYED] == Plan::Several) & (has_broker | !has_plain);
-        let group = usize::from(keyed);
-        let answered = (entry.plan[group] == Plan::Network) & (now < entry.expires[group]) & !several;
-        let is_short = stages.short >> row & 1 == 1;
-        if !answered || !is_short || !entry.is_short(block.tables[row], block.names[row], &stages.chunks[row]) {
-            return false;
+    fn judge<F>(&self, asked: &Asked<'_, F>, stages: &mut Stages, answers: &mut Answers) {
+        for row in 0..asked.len {
+            let entry = self.entry_of(stages, row);
+            let is_it =
+                entry.has_chunks(&stages.chunks[row]) && entry.key == stages.keys[row] && asked.now < entry.expires;
+            let case = entry.case(asked.has_broker(row), answers.brokers[row]);
+            let act = if is_it { entry.acts[case % 4] } else { Act::new(Plan::Unsure, 0) };
+            let quick = entry.quick[act.group()];
+            stages.acts[row] = act;
+            answers.route_ids[row] = quick.route_id;
+            answers.to[row] = quick.to as i32;
         }
-        let binds = keyed & !has_broker;
-        let mask = u128::from(binds).wrapping_neg();
-        let own = u128::from_ne_bytes(answers.brokers[row].0);
-        let broker = own & !mask | u128::from_ne_bytes(entry.broker.0) & mask;
-        let quick = entry.quick[group];
-        answers.brokers[row] = Guid(broker.to_ne_bytes());
-        answers.bound |= u64::from(binds) << row;
-        answers.network |= 1 << row;
-        answers.steps[row] = if has_broker { 2 - group as i8 } else { 2 + group as i8 };
-        answers.route_ids[row] = quick.route_id;
-        answers.to[row] = quick.to as i32;
-        true
+        answers.steps = stages.acts.map(Act::step);
     }
 
-    /// Answers what is not plain by steps 1 to 3, or puts it among those that wait for their pair.
-    #[allow(clippy::too_many_arguments)]
-    fn judge(
+    #[inline]
+    fn entry_of(&self, stages: &Stages, row: usize) -> &Entry {
+        &self.entries[stages.places[row] as usize]
+    }
+
+    /// Answers what has no plain answer and needs no pair.
+    fn settle(
         &self,
-        block: &Block<'_>,
-        row: usize,
-        now: i64,
-        conversation: impl Fn(usize) -> Guid,
+        asked: &Asked<'_, impl Fn(usize) -> Guid>,
         stages: &mut Stages,
         room: &mut Candidates,
         answers: &mut Answers,
     ) {
-        let has_broker = block.has_broker >> row & 1 == 1;
-        let Some(number) = self.checked(stages.entries[row], block, row) else {
-            return self.judge_rest(block, row, now, conversation, room, answers);
-        };
-        let entry = &self.entries[number as usize];
-        if now >= entry.expires[PLAIN].min(entry.expires[KEYED]) {
-            if self.route_of(entry, block, row, now, answers) {
-                answers.general |= 1 << row;
-                return;
-            }
-            return self.judge_rest(block, row, now, conversation, room, answers);
+        for row in stages.with(Plan::Unsure).iter() {
+            self.judge_unsure(asked, row, stages, room, answers);
         }
-        let several = entry.plan[KEYED] == Plan::Several;
-        let waiting = Waiting { hash: 0, pair: MISSING, entry: number, row: row as u8, step: 1 };
-        match (has_broker, entry.plan[PLAIN]) {
-            (true, _) if several => {
-                let hash = self.hash.of_guid(answers.brokers[row], number);
-                prefetch(&self.pair_buckets, place(hash, self.pair_buckets.len()).0);
-                stages.wait(Waiting { hash, ..waiting });
+        for plan in [Plan::Local, Plan::Spread, Plan::General] {
+            for row in stages.with(plan).iter() {
+                let (entry, act) = (self.entry_of(stages, row), stages.acts[row]);
+                self.answer(asked, row, act, entry.quick[act.group()], entry.broker, answers);
             }
-            (true, _) if entry.plan[KEYED] != Plan::Empty && entry.broker == answers.brokers[row] => {
-                self.answer(entry.group(KEYED), 1, row, now, conversation, None, answers);
-            }
-            (true, Plan::Empty) => self.judge_rest(block, row, now, conversation, room, answers),
-            (false, Plan::Empty) if several => {
-                let Quick { route_id: first, to: count } = entry.quick[KEYED];
-                let pick = self.pick(row, Choice::Broker, count as usize, conversation);
-                let pair = first as u32 + pick as u32;
-                prefetch(&self.pairs, pair as usize);
-                stages.wait(Waiting { pair, step: 3, ..waiting });
-            }
-            (false, Plan::Empty) => {
-                self.answer(entry.group(KEYED), 3, row, now, conversation, Some(entry.broker), answers);
-            }
-            _ => self.answer(entry.group(PLAIN), 2, row, now, conversation, None, answers),
+        }
+        for row in stages.with(Plan::Rest).iter() {
+            self.judge_rest(asked, row, room, answers);
         }
     }
 
-    /// Whether one of an entry's routes, some of which are expired, is for this conversation.
-    fn route_of(&self, entry: &Entry, block: &Block<'_>, row: usize, now: i64, answers: &Answers) -> bool {
-        let broker = (block.has_broker >> row & 1 == 1).then(|| answers.brokers[row]);
+    /// A conversation whose entry may be another's, or has expired routes.
+    fn judge_unsure(
+        &self,
+        asked: &Asked<'_, impl Fn(usize) -> Guid>,
+        row: usize,
+        stages: &mut Stages,
+        room: &mut Candidates,
+        answers: &mut Answers,
+    ) {
+        let (table, name) = (asked.block.tables[row], asked.block.names[row]);
+        let entry = self.entry_of(stages, row);
+        if !entry.is(table, name, self) {
+            return self.judge_rest(asked, row, room, answers);
+        }
+        let broker = answers.brokers[row];
+        if asked.now >= entry.expires {
+            let broker = asked.has_broker(row).then_some(broker);
+            if self.has_route(entry, broker, asked.now) {
+                answers.general |= 1 << row;
+                return;
+            }
+            return self.judge_rest(asked, row, room, answers);
+        }
+        // A name of more than 64 bytes.
+        stages.acts[row] = entry.acts[entry.case(asked.has_broker(row), broker) % 4];
+        let act = stages.acts[row];
+        match act.plan() {
+            Plan::Network => self.answer(asked, row, act, entry.quick[act.group()], entry.broker, answers),
+            plan => stages.open[plan as usize].push(row),
+        }
+    }
+
+    /// Whether one of an entry's routes, some of which are expired, is for a conversation with this broker id.
+    fn has_route(&self, entry: &Entry, broker: Option<Guid>, now: i64) -> bool {
         entry
             .rows()
             .map(|place| self.route(place))
             .any(|route| route.is_live(now) && (broker.is_none() || route.broker.is_none() || route.broker == broker))
     }
 
-    /// The entry, after a look at its name; a wrong one is looked up once more.
-    #[inline]
-    fn checked(&self, found: u32, block: &Block<'_>, row: usize) -> Option<u32> {
-        let (table, name) = (block.tables[row], block.names[row]);
-        let entry = self.entries.get(found as usize)?;
-        if entry.is(table, name, self) { Some(found) } else { self.entry(table, name) }
-    }
-
     /// Answers by steps 4 to 7.
     fn judge_rest(
         &self,
-        block: &Block<'_>,
+        asked: &Asked<'_, impl Fn(usize) -> Guid>,
         row: usize,
-        now: i64,
-        conversation: impl Fn(usize) -> Guid,
         room: &mut Candidates,
         answers: &mut Answers,
     ) {
-        let table = &self.tables[usize::from(block.tables[row])];
-        let has_broker = block.has_broker >> row & 1 == 1;
-        if now < table.dynamic_until {
+        let table = &self.tables[usize::from(asked.block.tables[row])];
+        if asked.now < table.dynamic_until {
             answers.general |= 1 << row;
             return;
         }
-        let (group, spread) = if now < table.wildcard.expires {
+        let (group, spread) = if asked.now < table.wildcard.expires {
             (table.wildcard, &self.spread)
         } else {
-            let tail = room.tails.get(self, block.tables[row], now);
+            let tail = room.tails.get(self, asked.block.tables[row], asked.now);
             (tail.group, &tail.spread)
         };
         match group.plan {
-            Plan::Empty if has_broker && !self.hosts.is_empty() => answers.general |= 1 << row,
-            Plan::Empty => answers.no_route |= 1 << row,
-            _ => self.answer_from(spread, group, 5, row, now, conversation, None, answers),
+            Plan::Rest if asked.has_broker(row) && !self.hosts.is_empty() => answers.general |= 1 << row,
+            Plan::Rest => answers.no_route |= 1 << row,
+            plan => self.answer_from(asked, row, spread, plan, 5, group.quick, answers),
         }
     }
 
-    /// Answers with a group, if all its routes are alive and leave nothing but a pick.
+    /// Answers with routes of an entry, which may bind the conversation to `broker`.
     #[inline]
-    #[allow(clippy::too_many_arguments)]
     fn answer(
         &self,
-        group: Group,
-        step: i8,
+        asked: &Asked<'_, impl Fn(usize) -> Guid>,
         row: usize,
-        now: i64,
-        conversation: impl Fn(usize) -> Guid,
-        bound: Option<Guid>,
+        act: Act,
+        quick: Quick,
+        broker: Guid,
         answers: &mut Answers,
     ) {
-        self.answer_from(&self.spread, group, step, row, now, conversation, bound, answers);
+        self.answer_from(asked, row, &self.spread, act.plan(), act.step(), quick, answers);
+        if act.binds() && answers.general >> row & 1 == 0 {
+            answers.bind(row, broker);
+        }
     }
 
+    /// Answers with routes of one plan, if they leave nothing but a pick.
     #[inline]
     #[allow(clippy::too_many_arguments)]
     fn answer_from(
         &self,
-        spread: &[Quick],
-        group: Group,
-        step: i8,
+        asked: &Asked<'_, impl Fn(usize) -> Guid>,
         row: usize,
-        now: i64,
-        conversation: impl Fn(usize) -> Guid,
-        bound: Option<Guid>,
+        spread: &[Quick],
+        plan: Plan,
+        step: i8,
+        quick: Quick,
         answers: &mut Answers,
     ) {
-        match group.plan {
-            Plan::Network if now < group.expires => answers.network(row, step, group.quick, bound),
-            Plan::Local if now < group.expires => {
+        match plan {
+            Plan::Network => {
+                answers.network |= 1 << row;
+                answers.write(row, step, quick);
+            }
+            Plan::Local => {
                 answers.local |= 1 << row;
-                answers.write(row, step, group.quick, bound);
+                answers.write(row, step, quick);
             }
-            Plan::Spread if now < group.expires => {
-                let Quick { route_id: first, to: count } = group.quick;
-                let pick = self.pick(row, Choice::Route, count as usize, conversation);
-                answers.network(row, step, spread[first as u32 as usize + pick], bound);
+            Plan::Spread => {
+                let Quick { route_id: first, to: count } = quick;
+                let pick = self.pick(asked, row, Choice::Route, count as usize);
+                answers.network |= 1 << row;
+                answers.write(row, step, spread[first as u32 as usize + pick]);
             }
-            _ => answers.general |= 1 << row,
+            Plan::General | Plan::Rest | Plan::Pair | Plan::Pick | Plan::Unsure => answers.general |= 1 << row,
         }
     }
 
     #[inline]
-    fn pick(&self, row: usize, choice: Choice, count: usize, conversation: impl Fn(usize) -> Guid) -> usize {
+    fn pick(&self, asked: &Asked<'_, impl Fn(usize) -> Guid>, row: usize, choice: Choice, count: usize) -> usize {
         match self.options.tie_break {
-            TieBreak::Hash => pick_by_hash(conversation(row), choice, false, count),
+            TieBreak::Hash => pick_by_hash((asked.conversation)(row), choice, false, count),
             TieBreak::First | TieBreak::RoundRobin => 0,
         }
     }
 
-    fn find_pairs(&self, stages: &mut Stages) {
-        for waiting in stages.waiting[..stages.waiting_len].iter_mut().filter(|waiting| waiting.pair == MISSING) {
-            let (bucket, fingerprint) = place(waiting.hash, self.pair_buckets.len());
-            let bucket = &self.pair_buckets[bucket];
-            let lanes = bucket.lanes(fingerprint);
-            let absent = if bucket.overflows() { 0 } else { MISSING };
-            waiting.pair = if lanes == 0 { absent } else { bucket.value(lanes) };
-            prefetch(&self.pairs, waiting.pair as usize);
-        }
-    }
-
-    fn judge_pair(
+    /// Answers with pairs: picked ones, and those of the broker ids that the conversations name.
+    fn settle_pairs(
         &self,
-        waiting: &Waiting,
-        block: &Block<'_>,
-        now: i64,
-        conversation: impl Fn(usize) -> Guid,
+        asked: &Asked<'_, impl Fn(usize) -> Guid>,
+        stages: &mut Stages,
         room: &mut Candidates,
         answers: &mut Answers,
     ) {
-        let row = usize::from(waiting.row);
-        if waiting.step == 3 {
-            let pair = &self.pairs[waiting.pair as usize];
-            return self.answer(pair.group(), 3, row, now, conversation, Some(pair.broker), answers);
+        let (named, picked) = (stages.with(Plan::Pair), stages.with(Plan::Pick));
+        for row in named.iter() {
+            let hash = self.hash.of_guid(answers.brokers[row], stages.places[row]);
+            let place = self.pair_places.place(hash);
+            prefetch(&self.pair_at, place);
+            stages.pairs[row] = place as u32;
         }
-        let broker = answers.brokers[row];
-        let is_it = |pair: u32| self.pairs.get(pair as usize).is_some_and(|pair| pair.is(waiting.entry, broker));
-        let pair = match waiting.pair {
-            MISSING => None,
-            pair if is_it(pair) => Some(pair),
-            _ => look_up(&self.pair_buckets, waiting.hash, is_it),
-        };
-        let entry = &self.entries[waiting.entry as usize];
-        match pair {
-            Some(pair) => self.answer(self.pairs[pair as usize].group(), 1, row, now, conversation, None, answers),
-            None if entry.plan[PLAIN] == Plan::Empty => self.judge_rest(block, row, now, conversation, room, answers),
-            None => self.answer(entry.group(PLAIN), 2, row, now, conversation, None, answers),
+        for row in picked.iter() {
+            let entry = self.entry_of(stages, row);
+            let pick = self.pick(asked, row, Choice::Broker, entry.pair_count as usize);
+            stages.pairs[row] = entry.first_pair + pick as u32;
+            prefetch(&self.pairs, stages.pairs[row] as usize);
+        }
+        for row in named.iter() {
+            stages.pairs[row] = self.pair_at[stages.pairs[row] as usize];
+            prefetch(&self.pairs, stages.pairs[row] as usize);
+        }
+        for row in named.iter() {
+            let pair = &self.pairs[stages.pairs[row] as usize];
+            let entry = self.entry_of(stages, row);
+            let without_pair = entry.acts[3];
+            if pair.is(stages.places[row], answers.brokers[row]) {
+                self.answer(asked, row, Act::new(pair.plan, 1), pair.quick, pair.broker, answers);
+            } else if without_pair.plan() == Plan::Rest {
+                self.judge_rest(asked, row, room, answers);
+            } else {
+                self.answer(asked, row, without_pair, entry.quick[without_pair.group()], entry.broker, answers);
+            }
+        }
+        for row in picked.iter() {
+            let pair = &self.pairs[stages.pairs[row] as usize];
+            self.answer(asked, row, Act::new(pair.plan, 3), pair.quick, pair.broker, answers);
         }
     }
 }
