@@ -12,7 +12,7 @@ from ssbroker import _core, guids, options, session_keys
 from ssbroker.arrow_input import ArrowArrayExportable, ArrowStreamExportable, pieces
 from ssbroker.exceptions import MalformedDataError, SchemaError
 from ssbroker.fragments import BYTES_MAX
-from ssbroker.reassembly import Reassembly
+from ssbroker.reassembly import Reassembly, settled
 from ssbroker.session_keys import SessionKeys
 
 _PICKLE_FORMAT: Final = 1
@@ -261,7 +261,8 @@ def reassemble(
         in_order=in_order,
         session_keys=session_keys,
     )
-    return reassembler.push(fragments)
+    result = reassembler.push(fragments)
+    return settled(result.messages, result.rejected, result.acknowledgements, result.pending)
 
 
 def _limit(name: str, value: int | None, *, least: int, most: int) -> int | None:

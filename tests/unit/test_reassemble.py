@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import gc
 import pickle
 import uuid
 from random import Random
@@ -198,6 +199,19 @@ def test_m13_without_order_nothing_waits() -> None:
     assert ssbroker.reassemble(table, in_order=False).messages.num_rows == 2
     with pytest.raises(ssbroker.OptionError, match=r"^in_order: expected True or False; got 1$"):
         ssbroker.reassemble(table, in_order=1)  # type: ignore[arg-type]
+
+
+def test_a_result_does_not_keep_the_bodies_of_what_is_pending() -> None:
+    """Who reassembles at once has nothing to go on with; so only the rows about it are kept."""
+
+    def reassemblers() -> int:
+        gc.collect()
+        return sum(isinstance(each, ssbroker.Reassembler) for each in gc.get_objects())
+
+    before = reassemblers()
+    result = ssbroker.reassemble(FRAGMENTS.slice(1))
+    assert reassemblers() == before
+    assert result.pending.num_rows == 1
 
 
 def test_a_result_pickles_with_what_was_pending() -> None:
