@@ -9,14 +9,14 @@ import json
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import numpy as np
 import pyarrow as pa
 
 import ssbroker
 
-BATCH: Final = 10_000
+BATCH: Final = 2_000
 INT32_MAX: Final = 2**31 - 1
 FAR: Final = 2**63 - 1
 
@@ -129,6 +129,7 @@ def contradictions(random: Random, _start: int, rows: int) -> pa.RecordBatch:
     )
 
 
+Result = TypeVar("Result")
 Flood = Callable[[Random, int, int], pa.RecordBatch]
 FLOODS: Final[dict[str, Flood]] = {
     flood.__name__: flood for flood in (strangers, empty_strangers, liars, crumbs, gaps, newcomers, contradictions)
@@ -147,12 +148,20 @@ def honest(sequence: int, parts: int) -> pa.RecordBatch:
     )
 
 
-def resident_bytes() -> int:
-    """The most that was resident so far."""
+def resident_bytes(which: str) -> int:
+    """What is resident now (`VmRSS`), or was at most since the peak was forgotten (`VmHWM`)."""
     for line in Path("/proc/self/status").read_text(encoding="ascii").splitlines():
-        if line.startswith("VmHWM:"):
+        if line.startswith(f"{which}:"):
             return int(line.split()[1]) << 10
-    raise LookupError("VmHWM")
+    raise LookupError(which)
+
+
+def peak_of(work: Callable[[], Result]) -> tuple[int, Result]:
+    """By how much more memory was resident at any time of the work than before, and what the work returns."""
+    Path("/proc/self/clear_refs").write_text("5", encoding="ascii")  # forgets the peak
+    before = resident_bytes("VmRSS")
+    result = work()
+    return resident_bytes("VmHWM") - before, result
 
 
 def reassembler_of(limit: int, *, in_order: bool) -> ssbroker.Reassembler:
@@ -192,27 +201,27 @@ def keep_results(results: int) -> None:
     """While much is pending, keeps the results of pushes that release little; how much memory those took, as JSON."""
     random = np.random.default_rng(26)
     reassembler = reassembler_of(64 << 20, in_order=True)
-    for start in range(0, 6 * BATCH, BATCH):
+    for start in range(0, 30 * BATCH, BATCH):
         reassembler.push(liars(random, start, BATCH))
-    kept = [reassembler.push(honest(1, 1))]
-    before = resident_bytes()
-    kept += [reassembler.push(honest(number, 1)) for number in range(2, results + 2)]
-    grown = resident_bytes() - before
-    print(json.dumps({"grown": grown, "held": sum(result.messages.num_rows for result in kept) - 1}))
+    reassembler.push(honest(1, 1))
+    grown, kept = peak_of(lambda: [reassembler.push(honest(number, 1)) for number in range(2, results + 2)])
+    print(json.dumps({"grown": grown, "held": sum(result.messages.num_rows for result in kept)}))
 
 
 def main(name: str, order: str, fragments: int, limit: int, honest_parts: int) -> None:
     """What a flood did, as JSON."""
-    in_order = order == "in_order"
-    # What every batch takes for itself while it is read, and gives back (some of it only after a while), is no part of what is
-    # pending: seen before. The limit of these is just large enough for one batch to be accepted.
-    for _ in range(10):
-        flooded(reassembler_of(2 << 20, in_order=in_order), FLOODS[name], 2 * BATCH, honest_parts)
-    reassembler = reassembler_of(limit, in_order=in_order)
-    before = resident_bytes()
-    through = flooded(reassembler, FLOODS[name], fragments, honest_parts)
-    told = {"grown": resident_bytes() - before, "charged": reassembler.pending_bytes, "through": through}
-    print(json.dumps(told))
+
+    def flood(limit: int, fragments: int) -> tuple[int, int]:
+        reassembler = reassembler_of(limit, in_order=order == "in_order")
+        through = flooded(reassembler, FLOODS[name], fragments, honest_parts)
+        return reassembler.pending_bytes, through
+
+    # What every batch takes for itself while it is read, and gives back, is no part of what is pending; so it is seen before, with a
+    # limit that is just large enough for one batch to be accepted.
+    for _ in range(5):
+        of_batches, _charged = peak_of(lambda: flood(2 << 20, 3 * BATCH))
+    grown, (charged, through) = peak_of(lambda: flood(limit, fragments))
+    print(json.dumps({"grown": grown - of_batches, "of_batches": of_batches, "charged": charged, "through": through}))
 
 
 if __name__ == "__main__":
