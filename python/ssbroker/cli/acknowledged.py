@@ -64,8 +64,8 @@ class Acknowledged:
         table = pa.concat_tables([self._latest, *self._waiting]).combine_chunks()
         self._waiting = []
         numbered = table.select(_DIRECTION).append_column(_PLACE, pa.array(range(table.num_rows), pa.int64()))
-        grouped = numbered.group_by(_DIRECTION).aggregate([(_PLACE, "min"), (_PLACE, "max")]).sort_by(f"{_PLACE}_min")
-        self._latest = table.take(grouped[f"{_PLACE}_max"])
+        grouped = numbered.group_by(_DIRECTION, use_threads=False)  # so that the directions keep their order
+        self._latest = table.take(grouped.aggregate([(_PLACE, "max")])[f"{_PLACE}_max"])
 
     def _still_so(self, pending: pa.Table) -> pa.Array[Any]:
         first: dict[tuple[bytes, bool], tuple[int, int]] = {}
