@@ -28,10 +28,8 @@ pub struct Model {
     limits: Limits,
     in_order: bool,
     directions: BTreeMap<Id, Direction>,
-    /// Directions in the order in which this push touched them, with how many fragments each has to acknowledge.
-    touched: Vec<(Id, i64)>,
-    /// How many of a message's fragments came with this push.
-    fresh: BTreeMap<(Id, i64), i64>,
+    /// What this push has to acknowledge: duplicates, and what was accepted of a message.
+    events: Vec<(Id, Option<i64>)>,
 }
 
 impl Message {
@@ -69,7 +67,7 @@ impl Direction {
 
 impl Model {
     pub fn new(limits: Limits, in_order: bool) -> Self {
-        Self { limits, in_order, directions: BTreeMap::new(), touched: Vec::new(), fresh: BTreeMap::new() }
+        Self { limits, in_order, directions: BTreeMap::new(), events: Vec::new() }
     }
 
     pub fn pending_bytes(&self) -> u64 {
@@ -77,16 +75,20 @@ impl Model {
     }
 
     pub fn push(&mut self, sent: &[Sent]) -> Outcome {
-        self.touched.clear();
-        self.fresh.clear();
+        self.events.clear();
         let mut outcome = Outcome::default();
         for one in sent {
             if let Err(reason) = self.take(one, &mut outcome) {
                 outcome.rejected.push((one.header, reason));
             }
         }
-        let touched = self.touched.iter().filter(|(_, events)| *events > 0);
-        outcome.acknowledged = touched.map(|(id, _)| self.acknowledge(*id)).collect();
+        let mut touched = Vec::new();
+        for (id, _) in &self.events {
+            if !touched.contains(id) {
+                touched.push(*id);
+            }
+        }
+        outcome.acknowledged = touched.into_iter().map(|id| self.acknowledge(id)).collect();
         outcome
     }
 
@@ -116,13 +118,6 @@ impl Model {
         self.directions.retain(|other, direction| *other != id || direction.is_known || !direction.messages.is_empty());
     }
 
-    fn touch(&mut self, id: Id, by: i64) {
-        match self.touched.iter_mut().find(|(other, _)| *other == id) {
-            Some((_, events)) => *events += by,
-            None => self.touched.push((id, by)),
-        }
-    }
-
     fn take(&mut self, sent: &Sent, outcome: &mut Outcome) -> Result<(), Rejected> {
         let Header { conversation, is_initiator, sequence, number, count } = sent.header;
         let id = (conversation, is_initiator);
@@ -136,7 +131,7 @@ impl Model {
         if let Some(direction) = self.directions.get(&id) {
             let there = direction.messages.get(&sequence);
             if sequence < direction.next || there.is_some_and(Message::is_whole) {
-                self.touch(id, 1);
+                self.events.push((id, None));
                 return Err(Rejected::Duplicate);
             }
             if let Some(Message::Pending { first, parts }) = there {
@@ -145,7 +140,7 @@ impl Model {
                 }
                 match parts.get(&number) {
                     Some(part) if *part == sent.body => {
-                        self.touch(id, 1);
+                        self.events.push((id, None));
                         return Err(Rejected::Duplicate);
                     }
                     Some(_) => return Err(Rejected::Conflict),
@@ -193,30 +188,21 @@ impl Model {
 
     fn accept(&mut self, sent: &Sent, id: Id, outcome: &mut Outcome) -> Result<(), Rejected> {
         let Header { sequence, count, .. } = sent.header;
-        let before = self.clone();
         self.add(sent, id);
-        *self.fresh.entry((id, sequence)).or_default() += 1;
+        self.events.push((id, Some(sequence)));
         let message = &self.directions[&id].messages[&sequence];
-        if message.is_whole() {
-            let matches = sent.message.given().is_none_or(|given| given == digest(&message.body()));
-            if !matches && count == 1 {
-                *self = before;
-                return Err(Rejected::CorruptMessage);
-            }
-            self.touch(id, 1);
-            let fresh = self.fresh.remove(&(id, sequence)).unwrap_or_default();
-            if matches {
-                self.settle(sequence, id, outcome);
-                return Ok(());
-            }
-            self.touch(id, -fresh);
-            let of_number = |number| (Header { number, ..sent.header }, Rejected::CorruptMessage);
-            outcome.rejected.extend((0..count).map(of_number));
-            self.directions.entry(id).or_default().messages.remove(&sequence);
-            self.tidy(id);
-        } else {
-            self.touch(id, 1);
+        if !message.is_whole() {
+            return Ok(());
         }
+        if sent.message.given().is_none_or(|given| given == digest(&message.body())) {
+            self.settle(sequence, id, outcome);
+            return Ok(());
+        }
+        self.events.retain(|event| *event != (id, Some(sequence)));
+        let of_number = |number| (Header { number, ..sent.header }, Rejected::CorruptMessage);
+        outcome.rejected.extend((0..count).map(of_number));
+        self.directions.entry(id).or_default().messages.remove(&sequence);
+        self.tidy(id);
         Ok(())
     }
 

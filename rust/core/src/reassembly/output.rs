@@ -30,7 +30,7 @@ pub struct MessageBatch {
 #[derive(Debug, Default)]
 pub(crate) struct Output {
     batches: Vec<MessageBatch>,
-    /// The most bytes that may still come.
+    /// How many bytes of this push may still come; what is kept from earlier ones comes beside it.
     to_come: usize,
 }
 
@@ -114,7 +114,7 @@ impl MessageBatch {
 }
 
 impl Output {
-    /// With the most bytes that may come.
+    /// With the bytes of the push.
     pub(crate) fn new(to_come: usize) -> Self {
         Self { batches: Vec::new(), to_come }
     }
@@ -124,7 +124,7 @@ impl Output {
         let room = self.to_come.min(BATCH_BYTES).max(len);
         self.to_come = self.to_come.saturating_sub(len);
         let batch = match self.batches.last_mut() {
-            Some(batch) if batch.bodies.capacity() - batch.bodies.len() >= len => batch,
+            Some(batch) if batch.bodies.len() + len <= batch.bodies.capacity().max(BATCH_BYTES) => batch,
             _ => {
                 self.batches.push(MessageBatch::with_room(room));
                 let last = self.batches.len() - 1;

@@ -22,6 +22,10 @@ pub(super) struct Push<'p, 'a> {
     pub(super) rejected: Vec<(usize, Rejection)>,
     /// The directions of which a fragment was accepted, or was a duplicate, in order.
     pub(super) touched: Vec<u32>,
+    /// What counts for that, row by row: the direction, and which lent body it was that was accepted.
+    pub(super) counted: Vec<(u32, Option<u32>)>,
+    /// The lent bodies that were rejected after all.
+    pub(super) undone: Vec<u32>,
     /// The messages that got a fragment.
     pub(super) open: Vec<u32>,
 }
@@ -53,15 +57,16 @@ impl Assembler {
         further: &dyn Further,
     ) -> Pushed {
         self.pushes += 1;
-        let to_come = body_bytes.saturating_add(self.budget.all().bytes as usize);
         let mut push = Push {
             assembler: self,
             further,
             lent: Vec::new(),
             queue: Queue::default(),
-            output: Output::new(to_come),
+            output: Output::new(body_bytes),
             rejected: Vec::new(),
             touched: Vec::new(),
+            counted: Vec::new(),
+            undone: Vec::new(),
             open: Vec::new(),
         };
         let (mut judge, mut verdicts, mut row) = (Judge::default(), Vec::new(), 0);
@@ -89,7 +94,7 @@ impl<'a> Push<'_, 'a> {
             match self.consider(row, received) {
                 Step::Reject(reason) => return Err(reason),
                 Step::Duplicate(direction) => {
-                    self.touch(direction);
+                    self.touch(direction, None);
                     return Err(Rejected::Duplicate);
                 }
                 Step::Settle => self.settle(),
@@ -208,7 +213,7 @@ impl<'a> Push<'_, 'a> {
             self.settle();
             return Ok(());
         }
-        self.touch(direction);
+        self.touch(direction, None);
         self.assembler.welcome(direction);
         let header = &received.header;
         let label = Label {
@@ -226,7 +231,7 @@ impl<'a> Push<'_, 'a> {
     fn accept(&mut self, row: usize, received: &Received<'a>, digest: Option<Digest>, place: Place) {
         let header = &received.header;
         let direction = self.direction(header, place);
-        self.touch(direction);
+        self.touch(direction, Some(self.lent.len() as u32));
         let charge = self.fragment_charge(row, received);
         let assembler = &mut *self.assembler;
         let number = place.message.unwrap_or_else(|| {
@@ -293,7 +298,8 @@ impl<'a> Push<'_, 'a> {
     }
 
     /// Counts a fragment that the direction acknowledges (M21).
-    fn touch(&mut self, direction: u32) {
+    fn touch(&mut self, direction: u32, lent: Option<u32>) {
+        self.counted.push((direction, lent));
         let push = self.assembler.pushes;
         let state = self.assembler.directions.get_mut(direction);
         if state.push != push {

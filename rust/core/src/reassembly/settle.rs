@@ -137,9 +137,12 @@ impl Push<'_, '_> {
         let assembler = &mut *self.assembler;
         let message = assembler.messages.get(whole.message);
         let direction = assembler.directions.get_mut(message.direction);
-        let of_this_push =
-            assembler.pieces.chain(message.last_piece).filter(|piece| matches!(piece.body, Body::Lent(_))).count();
-        direction.events -= of_this_push as u32;
+        let before = self.undone.len();
+        self.undone.extend(assembler.pieces.chain(message.last_piece).filter_map(|piece| match piece.body {
+            Body::Lent(number) => Some(number),
+            Body::Kept(_) => None,
+        }));
+        direction.events -= (self.undone.len() - before) as u32;
         let (conversation, is_initiator) = (direction.conversation, direction.is_initiator);
         let Message { sequence, count, direction, .. } = *message;
         self.rejected.extend((0..count).map(|number| {
@@ -235,7 +238,23 @@ impl Push<'_, '_> {
         }
     }
 
+    /// Puts the directions that were touched in the order in which they first counted, without what was rejected after all.
+    fn forget_what_was_undone(&mut self) {
+        self.undone.sort_unstable();
+        let is_undone = |lent: &Option<u32>| lent.is_some_and(|lent| self.undone.binary_search(&lent).is_ok());
+        let counted = self.counted.iter().zip(0_u32..).filter(|((_, lent), _)| !is_undone(lent));
+        let mut first: Vec<(u32, u32)> = counted.map(|((direction, _), row)| (*direction, row)).collect();
+        first.sort_unstable();
+        first.dedup_by_key(|(direction, _)| *direction);
+        first.sort_unstable_by_key(|(_, row)| *row);
+        self.touched.retain(|&number| self.assembler.directions.get(number).events == 0);
+        self.touched.extend(first.iter().map(|(direction, _)| direction));
+    }
+
     fn acknowledgements(&mut self) -> Vec<Acknowledgement> {
+        if !self.undone.is_empty() {
+            self.forget_what_was_undone();
+        }
         let mut acknowledgements = Vec::with_capacity(self.touched.len());
         for &number in &self.touched {
             let direction = self.assembler.directions.get(number);

@@ -2,29 +2,37 @@
 
 use std::ops::{Index, IndexMut};
 
+/// Values lie in chunks of so many: what grows does not move, and takes no more than it needs.
+const CHUNK: usize = 1 << 10;
+
 #[derive(Clone, Debug)]
 pub(crate) struct Slab<T> {
-    values: Vec<T>,
+    chunks: Vec<Vec<T>>,
     free: Vec<u32>,
 }
 
 impl<T: Default> Slab<T> {
     pub(crate) fn new() -> Self {
-        Self { values: Vec::new(), free: Vec::new() }
+        Self { chunks: Vec::new(), free: Vec::new() }
     }
 
     pub(crate) fn insert(&mut self, value: T) -> u32 {
         if let Some(number) = self.free.pop() {
-            self.values[number as usize] = value;
+            self[number] = value;
             return number;
         }
-        self.values.push(value);
-        self.values.len() as u32 - 1
+        if self.chunks.last().is_none_or(|chunk| chunk.len() == CHUNK) {
+            self.chunks.push(Vec::with_capacity(CHUNK));
+        }
+        let before = (self.chunks.len() - 1) * CHUNK;
+        let Some(last) = self.chunks.last_mut() else { return 0 };
+        last.push(value);
+        (before + last.len()) as u32 - 1
     }
 
     pub(crate) fn remove(&mut self, number: u32) -> T {
         self.free.push(number);
-        std::mem::take(&mut self.values[number as usize])
+        std::mem::take(&mut self[number])
     }
 }
 
@@ -33,13 +41,13 @@ impl<T> Index<u32> for Slab<T> {
 
     #[inline]
     fn index(&self, number: u32) -> &T {
-        &self.values[number as usize]
+        &self.chunks[number as usize / CHUNK][number as usize % CHUNK]
     }
 }
 
 impl<T> IndexMut<u32> for Slab<T> {
     #[inline]
     fn index_mut(&mut self, number: u32) -> &mut T {
-        &mut self.values[number as usize]
+        &mut self.chunks[number as usize / CHUNK][number as usize % CHUNK]
     }
 }
