@@ -218,7 +218,7 @@ def test_a_wrong_value_is_told_in_our_words(
         ssbroker.spark.reassemble(rows, strategy=strategy).messages.collect()
     told = str(caught.value).splitlines()
     assert [line for line in told if line.startswith(f"ssbroker.exceptions.{sentence}")]
-    assert [line for line in told if line.startswith("Row 0 is the first of a batch of ")]
+    assert [line for line in told if line.startswith("Row 0 is the first of ")]
 
 
 def test_a_stream_is_refused_and_told_where_to_go(spark: SparkSession, tmp_path: object) -> None:

@@ -9,7 +9,7 @@ from uuid import UUID
 import pyarrow as pa
 import pytest
 from pyspark.errors import PythonException
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
 
 import ssbroker.spark
 from ssbroker.spark import assembling, reassembly
@@ -32,6 +32,11 @@ def fragments(*, conversation: UUID = A, first: int = 0, messages: int, cut: int
         "message_body": bodies,
     }
     return ssbroker.fragment(pa.table(columns), max_fragment_bytes=cut)
+
+
+def backwards(spark: SparkSession, table: pa.Table) -> DataFrame:
+    """The last first, so that all is pending until the first has come."""
+    return frame_in_order(spark, table.take(list(range(table.num_rows))[::-1]))
 
 
 def reasons(rows: list[tuple[Any, ...]]) -> Counter[str]:
@@ -64,13 +69,11 @@ def test_sorted_what_is_incomplete_elsewhere_takes_no_room(spark: SparkSession, 
     assert len(rows["incomplete"]) == 200
 
 
-@pytest.mark.parametrize("shard_by", ["conversation", "message"])
-def test_what_there_is_no_room_for_is_rejected_and_told(spark: SparkSession, shard_by: Any) -> None:
+@pytest.mark.parametrize("in_order", [True, False])
+def test_what_there_is_no_room_for_is_rejected_and_told(spark: SparkSession, *, in_order: bool) -> None:
     """P26, M10, M18: nothing that the limit leaves out is lost from sight."""
     table = fragments(messages=300)
-    backwards = table.take(list(range(table.num_rows))[::-1])
-    given = frame_in_order(spark, backwards)
-    rows = came(ssbroker.spark.reassemble(given, shard_by=shard_by, max_pending_bytes=20_000))
+    rows = came(ssbroker.spark.reassemble(backwards(spark, table), in_order=in_order, max_pending_bytes=20_000))
     left_out = reasons(rows["rejected"])
     assert set(left_out) == {"limit_exceeded"}
     waiting = sum(row[4] for row in rows["incomplete"])
@@ -78,23 +81,40 @@ def test_what_there_is_no_room_for_is_rejected_and_told(spark: SparkSession, sha
     assert min(left_out["limit_exceeded"], len(rows["incomplete"])) > 0
 
 
-@pytest.mark.parametrize("shard_by", ["conversation", "message"])
-def test_without_a_limit_a_task_that_needs_too_much_says_so(
-    spark: SparkSession, configure: Configure, monkeypatch: pytest.MonkeyPatch, shard_by: Any
+def test_without_a_limit_a_direction_that_needs_too_much_says_so(
+    spark: SparkSession, configure: Configure, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Rather than leave out what nobody said may be left out."""
+    """Rather than leave out what nobody said may be left out; and what it says helps."""
     configure(BATCH, "64")
     monkeypatch.setattr(reassembly, "_ROOM", 10_000)
     table = fragments(messages=300)
-    given = frame_in_order(spark, table.take(list(range(table.num_rows))[::-1]))
-    with pytest.raises(PythonException, match=r"OutOfRoomError: more than 10000 bytes.*strategy='sort'"):
-        ssbroker.spark.reassemble(given, shard_by=shard_by, max_message_bytes=1000).messages.collect()
-    rows = came(ssbroker.spark.reassemble(given, shard_by=shard_by, max_message_bytes=1000, strategy="sort"))
-    assert rows == would_come(table)
+    given = backwards(spark, table)
+    with pytest.raises(PythonException, match=r"OutOfRoomError: more than 10000 bytes.*'sort'.*'message'"):
+        ssbroker.spark.reassemble(given, max_message_bytes=1000).messages.collect()
+    ways: list[Any] = [{"strategy": "sort"}, {"shard_by": "message"}, {"max_pending_bytes": 1 << 20}]
+    for way in ways:
+        rows = came(ssbroker.spark.reassemble(given, max_message_bytes=1000, **way))
+        assert rows == would_come(table), way
 
 
-def test_sorted_what_waits_behind_a_gap_is_limited_too(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("shard_by", ["conversation", "message"])
+def test_however_many_conversations_there_are_each_has_its_room(
+    spark: SparkSession, configure: Configure, monkeypatch: pytest.MonkeyPatch, shard_by: Any
+) -> None:
+    """M20: a partition may be larger than memory, as long as no direction is, or no message."""
+    configure(BATCH, "10")
+    monkeypatch.setattr(reassembly, "_ROOM", 10_000)
+    parts = [fragments(conversation=UUID(int=number), messages=3) for number in range(100)]
+    table = pa.concat_tables([*parts, *(part.slice(0, 1) for part in parts)])
+    done = ssbroker.spark.reassemble(backwards(spark, table), shard_by=shard_by, max_message_bytes=1000)
+    assert came(done) == would_come(table)
+
+
+def test_sorted_what_waits_behind_a_gap_is_limited_too(
+    spark: SparkSession, configure: Configure, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """It could not be delivered; what there is no room for is rejected, and the job goes on."""
+    configure(BATCH, "64")
     monkeypatch.setattr(reassembly, "_ROOM", 20_000)
     table = pa.concat_tables([fragments(first=1, messages=300), fragments(conversation=B, messages=300)])
     done = ssbroker.spark.reassemble(frame(spark, table), strategy="sort", max_message_bytes=1000)
@@ -125,8 +145,7 @@ def test_far_numbers_are_no_reason_to_refuse(spark: SparkSession) -> None:
     assert [row[2] for row in rows["messages"]] == [2**40, 2**40 + 1]
 
 
-@pytest.mark.parametrize("is_sorted", [True, False])
-def test_batches_to_the_jvm_are_small(*, is_sorted: bool) -> None:
+def test_batches_to_the_jvm_are_small() -> None:
     """Also where one batch of fragments releases many messages at once; what a worker does, without Spark."""
     count, size = 100, 1 << 20
     table = ssbroker.fragment(
@@ -143,7 +162,6 @@ def test_batches_to_the_jvm_are_small(*, is_sorted: bool) -> None:
     task = assembling.Task(
         names=tuple(table.column_names),
         further=(),
-        is_sorted=is_sorted,
         by_message=False,
         in_order=True,
         max_message_bytes=size,
@@ -153,7 +171,28 @@ def test_batches_to_the_jvm_are_small(*, is_sorted: bool) -> None:
         session_keys=None,
         routing=None,
     )
-    backwards = table.take(list(range(count)) if is_sorted else list(range(count))[::-1])
+    backwards = table.take(list(range(count))[::-1]).append_column("group", pa.array([7] * count))
     batches = list(assembling.assembled(task, iter(backwards.combine_chunks().to_batches())))
     assert sum(batch.num_rows for batch in batches) == count
     assert all(batch.get_total_buffer_size() < 80 << 20 for batch in batches)
+
+
+def test_groups_that_have_the_same_hash_by_chance_are_put_together_as_well() -> None:
+    """Whoever can choose ids can make two that do; their rows stand mixed."""
+    tables = [fragments(conversation=conversation, messages=5) for conversation in (A, B)]
+    mixed = pa.concat_tables(tables).take([place + 15 * second for place in range(15) for second in (0, 1)])
+    task = assembling.Task(
+        names=tuple(mixed.column_names),
+        further=(),
+        by_message=False,
+        in_order=True,
+        max_message_bytes=1000,
+        max_fragments_per_message=None,
+        max_pending_bytes=None,
+        room=None,
+        session_keys=None,
+        routing=None,
+    )
+    batches = mixed.append_column("group", pa.array([7] * 30)).combine_chunks().to_batches(max_chunksize=4)
+    told = pa.Table.from_batches(list(assembling.assembled(task, iter(batches))))
+    assert told["kind"].to_pylist() == [0] * 10

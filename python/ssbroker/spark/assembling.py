@@ -49,7 +49,6 @@ class Task:
     Attributes:
         names: The columns of the fragments, by their places.
         further: Those that are carried.
-        is_sorted: Whether the rows come sorted.
         by_message: Whether the rows of a message come to one task, those of its direction to several.
         in_order: Whether messages wait for those before them.
         max_message_bytes: As of `ssbroker.Reassembler`.
@@ -62,7 +61,6 @@ class Task:
 
     names: tuple[str, ...]
     further: tuple[str, ...]
-    is_sorted: bool
     by_message: bool
     in_order: bool
     max_message_bytes: int
@@ -90,24 +88,51 @@ def assembled(task: Task, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.Reco
     assembling = _Assembling(task)
     for batch in batches:
         if batch.num_rows:
-            yield from assembling.sorted_rows(batch) if task.is_sorted else assembling.rows(batch)
+            yield from assembling.groups(batch)
     yield from assembling.end()
 
 
 class _Assembling:
-    """One task under way."""
+    """One task under way. Its rows come group by group: directions, or messages where each is for itself."""
 
     def __init__(self, task: Task) -> None:
         self._task: Final = task
         self._reassembler = self._begun()
         self._schema: pa.Schema | None = None
-        self._group: list[object] = []
+        self._group: int | None = None
 
-    def rows(self, batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
-        """What comes of fragments in any order."""
+    def groups(self, batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+        """What comes of a batch.
+
+        The first group of the batch may have begun before it, and the last may go on after it. What stands between takes no more
+        room than the batch, so that no limit is needed for it, and leaves nothing behind.
+        """
+        group: _Column = batch.columns[-1]
+        count = batch.num_rows
+        first, last = group[0].as_py(), group[-1].as_py()
+        begun, end = 0, count - _count_of(group, last)
+        if first == self._group:
+            begun = _count_of(group, first)
+            yield from self._rows(batch.slice(0, begun))
+        if begun < count:
+            yield from self.end()
+            if begun < end:
+                self._reassembler = self._begun(limited=False)
+                yield from self._rows(batch.slice(begun, end - begun))
+                yield from self.end()
+            self._reassembler = self._begun()
+            yield from self._rows(batch.slice(end))
+        self._group = last
+
+    def end(self) -> Iterator[pa.RecordBatch]:
+        """What is incomplete."""
+        for pending in self._reassembler.pending().to_batches():
+            yield from self._told(tagged.INCOMPLETE, pending)
+
+    def _rows(self, batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
         task = self._task
-        columns = dict(zip((*task.names, GROUP), batch.columns, strict=False))
-        columns.pop(GROUP, None)
+        columns: dict[str, _Column] = dict(zip((*task.names, GROUP), batch.columns, strict=True))
+        del columns[GROUP]
         if self._schema is None:
             self._schema = _schema(task, {name: columns[name].type for name in task.further})
         if task.by_message:
@@ -115,7 +140,7 @@ class _Assembling:
         try:
             pushed = self._reassembler.push(pa.RecordBatch.from_arrays(list(columns.values()), names=list(columns)))
         except InputError as error:
-            error.add_note(f"Row 0 is the first of a batch of {batch.num_rows} rows as Spark brought them together.")
+            error.add_note(f"Row 0 is the first of {batch.num_rows} rows as Spark brought them together.")
             raise
         for messages in pushed.messages.to_batches():
             yield from self._told(tagged.MESSAGE, messages)
@@ -123,44 +148,10 @@ class _Assembling:
             yield from self._told(tagged.REJECTION, rejected)
         if task.room is not None and self._reassembler.pending_bytes > task.room:
             raise OutOfRoomError(
-                f"more than {task.room} bytes of fragments are pending in one task: "
-                "strategy='sort' needs no more than one message at a time, more shuffle partitions need less each; "
-                "or max_pending_bytes sets a limit, beyond which fragments are rejected as limit_exceeded"
+                f"more than {task.room} bytes are pending of one conversation: strategy='sort' needs room for a message at a time, "
+                "shard_by='message' spreads the conversation over tasks; or max_pending_bytes sets a limit, beyond which fragments "
+                "are rejected as limit_exceeded"
             )
-
-    def sorted_rows(self, batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
-        """What comes of sorted fragments, group by group: directions, or messages where each is for itself.
-
-        The first group of the batch may have begun before it, and the last may go on after it. What stands between takes no more
-        room than the batch, so that no limit is needed for it, and leaves nothing behind.
-        """
-        keys = self._keys(batch)
-        count = batch.num_rows
-        first, last = _rows_like(keys, 0), count - _rows_like(keys, -1)
-        begun = 0
-        if [key[0].as_py() for key in keys] == self._group:
-            begun = first
-            yield from self.rows(batch.slice(0, begun))
-        if begun < count:
-            yield from self.end()
-            if begun < last:
-                self._reassembler = self._begun(limited=False)
-                yield from self.rows(batch.slice(begun, last - begun))
-                yield from self.end()
-            self._reassembler = self._begun()
-            yield from self.rows(batch.slice(max(begun, last)))
-        self._group = [key[-1].as_py() for key in keys]
-
-    def end(self) -> Iterator[pa.RecordBatch]:
-        """What is incomplete."""
-        for pending in self._reassembler.pending().to_batches():
-            yield from self._told(tagged.INCOMPLETE, pending)
-
-    def _keys(self, batch: pa.RecordBatch) -> list[_Column]:
-        """The columns that are the same for all rows of a group, and for no others."""
-        columns: dict[str, _Column] = dict(zip((*self._task.names, GROUP), batch.columns, strict=False))
-        keys = [columns.get(GROUP, columns["conversation_id"]), columns["is_initiator"]]
-        return [*keys, columns["message_sequence_number"]] if self._task.by_message else keys
 
     def _told(self, kind: int, rows: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
         """The rows with the columns of all kinds."""
@@ -193,10 +184,10 @@ class _Assembling:
         )
 
 
-def _rows_like(keys: list[_Column], row: int) -> int:
-    """How many rows have the same keys."""
-    same: _Column = functools.reduce(pc.and_, [pc.equal(key, key[row]) for key in keys])
-    return int(pc.sum(same).as_py() or 0)
+def _count_of(group: _Column, value: int) -> int:
+    """How many rows are of a group."""
+    same: _Column = pc.equal(group, pa.scalar(value, pa.int64()))
+    return int(pc.sum(same).as_py())
 
 
 @functools.lru_cache(maxsize=1)

@@ -1,7 +1,8 @@
-"""Which columns of a DataFrame of fragments are read, which are carried, and by what rows are spread and sorted."""
+"""Which columns of a DataFrame of fragments are read, which are carried, and by what rows are brought together."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
@@ -9,7 +10,6 @@ import pyarrow as pa
 
 from ssbroker.exceptions import SchemaError
 from ssbroker.reassembler import reassemble
-from ssbroker.schemas import FRAGMENTS
 from ssbroker.spark.columns import arrow_type, check_once
 from ssbroker.spark.tagged import further_name
 
@@ -31,8 +31,8 @@ _TYPES: Final = {
 }
 _UNORDERED: Final = {"map", "variant", "geometry", "geography", "interval"}
 
-GROUP: Final = "group_id"
-"""The column that is added where ids are text and rows are sorted: text in another case is the same id."""
+GROUP: Final = "group"
+"""The column that is added: a hash of what must not be separated."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,44 +49,40 @@ class FragmentColumns:
     further: tuple[StructField, ...]
     has_text_ids: bool
 
-    def spread(self, fragments: DataFrame, *, by_message: bool, is_sorted: bool) -> DataFrame:
-        """The rows of each conversation and direction brought together, or of each message, under names without surprises.
+    def grouped(self, fragments: DataFrame, *, by_message: bool, is_sorted: bool) -> DataFrame:
+        """The rows of each conversation and direction, or of each message, one after the other in one partition.
 
         Args:
             fragments: As they came.
             by_message: Whether it is enough that the rows of each message are.
-            is_sorted: Whether they are to be sorted.
+            is_sorted: Whether the rows of a group are to be sorted by all there is.
 
         Returns:
-            A column for each of `names`, and `GROUP` where it is needed.
+            A column for each of `names`, under names without surprises, then `GROUP`.
         """
         from pyspark.sql import functions as sf  # noqa: PLC0415 - pyspark is an extra
 
         named = fragments.toDF(*(_on_the_way(place) for place in range(len(self.names))))
         column = {name: sf.col(_on_the_way(place)) for place, name in enumerate(self.names)}
-        group = _id_bytes(column[_ID]) if self.has_text_ids else column[_ID]
-        if is_sorted and self.has_text_ids:
-            named = named.withColumn(GROUP, group)
-            group = sf.col(GROUP)
-        keys = [group, column["is_initiator"]]
+        keys = [_id_bytes(column[_ID]) if self.has_text_ids else column[_ID], column["is_initiator"]]
         if by_message:
             keys.append(column["message_sequence_number"])
-        spread = named.repartition(*keys)
-        return spread.sortWithinPartitions(*self._order(group, column)) if is_sorted else spread
+        # To sort by one number costs little, and what stands together is put together while it is still in the caches.
+        grouped = named.withColumn(GROUP, sf.xxhash64(*keys)).repartition(GROUP)
+        return grouped.sortWithinPartitions(GROUP, *(self._order(column) if is_sorted else []))
 
-    def _order(self, group: Column, column: dict[str, Column]) -> list[Column]:
-        """By what belongs together; then by all there is, so that what is equal in its keys has an order too, the signed first."""
-        signed = [
-            column[name].desc_nulls_last() for name in ("message_signature", "fragment_signature") if name in column
+    def _order(self, column: Mapping[str, Column]) -> list[Column]:
+        """By place; then by all there is, so that what has the same place has an order too: the signed first."""
+        place = ("message_sequence_number", "fragment_number", "fragment_count")
+        signatures = ("message_signature", "fragment_signature")
+        further = {further_name(number): field.dataType for number, field in enumerate(self.further)}
+        rest = [name for name in column if name not in {*place, *signatures, *further, _ID, "is_initiator"}]
+        rest += [name for name, spark_type in further.items() if _is_ordered(spark_type)]
+        return [
+            *(column[name] for name in place),
+            *(column[name].desc_nulls_last() for name in signatures if name in column),
+            *(column[name] for name in (*rest, _ID, "is_initiator")),
         ]
-        first = [group, *(column[name] for name in (*FRAGMENTS.names[1:3], "fragment_number", "fragment_count"))]
-        further = {further_name(place): field for place, field in enumerate(self.further)}
-        rest = [
-            column[name]
-            for name in self.names
-            if name not in _TYPES and (name not in further or _is_ordered(further[name].dataType))
-        ]
-        return [*first, *signed, column["message_body"], *rest]
 
 
 def read(fragments: DataFrame, session_keys: Any) -> FragmentColumns:

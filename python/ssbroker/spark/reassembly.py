@@ -68,7 +68,7 @@ class Options:
 
     @property
     def room(self) -> int:
-        """What may be pending in a task where `max_pending_bytes` does not say: room for any message, and then some."""
+        """What may be pending of a direction where `max_pending_bytes` does not say: room for any message, and then some."""
         return max(_ROOM, _ROOM_IN_MESSAGES * self.max_message_bytes)
 
     def task(
@@ -81,7 +81,6 @@ class Options:
         return assembling.Task(
             names=columns.names,
             further=tuple(map(tagged.further_name, range(len(columns.further)))),
-            is_sorted=is_sorted,
             by_message=self.shard_by == "message",
             in_order=self.in_order,
             max_message_bytes=self.max_message_bytes,
@@ -183,18 +182,18 @@ def reassemble(
     Args:
         fragments_df: Fragments (`schemas.FRAGMENTS`, the signatures left out or not), on classic Spark or Spark Connect, in any order;
             no stream. Messages carry the further columns of their fragment number 0.
-        strategy: `hash` takes the fragments of a task as they come: fastest; what is incomplete is in memory, up to the whole of a
-            partition. `sort` has Spark sort them first, on disk where it must: little memory whatever the partition, and the same
-            answer at every run even where fragments contradict each other.
+        strategy: `hash` brings the fragments of a direction together and takes them as they come: what is incomplete of one direction is
+            in memory. `sort` has Spark sort them, too: little memory however large a direction, and the same answer at every run even
+            where fragments contradict each other.
         shard_by: `conversation` brings each direction of a conversation to one task. `message` spreads a direction over all tasks,
             for conversations that are larger than the rest; only the numbers of its messages are then brought together.
         in_order: Whether a message waits for those before it in its direction. With `shard_by="conversation"` the messages of a
             direction are in one partition of the result, in order. With `shard_by="message"` rows come in no particular order.
         session_keys: Keys that encrypt the signatures, by conversation id, or the column that has them (and is left out of the messages).
         max_message_bytes: The largest message, at most 2**30; a larger one is rejected as `limit_exceeded`.
-        max_pending_bytes: What may be pending in a task, charged as by `ssbroker.Reassembler`; what there is no room for is rejected as
-            `limit_exceeded`. None: 1 GiB or four of the largest messages, and where `hash` would need more, the job ends with an
-            `OutOfRoomError`, so that nothing is left out by a limit that nobody set. (`sort` needs more only behind a gap.)
+        max_pending_bytes: What may be pending of one direction, charged as by `ssbroker.Reassembler`; what there is no room for is
+            rejected as `limit_exceeded`. None: 1 GiB or four of the largest messages, and where `hash` would need more, the job ends
+            with an `OutOfRoomError`, so that nothing is left out by a limit that nobody set. (`sort` needs more only behind a gap.)
         max_fragments_per_message: The most fragments of a message, None for no limit.
 
     Returns:
@@ -272,9 +271,8 @@ def assemble(
         What a `Reassembly` is made of.
     """
     task = chosen.task(fragments.sparkSession, columns, routing)
-    spread = columns.spread(fragments, by_message=task.by_message, is_sorted=task.is_sorted)
-    function = _function(task)
-    rows = spread.mapInArrow(function, tagged.schema(columns.further, routed=routing is not None))
+    grouped = columns.grouped(fragments, by_message=task.by_message, is_sorted=chosen.strategy == "sort")
+    rows = grouped.mapInArrow(_function(task), tagged.schema(columns.further, routed=routing is not None))
     return rows, columns, task.by_message and task.in_order
 
 
