@@ -32,7 +32,6 @@ NATIVE: Final = "Spark's own functions"
 NATIVE_IN_ORDER: Final = "the same, once and in order"
 LANES: Final = (FLOOR, OURS, OURS_SORTED, NATIVE, NATIVE_IN_ORDER)
 SHAPES: Final = (shapes.SMALL, shapes.MIDDLE)
-SHRUNK: Final = 5 * SIZE.shrunk
 
 
 @pytest.fixture(scope="module")
@@ -49,7 +48,7 @@ def test_reassemble(benchmark: BenchmarkFixture, spark: SparkSession, folder: Pa
 
 @functools.cache
 def _race(spark: SparkSession, folder: Path, name: str) -> dict[str, Times]:
-    shape = shapes.shape(name, shrunk=SHRUNK)
+    shape = shapes.shape(name, shrunk=SIZE.spark_shrunk)
     write(traffic(shape).fragments, folder / name)
     given = spark.read.parquet(str(folder / name))
     frames = {

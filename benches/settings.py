@@ -9,7 +9,7 @@ from typing import Final
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Size:
-    """Numbers of rows and rounds; `digested` are bytes, and the fragments of `bench_reassembly.py` are `shrunk` so many times."""
+    """Numbers of rows and rounds; `digested` are bytes, and messages are `shrunk` so many times in number."""
 
     routes: tuple[int, ...]
     conversations: int
@@ -18,6 +18,7 @@ class Size:
     flood: int
     digested: int
     shrunk: int
+    spark_shrunk: int
 
 
 SIZES: Final = {
@@ -28,7 +29,8 @@ SIZES: Final = {
         built_routes=100_000,
         flood=20_000,
         digested=8 << 20,
-        shrunk=20,
+        shrunk=40,
+        spark_shrunk=200,
     ),
     "full": Size(
         routes=(100, 10_000, 1_000_000),
@@ -38,6 +40,7 @@ SIZES: Final = {
         flood=100_000,
         digested=128 << 20,
         shrunk=1,
+        spark_shrunk=2,
     ),
 }
 # `make bench BENCH_SHORT=1` says it in its own way.
