@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections import Counter
+from itertools import product
 from typing import Any
 from uuid import UUID
 
 import pyarrow as pa
 import pytest
-from pyspark.errors import PythonException
 from pyspark.sql import DataFrame, SparkSession
 
 import ssbroker.spark
@@ -43,86 +43,71 @@ def reasons(rows: list[tuple[Any, ...]]) -> Counter[str]:
     return Counter(row[-1] for row in rows)
 
 
-@pytest.mark.parametrize("shard_by", ["conversation", "message"])
-def test_sorted_a_group_that_is_larger_than_the_limit_comes_whole(
-    spark: SparkSession, configure: Configure, shard_by: Any
+WAYS = [
+    {"strategy": strategy, "shard_by": shard_by, "in_order": in_order}
+    for strategy, shard_by, in_order in product(("hash", "sort"), ("conversation", "message"), (True, False))
+]
+
+
+@pytest.mark.parametrize("way", WAYS, ids=str)
+def test_a_direction_that_is_much_larger_than_the_limit_comes_whole(
+    spark: SparkSession, configure: Configure, way: dict[str, Any]
 ) -> None:
-    """50 times the limit, in any order: only one message at a time is pending."""
+    """50 times the limit, the last first: only one message at a time is pending."""
     configure(BATCH, "64")
     table = fragments(messages=1000)
     limit = 2000
-    done = ssbroker.spark.reassemble(
-        frame(spark, table, partitions=3), strategy="sort", shard_by=shard_by, max_pending_bytes=limit
-    )
+    done = ssbroker.spark.reassemble(backwards(spark, table), max_pending_bytes=limit, **way)
     assert table.nbytes > 50 * limit
-    assert came(done) == would_come(table)
+    assert came(done) == would_come(table, in_order=way["in_order"])
 
 
-def test_sorted_what_is_incomplete_elsewhere_takes_no_room(spark: SparkSession, configure: Configure) -> None:
-    """M20: who sends only beginnings, in however many conversations, does not keep out a message that comes after them."""
+@pytest.mark.parametrize("way", WAYS, ids=str)
+def test_what_is_incomplete_elsewhere_takes_no_room(
+    spark: SparkSession, configure: Configure, way: dict[str, Any]
+) -> None:
+    """M20: who sends only beginnings, in however many conversations, keeps out nobody."""
     configure(BATCH, "10")
     beginnings = [fragments(conversation=UUID(int=number), messages=1).slice(0, 1) for number in range(200)]
     table = pa.concat_tables([*beginnings, fragments(conversation=B, messages=3)])
-    done = ssbroker.spark.reassemble(frame(spark, table), strategy="sort", max_pending_bytes=8000)
+    done = ssbroker.spark.reassemble(frame(spark, table), max_pending_bytes=2000, **way)
     rows = came(done)
-    assert rows == would_come(table)
+    assert rows == would_come(table, in_order=way["in_order"])
     assert len(rows["incomplete"]) == 200
 
 
-@pytest.mark.parametrize("in_order", [True, False])
-def test_what_there_is_no_room_for_is_rejected_and_told(spark: SparkSession, *, in_order: bool) -> None:
-    """P26, M10, M18: nothing that the limit leaves out is lost from sight."""
-    table = fragments(messages=300)
-    rows = came(ssbroker.spark.reassemble(backwards(spark, table), in_order=in_order, max_pending_bytes=20_000))
-    left_out = reasons(rows["rejected"])
-    assert set(left_out) == {"limit_exceeded"}
-    waiting = sum(row[4] for row in rows["incomplete"])
-    assert left_out["limit_exceeded"] + waiting + 3 * len(rows["messages"]) == table.num_rows
-    assert min(left_out["limit_exceeded"], len(rows["incomplete"])) > 0
-
-
-def test_without_a_limit_a_direction_that_needs_too_much_says_so(
-    spark: SparkSession, configure: Configure, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Rather than leave out what nobody said may be left out; and what it says helps."""
-    configure(BATCH, "64")
-    monkeypatch.setattr(reassembly, "_ROOM", 10_000)
-    table = fragments(messages=300)
-    given = backwards(spark, table)
-    with pytest.raises(PythonException, match=r"OutOfRoomError: more than 10000 bytes.*'sort'.*'message'"):
-        ssbroker.spark.reassemble(given, max_message_bytes=1000).messages.collect()
-    ways: list[Any] = [{"strategy": "sort"}, {"shard_by": "message"}, {"max_pending_bytes": 1 << 20}]
-    for way in ways:
-        rows = came(ssbroker.spark.reassemble(given, max_message_bytes=1000, **way))
-        assert rows == would_come(table), way
-
-
+@pytest.mark.parametrize("strategy", ["hash", "sort"])
 @pytest.mark.parametrize("shard_by", ["conversation", "message"])
-def test_however_many_conversations_there_are_each_has_its_room(
-    spark: SparkSession, configure: Configure, monkeypatch: pytest.MonkeyPatch, shard_by: Any
+def test_where_order_does_not_matter_what_is_incomplete_before_a_message_takes_no_room(
+    spark: SparkSession, configure: Configure, strategy: Any, shard_by: Any
 ) -> None:
-    """M20: a partition may be larger than memory, as long as no direction is, or no message."""
+    """M13, M20."""
     configure(BATCH, "10")
-    monkeypatch.setattr(reassembly, "_ROOM", 10_000)
-    parts = [fragments(conversation=UUID(int=number), messages=3) for number in range(100)]
-    table = pa.concat_tables([*parts, *(part.slice(0, 1) for part in parts)])
-    done = ssbroker.spark.reassemble(backwards(spark, table), shard_by=shard_by, max_message_bytes=1000)
-    assert came(done) == would_come(table)
+    table = fragments(messages=300)
+    table = table.take([row for row in range(table.num_rows) if row % 5])
+    done = ssbroker.spark.reassemble(
+        frame(spark, table), strategy=strategy, shard_by=shard_by, in_order=False, max_pending_bytes=2000
+    )
+    rows = came(done)
+    assert rows == would_come(table, in_order=False)
+    assert min(len(rows["messages"]), len(rows["incomplete"])) > 100
 
 
-def test_sorted_what_waits_behind_a_gap_is_limited_too(
-    spark: SparkSession, configure: Configure, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("strategy", ["hash", "sort"])
+def test_what_waits_behind_a_gap_has_a_limit_and_is_told_when_it_is_refused(
+    spark: SparkSession, configure: Configure, monkeypatch: pytest.MonkeyPatch, strategy: Any
 ) -> None:
-    """It could not be delivered; what there is no room for is rejected, and the job goes on."""
+    """P26, M10, M18: it could not be delivered; the job goes on, and every fragment is accounted for."""
     configure(BATCH, "64")
     monkeypatch.setattr(reassembly, "_ROOM", 20_000)
-    table = pa.concat_tables([fragments(first=1, messages=300), fragments(conversation=B, messages=300)])
-    done = ssbroker.spark.reassemble(frame(spark, table), strategy="sort", max_message_bytes=1000)
-    rows = came(done)
-    assert [row[2] for row in sorted(rows["messages"], key=lambda row: int(row[2]))] == list(range(300))
-    assert {row[0] for row in rows["messages"]} == {B.bytes}
-    assert set(reasons(rows["rejected"])) == {"limit_exceeded"}
+    late, table = fragments(first=1, messages=300), fragments(conversation=B, messages=300)
+    given = frame(spark, pa.concat_tables([late, table]))
+    rows = came(ssbroker.spark.reassemble(given, strategy=strategy, max_message_bytes=1000))
+    assert rows["messages"] == would_come(table)["messages"]
+    left_out = reasons(rows["rejected"])
+    assert set(left_out) == {"limit_exceeded"}
     assert {row[7] for row in rows["incomplete"]} == {0}
+    assert left_out["limit_exceeded"] + sum(row[4] for row in rows["incomplete"]) == late.num_rows
 
 
 @pytest.mark.parametrize("strategy", ["hash", "sort"])
@@ -166,12 +151,11 @@ def test_batches_to_the_jvm_are_small() -> None:
         in_order=True,
         max_message_bytes=size,
         max_fragments_per_message=None,
-        max_pending_bytes=None,
-        room=None,
+        max_pending_bytes=1 << 40,
         session_keys=None,
         routing=None,
     )
-    backwards = table.take(list(range(count))[::-1]).append_column("group", pa.array([7] * count))
+    backwards = table.take(list(range(count))[::-1]).append_column("place", pa.array([7] * count))
     batches = list(assembling.assembled(task, iter(backwards.combine_chunks().to_batches())))
     assert sum(batch.num_rows for batch in batches) == count
     assert all(batch.get_total_buffer_size() < 80 << 20 for batch in batches)
@@ -188,11 +172,10 @@ def test_groups_that_have_the_same_hash_by_chance_are_put_together_as_well() -> 
         in_order=True,
         max_message_bytes=1000,
         max_fragments_per_message=None,
-        max_pending_bytes=None,
-        room=None,
+        max_pending_bytes=1 << 40,
         session_keys=None,
         routing=None,
     )
-    batches = mixed.append_column("group", pa.array([7] * 30)).combine_chunks().to_batches(max_chunksize=4)
+    batches = mixed.append_column("place", pa.array([7] * 30)).combine_chunks().to_batches(max_chunksize=4)
     told = pa.Table.from_batches(list(assembling.assembled(task, iter(batches))))
     assert told["kind"].to_pylist() == [0] * 10

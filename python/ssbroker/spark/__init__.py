@@ -8,14 +8,12 @@ from __future__ import annotations
 from importlib.util import find_spec
 
 from ssbroker.exceptions import SsbrokerError
-from ssbroker.spark.assembling import OutOfRoomError
 from ssbroker.spark.pipeline import Pipeline, pipeline
 from ssbroker.spark.reassembly import Reassembly, reassemble
 from ssbroker.spark.routing import route, route_udf
 
 __all__ = [
     "MissingSparkError",
-    "OutOfRoomError",
     "Pipeline",
     "Reassembly",
     "pipeline",

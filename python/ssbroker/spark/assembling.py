@@ -11,20 +11,16 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from ssbroker import _core
-from ssbroker.exceptions import InputError, SsbrokerError
+from ssbroker.exceptions import InputError
 from ssbroker.reassembler import Reassembler
 from ssbroker.spark import tagged, worker
 from ssbroker.spark.columns import Labels
-from ssbroker.spark.fragment_columns import GROUP
+from ssbroker.spark.fragment_columns import NUMBER_BITS, PLACE
 from ssbroker.spark.shipping import Shipped
 
 _Column: TypeAlias = Any  # an Arrow array; what the stubs of pyarrow know of arrays stands in the way here
 
 _COUNT: Final = "whole_count"
-
-
-class OutOfRoomError(SsbrokerError, MemoryError):
-    """More is pending in a task than it has room for, and no limit says what is to be left out."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,7 +50,6 @@ class Task:
         max_message_bytes: As of `ssbroker.Reassembler`.
         max_fragments_per_message: The same.
         max_pending_bytes: The same.
-        room: What may be pending where that is not limited; more is an error.
         session_keys: The name of the column, or where the keys are.
         routing: How messages are routed, if they are.
     """
@@ -65,8 +60,7 @@ class Task:
     in_order: bool
     max_message_bytes: int
     max_fragments_per_message: int | None
-    max_pending_bytes: int | None
-    room: int | None
+    max_pending_bytes: int
     session_keys: str | Shipped[dict[bytes, bytes]] | None
     routing: Routing | None
 
@@ -83,7 +77,6 @@ def assembled(task: Task, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.Reco
 
     Raises:
         InputError: A value is not what was expected.
-        OutOfRoomError: More is pending than there is room for.
     """
     assembling = _Assembling(task)
     for batch in batches:
@@ -93,7 +86,7 @@ def assembled(task: Task, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.Reco
 
 
 class _Assembling:
-    """One task under way. Its rows come group by group: directions, or messages where each is for itself."""
+    """One task under way. Its rows come group by group: directions, or messages where those before one do not matter."""
 
     def __init__(self, task: Task) -> None:
         self._task: Final = task
@@ -107,7 +100,7 @@ class _Assembling:
         The first group of the batch may have begun before it, and the last may go on after it. What stands between takes no more
         room than the batch, so that no limit is needed for it, and leaves nothing behind.
         """
-        group: _Column = batch.columns[-1]
+        group = self._groups_of(batch)
         count = batch.num_rows
         first, last = group[0].as_py(), group[-1].as_py()
         begun, end = 0, count - _count_of(group, last)
@@ -129,10 +122,16 @@ class _Assembling:
         for pending in self._reassembler.pending().to_batches():
             yield from self._told(tagged.INCOMPLETE, pending)
 
+    def _groups_of(self, batch: pa.RecordBatch) -> _Column:
+        """The group of each row. In order, a direction is one; else what is incomplete need not wait for the end of its direction."""
+        place: _Column = batch.columns[-1]
+        is_message = self._task.by_message or not self._task.in_order
+        return place if is_message else pc.shift_right(place, pa.scalar(NUMBER_BITS, pa.int64()))
+
     def _rows(self, batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
         task = self._task
-        columns: dict[str, _Column] = dict(zip((*task.names, GROUP), batch.columns, strict=True))
-        del columns[GROUP]
+        columns: dict[str, _Column] = dict(zip((*task.names, PLACE), batch.columns, strict=True))
+        del columns[PLACE]
         if self._schema is None:
             self._schema = _schema(task, {name: columns[name].type for name in task.further})
         if task.by_message:
@@ -146,12 +145,6 @@ class _Assembling:
             yield from self._told(tagged.MESSAGE, messages)
         for rejected in pushed.rejected.to_batches():
             yield from self._told(tagged.REJECTION, rejected)
-        if task.room is not None and self._reassembler.pending_bytes > task.room:
-            raise OutOfRoomError(
-                f"more than {task.room} bytes are pending of one conversation: strategy='sort' needs room for a message at a time, "
-                "shard_by='message' spreads the conversation over tasks; or max_pending_bytes sets a limit, beyond which fragments "
-                "are rejected as limit_exceeded"
-            )
 
     def _told(self, kind: int, rows: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
         """The rows with the columns of all kinds."""

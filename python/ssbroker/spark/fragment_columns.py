@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
@@ -31,8 +32,13 @@ _TYPES: Final = {
 }
 _UNORDERED: Final = {"map", "variant", "geometry", "geography", "interval"}
 
-GROUP: Final = "group"
-"""The column that is added: a hash of what must not be separated."""
+PLACE: Final = "place"
+"""The column that is added, by which rows are sorted: a hash of the direction, and below it the message's number; or a hash of both."""
+
+NUMBER_BITS: Final = 32
+_NUMBER_MAX: Final = (1 << NUMBER_BITS) - 1
+# Who does not know it cannot choose ids that stand together.
+_SEED: Final = secrets.randbits(63)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,27 +55,30 @@ class FragmentColumns:
     further: tuple[StructField, ...]
     has_text_ids: bool
 
-    def grouped(self, fragments: DataFrame, *, by_message: bool, is_sorted: bool) -> DataFrame:
-        """The rows of each conversation and direction, or of each message, one after the other in one partition.
+    def brought_together(self, fragments: DataFrame, *, by_message: bool, is_sorted: bool) -> DataFrame:
+        """The rows of each conversation and direction one after the other in one partition, message by message.
 
         Args:
             fragments: As they came.
             by_message: Whether it is enough that the rows of each message are.
-            is_sorted: Whether the rows of a group are to be sorted by all there is.
+            is_sorted: Whether the rows of a message are to be sorted, too, by all there is.
 
         Returns:
-            A column for each of `names`, under names without surprises, then `GROUP`.
+            A column for each of `names`, under names without surprises, then `PLACE`.
         """
         from pyspark.sql import functions as sf  # noqa: PLC0415 - pyspark is an extra
 
         named = fragments.toDF(*(_on_the_way(place) for place in range(len(self.names))))
         column = {name: sf.col(_on_the_way(place)) for place, name in enumerate(self.names)}
+        number = column["message_sequence_number"].cast("bigint")
         keys = [_id_bytes(column[_ID]) if self.has_text_ids else column[_ID], column["is_initiator"]]
-        if by_message:
-            keys.append(column["message_sequence_number"])
-        # To sort by one number costs little, and what stands together is put together while it is still in the caches.
-        grouped = named.withColumn(GROUP, sf.xxhash64(*keys)).repartition(GROUP)
-        return grouped.sortWithinPartitions(GROUP, *(self._order(column) if is_sorted else []))
+        together = sf.xxhash64(sf.lit(_SEED), *keys, *([number] if by_message else []))
+        # To sort by one number costs little. What stands together is put together while it is in the caches, and needs no memory but
+        # for a message; a number beyond these bits, or two directions with the same ones, cost memory and nothing else.
+        low = sf.coalesce(sf.least(sf.greatest(number, sf.lit(0)), sf.lit(_NUMBER_MAX)), sf.lit(0))
+        place = together if by_message else sf.shiftleft(together, NUMBER_BITS).bitwiseOR(low)
+        placed = named.repartition(together).withColumn(PLACE, place)
+        return placed.sortWithinPartitions(PLACE, *(self._order(column) if is_sorted else []))
 
     def _order(self, column: Mapping[str, Column]) -> list[Column]:
         """By place; then by all there is, so that what has the same place has an order too: the signed first."""

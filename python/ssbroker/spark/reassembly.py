@@ -77,7 +77,6 @@ class Options:
         """What a worker is told."""
         normal = keys.normal(self.session_keys)
         column = normal if isinstance(normal, str) else None
-        is_sorted = self.strategy == "sort"
         return assembling.Task(
             names=columns.names,
             further=tuple(map(tagged.further_name, range(len(columns.further)))),
@@ -85,8 +84,7 @@ class Options:
             in_order=self.in_order,
             max_message_bytes=self.max_message_bytes,
             max_fragments_per_message=self.max_fragments_per_message,
-            max_pending_bytes=self.room if is_sorted and self.max_pending_bytes is None else self.max_pending_bytes,
-            room=self.room if not is_sorted and self.max_pending_bytes is None else None,
+            max_pending_bytes=self.room if self.max_pending_bytes is None else self.max_pending_bytes,
             session_keys=ship_keys(spark, normal) if isinstance(normal, dict) else column,
             routing=routing,
         )
@@ -182,18 +180,16 @@ def reassemble(
     Args:
         fragments_df: Fragments (`schemas.FRAGMENTS`, the signatures left out or not), on classic Spark or Spark Connect, in any order;
             no stream. Messages carry the further columns of their fragment number 0.
-        strategy: `hash` brings the fragments of a direction together and takes them as they come: what is incomplete of one direction is
-            in memory. `sort` has Spark sort them, too: little memory however large a direction, and the same answer at every run even
-            where fragments contradict each other.
+        strategy: `hash` has Spark bring the fragments of a direction together by a number for each message. `sort` has it sort them by
+            all they have: a little slower, and the same answer at every run even where fragments contradict each other.
         shard_by: `conversation` brings each direction of a conversation to one task. `message` spreads a direction over all tasks,
             for conversations that are larger than the rest; only the numbers of its messages are then brought together.
         in_order: Whether a message waits for those before it in its direction. With `shard_by="conversation"` the messages of a
-            direction are in one partition of the result, in order. With `shard_by="message"` rows come in no particular order.
+            direction are in one partition of the result, by number. With `shard_by="message"` rows come in no particular order.
         session_keys: Keys that encrypt the signatures, by conversation id, or the column that has them (and is left out of the messages).
         max_message_bytes: The largest message, at most 2**30; a larger one is rejected as `limit_exceeded`.
         max_pending_bytes: What may be pending of one direction, charged as by `ssbroker.Reassembler`; what there is no room for is
-            rejected as `limit_exceeded`. None: 1 GiB or four of the largest messages, and where `hash` would need more, the job ends
-            with an `OutOfRoomError`, so that nothing is left out by a limit that nobody set. (`sort` needs more only behind a gap.)
+            rejected as `limit_exceeded`. None: 1 GiB or four of the largest messages, which only messages behind a gap can reach.
         max_fragments_per_message: The most fragments of a message, None for no limit.
 
     Returns:
@@ -271,8 +267,9 @@ def assemble(
         What a `Reassembly` is made of.
     """
     task = chosen.task(fragments.sparkSession, columns, routing)
-    grouped = columns.grouped(fragments, by_message=task.by_message, is_sorted=chosen.strategy == "sort")
-    rows = grouped.mapInArrow(_function(task), tagged.schema(columns.further, routed=routing is not None))
+    is_sorted = chosen.strategy == "sort"
+    together = columns.brought_together(fragments, by_message=task.by_message, is_sorted=is_sorted)
+    rows = together.mapInArrow(_function(task), tagged.schema(columns.further, routed=routing is not None))
     return rows, columns, task.by_message and task.in_order
 
 
