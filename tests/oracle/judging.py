@@ -87,6 +87,13 @@ class Judging:
             or (held is not None and held.is_whole)
         )
 
+    def m8_is_authentic(self, fragment: Fragment) -> bool:
+        """M8: under a session key, what has no signature of its own matches its message's."""
+        if fragment.key is None or fragment.fragment_signature is not None:
+            return True
+        alone = Message(fragment, {fragment.number: fragment})
+        return fragment.message_signature == self.m7_message_signature(alone)
+
     def m9_against_what_is_here(self, fragment: Fragment) -> str | None:
         """M9: a conflict or a duplicate, where the message is incomplete here; None where neither."""
         message = self.direction_of(fragment).messages.get(fragment.sequence)

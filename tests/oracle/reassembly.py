@@ -65,7 +65,7 @@ class Oracle(Room):
         if self.m5_corrupt(fragment):
             return "corrupt_fragment"
         if self.m8_whole_before(fragment):
-            return "duplicate"
+            return "duplicate" if self.m8_is_authentic(fragment) else "corrupt_message"
         if reason := self.m9_against_what_is_here(fragment):
             return reason
         return "limit_exceeded" if self.m10_limit_exceeded(fragment) else None

@@ -208,6 +208,22 @@ def test_p22_under_a_key_signatures_are_asked_for() -> None:
     assert messages(keyed(*several, replace(alone[0], fragment_signature=None))) == [(0, b"abcde"), (1, b"a")]
 
 
+@pytest.mark.parametrize("sequence", [0, 2], ids=["released", "held"])
+@pytest.mark.parametrize("signature", [OTHER, md5(b"").digest()], ids=["any", "plain"])
+def test_p22_under_a_key_nobody_else_gets_an_acknowledgement(sequence: int, signature: bytes) -> None:
+    """P18, P22, M8: for a message that is whole a lone fragment without a signature of its own has to match its message's."""
+    reassembler = ssbroker.Reassembler(session_keys={A: KEY})
+    good = parts(b"a", sequence, key=KEY)[0]
+    push(reassembler, *parts(b"abcde", key=KEY), good)
+    forged = replace(good, body=b"", message_signature=signature, fragment_signature=None)
+    result = push(reassembler, forged)
+    assert reasons(result) == ["corrupt_message"]
+    assert result.acknowledgements.num_rows == 0
+    again = push(reassembler, forged, replace(good, fragment_signature=None))
+    assert reasons(again) == ["corrupt_message", "duplicate"]
+    assert again.acknowledgements.num_rows == 1
+
+
 def test_p22_plain_signatures_do_not_pass_under_a_key() -> None:
     """P21, P22, M7: nor those of another key."""
     assert reasons(keyed(*parts(b"abcde"))) == ["corrupt_fragment"] * 3

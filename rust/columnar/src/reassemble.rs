@@ -19,7 +19,7 @@ use crate::told;
 use crate::view::BytesView;
 
 /// How many fragments are handed over at a time.
-const BLOCK: usize = 8_192;
+const BLOCK: usize = 1_024;
 /// How many are read at a time: as many as there are bits in a word.
 const WORD: usize = 64;
 

@@ -26,8 +26,7 @@ pub(crate) fn messages(batches: Vec<MessageBatch>, shape: &Shape, carried: &Carr
     }
     let mut told = Vec::with_capacity(batches.len());
     for batch in batches {
-        let valid: NullBuffer = batch.signatures.iter().map(Option::is_some).collect();
-        let signatures = batch.signatures.into_iter().map(Option::unwrap_or_default).collect();
+        let valid = NullBuffer::from(batch.is_signed);
         let offsets = OffsetBuffer::new(ScalarBuffer::from(batch.offsets));
         let bodies = BinaryArray::try_new(offsets, Buffer::from_vec(fitting(batch.bodies)), None);
         let own: Vec<ArrayRef> = vec![
@@ -35,7 +34,7 @@ pub(crate) fn messages(batches: Vec<MessageBatch>, shape: &Shape, carried: &Carr
             Arc::new(BooleanArray::from(batch.is_initiator)),
             Arc::new(Int64Array::from(batch.sequences)),
             Arc::new(bodies.map_err(|error| internal(&error))?),
-            sixteens(signatures, Some(valid).filter(|valid| valid.null_count() > 0))?,
+            sixteens(batch.signatures, Some(valid).filter(|valid| valid.null_count() > 0))?,
         ];
         if shape.fields.is_empty() {
             told.push(batch_of(&schema, own)?);
@@ -81,7 +80,8 @@ fn acknowledged(rows: &[Acknowledgement]) -> Result<RecordBatch> {
     let partial = || rows.iter().map(|row| row.partial.as_ref());
     let lengths = partial().map(|partial| partial.map_or(0, |(_, fragments)| fragments.len()));
     let offsets = OffsetBuffer::from_lengths(lengths);
-    let fragments: Vec<i32> = partial().flatten().flat_map(|(_, fragments)| fragments).copied().collect();
+    // Of a message of many fragments the numbers of all that are there are told again and again.
+    let fragments = partial().flatten().map(|(_, fragments)| fragments.as_slice()).collect::<Vec<_>>().concat();
     let fragments = ListArray::try_new(item_field(), offsets, Arc::new(Int32Array::from(fragments)), Some(valid));
     let columns: Vec<ArrayRef> = vec![
         sixteens(rows.iter().map(|row| row.conversation.0).collect(), None)?,

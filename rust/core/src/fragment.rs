@@ -42,7 +42,7 @@ impl Header {
 impl Signature {
     /// The 16 bytes, if it has them.
     #[must_use]
-    pub fn given(self) -> Option<Digest> {
+    pub fn given(&self) -> Option<&Digest> {
         match self {
             Self::Given(digest) => Some(digest),
             Self::Missing | Self::Unreadable => None,

@@ -125,7 +125,7 @@ impl Model {
             return Err(Rejected::OutOfRange);
         }
         let unreadable = sent.message == Signature::Unreadable || sent.fragment == Signature::Unreadable;
-        if unreadable || sent.fragment.given().is_some_and(|given| given != digest(&sent.body)) {
+        if unreadable || sent.fragment.given().is_some_and(|given| *given != digest(&sent.body)) {
             return Err(Rejected::CorruptFragment);
         }
         if let Some(direction) = self.directions.get(&id) {
@@ -194,7 +194,7 @@ impl Model {
         if !message.is_whole() {
             return Ok(());
         }
-        if sent.message.given().is_none_or(|given| given == digest(&message.body())) {
+        if sent.message.given().is_none_or(|given| *given == digest(&message.body())) {
             self.settle(sequence, id, outcome);
             return Ok(());
         }

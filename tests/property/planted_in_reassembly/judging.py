@@ -57,6 +57,13 @@ class DuplicatesBeforeSignatures(Oracle):
         return "duplicate" if reason == "corrupt_fragment" and self.m8_whole_before(fragment) else reason
 
 
+class UnprovenDuplicates(Oracle):
+    """P22, M8: under a session key, a lone fragment that nobody signed is acknowledged as a duplicate."""
+
+    def m8_is_authentic(self, fragment: Fragment) -> bool:
+        return True
+
+
 class UnreadableIsMissing(Oracle):
     """M5: a signature of the message that is not 16 bytes counts as none."""
 

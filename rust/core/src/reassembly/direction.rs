@@ -49,7 +49,9 @@ impl Directions {
         Self { slab: Slab::new(), table: HashTable::new() }
     }
 
-    #[inline]
+    // For every fragment.
+    #[allow(clippy::inline_always)]
+    #[inline(always)]
     pub(crate) fn find(&self, hash: &NameHash, conversation: Guid, is_initiator: bool) -> Option<u32> {
         let found = self.table.find(hash.of_guid(conversation, u32::from(is_initiator)), |&number| {
             self.slab[number].is(conversation, is_initiator)
@@ -69,11 +71,12 @@ impl Directions {
     }
 
     pub(crate) fn remove(&mut self, hash: &NameHash, number: u32) {
-        let direction = self.slab.remove(number);
+        let direction = &self.slab[number];
         let key = hash.of_guid(direction.conversation, u32::from(direction.is_initiator));
         if let Ok(entry) = self.table.find_entry(key, |&other| other == number) {
             entry.remove();
         }
+        self.slab.remove(number);
     }
 
     #[inline]

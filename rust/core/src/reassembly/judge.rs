@@ -38,10 +38,23 @@ pub(crate) struct Judge {
 }
 
 impl Received<'_> {
-    /// The MD5 that the whole message must have; `None` where nothing is compared (M12).
-    pub(crate) fn expected(&self) -> Option<Digest> {
-        let signature = self.message_signature.given()?;
-        Some(self.key.map_or(signature, |key| key.open_message_signature(&self.header, signature)))
+    /// The MD5 that the whole message must have, where a session key hides it in the signature.
+    pub(crate) fn opened(&self) -> Option<Digest> {
+        Some(self.key?.open_message_signature(&self.header, *self.message_signature.given()?))
+    }
+
+    /// Whether this part, whose MD5 is `digest`, is the whole that its message's signature tells of (M12).
+    pub(crate) fn is_the_whole(&self, digest: Option<&Digest>) -> bool {
+        match (self.message_signature.given(), digest, self.opened()) {
+            (Some(_), Some(digest), Some(opened)) => equal(&opened, digest),
+            (Some(signature), Some(digest), None) => equal(signature, digest),
+            _ => true,
+        }
+    }
+
+    /// Whether who sent it has the session key, if there is one (M8). What has a signature of its own has been compared (M5).
+    pub(crate) fn is_authentic(&self, digest: Option<&Digest>) -> bool {
+        self.key.is_none() || self.fragment_signature != Signature::Missing || self.is_the_whole(digest)
     }
 
     /// Whether the whole message is this part.
@@ -64,10 +77,10 @@ impl Received<'_> {
     fn fragment_matches(&self, digest: Digest) -> bool {
         let Some(given) = self.fragment_signature.given() else { return true };
         let signature = match (self.key, self.message_signature.given()) {
-            (Some(key), Some(message)) => key.fragment_signature(&self.header, &message, digest),
+            (Some(key), Some(message)) => key.fragment_signature(&self.header, message, digest),
             _ => digest,
         };
-        equal(&signature, &given)
+        equal(&signature, given)
     }
 }
 

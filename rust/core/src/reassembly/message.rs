@@ -4,7 +4,7 @@ use hashbrown::HashTable;
 
 use super::FurtherOf;
 use super::limits::Charge;
-use super::piece::NO_PIECE;
+use super::piece::Pieces;
 use super::slab::Slab;
 use crate::fragment::Digest;
 use crate::hash::NameHash;
@@ -27,7 +27,7 @@ pub(crate) enum State {
     Number,
 }
 
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub(crate) struct Message {
     pub(crate) direction: u32,
     pub(crate) sequence: i64,
@@ -39,14 +39,13 @@ pub(crate) struct Message {
     pub(crate) is_listed: bool,
     /// As it was received.
     pub(crate) signature: Option<Digest>,
-    /// The MD5 that the whole must have.
-    pub(crate) expected: Option<Digest>,
+    /// The MD5 that the whole must have, where a session key hides it in the signature.
+    pub(crate) opened: Option<Box<Digest>>,
     pub(crate) received: u32,
     /// The bytes of its fragments.
     pub(crate) bytes: u64,
     pub(crate) charge: Charge,
-    /// The fragment that came last; each names the one before.
-    pub(crate) last_piece: u32,
+    pub(crate) pieces: Pieces,
     pub(crate) further: Option<FurtherOf>,
 }
 
@@ -56,27 +55,18 @@ pub(crate) struct Messages {
     table: HashTable<u32>,
 }
 
-impl Default for Message {
-    fn default() -> Self {
-        Self {
-            direction: 0,
-            sequence: 0,
-            count: 0,
-            state: State::Free,
-            is_open: false,
-            is_listed: false,
-            signature: None,
-            expected: None,
-            received: 0,
-            bytes: 0,
-            charge: Charge::default(),
-            last_piece: NO_PIECE,
-            further: None,
-        }
-    }
-}
-
 impl Message {
+    /// The MD5 that the whole must have; `None` where nothing is compared (M12).
+    pub(crate) fn expected(&self) -> Option<&Digest> {
+        self.opened.as_deref().or(self.signature.as_ref())
+    }
+
+    /// Whether it is this one, and no place that is free.
+    #[inline]
+    pub(crate) fn is(&self, direction: u32, sequence: i64) -> bool {
+        self.sequence == sequence && self.direction == direction && self.state != State::Free
+    }
+
     fn key(&self, hash: &NameHash) -> u64 {
         key(hash, self.direction, self.sequence)
     }
@@ -93,11 +83,13 @@ impl Messages {
 
     #[inline]
     pub(crate) fn find(&self, hash: &NameHash, direction: u32, sequence: i64) -> Option<u32> {
-        let found = self.table.find(key(hash, direction, sequence), |&number| {
-            let message = &self.slab[number];
-            message.sequence == sequence && message.direction == direction
-        });
+        let found =
+            self.table.find(key(hash, direction, sequence), |&number| self.slab[number].is(direction, sequence));
         found.copied()
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.table.len()
     }
 
     /// Adds a message that is not there.
@@ -109,12 +101,11 @@ impl Messages {
         number
     }
 
-    pub(crate) fn remove(&mut self, hash: &NameHash, number: u32) -> Message {
-        let message = self.slab.remove(number);
-        if let Ok(entry) = self.table.find_entry(message.key(hash), |&other| other == number) {
+    pub(crate) fn remove(&mut self, hash: &NameHash, number: u32) {
+        if let Ok(entry) = self.table.find_entry(self.slab[number].key(hash), |&other| other == number) {
             entry.remove();
         }
-        message
+        self.slab.remove(number);
     }
 
     #[inline]

@@ -29,7 +29,6 @@ pub use tell::Pending;
 use direction::Directions;
 use limits::{Budget, Charge};
 use message::{Messages, State};
-use piece::Pieces;
 
 use crate::hash::NameHash;
 use crate::{Guid, Seed};
@@ -70,7 +69,6 @@ pub struct Assembler {
     budget: Budget,
     directions: Directions,
     messages: Messages,
-    pieces: Pieces,
     /// Direction and sequence number of the messages of which fragments are missing, between pushes.
     partial: BTreeSet<(u32, i64)>,
     pushes: u64,
@@ -86,7 +84,6 @@ impl Assembler {
             budget: Budget::new(limits),
             directions: Directions::new(),
             messages: Messages::new(),
-            pieces: Pieces::new(),
             partial: BTreeSet::new(),
             pushes: 0,
         }
@@ -141,15 +138,14 @@ impl Assembler {
         }
     }
 
-    /// Removes a message with all that is pending of it, and gives back what it was.
-    fn drop_message(&mut self, number: u32) -> message::Message {
-        let message = self.messages.remove(&self.hash, number);
-        self.pieces.remove_all(&self.hash, message.last_piece);
-        self.uncharge(message.direction, message.charge);
-        self.directions.get_mut(message.direction).messages -= 1;
-        if message.is_listed {
-            self.partial.remove(&(message.direction, message.sequence));
+    /// Removes a message with all that is pending of it.
+    fn drop_message(&mut self, number: u32) {
+        let &message::Message { direction, sequence, charge, is_listed, .. } = self.messages.get(number);
+        self.messages.remove(&self.hash, number);
+        self.uncharge(direction, charge);
+        self.directions.get_mut(direction).messages -= 1;
+        if is_listed {
+            self.partial.remove(&(direction, sequence));
         }
-        message
     }
 }

@@ -16,8 +16,10 @@ pub struct MessageBatch {
     pub is_initiator: Vec<bool>,
     /// Its number in its direction.
     pub sequences: Vec<i64>,
-    /// Its signature as it was received.
-    pub signatures: Vec<Option<Digest>>,
+    /// Its signature as it was received; zeros where it has none.
+    pub signatures: Vec<Digest>,
+    /// Whether it has one.
+    pub is_signed: Vec<bool>,
     /// Where each body begins in `bodies`, and where the last one ends.
     pub offsets: Vec<i32>,
     /// All bodies.
@@ -36,11 +38,11 @@ pub(crate) struct Output {
 
 /// What of a message stands beside its body.
 #[derive(Debug)]
-pub(crate) struct Label {
+pub(crate) struct Label<'a> {
     pub(crate) conversation: Guid,
     pub(crate) is_initiator: bool,
     pub(crate) sequence: i64,
-    pub(crate) signature: Option<Digest>,
+    pub(crate) signature: Option<&'a Digest>,
     pub(crate) further: FurtherOf,
 }
 
@@ -119,27 +121,27 @@ impl Output {
         Self { batches: Vec::new(), to_come }
     }
 
-    /// Appends a message whose body of `len` bytes is made of `parts`.
-    pub(crate) fn append<'b>(&mut self, label: Label, len: usize, parts: impl Iterator<Item = &'b [u8]>) {
+    /// Begins a message whose body has `len` bytes, and says where to append them.
+    // For every fragment.
+    #[allow(clippy::inline_always)]
+    #[inline(always)]
+    pub(crate) fn begin(&mut self, label: Label<'_>, len: usize) -> &mut Vec<u8> {
         let room = self.to_come.min(BATCH_BYTES).max(len);
         self.to_come = self.to_come.saturating_sub(len);
-        let batch = match self.batches.last_mut() {
-            Some(batch) if batch.bodies.len() + len <= batch.bodies.capacity().max(BATCH_BYTES) => batch,
-            _ => {
-                self.batches.push(MessageBatch::with_room(room));
-                let last = self.batches.len() - 1;
-                &mut self.batches[last]
-            }
-        };
+        let fits = |batch: &MessageBatch| batch.bodies.len() + len <= batch.bodies.capacity().max(BATCH_BYTES);
+        if !self.batches.last().is_some_and(fits) {
+            self.batches.push(MessageBatch::with_room(room));
+        }
+        let last = self.batches.len() - 1;
+        let batch = &mut self.batches[last];
         batch.conversations.push(label.conversation);
         batch.is_initiator.push(label.is_initiator);
         batch.sequences.push(label.sequence);
-        batch.signatures.push(label.signature);
+        batch.signatures.push(label.signature.copied().unwrap_or_default());
+        batch.is_signed.push(label.signature.is_some());
         batch.further.push(label.further);
-        for part in parts {
-            batch.bodies.extend_from_slice(part);
-        }
-        batch.offsets.push(batch.bodies.len() as i32);
+        batch.offsets.push((batch.bodies.len() + len) as i32);
+        &mut batch.bodies
     }
 
     pub(crate) fn into_batches(self) -> Vec<MessageBatch> {

@@ -9,7 +9,11 @@ use super::piece::{Body, Piece};
 use super::settle::{Queue, Whole};
 use super::{Assembler, Further, FurtherOf};
 use crate::fragment::{Digest, Header};
-use crate::integrity::equal;
+
+/// So many fragments are looked up ahead of their turn, so that their waits for the memory overlap,
+const AHEAD: usize = 64;
+/// ... when so many messages are pending that the caches do not hold them.
+const AHEAD_FROM: usize = 4_096;
 
 /// A push that is under way. The lent bodies are those of the fragments it may still need.
 pub(super) struct Push<'p, 'a> {
@@ -34,17 +38,33 @@ pub(super) struct Push<'p, 'a> {
 enum Step {
     Reject(Rejected),
     /// A duplicate, which its direction acknowledges again.
-    Duplicate(u32),
+    Duplicate,
     /// It depends on how the messages in the queue fare.
     Settle,
-    Accept(Place),
+    Accept,
 }
 
-/// Where a fragment belongs, as far as that is there already.
+/// Where a fragment belongs, as far as that is there already. Small, so that it stays in a register.
 #[derive(Clone, Copy)]
 struct Place {
-    direction: Option<u32>,
-    message: Option<u32>,
+    direction: u32,
+    message: u32,
+}
+
+const NOT_THERE: u32 = u32::MAX;
+
+impl Place {
+    const NEW: Self = Self { direction: NOT_THERE, message: NOT_THERE };
+
+    #[inline]
+    fn direction(self) -> Option<u32> {
+        (self.direction != NOT_THERE).then_some(self.direction)
+    }
+
+    #[inline]
+    fn message(self) -> Option<u32> {
+        (self.message != NOT_THERE).then_some(self.message)
+    }
 }
 
 impl Assembler {
@@ -72,11 +92,14 @@ impl Assembler {
         let (mut judge, mut verdicts, mut row) = (Judge::default(), Vec::new(), 0);
         for block in blocks {
             judge.judge(&block, &mut verdicts);
-            for (received, verdict) in block.iter().zip(&verdicts) {
-                if let Err(reason) = push.take(row, received, *verdict) {
-                    push.rejected.push((row, Rejection { header: received.header, reason }));
+            for (block, verdicts) in block.chunks(AHEAD).zip(verdicts.chunks(AHEAD)) {
+                let places = push.look_ahead(block);
+                for ((received, verdict), place) in block.iter().zip(verdicts).zip(places) {
+                    if let Err(reason) = push.take(row, received, verdict, place) {
+                        push.rejected.push((row, Rejection { header: received.header, reason }));
+                    }
+                    row += 1;
                 }
-                row += 1;
             }
         }
         push.finish()
@@ -84,24 +107,49 @@ impl Assembler {
 }
 
 impl<'a> Push<'_, 'a> {
-    fn take(&mut self, row: usize, received: &Received<'a>, verdict: Verdict) -> Result<(), Rejected> {
+    /// Where fragments belong, as far as that is there before the first of them is taken.
+    fn look_ahead(&self, block: &[Received<'a>]) -> [Place; AHEAD] {
+        let Assembler { hash, directions, messages, .. } = &*self.assembler;
+        let mut places = [Place::NEW; AHEAD];
+        if messages.len() < AHEAD_FROM {
+            return places;
+        }
+        for (received, place) in block.iter().zip(&mut places) {
+            let Header { conversation, is_initiator, .. } = received.header;
+            place.direction = directions.find(hash, conversation, is_initiator).unwrap_or(NOT_THERE);
+        }
+        for (received, place) in block.iter().zip(&mut places) {
+            if let Some(direction) = place.direction().filter(|&number| directions.get(number).messages > 0) {
+                place.message = messages.find(hash, direction, received.header.sequence).unwrap_or(NOT_THERE);
+            }
+        }
+        for message in places.iter().filter_map(|place| place.message()) {
+            messages.get(message).pieces.prefetch();
+        }
+        places
+    }
+
+    /// `ahead` is where the fragment belonged a moment ago.
+    fn take(&mut self, row: usize, received: &Received<'a>, verdict: &Verdict, ahead: Place) -> Result<(), Rejected> {
         let digest = match verdict {
             Verdict::OutOfRange => return Err(Rejected::OutOfRange),
             Verdict::Corrupt => return Err(Rejected::CorruptFragment),
-            Verdict::Intact(digest) => digest,
+            Verdict::Intact(digest) => digest.as_ref(),
         };
         loop {
-            match self.consider(row, received) {
+            let place = self.locate(received, ahead);
+            match self.consider(row, received, place) {
                 Step::Reject(reason) => return Err(reason),
-                Step::Duplicate(direction) => {
-                    self.touch(direction, None);
+                Step::Duplicate if !received.is_authentic(digest) => return Err(Rejected::CorruptMessage),
+                Step::Duplicate => {
+                    self.touch(place.direction, None);
                     return Err(Rejected::Duplicate);
                 }
                 Step::Settle => self.settle(),
-                Step::Accept(place) if received.is_single() && self.queue.is_empty() => {
+                Step::Accept if received.is_single() && self.queue.is_empty() => {
                     return self.accept_single(row, received, digest, place);
                 }
-                Step::Accept(place) => {
+                Step::Accept => {
                     self.accept(row, received, digest, place);
                     return Ok(());
                 }
@@ -109,32 +157,46 @@ impl<'a> Push<'_, 'a> {
         }
     }
 
+    /// Where a fragment belongs now; `ahead` is where it did a moment ago.
+    // For every fragment.
+    #[allow(clippy::inline_always)]
+    #[inline(always)]
+    fn locate(&self, received: &Received<'_>, ahead: Place) -> Place {
+        let Assembler { hash, directions, messages, .. } = &*self.assembler;
+        let Header { conversation, is_initiator, sequence, .. } = received.header;
+        let mut place = Place { message: NOT_THERE, ..ahead };
+        // A direction stays to the end of a push; a message may be gone, and another have its place.
+        if place.direction == NOT_THERE {
+            let Some(found) = directions.find(hash, conversation, is_initiator) else { return Place::NEW };
+            place.direction = found;
+        }
+        if directions.get(place.direction).messages > 0 {
+            let is_there = |&message: &u32| messages.get(message).is(place.direction, sequence);
+            let found = ahead.message().filter(is_there).or_else(|| messages.find(hash, place.direction, sequence));
+            place.message = found.unwrap_or(NOT_THERE);
+        }
+        place
+    }
+
     /// What is to be done with a fragment that is intact; nothing changes.
-    fn consider(&self, row: usize, received: &Received<'_>) -> Step {
-        let Assembler { hash, directions, messages, pieces, .. } = &*self.assembler;
-        let Header { conversation, is_initiator, sequence, number, count } = received.header;
-        let found = directions.find(hash, conversation, is_initiator);
-        let mut place = Place { direction: found, message: None };
-        let Some(direction) = found else { return self.limit(row, received, place) };
-        let state = directions.get(direction);
-        if sequence < state.next {
-            return Step::Duplicate(direction);
+    fn consider(&self, row: usize, received: &Received<'_>, place: Place) -> Step {
+        let Assembler { directions, messages, .. } = &*self.assembler;
+        let Header { sequence, number, count, .. } = received.header;
+        if place.direction().is_some_and(|direction| sequence < directions.get(direction).next) {
+            return Step::Duplicate;
         }
-        if state.messages > 0 {
-            place.message = messages.find(hash, direction, sequence);
-        }
-        let Some(found) = place.message else { return self.limit(row, received, place) };
+        let Some(found) = place.message() else { return self.limit(row, received, place) };
         let message = messages.get(found);
         match message.state {
-            State::Held | State::Number => return Step::Duplicate(direction),
+            State::Held | State::Number => return Step::Duplicate,
             State::Queued => return Step::Settle,
             State::Free | State::Partial => {}
         }
-        if message.count != count || message.signature != received.message_signature.given() {
+        if message.count != count || message.signature.as_ref() != received.message_signature.given() {
             return Step::Reject(Rejected::Conflict);
         }
-        match pieces.find(hash, found, number) {
-            Some(piece) if pieces.get(piece).body.bytes(&self.lent) == received.body => Step::Duplicate(direction),
+        match message.pieces.find(number) {
+            Some(body) if body.bytes(&self.lent) == received.body => Step::Duplicate,
             Some(_) => Step::Reject(Rejected::Conflict),
             None => self.limit(row, received, place),
         }
@@ -144,12 +206,12 @@ impl<'a> Push<'_, 'a> {
     fn limit(&self, row: usize, received: &Received<'_>, place: Place) -> Step {
         let Assembler { directions, messages, budget, .. } = &*self.assembler;
         let limits = budget.limits();
-        let message = place.message.map(|message| messages.get(message));
+        let message = place.message().map(|message| messages.get(message));
         let bytes = message.map_or(0, |message| message.bytes) + received.body.len() as u64;
         if received.header.count as u32 > limits.fragments_per_message || bytes > u64::from(limits.message_bytes) {
             return Step::Reject(Rejected::LimitExceeded);
         }
-        let direction = place.direction.map(|direction| directions.get(direction));
+        let direction = place.direction().map(|direction| directions.get(direction));
         let (next, queued) = direction.map_or((0, 0), |direction| (direction.next, direction.queued));
         if received.header.sequence.abs_diff(next) >= limits.sequence_distance {
             return if queued > 0 { Step::Settle } else { Step::Reject(Rejected::LimitExceeded) };
@@ -162,7 +224,7 @@ impl<'a> Push<'_, 'a> {
             if is_known || is_whole { budget.has_room(growth) } else { budget.has_room_for_newcomer(growth) }
         };
         if has_room(budget) {
-            return Step::Accept(place);
+            return Step::Accept;
         }
         // Behind others in the queue it counts as held; alone it might be released.
         let may_be_released = is_whole && !self.queue.is_empty();
@@ -175,11 +237,11 @@ impl<'a> Push<'_, 'a> {
 
     /// By how much more would be pending if the fragment was accepted (M18).
     fn growth(&self, row: usize, received: &Received<'_>, place: Place, is_whole: bool) -> Charge {
-        let direction = place.direction.map(|direction| self.assembler.directions.get(direction));
+        let direction = place.direction().map(|direction| self.assembler.directions.get(direction));
         let is_charged = direction.is_some_and(|direction| direction.is_charged);
         let growth = if is_charged { Charge::default() } else { Charge::DIRECTION };
         let is_next = received.header.sequence == direction.map_or(0, |direction| direction.next);
-        let is_new = place.message.is_none();
+        let is_new = place.message().is_none();
         if is_whole && self.queue.is_empty() && (is_next || !self.assembler.in_order) {
             return if is_new && !is_next { growth.plus(Charge::NUMBER) } else { growth };
         }
@@ -198,23 +260,21 @@ impl<'a> Push<'_, 'a> {
         &mut self,
         row: usize,
         received: &Received<'a>,
-        digest: Option<Digest>,
+        digest: Option<&Digest>,
         place: Place,
     ) -> Result<(), Rejected> {
-        if let (Some(expected), Some(digest)) = (received.expected(), digest)
-            && !equal(&expected, &digest)
-        {
+        if !received.is_the_whole(digest) {
             return Err(Rejected::CorruptMessage);
         }
         let direction = self.direction(&received.header, place);
+        self.assembler.welcome(direction);
         let is_next = self.assembler.directions.get(direction).next == received.header.sequence;
         if !is_next && self.assembler.in_order {
-            self.accept(row, received, digest, Place { direction: Some(direction), ..place });
-            self.settle();
+            let message = self.add(row, received, Place { direction, ..place });
+            self.assembler.messages.get_mut(message).state = State::Held;
             return Ok(());
         }
         self.touch(direction, None);
-        self.assembler.welcome(direction);
         let header = &received.header;
         let label = Label {
             conversation: header.conversation,
@@ -223,43 +283,53 @@ impl<'a> Push<'_, 'a> {
             signature: received.message_signature.given(),
             further: FurtherOf::Row(row),
         };
-        self.output.append(label, received.body.len(), std::iter::once(received.body));
+        self.output.begin(label, received.body.len()).extend_from_slice(received.body);
         self.released(direction, header.sequence);
         Ok(())
     }
 
-    fn accept(&mut self, row: usize, received: &Received<'a>, digest: Option<Digest>, place: Place) {
+    fn accept(&mut self, row: usize, received: &Received<'a>, digest: Option<&Digest>, place: Place) {
+        let number = self.add(row, received, place);
+        let Assembler { messages, directions, .. } = &mut *self.assembler;
+        let message = messages.get_mut(number);
+        if message.received == message.count as u32 {
+            message.state = State::Queued;
+            let digest = digest.filter(|_| received.is_single()).copied();
+            let whole = Whole { message: number, row, digest };
+            self.queue.add(whole, message.bytes, directions.get_mut(message.direction));
+            if self.queue.is_full() {
+                self.settle();
+            }
+        }
+    }
+
+    /// Adds a fragment to its message, which is there from now on.
+    fn add(&mut self, row: usize, received: &Received<'a>, place: Place) -> u32 {
         let header = &received.header;
         let direction = self.direction(header, place);
         self.touch(direction, Some(self.lent.len() as u32));
         let charge = self.fragment_charge(row, received);
         let assembler = &mut *self.assembler;
-        let number = place.message.unwrap_or_else(|| {
+        let number = place.message().unwrap_or_else(|| {
             let message = Message {
                 direction,
                 sequence: header.sequence,
                 count: header.count,
                 state: State::Partial,
-                signature: received.message_signature.given(),
-                expected: received.expected(),
+                signature: received.message_signature.given().copied(),
+                opened: received.opened().map(Box::new),
                 charge: Charge::MESSAGE,
                 ..Message::default()
             };
             assembler.directions.get_mut(direction).messages += 1;
             assembler.messages.insert(&assembler.hash, message)
         });
-        let growth = if place.message.is_none() { charge.plus(Charge::MESSAGE) } else { charge };
+        let growth = if place.message().is_none() { charge.plus(Charge::MESSAGE) } else { charge };
         assembler.charge(direction, growth);
         self.queue.charged(assembler.directions.get(direction), growth);
         let message = assembler.messages.get_mut(number);
-        let piece = Piece {
-            message: number,
-            number: header.number,
-            before: message.last_piece,
-            body: Body::Lent(self.lent.len() as u32),
-        };
+        message.pieces.insert(Piece { number: header.number, body: Body::Lent(self.lent.len() as u32) });
         self.lent.push(received.body);
-        message.last_piece = assembler.pieces.insert(&assembler.hash, piece);
         message.received += 1;
         message.bytes += received.body.len() as u64;
         message.charge = message.charge.plus(charge);
@@ -269,24 +339,13 @@ impl<'a> Push<'_, 'a> {
         if !std::mem::replace(&mut message.is_open, true) {
             self.open.push(number);
         }
-        if message.received == message.count as u32 {
-            message.state = State::Queued;
-            let digest = digest.filter(|_| received.is_single());
-            self.queue.add(
-                Whole { message: number, row, digest },
-                message.bytes,
-                assembler.directions.get_mut(direction),
-            );
-            if self.queue.is_full() {
-                self.settle();
-            }
-        }
+        number
     }
 
     /// The direction of a fragment, which is there from now on.
     fn direction(&mut self, header: &Header, place: Place) -> u32 {
         let assembler = &mut *self.assembler;
-        let number = place.direction.unwrap_or_else(|| {
+        let number = place.direction().unwrap_or_else(|| {
             let Header { conversation, is_initiator, .. } = *header;
             let direction = Direction { conversation, is_initiator, ..Direction::default() };
             assembler.directions.insert(&assembler.hash, direction)

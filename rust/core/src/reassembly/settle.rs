@@ -16,6 +16,9 @@ const QUEUE_BYTES: u64 = 1 << 20;
 /// ... or so many messages, however small.
 const QUEUE_MESSAGES_MAX: usize = 4_096;
 
+/// So many messages that waited are released at a time.
+const RUN: usize = 16;
+
 /// A message of which all fragments are there.
 #[derive(Debug)]
 pub(super) struct Whole {
@@ -89,7 +92,7 @@ impl Push<'_, '_> {
         for (whole, digest) in queue.whole.iter().zip(digests) {
             let message = self.assembler.messages.get(whole.message);
             let direction = message.direction;
-            let matches = match (&message.expected, &digest) {
+            let matches = match (message.expected(), &digest) {
                 (Some(expected), Some(digest)) => equal(expected, digest),
                 _ => true,
             };
@@ -104,13 +107,11 @@ impl Push<'_, '_> {
 
     /// The MD5 of each message that has to be compared.
     fn digests(&self, queue: &[Whole]) -> Vec<Option<Digest>> {
-        let Assembler { messages, pieces, .. } = &*self.assembler;
-        let (mut parts, mut ends, mut order) = (Vec::new(), Vec::new(), Vec::new());
-        let is_unknown = |whole: &Whole| whole.digest.is_none() && messages.get(whole.message).expected.is_some();
+        let messages = &self.assembler.messages;
+        let (mut parts, mut ends) = (Vec::new(), Vec::new());
+        let is_unknown = |whole: &Whole| whole.digest.is_none() && messages.get(whole.message).expected().is_some();
         for whole in queue.iter().filter(|whole| is_unknown(whole)) {
-            let message = messages.get(whole.message);
-            pieces.in_order(message.last_piece, &mut order, message.received as usize);
-            parts.extend(order.iter().map(|body| body.bytes(&self.lent)));
+            messages.get(whole.message).pieces.for_each(|_, body| parts.push(body.bytes(&self.lent)));
             ends.push(parts.len());
         }
         let mut digests = vec![[0; 16]; ends.len()];
@@ -138,10 +139,11 @@ impl Push<'_, '_> {
         let message = assembler.messages.get(whole.message);
         let direction = assembler.directions.get_mut(message.direction);
         let before = self.undone.len();
-        self.undone.extend(assembler.pieces.chain(message.last_piece).filter_map(|piece| match piece.body {
-            Body::Lent(number) => Some(number),
-            Body::Kept(_) => None,
-        }));
+        message.pieces.for_each(|_, body| {
+            if let Body::Lent(number) = body {
+                self.undone.push(*number);
+            }
+        });
         direction.events -= (self.undone.len() - before) as u32;
         let (conversation, is_initiator) = (direction.conversation, direction.is_initiator);
         let Message { sequence, count, direction, .. } = *message;
@@ -155,19 +157,18 @@ impl Push<'_, '_> {
 
     /// Gives a whole message out.
     fn release(&mut self, number: u32) {
-        let Assembler { messages, pieces, directions, .. } = &mut *self.assembler;
+        let Assembler { messages, directions, .. } = &mut *self.assembler;
         let message = messages.get_mut(number);
         let direction = directions.get(message.direction);
         let label = Label {
             conversation: direction.conversation,
             is_initiator: direction.is_initiator,
             sequence: message.sequence,
-            signature: message.signature,
+            signature: message.signature.as_ref(),
             further: message.further.take().unwrap_or(FurtherOf::Row(0)),
         };
-        let mut order = Vec::new();
-        pieces.in_order(message.last_piece, &mut order, message.received as usize);
-        self.output.append(label, message.bytes as usize, order.iter().map(|body| body.bytes(&self.lent)));
+        let bodies = self.output.begin(label, message.bytes as usize);
+        message.pieces.for_each(|_, body| bodies.extend_from_slice(body.bytes(&self.lent)));
         self.assembler.drop_message(number);
     }
 
@@ -181,19 +182,42 @@ impl Push<'_, '_> {
             self.assembler.charge(direction, Charge::NUMBER);
             return;
         }
+        let state = self.assembler.directions.get_mut(direction);
+        state.next += 1;
+        if state.messages == 0 {
+            return;
+        }
+        let mut run = Vec::new();
         loop {
-            let state = self.assembler.directions.get_mut(direction);
-            state.next += 1;
-            if state.messages == 0 {
+            self.next_in(direction, &mut run);
+            for &number in &run {
+                if self.assembler.messages.get(number).state == State::Held {
+                    self.release(number);
+                } else {
+                    self.assembler.drop_message(number);
+                }
+            }
+            self.assembler.directions.get_mut(direction).next += run.len() as i64;
+            if run.len() < RUN {
                 return;
             }
-            let next = state.next;
-            let Some(number) = self.assembler.messages.find(&self.assembler.hash, direction, next) else { return };
-            match self.assembler.messages.get(number).state {
-                State::Held => self.release(number),
-                State::Number => drop(self.assembler.drop_message(number)),
-                State::Free | State::Partial | State::Queued => return,
-            }
+        }
+    }
+
+    /// The messages of a direction that can be released now, in their order; looked up together, so that their waits for the memory
+    /// overlap.
+    fn next_in(&self, direction: u32, run: &mut Vec<u32>) {
+        let Assembler { hash, directions, messages, .. } = &*self.assembler;
+        let state = directions.get(direction);
+        run.clear();
+        while run.len() < RUN.min(state.messages as usize)
+            && let Some(number) = messages.find(hash, direction, state.next + run.len() as i64)
+            && matches!(messages.get(number).state, State::Held | State::Number)
+        {
+            run.push(number);
+        }
+        for &number in &*run {
+            messages.get(number).pieces.prefetch_bodies(&self.lent);
         }
     }
 
@@ -212,15 +236,15 @@ impl Push<'_, '_> {
     }
 
     fn keep(&mut self) {
-        let Assembler { messages, pieces, partial, .. } = &mut *self.assembler;
+        let Assembler { messages, partial, .. } = &mut *self.assembler;
         let (mut owners, mut rows) = (Vec::new(), Vec::new());
         for &number in &self.open {
             let message = messages.get_mut(number);
-            if !matches!(message.state, State::Partial | State::Held) {
+            if !message.is_open {
                 continue;
             }
             message.is_open = false;
-            pieces.keep(message.last_piece, &self.lent);
+            message.pieces.keep(&self.lent);
             if let Some(FurtherOf::Row(row)) = message.further {
                 owners.push(number);
                 rows.push(row);
@@ -279,9 +303,7 @@ impl Assembler {
     fn first_partial(&self, direction: u32) -> Option<(i64, Vec<i32>)> {
         let &(owner, sequence) = self.partial.range((direction, i64::MIN)..).next()?;
         let message = self.messages.find(&self.hash, owner, sequence).filter(|_| owner == direction)?;
-        let mut numbers: Vec<i32> =
-            self.pieces.chain(self.messages.get(message).last_piece).map(|piece| piece.number).collect();
-        numbers.sort_unstable();
-        Some((sequence, numbers))
+        let message = self.messages.get(message);
+        Some((sequence, message.pieces.numbers(message.received)))
     }
 }

@@ -30,9 +30,9 @@ impl<T: Default> Slab<T> {
         (before + last.len()) as u32 - 1
     }
 
-    pub(crate) fn remove(&mut self, number: u32) -> T {
+    pub(crate) fn remove(&mut self, number: u32) {
         self.free.push(number);
-        std::mem::take(&mut self[number])
+        self[number] = T::default();
     }
 }
 

@@ -63,35 +63,13 @@ impl Assembler {
             out.number(direction.messages.into());
             let first = messages.partition_point(|message| message.direction < number);
             for message in &messages[first..first + direction.messages as usize] {
-                self.write_message(message, &mut out);
+                write_message(message, &mut out);
                 if let Some(FurtherOf::Kept(kept)) = &message.further {
                     further.push(&**kept);
                 }
             }
         }
         (out.0, further)
-    }
-
-    fn write_message(&self, message: &Message, out: &mut Writer) {
-        out.number(message.sequence as u64);
-        match message.state {
-            State::Number => return out.byte(NUMBER),
-            State::Held => out.byte(HELD),
-            State::Partial | State::Queued | State::Free => out.byte(PARTIAL),
-        }
-        out.number(message.count as u64);
-        out.digest(message.signature);
-        out.digest(message.expected);
-        out.number(message.charge.bytes);
-        out.number(message.received.into());
-        let mut pieces: Vec<&Piece> = self.pieces.chain(message.last_piece).collect();
-        pieces.sort_unstable_by_key(|piece| piece.number);
-        for piece in pieces {
-            let body = piece.body.bytes(&[]);
-            out.number(piece.number as u64);
-            out.number(body.len() as u64);
-            out.bytes(body);
-        }
     }
 
     /// An assembler that goes on where another was.
@@ -134,8 +112,7 @@ impl Assembler {
         self.charge(number, Charge::DIRECTION);
         let mut last = None;
         for _ in 0..from.number()? {
-            let message = self.read_message(from, number)?;
-            let (sequence, state) = (message.sequence, message.state);
+            let (sequence, state) = self.read_message(from, number)?;
             let is_early = match state {
                 State::Held => self.in_order && sequence > next && is_known,
                 State::Number => !self.in_order && sequence > next && is_known,
@@ -151,8 +128,8 @@ impl Assembler {
         Ok((conversation, is_initiator))
     }
 
-    /// Reads a message and its fragments, and gives back a copy without them.
-    fn read_message(&mut self, from: &mut Reader<'_>, direction: u32) -> Result<Message> {
+    /// Reads a message and its fragments, and says which it is.
+    fn read_message(&mut self, from: &mut Reader<'_>, direction: u32) -> Result<(i64, State)> {
         let sequence = from.sequence()?;
         let state = match from.take::<1>()? {
             [PARTIAL] => State::Partial,
@@ -166,7 +143,11 @@ impl Assembler {
         if state != State::Number {
             message.count = i32::try_from(from.number()?).map_err(|_| BadState("a count that cannot be"))?;
             message.signature = from.digest()?;
-            message.expected = from.digest()?;
+            let expected = from.digest()?;
+            if message.signature.is_some() != expected.is_some() {
+                return Err(BadState("a message that contradicts itself"));
+            }
+            message.opened = expected.filter(|expected| message.signature != Some(*expected)).map(Box::new);
             charged = from.number()?;
             message.received = from.small()?;
         }
@@ -175,7 +156,7 @@ impl Assembler {
             State::Partial => message.received < message.count as u32 && message.received > 0,
             _ => true,
         };
-        if !is_right || message.signature.is_some() != message.expected.is_some() {
+        if !is_right {
             return Err(BadState("a message that contradicts itself"));
         }
         let received = message.received;
@@ -196,9 +177,9 @@ impl Assembler {
         if message.state == State::Partial {
             message.is_listed = self.partial.insert((direction, sequence));
         }
-        let (message, charge) = (Message { further: None, ..message.clone() }, message.charge);
+        let charge = message.charge;
         self.charge(direction, charge);
-        Ok(message)
+        Ok((sequence, state))
     }
 
     fn read_piece(&mut self, from: &mut Reader<'_>, message: u32, last: i32) -> Result<i32> {
@@ -218,10 +199,29 @@ impl Assembler {
         if owner.bytes > i32::MAX as u64 {
             return Err(BadState("a message that is too long"));
         }
-        let piece = Piece { message, number, before: owner.last_piece, body: Body::Kept(body) };
-        owner.last_piece = self.pieces.insert(&self.hash, piece);
+        owner.pieces.insert(Piece { number, body: Body::Kept(body) });
         Ok(number)
     }
+}
+
+fn write_message(message: &Message, out: &mut Writer) {
+    out.number(message.sequence as u64);
+    match message.state {
+        State::Number => return out.byte(NUMBER),
+        State::Held => out.byte(HELD),
+        State::Partial | State::Queued | State::Free => out.byte(PARTIAL),
+    }
+    out.number(message.count as u64);
+    out.digest(message.signature);
+    out.digest(message.expected().copied());
+    out.number(message.charge.bytes);
+    out.number(message.received.into());
+    message.pieces.for_each(|number, body| {
+        let body = body.bytes(&[]);
+        out.number(number as u64);
+        out.number(body.len() as u64);
+        out.bytes(body);
+    });
 }
 
 struct Writer(Vec<u8>);

@@ -61,19 +61,8 @@ impl Assembler {
             count: message.count,
             received: message.received,
             bytes: message.bytes,
-            first_missing: self.first_missing(message),
+            first_missing: (message.state != State::Held).then(|| message.pieces.first_missing()),
             waits_for: waits.then_some(direction.next),
         }
-    }
-
-    fn first_missing(&self, message: &Message) -> Option<i32> {
-        if message.state == State::Held {
-            return None;
-        }
-        let mut numbers: Vec<i32> = self.pieces.chain(message.last_piece).map(|piece| piece.number).collect();
-        numbers.sort_unstable();
-        let missing =
-            numbers.iter().zip(0..).find(|(number, expected)| *number != expected).map(|(_, expected)| expected);
-        Some(missing.unwrap_or(numbers.len() as i32))
     }
 }
