@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Final, NoReturn
+from typing import Final, Literal, NoReturn
 
 from ssbroker.ddl.source import RefusalError, Source
 from ssbroker.ddl.tokens import Token
@@ -94,10 +94,15 @@ _RESERVED: Final = (STATEMENT_WORDS - {"DISABLE", "ENABLE", "GET", "MOVE", "RECE
 )
 
 
+Reading = Literal["routing", "objects"]
+"""Which statements are read: those about routing, or all that say something to a running instance."""
+
+
 class Cursor:
     """A position in the tokens of one batch."""
 
-    def __init__(self, source: Source, tokens: list[Token]) -> None:
+    def __init__(self, source: Source, tokens: list[Token], *, reading: Reading = "routing") -> None:
+        self.reading: Final = reading
         self._source = source
         self._tokens = tokens
         end = tokens[-1].end if tokens else 0
@@ -196,6 +201,17 @@ class Cursor:
             self.fail("a whole number was expected")
         self.index += 1
         return sign * int(text)
+
+    def once(self, keys: tuple[str, ...], seen: set[str]) -> str:
+        """Moves past one of the options `keys`, each of which may be given once; those that were are in `seen`."""
+        key = self.key
+        if key not in keys:
+            self.fail(f"{', '.join(keys[:-1])} or {keys[-1]} was expected")
+        if key in seen:
+            raise self.error(f"{key} is given twice", number=1039)
+        seen.add(key)
+        self.take()
+        return key
 
     def error(self, reason: str, *, number: int | None = None) -> DdlError:
         """The error of the statement that began last."""

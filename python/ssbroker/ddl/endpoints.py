@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from ipaddress import IPv6Address, ip_address
 from typing import Final
 
@@ -54,34 +55,41 @@ def alter(cursor: Cursor, name: str) -> Statement:
 
 
 def _endpoint(cursor: Cursor) -> tuple[str | None, str | None, EndpointSettings]:
-    """The protocol, the kind after FOR, and the settings; the state says nothing about where things go."""
-    protocol = kind = ip = None
-    port: int | None = None
-    forwarding: bool | None = None
+    """The protocol, the kind after FOR, and the settings."""
+    protocol = kind = None
     if cursor.accept("AUTHORIZATION"):
         cursor.name()
-    while cursor.key in ("STATE", "AFFINITY"):
-        key = cursor.take().key
-        cursor.expect("=")
-        if key == "STATE" and cursor.key not in _STATES:
-            cursor.fail("STARTED, STOPPED or DISABLED was expected")
-        cursor.take()
-        cursor.accept(",")
+    settings = EndpointSettings(state=_state(cursor))
     if cursor.accept("AS"):
         protocol = cursor.take().key
         if protocol == "TCP":
             port, ip = _listener(cursor)
+            settings = replace(settings, port=port, ip=ip)
         else:
             _parenthesised(cursor)
     if cursor.accept("FOR"):
         kind = cursor.take().key
         if kind == "SERVICE_BROKER":
-            forwarding = _broker(cursor) if cursor.key == "(" else None
+            settings = _broker(cursor, settings) if cursor.key == "(" else settings
             if protocol not in (None, "TCP"):
                 cursor.fail("SERVICE_BROKER needs AS TCP")
         elif cursor.key == "(":
             _parenthesised(cursor)
-    return protocol, kind, EndpointSettings(port, ip, forwarding)
+    return protocol, kind, settings
+
+
+def _state(cursor: Cursor) -> str | None:
+    state = None
+    while cursor.key in ("STATE", "AFFINITY"):
+        key = cursor.take().key
+        cursor.expect("=")
+        if key == "STATE":
+            if cursor.key not in _STATES:
+                cursor.fail("STARTED, STOPPED or DISABLED was expected")
+            state = cursor.key
+        cursor.take()
+        cursor.accept(",")
+    return state
 
 
 def _listener(cursor: Cursor) -> tuple[int | None, str | None]:
@@ -113,8 +121,7 @@ def _ip(cursor: Cursor) -> str:
         raise cursor.error(f"LISTENER_IP = ({text}) is no IP address") from None
 
 
-def _broker(cursor: Cursor) -> bool | None:
-    forwarding = None
+def _broker(cursor: Cursor, settings: EndpointSettings) -> EndpointSettings:
     seen: set[str] = set()
     cursor.expect("(")
     while not cursor.accept(")"):
@@ -122,25 +129,19 @@ def _broker(cursor: Cursor) -> bool | None:
         if key == "MESSAGE_FORWARDING":
             if cursor.key not in ("ENABLED", "DISABLED"):
                 cursor.fail("ENABLED or DISABLED was expected")
-            forwarding = cursor.take().key == "ENABLED"
+            settings = replace(settings, forwarding=cursor.take().key == "ENABLED")
         elif key == "MESSAGE_FORWARD_SIZE":
-            cursor.integer()
+            settings = replace(settings, forward_size=cursor.integer())
         else:
             while not cursor.done and cursor.key not in (",", ")"):
                 cursor.take()
         if cursor.key != ")":
             cursor.expect(",")
-    return forwarding
+    return settings
 
 
 def _option(cursor: Cursor, keys: tuple[str, ...], seen: set[str]) -> str:
-    key = cursor.key
-    if key not in keys:
-        cursor.fail(f"{', '.join(keys[:-1])} or {keys[-1]} was expected")
-    if key in seen:
-        raise cursor.error(f"{key} is given twice", number=1039)
-    seen.add(key)
-    cursor.take()
+    key = cursor.once(keys, seen)
     cursor.expect("=")
     return key
 

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final, cast
 
-from ssbroker.ddl import endpoints, statements
-from ssbroker.ddl.cursor import STATEMENT_WORDS, Cursor
-from ssbroker.ddl.statements import BrokerOption, Clauses, QueueName, Statement
+from ssbroker.ddl import endpoints, objects, statements
+from ssbroker.ddl.cursor import STATEMENT_WORDS, Cursor, Reading
+from ssbroker.ddl.pieces import named, on_or_off, owner, skip_rest
+from ssbroker.ddl.statements import BrokerOption, Clauses, Statement
 
 _BROKER_OPTIONS: Final = frozenset({"ENABLE_BROKER", "DISABLE_BROKER", "NEW_BROKER", "ERROR_BROKER_CONVERSATIONS"})
 # These begin like statements about databases and services, and are about something else.
@@ -28,43 +29,23 @@ def known(cursor: Cursor) -> str | None:
         return "USE"
     if cursor.key not in ("CREATE", "ALTER", "DROP"):
         return None
-    verb = f"{cursor.key} {cursor.ahead(1).key}"
-    if verb not in _GRAMMAR or (cursor.ahead(1).key, cursor.ahead(2).key, cursor.ahead(3).key) in _OTHER_OBJECTS:
-        return None
-    return verb
+    nouns = (cursor.ahead(1).key, cursor.ahead(2).key, cursor.ahead(3).key)
+    for verb in (f"{cursor.key} {nouns[0]}", f"{cursor.key} {nouns[0]} {nouns[1]}"):
+        if verb in _GRAMMARS[cursor.reading] and nouns not in _OTHER_OBJECTS:
+            return verb
+    return None
 
 
 def parse_known(cursor: Cursor, verb: str) -> Statement:
     """The statement that `known` saw."""
     cursor.subject = verb
     cursor.index += len(verb.split())
-    return _GRAMMAR[verb](cursor)
-
-
-def skip_rest(cursor: Cursor) -> None:
-    """Moves to where the statement ends: a semicolon, or a word that begins another statement."""
-    depth = 0
-    while not cursor.done and (depth or cursor.key not in STATEMENT_WORDS | {";"}):
-        depth += (cursor.key == "(") - (cursor.key == ")")
-        cursor.take()
-    if depth:
-        cursor.fail("the parentheses do not match")
-
-
-def _named(cursor: Cursor) -> str:
-    name = cursor.name()
-    cursor.subject = f"{cursor.subject} [{name}]"
-    return name
-
-
-def _owner(cursor: Cursor) -> None:
-    if cursor.accept("AUTHORIZATION"):
-        cursor.name()
+    return _GRAMMARS[cursor.reading][verb](cursor)
 
 
 def _create_route(cursor: Cursor) -> Statement:
-    name = _named(cursor)
-    _owner(cursor)
+    name = named(cursor)
+    owner(cursor)
     return statements.CreateRoute(name, _clauses(cursor))
 
 
@@ -89,15 +70,16 @@ def _clauses(cursor: Cursor) -> Clauses:
 
 
 def _use(cursor: Cursor) -> Statement:
-    return statements.UseDatabase(_named(cursor))
+    return statements.UseDatabase(named(cursor))
 
 
 def _create_database(cursor: Cursor) -> Statement:
-    name = _named(cursor)
+    name = named(cursor)
     start, depth = cursor.index, 0
     skip_rest(cursor)
     end, cursor.index = cursor.index, start
     attached = snapshot = False
+    files: list[str] = []
     option: BrokerOption | None = None
     while cursor.index < end:
         depth += (cursor.key == "(") - (cursor.key == ")")
@@ -107,14 +89,17 @@ def _create_database(cursor: Cursor) -> Statement:
             option = cast("BrokerOption", cursor.key)
         attached |= depth == 0 and cursor.key == "FOR" and cursor.ahead(1).key.startswith("ATTACH")
         snapshot |= depth == 0 and cursor.key == "SNAPSHOT" and cursor.ahead(1).key == "OF"
-        cursor.take()
+        if cursor.accept("FILENAME", "="):
+            files.append(cursor.string())
+        else:
+            cursor.take()
     # A snapshot is read-only: nothing is sent from it and nothing delivered to it.
-    return statements.Skipped() if snapshot else statements.CreateDatabase(name, attached, option)
+    return statements.Skipped() if snapshot else statements.CreateDatabase(name, attached, option, tuple(files))
 
 
 def _alter_database(cursor: Cursor) -> Statement:
     current = cursor.key == "CURRENT"
-    name = None if current else _named(cursor)
+    name = None if current else named(cursor)
     if current:
         cursor.subject = f"{cursor.subject} {cursor.take().key}"
     if cursor.accept("MODIFY", "NAME"):
@@ -126,14 +111,17 @@ def _alter_database(cursor: Cursor) -> Statement:
         cursor.take()
         skip_rest(cursor)
         return statements.Skipped()
-    option, ignored = _set_options(cursor)
+    option, honor, ignored = _set_options(cursor)
     if cursor.accept("WITH"):
         _termination(cursor)
-    return statements.AlterDatabase(name, option, None, ", ".join(ignored)) if option else statements.Skipped()
+    if option is None and honor is None:
+        return statements.Skipped()
+    return statements.AlterDatabase(name, option, None, ", ".join(ignored), honor)
 
 
-def _set_options(cursor: Cursor) -> tuple[BrokerOption | None, list[str]]:
+def _set_options(cursor: Cursor) -> tuple[BrokerOption | None, bool | None, list[str]]:
     option: BrokerOption | None = None
+    honor: bool | None = None
     ignored = []
     while True:
         key = cursor.key
@@ -141,6 +129,8 @@ def _set_options(cursor: Cursor) -> tuple[BrokerOption | None, list[str]]:
             if option is not None:
                 raise cursor.error(f"{key} after {option}: one broker option is allowed")
             option = cast("BrokerOption", cursor.take().key)
+        elif cursor.reading == "objects" and cursor.accept("HONOR_BROKER_PRIORITY"):
+            honor = on_or_off(cursor)
         else:
             if cursor.token.kind != "word" or key in STATEMENT_WORDS:
                 cursor.fail("an option was expected")
@@ -150,7 +140,7 @@ def _set_options(cursor: Cursor) -> tuple[BrokerOption | None, list[str]]:
                 depth += (cursor.key == "(") - (cursor.key == ")")
                 cursor.take()
         if not cursor.accept(","):
-            return option, ignored
+            return option, honor, ignored
 
 
 def _termination(cursor: Cursor) -> None:
@@ -163,80 +153,42 @@ def _termination(cursor: Cursor) -> None:
 
 def _drop_database(cursor: Cursor) -> Statement:
     if_exists = cursor.accept("IF", "EXISTS")
-    names = [_named(cursor)]
+    names = [named(cursor)]
     while cursor.accept(","):
         names.append(cursor.name())
     return statements.DropDatabase(tuple(names), if_exists)
 
 
-def _queue(cursor: Cursor, *, parts_max: int) -> QueueName:
-    parts = [cursor.name()]
-    while cursor.accept("."):
-        # `database..queue` leaves the schema to the default.
-        parts.append("dbo" if len(parts) == 1 and cursor.key == "." else cursor.name())
-    if len(parts) > parts_max:
-        cursor.fail(f"the name of the queue has more than {parts_max} parts")
-    *prefix, name = parts
-    schema = prefix.pop() if prefix else "dbo"
-    return QueueName(prefix.pop() if prefix else None, schema, name)
-
-
-def _queue_statement(kind: Callable[[QueueName], Statement], *, options: bool) -> Callable[[Cursor], Statement]:
-    def parse(cursor: Cursor) -> Statement:
-        queue = _queue(cursor, parts_max=3)
-        cursor.subject = f"{cursor.subject} [{queue.name}]"
-        if options:
-            cursor.accept("MOVE", "TO")
-            skip_rest(cursor)
-        return kind(queue)
-
-    return parse
-
-
-def _create_service(cursor: Cursor) -> Statement:
-    name = _named(cursor)
-    _owner(cursor)
-    cursor.expect("ON", "QUEUE")
-    queue = _queue(cursor, parts_max=2)
-    if cursor.accept("("):
-        cursor.name()
-        while cursor.accept(","):
-            cursor.name()
-        cursor.expect(")")
-    return statements.CreateService(name, queue)
-
-
-def _alter_service(cursor: Cursor) -> Statement:
-    name = _named(cursor)
-    queue = _queue(cursor, parts_max=2) if cursor.accept("ON", "QUEUE") else None
-    if queue is None or cursor.key == "(":
-        cursor.expect("(")
-        while True:
-            if not cursor.accept("ADD"):
-                cursor.expect("DROP")
-            cursor.expect("CONTRACT")
-            cursor.name()
-            if not cursor.accept(","):
-                break
-        cursor.expect(")")
-    return statements.AlterService(name, queue)
-
-
-_GRAMMAR: Final[dict[str, Callable[[Cursor], Statement]]] = {
+_ROUTING: Final[dict[str, Callable[[Cursor], Statement]]] = {
     "USE": _use,
     "CREATE ROUTE": _create_route,
-    "ALTER ROUTE": lambda cursor: statements.AlterRoute(_named(cursor), _clauses(cursor)),
-    "DROP ROUTE": lambda cursor: statements.DropRoute(_named(cursor)),
+    "ALTER ROUTE": lambda cursor: statements.AlterRoute(named(cursor), _clauses(cursor)),
+    "DROP ROUTE": lambda cursor: statements.DropRoute(named(cursor)),
     "CREATE DATABASE": _create_database,
     "ALTER DATABASE": _alter_database,
     "DROP DATABASE": _drop_database,
-    "CREATE QUEUE": _queue_statement(statements.CreateQueue, options=True),
-    "ALTER QUEUE": _queue_statement(statements.AlterQueue, options=True),
-    "DROP QUEUE": _queue_statement(statements.DropQueue, options=False),
-    "CREATE SERVICE": _create_service,
-    "ALTER SERVICE": _alter_service,
-    "DROP SERVICE": lambda cursor: statements.DropService(_named(cursor)),
-    "CREATE ENDPOINT": lambda cursor: endpoints.create(cursor, _named(cursor)),
-    "ALTER ENDPOINT": lambda cursor: endpoints.alter(cursor, _named(cursor)),
-    "DROP ENDPOINT": lambda cursor: statements.DropEndpoint(_named(cursor)),
+    "CREATE QUEUE": objects.create_queue,
+    "ALTER QUEUE": objects.alter_queue,
+    "DROP QUEUE": objects.drop_queue,
+    "CREATE SERVICE": objects.create_service,
+    "ALTER SERVICE": objects.alter_service,
+    "DROP SERVICE": lambda cursor: statements.DropService(named(cursor)),
+    "CREATE ENDPOINT": lambda cursor: endpoints.create(cursor, named(cursor)),
+    "ALTER ENDPOINT": lambda cursor: endpoints.alter(cursor, named(cursor)),
+    "DROP ENDPOINT": lambda cursor: statements.DropEndpoint(named(cursor)),
+}
+# What says nothing about routing, and something to a running instance.
+_OBJECTS: Final[dict[str, Callable[[Cursor], Statement]]] = {
+    "CREATE MESSAGE TYPE": objects.create_message_type,
+    "ALTER MESSAGE TYPE": objects.alter_message_type,
+    "DROP MESSAGE TYPE": lambda cursor: statements.DropMessageType(named(cursor)),
+    "CREATE CONTRACT": objects.create_contract,
+    "DROP CONTRACT": lambda cursor: statements.DropContract(named(cursor)),
+    "CREATE BROKER PRIORITY": objects.create_priority,
+    "ALTER BROKER PRIORITY": objects.alter_priority,
+    "DROP BROKER PRIORITY": lambda cursor: statements.DropPriority(named(cursor)),
+}
+_GRAMMARS: Final[dict[Reading, dict[str, Callable[[Cursor], Statement]]]] = {
+    "routing": _ROUTING,
+    "objects": {**_ROUTING, **_OBJECTS},
 }

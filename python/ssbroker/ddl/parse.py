@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from ssbroker.ddl.annotations import INSTANCE_KEYS
-from ssbroker.ddl.cursor import STATEMENT_WORDS, Cursor
+from ssbroker.ddl.cursor import STATEMENT_WORDS, Cursor, Reading
 from ssbroker.ddl.grammar import known, parse_known
 from ssbroker.ddl.skip import skip
 from ssbroker.ddl.source import Source
@@ -38,14 +38,14 @@ class ParsedBatch:
     """Position, key and value."""
 
 
-def parse(source: Source, batch: Batch) -> ParsedBatch:
+def parse(source: Source, batch: Batch, *, reading: Reading = "routing") -> ParsedBatch:
     """The statements of a batch."""
-    statements = list(_statements(source, batch))
+    statements = list(_statements(source, batch, reading))
     return ParsedBatch(statements, list(_attach(source, batch, statements)))
 
 
-def _statements(source: Source, batch: Batch) -> Iterator[Parsed]:
-    cursor = Cursor(source, batch.tokens)
+def _statements(source: Source, batch: Batch, reading: Reading) -> Iterator[Parsed]:
+    cursor = Cursor(source, batch.tokens, reading=reading)
     while not cursor.done:
         if cursor.accept(";"):
             continue

@@ -15,6 +15,7 @@ from ssbroker.ddl.routes import check
 from ssbroker.ddl.source import RefusalError
 from ssbroker.ddl.statements import BrokerOption, Clauses, EndpointSettings, QueueName, Statement
 
+_NOTHING_ABOUT_ROUTING: Final = "skipped, it says nothing about routing"
 _ROUTE_KEYS: Final = frozenset({"route_id", "lifetime"})
 _DATABASE_KEYS: Final = frozenset({"service_broker_guid"})
 _ENDPOINT_KEYS: Final = frozenset({"addresses_only"})
@@ -56,11 +57,18 @@ def run(instance: Instance, statement: Statement, annotations: Mapping[str, str]
         case statements.CreateEndpoint() | statements.AlterEndpoint() | statements.DropEndpoint():
             return _run_endpoint(instance, statement, annotations)
         case statements.Skipped(holds):
-            return (
-                f"skipped whole, with the {', '.join(holds)} in it"
-                if holds
-                else "skipped, it says nothing about routing"
-            )
+            return f"skipped whole, with the {', '.join(holds)} in it" if holds else _NOTHING_ABOUT_ROUTING
+        case (
+            statements.CreateMessageType()
+            | statements.AlterMessageType()
+            | statements.DropMessageType()
+            | statements.CreateContract()
+            | statements.DropContract()
+            | statements.CreatePriority()
+            | statements.AlterPriority()
+            | statements.DropPriority()
+        ):
+            return _NOTHING_ABOUT_ROUTING
         case _:
             return _run_database(instance, statement, annotations.get("service_broker_guid"))
     return None

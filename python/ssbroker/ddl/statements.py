@@ -1,4 +1,4 @@
-"""The statements that say something about routing, as parsed."""
+"""The statements that say something to a catalog or to a running instance, as parsed."""
 
 from __future__ import annotations
 
@@ -51,11 +51,12 @@ class UseDatabase:
 
 @dataclass(frozen=True, slots=True)
 class CreateDatabase:
-    """CREATE DATABASE; `attached` with FOR ATTACH."""
+    """CREATE DATABASE; `attached` with FOR ATTACH, then `files` are those of its FILENAME."""
 
     name: str
     attached: bool
     option: BrokerOption | None
+    files: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +67,7 @@ class AlterDatabase:
     option: BrokerOption | None
     new_name: str | None
     ignored: str
+    honor_broker_priority: bool | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,10 +88,23 @@ class QueueName:
 
 
 @dataclass(frozen=True, slots=True)
+class QueueSettings:
+    """What is said of a queue; None is not said. An empty `procedure` takes the activation away."""
+
+    status: bool | None = None
+    retention: bool | None = None
+    activation: bool | None = None
+    procedure: str | None = None
+    max_queue_readers: int | None = None
+    poison_message_handling: bool | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class CreateQueue:
     """CREATE QUEUE."""
 
     queue: QueueName
+    settings: QueueSettings = QueueSettings()
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,6 +112,7 @@ class AlterQueue:
     """ALTER QUEUE."""
 
     queue: QueueName
+    settings: QueueSettings = QueueSettings()
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,10 +124,11 @@ class DropQueue:
 
 @dataclass(frozen=True, slots=True)
 class CreateService:
-    """CREATE SERVICE."""
+    """CREATE SERVICE; `contracts` are those that it accepts."""
 
     name: str
     queue: QueueName
+    contracts: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,6 +137,8 @@ class AlterService:
 
     name: str
     queue: QueueName | None
+    add_contracts: tuple[str, ...] = ()
+    drop_contracts: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,6 +155,8 @@ class EndpointSettings:
     port: int | None = None
     ip: str | None = None
     forwarding: bool | None = None
+    forward_size: int | None = None
+    state: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,6 +179,74 @@ class AlterEndpoint:
 @dataclass(frozen=True, slots=True)
 class DropEndpoint:
     """DROP ENDPOINT."""
+
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class CreateMessageType:
+    """CREATE MESSAGE TYPE; the validation by its T-SQL name."""
+
+    name: str
+    validation: str
+
+
+@dataclass(frozen=True, slots=True)
+class AlterMessageType:
+    """ALTER MESSAGE TYPE."""
+
+    name: str
+    validation: str
+
+
+@dataclass(frozen=True, slots=True)
+class DropMessageType:
+    """DROP MESSAGE TYPE."""
+
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class CreateContract:
+    """CREATE CONTRACT; each message type with INITIATOR, TARGET or ANY."""
+
+    name: str
+    messages: tuple[tuple[str, str], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class DropContract:
+    """DROP CONTRACT."""
+
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class PrioritySettings:
+    """What is said of a priority by name: `contract`, `local_service`, `remote_service`, `level`; None is ANY or DEFAULT."""
+
+    said: tuple[tuple[str, str | int | None], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class CreatePriority:
+    """CREATE BROKER PRIORITY."""
+
+    name: str
+    settings: PrioritySettings
+
+
+@dataclass(frozen=True, slots=True)
+class AlterPriority:
+    """ALTER BROKER PRIORITY."""
+
+    name: str
+    settings: PrioritySettings
+
+
+@dataclass(frozen=True, slots=True)
+class DropPriority:
+    """DROP BROKER PRIORITY."""
 
     name: str
 
@@ -186,5 +275,13 @@ Statement = (
     | CreateEndpoint
     | AlterEndpoint
     | DropEndpoint
+    | CreateMessageType
+    | AlterMessageType
+    | DropMessageType
+    | CreateContract
+    | DropContract
+    | CreatePriority
+    | AlterPriority
+    | DropPriority
     | Skipped
 )
