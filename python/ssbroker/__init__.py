@@ -1,23 +1,30 @@
-"""SQL Server Service Broker's routing and reassembly over Arrow batches."""
+"""SQL Server Service Broker for Python: routing and reassembly over Arrow batches, and a broker in an application."""
 
 from __future__ import annotations
 
 from importlib.metadata import version as _version
 
+from ssbroker.broker.database import Database
+from ssbroker.broker.instance import Instance
 from ssbroker.catalog import Catalog
 from ssbroker.exceptions import (
+    BrokerError,
+    BrokerWarning,
     DdlError,
     DdlWarning,
     DuplicateError,
     InputError,
     InvalidAddressError,
     InvalidGuidError,
+    LockTimeoutError,
     MalformedDataError,
+    MissingDependencyError,
     NullError,
     OptionError,
     OutputError,
     SchemaError,
     SsbrokerError,
+    StorageError,
     UnknownDatabaseError,
 )
 from ssbroker.explanation import Explanation
@@ -29,15 +36,21 @@ from ssbroker.routing import Router
 __version__ = _version("ssbroker")
 
 __all__ = [
+    "BrokerError",
+    "BrokerWarning",
     "Catalog",
+    "Database",
     "DdlError",
     "DdlWarning",
     "DuplicateError",
     "Explanation",
     "InputError",
+    "Instance",
     "InvalidAddressError",
     "InvalidGuidError",
+    "LockTimeoutError",
     "MalformedDataError",
+    "MissingDependencyError",
     "NullError",
     "OptionError",
     "OutputError",
@@ -46,6 +59,7 @@ __all__ = [
     "Router",
     "SchemaError",
     "SsbrokerError",
+    "StorageError",
     "UnknownDatabaseError",
     "__version__",
     "fragment",

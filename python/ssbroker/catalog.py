@@ -10,7 +10,7 @@ from typing import Any, Final, Self
 
 import pyarrow as pa
 
-from ssbroker import _core, ddl, loading, moment, payload, saving, schemas
+from ssbroker import _core, ddl, further, loading, moment, options, payload, saving, schemas, sql_server
 from ssbroker.arrow_input import ArrowArrayExportable, ArrowStreamExportable, as_table
 from ssbroker.exceptions import InputError, MalformedDataError, OptionError, SchemaError
 
@@ -69,12 +69,12 @@ class Catalog:
             raise OptionError(f"message_forwarding: expected True or False, got {message_forwarding!r}")
         self._native: Final = _core.Catalog(
             *tables,
-            addresses=_texts(addresses, option="addresses"),
+            addresses=options.texts(addresses, name="addresses"),
             message_forwarding=message_forwarding,
-            pending_requests=_texts(pending_requests, option="pending_requests"),
+            pending_requests=options.texts(pending_requests, name="pending_requests"),
         )
         self._further: Final = [
-            None if table is None else _further_columns(table, schema)
+            None if table is None else further.columns(table, schema)
             for table, schema in zip(tables, (schemas.ROUTES, schemas.DATABASES, schemas.SERVICES), strict=True)
         ]
         self._counts: Final = [0 if table is None else table.num_rows for table in tables]
@@ -119,6 +119,32 @@ class Catalog:
             )
         except (InputError, SchemaError) as error:
             raise source.located(error) from error.__cause__
+
+    @classmethod
+    def from_sql_server(cls, connection: sql_server.Connection, *, addresses: Sequence[str] = ()) -> Self:
+        """Reads the routes, services and databases of a SQL Server, and whether it forwards.
+
+        Args:
+            connection: An open connection of any DB-API 2.0 driver, whose login may see the catalog views of every database.
+            addresses: Under which further addresses other instances reach it, beside those that the server knows of itself.
+
+        Returns:
+            The catalog; system services, which every database has, are left out.
+
+        Raises:
+            InputError: A value is not what was expected.
+
+        Examples:
+            A connection of the driver `mssql-python`: `Catalog.from_sql_server(mssql_python.connect("Server=sql-01;..."))`.
+        """
+        source = sql_server.read(connection)
+        return cls(
+            source.routes,
+            source.databases,
+            source.services,
+            addresses=[*source.addresses, *options.texts(addresses, name="addresses")],
+            message_forwarding=source.message_forwarding,
+        )
 
     @property
     def routes(self) -> pa.Table:
@@ -248,32 +274,8 @@ class Catalog:
         return _restore, (_PICKLE_FORMAT, *tables, self.addresses, self.message_forwarding, self.pending_requests)
 
     def _table(self, batch: pa.RecordBatch, number: int) -> pa.Table:
-        """The rows that the native catalog holds, with the further columns of the input; rows that it added have none."""
-        table = pa.Table.from_batches([batch])
-        further = self._further[number]
-        if further is None:
-            return table
-        added = table.num_rows - further.num_rows
-        for field, column in zip(further.schema, further.columns, strict=True):
-            if added:
-                padded = pa.chunked_array([*column.chunks, pa.nulls(added, field.type)], field.type)
-                table = table.append_column(field.with_nullable(nullable=True), padded)
-            else:
-                table = table.append_column(field, column)
-        return table
-
-
-def _further_columns(table: pa.Table, schema: pa.Schema) -> pa.Table:
-    return table.select([number for number, name in enumerate(table.schema.names) if name not in schema.names])
-
-
-def _texts(values: object, *, option: str) -> list[str]:
-    if isinstance(values, str) or not isinstance(values, Sequence):
-        raise OptionError(f"{option}: expected a sequence of texts, got {values!r:.80}")
-    wrong = [value for value in values if not isinstance(value, str)]
-    if wrong:
-        raise OptionError(f"{option}: expected a sequence of texts, one is {wrong[0]!r:.80}")
-    return list(values)
+        """The rows that the native catalog holds, with the further columns of the input."""
+        return further.joined(pa.Table.from_batches([batch]), self._further[number])
 
 
 def _restore(pickle_format: int, *state: Any) -> Catalog:

@@ -112,8 +112,54 @@ class OutputError(SsbrokerError, OSError):
     """The result could not be written; what stood at its place before still does."""
 
 
+class MissingDependencyError(SsbrokerError, ImportError):
+    """A library is not installed that this part needs; the message names the extra that brings it."""
+
+
+class StorageError(SsbrokerError, OSError):
+    """A database file cannot be opened, read or written: a full disk, no permission, damage. Nothing is half done.
+
+    Attributes:
+        file: The file.
+    """
+
+    def __init__(self, message: str, *, file: str | None = None) -> None:
+        super().__init__(message)
+        self.file = file
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return (_rebuild, (type(self), self.args[0], self.__dict__))
+
+
+class LockTimeoutError(StorageError, TimeoutError):
+    """Others were writing to the file for longer than `lock_timeout`; nothing was changed."""
+
+
+class BrokerError(SsbrokerError):
+    """Service Broker refuses a call; what the transaction did before stands.
+
+    Attributes:
+        number: Service Broker's error number.
+    """
+
+    def __init__(self, message: str, *, number: int | None = None) -> None:
+        super().__init__(message)
+        self.number = number
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return (_rebuild, (type(self), self.args[0], self.__dict__))
+
+
+class ProtocolError(SsbrokerError, RuntimeError):
+    """The dialog protocol's machine was called out of turn; nothing was changed."""
+
+
 class DdlWarning(UserWarning):
     """A statement of a DDL script was skipped because it says nothing about routing."""
+
+
+class BrokerWarning(UserWarning):
+    """A call did less than it was asked for; the message says why, and what to do."""
 
 
 def _rebuild(kind: type[SsbrokerError], message: str, state: dict[str, object]) -> SsbrokerError:

@@ -1,6 +1,8 @@
-"""Arguments that are numbers or flags."""
+"""Arguments that are numbers, flags or texts."""
 
 from __future__ import annotations
+
+from collections.abc import Sequence
 
 from ssbroker.exceptions import OptionError
 
@@ -49,3 +51,28 @@ def flag(value: object, *, name: str) -> bool:
     if not isinstance(value, bool):
         raise OptionError(f"{name}: expected True or False; got {value!r:.80}")
     return value
+
+
+def texts(values: object, *, name: str) -> list[str]:
+    """A sequence of texts, which a lone text is not.
+
+    Args:
+        values: What was given.
+        name: The option, for messages.
+
+    Returns:
+        The texts.
+
+    Raises:
+        OptionError: It is no sequence, or one of the values is no text.
+
+    Examples:
+        >>> texts(("TCP://a", "TCP://b"), name="addresses")
+        ['TCP://a', 'TCP://b']
+    """
+    if isinstance(values, str) or not isinstance(values, Sequence):
+        raise OptionError(f"{name}: expected a sequence of texts, got {values!r:.80}")
+    wrong = [value for value in values if not isinstance(value, str)]
+    if wrong:
+        raise OptionError(f"{name}: expected a sequence of texts, one is {wrong[0]!r:.80}")
+    return list(values)

@@ -86,6 +86,22 @@ MESSAGES: Final = _schema(
 )
 """Whole messages; further columns of the fragments follow."""
 
+RECEIVED: Final = _schema(
+    *_MESSAGE,
+    pa.field("message_body", pa.binary()),
+    pa.field("message_signature", DIGEST),
+    pa.field("conversation_handle", GUID, nullable=False),
+    pa.field("conversation_group_id", GUID, nullable=False),
+    pa.field("message_type_name", pa.string(), nullable=False),
+    pa.field("service_name", pa.string(), nullable=False),
+    pa.field("service_contract_name", pa.string(), nullable=False),
+    pa.field("priority", pa.int32(), nullable=False),
+    pa.field("queuing_order", pa.int64(), nullable=False),
+    pa.field("status", pa.int32(), nullable=False),
+    pa.field("validation", pa.string(), nullable=False),
+)
+"""What RECEIVE returns: whole messages with their conversation; an empty body is null, and so is a signature that was not needed."""
+
 REJECTED: Final = _schema(*_FRAGMENT, pa.field("reason", pa.dictionary(pa.int8(), pa.string()), nullable=False))
 """Fragments that were refused, and why."""
 

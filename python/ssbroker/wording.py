@@ -24,8 +24,9 @@ def printable(text: str) -> str:
         >>> printable("a\nb")
         'a\\nb'
     """
-    shown = "".join(sign if sign.isprintable() else sign.encode("unicode_escape").decode() for sign in text)
-    return shown.replace(" ", _HARD_SPACE)
+    if not text.isprintable():
+        text = "".join(sign if sign.isprintable() else sign.encode("unicode_escape").decode() for sign in text)
+    return text.replace(" ", _HARD_SPACE)
 
 
 def soften(text: str) -> str:

@@ -1,0 +1,103 @@
+"""A DB-API connection that answers with result sets as SQL Server gives them, and refuses every other statement."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from typing import Any
+
+from ssbroker import sql_server
+
+Result = tuple[tuple[str, ...], Sequence[tuple[Any, ...]]]
+"""The names of the columns, and the rows."""
+
+SALES = "5A1E5000-0000-4000-8000-000000000001"
+STOCK = "D8D4D268-02A3-4C62-8F91-634B89C1E314"
+HANDLE = "6F9619FF-8B86-D011-B42D-00C04FC964FF"
+
+_ROUTES = ("name", "route_id", "remote_service_name", "broker_instance", "lifetime", "address", "mirror_address")
+_LOCAL = ("AutoCreatedLocal", 65536, None, None, None, "LOCAL", None)
+_QUEUE = (
+    "conversation_handle", "conversation_id", "to_service_name", "to_broker_instance", "from_service_name", "enqueue_time",
+    "message_sequence_number", "is_initiator", "transmission_status",
+)  # fmt: skip
+
+
+def moment(*parts: int) -> datetime:
+    """What a driver makes of a `datetime`, which has no zone."""
+    year, month, day, *rest = parts
+    return datetime(year, month, day, *rest)  # type: ignore[arg-type]  # noqa: DTZ001 - as SQL Server keeps it
+
+
+class Cursor:
+    """Gives the rows of one statement at a time."""
+
+    def __init__(self, results: Mapping[str, Result]) -> None:
+        self._results = results
+        self._rows: Sequence[tuple[Any, ...]] = ()
+        self.description: list[tuple[Any, ...]] = []
+        self.closed = False
+
+    def execute(self, operation: str) -> None:
+        names, self._rows = self._results[operation]
+        self.description = [(name, None, None, None, None, None, None) for name in names]
+
+    def fetchall(self) -> Sequence[tuple[Any, ...]]:
+        return self._rows
+
+    def close(self) -> None:
+        self.closed = True
+
+
+class Connection:
+    """Answers what was recorded, and remembers its cursors."""
+
+    def __init__(self, results: Mapping[str, Result]) -> None:
+        self._results = results
+        self.cursors: list[Cursor] = []
+
+    def cursor(self) -> Cursor:
+        self.cursors.append(Cursor(self._results))
+        return self.cursors[-1]
+
+
+def shop(**others: Result) -> dict[str, Result]:
+    """An instance with msdb and two databases, of which the name of one is awkward."""
+    databases = [("Odd]Name", None, 0), ("Sales", SALES, 1), ("msdb", "11111111-2222-4333-8444-555555555555", 1)]
+    routes: dict[str, Sequence[tuple[Any, ...]]] = {
+        "[Odd]]Name]": [],
+        "[Sales]": [
+            _LOCAL,
+            ("Stock", 65537, "//Stock", STOCK, moment(2027, 1, 1, 12, 30, 0, 123000), "TCP://stock:4022", None),
+            ("Broken", 65538, "//Gone", "", None, "LOCAL", None),
+        ],
+        "[msdb]": [_LOCAL],
+    }
+    results: dict[str, Result] = {
+        sql_server.DATABASES: (("name", "service_broker_guid", "is_broker_enabled"), databases),
+        sql_server.ENDPOINTS: (
+            ("machine", "port", "ip_address", "is_message_forwarding_enabled"),
+            [("SQL-01", 4022, None, True)],
+        ),
+    }
+    for database, rows in routes.items():
+        results[sql_server.ROUTES.format(database=database)] = (_ROUTES, rows)
+        services = [("//Sales",)] if database == "[Sales]" else []
+        results[sql_server.SERVICES.format(database=database)] = (("name",), services)
+        results[sql_server.QUEUE.format(database=database)] = (_QUEUE, [])
+    waiting = [
+        (
+            HANDLE,
+            SALES,
+            "//Gone",
+            None,
+            "//Sales",
+            moment(2026, 11, 20, 20),
+            0,
+            True,
+            "The target service name could not be found.",
+        ),
+        (HANDLE, None, "//Stock", STOCK, "//Sales", moment(2026, 11, 20, 20), 1, None, ""),
+    ]
+    results[sql_server.QUEUE.format(database="[Sales]")] = (_QUEUE, waiting)
+    return {**results, **others}

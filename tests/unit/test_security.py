@@ -1,0 +1,208 @@
+"""P22, B32: session keys, sealing and signatures, against known answers and against whoever tampers."""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import subprocess
+import sys
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from cryptography.hazmat.primitives.ciphers.aead import AESGCM, AESSIV
+
+import ssbroker
+from ssbroker.exceptions import MissingDependencyError, OptionError
+from ssbroker.security import SecuredDirection, derived
+
+KEY = bytes(range(32))
+CONVERSATION = bytes(range(100, 116))
+HEADER = b"what the part belongs to"
+
+
+def direction(*, key: bytes = KEY, conversation: bytes = CONVERSATION, is_initiator: bool = True) -> SecuredDirection:
+    return SecuredDirection(key, conversation_id=conversation, is_initiator=is_initiator)
+
+
+def hkdf(key: bytes, told: bytes, length: int) -> bytes:
+    """HKDF-SHA-256 without salt, by the words of RFC 5869."""
+    extracted = hmac.digest(bytes(32), key, "sha256")
+    block, out = b"", b""
+    for number in range(1, -(-length // 32) + 1):
+        block = hmac.digest(extracted, block + told + bytes([number]), "sha256")
+        out += block
+    return out[:length]
+
+
+def test_the_slow_hkdf_gives_the_known_answer_of_its_standard() -> None:
+    """Test case 3 of RFC 5869: no salt, nothing told."""
+    assert hkdf(b"\x0b" * 22, b"", 42).hex() == (
+        "8da4e775a563c18f715f802a063c5a31b8a11f5c5ee1879ec3454e5f3c738d2d9d201395faa4b61a96c8"
+    )
+
+
+@pytest.mark.parametrize(("is_initiator", "word"), [(True, b"initiator\0"), (False, b"target\0")])
+def test_b32_keys_are_derived_by_hkdf_for_one_conversation_and_direction(*, is_initiator: bool, word: bytes) -> None:
+    keys = derived(KEY, conversation_id=CONVERSATION, is_initiator=is_initiator)
+    material = hkdf(KEY, b"ssbroker dialog 1\0" + word + CONVERSATION, 160)
+    assert (keys.seal, keys.notice, keys.header, keys.signature) == (
+        material[:32],
+        material[32:96],
+        material[96:128],
+        material[128:],
+    )
+
+
+def test_keys_do_not_show_themselves() -> None:
+    keys = derived(KEY, conversation_id=CONVERSATION, is_initiator=True)
+    assert keys.seal.hex() not in repr(keys)
+    assert repr(keys.seal) not in repr(keys)
+
+
+@pytest.mark.parametrize("key", [b"", bytes(16), bytes(33), "x" * 32, None])
+def test_a_session_key_is_32_bytes(key: object) -> None:
+    with pytest.raises(OptionError, match="session_key: expected 32 bytes"):
+        derived(key, conversation_id=CONVERSATION, is_initiator=True)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("is_initiator", "is_bound", "nonce"),
+    [
+        (True, False, "800000000000000500000007"),
+        (True, True, "800000000000000580000007"),
+        (False, False, "000000000000000500000007"),
+        (False, True, "000000000000000580000007"),
+    ],
+)
+def test_b32_a_part_is_sealed_with_the_nonce_of_its_place(*, is_initiator: bool, is_bound: bool, nonce: str) -> None:
+    keys = derived(KEY, conversation_id=CONVERSATION, is_initiator=is_initiator)
+    sealed = direction(is_initiator=is_initiator).seal(
+        b"part", sequence=5, fragment=7, is_bound=is_bound, header=HEADER
+    )
+    assert sealed == AESGCM(keys.seal).encrypt(bytes.fromhex(nonce), b"part", HEADER)
+
+
+def test_b32_a_notice_is_sealed_without_a_nonce() -> None:
+    keys = derived(KEY, conversation_id=CONVERSATION, is_initiator=True)
+    assert direction().seal_notice(b"gone", header=HEADER) == AESSIV(keys.notice).encrypt(b"gone", [HEADER])
+
+
+def test_a_header_is_signed_by_hmac() -> None:
+    keys = derived(KEY, conversation_id=CONVERSATION, is_initiator=True)
+    signature = direction().header_signature(HEADER)
+    assert signature == hmac.new(keys.header, HEADER, hashlib.sha256).digest()[:16]
+    assert direction().is_signed(HEADER, signature)
+
+
+def test_p22_every_single_bit_flip_of_part_and_header_is_refused() -> None:
+    """P22, G10: of the sealed part, its tag, and the header."""
+    secured = direction()
+    sealed = secured.seal(b"pay 100 to Ann", sequence=1, fragment=0, is_bound=True, header=HEADER)
+    notice = secured.seal_notice(b"gone", header=HEADER)
+    signature = secured.header_signature(HEADER)
+    place: dict[str, Any] = {"sequence": 1, "fragment": 0, "is_bound": True}
+    for flipped in flips(sealed):
+        assert secured.opened(flipped, header=HEADER, **place) is None
+    for flipped in flips(notice):
+        assert secured.opened_notice(flipped, header=HEADER) is None
+    for flipped in flips(HEADER):
+        assert secured.opened(sealed, header=flipped, **place) is None
+        assert secured.opened_notice(notice, header=flipped) is None
+        assert not secured.is_signed(flipped, signature)
+    for flipped in flips(signature):
+        assert not secured.is_signed(HEADER, flipped)
+    assert secured.opened(sealed, header=HEADER, **place) == b"pay 100 to Ann"
+
+
+def flips(data: bytes) -> list[bytes]:
+    number = int.from_bytes(data)
+    return [(number ^ (1 << bit)).to_bytes(len(data)) for bit in range(8 * len(data))]
+
+
+def test_p22_a_part_is_refused_at_every_other_place() -> None:
+    """P22, T2: another dialog, direction, sequence, fragment, key, or with and without the target's broker id."""
+    sealed = direction().seal(b"part", sequence=1, fragment=2, is_bound=True, header=HEADER)
+    here: dict[str, Any] = {"sequence": 1, "fragment": 2, "is_bound": True, "header": HEADER}
+    assert direction().opened(sealed, **here) == b"part"
+    for other in (
+        {"sequence": 2},
+        {"sequence": 0},
+        {"fragment": 1},
+        {"is_bound": False},
+        {"sequence": 2, "fragment": 1},
+    ):
+        assert direction().opened(sealed, **{**here, **other}) is None
+    for elsewhere in (
+        direction(is_initiator=False),
+        direction(conversation=bytes(16)),
+        direction(key=bytes(32)),
+    ):
+        assert elsewhere.opened(sealed, **here) is None
+        assert not elsewhere.is_signed(HEADER, direction().header_signature(HEADER))
+        assert elsewhere.opened_notice(direction().seal_notice(b"gone", header=HEADER), header=HEADER) is None
+
+
+@pytest.mark.parametrize("length", range(17))
+def test_p22_what_is_cut_off_is_refused(length: int) -> None:
+    sealed = direction().seal(b"", sequence=0, fragment=0, is_bound=True, header=HEADER)
+    opened = direction().opened(sealed[:length], sequence=0, fragment=0, is_bound=True, header=HEADER)
+    assert opened == (b"" if length == len(sealed) else None)
+    assert direction().opened_notice(sealed[:length], header=HEADER) is None
+
+
+def test_b32_no_key_and_nonce_stand_with_two_headers() -> None:
+    """The sealed part of a fragment that is sent again is the same bytes; it changes with whether the target's broker id is known."""
+    secured = direction()
+    first, again, bound = (
+        secured.seal(b"part", sequence=0, fragment=0, is_bound=is_bound, header=HEADER)
+        for is_bound in (False, False, True)
+    )
+    assert first == again
+    assert first[:4] != bound[:4]  # another key stream, not only another tag
+
+
+@pytest.mark.parametrize("is_initiator", [True, False])
+def test_p21_the_digests_are_those_of_the_signatures(*, is_initiator: bool) -> None:
+    """P21, M7: what the native module encrypts with the key comes out as MD5 again."""
+    secured = direction(is_initiator=is_initiator)
+    bodies = [b"", b"one", b"a longer body"]
+    messages = pa.table(
+        {
+            "conversation_id": pa.array([CONVERSATION] * 3, pa.binary(16)),
+            "is_initiator": [is_initiator] * 3,
+            "message_sequence_number": [0, 1, 2**40],
+            "message_body": bodies,
+        }
+    )
+    rows = ssbroker.fragment(
+        messages, max_fragment_bytes=4, session_keys={CONVERSATION: secured.signature_key}
+    ).to_pylist()
+    digests = secured.message_digests(
+        [row["message_sequence_number"] for row in rows], [row["message_signature"] for row in rows]
+    )
+    assert set(zip([row["message_sequence_number"] for row in rows], digests, strict=True)) == {
+        (number, hashlib.md5(body).digest()) for number, body in zip([0, 1, 2**40], bodies, strict=True)
+    }
+    places = [(row["message_sequence_number"], row["fragment_number"], row["fragment_count"]) for row in rows]
+    parts = secured.fragment_digests(
+        places, [row["message_signature"] for row in rows], [row["fragment_signature"] for row in rows]
+    )
+    assert parts == [hashlib.md5(row["message_body"]).digest() for row in rows]
+
+
+def test_digests_of_nothing() -> None:
+    assert direction().message_digests([], []) == direction().fragment_digests([], [], []) == []
+
+
+def test_the_library_is_imported_at_first_use_and_named_where_it_is_missing() -> None:
+    """Importing ssbroker.security needs no cryptography; using it without says which extra brings it."""
+    program = (
+        "import sys; sys.modules['cryptography'] = None\n"
+        "import ssbroker.security as security\n"
+        "try: security.derived(bytes(32), conversation_id=bytes(16), is_initiator=True)\n"
+        "except Exception as error: print(type(error).__name__, error)"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert done.stdout.startswith(MissingDependencyError.__name__)
+    assert "ssbroker[broker]" in done.stdout
