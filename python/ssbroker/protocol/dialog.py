@@ -1,0 +1,85 @@
+"""An endpoint while it is in memory."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ssbroker.protocol.assembly import Incoming
+from ssbroker.protocol.ledger import Endpoint, Key
+from ssbroker.protocol.settings import Settings
+from ssbroker.protocol.transmission import Transmission
+from ssbroker.security import SecuredDirection
+
+
+@dataclass(slots=True, eq=False)
+class Dialog:
+    """An endpoint while it is in memory: its row, its transmission object, its keys, and what of the far side's messages is loaded.
+
+    Attributes:
+        key: Which endpoint it is.
+        endpoint: Its row, as last committed.
+        transmission: What it has sent.
+        is_known: Whether it is known where its transmission queue begins.
+        outbound: Seals what it sends; None for a plain conversation.
+        inbound: Opens what it receives.
+        incoming: What it is receiving; None while that is not loaded.
+        ack: The acknowledgement: what is durable here, up to a number (None for none) and beyond.
+        ack_due: When it goes alone; None where none is due.
+        ack_owed: How many fragments were taken since the last acknowledgement.
+        ack_owed_bytes: And how many bytes.
+    """
+
+    key: Key
+    endpoint: Endpoint
+    transmission: Transmission
+    is_known: bool = False
+    outbound: SecuredDirection | None = None
+    inbound: SecuredDirection | None = None
+    incoming: Incoming | None = None
+    ack: tuple[int | None, bytes] = (None, b"")
+    ack_due: int | None = None
+    ack_owed: int = 0
+    ack_owed_bytes: int = 0
+
+    def is_pressed(self, settings: Settings) -> bool:
+        """Whether a quarter of the window waits for the acknowledgement, so that the sender soon has to."""
+        return 4 * self.ack_owed >= settings.window_fragments or 4 * self.ack_owed_bytes >= settings.window_bytes
+
+    def is_due(self, moment: int) -> bool:
+        """Whether it has to acknowledge or to send something again."""
+        if self.ack_due is not None and self.ack_due <= moment:
+            return True
+        due = self.transmission.next_due()
+        return due is not None and due <= moment
+
+    def paid(self) -> None:
+        """Notes that the acknowledgement goes now."""
+        self.ack_due = None
+        self.ack_owed = self.ack_owed_bytes = 0
+
+
+def dialog_of(endpoint: Endpoint, transmission: Transmission | None = None) -> Dialog:
+    """An endpoint, taken into memory.
+
+    Args:
+        endpoint: Its row.
+        transmission: Its transmission object, where the work table had one.
+
+    Returns:
+        The dialog.
+
+    Examples:
+        >>> row = Endpoint(conversation_id=bytes(16), is_initiator=True, service_name="Shop", broker_instance=bytes(16),
+        ...                far_service_name="Bank")
+        >>> dialog_of(row).transmission.head
+        0
+    """
+    dialog = Dialog(
+        endpoint.key, endpoint, transmission or Transmission(endpoint.key), is_known=transmission is not None
+    )
+    if endpoint.session_key is not None:
+        dialog.outbound, dialog.inbound = (
+            SecuredDirection(endpoint.session_key, conversation_id=endpoint.conversation_id, is_initiator=side)
+            for side in (endpoint.is_initiator, not endpoint.is_initiator)
+        )
+    return dialog

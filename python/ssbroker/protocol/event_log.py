@@ -1,0 +1,104 @@
+"""Events, handed to who asked for them and to `logging`."""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import fields
+from typing import Final, TypeAlias
+
+from ssbroker.protocol.events import Event
+
+LOGGER: Final = logging.getLogger("ssbroker.events")
+# Who has not set up logging is not written to.
+LOGGER.addHandler(logging.NullHandler())
+
+Subscriber: TypeAlias = Callable[[Event], None]
+
+
+class EventLog:
+    """Hands every event to its subscribers, and forwards it to `logging` as `ssbroker.events`.
+
+    An exception in a subscriber is logged and harms nobody else. It may be fed from several threads; a subscriber is called in the
+    thread that feeds.
+
+    Examples:
+        >>> from ssbroker.protocol.events import QueueDisabled
+        >>> log, seen = EventLog(), []
+        >>> stop = log.subscribe(seen.append, QueueDisabled)
+        >>> log.emit(QueueDisabled(at=0, queue="Orders"))
+        >>> seen[0].queue, log.counts["Broker:Queue Disabled"]
+        ('Orders', 1)
+        >>> stop()
+    """
+
+    __slots__ = ("_subscribers", "counts")
+
+    def __init__(self) -> None:
+        # Replaced as a whole, never changed: who is emitting goes on with the one it began with.
+        self._subscribers: tuple[tuple[Subscriber, tuple[type[Event], ...]], ...] = ()
+        self.counts: Counter[str] = Counter()
+
+    def subscribe(self, subscriber: Subscriber, *kinds: type[Event]) -> Callable[[], None]:
+        """Calls `subscriber` with every event of these kinds, or of all.
+
+        Args:
+            subscriber: What is called.
+            kinds: The classes that it is for; none means all.
+
+        Returns:
+            A function that ends it.
+
+        Examples:
+            >>> stop = EventLog().subscribe(print)
+            >>> stop()
+        """
+        entry = (subscriber, kinds or (Event,))
+        self._subscribers = (*self._subscribers, entry)
+
+        def stop() -> None:
+            self._subscribers = tuple(each for each in self._subscribers if each is not entry)
+
+        return stop
+
+    def wants(self, kind: type[Event]) -> bool:
+        """Whether anybody looks at events of this class, so that those which come in masses need not be made in vain.
+
+        Args:
+            kind: The class.
+
+        Returns:
+            Whether a subscriber or `logging` does.
+
+        Examples:
+            >>> from ssbroker.protocol.events import Conversation
+            >>> EventLog().wants(Conversation)
+            False
+        """
+        return LOGGER.isEnabledFor(kind.LEVEL) or any(issubclass(kind, kinds) for _, kinds in self._subscribers)
+
+    def emit(self, event: Event) -> None:
+        """Tells of an event.
+
+        Args:
+            event: What happened.
+
+        Examples:
+            >>> from ssbroker.protocol.events import QueueDisabled
+            >>> EventLog().emit(QueueDisabled(at=0, queue="Orders"))
+        """
+        self.counts[event.NAME] += 1
+        if LOGGER.isEnabledFor(event.LEVEL):
+            LOGGER.log(event.LEVEL, "%s: %s", event.NAME, _said(event))
+        for subscriber, kinds in self._subscribers:
+            if isinstance(event, kinds):
+                try:
+                    subscriber(event)
+                except Exception:
+                    LOGGER.exception("%s: a subscriber failed", event.NAME)
+
+
+def _said(event: Event) -> str:
+    values = ((field.name, getattr(event, field.name)) for field in fields(event) if field.name != "at")
+    return ", ".join(f"{name}={value}" for name, value in values if value is not None)

@@ -1,0 +1,166 @@
+"""The durable state that a store keeps for the dialog protocol, and what a batch of arrivals changes in it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final, Protocol, TypeAlias
+
+import pyarrow as pa
+
+from ssbroker import schemas
+
+Key: TypeAlias = tuple[bytes, bool]
+"""An endpoint: its conversation's id, and whether it is the initiator."""
+
+
+def _columns(*fields: pa.Field[Any]) -> pa.Schema:
+    return pa.schema(list(fields))
+
+
+_KIND: Final = _columns(
+    pa.field("message_type_name", pa.string(), nullable=False),
+    pa.field("message_id", schemas.GUID),
+    pa.field("is_end_of_dialog", pa.bool_(), nullable=False),
+    pa.field("is_conversation_error", pa.bool_(), nullable=False),
+)
+
+MESSAGES: Final = _columns(
+    *(schemas.FRAGMENTS.field(name) for name in ("conversation_id", "is_initiator", "message_sequence_number")),
+    *_KIND,
+    schemas.FRAGMENTS.field("message_body"),
+)
+"""Whole messages: what a transmission queue gives, and what enters a queue. `is_initiator` is the sender's."""
+
+STORED: Final = _columns(*schemas.FRAGMENTS, *_KIND)
+"""Fragments of what is incomplete or early (P14), opened, with digests instead of signatures."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Endpoint:
+    """One side of a conversation, as far as the protocol has to know it.
+
+    Attributes:
+        conversation_id: The conversation.
+        is_initiator: Whether this side began it.
+        service_name: The service of this side.
+        broker_instance: The broker id of this side's database.
+        far_service_name: The far side's service.
+        far_broker_instance: The far side's broker id; None while it is not known (R8).
+        service_contract_name: The contract.
+        priority: From 1 to 10.
+        lifetime: The moment at which the conversation ends, in microseconds since 1970; None for never.
+        session_key: The key of a secured conversation, 32 bytes; None for a plain one.
+        is_bound: Whether the far side has answered, so that broker id and peer are settled (R8, P25).
+        far_peer: Who the far side is, as its certificate says; None where connections have none.
+        receive_sequence: The number of the message that is expected next; all before it are in the queue.
+    """
+
+    conversation_id: bytes
+    is_initiator: bool
+    service_name: str
+    broker_instance: bytes
+    far_service_name: str
+    far_broker_instance: bytes | None = None
+    service_contract_name: str = "DEFAULT"
+    priority: int = 5
+    lifetime: int | None = None
+    session_key: bytes | None = field(default=None, repr=False)
+    is_bound: bool = False
+    far_peer: bytes | None = None
+    receive_sequence: int = 0
+
+    @property
+    def key(self) -> Key:
+        """The conversation's id, and which side this is."""
+        return (self.conversation_id, self.is_initiator)
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """Messages of one transmission queue that are to be sent.
+
+    Attributes:
+        key: The endpoint that sends them.
+        first: The first number.
+        last: The last number.
+        most_messages: How many are wanted.
+        most_bytes: After how many bytes of bodies the rest may stay where it is; at least one message is given.
+    """
+
+    key: Key
+    first: int
+    last: int
+    most_messages: int
+    most_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """Why a message cannot be taken (B11).
+
+    Attributes:
+        code: Service Broker's number, negative.
+        description: What it means.
+    """
+
+    code: int
+    description: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Effects:
+    """What a batch of arrivals changes. All of it belongs into one transaction; what is acknowledged waits for its commit (P16).
+
+    Attributes:
+        at: The moment of the arrival.
+        created: Endpoints that the first messages of conversations make here.
+        bound: Endpoints whose far side has answered for the first time, with its broker id and its peer (R8, P25).
+        messages: Messages that enter their queues now, in order (`MESSAGES`); what the endpoint's state does not take is dropped.
+        stored: Fragments to be kept until their turn comes (`STORED`, P14).
+        received: The new `receive_sequence` of endpoints; stored fragments of smaller numbers have served.
+        dropped: Stored fragments of messages whose whole does not match (P23): endpoint and number.
+        acknowledged: Up to which number the far side has the messages of an endpoint, which so leave its transmission queue.
+        errors: Errors of the far broker, by endpoint: the endpoint goes to ER, its messages leave the transmission queue.
+    """
+
+    at: int
+    created: tuple[Endpoint, ...]
+    bound: tuple[Endpoint, ...]
+    messages: pa.Table
+    stored: pa.Table
+    received: Mapping[Key, int]
+    dropped: tuple[tuple[Key, int], ...]
+    acknowledged: Mapping[Key, int]
+    errors: Mapping[Key, bytes]
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether there is nothing to be written, so that no transaction is needed before it is confirmed."""
+        changes = (self.created, self.bound, self.received, self.dropped, self.acknowledged, self.errors)
+        return not any(changes) and self.messages.num_rows == self.stored.num_rows == 0
+
+
+class Ledger(Protocol):
+    """What the machine reads. It writes nothing: its owner puts `Effects` into the store."""
+
+    def endpoints(self, keys: Sequence[Key]) -> Sequence[Endpoint | None]:
+        """The endpoints, None where there is none. One that was closed lately is still given, so that replays are told."""
+
+    def outgoing(self, wanted: Sequence[Wanted]) -> pa.Table:
+        """Committed messages of transmission queues (`MESSAGES`), by endpoint and number; what is not there is left out."""
+
+    def stored(self, keys: Sequence[Key]) -> pa.Table:
+        """The fragments that are kept for endpoints (`STORED`), in any order."""
+
+    def admit(self, endpoints: Sequence[Endpoint]) -> Sequence[Endpoint | Refusal]:
+        """The endpoints of new conversations with what is settled here (broker id, priority), or why a service does not take one."""
+
+    def judge(self, messages: pa.Table) -> Mapping[int, Refusal]:
+        """Which of the messages (`MESSAGES`) cannot be taken, by row: type, direction, validation (B11)."""
+
+    def put_aside(self, objects: Mapping[Key, bytes]) -> None:
+        """Writes transmission objects to the work table (P32), over what is there; it has to be emptied when the instance starts."""
+
+    def read_back(self, keys: Sequence[Key]) -> Mapping[Key, bytes]:
+        """Reads transmission objects from the work table, where they stay."""

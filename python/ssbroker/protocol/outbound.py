@@ -1,0 +1,204 @@
+"""Fragments, acknowledgements and errors of the broker as rows of the envelope, sealed and signed."""
+
+from __future__ import annotations
+
+import hashlib
+from typing import Any, Final
+from xml.sax.saxutils import escape
+
+from ssbroker.protocol import envelope, names
+from ssbroker.protocol.dialog import Dialog
+from ssbroker.protocol.envelope import Security
+from ssbroker.protocol.opening import Notice
+from ssbroker.protocol.rows import Row
+from ssbroker.protocol.sending import Cut
+from ssbroker.protocol.settings import Integrity
+
+_COLUMNS: Final = (
+    "message_sequence_number",
+    "fragment_number",
+    "fragment_count",
+    "message_body",
+    "message_signature",
+    "fragment_signature",
+    "message_type_name",
+    "message_id",
+    "is_end_of_dialog",
+    "is_conversation_error",
+)
+
+
+def error_body(code: int, text: str) -> bytes:
+    """The body of an Error message (fact 131).
+
+    Args:
+        code: Service Broker's number, negative where the broker says it.
+        text: What it means.
+
+    Returns:
+        The XML.
+
+    Examples:
+        >>> error_body(-8462, "gone").decode()
+        '<Error xmlns="http://schemas.microsoft.com/SQL/ServiceBroker/Error"><Code>-8462</Code><Description>gone</Description></Error>'
+    """
+    return f'<Error xmlns="{names.ERROR}"><Code>{code}</Code><Description>{escape(text)}</Description></Error>'.encode()
+
+
+class Outbound:
+    """Makes rows of what dialogs send.
+
+    Args:
+        integrity: How secured dialogs are protected (P22).
+    """
+
+    __slots__ = ("_security",)
+
+    def __init__(self, integrity: Integrity) -> None:
+        self._security = Security.SEALED if integrity == "strict" else Security.SIGNED
+
+    def fragments(self, cut: Cut) -> list[Row]:
+        """The fragments of messages; the first one of each dialog carries the acknowledgement that is due (P15)."""
+        if not cut.turns:
+            return []
+        columns: list[list[Any]] = [cut.rows[name].to_pylist() for name in _COLUMNS]
+        rows: list[Row] = []
+        for turn, sequence, number, count, body, message, fragment, kind, message_id, is_end, is_error in zip(
+            cut.turns, *columns, strict=True
+        ):
+            dialog = turn.dialog
+            endpoint = dialog.endpoint
+            row = Row(
+                endpoint.conversation_id,
+                endpoint.is_initiator,
+                sequence,
+                number,
+                count,
+                body,
+                message,
+                fragment,
+                True,
+                endpoint.service_name,
+                endpoint.broker_instance,
+                endpoint.far_service_name,
+                endpoint.far_broker_instance,
+                endpoint.service_contract_name,
+                kind,
+                message_id,
+                endpoint.priority,
+                is_end,
+                is_error,
+                endpoint.lifetime,
+                Security.PLAIN,
+                None,
+                None,
+                b"",
+            )
+            if dialog.ack_due is not None:
+                row.acked, row.ahead = dialog.ack
+                dialog.paid()
+            rows.append(self._secured(row, dialog))
+        return rows
+
+    def acknowledgement(self, dialog: Dialog) -> Row:
+        """An acknowledgement that goes alone."""
+        row = _unsequenced(dialog)
+        row.acked, row.ahead = dialog.ack
+        dialog.paid()
+        return self._secured(row, dialog)
+
+    def notice(self, notice: Notice) -> Row:
+        """An error of the broker."""
+        asked = notice.row
+        if notice.dialog is not None:
+            row = _unsequenced(notice.dialog)
+            if asked is not None:
+                row.to_broker = asked.from_broker
+        elif asked is not None:
+            row = _answer(asked)
+        else:
+            raise ValueError(notice)
+        row.body = error_body(notice.code, notice.text)
+        row.message_type = names.ERROR
+        row.is_error = True
+        return self._secured(row, notice.dialog)
+
+    def _secured(self, row: Row, dialog: Dialog | None) -> Row:
+        secured = None if dialog is None else dialog.outbound
+        if secured is not None:
+            row.security = self._security
+        header = row.header
+        signed = envelope.signed_bytes(header, row.message_signature, row.fragment_signature, row.acked, row.ahead)
+        if secured is None or row.security != Security.SEALED:
+            covered = signed if row.is_sequenced else signed + row.body
+            row.signature = hashlib.md5(covered, usedforsecurity=False).digest()
+            return row
+        row.signature = secured.header_signature(signed)
+        if row.is_sequenced:
+            bound = row.to_broker is not None
+            row.body = secured.seal(
+                row.body, sequence=row.sequence, fragment=row.fragment, is_bound=bound, header=header
+            )
+        elif row.message_type is not None:
+            row.body = secured.seal_notice(row.body, header=header)
+        return row
+
+
+def _unsequenced(dialog: Dialog) -> Row:
+    endpoint = dialog.endpoint
+    return Row(
+        endpoint.conversation_id,
+        endpoint.is_initiator,
+        0,
+        0,
+        1,
+        b"",
+        None,
+        None,
+        False,
+        endpoint.service_name,
+        endpoint.broker_instance,
+        endpoint.far_service_name,
+        endpoint.far_broker_instance,
+        endpoint.service_contract_name,
+        None,
+        None,
+        endpoint.priority,
+        False,
+        False,
+        endpoint.lifetime,
+        Security.PLAIN,
+        None,
+        None,
+        b"",
+    )
+
+
+def _answer(asked: Row) -> Row:
+    """What goes back to who sent a row for which there is no endpoint."""
+    return Row(
+        asked.conversation_id,
+        not asked.is_initiator,
+        0,
+        0,
+        1,
+        b"",
+        None,
+        None,
+        False,
+        asked.to_service,
+        asked.to_broker or envelope.ABSENT,
+        asked.from_service,
+        asked.from_broker,
+        asked.contract,
+        None,
+        None,
+        asked.priority,
+        False,
+        False,
+        asked.lifetime,
+        Security.PLAIN,
+        None,
+        None,
+        b"",
+    )

@@ -1,0 +1,117 @@
+"""What a batch of arrivals comes to: the effects that are to be written, and what follows in memory once they are."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from ssbroker.protocol.acknowledgement import Run
+from ssbroker.protocol.dialog import Dialog
+from ssbroker.protocol.event_log import EventLog
+from ssbroker.protocol.ledger import Effects, Key, Ledger, Refusal
+from ssbroker.protocol.opening import Notice, Opened
+from ssbroker.protocol.receiving import Received, Receiving
+from ssbroker.protocol.telling import false_acknowledgement
+
+Acknowledged: TypeAlias = dict[Key, list[tuple[int, list[Run]]]]
+"""What far sides have: for each endpoint, up to which number, and what beyond."""
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What a batch changes.
+
+    Attributes:
+        effects: What has to be written.
+        opened: What the batch held.
+        received: What came of its messages.
+        acknowledged: What its acknowledgements are believed to say.
+    """
+
+    effects: Effects
+    opened: Opened
+    received: Received
+    acknowledged: Acknowledged
+
+
+class Planning:
+    """Makes plans.
+
+    Args:
+        ledger: Who admits conversations.
+        receiving: What puts fragments together.
+        log: Where false acknowledgements are told of.
+    """
+
+    __slots__ = ("_ledger", "_log", "_receiving")
+
+    def __init__(self, ledger: Ledger, receiving: Receiving, log: EventLog) -> None:
+        self._ledger = ledger
+        self._receiving = receiving
+        self._log = log
+
+    def plan(self, opened: Opened, known: Mapping[Key, Dialog], now: int) -> Plan:
+        """Plans a batch.
+
+        Args:
+            opened: What it holds.
+            known: The endpoints.
+            now: The moment.
+
+        Returns:
+            The plan. The directions that are received have gone on already.
+        """
+        self._admit(opened)
+        received = self._receiving.take(opened.messages, begun=opened.created, now=now)
+        acknowledged = self._acknowledged(opened, known, now)
+        return Plan(self._effects(opened, received, acknowledged, known, now), opened, received, acknowledged)
+
+    def _admit(self, opened: Opened) -> None:
+        """Has the services of new conversations looked at; where one does not take its conversation, nothing of that is taken (B11)."""
+        if not opened.created:
+            return
+        asked = list(opened.created.values())
+        refused: set[Key] = set()
+        for dialog, answer in zip(asked, self._ledger.admit([each.endpoint for each in asked]), strict=True):
+            if isinstance(answer, Refusal):
+                del opened.created[dialog.key]
+                refused.add(dialog.key)
+                opened.notices.append(Notice(dialog, None, answer.code, answer.description))
+            else:
+                dialog.endpoint = answer
+        if refused:
+            opened.messages = [message for message in opened.messages if message[0].key not in refused]
+
+    def _acknowledged(self, opened: Opened, known: Mapping[Key, Dialog], now: int) -> Acknowledged:
+        """The acknowledgements, as far as they name what was sent; the others are told of (fact 84)."""
+        good: Acknowledged = {}
+        for key, acknowledgements in opened.acknowledgements.items():
+            dialog = known.get(key)
+            for acknowledgement in acknowledgements:
+                believed = (-1, []) if dialog is None else dialog.transmission.believed(*acknowledgement)
+                if believed != acknowledgement:
+                    self._log.emit(false_acknowledgement(key, acknowledgement[0], now))
+                if dialog is not None:
+                    good.setdefault(key, []).append(believed)
+        return good
+
+    @staticmethod
+    def _effects(
+        opened: Opened, received: Received, acknowledged: Acknowledged, known: Mapping[Key, Dialog], now: int
+    ) -> Effects:
+        refused = {dialog.key for dialog in received.unloaded}
+        begun = [key for key in opened.created if not (key in refused and received.received.get(key) == 0)]
+        gone = opened.created.keys() - begun
+        reached = {key: max(acked for acked, _ in each) for key, each in acknowledged.items()}
+        return Effects(
+            at=now,
+            created=tuple(opened.created[key].endpoint for key in begun),
+            bound=tuple(opened.bound.values()),
+            messages=received.messages,
+            stored=received.stored,
+            received={key: number for key, number in received.received.items() if key not in gone},
+            dropped=tuple(received.dropped),
+            acknowledged={key: acked for key, acked in reached.items() if acked > known[key].transmission.acked},
+            errors={key: body for key, body in opened.errors.items() if key in known},
+        )

@@ -1,0 +1,283 @@
+"""What arrives, put together: messages whose turn it is, fragments to be kept, and what is owed to the senders (P14 to P18)."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import pyarrow as pa
+
+from ssbroker.protocol.assembly import Assembled, Assembly, Part, stored_table
+from ssbroker.protocol.columns import replaced
+from ssbroker.protocol.dialog import Dialog
+from ssbroker.protocol.envelope import Security
+from ssbroker.protocol.event_log import EventLog
+from ssbroker.protocol.events import CorruptedMessage, MessageUndeliverable
+from ssbroker.protocol.ledger import MESSAGES, Key, Ledger, Refusal
+from ssbroker.protocol.opening import Notice
+from ssbroker.protocol.rows import Row
+
+_DIGEST_BYTES: Final = 16
+_CORRUPT: Final = ("corrupt_fragment", "corrupt_message")
+
+
+@dataclass(slots=True)
+class Owed:
+    """What a batch makes a dialog owe to its sender.
+
+    Attributes:
+        fragments: How many fragments were taken.
+        bytes: And how many bytes.
+        at_once: Whether the sender waits for the acknowledgement, or asks for it again (P18).
+    """
+
+    fragments: int = 0
+    bytes: int = 0
+    at_once: bool = False
+
+
+@dataclass(slots=True)
+class Received:
+    """What came of a batch.
+
+    Attributes:
+        messages: The messages that enter their queues (`ledger.MESSAGES`).
+        stored: The fragments that are kept (`ledger.STORED`).
+        received: The new receive sequence of endpoints.
+        dropped: Stored fragments of messages whose whole does not match.
+        owed: What is owed to the senders.
+        notices: What is answered to messages that cannot be taken.
+        unloaded: Dialogs that have to be read back, since a message of theirs was refused.
+    """
+
+    messages: pa.Table = field(default_factory=MESSAGES.empty_table)
+    stored: pa.Table = field(default_factory=lambda: stored_table([]))
+    received: dict[Key, int] = field(default_factory=dict)
+    dropped: list[tuple[Key, int]] = field(default_factory=list)
+    owed: dict[Key, Owed] = field(default_factory=dict)
+    notices: list[Notice] = field(default_factory=list)
+    unloaded: list[Dialog] = field(default_factory=list)
+
+
+class Receiving:
+    """Puts opened fragments together.
+
+    Args:
+        ledger: Where the fragments are that came before.
+        assembly: The directions that are loaded.
+        log: Where what is refused is told of.
+    """
+
+    __slots__ = ("_assembly", "_ledger", "_log")
+
+    def __init__(self, ledger: Ledger, assembly: Assembly, log: EventLog) -> None:
+        self._ledger = ledger
+        self._assembly = assembly
+        self._log = log
+
+    def take(self, opened: Sequence[tuple[Dialog, Row, bytes]], *, begun: Mapping[Key, Dialog], now: int) -> Received:
+        """Takes fragments in.
+
+        Args:
+            opened: The fragments, with their dialogs.
+            begun: Dialogs that begin with this batch.
+            now: The moment.
+
+        Returns:
+            What came of them. The directions are changed; `unload` takes that back.
+        """
+        result = Received()
+        dialogs = {dialog.key: dialog for dialog, _, _ in opened}
+        kept_before = self._load(dialogs, begun)
+        by_name = {dialog.incoming.name: dialog for dialog in dialogs.values() if dialog.incoming is not None}
+        before = {key: dialog.incoming.next for key, dialog in dialogs.items() if dialog.incoming is not None}
+        there = {(part.incoming.name, part.sequence, part.fragment) for part in kept_before}
+        parts = [*kept_before, *self._digested(list(_fresh(opened, there, result.owed)), now)]
+        if parts:
+            assembled = self._assembly.push(parts)
+            self._refused(assembled, by_name, result, now)
+            self._released(assembled, by_name, result)
+        for key, dialog in dialogs.items():
+            incoming = dialog.incoming
+            if incoming is not None and incoming.next != before[key]:
+                result.received.setdefault(key, incoming.next)
+        return result
+
+    def _load(self, dialogs: Mapping[Key, Dialog], begun: Mapping[Key, Dialog]) -> list[Part]:
+        """Loads directions, and gives the fragments that are kept for them."""
+        missing = {key: dialog for key, dialog in dialogs.items() if dialog.incoming is None}
+        if not missing:
+            return []
+        known = [key for key in missing if key not in begun]
+        rows = dict(zip(known, self._ledger.endpoints(known), strict=True)) if known else {}
+        for key, dialog in missing.items():
+            row = rows.get(key)
+            dialog.incoming = self._assembly.load(0 if row is None else row.receive_sequence)
+        if not known:
+            return []
+        parts: list[Part] = []
+        columns: list[list[Any]] = [column.to_pylist() for column in self._ledger.stored(known).columns]
+        for conversation, side, sequence, number, count, body, message, fragment, *kind in zip(*columns, strict=True):
+            incoming = missing[conversation, not side].incoming
+            if incoming is not None and sequence >= incoming.base:
+                kind_of: Any = tuple(kind)
+                parts.append(Part(incoming, sequence, number, count, body, message, fragment, kind_of, is_stored=True))
+        return parts
+
+    def _digested(self, fresh: Sequence[tuple[Dialog, Row, bytes]], now: int) -> list[Part]:
+        """The fragments with digests instead of signatures; in a secured dialog, the signature of the message has to be there (P21)."""
+        parts: list[Part] = []
+        secured: dict[Key, list[tuple[Part, Row]]] = {}
+        for dialog, row, body in fresh:
+            incoming, message_type = dialog.incoming, row.message_type
+            if incoming is None or message_type is None:  # both are there: loaded, and proven to be a message
+                continue
+            kind = (message_type, row.message_id, row.is_end, row.is_error)
+            digests = (row.message_signature, row.fragment_signature)
+            part = Part(incoming, row.sequence, row.fragment, row.count, body, *digests, kind)
+            if dialog.inbound is not None:
+                signatures = digests if row.security == Security.SIGNED and row.count > 1 else digests[:1]
+                if any(signature is None or len(signature) != _DIGEST_BYTES for signature in signatures):
+                    self._corrupted(dialog, part, "a signature is missing", now)
+                    continue
+                secured.setdefault(dialog.key, []).append((part, row))
+            parts.append(part)
+        by_key = {dialog.key: dialog for dialog, _, _ in fresh} if secured else {}
+        for key, rows in secured.items():
+            _decrypt(by_key[key], rows)
+        return parts
+
+    def _refused(self, assembled: Assembled, by_name: Mapping[bytes, Dialog], result: Received, now: int) -> None:
+        for part, reason in assembled.rejected:
+            dialog = by_name[part.incoming.name]
+            owed = result.owed.setdefault(dialog.key, Owed())
+            if reason == "duplicate":
+                owed.at_once = True
+            elif reason in _CORRUPT:
+                self._corrupted(dialog, part, "the content does not match its signature", now)
+            else:
+                self._log.emit(
+                    MessageUndeliverable(
+                        at=now,
+                        conversation_id=uuid.UUID(bytes=dialog.endpoint.conversation_id),
+                        message_sequence_number=part.sequence,
+                        fragment_number=part.fragment,
+                        text=reason,
+                    )
+                )
+        for name, sequence in assembled.forgotten:
+            result.dropped.append((by_name[name].endpoint.key, sequence))
+
+    def _released(self, assembled: Assembled, by_name: Mapping[bytes, Dialog], result: Received) -> None:
+        """Messages and kept fragments under their own names; from a message on that cannot be taken, nothing of its dialog (B11)."""
+        names: list[Any] = assembled.messages["conversation_id"].to_pylist()
+        dialogs = [by_name[name] for name in names]
+        messages = _renamed(assembled.messages, [dialog.key for dialog in dialogs])
+        refusals = self._ledger.judge(messages) if messages.num_rows else {}
+        stopped: dict[Key, int] = {}
+        if refusals:
+            messages = self._stopped(messages, dialogs, refusals, result, stopped)
+        result.messages = messages
+        kept = [
+            (*_sender_of(dialog.key), part)
+            for part in assembled.kept
+            if (dialog := by_name[part.incoming.name]).endpoint.key not in stopped
+        ]
+        result.stored = stored_table(kept)
+        for key, sequence in stopped.items():
+            result.received[key] = sequence
+
+    @staticmethod
+    def _stopped(
+        messages: pa.Table,
+        dialogs: Sequence[Dialog],
+        refusals: Mapping[int, Refusal],
+        result: Received,
+        stopped: dict[Key, int],
+    ) -> pa.Table:
+        sequences: list[Any] = messages["message_sequence_number"].to_pylist()
+        stays: list[bool] = []
+        for row, (dialog, sequence) in enumerate(zip(dialogs, sequences, strict=True)):
+            key = dialog.key
+            refusal = refusals.get(row)
+            if refusal is not None and key not in stopped:
+                stopped[key] = sequence
+                result.unloaded.append(dialog)
+                result.notices.append(Notice(dialog, None, refusal.code, refusal.description))
+            stays.append(key not in stopped)
+        return messages.filter(pa.array(stays, pa.bool_()))
+
+    def _corrupted(self, dialog: Dialog, part: Part, text: str, now: int) -> None:
+        endpoint = dialog.endpoint
+        self._log.emit(
+            CorruptedMessage(
+                at=now,
+                conversation_id=uuid.UUID(bytes=endpoint.conversation_id),
+                is_initiator=not endpoint.is_initiator,
+                message_sequence_number=part.sequence,
+                fragment_number=part.fragment,
+                from_service_name=endpoint.far_service_name,
+                peer=endpoint.far_peer,
+                text=text,
+            )
+        )
+
+
+def _fresh(
+    opened: Sequence[tuple[Dialog, Row, bytes]], there: set[tuple[bytes, int, int]], owed_of: dict[Key, Owed]
+) -> Iterator[tuple[Dialog, Row, bytes]]:
+    """What is not there already; what is owed for all of it is noted."""
+    for item in opened:
+        dialog, row, body = item
+        incoming = dialog.incoming
+        if incoming is None:  # it is loaded
+            continue
+        owed = owed_of.setdefault(dialog.key, Owed())
+        place = (incoming.name, row.sequence, row.fragment)
+        if row.sequence < incoming.next or place in there:
+            owed.at_once = True
+            continue
+        owed.at_once |= row.to_broker is None
+        there.add(place)
+        owed.fragments += 1
+        owed.bytes += len(body)
+        yield item
+
+
+def _decrypt(dialog: Dialog, rows: Sequence[tuple[Part, Row]]) -> None:
+    """Puts digests into the parts of a secured dialog. A sealed part needs no digest of its own: its seal has proven it."""
+    secured = dialog.inbound
+    if secured is None:
+        return
+    signatures = [row.message_signature or b"" for _, row in rows]
+    digests = secured.message_digests([part.sequence for part, _ in rows], signatures)
+    for (part, _), digest in zip(rows, digests, strict=True):
+        part.message_digest = digest
+        part.fragment_digest = None
+    signed = [
+        (part, row) for part, row in rows if row.security == Security.SIGNED and row.fragment_signature is not None
+    ]
+    if signed:
+        digests = secured.fragment_digests(
+            [(part.sequence, part.fragment, part.count) for part, _ in signed],
+            [row.message_signature or b"" for _, row in signed],
+            [row.fragment_signature or b"" for _, row in signed],
+        )
+        for (part, _), digest in zip(signed, digests, strict=True):
+            part.fragment_digest = digest
+
+
+def _sender_of(key: Key) -> Key:
+    """What an endpoint receives is named by its sender's side."""
+    return (key[0], not key[1])
+
+
+def _renamed(messages: pa.Table, keys: Sequence[Key]) -> pa.Table:
+    """Messages under the names of their conversations and senders."""
+    columns: dict[str, list[Any]] = {
+        "conversation_id": [key[0] for key in keys],
+        "is_initiator": [not key[1] for key in keys],
+    }
+    return replaced(messages, MESSAGES, columns)

@@ -1,0 +1,116 @@
+"""The endpoints that are in memory: read in when something happens to them, put aside when nothing does (P31, P32)."""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Final
+
+from ssbroker.protocol.dialog import Dialog, dialog_of
+from ssbroker.protocol.ledger import Key, Ledger
+from ssbroker.protocol.packing import packed, unpacked
+
+IDLE: Final = 10_000_000
+"""After how many microseconds without a change an endpoint is put aside."""
+_USUAL_PRIORITY: Final = 5
+
+
+class Residents:
+    """The endpoints that are in memory, whose turn it is, and when something is due.
+
+    Args:
+        ledger: Where their rows and the work table are.
+        honor_priority: Whether those with a higher priority come first (B19).
+    """
+
+    __slots__ = ("_honor_priority", "_ledger", "_ready", "_timers", "known")
+
+    def __init__(self, ledger: Ledger, *, honor_priority: bool) -> None:
+        self._ledger = ledger
+        self._honor_priority = honor_priority
+        self._ready: dict[int, dict[Key, None]] = {}
+        self._timers: list[tuple[int, bytes, bool]] = []
+        self.known: dict[Key, Dialog] = {}
+
+    def load(self, keys: Iterable[Key]) -> dict[Key, Dialog]:
+        """Endpoints by key, read in where they are not in memory; what the ledger does not have is left out."""
+        keys = list(keys)
+        missing = [key for key in keys if key not in self.known]
+        if missing:
+            aside = self._ledger.read_back(missing)
+            for endpoint in self._ledger.endpoints(missing):
+                if endpoint is not None:
+                    data = aside.get(endpoint.key)
+                    self.known[endpoint.key] = dialog_of(endpoint, None if data is None else unpacked(data))
+        return {key: self.known[key] for key in keys if key in self.known}
+
+    def is_ready(self, dialog: Dialog) -> None:
+        """Notes that a dialog may have something to send."""
+        priority = dialog.endpoint.priority if self._honor_priority else _USUAL_PRIORITY
+        self._ready.setdefault(priority, {})[dialog.key] = None
+
+    def take_ready(self) -> Iterator[Dialog]:
+        """Dialogs in turn, the highest priority first; each is taken off."""
+        for priority in sorted(self._ready, reverse=True):
+            waiting = self._ready[priority]
+            while waiting:
+                key = next(iter(waiting))
+                del waiting[key]
+                yield from self.load([key]).values()
+
+    @property
+    def has_ready(self) -> bool:
+        """Whether a dialog may have something to send."""
+        return any(self._ready.values())
+
+    def wake(self, key: Key, due: int) -> None:
+        """Has an endpoint looked at when the moment has come."""
+        heapq.heappush(self._timers, (due, *key))
+
+    @property
+    def next_due(self) -> int | None:
+        """When the next one is looked at; what has been settled since is forgotten."""
+        while self._timers:
+            due, conversation_id, is_initiator = self._timers[0]
+            dialog = self.known.get((conversation_id, is_initiator))
+            if dialog is None or dialog.is_due(due):
+                return due
+            heapq.heappop(self._timers)
+        return None
+
+    def due(self, moment: int) -> list[Dialog]:
+        """The dialogs whose moment has come."""
+        keys: dict[Key, None] = {}
+        while self._timers and self._timers[0][0] <= moment:
+            _, conversation_id, is_initiator = heapq.heappop(self._timers)
+            keys[conversation_id, is_initiator] = None
+        return list(self.load(keys).values())
+
+    def idle(self, moment: int) -> list[Dialog]:
+        """The dialogs that nothing has happened to lately, and that owe nothing."""
+        ready = {key for waiting in self._ready.values() for key in waiting}
+        return [
+            dialog
+            for key, dialog in self.known.items()
+            if dialog.transmission.used + IDLE <= moment and dialog.ack_due is None and key not in ready
+        ]
+
+    def put_aside(self, dialogs: Sequence[Dialog]) -> None:
+        """Writes what has changed of dialogs to the work table, all at once, and frees their memory."""
+        changed = {
+            dialog.key: packed(dialog.transmission)
+            for dialog in dialogs
+            if dialog.transmission.is_dirty and dialog.is_known
+        }
+        if changed:
+            self._ledger.put_aside(changed)
+        for dialog in dialogs:
+            del self.known[dialog.key]
+
+    def forget(self, keys: Iterable[Key]) -> list[Dialog]:
+        """Drops endpoints that are no more."""
+        gone = [self.known.pop(key) for key in keys if key in self.known]
+        for dialog in gone:
+            for waiting in self._ready.values():
+                waiting.pop(dialog.key, None)
+        return gone

@@ -1,0 +1,138 @@
+"""Fragments of a batch from the network, one by one."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from operator import attrgetter
+from typing import Any, Final
+
+import pyarrow as pa
+
+from ssbroker.protocol import envelope
+from ssbroker.protocol.acknowledgement import unpacked
+from ssbroker.protocol.envelope import ENVELOPE
+
+
+@dataclass(slots=True)
+class Row:
+    """A fragment as it came; the attributes are the columns of `envelope.ENVELOPE`, in their order."""
+
+    conversation_id: bytes
+    is_initiator: bool
+    sequence: int
+    fragment: int
+    count: int
+    body: bytes
+    message_signature: bytes | None
+    fragment_signature: bytes | None
+    is_sequenced: bool
+    from_service: str
+    from_broker: bytes
+    to_service: str
+    to_broker: bytes | None
+    contract: str
+    message_type: str | None
+    message_id: bytes | None
+    priority: int
+    is_end: bool
+    is_error: bool
+    lifetime: int | None
+    security: int
+    acked: int | None
+    ahead: bytes | None
+    signature: bytes
+
+    @property
+    def header(self) -> bytes:
+        """All that stays the same whenever the fragment is sent, as bytes."""
+        flags = self.is_initiator | self.is_sequenced << 1 | self.is_end << 2 | self.is_error << 3
+        names = envelope.names_as_bytes(self.from_service, self.to_service, self.contract, self.message_type)
+        return envelope.header_as_bytes(
+            self.conversation_id,
+            self.from_broker,
+            self.to_broker,
+            self.message_id,
+            self.sequence,
+            self.fragment,
+            self.count,
+            self.lifetime,
+            flags,
+            self.priority,
+            self.security,
+            names,
+        )
+
+    @property
+    def signed(self) -> bytes:
+        """What the header's signature is of."""
+        return envelope.signed_bytes(
+            self.header, self.message_signature, self.fragment_signature, self.acked, self.ahead
+        )
+
+    @property
+    def is_digested(self) -> bool:
+        """Whether the header's signature is its MD5, as in a plain conversation; an error of the broker has its body in it."""
+        covered = self.signed if self.is_sequenced else self.signed + self.body
+        return hashlib.md5(covered, usedforsecurity=False).digest() == self.signature
+
+    @property
+    def is_well_formed(self) -> bool:
+        """Whether the fields agree with each other (fact 84)."""
+        if self.ahead is None:
+            rides = self.acked is None
+        else:
+            rides = unpacked(self.ahead) is not None and (self.acked is None or self.acked >= 0)
+        if not rides or (self.is_end and self.is_error):
+            return False
+        if self.is_sequenced:
+            numbered = 0 <= self.sequence <= envelope.SEQUENCE_MAX and 0 <= self.fragment < self.count
+            return self.message_type is not None and numbered
+        return (self.sequence, self.fragment, self.count) == (0, 0, 1) and (self.message_type is None) == (
+            not self.is_error
+        )
+
+
+_VALUES: Final = attrgetter(*Row.__slots__)
+
+
+def table_of(rows: Sequence[Row]) -> pa.Table:
+    """A batch of rows.
+
+    Args:
+        rows: The rows.
+
+    Returns:
+        The same, as `envelope.ENVELOPE`.
+
+    Examples:
+        >>> rows_of(table_of([])) == []
+        True
+    """
+    if not rows:
+        return ENVELOPE.empty_table()
+    arrays: list[pa.Array[Any]] = []
+    for field, values in zip(ENVELOPE, zip(*map(_VALUES, rows), strict=True), strict=True):
+        column: pa.Array[Any] = pa.array(values, field.type)
+        arrays.append(column)
+    return pa.Table.from_arrays(arrays, schema=ENVELOPE)
+
+
+def rows_of(table: pa.Table) -> list[Row]:
+    """The rows of a batch.
+
+    Args:
+        table: Rows of `envelope.ENVELOPE`.
+
+    Returns:
+        The same, as objects.
+
+    Examples:
+        >>> rows_of(ENVELOPE.empty_table())
+        []
+    """
+    at = ENVELOPE.get_field_index("lifetime")
+    plain = table.set_column(at, "lifetime", table.column(at).cast(pa.int64()))
+    columns: list[list[Any]] = [column.to_pylist() for column in plain.columns]
+    return [Row(*values) for values in zip(*columns, strict=True)]

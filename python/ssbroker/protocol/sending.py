@@ -1,0 +1,290 @@
+"""What dialogs send: whose turn it is, what of it fits the windows, and how it is cut (P13, B33)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+import ssbroker.fragments as cutting
+from ssbroker.protocol.acknowledgement import bit_runs
+from ssbroker.protocol.columns import replaced
+from ssbroker.protocol.cuts import WORTH_KEEPING, Cuts
+from ssbroker.protocol.dialog import Dialog
+from ssbroker.protocol.envelope import SEQUENCE_MAX
+from ssbroker.protocol.ledger import Ledger, Wanted
+from ssbroker.protocol.retry import Backoff
+from ssbroker.protocol.settings import Settings
+from ssbroker.protocol.transmission import Flight
+
+_DIALOG: Final = "dialog"
+_KEY: Final = "session_key"
+_MESSAGE: Final = ("conversation_id", "is_initiator", "message_sequence_number")
+_FRAGMENT: Final = (_DIALOG, "message_sequence_number", "fragment_number", "fragment_count")
+
+
+@dataclass(slots=True)
+class Turn:
+    """What one dialog may send now.
+
+    Attributes:
+        dialog: The dialog.
+        lost: What goes again, as it was sent before.
+        room: How many fragments may go that were never sent.
+        room_bytes: And how many bytes of them.
+        last: The last message that may go.
+        fresh: What goes for the first time, as bits for each message.
+        found: The messages that its transmission queue still has.
+        is_full: Whether more could go at once, in its next turn.
+        dues: When what goes now goes again.
+    """
+
+    dialog: Dialog
+    lost: list[Flight]
+    room: int
+    room_bytes: int
+    last: int
+    fresh: dict[int, int] = field(default_factory=dict)
+    found: set[int] = field(default_factory=set)
+    is_full: bool = False
+    dues: list[int] = field(default_factory=list)
+
+
+@dataclass(frozen=True, slots=True)
+class Cut:
+    """Fragments that go now, in order.
+
+    Attributes:
+        rows: Their columns: those of `schemas.FRAGMENTS`, what kind of message they are of, and the place of their turn.
+        turns: The turn of each.
+    """
+
+    rows: pa.Table
+    turns: list[Turn]
+
+
+class Sending:
+    """Chooses, reads and cuts what is to be sent.
+
+    Args:
+        ledger: Where the messages are.
+        settings: The windows and the size of fragments.
+        backoff: When what is sent goes again.
+    """
+
+    __slots__ = ("_backoff", "_cuts", "_ledger", "_settings")
+
+    def __init__(self, ledger: Ledger, settings: Settings, backoff: Backoff) -> None:
+        self._ledger = ledger
+        self._settings = settings
+        self._backoff = backoff
+        self._cuts = Cuts()
+
+    def turn(self, dialog: Dialog, now: int) -> Turn:
+        """What a dialog may send now."""
+        settings, transmission = self._settings, dialog.transmission
+        lost = transmission.landed(now)
+        again = sum(mask.bit_count() for flight in lost for mask in flight.fragments.values())
+        room = min(settings.turn_fragments - again, settings.window_fragments - transmission.fragments)
+        room_bytes = settings.window_bytes - transmission.bytes
+        if transmission.fragments and room_bytes < settings.max_fragment_bytes:
+            room = 0
+        return Turn(dialog, lost, max(room, 0), room_bytes, self.last_of(dialog))
+
+    def last_of(self, dialog: Dialog) -> int:
+        """The last message that may be sent: the first one only, until it is settled which copy of the service has taken it (R8)."""
+        endpoint = dialog.endpoint
+        if endpoint.is_initiator and not endpoint.is_bound and endpoint.far_broker_instance is None:
+            return 0
+        return dialog.transmission.acked + self._settings.max_sequence_distance
+
+    def cut(self, turns: Sequence[Turn], now: int) -> Cut:
+        """Reads and cuts what the turns need, and notes in the dialogs what goes."""
+        kept = [part for place, turn in enumerate(turns) for part in self._kept(turn, place)]
+        messages = self._ledger.outgoing([wanted for turn in turns for wanted in self._wanted(turn)])
+        by_key = {turn.dialog.key: number for number, turn in enumerate(turns)}
+        if not messages.num_rows and not kept:
+            for turn in turns:
+                self._launch(turn, now)
+            return Cut(messages, [])
+        conversations, sides, sequences = (_listed(messages, name) for name in _MESSAGE)
+        places = [by_key[key] for key in zip(conversations, sides, strict=True)]
+        fragments = pa.concat_tables([*kept, self._fragments(messages, places, turns)])
+        self._begin(turns, places, sequences)
+        taken, owners = self._taken(fragments, turns)
+        for turn in turns:
+            self._launch(turn, now)
+        if taken == list(range(fragments.num_rows)):
+            return Cut(fragments, owners)
+        return Cut(fragments.take(pa.array(taken, pa.int64())), owners)
+
+    def _kept(self, turn: Turn, place: int) -> Iterator[pa.Table]:
+        """Fragments of large messages that were cut for an earlier turn."""
+        transmission, key = turn.dialog.transmission, turn.dialog.key
+        needed = {number: mask for flight in turn.lost for number, mask in flight.fragments.items()}
+        if turn.room and turn.dialog.is_known and transmission.cursor:
+            needed[transmission.head] = needed.get(transmission.head, 0) | ((1 << turn.room) - 1) << transmission.cursor
+        for number, mask in needed.items():
+            table = self._cuts.find(key, number)
+            if table is not None:
+                turn.found.add(number)
+                for first, last in bit_runs(mask):
+                    part = table.slice(first, last + 1 - first)
+                    yield replaced(part, part.schema, {_DIALOG: [place] * part.num_rows})
+
+    def abandon(self, dialog: Dialog) -> None:
+        """Forgets all that a dialog has under way."""
+        dialog.transmission.abandon()
+        self._cuts.forget(dialog.key)
+
+    @staticmethod
+    def _wanted(turn: Turn) -> Iterator[Wanted]:
+        """Ranges of messages: those that go again, the one that is under way, and those after it."""
+        transmission, key = turn.dialog.transmission, turn.dialog.key
+        numbers = {number for flight in turn.lost for number in flight.fragments} - turn.found
+        if not turn.dialog.is_known:
+            yield Wanted(key, 0, SEQUENCE_MAX, turn.room, turn.room_bytes)
+            return
+        if turn.room and transmission.head <= turn.last and transmission.head not in turn.found:
+            numbers.add(transmission.head)
+        for first, number in _ranges(sorted(numbers)):
+            yield Wanted(key, first, first + number - 1, number, 2**63 - 1)
+        after = max(transmission.head, transmission.passed) + 1
+        if turn.room and after <= turn.last:
+            yield Wanted(key, after, turn.last, turn.room, turn.room_bytes)
+
+    def _fragments(self, messages: pa.Table, places: list[int], turns: Sequence[Turn]) -> pa.Table:
+        keys = [None if turn.dialog.outbound is None else turn.dialog.outbound.signature_key for turn in turns]
+        table = messages.append_column(_DIALOG, pa.array(places, pa.int32()))
+        named = None
+        if any(key is not None for key in keys):
+            table = table.append_column(_KEY, pa.array([keys[place] for place in places], pa.binary()))
+            named = _KEY
+        most = self._settings.max_fragment_bytes
+        return cutting.fragment(table, max_fragment_bytes=most, session_keys=named)
+
+    def _begin(self, turns: Sequence[Turn], places: list[int], numbers: list[int]) -> None:
+        for place, number in zip(places, numbers, strict=True):
+            turn = turns[place]
+            turn.found.add(number)
+            if not turn.dialog.is_known:
+                # The first that is there is the first that was never acknowledged: those before it have left the queue.
+                transmission = turn.dialog.transmission
+                transmission.acked, transmission.head, transmission.passed = number - 1, number, number
+                turn.dialog.is_known = True
+                turn.last = self.last_of(turn.dialog)
+
+    def _taken(self, fragments: pa.Table, turns: Sequence[Turn]) -> tuple[list[int], list[Turn]]:
+        """Which rows go, in what order, and whose they are."""
+        places, sequences, numbers, counts = (_listed(fragments, name) for name in _FRAGMENT)
+        sizes: list[Any] = pc.binary_length(fragments["message_body"]).to_pylist()
+        rows_of: list[list[int]] = [[] for _ in turns]
+        for row, place in enumerate(places):
+            rows_of[place].append(row)
+        taken: list[int] = []
+        owners: list[Turn] = []
+        for turn, rows in zip(turns, rows_of, strict=True):
+            before = len(taken)
+            lost: dict[int, int] = {}
+            for flight in turn.lost:
+                lost.update({number: lost.get(number, 0) | mask for number, mask in flight.fragments.items()})
+            taken += [row for row in rows if lost and lost.get(sequences[row], 0) >> numbers[row] & 1]
+            if turn.room:
+                for row in interleaved(rows, sequences, counts):
+                    if self._goes(turn, sequences[row], numbers[row], counts[row], sizes[row]):
+                        taken.append(row)
+            self._keep(turn, fragments, [row for row in rows if sequences[row] == turn.dialog.transmission.head])
+            turn.is_full |= bool(turn.fresh) and turn.room == 0
+            owners += [turn] * (len(taken) - before)
+        return taken, owners
+
+    def _keep(self, turn: Turn, fragments: pa.Table, rows: Sequence[int]) -> None:
+        """Keeps a large message that is under way, for the turns that follow."""
+        transmission = turn.dialog.transmission
+        size = len(rows) * self._settings.max_fragment_bytes
+        is_whole = transmission.cursor and len(rows) == transmission.counts.get(transmission.head)
+        if is_whole and size >= WORTH_KEEPING and self._cuts.find(turn.dialog.key, transmission.head) is None:
+            table = fragments.slice(rows[0], len(rows)).combine_chunks()
+            self._cuts.keep(turn.dialog.key, transmission.head, table, size=size)
+
+    def _goes(self, turn: Turn, sequence: int, number: int, count: int, size: int) -> bool:
+        """Whether a fragment goes for the first time now; then that is noted."""
+        transmission = turn.dialog.transmission
+        if sequence > turn.last or not transmission.is_next(sequence, number, count):
+            return False
+        if turn.room <= 0 or (turn.room_bytes < size and transmission.fragments):
+            turn.is_full = True
+            return False
+        turn.room -= 1
+        turn.room_bytes -= size
+        transmission.send(sequence, number, count, size if count == 1 else self._settings.max_fragment_bytes)
+        turn.fresh[sequence] = turn.fresh.get(sequence, 0) | 1 << number
+        return True
+
+    def _launch(self, turn: Turn, now: int) -> None:
+        transmission = turn.dialog.transmission
+        transmission.used = now
+        for flight in turn.lost:
+            for number in [number for number in flight.fragments if number not in turn.found]:
+                transmission.drop(number)
+                del flight.fragments[number]
+        flights = [(flight.fragments, flight.attempt + 1) for flight in turn.lost if flight.fragments]
+        if turn.fresh:
+            flights.append((turn.fresh, 0))
+        for fragments, attempt in flights:
+            due = now + self._backoff.wait(attempt)
+            transmission.launch(fragments, due=due, attempt=attempt)
+            turn.dues.append(due)
+
+
+def interleaved(rows: Sequence[int], sequences: Sequence[int], counts: Sequence[int]) -> Iterator[int]:
+    """Rows of a dialog so that the single messages after a large one go between its fragments (P13).
+
+    Args:
+        rows: Rows, by message and fragment.
+        sequences: The message of each row.
+        counts: How many fragments it has.
+
+    Yields:
+        The rows.
+
+    Examples:
+        >>> list(interleaved(range(6), [0, 0, 0, 1, 2, 3], [3, 3, 3, 1, 1, 2]))
+        [0, 3, 1, 4, 2, 5]
+    """
+    at = 0
+    while at < len(rows):
+        first = rows[at]
+        if counts[first] == 1:
+            yield first
+            at += 1
+            continue
+        end = at
+        while end < len(rows) and sequences[rows[end]] == sequences[first]:
+            end += 1
+        after = end
+        while after < len(rows) and counts[rows[after]] == 1 and after - end < end - at:
+            after += 1
+        for offset in range(end - at):
+            yield rows[at + offset]
+            if end + offset < after:
+                yield rows[end + offset]
+        at = after
+
+
+def _listed(table: pa.Table, name: str) -> list[Any]:
+    return table[name].to_pylist()
+
+
+def _ranges(numbers: Sequence[int]) -> Iterator[tuple[int, int]]:
+    """Ascending numbers as runs: first, and how many."""
+    at = 0
+    while at < len(numbers):
+        end = at + 1
+        while end < len(numbers) and numbers[end] == numbers[end - 1] + 1:
+            end += 1
+        yield numbers[at], end - at
+        at = end

@@ -1,0 +1,64 @@
+"""How the protocol is set up."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal, TypeAlias
+
+from ssbroker import options
+from ssbroker.exceptions import OptionError
+from ssbroker.protocol.retry import SECOND
+
+Integrity: TypeAlias = Literal["strict", "compat"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    """How the protocol is set up; what is not given is as the decisions have it.
+
+    Attributes:
+        max_fragment_bytes: The largest part of a message that goes in one fragment.
+        window_fragments: How many fragments of a dialog may be unacknowledged (B33).
+        window_bytes: And how many bytes of them.
+        turn_fragments: How many fragments of one dialog go before it is another's turn (P13).
+        acknowledgement_wait: How long an acknowledgement waits for a message that could carry it, in microseconds (B35).
+        max_pending_bytes: What incomplete and early messages may take in memory (P26), those of dialogs that begin half of it; a message that
+            is larger than that never becomes whole here, and its sender tries until its lifetime ends.
+        max_message_bytes: The largest message that is received.
+        integrity: "strict" seals secured dialogs and takes only what is sealed; "compat" sends and takes encrypted MD5 signatures alone,
+            which find accidents and not attackers (P22), and leaves acknowledgements without proof.
+        honor_priority: Whether dialogs with a higher priority send first (B19).
+
+    Raises:
+        OptionError: One of them is not what it can be.
+
+    Examples:
+        >>> Settings(window_fragments=0)
+        Traceback (most recent call last):
+        ssbroker.exceptions.OptionError: window_fragments: expected a whole number from 1 to 1024; got 0
+    """
+
+    max_fragment_bytes: int = 32 << 10
+    window_fragments: int = 1024
+    window_bytes: int = 4 << 20
+    turn_fragments: int = 64
+    acknowledgement_wait: int = SECOND
+    max_pending_bytes: int = 256 << 20
+    max_message_bytes: int = 2**31 - 1
+    integrity: Integrity = "strict"
+    honor_priority: bool = False
+
+    def __post_init__(self) -> None:
+        most = {"window_fragments": 1024}
+        for name in ("max_fragment_bytes", "window_fragments", "window_bytes", "turn_fragments", "max_message_bytes"):
+            options.whole(getattr(self, name), name=name, least=1, most=most.get(name, 2**31 - 1))
+        options.whole(self.acknowledgement_wait, name="acknowledgement_wait", least=0, most=SECOND)
+        options.whole(self.max_pending_bytes, name="max_pending_bytes", least=1, most=2**63 - 1)
+        options.flag(self.honor_priority, name="honor_priority")
+        if self.integrity not in ("strict", "compat"):
+            raise OptionError(f'integrity: expected "strict" or "compat"; got {self.integrity!r:.80}')
+
+    @property
+    def max_sequence_distance(self) -> int:
+        """How far ahead of the first message that is not acknowledged another may be sent, and is taken."""
+        return 4 * self.window_fragments

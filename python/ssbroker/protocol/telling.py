@@ -1,0 +1,74 @@
+"""Acknowledgements as events."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Sequence
+from typing import Final
+
+from ssbroker.protocol.event_log import EventLog
+from ssbroker.protocol.events import AcknowledgementStep, MessageUndeliverable, RemoteMessageAcknowledgement
+from ssbroker.protocol.ledger import Key
+from ssbroker.protocol.rows import Row
+
+_BEYOND: Final = 28010
+_STEPS: Final = {
+    (True, True): AcknowledgementStep.MESSAGE_WITH_ACK_SENT,
+    (True, False): AcknowledgementStep.ACK_SENT,
+    (False, True): AcknowledgementStep.MESSAGE_WITH_ACK_RECEIVED,
+    (False, False): AcknowledgementStep.ACK_RECEIVED,
+}
+
+
+def tell_acknowledgements(log: EventLog, rows: Sequence[Row], *, is_sent: bool, now: int) -> None:
+    """Tells of the acknowledgements in a batch, if anybody listens.
+
+    Args:
+        log: Who is told.
+        rows: The batch.
+        is_sent: Whether it goes out.
+        now: The moment.
+
+    Examples:
+        >>> tell_acknowledgements(EventLog(), [], is_sent=True, now=0)
+    """
+    if not log.wants(RemoteMessageAcknowledgement):
+        return
+    for row in rows:
+        if row.ahead is not None:
+            log.emit(
+                RemoteMessageAcknowledgement(
+                    at=now,
+                    conversation_id=uuid.UUID(bytes=row.conversation_id),
+                    step=_STEPS[is_sent, row.is_sequenced],
+                    acked_sequence_number=row.acked,
+                    carrier_sequence_number=row.sequence if row.is_sequenced else None,
+                    carrier_fragment_number=row.fragment if row.is_sequenced else None,
+                    priority=row.priority,
+                )
+            )
+
+
+def false_acknowledgement(key: Key, acked: int, now: int) -> MessageUndeliverable:
+    """The event of an acknowledgement that names what was not sent.
+
+    Args:
+        key: The endpoint that it is for.
+        acked: What it names, -1 for no message.
+        now: The moment.
+
+    Returns:
+        The event.
+
+    Examples:
+        >>> false_acknowledgement((bytes(16), True), 7, 0).error
+        28010
+    """
+    return MessageUndeliverable(
+        at=now,
+        conversation_id=uuid.UUID(bytes=key[0]),
+        is_sequenced=False,
+        acked_sequence_number=None if acked < 0 else acked,
+        error=_BEYOND,
+        text="more was acknowledged than was sent",
+    )

@@ -1,0 +1,179 @@
+"""Transmission objects (P31, P32): what one endpoint has sent and what of it is acknowledged, in memory and packed."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from ssbroker.protocol.acknowledgement import Run
+from ssbroker.protocol.ledger import Key
+
+
+@dataclass(slots=True)
+class Flight:
+    """Fragments that were sent at one moment and wait for their acknowledgement.
+
+    Attributes:
+        due: When what is left of them is sent again.
+        attempt: How often they were sent again before.
+        fragments: Which they were, as bits for each message.
+    """
+
+    due: int
+    attempt: int
+    fragments: dict[int, int]
+
+
+@dataclass(slots=True)
+class Transmission:
+    """The transmission object of an endpoint.
+
+    Messages below `head` have been sent whole at least once, and `cursor` fragments of `head`; single ones after it, up to `passed`, went between
+    its fragments (P13).
+
+    Attributes:
+        key: The endpoint.
+        acked: All messages up to this number are acknowledged, -1 for none.
+        head: The first message that was not sent whole.
+        cursor: How many of its fragments were sent.
+        passed: The last message that was sent before `head` was through; `head` for none.
+        flying: Which fragments were sent and are not acknowledged, as bits for each message.
+        counts: How many fragments messages have of which not all is acknowledged, where it is more than one.
+        charges: What a fragment of a message in flight counts for, in bytes.
+        flights: When they are sent again.
+        fragments: How many fragments are in flight.
+        bytes: What they count for.
+        is_dirty: Whether it was changed since it was packed (P32).
+        used: The moment of its last change.
+    """
+
+    key: Key
+    acked: int = -1
+    head: int = 0
+    cursor: int = 0
+    passed: int = 0
+    flying: dict[int, int] = field(default_factory=dict)
+    counts: dict[int, int] = field(default_factory=dict)
+    charges: dict[int, int] = field(default_factory=dict)
+    flights: list[Flight] = field(default_factory=list)
+    fragments: int = 0
+    bytes: int = 0
+    is_dirty: bool = True
+    used: int = 0
+
+    def send(self, sequence: int, fragment: int, count: int, charge: int) -> None:
+        """Notes that a fragment is sent for the first time: the next of `head`, or a single message after it."""
+        self.flying[sequence] = self.flying.get(sequence, 0) | (1 << fragment)
+        self.fragments += 1
+        self.bytes += charge
+        self.charges[sequence] = charge
+        if count > 1:
+            self.counts[sequence] = count
+        if sequence != self.head:
+            self.passed = sequence
+            return
+        self.cursor += 1
+        if self.cursor == count:
+            self.head = self.passed = max(self.head, self.passed) + 1
+            self.cursor = 0
+
+    def is_next(self, sequence: int, fragment: int, count: int) -> bool:
+        """Whether this is the next fragment that was never sent: of `head`, or a single message right after what has passed it."""
+        if sequence == self.head:
+            return fragment == self.cursor
+        return count == 1 and sequence == max(self.head, self.passed) + 1
+
+    def launch(self, fragments: dict[int, int], *, due: int, attempt: int) -> None:
+        """Notes when fragments that are sent now are sent again."""
+        self.flights.append(Flight(due, attempt, fragments))
+        self.is_dirty = True
+
+    def landed(self, now: int) -> list[Flight]:
+        """Takes out the flights whose time is over, with what of them is still not acknowledged."""
+        due = [flight for flight in self.flights if flight.due <= now]
+        if not due:
+            return due
+        self.flights = [flight for flight in self.flights if flight.due > now]
+        for flight in due:
+            flight.fragments = self.still_flying(flight.fragments)
+        self.is_dirty = True
+        return [flight for flight in due if flight.fragments]
+
+    def still_flying(self, fragments: dict[int, int]) -> dict[int, int]:
+        """What of some fragments is not acknowledged."""
+        flying = self.flying
+        return {sequence: left for sequence, mask in fragments.items() if (left := mask & flying.get(sequence, 0))}
+
+    def next_due(self) -> int | None:
+        """When something is sent again; None where all is acknowledged."""
+        return min((flight.due for flight in self.flights if self.still_flying(flight.fragments)), default=None)
+
+    def believed(self, acked: int, runs: list[Run]) -> tuple[int, list[Run]]:
+        """What of an acknowledgement names what was sent; the rest is false, or of a life before a restart, and says nothing."""
+        head, cursor = self.head, self.cursor
+        if acked >= head:
+            runs = [(head, 0, head, cursor), (head + 1, 0, acked, 0), *runs]
+        # Two stretches were sent: to the cursor, and the single messages that have passed it.
+        end = (head, cursor - 1) if cursor else (head - 1, self.counts.get(head - 1, 1) - 1)
+        stretches = [((0, 0), end), ((head + 1, 0), (self.passed, 0))]
+        sent: list[Run] = []
+        for first_message, first, last_message, last in runs:
+            for begin, end in stretches:
+                low, high = max((first_message, first), begin), min((last_message, last), end)
+                if low <= high:
+                    sent.append((*low, *high))
+        return min(acked, head - 1), sent
+
+    def acknowledge(self, acked: int, runs: list[Run]) -> None:
+        """Takes what an acknowledgement names out of flight; only what is `believed`."""
+        self.is_dirty = True
+        if acked > self.acked:
+            for sequence in [each for each in self.flying if each <= acked]:
+                self._clear(sequence, -1)
+            for sequence in [each for each in self.counts if each <= acked]:
+                del self.counts[sequence]
+            self.acked = acked
+        for first_message, first, last_message, last in runs:
+            for sequence in [each for each in self.flying if first_message <= each <= last_message]:
+                mask = -1
+                if sequence == last_message:
+                    mask &= (2 << last) - 1
+                if sequence == first_message:
+                    mask &= -1 << first
+                self._clear(sequence, mask)
+        self._mend()
+        if not self.flying:
+            self.flights.clear()
+
+    def abandon(self) -> None:
+        """Forgets all that is in flight: the conversation is broken."""
+        for sequence in list(self.flying):
+            self._clear(sequence, -1)
+        self.flights.clear()
+        self.is_dirty = True
+
+    def drop(self, sequence: int) -> None:
+        """Forgets a message that is not in the transmission queue any more."""
+        self._clear(sequence, -1)
+
+    def _clear(self, sequence: int, mask: int) -> None:
+        before = self.flying.get(sequence, 0)
+        cleared = before & mask
+        if not cleared:
+            return
+        number = cleared.bit_count()
+        self.fragments -= number
+        self.bytes -= number * self.charges[sequence]
+        if cleared == before:
+            del self.flying[sequence], self.charges[sequence]
+        else:
+            self.flying[sequence] = before ^ cleared
+
+    def _mend(self) -> None:
+        """All of the next message was told to be there, and the message is not: the far side had to forget it (P23), so it goes again."""
+        sequence = self.acked + 1
+        if sequence < self.head and sequence not in self.flying:
+            count = self.counts.get(sequence, 1)
+            self.flying[sequence] = (1 << count) - 1
+            self.charges[sequence] = 0
+            self.fragments += count
+            self.flights.append(Flight(0, 0, {sequence: self.flying[sequence]}))

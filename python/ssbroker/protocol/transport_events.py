@@ -1,0 +1,84 @@
+"""What a broker reports of its connections, and of messages that only pass through."""
+
+from __future__ import annotations
+
+import logging
+import uuid
+from dataclasses import dataclass
+from typing import ClassVar
+
+from ssbroker.protocol.event import Event
+from ssbroker.protocol.event_steps import ConnectionStep
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Connection(Event):
+    """A connection to another instance went a step.
+
+    Attributes:
+        connection_id: The connection.
+        step: What happened.
+        address: The far side's address.
+        error: Service Broker's number for what went wrong, 0 for nothing.
+        text: What went wrong.
+    """
+
+    NAME: ClassVar[str] = "Broker:Connection"
+    TRACE_ID: ClassVar[int] = 138
+    LEVEL: ClassVar[int] = logging.INFO
+
+    connection_id: uuid.UUID
+    step: ConnectionStep
+    address: str = ""
+    error: int = 0
+    text: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ForwardedMessage(Event):
+    """A message of others that passed through here.
+
+    Attributes:
+        conversation_id: The conversation.
+        message_sequence_number: Its number.
+        fragment_number: Its fragment.
+        to_service_name: Where it is for.
+        to_broker_instance: The target's broker id, where it is known.
+        from_service_name: Where it is from.
+        from_broker_instance: The sender's broker id.
+        next_hop_address: Where it goes next.
+        hops_remaining: How many times it may be forwarded from now on.
+    """
+
+    conversation_id: uuid.UUID
+    message_sequence_number: int
+    fragment_number: int
+    to_service_name: str
+    to_broker_instance: uuid.UUID | None = None
+    from_service_name: str = ""
+    from_broker_instance: uuid.UUID | None = None
+    next_hop_address: str | None = None
+    hops_remaining: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ForwardedMessageSent(ForwardedMessage):
+    """A message of others was passed on."""
+
+    NAME: ClassVar[str] = "Broker:Forwarded Message Sent"
+    TRACE_ID: ClassVar[int] = 139
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ForwardedMessageDropped(ForwardedMessage):
+    """A message of others was not passed on.
+
+    Attributes:
+        text: Why not.
+    """
+
+    NAME: ClassVar[str] = "Broker:Forwarded Message Dropped"
+    TRACE_ID: ClassVar[int] = 140
+    LEVEL: ClassVar[int] = logging.WARNING
+
+    text: str = ""

@@ -1,0 +1,240 @@
+"""A ledger in memory that tells what is committed from what is not, for tests and simulations."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, TypeAlias
+
+import pyarrow as pa
+
+from ssbroker.protocol import names
+from ssbroker.protocol.ledger import MESSAGES, STORED, Effects, Endpoint, Key, Refusal, Wanted
+
+Stored: TypeAlias = dict[tuple[int, int], tuple[Any, ...]]
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    """A message in a transmission queue or a queue.
+
+    Attributes:
+        sequence: Its number.
+        body: Its body.
+        message_type: Its type.
+        message_id: Its id.
+        is_end: Whether it ends the dialog.
+        is_error: Whether it is an error of the application.
+    """
+
+    sequence: int
+    body: bytes
+    message_type: str = names.DEFAULT
+    message_id: bytes | None = None
+    is_end: bool = False
+    is_error: bool = False
+
+
+@dataclass(slots=True)
+class Account:
+    """All that is durable of one endpoint.
+
+    Attributes:
+        endpoint: Its row.
+        outgoing: Its transmission queue, by number.
+        next: The number of the message that is sent next.
+        stored: Fragments that are kept until their turn comes, by message and fragment.
+        queue: What the application received, in order.
+        error: The broker's error that ended it; None for none.
+    """
+
+    endpoint: Endpoint
+    outgoing: dict[int, Message] = field(default_factory=dict)
+    next: int = 0
+    stored: Stored = field(default_factory=dict)
+    queue: list[Message] = field(default_factory=list)
+    error: bytes | None = None
+
+    def drop_stored(self, first: int, end: int) -> None:
+        """Drops the fragments of messages, from one number to before another."""
+        for place in [place for place in self.stored if first <= place[0] < end]:
+            del self.stored[place]
+
+
+class MemoryLedger:
+    """A ledger in memory: `commit` is what a store's transaction is, and what was not committed is not there.
+
+    Args:
+        broker_instance: The broker id of its database.
+        refuses: Says why a message is not taken; None for all are.
+
+    Examples:
+        >>> ledger = MemoryLedger(bytes(16))
+        >>> key = ledger.begin(Endpoint(conversation_id=bytes(16), is_initiator=True, service_name="Shop",
+        ...                             broker_instance=bytes(16), far_service_name="Bank"))
+        >>> ledger.send(key, b"Hello"), ledger.waiting() == [key]
+        (0, True)
+    """
+
+    def __init__(
+        self, broker_instance: bytes, *, refuses: Callable[[str, bytes], Refusal | None] | None = None
+    ) -> None:
+        self.broker_instance = broker_instance
+        self.accounts: dict[Key, Account] = {}
+        self.work_table: dict[Key, bytes] = {}
+        self._refuses = refuses
+
+    def begin(self, endpoint: Endpoint) -> Key:
+        """Begins a dialog, committed.
+
+        Args:
+            endpoint: The initiator's endpoint.
+
+        Returns:
+            Its key.
+        """
+        self.accounts[endpoint.key] = Account(endpoint)
+        return endpoint.key
+
+    def send(self, key: Key, body: bytes, *, message_type: str = names.DEFAULT) -> int:
+        """Sends a message, committed.
+
+        Args:
+            key: The endpoint.
+            body: The body.
+            message_type: The type.
+
+        Returns:
+            Its number.
+        """
+        account = self.accounts[key]
+        number = account.next
+        account.next += 1
+        message_id = number.to_bytes(8) + key[0][8:]
+        is_end = message_type == names.END_DIALOG
+        account.outgoing[number] = Message(number, body, message_type, message_id, is_end, message_type == names.ERROR)
+        return number
+
+    def waiting(self) -> list[Key]:
+        """The endpoints whose transmission queues hold messages.
+
+        Returns:
+            Their keys.
+        """
+        return [key for key, account in self.accounts.items() if account.outgoing]
+
+    def commit(self, effects: Effects) -> None:
+        """Writes what a batch has come to, as one transaction.
+
+        Args:
+            effects: What `Dialogs.arrived` gave.
+        """
+        for endpoint in effects.created:
+            self.accounts[endpoint.key] = Account(endpoint)
+        for endpoint in effects.bound:
+            account = self.accounts[endpoint.key]
+            account.endpoint = replace(endpoint, receive_sequence=account.endpoint.receive_sequence)
+        for row in _rows(effects.stored):
+            conversation, side, sequence, number = row[:4]
+            self.accounts[conversation, not side].stored[sequence, number] = row
+        for conversation, side, *message in _rows(effects.messages):
+            number, kind, message_id, is_end, is_error, body = message
+            queue = self.accounts[conversation, not side].queue
+            queue.append(Message(number, body, kind, message_id, is_end, is_error))
+        self._settle(effects)
+
+    def _settle(self, effects: Effects) -> None:
+        """Takes out what has served."""
+        for key, sequence in effects.received.items():
+            account = self.accounts[key]
+            account.endpoint = replace(account.endpoint, receive_sequence=sequence)
+            account.drop_stored(0, sequence)
+        for key, sequence in effects.dropped:
+            self.accounts[key].drop_stored(sequence, sequence + 1)
+        for key, acked in effects.acknowledged.items():
+            outgoing = self.accounts[key].outgoing
+            for number in [number for number in outgoing if number <= acked]:
+                del outgoing[number]
+        for key, body in effects.errors.items():
+            account = self.accounts[key]
+            account.error = account.error or body
+            account.outgoing.clear()
+
+    def restart(self) -> None:
+        """What a restart of the instance loses: the work table."""
+        self.work_table.clear()
+
+    def endpoints(self, keys: Sequence[Key]) -> Sequence[Endpoint | None]:
+        """See `Ledger`."""
+        accounts = [self.accounts.get(key) for key in keys]
+        return [None if account is None else account.endpoint for account in accounts]
+
+    def outgoing(self, wanted: Sequence[Wanted]) -> pa.Table:
+        """See `Ledger`."""
+        rows: list[tuple[Any, ...]] = []
+        for each in wanted:
+            account = self.accounts.get(each.key)
+            if account is None or not account.outgoing:
+                continue
+            left, room = each.most_messages, each.most_bytes
+            first = max(each.first, next(iter(account.outgoing)))
+            for number in range(first, min(each.last, account.next - 1) + 1):
+                message = account.outgoing.get(number)
+                if message is None:
+                    continue
+                if left == 0 or (room <= 0 and left < each.most_messages):
+                    break
+                left -= 1
+                room -= len(message.body)
+                rows.append(
+                    (
+                        *each.key,
+                        number,
+                        message.message_type,
+                        message.message_id,
+                        message.is_end,
+                        message.is_error,
+                        message.body,
+                    )
+                )
+        return _table(rows, MESSAGES)
+
+    def stored(self, keys: Sequence[Key]) -> pa.Table:
+        """See `Ledger`."""
+        return _table([row for key in keys for row in self.accounts[key].stored.values()], STORED)
+
+    def admit(self, endpoints: Sequence[Endpoint]) -> Sequence[Endpoint | Refusal]:
+        """See `Ledger`."""
+        return [replace(endpoint, broker_instance=self.broker_instance) for endpoint in endpoints]
+
+    def judge(self, messages: pa.Table) -> Mapping[int, Refusal]:
+        """See `Ledger`."""
+        if self._refuses is None:
+            return {}
+        kinds: list[Any] = messages["message_type_name"].to_pylist()
+        bodies: list[Any] = messages["message_body"].to_pylist()
+        found = {row: self._refuses(kind, body) for row, (kind, body) in enumerate(zip(kinds, bodies, strict=True))}
+        return {row: refusal for row, refusal in found.items() if refusal is not None}
+
+    def put_aside(self, objects: Mapping[Key, bytes]) -> None:
+        """See `Ledger`."""
+        self.work_table.update(objects)
+
+    def read_back(self, keys: Sequence[Key]) -> Mapping[Key, bytes]:
+        """See `Ledger`."""
+        return {key: self.work_table[key] for key in keys if key in self.work_table}
+
+
+def _rows(table: pa.Table) -> list[tuple[Any, ...]]:
+    columns: list[list[Any]] = [column.to_pylist() for column in table.columns]
+    return list(zip(*columns, strict=True))
+
+
+def _table(rows: Sequence[tuple[Any, ...]], schema: pa.Schema) -> pa.Table:
+    if not rows:
+        return schema.empty_table()
+    arrays: list[pa.Array[Any]] = []
+    for field_of, values in zip(schema, zip(*rows, strict=True), strict=True):
+        column: pa.Array[Any] = pa.array(values, field_of.type)
+        arrays.append(column)
+    return pa.Table.from_arrays(arrays, schema=schema)

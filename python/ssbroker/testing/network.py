@@ -1,0 +1,191 @@
+"""A virtual network: it carries tables of fragments, and does to each fragment what its faults say."""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import count
+from random import Random
+from typing import Any, Final
+
+import pyarrow as pa
+
+from ssbroker.testing.faults import SECOND, Faults
+
+TICK: Final = SECOND // 4
+"""What is under way arrives at multiples of this, so that it arrives in batches."""
+_HELD_UP: Final = 4
+"""In how many steps what is held up arrives."""
+
+
+@dataclass(slots=True)
+class Carried:
+    """What the network did.
+
+    Attributes:
+        sent: Fragments, acknowledgements and errors that were given to it.
+        lost: How many of them it lost.
+        duplicated: How many it delivered twice.
+        delayed: How many it held up.
+        corrupted: Of how many it flipped a bit.
+    """
+
+    sent: int = 0
+    lost: int = 0
+    duplicated: int = 0
+    delayed: int = 0
+    corrupted: int = 0
+
+
+class Network:
+    """Carries batches between instances that are known by name.
+
+    Args:
+        faults: What goes wrong.
+        random: Where chance comes from.
+
+    Examples:
+        >>> import pyarrow as pa
+        >>> network = Network(Faults(), Random(7))
+        >>> network.send(pa.table({"number": [1, 2]}), source="A", target="B", now=0)
+        >>> [(target, table.num_rows) for source, target, table in network.arriving(now=network.next_arrival)]
+        [('B', 2)]
+    """
+
+    def __init__(self, faults: Faults, random: Random) -> None:
+        self.faults = faults
+        self.carried = Carried()
+        self._random = random
+        self._under_way: list[tuple[int, int, str, str, pa.Table]] = []
+        self._numbers = count()
+        self._cut_off: dict[tuple[str, str], int] = {}
+
+    @property
+    def next_arrival(self) -> int | None:
+        """When something arrives next; None where nothing is under way."""
+        return self._under_way[0][0] if self._under_way else None
+
+    def cut_off(self, source: str, target: str, *, until: int) -> None:
+        """Stops what goes from one instance to another.
+
+        Args:
+            source: The one.
+            target: The other.
+            until: The moment at which it goes again.
+        """
+        self._cut_off[source, target] = until
+
+    def is_up(self, source: str, target: str, now: int) -> bool:
+        """Whether anything gets through from one instance to another.
+
+        Args:
+            source: The one.
+            target: The other.
+            now: The moment.
+
+        Returns:
+            Whether there is neither an outage nor a partition.
+        """
+        period = round(self.faults.outage_period * SECOND)
+        if period and now % period < self.faults.outage_share * period:
+            return False
+        return self._cut_off.get((source, target), 0) <= now
+
+    def send(self, table: pa.Table, *, source: str, target: str, now: int) -> None:
+        """Takes a batch.
+
+        Args:
+            table: The rows.
+            source: Who sends them.
+            target: Whom they are for.
+            now: The moment.
+        """
+        self.carried.sent += table.num_rows
+        if not self.is_up(source, target, now):
+            self.carried.lost += table.num_rows
+            return
+        by_moment: dict[int, list[int]] = {}
+        for row in range(table.num_rows):
+            for delay in self._fates():
+                by_moment.setdefault(delay, []).append(row)
+        for delay, rows in by_moment.items():
+            part = self._damaged(
+                table if rows == list(range(table.num_rows)) else table.take(pa.array(rows, pa.int64()))
+            )
+            arrival = (now // TICK + 1) * TICK + delay
+            heapq.heappush(self._under_way, (arrival, next(self._numbers), source, target, part))
+
+    def _fates(self) -> Iterator[int]:
+        """When a fragment arrives: once, twice or never."""
+        faults, random, carried = self.faults, self._random, self.carried
+        times = 1
+        if faults.duplication and random.random() < faults.duplication:
+            times = 2
+            carried.duplicated += 1
+        for _ in range(times):
+            if faults.loss and random.random() < faults.loss:
+                carried.lost += 1
+            elif faults.reordering and random.random() < faults.reordering:
+                carried.delayed += 1
+                step = round(faults.delay * SECOND / _HELD_UP) // TICK * TICK
+                yield step * random.randrange(1, _HELD_UP + 1)
+            else:
+                yield 0
+
+    def _damaged(self, table: pa.Table) -> pa.Table:
+        share = self.faults.corruption
+        if not share:
+            return table
+        hit = [row for row in range(table.num_rows) if self._random.random() < share]
+        if not hit:
+            return table
+        self.carried.corrupted += len(hit)
+        rows: list[dict[str, Any]] = table.to_pylist()
+        for row in hit:
+            name = self._random.choice(list(rows[row]))
+            rows[row][name] = flipped(rows[row][name], self._random)
+        return pa.Table.from_pylist(rows, schema=table.schema)
+
+    def arriving(self, *, now: int) -> Iterator[tuple[str, str, pa.Table]]:
+        """What has arrived.
+
+        Args:
+            now: The moment.
+
+        Yields:
+            Who sent it, whom it is for, and the rows; what several batches brought at once comes as one.
+        """
+        there: dict[tuple[str, str], list[pa.Table]] = {}
+        while self._under_way and self._under_way[0][0] <= now:
+            _, _, source, target, table = heapq.heappop(self._under_way)
+            there.setdefault((source, target), []).append(table)
+        for (source, target), tables in there.items():
+            yield source, target, pa.concat_tables(tables)
+
+
+def flipped(value: Any, random: Random) -> Any:
+    """A value with one bit flipped; of what has none (null, empty) nothing changes.
+
+    Args:
+        value: A number, a truth, bytes, ASCII text or a moment.
+        random: Where chance comes from.
+
+    Returns:
+        The value.
+
+    Examples:
+        >>> flipped(True, Random(1)), flipped(b"", Random(1)), flipped(0, Random(1)).bit_count()
+        (False, b'', 1)
+    """
+    if isinstance(value, bool):
+        return not value
+    if isinstance(value, int):
+        return value ^ 1 << random.randrange(7)
+    if isinstance(value, str) and value:
+        at = random.randrange(len(value))
+        return value[:at] + chr(ord(value[at]) ^ 1 << random.randrange(6)) + value[at + 1 :]
+    if isinstance(value, bytes) and value:
+        number = int.from_bytes(value) ^ 1 << random.randrange(8 * len(value))
+        return number.to_bytes(len(value))
+    return value

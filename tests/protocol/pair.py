@@ -1,0 +1,172 @@
+"""Two instances that the tests of the dialog protocol stand between: each fragment can be seen, kept back, changed and sent again."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from random import Random
+from typing import Any
+
+import pyarrow as pa
+
+from ssbroker.protocol import names
+from ssbroker.protocol.dialogs import Dialogs
+from ssbroker.protocol.envelope import ENVELOPE
+from ssbroker.protocol.event import Event
+from ssbroker.protocol.event_log import EventLog
+from ssbroker.protocol.events import CorruptedMessage, MessageUndeliverable
+from ssbroker.protocol.ledger import Effects, Endpoint, Key, Refusal
+from ssbroker.protocol.settings import Settings
+from ssbroker.testing.memory import MemoryLedger
+from ssbroker.testing.node import Machine
+
+SECOND = 1_000_000
+A, B, C = (letter * 16 for letter in (b"A", b"B", b"C"))
+CONVERSATION = b"one conversation"
+KEY = bytes(range(32))
+OF_A, OF_B = b"certificate of A", b"certificate of B"
+
+Row = dict[str, Any]
+
+
+@dataclass
+class Side:
+    """One instance: its machine, what is durable, and what it told."""
+
+    name: bytes
+    ledger: MemoryLedger
+    dialogs: Dialogs
+    peer: bytes
+    session_keys: dict[bytes, bytes]
+    events: list[Event] = field(default_factory=list)
+
+    def send(self, key: Key, *bodies: bytes, message_type: str = "Order") -> None:
+        """Commits messages, and tells the machine."""
+        for body in bodies:
+            self.ledger.send(key, body, message_type=message_type)
+        self.dialogs.queued([key])
+
+    def rows(self, now: int = 0, *, most: int = 4096) -> list[Row]:
+        """All that it sends now."""
+        rows: list[Row] = []
+        while (table := self.dialogs.data_to_send(now=now, most=most)) is not None:
+            rows += table.to_pylist()
+        return rows
+
+    def arrived(self, rows: Iterable[Row], now: int = 0, *, peer: bytes | None = None) -> Effects:
+        """Gives it a batch; nothing is committed."""
+        table = pa.Table.from_pylist(list(rows), schema=ENVELOPE)
+        return self.dialogs.arrived(table, now=now, peer=peer or self.peer, session_keys=self.session_keys)
+
+    def take(self, rows: Iterable[Row], now: int = 0, *, peer: bytes | None = None) -> Effects:
+        """Gives it a batch, and commits what comes of it."""
+        effects = self.arrived(rows, now, peer=peer)
+        self.ledger.commit(effects)
+        self.dialogs.confirm(effects, now=now)
+        return effects
+
+    def queue(self, key: Key) -> list[bytes]:
+        """The bodies that the application has received."""
+        account = self.ledger.accounts.get(key)
+        return [] if account is None else [message.body for message in account.queue]
+
+    def waiting(self, key: Key) -> list[int]:
+        """What its transmission queue holds."""
+        return list(self.ledger.accounts[key].outgoing)
+
+    def told(self, kind: type[Event]) -> list[Any]:
+        """Its events of a kind."""
+        return [event for event in self.events if isinstance(event, kind)]
+
+    @property
+    def refused(self) -> list[Any]:
+        """What it told of damaged and misled fragments."""
+        return self.told(CorruptedMessage) + self.told(MessageUndeliverable)
+
+
+@dataclass
+class Pair:
+    """An initiator's instance and a target's, and a dialog that begins between them."""
+
+    a: Side
+    b: Side
+    machine: Machine
+    settings: Settings
+    outgoing: Key = (CONVERSATION, True)
+    incoming: Key = (CONVERSATION, False)
+
+    def begin(self, *, conversation: bytes = CONVERSATION, **options: Any) -> Key:
+        """Begins a dialog at the initiator."""
+        fixed = {"service_name": "Shop", "far_service_name": "Bank", "broker_instance": A}
+        endpoint = Endpoint(conversation_id=conversation, is_initiator=True, **{**fixed, **options})
+        if endpoint.session_key is not None:
+            self.b.session_keys[conversation] = endpoint.session_key
+        return self.a.ledger.begin(endpoint)
+
+    def exchange(self, now: int = 0, *, times: int = 6) -> list[Row]:
+        """Carries everything to and fro; what the initiator sent."""
+        sent: list[Row] = []
+        for step in range(times):
+            rows = self.a.rows(now + step * SECOND)
+            sent += rows
+            if rows:
+                self.b.take(rows, now + step * SECOND)
+            if rows := self.b.rows(now + step * SECOND):
+                self.a.take(rows, now + step * SECOND)
+        return sent
+
+    def restart(self, side: Side) -> None:
+        """Loses what is not committed, and starts a machine anew."""
+        side.ledger.restart()
+        side.dialogs = made(side.ledger, self.machine, self.settings, side.events)
+        side.dialogs.queued(side.ledger.waiting())
+
+
+def made(ledger: MemoryLedger, machine: Machine, settings: Settings, events: list[Event]) -> Dialogs:
+    """A machine whose events are kept."""
+    log = EventLog()
+    log.subscribe(events.append)
+    return machine(ledger, roll=Random(1).random, settings=settings, log=log)
+
+
+def pair(
+    machine: Machine,
+    *,
+    refuses: Callable[[str, bytes], Refusal | None] | None = None,
+    dialog: Mapping[str, Any] | None = None,
+    **settings: Any,
+) -> Pair:
+    """Two instances, and a dialog with `dialog` as its endpoint's columns."""
+    chosen = Settings(**settings)
+    sides: list[Side] = []
+    for name, peer in ((A, OF_B), (B, OF_A)):
+        ledger = MemoryLedger(name, refuses=refuses)
+        events: list[Event] = []
+        sides.append(Side(name, ledger, made(ledger, machine, chosen, events), peer, {}, events))
+    a, b = sides
+    both = Pair(a, b, machine, chosen)
+    both.begin(**(dialog or {}))
+    return both
+
+
+def bound(machine: Machine, **options: Any) -> Pair:
+    """Two instances with a dialog that has one message behind it in each direction, so that both sides know each other."""
+    both = pair(machine, **options)
+    both.a.send(both.outgoing, b"first")
+    both.exchange()
+    both.b.send(both.incoming, b"first back")
+    both.exchange(10 * SECOND)
+    for side in (both.a, both.b):
+        assert side.ledger.waiting() == []
+        side.events.clear()
+    return both
+
+
+def numbers(rows: Iterable[Row]) -> list[tuple[int, int]]:
+    """Message and fragment of what has a number."""
+    return [(row["message_sequence_number"], row["fragment_number"]) for row in rows if row["is_sequenced"]]
+
+
+def is_error(row: Row) -> bool:
+    """Whether it is an error of the broker."""
+    return not row["is_sequenced"] and row["message_type_name"] == names.ERROR

@@ -1,0 +1,238 @@
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from ssbroker import Reassembler
+from ssbroker.protocol import assembly, dialogs, receiving
+from ssbroker.protocol.acknowledgement import Run, runs_of
+from ssbroker.protocol.assembly import Assembled, Assembly, Incoming, Part
+from ssbroker.protocol.dialog import Dialog
+from ssbroker.protocol.dialogs import Dialogs
+from ssbroker.protocol.ledger import Effects, Key
+from ssbroker.protocol.opening import Opened
+from ssbroker.protocol.planning import Planning
+from ssbroker.protocol.receiving import Owed, Received, Receiving
+from ssbroker.protocol.rows import Row
+
+
+def acknowledges_before_storing(patch: pytest.MonkeyPatch) -> None:
+    """P16: acknowledgements go when a message has arrived, not when it is durable."""
+    arrived = Dialogs.arrived
+
+    def at_once(self: Dialogs, table: pa.Table, *, now: int, **options: Any) -> Effects:
+        effects = arrived(self, table, now=now, **options)
+        plan = self._plan
+        assert plan is not None
+        self._residents.known.update(plan.opened.created)
+        self._owe(plan.received, self._clock.moment(now))
+        return effects
+
+    patch.setattr(Dialogs, "arrived", at_once)
+
+
+def what_is_rolled_back_counts(patch: pytest.MonkeyPatch) -> None:
+    """B31: after a rollback the machine goes on as if it had been a commit."""
+
+    def undo(self: Dialogs, effects: Effects) -> None:
+        self._settled(effects)
+
+    patch.setattr(Dialogs, "undo", undo)
+
+
+def no_dedupe(patch: pytest.MonkeyPatch) -> None:
+    """P12, P18: what was received before is received again."""
+    fresh = receiving._fresh
+    made = iter(range(1 << 40, 1 << 41))
+
+    def all_of_it(
+        opened: Sequence[tuple[Dialog, Row, bytes]], there: set[tuple[bytes, int, int]], owed: dict[Key, Owed]
+    ) -> Iterator[tuple[Dialog, Row, bytes]]:
+        for dialog, row, _ in opened:
+            incoming = dialog.incoming
+            if incoming is not None and row.sequence < incoming.next:
+                dialog.incoming = Incoming(next(made).to_bytes(16), row.sequence, row.sequence)
+        return fresh(opened, there, owed)
+
+    take = Receiving.take
+
+    def taken(self: Receiving, opened: Sequence[tuple[Dialog, Row, bytes]], **options: Any) -> Received:
+        # Loaded first, so that what comes again can be told.
+        self._load({dialog.key: dialog for dialog, _, _ in opened}, options["begun"])
+        list(all_of_it(opened, set(), {}))
+        return take(self, opened, **options)
+
+    patch.setattr(Receiving, "take", taken)
+
+
+def begins_anew_after_a_restart(patch: pytest.MonkeyPatch) -> None:
+    """P12, P18: where a dialog stands is known in memory only."""
+    load = Assembly.load
+    patch.setattr(Assembly, "load", lambda self, _: load(self, 0))
+
+
+def wrong_reassembly_slot(patch: pytest.MonkeyPatch) -> None:
+    """P13, T2: fragments are put together by their numbers, whatever message they are of."""
+    push = Assembly.push
+
+    def mixed(self: Assembly, parts: Sequence[Part]) -> Assembled:
+        for part in parts:
+            if part.count > 1:
+                part.sequence = part.incoming.next
+                part.message_digest = None
+        places = {(part.incoming.name, part.sequence, part.fragment): part for part in parts}
+        return push(self, list(places.values()))
+
+    patch.setattr(Assembly, "push", mixed)
+
+
+def out_of_order(patch: pytest.MonkeyPatch) -> None:
+    """P11: a message comes out when it is whole."""
+    patch.setattr(assembly, "Reassembler", lambda **options: Reassembler(in_order=False, **options))
+
+
+def what_is_early_is_not_stored(patch: pytest.MonkeyPatch) -> None:
+    """P14, P16: what is acknowledged and waits is in memory only."""
+    keep = Assembly._keep
+
+    def forgets(parts: Sequence[Part], refused: set[tuple[bytes, int, int]]) -> list[Part]:
+        keep(parts, refused)
+        return []
+
+    patch.setattr(Assembly, "_keep", staticmethod(forgets))
+
+
+def what_was_stored_is_not_read_back(patch: pytest.MonkeyPatch) -> None:
+    """P14: after a restart what waits is forgotten, though it was acknowledged."""
+    load = Receiving._load
+
+    def forgets(self: Receiving, missing: Mapping[Key, Dialog], begun: Mapping[Key, Dialog]) -> list[Part]:
+        load(self, missing, begun)
+        return []
+
+    patch.setattr(Receiving, "_load", forgets)
+
+
+def duplicates_are_not_acknowledged(patch: pytest.MonkeyPatch) -> None:
+    """P18: who asks again gets no answer."""
+    fresh = receiving._fresh
+
+    def silent(
+        opened: Sequence[tuple[Dialog, Row, bytes]], there: set[tuple[bytes, int, int]], owed: dict[Key, Owed]
+    ) -> Iterator[tuple[Dialog, Row, bytes]]:
+        kept = list(fresh(opened, there, owed))
+        taken = {dialog.key for dialog, _, _ in kept}
+        for key in [key for key in owed if key not in taken]:
+            del owed[key]
+        return iter(kept)
+
+    patch.setattr(receiving, "_fresh", silent)
+
+
+def gaps_are_acknowledged(patch: pytest.MonkeyPatch) -> None:
+    """P15, P16: an acknowledgement names the last message that is there, whatever is missing before it."""
+    owe = Dialogs._owe
+
+    def to_the_last(self: Dialogs, received: Received, moment: int) -> None:
+        owe(self, received, moment)
+        for key in received.owed:
+            dialog = self._residents.known.get(key)
+            if dialog is not None and dialog.incoming is not None and dialog.incoming.early:
+                dialog.ack = (max(dialog.incoming.early), b"")
+
+    patch.setattr(Dialogs, "_owe", to_the_last)
+
+
+def one_fragment_too_many(patch: pytest.MonkeyPatch) -> None:
+    """P15: a run names one fragment more than is there."""
+
+    def longer(early: Mapping[int, tuple[int, int]]) -> list[Run]:
+        return [(first, number, last, end + 1) for first, number, last, end in runs_of(early)]
+
+    patch.setattr(dialogs, "runs_of", longer)
+
+
+def no_runs(patch: pytest.MonkeyPatch) -> None:
+    """P13, P15: only whole messages are acknowledged."""
+    patch.setattr(dialogs, "runs_of", lambda _: [])
+
+
+def acknowledges_every_batch_at_once(patch: pytest.MonkeyPatch) -> None:
+    """B35, P15: no acknowledgement waits for a message that could carry it."""
+    owe = Dialogs._owe
+
+    def hasty(self: Dialogs, received: Received, moment: int) -> None:
+        for owed in received.owed.values():
+            owed.at_once = True
+        owe(self, received, moment)
+
+    patch.setattr(Dialogs, "_owe", hasty)
+
+
+def acknowledgements_always_wait(patch: pytest.MonkeyPatch) -> None:
+    """P18, B35: nobody is answered before a second has passed."""
+    owe = Dialogs._owe
+
+    def slow(self: Dialogs, received: Received, moment: int) -> None:
+        for owed in received.owed.values():
+            owed.at_once = False
+            owed.fragments = owed.bytes = 0
+        owe(self, received, moment)
+
+    patch.setattr(Dialogs, "_owe", slow)
+
+
+def no_limits(patch: pytest.MonkeyPatch) -> None:
+    """P26: memory is taken for whatever is announced."""
+    patch.setattr(assembly, "Reassembler", lambda **_: Reassembler(max_pending_bytes=None, max_sequence_distance=None))
+
+
+def what_cannot_be_taken_is_acknowledged(patch: pytest.MonkeyPatch) -> None:
+    """B11: a message that is refused counts as received."""
+    stopped = Receiving._stopped
+
+    def goes_on(*given: Any) -> pa.Table:
+        messages = stopped(*given)
+        given[-1].clear()
+        given[-2].unloaded.clear()
+        return messages
+
+    patch.setattr(Receiving, "_stopped", staticmethod(goes_on))
+
+
+def refusals_are_not_told(patch: pytest.MonkeyPatch) -> None:
+    """B11, P11: who sends what cannot be taken hears nothing."""
+    stopped = Receiving._stopped
+
+    def silent(*given: Any) -> pa.Table:
+        messages = stopped(*given)
+        given[-2].notices.clear()
+        return messages
+
+    patch.setattr(Receiving, "_stopped", staticmethod(silent))
+
+
+def a_corrupt_message_stays(patch: pytest.MonkeyPatch) -> None:
+    """P23: what was stored of a message whose whole does not match is kept."""
+    push = Assembly.push
+
+    def keeps(self: Assembly, parts: Sequence[Part]) -> Assembled:
+        assembled = push(self, parts)
+        assembled.forgotten.clear()
+        return assembled
+
+    patch.setattr(Assembly, "push", keeps)
+
+
+def errors_of_the_broker_are_ignored(patch: pytest.MonkeyPatch) -> None:
+    """P11: what the far broker says is not handed on."""
+    effects = Planning._effects
+
+    def deaf(opened: Opened, *rest: Any) -> Effects:
+        opened.errors.clear()
+        return effects(opened, *rest)
+
+    patch.setattr(Planning, "_effects", staticmethod(deaf))

@@ -1,0 +1,146 @@
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from ssbroker.protocol import envelope, opening
+from ssbroker.protocol.dialog import Dialog
+from ssbroker.protocol.envelope import Security
+from ssbroker.protocol.opening import Opener
+from ssbroker.protocol.rows import Row
+from ssbroker.security import SecuredDirection
+from ssbroker.security import dialog as security
+
+
+def header_signatures_are_not_compared(patch: pytest.MonkeyPatch) -> None:
+    """P22: whoever can write a header is believed."""
+    patch.setattr(SecuredDirection, "is_signed", lambda *_: True)
+
+
+def digests_of_headers_are_not_compared(patch: pytest.MonkeyPatch) -> None:
+    """P21: in a plain dialog a damaged header is believed."""
+    patch.setattr(Row, "is_digested", property(lambda _: True))
+
+
+def digests_of_parts_are_not_compared(patch: pytest.MonkeyPatch) -> None:
+    """P21, P23: in a plain dialog a damaged body is believed."""
+    opened = Opener._proven
+
+    def trusting(self: Opener, row: Row, dialog: Dialog) -> bytes | None:
+        part = opened(self, row, dialog)
+        if row.security == Security.PLAIN:
+            row.fragment_signature = row.message_signature = None
+        return part
+
+    patch.setattr(Opener, "_proven", trusting)
+
+
+def neither_seal_nor_header_know_the_number(patch: pytest.MonkeyPatch) -> None:
+    """P22, B32: nothing binds a part to its sequence number."""
+    patch.setattr(SecuredDirection, "_nonce", lambda self, _, fragment, bound: security._NONCE.pack(fragment, bound))
+    header: Callable[[Row], bytes] = vars(Row)["header"].fget
+
+    def numberless(row: Row) -> bytes:
+        number, row.sequence = row.sequence, 0
+        made = header(row)
+        row.sequence = number
+        return made
+
+    patch.setattr(Row, "header", property(numberless))
+    patch.setattr(SecuredDirection, "message_digests", lambda _, numbers, __: [None] * len(numbers))
+
+
+def headers_without_names(patch: pytest.MonkeyPatch) -> None:
+    """P22: the names of services and message type are not signed."""
+    patch.setattr(Row, "header", property(lambda row: bytes(8) + row.conversation_id + bytes([row.sequence % 256])))
+
+
+def acknowledgements_are_not_signed(patch: pytest.MonkeyPatch) -> None:
+    """P22, T11: an acknowledgement that rides along is no part of what is signed."""
+    signed = envelope.signed_bytes
+    patch.setattr(
+        envelope, "signed_bytes", lambda header, message, fragment, *_: signed(header, message, fragment, None, None)
+    )
+
+
+def bodies_are_not_sealed(patch: pytest.MonkeyPatch) -> None:
+    """P22: the body of a secured dialog goes in clear."""
+    patch.setattr(SecuredDirection, "seal", lambda _, part, **__: part)
+    patch.setattr(SecuredDirection, "opened", lambda _, part, **__: part)
+
+
+def a_nonce_for_two_headers(patch: pytest.MonkeyPatch) -> None:
+    """B32, R8: a fragment has the same nonce before and after the target's broker id is known."""
+    nonce = SecuredDirection._nonce
+    patch.setattr(SecuredDirection, "_nonce", lambda self, number, fragment, _: nonce(self, number, fragment, False))
+
+
+def a_nonce_that_changes(patch: pytest.MonkeyPatch) -> None:
+    """B32: the same fragment sent again is other bytes."""
+    seal, opened = SecuredDirection.seal, SecuredDirection.opened
+    numbers = iter(range(1 << 40))
+
+    def salted(self: SecuredDirection, part: bytes, **place: Any) -> bytes:
+        salt = next(numbers).to_bytes(8)
+        return salt + seal(self, part, **{**place, "header": place["header"] + salt})
+
+    def unsalted(self: SecuredDirection, part: bytes, **place: Any) -> bytes | None:
+        return opened(self, part[8:], **{**place, "header": place["header"] + part[:8]})
+
+    patch.setattr(SecuredDirection, "seal", salted)
+    patch.setattr(SecuredDirection, "opened", unsalted)
+
+
+def downgrades_are_taken(patch: pytest.MonkeyPatch) -> None:
+    """P22, T15: what only has the MD5 signatures is taken in a strict instance."""
+    begun = Opener.__init__
+    patch.setattr(
+        Opener, "__init__", lambda self, *given, **options: begun(self, *given, **{**options, "integrity": "compat"})
+    )
+
+
+def plain_fragments_of_a_secured_dialog_are_taken(patch: pytest.MonkeyPatch) -> None:
+    """P22: who leaves out the seal needs no key."""
+    proven = Opener._proven
+
+    def either(self: Opener, row: Row, dialog: Dialog) -> bytes | None:
+        if row.security != Security.PLAIN or dialog.inbound is None:
+            return proven(self, row, dialog)
+        inbound, dialog.inbound = dialog.inbound, None
+        try:
+            return proven(self, row, dialog)
+        finally:
+            dialog.inbound = None if row.is_sequenced else inbound
+
+    patch.setattr(Opener, "_proven", either)
+
+
+def headers_may_contradict_themselves(patch: pytest.MonkeyPatch) -> None:
+    """Fact 84, P26: what the fields of a header say together is not looked at."""
+    patch.setattr(Row, "is_well_formed", property(lambda _: True))
+
+
+def peers_are_ignored(patch: pytest.MonkeyPatch) -> None:
+    """P25: a broker id is a credential."""
+    begun = Opener.__init__
+    patch.setattr(Opener, "__init__", lambda self, *given, **options: begun(self, *given, **{**options, "peer": None}))
+
+
+def anybody_may_answer(patch: pytest.MonkeyPatch) -> None:
+    """R8, P25: services, contract, broker ids and certificate are not compared with the endpoint's."""
+    patch.setattr(Opener, "_is_misled", lambda *_: False)
+
+
+def the_second_copy_is_not_told(patch: pytest.MonkeyPatch) -> None:
+    """R8: another copy of the service that answers too waits for ever."""
+    patch.setattr(opening, "Notice", lambda *_: None)
+    opened = Opener.open
+
+    def silent(self: Opener, rows: list[Row]) -> opening.Opened:
+        made = opened(self, rows)
+        made.notices.clear()
+        return made
+
+    patch.setattr(Opener, "open", silent)

@@ -1,0 +1,238 @@
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from ssbroker.protocol import outbound, packing, residents, sending
+from ssbroker.protocol.dialog import Dialog
+from ssbroker.protocol.dialogs import Dialogs
+from ssbroker.protocol.opening import Opener
+from ssbroker.protocol.residents import Residents
+from ssbroker.protocol.retry import SECOND, Backoff
+from ssbroker.protocol.rows import Row
+from ssbroker.protocol.sending import Sending, Turn
+from ssbroker.protocol.steady import SteadyClock
+from ssbroker.protocol.transmission import Flight, Transmission
+
+
+def no_jitter(patch: pytest.MonkeyPatch) -> None:
+    """P17: waits are exact."""
+    patch.setattr(Backoff, "wait", Backoff._base)
+
+
+def waits_do_not_grow(patch: pytest.MonkeyPatch) -> None:
+    """P17: every wait is that of the first time."""
+    wait = Backoff.wait
+    patch.setattr(Backoff, "wait", lambda self, _: wait(self, 0))
+
+
+def waits_grow_for_ever(patch: pytest.MonkeyPatch) -> None:
+    """P17: waits double beyond a minute."""
+    patch.setattr(Backoff, "_base", lambda _, attempt: 4 * SECOND << attempt)
+
+
+def gives_up_after_three_times(patch: pytest.MonkeyPatch) -> None:
+    """P16, P17: what was sent again three times is not sent any more."""
+    landed = Transmission.landed
+    patch.setattr(Transmission, "landed", lambda self, now: [each for each in landed(self, now) if each.attempt < 3])
+
+
+def never_sends_again(patch: pytest.MonkeyPatch) -> None:
+    """P16, P17: what is lost stays lost."""
+
+    def landed(self: Transmission, now: int) -> list[Flight]:
+        self.flights = [flight for flight in self.flights if flight.due > now]
+        return []
+
+    patch.setattr(Transmission, "landed", landed)
+
+
+def sends_everything_again(patch: pytest.MonkeyPatch) -> None:
+    """P13: with what is lost goes all that was sent with it."""
+
+    def still_flying(self: Transmission, fragments: dict[int, int]) -> dict[int, int]:
+        return {number: mask for number, mask in fragments.items() if number > self.acked}
+
+    patch.setattr(Transmission, "still_flying", still_flying)
+
+
+def acknowledged_fragments_are_not_noted(patch: pytest.MonkeyPatch) -> None:
+    """P13, P15: an acknowledgement counts for whole messages only."""
+    acknowledge = Transmission.acknowledge
+    patch.setattr(Transmission, "acknowledge", lambda self, acked, _: acknowledge(self, acked, []))
+
+
+def believes_beyond_what_was_sent(patch: pytest.MonkeyPatch) -> None:
+    """P16, T11: an acknowledgement is believed, whatever it names."""
+    patch.setattr(Transmission, "believed", lambda _, acked, runs: (acked, runs))
+
+
+def believes_only_what_is_wholly_its_own(patch: pytest.MonkeyPatch) -> None:
+    """P16: after a restart an acknowledgement that names more than was sent since is worth nothing."""
+    believed = Transmission.believed
+
+    def nothing_or_all(self: Transmission, acked: int, runs: list[Any]) -> tuple[int, list[Any]]:
+        good = believed(self, acked, runs)
+        return good if good == (acked, runs) else (-1, [])
+
+    patch.setattr(Transmission, "believed", nothing_or_all)
+
+
+def what_the_far_side_forgot_is_not_sent(patch: pytest.MonkeyPatch) -> None:
+    """P23: a message that was dropped whole does not go again."""
+    patch.setattr(Transmission, "_mend", lambda _: None)
+
+
+def no_window(patch: pytest.MonkeyPatch) -> None:
+    """B33: everything goes at once."""
+    turn = Sending.turn
+
+    def wide(self: Sending, dialog: Dialog, now: int) -> Turn:
+        made = turn(self, dialog, now)
+        made.room, made.room_bytes = 10_000, 1 << 40
+        return made
+
+    patch.setattr(Sending, "turn", wide)
+
+
+def no_window_of_bytes(patch: pytest.MonkeyPatch) -> None:
+    """B33: fragments are counted, bytes are not."""
+    turn = Sending.turn
+
+    def wide(self: Sending, dialog: Dialog, now: int) -> Turn:
+        made = turn(self, dialog, now)
+        made.room_bytes = 1 << 40
+        return made
+
+    patch.setattr(Sending, "turn", wide)
+
+
+def one_dialog_until_it_is_through(patch: pytest.MonkeyPatch) -> None:
+    """P13: the large message of one dialog keeps all others waiting."""
+    turn = Sending.turn
+
+    def all_of_it(self: Sending, dialog: Dialog, now: int) -> Turn:
+        made = turn(self, dialog, now)
+        made.room = self._settings.window_fragments - dialog.transmission.fragments
+        return made
+
+    patch.setattr(Sending, "turn", all_of_it)
+
+
+def small_messages_wait(patch: pytest.MonkeyPatch) -> None:
+    """P13: what comes after a large message goes after it."""
+
+    def in_order(rows: Sequence[int], sequences: Sequence[int], counts: Sequence[int]) -> Iterator[int]:
+        del sequences, counts
+        return iter(rows)
+
+    patch.setattr(sending, "interleaved", in_order)
+
+
+def does_not_wait_for_the_first_answer(patch: pytest.MonkeyPatch) -> None:
+    """R8: later messages go before it is settled which copy of the service took the first."""
+    patch.setattr(Sending, "last_of", lambda *_: 1 << 40)
+
+
+def the_binding_is_ignored(patch: pytest.MonkeyPatch) -> None:
+    """R8: later messages carry no broker id."""
+
+    def bind(self: Opener, row: Row, dialog: Dialog) -> None:
+        if not dialog.endpoint.is_bound and (row.is_sequenced or row.ahead is not None):
+            self._opened.bound[dialog.key] = replace(dialog.endpoint, is_bound=True, far_peer=self._peer)
+
+    patch.setattr(Opener, "_bind", bind)
+
+
+def priorities_are_ignored(patch: pytest.MonkeyPatch) -> None:
+    """B19: all dialogs are equal."""
+    ready = Residents.is_ready
+
+    def equal(self: Residents, dialog: Dialog) -> None:
+        self._honor_priority = False
+        ready(self, dialog)
+
+    patch.setattr(Residents, "is_ready", equal)
+
+
+def the_lifetime_is_ignored(patch: pytest.MonkeyPatch) -> None:
+    """B16: what is over is still sent."""
+    turns = Dialogs._turns
+    patch.setattr(Dialogs, "_turns", lambda self, moment, _, most: turns(self, moment, -1, most))
+
+
+def a_clock_that_is_set_back_is_believed(patch: pytest.MonkeyPatch) -> None:
+    """P17: after the clock was set back an hour, an hour passes before anything goes again."""
+    patch.setattr(SteadyClock, "moment", lambda _, now: now)
+    patch.setattr(SteadyClock, "wall", lambda _, moment: moment)
+
+
+def packing_forgets_what_is_under_way(patch: pytest.MonkeyPatch) -> None:
+    """P32: what is put aside comes back as if all had been acknowledged."""
+    unpacked = packing.unpacked
+
+    def empty(data: bytes) -> Transmission:
+        made = unpacked(data)
+        made.flying.clear()
+        made.flights.clear()
+        return made
+
+    patch.setattr(residents, "unpacked", empty)
+
+
+def packing_forgets_what_was_acknowledged(patch: pytest.MonkeyPatch) -> None:
+    """P13, P32: what is put aside comes back as if nothing after the last whole message had arrived."""
+    packed = packing.packed
+
+    def coarse(transmission: Transmission) -> bytes:
+        first = transmission.acked + 1
+        flights = [Flight(min(flight.due for flight in transmission.flights), 0, {})] if transmission.flights else []
+        return packed(Transmission(transmission.key, transmission.acked, first, passed=first, flights=flights))
+
+    patch.setattr(residents, "packed", coarse)
+
+
+def packed_objects_have_no_bound(patch: pytest.MonkeyPatch) -> None:
+    """B34: an object is packed, however large it becomes."""
+    patch.setattr(packing, "PACKED_MAX", 1 << 20)
+
+
+def one_timer_for_all(patch: pytest.MonkeyPatch) -> None:
+    """P17: of what was sent at several moments only the first goes again by itself."""
+    launch = Sending._launch
+
+    def first_only(self: Sending, turn: Turn, now: int) -> None:
+        launch(self, turn, now)
+        del turn.dues[1:]
+
+    patch.setattr(Sending, "_launch", first_only)
+
+
+def acknowledgements_never_ride(patch: pytest.MonkeyPatch) -> None:
+    """P15: an acknowledgement goes alone, even where a message goes anyway."""
+    fragments = outbound.Outbound.fragments
+
+    def alone(self: outbound.Outbound, cut: sending.Cut) -> list[Row]:
+        dues = [(turn.dialog, turn.dialog.ack_due) for turn in cut.turns]
+        for dialog, _ in dues:
+            dialog.ack_due = None
+        rows = fragments(self, cut)
+        for dialog, due in reversed(dues):
+            dialog.ack_due = due if due is not None else dialog.ack_due
+        return rows
+
+    patch.setattr(outbound.Outbound, "fragments", alone)
+
+
+def acknowledgements_only_ride(patch: pytest.MonkeyPatch) -> None:
+    """P15: an acknowledgement waits for a message, and if it takes for ever."""
+    due = Dialogs._is_due
+
+    def never(self: Dialogs, dialog: Dialog, moment: int) -> bool:
+        due(self, dialog, moment)
+        return False
+
+    patch.setattr(Dialogs, "_is_due", never)

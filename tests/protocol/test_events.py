@@ -1,0 +1,97 @@
+"""Events: Service Broker's trace events as records, handed to subscribers and to logging."""
+
+from __future__ import annotations
+
+import logging
+import re
+import uuid
+from dataclasses import FrozenInstanceError, fields
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+
+from ssbroker.protocol import event_steps, events
+from ssbroker.protocol.event_log import LOGGER, EventLog
+from ssbroker.protocol.events import Connection, ConnectionStep, Conversation, ConversationStep, Event, QueueDisabled
+
+KINDS = [item for name in events.__all__ if isinstance(item := getattr(events, name), type) and issubclass(item, Event)]
+# sp_trace_setevent's numbers.
+TRACE_IDS = {
+    "Broker:Conversation": 124,
+    "Broker:Conversation Group": 136,
+    "Broker:Connection": 138,
+    "Broker:Forwarded Message Sent": 139,
+    "Broker:Forwarded Message Dropped": 140,
+    "Broker:Message Classify": 141,
+    "Broker:Queue Disabled": 143,
+    "Broker:Remote Message Acknowledgement": 149,
+    "Broker:Message Undeliverable": 160,
+    "Broker:Corrupted Message": 161,
+    "Broker:Activation": 163,
+}
+
+
+def conversation() -> Conversation:
+    return Conversation(at=0, conversation_id=uuid.UUID(int=1), step=ConversationStep.BEGIN_DIALOG, is_initiator=True)
+
+
+def test_they_have_the_names_and_numbers_of_service_brokers_trace_events() -> None:
+    assert {kind.NAME: kind.TRACE_ID for kind in KINDS if kind.NAME} == TRACE_IDS
+    assert len(ConversationStep) == 13
+    assert [step.value for step in ConnectionStep][:3] == ["Connecting", "Connected", "Connect Failed"]
+
+
+@pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.__name__)
+def test_every_field_has_its_line(kind: type[Event]) -> None:
+    told = "".join(ancestor.__doc__ or "" for ancestor in kind.__mro__)
+    assert [each.name for each in fields(kind) if not re.search(rf"^ +{each.name}: ", told, re.MULTILINE)] == []
+
+
+def test_they_are_frozen_and_know_their_moment() -> None:
+    event = QueueDisabled(at=1_500_000, queue="Orders")
+    with pytest.raises(FrozenInstanceError):
+        event.queue = "Others"  # type: ignore[misc]
+    assert event.when == datetime(1970, 1, 1, 0, 0, 1, 500_000, tzinfo=UTC)
+
+
+def test_a_subscriber_gets_the_kinds_that_it_asked_for() -> None:
+    log = EventLog()
+    everything: list[Event] = []
+    queues: list[Any] = []
+    log.subscribe(everything.append)
+    stop = log.subscribe(queues.append, QueueDisabled, Connection)
+    log.emit(conversation())
+    log.emit(QueueDisabled(at=0, queue="Orders"))
+    stop()
+    log.emit(QueueDisabled(at=0, queue="Others"))
+    assert [type(event) for event in everything] == [Conversation, QueueDisabled, QueueDisabled]
+    assert [event.queue for event in queues] == ["Orders"]
+    assert log.counts == {"Broker:Conversation": 1, "Broker:Queue Disabled": 2}
+    assert EventLog().wants(Conversation) is False
+    assert log.wants(Conversation) is True
+
+
+def test_a_subscriber_that_fails_harms_nobody(caplog: pytest.LogCaptureFixture) -> None:
+    log = EventLog()
+    seen: list[Event] = []
+
+    def fails(event: Event) -> None:
+        raise RuntimeError(event.NAME)
+
+    log.subscribe(fails)
+    log.subscribe(seen.append)
+    LOGGER.setLevel(logging.ERROR)
+    log.emit(QueueDisabled(at=0, queue="Orders"))
+    assert len(seen) == 1
+    assert "a subscriber failed" in caplog.text
+
+
+def test_they_are_forwarded_to_logging_at_a_level_of_their_own(caplog: pytest.LogCaptureFixture) -> None:
+    LOGGER.setLevel(logging.DEBUG)
+    with caplog.at_level(logging.DEBUG, logger=LOGGER.name):
+        EventLog().emit(QueueDisabled(at=0, queue="Orders", database="Sales"))
+        EventLog().emit(conversation())
+    assert [record.levelno for record in caplog.records] == [logging.ERROR, logging.DEBUG]
+    assert caplog.records[0].getMessage() == "Broker:Queue Disabled: database=Sales, queue=Orders"
+    assert event_steps.ConversationStep.BEGIN_DIALOG in caplog.records[1].getMessage()

@@ -1,0 +1,83 @@
+"""P31, P32, B34: transmission objects as bytes."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from random import Random
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ssbroker.exceptions import MalformedDataError
+from ssbroker.protocol.packing import PACKED_MAX, packed, unpacked
+from ssbroker.protocol.transmission import Transmission
+
+KEY = (b"one conversation", True)
+
+
+def drawn(seed: int, most: int) -> Transmission:
+    """An object that has sent and heard of this and that."""
+    random = Random(seed)
+    begins = random.choice([0, 1, 10**12])
+    made = Transmission(KEY, acked=begins - 1, head=begins, passed=begins, used=random.randrange(10**15))
+    for _ in range(random.randrange(most)):
+        flight: dict[int, int] = {}
+        head, count = made.head, random.choice([1, 1, 1, 1, 5, 40])
+        for fragment in range(random.choice([count, random.randrange(count + 1)])):
+            if made.is_next(head, fragment, count):
+                made.send(head, fragment, count, 100)
+                flight[head] = flight.get(head, 0) | 1 << fragment
+        if made.cursor and random.random() < 0.5:
+            after = max(made.head, made.passed) + 1
+            made.send(after, 0, 1, 50)
+            flight[after] = 1
+        if made.cursor:
+            break
+        made.launch(flight, due=random.randrange(1, 10**15), attempt=random.randrange(9))
+    for number in [number for number in made.flying if random.random() < 0.5]:
+        first, last = sorted(random.randrange(made.flying[number].bit_length()) for _ in range(2))
+        made.acknowledge(-1, [(number, first, number, last)])
+    return made
+
+
+@given(seed=st.integers(0, 2**32), most=st.sampled_from([3, 30, 400]))
+def test_b34_an_object_comes_back_as_it_was_or_as_if_less_had_been_sent(seed: int, most: int) -> None:
+    """P31, P32, B34: at most 1,024 bytes."""
+    made = drawn(seed, most)
+    data = packed(made)
+    back = unpacked(data)
+    assert len(data) <= PACKED_MAX == 1024
+    assert (back.key, back.acked, back.used, back.is_dirty) == (made.key, made.acked, made.used, False)
+    due = min((flight.due for flight in made.flights), default=None)
+    assert [flight.due for flight in back.flights] == ([] if due is None else [due])
+    if (back.head, back.cursor, back.passed) == (made.head, made.cursor, made.passed):
+        assert (back.flying, back.counts, back.fragments) == (made.flying, made.counts, made.fragments)
+        assert back.bytes >= made.bytes
+        assert packed(back) == data
+    else:
+        assert (back.head, back.cursor, back.passed) == (made.acked + 1, 0, made.acked + 1)
+        assert back.flying == {}
+        assert most == 400  # only where much is scattered
+
+
+def test_b34_what_is_usual_fits_exactly() -> None:
+    """B34: a full window of single messages, of which three of ten are missing here and there."""
+    random = Random(3)
+    made = Transmission(KEY)
+    for number in range(1024):
+        made.send(number, 0, 1, 100)
+    made.launch(dict.fromkeys(range(1024), 1), due=5, attempt=2)
+    made.acknowledge(-1, [(number, 0, number, 0) for number in range(1, 1024) if random.random() < 0.7])
+    assert unpacked(packed(made)).flying == made.flying
+
+
+@given(data=st.binary(max_size=1100), cut=st.integers(0, 66), flip=st.integers(0, 8 * 66 - 1))
+def test_b34_what_is_no_packed_object_is_refused_or_read_without_harm(data: bytes, cut: int, flip: int) -> None:
+    good = packed(Transmission(KEY))
+    with pytest.raises(MalformedDataError):
+        unpacked(good[:cut] if cut < len(good) else b"")
+    flipped = (int.from_bytes(good) ^ 1 << flip).to_bytes(len(good))
+    for bad in (data, flipped):
+        with suppress(MalformedDataError):
+            assert isinstance(unpacked(bad), Transmission)

@@ -1,0 +1,114 @@
+"""The test of the tests: what proves the dialog protocol tells every planted bug from it."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterator
+from functools import partial
+
+import pytest
+
+from ssbroker.protocol.dialogs import Dialogs
+from tests.protocol import test_acknowledging, test_receiving, test_securing, test_sending
+from tests.protocol.planted import BUGS, receiving, securing, sending
+from tests.protocol.planted.planting import Bug
+from tests.protocol.test_simulation import simulated, swept
+
+Proof = Callable[[], object]
+
+SLOW = ("test_p22_every_single_bit_flip", "test_b34_a_packed_object")
+SEEDS = 12
+PERIODS = (1, 2, 4, 7)
+
+# Bugs, and the first seed of the suite that shows each.
+SEEN_BY_THE_SIMULATION: dict[Bug, int] = {
+    receiving.acknowledges_before_storing: 3,
+    receiving.duplicates_are_not_acknowledged: 0,
+    receiving.gaps_are_acknowledged: 0,
+    receiving.no_dedupe: 0,
+    receiving.no_runs: 1,
+    receiving.out_of_order: 0,
+    receiving.what_is_early_is_not_stored: 14,
+    receiving.what_is_rolled_back_counts: 0,
+    receiving.what_was_stored_is_not_read_back: 14,
+    receiving.wrong_reassembly_slot: 0,
+    securing.digests_of_headers_are_not_compared: 2,
+    securing.digests_of_parts_are_not_compared: 23,
+    securing.headers_without_names: 21,
+    sending.a_clock_that_is_set_back_is_believed: 7,
+    sending.acknowledged_fragments_are_not_noted: 1,
+    sending.acknowledgements_only_ride: 0,
+    sending.believes_only_what_is_wholly_its_own: 6,
+    sending.gives_up_after_three_times: 2,
+    sending.never_sends_again: 0,
+    sending.packing_forgets_what_is_under_way: 0,
+    sending.packing_forgets_what_was_acknowledged: 1,
+}
+
+
+def proofs() -> Iterator[Proof]:
+    """Everything that the machine itself is judged by, the quick first."""
+    slow: list[Proof] = []
+    for module in (test_sending, test_receiving, test_acknowledging, test_securing):
+        for name, test in vars(module).items():
+            if name.startswith("test_") and "machine" in inspect.signature(test).parameters:
+                each = partial(test, Dialogs)
+                kinds = [partial(each, secured=True), partial(each, secured=False)] if "bit_flip" in name else [each]
+                if name.startswith(SLOW):
+                    slow += kinds
+                else:
+                    yield from kinds
+    yield from (partial(_right, swept, period) for period in PERIODS)
+    yield from (partial(_right, simulated, seed) for seed in range(SEEDS))
+    yield from slow
+
+
+def _right(run: Callable[..., object], number: int) -> None:
+    figures = run(number, Dialogs)
+    assert figures.is_right  # type: ignore[attr-defined]
+    assert run is not swept or figures.seconds < 3600  # type: ignore[attr-defined]
+
+
+def catches(proof: Proof) -> bool:
+    """Whether a proof fails: by its own word, or because the machine breaks."""
+    try:
+        proof()
+    except Exception:  # noqa: BLE001 - a machine that raises is caught too
+        return True
+    except pytest.fail.Exception:
+        return True
+    return False
+
+
+@pytest.mark.parametrize("bug", BUGS, ids=lambda bug: bug.__name__)
+def test_planted_bug_is_caught(bug: Bug) -> None:
+    """P11 to P17: a bug in any of these rules shows; and P18, P21 to P23, P25, P26, P31, P32, R8, B31 to B35."""
+    with pytest.MonkeyPatch.context() as patch:
+        bug(patch)
+        assert any(catches(proof) for proof in proofs()), bug.__doc__
+
+
+@pytest.mark.parametrize(
+    ("bug", "seed"), SEEN_BY_THE_SIMULATION.items(), ids=lambda item: getattr(item, "__name__", "")
+)
+def test_the_simulation_alone_sees_it(bug: Bug, seed: int) -> None:
+    """P11 to P17: what a network, a crash or a clock can bring to light, the seeds do; and P18, P21, P32, B31."""
+    with pytest.MonkeyPatch.context() as patch:
+        bug(patch)
+        assert catches(partial(_right, simulated, seed))
+
+
+def test_the_sweep_alone_sees_waits_without_a_jitter() -> None:
+    """P17"""
+    with pytest.MonkeyPatch.context() as patch:
+        sending.no_jitter(patch)
+        assert all(catches(partial(_right, swept, period)) for period in (1, 2, 4))
+
+
+def test_without_a_bug_nothing_is_caught() -> None:
+    assert not any(catches(proof) for proof in proofs())
+
+
+def test_every_bug_says_which_rule_it_breaks() -> None:
+    assert len(BUGS) >= 50
+    assert all(bug.__doc__ and bug.__doc__.split()[0][:1] in "PRBF" for bug in BUGS)

@@ -1,0 +1,284 @@
+"""P11, P12, P14, P16, P18, P23, P26, B31: what is taken, kept, acknowledged and undone."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pytest
+
+from ssbroker.exceptions import OptionError, ProtocolError
+from ssbroker.protocol import names
+from ssbroker.protocol.envelope import ENVELOPE
+from ssbroker.protocol.ledger import Endpoint, Refusal
+from ssbroker.testing.node import Machine
+from tests.protocol.pair import SECOND, B, bound, is_error, numbers, pair
+
+
+def acknowledged(rows: list[dict[str, object]]) -> list[object]:
+    return [row["acked_sequence_number"] for row in rows if row["acked_ahead"] is not None]
+
+
+def test_p11_p12_messages_come_out_once_and_in_the_order_of_their_numbers(machine: Machine) -> None:
+    """P11, P12: from 0, each direction by itself, however they arrive."""
+    both = bound(machine)
+    both.a.send(both.outgoing, b"1", b"2", b"3")
+    both.b.send(both.incoming, b"-1", b"-2")
+    there, back = both.a.rows(20 * SECOND), both.b.rows(20 * SECOND)
+    assert numbers(there) == [(1, 0), (2, 0), (3, 0)]
+    for row in (there[2], there[1], there[2], there[0], there[0]):
+        both.b.take([row], 20 * SECOND)
+    both.a.take([back[1], back[1], back[0]], 20 * SECOND)
+    assert both.b.queue(both.incoming) == [b"first", b"1", b"2", b"3"]
+    assert both.a.queue(both.outgoing) == [b"first back", b"-1", b"-2"]
+
+
+def test_p12_numbers_count_from_0(machine: Machine) -> None:
+    both = pair(machine)
+    both.a.send(both.outgoing, b"one")
+    assert numbers(both.a.rows()) == [(0, 0)]
+
+
+def test_p14_what_is_early_or_incomplete_is_kept_and_not_received(machine: Machine) -> None:
+    """P14: durably; after a restart it is still there and need not come again."""
+    both = bound(machine, max_fragment_bytes=4)
+    both.a.send(both.outgoing, b"in two", b"next")
+    rows = {numbers([row])[0]: row for row in both.a.rows(20 * SECOND)}
+    both.b.take([rows[2, 0], rows[1, 1]], 20 * SECOND)
+    assert both.b.queue(both.incoming) == [b"first"]
+    assert sorted(both.b.ledger.accounts[both.incoming].stored) == [(1, 1), (2, 0)]
+    both.restart(both.b)
+    both.b.take([rows[1, 0]], 21 * SECOND)
+    assert both.b.queue(both.incoming) == [b"first", b"in two", b"next"]
+    assert both.b.ledger.accounts[both.incoming].stored == {}
+
+
+def test_p16_nothing_is_acknowledged_before_the_commit(machine: Machine) -> None:
+    """P16, B31: neither a message nor a fragment, nor a duplicate of what is not committed."""
+    both = pair(machine)
+    both.a.send(both.outgoing, b"one")
+    rows = both.a.rows()
+    effects = both.b.arrived(rows)
+    assert both.b.rows(5 * SECOND) == []
+    both.b.ledger.commit(effects)
+    assert both.b.rows(5 * SECOND) == []
+    both.b.dialogs.confirm(effects, now=5 * SECOND)
+    assert acknowledged(both.b.rows(5 * SECOND)) == [0]
+
+
+def test_b31_what_is_rolled_back_has_not_arrived(machine: Machine) -> None:
+    """B31: the same comes again, and is taken as if for the first time; what was kept before still is."""
+    both = bound(machine, max_fragment_bytes=4)
+    both.a.send(both.outgoing, b"in three one")
+    rows = both.a.rows(20 * SECOND)
+    both.b.take(rows[:1], 20 * SECOND)
+    for _ in range(2):
+        effects = both.b.arrived(rows[1:], 21 * SECOND)
+        assert effects.messages.num_rows == 1
+        both.b.dialogs.undo(effects)
+        assert acknowledged(both.b.rows(30 * SECOND)) in ([None], [0], [])
+    both.b.take(rows[1:], 31 * SECOND)
+    assert both.b.queue(both.incoming) == [b"first", b"in three one"]
+
+
+def test_b31_a_conversation_whose_beginning_is_rolled_back_begins_again(machine: Machine) -> None:
+    both = pair(machine)
+    both.a.send(both.outgoing, b"one")
+    rows = both.a.rows()
+    both.b.dialogs.undo(both.b.arrived(rows))
+    assert both.b.ledger.accounts == {}
+    assert both.b.rows(5 * SECOND) == []
+    both.b.take(rows)
+    assert both.b.queue(both.incoming) == [b"one"]
+
+
+def test_b31_one_batch_at_a_time(machine: Machine) -> None:
+    """An illegal call raises and changes nothing."""
+    both = pair(machine)
+    both.a.send(both.outgoing, b"one")
+    rows = both.a.rows()
+    effects = both.b.arrived(rows)
+    with pytest.raises(ProtocolError, match="confirmed or undone first"):
+        both.b.arrived(rows)
+    both.b.ledger.commit(effects)
+    both.b.dialogs.confirm(effects, now=0)
+    for settle in (both.b.dialogs.undo, lambda again: both.b.dialogs.confirm(again, now=0)):
+        with pytest.raises(ProtocolError, match="settled already"):
+            settle(effects)
+    with pytest.raises(OptionError, match="expected the columns"):
+        both.b.dialogs.arrived(ENVELOPE.empty_table().drop(["priority"]), now=0)
+    assert both.b.queue(both.incoming) == [b"one"]
+
+
+def test_p18_a_duplicate_is_acknowledged_again_at_once_and_not_delivered_again(machine: Machine) -> None:
+    """P18, B35: also after a restart, and while the far side waits for the rest of it."""
+    both = bound(machine, max_fragment_bytes=4)
+    both.a.send(both.outgoing, b"one", b"in two")
+    rows = both.a.rows(20 * SECOND)
+    both.b.take(rows[:2], 20 * SECOND)
+    assert acknowledged(both.b.rows(22 * SECOND)) == [1]
+    for restart in (False, True):
+        if restart:
+            both.restart(both.b)
+        for row in rows[:2]:
+            effects = both.b.take([row], 23 * SECOND)
+            assert effects.is_empty
+            assert acknowledged(both.b.rows(23 * SECOND)) == [1]
+    assert both.b.queue(both.incoming) == [b"first", b"one"]
+
+
+def test_p23_a_damaged_fragment_is_dropped_and_only_it_goes_again(machine: Machine) -> None:
+    """P21, P23: it is told of, and not acknowledged."""
+    both = bound(machine, max_fragment_bytes=4)
+    both.a.send(both.outgoing, b"abcdefghijkl")
+    rows = both.a.rows(20 * SECOND)
+    both.b.take([{**rows[0], "message_body": b"abcX"}, rows[1], rows[2]], 20 * SECOND)
+    assert both.b.queue(both.incoming) == [b"first"]
+    (event,) = both.b.refused
+    assert (event.NAME, event.message_sequence_number, event.fragment_number) == ("Broker:Corrupted Message", 1, 0)
+    both.a.take(both.b.rows(22 * SECOND), 22 * SECOND)
+    again = both.a.rows(30 * SECOND)
+    assert numbers(again) == [(1, 0)]
+    both.b.take(again, 30 * SECOND)
+    assert both.b.queue(both.incoming)[-1] == b"abcdefghijkl"
+
+
+def test_p23_a_message_whose_whole_does_not_match_is_dropped_whole(machine: Machine) -> None:
+    """P23: its parts match, its whole does not: all of it goes again, also what was kept and acknowledged."""
+    both = bound(machine, max_fragment_bytes=4)
+    other = pair(machine, max_fragment_bytes=4)
+    for each in (both, other):
+        each.a.send(each.outgoing, b"abcdefgh")
+    good = both.a.rows(20 * SECOND)
+    other.a.ledger.accounts[other.outgoing].outgoing.clear()
+    forged = bound(machine, max_fragment_bytes=4)
+    forged.a.send(forged.outgoing, b"abcdXXXX")
+    bad = forged.a.rows(20 * SECOND)
+    mixed = resigned({**bad[1], "message_signature": good[0]["message_signature"]})
+    both.b.take([good[0]], 20 * SECOND)
+    both.a.take(both.b.rows(22 * SECOND), 22 * SECOND)
+    both.b.take([mixed], 22 * SECOND)
+    assert both.b.ledger.accounts[both.incoming].stored == {}
+    assert [event.NAME for event in both.b.refused].count("Broker:Corrupted Message") >= 1
+    both.exchange(30 * SECOND, times=20)
+    assert both.b.queue(both.incoming) == [b"first", b"abcdefgh"]
+
+
+def resigned(row: dict[str, object]) -> dict[str, object]:
+    """A row of a plain conversation with a header's digest that matches again."""
+    import hashlib  # noqa: PLC0415 - for this one only
+
+    import pyarrow as pa  # noqa: PLC0415 - the same
+
+    from ssbroker.protocol.rows import rows_of  # noqa: PLC0415 - the same
+
+    (made,) = rows_of(pa.Table.from_pylist([row], schema=ENVELOPE))
+    return {**row, "header_signature": hashlib.md5(made.signed, usedforsecurity=False).digest()}
+
+
+def test_p26_memory_follows_what_arrives(machine: Machine) -> None:
+    """P26: a number that is far ahead, or a count of fragments, takes no memory and no room of those that come."""
+    both = bound(machine, window_fragments=16, max_pending_bytes=1 << 16)
+    both.a.send(both.outgoing, b"one")
+    (row,) = both.a.rows(20 * SECOND)
+    far = [resigned({**row, "message_sequence_number": number}) for number in (65, 10**6, 2**63 - 2)]
+    effects = both.b.take(far, 20 * SECOND)
+    assert effects.stored.num_rows == 0
+    flood = [
+        resigned({**row, "message_sequence_number": 2, "fragment_number": number, "fragment_count": 2**20})
+        for number in range(1000)
+    ]
+    both.b.take(flood, 20 * SECOND)
+    assert len(both.b.ledger.accounts[both.incoming].stored) < 700
+    assert both.b.refused != []
+    both.b.take([row], 20 * SECOND)
+    assert both.b.queue(both.incoming) == [b"first", b"one"]
+
+
+def test_p11_what_has_no_number_is_handled_on_arrival(machine: Machine) -> None:
+    """P11: an error of the broker goes before messages that wait, and takes the place of no number."""
+    both = bound(machine, refuses=lambda kind, _: Refusal(-8428, "there is no such type") if kind == "Odd" else None)
+    both.a.send(both.outgoing, b"odd", message_type="Odd")
+    both.b.send(both.incoming, b"on its way")
+    late = both.b.rows(20 * SECOND)
+    both.b.take(both.a.rows(20 * SECOND), 20 * SECOND)
+    (error,) = [row for row in both.b.rows(20 * SECOND) if is_error(row)]
+    both.a.take([error], 21 * SECOND)
+    assert b"<Code>-8428</Code>" in (both.a.ledger.accounts[both.outgoing].error or b"")
+    assert both.a.ledger.waiting() == []
+    both.a.take(late, 22 * SECOND)
+    assert both.a.queue(both.outgoing) == [b"first back", b"on its way"]
+
+
+def test_b11_what_cannot_be_taken_is_answered_with_an_error_and_not_acknowledged(machine: Machine) -> None:
+    """B11, P11: what came before it is taken; if the error is lost, the retry provokes another."""
+    both = bound(machine, refuses=lambda kind, _: Refusal(-8428, "there is no such type") if kind == "Odd" else None)
+    both.a.send(both.outgoing, b"fine")
+    both.a.send(both.outgoing, b"odd", message_type="Odd")
+    both.a.send(both.outgoing, b"after it")
+    rows = both.a.rows(20 * SECOND)
+    for _ in range(2):
+        both.b.take(rows, 20 * SECOND)
+        answers = both.b.rows(23 * SECOND)
+        assert len([row for row in answers if is_error(row)]) == 1
+        assert acknowledged(answers) == [1]
+        assert both.b.queue(both.incoming) == [b"first", b"fine"]
+
+
+def test_b11_a_first_message_that_cannot_be_taken_makes_no_endpoint(machine: Machine) -> None:
+    both = pair(machine, refuses=lambda kind, _: Refusal(-8428, "there is no such type") if kind == "Odd" else None)
+    both.a.send(both.outgoing, b"odd", message_type="Odd")
+    both.b.take(both.a.rows())
+    assert both.b.ledger.accounts == {}
+    answers = both.b.rows()
+    assert [is_error(row) for row in answers] == [True]
+    both.a.take(answers)
+    assert b"<Code>-8428</Code>" in (both.a.ledger.accounts[both.outgoing].error or b"")
+    assert not both.a.ledger.accounts[both.outgoing].endpoint.is_bound
+
+
+def test_b11_a_service_that_is_not_here_is_answered_with_an_error(machine: Machine) -> None:
+    """B11, fact 133: -8490; another conversation in the same batch goes on."""
+    both = pair(machine, dialog={"far_broker_instance": B})
+    fine = both.begin(conversation=b"one that is fine", far_service_name="Bank 2", far_broker_instance=B)
+    admit = both.b.ledger.admit
+
+    def admits(endpoints: Sequence[Endpoint]) -> Sequence[Endpoint | Refusal]:
+        return [
+            Refusal(-8490, "no such service") if endpoint.service_name == "Bank" else made
+            for endpoint, made in zip(endpoints, admit(endpoints), strict=True)
+        ]
+
+    both.b.ledger.admit = admits  # type: ignore[method-assign]
+    both.a.send(both.outgoing, b"one")
+    both.a.send(fine, b"two")
+    both.b.take(both.a.rows())
+    assert list(both.b.ledger.accounts) == [(fine[0], False)]
+    both.a.take(both.b.rows(2 * SECOND), 2 * SECOND)
+    assert b"<Code>-8490</Code>" in (both.a.ledger.accounts[both.outgoing].error or b"")
+    assert both.a.ledger.waiting() == []
+    assert both.a.ledger.accounts[fine].error is None
+
+
+def test_p11_a_far_side_that_is_gone_is_told(machine: Machine) -> None:
+    """P11, B40, fact 133: what comes from a target for a conversation that is not here is answered with -8462."""
+    both = bound(machine)
+    both.b.send(both.incoming, b"is anybody there")
+    del both.a.ledger.accounts[both.outgoing]
+    both.a.dialogs.forget([both.outgoing])
+    both.a.take(both.b.rows(20 * SECOND), 20 * SECOND)
+    answers = both.a.rows(20 * SECOND)
+    both.b.take(answers, 20 * SECOND)
+    account = both.b.ledger.accounts[both.incoming]
+    assert b"<Code>-8462</Code>" in (account.error or b"")
+    assert answers[0]["message_type_name"] == names.ERROR
+
+
+def test_p11_p22_of_a_secured_dialog_that_is_gone_nothing_is_said(machine: Machine) -> None:
+    """P22, B40: nobody here could prove it, and what is not proven ends no secured dialog."""
+    both = bound(machine, dialog={"session_key": bytes(32)})
+    both.b.send(both.incoming, b"is anybody there")
+    del both.a.ledger.accounts[both.outgoing]
+    both.a.dialogs.forget([both.outgoing])
+    both.a.take(both.b.rows(20 * SECOND), 20 * SECOND)
+    assert both.a.rows(20 * SECOND) == []
+    assert len(both.a.refused) == 1

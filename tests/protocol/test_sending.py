@@ -1,0 +1,304 @@
+"""P13, P17, P31, P32, R8, B33, B34: what is sent, when, and how often."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from random import Random
+
+import pyarrow as pa
+
+from ssbroker.protocol.envelope import ENVELOPE
+from ssbroker.protocol.ledger import Wanted
+from ssbroker.protocol.packing import PACKED_MAX
+from ssbroker.testing.node import Machine
+from tests.protocol.pair import SECOND, A, B, bound, numbers, pair
+
+
+def test_p13_a_large_message_goes_in_fragments(machine: Machine) -> None:
+    """P13, B30: parts of the message as it stands in the transmission queue."""
+    both = bound(machine, max_fragment_bytes=10)
+    both.a.send(both.outgoing, b"0123456789abcdefghijXYZ")
+    rows = both.a.rows(20 * SECOND)
+    assert [row["message_body"] for row in rows] == [b"0123456789", b"abcdefghij", b"XYZ"]
+    assert [row["fragment_count"] for row in rows] == [3, 3, 3]
+    both.b.take(rows, 20 * SECOND)
+    assert both.b.queue(both.incoming)[-1] == b"0123456789abcdefghijXYZ"
+
+
+def test_p13_only_what_is_lost_goes_again(machine: Machine) -> None:
+    """P13: fragments of large messages, whole messages, and what lies between: whatever has arrived does not go again."""
+    both = bound(machine, max_fragment_bytes=10)
+    both.a.send(both.outgoing, b"a" * 45, b"small", b"b" * 25, b"last")
+    rows = both.a.rows(20 * SECOND)
+    lost = [(1, 1), (1, 3), (3, 0)]
+    both.b.take([row for row in rows if numbers([row]) != [] and numbers([row])[0] not in lost], 20 * SECOND)
+    both.a.take(both.b.rows(22 * SECOND), 22 * SECOND)
+    again = both.a.rows(30 * SECOND)
+    assert sorted(numbers(again)) == lost
+    both.b.take(again, 30 * SECOND)
+    assert both.b.queue(both.incoming)[1:] == [b"a" * 45, b"small", b"b" * 25, b"last"]
+
+
+def test_p13_small_messages_go_between_the_fragments_of_a_large_one(machine: Machine) -> None:
+    """P13: within a dialog ..."""
+    both = bound(machine, max_fragment_bytes=10)
+    both.a.send(both.outgoing, b"a" * 40, b"small", b"tiny")
+    assert numbers(both.a.rows(20 * SECOND)) == [(1, 0), (2, 0), (1, 1), (3, 0), (1, 2), (1, 3)]
+
+
+def test_p13_and_of_other_dialogs(machine: Machine) -> None:
+    """P13: ... and between dialogs: after its turn another one goes."""
+    both = bound(machine, max_fragment_bytes=10, turn_fragments=4)
+    other = both.begin(conversation=b"the second one..", far_broker_instance=B)
+    both.a.send(both.outgoing, b"a" * 200)
+    both.a.send(other, b"small")
+    table = both.a.dialogs.data_to_send(now=20 * SECOND, most=6)
+    assert table is not None
+    assert other[0] in table["conversation_id"].to_pylist()
+    assert table.num_rows < 20
+
+
+def test_p17_what_is_not_acknowledged_goes_again_after_waits_that_double(machine: Machine) -> None:
+    """P17: 4, 8, 16, 32, 64, 64 s, each an eighth longer or shorter at most."""
+    both = bound(machine)
+    both.a.send(both.outgoing, b"nobody hears this")
+    moment = 100 * SECOND
+    assert len(both.a.rows(moment)) == 1
+    waits: list[float] = []
+    for _ in range(8):
+        due = both.a.dialogs.next_timeout()
+        assert due is not None
+        assert both.a.rows(due - 1) == []
+        assert numbers(both.a.rows(due)) == [(1, 0)]
+        waits.append((due - moment) / SECOND)
+        moment = due
+    for wait, expected in zip(waits, [4, 8, 16, 32, 64, 64, 64, 64], strict=True):
+        assert 0.875 * expected <= wait <= 1.125 * expected
+
+
+def test_p17_what_was_sent_at_several_moments_goes_again_by_itself(machine: Machine) -> None:
+    """P17: each at its own moment, though they were sent again at the same one before, and whichever of them arrives then."""
+    for arrives in (0, 1):
+        both = bound(machine)
+        both.a.send(both.outgoing, b"one")
+        both.a.rows(100 * SECOND)
+        both.a.send(both.outgoing, b"two")
+        both.a.rows(101 * SECOND)
+        again = both.a.rows(110 * SECOND)  # the waits of both are over
+        assert numbers(again) == [(1, 0), (2, 0)]
+        both.b.take([again[arrives]], 110 * SECOND)
+        both.a.take(both.b.rows(112 * SECOND), 112 * SECOND)
+        rows = both.a.rows(112 * SECOND)
+        while not rows:
+            due = both.a.dialogs.next_timeout()
+            assert due is not None
+            assert due < 120 * SECOND
+            rows = both.a.rows(due)
+        assert numbers(rows) == [(2 - arrives, 0)]
+
+
+def test_p17_waits_differ(machine: Machine) -> None:
+    """P17: without a jitter an outage that recurs in step with the waits starves a dialog."""
+    both = bound(machine)
+    dues = set()
+    for number in range(10):
+        both.a.send(both.outgoing, b"%d" % number)
+        both.a.rows(100 * SECOND)
+        due = both.a.dialogs.next_timeout()
+        assert due is not None
+        dues.add(due)
+        both.exchange(100 * SECOND)
+    assert len(dues) == 10
+
+
+def test_p17_a_clock_that_is_set_back_delays_nothing(machine: Machine) -> None:
+    both = bound(machine)
+    both.a.send(both.outgoing, b"once more")
+    both.a.rows(7200 * SECOND)
+    assert both.a.rows(3600 * SECOND) == []
+    assert numbers(both.a.rows(3605 * SECOND)) == [(1, 0)]
+
+
+def test_p16_the_sender_keeps_a_message_until_it_is_acknowledged(machine: Machine) -> None:
+    both = bound(machine)
+    both.a.send(both.outgoing, b"kept")
+    both.b.take(both.a.rows(20 * SECOND), 20 * SECOND)
+    assert both.a.waiting(both.outgoing) == [1]
+    both.a.take(both.b.rows(22 * SECOND), 22 * SECOND)
+    assert both.a.waiting(both.outgoing) == []
+    assert both.a.rows(60 * SECOND) == []
+
+
+def test_r8_only_the_first_message_goes_until_the_target_has_answered(machine: Machine) -> None:
+    """R8, B38: nobody knows yet which copy of the service will take it, and all messages have to reach the same one."""
+    both = pair(machine)
+    both.a.send(both.outgoing, b"one", b"two", b"three")
+    rows = both.a.rows()
+    assert numbers(rows) == [(0, 0)]
+    assert rows[0]["to_broker_instance"] is None
+
+
+def test_r8_later_messages_carry_the_broker_id_of_the_first_acknowledgement(machine: Machine) -> None:
+    """R8: it is durable, so it holds after a restart too."""
+    both = pair(machine)
+    both.a.send(both.outgoing, b"one", b"two", b"three")
+    both.b.take(both.a.rows())
+    both.a.take(both.b.rows())  # at once: who sent without a broker id waits for it
+    rows = both.a.rows()
+    assert numbers(rows) == [(1, 0), (2, 0)]
+    assert {row["to_broker_instance"] for row in rows} == {B}
+    both.restart(both.a)
+    assert {row["to_broker_instance"] for row in both.a.rows(SECOND)} == {B}
+    assert both.a.ledger.accounts[both.outgoing].endpoint.far_broker_instance == B
+
+
+def test_r8_what_is_left_of_the_first_message_carries_it_too(machine: Machine) -> None:
+    """R8, B32: it reaches the same database, and its seal is another one, since the header is."""
+    both = pair(machine, dialog={"session_key": bytes(32)}, max_fragment_bytes=10)
+    both.a.send(both.outgoing, b"a" * 25)
+    first = both.a.rows()
+    both.b.take(first[:1])
+    both.a.take(both.b.rows())
+    again = both.a.rows(6 * SECOND)
+    assert [(row["to_broker_instance"], *numbers([row])) for row in again] == [(B, (0, 1)), (B, (0, 2))]
+    assert again[0]["message_body"][:10] != first[1]["message_body"][:10]
+    both.b.take(again, 6 * SECOND)
+    assert both.b.queue(both.incoming) == [b"a" * 25]
+
+
+def test_b33_no_more_than_the_window_is_unacknowledged(machine: Machine) -> None:
+    """B33: fragments, ..."""
+    both = bound(machine, window_fragments=8, max_fragment_bytes=10)
+    both.a.send(both.outgoing, b"a" * 35, *[b"small"] * 30)
+    rows = both.a.rows(20 * SECOND)
+    assert len(rows) == 8
+    assert len(both.a.rows(30 * SECOND)) == 8  # the same again
+    both.b.take(rows[:4], 31 * SECOND)
+    both.a.take(both.b.rows(33 * SECOND), 33 * SECOND)
+    assert len(both.a.rows(33 * SECOND)) == 4
+    assert len(both.exchange(40 * SECOND, times=60)) > 0
+    assert both.b.queue(both.incoming)[1:] == [b"a" * 35, *[b"small"] * 30]
+
+
+def test_b33_nor_more_bytes(machine: Machine) -> None:
+    """B33: ... and bytes; a fragment that alone is more than that still goes."""
+    both = bound(machine, window_bytes=100, max_fragment_bytes=40)
+    both.a.send(both.outgoing, b"a" * 400)
+    assert sum(len(row["message_body"]) for row in both.a.rows(20 * SECOND)) <= 100
+    tight = bound(machine, window_bytes=10, max_fragment_bytes=40)
+    tight.a.send(tight.outgoing, b"a" * 80)
+    assert numbers(tight.a.rows(20 * SECOND)) == [(1, 0)]
+
+
+def test_b19_dialogs_of_a_higher_priority_go_first_where_it_is_honoured(machine: Machine) -> None:
+    for honored in (True, False):
+        both = pair(machine, honor_priority=honored)
+        keys = [
+            both.begin(conversation=bytes([priority]) * 16, priority=priority, far_broker_instance=B)
+            for priority in (3, 9, 1, 10)
+        ]
+        for key in keys:
+            both.a.send(key, b"body")
+        order = [row["priority"] for row in both.a.rows()]
+        assert order == ([10, 9, 3, 1] if honored else [3, 9, 1, 10])
+
+
+def test_b16_nothing_is_sent_or_taken_after_the_lifetime(machine: Machine) -> None:
+    both = bound(machine, dialog={"lifetime": 60 * SECOND})
+    both.a.send(both.outgoing, b"in time")
+    late = both.a.rows(59 * SECOND)
+    assert len(late) == 1
+    assert both.a.rows(70 * SECOND) == []
+    both.b.take(late, 60 * SECOND)
+    assert both.b.queue(both.incoming) == [b"first"]
+    assert both.b.refused != []
+
+
+def test_p31_p32_what_is_idle_leaves_memory_in_a_batch_and_comes_back_as_it_was(machine: Machine) -> None:
+    """P31, P32, B34: what was acknowledged meanwhile is not forgotten, and what was not goes again in time."""
+    both = bound(machine, max_fragment_bytes=10)
+    both.a.send(both.outgoing, b"a" * 95, b"small")
+    rows = both.a.rows(20 * SECOND)
+    both.b.take([row for row in rows if numbers([row])[0] not in [(1, 3), (1, 4)]], 20 * SECOND)
+    both.a.take(both.b.rows(22 * SECOND), 22 * SECOND)
+    assert both.a.dialogs.flush(now=23 * SECOND) == 0
+    assert sorted(numbers(both.a.rows(30 * SECOND))) == [(1, 3), (1, 4)]
+    assert both.a.dialogs.flush(now=41 * SECOND) == 1
+    assert list(both.a.ledger.work_table) == [both.outgoing]
+    again = both.a.rows(70 * SECOND)
+    assert sorted(numbers(again)) == [(1, 3), (1, 4)]
+    both.b.take(again, 70 * SECOND)
+    assert both.b.queue(both.incoming)[1:] == [b"a" * 95, b"small"]
+
+
+def test_p32_only_what_has_changed_is_written(machine: Machine) -> None:
+    both = bound(machine)
+    assert both.b.dialogs.flush(now=60 * SECOND) == 1
+    written = dict(both.b.ledger.work_table)
+    both.b.ledger.work_table = dict(written)
+    both.b.dialogs.queued([both.incoming])  # it is read back, and there is nothing to send
+    both.b.rows(61 * SECOND)
+    both.b.ledger.put_aside = lambda objects: written.update(dict.fromkeys(objects, b"written again"))  # type: ignore[method-assign]
+    both.b.dialogs.flush(now=120 * SECOND)
+    assert b"written again" not in written.values()
+
+
+def test_b34_a_packed_object_is_never_larger_than_1024_bytes(machine: Machine) -> None:
+    """P31, B34: however scattered what is acknowledged."""
+    random = Random(4)
+    for share in (0.0, 0.1, 0.3, 0.5, 0.9):
+        both = bound(machine, max_fragment_bytes=10, turn_fragments=1024)
+        bodies = [b"a" * random.choice([5, 5, 5, 35, 120]) for _ in range(900)]
+        both.a.send(both.outgoing, *bodies)
+        rows = both.a.rows(20 * SECOND)
+        assert len(rows) == 1024
+        both.b.take([row for row in rows if random.random() < share], 20 * SECOND)
+        both.a.take(both.b.rows(22 * SECOND), 22 * SECOND)
+        both.a.rows(22 * SECOND)
+        moment = 22 * SECOND
+        while not both.a.dialogs.flush(now=moment):
+            moment += 11 * SECOND
+            both.a.rows(moment)
+        (packed,) = both.a.ledger.work_table.values()
+        assert len(packed) <= PACKED_MAX == 1024
+        for step in range(40):
+            both.exchange(moment + step * 40 * SECOND, times=2)
+        assert both.b.queue(both.incoming)[1:] == bodies
+
+
+def test_p1_the_dialog_layer_knows_no_address() -> None:
+    """P1: what it gives is routed and framed by others; that it imports neither is a guard's test."""
+    assert [name for name in ENVELOPE.names if "address" in name or "port" in name or "host" in name] == []
+
+
+def test_b30_the_header_says_where_it_comes_from_and_goes_to(machine: Machine) -> None:
+    both = bound(machine)
+    both.a.send(both.outgoing, b"body", message_type="Order")
+    (row,) = both.a.rows(20 * SECOND)
+    names = ("from_service_name", "from_broker_instance", "to_service_name", "to_broker_instance")
+    assert [row[name] for name in names] == ["Shop", A, "Bank", B]
+    assert (row["service_contract_name"], row["message_type_name"], row["priority"]) == ("DEFAULT", "Order", 5)
+
+
+def test_p13_a_large_message_is_read_once_and_not_for_each_turn(machine: Machine) -> None:
+    """P13, B30: whatever the number of turns; after a restart, and for what is lost, it still comes out whole."""
+    both = bound(machine, max_fragment_bytes=1 << 14, turn_fragments=8, window_fragments=32)
+    body = Random(1).randbytes(2_000_001)
+    reads: list[int] = []
+    outgoing = both.a.ledger.outgoing
+
+    def counted(wanted: Sequence[Wanted]) -> pa.Table:
+        table = outgoing(wanted)
+        reads.append(table["message_sequence_number"].to_pylist().count(1))
+        return table
+
+    both.a.ledger.outgoing = counted  # type: ignore[method-assign]
+    both.a.send(both.outgoing, body, b"small")
+    for step in range(60):
+        rows = both.a.rows((20 + 5 * step) * SECOND)
+        both.b.take(
+            [row for row in rows if Random(str(numbers([row])) + str(step)).random() > 0.1], (20 + 5 * step) * SECOND
+        )
+        both.a.take(both.b.rows((21 + 5 * step) * SECOND), (21 + 5 * step) * SECOND)
+    assert both.b.queue(both.incoming)[1:] == [body, b"small"]
+    assert sum(reads) == 1

@@ -1,0 +1,118 @@
+"""The dialog protocol over a faulty network: 200 seeds, and outages of every period."""
+
+from __future__ import annotations
+
+import pytest
+
+from ssbroker.protocol.settings import Settings
+from ssbroker.testing import Faults, Figures, Simulation, run_messages, run_seeds
+from ssbroker.testing.__main__ import main
+from ssbroker.testing.node import Machine
+from ssbroker.testing.simulation import IN_TIME
+
+SEEDS = 200
+STEP = 10
+DIALOGS, MESSAGES = 4, 8
+
+
+def simulated(seed: int, machine: Machine) -> Figures:
+    """One of the seeds of the suite."""
+    return Simulation(seed, dialogs=DIALOGS, messages=MESSAGES, machine=machine).run()
+
+
+def swept(period: int, machine: Machine) -> Figures:
+    """An outage of half of every period, for an hour, and a dialog in both directions through it."""
+    faults = Faults(outage_period=period)
+    settings = Settings(window_fragments=16)
+    return Simulation(
+        period,
+        dialogs=1,
+        messages=3,
+        faults=faults,
+        settings=settings,
+        faulty_seconds=3600,
+        sending_seconds=0,
+        machine=machine,
+    ).run()
+
+
+@pytest.mark.parametrize("first", range(0, SEEDS, STEP))
+def test_p11_p16_p17_p18_every_message_once_in_order_unaltered_whatever_goes_wrong(first: int) -> None:
+    """P11 to P17: under loss, duplication, reordering, damage, partitions, crashes, rollbacks and clocks that jump; and P18.
+
+    When the faults stop, every dialog drains within four minutes.
+    """
+    total = Figures()
+    for run in run_seeds(first, STEP, dialogs=DIALOGS, messages=MESSAGES):
+        assert run.figures.is_right, (run.said, run.figures.problems)
+        total.add(run.figures)
+    assert total.messages == STEP * DIALOGS * MESSAGES * 2
+    assert total.drained < IN_TIME
+    assert total.fragments_lost > 100  # things did go wrong
+    assert total.fragments_duplicated > 100
+    assert total.fragments_delayed > 100
+    assert total.fragments_corrupted > 20
+    assert total.rejected > 20
+
+
+@pytest.mark.parametrize("first", [1, 31, 61, 91])
+def test_p17_no_outage_that_recurs_starves_a_dialog(first: int) -> None:
+    """P17: of whatever period from 1 to 120 s."""
+    for period in range(first, first + 30):
+        figures = swept(period, _machine())
+        assert figures.is_right, (period, figures.problems)
+        assert figures.seconds < 3600, period
+
+
+def _machine() -> Machine:
+    from ssbroker.protocol.dialogs import Dialogs  # noqa: PLC0415 - beside the fixture of the same
+
+    return Dialogs
+
+
+def test_a_seed_is_always_the_same() -> None:
+    one, other = (Simulation(11, dialogs=3, messages=5) for _ in range(2))
+    assert str(one) == str(other)
+    assert one.run() == other.run()
+
+
+def test_a_network_without_faults_loses_and_changes_nothing() -> None:
+    figures = Simulation(3, faults=Faults(), settings=Settings()).run()
+    assert figures.is_right
+    assert figures.fragments_lost == figures.fragments_duplicated == figures.rejected == 0
+
+
+def test_many_dialogs_at_once() -> None:
+    figures = Simulation(5, dialogs=60, messages=20).run()
+    assert figures.is_right
+    assert figures.messages == 2_400
+    assert [run.figures.messages for run in run_messages(5, 1, dialogs=2, messages=3)] == [12]
+
+
+def test_the_command_prints_its_figures(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--seeds", "2", "--first", "5", "--menus"]) == 0
+    out = capsys.readouterr().out
+    assert out.startswith("seed 5: ")
+    assert "288 messages: 0 lost, 0 twice, 0 out of order, 0 altered" in out
+    assert "messages for each second of processor time" in out
+
+
+def test_what_is_wrong_is_seen() -> None:
+    """The judge of the simulation: what is lost, twice, out of order or altered."""
+    from ssbroker.testing.memory import Message  # noqa: PLC0415 - for this one only
+
+    sent = [("Order", b"%d" % number) for number in range(4)]
+    came = [Message(number, b"%d" % number, "Order") for number in range(4)]
+    for received, found in (
+        (came, (0, 0, 0, 0)),
+        (came[:3], (1, 0, 0, 0)),
+        ([*came, came[1]], (0, 1, 0, 0)),
+        ([came[1], came[0], *came[2:]], (0, 0, 2, 0)),
+        ([*came[:3], Message(3, b"3", "Offer")], (1, 0, 0, 1)),
+        ([*came[:3], Message(3, b"4", "Order")], (1, 0, 0, 1)),
+    ):
+        figures = Figures()
+        figures.compare(sent, received, what="A to B")
+        assert (figures.lost, figures.twice, figures.out_of_order, figures.altered) == found
+        assert figures.is_right == (found == (0, 0, 0, 0))
+        assert len(figures.problems) == (found != (0, 0, 0, 0))
