@@ -1,0 +1,133 @@
+"""What is to be done in a database without anybody asking: messages that wait, timers, lifetimes, closed endpoints.
+
+Moments are microseconds since 1970, UTC. What would put a message into a queue that is off waits until the queue is on.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from ssbroker.store.sqlite import Connection
+
+
+def outbound(connection: Connection) -> list[int]:
+    """The endpoints with messages in the transmission queue that are to be delivered.
+
+    Args:
+        connection: The database.
+
+    Returns:
+        Their ids, ascending.
+    """
+    return [endpoint for (endpoint,) in connection.execute(_OUTBOUND)]
+
+
+def inbound(connection: Connection) -> list[int]:
+    """The endpoints with messages that arrived while their queue was off, and that it would take now (P34).
+
+    Args:
+        connection: The database.
+
+    Returns:
+        Their ids, ascending.
+    """
+    return [endpoint for (endpoint,) in connection.execute(_INBOUND)]
+
+
+def timers(connection: Connection, *, now: int, limit: int) -> list[int]:
+    """The endpoints whose conversation timer is over (fact 137), the longest first.
+
+    Args:
+        connection: The database.
+        now: The moment.
+        limit: How many at most.
+
+    Returns:
+        Their ids.
+    """
+    return [endpoint for endpoint, _ in connection.execute(f"{_TIMERS} LIMIT ?", (now, limit))]
+
+
+def lifetimes(connection: Connection, *, now: int, limit: int) -> list[int]:
+    """The endpoints whose lifetime has passed and that do not know it yet (B16), the longest first.
+
+    Args:
+        connection: The database.
+        now: The moment.
+        limit: How many at most.
+
+    Returns:
+        Their ids.
+    """
+    return [endpoint for endpoint, _ in connection.execute(f"{_LIFETIMES} LIMIT ?", (now, limit))]
+
+
+def has_closed(connection: Connection, *, now: int) -> bool:
+    """Whether closed endpoints have been kept long enough (B14).
+
+    Args:
+        connection: The database.
+        now: The moment.
+
+    Returns:
+        Whether `remove_closed` has something to remove.
+    """
+    return connection.execute(_CLOSED, (now,)).fetchone() is not None
+
+
+def remove_closed(connection: Connection, *, now: int) -> int:
+    """Removes the closed endpoints that have been kept long enough (B14).
+
+    Args:
+        connection: The database, with its write lock.
+        now: The moment.
+
+    Returns:
+        How many.
+    """
+    connection.execute("DELETE FROM ssb_conversation_endpoints WHERE state = 'CD' AND security_timestamp <= ?", (now,))
+    return connection.changes()
+
+
+def next_moment(connection: Connection) -> int | None:
+    """When the next timer, lifetime or closed endpoint is due.
+
+    Args:
+        connection: The database.
+
+    Returns:
+        The moment, past or future; None where there is none.
+    """
+    first = [
+        connection.execute(f"{query} LIMIT 1", (_LAST_MOMENT,)).fetchone() for query in (_TIMERS, _LIFETIMES, _CLOSED)
+    ]
+    return min((row[1] for row in first if row is not None), default=None)
+
+
+_LAST_MOMENT: Final = 2**63 - 1
+_QUEUE: Final = "JOIN ssb_services USING (service_id) JOIN ssb_queues USING (queue_id)"
+# A jump from one endpoint to the next, however many messages each has.
+_WAITING: Final = """
+    WITH RECURSIVE waiting (endpoint_id) AS (
+        SELECT (SELECT endpoint_id FROM ssb_transmission_queue WHERE is_inbound = {0} ORDER BY endpoint_id LIMIT 1)
+        UNION ALL
+        SELECT (
+            SELECT later.endpoint_id FROM ssb_transmission_queue AS later
+            WHERE later.is_inbound = {0} AND later.endpoint_id > waiting.endpoint_id ORDER BY later.endpoint_id LIMIT 1
+        ) FROM waiting WHERE waiting.endpoint_id IS NOT NULL
+    )
+    SELECT endpoint_id FROM waiting"""
+_OUTBOUND: Final = f"{_WAITING.format(0)} WHERE endpoint_id IS NOT NULL"
+_INBOUND: Final = (
+    f"{_WAITING.format(1)} JOIN ssb_conversation_endpoints USING (endpoint_id) {_QUEUE} WHERE is_enqueue_enabled"
+)
+_TIMERS: Final = f"""
+    SELECT endpoint_id, dialog_timer FROM ssb_conversation_endpoints {_QUEUE}
+    WHERE dialog_timer IS NOT NULL AND dialog_timer <= ? AND is_enqueue_enabled ORDER BY dialog_timer"""  # noqa: S608
+_LIFETIMES: Final = f"""
+    SELECT endpoint_id, lifetime FROM ssb_conversation_endpoints {_QUEUE}
+    WHERE state <> 'CD' AND state <> 'ER' AND lifetime <= ? AND (is_enqueue_enabled OR state = 'DO')
+    ORDER BY lifetime"""  # noqa: S608
+_CLOSED: Final = """
+    SELECT endpoint_id, security_timestamp FROM ssb_conversation_endpoints
+    WHERE state = 'CD' AND security_timestamp <= ? ORDER BY security_timestamp"""

@@ -1,0 +1,248 @@
+"""The endpoints of conversations (fact 101), one row for each side."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Final, NamedTuple
+
+from ssbroker.store.sqlite import Connection
+
+
+class Endpoint(NamedTuple):
+    """A row of `ssb_conversation_endpoints`, in the order of its columns. Moments are microseconds since 1970, UTC."""
+
+    endpoint_id: int
+    conversation_handle: bytes
+    conversation_id: bytes
+    is_initiator: int
+    conversation_group_id: bytes
+    service_id: int
+    service_contract_id: int
+    far_service: str
+    far_broker_instance: bytes | None
+    """The broker id that BEGIN DIALOG named, or the one that the conversation is bound to (R8)."""
+    is_bound: int
+    """Whether a database has taken the first message, or the endpoint is the target's."""
+    is_encrypted: int
+    state: str
+    lifetime: int
+    """The moment at which the conversation expires."""
+    priority: int
+    send_sequence: int
+    """The number of the next message to be sent."""
+    receive_sequence: int
+    """The number of the next message to be taken."""
+    end_dialog_sequence: int | None
+    """The number of the EndDialog or Error that END sent."""
+    dialog_timer: int | None
+    security_timestamp: int | None
+    """The moment at which a closed endpoint goes."""
+    transmission_status: str
+
+
+def insert(
+    connection: Connection,
+    *,
+    conversation_handle: bytes,
+    conversation_id: bytes,
+    is_initiator: bool,
+    conversation_group_id: bytes,
+    service_id: int,
+    service_contract_id: int,
+    far_service: str,
+    far_broker_instance: bytes | None,
+    is_bound: bool,
+    is_encrypted: bool,
+    state: str,
+    lifetime: int,
+    priority: int,
+) -> Endpoint:
+    """Makes an endpoint; what was made."""
+    connection.execute(
+        _INSERT,
+        (
+            conversation_handle,
+            conversation_id,
+            is_initiator,
+            conversation_group_id,
+            service_id,
+            service_contract_id,
+            far_service,
+            far_broker_instance,
+            is_bound,
+            is_encrypted,
+            state,
+            lifetime,
+            priority,
+        ),
+    )
+    return Endpoint(
+        connection.last_insert_rowid(),
+        conversation_handle,
+        conversation_id,
+        int(is_initiator),
+        conversation_group_id,
+        service_id,
+        service_contract_id,
+        far_service,
+        far_broker_instance,
+        int(is_bound),
+        int(is_encrypted),
+        state,
+        lifetime,
+        priority,
+        send_sequence=0,
+        receive_sequence=0,
+        end_dialog_sequence=None,
+        dialog_timer=None,
+        security_timestamp=None,
+        transmission_status="",
+    )
+
+
+def by_id(connection: Connection, endpoint_id: int) -> Endpoint | None:
+    """The endpoint of a number."""
+    return _one(connection, "SELECT * FROM ssb_conversation_endpoints WHERE endpoint_id = ?", (endpoint_id,))
+
+
+def by_handle(connection: Connection, handle: bytes) -> Endpoint | None:
+    """The endpoint that a handle names."""
+    return _one(connection, "SELECT * FROM ssb_conversation_endpoints WHERE conversation_handle = ?", (handle,))
+
+
+def by_conversation(connection: Connection, conversation_id: bytes, *, is_initiator: bool) -> Endpoint | None:
+    """The endpoint of one side of a conversation."""
+    return _one(
+        connection,
+        "SELECT * FROM ssb_conversation_endpoints WHERE conversation_id = ? AND is_initiator = ?",
+        (conversation_id, is_initiator),
+    )
+
+
+def in_group(connection: Connection, group: bytes) -> list[Endpoint]:
+    """The endpoints of a conversation group that are not closed."""
+    return [Endpoint._make(row) for row in connection.execute(_IN_GROUP, (group,))]
+
+
+def with_handles(connection: Connection, handles: Iterable[bytes]) -> dict[bytes, Endpoint]:
+    """The endpoints of many handles; what is not there is left out."""
+    rows = connection.executemany(
+        "SELECT * FROM ssb_conversation_endpoints WHERE conversation_handle = ?", ((handle,) for handle in handles)
+    )
+    return {row[1]: Endpoint._make(row) for row in rows}
+
+
+def far_sides_ready(connection: Connection, senders: Iterable[Endpoint]) -> dict[tuple[bytes, int], Endpoint]:
+    """The far sides, in this file, that are in CO and have nothing waiting or out of turn; by conversation and `is_initiator`."""
+    rows = connection.executemany(_FAR_READY, ((sender.conversation_id, 1 - sender.is_initiator) for sender in senders))
+    return {(row[2], row[3]): Endpoint._make(row) for row in rows}
+
+
+def open_of_service(connection: Connection, service_id: int) -> list[Endpoint]:
+    """The endpoints of a service that are not closed."""
+    return [Endpoint._make(row) for row in connection.execute(_OPEN_OF_SERVICE, (service_id,))]
+
+
+def open_endpoints(connection: Connection) -> list[Endpoint]:
+    """All endpoints that are not closed."""
+    return [Endpoint._make(row) for row in connection.execute(_OPEN)]
+
+
+def set_state(connection: Connection, endpoint_id: int, state: str) -> None:
+    """Writes the state."""
+    connection.execute("UPDATE ssb_conversation_endpoints SET state = ? WHERE endpoint_id = ?", (state, endpoint_id))
+
+
+def set_sent(connection: Connection, endpoint_id: int, *, send_sequence: int) -> None:
+    """Writes the number of the next message to be sent."""
+    connection.execute(
+        "UPDATE ssb_conversation_endpoints SET send_sequence = ? WHERE endpoint_id = ?", (send_sequence, endpoint_id)
+    )
+
+
+def set_taken(connection: Connection, endpoint_id: int, *, receive_sequence: int) -> None:
+    """Writes the number of the next message to be taken."""
+    connection.execute(
+        "UPDATE ssb_conversation_endpoints SET receive_sequence = ? WHERE endpoint_id = ?",
+        (receive_sequence, endpoint_id),
+    )
+
+
+def set_all_sent(connection: Connection, numbers: Iterable[tuple[int, int]]) -> None:
+    """The same of many; each the number and the endpoint."""
+    connection.executemany("UPDATE ssb_conversation_endpoints SET send_sequence = ? WHERE endpoint_id = ?", numbers)
+
+
+def set_all_taken(connection: Connection, numbers: Iterable[tuple[int, int]]) -> None:
+    """The number of the next message to be taken, of many; each the number and the endpoint."""
+    connection.executemany("UPDATE ssb_conversation_endpoints SET receive_sequence = ? WHERE endpoint_id = ?", numbers)
+
+
+def set_ended(connection: Connection, endpoint_id: int, *, state: str, end_dialog_sequence: int) -> None:
+    """Writes that this side has ended, with the message of that number."""
+    connection.execute(_SET_ENDED, (state, end_dialog_sequence, end_dialog_sequence + 1, endpoint_id))
+
+
+def set_closed(connection: Connection, endpoint_id: int, *, state: str, until: int) -> None:
+    """Writes that the conversation is over, and until when its endpoint is kept."""
+    connection.execute(_SET_CLOSED, (state, until, endpoint_id))
+
+
+def bind(connection: Connection, endpoint_id: int, *, far_broker_instance: bytes) -> None:
+    """Binds the conversation to the broker id that took its first message (R8)."""
+    connection.execute(_BIND, (far_broker_instance, endpoint_id))
+
+
+def set_group(connection: Connection, endpoint_id: int, group: bytes) -> None:
+    """Moves the endpoint to another conversation group."""
+    connection.execute(
+        "UPDATE ssb_conversation_endpoints SET conversation_group_id = ? WHERE endpoint_id = ?", (group, endpoint_id)
+    )
+
+
+def set_timer(connection: Connection, endpoint_id: int, moment: int | None) -> None:
+    """Sets the timer, or takes it away."""
+    connection.execute(
+        "UPDATE ssb_conversation_endpoints SET dialog_timer = ? WHERE endpoint_id = ?", (moment, endpoint_id)
+    )
+
+
+def set_status(connection: Connection, endpoint_id: int, status: str) -> None:
+    """Writes what `transmission_status` says of the messages that wait."""
+    connection.execute(
+        "UPDATE ssb_conversation_endpoints SET transmission_status = ? WHERE endpoint_id = ?", (status, endpoint_id)
+    )
+
+
+def remove(connection: Connection, endpoint_id: int) -> None:
+    """Removes the endpoint."""
+    connection.execute("DELETE FROM ssb_conversation_endpoints WHERE endpoint_id = ?", (endpoint_id,))
+
+
+def _one(connection: Connection, sql: str, bindings: tuple[object, ...]) -> Endpoint | None:
+    row = connection.execute(sql, bindings).fetchone()
+    return None if row is None else Endpoint._make(row)
+
+
+_INSERT: Final = """
+    INSERT INTO ssb_conversation_endpoints (conversation_handle, conversation_id, is_initiator, conversation_group_id, service_id,
+        service_contract_id, far_service, far_broker_instance, is_bound, is_encrypted, state, lifetime, priority)
+    VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"""
+_FAR_READY: Final = """
+    SELECT * FROM ssb_conversation_endpoints AS e WHERE conversation_id = ? AND is_initiator = ? AND state = 'CO'
+    AND NOT EXISTS (SELECT 1 FROM ssb_transmission_queue WHERE endpoint_id = e.endpoint_id AND is_inbound = 1)
+    AND NOT EXISTS (SELECT 1 FROM ssb_queue_messages WHERE endpoint_id = e.endpoint_id AND status = 2)"""
+_IN_GROUP: Final = """
+    SELECT * FROM ssb_conversation_endpoints WHERE conversation_group_id = ? AND state <> 'CD' ORDER BY endpoint_id"""
+_OPEN_OF_SERVICE: Final = """
+    SELECT * FROM ssb_conversation_endpoints WHERE service_id = ? AND state <> 'CD' ORDER BY endpoint_id"""
+_OPEN: Final = "SELECT * FROM ssb_conversation_endpoints WHERE state <> 'CD' ORDER BY endpoint_id"
+_SET_ENDED: Final = """
+    UPDATE ssb_conversation_endpoints SET state = ?, end_dialog_sequence = ?, send_sequence = ?, dialog_timer = NULL
+    WHERE endpoint_id = ?"""
+_SET_CLOSED: Final = """
+    UPDATE ssb_conversation_endpoints SET state = ?, security_timestamp = ?, dialog_timer = NULL, transmission_status = ''
+    WHERE endpoint_id = ?"""
+_BIND: Final = """
+    UPDATE ssb_conversation_endpoints SET far_broker_instance = ?, is_bound = 1, transmission_status = ''
+    WHERE endpoint_id = ?"""

@@ -1,0 +1,63 @@
+"""A lock that is handed on in the order of asking (B3)."""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+
+
+class FairLock:
+    """Threads get it one after the other, first come, first served; whoever waits too long gives up its place.
+
+    Examples:
+        >>> lock = FairLock()
+        >>> lock.acquire(timeout=1.0), lock.acquire(timeout=0.0)
+        (True, False)
+        >>> lock.release()
+    """
+
+    def __init__(self) -> None:
+        self._guard = threading.Lock()
+        self._is_held = False
+        self._holder: int | None = None
+        self._waiting: deque[threading.Event] = deque()
+
+    @property
+    def is_held_here(self) -> bool:
+        """Whether this thread took it."""
+        return self._holder == threading.get_ident()
+
+    def acquire(self, *, timeout: float) -> bool:
+        """Waits for the lock for up to `timeout` seconds; whether it was given."""
+        with self._guard:
+            if not self._is_held:
+                self._is_held = True
+                self._holder = threading.get_ident()
+                return True
+            turn = threading.Event()
+            self._waiting.append(turn)
+        try:
+            turn.wait(timeout)
+        except BaseException:  # Ctrl-C: whoever stands in the queue and never comes would hold up all others
+            if self._had_turn(turn):
+                self.release()
+            raise
+        return self._had_turn(turn)
+
+    def release(self) -> None:
+        """Hands the lock to whoever has waited longest."""
+        with self._guard:
+            self._holder = None
+            if self._waiting:
+                self._waiting.popleft().set()
+            else:
+                self._is_held = False
+
+    def _had_turn(self, turn: threading.Event) -> bool:
+        """Whether the lock was handed over, if only just now; otherwise the place in the queue is given up."""
+        with self._guard:
+            if not turn.is_set():
+                self._waiting.remove(turn)
+                return False
+            self._holder = threading.get_ident()
+            return True

@@ -1,0 +1,183 @@
+"""A database file: its one writer at a time, its version."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Final, TypeVar
+
+from ssbroker.exceptions import StorageError
+from ssbroker.store.connections import Connections
+from ssbroker.store.fair_lock import FairLock
+from ssbroker.store.schema import APPLICATION_ID
+from ssbroker.store.session import Session
+from ssbroker.store.sqlite import Connection, check_blank, storage_errors
+
+if TYPE_CHECKING:
+    import apsw
+
+Answer = TypeVar("Answer")
+
+LOCK_TIMEOUT: Final = 10.0
+"""The seconds to wait for a file's write lock, unless told otherwise (B3)."""
+
+
+class DatabaseFile:
+    """An open database file, used by any thread of the process that opened it.
+
+    Attributes:
+        path: The file.
+        lock_timeout: The seconds to wait for the write lock.
+    """
+
+    def __init__(self, path: Path, *, lock_timeout: float = LOCK_TIMEOUT, vfs: str | None = None) -> None:
+        self.path = path
+        self.lock_timeout = lock_timeout
+        self._connections = Connections(path, vfs=vfs)
+        self._writer = FairLock()
+
+    @classmethod
+    def create(
+        cls,
+        path: Path,
+        migrations: tuple[str, ...],
+        *,
+        fill: Callable[[Connection], None] | None = None,
+        lock_timeout: float = LOCK_TIMEOUT,
+        vfs: str | None = None,
+    ) -> DatabaseFile:
+        """Makes the file with its tables and what `fill` writes, as a whole or not at all: an empty file, as a crash leaves it, is made again.
+
+        Raises:
+            StorageError: Something stands there, or it cannot be written.
+        """
+        file = cls(path, lock_timeout=lock_timeout, vfs=vfs)
+        try:
+            with storage_errors(path, waited=lock_timeout):
+                file._connections.give_back(file._connections.take(wait=lock_timeout, create=True))
+            with file.write() as connection:
+                check_blank(connection, path)  # another process may have been faster
+                connection.pragma("application_id", APPLICATION_ID)
+                _migrate(connection, migrations, 0)
+                if fill is not None:
+                    fill(connection)
+        except BaseException:
+            file.close()
+            raise
+        return file
+
+    @classmethod
+    def open(
+        cls,
+        path: Path,
+        migrations: tuple[str, ...],
+        *,
+        lock_timeout: float = LOCK_TIMEOUT,
+        vfs: str | None = None,
+    ) -> DatabaseFile:
+        """Opens a file, and brings its tables to the version of this library.
+
+        Raises:
+            StorageError: It is not there, none of ours, of a newer version, damaged or not writable.
+            LockTimeoutError: Its version could not be brought up, since others write to it.
+        """
+        file = cls(path, lock_timeout=lock_timeout, vfs=vfs)
+        try:
+            with file.read() as connection:
+                version = connection.pragma("user_version")
+            if version < len(migrations):
+                with file.write() as connection:
+                    version = connection.pragma("user_version")
+                    if version < len(migrations):  # no other process was faster
+                        _migrate(connection, migrations, version)
+            _check_version(path, version, len(migrations))
+        except BaseException:
+            file.close()
+            raise
+        return file
+
+    @property
+    def is_written_here(self) -> bool:
+        """Whether this thread holds the write lock: whoever asks for it here would wait for itself."""
+        return self._writer.is_held_here
+
+    @contextmanager
+    def write(self, *, lock_timeout: float | None = None) -> Iterator[apsw.Connection]:
+        """A transaction that is committed at the end of the block, or rolled back where an exception leaves it.
+
+        Args:
+            lock_timeout: The seconds to wait for the write lock; None is as long as always.
+
+        Raises:
+            LockTimeoutError: The write lock was not free in time.
+            StorageError: The file cannot be written; nothing has changed.
+        """
+        session = self.session(lock_timeout=lock_timeout)
+        try:
+            with storage_errors(self.path, waited=self.lock_timeout):
+                yield session.begin()
+            session.commit()
+        finally:
+            session.close()
+
+    @contextmanager
+    def read(self) -> Iterator[apsw.Connection]:
+        """A snapshot of the file; writers go on meanwhile.
+
+        Raises:
+            StorageError: The file cannot be read.
+        """
+        with storage_errors(self.path, waited=self.lock_timeout):
+            connection = self._connections.take(wait=self.lock_timeout)
+            try:
+                connection.execute("BEGIN")
+                yield connection
+            finally:
+                self._connections.give_back(connection)
+
+    def ask(self, question: Callable[[Connection], Answer]) -> Answer:
+        """What one statement finds in what was committed last; for that it costs less than `read`.
+
+        Raises:
+            StorageError: The file cannot be read.
+        """
+        with storage_errors(self.path, waited=self.lock_timeout):
+            connection = self._connections.take(wait=self.lock_timeout)
+            try:
+                return question(connection)
+            finally:
+                self._connections.give_back(connection)
+
+    def session(self, *, lock_timeout: float | None = None) -> Session:
+        """A transaction that is not begun yet; `lock_timeout` as `write` has it."""
+        wait = self.lock_timeout if lock_timeout is None else lock_timeout
+        return Session(self.path, connections=self._connections, writer=self._writer, lock_timeout=wait)
+
+    def checkpoint(self) -> None:
+        """Puts all that is committed into the file itself, so that it is whole without what SQLite keeps beside it.
+
+        Raises:
+            StorageError: The file cannot be written.
+        """
+        with storage_errors(self.path, waited=self.lock_timeout):
+            connection = self._connections.take(wait=self.lock_timeout)
+            try:
+                connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
+            finally:
+                self._connections.give_back(connection)
+
+    def close(self) -> None:
+        """Closes the connections that are not in use; the others close when they are given back."""
+        self._connections.close()
+
+
+def _check_version(path: Path, version: int, known: int) -> None:
+    if version > known:
+        raise StorageError(f"{path}: has version {version}; this library knows versions up to {known}", file=str(path))
+
+
+def _migrate(connection: apsw.Connection, migrations: tuple[str, ...], version: int) -> None:
+    for step in migrations[version:]:
+        connection.execute(step)
+    connection.pragma("user_version", len(migrations))

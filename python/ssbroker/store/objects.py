@@ -1,0 +1,243 @@
+"""What stands in a database: an immutable picture of its objects, as all who need it share it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Final, Literal
+
+from ssbroker.store.sqlite import Connection
+
+Validation = Literal["N", "E", "X"]
+"""NONE, EMPTY or WELL_FORMED_XML (facts 138 and 154)."""
+
+DEFAULT_SCHEMA: Final = "dbo"
+
+
+@dataclass(frozen=True, slots=True)
+class Broker:
+    """What a database says of itself (B25); `attached_to` is the instance that has it (B26)."""
+
+    service_broker_guid: bytes
+    is_broker_enabled: bool
+    is_honor_broker_priority_on: bool
+    attached_to: bytes | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class MessageType:
+    """A row of sys.service_message_types."""
+
+    message_type_id: int
+    name: str
+    validation: Validation
+
+
+@dataclass(frozen=True, slots=True)
+class ContractMessage:
+    """Who may send a message type under a contract."""
+
+    message_type_id: int
+    is_sent_by_initiator: bool
+    is_sent_by_target: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Contract:
+    """A row of sys.service_contracts, with its message types by their ids."""
+
+    service_contract_id: int
+    name: str
+    messages: Mapping[int, ContractMessage]
+
+
+@dataclass(frozen=True, slots=True)
+class Queue:
+    """A row of sys.service_queues (fact 157)."""
+
+    queue_id: int
+    schema_name: str
+    name: str
+    is_receive_enabled: bool = True
+    is_enqueue_enabled: bool = True
+    is_retention_enabled: bool = False
+    is_activation_enabled: bool = False
+    activation_procedure: str | None = None
+    max_readers: int = 0
+    is_poison_message_handling_enabled: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Service:
+    """A row of sys.services, with the ids of the contracts that it accepts as a target."""
+
+    service_id: int
+    name: str
+    queue_id: int
+    contracts: frozenset[int]
+
+
+@dataclass(frozen=True, slots=True)
+class Route:
+    """A row of sys.routes; `lifetime` is the moment of expiry in microseconds since 1970, UTC."""
+
+    route_id: int
+    name: str
+    remote_service_name: str | None
+    broker_instance: bytes | None
+    lifetime: int | None
+    address: str
+    mirror_address: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Priority:
+    """A row of sys.conversation_priorities; None is ANY (facts 147, 148)."""
+
+    priority_id: int
+    name: str
+    service_contract_id: int | None
+    local_service_id: int | None
+    remote_service_name: str | None
+    priority: int
+
+
+@dataclass(frozen=True, slots=True)
+class Endpoint:
+    """The Service Broker endpoint of an instance, which stands in msdb (facts 171, 173)."""
+
+    name: str
+    state: str
+    port: int
+    ip: str
+    is_message_forwarding_enabled: bool
+    message_forwarding_size: int
+
+
+@dataclass(frozen=True, slots=True)
+class Objects:
+    """All objects of one database at one moment.
+
+    Attributes:
+        version: Never twice the same for different objects of a database, not even where a change was rolled back.
+        broker: The database itself.
+        message_types: By name; likewise contracts, services, routes and priorities.
+        queues: By schema and name.
+        endpoint: The instance's endpoint; None where there is none, and in all databases but msdb.
+    """
+
+    version: int
+    broker: Broker
+    message_types: Mapping[str, MessageType]
+    contracts: Mapping[str, Contract]
+    queues: Mapping[tuple[str, str], Queue]
+    services: Mapping[str, Service]
+    routes: Mapping[str, Route]
+    priorities: Mapping[str, Priority]
+    endpoint: Endpoint | None = None
+    message_types_by_id: Mapping[int, MessageType] = field(init=False)
+    contracts_by_id: Mapping[int, Contract] = field(init=False)
+    queues_by_id: Mapping[int, Queue] = field(init=False)
+    services_by_id: Mapping[int, Service] = field(init=False)
+
+    def __post_init__(self) -> None:
+        for name, by_id in (
+            ("message_types_by_id", {kind.message_type_id: kind for kind in self.message_types.values()}),
+            ("contracts_by_id", {contract.service_contract_id: contract for contract in self.contracts.values()}),
+            ("queues_by_id", {queue.queue_id: queue for queue in self.queues.values()}),
+            ("services_by_id", {service.service_id: service for service in self.services.values()}),
+        ):
+            object.__setattr__(self, name, by_id)
+
+    def services_of(self, queue: Queue) -> tuple[Service, ...]:
+        """The services whose messages arrive in a queue."""
+        return tuple(service for service in self.services.values() if service.queue_id == queue.queue_id)
+
+
+def version_of(connection: Connection) -> int:
+    """The version of the objects as this connection sees them."""
+    version: int = connection.execute("SELECT catalog_version FROM ssb_database").get
+    return version
+
+
+def load(connection: Connection) -> Objects:
+    """Reads the objects as this connection sees them, in the order of their ids."""
+    guid, enabled, honor, attached_to, version = connection.execute(_BROKER).get
+    message_types = [MessageType(*row) for row in connection.execute(_MESSAGE_TYPES)]
+    queues = [
+        Queue(
+            number,
+            schema,
+            name,
+            bool(receive),
+            bool(enqueue),
+            bool(retain),
+            bool(active),
+            procedure,
+            most,
+            bool(poison),
+        )
+        for number, schema, name, receive, enqueue, retain, active, procedure, most, poison in connection.execute(
+            _QUEUES
+        )
+    ]
+    routes = [Route(*row) for row in connection.execute(_ROUTES)]
+    priorities = [Priority(*row) for row in connection.execute(_PRIORITIES)]
+    return Objects(
+        version=version,
+        broker=Broker(guid, bool(enabled), bool(honor), attached_to),
+        message_types={kind.name: kind for kind in message_types},
+        contracts=_contracts(connection),
+        queues={(queue.schema_name, queue.name): queue for queue in queues},
+        services=_services(connection),
+        routes={route.name: route for route in routes},
+        priorities={priority.name: priority for priority in priorities},
+        endpoint=_endpoint(connection),
+    )
+
+
+_BROKER: Final = """
+    SELECT service_broker_guid, is_broker_enabled, is_honor_broker_priority_on, attached_to, catalog_version
+    FROM ssb_database"""
+_ENDPOINT: Final = """
+    SELECT name, state, port, ip, is_message_forwarding_enabled, message_forwarding_size
+    FROM ssb_service_broker_endpoint"""
+_MESSAGE_TYPES: Final = "SELECT message_type_id, name, validation FROM ssb_message_types ORDER BY message_type_id"
+_QUEUES: Final = """
+    SELECT queue_id, schema_name, name, is_receive_enabled, is_enqueue_enabled, is_retention_enabled,
+        is_activation_enabled, activation_procedure, max_readers, is_poison_message_handling_enabled
+    FROM ssb_queues ORDER BY queue_id"""
+_ROUTES: Final = """
+    SELECT route_id, name, remote_service_name, broker_instance, lifetime, address, mirror_address
+    FROM ssb_routes ORDER BY route_id"""
+_PRIORITIES: Final = """
+    SELECT priority_id, name, service_contract_id, local_service_id, remote_service_name, priority
+    FROM ssb_conversation_priorities ORDER BY priority_id"""
+
+
+def _contracts(connection: Connection) -> dict[str, Contract]:
+    messages: dict[int, dict[int, ContractMessage]] = {}
+    for contract, kind, initiator, target in connection.execute(
+        "SELECT service_contract_id, message_type_id, is_sent_by_initiator, is_sent_by_target FROM ssb_contract_messages"
+    ):
+        messages.setdefault(contract, {})[kind] = ContractMessage(kind, bool(initiator), bool(target))
+    rows = connection.execute("SELECT service_contract_id, name FROM ssb_contracts ORDER BY service_contract_id")
+    return {name: Contract(number, name, messages.get(number, {})) for number, name in rows}
+
+
+def _services(connection: Connection) -> dict[str, Service]:
+    contracts: dict[int, set[int]] = {}
+    for service, contract in connection.execute("SELECT service_id, service_contract_id FROM ssb_service_contracts"):
+        contracts.setdefault(service, set()).add(contract)
+    rows = connection.execute("SELECT service_id, name, queue_id FROM ssb_services ORDER BY service_id")
+    return {name: Service(number, name, queue, frozenset(contracts.get(number, ()))) for number, name, queue in rows}
+
+
+def _endpoint(connection: Connection) -> Endpoint | None:
+    if connection.execute("SELECT 1 FROM sqlite_schema WHERE name = 'ssb_service_broker_endpoint'").get is None:
+        return None
+    row = connection.execute(_ENDPOINT).get
+    if row is None:
+        return None
+    name, state, port, ip, forwarding, size = row
+    return Endpoint(name, state, port, ip, bool(forwarding), size)

@@ -1,0 +1,154 @@
+"""The messages of all queues of a database (facts 154, 155)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Final, NamedTuple
+
+from ssbroker.store.endpoints import Endpoint
+from ssbroker.store.sqlite import Connection
+
+RETAINED_RECEIVED: Final = 0
+READY: Final = 1
+EARLY: Final = 2
+RETAINED_SENT: Final = 3
+
+FIRST_OF_ALL: Final = 0
+"""The precedence of DialogTimer (fact 118)."""
+BEFORE_MESSAGES: Final = 1
+"""That of Error."""
+IN_ORDER: Final = 2
+"""That of everything else."""
+
+
+class Row(NamedTuple):
+    """What `add` writes."""
+
+    queue_id: int
+    status: int
+    priority: int
+    endpoint_id: int
+    precedence: int
+    message_sequence_number: int
+    message_type_id: int
+    message_body: bytes | None
+
+
+class Message(NamedTuple):
+    """A message that can be received."""
+
+    queuing_order: int
+    message_sequence_number: int
+    message_type_id: int
+    message_body: bytes | None
+
+
+def add(connection: Connection, rows: Iterable[tuple[int, int, int, int, int, int, int, bytes | None]]) -> None:
+    """Adds messages; rows as `Row` names them."""
+    connection.executemany(_ADD, rows)
+
+
+def is_alone(connection: Connection, group: bytes) -> bool:
+    """Whether a conversation group has one member only."""
+    return len(connection.execute(_MEMBERS, (group,)).fetchall()) == 1
+
+
+def next_endpoint(connection: Connection, queue_id: int) -> Endpoint | None:
+    """Whose message is received next: of the highest priority the one that waits longest (B17)."""
+    row = connection.execute(_NEXT_ENDPOINT, (queue_id,)).fetchone()
+    return None if row is None else Endpoint._make(row)
+
+
+def has_ready(connection: Connection, queue_id: int) -> bool:
+    """Whether a message can be received."""
+    row = connection.execute(
+        "SELECT 1 FROM ssb_queue_messages WHERE queue_id = ? AND status = 1 LIMIT 1", (queue_id,)
+    ).fetchone()
+    return row is not None
+
+
+def ready(connection: Connection, endpoint_id: int, *, most: int, bytes_max: int) -> tuple[list[Message], bool]:
+    """The messages of a conversation that can be received, in order (fact 118), and whether these are all.
+
+    Args:
+        connection: The database.
+        endpoint_id: The conversation's endpoint.
+        most: How many at most; -1 is all.
+        bytes_max: After how many bytes of bodies no further one is read; the first is read in any case.
+
+    Returns:
+        The messages, and whether there are no others.
+    """
+    found: list[Message] = []
+    for row in connection.execute(_READY, (endpoint_id, most)):
+        found.append(Message._make(row))
+        bytes_max -= len(row[3]) if row[3] is not None else 0
+        if bytes_max <= 0:
+            return found, False
+    return found, len(found) != most
+
+
+def members_ready(connection: Connection, group: bytes, queue_id: int) -> list[Endpoint]:
+    """The conversations of a group with messages to be received: the highest priority first, then who waits longest."""
+    return [Endpoint._make(row) for row in connection.execute(_MEMBERS_READY, (group, queue_id))]
+
+
+def remove(connection: Connection, queuing_orders: Iterable[int]) -> None:
+    """Removes received messages."""
+    connection.executemany(
+        "DELETE FROM ssb_queue_messages WHERE queuing_order = ?", ((order,) for order in queuing_orders)
+    )
+
+
+def retain(connection: Connection, queuing_orders: Iterable[int]) -> None:
+    """Keeps received messages until their conversation ends (B15)."""
+    connection.executemany(
+        "UPDATE ssb_queue_messages SET status = 0 WHERE queuing_order = ?", ((order,) for order in queuing_orders)
+    )
+
+
+def remove_ready(connection: Connection, endpoint_id: int) -> None:
+    """Removes all messages of a conversation that can be received."""
+    connection.execute("DELETE FROM ssb_queue_messages WHERE endpoint_id = ? AND status = 1", (endpoint_id,))
+
+
+def remove_early(connection: Connection, endpoint_id: int) -> None:
+    """Removes the messages of a conversation that came before their turn, which will not come."""
+    connection.execute("DELETE FROM ssb_queue_messages WHERE endpoint_id = ? AND status = 2", (endpoint_id,))
+
+
+def remove_all(connection: Connection, endpoint_id: int) -> None:
+    """Removes all messages of a conversation, what is retained too."""
+    connection.execute("DELETE FROM ssb_queue_messages WHERE endpoint_id = ?", (endpoint_id,))
+
+
+def early(connection: Connection, endpoint_id: int) -> list[tuple[int, int, int]]:
+    """Number, queuing order and message type of what came before its turn, in order."""
+    return [(number, order, kind) for number, order, kind in connection.execute(_EARLY, (endpoint_id,))]
+
+
+def make_ready(connection: Connection, queuing_orders: Iterable[int]) -> None:
+    """What came before its turn can be received now."""
+    connection.executemany(
+        "UPDATE ssb_queue_messages SET status = 1 WHERE queuing_order = ?", ((order,) for order in queuing_orders)
+    )
+
+
+_ADD: Final = """
+    INSERT INTO ssb_queue_messages (queue_id, status, priority, endpoint_id, precedence, message_sequence_number, message_type_id,
+        message_body) VALUES (?, ?, ?, ?, ?, ?, ?, ?)"""
+# CROSS JOIN: SQLite is to walk the queue in order, not the endpoints.
+_NEXT_ENDPOINT: Final = """
+    SELECT e.* FROM ssb_queue_messages AS m CROSS JOIN ssb_conversation_endpoints AS e USING (endpoint_id)
+    WHERE m.queue_id = ? AND m.status = 1 ORDER BY m.priority DESC, m.queuing_order LIMIT 1"""
+_READY: Final = """
+    SELECT queuing_order, message_sequence_number, message_type_id, message_body FROM ssb_queue_messages
+    WHERE endpoint_id = ? AND status = 1 ORDER BY precedence, message_sequence_number LIMIT ?"""
+_MEMBERS_READY: Final = """
+    SELECT e.* FROM ssb_conversation_endpoints AS e CROSS JOIN ssb_queue_messages AS m USING (endpoint_id)
+    WHERE e.conversation_group_id = ? AND m.queue_id = ? AND m.status = 1
+    GROUP BY e.endpoint_id ORDER BY e.priority DESC, min(m.queuing_order)"""
+_MEMBERS: Final = "SELECT 1 FROM ssb_conversation_endpoints WHERE conversation_group_id = ? LIMIT 2"
+_EARLY: Final = """
+    SELECT message_sequence_number, queuing_order, message_type_id FROM ssb_queue_messages
+    WHERE endpoint_id = ? AND status = 2 ORDER BY message_sequence_number"""

@@ -1,0 +1,193 @@
+"""How a file is opened, and what is said when it cannot be used."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Final, TypeAlias
+
+from ssbroker.exceptions import LockTimeoutError, MissingDependencyError, SsbrokerError, StorageError
+from ssbroker.store.schema import APPLICATION_ID
+
+if TYPE_CHECKING:
+    import apsw
+
+Connection: TypeAlias = "apsw.Connection"
+"""An open connection; other rooms name it without importing apsw."""
+
+STATEMENTS_CACHED: Final = 256
+PAGES_TO_CHECKPOINT: Final = 1000
+_PAGE_BYTES: Final = 8192
+_CACHE_KIB: Final = 16 * 1024
+_LOG_BYTES_KEPT: Final = 64 << 20
+_POLL_SECONDS: Final = 0.001
+
+
+def connect(path: Path, *, create: bool = False, wait: float = 0.0, vfs: str | None = None) -> apsw.Connection:
+    """Opens a database file of an instance, durable at each commit (B1). A file of others is left as it is.
+
+    Args:
+        path: The file.
+        create: Make it where it is not there, or empty; otherwise it has to be.
+        wait: The seconds to wait for other processes.
+        vfs: The virtual file system to use, by name; None is SQLite's own.
+
+    Returns:
+        The connection; its busy handler is that of `patience(wait)`.
+
+    Raises:
+        StorageError: The file cannot be opened or written, or is none of an instance's; with `create`, something stands there.
+        LockTimeoutError: Other processes kept it to themselves.
+        MissingDependencyError: apsw is not installed.
+    """
+    try:
+        import apsw  # noqa: PLC0415  # the package imports without it
+    except ImportError:
+        raise MissingDependencyError(
+            "an instance needs apsw and cryptography: pip install 'ssbroker[broker]'"
+        ) from None
+    flags = apsw.SQLITE_OPEN_READWRITE | (apsw.SQLITE_OPEN_CREATE if create else 0)
+    with storage_errors(path, waited=wait):
+        connection = apsw.Connection(str(path), flags=flags, vfs=vfs, statementcachesize=STATEMENTS_CACHED)
+        try:
+            connection.set_busy_handler(patience(wait))
+            _check(connection, path, create=create)
+            _prepare(connection, path)
+        except BaseException:
+            connection.close(force=True)
+            raise
+    return connection
+
+
+def patience(wait: float) -> Callable[[int], bool]:
+    """A busy handler that asks again each millisecond, for `wait` seconds from now.
+
+    SQLite's own comes to wait a tenth of a second between two looks, and so starves beside a process that writes all the time.
+    """
+    deadline = time.monotonic() + wait
+
+    def goes_on(_looks: int) -> bool:
+        left = deadline - time.monotonic()
+        if left <= 0:
+            return False
+        time.sleep(min(left, _POLL_SECONDS))
+        return True
+
+    return goes_on
+
+
+def check_blank(connection: apsw.Connection, path: Path) -> None:
+    """Refuses a file of which somebody has made something.
+
+    Raises:
+        StorageError: It is not empty.
+    """
+    marks = (connection.pragma("application_id"), connection.pragma("user_version"))
+    if marks != (0, 0) or connection.execute("SELECT count(*) FROM sqlite_schema").get != 0:
+        raise StorageError(f"{path}: exists already", file=str(path))
+
+
+class storage_errors:  # noqa: N801  # it is used like a function; as a class it costs less in every call
+    """Tells SQLite's errors about the file itself (B4) as a `StorageError`; those about a statement pass.
+
+    Args:
+        path: The file.
+        waited: The seconds that were waited for others, where that is known.
+
+    Raises:
+        StorageError: The disk is full, the file is read-only, damaged, or cannot be opened or read.
+        LockTimeoutError: Others kept the file to themselves.
+    """
+
+    __slots__ = ("_path", "_waited")
+
+    def __init__(self, path: Path, *, waited: float | None = None) -> None:
+        self._path = path
+        self._waited = waited
+
+    def __enter__(self) -> None:
+        """Nothing has to be prepared."""
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if error is not None:
+            raise_if_about_the_file(error, self._path, waited=self._waited)
+
+
+def raise_if_about_the_file(error: BaseException, path: Path, *, waited: float | None = None) -> None:
+    """What `storage_errors` does with an error.
+
+    Raises:
+        StorageError: The error says that of the file.
+        LockTimeoutError: Others kept the file to themselves.
+    """
+    if isinstance(error, SsbrokerError):  # said already, or apsw itself is not there
+        return
+    import apsw  # noqa: PLC0415  # whoever has a connection has it
+
+    if not isinstance(error, apsw.Error):
+        return
+    if isinstance(error, apsw.BusyError | apsw.ProtocolError):
+        raise lock_timeout_error(path, waited) from error
+    about_the_file = (
+        apsw.FullError,
+        apsw.ReadOnlyError,
+        apsw.IOError,
+        apsw.CorruptError,
+        apsw.NotADBError,
+        apsw.CantOpenError,
+        apsw.NoMemError,
+        apsw.PermissionsError,
+    )
+    if isinstance(error, about_the_file):
+        raise StorageError(f"{path}: {_reason(path, error)}", file=str(path)) from error
+
+
+def lock_timeout_error(path: Path, waited: float | None) -> LockTimeoutError:
+    """What is said to who could not get at the file in time (B3)."""
+    how_long = "too long" if waited is None else f"more than {waited:g} s"
+    return LockTimeoutError(f"{path}: others were writing to it for {how_long}", file=str(path))
+
+
+def _check(connection: apsw.Connection, path: Path, *, create: bool) -> None:
+    if create:
+        check_blank(connection, path)
+    elif connection.pragma("application_id") != APPLICATION_ID:
+        raise StorageError(f"{path}: is no database file of an instance", file=str(path))
+    if connection.readonly("main"):
+        raise StorageError(f"{path}: is read-only", file=str(path))
+
+
+def _prepare(connection: apsw.Connection, path: Path) -> None:
+    import apsw  # noqa: PLC0415  # whoever has a connection has it
+
+    # Without this, SQLite plans a cached statement anew at each use: it looks at the values that are bound. Four times the cost.
+    connection.config(apsw.SQLITE_DBCONFIG_ENABLE_QPSG, 1)
+    connection.pragma("page_size", _PAGE_BYTES)
+    mode = connection.pragma("journal_mode", "wal")
+    if mode != "wal":
+        raise StorageError(f"{path}: its file system cannot hold a write-ahead log", file=str(path))
+    connection.pragma("synchronous", "full")
+    connection.pragma("cache_size", -_CACHE_KIB)
+    connection.pragma("wal_autocheckpoint", PAGES_TO_CHECKPOINT)
+    connection.pragma("journal_size_limit", _LOG_BYTES_KEPT)
+    connection.pragma("foreign_keys", 1)
+
+
+def _reason(path: Path, error: Exception) -> str:
+    """What SQLite said, or why it could not open the file, which it does not say."""
+    import apsw  # noqa: PLC0415  # whoever has a connection has it
+
+    if not isinstance(error, apsw.CantOpenError | apsw.ReadOnlyError):
+        return str(error)
+    if not path.exists():
+        return "is not there"
+    if path.is_dir():
+        return "is a folder"
+    if not os.access(path.parent, os.W_OK, effective_ids=os.access in os.supports_effective_ids):
+        return "its folder is read-only; SQLite needs two more files beside it"
+    return "is read-only" if isinstance(error, apsw.ReadOnlyError) else str(error)

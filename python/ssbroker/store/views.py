@@ -1,0 +1,74 @@
+"""What the catalog views show of one database file."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from ssbroker.store.sqlite import Connection
+
+_ENDPOINTS: Final = """
+    SELECT conversation_handle, conversation_id, is_initiator, service_contract_id, conversation_group_id, service_id,
+        lifetime, state, NULL, far_service, far_broker_instance, 1, NULL, NULL, NULL, security_timestamp, dialog_timer,
+        send_sequence, NULL, end_dialog_sequence, receive_sequence, 0, 0,
+        (SELECT min(message_sequence_number) FROM ssb_queue_messages q WHERE q.endpoint_id = e.endpoint_id AND status = 2),
+        (SELECT max(message_sequence_number) FROM ssb_queue_messages q WHERE q.endpoint_id = e.endpoint_id AND status = 2),
+        NULL, 0, priority
+    FROM ssb_conversation_endpoints e ORDER BY endpoint_id"""
+_TRANSMISSION_QUEUE: Final = """
+    SELECT conversation_handle,
+        CASE WHEN is_inbound THEN s.name ELSE far_service END,
+        CASE WHEN is_inbound THEN (SELECT service_broker_guid FROM ssb_database) ELSE far_broker_instance END,
+        CASE WHEN is_inbound THEN far_service ELSE s.name END,
+        c.name, enqueue_time, message_sequence_number, message_type_name, is_conversation_error, is_end_of_dialog,
+        message_body, transmission_status, priority, is_initiator <> is_inbound
+    FROM ssb_transmission_queue t
+        JOIN ssb_conversation_endpoints e USING (endpoint_id)
+        JOIN ssb_services s USING (service_id)
+        JOIN ssb_contracts c USING (service_contract_id)
+    ORDER BY transmission_id"""
+_QUEUE: Final = """
+    SELECT status, q.priority, queuing_order, conversation_group_id, conversation_handle, message_sequence_number,
+        s.name, service_id, c.name, service_contract_id, m.name, message_type_id, m.validation, message_body, NULL
+    FROM ssb_queue_messages q
+        LEFT JOIN ssb_conversation_endpoints e USING (endpoint_id)
+        LEFT JOIN ssb_services s USING (service_id)
+        LEFT JOIN ssb_contracts c USING (service_contract_id)
+        LEFT JOIN ssb_message_types m USING (message_type_id)
+    WHERE q.queue_id = ? ORDER BY queuing_order"""
+_SELECTS: Final = {
+    "sys.routes": """
+        SELECT name, route_id, 1, remote_service_name, broker_instance, lifetime, address, mirror_address
+        FROM ssb_routes ORDER BY route_id""",
+    "sys.services": "SELECT name, service_id, 1, queue_id FROM ssb_services ORDER BY service_id",
+    "sys.service_queues": """
+        SELECT name, queue_id, schema_name, max_readers, activation_procedure, NULL, is_activation_enabled,
+            is_receive_enabled, is_enqueue_enabled, is_retention_enabled, is_poison_message_handling_enabled
+        FROM ssb_queues ORDER BY queue_id""",
+    "sys.service_message_types": """
+        SELECT name, message_type_id, 1, validation,
+            CASE validation WHEN 'N' THEN 'NONE' WHEN 'E' THEN 'EMPTY' ELSE 'XML' END, NULL
+        FROM ssb_message_types ORDER BY message_type_id""",
+    "sys.service_contracts": "SELECT name, service_contract_id, 1 FROM ssb_contracts ORDER BY service_contract_id",
+    "sys.service_contract_message_usages": """
+        SELECT service_contract_id, message_type_id, is_sent_by_initiator, is_sent_by_target
+        FROM ssb_contract_messages ORDER BY 1, 2""",
+    "sys.service_contract_usages": """
+        SELECT service_id, service_contract_id FROM ssb_service_contracts ORDER BY 1, 2""",
+    "sys.conversation_endpoints": _ENDPOINTS,
+    "sys.conversation_groups": """
+        SELECT DISTINCT conversation_group_id, service_id, 0 FROM ssb_conversation_endpoints WHERE state <> 'CD' ORDER BY 2, 1""",
+    "sys.conversation_priorities": """
+        SELECT priority_id, name, service_contract_id, local_service_id, remote_service_name, priority
+        FROM ssb_conversation_priorities ORDER BY priority_id""",
+    "sys.transmission_queue": _TRANSMISSION_QUEUE,
+}
+
+
+def rows(connection: Connection, view: str) -> list[tuple[Any, ...]]:
+    """The rows of a view of a database, in the order of its columns."""
+    return connection.execute(_SELECTS[view]).fetchall()
+
+
+def queue_rows(connection: Connection, queue_id: int) -> list[tuple[Any, ...]]:
+    """The messages of a queue, in the order of the columns of fact 154."""
+    return connection.execute(_QUEUE, (queue_id,)).fetchall()

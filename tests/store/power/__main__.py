@@ -1,0 +1,47 @@
+"""Cuts the power as often as one likes: `python -m tests.store.power --states 1000000`."""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import sys
+import tempfile
+from pathlib import Path
+from typing import Final
+
+from tests.store.power.dialogs import Dialogs
+from tests.store.power.run import Entry, Weakness, cut_often
+from tests.store.power.tables import Tables
+
+WORKLOADS: Final[dict[str, Entry]] = {"tables": Tables, "dialogs": Dialogs}
+
+
+def main() -> int:
+    """Says after each trace how many states were seen, and what was wrong."""
+    parser = argparse.ArgumentParser(prog="python -m tests.store.power", description=__doc__)
+    parser.add_argument("--workload", choices=WORKLOADS, default="tables", help="what is done to the disk")
+    parser.add_argument("--states", type=int, default=100_000, help="how many states of the disk to look at")
+    parser.add_argument("--seed", type=int, default=0, help="the first seed")
+    parser.add_argument("--synchronous", default="full", help="what the files are opened with; weaker ones must fail")
+    options = parser.parse_args()
+    seen = 0
+    wrong: list[str] = []
+    for seed in itertools.count(options.seed):
+        with tempfile.TemporaryDirectory() as folder:
+            found = cut_often(
+                WORKLOADS[options.workload],
+                Path(folder),
+                seed=seed,
+                weakness=Weakness(synchronous=options.synchronous),
+                states_max=options.states - seen,
+            )
+        seen, wrong = seen + found.states, wrong + found.faults
+        print(f"seed {seed}: {found.operations} operations; {seen:,} states, {len(wrong)} wrong", flush=True)
+        if seen >= options.states:
+            break
+    print(*wrong[:20], sep="\n")
+    return 1 if wrong else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

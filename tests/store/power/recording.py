@@ -1,0 +1,131 @@
+"""A virtual file system that records what SQLite asks of the disk, so that any moment of it can be cut off later."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import apsw
+
+NAME = "recording"
+_NEW_JOURNAL = apsw.SQLITE_OPEN_WAL | apsw.SQLITE_OPEN_MAIN_JOURNAL | apsw.SQLITE_OPEN_SUPER_JOURNAL
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Write:
+    """Bytes of a file; the file grows where it has to."""
+
+    inode: int
+    offset: int
+    data: bytes
+
+    @property
+    def end(self) -> int:
+        """The offset behind its last byte."""
+        return self.offset + len(self.data)
+
+    def part(self, start: int, end: int) -> Write:
+        """What it writes between two offsets."""
+        return Write(self.inode, start, self.data[start - self.offset : end - self.offset])
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Truncate:
+    inode: int
+    size: int
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Sync:
+    """What was written to the file before is on the disk; with `folder` the names in the folder too."""
+
+    inode: int
+    folder: bool
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Create:
+    name: str
+    inode: int
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Delete:
+    name: str
+    folder: bool
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Mark:
+    """A word of the workload about itself: which transaction it is about to commit, or has committed."""
+
+    word: str
+    number: int
+
+
+Operation = Write | Truncate | Sync | Create | Delete | Mark
+
+
+class Recording(apsw.VFS):
+    """SQLite's own file system, with a list of what was done to it.
+
+    Attributes:
+        trace: What was done, in order.
+        deaf_to: The ends of the names of files whose syncs are not heard, as on a disk that lies about them.
+    """
+
+    def __init__(self, *, deaf_to: tuple[str, ...] = ()) -> None:
+        self.trace: list[Operation] = []
+        self.deaf_to = deaf_to
+        self._inodes: dict[str, int] = {}
+        self._made = 0
+        super().__init__(NAME, "")
+
+    def xOpen(self, name: str | apsw.URIFilename | None, flags: list[int]) -> apsw.VFSFile:  # noqa: N802  # SQLite's name
+        assert name is not None, "a temporary file: keep the transactions small"
+        path = name.filename() if isinstance(name, apsw.URIFilename) else name
+        is_new = path not in self._inodes
+        if is_new:
+            self._made += 1
+            self._inodes[path] = self._made
+            self.trace.append(Create(path, self._made))
+        return _File(self, path, flags, inode=self._inodes[path], new_name=is_new and bool(flags[0] & _NEW_JOURNAL))
+
+    def xDelete(self, filename: str, syncdir: bool) -> None:  # noqa: FBT001, N802  # SQLite's name and signature
+        super().xDelete(filename, syncdir)
+        del self._inodes[filename]
+        self.trace.append(Delete(filename, folder=syncdir))
+
+
+class _File(apsw.VFSFile):
+    def __init__(self, recording: Recording, path: str, flags: list[int], *, inode: int, new_name: bool) -> None:
+        self._recording = recording
+        self._inode = inode
+        self._is_deaf = path.endswith(recording.deaf_to)
+        self._new_name = new_name
+        super().__init__("", path, flags)
+
+    def xWrite(self, data: bytes, offset: int) -> None:  # noqa: N802
+        super().xWrite(data, offset)
+        self._recording.trace.append(Write(self._inode, offset, bytes(data)))
+
+    def xTruncate(self, newsize: int) -> None:  # noqa: N802
+        super().xTruncate(newsize)
+        self._recording.trace.append(Truncate(self._inode, newsize))
+
+    def xSync(self, flags: int) -> None:  # noqa: N802
+        # The real disk need not hear of it. As SQLite does it, the first sync of a new log is one of its folder too.
+        if not self._is_deaf:
+            self._recording.trace.append(Sync(self._inode, folder=self._new_name))
+            self._new_name = False
+
+
+@contextmanager
+def recording(*, deaf_to: tuple[str, ...] = ()) -> Iterator[Recording]:
+    """Records what happens to files that are opened with the file system `NAME`."""
+    found = Recording(deaf_to=deaf_to)
+    try:
+        yield found
+    finally:
+        found.unregister()

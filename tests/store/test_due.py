@@ -1,0 +1,133 @@
+"""What is found to be done in a database, and that it is found without reading all of it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from ssbroker.store import due
+from ssbroker.store.file import DatabaseFile
+from ssbroker.store.schema import DATABASE
+from ssbroker.store.sqlite import Connection
+
+ON, OFF = 1, 2
+"""Two queues, and the service of each."""
+NEVER = 2**62
+
+
+@pytest.fixture
+def connection(tmp_path: Path) -> Iterator[Connection]:
+    file = DatabaseFile.create(tmp_path / "one.sqlite", DATABASE)
+    with file.write() as opened:
+        opened.execute("INSERT INTO ssb_contracts VALUES (1, 'DEFAULT')")
+        for number, is_on in ((ON, 1), (OFF, 0)):
+            opened.execute(
+                "INSERT INTO ssb_queues (queue_id, schema_name, name, is_enqueue_enabled) VALUES (?, 'dbo', ?, ?)",
+                (number, f"queue {number}", is_on),
+            )
+            opened.execute("INSERT INTO ssb_services VALUES (?, ?, ?)", (number, f"service {number}", number))
+        yield opened
+    file.close()
+
+
+def endpoint(
+    connection: Connection,
+    number: int,
+    *,
+    service: int = ON,
+    state: str = "CO",
+    lifetime: int = NEVER,
+    timer: int | None = None,
+    closed: int | None = None,
+) -> None:
+    connection.execute(
+        """INSERT INTO ssb_conversation_endpoints (endpoint_id, conversation_handle, conversation_id, is_initiator,
+        conversation_group_id, service_id, service_contract_id, far_service, is_encrypted, state, lifetime, priority,
+        dialog_timer, security_timestamp) VALUES (?, ?, ?, 1, x'00', ?, 1, 'far', 0, ?, ?, 5, ?, ?)""",
+        (number, bytes([number]), bytes([number]), service, state, lifetime, timer, closed),
+    )
+
+
+def message(connection: Connection, number: int, *, is_inbound: int) -> None:
+    connection.execute(
+        "INSERT INTO ssb_transmission_queue (endpoint_id, is_inbound, message_sequence_number, message_type_name, "
+        "enqueue_time) VALUES (?, ?, 0, 'DEFAULT', 0)",
+        (number, is_inbound),
+    )
+
+
+def test_b9_each_conversation_that_waits_is_found_once(connection: Connection) -> None:
+    for number in (3, 1, 3, 7, 3):
+        message(connection, number, is_inbound=0)
+    message(connection, 5, is_inbound=1)
+    assert due.outbound(connection) == [1, 3, 7]
+
+
+def test_nothing_waits_in_an_empty_queue(connection: Connection) -> None:
+    assert due.outbound(connection) == []
+    assert due.inbound(connection) == []
+
+
+def test_p34_what_arrived_is_found_once_its_queue_is_on(connection: Connection) -> None:
+    endpoint(connection, 1, service=ON)
+    endpoint(connection, 2, service=OFF)
+    for number in (2, 1, 1):
+        message(connection, number, is_inbound=1)
+    message(connection, 1, is_inbound=0)
+    assert due.inbound(connection) == [1]
+    connection.execute("UPDATE ssb_queues SET is_enqueue_enabled = 1")
+    assert due.inbound(connection) == [1, 2]
+
+
+def test_timers_that_are_over_are_found_the_longest_over_first(connection: Connection) -> None:
+    for number, timer in ((1, 30), (2, 20), (3, 31), (4, None)):
+        endpoint(connection, number, timer=timer)
+    endpoint(connection, 5, timer=10, service=OFF)
+    assert due.timers(connection, now=30, limit=10) == [2, 1]
+    assert due.timers(connection, now=30, limit=1) == [2]
+
+
+def test_b16_lifetimes_that_have_passed_are_found_unless_the_end_is_known(connection: Connection) -> None:
+    for number, state in enumerate(("SO", "SI", "CO", "DI", "DO", "ER", "CD"), start=1):
+        endpoint(connection, number, state=state, lifetime=number)
+    endpoint(connection, 9, lifetime=100)
+    assert due.lifetimes(connection, now=99, limit=10) == [1, 2, 3, 4, 5]
+
+
+def test_b16_an_error_waits_for_its_queue_and_an_end_without_one_does_not(connection: Connection) -> None:
+    endpoint(connection, 1, lifetime=1, service=OFF)
+    endpoint(connection, 2, lifetime=1, service=OFF, state="DO")
+    assert due.lifetimes(connection, now=1, limit=10) == [2]
+
+
+@pytest.mark.parametrize(("now", "left"), [(29, 3), (30, 2), (31, 1)])
+def test_b14_closed_endpoints_go_when_their_time_has_come(connection: Connection, now: int, left: int) -> None:
+    endpoint(connection, 1, state="CD", closed=30)
+    endpoint(connection, 2, state="CD", closed=31)
+    endpoint(connection, 3, closed=1)
+    assert due.has_closed(connection, now=now) is (left < 3)
+    assert due.remove_closed(connection, now=now) == 3 - left
+    assert connection.execute("SELECT count(*) FROM ssb_conversation_endpoints").get == left
+
+
+def test_the_next_moment_is_the_earliest_of_all_that_can_happen(connection: Connection) -> None:
+    assert due.next_moment(connection) is None
+    endpoint(connection, 1, lifetime=50)
+    assert due.next_moment(connection) == 50
+    endpoint(connection, 2, timer=40)
+    assert due.next_moment(connection) == 40
+    endpoint(connection, 3, state="CD", closed=30)
+    assert due.next_moment(connection) == 30
+    endpoint(connection, 4, timer=10, lifetime=9, service=OFF)
+    assert due.next_moment(connection) == 30
+
+
+@pytest.mark.parametrize("query", [due._OUTBOUND, due._INBOUND, due._TIMERS, due._LIFETIMES, due._CLOSED])
+def test_everything_is_found_by_an_index(connection: Connection, query: str) -> None:
+    values = (0,) if "?" in query else ()
+    plan = [row[3] for row in connection.execute(f"EXPLAIN QUERY PLAN {query}", values)]
+    tables = ("ssb_transmission_queue", "ssb_conversation_endpoints")
+    assert [step for step in plan if step.startswith("SCAN ") and step.endswith(tables)] == []
+    assert not any("TEMP B-TREE" in step for step in plan)

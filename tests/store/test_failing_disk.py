@@ -1,0 +1,124 @@
+"""B4: a disk that is full or fails, at every call: a clear error, nothing lost, nothing half done, and it goes on afterwards."""
+
+from __future__ import annotations
+
+from contextlib import closing
+from itertools import count
+from pathlib import Path
+from typing import Final
+
+import apsw
+import pytest
+
+from ssbroker.exceptions import LockTimeoutError, StorageError
+from ssbroker.store.file import DatabaseFile
+from tests.store.failing_calls import FailingCalls, Kind, failing_calls
+from tests.store.numbered import MIGRATIONS, body, expected, numbers, numbers_after_a_kill, numbers_at, write
+
+TRANSACTIONS: Final = 8
+FAILS: Final[tuple[Kind, ...]] = ("full", "write", "read", "truncate", "open")
+HARMLESS: Final[tuple[Kind, ...]] = ("short", "interrupted")
+
+
+def errors_of(file: DatabaseFile, number: int) -> list[StorageError]:
+    """What a transaction raises, if anything."""
+    try:
+        write(file, number)
+    except StorageError as error:
+        return [error]
+    return []
+
+
+def write_all(disk: FailingCalls, path: Path, folder: Path) -> tuple[list[int], list[StorageError]]:
+    """Transactions while the disk fails. After each, who looks after a kill finds those that returned and no other."""
+    written: list[int] = []
+    errors: list[StorageError] = []
+    with closing(DatabaseFile.open(path, MIGRATIONS)) as file:
+        fails_at = disk.fails_at
+        for number in range(TRANSACTIONS):
+            found = errors_of(file, number)
+            written += [] if found else [number]
+            errors += found
+            asked, disk.fails_at = disk.asked, 0
+            assert numbers_after_a_kill(path, folder / f"{path.stem}.{number}") == expected(written)
+            disk.asked, disk.fails_at = asked, fails_at
+        disk.fails_at = 0
+        assert numbers(file) == expected(written)
+        write(file, TRANSACTIONS)
+    assert numbers_at(path) == expected([*written, TRANSACTIONS])
+    return written, errors
+
+
+@pytest.mark.parametrize("lasts", [True, False], ids=["lasting", "once"])
+@pytest.mark.parametrize("kind", FAILS)
+def test_b4_at_every_call(tmp_path: Path, kind: Kind, lasts: bool) -> None:  # noqa: FBT001  # pytest gives it by name
+    with failing_calls(kind) as disk:
+        for attempt in count(1):
+            path = tmp_path / f"{attempt}.sqlite"
+            DatabaseFile.create(path, MIGRATIONS).close()
+            disk.lasts, disk.asked, disk.fails_at = lasts, 0, attempt
+            try:
+                _, errors = write_all(disk, path, tmp_path)
+            except StorageError as unopened:
+                errors = [unopened]
+                disk.fails_at = 0
+            for error in errors:
+                assert error.file == str(path)
+                assert str(path) in str(error)
+                assert not isinstance(error, LockTimeoutError)
+            if disk.asked < attempt:
+                break
+        assert attempt > 1
+
+
+@pytest.mark.parametrize("kind", HARMLESS)
+def test_b4_what_only_has_to_be_asked_again(tmp_path: Path, kind: Kind) -> None:
+    """A system may write less than it was asked to, or be interrupted; that is no error."""
+    with failing_calls(kind) as disk:
+        for attempt in range(1, 40):
+            path = tmp_path / f"{attempt}.sqlite"
+            DatabaseFile.create(path, MIGRATIONS).close()
+            disk.lasts, disk.asked, disk.fails_at = False, 0, attempt
+            written, errors = write_all(disk, path, tmp_path)
+            assert (written, errors) == (list(range(TRANSACTIONS)), [])
+
+
+@pytest.mark.parametrize("kind", FAILS)
+def test_b4_making_a_file_may_be_tried_again(tmp_path: Path, kind: Kind) -> None:
+    path = tmp_path / "file.sqlite"
+    with failing_calls(kind) as disk:
+        for attempt in count(1):
+            disk.asked, disk.fails_at = 0, attempt
+            try:
+                DatabaseFile.create(path, MIGRATIONS).close()
+            except StorageError:
+                disk.fails_at = 0
+                continue
+            break
+        assert attempt > 1 or kind == "truncate"
+    assert numbers_at(path) == []
+
+
+def test_b4_a_transaction_that_sqlite_undid_takes_no_more(tmp_path: Path) -> None:
+    """SQLite rolls back by itself when the disk fills up while it makes room; what the caller does then must not stand alone."""
+    path = tmp_path / "file.sqlite"
+    with failing_calls("full") as disk, closing(DatabaseFile.create(path, MIGRATIONS)) as file:
+        session = file.session()
+        connection = session.begin()
+        connection.pragma("cache_size", 1)
+        disk.asked, disk.fails_at = 0, 1
+        with pytest.raises(apsw.FullError):
+            connection.executemany(
+                "INSERT INTO numbers VALUES (?, ?)", ((number, body(number)) for number in range(50))
+            )
+        disk.fails_at = 0
+        assert not connection.in_transaction
+        with pytest.raises(StorageError, match="nothing of it stands"):
+            session.begin()
+        with pytest.raises(StorageError, match="nothing of it stands"):
+            connection.execute("INSERT INTO numbers VALUES (1000, NULL)")
+        with pytest.raises(StorageError, match="nothing of it stands"):
+            session.commit()
+        assert numbers(file) == []
+        write(file, 1)
+    assert numbers_at(path) == [1]

@@ -1,0 +1,114 @@
+"""B3: the lock of a file's writer is handed on in the order of asking."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+import time
+from collections.abc import Callable
+
+import pytest
+
+from ssbroker.store.fair_lock import FairLock
+
+
+class Stopped(BaseException):
+    """What Ctrl-C raises, without stopping the tests."""
+
+
+def wait_until(holds: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 30
+    while not holds():
+        assert time.monotonic() < deadline
+        time.sleep(0.001)
+
+
+def test_b3_first_come_first_served() -> None:
+    lock = FairLock()
+    assert lock.acquire(timeout=0)
+    came: list[int] = []
+
+    def ask(number: int) -> None:
+        assert lock.acquire(timeout=30)
+        came.append(number)
+        lock.release()
+
+    threads = [threading.Thread(target=ask, args=(number,)) for number in range(20)]
+    for number, thread in enumerate(threads):
+        thread.start()
+        wait_until(lambda number=number: len(lock._waiting) == number + 1)  # type: ignore[misc]  # a default in a lambda
+    lock.release()
+    for thread in threads:
+        thread.join()
+    assert came == list(range(20))
+    assert lock.acquire(timeout=0)
+
+
+def test_b3_nobody_overtakes_who_was_handed_the_lock() -> None:
+    """Between the hand-over and the waking of the thread the lock is taken already."""
+    lock = FairLock()
+    assert lock.acquire(timeout=0)
+    waiting = threading.Thread(target=lock.acquire, kwargs={"timeout": 30})
+    waiting.start()
+    wait_until(lambda: len(lock._waiting) == 1)
+    lock.release()
+    assert not lock.acquire(timeout=0)
+    waiting.join()
+
+
+def test_b3_who_gives_up_holds_up_nobody() -> None:
+    lock = FairLock()
+    assert lock.acquire(timeout=0)
+    assert not lock.acquire(timeout=0.01)
+    lock.release()
+    assert lock.acquire(timeout=0)
+
+
+def test_b3_who_is_interrupted_holds_up_nobody() -> None:
+    lock = FairLock()
+    assert lock.acquire(timeout=0)
+
+    def stop(*_: object) -> None:
+        raise Stopped
+
+    def interrupt() -> None:
+        wait_until(lambda: len(lock._waiting) == 1)
+        os.kill(os.getpid(), signal.SIGUSR1)
+
+    before = signal.signal(signal.SIGUSR1, stop)
+    thread = threading.Thread(target=interrupt)
+    thread.start()
+    try:
+        with pytest.raises(Stopped):
+            lock.acquire(timeout=30)
+    finally:
+        thread.join()
+        signal.signal(signal.SIGUSR1, before)
+    lock.release()
+    assert lock.acquire(timeout=0)
+
+
+def test_who_took_it_knows_that_it_would_wait_for_itself() -> None:
+    lock = FairLock()
+    seen = [lock.is_held_here]
+    lock.acquire(timeout=0.0)
+    seen.append(lock.is_held_here)
+    elsewhere: list[bool] = []
+
+    def other() -> None:
+        elsewhere.append(lock.is_held_here)
+        lock.acquire(timeout=30.0)
+        elsewhere.append(lock.is_held_here)
+        lock.release()
+        elsewhere.append(lock.is_held_here)
+
+    thread = threading.Thread(target=other)
+    thread.start()
+    while not lock._waiting:
+        thread.join(0.001)
+    lock.release()
+    seen.append(lock.is_held_here)
+    thread.join(30.0)
+    assert seen == [False, True, False]
+    assert elsewhere == [False, True, False]

@@ -1,0 +1,205 @@
+"""B1 and B4: what is opened, and what is said of files that are not what they should be."""
+
+from __future__ import annotations
+
+import os
+import random
+import shutil
+import tempfile
+import threading
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path
+from typing import Final
+
+import apsw
+import pytest
+
+from ssbroker.exceptions import StorageError
+from ssbroker.store.file import DatabaseFile
+from tests.store.numbered import MIGRATIONS, numbers, numbers_at, write
+
+MORE: Final = (*MIGRATIONS, "CREATE TABLE more (thing)")
+NOBODY: Final = 65534
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    """A file with the numbers 0 to 9, of which the last three are left."""
+    path = tmp_path / "file.sqlite"
+    with closing(DatabaseFile.create(path, MIGRATIONS)) as file:
+        for number in range(10):
+            write(file, number)
+    return path
+
+
+@contextmanager
+def nobody() -> Iterator[None]:
+    """As a user without rights, where the tests run as one who has them all."""
+    if os.geteuid():
+        yield
+        return
+    os.seteuid(NOBODY)
+    try:
+        yield
+    finally:
+        os.seteuid(0)
+
+
+@pytest.fixture
+def open_to_all() -> Iterator[Path]:
+    """A folder that everybody can get at; that of pytest only its owner can."""
+    folder = Path(tempfile.mkdtemp())
+    folder.chmod(0o755)
+    yield folder
+    folder.chmod(0o755)
+    shutil.rmtree(folder)
+
+
+def test_b1_what_is_opened_is_durable(path: Path) -> None:
+    with closing(DatabaseFile.open(path, MIGRATIONS)) as file, file.write() as connection:
+        assert connection.pragma("journal_mode") == "wal"
+        assert connection.pragma("synchronous") == 2
+        assert connection.pragma("foreign_keys") == 1
+
+
+@pytest.mark.parametrize("name", ["missing.sqlite", "no/folder.sqlite"])
+def test_b4_a_file_that_is_not_there(tmp_path: Path, name: str) -> None:
+    with pytest.raises(StorageError, match="is not there") as caught:
+        DatabaseFile.open(tmp_path / name, MIGRATIONS)
+    assert caught.value.file == str(tmp_path / name)
+    assert not (tmp_path / name).exists()
+
+
+def test_b4_a_folder_is_no_file(tmp_path: Path) -> None:
+    with pytest.raises(StorageError, match="is a folder"):
+        DatabaseFile.open(tmp_path, MIGRATIONS)
+
+
+def test_b4_a_folder_that_is_missing_is_not_made(tmp_path: Path) -> None:
+    with pytest.raises(StorageError):
+        DatabaseFile.create(tmp_path / "no" / "folder.sqlite", MIGRATIONS)
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("content", [b"", b"a letter", bytes(100_000)], ids=["empty", "text", "zeros"])
+def test_b4_a_file_of_something_else(tmp_path: Path, content: bytes) -> None:
+    path = tmp_path / "letter.txt"
+    path.write_bytes(content)
+    with pytest.raises(StorageError):
+        DatabaseFile.open(path, MIGRATIONS)
+    assert path.read_bytes() == content
+
+
+@pytest.mark.parametrize("make", [DatabaseFile.open, DatabaseFile.create])
+@pytest.mark.parametrize("mode", ["delete", "wal"])
+def test_b4_the_sqlite_file_of_another_application_stays_as_it_is(tmp_path: Path, make: object, mode: str) -> None:
+    path = tmp_path / "theirs.sqlite"
+    with closing(apsw.Connection(str(path))) as theirs:
+        theirs.pragma("journal_mode", mode)
+        theirs.execute("CREATE TABLE things (thing)")
+    before = path.read_bytes()
+    with pytest.raises(StorageError, match=r"no database file of an instance|exists already"):
+        make(path, MIGRATIONS)  # type: ignore[operator]  # both take these
+    assert path.read_bytes() == before
+
+
+def test_b4_making_a_file_where_one_is(path: Path) -> None:
+    with pytest.raises(StorageError, match="exists already"):
+        DatabaseFile.create(path, MIGRATIONS)
+    assert numbers_at(path) == [7, 8, 9]
+
+
+def test_b4_of_several_who_make_a_file_one_does(tmp_path: Path) -> None:
+    made: list[str] = []
+    start = threading.Barrier(4)
+
+    def make() -> None:
+        start.wait()
+        try:
+            DatabaseFile.create(tmp_path / "file.sqlite", MIGRATIONS).close()
+            made.append("made")
+        except StorageError as error:
+            made.append(str(error).rpartition(": ")[2])
+
+    threads = [threading.Thread(target=make) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert sorted(made) == [*["exists already"] * 3, "made"]
+    assert numbers_at(tmp_path / "file.sqlite") == []
+
+
+def test_b4_a_file_without_rights_to_write(open_to_all: Path) -> None:
+    path = open_to_all / "file.sqlite"
+    DatabaseFile.create(path, MIGRATIONS).close()
+    path.chmod(0o444)
+    with nobody(), pytest.raises(StorageError, match="read-only"):
+        DatabaseFile.open(path, MIGRATIONS)
+    path.chmod(0o644)
+    assert numbers_at(path) == []
+
+
+def test_b4_a_folder_without_rights_to_write(open_to_all: Path) -> None:
+    path = open_to_all / "file.sqlite"
+    DatabaseFile.create(path, MIGRATIONS).close()
+    path.chmod(0o666)
+    open_to_all.chmod(0o555)
+    with nobody():
+        with pytest.raises(StorageError, match="its folder is read-only"):
+            DatabaseFile.open(path, MIGRATIONS)
+        with pytest.raises(StorageError):
+            DatabaseFile.create(open_to_all / "another.sqlite", MIGRATIONS)
+    open_to_all.chmod(0o755)
+    assert numbers_at(path) == []
+
+
+def test_b4_a_file_system_without_shared_memory(tmp_path: Path) -> None:
+    with pytest.raises(StorageError, match="write-ahead log"):
+        DatabaseFile.create(tmp_path / "file.sqlite", MIGRATIONS, vfs="unix-none")
+
+
+def test_b4_a_truncated_file_is_told_or_whole(path: Path) -> None:
+    """Cut off at any page and in the middle of one: an error, never other rows."""
+    whole = path.read_bytes()
+    for size in range(0, len(whole), 2048):
+        path.write_bytes(whole[:size])
+        with pytest.raises(StorageError):
+            numbers_at(path)
+    path.write_bytes(whole)
+    assert numbers_at(path) == [7, 8, 9]
+
+
+def test_b4_a_page_of_other_bytes_is_told(path: Path) -> None:
+    """A page that holds keys or rows; what stands inside a body SQLite has no sum for."""
+    whole = path.read_bytes()
+    leaf = b"\x0d"
+    starts = [start for start in range(8192, len(whole), 8192) if whole[start : start + 1] == leaf]
+    assert starts
+    for start in starts:
+        path.write_bytes(whole[:start] + random.Random(start).randbytes(8192) + whole[start + 8192 :])
+        with pytest.raises(StorageError, match="malformed"):
+            numbers_at(path)
+
+
+def test_a_newer_version_is_refused_and_stays(path: Path) -> None:
+    DatabaseFile.open(path, MORE).close()
+    with pytest.raises(StorageError, match="has version 2; this library knows versions up to 1"):
+        DatabaseFile.open(path, MIGRATIONS)
+    with closing(DatabaseFile.open(path, MORE)) as file, file.read() as connection:
+        assert connection.pragma("user_version") == 2
+
+
+def test_an_older_version_is_brought_up(path: Path) -> None:
+    with closing(DatabaseFile.open(path, MORE)) as file:
+        with file.write() as connection:
+            connection.execute("INSERT INTO more VALUES ('new')")
+        assert numbers(file) == [7, 8, 9]
+
+
+def test_a_migration_that_fails_leaves_the_old_version(path: Path) -> None:
+    with pytest.raises(apsw.SQLError):
+        DatabaseFile.open(path, (*MORE, "CREATE TABLE more (again)"))
+    with closing(DatabaseFile.open(path, MORE)) as file:
+        assert numbers(file) == [7, 8, 9]

@@ -1,0 +1,41 @@
+"""B4: a commit that returns is on the disk, whatever a power cut leaves of what was not synced."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+from tests.store.power.dialogs import Dialogs
+from tests.store.power.run import Entry, Weakness, cut_often
+from tests.store.power.tables import Tables
+
+WEAK: Final = {
+    "normal": Weakness(synchronous="normal"),
+    "off": Weakness(synchronous="off"),
+    "deaf": Weakness(deaf_to=("",)),
+    "deaf to logs": Weakness(deaf_to=("-wal",)),
+    "deaf to files": Weakness(deaf_to=(".sqlite",)),
+}
+
+
+def test_b4_a_power_cut_loses_nothing_acknowledged(tmp_path: Path) -> None:
+    """After every write, truncation, sync, creation and deletion of a trace with checkpoints, in all that may be left of it."""
+    found = cut_often(Tables, tmp_path, seed=1)
+    assert found.faults == []
+    assert found.states > 10_000
+
+
+def test_p11_p16_b9_a_power_cut_loses_and_repeats_no_message(tmp_path: Path) -> None:
+    """In one database and between two: whatever was committed is received once, in order; a part of all moments."""
+    found = cut_often(Dialogs, tmp_path, seed=1, transactions=60, share=0.06)
+    assert found.faults == []
+    assert found.states > 800
+
+
+@pytest.mark.parametrize("weakness", WEAK.values(), ids=WEAK)
+@pytest.mark.parametrize("entry", [Tables, Dialogs])
+def test_b4_weaker_than_full_it_is_lost(tmp_path: Path, entry: Entry, weakness: Weakness) -> None:
+    """The test of the test: where fewer syncs are asked for, or the disk does not hear them, it fails. A kill would never show it."""
+    assert cut_often(entry, tmp_path, seed=1, transactions=30, weakness=weakness, faults_max=1).faults != []
