@@ -1,0 +1,193 @@
+"""Gets messages from SEND to the queue: hands over what waits in a transmission queue, and says why the rest stays (B9)."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Mapping
+from typing import TYPE_CHECKING, Final
+
+from ssbroker import moment
+from ssbroker.broker.own_work import own_work
+from ssbroker.broker.planning import plan
+from ssbroker.broker.retries import Key, Retries
+from ssbroker.broker.round import Round
+from ssbroker.broker.status import DELIVERED
+from ssbroker.broker.transport import Transport
+from ssbroker.exceptions import SsbrokerError
+from ssbroker.store import due, endpoints, transmission
+from ssbroker.store.endpoints import Endpoint
+
+if TYPE_CHECKING:
+    from ssbroker.broker.database import Database
+    from ssbroker.broker.instance import Instance
+
+PATIENCE: Final = 0.1
+"""The seconds for which a thread that has committed waits for others; after that, the instance's own thread delivers."""
+SCAN_EVERY: Final = 4_000_000
+"""After so many microseconds a transmission queue is looked through for what another process has left there."""
+LOGGER: Final = logging.getLogger("ssbroker.broker")
+
+
+class Delivery:
+    """Delivers what waits in the transmission queues of an instance. For any number of threads.
+
+    Attributes:
+        transport: What carries messages to other instances; None where there is no endpoint.
+    """
+
+    def __init__(self, instance: Instance, retries: Retries) -> None:
+        self._instance: Final = instance
+        self._retries: Final = retries
+        self._scanned: dict[int, int] = {}
+        self._turns: Final[dict[int, threading.Lock]] = defaultdict(threading.Lock)
+        self._thread: Final = _Thread()
+        self.transport: Transport | None = None
+
+    def sent(self, database: Database, endpoint_ids: Collection[int]) -> bool:
+        """Delivers at once what a transaction has put into the transmission queue. What cannot be is tried again; nothing raises.
+
+        Where the calling thread is in a transaction of some database, it would wait for itself; and whoever commits shall not wait
+        for what a reader of the target does in its transaction. In both cases others deliver.
+
+        Args:
+            database: The senders' database.
+            endpoint_ids: The senders.
+
+        Returns:
+            Whether others have to deliver, at once.
+        """
+        now = moment.microseconds(self._instance.clock())
+        self._retries.add((Key(database.database_id, each) for each in endpoint_ids), at=now)
+        if any(each.file.is_written_here for each in self._instance.databases):
+            return True
+        if self._thread.is_delivering:  # a subscriber sends, while it is told of a delivery
+            self._thread.left.append(database)
+            return False
+        return self._deliver(database, now=now, patience=PATIENCE if self._instance.background else None)
+
+    def run_due(self, *, now: int) -> None:
+        """Delivers what is new, was left by others, or is to be tried again.
+
+        Args:
+            now: The moment.
+        """
+        if self._thread.is_delivering:  # a subscriber asks for what its caller does
+            return
+        databases = self._instance.databases
+        self._retries.keep_databases(each.database_id for each in databases)
+        for database in databases:
+            self._scan(database, now=now)
+            self._deliver(database, now=now, patience=None)
+
+    def _scan(self, database: Database, *, now: int) -> None:
+        """Finds what a process left that has ended. Another one that goes on delivers by itself, and is given the time for it."""
+        before = self._scanned.get(database.database_id)
+        if before is not None and 0 <= now - before < SCAN_EVERY:
+            return
+        self._scanned[database.database_id] = now
+        with database.file.read() as connection:
+            found = due.outbound(connection)
+        at = now if before is None else now + SCAN_EVERY
+        self._retries.add((Key(database.database_id, each) for each in found), at=at)
+
+    def _deliver(self, database: Database, *, now: int, patience: float | None) -> bool:
+        """Delivers what is due of a database, and what subscribers send meanwhile; whether somebody with more time has to go on."""
+        is_left = False
+        self._thread.left = [database]
+        while self._thread.left:
+            is_left |= self._take_turn(self._thread.left.pop(0), now=now, patience=patience)
+        return is_left
+
+    def _take_turn(self, database: Database, *, now: int, patience: float | None) -> bool:
+        """One thread at a time. Whoever comes meanwhile finds its own messages delivered, with those of others."""
+        turn = self._turns[database.database_id]
+        if not turn.acquire(timeout=-1 if patience is None else patience):
+            return True
+        self._thread.is_delivering = True
+        try:
+            attempts = self._retries.claim(database.database_id, now=now)
+            later = self._try(database, attempts, now=now, patience=patience) if attempts else set()
+        finally:
+            self._thread.is_delivering = False
+            turn.release()
+        self._retries.add((Key(database.database_id, each) for each in later), at=now)
+        return bool(later)
+
+    def _try(
+        self, database: Database, attempts: Mapping[int, int], *, now: int, patience: float | None
+    ) -> Collection[int]:
+        """Delivers what can be, and has the rest tried again; the senders that were left to somebody with more time."""
+        failed: Collection[int] = attempts
+        later: Collection[int] = ()
+        try:
+            failed, later = self._round(database, attempts, patience=patience)
+        except SsbrokerError as error:
+            LOGGER.warning("%s: messages could not be delivered, and are tried again: %s", database.name, error)
+        except Exception:
+            LOGGER.exception("%s: messages could not be delivered, and are tried again", database.name)
+        finally:
+            for endpoint_id in failed:
+                key = Key(database.database_id, endpoint_id)
+                self._retries.failed(key, attempt=attempts[endpoint_id], now=now)
+        return later
+
+    def _round(
+        self, database: Database, endpoint_ids: Iterable[int], *, patience: float | None
+    ) -> tuple[set[int], set[int]]:
+        """Delivers what can be; the senders that are to be tried again, and those that were left."""
+        senders = _senders(database, endpoint_ids)
+        planned = plan(
+            self._instance.router(), database, list(senders.values()), has_transport=self.transport is not None
+        )
+        if planned.outgoing and self.transport is not None:
+            self.transport.carry(planned.outgoing)
+        deliveries = Round(database, patience=patience)
+        deliveries.stays |= planned.stays
+        for (name, broker_instance), group in planned.local.items():
+            target = self._instance.database(name)
+            deliveries.deliver(target, broker_instance, [each.endpoint_id for each in group])
+        carried = {each.endpoint_id for each in planned.outgoing}
+        says = {endpoint_id: str(why) for endpoint_id, why in deliveries.stays.items()}
+        _note(database, senders, says | dict.fromkeys(carried, DELIVERED))
+        return {*deliveries.stays, *carried}, deliveries.later
+
+
+class _Thread(threading.local):
+    """What a thread does now."""
+
+    def __init__(self) -> None:
+        self.is_delivering = False
+        self.left: list[Database] = []
+        """The databases from which it has sent meanwhile."""
+
+
+def _senders(database: Database, endpoint_ids: Iterable[int]) -> dict[int, Endpoint]:
+    """The endpoints that have messages waiting; the highest priority first where the database honours it (fact 150)."""
+    with database.file.read() as connection:
+        found = [
+            endpoint
+            for endpoint_id in endpoint_ids
+            if transmission.is_waiting(connection, endpoint_id)
+            and (endpoint := endpoints.by_id(connection, endpoint_id)) is not None
+        ]
+        if database.objects(connection).broker.is_honor_broker_priority_on:
+            found.sort(key=lambda each: -each.priority)
+    return {each.endpoint_id: each for each in found}
+
+
+def _note(database: Database, senders: Mapping[int, Endpoint], says: Mapping[int, str]) -> None:
+    """Writes why messages stay, where that is not known yet."""
+    new = {
+        endpoint_id: status
+        for endpoint_id, status in says.items()
+        if senders[endpoint_id].transmission_status != status
+    }
+    if not new:
+        return
+    with own_work(database) as work:
+        for endpoint_id, status in new.items():
+            found = endpoints.by_id(work.connection, endpoint_id)
+            if found is not None and found.conversation_handle == senders[endpoint_id].conversation_handle:
+                endpoints.set_status(work.connection, endpoint_id, status)

@@ -1,0 +1,169 @@
+"""When a queue needs a further reader (facts 143, 144): a state machine without clock and threads."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import Final
+
+SECOND: Final = 1_000_000
+CHECK_EVERY: Final = 5 * SECOND
+"""The microseconds between two checks, and for how long an empty RECEIVE says that the readers are enough (fact 143)."""
+FAILURES_MAX: Final = 5
+"""After so many readers in a row that got nothing done, the next one waits for the next check."""
+
+
+class MonitorState(StrEnum):
+    """`state` of `sys.dm_broker_queue_monitors`."""
+
+    INACTIVE = "INACTIVE"
+    """No reader runs."""
+    NOTIFIED = "NOTIFIED"
+    """A reader was started; no further one is until somebody receives from the queue."""
+    RECEIVES_OCCURRING = "RECEIVES_OCCURRING"
+    """Readers run and receive."""
+
+
+class Occurrence(StrEnum):
+    """What a monitor is told."""
+
+    STARTED = "STARTED"
+    """A reader was started."""
+    RECEIVED = "RECEIVED"
+    """Somebody, a reader or not, received from the queue, or found it empty."""
+    ENDED = "ENDED"
+    """A reader ended, and others run."""
+    ENDED_LAST = "ENDED_LAST"
+    """The last reader ended."""
+
+
+_INACTIVE, _NOTIFIED, _OCCURRING = MonitorState
+
+# fmt: off
+TABLE: Final[dict[Occurrence, dict[MonitorState, MonitorState]]] = {
+    Occurrence.STARTED:    {_INACTIVE: _NOTIFIED, _NOTIFIED: _NOTIFIED,  _OCCURRING: _NOTIFIED},
+    Occurrence.RECEIVED:   {_INACTIVE: _INACTIVE, _NOTIFIED: _OCCURRING, _OCCURRING: _OCCURRING},
+    Occurrence.ENDED:      {_INACTIVE: _INACTIVE, _NOTIFIED: _OCCURRING, _OCCURRING: _OCCURRING},
+    Occurrence.ENDED_LAST: {_INACTIVE: _INACTIVE, _NOTIFIED: _INACTIVE,  _OCCURRING: _INACTIVE},
+}
+# fmt: on
+
+
+class QueueMonitor:
+    """Watches one queue, and says when a reader is to be started. Moments are in microseconds since 1970.
+
+    Attributes:
+        max_queue_readers: How many readers may run at once.
+        state: Where the monitor stands.
+        running: How many readers run.
+        last_empty_rowset_time: When a RECEIVE from the whole queue last came back empty.
+        last_activated_time: When a reader was last started.
+
+    Examples:
+        >>> monitor = QueueMonitor(max_queue_readers=2)
+        >>> monitor.is_reader_needed(has_messages=True, waiting=0, now=0)
+        True
+        >>> monitor.started(now=0)
+        >>> monitor.is_reader_needed(has_messages=True, waiting=0, now=0)  # the first has not received yet
+        False
+        >>> monitor.received(is_empty=False, is_named=False, now=0)
+        >>> monitor.is_reader_needed(has_messages=True, waiting=0, now=0)
+        True
+    """
+
+    def __init__(self, *, max_queue_readers: int) -> None:
+        self.max_queue_readers = max_queue_readers
+        self.state = MonitorState.INACTIVE
+        self.running = 0
+        self.last_empty_rowset_time: int | None = None
+        self.last_activated_time: int | None = None
+        self._failures = 0
+        self._held_until: int | None = None
+
+    def is_reader_needed(self, *, has_messages: bool, waiting: int, now: int) -> bool:
+        """Whether a further reader is to be started.
+
+        Args:
+            has_messages: Whether the queue holds messages that can be received.
+            waiting: How many wait for one in a RECEIVE that names no conversation and no group.
+            now: The moment.
+
+        Returns:
+            Whether it is needed, and may be started (fact 143).
+        """
+        if not has_messages or not self.can_start(now=now) or waiting > 0:
+            return False
+        empty = self.last_empty_rowset_time
+        return self.running == 0 or empty is None or not 0 <= now - empty < CHECK_EVERY
+
+    def can_start(self, *, now: int) -> bool:
+        """Whether one more reader may run at all, whatever stands in the queue.
+
+        Args:
+            now: The moment.
+
+        Returns:
+            Whether fewer run than may, all that were started have received, and no failure holds it.
+        """
+        return (
+            self.running < self.max_queue_readers
+            and self.state is not MonitorState.NOTIFIED
+            and not self._is_held(now=now)
+        )
+
+    def next_check(self, *, now: int) -> int:
+        """When to look again, if nothing is told before.
+
+        Args:
+            now: The moment.
+
+        Returns:
+            A moment after `now`.
+        """
+        if self._held_until is not None and self._is_held(now=now):
+            return self._held_until
+        return now + CHECK_EVERY
+
+    def started(self, *, now: int) -> None:
+        """A reader was started.
+
+        Args:
+            now: The moment.
+        """
+        self.running += 1
+        self.last_activated_time = now
+        self._held_until = None
+        self._enter(Occurrence.STARTED)
+
+    def received(self, *, is_empty: bool, is_named: bool, now: int) -> None:
+        """Somebody received from the queue, or found it empty.
+
+        Args:
+            is_empty: Whether nothing was there.
+            is_named: Whether a conversation or a group was named; its being empty says nothing about the queue.
+            now: The moment.
+        """
+        if is_empty and not is_named:
+            self.last_empty_rowset_time = now
+        self._enter(Occurrence.RECEIVED)
+
+    def ended(self, *, is_done: bool, now: int) -> None:
+        """A reader ended.
+
+        Args:
+            is_done: Whether it took something from the queue for good, or found it empty. One that did neither would be started again
+                at once and for ever; after `FAILURES_MAX` such in a row, the next waits for the next check.
+            now: The moment.
+        """
+        has_received = self.state is not MonitorState.NOTIFIED
+        self.running -= 1
+        self._enter(Occurrence.ENDED if self.running else Occurrence.ENDED_LAST)
+        self._failures = 0 if is_done else self._failures + 1
+        if not has_received or self._failures >= FAILURES_MAX:
+            self._held_until = now + CHECK_EVERY
+
+    def _is_held(self, *, now: int) -> bool:
+        # Further away than a check is what was set before the clock was put back.
+        return self._held_until is not None and now < self._held_until <= now + CHECK_EVERY
+
+    def _enter(self, occurrence: Occurrence) -> None:
+        self.state = TABLE[occurrence][self.state]

@@ -1,0 +1,121 @@
+"""The thread that does what is due, when it is due."""
+
+from __future__ import annotations
+
+import atexit
+import logging
+import threading
+from collections.abc import Callable
+from datetime import UTC, datetime
+from typing import Final
+
+LONGEST_WAIT: Final = 5.0
+"""The seconds after which the thread looks again though nobody told it anything: other processes may have written to the files."""
+_BACK_OFF_MAX: Final = 60.0
+_LONG_AGO: Final = datetime.min.replace(tzinfo=UTC)
+LOGGER: Final = logging.getLogger("ssbroker.broker")
+
+
+class Runner:
+    """Calls a function in a daemon thread: when woken, and at the moment that its last call returned.
+
+    The thread starts when it is first woken. A call that raises is logged, and the next one waits: 1, 2, 4 ... 60 s.
+
+    Args:
+        work: The function. It returns when it wants to be called again; None is never by itself.
+        clock: Tells the current moment, in UTC.
+        name: What the thread is called.
+        longest_wait: The seconds after which it is called in any case.
+
+    Examples:
+        >>> import threading
+        >>> called = threading.Event()
+        >>> runner = Runner(lambda: called.set(), clock=lambda: datetime.now(UTC), name="example")
+        >>> runner.wake()
+        >>> called.wait(60.0)
+        True
+        >>> runner.close()
+    """
+
+    def __init__(
+        self,
+        work: Callable[[], datetime | None],
+        *,
+        clock: Callable[[], datetime],
+        name: str,
+        longest_wait: float = LONGEST_WAIT,
+    ) -> None:
+        self._work: Final = work
+        self._clock: Final = clock
+        self._name: Final = name
+        self._longest_wait: Final = longest_wait
+        self._changed: Final = threading.Condition()
+        self._next: datetime | None = None
+        self._is_closed = False
+        self._thread: threading.Thread | None = None
+
+    @property
+    def is_alive(self) -> bool:
+        """Whether the thread runs."""
+        return self._thread is not None and self._thread.is_alive()
+
+    def wake(self, at: datetime | None = None) -> None:
+        """Has the function called at a moment, or earlier.
+
+        Args:
+            at: The moment; None is now.
+        """
+        moment = _LONG_AGO if at is None else at
+        with self._changed:
+            if self._is_closed:
+                return
+            if self._next is None or moment < self._next:
+                self._next = moment
+                self._changed.notify_all()
+            if self._thread is None:
+                self._thread = threading.Thread(target=self._run, name=self._name, daemon=True)
+                self._thread.start()
+                atexit.register(self.close)
+
+    def close(self, *, timeout: float = 60.0) -> None:
+        """Ends the thread once the call that runs has returned; nothing is called after that.
+
+        Args:
+            timeout: The seconds to wait for it.
+        """
+        with self._changed:
+            self._is_closed = True
+            self._changed.notify_all()
+            thread, self._thread = self._thread, None
+        if thread is None:
+            return
+        atexit.unregister(self.close)
+        if thread is not threading.current_thread():
+            thread.join(timeout)
+
+    def _run(self) -> None:
+        failures = 0
+        while self._waits(back_off=min(2.0 ** (failures - 1), _BACK_OFF_MAX) if failures else 0.0):
+            try:
+                moment = self._work()
+                failures = 0
+            except Exception:
+                LOGGER.exception("what was due could not be done; it is tried again")
+                moment = None
+                failures += 1
+            if moment is not None:
+                self.wake(moment)
+
+    def _waits(self, *, back_off: float) -> bool:
+        """Waits until the next call; whether there is one. Nobody cuts the wait after a failure short."""
+        with self._changed:
+            if back_off and not self._is_closed:
+                self._changed.wait_for(lambda: self._is_closed, back_off)
+            while not back_off and not self._is_closed:
+                left = self._longest_wait
+                if self._next is not None:
+                    left = min(left, (self._next - self._clock()).total_seconds())
+                if left <= 0 or not self._changed.wait(left):
+                    break
+            self._next = None
+            return not self._is_closed

@@ -1,0 +1,56 @@
+"""An instance in a folder of its own, whose clock only a test moves and whose chance has a seed."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+
+from ssbroker.broker.database import Database
+from ssbroker.broker.instance import Instance
+
+BEGINNING = datetime(2026, 11, 21, tzinfo=UTC)
+QUEUE = "Orders"
+INITIATOR = "//Shop"
+TARGET = "//Orders"
+
+
+class Clock:
+    """Tells the moment that the test has set."""
+
+    def __init__(self, moment: datetime = BEGINNING) -> None:
+        self.moment = moment
+
+    def __call__(self) -> datetime:
+        return self.moment
+
+    def advance(self, *, seconds: float) -> None:
+        """Lets time pass."""
+        self.moment += timedelta(seconds=seconds)
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+@pytest.fixture
+def instance(tmp_path: Path, clock: Clock) -> Iterator[Instance]:
+    """An instance without threads of its own."""
+    folder = tmp_path / "instance"
+    with Instance.create(folder, name="shop", clock=clock, random=random.Random(7), background=False) as made:
+        yield made
+
+
+@pytest.fixture
+def sales(instance: Instance) -> Database:
+    """The database Sales with the queue `Orders` of the service `//Orders`, and `Replies` of `//Shop`; both accept DEFAULT."""
+    database = instance.create_database("Sales")
+    database.create_queue(QUEUE)
+    database.create_service(TARGET, queue=QUEUE)
+    database.create_queue("Replies")
+    database.create_service(INITIATOR, queue="Replies")
+    return database

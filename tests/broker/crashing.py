@@ -1,0 +1,61 @@
+"""Changes an instance in a process of its own that dies at a given commit, as a crash would have it."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+from ssbroker.broker.instance import Instance
+from ssbroker.exceptions import BrokerError
+from ssbroker.store.session import Session
+
+CHANGES: dict[str, Callable[[Instance, Path], object]] = {
+    "create": lambda instance, _: instance.create_database("New"),
+    "attach": lambda instance, file: instance.attach_database("Attached", file),
+    "attach with a new id": lambda instance, file: instance.attach_database("Attached", file, option="NEW_BROKER"),
+    "detach": lambda instance, _: instance.detach_database("Sales"),
+    "drop": lambda instance, _: instance.drop_database("Sales"),
+    "disable": lambda instance, _: instance.database("Sales").set_broker("DISABLE_BROKER"),
+    "enable": lambda instance, _: instance.database("Stock").set_broker("ENABLE_BROKER"),
+    "enable Sales": lambda instance, _: instance.database("Sales").set_broker("ENABLE_BROKER"),
+    "renew": lambda instance, _: instance.database("Sales").set_broker("NEW_BROKER"),
+    "end": lambda instance, _: instance.database("Sales").set_broker("ERROR_BROKER_CONVERSATIONS"),
+}
+"""Changes of an instance with the databases Sales, enabled, and Stock, disabled."""
+DIED = 17
+
+
+def change(folder: Path, name: str, file: Path, *, die_at: int, is_after: bool) -> None:
+    """Makes a change, and dies before or after the commit of that number; exits with 0 where there are fewer."""
+    commit, made = Session.commit, 0
+
+    def dying(session: Session) -> None:
+        nonlocal made
+        if session.is_begun:
+            made += 1
+        if made == die_at and not is_after:
+            os._exit(DIED)
+        commit(session)
+        if made == die_at:
+            os._exit(DIED)
+
+    instance = Instance.open(folder, background=False)
+    Session.commit = dying  # type: ignore[method-assign, assignment]
+    CHANGES[name](instance, file)
+    os._exit(0)
+
+
+def enable(folder: Path, name: str, result: Path) -> None:
+    """Enables a database, and says whether it could."""
+    with Instance.open(folder, background=False) as instance:
+        database = instance.database(name)
+        result.with_suffix(".ready").touch()
+        while not (result.parent / "go").exists():
+            pass
+        try:
+            database.set_broker("ENABLE_BROKER")
+        except BrokerError as error:
+            result.write_text(str(error.number))
+        else:
+            result.write_text("enabled")

@@ -1,0 +1,193 @@
+"""A process that sends and receives until it is killed, and what it leaves behind.
+
+Beside each message the application writes a row in the same transaction: `sent` where it was sent, `received` where it was received. What has
+committed is also written to a log, after the commit: whatever stands there was acknowledged.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import time
+import traceback
+import uuid
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, Final, Never
+
+from ssbroker import Instance
+from ssbroker.broker.database import Database
+from ssbroker.broker.transaction import Transaction
+
+LOG: Final = "acknowledged.log"
+ERRORS: Final = "errors.log"
+LANES: Final = {"here": ("Sales", "//Here"), "there": ("Stock", "//There")}
+"""How a message goes: the database that receives it, and the service. All are sent from Sales."""
+_QUEUE: Final = "Orders"
+
+
+def prepare(folder: Path, *, vfs: str | None = None) -> None:
+    """Makes the instance: two databases, two conversations."""
+    with Instance.create(folder, name="dying", background=False, vfs=vfs) as instance:
+        for name in ("Sales", "Stock"):
+            database = instance.create_database(name)
+            database.create_queue(_QUEUE)
+            with database.transaction() as t:
+                t.connection.execute("CREATE TABLE sent (lane, number, handle)")
+                t.connection.execute("CREATE TABLE received (position INTEGER PRIMARY KEY, lane, number)")
+        sales = instance.database("Sales")
+        sales.create_queue("Replies")
+        sales.create_service("//Shop", queue="Replies")
+        for name, service in LANES.values():
+            instance.database(name).create_service(service, queue=_QUEUE)
+        with sales.transaction() as t:
+            for lane, (_, service) in LANES.items():
+                handle = t.begin_dialog("//Shop", service)
+                t.connection.execute("INSERT INTO sent VALUES (?, -1, ?)", (lane, handle.bytes))
+
+
+def start(folder: Path, seed: int) -> int:
+    """Forks a process that works until it is killed; its id."""
+    child = os.fork()
+    if child:
+        return child
+    try:
+        _work(folder, random.Random(seed))
+    except BaseException:
+        (folder / ERRORS).write_text(traceback.format_exc(), encoding="utf-8")
+        raise
+    finally:
+        os._exit(1)
+
+
+def wait_for_commits(folder: Path, *, above: int) -> None:
+    """Waits until the log is longer than it was: the process has opened the instance, and committed.
+
+    Raises:
+        TimeoutError: It never was.
+    """
+    deadline = time.monotonic() + 60
+    while log_length(folder) <= above:
+        if time.monotonic() > deadline or (folder / ERRORS).exists():
+            raise TimeoutError("it commits nothing")
+        time.sleep(0.0005)
+
+
+def log_length(folder: Path) -> int:
+    """The bytes of the log."""
+    path = folder / LOG
+    return path.stat().st_size if path.exists() else 0
+
+
+def kill(child: int, *, after: float) -> bool:
+    """Kills it after so many seconds; whether it was still at work."""
+    time.sleep(after)
+    os.kill(child, signal.SIGKILL)
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == -signal.SIGKILL
+
+
+def drain(instance: Instance) -> None:
+    """Receives all that is left."""
+    for lane in LANES:
+        while receive(instance, lane):
+            pass
+
+
+def receive(instance: Instance, lane: str) -> list[int]:
+    """One transaction; the numbers that it received."""
+    database = instance.database(LANES[lane][0])
+    with database.transaction() as t:
+        return _receive(t, lane)
+
+
+def send(instance: Instance, lane: str, chance: random.Random) -> list[int]:
+    """One transaction with one to four messages; their numbers."""
+    with instance.database("Sales").transaction() as t:
+        handle, last = _conversation(t, lane)
+        done = list(range(last + 1, last + 1 + chance.randint(1, 4)))
+        _put(t, lane, handle, done, chance)
+    return done
+
+
+def change_mind(instance: Instance, lane: str, chance: random.Random) -> None:
+    """A transaction that is rolled back, with a number that is never given otherwise."""
+    with suppress(_ChangedMindError), instance.database("Sales").transaction() as t:
+        handle, _ = _conversation(t, lane)
+        _put(t, lane, handle, [10**9], chance)
+        raise _ChangedMindError
+
+
+def sent(instance: Instance, lane: str) -> list[int]:
+    """What the application says that it sent."""
+    return _numbers(instance.database("Sales"), "sent", lane)
+
+
+def received(instance: Instance, lane: str) -> list[int]:
+    """What the application says that it received, in that order."""
+    return _numbers(instance.database(LANES[lane][0]), "received", lane)
+
+
+def _numbers(database: Database, table: str, lane: str) -> list[int]:
+    order = "position" if table == "received" else "rowid"
+    with database.transaction() as t:
+        rows: list[Any] = t.connection.execute(
+            f"SELECT number FROM {table} WHERE lane = ? ORDER BY {order}", (lane,)
+        ).fetchall()
+    return [number for (number,) in rows if number >= 0]
+
+
+def acknowledged(folder: Path, what: str, lane: str) -> list[int]:
+    """What the log says; its last line may be torn."""
+    path = folder / LOG
+    lines = path.read_text(encoding="ascii").split("\n")[:-1] if path.exists() else []
+    return [int(words[2]) for line in lines if (words := line.split())[:2] == [what, lane]]
+
+
+def _work(folder: Path, chance: random.Random) -> Never:
+    log = os.open(folder / LOG, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
+    with Instance.open(folder) as instance:
+        while True:
+            lane = chance.choice(list(LANES))
+            if chance.random() < 0.1:
+                change_mind(instance, lane, chance)
+            elif chance.random() < 0.5:
+                _note(log, "received", lane, receive(instance, lane))
+            else:
+                _note(log, "sent", lane, send(instance, lane, chance))
+
+
+def _note(log: int, what: str, lane: str, done: list[int]) -> None:
+    os.write(log, "".join(f"{what} {lane} {number}\n" for number in done).encode())
+
+
+def _put(t: Transaction, lane: str, handle: uuid.UUID, done: list[int], chance: random.Random) -> None:
+    for number in done:
+        t.send(handle, _body(number, chance.choice((0, 1000, 16_000))))
+        t.connection.execute("INSERT INTO sent VALUES (?, ?, NULL)", (lane, number))
+
+
+def _body(number: int, more: int) -> bytes:
+    """Random behind the number: SQLite's sum over a frame of its log overlooks regular differences, like one in each of 960 words."""
+    return number.to_bytes(8) + random.Random(number).randbytes(more)
+
+
+def _conversation(t: Transaction, lane: str) -> tuple[uuid.UUID, int]:
+    row: Any = t.connection.execute("SELECT max(handle), max(number) FROM sent WHERE lane = ?", (lane,)).fetchone()
+    return uuid.UUID(bytes=row[0]), row[1]
+
+
+def _receive(t: Transaction, lane: str) -> list[int]:
+    database = LANES[lane]
+    table = t.receive(_QUEUE, top=3)
+    assert set(table["service_name"].to_pylist()) <= {database[1]}, table.to_pylist()
+    assert set(table["message_type_name"].to_pylist()) <= {"DEFAULT"}, table.to_pylist()
+    bodies: list[Any] = table["message_body"].to_pylist()
+    done = [int.from_bytes(body[:8]) for body in bodies]
+    assert all(body == _body(number, len(body) - 8) for body, number in zip(bodies, done, strict=True)), done
+    t.connection.executemany("INSERT INTO received (lane, number) VALUES (?, ?)", [(lane, number) for number in done])
+    return done
+
+
+class _ChangedMindError(Exception):
+    """The application leaves its transaction."""

@@ -1,0 +1,21 @@
+"""A process that commits what it sends and is killed before it delivers it. Arguments: the folder of the instance."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+
+from ssbroker.broker import handover
+from ssbroker.broker.instance import Instance
+from tests.broker.shops import send
+
+
+def die(*_args: object, **_named: object) -> None:
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+if __name__ == "__main__":
+    setattr(handover, sys.argv[2], die)
+    with Instance.open(sys.argv[1], background=False) as instance:
+        send(instance.database("Sales"), b"one", b"two")

@@ -1,0 +1,121 @@
+"""Two sides that talk: short words for what tests do over and over, and a look at what a database holds."""
+
+from __future__ import annotations
+
+import uuid
+from typing import Any
+
+import pyarrow as pa
+
+from ssbroker.broker.database import Database
+from ssbroker.protocol.names import DIALOG_TIMER, END_DIALOG, ERROR
+from ssbroker.store import endpoints
+from ssbroker.store.endpoints import Endpoint
+from tests.broker.conftest import INITIATOR, QUEUE, TARGET
+
+SHORT = {END_DIALOG: "EndDialog", ERROR: "Error", DIALOG_TIMER: "DialogTimer"}
+REPLIES = "Replies"
+
+
+def begin(database: Database, *bodies: bytes, **options: Any) -> uuid.UUID:
+    """A dialog from //Shop to //Orders, with what it sends at once."""
+    with database.transaction() as t:
+        dialog = t.begin_dialog(INITIATOR, options.pop("to_service", TARGET), **options)
+        for body in bodies:
+            t.send(dialog, body)
+    return dialog
+
+
+def send(database: Database, dialog: uuid.UUID, *bodies: bytes, **options: Any) -> None:
+    with database.transaction() as t:
+        for body in bodies:
+            t.send(dialog, body, **options)
+
+
+def end(database: Database, dialog: uuid.UUID, **options: Any) -> None:
+    with database.transaction() as t:
+        t.end_conversation(dialog, **options)
+
+
+def receive(database: Database, queue: str = QUEUE, **options: Any) -> pa.Table:
+    with database.transaction() as t:
+        return t.receive(queue, **options)
+
+
+def drain(database: Database, queue: str = QUEUE) -> list[dict[str, Any]]:
+    """All messages of a queue, in the order in which they come."""
+    found: list[dict[str, Any]] = []
+    with database.transaction() as t:
+        while (table := t.receive(queue)).num_rows:
+            found += table.to_pylist()
+    return found
+
+
+def said(rows: pa.Table | list[dict[str, Any]]) -> list[bytes | str]:
+    """The bodies of messages; of system messages, what they are called."""
+    listed = rows.to_pylist() if isinstance(rows, pa.Table) else rows
+    return [SHORT.get(row["message_type_name"]) or row["message_body"] for row in listed]
+
+
+def handle_of(rows: pa.Table | list[dict[str, Any]]) -> uuid.UUID:
+    """The handle of the first message's conversation, on the receiving side."""
+    listed = rows.to_pylist() if isinstance(rows, pa.Table) else rows
+    return uuid.UUID(bytes=listed[0]["conversation_handle"])
+
+
+def pair(database: Database) -> tuple[uuid.UUID, uuid.UUID]:
+    """A conversation that is going on, with nothing in its queues: the initiator's handle and the target's."""
+    initiator = begin(database, b"hello")
+    with database.transaction() as t:
+        target = handle_of(t.receive(QUEUE, conversation_handle=far_handle(database, initiator, t.connection)))
+    return initiator, target
+
+
+def far_handle(database: Database, dialog: uuid.UUID, connection: Any = None) -> uuid.UUID:
+    """The handle of the other side, in the same database."""
+    if connection is None:
+        with database.file.read() as reader:
+            return far_handle(database, dialog, reader)
+    near = endpoints.by_handle(connection, dialog.bytes)
+    assert near is not None
+    far = endpoints.by_conversation(connection, near.conversation_id, is_initiator=not near.is_initiator)
+    assert far is not None
+    return uuid.UUID(bytes=far.conversation_handle)
+
+
+def endpoint(database: Database, dialog: uuid.UUID) -> Endpoint | None:
+    with database.file.read() as connection:
+        return endpoints.by_handle(connection, dialog.bytes)
+
+
+def state(database: Database, dialog: uuid.UUID) -> str | None:
+    """The state of an endpoint; None where it is gone."""
+    found = endpoint(database, dialog)
+    return None if found is None else found.state
+
+
+def switch(database: Database, queue: str = QUEUE, *, on: bool) -> None:
+    """Turns a queue on or off."""
+    database.alter_queue(queue, status=on)
+
+
+def group_of(database: Database, dialog: uuid.UUID) -> bytes:
+    found = endpoint(database, dialog)
+    assert found is not None
+    return found.conversation_group_id
+
+
+def waiting(database: Database) -> int:
+    """How many messages stand in the transmission queue."""
+    with database.file.read() as connection:
+        count: int = connection.execute("SELECT count(*) FROM ssb_transmission_queue").get
+        return count
+
+
+def contents(database: Database, connection: Any = None) -> dict[str, list[tuple[Any, ...]]]:
+    """Everything that the broker's tables hold."""
+    if connection is None:
+        with database.file.read() as reader:
+            return contents(database, reader)
+    names = [row[0] for row in connection.execute("SELECT name FROM sqlite_schema WHERE type = 'table'")]
+    return {name: connection.execute(f"SELECT * FROM {name}").fetchall() for name in names}

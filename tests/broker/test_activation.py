@@ -1,0 +1,281 @@
+"""Readers that are started when messages wait (B23, facts 143, 144), in the thread that asks for it: nothing here depends on timing."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from datetime import timedelta
+
+import pytest
+
+from ssbroker.broker.database import Database
+from ssbroker.broker.instance import Instance
+from ssbroker.broker.queue_monitor import MonitorState
+from ssbroker.exceptions import BrokerError, OptionError
+from ssbroker.protocol.event_steps import ActivationStep
+from ssbroker.protocol.events import Activation, Event, QueueDisabled
+from tests.broker import shops
+from tests.broker.conftest import Clock
+from tests.broker.shops import ORDERS, REPLIES, received, send
+
+STARTED, ENDED, ABORTED = ActivationStep.STARTED, ActivationStep.ENDED, ActivationStep.ABORTED
+
+
+@pytest.fixture
+def sales(instance: Instance) -> Database:
+    return shops.shop(instance)
+
+
+@pytest.fixture
+def stock(instance: Instance) -> Database:
+    return shops.stock(instance)
+
+
+@pytest.fixture
+def told(instance: Instance) -> list[Event]:
+    """The events of readers."""
+    heard: list[Event] = []
+    instance.subscribe(heard.append, Activation, QueueDisabled)
+    return heard
+
+
+def steps(told: list[Event]) -> list[ActivationStep]:
+    return [event.step for event in told if isinstance(event, Activation)]
+
+
+def answers(database: Database) -> None:
+    """Receives until the queue is empty, and answers each message."""
+    while True:
+        with database.transaction() as t:
+            orders = shops.orders(t.receive(ORDERS))
+            for handle, body in orders:
+                t.send(handle, b"done: " + body)
+        if not orders:
+            return
+
+
+def fails(_database: Database) -> None:
+    raise ZeroDivisionError("no order today")
+
+
+def rolls_back(database: Database) -> None:
+    with database.transaction() as t:
+        assert t.receive(ORDERS).num_rows
+        raise ZeroDivisionError("no order today")
+
+
+def test_b23_a_message_starts_a_reader_and_its_answer_comes_back(
+    instance: Instance, sales: Database, stock: Database, told: list[Event]
+) -> None:
+    stock.activate(ORDERS, answers)
+    instance.run_due()
+    assert steps(told) == [], "an empty queue needs none"
+    send(sales, b"one")
+    instance.run_due()
+    assert received(sales, REPLIES) == [b"done: one"]
+    assert steps(told) == [STARTED, ENDED]
+
+
+def test_b23_messages_that_were_there_before_start_it_too(instance: Instance, sales: Database, stock: Database) -> None:
+    send(sales, b"one")
+    stock.activate(ORDERS, answers)
+    instance.run_due()
+    assert received(sales, REPLIES) == [b"done: one"]
+
+
+def test_b23_a_reader_that_takes_one_message_at_a_time_is_called_until_none_is_left(
+    instance: Instance, sales: Database, stock: Database
+) -> None:
+    bodies: list[bytes | None] = []
+
+    def takes_one(database: Database) -> None:
+        with database.transaction() as t:
+            bodies.extend(t.receive(ORDERS, top=1)["message_body"].to_pylist())
+
+    stock.activate(ORDERS, takes_one)
+    send(sales, *(b"%d" % number for number in range(20)))
+    instance.run_due()
+    assert bodies == [b"%d" % number for number in range(20)]
+
+
+def test_b23_one_that_fails_is_told_and_the_others_go_on(
+    instance: Instance, sales: Database, stock: Database, told: list[Event], caplog: pytest.LogCaptureFixture
+) -> None:
+    """It never received, so it is started again at the next check only."""
+    stock.activate(ORDERS, fails)
+    send(sales, b"one")
+    with caplog.at_level(logging.ERROR, logger="ssbroker.broker"):
+        instance.run_due()
+    assert steps(told) == [STARTED, ABORTED]
+    assert isinstance(told[-1], Activation)
+    assert told[-1].text == "ZeroDivisionError: no order today"
+    assert "no order today" in caplog.text
+
+
+def test_b23_one_that_never_receives_is_started_again_at_the_next_check(
+    instance: Instance, sales: Database, stock: Database, told: list[Event], clock: Clock
+) -> None:
+    """28087."""
+    stock.activate(ORDERS, lambda _database: None)
+    send(sales, b"one")
+    assert instance.run_due() == clock() + timedelta(seconds=5)
+    instance.run_due()
+    assert steps(told) == [STARTED, ENDED]
+    assert isinstance(told[-1], Activation)
+    assert told[-1].text.startswith("28087:")
+    clock.advance(seconds=5)
+    instance.run_due()
+    assert steps(told) == [STARTED, ENDED] * 2
+
+
+def test_b24_a_reader_that_rolls_back_five_times_turns_the_queue_off(
+    instance: Instance, sales: Database, stock: Database, told: list[Event]
+) -> None:
+    stock.activate(ORDERS, rolls_back)
+    send(sales, b"one")
+    instance.run_due()
+    instance.run_due()
+    assert steps(told) == [STARTED, ABORTED] * 5
+    assert [type(event) for event in told].count(QueueDisabled) == 1
+    with pytest.raises(BrokerError, match="9617"):
+        received(stock)
+
+
+def test_b24_where_that_is_switched_off_it_does_not_spin(
+    instance: Instance, sales: Database, stock: Database, told: list[Event], clock: Clock
+) -> None:
+    stock.alter_queue(ORDERS, poison_message_handling=False)
+    stock.activate(ORDERS, rolls_back)
+    send(sales, b"one")
+    instance.run_due()
+    assert len(steps(told)) == 10
+    clock.advance(seconds=5)
+    instance.run_due()
+    assert len(steps(told)) == 12
+
+
+def test_b23_the_activation_clause_of_a_queue_starts_a_registered_procedure(
+    instance: Instance, sales: Database, stock: Database
+) -> None:
+    instance.register_procedure("dbo.answer_orders", answers)
+    send(sales, b"one")
+    instance.run_due()
+    assert received(sales, REPLIES) == []
+    stock.alter_queue(ORDERS, activation=True, procedure="[answer_orders]", max_queue_readers=2)
+    instance.run_due()
+    assert received(sales, REPLIES) == [b"done: one"]
+
+
+ENDS: dict[str, Callable[[Database], None]] = {
+    "STATUS = OFF": lambda stock: stock.alter_queue(ORDERS, activation=False),
+    "no readers": lambda stock: stock.alter_queue(ORDERS, max_queue_readers=0),
+    "another procedure": lambda stock: stock.alter_queue(ORDERS, procedure="somebody_else"),
+    "the queue is off": lambda stock: stock.alter_queue(ORDERS, status=False),
+    "the broker is disabled": lambda stock: stock.set_broker("DISABLE_BROKER"),
+}
+
+
+@pytest.mark.parametrize("end", ENDS.values(), ids=ENDS.keys())
+def test_b23_a_clause_that_ends_it_ends_it(
+    instance: Instance, sales: Database, stock: Database, told: list[Event], end: Callable[[Database], None]
+) -> None:
+    instance.register_procedure("answer_orders", answers)
+    stock.alter_queue(ORDERS, activation=True, procedure="answer_orders", max_queue_readers=1)
+    send(sales, b"one")
+    end(stock)
+    instance.run_due()
+    assert steps(told) == []
+
+
+def test_b23_what_a_reader_sets_off_is_known_to_who_asked_for_it(
+    instance: Instance, sales: Database, stock: Database, clock: Clock
+) -> None:
+    """`run_due` says when the timer is due that the reader has just set."""
+
+    def sets_a_timer(database: Database) -> None:
+        with database.transaction() as t:
+            for handle, _ in shops.orders(t.receive(ORDERS)):
+                t.begin_conversation_timer(handle, 3)
+
+    stock.activate(ORDERS, sets_a_timer)
+    send(sales, b"one")
+    assert instance.run_due() == clock() + timedelta(seconds=3)
+
+
+def test_b23_deactivate_ends_it(instance: Instance, sales: Database, stock: Database, told: list[Event]) -> None:
+    stock.activate(ORDERS, answers)
+    stock.deactivate(ORDERS)
+    send(sales, b"one")
+    instance.run_due()
+    assert steps(told) == []
+
+
+def test_b23_activating_again_replaces_the_function(instance: Instance, sales: Database, stock: Database) -> None:
+    stock.activate(ORDERS, fails)
+    stock.activate(ORDERS, answers)
+    send(sales, b"one")
+    instance.run_due()
+    assert received(sales, REPLIES) == [b"done: one"]
+
+
+def test_a_queue_that_is_dropped_takes_its_readers_along(instance: Instance, stock: Database) -> None:
+    stock.create_queue("Other")
+    stock.activate("Other", answers)
+    stock.drop_queue("Other")
+    instance.run_due()
+    assert instance.worker.activation.monitor_rows() == []
+
+
+def test_b23_the_monitor_and_the_reader_can_be_seen_while_it_runs(
+    instance: Instance, sales: Database, stock: Database
+) -> None:
+    """sys.dm_broker_queue_monitors, sys.dm_broker_activated_tasks (fact 159)."""
+    activation = instance.worker.activation
+    seen: list[object] = []
+
+    def looks(database: Database) -> None:
+        seen.extend(row.procedure_name.rsplit(".", maxsplit=1)[-1] for row in activation.task_rows())
+        seen.extend(row.state for row in activation.monitor_rows())
+        answers(database)
+        seen.extend(row.state for row in activation.monitor_rows())
+
+    stock.activate(ORDERS, looks)
+    send(sales, b"one")
+    instance.run_due()
+    assert seen == ["looks", MonitorState.NOTIFIED, MonitorState.RECEIVES_OCCURRING]
+    (row,) = activation.monitor_rows()
+    assert (row.state, row.last_activated_time is None, row.last_empty_rowset_time is None) == (
+        MonitorState.INACTIVE,
+        False,
+        False,
+    )
+    assert activation.task_rows() == []
+
+
+@pytest.mark.parametrize(("function", "readers"), [("answers", 1), (answers, -1), (answers, 32768), (answers, True)])
+def test_what_cannot_be_activated_is_refused(
+    stock: Database, function: Callable[[Database], None], readers: int
+) -> None:
+    with pytest.raises(OptionError):
+        stock.activate(ORDERS, function, max_queue_readers=readers)
+
+
+def test_a_queue_that_is_not_there_is_refused(stock: Database) -> None:
+    with pytest.raises(BrokerError, match="15151"):
+        stock.activate("Nothing", answers)
+
+
+def test_b17_a_reader_whose_queue_is_turned_off_ends_without_alarm(
+    instance: Instance, sales: Database, stock: Database, told: list[Event], caplog: pytest.LogCaptureFixture
+) -> None:
+    def reader(database: Database) -> None:
+        database.alter_queue(ORDERS, status=False)
+        with database.transaction() as t:
+            t.receive(ORDERS)
+
+    stock.activate(ORDERS, reader)
+    send(sales, b"one")
+    with caplog.at_level(logging.WARNING, logger="ssbroker.broker"):
+        instance.run_due()
+    assert caplog.text == ""
+    assert any(isinstance(event, Activation) and "9617" in event.text for event in told)

@@ -1,0 +1,61 @@
+from __future__ import annotations
+
+import threading
+
+from ssbroker.broker.arrivals import Arrivals
+
+DEADLINE = 30.0
+
+
+def test_what_came_after_the_look_ends_the_wait_at_once() -> None:
+    arrivals = Arrivals()
+    seen = arrivals.count(1)
+    arrivals.tell([1])
+    assert arrivals.wait(1, seen=seen, timeout=DEADLINE)
+
+
+def test_what_came_before_the_look_does_not() -> None:
+    arrivals = Arrivals()
+    arrivals.tell([1])
+    assert not arrivals.wait(1, seen=arrivals.count(1), timeout=0.0)
+
+
+def test_another_queue_does_not_end_it() -> None:
+    arrivals = Arrivals()
+    seen = arrivals.count(1)
+    arrivals.tell([2])
+    assert not arrivals.wait(1, seen=seen, timeout=0.0)
+
+
+def wait(arrivals: Arrivals, told: list[bool]) -> None:
+    with arrivals.waits(1):
+        told.append(arrivals.wait(1, seen=0, timeout=DEADLINE))
+
+
+def test_every_waiting_thread_is_woken_and_counted() -> None:
+    arrivals = Arrivals()
+    told: list[bool] = []
+    threads = [threading.Thread(target=wait, args=(arrivals, told)) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    while arrivals.waiting(1) < 4:
+        threads[0].join(0.001)
+    arrivals.tell([1])
+    for thread in threads:
+        thread.join(DEADLINE)
+    assert told == [True] * 4
+    assert arrivals.waiting(1) == 0
+
+
+def test_closing_ends_every_wait_now_and_later() -> None:
+    arrivals = Arrivals()
+    told: list[bool] = []
+    thread = threading.Thread(target=wait, args=(arrivals, told))
+    thread.start()
+    while arrivals.waiting(1) < 1:
+        thread.join(0.001)
+    arrivals.close()
+    thread.join(DEADLINE)
+    assert told == [False]
+    assert arrivals.is_closed
+    assert not arrivals.wait(1, seen=0, timeout=DEADLINE)

@@ -1,0 +1,235 @@
+"""The threads of an instance: deliveries, timers and readers without anybody asking. Each wait has a deadline and ends by a message."""
+
+from __future__ import annotations
+
+import queue
+import threading
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from ssbroker.broker import handover
+from ssbroker.broker.database import Database
+from ssbroker.broker.handover import Delivered
+from ssbroker.broker.instance import Instance
+from ssbroker.protocol.event_steps import ActivationStep
+from ssbroker.protocol.events import Activation, Event
+from tests.broker import shops
+from tests.broker.shops import ORDERS, REPLIES, SHOP, STOCK, received, send, waiting
+
+DEADLINE = 60.0
+
+
+@pytest.fixture
+def instance(tmp_path: Path) -> Iterator[Instance]:
+    with Instance.create(tmp_path / "instance", name="shop") as made:
+        yield made
+
+
+@pytest.fixture
+def sales(instance: Instance) -> Database:
+    return shops.shop(instance)
+
+
+@pytest.fixture
+def unasked(instance: Instance, monkeypatch: pytest.MonkeyPatch) -> Instance:
+    """The instance, whose thread does not look every few seconds: it has to be told."""
+    monkeypatch.setattr(instance.worker._runner, "_longest_wait", DEADLINE * 10)
+    return instance
+
+
+def next_body(database: Database, queue: str = ORDERS) -> bytes | None:
+    """The next message of a queue, waited for."""
+    with database.transaction() as t:
+        table = t.receive(queue, top=1, timeout=DEADLINE)
+        return table["message_body"][0].as_py() if table.num_rows else None
+
+
+def test_b9_a_service_that_is_made_later_gets_what_waited_for_it_at_once(instance: Instance, sales: Database) -> None:
+    send(sales, b"one")
+    assert next_body(shops.stock(instance)) == b"one"
+
+
+def test_p16_what_a_process_left_is_delivered_when_the_instance_is_opened(
+    instance: Instance, sales: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """B9: it was killed between the commit and the delivery."""
+
+    class Crash(BaseException):
+        pass
+
+    def crash(*_args: object, **_named: object) -> list[Delivered]:
+        raise Crash
+
+    shops.stock(instance)
+    with monkeypatch.context() as patched:
+        patched.setattr(handover, "put", crash)
+        with pytest.raises(Crash):
+            send(sales, b"one")
+    instance.close()
+    with Instance.open(instance.folder) as opened:
+        assert next_body(opened.database("Stock")) == b"one"
+
+
+def test_b9_who_commits_does_not_wait_for_what_a_reader_of_the_target_does(instance: Instance, sales: Database) -> None:
+    """The reader keeps its transaction open until the sender has gone on; its own commit is what lets the message in."""
+    stock = shops.stock(instance)
+    is_locked, has_sent = threading.Event(), threading.Event()
+
+    def works() -> None:
+        with stock.transaction() as t:
+            t.connection.execute("CREATE TABLE chairs (number INTEGER)")
+            is_locked.set()
+            assert has_sent.wait(DEADLINE)
+
+    reader = threading.Thread(target=works)
+    reader.start()
+    assert is_locked.wait(DEADLINE)
+    send(sales, b"one")
+    (row,) = waiting(sales)
+    assert row.transmission_status == "", "nothing is wrong"
+    has_sent.set()
+    reader.join(DEADLINE)
+    assert next_body(stock) == b"one"
+
+
+def test_a_timer_fires_by_itself(unasked: Instance, sales: Database) -> None:
+    with sales.transaction() as t:
+        t.begin_conversation_timer(t.begin_dialog(SHOP, STOCK), 1)
+    with sales.transaction() as t:
+        table = t.receive(REPLIES, timeout=DEADLINE)
+    assert table["message_type_name"].to_pylist() == ["http://schemas.microsoft.com/SQL/ServiceBroker/DialogTimer"]
+
+
+def test_b23_four_readers_handle_500_conversations_exactly_once(unasked: Instance, sales: Database) -> None:
+    """All four are in their functions at once: none gets on before the others have come."""
+    stock = shops.stock(unasked)
+    told: list[Event] = []
+    unasked.subscribe(told.append, Activation)
+    met, own = threading.Barrier(4), threading.local()
+    handled: queue.SimpleQueue[bytes] = queue.SimpleQueue()
+
+    def reads(database: Database) -> None:
+        while True:
+            with database.transaction() as t:
+                orders = shops.orders(t.receive(ORDERS))
+                for handle, body in orders:
+                    t.send(handle, b"done: " + body)
+            for _, body in orders:
+                handled.put(body)
+            if not orders:
+                return
+            if not getattr(own, "has_met", False):
+                own.has_met = True
+                met.wait(DEADLINE)
+
+    with sales.transaction() as t:
+        for number in range(500):
+            t.send(t.begin_dialog(SHOP, STOCK), b"%d" % number)
+    stock.activate(ORDERS, reads, max_queue_readers=4)
+    answers = Counter(next_body(sales, REPLIES) for _ in range(500))
+    assert answers == Counter(b"done: %d" % number for number in range(500))
+    # A reader notes what it handled after its commit, so the last answer may be here before the note.
+    assert Counter(handled.get(timeout=DEADLINE) for _ in range(500)) == Counter(b"%d" % number for number in range(500))
+    assert handled.empty()
+    assert received(sales, REPLIES) == received(stock) == []
+    assert max(event.active_readers for event in told if isinstance(event, Activation)) == 4
+
+
+def test_b23_readers_end_when_the_queue_is_empty_and_start_again(instance: Instance, sales: Database) -> None:
+    stock = shops.stock(instance)
+    ended = threading.Semaphore(0)
+
+    def notes(event: Event) -> None:
+        if isinstance(event, Activation) and event.step is ActivationStep.ENDED:
+            ended.release()
+
+    def reads(database: Database) -> None:
+        while True:
+            with database.transaction() as t:
+                orders = shops.orders(t.receive(ORDERS))
+                for handle, body in orders:
+                    t.send(handle, body)
+            if not orders:
+                return
+
+    instance.subscribe(notes, Activation)
+    stock.activate(ORDERS, reads)
+    for body in (b"one", b"two"):
+        send(sales, body)
+        assert next_body(sales, REPLIES) == body
+        assert ended.acquire(timeout=DEADLINE)
+
+
+def test_b23_readers_of_a_function_that_was_replaced_are_not_started_again(instance: Instance, sales: Database) -> None:
+    """One that runs ends by itself."""
+    stock = shops.stock(instance)
+    has_begun, may_go, ended = threading.Event(), threading.Event(), threading.Event()
+
+    def notes(event: Event) -> None:
+        if isinstance(event, Activation) and event.step is ActivationStep.ENDED:
+            ended.set()
+
+    def takes_one(database: Database) -> None:
+        with database.transaction() as t:
+            t.receive(ORDERS, top=1)
+        has_begun.set()
+        assert may_go.wait(DEADLINE)
+
+    instance.subscribe(notes, Activation)
+    stock.activate(ORDERS, takes_one)
+    send(sales, b"one", b"two", b"three")
+    assert has_begun.wait(DEADLINE)
+    stock.activate(ORDERS, takes_one, max_queue_readers=0)
+    may_go.set()
+    assert ended.wait(DEADLINE)
+    instance.close()
+    with Instance.open(instance.folder, background=False) as opened:
+        assert received(opened.database("Stock")) == [b"two", b"three"]
+
+
+def test_closing_ends_the_threads_also_those_that_wait(instance: Instance, sales: Database) -> None:
+    stock = shops.stock(instance)
+    before = set(threading.enumerate())
+    waits = threading.Event()
+
+    def waits_for_more(database: Database) -> None:
+        while True:
+            with database.transaction() as t:
+                t.receive(ORDERS)
+            waits.set()
+            with database.transaction() as t:
+                if not t.receive(ORDERS, timeout=DEADLINE * 10).num_rows:
+                    return
+
+    stock.activate(ORDERS, waits_for_more)
+    send(sales, b"one")
+    assert waits.wait(DEADLINE)
+    instance.close()
+    assert [thread for thread in set(threading.enumerate()) - before if thread.is_alive()] == []
+
+
+def test_b9_several_who_have_the_folder_open_deliver_each_message_once(instance: Instance, sales: Database) -> None:
+    """As several processes do: each has connections and locks of its own."""
+    sales.set_broker("DISABLE_BROKER")
+    stock = shops.stock(instance)
+    with sales.transaction() as t:
+        for number in range(100):
+            dialog = t.begin_dialog(SHOP, STOCK)
+            t.send(dialog, b"%d" % number)
+            t.send(dialog, b"%d" % (number + 1000))
+    others = [Instance.open(instance.folder, background=False) for _ in range(3)]
+    sales.set_broker("ENABLE_BROKER")
+    threads = [threading.Thread(target=other.run_due) for other in others]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(DEADLINE)
+    instance.run_due()
+    assert waiting(sales) == []
+    bodies = received(stock)
+    assert sorted(bodies, key=int) == sorted((b"%d" % number for n in range(100) for number in (n, n + 1000)), key=int)
+    for other in others:
+        other.close()

@@ -1,0 +1,62 @@
+"""A damaged script is refused with its line, or does something else that it says; never anything in between."""
+
+from __future__ import annotations
+
+import random
+import warnings
+from contextlib import suppress
+
+import pytest
+
+from ssbroker.broker.instance import Instance
+from ssbroker.ddl.parse import parse
+from ssbroker.ddl.source import Source
+from ssbroker.ddl.tokens import batches
+from ssbroker.exceptions import DdlError, DdlWarning
+from tests.broker.test_execute import SCRIPT
+from tests.broker.test_identity import agrees
+
+WORDS = SCRIPT.split()
+
+
+def damaged(chance: random.Random) -> str:
+    """The script with some words lost, doubled, exchanged or shortened."""
+    words = list(WORDS)
+    for _ in range(chance.randint(1, 4)):
+        at, other = chance.randrange(len(words)), chance.randrange(len(words))
+        what = chance.randrange(4)
+        if what == 0:
+            del words[at]
+        elif what == 1:
+            words.insert(at, words[other])
+        elif what == 2:
+            words[at], words[other] = words[other], words[at]
+        else:
+            words[at] = words[at][: chance.randint(0, len(words[at]))]
+    return "\n".join(words)
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_what_cannot_be_read_is_a_ddl_error(seed: int) -> None:
+    chance = random.Random(seed)
+    for _ in range(50):
+        source = Source(damaged(chance), "x.sql")
+        with suppress(DdlError):
+            for batch in batches(source):
+                parse(source, batch, reading="objects")
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_a_damaged_script_leaves_the_instance_sound(instance: Instance, seed: int) -> None:
+    chance = random.Random(seed)
+    for _ in range(6):
+        before = {one.name: one.objects() for one in instance.databases}
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", DdlWarning)
+            try:
+                instance.execute(damaged(chance).replace("GO", ""))  # one batch
+            except DdlError:
+                assert {one.name: one.objects() for one in instance.databases} == before
+        assert agrees(instance)
+        with suppress(DdlError):
+            instance.execute("DROP DATABASE Sales")

@@ -1,0 +1,246 @@
+"""What keeps a message from its queue, what `transmission_status` says of it, and what gets it there (R17, R18, R33, R34, P34, I2)."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from ssbroker.broker.database import Database
+from ssbroker.broker.instance import Instance
+from ssbroker.protocol.events import Event, MessageClassify
+from tests.broker import shops
+from tests.broker.conftest import Clock
+from tests.broker.shops import ORDERS, REPLIES, SHOP, STOCK, received, send, states, statuses, waiting
+from tests.guards.repository import ROOT
+
+
+@pytest.fixture
+def sales(instance: Instance) -> Database:
+    return shops.shop(instance)
+
+
+@pytest.fixture
+def stock(instance: Instance) -> Database:
+    return shops.stock(instance)
+
+
+def test_r18_a_service_that_is_made_later_gets_what_waited_for_it(instance: Instance, sales: Database) -> None:
+    """R17: no service is no error; and nothing waits for the time-out when something has changed."""
+    send(sales, b"one", b"two")
+    assert statuses(sales) == {"9796"}
+    stock = shops.stock(instance)
+    instance.run_due()
+    assert received(stock) == [b"one", b"two"]
+    assert waiting(sales) == []
+
+
+def test_r18_what_another_process_has_changed_is_seen_when_this_one_next_looks(
+    instance: Instance, sales: Database, clock: Clock
+) -> None:
+    """Nobody tells this one; and the conversation's time-out is still to come."""
+    send(sales, b"one")
+    instance.run_due()
+    with Instance.open(instance.folder, clock=clock, background=False) as other:
+        stock = shops.stock(other)
+        instance.run_due()
+        assert received(stock) == [b"one"]
+
+
+@pytest.mark.parametrize("dies_in", ["put", "acknowledge"])
+def test_p16_what_a_process_left_that_was_killed_is_delivered_once_by_another(
+    instance: Instance, sales: Database, stock: Database, clock: Clock, dies_in: str
+) -> None:
+    """B9: before and after the commit of the target; the other one has been looking all the time."""
+    instance.run_due()
+    command = [sys.executable, "-m", "tests.broker.left_behind", str(instance.folder), dies_in]
+    assert subprocess.run(command, cwd=ROOT, check=False).returncode == -signal.SIGKILL
+    assert len(waiting(sales)) == 2
+    for _ in range(2):  # it is found, and given time, since its process might go on
+        clock.advance(seconds=4)
+        instance.run_due()
+    assert waiting(sales) == []
+    assert received(stock) == [b"one", b"two"]
+
+
+def test_r17_a_route_that_is_made_later_leads_there(instance: Instance, sales: Database, stock: Database) -> None:
+    """B10: each delivery goes by the routes of its moment."""
+    sales.drop_route("AutoCreatedLocal")
+    send(sales, b"one")
+    assert statuses(sales) == {"9750"}
+    sales.create_route("Stock", address="LOCAL", service_name=STOCK)
+    instance.run_due()
+    assert received(stock) == [b"one"]
+
+
+def test_r33_i2_a_disabled_database_is_not_found_until_it_is_enabled(
+    instance: Instance, sales: Database, stock: Database
+) -> None:
+    stock.set_broker("DISABLE_BROKER")
+    send(sales, b"one")
+    assert statuses(sales) == {"28012"}
+    assert "ALTER DATABASE [Stock] SET ENABLE_BROKER" in waiting(sales)[0].transmission_status
+    stock.set_broker("ENABLE_BROKER")
+    instance.run_due()
+    assert received(stock) == [b"one"]
+
+
+def test_r33_a_conversation_that_is_bound_waits_for_its_own_database(
+    instance: Instance, sales: Database, stock: Database
+) -> None:
+    """R8, R31: another copy of the service does not take over."""
+    dialog = send(sales, b"one")
+    other = shops.stock(instance, "Stock2")
+    stock.set_broker("DISABLE_BROKER")
+    send(sales, b"two", dialog=dialog)
+    assert statuses(sales) == {"28012"}
+    stock.set_broker("ENABLE_BROKER")
+    instance.run_due()
+    assert (received(stock), received(other)) == ([b"one", b"two"], [])
+
+
+def test_r34_i2_what_a_disabled_database_sends_stays_there(
+    instance: Instance, sales: Database, stock: Database
+) -> None:
+    sales.set_broker("DISABLE_BROKER")
+    send(sales, b"one")
+    assert statuses(sales) == {"9791"}
+    sales.set_broker("ENABLE_BROKER")
+    instance.run_due()
+    assert received(stock) == [b"one"]
+
+
+def test_r34_i2_within_one_database_too(instance: Instance, sales: Database) -> None:
+    """Nothing goes straight into a queue of a disabled database (B8)."""
+    sales.create_queue(ORDERS)
+    sales.create_service(STOCK, queue=ORDERS)
+    sales.set_broker("DISABLE_BROKER")
+    send(sales, b"one")
+    assert (statuses(sales), received(sales)) == ({"9791"}, [])
+    sales.set_broker("ENABLE_BROKER")
+    instance.run_due()
+    assert received(sales) == [b"one"]
+
+
+def test_p34_what_arrives_for_a_queue_that_is_off_enters_it_when_it_is_on(sales: Database, stock: Database) -> None:
+    """P14, P16: it is durably in the receiving database, so the sender is done with it."""
+    stock.alter_queue(ORDERS, status=False)
+    dialog = send(sales, b"one", b"two")
+    send(sales, b"three", dialog=dialog)
+    assert waiting(sales) == []
+    assert [row.is_inbound for row in waiting(stock)] == [1, 1, 1]
+    assert statuses(stock) == {"11219"}
+    assert "ALTER QUEUE [dbo].[Orders] WITH STATUS = ON" in waiting(stock)[0].transmission_status
+    stock.alter_queue(ORDERS, status=True)
+    assert waiting(stock) == []
+    assert received(stock) == [b"one", b"two", b"three"]
+
+
+def test_p34_a_queue_that_another_process_turned_on_is_found(
+    instance: Instance, sales: Database, stock: Database, clock: Clock
+) -> None:
+    stock.alter_queue(ORDERS, status=False)
+    send(sales, b"one")
+    with stock.file.write() as connection:
+        connection.execute("UPDATE ssb_queues SET is_receive_enabled = 1, is_enqueue_enabled = 1")
+        connection.execute("UPDATE ssb_database SET catalog_version = catalog_version + 1")
+    instance.run_due()
+    assert received(stock) == [b"one"]
+
+
+def test_b8_a_queue_of_the_same_database_that_is_off_keeps_the_message_with_its_sender(
+    instance: Instance, sales: Database
+) -> None:
+    sales.create_queue(ORDERS, status=False)
+    sales.create_service(STOCK, queue=ORDERS)
+    dialog = send(sales, b"one")
+    send(sales, b"two", dialog=dialog)
+    assert statuses(sales) == {"11219"}
+    assert "ALTER QUEUE [dbo].[Orders] WITH STATUS = ON" in waiting(sales)[0].transmission_status
+    sales.alter_queue(ORDERS, status=True)
+    with sales.transaction() as t:
+        t.send(dialog, b"three")
+        assert t.receive(ORDERS).num_rows == 0, "what is sent later waits behind what was sent before"
+    instance.run_due()
+    assert received(sales) == [b"one", b"two", b"three"]
+
+
+def test_r31_a_database_that_was_detached_is_waited_for(
+    instance: Instance, sales: Database, stock: Database, tmp_path: Path
+) -> None:
+    """B29."""
+    dialog = send(sales, b"one")
+    file = stock.file.path
+    instance.detach_database("Stock")
+    send(sales, b"two", dialog=dialog)
+    assert statuses(sales) == {"9795"}
+    attached = instance.attach_database("Stock", file)
+    instance.run_due()
+    assert received(attached) == [b"one", b"two"]
+
+
+def test_b11_what_the_target_refuses_comes_back_as_an_error(sales: Database, stock: Database) -> None:
+    stock.alter_service(STOCK, drop_contracts=["DEFAULT"])
+    send(sales, b"one", b"two")
+    assert waiting(sales) == []
+    assert (states(sales), states(stock)) == (["ER"], [])
+    (body,) = received(sales, REPLIES)
+    assert b"<Code>-8408</Code>" in body
+
+
+def test_b13_an_end_is_told_and_acknowledged_between_databases(sales: Database, stock: Database) -> None:
+    dialog = send(sales, b"one")
+    with sales.transaction() as t:
+        t.end_conversation(dialog)
+    assert (states(sales), states(stock)) == ([], ["DI"])
+    with stock.transaction() as t:
+        t.end_conversation(t.receive(ORDERS)["conversation_handle"][0].as_py())
+    assert states(stock) == ["CD"]
+
+
+def test_b13_an_end_waits_with_what_was_sent_before_it(instance: Instance, sales: Database) -> None:
+    dialog = send(sales, b"one")
+    with sales.transaction() as t:
+        t.end_conversation(dialog)
+    assert (states(sales), len(waiting(sales))) == (["DO"], 2)
+    stock = shops.stock(instance)
+    instance.run_due()
+    assert (states(sales), waiting(sales)) == ([], [])
+    assert shops.received_types(stock) == ["DEFAULT", "EndDialog"]
+
+
+def test_a_status_is_gone_when_nothing_is_in_the_way_any_more(instance: Instance, sales: Database) -> None:
+    """Also in a conversation that was bound before."""
+    stock = shops.stock(instance)
+    dialog = send(sales, b"one")
+    stock.set_broker("DISABLE_BROKER")
+    send(sales, b"two", dialog=dialog)
+    stock.set_broker("ENABLE_BROKER")
+    instance.run_due()
+    with sales.transaction() as t:
+        assert t.transmission_status(dialog) == ""
+
+
+def test_each_routing_is_told_with_its_reason(instance: Instance, sales: Database) -> None:
+    """Message Classify (fact 162)."""
+    told: list[Event] = []
+    instance.subscribe(told.append, MessageClassify)
+    send(sales, b"one")
+    shops.stock(instance)
+    instance.run_due()
+    sales.create_route("Far", address="TCP://far:4022", service_name="//Far")
+    send(sales, b"one", to="//Far")
+    assert [(each.classification, each.reason) for each in told if isinstance(each, MessageClassify)] == [
+        ("Delayed", "service_not_found"),
+        ("Local", "matched"),
+        ("Remote", "matched"),
+    ]
+
+
+def test_a_conversation_with_oneself_within_a_database_needs_no_transmission_queue(sales: Database) -> None:
+    """P33."""
+    send(sales, b"one", to=SHOP)
+    assert (waiting(sales), received(sales, REPLIES)) == ([], [b"one"])

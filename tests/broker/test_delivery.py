@@ -1,0 +1,284 @@
+"""Messages between the databases of an instance, from SEND to the queue (B9, P16, P17, P33)."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator, Sequence
+from datetime import timedelta
+
+import pytest
+
+from ssbroker.broker import handover, inbound
+from ssbroker.broker.arriving import Arrival, Envelope, Message
+from ssbroker.broker.database import Database
+from ssbroker.broker.handover import Delivered
+from ssbroker.broker.instance import Instance
+from ssbroker.broker.transport import Outgoing
+from ssbroker.broker.work import Work
+from ssbroker.ddl.statements import BrokerOption
+from ssbroker.protocol.events import Event, MessageClassify
+from ssbroker.store import due
+from tests.broker import shops
+from tests.broker.conftest import Clock
+from tests.broker.shops import ORDERS, REPLIES, SHOP, STOCK, received, send, statuses, waiting
+
+
+class Crash(BaseException):
+    """The process ends here."""
+
+
+@pytest.fixture
+def sales(instance: Instance) -> Database:
+    return shops.shop(instance)
+
+
+@pytest.fixture
+def stock(instance: Instance) -> Database:
+    return shops.stock(instance)
+
+
+@pytest.fixture
+def locked(stock: Database) -> Iterator[threading.Event]:
+    """Somebody else writes to Stock until the event is set."""
+    stock.file.lock_timeout = 0.01
+    is_locked, may_go = threading.Event(), threading.Event()
+
+    def write() -> None:
+        with stock.file.write():
+            is_locked.set()
+            may_go.wait(30.0)
+
+    writer = threading.Thread(target=write)
+    writer.start()
+    assert is_locked.wait(30.0)
+    yield may_go
+    may_go.set()
+    writer.join(30.0)
+
+
+def test_b9_the_message_is_in_the_other_database_when_the_block_ends(sales: Database, stock: Database) -> None:
+    send(sales, b"two chairs")
+    assert waiting(sales) == []
+    assert received(stock) == [b"two chairs"]
+
+
+def test_b9_what_is_rolled_back_is_not_delivered(sales: Database, stock: Database) -> None:
+    with pytest.raises(ZeroDivisionError), sales.transaction() as t:
+        t.send(t.begin_dialog(SHOP, STOCK), b"two chairs")
+        raise ZeroDivisionError
+    assert received(stock) == []
+
+
+def test_b9_a_reply_comes_back(sales: Database, stock: Database) -> None:
+    send(sales, b"two chairs")
+    with stock.transaction() as t:
+        t.send(t.receive(ORDERS)["conversation_handle"][0].as_py(), b"done")
+    assert received(sales, REPLIES) == [b"done"]
+
+
+def test_b9_a_long_conversation_arrives_whole_and_in_order(sales: Database, stock: Database) -> None:
+    bodies = [str(number).encode() for number in range(handover.MESSAGES_MAX_EACH * 2 + 7)]
+    send(sales, *bodies)
+    assert waiting(sales) == []
+    assert received(stock) == bodies
+
+
+def test_b9_bodies_beyond_the_limit_of_a_transaction_arrive_too(sales: Database, stock: Database) -> None:
+    bodies = [bytes([number]) * (handover.BYTES_MAX // 2) for number in range(5)]
+    send(sales, *bodies)
+    assert received(stock) == bodies
+
+
+@pytest.mark.parametrize("crashes_in", ["put", "acknowledge"])
+def test_p16_p18_a_crash_before_and_after_the_targets_commit_delivers_once(
+    instance: Instance, sales: Database, stock: Database, clock: Clock, monkeypatch: pytest.MonkeyPatch, crashes_in: str
+) -> None:
+    """B9: the sender's file keeps the message until the target's has it; then its number makes it a duplicate."""
+
+    def crash(*_args: object, **_named: object) -> list[Delivered]:
+        raise Crash
+
+    with monkeypatch.context() as patched:
+        patched.setattr(handover, crashes_in, crash)
+        with pytest.raises(Crash):
+            send(sales, b"one", b"two")
+    assert len(waiting(sales)) == 2
+    instance.close()
+    with Instance.open(instance.folder, clock=clock, background=False) as opened:
+        opened.run_due()
+        assert waiting(opened.database("Sales")) == []
+        assert received(opened.database("Stock")) == [b"one", b"two"]
+
+
+def test_b9_the_number_of_an_endpoint_that_went_to_another_conversation_takes_nothing_off(
+    sales: Database, stock: Database
+) -> None:
+    """Between reading and acknowledging, the conversation is cleaned up and a new one has its number."""
+    sales.set_broker("DISABLE_BROKER")
+    first = send(sales, b"one")
+    with sales.file.read() as connection:
+        endpoint_id = connection.execute("SELECT endpoint_id FROM ssb_conversation_endpoints").get
+    parcels, _ = handover.pack(sales, [endpoint_id])
+    broker_instance = stock.service_broker_guid.bytes
+    delivered = handover.put(stock, parcels, broker_instance=broker_instance)
+    with sales.transaction() as t:
+        t.end_conversation(first, cleanup=True)
+    send(sales, b"another")
+    handover.acknowledge(sales, delivered, broker_instance=broker_instance)
+    assert len(waiting(sales)) == 1
+
+
+@pytest.mark.parametrize("option", ["DISABLE_BROKER", "NEW_BROKER"])
+def test_r31_r33_a_database_that_changed_since_it_was_routed_to_takes_nothing(
+    sales: Database, stock: Database, option: BrokerOption
+) -> None:
+    sales.set_broker("DISABLE_BROKER")
+    send(sales, b"one")
+    with sales.file.read() as connection:
+        parcels, _ = handover.pack(sales, due.outbound(connection))
+    routed_to = stock.service_broker_guid.bytes
+    stock.set_broker(option)
+    assert handover.put(stock, parcels, broker_instance=routed_to) == []
+    stock.set_broker("ENABLE_BROKER")
+    assert received(stock) == []
+
+
+@pytest.mark.parametrize(("is_honored", "order"), [(True, [b"high", b"low"]), (False, [b"low", b"high"])])
+def test_b19_the_highest_priority_is_delivered_first_where_it_is_honored(
+    instance: Instance, sales: Database, *, is_honored: bool, order: list[bytes]
+) -> None:
+    """Fact 150: one transaction of the target, in the order of the senders' priorities."""
+    sales.set_honor_broker_priority(is_on=is_honored)
+    send(sales, b"low")
+    sales.create_broker_priority("High", local_service=SHOP, level=9)
+    send(sales, b"high")
+    shops.stock(instance)
+    instance.run_due()
+    assert [row["message_body"] for row in instance.view(ORDERS, database="Stock").to_pylist()] == order
+
+
+def test_r8_after_the_first_acknowledgement_all_messages_go_to_the_same_database(
+    instance: Instance, sales: Database
+) -> None:
+    """B10: though new copies of the service appear that routing would pick as well."""
+    copies = [shops.stock(instance, f"Stock{number}") for number in range(3)]
+    dialogs = [send(sales, b"first") for _ in range(30)]
+    homes = [len(received(copy)) for copy in copies]
+    assert sum(homes) == 30
+    assert all(homes), "the copies share the load (R24)"
+    shops.stock(instance, "Stock3")
+    for dialog in dialogs:
+        send(sales, b"second", dialog=dialog)
+    assert [len(received(copy)) for copy in copies] == homes
+
+
+def test_b9_three_databases_talk_in_a_ring(instance: Instance) -> None:
+    names = ("A", "B", "C")
+    databases = [instance.create_database(name) for name in names]
+    for database in databases:
+        database.create_queue(ORDERS)
+        database.create_service(f"//{database.name}", queue=ORDERS)
+    for database, following in zip(databases, (*databases[1:], databases[0]), strict=True):
+        with database.transaction() as t:
+            for number in range(10):
+                t.send(t.begin_dialog(f"//{database.name}", f"//{following.name}"), b"%d" % number)
+    for database in databases:
+        for _ in range(10):
+            with database.transaction() as t:
+                t.send(t.receive(ORDERS, top=1)["conversation_handle"][0].as_py(), b"back")
+    assert [received(database) for database in databases] == [[b"back"] * 10] * 3
+    assert [waiting(database) for database in databases] == [[]] * 3
+
+
+def test_b9_a_thousand_conversations_each_get_their_answers(sales: Database, stock: Database) -> None:
+    with sales.transaction() as t:
+        for number in range(1_000):
+            t.send(t.begin_dialog(SHOP, STOCK), b"%d" % number)
+    with stock.transaction() as t:
+        while (table := t.receive(ORDERS)).num_rows:
+            t.send(table["conversation_handle"][0].as_py(), table["message_body"][0].as_py())
+    assert sorted(received(sales, REPLIES), key=int) == [b"%d" % number for number in range(1_000)]
+    assert waiting(sales) == waiting(stock) == []
+
+
+def test_p17_who_cannot_write_to_the_target_tries_again(
+    instance: Instance, sales: Database, stock: Database, clock: Clock, locked: threading.Event
+) -> None:
+    send(sales, b"two chairs")
+    assert statuses(sales) == {"9749"}
+    locked.set()
+    clock.advance(seconds=4.5)
+    instance.run_due()
+    assert received(stock) == [b"two chairs"]
+    assert statuses(sales) == set()
+
+
+def test_p17_the_waits_are_4_8_16_32_64_seconds_with_a_jitter(
+    instance: Instance, sales: Database, clock: Clock
+) -> None:
+    tries: list[Event] = []
+    instance.subscribe(tries.append, MessageClassify)
+    send(sales, b"two chairs")
+    for wait in (4, 8, 16, 32, 64, 64):
+        before = len(tries)
+        moment = instance.run_due()
+        assert moment is not None
+        assert timedelta(seconds=wait * 0.875) <= moment - clock() <= timedelta(seconds=wait * 1.125)
+        assert len(tries) == before, "nothing is tried before its time"
+        clock.moment = moment
+        instance.run_due()
+        assert len(tries) == before + 1
+
+
+def test_b9_who_is_in_a_transaction_of_the_target_does_not_wait_for_itself(
+    instance: Instance, sales: Database, stock: Database
+) -> None:
+    with stock.transaction() as t:
+        t.connection.execute("CREATE TABLE chairs (number INTEGER)")
+        send(sales, b"two chairs")
+        assert len(waiting(sales)) == 1
+    instance.run_due()
+    assert received(stock) == [b"two chairs"]
+
+
+def test_one_conversation_that_fails_does_not_keep_the_others_waiting(
+    sales: Database, stock: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever is wrong with it: that is a mistake in here, and is logged."""
+
+    def arrive(work: Work, envelope: Envelope, messages: Sequence[Message], *, waits_here: bool) -> Arrival:
+        if messages[0].message_body == b"1":
+            raise ZeroDivisionError("no number")
+        return inbound.arrive(work, envelope, messages, waits_here=waits_here)
+
+    monkeypatch.setattr(handover, "arrive", arrive)
+    with sales.transaction() as t:
+        for number in range(3):
+            t.send(t.begin_dialog(SHOP, STOCK), b"%d" % number)
+    assert received(stock) == [b"0", b"2"]
+    (row,) = waiting(sales)
+    assert row.transmission_status.startswith("9798: the message could not be delivered: ZeroDivisionError: no number.")
+
+
+def test_what_waits_for_another_instance_says_so_until_there_is_a_transport(
+    instance: Instance, sales: Database
+) -> None:
+    """REMOTE: the seam of the network."""
+    sales.create_route("Far", address="TCP://far:4022", service_name="//Far")
+    dialog = send(sales, b"two chairs", to="//Far")
+    assert statuses(sales) == {"9748"}
+    carried: list[Outgoing] = []
+
+    class Notes:
+        def carry(self, conversations: Sequence[Outgoing]) -> None:
+            carried.extend(conversations)
+
+    instance.worker.delivery.transport = Notes()
+    send(sales, b"and a table", to="//Far")
+    assert [(each.database.name, each.next_hop_address) for each in carried] == [("Sales", "TCP://far:4022")]
+    instance.objects_changed(sales)
+    instance.run_due()
+    assert len({each.endpoint_id for each in carried}) == 2
+    assert statuses(sales) == {""}, "sent, and not yet acknowledged (fact 152)"
+    with sales.transaction() as t:
+        t.end_conversation(dialog, cleanup=True)

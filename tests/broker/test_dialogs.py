@@ -1,0 +1,312 @@
+"""A conversation from its beginning to its end, as an application sees it."""
+
+from __future__ import annotations
+
+import uuid
+
+import pytest
+
+from ssbroker.broker.database import Database
+from ssbroker.broker.instance import Instance
+from ssbroker.exceptions import BrokerError, InputError, OptionError, SchemaError
+from tests.broker import talk
+from tests.broker.conftest import INITIATOR, QUEUE, TARGET, Clock
+from tests.broker.talk import begin, end, handle_of, receive, said, send
+
+
+def test_p11_p33_b8_what_is_sent_is_received_once_and_in_order(sales: Database) -> None:
+    """P11, P33, B8: straight into the queue, in the same transaction."""
+    begin(sales, b"first", b"second")
+    assert talk.waiting(sales) == 0
+    table = receive(sales)
+    assert said(table) == [b"first", b"second"]
+    assert receive(sales).num_rows == 0
+
+
+def test_p12_each_direction_counts_from_0(sales: Database) -> None:
+    initiator = begin(sales, b"a", b"b")
+    there = receive(sales)
+    target = handle_of(there)
+    send(sales, target, b"c", b"d", b"e")
+    send(sales, initiator, b"f")
+    back = receive(sales, talk.REPLIES)
+    assert there["message_sequence_number"].to_pylist() == [0, 1]
+    assert back["message_sequence_number"].to_pylist() == [0, 1, 2]
+    assert there["is_initiator"].to_pylist() == [True] * 2
+    assert back["is_initiator"].to_pylist() == [False] * 3
+    assert receive(sales)["message_sequence_number"].to_pylist() == [2]
+
+
+def test_b6_each_side_has_a_handle_of_its_own_and_one_conversation_id(sales: Database) -> None:
+    initiator = begin(sales, b"a")
+    there = receive(sales).to_pylist()[0]
+    assert there["conversation_handle"] != initiator.bytes
+    for side in (initiator, uuid.UUID(bytes=there["conversation_handle"])):
+        found = talk.endpoint(sales, side)
+        assert found is not None
+        assert found.conversation_id == there["conversation_id"]
+        assert uuid.UUID(bytes=found.conversation_group_id).version == 4
+        assert side.version == 4
+
+
+def test_b7_begin_dialog_sends_nothing(sales: Database) -> None:
+    dialog = begin(sales)
+    assert talk.state(sales, dialog) == "SO"
+    assert receive(sales).num_rows == 0
+    send(sales, dialog, b"now")
+    assert talk.state(sales, dialog) == "CO"
+
+
+@pytest.mark.parametrize("error", [None, (1, "never mind")])
+def test_b7_an_end_before_any_send_leaves_nothing(sales: Database, error: tuple[int, str] | None) -> None:
+    before = talk.contents(sales)
+    end(sales, begin(sales), error=error)
+    assert talk.contents(sales) == before
+
+
+def test_b13_both_sides_end(sales: Database) -> None:
+    initiator = begin(sales, b"order")
+    target = handle_of(receive(sales))
+    send(sales, target, b"done")
+    end(sales, target)
+    assert talk.state(sales, initiator) == "DI"
+    assert said(receive(sales, talk.REPLIES)) == [b"done", "EndDialog"]
+    end(sales, initiator)
+    assert talk.state(sales, initiator) is None
+    assert talk.state(sales, target) == "CD"
+
+
+def test_b13_the_initiator_ends_first(sales: Database) -> None:
+    initiator = begin(sales, b"order")
+    end(sales, initiator)
+    assert talk.state(sales, initiator) is None  # the far side has the EndDialog
+    table = receive(sales)
+    assert said(table) == [b"order", "EndDialog"]
+    assert table["message_body"].to_pylist() == [b"order", None]
+    target = handle_of(table)
+    with pytest.raises(BrokerError, match="8429"):
+        send(sales, target, b"too late")
+    end(sales, target)
+    assert talk.state(sales, target) == "CD"
+
+
+def test_b13_b15_end_removes_the_dialogs_messages_from_its_own_queue(sales: Database) -> None:
+    initiator, target = talk.pair(sales)
+    other, other_target = talk.pair(sales)
+    send(sales, target, b"not read any more")
+    send(sales, other_target, b"still read")
+    end(sales, initiator)
+    assert said(talk.drain(sales, talk.REPLIES)) == [b"still read"]
+    assert talk.state(sales, other) == "CO"
+
+
+def test_b13_an_error_comes_before_all_else_and_breaks_the_dialog(sales: Database) -> None:
+    """B13, and fact 118: Error is received first, DialogTimer before that, EndDialog in its turn."""
+    initiator = begin(sales, b"one", b"two")
+    end(sales, initiator, error=(1234, "no stock"))
+    table = receive(sales)
+    assert said(table) == ["Error", b"one", b"two"]
+    target = handle_of(table)
+    assert talk.state(sales, target) == "ER"
+    assert table["message_body"][0].as_py() == (
+        b'<Error xmlns="http://schemas.microsoft.com/SQL/ServiceBroker/Error"><Code>1234</Code>'
+        b"<Description>no stock</Description></Error>"
+    )
+    end(sales, target)
+    assert talk.state(sales, target) == "CD"
+
+
+def test_b13_an_error_drops_what_has_not_left_yet(sales: Database) -> None:
+    talk.switch(sales, on=False)
+    initiator = begin(sales, b"one", b"two")
+    assert talk.waiting(sales) == 2
+    end(sales, initiator, error=(1, "forget it"))
+    # The target never heard of the conversation, and does not have to.
+    talk.switch(sales, on=True)
+    sales.instance.run_due()
+    assert talk.waiting(sales) == 0
+    assert receive(sales).num_rows == 0
+    assert talk.state(sales, initiator) is None
+
+
+def test_b13_an_error_overtakes_what_was_dropped(sales: Database) -> None:
+    """The numbers of the messages that were dropped are never used again, and nobody waits for them."""
+    initiator, target = talk.pair(sales)
+    talk.switch(sales, on=False)
+    send(sales, initiator, b"dropped", b"too")
+    end(sales, initiator, error=(1, "stop"))
+    talk.switch(sales, on=True)
+    sales.instance.run_due()
+    assert said(receive(sales)) == ["Error"]
+    assert talk.state(sales, target) == "ER"
+    assert talk.state(sales, initiator) is None
+
+
+def test_b13_cleanup_tells_nobody(sales: Database) -> None:
+    initiator, target = talk.pair(sales)
+    send(sales, target, b"unread")
+    end(sales, initiator, cleanup=True)
+    assert talk.state(sales, initiator) is None
+    assert talk.drain(sales, talk.REPLIES) == []
+    assert talk.state(sales, target) == "CO"
+    send(sales, target, b"anybody there?")
+    assert talk.state(sales, target) == "ER"
+    assert b"<Code>-8462</Code>" in receive(sales)["message_body"][0].as_py()
+
+
+def test_b14_a_closed_target_goes_after_30_minutes(instance: Instance, sales: Database, clock: Clock) -> None:
+    initiator, target = talk.pair(sales)
+    end(sales, initiator)
+    end(sales, target)
+    clock.advance(seconds=30 * 60 - 1)
+    instance.run_due()
+    assert talk.state(sales, target) == "CD"
+    clock.advance(seconds=1)
+    instance.run_due()
+    assert talk.state(sales, target) is None
+
+
+def test_b16_a_lifetime_that_passes_is_an_error_for_both_sides(
+    instance: Instance, sales: Database, clock: Clock
+) -> None:
+    initiator = begin(sales, b"hurry", lifetime=60)
+    target = handle_of(receive(sales))
+    clock.advance(seconds=60)
+    with pytest.raises(BrokerError, match="8489"):
+        send(sales, initiator, b"too late")
+    instance.run_due()
+    for side, queue in ((initiator, talk.REPLIES), (target, QUEUE)):
+        assert talk.state(sales, side) == "ER"
+        rows = talk.drain(sales, queue)
+        assert said(rows) == ["Error"]
+        assert b"<Code>-8489</Code>" in rows[0]["message_body"]
+        end(sales, side)
+
+
+def test_b18_an_empty_body_arrives_as_null(sales: Database) -> None:
+    with sales.transaction() as t:
+        dialog = t.begin_dialog(INITIATOR, TARGET)
+        t.send(dialog)
+        t.send(dialog, b"")
+        t.send(dialog, bytearray(b"array"))
+        t.send(dialog, memoryview(b"xviewx")[1:5])
+        with pytest.raises(BrokerError, match="8433"):
+            t.send(dialog, None)  # type: ignore[arg-type]  # that is what is refused
+        with pytest.raises(SchemaError, match="expected bytes"):
+            t.send(dialog, "text")  # type: ignore[arg-type]  # the same
+    assert receive(sales)["message_body"].to_pylist() == [None, None, b"array", b"view"]
+
+
+def test_i3_current_database_is_the_own_broker_id(sales: Database) -> None:
+    named = begin(sales, b"a", broker_instance="CURRENT DATABASE")
+    by_id = begin(sales, b"b", broker_instance=sales.service_broker_guid)
+    by_text = begin(sales, b"c", broker_instance=str(sales.service_broker_guid).upper())
+    for dialog in (named, by_id, by_text):
+        found = talk.endpoint(sales, dialog)
+        assert found is not None
+        assert found.far_broker_instance == sales.service_broker_guid.bytes
+    assert said(talk.drain(sales)) == [b"a", b"b", b"c"]
+
+
+def test_r8_the_first_message_that_is_taken_binds_the_conversation(sales: Database) -> None:
+    """R8, B10: from then on it is for that database, whatever else has the service."""
+    dialog = begin(sales)
+    before = talk.endpoint(sales, dialog)
+    assert before is not None
+    assert before.far_broker_instance is None
+    assert not before.is_bound
+    send(sales, dialog, b"x")
+    bound = talk.endpoint(sales, dialog)
+    assert bound is not None
+    assert bound.is_bound
+    assert bound.far_broker_instance == sales.service_broker_guid.bytes
+
+
+def test_b22_encryption_is_kept_with_both_ends(sales: Database) -> None:
+    for encryption in (True, False):
+        dialog = begin(sales, b"x", encryption=encryption)
+        for side in (dialog, talk.far_handle(sales, dialog)):
+            found = talk.endpoint(sales, side)
+            assert found is not None
+            assert bool(found.is_encrypted) == encryption
+
+
+REFUSED_AT_BEGIN = [
+    ({"from_service": "//Nobody"}, 15151),
+    ({"contract": "//NoContract"}, 15151),
+    ({"to_service": ""}, 8412),
+    ({"to_service": "x" * 257}, 8412),
+    ({"lifetime": 0}, 8411),
+    ({"lifetime": 2**31}, 8411),
+    ({"lifetime": True}, 8411),
+    ({"related_conversation": uuid.UUID(int=1)}, 8426),
+]
+
+
+@pytest.mark.parametrize(("changed", "number"), REFUSED_AT_BEGIN, ids=str)
+def test_b5_begin_dialog_refuses(sales: Database, changed: dict[str, object], number: int) -> None:
+    before = talk.contents(sales)
+    asked = {"from_service": INITIATOR, "to_service": TARGET, **changed}
+    with sales.transaction() as t, pytest.raises(BrokerError) as refused:
+        t.begin_dialog(asked.pop("from_service"), asked.pop("to_service"), **asked)  # type: ignore[arg-type]
+    assert refused.value.number == number
+    assert str(refused.value).startswith(f"{number}: ")
+    assert talk.contents(sales) == before
+
+
+def test_an_argument_that_is_none_of_its_kind_is_bad_input(sales: Database) -> None:
+    dialog = begin(sales)
+    with sales.transaction() as t:
+        with pytest.raises(InputError, match="broker_instance"):
+            t.begin_dialog(INITIATOR, TARGET, broker_instance="somewhere")
+        with pytest.raises(InputError, match="dialog"):
+            t.send("no handle", b"")
+        for error in ((0, "zero"), (-1, "the broker's"), (1, "x" * 3001), ("1", "text"), "text", (1,)):
+            with pytest.raises(OptionError, match="error"):
+                t.end_conversation(dialog, error=error)  # type: ignore[arg-type]  # that is what is refused
+        with pytest.raises(OptionError, match="expected one of them"):
+            t.end_conversation(dialog, error=(1, "x"), cleanup=True)
+        with pytest.raises(OptionError, match="expected one of them"):
+            t.begin_dialog(INITIATOR, TARGET, related_conversation=dialog, related_conversation_group=uuid.uuid4())
+    assert talk.state(sales, dialog) == "SO"
+
+
+@pytest.mark.parametrize("what", ["send", "end_conversation", "begin_conversation_timer", "transmission_status"])
+def test_b5_a_handle_that_is_not_there_is_8426(sales: Database, what: str) -> None:
+    arguments = {"send": (b"x",), "begin_conversation_timer": (5,)}.get(what, ())
+    with sales.transaction() as t, pytest.raises(BrokerError) as refused:
+        getattr(t, what)(uuid.UUID(int=5), *arguments)
+    assert refused.value.number == 8426
+
+
+def test_handles_are_taken_in_every_form(sales: Database) -> None:
+    dialog = begin(sales)
+    with sales.transaction() as t:
+        t.send(dialog, b"uuid")
+        t.send(str(dialog), b"text")
+        t.send(f"{{{dialog}}}".upper(), b"braces")
+        t.send(dialog.bytes, b"bytes")
+    assert said(receive(sales)) == [b"uuid", b"text", b"braces", b"bytes"]
+
+
+def test_b13_an_error_that_arrives_drops_what_this_side_still_had_to_send(sales: Database) -> None:
+    """Fact 126: nobody is there to take it."""
+    initiator, target = talk.pair(sales)
+    talk.switch(sales, on=False)
+    send(sales, initiator, b"waits", b"too")
+    assert talk.waiting(sales) == 2
+    end(sales, target, error=(1, "no more"))
+    assert talk.state(sales, initiator) == "ER"
+    assert talk.waiting(sales) == 0
+
+
+def test_b15_end_removes_the_messages_at_once_even_where_the_far_side_cannot_hear_of_it(sales: Database) -> None:
+    initiator, target = talk.pair(sales)
+    send(sales, target, b"unread")
+    talk.switch(sales, on=False)
+    end(sales, initiator)
+    assert talk.state(sales, initiator) == "DO"
+    assert talk.drain(sales, talk.REPLIES) == []
+    send(sales, target, b"too late")
+    assert talk.drain(sales, talk.REPLIES) == []
+    assert talk.state(sales, target) == "CO"

@@ -1,0 +1,178 @@
+"""What subscribers hear, after the commit that makes it true (facts 160 to 163, 167)."""
+
+from __future__ import annotations
+
+import logging
+
+import pytest
+
+from ssbroker.broker.database import Database
+from ssbroker.broker.instance import Instance
+from ssbroker.protocol.event_steps import ConversationStep, GroupStep
+from ssbroker.protocol.events import Conversation, ConversationGroup, Event, MessageUndeliverable
+from tests.broker import shops
+from tests.broker.shops import ORDERS, SHOP, STOCK, received, send
+
+
+@pytest.fixture
+def sales(instance: Instance) -> Database:
+    return shops.shop(instance)
+
+
+@pytest.fixture
+def stock(instance: Instance) -> Database:
+    return shops.stock(instance)
+
+
+def heard(instance: Instance, *kinds: type[Event]) -> list[Event]:
+    events: list[Event] = []
+    instance.subscribe(events.append, *kinds)
+    return events
+
+
+def steps(events: list[Event]) -> list[tuple[str | None, str]]:
+    return [(event.database, event.step) for event in events if isinstance(event, Conversation)]
+
+
+def test_the_life_of_a_conversation_between_two_databases(instance: Instance, sales: Database, stock: Database) -> None:
+    events = heard(instance, Conversation)
+    dialog = send(sales, b"two chairs")
+    with sales.transaction() as t:
+        t.end_conversation(dialog)
+    with stock.transaction() as t:
+        t.end_conversation(t.receive(ORDERS)["conversation_handle"][0].as_py())
+    assert steps(events) == [
+        ("Sales", ConversationStep.BEGIN_DIALOG),
+        ("Sales", ConversationStep.SEND_MESSAGE),
+        ("Stock", ConversationStep.DIALOG_CREATED),
+        ("Stock", ConversationStep.RECEIVED_SEQUENCED_MESSAGE),
+        ("Sales", ConversationStep.END_CONVERSATION),
+        ("Stock", ConversationStep.RECEIVED_END_CONVERSATION),
+        ("Sales", ConversationStep.RECEIVED_END_CONVERSATION_ACK),
+        ("Stock", ConversationStep.END_CONVERSATION),
+    ]
+
+
+def test_an_error_of_the_application_is_heard_at_both_ends(
+    instance: Instance, sales: Database, stock: Database
+) -> None:
+    dialog = send(sales, b"two chairs")
+    events = heard(instance, Conversation)
+    with sales.transaction() as t:
+        t.end_conversation(dialog, error=(7, "no chairs"))
+    assert [(each.step, each.error, each.text) for each in events if isinstance(each, Conversation)][:2] == [
+        (ConversationStep.END_CONVERSATION_WITH_ERROR, 7, "no chairs"),
+        (ConversationStep.RECEIVED_END_CONVERSATION_WITH_ERROR, 7, "no chairs"),
+    ]
+
+
+def test_an_error_of_the_broker_is_heard(instance: Instance, sales: Database, stock: Database) -> None:
+    stock.alter_service(STOCK, drop_contracts=["DEFAULT"])
+    events = heard(instance, Conversation)
+    send(sales, b"two chairs")
+    assert steps(events)[-1] == ("Sales", ConversationStep.RECEIVED_BROKER_ERROR)
+
+
+def test_what_no_queue_takes_is_heard_with_its_reason(instance: Instance, sales: Database) -> None:
+    """Message Undeliverable (facts 135, 163)."""
+    sales.create_queue(ORDERS, status=False)
+    sales.create_service(STOCK, queue=ORDERS)
+    events = heard(instance, MessageUndeliverable)
+    send(sales, b"two chairs")
+    assert [
+        (each.error, each.message_sequence_number) for each in events if isinstance(each, MessageUndeliverable)
+    ] == [(11219, 0)]
+
+
+def test_cleaning_up_is_heard(instance: Instance, sales: Database) -> None:
+    dialog = send(sales, b"two chairs")
+    events = heard(instance, Conversation)
+    with sales.transaction() as t:
+        t.end_conversation(dialog, cleanup=True)
+    assert steps(events) == [("Sales", ConversationStep.END_CONVERSATION_WITH_CLEANUP)]
+
+
+def test_a_group_comes_with_its_first_conversation_and_goes_with_its_last(instance: Instance, sales: Database) -> None:
+    events = heard(instance, ConversationGroup)
+    with sales.transaction() as t:
+        first = t.begin_dialog(SHOP, STOCK)
+        second = t.begin_dialog(SHOP, STOCK, related_conversation=first)
+    with sales.transaction() as t:
+        t.end_conversation(first)
+    assert [event.step for event in events if isinstance(event, ConversationGroup)] == [GroupStep.CREATE]
+    with sales.transaction() as t:
+        t.end_conversation(second)
+    assert [event.step for event in events if isinstance(event, ConversationGroup)] == [
+        GroupStep.CREATE,
+        GroupStep.DROP,
+    ]
+
+
+def test_nothing_is_heard_of_what_is_rolled_back(instance: Instance, sales: Database, stock: Database) -> None:
+    events = heard(instance)
+    with pytest.raises(ZeroDivisionError), sales.transaction() as t:
+        t.send(t.begin_dialog(SHOP, STOCK), b"two chairs")
+        raise ZeroDivisionError
+    assert events == []
+
+
+def test_it_is_heard_after_the_commit(instance: Instance, sales: Database) -> None:
+    """Whoever hears of a conversation finds it in the file."""
+    found: list[int] = []
+
+    def looks(_event: Event) -> None:
+        with sales.file.read() as connection:
+            found.append(connection.execute("SELECT count(*) FROM ssb_conversation_endpoints").get)
+
+    instance.subscribe(looks, Conversation)
+    with sales.transaction() as t:
+        t.begin_dialog(SHOP, STOCK)
+        assert found == []
+    assert found == [1]
+
+
+def test_a_subscriber_that_fails_harms_nobody(instance: Instance, sales: Database, stock: Database) -> None:
+    def fails(_event: Event) -> None:
+        raise ZeroDivisionError
+
+    instance.subscribe(fails)
+    send(sales, b"two chairs")
+    assert received(stock) == [b"two chairs"]
+
+
+def test_a_subscriber_may_use_the_instance(instance: Instance, sales: Database, stock: Database) -> None:
+    """It is called outside of every transaction and lock."""
+
+    def answers(event: Event) -> None:
+        if isinstance(event, Conversation) and event.step is ConversationStep.RECEIVED_SEQUENCED_MESSAGE:
+            with stock.transaction() as t:
+                t.send(t.receive(ORDERS)["conversation_handle"][0].as_py(), b"done")
+
+    end = instance.subscribe(answers, Conversation)
+    send(sales, b"two chairs")
+    end()
+    instance.run_due()
+    assert received(sales, shops.REPLIES) == [b"done"]
+
+
+def test_a_subscriber_may_send_from_the_database_that_is_being_delivered_from(
+    instance: Instance, sales: Database, stock: Database
+) -> None:
+    """It would wait for itself."""
+    more = [b"three", b"two"]
+
+    def sends(event: Event) -> None:
+        if isinstance(event, Conversation) and event.step is ConversationStep.RECEIVED_SEQUENCED_MESSAGE and more:
+            send(sales, more.pop())
+            instance.run_due()
+
+    instance.subscribe(sends, Conversation)
+    send(sales, b"one")
+    assert received(stock) == [b"one", b"two", b"three"]
+
+
+def test_events_go_to_logging_too(instance: Instance, sales: Database, caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.DEBUG, logger="ssbroker.events"):
+        send(sales, b"two chairs")
+    assert "Broker:Message Classify: database=Sales" in caplog.text
+    assert "SEND Message" in caplog.text

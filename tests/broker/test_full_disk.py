@@ -1,0 +1,82 @@
+"""B4: a disk that is full or fails while messages go through an instance: a clear error, nothing lost, and it goes on afterwards."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from itertools import count
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+from ssbroker import Instance
+from ssbroker.exceptions import StorageError
+from tests.broker import dying
+from tests.broker.conftest import Clock
+from tests.store.failing_calls import Kind, failing_calls
+
+STEPS: Final = 8
+
+
+def step(instance: Instance, number: int, chance: random.Random) -> list[int]:
+    """A transaction that sends or receives, in one database or between two."""
+    lane = list(dying.LANES)[number % 2]
+    return dying.send(instance, lane, chance) if number % 4 < 2 else dying.receive(instance, lane)
+
+
+def raised(what: Callable[[], object]) -> StorageError | None:
+    """The only error that a failing disk may lead to."""
+    try:
+        what()
+    except StorageError as error:
+        return error
+    return None
+
+
+@pytest.mark.parametrize("lasts", [True, False], ids=["lasting", "once"])
+@pytest.mark.parametrize("kind", ["full", "write", "read"])
+def test_b4_p11_nothing_is_lost_at_any_call(tmp_path: Path, kind: Kind, lasts: bool) -> None:  # noqa: FBT001  # pytest gives it by name
+    """The disk fails at the nth call, for every n; what the application's tables say is what the conversations did."""
+    folder, chance, clock = tmp_path / "instance", random.Random(1), Clock()
+    dying.prepare(folder)
+    with failing_calls(kind) as disk:
+        for attempt in count(1):
+            with Instance.open(folder, background=False, clock=clock) as instance:
+                instance.database("Sales")
+                disk.lasts, disk.asked, disk.fails_at = lasts, 0, attempt
+                errors = [raised(lambda number=number: step(instance, number, chance)) for number in range(STEPS)]  # type: ignore[misc]  # a default in a lambda
+                was_met, disk.fails_at = disk.asked >= attempt, 0
+                assert all(".sqlite: " in str(error) for error in errors if error is not None)
+                clock.advance(seconds=5)  # what could not be delivered is tried again after about four
+                instance.run_due()
+                dying.drain(instance)
+                for lane in dying.LANES:
+                    sent = dying.sent(instance, lane)
+                    assert sent == list(range(len(sent)))
+                    assert dying.received(instance, lane) == sent
+            if not was_met:
+                assert errors == [None] * STEPS
+                assert attempt > 1
+                return
+
+
+def test_b4_a_full_disk_in_the_application_s_own_sql(tmp_path: Path) -> None:
+    """The application sees the same error, and neither its rows nor its messages."""
+    folder, chance = tmp_path / "instance", random.Random(1)
+    dying.prepare(folder)
+    with failing_calls("full") as disk, Instance.open(folder, background=False) as instance:
+        sales = instance.database("Sales")
+        dying.send(instance, "here", chance)
+        before = dying.sent(instance, "here")
+        with pytest.raises(StorageError, match="full"), sales.transaction() as t:
+            t.connection.pragma("cache_size", 1)
+            disk.asked, disk.fails_at = 0, 1
+            t.connection.executemany(
+                "INSERT INTO sent VALUES ('here', ?, randomblob(9000))",
+                ((number,) for number in range(10**6, 10**6 + 99)),
+            )
+        disk.fails_at = 0
+        assert dying.sent(instance, "here") == before
+        dying.drain(instance)
+        assert dying.received(instance, "here") == before

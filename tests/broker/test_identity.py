@@ -1,0 +1,358 @@
+"""Databases come, go and change their identity: rules I1 to I8, decisions B25 to B29."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sqlite3
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from ssbroker.broker.database import Database
+from ssbroker.broker.instance import Instance
+from ssbroker.exceptions import (
+    BrokerError,
+    BrokerWarning,
+    LockTimeoutError,
+    OptionError,
+    StorageError,
+    UnknownDatabaseError,
+)
+from tests.broker.conftest import Clock
+
+OPTIONS = ["ENABLE_BROKER", "DISABLE_BROKER", "NEW_BROKER", "ERROR_BROKER_CONVERSATIONS"]
+
+
+def copy_of(instance: Instance, name: str) -> Path:
+    """A copy of a database's file, as a backup makes it."""
+    path = instance.database(name).file.path
+    instance.detach_database(name)
+    target = path.with_name("copy.sqlite")
+    shutil.copy(path, target)
+    instance.attach_database(name, path)
+    return target
+
+
+def listed(instance: Instance) -> dict[str, tuple[bytes, bool]]:
+    """What the list says of each database."""
+    with instance.msdb.file.read() as connection:
+        rows = connection.execute("SELECT name, service_broker_guid, is_broker_enabled FROM ssb_databases")
+        return {name: (guid, bool(enabled)) for name, guid, enabled in rows}
+
+
+def agrees(instance: Instance) -> bool:
+    """Whether list and files say the same, and I7 holds."""
+    said = {one.name: (one.service_broker_guid.bytes, one.is_broker_enabled) for one in instance.databases}
+    enabled = [guid for guid, is_enabled in said.values() if is_enabled]
+    return said == listed(instance) and len(set(enabled)) == len(enabled)
+
+
+def test_i4_disable_and_enable_keep_the_id(instance: Instance, sales: Database) -> None:
+    guid = sales.service_broker_guid
+    for option, is_enabled in (("DISABLE_BROKER", False), ("ENABLE_BROKER", True), ("ENABLE_BROKER", True)):
+        sales.set_broker(option)  # type: ignore[arg-type]
+        assert (sales.service_broker_guid, sales.is_broker_enabled) == (guid, is_enabled)
+        assert agrees(instance)
+
+
+def test_i5_new_broker_enables_with_a_new_id(instance: Instance, sales: Database) -> None:
+    guid = sales.service_broker_guid
+    sales.set_broker("DISABLE_BROKER")
+    sales.set_broker("NEW_BROKER")
+    assert sales.is_broker_enabled
+    assert sales.service_broker_guid != guid
+    assert agrees(instance)
+
+
+def test_i6_error_broker_conversations_enables_and_keeps_the_id(instance: Instance, sales: Database) -> None:
+    guid = sales.service_broker_guid
+    sales.set_broker("DISABLE_BROKER")
+    sales.set_broker("ERROR_BROKER_CONVERSATIONS")
+    assert (sales.service_broker_guid, sales.is_broker_enabled) == (guid, True)
+    assert agrees(instance)
+
+
+def test_msdb_is_a_database_like_others(instance: Instance) -> None:
+    guid = instance.msdb.service_broker_guid
+    instance.msdb.set_broker("DISABLE_BROKER")
+    assert not instance.msdb.is_broker_enabled
+    instance.msdb.set_broker("NEW_BROKER")
+    assert instance.msdb.service_broker_guid != guid
+    assert agrees(instance)
+
+
+def test_an_option_that_is_none_is_refused(sales: Database) -> None:
+    with pytest.raises(OptionError, match="ENABLE_BROKER"):
+        sales.set_broker("ENABLE")  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("is_enabled", [True, False])
+def test_i8_b29_detach_and_attach_leave_id_and_state_alone(
+    instance: Instance, sales: Database, *, is_enabled: bool
+) -> None:
+    guid, path = sales.service_broker_guid, sales.file.path
+    sales.set_honor_broker_priority(is_on=True)
+    if not is_enabled:
+        sales.set_broker("DISABLE_BROKER")
+    instance.detach_database("Sales")
+    assert [database.name for database in instance.databases] == ["msdb"]
+    assert not Path(f"{path}-wal").exists()
+    with pytest.raises(StorageError):
+        sales.objects()
+    again = instance.attach_database("Shop", path)
+    assert (again.service_broker_guid, again.is_broker_enabled) == (guid, is_enabled)
+    assert set(again.objects().services) == {"//Orders", "//Shop"}
+    assert not again.objects().broker.is_honor_broker_priority_on  # fact 150
+    assert agrees(instance)
+
+
+def test_i1_i8_a_copy_restored_in_another_instance_keeps_its_id(
+    instance: Instance, sales: Database, tmp_path: Path
+) -> None:
+    copy = copy_of(instance, "Sales")
+    guid = instance.database("Sales").service_broker_guid
+    with Instance.create(tmp_path / "other", name="other", background=False) as other:
+        restored = other.attach_database("Sales", copy)
+        assert (restored.service_broker_guid, restored.is_broker_enabled) == (guid, True)
+
+
+@pytest.mark.parametrize("option", [None, "ENABLE_BROKER", "ERROR_BROKER_CONVERSATIONS", "DISABLE_BROKER"])
+def test_i7_b27_attaching_a_second_one_leaves_it_disabled(
+    instance: Instance, sales: Database, option: str | None
+) -> None:
+    copy = copy_of(instance, "Sales")
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        second = instance.attach_database("Copy", copy, option=option)  # type: ignore[arg-type]
+    told = [str(warning.message) for warning in caught if warning.category is BrokerWarning]
+    assert [text[:4] for text in told] == ([] if option == "DISABLE_BROKER" else ["9773"])
+    assert not second.is_broker_enabled
+    assert second.service_broker_guid == instance.database("Sales").service_broker_guid
+    assert agrees(instance)
+
+
+def test_i7_a_second_one_with_a_new_id_is_enabled(instance: Instance, sales: Database) -> None:
+    copy = copy_of(instance, "Sales")
+    second = instance.attach_database("Copy", copy, option="NEW_BROKER")
+    assert second.is_broker_enabled
+    assert second.service_broker_guid != instance.database("Sales").service_broker_guid
+    assert agrees(instance)
+
+
+@pytest.mark.parametrize("option", ["ENABLE_BROKER", "ERROR_BROKER_CONVERSATIONS"])
+def test_i7_two_with_one_id_are_never_both_enabled(instance: Instance, sales: Database, option: str) -> None:
+    second = instance.attach_database("Copy", copy_of(instance, "Sales"), option="DISABLE_BROKER")
+    with pytest.raises(BrokerError) as refused:
+        second.set_broker(option)  # type: ignore[arg-type]
+    assert refused.value.number == 9772
+    instance.database("Sales").set_broker("DISABLE_BROKER")
+    second.set_broker(option)  # type: ignore[arg-type]
+    assert second.is_broker_enabled
+    with pytest.raises(BrokerError, match="9772"):
+        instance.database("Sales").set_broker("ENABLE_BROKER")
+    assert agrees(instance)
+
+
+def test_i7_a_file_that_was_replaced_while_the_instance_was_closed(instance: Instance, sales: Database) -> None:
+    """The copy of another database at a database's place brings its id; it cannot be enabled beside the original."""
+    other = instance.create_database("Other").file.path
+    copy = copy_of(instance, "Sales")
+    guid, folder = instance.database("Sales").service_broker_guid, instance.folder
+    instance.close()
+    copy.replace(other)
+    with Instance.open(folder, background=False) as again:
+        assert again.database("Other").service_broker_guid == guid
+        assert sorted(one.is_broker_enabled for one in (again.database("Sales"), again.database("Other"))) == [
+            False,
+            True,
+        ]
+        assert agrees(again)
+
+
+@pytest.mark.parametrize("how", ["same", "relative", "symlink", "hard link", "through a linked folder"])
+def test_b26_one_file_is_attached_once_by_whatever_path(
+    instance: Instance, sales: Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, how: str
+) -> None:
+    path = sales.file.path
+    link = tmp_path / "link.sqlite"
+    if how == "relative":
+        monkeypatch.chdir(path.parent)
+        link = Path(path.name)
+    elif how == "symlink":
+        link.symlink_to(path)
+    elif how == "hard link":
+        os.link(path, link)
+    elif how == "through a linked folder":
+        (tmp_path / "folder").symlink_to(path.parent)
+        link = tmp_path / "folder" / path.name
+    else:
+        link = path
+    with pytest.raises(BrokerError, match="is the file of the database 'Sales'"):
+        instance.attach_database("Again", link)
+    assert [database.name for database in instance.databases] == ["msdb", "Sales"]
+    assert sales.is_broker_enabled
+
+
+@pytest.mark.parametrize("is_linked", [False, True])
+def test_b26_a_file_is_attached_to_one_instance(
+    instance: Instance, sales: Database, tmp_path: Path, *, is_linked: bool
+) -> None:
+    path = sales.file.path
+    instance.detach_database("Sales")
+    instance.attach_database("Sales", path)
+    link = tmp_path / "link.sqlite"
+    os.link(path, link)
+    with Instance.create(tmp_path / "other", name="other", background=False) as other:
+        with pytest.raises(BrokerError, match="attached to another instance"):
+            other.attach_database("Sales", link if is_linked else path)
+        assert [database.name for database in other.databases] == ["msdb"]
+    assert instance.database("Sales").is_broker_enabled
+
+
+def test_b26_what_is_no_database_of_ours_is_refused(instance: Instance, tmp_path: Path) -> None:
+    text, foreign = tmp_path / "text.sqlite", tmp_path / "foreign.sqlite"
+    text.write_text("no database, although it is long enough to be taken for one " * 20)
+    with sqlite3.connect(foreign) as connection:
+        connection.execute("CREATE TABLE stock (article TEXT)")
+    connection.close()
+    with Instance.create(tmp_path / "other", name="other", background=False):
+        pass
+    for path in (text, foreign, tmp_path / "other" / "msdb.sqlite"):
+        before = path.read_bytes()
+        with pytest.raises(BrokerError) as refused:
+            instance.attach_database("X", path)
+        assert refused.value.number == 5171
+        assert path.read_bytes() == before
+    with pytest.raises(StorageError, match="no such file"):
+        instance.attach_database("X", tmp_path / "nothing.sqlite")
+    assert [database.name for database in instance.databases] == ["msdb"]
+
+
+def test_b26_a_name_that_is_taken_is_refused(instance: Instance, sales: Database) -> None:
+    with pytest.raises(BrokerError, match="1801"):
+        instance.attach_database("Sales", copy_of(instance, "Sales"))
+
+
+def test_a_dropped_database_goes_with_its_file(instance: Instance, sales: Database) -> None:
+    path = sales.file.path
+    instance.drop_database("Sales")
+    assert [one for one in path.parent.iterdir() if one.name.startswith("Sales")] == []
+    assert instance.create_database("Sales").objects().queues == {}
+
+
+@pytest.mark.parametrize(("method", "number"), [("drop_database", 3708), ("detach_database", 7940)])
+def test_msdb_stays(instance: Instance, method: str, number: int) -> None:
+    with pytest.raises(BrokerError) as refused:
+        getattr(instance, method)("msdb")
+    assert refused.value.number == number
+    with pytest.raises(UnknownDatabaseError):
+        getattr(instance, method)("Nothing")
+
+
+def test_b29_detaching_waits_for_open_transactions(instance: Instance, tmp_path: Path) -> None:
+    with Instance.open(instance.folder, lock_timeout=0.05, background=False) as hasty:
+        hasty.create_database("Sales")
+        session = instance.database("Sales").file.session()
+        session.begin()
+        with pytest.raises(LockTimeoutError):
+            hasty.detach_database("Sales")
+        session.close()
+        assert hasty.database("Sales").is_broker_enabled
+        hasty.detach_database("Sales")
+
+
+def test_b29_a_detached_file_is_whole_though_another_process_has_it_open(
+    instance: Instance, sales: Database, tmp_path: Path
+) -> None:
+    with Instance.open(instance.folder, background=False) as other:
+        assert other.database("Sales").is_broker_enabled
+        with sales.transaction() as t:
+            t.send(t.begin_dialog("//Shop", "//Orders"), b"kept")
+        instance.detach_database("Sales")
+        shutil.copy(sales.file.path, tmp_path / "copy.sqlite")
+    with Instance.create(tmp_path / "new", name="new", background=False) as new:
+        restored = new.attach_database("Sales", tmp_path / "copy.sqlite")
+        with restored.transaction() as t:
+            assert t.receive("Orders")["message_body"].to_pylist() == [b"kept"]
+
+
+def test_who_still_has_a_detached_file_open_cannot_write_to_it(instance: Instance, sales: Database) -> None:
+    with Instance.open(instance.folder, background=False) as other:
+        held = other.database("Sales")
+        instance.detach_database("Sales")
+        with pytest.raises(StorageError, match="no longer attached"):
+            held.create_queue("Late")
+        with pytest.raises(StorageError, match="no longer attached"), held.transaction() as t:
+            t.begin_dialog("//Shop", "//Orders")
+        with pytest.raises(UnknownDatabaseError):
+            other.database("Sales")
+
+
+def test_a_database_whose_file_is_gone_does_not_stop_the_others(
+    instance: Instance, sales: Database, clock: Clock
+) -> None:
+    instance.create_database("Stock")
+    path, folder = sales.file.path, instance.folder
+    instance.close()
+    path.rename(path.with_name("away"))
+    with Instance.open(folder, background=False) as again:
+        assert [database.name for database in again.databases] == ["msdb", "Stock"]
+        with pytest.raises(StorageError, match="Sales"):
+            again.database("Sales")
+        path.with_name("away").rename(path)
+        assert again.database("Sales").is_broker_enabled
+
+
+def test_an_instance_may_be_moved_as_a_whole(instance: Instance, sales: Database, tmp_path: Path) -> None:
+    guid, folder = sales.service_broker_guid, instance.folder
+    instance.close()
+    folder.rename(tmp_path / "moved")
+    with Instance.open(tmp_path / "moved", background=False) as again:
+        assert again.database("Sales").service_broker_guid == guid
+
+
+def test_a_file_that_stands_at_the_place_of_a_new_database_is_left_alone(instance: Instance, sales: Database) -> None:
+    path = sales.file.path
+    instance.detach_database("Sales")
+    before = path.read_bytes()
+    with pytest.raises(BrokerError) as refused:
+        instance.create_database("Sales")
+    assert refused.value.number == 5170
+    assert path.read_bytes() == before
+    assert set(instance.attach_database("Sales", path).objects().services) == {"//Orders", "//Shop"}
+
+
+@pytest.mark.parametrize("step", ["registry.add", "changes.set_broker", "registry.set_broker", "registry.note"])
+def test_b4_a_disk_that_is_full_in_the_middle_of_a_change_leaves_nothing(
+    instance: Instance, sales: Database, monkeypatch: pytest.MonkeyPatch, step: str
+) -> None:
+    copy = copy_of(instance, "Sales")
+    before, files = listed(instance), {path.name for path in instance.folder.glob("*.sqlite")}
+
+    def full(*_: object, **__: object) -> None:
+        raise StorageError("the disk is full")
+
+    monkeypatch.setattr(f"ssbroker.broker.identity.{step}", full)
+    changes: list[Callable[[], object]] = [
+        lambda: instance.attach_database("Copy", copy, option="DISABLE_BROKER"),
+        lambda: instance.create_database("New"),
+        lambda: instance.database("Sales").set_broker("NEW_BROKER"),
+        lambda: instance.detach_database("Sales"),
+    ]
+    failed = 0
+    for change in changes:
+        try:
+            change()
+        except StorageError:
+            failed += 1
+            assert listed(instance) == before
+            assert {path.name for path in instance.folder.glob("*.sqlite")} == files
+            assert agrees(instance)
+        before, files = listed(instance), {path.name for path in instance.folder.glob("*.sqlite")}
+    assert failed
+    monkeypatch.undo()
+    instance.create_database("Further")
+    assert agrees(instance)

@@ -1,0 +1,160 @@
+"""What a change of identity does to conversations: I2, I5, I6 and B28."""
+
+from __future__ import annotations
+
+import uuid
+from typing import Any
+
+import pytest
+
+from ssbroker.broker.database import Database
+from ssbroker.broker.instance import Instance
+from ssbroker.protocol.names import ERROR
+
+
+@pytest.fixture
+def shop(instance: Instance, sales: Database) -> Database:
+    """The database Shop, whose service //Buyer begins conversations with //Orders of Sales."""
+    database = instance.create_database("Shop")
+    database.create_queue("Answers")
+    database.create_service("//Buyer", queue="Answers")
+    return database
+
+
+def received(database: Database, queue: str) -> list[dict[str, Any]]:
+    """All messages of a queue, taken."""
+    found: list[dict[str, Any]] = []
+    while True:
+        with database.transaction() as t:
+            rows = t.receive(queue).to_pylist()
+        if not rows:
+            return found
+        found += rows
+
+
+def begin(database: Database, service: str, *bodies: bytes) -> uuid.UUID:
+    """A dialog with //Orders, and what it sends."""
+    with database.transaction() as t:
+        dialog = t.begin_dialog(service, "//Orders")
+        for body in bodies:
+            t.send(dialog, body)
+    return dialog
+
+
+def states(database: Database) -> dict[tuple[str, bool], str]:
+    """The state of each endpoint, by its service and side."""
+    with database.file.read() as connection:
+        rows = connection.execute(
+            "SELECT name, is_initiator, state FROM ssb_conversation_endpoints JOIN ssb_services USING (service_id)"
+        )
+        return {(name, bool(initiator)): state for name, initiator, state in rows}
+
+
+def waiting(database: Database) -> int:
+    """How many messages wait in the transmission queue."""
+    with database.file.read() as connection:
+        found: int = connection.execute("SELECT count(*) FROM ssb_transmission_queue").get
+    return found
+
+
+def test_i5_b28_new_broker_ends_conversations_without_telling_the_far_sides(
+    instance: Instance, sales: Database, shop: Database
+) -> None:
+    begin(shop, "//Buyer", b"one")
+    begin(sales, "//Shop", b"two")
+    assert [row["message_body"] for row in received(sales, "Orders")] == [b"one", b"two"]
+    sales.set_broker("NEW_BROKER")
+    for queue, count in (("Orders", 2), ("Replies", 1)):
+        errors = received(sales, queue)
+        assert [row["message_type_name"] for row in errors] == [ERROR] * count
+        assert all(b"<Code>-9719</Code>" in row["message_body"] for row in errors)
+    assert set(states(sales).values()) == {"ER"}
+    assert received(shop, "Answers") == []
+    assert states(shop) == {("//Buyer", True): "CO"}
+
+
+def test_i5_r17_the_far_sides_messages_to_the_old_id_wait(instance: Instance, sales: Database, shop: Database) -> None:
+    dialog = begin(shop, "//Buyer", b"one")
+    received(sales, "Orders")
+    sales.set_broker("NEW_BROKER")
+    received(sales, "Orders")
+    with shop.transaction() as t:
+        t.send(dialog, b"two")
+    assert waiting(shop) == 1
+    assert received(sales, "Orders") == []
+
+
+def test_i6_b28_error_broker_conversations_tells_both_sides(
+    instance: Instance, sales: Database, shop: Database
+) -> None:
+    begin(shop, "//Buyer", b"one")
+    begin(sales, "//Shop", b"two")
+    received(sales, "Orders")
+    guid = sales.service_broker_guid
+    sales.set_broker("ERROR_BROKER_CONVERSATIONS")
+    assert sales.service_broker_guid == guid
+    for database, queue, count, code in (
+        (sales, "Orders", 2, b"-9719"),
+        (sales, "Replies", 1, b"-9719"),
+        (shop, "Answers", 1, b"-9720"),
+    ):
+        errors = received(database, queue)
+        assert [row["message_type_name"] for row in errors] == [ERROR] * count
+        assert all(b"<Code>" + code + b"</Code>" in row["message_body"] for row in errors)
+    assert set(states(sales).values()) | set(states(shop).values()) == {"ER"}
+    assert waiting(sales) == waiting(shop) == 0
+
+
+def test_i6_a_database_with_conversations_is_attached_and_ends_them(
+    instance: Instance, sales: Database, shop: Database
+) -> None:
+    begin(shop, "//Buyer", b"one")
+    path = sales.file.path
+    instance.detach_database("Sales")
+    again = instance.attach_database("Sales", path, option="ERROR_BROKER_CONVERSATIONS")
+    assert [row["message_type_name"] for row in received(again, "Orders")] == [ERROR, "DEFAULT"]
+    assert b"-9720" in received(shop, "Answers")[0]["message_body"]
+
+
+def test_i2_a_disabled_database_sends_nothing_and_receives_nothing(
+    instance: Instance, sales: Database, shop: Database
+) -> None:
+    shop.set_broker("DISABLE_BROKER")
+    begin(shop, "//Buyer", b"kept")
+    begin(sales, "//Shop", b"own")
+    assert waiting(shop) == 1
+    shop.set_broker("ENABLE_BROKER")
+    instance.run_due()
+    assert waiting(shop) == 0
+    sales.set_broker("DISABLE_BROKER")
+    begin(shop, "//Buyer", b"late")
+    assert waiting(shop) == 1
+    sales.set_broker("ENABLE_BROKER")
+    instance.run_due()
+    assert waiting(shop) == 0
+    assert sorted(row["message_body"] for row in received(sales, "Orders")) == [b"kept", b"late", b"own"]
+
+
+def test_i8_conversations_go_on_after_detach_and_attach(instance: Instance, sales: Database, shop: Database) -> None:
+    dialog = begin(shop, "//Buyer", b"one")
+    path = sales.file.path
+    instance.detach_database("Sales")
+    with shop.transaction() as t:
+        t.send(dialog, b"two")
+    assert waiting(shop) == 1
+    again = instance.attach_database("Sales", path)
+    instance.run_due()
+    assert [row["message_body"] for row in received(again, "Orders")] == [b"one", b"two"]
+    assert waiting(shop) == 0
+
+
+def test_i3_a_dialog_may_name_the_copy_that_it_wants(instance: Instance, sales: Database, shop: Database) -> None:
+    other = instance.create_database("Other")
+    other.create_queue("Orders")
+    other.create_service("//Orders", queue="Orders")
+    for target in (sales, other, other, sales):
+        with shop.transaction() as t:
+            dialog = t.begin_dialog("//Buyer", "//Orders", broker_instance=target.service_broker_guid)
+            t.send(dialog, target.name.encode())
+    assert [row["message_body"] for row in received(sales, "Orders")] == [b"Sales", b"Sales"]
+    assert [row["message_body"] for row in received(other, "Orders")] == [b"Other", b"Other"]

@@ -1,0 +1,154 @@
+"""I1, I4 to I8 against a plain model: long random histories of databases that come, go, are copied, enabled and renamed."""
+
+from __future__ import annotations
+
+import random
+import shutil
+import warnings
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from ssbroker.broker.instance import Instance
+from ssbroker.exceptions import BrokerError, BrokerWarning
+from tests.broker.test_identity import agrees
+
+STEPS = 40
+OPTIONS = ["ENABLE_BROKER", "DISABLE_BROKER", "NEW_BROKER", "ERROR_BROKER_CONVERSATIONS"]
+
+
+@dataclass(slots=True)
+class Known:
+    """What the model knows of a database or of a file that nobody has."""
+
+    guid: bytes
+    is_enabled: bool
+    marks: set[str]
+
+
+class World:
+    """An instance and its model."""
+
+    def __init__(self, folder: Path, chance: random.Random) -> None:
+        self.folder = folder
+        self.chance = chance
+        self.instance = Instance.create(folder / "instance", name="x", random=chance, background=False)
+        msdb = self.instance.msdb
+        self.databases = {"msdb": Known(msdb.service_broker_guid.bytes, True, set())}
+        self.files: dict[Path, Known] = {}
+        self.made = 0
+
+    def twin(self, name: str | None, guid: bytes) -> bool:
+        return any(one.is_enabled and one.guid == guid for other, one in self.databases.items() if other != name)
+
+    def pick(self) -> str | None:
+        users = [name for name in self.databases if name != "msdb"]
+        return self.chance.choice(users) if users else None
+
+    def create(self) -> None:
+        self.made += 1
+        name = f"D{self.made}"
+        database = self.instance.create_database(name)
+        assert database.service_broker_guid.bytes not in {one.guid for one in self.databases.values()}
+        self.databases[name] = Known(database.service_broker_guid.bytes, True, set())
+
+    def detach(self) -> None:
+        name = self.pick()
+        if name is not None:
+            path = self.instance.database(name).file.path
+            self.instance.detach_database(name)
+            self.files[path] = self.databases.pop(name)
+
+    def copy(self) -> None:
+        if self.files:
+            self.made += 1
+            source = self.chance.choice(list(self.files))
+            target = self.folder / f"copy{self.made}.sqlite"
+            shutil.copy(source, target)
+            known = self.files[source]
+            self.files[target] = Known(known.guid, known.is_enabled, set(known.marks))
+
+    def attach(self) -> None:
+        if not self.files:
+            return
+        self.made += 1
+        path, option = self.chance.choice(list(self.files)), self.chance.choice([None, *OPTIONS])
+        known, name = self.files.pop(path), f"A{self.made}"
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", BrokerWarning)
+            database = self.instance.attach_database(name, path, option=option)  # type: ignore[arg-type]
+        if option == "NEW_BROKER":
+            known.guid, known.is_enabled = database.service_broker_guid.bytes, True
+        elif option is not None:
+            known.is_enabled = option != "DISABLE_BROKER"
+        known.is_enabled = known.is_enabled and not self.twin(None, known.guid)
+        self.databases[name] = known
+
+    def set_broker(self) -> None:
+        name, option = self.chance.choice(list(self.databases)), self.chance.choice(OPTIONS)
+        known, database = self.databases[name], self.instance.database(name)
+        if option in ("ENABLE_BROKER", "ERROR_BROKER_CONVERSATIONS") and self.twin(name, known.guid):
+            with pytest.raises(BrokerError) as refused:
+                database.set_broker(option)  # type: ignore[arg-type]
+            assert refused.value.number == 9772
+            return
+        database.set_broker(option)  # type: ignore[arg-type]
+        if option == "NEW_BROKER":
+            assert database.service_broker_guid.bytes != known.guid
+            known.guid = database.service_broker_guid.bytes
+        known.is_enabled = option != "DISABLE_BROKER"
+
+    def rename(self) -> None:
+        name = self.pick()
+        if name is not None:
+            self.made += 1
+            self.instance.execute(f"ALTER DATABASE {name} MODIFY NAME = R{self.made}")
+            self.databases[f"R{self.made}"] = self.databases.pop(name)
+
+    def drop(self) -> None:
+        name = self.pick()
+        if name is not None:
+            self.instance.drop_database(name)
+            del self.databases[name]
+
+    def mark(self) -> None:
+        name = self.chance.choice(list(self.databases))
+        self.made += 1
+        self.instance.database(name).create_queue(f"Q{self.made}")
+        self.databases[name].marks.add(f"Q{self.made}")
+
+    def reopen(self) -> None:
+        self.instance.close()
+        self.instance = Instance.open(self.folder / "instance", random=self.chance, background=False)
+
+    def check(self) -> None:
+        found = {
+            one.name: Known(
+                one.service_broker_guid.bytes, one.is_broker_enabled, {name for _, name in one.objects().queues}
+            )
+            for one in self.instance.databases
+        }
+        assert found == self.databases
+        assert agrees(self.instance)
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_i7_i8_histories_of_databases(tmp_path: Path, seed: int) -> None:
+    """I1, I4, I5, I6 too: ids, states and contents are the model's after every step, and after opening again."""
+    world = World(tmp_path, random.Random(seed))
+    steps = [
+        world.create,
+        world.mark,
+        world.detach,
+        world.copy,
+        world.attach,
+        world.set_broker,
+        world.rename,
+        world.drop,
+    ]
+    for _ in range(STEPS):
+        step = world.chance.choices([*steps, world.reopen], weights=[4, 2, 3, 3, 6, 5, 1, 1, 1])[0]
+        step()
+        world.check()
+    world.instance.close()

@@ -1,0 +1,288 @@
+"""What arrives for a conversation: once, in order, or with its reason why not (P11, P14, P16, B11)."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterator
+from itertools import permutations
+from typing import Any
+
+import pytest
+
+from ssbroker.broker.arriving import Arrival, Envelope, Message
+from ssbroker.broker.database import Database
+from ssbroker.broker.inbound import arrive
+from ssbroker.exceptions import BrokerError
+from ssbroker.protocol.names import DEFAULT, END_DIALOG, ERROR
+from tests.broker import talk
+from tests.broker.conftest import INITIATOR, QUEUE, TARGET
+from tests.broker.talk import begin, drain, receive, said
+
+ELSEWHERE = uuid.UUID(int=77).bytes
+LIFETIME = 2**60
+
+
+def envelope(**changed: Any) -> Envelope:
+    """Of an initiator in another database."""
+    usual = {
+        "conversation_id": uuid.UUID(int=9).bytes,
+        "is_initiator": True,
+        "from_service_name": INITIATOR,
+        "from_broker_instance": ELSEWHERE,
+        "to_service_name": TARGET,
+        "to_broker_instance": None,
+        "service_contract_name": DEFAULT,
+        "lifetime": LIFETIME,
+        "is_encrypted": False,
+    }
+    return Envelope(**{**usual, **changed})
+
+
+def number(which: int) -> Message:
+    return Message(which, DEFAULT, f"{which}".encode())
+
+
+def end_dialog(which: int) -> Message:
+    return Message(which, END_DIALOG, None, is_end_of_dialog=True)
+
+
+def arrives(database: Database, *messages: Message, waits_here: bool = True, **changed: Any) -> Arrival:
+    with database.transaction() as t, t._life as work:
+        return arrive(work, envelope(**changed), messages, waits_here=waits_here)
+
+
+def test_p11_p14_b8_any_order_and_any_repetition_is_received_once_in_order(sales: Database) -> None:
+    """P11, P12, P14: what comes before its turn is kept, cannot be received, and is received in its turn."""
+    for place, order in enumerate(permutations(range(4))):
+        conversation = uuid.UUID(int=1000 + place).bytes
+        got: list[bytes | str] = []
+        for which in (*order, *order):
+            arrives(sales, number(which), conversation_id=conversation)
+            got += said(drain(sales))
+            assert got == [f"{each}".encode() for each in range(len(got))], order
+        assert len(got) == 4, order
+
+
+def test_p14_what_is_early_stands_in_the_queue_with_status_2(sales: Database) -> None:
+    assert arrives(sales, number(1)).acknowledged == 0
+    with sales.file.read() as connection:
+        assert connection.execute("SELECT status FROM ssb_queue_messages").fetchall() == [(2,)]
+        assert connection.execute("SELECT state FROM ssb_conversation_endpoints").get == "SI"
+    assert arrives(sales, number(0)).acknowledged == 2
+    with sales.file.read() as connection:
+        assert connection.execute("SELECT state FROM ssb_conversation_endpoints").get == "CO"
+
+
+def test_p14_an_early_end_waits_for_what_comes_before_it(sales: Database) -> None:
+    arrives(sales, number(0))
+    arrives(sales, end_dialog(2))
+    assert said(drain(sales)) == [b"0"]
+    arrives(sales, number(1))
+    assert said(drain(sales)) == [b"1", "EndDialog"]
+
+
+def test_p34_p14_what_arrives_while_the_queue_is_off_enters_it_in_order(sales: Database) -> None:
+    """P34: in the transmission queue of the receiving database until then; acknowledged, since it is durable there."""
+    arrives(sales, number(0))
+    talk.switch(sales, on=False)
+    assert arrives(sales, number(1), number(3)).acknowledged == 2
+    assert arrives(sales, number(2)).acknowledged == 4
+    assert arrives(sales, number(3)).acknowledged == 4
+    assert talk.waiting(sales) == 3
+    talk.switch(sales, on=True)
+    assert said(drain(sales)) == [b"0", b"1", b"2", b"3"]
+    assert talk.waiting(sales) == 0
+
+
+def test_p34_a_message_that_comes_right_after_the_queue_is_on_does_not_overtake(sales: Database) -> None:
+    arrives(sales, number(0))
+    with sales.file.write() as connection:  # off and on again, and nobody has looked at what waits since
+        connection.execute("UPDATE ssb_queues SET is_enqueue_enabled = 0")
+        connection.execute("UPDATE ssb_database SET catalog_version = catalog_version + 1")
+    arrives(sales, number(1))
+    with sales.file.write() as connection:
+        connection.execute("UPDATE ssb_queues SET is_enqueue_enabled = 1")
+        connection.execute("UPDATE ssb_database SET catalog_version = catalog_version + 1")
+    arrives(sales, number(2))
+    assert said(drain(sales)) == [b"0", b"1", b"2"]
+
+
+def test_b8_what_waits_in_this_database_already_is_not_parked_twice(sales: Database) -> None:
+    talk.switch(sales, on=False)
+    arrival = arrives(sales, number(0), waits_here=False)
+    assert (arrival.acknowledged, arrival.undelivered) == (0, 11219)
+    assert talk.waiting(sales) == 0
+
+
+def refusing(database: Database) -> None:
+    """Types of every validation under a contract, and a service that accepts it."""
+    database.create_message_type("//Xml", validation="WELL_FORMED_XML")
+    database.create_message_type("//Empty", validation="EMPTY")
+    database.create_message_type("//Back")
+    database.create_contract("//Contract", {"//Xml": "INITIATOR", "//Empty": "ANY", "//Back": "TARGET"})
+    database.create_message_type("//Unlisted")
+    database.create_service("//Strict", queue=QUEUE, contracts=["//Contract"])
+
+
+STRICT: dict[str, Any] = {"to_service_name": "//Strict", "service_contract_name": "//Contract"}
+REFUSED: list[tuple[dict[str, Any], Message, int]] = [
+    ({"service_contract_name": "//Contract"}, Message(0, "//Xml", b"<a/>"), -8408),
+    ({"service_contract_name": "//Unknown"}, Message(0, DEFAULT, b""), -8408),
+    (STRICT, Message(0, "//Unlisted", None), -8498),
+    (STRICT, Message(0, "//Unknown", None), -8498),
+    (STRICT, Message(0, "//Back", None), -8457),
+    (STRICT, Message(0, "//Xml", b"<a>"), -8430),
+    (STRICT, Message(0, "//Xml", None), -8430),
+    (STRICT, Message(0, "//Empty", b"x"), -8430),
+]
+
+
+@pytest.mark.parametrize(("changed", "message", "code"), REFUSED, ids=str)
+def test_b11_a_first_message_that_is_refused_makes_nothing(
+    sales: Database, changed: dict[str, Any], message: Message, code: int
+) -> None:
+    refusing(sales)
+    before = talk.contents(sales)
+    arrival = arrives(sales, message, **changed)
+    assert arrival.error is not None
+    assert arrival.error.code == code
+    assert talk.contents(sales) == before
+
+
+def test_b11_no_such_service_although_the_broker_id_is_here(sales: Database) -> None:
+    named = arrives(sales, number(0), to_service_name="//Nobody", to_broker_instance=sales.service_broker_guid.bytes)
+    assert named.error is not None
+    assert named.error.code == -8490
+    unnamed = arrives(sales, number(0), to_service_name="//Nobody")
+    assert unnamed.error is None
+    assert unnamed.undelivered == 11210
+
+
+# Those that neither SEND nor BEGIN DIALOG refuses already.
+SENT_AND_REFUSED = [REFUSED[0], *REFUSED[5:]]
+
+
+@pytest.mark.parametrize(("changed", "message", "code"), SENT_AND_REFUSED, ids=str)
+def test_b11_the_sender_of_a_refused_message_has_an_error_in_its_queue(
+    sales: Database, changed: dict[str, Any], message: Message, code: int
+) -> None:
+    refusing(sales)
+    with sales.transaction() as t:
+        dialog = t.begin_dialog(
+            INITIATOR, changed.get("to_service_name", TARGET), contract=changed["service_contract_name"]
+        )
+        t.send(dialog, message.message_body or b"", message_type=message.message_type_name)
+        with pytest.raises(BrokerError, match="8429"):
+            t.send(dialog, b"")
+    assert talk.state(sales, dialog) == "ER"
+    rows = drain(sales, talk.REPLIES)
+    assert said(rows) == ["Error"]
+    assert f"<Code>{code}</Code>".encode() in rows[0]["message_body"]
+    assert talk.waiting(sales) == 0
+    assert receive(sales).num_rows == 0
+
+
+def test_b11_a_later_message_that_is_refused_ends_both_sides(sales: Database) -> None:
+    refusing(sales)
+    with sales.transaction() as t:
+        dialog = t.begin_dialog(INITIATOR, "//Strict", contract="//Contract")
+        t.send(dialog, b"<fine/>", message_type="//Xml")
+        t.send(dialog, b"<not", message_type="//Xml")
+    target = talk.far_handle(sales, dialog)
+    assert (talk.state(sales, dialog), talk.state(sales, target)) == ("ER", "ER")
+    assert said(drain(sales, talk.REPLIES)) == ["Error"]
+    assert said(drain(sales)) == ["Error", b"<fine/>"]
+
+
+def test_b11_what_is_early_and_unfit_is_judged_in_its_turn(sales: Database) -> None:
+    refusing(sales)
+    arrives(sales, Message(0, "//Xml", b"<a/>"), **STRICT)
+    bad = Message(2, "//Xml", b"<a>")
+    assert arrives(sales, bad, **STRICT).error is None
+    arrives(sales, Message(1, "//Xml", b"<b/>"), **STRICT)
+    refused = arrives(sales, bad, **STRICT)
+    assert refused.error is not None
+    assert refused.error.code == -8430
+    assert refused.acknowledged == 2
+    assert said(drain(sales)) == ["Error", b"<a/>", b"<b/>"]
+
+
+def test_b14_a_replay_of_a_conversation_that_is_over_begins_nothing(sales: Database) -> None:
+    arrives(sales, number(0))
+    target = talk.handle_of(receive(sales))
+    talk.end(sales, target)
+    with sales.transaction() as t:
+        t.connection.execute("UPDATE ssb_conversation_endpoints SET state = 'CD'")
+    assert arrives(sales, number(0)).acknowledged == 1
+    assert arrives(sales, number(5)).acknowledged == 6
+    assert drain(sales) == []
+    with sales.file.read() as connection:
+        assert connection.execute("SELECT count(*) FROM ssb_conversation_endpoints").get == 1
+
+
+def test_p18_a_duplicate_is_acknowledged_again(sales: Database) -> None:
+    assert arrives(sales, number(0), number(1)).acknowledged == 2
+    assert arrives(sales, number(0)).acknowledged == 2
+    assert said(drain(sales)) == [b"0", b"1"]
+
+
+def test_a_conversation_that_nobody_knows(sales: Database) -> None:
+    """The far side of what is gone here is told, unless it only says that it is over as well; an Error begins nothing."""
+    back: dict[str, Any] = {"is_initiator": False, "from_service_name": TARGET, "to_service_name": INITIATOR}
+    gone = arrives(sales, number(3), **back)
+    assert gone.error is not None
+    assert (gone.error.code, gone.acknowledged) == (-8462, 4)
+    error = Message(3, ERROR, b"<Error/>", is_conversation_error=True)
+    for message in (end_dialog(3), error):
+        assert arrives(sales, message, **back) == Arrival(4)
+    assert arrives(sales, error) == Arrival(4)
+    with sales.file.read() as connection:
+        assert connection.execute("SELECT count(*) FROM ssb_conversation_endpoints").get == 0
+
+
+def test_r8_another_copy_of_the_service_cannot_answer(sales: Database) -> None:
+    """R8: a conversation is with the database that took its first message."""
+    initiator, _ = talk.pair(sales)
+    near = talk.endpoint(sales, initiator)
+    assert near is not None
+    back: dict[str, Any] = {
+        "is_initiator": False,
+        "conversation_id": near.conversation_id,
+        "from_service_name": TARGET,
+        "to_service_name": INITIATOR,
+    }
+    arrival = arrives(sales, number(0), **back)
+    assert arrival.error is not None
+    assert arrival.error.code == -8495
+    assert arrives(sales, number(0), **{**back, "from_service_name": "//Other"}).undelivered == 11222
+    own: dict[str, Any] = {**back, "from_broker_instance": sales.service_broker_guid.bytes}
+    assert arrives(sales, number(0), **own) == Arrival(1)
+    assert said(drain(sales, talk.REPLIES)) == [b"0"]
+
+
+@pytest.fixture
+def disabled(sales: Database) -> Iterator[Database]:
+    sales.set_broker("DISABLE_BROKER")
+    yield sales
+    sales.set_broker("ENABLE_BROKER")
+
+
+def test_i2_b8_a_disabled_database_keeps_what_it_sends_and_begins_nothing(disabled: Database) -> None:
+    dialog = begin(disabled, b"waits")
+    assert talk.waiting(disabled) == 1
+    assert talk.state(disabled, dialog) == "CO"
+    assert arrives(disabled, number(0)).undelivered == 28013
+
+
+def test_b8_p16_what_waits_keeps_its_place(sales: Database) -> None:
+    """B8, P16: a later message does not overtake one that still waits, although the queue is on by then."""
+    talk.switch(sales, on=False)
+    dialog = begin(sales, b"one")
+    talk.switch(sales, on=True)
+    with sales.transaction() as t:
+        t.send(dialog, b"two")
+        for table, count in (("ssb_transmission_queue", 2), ("ssb_queue_messages", 0)):
+            assert t.connection.execute(f"SELECT count(*) FROM {table}").get == count
+    sales.instance.run_due()
+    assert talk.waiting(sales) == 0
+    assert said(drain(sales)) == [b"one", b"two"]

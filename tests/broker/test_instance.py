@@ -1,0 +1,141 @@
+"""An instance is a folder of database files (B1)."""
+
+from __future__ import annotations
+
+import random
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from ssbroker.broker.database import Database
+from ssbroker.broker.instance import Instance
+from ssbroker.exceptions import BrokerError, StorageError, UnknownDatabaseError
+from ssbroker.protocol import names
+from tests.broker.conftest import Clock
+
+
+def test_b1_an_instance_is_a_folder_with_one_file_for_each_database(instance: Instance) -> None:
+    instance.create_database("Sales")
+    assert {path.name for path in instance.folder.iterdir() if path.suffix == ".sqlite"} == {
+        "msdb.sqlite",
+        "Sales.sqlite",
+    }
+    assert [database.name for database in instance.databases] == ["msdb", "Sales"]
+
+
+def test_what_was_made_is_there_when_the_instance_is_opened_again(instance: Instance, sales: Database) -> None:
+    guid = sales.service_broker_guid
+    folder = instance.folder
+    instance.close()
+    with Instance.open(folder, background=False) as again:
+        assert again.name == "shop"
+        found = again.database("Sales")
+        assert found.service_broker_guid == guid
+        assert set(found.objects().services) == {"//Orders", "//Shop"}
+        assert set(found.objects().queues) == {("dbo", "Orders"), ("dbo", "Replies")}
+
+
+def test_i1_every_database_has_a_broker_id_of_its_own_and_is_enabled(instance: Instance) -> None:
+    databases = [instance.msdb, *(instance.create_database(f"Copy{number}") for number in range(5))]
+    assert len({database.service_broker_guid for database in databases}) == len(databases)
+    assert {database.service_broker_guid.version for database in databases} == {4}
+    assert all(database.is_broker_enabled for database in databases)
+
+
+@pytest.mark.parametrize("name", ["msdb", "Sales"])
+def test_a_new_database_has_the_defaults(instance: Instance, name: str) -> None:
+    instance.create_database("Sales")
+    objects = instance.database(name).objects()
+    assert {kind.name: kind.validation for kind in objects.message_types.values()} == {
+        names.ERROR: "X",
+        names.END_DIALOG: "E",
+        names.DIALOG_TIMER: "E",
+        names.DEFAULT: "N",
+    }
+    (message,) = objects.contracts[names.DEFAULT].messages.values()
+    assert objects.message_types_by_id[message.message_type_id].name == names.DEFAULT
+    assert message.is_sent_by_initiator
+    assert message.is_sent_by_target
+    (route,) = objects.routes.values()
+    assert (route.name, route.address, route.remote_service_name, route.lifetime) == (
+        "AutoCreatedLocal",
+        "LOCAL",
+        None,
+        None,
+    )
+
+
+def test_the_same_seed_gives_the_same_ids(tmp_path: Path, clock: Clock) -> None:
+    ids = []
+    for folder in ("first", "second"):
+        with Instance.create(
+            tmp_path / folder, name="x", clock=clock, random=random.Random(1), background=False
+        ) as made:
+            ids.append(made.create_database("Sales").service_broker_guid)
+    assert ids[0] == ids[1]
+
+
+def test_a_folder_holds_one_instance(instance: Instance) -> None:
+    with pytest.raises(BrokerError, match="holds an instance"):
+        Instance.create(instance.folder, name="other")
+    assert Instance.open(instance.folder, background=False).name == "shop"
+
+
+def test_what_a_crash_left_of_making_an_instance_does_not_stop_the_next_try(tmp_path: Path) -> None:
+    (tmp_path / "msdb.sqlite").touch()
+    with Instance.create(tmp_path, name="shop", background=False) as made:
+        assert made.msdb.is_broker_enabled
+
+
+def test_threads_that_make_the_same_database_at_once_make_it_once(instance: Instance) -> None:
+    def make(number: int) -> int | None:
+        try:
+            instance.create_database("Sales" if number % 2 else f"Own{number}")
+        except BrokerError as error:
+            return error.number
+        return None
+
+    with ThreadPoolExecutor(8) as pool:
+        made = list(pool.map(make, range(8)))
+    assert made[::2] == [None] * 4
+    assert sorted(map(str, made[1::2])) == ["1801", "1801", "1801", "None"]
+    assert len(instance.databases) == 6
+
+
+def test_no_instance_is_a_clear_error(tmp_path: Path) -> None:
+    with pytest.raises(StorageError, match="msdb"):
+        Instance.open(tmp_path / "nothing")
+    assert not (tmp_path / "nothing").exists()
+
+
+def test_an_unknown_database_is_named_with_those_that_are_there(instance: Instance) -> None:
+    with pytest.raises(UnknownDatabaseError, match=r"'sales'.*msdb"):
+        instance.database("sales")
+
+
+@pytest.mark.parametrize(
+    ("name", "number"),
+    [("msdb", 1801), ("MSDB", 1801), ("tempdb", 1801), ("Sales", 1801), ("", 1038), ("x" * 129, 103)],
+)
+def test_a_name_that_is_taken_or_none_is_refused(instance: Instance, name: str, number: int) -> None:
+    instance.create_database("Sales")
+    with pytest.raises(BrokerError) as refused:
+        instance.create_database(name)
+    assert refused.value.number == number
+    assert [database.name for database in instance.databases] == ["msdb", "Sales"]
+
+
+@pytest.mark.parametrize("name", ["../Sales", "a/b", "c:d", "Прод", "x" * 128, " ", "CON.", "%41", "\n"])
+def test_any_name_of_a_database_becomes_a_file_in_the_folder(instance: Instance, name: str) -> None:
+    instance.create_database(name)
+    (path,) = (path for path in instance.folder.glob("*.sqlite") if path.name != "msdb.sqlite")
+    assert path.parent == instance.folder
+    assert path.name.isascii()
+    assert instance.database(name).is_broker_enabled
+
+
+def test_what_another_process_makes_is_seen(instance: Instance) -> None:
+    with Instance.open(instance.folder, background=False) as other:
+        other.create_database("Sales").create_queue("Orders")
+        assert set(instance.database("Sales").objects().queues) == {("dbo", "Orders")}

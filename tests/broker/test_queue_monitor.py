@@ -1,0 +1,129 @@
+"""When a queue gets a further reader: B23, facts 143 and 144, as a state machine without threads."""
+
+from __future__ import annotations
+
+import pytest
+
+from ssbroker.broker.queue_monitor import (
+    CHECK_EVERY,
+    FAILURES_MAX,
+    SECOND,
+    TABLE,
+    MonitorState,
+    Occurrence,
+    QueueMonitor,
+)
+
+NOW = 1_000 * SECOND
+
+
+def needed(monitor: QueueMonitor, *, has_messages: bool = True, waiting: int = 0, now: int = NOW) -> bool:
+    return monitor.is_reader_needed(has_messages=has_messages, waiting=waiting, now=now)
+
+
+def receiving(*, readers: int, most: int) -> QueueMonitor:
+    """A queue whose readers all have received something."""
+    monitor = QueueMonitor(max_queue_readers=most)
+    for _ in range(readers):
+        monitor.started(now=NOW)
+        monitor.received(is_empty=False, is_named=False, now=NOW)
+    return monitor
+
+
+def test_b23_a_message_in_a_queue_without_reader_needs_one() -> None:
+    assert needed(QueueMonitor(max_queue_readers=1))
+
+
+def test_b23_an_empty_queue_needs_none() -> None:
+    assert not needed(QueueMonitor(max_queue_readers=1), has_messages=False)
+
+
+def test_b23_a_queue_whose_readers_may_be_none_gets_none() -> None:
+    """MAX_QUEUE_READERS = 0 (fact 142)."""
+    assert not needed(QueueMonitor(max_queue_readers=0))
+
+
+def test_b23_none_is_started_until_the_last_one_has_received() -> None:
+    monitor = QueueMonitor(max_queue_readers=4)
+    states = [monitor.state]
+    monitor.started(now=NOW)
+    states.append(monitor.state)
+    assert not needed(monitor, now=NOW + 100 * CHECK_EVERY)
+    monitor.received(is_empty=False, is_named=False, now=NOW)
+    states.append(monitor.state)
+    assert needed(monitor)
+    assert states == [MonitorState.INACTIVE, MonitorState.NOTIFIED, MonitorState.RECEIVES_OCCURRING]
+
+
+def test_b23_no_more_run_than_may() -> None:
+    assert needed(receiving(readers=3, most=4))
+    assert not needed(receiving(readers=4, most=4))
+
+
+def test_b23_who_waits_in_receive_is_enough() -> None:
+    assert not needed(receiving(readers=1, most=4), waiting=1)
+
+
+@pytest.mark.parametrize(("later", "is_needed"), [(CHECK_EVERY - 1, False), (CHECK_EVERY, True)])
+def test_b23_an_empty_receive_counts_for_five_seconds(later: int, *, is_needed: bool) -> None:
+    monitor = receiving(readers=1, most=4)
+    monitor.received(is_empty=True, is_named=False, now=NOW)
+    assert needed(monitor, now=NOW + later) is is_needed
+
+
+def test_b23_an_empty_receive_of_one_conversation_says_nothing_about_the_queue() -> None:
+    monitor = receiving(readers=1, most=4)
+    monitor.received(is_empty=True, is_named=True, now=NOW)
+    assert needed(monitor)
+
+
+def test_b23_when_the_last_reader_ended_with_messages_left_the_next_comes_at_once() -> None:
+    """Whatever was found empty just before: they came after that."""
+    monitor = receiving(readers=1, most=1)
+    monitor.received(is_empty=True, is_named=False, now=NOW)
+    monitor.ended(is_done=True, now=NOW)
+    assert monitor.state is MonitorState.INACTIVE
+    assert needed(monitor)
+
+
+def test_b23_a_reader_that_never_received_is_not_started_again_before_the_next_check() -> None:
+    """Error 28087: it would be started for ever."""
+    monitor = QueueMonitor(max_queue_readers=1)
+    monitor.started(now=NOW)
+    monitor.ended(is_done=False, now=NOW)
+    assert not needed(monitor)
+    assert monitor.next_check(now=NOW) == NOW + CHECK_EVERY
+    assert needed(monitor, now=NOW + CHECK_EVERY)
+
+
+def test_b24_readers_that_roll_back_are_started_again_at_once_five_times() -> None:
+    """So that five rollbacks can turn the queue off; where they may not, nothing spins."""
+    monitor = QueueMonitor(max_queue_readers=1)
+    for _ in range(FAILURES_MAX):
+        assert needed(monitor)
+        monitor.started(now=NOW)
+        monitor.received(is_empty=False, is_named=False, now=NOW)
+        monitor.ended(is_done=False, now=NOW)
+    assert not needed(monitor)
+    assert needed(monitor, now=NOW + CHECK_EVERY)
+
+
+def test_every_state_has_an_answer_to_everything_that_occurs() -> None:
+    assert set(TABLE) == set(Occurrence)
+    assert all(set(row) == set(MonitorState) for row in TABLE.values())
+
+
+def test_b23_a_receive_of_an_application_alone_leaves_the_monitor_inactive() -> None:
+    monitor = QueueMonitor(max_queue_readers=1)
+    monitor.received(is_empty=False, is_named=False, now=NOW)
+    assert monitor.state is MonitorState.INACTIVE
+
+
+def test_a_clock_that_is_put_back_by_an_hour_holds_no_reader() -> None:
+    monitor = QueueMonitor(max_queue_readers=1)
+    monitor.started(now=NOW + 3600 * SECOND)
+    monitor.ended(is_done=False, now=NOW + 3600 * SECOND)
+    assert needed(monitor)
+    monitor = receiving(readers=1, most=2)
+    monitor.received(is_empty=True, is_named=False, now=NOW + 3600 * SECOND)
+    assert needed(monitor)

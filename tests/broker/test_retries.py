@@ -1,0 +1,90 @@
+"""When what could not be delivered is tried again (P17)."""
+
+from __future__ import annotations
+
+import random
+
+from ssbroker.broker.retries import Key, Retries
+from ssbroker.protocol.retry import SECOND, Backoff
+
+ONE, TWO, OTHER = Key(5, 1), Key(5, 2), Key(6, 1)
+
+
+def retries() -> Retries:
+    return Retries(Backoff(roll=lambda: 0.5))
+
+
+def test_p17_the_waits_double_up_to_about_a_minute() -> None:
+    waiting = retries()
+    waiting.add([ONE], at=0)
+    now = 0
+    waits = []
+    for _ in range(7):
+        (attempt,) = waiting.claim(5, now=now).values()
+        waiting.failed(ONE, attempt=attempt, now=now)
+        moment = waiting.next_moment()
+        assert moment is not None
+        waits.append((moment - now) // SECOND)
+        now = moment
+    assert waits == [4, 8, 16, 32, 64, 64, 64]
+
+
+def test_p17_each_wait_has_a_jitter_of_an_eighth() -> None:
+    waiting = Retries(Backoff(roll=random.Random(1).random))
+    for number in range(1000):
+        waiting.failed(Key(1, number), attempt=0, now=0)
+    assert waiting.claim(1, now=int(3.5 * SECOND) - 1) == {}
+    assert 450 < len(waiting.claim(1, now=4 * SECOND)) < 550
+    waiting.claim(1, now=int(4.5 * SECOND))
+    assert waiting.next_moment() is None
+
+
+def test_what_is_new_is_tried_at_its_moment_and_what_is_known_keeps_its_own() -> None:
+    waiting = retries()
+    waiting.failed(ONE, attempt=0, now=0)
+    waiting.add([ONE, TWO], at=0)
+    assert waiting.claim(5, now=0) == {2: 0}
+
+
+def test_p17_a_change_has_everything_tried_at_once_and_the_waits_go_on_growing() -> None:
+    waiting = retries()
+    waiting.failed(ONE, attempt=0, now=0)
+    waiting.hasten(now=SECOND)
+    assert waiting.claim(5, now=SECOND) == {1: 1}
+    waiting.failed(ONE, attempt=1, now=SECOND)
+    assert waiting.next_moment() == 9 * SECOND
+
+
+def test_what_is_sent_while_a_conversation_is_being_delivered_has_it_delivered_again() -> None:
+    waiting = retries()
+    waiting.add([ONE], at=0)
+    waiting.claim(5, now=0)
+    waiting.add([ONE], at=0)
+    assert waiting.claim(5, now=0) == {1: 0}
+
+
+def test_conversations_of_other_databases_are_not_claimed_and_go_with_their_database() -> None:
+    waiting = retries()
+    waiting.add([ONE, OTHER], at=0)
+    assert waiting.claim(6, now=0) == {1: 0}
+    waiting.keep_databases([6])
+    assert waiting.next_moment() is None
+
+
+def test_p17_a_change_while_a_conversation_is_being_tried_has_it_tried_at_once() -> None:
+    """It may have come too late for the attempt that then failed."""
+    waiting = retries()
+    waiting.add([ONE], at=0)
+    waiting.claim(5, now=0)
+    waiting.hasten(now=0)
+    waiting.failed(ONE, attempt=0, now=0)
+    assert waiting.claim(5, now=0) == {1: 1}
+    waiting.failed(ONE, attempt=1, now=0)
+    assert waiting.next_moment() == 8 * SECOND
+
+
+def test_a_clock_that_is_put_back_by_an_hour_does_not_prolong_a_wait() -> None:
+    waiting = retries()
+    waiting.failed(ONE, attempt=9, now=3600 * SECOND)
+    assert waiting.claim(5, now=3600 * SECOND) == {}
+    assert waiting.claim(5, now=0) == {1: 10}

@@ -1,0 +1,131 @@
+"""The thread that does what is due. Threads are the point here: each wait has a deadline and ends by an event."""
+
+from __future__ import annotations
+
+import logging
+import queue
+import threading
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from ssbroker.broker.runner import Runner
+
+DEADLINE = 30.0
+NEVER = 10_000.0
+
+
+class Work:
+    """Notes each call, and returns what the test says."""
+
+    def __init__(self) -> None:
+        self.calls: queue.Queue[str] = queue.Queue()
+        self.returns: list[datetime | None] = []
+        self.raises = 0
+
+    def __call__(self) -> datetime | None:
+        self.calls.put(threading.current_thread().name)
+        if self.raises:
+            self.raises -= 1
+            raise RuntimeError("the disk is on fire")
+        return self.returns.pop(0) if self.returns else None
+
+    def was_called(self) -> str:
+        return self.calls.get(timeout=DEADLINE)
+
+
+def clock() -> datetime:
+    return datetime.now(UTC)
+
+
+@pytest.fixture
+def work() -> Work:
+    return Work()
+
+
+@pytest.fixture
+def runner(work: Work) -> Iterator[Runner]:
+    made = Runner(work, clock=clock, name="due", longest_wait=NEVER)
+    yield made
+    made.close(timeout=DEADLINE)
+
+
+def test_the_thread_starts_when_it_is_first_woken(runner: Runner, work: Work) -> None:
+    before = runner.is_alive
+    runner.wake()
+    assert work.was_called() == "due"
+    assert (before, runner.is_alive) == (False, True)
+
+
+def test_it_is_called_again_at_the_moment_that_it_returned(runner: Runner, work: Work) -> None:
+    work.returns = [clock() + timedelta(milliseconds=5), clock()]
+    runner.wake()
+    for _ in range(3):
+        work.was_called()
+    assert work.calls.empty()
+
+
+def test_an_earlier_moment_cuts_the_wait_short(runner: Runner, work: Work) -> None:
+    runner.wake(clock() + timedelta(hours=1))
+    runner.wake()
+    work.was_called()
+
+
+def test_a_later_moment_does_not_prolong_it(runner: Runner, work: Work) -> None:
+    runner.wake(clock() + timedelta(milliseconds=5))
+    runner.wake(clock() + timedelta(hours=1))
+    work.was_called()
+
+
+def test_it_looks_again_after_the_longest_wait(work: Work) -> None:
+    runner = Runner(work, clock=clock, name="due", longest_wait=0.005)
+    runner.wake()
+    for _ in range(3):
+        work.was_called()
+    runner.close()
+
+
+def test_what_raises_is_logged_and_tried_again(runner: Runner, work: Work, caplog: pytest.LogCaptureFixture) -> None:
+    work.raises = 1
+    with caplog.at_level(logging.ERROR, logger="ssbroker.broker"):
+        runner.wake()
+        work.was_called()
+        work.was_called()
+    assert "the disk is on fire" in caplog.text
+
+
+def test_nothing_is_called_after_it_was_closed(work: Work) -> None:
+    runner = Runner(work, clock=clock, name="due", longest_wait=0.001)
+    runner.wake()
+    work.was_called()
+    runner.close(timeout=DEADLINE)
+    while not work.calls.empty():
+        work.calls.get()
+    runner.wake()
+    assert not runner.is_alive
+    assert work.calls.empty()
+
+
+def test_the_work_itself_may_close_it() -> None:
+    done = threading.Event()
+
+    def closes() -> None:
+        itself.close(timeout=DEADLINE)
+        done.set()
+
+    itself = Runner(closes, clock=clock, name="due")
+    itself.wake()
+    assert done.wait(DEADLINE)
+    assert not itself.is_alive
+
+
+def test_closing_does_not_wait_for_a_back_off(work: Work) -> None:
+    work.raises = 1000
+    runner = Runner(work, clock=clock, name="due", longest_wait=NEVER)
+    runner.wake()
+    for _ in range(2):  # the next one would come after 2 s
+        work.was_called()
+    started = clock()
+    runner.close(timeout=DEADLINE)
+    assert clock() - started < timedelta(seconds=1)

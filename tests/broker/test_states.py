@@ -1,0 +1,188 @@
+"""B12: every state and every input, as the table says: the next state, or what refuses it, and then nothing changes."""
+
+from __future__ import annotations
+
+import random
+import uuid
+from collections.abc import Callable, Iterator
+from itertools import product
+
+import pytest
+
+from ssbroker.broker.arriving import Arrival, Envelope, Message
+from ssbroker.broker.closing import break_off
+from ssbroker.broker.database import Database
+from ssbroker.broker.error_body import failure
+from ssbroker.broker.inbound import arrive
+from ssbroker.broker.instance import Instance
+from ssbroker.broker.outbound import settle
+from ssbroker.broker.transaction import Transaction
+from ssbroker.broker.work import Work
+from ssbroker.exceptions import BrokerError
+from ssbroker.protocol.names import DEFAULT, END_DIALOG, ERROR, TEXTS
+from ssbroker.protocol.states import CALLS, TABLE, Input, State, after
+from ssbroker.store import endpoints
+from ssbroker.store.endpoints import Endpoint
+from tests.broker import talk
+from tests.broker.conftest import INITIATOR, QUEUE, TARGET, Clock
+
+# Which sides can be in which state.
+SIDES = [
+    *((State.SO, "initiator"), (State.SI, "target"), (State.CD, "target")),
+    *product((State.CO, State.DI, State.DO, State.ER), ("initiator", "target")),
+]
+ARRIVALS = [one for one in Input if one not in CALLS]
+
+
+@pytest.fixture(scope="module")
+def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Database]:
+    """One database for all cases; each begins conversations of its own."""
+    folder = tmp_path_factory.mktemp("states") / "instance"
+    with Instance.create(folder, name="shop", clock=Clock(), random=random.Random(7), background=False) as instance:
+        database = instance.create_database("Sales")
+        for queue, service in ((QUEUE, TARGET), (talk.REPLIES, INITIATOR)):
+            database.create_queue(queue)
+            database.create_service(service, queue=queue)
+        yield database
+
+
+def brought_to(database: Database, state: State, side: str) -> uuid.UUID:
+    """A side of a new conversation in a state, by what an application does; only SI needs a message that comes early."""
+    if state is State.SO:
+        return talk.begin(database)
+    if state is State.SI:
+        return begun_early(database)
+    initiator, target = talk.pair(database)
+    near, far = (initiator, target) if side == "initiator" else (target, initiator)
+    far_queue = QUEUE if side == "initiator" else talk.REPLIES
+    if state in (State.DI, State.CD):
+        talk.end(database, far)
+    if state is State.CD:
+        talk.end(database, near)
+    if state is State.ER:
+        talk.end(database, far, error=(7, "broken"))
+    if state is State.DO:
+        talk.switch(database, far_queue, on=False)
+        talk.end(database, near)
+        talk.switch(database, far_queue, on=True)
+    return near
+
+
+def begun_early(database: Database) -> uuid.UUID:
+    conversation = uuid.uuid4().bytes
+    with database.transaction() as t, t._life as work:
+        own = work.broker_instance
+        envelope = Envelope(conversation, True, INITIATOR, own, TARGET, own, DEFAULT, work.now() * 2, False)
+        arrive(work, envelope, [Message(1, DEFAULT, b"second")])
+        found = endpoints.by_conversation(t.connection, conversation, is_initiator=False)
+    assert found is not None
+    return uuid.UUID(bytes=found.conversation_handle)
+
+
+def called(t: Transaction, happened: Input, dialog: uuid.UUID, group: bytes) -> None:
+    calls: dict[Input, Callable[[], None]] = {
+        Input.SEND: lambda: t.send(dialog, b"more"),
+        Input.END: lambda: t.end_conversation(dialog),
+        Input.CLEANUP: lambda: t.end_conversation(dialog, cleanup=True),
+        Input.TIMER: lambda: t.begin_conversation_timer(dialog, 60),
+        Input.MOVE: lambda: t.move_conversation(dialog, group),
+    }
+    calls[happened]()
+
+
+def shown(state: State | int, side: str) -> str | None:
+    """What is seen of an endpoint that has come to a state: of an initiator that is closed, nothing."""
+    assert isinstance(state, State)
+    return None if state is State.CD and side == "initiator" else state
+
+
+@pytest.mark.parametrize(("state", "side"), SIDES)
+@pytest.mark.parametrize("happened", CALLS)
+def test_b12_b5_each_call_in_each_state(shared: Database, happened: Input, state: State, side: str) -> None:
+    dialog = brought_to(shared, state, side)
+    assert talk.state(shared, dialog) == state
+    group = talk.group_of(shared, dialog)
+    if happened is Input.MOVE and state is not State.CD:
+        other = brought_to(shared, State.SO if side == "initiator" else State.CO, side)
+        group = talk.group_of(shared, other)
+    before = talk.contents(shared)
+    expected = after(state, happened)
+    if isinstance(expected, int):
+        with shared.transaction() as t:
+            with pytest.raises(BrokerError) as refused:
+                called(t, happened, dialog, group)
+            assert refused.value.number == expected
+            assert talk.contents(shared, t.connection) == before
+        assert talk.state(shared, dialog) == state
+        return
+    if expected is State.DO:
+        # The far side takes it at once where it can; so that it cannot, its queue is off.
+        talk.switch(shared, QUEUE if side == "initiator" else talk.REPLIES, on=False)
+    with shared.transaction() as t:
+        called(t, happened, dialog, group)
+    if expected is State.DO:
+        talk.switch(shared, QUEUE if side == "initiator" else talk.REPLIES, on=True)
+    if happened is Input.CLEANUP:
+        assert talk.state(shared, dialog) is None
+    else:
+        assert talk.state(shared, dialog) == shown(expected, side)
+
+
+@pytest.mark.parametrize(("state", "side"), SIDES)
+@pytest.mark.parametrize("happened", ARRIVALS)
+def test_b12_each_arrival_in_each_state(shared: Database, happened: Input, state: State, side: str) -> None:
+    dialog = brought_to(shared, state, side)
+    near = talk.endpoint(shared, dialog)
+    assert near is not None
+    with shared.transaction() as t, t._life as work:
+        happens(work, near, happened)
+    expected = after(state, happened)
+    assert talk.state(shared, dialog) == (state if isinstance(expected, int) else shown(expected, side))
+    rows = []
+    with shared.transaction() as t:
+        queue = QUEUE if side == "target" else talk.REPLIES
+        if talk.endpoint(shared, dialog) is not None:
+            rows = t.receive(queue, conversation_handle=dialog).to_pylist()
+    comes = {Input.MESSAGE: b"news", Input.END_DIALOG: "EndDialog", Input.ERROR: "Error", Input.FAILURE: "Error"}
+    is_new = (
+        isinstance(expected, State) and expected is not State.CD and (expected != state or happened is Input.MESSAGE)
+    )
+    found = talk.said(rows)
+    assert (comes.get(happened) in found) == (happened in comes and (is_new or was_there(state, happened)))
+
+
+def was_there(state: State, happened: Input) -> bool:
+    """Whether such a message had brought the endpoint to its state, and still waits to be read."""
+    return (state, happened) in {
+        (State.DI, Input.END_DIALOG),
+        (State.ER, Input.ERROR),
+        (State.ER, Input.FAILURE),
+    }
+
+
+def happens(work: Work, near: Endpoint, happened: Input) -> None:
+    if happened is Input.FAILURE:
+        break_off(work, near, failure(8489).body())
+        return
+    if happened is Input.ACKNOWLEDGED:
+        settle(work, near.endpoint_id, Arrival(near.send_sequence), broker_instance=work.broker_instance)
+        return
+    number = near.receive_sequence
+    messages = {
+        Input.MESSAGE: Message(number, DEFAULT, b"news"),
+        Input.PART: Message(number + 5, DEFAULT, b"early"),
+        Input.END_DIALOG: Message(number, END_DIALOG, None, is_end_of_dialog=True),
+        Input.ERROR: Message(number, ERROR, b"<Error/>", is_conversation_error=True),
+    }
+    own = work.broker_instance
+    envelope = Envelope(
+        near.conversation_id, not near.is_initiator, near.far_service, own, "", own, DEFAULT, near.lifetime, False
+    )
+    arrive(work, envelope, [messages[happened]])
+
+
+def test_the_table_is_whole() -> None:
+    assert {*TABLE} == {*Input}
+    for row in TABLE.values():
+        assert list(row) == list(State)
+        assert {number for number in row.values() if isinstance(number, int)} <= set(TEXTS)

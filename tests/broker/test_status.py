@@ -1,0 +1,107 @@
+"""What a person reads in `transmission_status`: for each reason a number of Service Broker's and what to do next."""
+
+from __future__ import annotations
+
+from uuid import UUID
+
+import pytest
+
+from ssbroker import Router
+from ssbroker.broker import status
+from tests.oracle.world import World
+from tests.rules.setting import BCN, NOWHERE, STORES, here, route
+from tests.worlds.arrow import catalog_of
+from tests.worlds.universe import NOW
+
+LOCAL = route(1, "LOCAL")
+THERE = (("Stores", "//Stores"),)
+
+
+def status_of(world: World, service: str, *, broker_instance: UUID | None = None) -> str:
+    """The status of a conversation that began in `Sales`."""
+    router = Router(catalog_of(world), tie_break="first")
+    found = status.classified(router.explain(service, to_broker_instance=broker_instance, database="Sales", now=NOW))
+    return "" if found is None else str(found)
+
+
+CASES = {
+    "no route": (here(), "//Stores", None, "9750", "CREATE ROUTE"),
+    "no such service": (here(LOCAL), "//Stores", None, "9796", "CREATE SERVICE [//Stores]"),
+    "no such broker id": (here(LOCAL), "//Stores", NOWHERE, "9795", str(NOWHERE)),
+    "the id, not the service": (here(LOCAL), "//Stores", STORES, "9793", "USE [Stores]; CREATE SERVICE [//Stores]"),
+    "the target is disabled": (
+        here(LOCAL, services=THERE, disabled=("Stores",)),
+        "//Stores",
+        None,
+        "28012",
+        "ALTER DATABASE [Stores] SET ENABLE_BROKER;",
+    ),
+    "the sender is disabled": (
+        here(LOCAL, services=THERE, disabled=("Sales",)),
+        "//Stores",
+        None,
+        "9791",
+        "ALTER DATABASE [Sales] SET ENABLE_BROKER;",
+    ),
+    "another instance": (here(route(1, "TCP://far")), "//Stores", None, "9748", "TCP://far:4022"),
+    "no address in the name": (here(route(1, "TRANSPORT")), "//Stores", None, "9785", "CREATE ROUTE"),
+    "routing is asked for": (here(route(1, "LOCAL", service=BCN)), "//Stores", None, "9770", "BrokerConfiguration"),
+    "back here, and on": (
+        here(route(1, "TCP://me"), route(2, "TCP://far", table="msdb"), own=("TCP://me",)),
+        "//Stores",
+        None,
+        "9792",
+        "MESSAGE_FORWARDING = ENABLED",
+    ),
+    "back here for ever": (
+        here(route(1, "TCP://me"), route(2, "TCP://me", table="msdb"), own=("TCP://me",), forwarding=True),
+        "//Stores",
+        None,
+        "28017",
+        "WITH ADDRESS = N'LOCAL'",
+    ),
+}
+
+
+@pytest.mark.parametrize(("world", "service", "broker_instance", "number", "says"), CASES.values(), ids=CASES.keys())
+def test_r18_every_reason_has_its_number_and_says_what_to_do(
+    world: World, service: str, broker_instance: UUID | None, number: str, says: str
+) -> None:
+    found = status_of(world, service, broker_instance=broker_instance)
+    assert found.startswith(f"{number}: ")
+    assert says in found
+
+
+def test_what_is_delivered_has_no_status() -> None:
+    assert status_of(here(LOCAL, services=THERE), "//Stores") == status.DELIVERED
+
+
+def test_a_status_can_be_asked_about_in_the_words_that_it_gives() -> None:
+    """The call at its end runs, and tells of the same conversation."""
+    found = status_of(here(LOCAL), "//Stores", broker_instance=NOWHERE)
+    call = found[found.index("explain(") :].removesuffix(".")
+    router = Router(catalog_of(here(LOCAL)))
+    assert eval(f"router.{call}", {"router": router}).details["conversation"]["to_broker_instance"] == str(NOWHERE)
+
+
+def test_a_status_fits_its_column() -> None:
+    """Fact 151: nvarchar(4000)."""
+    found = status_of(here(), "//" + "x" * 5000)
+    assert len(found) == status.LENGTH_MAX
+    assert found.startswith("9750: ")
+
+
+@pytest.mark.parametrize(
+    ("told", "number", "says"),
+    [
+        (status.queue_off("Stock", "[dbo].[Orders]"), "11219", "ALTER QUEUE [dbo].[Orders] WITH STATUS = ON;"),
+        (status.busy("Stock"), "9749", "lock_timeout"),
+        (status.unavailable("Stock", "disk is full"), "28012", "disk is full"),
+        (status.unclassified("no memory"), "9798", "no memory"),
+        (status.undeliverable(11224, "another copy"), "11224", "another copy"),
+    ],
+    ids=["queue off", "busy", "unavailable", "unclassified", "undeliverable"],
+)
+def test_what_delivery_meets_has_its_number_too(told: status.Status, number: str, says: str) -> None:
+    assert str(told).startswith(f"{number}: ")
+    assert says in str(told)

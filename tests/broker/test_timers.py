@@ -1,0 +1,177 @@
+"""What time brings about: conversation timers, lifetimes (B16), closed endpoints (B14)."""
+
+from __future__ import annotations
+
+import uuid
+from datetime import timedelta
+
+import pytest
+
+from ssbroker.broker.database import Database
+from ssbroker.broker.instance import Instance
+from ssbroker.protocol.event_steps import ConversationStep
+from ssbroker.protocol.events import Conversation, Event
+from tests.broker import shops
+from tests.broker.conftest import Clock
+from tests.broker.shops import ORDERS, REPLIES, SHOP, STOCK, received, received_types, send, states, waiting
+
+
+@pytest.fixture
+def sales(instance: Instance) -> Database:
+    return shops.shop(instance)
+
+
+@pytest.fixture
+def stock(instance: Instance) -> Database:
+    return shops.stock(instance)
+
+
+def set_timer(database: Database, dialog: uuid.UUID, seconds: int) -> None:
+    with database.transaction() as t:
+        t.begin_conversation_timer(dialog, seconds)
+
+
+def begin(database: Database, *, lifetime: int | None = None, body: bytes | None = b"one") -> uuid.UUID:
+    with database.transaction() as t:
+        dialog = t.begin_dialog(SHOP, STOCK, lifetime=lifetime)
+        if body is not None:
+            t.send(dialog, body)
+    return dialog
+
+
+def test_a_timer_puts_a_message_into_ones_own_queue_at_its_moment(
+    instance: Instance, sales: Database, stock: Database, clock: Clock
+) -> None:
+    """Fact 137; `run_due` says when."""
+    set_timer(sales, begin(sales), 10)
+    assert instance.run_due() == clock() + timedelta(seconds=10)
+    assert received_types(sales, REPLIES) == []
+    clock.advance(seconds=10)
+    instance.run_due()
+    instance.run_due()
+    assert received_types(sales, REPLIES) == ["DialogTimer"]
+    assert received_types(stock) == ["DEFAULT"]
+
+
+def test_a_timer_that_is_set_again_counts_anew(instance: Instance, sales: Database, clock: Clock) -> None:
+    dialog = begin(sales, body=None)
+    set_timer(sales, dialog, 10)
+    set_timer(sales, dialog, 20)
+    clock.advance(seconds=10)
+    assert instance.run_due() == clock() + timedelta(seconds=10)
+    assert received_types(sales, REPLIES) == []
+
+
+def test_a_timer_of_a_queue_that_is_off_waits_for_it(instance: Instance, sales: Database, clock: Clock) -> None:
+    """P34."""
+    set_timer(sales, begin(sales, body=None, lifetime=1000), 10)
+    sales.alter_queue(REPLIES, status=False)
+    clock.advance(seconds=11)
+    assert instance.run_due() is None
+    sales.alter_queue(REPLIES, status=True)
+    instance.run_due()
+    assert received_types(sales, REPLIES) == ["DialogTimer"]
+
+
+def test_b16_a_lifetime_that_has_passed_is_an_error_at_both_ends(
+    instance: Instance, sales: Database, stock: Database, clock: Clock
+) -> None:
+    begin(sales, lifetime=60)
+    assert received(stock) == [b"one"]
+    clock.advance(seconds=59)
+    instance.run_due()
+    assert (states(sales), states(stock)) == (["CO"], ["CO"])
+    clock.advance(seconds=1)
+    instance.run_due()
+    assert (states(sales), states(stock)) == (["ER"], ["ER"])
+    for database, queue in ((sales, REPLIES), (stock, ORDERS)):
+        (body,) = received(database, queue)
+        assert b"<Code>-8489</Code>" in body
+
+
+def test_b16_what_waited_in_the_transmission_queue_goes_with_it(
+    instance: Instance, sales: Database, clock: Clock
+) -> None:
+    """Fact 126: nobody would take it any more."""
+    begin(sales, lifetime=60)
+    clock.advance(seconds=60)
+    instance.run_due()
+    assert (states(sales), waiting(sales)) == (["ER"], [])
+
+
+def test_b16_one_that_was_ended_here_goes_without_an_error(instance: Instance, sales: Database, clock: Clock) -> None:
+    """DO: the far side never said that it knows; nobody here is interested any more (fact 103)."""
+    dialog = begin(sales, lifetime=60)
+    with sales.transaction() as t:
+        t.end_conversation(dialog)
+    clock.advance(seconds=60)
+    instance.run_due()
+    assert (states(sales), waiting(sales), received(sales, REPLIES)) == ([], [], [])
+
+
+def test_b16_the_error_waits_for_a_queue_that_is_off(instance: Instance, sales: Database, clock: Clock) -> None:
+    begin(sales, lifetime=60)
+    sales.alter_queue(REPLIES, status=False)
+    clock.advance(seconds=60)
+    instance.run_due()
+    sales.alter_queue(REPLIES, status=True)
+    instance.run_due()
+    assert received_types(sales, REPLIES) == ["Error"]
+
+
+def test_b16_more_of_them_than_one_transaction_takes_all_end(
+    instance: Instance, sales: Database, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("ssbroker.broker.timers.BATCH", 3)
+    with sales.transaction() as t:
+        for _ in range(10):
+            t.begin_dialog(SHOP, STOCK, lifetime=60)
+    clock.advance(seconds=60)
+    instance.run_due()
+    assert states(sales) == ["ER"] * 10
+
+
+def test_b14_a_closed_endpoint_is_kept_for_half_an_hour(
+    instance: Instance, sales: Database, stock: Database, clock: Clock
+) -> None:
+    dialog = send(sales, b"one")
+    with sales.transaction() as t:
+        t.end_conversation(dialog)
+    with stock.transaction() as t:
+        t.end_conversation(t.receive(ORDERS)["conversation_handle"][0].as_py())
+    clock.advance(seconds=30 * 60 - 1)
+    instance.run_due()
+    assert states(stock) == ["CD"]
+    clock.advance(seconds=1)
+    assert instance.run_due() is None
+    assert states(stock) == []
+
+
+def test_i2_a_disabled_database_is_left_alone_until_it_is_enabled(
+    instance: Instance, sales: Database, clock: Clock
+) -> None:
+    set_timer(sales, begin(sales, body=None, lifetime=60), 10)
+    sales.set_broker("DISABLE_BROKER")
+    clock.advance(seconds=60)
+    assert instance.run_due() is None
+    assert states(sales) == ["SO"]
+    sales.set_broker("ENABLE_BROKER")
+    instance.run_due()
+    assert states(sales) == ["ER"]
+
+
+def test_what_is_due_at_another_moment_can_be_asked_for(instance: Instance, sales: Database, clock: Clock) -> None:
+    begin(sales, lifetime=60)
+    instance.run_due(clock() + timedelta(seconds=60))
+    assert states(sales) == ["ER"]
+
+
+def test_subscribers_hear_that_a_lifetime_has_passed(instance: Instance, sales: Database, clock: Clock) -> None:
+    told: list[Event] = []
+    begin(sales, lifetime=60, body=None)
+    instance.subscribe(told.append, Conversation)
+    clock.advance(seconds=60)
+    instance.run_due()
+    (event,) = told
+    assert isinstance(event, Conversation)
+    assert (event.step, event.error) == (ConversationStep.BROKER_INITIATED_ERROR, -8489)

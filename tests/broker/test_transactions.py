@@ -1,0 +1,153 @@
+"""One transaction: the application's own tables and its conversations together, or not at all (B2, B4, B5)."""
+
+from __future__ import annotations
+
+import apsw
+import pytest
+
+from ssbroker.broker.database import Database
+from ssbroker.broker.instance import Instance
+from ssbroker.exceptions import BrokerError, LockTimeoutError, StorageError
+from tests.broker import talk
+from tests.broker.conftest import INITIATOR, QUEUE, TARGET
+from tests.broker.talk import begin, receive, said, send
+
+
+class PlannedError(Exception):
+    """The application's own."""
+
+
+def test_b2_tables_and_messages_are_committed_together(sales: Database) -> None:
+    with sales.transaction() as t:
+        t.connection.execute("CREATE TABLE orders (id INTEGER PRIMARY KEY, what TEXT)")
+        t.connection.execute("INSERT INTO orders (what) VALUES ('chair')")
+        t.send(t.begin_dialog(INITIATOR, TARGET), b"chair")
+    with sales.transaction() as t:
+        assert t.connection.execute("SELECT what FROM orders").fetchall() == [("chair",)]
+        assert said(t.receive(QUEUE)) == [b"chair"]
+
+
+def test_b2_an_exception_undoes_everything(sales: Database) -> None:
+    dialog = begin(sales, b"first")
+    before = talk.contents(sales)
+    with pytest.raises(PlannedError), sales.transaction() as t:
+        t.connection.execute("CREATE TABLE orders (id INTEGER)")
+        assert said(t.receive(QUEUE)) == [b"first"]
+        t.send(dialog, b"second")
+        t.send(t.begin_dialog(INITIATOR, TARGET), b"other")
+        t.end_conversation(dialog)
+        raise PlannedError
+    after = talk.contents(sales)
+    rollbacks = {name: rows for name, rows in after.items() if rows != before.get(name)}
+    assert set(rollbacks) <= {"ssb_queues"}  # where the rollback is counted (B24)
+    assert said(receive(sales)) == [b"first"]
+
+
+def test_b2_nothing_is_locked_before_the_first_use(sales: Database) -> None:
+    with sales.transaction(), sales.transaction() as inner:
+        inner.begin_dialog(INITIATOR, TARGET)
+
+
+@pytest.mark.parametrize(
+    "sql",
+    [
+        "COMMIT",
+        "commit transaction",
+        "END",
+        "ROLLBACK",
+        "Rollback Transaction",
+        "BEGIN IMMEDIATE",
+        " ;; -- why not\n /* just\n now */ COMMIT;",
+        "SELECT 1; COMMIT",
+    ],
+)
+def test_b2_an_applications_commit_or_rollback_is_refused_and_the_transaction_goes_on(
+    sales: Database, sql: str
+) -> None:
+    with sales.transaction() as t:
+        dialog = t.begin_dialog(INITIATOR, TARGET)
+        t.send(dialog, b"kept")
+        for execute in (t.connection.execute, t.connection.cursor().execute):
+            with pytest.raises(BrokerError, match="has no place inside of a transaction"):
+                execute(sql).fetchall()
+        t.send(dialog, b"too")
+    assert said(receive(sales)) == [b"kept", b"too"]
+
+
+def test_b2_savepoints_are_the_applications(sales: Database) -> None:
+    """What is rolled back to a savepoint is as if it had not been: the next message takes the number."""
+    with sales.transaction() as t:
+        dialog = t.begin_dialog(INITIATOR, TARGET)
+        t.send(dialog, b"one")
+        with pytest.raises(PlannedError), t.connection:
+            t.send(dialog, b"undone")
+            raise PlannedError
+        t.connection.execute("SAVEPOINT mine")
+        t.send(dialog, b"undone too")
+        t.connection.execute("ROLLBACK TO mine")
+        t.connection.execute("ROLLBACK TRANSACTION TO SAVEPOINT mine")
+        t.connection.execute("RELEASE mine")
+        t.send(dialog, b"two")
+    table = receive(sales)
+    assert said(table) == [b"one", b"two"]
+    assert table["message_sequence_number"].to_pylist() == [0, 1]
+
+
+def test_b5_a_refused_call_leaves_what_was_done_before(sales: Database) -> None:
+    with sales.transaction() as t:
+        dialog = t.begin_dialog(INITIATOR, TARGET)
+        t.send(dialog, b"before")
+        inside = talk.contents(sales, t.connection)
+        with pytest.raises(BrokerError, match="8428"):
+            t.send(dialog, b"x", message_type="//Unknown")
+        assert talk.contents(sales, t.connection) == inside
+        t.send(dialog, b"after")
+    assert said(receive(sales)) == [b"before", b"after"]
+
+
+def test_b3_who_cannot_get_the_lock_is_told(instance: Instance, sales: Database) -> None:
+    begin(sales, b"x")
+    with Instance.open(instance.folder, background=False, lock_timeout=0.02) as other, sales.transaction() as t:
+        assert said(t.receive(QUEUE)) == [b"x"]
+        with pytest.raises(LockTimeoutError), other.database("Sales").transaction() as second:
+            second.begin_dialog(INITIATOR, TARGET)
+    assert receive(sales).num_rows == 0
+
+
+def test_a_transaction_is_used_inside_of_its_block(sales: Database) -> None:
+    transaction = sales.transaction()
+    with pytest.raises(BrokerError, match="inside of its `with` block"):
+        transaction.begin_dialog(INITIATOR, TARGET)
+    with transaction:
+        pass
+    for use in (lambda: transaction.receive(QUEUE), lambda: transaction.connection, transaction.__enter__):
+        with pytest.raises(BrokerError):
+            use()
+
+
+def test_b4_a_call_that_fails_on_its_way_undoes_the_transaction(sales: Database) -> None:
+    """As a full disk would: what it had written by then never stands alone, even where the application goes on."""
+    dialog = begin(sales, b"first")
+    before = talk.contents(sales)
+    with pytest.raises(StorageError, match="nothing of it stands"), sales.transaction() as t:
+        t.connection.execute(
+            "CREATE TEMP TRIGGER full BEFORE INSERT ON ssb_queue_messages BEGIN SELECT raise(FAIL, 'full'); END"
+        )
+        with pytest.raises(apsw.ConstraintError):
+            t.send(dialog, b"lost")
+        with pytest.raises(StorageError, match="nothing of it stands"):
+            t.send(dialog, b"no more")
+    assert talk.contents(sales) == before
+    send(sales, dialog, b"second")
+    assert said(receive(sales)) == [b"first", b"second"]
+
+
+def test_what_the_application_writes_with_its_own_statements_is_checked_by_sqlite_alone(sales: Database) -> None:
+    with sales.transaction() as t:
+        t.connection.execute("CREATE TABLE orders (id INTEGER PRIMARY KEY)")
+        t.connection.execute("INSERT INTO orders VALUES (1)")
+        with pytest.raises(apsw.ConstraintError):
+            t.connection.execute("INSERT INTO orders VALUES (1)")
+        t.connection.execute("INSERT INTO orders VALUES (2)")
+    with sales.transaction() as t:
+        assert t.connection.execute("SELECT count(*) FROM orders").get == 2

@@ -1,0 +1,37 @@
+"""What is not installed is named where it is needed, and nowhere before."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+PROGRAM = """
+import sys
+
+class Missing:
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] in ("apsw", "cryptography"):
+            raise ImportError(name)
+
+sys.meta_path.insert(0, Missing())
+import ssbroker
+from ssbroker.cli import main
+
+for call in (lambda: ssbroker.Instance.create(sys.argv[1], name="x"), lambda: ssbroker.Instance.open(sys.argv[1])):
+    try:
+        call()
+    except ssbroker.MissingDependencyError as error:
+        print(error)
+sys.exit(main(["status", sys.argv[1]]))
+"""
+
+
+def test_the_extra_is_named(tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", PROGRAM, str(tmp_path / "x")], capture_output=True, text=True, check=False
+    )
+    said = "an instance needs apsw and cryptography: pip install 'ssbroker[broker]'\n"
+    assert done.stdout == 2 * said
+    assert done.stderr == f"ssbroker: {said}"
+    assert done.returncode == 2
