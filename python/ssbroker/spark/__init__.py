@@ -8,6 +8,7 @@ from __future__ import annotations
 from importlib.util import find_spec
 
 from ssbroker.exceptions import SsbrokerError
+from ssbroker.spark.compare import SparkComparison, compare
 from ssbroker.spark.pipeline import Pipeline, pipeline
 from ssbroker.spark.reassembly import Reassembly, reassemble
 from ssbroker.spark.routing import route, route_udf
@@ -16,6 +17,8 @@ __all__ = [
     "MissingSparkError",
     "Pipeline",
     "Reassembly",
+    "SparkComparison",
+    "compare",
     "pipeline",
     "reassemble",
     "route",

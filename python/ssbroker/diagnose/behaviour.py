@@ -1,0 +1,286 @@
+"""Everything that an instance may do with a conversation, whichever way ties fall: the native router over classes of equal behaviour.
+
+What a routing table does with a service depends on few things: whether a route of the table or a database of the instance names it, which
+broker ids come into play, and whether the name begins with an address. Everything else is one class, of which one name is asked.
+
+The router takes its turns (`round_robin`), and each class is asked as often as its turns can take to come round, so every pick is seen. A
+conversation that comes back to its instance (R41) is asked in two parts: the first table without own addresses, then `msdb` as from
+outside; so the second pick is independent of the first.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import datetime
+from itertools import pairwise, repeat
+from typing import Any, Final, NamedTuple
+
+import pyarrow as pa
+import pyarrow.compute
+
+from ssbroker.catalog import Catalog
+from ssbroker.diagnose import tables
+from ssbroker.diagnose.tables import MSDB, TRANSPORT, RouteRow, Tables
+from ssbroker.routing import PendingRequest, Router
+
+pc: Any = pyarrow.compute  # its stubs do not know dictionaries
+BATCH_ROWS: Final = 1 << 16
+_OF_ROUTES: Final = ("match_step", "route_id")
+_COLUMNS: Final = (
+    "outcome",
+    "reason",
+    *_OF_ROUTES,
+    "next_hop_address",
+    "mirror_address",
+    "target_database",
+    "broker_instance",
+)
+
+
+class Question(NamedTuple):
+    """One conversation, but for its id."""
+
+    database: str | None
+    """Where it began; None from outside."""
+    service: str
+    broker: bytes | None = None
+    is_initiator: bool = True
+
+
+class Answer(NamedTuple):
+    """One decision that may be taken."""
+
+    outcome: str
+    reason: str
+    match_step: int | None
+    route_id: int | None
+    next_hop: str | None
+    mirror: str | None
+    target_database: str | None
+    broker: bytes | None
+
+
+class Behaviour:
+    """What one instance does.
+
+    Args:
+        catalog: The instance.
+        now: The moment at which routes expire.
+        pending_request: What a pending request for routing information does to step 4.
+        rows: The catalog's rows, where they have been read already.
+        with_routes: Whether answers say by which step and route. Without, most names get equal answers, which are kept once.
+    """
+
+    def __init__(
+        self,
+        catalog: Catalog,
+        *,
+        now: datetime,
+        pending_request: PendingRequest = "continue",
+        rows: Tables | None = None,
+        with_routes: bool = False,
+    ) -> None:
+        self.now: Final = now
+        self.tables: Final = tables.read(catalog) if rows is None else rows
+        self.own_addresses: Final = frozenset(catalog.addresses)
+        self._arriving: Final = Router(catalog, tie_break="round_robin", pending_request=pending_request)
+        live = [route for route in self.tables.routes if route.lifetime is None or route.lifetime > now]
+        self._named: Final = _counted(live)
+        self._wild: Final = Counter(route.database for route in live if route.service is None and route.broker is None)
+        self._transport: Final = {
+            route.database for route in live if route.address == TRANSPORT and route.service is None
+        }
+        self._back: Final = {
+            route.database
+            for route in live
+            if route.database != MSDB and (route.address in self.own_addresses or route.address == TRANSPORT)
+        }
+        # Where no route leads back, own addresses change nothing.
+        self._leads_back: Final = any(
+            route.address in self.own_addresses or (route.address == TRANSPORT and self.own_addresses) for route in live
+        )
+        self._begun: Final = (
+            Router(_without_addresses(catalog), tie_break="round_robin", pending_request=pending_request)
+            if self._leads_back
+            else self._arriving
+        )
+        enabled = {name for name, row in self.tables.databases.items() if row.enabled}
+        self._hosts: Final = {
+            name: sum(database in enabled for database in where) for name, where in self.tables.hosts.items()
+        }
+        everywhere = {*self._hosts, *catalog.pending_requests}
+        self.in_play: Final[dict[str, frozenset[str]]] = {
+            database: frozenset(
+                everywhere.union(*(self._named[table] for table in (database, MSDB)[: 1 + (database in self._back)]))
+            )
+            for database in self.tables.databases
+        }
+        """The names that each table, or the instance, knows; every other is treated like every other."""
+        self._own_ids: Final = frozenset(row.broker for row in self.tables.databases.values() if row.broker)
+        taken = {name for names in self.in_play.values() for name in names}
+        self.other: Final = next(name for name in _fresh_names() if name not in taken)
+        """A name that nothing of the instance knows."""
+        ids = self._own_ids | {route.broker for route in self.tables.routes}
+        self.other_broker: Final = next(broker for broker in _fresh_ids() if broker not in ids)
+        """A broker id that nothing of the instance knows."""
+        self._with_routes: Final = with_routes
+        self._known: Final[dict[Question, tuple[Answer, ...]]] = {}
+        self._kept: Final[dict[tuple[Answer, ...], tuple[Answer, ...]]] = {}
+
+    def begun(
+        self, database: str, service: str, broker: bytes | None = None, *, is_initiator: bool = True
+    ) -> tuple[Answer, ...]:
+        """What may happen to a conversation that begins in `database`, which the instance has."""
+        return self.ask([Question(database, service, broker, is_initiator)])[0]
+
+    def arriving(self, service: str, broker: bytes | None = None, *, is_initiator: bool = True) -> tuple[Answer, ...]:
+        """What may happen to a message from outside."""
+        return self.ask([Question(None, service, broker, is_initiator)])[0]
+
+    def ask(self, questions: Sequence[Question]) -> list[tuple[Answer, ...]]:
+        """Every decision that may be taken on each question; one answer where no tie is to be broken."""
+        alike = [self.alike(question) for question in questions]
+        missing = [question for question in alike if question not in self._known]
+        if missing:
+            self._learn(missing)
+        return [
+            self._known[stand_in]
+            if stand_in.broker != self.other_broker
+            else tuple(_with_broker(answer, stand_in.broker, question.broker) for answer in self._known[stand_in])
+            for stand_in, question in zip(alike, questions, strict=True)
+        ]
+
+    def alike(self, question: Question) -> Question:
+        """The question that stands for all that get the same answers."""
+        database, service, broker, is_initiator = question
+        table = MSDB if database is None else database
+        if service not in self.in_play[table] and not (self.asks_names(table) and _may_hold_address(service)):
+            service = self.other
+        if broker is not None and broker not in self._own_ids and broker not in self._ids_of(table, service):
+            broker = self.other_broker
+        return Question(database, service, broker, is_initiator)
+
+    def asks_names(self, table: str) -> bool:
+        """Whether a name that is not in play may matter in a table, because it may hold an address."""
+        return table in self._transport or (table in self._back and MSDB in self._transport)
+
+    def _ids_of(self, table: str, service: str) -> set[bytes | None]:
+        ids = set(self._named[table].get(service, ()))
+        if table in self._back:
+            ids |= set(self._named[MSDB].get(service, ()))
+        return ids
+
+    def _learn(self, questions: Iterable[Question]) -> None:
+        """Asks the router, and keeps what it may say."""
+        fresh = list(dict.fromkeys(questions))
+        begun = [question for question in fresh if question.database is not None]
+        again = [Question(None, *question[1:]) for question in begun] if self._leads_back else []
+        arriving = dict.fromkeys(self.alike(each) for each in (*again, *fresh) if each.database is None)
+        self._route(self._arriving, [each for each in arriving if each not in self._known])
+        self._route(self._begun, begun)
+        for question in begun if self._leads_back else ():
+            if any(answer.next_hop in self.own_addresses for answer in self._known[question]):
+                self._known[question] = self._come_back(question)
+
+    def _come_back(self, question: Question) -> tuple[Answer, ...]:
+        """R41: what is sent to this instance itself is treated as if it came from outside."""
+        found: dict[Answer, None] = {}
+        for answer in self._known[question]:
+            if answer.next_hop not in self.own_addresses:
+                found[answer] = None
+                continue
+            again = self.alike(Question(None, *question[1:]))
+            found.update(
+                dict.fromkeys(_with_broker(each, again.broker, question.broker) for each in self._known[again])
+            )
+        return tuple(found)
+
+    def _route(self, router: Router, questions: Sequence[Question]) -> None:
+        start = 0
+        while start < len(questions):
+            part: list[Question] = []
+            repeats: list[int] = []
+            rows: list[Question] = []
+            while start < len(questions) and len(rows) < BATCH_ROWS:
+                question = questions[start]
+                part.append(question)
+                repeats.append(self._turns(question))
+                rows += [question] * repeats[-1]
+                start += 1
+            answers = _decided(router, rows, self.now, with_routes=self._with_routes)
+            first = 0
+            for question, times in zip(part, repeats, strict=True):
+                found = (answers[first],) if times == 1 else tuple(dict.fromkeys(answers[first : first + times]))
+                self._known[question] = self._kept.setdefault(found, found)
+                first += times
+
+    def _turns(self, question: Question) -> int:
+        """After how many rows at the latest the turns of this question have come round."""
+        database, service, broker, _ = question
+        table = MSDB if database is None else database
+        by_id: Mapping[bytes | None, int] = self._named[table].get(service, {})
+        if broker is not None:
+            return by_id.get(broker) or by_id.get(None) or max(1, self._wild[table])
+        routes = max(1, self._wild[table])
+        if by_id:
+            routes = by_id.get(None) or len(by_id) * max(by_id.values())
+        return routes * max(1, self._hosts.get(service, 0))
+
+
+def _with_broker(answer: Answer, stand_in: bytes | None, broker: bytes | None) -> Answer:
+    return answer if answer.broker != stand_in or stand_in == broker else answer._replace(broker=broker)
+
+
+def _counted(live: Iterable[RouteRow]) -> defaultdict[str, dict[str, Counter[bytes | None]]]:
+    """How many live routes each table has for each service and broker id."""
+    named: defaultdict[str, dict[str, Counter[bytes | None]]] = defaultdict(dict)
+    for route in live:
+        if route.service is not None:
+            named[route.database].setdefault(route.service, Counter())[route.broker] += 1
+    return named
+
+
+def _decided(router: Router, rows: Sequence[Question], now: datetime, *, with_routes: bool) -> list[Answer]:
+    asked: dict[str, Any] = {
+        "database": pa.array([row.database for row in rows], pa.string()),
+        "to_service_name": pa.array([row.service for row in rows], pa.string()),
+        "to_broker_instance": pa.array([row.broker for row in rows], pa.binary(16)),
+        "is_initiator": pa.array([row.is_initiator for row in rows], pa.bool_()),
+    }
+    decisions = router.route(pa.record_batch(asked), now=now)
+    columns = {name: _values(decisions.column(name)) for name in _COLUMNS if with_routes or name not in _OF_ROUTES}
+    return [Answer(*values) for values in zip(*(columns.get(name, repeat(None)) for name in _COLUMNS))]  # noqa: B905 - None without end
+
+
+def _values(column: Any) -> list[Any]:
+    """The values of a column; of a dictionary without making a scalar for each row."""
+    if not pa.types.is_dictionary(column.type):
+        return list(column.to_pylist())
+    words = [*column.dictionary.to_pylist(), None]
+    numbers = pc.cast(pc.fill_null(column.indices, -1), pa.int32())
+    first = numbers.offset
+    return [words[number] for number in memoryview(numbers.buffers()[1]).cast("i")[first : first + len(numbers)]]
+
+
+def _without_addresses(catalog: Catalog) -> Catalog:
+    return Catalog(
+        catalog.routes,
+        catalog.databases,
+        catalog.services,
+        message_forwarding=catalog.message_forwarding,
+        pending_requests=catalog.pending_requests,
+    )
+
+
+def _may_hold_address(service: str) -> bool:
+    """Whether a name may begin with an address: one that does has a colon and a digit behind it (K2). The router decides."""
+    return any(sign == ":" and following.isdecimal() for sign, following in pairwise(service))
+
+
+def _fresh_names() -> Iterable[str]:
+    return (f"any other service{'.' * dots}" for dots in range(1 << 20))
+
+
+def _fresh_ids() -> Iterable[bytes]:
+    return (number.to_bytes(16, "big") for number in range(0xFFFE << 112, 0xFFFF << 112))

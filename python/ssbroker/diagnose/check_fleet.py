@@ -1,0 +1,154 @@
+"""Findings about the ways between instances, and about services."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator
+
+from ssbroker.diagnose.circling import circling
+from ssbroker.diagnose.findings import Finding
+from ssbroker.diagnose.reaching import Fates, Reach, Start, all_services
+from ssbroker.diagnose.setting import Setting, about, about_route, name, route_in_full
+from ssbroker.diagnose.tables import BROKER_CONFIGURATION, LOCAL, MSDB, TRANSPORT
+from ssbroker.diagnose.ways import Fate
+from ssbroker.wording import bracketed, literal
+
+_NAMED_MAX = 3
+
+
+def circles(setting: Setting) -> Iterator[Finding]:
+    """Loops between instances."""
+    for loop in circling(setting.ways):
+        services = [service for service in loop.services if service is not None]
+        others = ["every service that no route names"] if None in loop.services else []
+        told = [name(service) for service in dict.fromkeys(services)]
+        shown = [*others, *told[:_NAMED_MAX], *(["..."] if len(told) > _NAMED_MAX else [])]
+        yield about(
+            "SSB020",
+            f"loop {loop}",
+            f"is taken by {', '.join(shown)}",
+            f"In the msdb of one of them, let the route end: to LOCAL, or drop it. The shortest cut is {loop.instances[-1]}.",
+            related=list(_routes_between(setting, loop.instances)),
+        )
+
+
+def _routes_between(setting: Setting, instances: tuple[str, ...]) -> Iterator[str]:
+    for instance, following in zip(instances, (*instances[1:], instances[0]), strict=True):
+        for route in setting.rows[instance].routes:
+            if route.database == MSDB and setting.is_live(route) and setting.fleet.at(route.address) == following:
+                yield route_in_full(instance, route)
+
+
+def unknown_hops(setting: Setting) -> Iterator[Finding]:
+    """Addresses that no instance of the fleet has; only where there is more than one."""
+    if len(setting.fleet) == 1:
+        return
+    for instance, rows in setting.rows.items():
+        for route in rows.routes:
+            if not setting.is_live(route) or route.address in (LOCAL, TRANSPORT):
+                continue
+            if setting.fleet.at(route.address) is None:
+                yield about_route(
+                    "SSB022",
+                    instance,
+                    route,
+                    f"goes to {route.address}, which no instance here has",
+                    "Add the instance's catalog with its addresses, or correct the route.",
+                )
+
+
+def services(setting: Setting) -> Iterator[Finding]:
+    """Services that nothing reaches, and targets that cannot answer."""
+    reach = Reach(setting.ways)
+    numbers = {start: number for number, start in enumerate(reach.starts)}
+    reached: set[tuple[int, str]] = set()
+    targets: defaultdict[int, dict[int, str]] = defaultdict(dict)
+    for service in sorted(all_services(setting.ways)):
+        codes = reach.codes(service)
+        taken = {code: _delivered(reach.fates[code], numbers) for code in set(codes)}
+        reached.update((target, service) for places in taken.values() for target in places)
+        if service == BROKER_CONFIGURATION:
+            continue  # what asks it is the instance itself, in the database that needs a route
+        for number, code in enumerate(codes):
+            for target in taken[code]:
+                if target != number:
+                    targets[number].setdefault(target, service)
+    yield from _unreached(setting, {(*reach.starts[number], service) for number, service in reached})
+    yield from _ways_back(setting, targets)
+
+
+def _delivered(fates: Fates, numbers: dict[Start, int]) -> list[int]:
+    return [
+        numbers[place]
+        for fate in fates
+        if fate.outcome == "DELIVERED" and (place := Start(str(fate.instance), str(fate.database))) in numbers
+    ]
+
+
+def _unreached(setting: Setting, reached: set[tuple[str, str, str]]) -> Iterator[Finding]:
+    for instance, rows in setting.rows.items():
+        for database, names in rows.services.items():
+            if not rows.databases[database].enabled:
+                continue  # said already, of the database
+            for service in names:
+                if (instance, database, service) in reached or _from_outside(setting, instance, database, service):
+                    continue
+                yield about(
+                    "SSB019",
+                    f"service {name(service)}",
+                    "is the target of no conversation",
+                    f"If it is to be one: USE <database>; CREATE ROUTE <name> WITH SERVICE_NAME = {literal(service)}, ADDRESS = <address>;",
+                    instance=instance,
+                    database=database,
+                )
+
+
+def _from_outside(setting: Setting, instance: str, database: str, service: str) -> bool:
+    """Whether it is reached by what arrives from instances that are not looked at; in a fleet of several, all are."""
+    if len(setting.fleet) > 1:
+        return False
+    answers = setting.ways.at(instance).arriving(service)
+    return any(answer.target_database == database for answer in answers)
+
+
+def _ways_back(setting: Setting, targets: dict[int, dict[int, str]]) -> Iterator[Finding]:
+    """What the targets of each database send back to it, to each of its services that may have begun a conversation."""
+    reach = Reach(setting.ways, is_initiator=False)
+    missing: defaultdict[int, list[tuple[int, str]]] = defaultdict(list)
+    for number, taken in targets.items():
+        home = reach.starts[number]
+        rows = setting.rows[home.instance]
+        for service in rows.services.get(home.database, ()):
+            codes = reach.codes(service, rows.databases[home.database].broker)
+            sure = {code for code in set(codes) if reach.fates[code] == {Fate("DELIVERED", *home)}}
+            for target in taken:
+                if codes[target] not in sure:
+                    missing[target].append((number, service))
+    for target, initiators in sorted(missing.items()):
+        first, service = initiators[0]
+        yield _no_way_back(
+            setting,
+            reach.starts[target],
+            reach.starts[first],
+            service=service,
+            taken=targets[first][target],
+            related=[f"{'/'.join(reach.starts[number])}/service {name(each)}" for number, each in initiators],
+        )
+
+
+def _no_way_back(
+    setting: Setting, target: Start, initiator: Start, *, service: str, taken: str, related: list[str]
+) -> Finding:
+    others = len(related) - 1
+    more = f", nor to {others} other service{'' if others == 1 else 's'} that may have begun one" if others else ""
+    address = next(iter(setting.fleet[initiator.instance].addresses), "TCP://<host>:4022")
+    return about(
+        "SSB017",
+        f"database {name(target.database)}",
+        f"takes conversations for {name(taken)} from {'/'.join(initiator)}, and has no sure way back to {name(service)}{more}",
+        f"In {target.instance}: USE {bracketed(target.database)}; CREATE ROUTE <name> WITH SERVICE_NAME = {literal(service)}, "
+        f"ADDRESS = N'{'LOCAL' if initiator.instance == target.instance else address}';",
+        instance=target.instance,
+        database=target.database,
+        related=related,
+    )

@@ -1,0 +1,146 @@
+"""Findings about databases, broker ids and names."""
+
+from __future__ import annotations
+
+import unicodedata
+import uuid
+from collections import defaultdict
+from collections.abc import Iterator
+
+from ssbroker.diagnose.findings import Finding
+from ssbroker.diagnose.setting import Setting, about, about_route, name
+from ssbroker.diagnose.tables import LOCAL, DatabaseRow, RouteRow
+from ssbroker.wording import bracketed, literal
+
+
+def broker_ids(setting: Setting) -> Iterator[Finding]:
+    """Broker ids that occur twice."""
+    holders: defaultdict[bytes, list[tuple[str, DatabaseRow]]] = defaultdict(list)
+    for instance, rows in setting.rows.items():
+        for database in rows.databases.values():
+            if database.broker is not None:
+                holders[database.broker].append((instance, database))
+    for broker, found in holders.items():
+        by_instance: defaultdict[str, list[DatabaseRow]] = defaultdict(list)
+        for instance, database in found:
+            by_instance[instance].append(database)
+        for instance, databases in by_instance.items():
+            if len(databases) > 1:
+                yield about(
+                    "SSB013",
+                    f"broker id {uuid.UUID(bytes=broker)}",
+                    f"is that of {_names(databases)}",
+                    f"Give the copy an id of its own: ALTER DATABASE {bracketed(databases[-1].name)} SET NEW_BROKER;",
+                    instance=instance,
+                    database=databases[-1].name,
+                    related=[f"{instance}/{database.name}" for database in databases],
+                )
+        if len(by_instance) > 1:
+            enabled = sum(any(database.enabled for database in databases) for databases in by_instance.values())
+            yield about(
+                "SSB012",
+                f"broker id {uuid.UUID(bytes=broker)}",
+                f"is that of databases in {len(by_instance)} instances: {', '.join(sorted(by_instance))}",
+                "Give the copy an id of its own: ALTER DATABASE <copy> SET NEW_BROKER; then renew the routes that name it.",
+                related=[f"{instance}/{database.name}" for instance, database in found],
+                severity="error" if enabled > 1 else "warning",
+            )
+
+
+def _names(databases: list[DatabaseRow]) -> str:
+    return " and ".join(f"{name(row.name)} ({'enabled' if row.enabled else 'disabled'})" for row in databases)
+
+
+def stale_ids(setting: Setting) -> Iterator[Finding]:
+    """Routes with the id of a database that is no more, to an instance where the service has another one."""
+    known = {row.broker for rows in setting.rows.values() for row in rows.databases.values()}
+    for instance, rows in setting.rows.items():
+        for route in rows.routes:
+            if not setting.is_live(route) or route.service is None or route.broker is None or route.broker in known:
+                continue
+            there = instance if route.address == LOCAL else setting.fleet.at(route.address)
+            if there is None:
+                continue
+            hosts = setting.rows[there].hosts.get(route.service, [])
+            ids = [
+                row.broker for row in map(setting.rows[there].databases.__getitem__, hosts) if row.broker is not None
+            ]
+            if ids:
+                yield about_route(
+                    "SSB014",
+                    instance,
+                    route,
+                    f"names broker id {uuid.UUID(bytes=route.broker)}, which no database known here has; "
+                    f"{name(route.service)} in {there} has {', '.join(str(uuid.UUID(bytes=broker)) for broker in ids)}",
+                    f"USE {bracketed(route.database)}; ALTER ROUTE {bracketed(route.name)} WITH BROKER_INSTANCE = N'{uuid.UUID(bytes=ids[0])}';",
+                    related=[f"{there}/{host}" for host in hosts],
+                )
+
+
+def delivery_off(setting: Setting) -> Iterator[Finding]:
+    """Disabled databases that have services."""
+    for instance, rows in setting.rows.items():
+        for database, services in rows.services.items():
+            if not rows.databases[database].enabled:
+                yield about(
+                    "SSB021",
+                    f"database {name(database)}",
+                    f"is disabled and has {len(services)} service{'' if len(services) == 1 else 's'}",
+                    f"ALTER DATABASE {bracketed(database)} SET ENABLE_BROKER;",
+                    instance=instance,
+                    database=database,
+                    related=[f"service {name(service)}" for service in services[:10]],
+                )
+
+
+def near_names(setting: Setting) -> Iterator[Finding]:
+    """Names of routes, and of services, that are nearly those of a service."""
+    services: defaultdict[str, dict[str, str]] = defaultdict(dict)
+    for instance, rows in setting.rows.items():
+        for service, databases in rows.hosts.items():
+            services[_folded(service)].setdefault(service, f"{instance}/{databases[0]}")
+    for instance, rows in setting.rows.items():
+        for route in rows.routes:
+            if route.service is None or not setting.is_live(route):
+                continue
+            near = services.get(_folded(route.service), {})
+            if near and route.service not in near:
+                yield _near_route(instance, route, route.service, near)
+    for near in services.values():
+        first, *others = sorted(near)
+        for service in others:
+            instance, _, database = near[service].rpartition("/")
+            yield about(
+                "SSB018",
+                f"service {name(service)}",
+                f"differs from {name(first)} in {near[first]} by {_difference(service, first)} only",
+                "If both mean one service, make it anew under one name; names cannot be changed.",
+                instance=instance,
+                database=database,
+                related=[f"{near[first]}/service {name(first)}"],
+            )
+
+
+def _near_route(instance: str, route: RouteRow, meant: str, near: dict[str, str]) -> Finding:
+    service, where = next(iter(near.items()))
+    return about_route(
+        "SSB018",
+        instance,
+        route,
+        f"is for {name(meant)}; {where} has {name(service)}, which differs by {_difference(meant, service)} only",
+        f"USE {bracketed(route.database)}; ALTER ROUTE {bracketed(route.name)} WITH SERVICE_NAME = {literal(service)};",
+    )
+
+
+def _folded(text: str) -> str:
+    return "".join(unicodedata.normalize("NFKC", text).casefold().split()).replace("\0", "")
+
+
+def _difference(one: str, other: str) -> str:
+    if one.casefold() == other.casefold():
+        return "case"
+    if "".join(one.split()).replace("\0", "") == "".join(other.split()).replace("\0", ""):
+        return "white space"
+    if unicodedata.normalize("NFKC", one) == unicodedata.normalize("NFKC", other):
+        return "Unicode form"
+    return "case, white space or Unicode form"

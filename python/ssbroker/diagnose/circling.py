@@ -1,0 +1,128 @@
+"""Circles that messages may run in, found in the graph of all instances."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable
+from dataclasses import dataclass
+from datetime import datetime
+
+from ssbroker import moment
+from ssbroker.catalog import Catalog
+from ssbroker.diagnose.behaviour import Question
+from ssbroker.diagnose.fleets import Fleet
+from ssbroker.diagnose.tables import MSDB
+from ssbroker.diagnose.ways import Node, Ways, circles
+from ssbroker.routing import PendingRequest
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Loop:
+    """Instances that pass a message on in a circle."""
+
+    instances: tuple[str, ...]
+    """In the order of the message's way; the last passes it to the first."""
+    services: tuple[str | None, ...]
+    """The names that go in this circle; None stands for every name that no instance of the fleet knows."""
+    broker_instances: tuple[bytes | None, ...]
+    """The broker id that the message names, for each of `services`."""
+
+    def __str__(self) -> str:
+        return " -> ".join((*self.instances, self.instances[0]))
+
+
+def loops(
+    fleet: Fleet | Catalog, *, at: datetime | None = None, pending_request: PendingRequest = "continue"
+) -> tuple[Loop, ...]:
+    """Every group of instances between which messages can go in circles, with one circle of it.
+
+    All messages that can arrive anywhere are looked at: for each name that a route or a database has, with each broker id that a route
+    or a database has, without one, and for a name that nothing knows.
+
+    Args:
+        fleet: The instances, or one.
+        at: The moment at which routes expire, None for the current time. Without a zone it is UTC.
+        pending_request: What a pending request for routing information does to step 4.
+
+    Returns:
+        The loops, each with all services that go in it.
+
+    Raises:
+        SchemaError: `fleet` is neither a fleet nor a catalog.
+        OptionError: `at` is no datetime.
+
+    Examples:
+        >>> import pyarrow as pa
+        >>> from ssbroker import Catalog
+        >>> from ssbroker.diagnose import Fleet, loops
+        >>> def passes_on(to, *, address):
+        ...     routes = {"database": ["msdb"], "name": ["All"], "remote_service_name": pa.nulls(1, pa.string()),
+        ...               "broker_instance": pa.nulls(1), "lifetime": pa.nulls(1), "address": [to], "mirror_address": pa.nulls(1)}
+        ...     return Catalog(pa.table(routes), addresses=[address], message_forwarding=True)
+        >>> fleet = Fleet({"A": passes_on("TCP://b", address="TCP://a"), "B": passes_on("TCP://a", address="TCP://b")})
+        >>> [str(loop) for loop in loops(fleet)]
+        ['A -> B -> A']
+    """
+    return circling(Ways(Fleet.of(fleet), now=moment.as_utc(at), pending_request=pending_request))
+
+
+def circling(ways: Ways) -> tuple[Loop, ...]:
+    """The loops of a fleet whose ways are known."""
+    ways.prepare()
+    found: defaultdict[tuple[str, ...], list[tuple[str | None, bytes | None]]] = defaultdict(list)
+    unknown = _unknown_name(ways)
+    knowing, reading = _entries(ways)
+    for service, broker in _keys(ways, unknown):
+        entries = ways.behaviours if service == unknown else {*knowing.get(service, ()), *reading}
+        steps = ways.reached((instance, Question(None, service, broker)) for instance in sorted(entries))
+        for circle in circles(steps):
+            found[_turned(circle)].append((None if service == unknown else service, broker))
+    return tuple(
+        Loop(
+            instances=instances,
+            services=tuple(service for service, _ in keys),
+            broker_instances=tuple(broker for _, broker in keys),
+        )
+        for instances, keys in sorted(found.items())
+    )
+
+
+def _entries(ways: Ways) -> tuple[dict[str, list[str]], list[str]]:
+    """The instances that know each name, and those that may read an address in any: only there a name's ways are its own.
+
+    A circle in which none of them has part is also that of the name that nobody knows.
+    """
+    knowing: defaultdict[str, list[str]] = defaultdict(list)
+    for instance, behaviour in ways.behaviours.items():
+        for service in behaviour.in_play[MSDB]:
+            knowing[service].append(instance)
+    return knowing, [instance for instance, behaviour in ways.behaviours.items() if behaviour.asks_names(MSDB)]
+
+
+def _keys(ways: Ways, unknown: str) -> Iterable[tuple[str, bytes | None]]:
+    ids: defaultdict[str, set[bytes | None]] = defaultdict(lambda: {None})
+    for behaviour in ways.behaviours.values():
+        for route in behaviour.tables.routes:
+            if route.service is not None:
+                ids[route.service].add(route.broker)
+        for service, databases in behaviour.tables.hosts.items():
+            ids[service].update(behaviour.tables.databases[database].broker for database in databases)
+    yield unknown, None
+    for service in sorted(ids):
+        for broker in sorted(ids[service], key=lambda broker: broker or b""):
+            yield service, broker
+
+
+def _unknown_name(ways: Ways) -> str:
+    taken = {name for behaviour in ways.behaviours.values() for names in behaviour.in_play.values() for name in names}
+    name = "any other service"
+    while name in taken:
+        name += "."
+    return name
+
+
+def _turned(circle: list[Node]) -> tuple[str, ...]:
+    """The instances of a circle, from the first by name on."""
+    names = [instance for instance, _ in circle]
+    first = names.index(min(names))
+    return (*names[first:], *names[:first])

@@ -1,0 +1,132 @@
+"""Many instances, each with what it knows and the addresses under which the others reach it."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping
+from datetime import datetime
+from pathlib import Path
+from typing import Self
+
+from ssbroker import moment
+from ssbroker.catalog import Catalog
+from ssbroker.exceptions import DuplicateError, InputError, SchemaError
+
+ALONE = "instance"
+"""The name of the instance where there is one catalog and no name was given."""
+
+
+class Fleet(Mapping[str, Catalog]):
+    """Instances by name; a mapping to their catalogs, whose `addresses` say who is where.
+
+    Args:
+        instances: The catalog of each instance.
+
+    Raises:
+        SchemaError: A name is no text, or a value no `Catalog`.
+        DuplicateError: Two instances have one address: nobody could say where a route to it leads.
+
+    Examples:
+        >>> from ssbroker import Catalog, schemas
+        >>> from ssbroker.diagnose import Fleet
+        >>> fleet = Fleet({"NORTH": Catalog(schemas.ROUTES.empty_table(), addresses=["tcp://north"])})
+        >>> fleet.at("TCP://north:4022"), fleet.at("TCP://south:4022")
+        ('NORTH', None)
+    """
+
+    __slots__ = ("_by_address", "_instances")
+
+    def __init__(self, instances: Mapping[str, Catalog]) -> None:
+        self._instances = dict(instances)
+        self._by_address: dict[str, str] = {}
+        for name, catalog in self._instances.items():
+            kinds: tuple[object, object] = (name, catalog)
+            if not isinstance(kinds[0], str) or not isinstance(kinds[1], Catalog):
+                raise SchemaError(f"instances: expected names and catalogs, got {name!r:.80}: {type(catalog).__name__}")
+            for address in catalog.addresses:
+                other = self._by_address.setdefault(address, name)
+                if other != name:
+                    raise DuplicateError(
+                        f"instances: both {other!r} and {name!r} have the address {address}",
+                        value=address,
+                        expected="an address of one instance",
+                    )
+
+    @classmethod
+    def of(cls, what: Fleet | Catalog) -> Fleet:
+        """A fleet as it is, and a catalog as a fleet of one instance.
+
+        Raises:
+            SchemaError: It is neither.
+
+        Examples:
+            >>> from ssbroker import Catalog, schemas
+            >>> list(Fleet.of(Catalog(schemas.ROUTES.empty_table())))
+            ['instance']
+        """
+        if isinstance(what, Fleet):
+            return what
+        if isinstance(what, Catalog):
+            return cls({ALONE: what})
+        raise SchemaError(f"fleet: expected a Fleet or a Catalog, got {type(what).__qualname__}")
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str], *, now: datetime | None = None) -> Self:
+        """Reads a fleet from a folder in which every sub-folder, and every `.sql` file, is an instance, named like it.
+
+        Args:
+            path: The folder.
+            now: The moment from which LIFETIME of a script counts, None for the current time. Without a zone it is UTC.
+
+        Returns:
+            The fleet.
+
+        Raises:
+            InputError: There is no such folder, it holds no instance, or a value in it is not what was expected.
+            DuplicateError: Two instances have one name or one address.
+            SchemaError: A column is missing, or has a type that cannot be read.
+
+        Examples:
+            >>> import tempfile
+            >>> from pathlib import Path
+            >>> with tempfile.TemporaryDirectory() as folder:
+            ...     _ = Path(folder, "NORTH.sql").write_text("CREATE DATABASE Sales;")
+            ...     list(Fleet.load(folder))
+            ['NORTH']
+        """
+        folder, at = Path(path), moment.as_utc(now)
+        if not folder.is_dir():
+            raise InputError(f"{folder}: there is no such folder", value=str(folder), expected="a folder of instances")
+        entries = sorted(entry for entry in folder.iterdir() if not entry.name.startswith((".", "_")))
+        paths: dict[str, Path] = {}
+        for entry in entries:
+            if not entry.is_dir() and entry.suffix.lower() != ".sql":
+                continue
+            name = entry.name if entry.is_dir() else entry.stem
+            if name in paths:
+                raise DuplicateError(f"{folder}: {paths[name].name} and {entry.name} are both the instance {name!r}")
+            paths[name] = entry
+        if not paths:
+            raise InputError(f"{folder}: holds no instance; expected a folder or a .sql script for each")
+        return cls({name: Catalog.load(entry, now=at) for name, entry in paths.items()})
+
+    @property
+    def addresses(self) -> Mapping[str, str]:
+        """The instance of each address."""
+        return dict(self._by_address)
+
+    def at(self, address: str) -> str | None:
+        """The instance with an address, which is in its normal form `TCP://host:port`; None if none of the fleet has it."""
+        return self._by_address.get(address)
+
+    def __getitem__(self, name: str) -> Catalog:
+        return self._instances[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._instances)
+
+    def __len__(self) -> int:
+        return len(self._instances)
+
+    def __repr__(self) -> str:
+        return f"Fleet(instances={len(self)}, addresses={len(self._by_address)})"

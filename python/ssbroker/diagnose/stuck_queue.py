@@ -1,0 +1,184 @@
+"""What waits in a transmission queue, row by row: what the server said, what is decided now, which finding is the cause."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import datetime
+from typing import Any, Final
+
+import pyarrow as pa
+
+from ssbroker import moment
+from ssbroker.advice import advice
+from ssbroker.arrow_input import ArrowArrayExportable, ArrowStreamExportable, as_table
+from ssbroker.catalog import Catalog
+from ssbroker.diagnose.behaviour import Question
+from ssbroker.diagnose.findings import Finding, Findings
+from ssbroker.diagnose.fleets import Fleet
+from ssbroker.diagnose.linting import lint
+from ssbroker.diagnose.setting import name
+from ssbroker.diagnose.tables import MSDB
+from ssbroker.diagnose.trace_text import ending
+from ssbroker.diagnose.tracing import Follower, Hop, Trace, place
+from ssbroker.diagnose.ways import Ways
+from ssbroker.exceptions import SchemaError
+from ssbroker.guids import as_bytes
+from ssbroker.routing import PendingRequest
+from ssbroker.wording import soften
+
+_FIELDS: Final[list[pa.Field[Any]]] = [
+    pa.field("database", pa.string(), nullable=False),
+    pa.field("to_service_name", pa.string(), nullable=False),
+    pa.field("transmission_status", pa.string()),
+    pa.field("outcome", pa.string(), nullable=False),
+    pa.field("reason", pa.string(), nullable=False),
+    pa.field("end", pa.string(), nullable=False),
+    pa.field("code", pa.string()),
+    pa.field("cause", pa.string()),
+    pa.field("remedy", pa.string()),
+]
+STUCK: Final = pa.schema(_FIELDS)
+"""One row for each message: its decision now (`outcome`, `reason`), where that ends, and the finding that is the cause."""
+_NEEDED: Final = ("database", "to_service_name")
+
+
+def stuck(
+    fleet: Fleet | Catalog,
+    queue: ArrowStreamExportable | ArrowArrayExportable,
+    *,
+    instance: str | None = None,
+    at: datetime | None = None,
+    pending_request: PendingRequest = "continue",
+) -> pa.Table:
+    """Explains a stuck `sys.transmission_queue` row by row.
+
+    Each conversation is followed as `trace` does, and back; of the findings that bear on a route it takes, on its service or on its way
+    back, the nearest is the cause.
+
+    Args:
+        fleet: The instances, or one.
+        queue: Rows of `sys.transmission_queue`; `to_broker_instance`, `is_initiator`, `from_service_name` and `transmission_status` may be left out.
+        instance: Whose queue it is; may be left out where there is one instance.
+        at: The moment at which routes expire, None for the current time. Without a zone it is UTC.
+        pending_request: What a pending request for routing information does to step 4.
+
+    Returns:
+        A row for each row of the queue, in its order, in the columns of `STUCK`.
+
+    Raises:
+        SchemaError: A column is missing, or `fleet` is neither a fleet nor a catalog.
+        InputError: A value is not what was expected.
+        OptionError: `at` is no datetime.
+
+    Examples:
+        >>> import pyarrow as pa
+        >>> from ssbroker import Catalog
+        >>> from ssbroker.diagnose import stuck
+        >>> routes = {"database": ["Sales"], "name": ["Orders"], "remote_service_name": ["//Orders"], "broker_instance": [None],
+        ...           "lifetime": [None], "address": ["LOCAL"], "mirror_address": [None]}
+        >>> queue = pa.table({"database": ["Sales"], "to_service_name": ["//Orders"]})
+        >>> stuck(Catalog(pa.table(routes)), queue).select(["outcome", "reason", "code"]).to_pylist()
+        [{'outcome': 'DELAYED', 'reason': 'service_not_found', 'code': 'SSB008'}]
+    """
+    whole, now = Fleet.of(fleet), moment.as_utc(at)
+    waiting = as_table(queue, name="queue")
+    for column in _NEEDED:
+        if column not in waiting.schema.names:
+            raise SchemaError(f"queue.{column}: the column is missing", column=f"queue.{column}", expected="string")
+    explainer = _Explainer(whole, now=now, pending_request=pending_request)
+    rows = [explainer.row(row, *place(whole, instance, str(row["database"]))) for row in waiting.to_pylist()]
+    return pa.Table.from_pylist(rows, schema=STUCK)
+
+
+class _Explainer:
+    """Follows each kind of conversation once."""
+
+    def __init__(self, fleet: Fleet, *, now: datetime, pending_request: PendingRequest) -> None:
+        self._ways = Ways(fleet, now=now, pending_request=pending_request)
+        self._findings = lint(fleet, at=now)
+        self._follower = Follower(self._ways, conversation_id=None, pending_request=pending_request, now=now)
+        self._known: dict[tuple[str, Question, str | None], dict[str, Any]] = {}
+
+    def row(self, row: dict[str, Any], instance: str, database: str) -> dict[str, Any]:
+        broker = row.get("to_broker_instance")
+        question = Question(
+            database,
+            str(row["to_service_name"]),
+            None if broker is None else as_bytes(broker, name="to_broker_instance"),
+            row.get("is_initiator") is not False,
+        )
+        key = instance, question, row.get("from_service_name")
+        if key not in self._known:
+            self._known[key] = self._explained(*key)
+        return {
+            "database": database,
+            "to_service_name": question.service,
+            "transmission_status": row.get("transmission_status"),
+            **self._known[key],
+        }
+
+    def _explained(self, instance: str, question: Question, from_service_name: str | None) -> dict[str, Any]:
+        there = self._follower.follow(instance, question)
+        back = self._follower.back(there, from_service_name) if question.is_initiator else None
+        lost = back is not None and not back.returned_to(there)
+        last = back if back is not None and lost else there
+        finding = self._cause(there, back if lost else None)
+        decision = there.hops[0].decision
+        return {
+            "outcome": decision["outcome"],
+            "reason": decision["reason"],
+            "end": ending(there.end) + (f"; the way back: {ending(last.end)}" if lost else ""),
+            "code": None if finding is None else finding.code,
+            "cause": None if finding is None else f"{finding.where}: {finding.message}",
+            "remedy": _advice(last.hops[-1]) if finding is None else finding.remedy,
+        }
+
+    def _cause(self, there: Trace, back: Trace | None) -> Finding | None:
+        """The finding that is nearest: about a route that is taken, then about the service, then about the end."""
+        if there.end.outcome in ("DELIVERED", "ELSEWHERE") and back is None:
+            return None
+        if back is not None:
+            target = there.end.instance, there.end.database
+            return _first(f for f in self._findings if f.code == "SSB017" and (f.instance, f.database) == target)
+        taken = {(hop.instance, hop.database or MSDB, hop.decision["route_id"]) for hop in there.hops}
+        tables = {(where, table) for where, table, _ in taken}
+        return (
+            _first(
+                f for f in self._findings if f.route_id is not None and (f.instance, f.database, f.route_id) in taken
+            )
+            or _first(f for f in self._of_service(there.to_service_name) if (f.instance, f.database) in tables)
+            or _first(f for f in self._at_end(there))
+        )
+
+    def _of_service(self, service: str) -> Iterator[Finding]:
+        """Findings about routes of this service, or that name it."""
+        for finding in self._findings:
+            routes = () if finding.instance is None else self._ways.at(finding.instance).tables.routes
+            own = any(
+                (route.database, route.route_id, route.service) == (finding.database, finding.route_id, service)
+                for route in routes
+            )
+            if own or name(service) in finding.message:
+                yield finding
+
+    def _at_end(self, there: Trace) -> Iterator[Finding]:
+        last = there.hops[-1]
+        for finding in self._findings:
+            circling = there.end.outcome == "LOOP" and finding.code == "SSB020" and last.instance in finding.object
+            place_of = finding.instance, finding.database
+            disabled = finding.code == "SSB021" and place_of == (last.instance, last.database)
+            if circling or (disabled and there.end.reason == "sender_disabled"):
+                yield finding
+
+
+def _first(findings: Iterator[Finding]) -> Finding | None:
+    """The worst of them."""
+    found = Findings(list(findings))
+    return found[0] if found else None
+
+
+def _advice(hop: Hop) -> str | None:
+    told = advice(hop.explanation.details)
+    if not told:
+        return None
+    return soften(" ".join(part for part in told[0] if part is not None))

@@ -1,0 +1,114 @@
+"""A catalog's rows as plain values, read once."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Final, NamedTuple
+
+from ssbroker import schemas
+from ssbroker.catalog import Catalog
+
+MSDB: Final = "msdb"
+LOCAL: Final = "LOCAL"
+TRANSPORT: Final = "TRANSPORT"
+BROKER_CONFIGURATION: Final = "SQL/ServiceBroker/BrokerConfiguration"
+
+
+class RouteRow(NamedTuple):
+    """A row of `sys.routes`."""
+
+    database: str
+    """Whose table."""
+    route_id: int
+    name: str
+    service: str | None
+    broker: bytes | None
+    lifetime: datetime | None
+    address: str
+    """In its normal form."""
+    mirror: str | None
+    """In its normal form."""
+
+    @property
+    def key(self) -> tuple[str, int]:
+        """What tells routes of an instance apart."""
+        return self.database, self.route_id
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class DatabaseRow:
+    """A row of `sys.databases`."""
+
+    name: str
+    broker: bytes | None
+    enabled: bool
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Tables:
+    """What an instance knows, as plain values."""
+
+    routes: tuple[RouteRow, ...]
+    databases: dict[str, DatabaseRow]
+    services: dict[str, tuple[str, ...]]
+    """The services of each database that has some, each once."""
+
+    @property
+    def hosts(self) -> dict[str, list[str]]:
+        """The databases that have each service, enabled or not."""
+        found: dict[str, list[str]] = defaultdict(list)
+        for database, names in self.services.items():
+            for name in names:
+                found[name].append(database)
+        return dict(found)
+
+
+def read(catalog: Catalog) -> Tables:
+    """The rows of a catalog."""
+    columns = catalog.routes.select(schemas.ROUTES.names).to_pydict()
+    addresses = normal_forms({*columns["address"], *filter(None, columns["mirror_address"])})
+    routes = tuple(
+        RouteRow(
+            database=database,
+            route_id=route_id,
+            name=name,
+            service=service,
+            broker=broker,
+            lifetime=lifetime,
+            address=addresses[address],
+            mirror=None if mirror is None else addresses[mirror],
+        )
+        for database, name, route_id, service, broker, lifetime, address, mirror in zip(*columns.values(), strict=True)
+    )
+    services: dict[str, dict[str, None]] = defaultdict(dict)
+    for database, name in zip(
+        catalog.services["database"].to_pylist(), catalog.services["name"].to_pylist(), strict=True
+    ):
+        services[str(database)][str(name)] = None
+    return Tables(
+        routes=routes,
+        databases={
+            row["name"]: DatabaseRow(
+                name=row["name"], broker=row["service_broker_guid"], enabled=row["is_broker_enabled"]
+            )
+            for row in catalog.databases.select(schemas.DATABASES.names).to_pylist()
+        },
+        services={database: tuple(names) for database, names in services.items()},
+    )
+
+
+def normal_forms(addresses: Iterable[str]) -> dict[str, str]:
+    """The normal form of each address, which all are valid.
+
+    Examples:
+        >>> normal_forms(["tcp://Orders/", "local"])
+        {'tcp://Orders/': 'TCP://orders:4022', 'local': 'LOCAL'}
+    """
+    plain = {address: address.upper() for address in addresses if address.upper() in (LOCAL, TRANSPORT)}
+    network = [address for address in addresses if address not in plain]
+    # The native catalog normalises: what an address is stands in one place.
+    normal = Catalog(schemas.ROUTES.empty_table(), addresses=network).addresses
+    return {**dict(zip(network, normal, strict=True)), **plain}

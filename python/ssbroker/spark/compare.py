@@ -1,0 +1,114 @@
+"""Two catalogs held against each other over a DataFrame of conversations."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+from datetime import datetime
+from typing import TYPE_CHECKING, Any, Final
+
+from ssbroker import moment
+from ssbroker.catalog import Catalog
+from ssbroker.diagnose.comparing import from_counts
+from ssbroker.diagnose.comparison import Comparison
+from ssbroker.diagnose.fleets import ALONE
+from ssbroker.diagnose.sides import SIDE, Pair, pair
+from ssbroker.exceptions import SchemaError
+from ssbroker.routing import PendingRequest, TieBreak
+from ssbroker.schemas import DECISIONS
+from ssbroker.spark.routing import route
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+_COUNT: Final = "conversations"
+
+
+@dataclass(frozen=True, kw_only=True)
+class SparkComparison:
+    """Both decisions on each conversation, and what they come to."""
+
+    rows: DataFrame
+    """The columns of the input, then those of the decision as `before_...` and as `after_...`."""
+    before: Catalog
+    """What stands now."""
+    after: Catalog
+    """What is to stand."""
+    moments: tuple[datetime, datetime]
+    """At which routes expire, before and after."""
+
+    def comparison(self) -> Comparison:
+        """Runs the job: counts conversations that are alike where they are, and brings the counts here.
+
+        Returns:
+            What `ssbroker.diagnose.compare` says of the same conversations.
+        """
+        from pyspark.sql import functions as sf  # noqa: PLC0415 - pyspark is an extra
+
+        keys: dict[str, str] = {name: name for name in ("database", "to_service_name") if name in self.rows.columns}
+        keys |= {f"{which}_{name}": f"{which} {name}" for which in ("before", "after") for name in SIDE}
+        picked = self.rows.select(*(sf.col(_quoted(name)).alias(alias) for name, alias in keys.items()))
+        grouped = picked.groupBy(*map(_quoted, keys.values())).agg(sf.count("*").alias(_COUNT))
+        counts: Counter[Pair] = Counter()
+        for row in grouped.toLocalIterator():
+            plain: dict[str, Any] = row.asDict()
+            counts[pair({"database": self.before.user_database, **plain})] += plain[_COUNT]
+        return from_counts({ALONE: (self.before, self.after)}, {ALONE: counts}, moments=self.moments)
+
+
+def compare(
+    conversations_df: DataFrame,
+    before: Catalog,
+    after: Catalog,
+    *,
+    at: datetime | None = None,
+    before_at: datetime | None = None,
+    tie_break: TieBreak = "hash",
+    pending_request: PendingRequest = "continue",
+) -> SparkComparison:
+    """Routes each conversation by two catalogs; `comparison()` then tells what changes, why, and for how many.
+
+    Args:
+        conversations_df: Rows of `sys.transmission_queue`, on classic Spark or Spark Connect. Further columns stay as they are.
+        before: What stands now.
+        after: What is to stand.
+        at: The moment at which routes expire, None for that of this call. Without a zone it is UTC.
+        before_at: The moment for `before`, if another.
+        tie_break: How one of several equals is picked: `hash` or `first`.
+        pending_request: What a pending request for routing information does to step 4.
+
+    Returns:
+        Both decisions, side by side; no job has run yet.
+
+    Raises:
+        SchemaError: A column is missing, has a type that cannot be read, or the name of one that is added.
+        OptionError: An option is not one of those allowed.
+
+    Examples:
+        >>> import pyarrow as pa
+        >>> from pyspark.sql import SparkSession
+        >>> import ssbroker.spark
+        >>> from ssbroker import Catalog
+        >>> def routed(address):
+        ...     return Catalog(pa.table({"database": ["Sales"], "name": ["Orders"], "remote_service_name": ["//Orders"],
+        ...         "broker_instance": [None], "lifetime": [None], "address": [address], "mirror_address": [None]}))
+        >>> spark = SparkSession.builder.master("local[1]").config("spark.ui.enabled", "false").getOrCreate()
+        >>> conversations = spark.createDataFrame([(bytes(16), "//Orders")], "conversation_id binary, to_service_name string")
+        >>> ssbroker.spark.compare(conversations, routed("TCP://old"), routed("TCP://new")).comparison()
+        Comparison(changes=1, conversations=1 of 1)
+        >>> spark.stop()
+    """
+    after_at = moment.as_utc(at)
+    moments = (after_at if before_at is None else moment.as_utc(before_at)), after_at
+    rows = conversations_df
+    for which, catalog, now in (("before", before, moments[0]), ("after", after, moments[1])):
+        taken = [f"{which}_{name}" for name in DECISIONS.names if f"{which}_{name}" in rows.columns]
+        if taken:
+            raise SchemaError(f"{taken[0]}: the name is that of a column that the comparison adds", column=taken[0])
+        routed = route(rows, catalog, now=now, tie_break=tie_break, pending_request=pending_request)
+        rows = routed.withColumnsRenamed({name: f"{which}_{name}" for name in DECISIONS.names})
+    return SparkComparison(rows=rows, before=before, after=after, moments=moments)
+
+
+def _quoted(name: str) -> str:
+    return f"`{name}`"

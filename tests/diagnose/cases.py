@@ -1,0 +1,210 @@
+"""For each code a minimal fleet that shows it, and one beside it that must not."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from datetime import timedelta
+
+from ssbroker.diagnose import Fleet
+from tests.oracle.world import Database, World
+from tests.rules.setting import BCN, ELSEWHERE, MSDB, NOWHERE, SALES, STORES, here, route
+from tests.worlds.arrow import catalog_of
+from tests.worlds.universe import NOW
+
+DAY = timedelta(days=1)
+ORDERS = (("Sales", "Orders"),)
+OWN = ("TCP://own.example:4022",)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Case:
+    """What shows a code, and what is nearly the same and must not."""
+
+    code: str
+    shows: Fleet
+    objects: tuple[str, ...]
+    """Instance, database and object of each finding with this code."""
+    not_shown: Fleet
+
+
+def fleet(**worlds: World) -> Fleet:
+    """Worlds as a fleet, by name."""
+    return Fleet({name: catalog_of(world) for name, world in worlds.items()})
+
+
+def one(code: str, shows: World, not_shown: World, *objects: str) -> Case:
+    """A case of one instance, called A."""
+    return Case(code=code, shows=fleet(A=shows), objects=objects, not_shown=fleet(A=not_shown))
+
+
+def north(*routes_of_msdb: str, sender: str = "TCP://south", forwarding: bool = True) -> World:
+    """An instance with one database, Sales, that sends everything to `sender`; it hosts `Orders`."""
+    passing = (route(number + 10, address, table=MSDB) for number, address in enumerate(routes_of_msdb))
+    return replace(
+        here(route(1, sender), *passing, services=ORDERS, own=("TCP://north",), forwarding=forwarding),
+        databases=(Database(name="Sales", service_broker_guid=SALES),),
+    )
+
+
+def south(*routes: str, broker: object = STORES, enabled: bool = True, service: str = "Stock") -> World:
+    """An instance with one database, Stores, that hosts `Stock`; what comes from outside goes to LOCAL."""
+    own = (route(number + 1, address, table="Stores") for number, address in enumerate(routes))
+    return replace(
+        here(route(20, "LOCAL", table=MSDB), *own, services=(("Stores", service),), own=("TCP://south",)),
+        databases=(Database(name="Stores", service_broker_guid=broker, is_broker_enabled=enabled),),  # type: ignore[arg-type]
+    )
+
+
+def passing(own: str, to: str) -> World:
+    """An instance that passes everything on."""
+    return here(route(1, to, table=MSDB), own=(own,), forwarding=True)
+
+
+CASES = (
+    one(
+        "SSB001",
+        here(route(1, "TCP://other", broker=ELSEWHERE)),
+        here(route(1, "TCP://other", service="Stock", broker=ELSEWHERE)),
+        'A/Sales/route "route 1"',
+    ),
+    one(
+        "SSB002",
+        here(
+            route(1, "LOCAL", service="Orders"),
+            route(2, "TCP://other", service="Orders", mirror="TCP://m"),
+            services=ORDERS,
+        ),
+        # A conversation with a broker id that is not here finds no database behind LOCAL, and takes the other.
+        here(route(1, "LOCAL", service="Orders"), route(2, "TCP://other", service="Orders"), services=ORDERS),
+        'A/Sales/route "route 1"',
+    ),
+    one(
+        "SSB003",
+        here(route(1, "TCP://other", service="Stock", lifetime=NOW)),
+        here(route(1, "TCP://other", service="Stock", lifetime=NOW + timedelta(microseconds=1))),
+        'A/Sales/route "route 1"',
+    ),
+    one(
+        "SSB004",
+        here(route(1, "TCP://other", service="Stock", lifetime=NOW + 30 * DAY)),
+        here(route(1, "TCP://other", service="Stock", lifetime=NOW + 31 * DAY)),
+        'A/Sales/route "route 1"',
+    ),
+    one(
+        "SSB005",
+        here(route(1, "TCP://other", service="Stock"), route(2, "tcp://OTHER:4022/", service="Stock")),
+        here(route(1, "TCP://other", service="Stock"), route(2, "TCP://other:4023", service="Stock")),
+        'A/Sales/route "route 2"',
+    ),
+    one(
+        "SSB006",
+        here(route(1, "LOCAL"), route(2, "TCP://hub"), services=ORDERS),
+        here(route(1, "LOCAL"), route(2, "TCP://hub", service="Stock"), services=ORDERS),
+        'A/Sales/route "route 2"',
+    ),
+    one(
+        "SSB007",
+        here(route(1, "TRANSPORT", service="Stock")),
+        here(route(1, "TRANSPORT", service="other.example:4022/Stock")),
+        'A/Sales/route "route 1"',
+    ),
+    one(
+        "SSB008",
+        here(route(1, "LOCAL", service="Orders"), services=ORDERS, disabled=("Sales",)),
+        here(route(1, "LOCAL", service="Orders"), services=ORDERS),
+        'A/Sales/route "route 1"',
+    ),
+    one(
+        "SSB009",
+        here(route(1, "tcp://OWN.example/", service="Orders"), route(1, "TCP://own.example", table=MSDB), own=OWN),
+        here(route(1, "tcp://own.example:4023", service="Orders"), own=OWN),
+        'A/msdb/route "route 1"',
+        'A/Sales/route "route 1"',
+    ),
+    one(
+        "SSB010",
+        here(route(1, "TCP://other", service="Stock", broker=ELSEWHERE, mirror="tcp://Other:4022/")),
+        here(route(1, "TCP://other", service="Stock", broker=ELSEWHERE, mirror="TCP://other:4023")),
+        'A/Sales/route "route 1"',
+    ),
+    one(
+        "SSB011",
+        here(route(1, "TCP://other", service="Stock", mirror="TCP://partner")),
+        here(route(1, "TCP://other", service="Stock", broker=ELSEWHERE, mirror="TCP://partner")),
+        'A/Sales/route "route 1"',
+    ),
+    Case(
+        code="SSB012",
+        shows=fleet(NORTH=north(), SOUTH=south(broker=SALES)),
+        objects=(f"broker id {SALES}",),
+        not_shown=fleet(NORTH=north(), SOUTH=south()),
+    ),
+    one(
+        "SSB013",
+        replace(
+            here(),
+            databases=(
+                Database(name="Sales", service_broker_guid=SALES),
+                Database(name="Copy", service_broker_guid=SALES, is_broker_enabled=False),
+            ),
+        ),
+        here(disabled=("Stores",)),
+        f"A/Copy/broker id {SALES}",
+    ),
+    one(
+        "SSB014",
+        here(route(1, "LOCAL", service="Orders", broker=NOWHERE), services=ORDERS),
+        here(route(1, "LOCAL", service="Orders", broker=SALES), services=ORDERS),
+        'A/Sales/route "route 1"',
+    ),
+    one(
+        "SSB015",
+        here(route(1, "LOCAL"), route(2, "LOCAL", service=BCN), services=(*ORDERS, ("Ops", BCN))),
+        here(route(1, "LOCAL", service="Orders"), route(2, "LOCAL", service=BCN), services=(*ORDERS, ("Ops", BCN))),
+        'A/Sales/route "route 2"',
+    ),
+    one(
+        "SSB016",
+        here(route(1, "TCP://other", service="Stock", table=MSDB)),
+        here(route(1, "TCP://other", service="Stock", table=MSDB), forwarding=True),
+        'A/msdb/route "route 1"',
+    ),
+    Case(
+        code="SSB017",
+        shows=fleet(NORTH=north("LOCAL"), SOUTH=south("LOCAL")),
+        objects=('SOUTH/Stores/database "Stores"',),
+        not_shown=fleet(NORTH=north("LOCAL"), SOUTH=south("TCP://north")),
+    ),
+    one(
+        "SSB018",
+        here(route(1, "TCP://other", service="ORDERS"), services=ORDERS),
+        here(route(1, "TCP://other", service="Order"), services=ORDERS),
+        'A/Sales/route "route 1"',
+    ),
+    Case(
+        code="SSB019",
+        shows=fleet(NORTH=north("LOCAL"), SOUTH=replace(south("TCP://north"), routes=())),
+        objects=('NORTH/Sales/service "Orders"', 'SOUTH/Stores/service "Stock"'),
+        not_shown=fleet(NORTH=north("LOCAL"), SOUTH=south("TCP://north")),
+    ),
+    Case(
+        code="SSB020",
+        shows=fleet(A=passing("TCP://a", "TCP://b"), B=passing("TCP://b", "TCP://c"), C=passing("TCP://c", "TCP://a")),
+        objects=("loop A -> B -> C -> A",),
+        not_shown=fleet(
+            A=passing("TCP://a", "TCP://b"), B=passing("TCP://b", "TCP://c"), C=passing("TCP://c", "TCP://out")
+        ),
+    ),
+    one(
+        "SSB021",
+        here(services=ORDERS, disabled=("Sales",)),
+        here(services=ORDERS, disabled=("Stores",)),
+        'A/Sales/database "Sales"',
+    ),
+    Case(
+        code="SSB022",
+        shows=fleet(NORTH=north(sender="TCP://sauth"), SOUTH=south("TCP://north")),
+        objects=('NORTH/Sales/route "route 1"',),
+        not_shown=fleet(NORTH=north(), SOUTH=south("TCP://north")),
+    ),
+)

@@ -1,0 +1,121 @@
+"""Random fleets whose instances lead to each other, and their ways as a plain search over what the router is seen to do."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import cached_property
+from random import Random
+from uuid import UUID
+
+import ssbroker
+from ssbroker.diagnose import Fate, Fleet
+from tests.oracle.world import MSDB, Conversation, Decision, World
+from tests.worlds.arrow import batch_of, catalog_of, decisions_of
+from tests.worlds.making import WorldMaker
+from tests.worlds.seeded import SeededChooser
+from tests.worlds.universe import NOW
+
+ADDRESSES = {
+    "A": ("TCP://own.example:4022",),
+    "B": ("TCP://other.example:4022", "TCP://[::1]:4022"),
+    "C": ("TCP://third.example:4022", "TCP://other.example:4023"),
+}
+SAMPLES = 80
+
+Asked = tuple[str, str | None, str, UUID | None, bool]
+"""Instance, database or None for outside, service, broker id, whether from the initiator."""
+
+
+class Sampled:
+    """A fleet of a seed, and what its routers are seen to do with many conversation ids."""
+
+    def __init__(self, seed: int) -> None:
+        self.random = Random(seed)
+        self.worlds = {name: self._world(own) for name, own in ADDRESSES.items()}
+        self.fleet = Fleet({name: catalog_of(world) for name, world in self.worlds.items()})
+        self._routers = {name: ssbroker.Router(catalog) for name, catalog in self.fleet.items()}
+        self._where = {address: name for name, own in ADDRESSES.items() for address in own}
+        self._seen: dict[Asked, set[Decision]] = {}
+
+    def _world(self, own: tuple[str, ...]) -> World:
+        maker = WorldMaker(SeededChooser(self.random))
+        world = maker.world()
+        # What arrives is passed on more often than not, else there would be nothing to follow.
+        through = tuple(
+            replace(route, database=MSDB, route_id=None, name=f"to {i}") for i, route in enumerate(world.routes[:3])
+        )
+        routes = tuple(replace(route, route_id=None) for route in world.routes)
+        forwarding = self.random.random() < 0.8
+        return replace(world, routes=(*routes, *through), addresses=own, message_forwarding=forwarding)
+
+    @cached_property
+    def services(self) -> list[str]:
+        """Names in play, and one that is not."""
+        found = {service.name for world in self.worlds.values() for service in world.services}
+        found |= {
+            name
+            for world in self.worlds.values()
+            for route in world.routes
+            if (name := route.remote_service_name) is not None
+        }
+        return [*sorted(found), "nobody knows it"]
+
+    @cached_property
+    def databases(self) -> list[tuple[str, str]]:
+        """Every database in which conversations begin."""
+        return [
+            (instance, name)
+            for instance, catalog in self.fleet.items()
+            for name in map(str, catalog.databases["name"].to_pylist())
+            if name != MSDB or any(service.database == MSDB for service in self.worlds[instance].services)
+        ]
+
+    def decisions(self, asked: Asked) -> set[Decision]:
+        """All decisions that were seen."""
+        if asked not in self._seen:
+            instance, database, service, broker, is_initiator = asked
+            batch = batch_of(
+                [
+                    Conversation(
+                        to_service_name=service,
+                        database=database,
+                        to_broker_instance=broker,
+                        is_initiator=is_initiator,
+                        conversation_id=UUID(int=self.random.getrandbits(128)),
+                    )
+                    for _ in range(SAMPLES)
+                ]
+            )
+            self._seen[asked] = set(decisions_of(self._routers[instance].route(batch, now=NOW)))
+        return self._seen[asked]
+
+    def onward(self, asked: Asked, decision: Decision) -> Fate | Asked:
+        """What one decision leads to."""
+        instance, _, service, broker, is_initiator = asked
+        if decision.outcome == "LOCAL":
+            return Fate("DELIVERED", instance, decision.target_database)
+        if decision.next_hop_address is None:
+            return Fate("DELAYED" if decision.outcome == "DELAYED" else "DROPPED", instance, reason=decision.reason)
+        there = self._where.get(decision.next_hop_address)
+        if there is None:
+            return Fate("ELSEWHERE", instance, address=decision.next_hop_address)
+        carried = decision.broker_instance if decision.outcome == "REMOTE" else broker
+        return there, None, service, carried, is_initiator
+
+    def ends(self, asked: Asked, behind: tuple[Asked, ...] = ()) -> set[Fate]:
+        """Every end, by trying every way; who comes where it was goes in circles."""
+        found: set[Fate] = set()
+        for decision in self.decisions(asked):
+            onward = self.onward(asked, decision)
+            if isinstance(onward, Fate):
+                found.add(onward)
+            elif onward in behind or onward == asked:
+                found.add(Fate("LOOP", reason="routing_loop"))
+            else:
+                found |= self.ends(onward, (*behind, asked))
+        return found
+
+    def goes_in_circles(self, service: str, broker: UUID | None) -> bool:
+        """Whether what arrives somewhere can come to where it was."""
+        ends = (self.ends((instance, None, service, broker, True)) for instance in self.fleet)
+        return any(fate.outcome == "LOOP" for found in ends for fate in found)

@@ -1,0 +1,333 @@
+"""What changes from one catalog to another, why, and for how many."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import replace
+from datetime import timedelta
+from random import Random
+from uuid import UUID
+
+import pyarrow as pa
+import pytest
+
+import ssbroker
+from ssbroker.diagnose import CAUSES, CHANGES, LOAD, compare, expiries
+from tests.diagnose.cases import fleet, north, south
+from tests.oracle.world import Conversation, World
+from tests.rules.setting import BCN, ELSEWHERE, MSDB, NOWHERE, SALES, here, route
+from tests.worlds.arrow import batch_of, catalog_of
+from tests.worlds.seeded import SeededChooser, seeded_world
+from tests.worlds.universe import NOW
+
+SIDE = ("outcome", "reason", "match_step", "next_hop_address", "mirror_address", "target_database")
+ORDERS = (("Sales", "Orders"),)
+TO_STOCK = route(1, "TCP://one", service="Stock")
+
+
+def altered(world: World, random: Random) -> World:
+    """The world with one thing changed."""
+    chooser = SeededChooser(random)
+    kind = chooser.one_of(("drop", "address", "expire", "rename", "forwarding", "service", "database"))
+    routes, services, databases = list(world.routes), list(world.services), list(world.databases)
+    if kind == "forwarding" or not routes:
+        return replace(world, message_forwarding=not world.message_forwarding)
+    at = chooser.count(0, len(routes) - 1)
+    if kind == "drop":
+        del routes[at]
+    elif kind == "address":
+        routes[at] = replace(routes[at], address=chooser.one_of(("LOCAL", "TCP://new.example:4022", "TRANSPORT")))
+    elif kind == "expire":
+        routes[at] = replace(routes[at], lifetime=NOW - timedelta(days=1))
+    elif kind == "rename":
+        routes[at] = replace(
+            routes[at], remote_service_name=chooser.one_of(("Orders", None, "LOCAL")), broker_instance=None
+        )
+    elif kind == "service" and services:
+        services.pop()
+    elif databases:
+        index = chooser.count(0, len(databases) - 1)
+        databases[index] = replace(databases[index], is_broker_enabled=False)
+    return replace(world, routes=tuple(routes), services=tuple(services), databases=tuple(databases))
+
+
+def pair_of_worlds(seed: int) -> tuple[ssbroker.Catalog, ssbroker.Catalog, list[Conversation]]:
+    """Two catalogs that differ in one thing, with the ids of routes written out, and conversations for both."""
+    first, conversations = seeded_world(seed, conversations=400)
+    ids = catalog_of(first).routes["route_id"].to_pylist()
+    world = replace(
+        first,
+        routes=tuple(
+            replace(each, route_id=number, name=f"{each.name} of {number}")
+            for each, number in zip(first.routes, ids, strict=True)
+        ),
+    )
+    other = altered(world, Random(seed))
+    known = {each.name for each in world.instance_databases} & {each.name for each in other.instance_databases}
+    return catalog_of(world), catalog_of(other), [each for each in conversations if each.database in {*known, None}]
+
+
+def row_by_row(
+    before: ssbroker.Catalog, after: ssbroker.Catalog, conversations: list[Conversation]
+) -> Counter[tuple[str | None, str]]:
+    """How many conversations of each start and service change, each looked at alone."""
+    batch = batch_of(conversations)
+    names = [
+        {(row["database"], row["route_id"]): row["name"] for row in catalog.routes.to_pylist()}
+        for catalog in (before, after)
+    ]
+    decided = [ssbroker.Router(catalog).route(batch, now=NOW).to_pylist() for catalog in (before, after)]
+    changed: Counter[tuple[str | None, str]] = Counter()
+    for asked, old, new in zip(conversations, *decided, strict=True):
+        table = asked.database or MSDB
+        routes = [
+            row["route_id"] and (by_id.get((table, row["route_id"])) or by_id.get((MSDB, row["route_id"])))
+            for by_id, row in zip(names, (old, new), strict=True)
+        ]
+        if any(old[name] != new[name] for name in SIDE) or routes[0] != routes[1]:
+            changed[asked.database, asked.to_service_name] += 1
+    return changed
+
+
+@pytest.mark.parametrize("seed", range(80))
+def test_what_changes_is_what_the_router_decides_otherwise(seed: int) -> None:
+    """R2 to R42: over traffic, row for row; and what the complete comparison doesn't tell doesn't change."""
+    before, after, conversations = pair_of_worlds(seed)
+    expected = row_by_row(before, after, conversations)
+    compared = compare(before, after, batch_of(conversations), at=NOW)
+    told: Counter[tuple[str | None, str]] = Counter()
+    for change in compared.changes:
+        told[change.database, str(change.service)] += change.conversations or 0
+        assert change.cause != "other"
+    assert told == expected
+    assert compared.conversations == len(conversations)
+    assert compared.changed_conversations == expected.total()
+    assert pa.compute.sum(compared.causes["conversations"]).as_py() in (expected.total(), None)
+    complete = compare(before, after, at=NOW)
+    classes = {(change.database, change.service) for change in complete.changes}
+    addressed = {
+        database for database, service in classes if service is not None and service.startswith("TCP://any.invalid")
+    }
+    for database, service in expected:
+        assert (database, service) in classes or (database, None) in classes or database in addressed
+    assert all(change.conversations is None for change in complete.changes)
+
+
+def test_the_seeds_change_something_and_nothing() -> None:
+    """Else the test above could be empty."""
+    counts = [len(compare(*pair_of_worlds(seed)[:2], at=NOW).changes) for seed in range(40)]
+    assert 5 < sum(count > 0 for count in counts) < 40
+
+
+def test_equal_catalogs_do_not_differ() -> None:
+    for seed in range(20):
+        world, conversations = seeded_world(seed, conversations=50)
+        assert not compare(catalog_of(world), catalog_of(world), at=NOW)
+        assert not compare(catalog_of(world), catalog_of(world), batch_of(conversations), at=NOW)
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "cause", "kind"),
+    [
+        (here(), here(TO_STOCK), ("route appeared", 'Sales/route "route 1"'), "outcome"),
+        (here(TO_STOCK), here(), ("route vanished", 'Sales/route "route 1"'), "outcome"),
+        (here(TO_STOCK), here(replace(TO_STOCK, lifetime=NOW)), ("route expired", 'Sales/route "route 1"'), "outcome"),
+        (
+            here(replace(TO_STOCK, lifetime=NOW)),
+            here(TO_STOCK),
+            ("route prolonged", 'Sales/route "route 1"'),
+            "outcome",
+        ),
+        (
+            here(TO_STOCK),
+            here(replace(TO_STOCK, address="TCP://two")),
+            ("route changed", 'Sales/route "route 1"'),
+            "next_hop",
+        ),
+        (
+            here(TO_STOCK),
+            here(replace(TO_STOCK, mirror_address="TCP://two")),
+            ("route changed", 'Sales/route "route 1"'),
+            "next_hop",
+        ),
+        (
+            here(TO_STOCK),
+            here(replace(TO_STOCK, name="Stock")),
+            ("route vanished", 'Sales/route "route 1"'),
+            "explanation",
+        ),
+        (
+            here(route(1, "LOCAL"), services=ORDERS),
+            here(route(1, "LOCAL"), services=(("Stores", "Orders"),)),
+            ("service dropped", 'Sales/service "Orders"'),
+            "database",
+        ),
+        (
+            here(route(1, "LOCAL")),
+            here(route(1, "LOCAL"), services=ORDERS),
+            ("service created", 'Sales/service "Orders"'),
+            "outcome",
+        ),
+        (
+            here(route(1, "LOCAL"), services=(("Stores", "Orders"),)),
+            here(route(1, "LOCAL"), services=(("Stores", "Orders"),), disabled=("Stores",)),
+            ("delivery turned off", "Stores"),
+            "outcome",
+        ),
+        (
+            here(replace(TO_STOCK, database=MSDB)),
+            here(replace(TO_STOCK, database=MSDB), forwarding=True),
+            ("forwarding turned on", ""),
+            "outcome",
+        ),
+        (
+            here(replace(TO_STOCK, database=MSDB), forwarding=True),
+            here(replace(TO_STOCK, database=MSDB), forwarding=True, own=("TCP://one",)),
+            ("own addresses changed", "TCP://one:4022"),
+            "outcome",
+        ),
+        (
+            here(route(1, "LOCAL", service=BCN), route(2, "TCP://hub")),
+            here(route(1, "LOCAL", service=BCN), route(2, "TCP://hub"), pending=("Stock",)),
+            ("pending requests changed", "Stock"),
+            "outcome",
+        ),
+    ],
+    ids=lambda value: value[0] if isinstance(value, tuple) else None,
+)
+def test_a_cause_is_named(before: World, after: World, cause: tuple[str, str], kind: str) -> None:
+    compared = compare(catalog_of(before), catalog_of(after), at=NOW)
+    assert cause in {(change.cause, change.object) for change in compared.changes}
+    assert kind in {change.kind for change in compared.changes if (change.cause, change.object) == cause}
+    assert {change.cause for change in compared.changes} == {cause[0]}
+
+
+def test_i5_a_new_broker_id_is_a_cause() -> None:
+    """I5: what named the old id is not delivered any more."""
+    old = here(route(1, "LOCAL"), services=ORDERS)
+    new = replace(
+        old,
+        databases=tuple(
+            replace(each, service_broker_guid=NOWHERE) if each.name == "Sales" else each for each in old.databases
+        ),
+    )
+    asked = [
+        Conversation(
+            to_service_name="Orders", database="Sales", to_broker_instance=SALES, conversation_id=UUID(int=number)
+        )
+        for number in range(3)
+    ]
+    compared = compare(catalog_of(old), catalog_of(new), batch_of(asked), at=NOW)
+    assert [(change.cause, change.before, change.after, change.conversations) for change in compared.changes] == [
+        ("broker id changed", "LOCAL Sales", "DELAYED (service_not_found)", 3)
+    ]
+
+
+def test_r24_load_is_counted_for_each_copy_with_its_skew() -> None:
+    """R24: three copies, of which one goes."""
+    copies = [route(number, f"TCP://copy{number}", service="Stock") for number in (1, 2, 3)]
+    source = Random(1)
+    asked = batch_of(
+        [
+            Conversation(to_service_name="Stock", database="Sales", conversation_id=UUID(int=source.getrandbits(128)))
+            for _ in range(600)
+        ]
+    )
+    compared = compare(catalog_of(here(*copies)), catalog_of(here(*copies[:2])), asked, at=NOW)
+    rows = compared.load.to_pylist()
+    assert [row["copy"] for row in rows] == [f"REMOTE TCP://copy{number}:4022" for number in (1, 2, 3)]
+    assert sum(row["before"] for row in rows) == sum(row["after"] for row in rows) == 600
+    assert rows[2]["after"] == 0
+    assert all(150 < row["before"] < 250 for row in rows)
+    most = max(row["after"] for row in rows)
+    assert {row["skew_after"] for row in rows} == {most * 2 / 600}
+    assert {change.cause for change in compared.changes} == {"route vanished"}
+
+
+def test_tables_have_their_schemas_and_nothing_is_in_nothing() -> None:
+    compared = compare(catalog_of(here()), catalog_of(here()), at=NOW)
+    assert (compared.table.schema, compared.causes.schema, compared.load.schema) == (CHANGES, CAUSES, LOAD)
+    assert (compared.table.num_rows, compared.causes.num_rows, compared.load.num_rows) == (0, 0, 0)
+    assert compared.to_dict() == {
+        "conversations": None,
+        "changed_conversations": None,
+        "causes": [],
+        "changes": [],
+        "load": [],
+    }
+    assert repr(compared) == "Comparison(changes=0)"
+
+
+def test_fleets_are_compared_instance_by_instance() -> None:
+    before, after = fleet(NORTH=north(), SOUTH=south("LOCAL")), fleet(NORTH=north(), SOUTH=south("TCP://north"))
+    compared = compare(before, after, at=NOW)
+    assert {change.instance for change in compared.changes} == {"SOUTH"}
+    traffic = pa.table(
+        {
+            "instance": ["SOUTH", "NORTH", "SOUTH"],
+            "database": ["Stores", "Sales", "Stores"],
+            "conversation_id": pa.array([bytes([number] * 16) for number in range(3)], pa.binary(16)),
+            "to_service_name": ["Orders", "Orders", "Stock"],
+            "to_broker_instance": pa.nulls(3, pa.binary(16)),
+        }
+    )
+    counted = compare(before, after, traffic, at=NOW)
+    assert repr(counted) == "Comparison(changes=2, conversations=2 of 3)"
+    assert {change.after for change in counted.changes} == {"REMOTE TCP://north:4022"}
+    with pytest.raises(ssbroker.SchemaError, match="the column is missing; there are the instances NORTH, SOUTH"):
+        compare(before, after, traffic.drop_columns(["instance"]))
+    with pytest.raises(ssbroker.SchemaError, match="there is no instance 'EAST'"):
+        compare(before, after, traffic.set_column(0, "instance", pa.array(["EAST"] * 3)))
+
+
+def test_r3_the_next_expiries_that_change_something() -> None:
+    """R3: one that changes nothing is left out."""
+    day = timedelta(days=1)
+    world = here(
+        route(1, "TCP://one", service="Stock", lifetime=NOW + day),
+        route(2, "TCP://one", service="Stock", lifetime=NOW + 2 * day),
+        route(3, "TCP://other", service="Other", broker=ELSEWHERE, lifetime=NOW - day),
+        route(4, "TCP://five", broker=ELSEWHERE, lifetime=NOW + 3 * day),
+        route(5, "TCP://five", service="Five", lifetime=NOW + 4 * day),
+    )
+    found = expiries(catalog_of(world), at=NOW)
+    assert [expiry.moment - NOW for expiry in found] == [day, 2 * day, 4 * day]
+    assert [expiry.routes for expiry in found][1:] == [
+        ('instance/Sales/route 2 "route 2"',),
+        ('instance/Sales/route 5 "route 5"',),
+    ]
+    assert [change.kind for change in found[0].comparison.changes] == ["explanation"]
+    assert {change.cause for change in found[2].comparison.changes} == {"route expired"}
+    assert len(expiries(catalog_of(world), at=NOW, limit=1)) == 1
+    assert expiries(catalog_of(world), at=NOW + 5 * day) == ()
+
+
+def test_r11_the_route_that_was_taken_is_the_cause_and_not_its_neighbour() -> None:
+    """R11, R12: two routes of one service change; each conversation changes by its own."""
+    routes = route(1, "TCP://one", service="Stock", broker=ELSEWHERE), route(2, "TCP://two", service="Stock")
+    moved = [replace(each, address=f"{each.address}-new") for each in routes]
+    asked = [
+        Conversation(
+            to_service_name="Stock", database="Sales", to_broker_instance=broker, conversation_id=UUID(int=number)
+        )
+        for number, broker in enumerate((ELSEWHERE, None, None))
+    ]
+    compared = compare(catalog_of(here(*routes)), catalog_of(here(*moved)), batch_of(asked), at=NOW)
+    assert {(change.object, change.after, change.conversations) for change in compared.changes} == {
+        ('Sales/route "route 1"', "REMOTE TCP://one-new:4022", 1),
+        ('Sales/route "route 2"', "REMOTE TCP://two-new:4022", 2),
+    }
+    assert compared.causes["conversations"].to_pylist() == [2, 1]
+
+
+def test_k23_traffic_without_a_database_begins_in_the_one_there_is() -> None:
+    """K23: so its routes are those of that database's table."""
+    alone = World(routes=(TO_STOCK,))
+    moved = World(routes=(replace(TO_STOCK, address="TCP://two"),))
+    traffic = pa.table({"conversation_id": pa.array([bytes(16)], pa.binary(16)), "to_service_name": ["Stock"]})
+    (change,) = compare(catalog_of(alone), catalog_of(moved), traffic, at=NOW).changes
+    assert (change.database, change.object, change.route_before) == (
+        "Sales",
+        'Sales/route "route 1"',
+        'Sales/route "route 1"',
+    )

@@ -1,0 +1,140 @@
+"""What a finding says, and in what order."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+
+import pyarrow as pa
+import pytest
+
+from ssbroker import OptionError, SchemaError
+from ssbroker.diagnose import FINDINGS, Fleet, lint
+from tests.diagnose.cases import fleet, north, south
+from tests.oracle.world import Database, Service, World
+from tests.rules.setting import ELSEWHERE, MSDB, SALES, STORES, here, route
+from tests.worlds.arrow import catalog_of
+from tests.worlds.universe import NOW
+
+
+def codes(world: World, **options: object) -> list[str]:
+    return [finding.code for finding in lint(catalog_of(world), at=NOW, **options)]  # type: ignore[arg-type]
+
+
+def test_the_worst_stands_first_and_the_table_says_the_same() -> None:
+    world = here(
+        route(1, "LOCAL"),
+        route(2, "TCP://hub"),
+        route(3, "TRANSPORT", service="Stock"),
+        route(4, "TCP://other", broker=ELSEWHERE),
+    )
+    found = lint(catalog_of(world), at=NOW)
+    assert [finding.code for finding in found] == ["SSB007", "SSB001", "SSB006"]
+    assert found.table.schema == FINDINGS
+    assert found.table.to_pylist() == [finding.to_dict() for finding in found]
+    assert found.counts == {"error": 1, "warning": 1, "info": 1}
+    assert [finding.code for finding in found.at_least("warning")] == ["SSB007", "SSB001"]
+    assert [finding.code for finding in found.without(["SSB007"])] == ["SSB001", "SSB006"]
+    assert found[1:] == (found[1], found[2])
+    assert repr(found) == "Findings(error=1, warning=1, info=1)"
+
+
+def test_nothing_is_found_in_nothing() -> None:
+    assert len(lint(Fleet({}), at=NOW)) == 0
+    assert lint(Fleet({}), at=NOW).table == pa.Table.from_pylist([], schema=FINDINGS)
+
+
+def test_related_routes_are_named_in_full() -> None:
+    world = here(route(1, "TCP://other", service="Stock"), route(2, "TCP://other", service="Stock"))
+    (finding,) = lint(Fleet({"NORTH": catalog_of(world)}), at=NOW)
+    assert finding.related == ('NORTH/Sales/route 1 "route 1"',)
+    assert (finding.route_id, finding.remedy) == (2, "Drop one of the two: USE [Sales]; DROP ROUTE [route 2];")
+
+
+def test_k12_routes_in_two_classes_are_no_duplicates() -> None:
+    """K12: a mirrored route and a plain one to the same address are not merged; the plain one is shadowed."""
+    world = here(
+        route(1, "TCP://other", service="Stock", broker=ELSEWHERE),
+        route(2, "TCP://other", service="Stock", broker=ELSEWHERE, mirror="TCP://partner"),
+    )
+    assert codes(world) == ["SSB002"]
+
+
+def test_r14_a_route_behind_dynamic_routing_is_not_shadowed() -> None:
+    """R14: while a request is pending the search goes on, so the wildcard is taken then."""
+    world = here(
+        route(1, "TCP://hub"),
+        route(2, "LOCAL", service="SQL/ServiceBroker/BrokerConfiguration"),
+        services=(("Ops", "Stock"),),
+    )
+    found = codes(world)
+    assert "SSB002" not in found
+    assert "SSB015" in found
+
+
+def test_the_days_before_an_expiry_are_counted_from_the_moment_asked_for() -> None:
+    world = here(route(1, "TCP://other", service="Stock", lifetime=NOW + timedelta(days=3)))
+    catalog = catalog_of(world)
+    assert codes(world, expires_within=timedelta(days=2)) == []
+    assert [finding.message for finding in lint(catalog, at=NOW + timedelta(days=2))] == [
+        "expires 2026-11-23 21:00:00 UTC, 1 day from now"
+    ]
+    assert [finding.message for finding in lint(catalog, at=NOW + timedelta(days=5))] == [
+        "expired 2026-11-23 21:00:00 UTC, 2 days ago"
+    ]
+    assert codes(world, expires_within=timedelta.max) == ["SSB004"]
+
+
+def test_a_loop_of_msdb_to_itself_is_an_error_and_elsewhere_a_detour() -> None:
+    """R41, R42."""
+    world = here(
+        route(1, "TCP://me", service="Stock"),
+        route(2, "TCP://me", service="Stock", table=MSDB),
+        own=("TCP://me",),
+        forwarding=True,
+    )
+    found = [finding for finding in lint(catalog_of(world), at=NOW) if finding.code == "SSB009"]
+    assert [(finding.database, finding.severity) for finding in found] == [("msdb", "error"), ("Sales", "warning")]
+
+
+def test_a_copy_that_is_disabled_is_a_warning() -> None:
+    """I1: both ids live is an error; a copy that is off can still become one."""
+    both = lint(fleet(NORTH=north(), SOUTH=south(broker=SALES)), at=NOW)
+    one_off = lint(fleet(NORTH=north(), SOUTH=south(broker=SALES, enabled=False)), at=NOW)
+    assert [finding.severity for finding in both if finding.code == "SSB012"] == ["error"]
+    assert [finding.severity for finding in one_off if finding.code == "SSB012"] == ["warning"]
+
+
+def test_r8_a_stale_id_is_seen_across_instances() -> None:
+    """I5: SOUTH's database has a new id, NORTH's route has the old one."""
+    old = here(route(1, "TCP://south", service="Stock", broker=ELSEWHERE), own=("TCP://north",))
+    found = [finding for finding in lint(fleet(NORTH=old, SOUTH=south()), at=NOW) if finding.code == "SSB014"]
+    assert [finding.where for finding in found] == ['NORTH/Sales/route "route 1"']
+    assert str(STORES) in found[0].message
+    assert f"BROKER_INSTANCE = N'{STORES}'" in found[0].remedy
+
+
+def test_r7_a_way_back_needs_no_route_at_the_initiator() -> None:
+    """R7: a reply that names the initiator's broker id is delivered without msdb's routes; who has no id needs one."""
+    assert "SSB017" not in [finding.code for finding in lint(fleet(NORTH=north(), SOUTH=south("TCP://north")), at=NOW)]
+
+
+def test_what_is_no_fleet_no_time_and_no_code_is_refused() -> None:
+    with pytest.raises(SchemaError, match="expected a Fleet or a Catalog, got dict"):
+        lint({})  # type: ignore[arg-type]
+    with pytest.raises(OptionError, match="expires_within"):
+        lint(Fleet({}), expires_within=timedelta(days=-1))
+    with pytest.raises(OptionError, match="'SSB999' is no code"):
+        lint(Fleet({}), ignore=["SSB999"])
+    assert len(lint(Fleet({}), at=datetime(2026, 1, 1, tzinfo=UTC))) == 0
+
+
+def test_r31_an_id_that_nobody_has_takes_the_route_behind_local() -> None:
+    """R31: with one database only, what LOCAL cannot deliver is a conversation with an id from elsewhere."""
+    one = Database(name="Sales", service_broker_guid=SALES)
+    orders = (Service(database="Sales", name="Orders"),)
+    world = World(
+        databases=(one,),
+        services=orders,
+        routes=(route(1, "LOCAL", service="Orders"), route(2, "TCP://other", service="Orders")),
+    )
+    assert codes(world) == []

@@ -1,0 +1,123 @@
+"""Reachability and loops of random fleets, judged by a search over what the router is seen to do."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from uuid import UUID
+
+import pytest
+
+from ssbroker.diagnose import REACHABILITY, Fate, Loop, lint, loops, reachability, trace
+from ssbroker.diagnose.setting import name as quoted
+from tests.diagnose.random_fleets import ADDRESSES, Sampled
+from tests.rules.setting import BCN
+from tests.worlds.universe import NOW
+
+SEEDS = range(25)
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_every_outcome_that_is_told_is_seen_and_every_one_that_is_seen_is_told(seed: int) -> None:
+    sampled = Sampled(seed)
+    matrix = reachability(sampled.fleet, services=sampled.services, at=NOW)
+    assert matrix.schema == REACHABILITY
+    told: defaultdict[tuple[str, str, str], set[Fate]] = defaultdict(set)
+    certain: defaultdict[tuple[str, str, str], set[bool]] = defaultdict(set)
+    for row in matrix.to_pylist():
+        cell = row["instance"], row["database"], row["service"]
+        told[cell].add(
+            Fate(row["outcome"], row["at_instance"], row["target_database"], row["next_hop_address"], row["reason"])
+        )
+        certain[cell].add(row["certain"])
+    assert sum(len(fates) for fates in told.values()) == matrix.num_rows
+    expected = {
+        (instance, database, service): sampled.ends((instance, database, service, None, True))
+        for instance, database in sampled.databases
+        for service in sampled.services
+    }
+    assert dict(told) == expected
+    assert dict(certain) == {cell: {len(fates) == 1} for cell, fates in expected.items()}
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_r7_no_way_back_is_told_exactly_where_the_target_may_fail_to_answer(seed: int) -> None:
+    """R7: by what the routers are seen to do with what the target sends to each service that may have begun."""
+    sampled = Sampled(seed)
+    expected = set()
+    for instance, database in sampled.databases:
+        own = {service.name for service in sampled.worlds[instance].services if service.database == database}
+        broker = {row["name"]: row["service_broker_guid"] for row in sampled.fleet[instance].databases.to_pylist()}[
+            database
+        ]
+        guid = None if broker is None else UUID(bytes=broker)
+        taken = set().union(
+            *(sampled.ends((instance, database, name, None, True)) for name in sampled.services if name != BCN)
+        )
+        for fate in taken:
+            if fate.outcome != "DELIVERED" or (fate.instance, fate.database) == (instance, database):
+                continue
+            for name in own:
+                back = sampled.ends((str(fate.instance), fate.database, name, guid, False))
+                if back != {Fate("DELIVERED", instance, database)}:
+                    expected.add((fate.instance, fate.database, f"{instance}/{database}/service {quoted(name)}"))
+    found = lint(sampled.fleet, at=NOW)
+    told = {(f.instance, f.database, related) for f in found if f.code == "SSB017" for related in f.related}
+    assert told == expected
+
+
+def is_real(sampled: Sampled, loop: Loop, service: str, broker: UUID | None) -> bool:
+    """Whether each instance of a loop is seen to pass the message on to the next."""
+    for instance, following in zip(loop.instances, (*loop.instances[1:], loop.instances[0]), strict=True):
+        asked = (instance, None, service, broker, True)
+        hops = {decision.next_hop_address for decision in sampled.decisions(asked)}
+        if hops.isdisjoint(ADDRESSES[following]):
+            return False
+    return True
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_r42_every_loop_is_real_and_none_is_missed(seed: int) -> None:
+    """R42: what is found in the graph is what a message does; a name for which none is told has none."""
+    sampled = Sampled(seed)
+    found = loops(sampled.fleet, at=NOW)
+    circling = set()
+    for loop in found:
+        for service, broker in zip(loop.services, loop.broker_instances, strict=True):
+            guid = None if broker is None else UUID(bytes=broker)
+            assert is_real(sampled, loop, "nobody knows it" if service is None else service, guid), str(loop)
+            circling.add((service, guid))
+    for service in sampled.services:
+        if sampled.goes_in_circles(service, None):
+            assert {(service, None), (None, None)} & circling
+
+
+def test_the_seeds_show_loops_ties_and_every_end() -> None:
+    """Else the tests above could be empty."""
+    ends: set[str] = set()
+    with_loops = uncertain = 0
+    for seed in SEEDS:
+        sampled = Sampled(seed)
+        matrix = reachability(sampled.fleet, at=NOW)
+        ends.update(map(str, matrix["outcome"].unique().to_pylist()))
+        with_loops += bool(loops(sampled.fleet, at=NOW))
+        uncertain += matrix["certain"].to_pylist().count(False)
+    assert ends == {"DELIVERED", "DELAYED", "DROPPED", "ELSEWHERE", "LOOP"}
+    assert with_loops >= 5
+    assert uncertain >= 100
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_a_trace_ends_in_one_of_the_outcomes_and_goes_as_the_router_does(seed: int) -> None:
+    """R24: with a conversation id the picks are those of `hash`, at every instance."""
+    sampled = Sampled(seed)
+    for number, (instance, database) in enumerate(sampled.databases):
+        service = sampled.services[(seed + number) % len(sampled.services)]
+        conversation = UUID(int=seed << 64 | number)
+        for given in (None, conversation):
+            found = trace(sampled.fleet, service, instance=instance, database=database, conversation_id=given, at=NOW)
+            expected = sampled.ends((instance, database, service, None, True))
+            assert found.end in expected
+            assert set(found.possible) == expected
+            assert found.hops[0].database == database
+            assert all(hop.database is None for hop in found.hops[1:])
+            assert str(found).count("\n") >= len(found.hops)

@@ -1,0 +1,95 @@
+"""Each cause of a stuck message is found among the findings."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import timedelta
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from ssbroker import SchemaError, UnknownDatabaseError
+from ssbroker.diagnose import STUCK, Fleet, stuck
+from tests.diagnose.cases import fleet, north, passing, south
+from tests.rules.setting import MSDB, here, route
+from tests.worlds.universe import NOW
+
+
+def explained(whole: Fleet, service: str, *, database: str = "Sales", **columns: Any) -> dict[str, Any]:
+    queue = pa.table(
+        {"database": [database], "to_service_name": [service], **{name: [value] for name, value in columns.items()}}
+    )
+    found = stuck(whole, queue, instance=next(iter(whole)), at=NOW)
+    assert found.schema == STUCK
+    (row,) = found.to_pylist()
+    return dict(row)
+
+
+@pytest.mark.parametrize(
+    ("whole", "service", "code", "reason"),
+    [
+        (
+            fleet(A=here(route(1, "TCP://o", service="Stock", lifetime=NOW - timedelta(days=1)))),
+            "Stock",
+            "SSB003",
+            "no_route",
+        ),
+        (fleet(A=here(route(1, "TCP://o", service="STOCK"), services=(("Ops", "Stock"),))), "STOCK", None, "matched"),
+        (
+            fleet(A=here(route(1, "TCP://o", service="Stock"), services=(("Ops", "stock"),))),
+            "stock",
+            "SSB018",
+            "no_route",
+        ),
+        (fleet(A=here(route(1, "TRANSPORT", service="Stock"))), "Stock", "SSB007", "address_unusable"),
+        (
+            fleet(A=here(route(1, "LOCAL"), services=(("Sales", "Own"),), disabled=("Sales",))),
+            "Stock",
+            "SSB021",
+            "sender_disabled",
+        ),
+        (
+            fleet(A=north(), SOUTH=replace(south(), routes=(route(1, "TCP://c", table=MSDB),))),
+            "Stock",
+            "SSB016",
+            "matched",
+        ),
+        (fleet(A=north(), SOUTH=south("LOCAL")), "Stock", "SSB017", "matched"),
+        (
+            fleet(A=here(route(1, "TCP://b")), B=passing("TCP://b", "TCP://c"), C=passing("TCP://c", "TCP://b")),
+            "Stock",
+            "SSB020",
+            "matched",
+        ),
+        (fleet(A=north(), SOUTH=south("TCP://north")), "Stock", None, "matched"),
+    ],
+)
+def test_the_cause_is_the_finding_that_is_nearest(whole: Fleet, service: str, code: str | None, reason: str) -> None:
+    row = explained(whole, service)
+    assert (row["code"], row["reason"]) == (code, reason)
+    assert (row["cause"] is None) == (code is None)
+    assert row["remedy"] or code is None
+
+
+def test_where_no_finding_is_the_cause_there_is_advice() -> None:
+    row = explained(fleet(A=here()), "Stock")
+    assert (row["code"], row["cause"]) == (None, None)
+    assert row["remedy"].startswith(
+        "If the service is in another instance, create a route to it: USE [Sales]; CREATE ROUTE"
+    )
+
+
+def test_the_way_back_is_told_and_the_status_kept() -> None:
+    row = explained(fleet(A=north(), SOUTH=south("LOCAL")), "Stock", transmission_status="")
+    assert row["end"] == "DELIVERED to SOUTH/Stores; the way back: DELAYED: waits in SOUTH (service_not_found)"
+    assert row["transmission_status"] == ""
+
+
+def test_what_is_no_queue_is_refused() -> None:
+    with pytest.raises(SchemaError, match="the column is missing"):
+        stuck(fleet(A=here()), pa.table({"database": ["Sales"]}))
+    with pytest.raises(UnknownDatabaseError, match="A has no 'Nowhere'"):
+        explained(fleet(A=here()), "Stock", database="Nowhere")
+    empty = pa.table({"database": pa.array([], pa.string()), "to_service_name": pa.array([], pa.string())})
+    assert stuck(fleet(A=here()), empty).num_rows == 0
