@@ -13,7 +13,7 @@ from typing import Annotated, Any, Final, TextIO
 
 import typer
 
-from ssbroker.cli import explain, reassemble, route
+from ssbroker.cli import compare, explain, lint, reassemble, route, sql, status, trace
 from ssbroker.cli.errors import one_line
 from ssbroker.exceptions import SsbrokerError
 
@@ -26,11 +26,16 @@ app = typer.Typer(
     rich_markup_mode="rich",
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["--help", "-h"]},
-    help="Service Broker's routing and reassembly over files.",
+    help="Service Broker: routing and reassembly over files, and a broker in a folder.",
 )
 app.command("route", epilog=route.EXAMPLES)(route.route)
 app.command("reassemble", epilog=reassemble.EXAMPLES)(reassemble.reassemble)
 app.command("explain", epilog=explain.EXAMPLES)(explain.explain)
+app.command("lint", epilog=lint.EXAMPLES)(lint.lint)
+app.command("trace", epilog=trace.EXAMPLES)(trace.trace)
+app.command("compare", epilog=compare.EXAMPLES)(compare.compare)
+app.command("sql", epilog=sql.EXAMPLES)(sql.sql)
+app.command("status", epilog=status.EXAMPLES)(status.status)
 
 
 def _print_version(asked: bool) -> None:  # noqa: FBT001 - typer calls it with the value alone
@@ -69,11 +74,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     given = spread(sys.argv[1:] if arguments is None else arguments)
     try:
         with _warnings_as_lines(quiet="--quiet" in given or "-q" in given), _terminated_as_interrupted():
-            status = app(args=given, prog_name=_NAME, standalone_mode=False)
+            code = app(args=given, prog_name=_NAME, standalone_mode=False)
             sys.stdout.flush()
-        if status == _INTERRUPTED:
+        if code == _INTERRUPTED:
             return _fail("interrupted; nothing was written", status=_INTERRUPTED)
-        return status if isinstance(status, int) else 0
+        return code if isinstance(code, int) else 0
     except typer.TyperException as error:
         command = getattr(getattr(error, "ctx", None), "command_path", _NAME)
         return _fail(f"{error.format_message().removesuffix('.').replace('Value error, ', '')}; see '{command} --help'")

@@ -86,8 +86,8 @@ def parse_count(text: str, *, option: str) -> int | None:
     return int(text)
 
 
-def parse_now(text: str | None) -> datetime:
-    """Reads the option `--now`; the current time where it is left out.
+def parse_now(text: str | None, *, option: str = "--now") -> datetime:
+    """Reads the option `--now`, or another that is a moment; the current time where it is left out.
 
     Raises:
         OptionError: It is no moment.
@@ -99,4 +99,4 @@ def parse_now(text: str | None) -> datetime:
     try:
         return datetime.now(UTC) if text is None else moment.parse(text)
     except ValueError as error:
-        raise OptionError(f"--now: {text!r} is no moment; expected one such as 2026-11-20T21:00:00Z") from error
+        raise OptionError(f"{option}: {text!r} is no moment; expected one such as 2026-11-20T21:00:00Z") from error

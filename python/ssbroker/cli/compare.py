@@ -1,0 +1,106 @@
+"""`ssbroker compare`: what a change of routing tables changes."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich.console import Console
+
+from ssbroker.cli.errors import located
+from ssbroker.cli.fleets import AtOption, FleetOption, HtmlOption, write_text
+from ssbroker.cli.instances import load_catalog
+from ssbroker.cli.options import PendingRequestOption, ProgressOption, TieBreakOption, parse_now
+from ssbroker.exceptions import InputError, SchemaError
+
+if TYPE_CHECKING:
+    from ssbroker.diagnose import Comparer
+
+EXAMPLES = """[bold]Examples[/bold]
+
+What does a pull request change? Nothing else does:
+
+  ssbroker compare main/net.sql branch/net.sql
+
+For how much of a day's traffic, and by which route:
+
+  ssbroker compare main/net.sql branch/net.sql --conversations day/*.parquet
+
+What will expire change until a moment, and when next?
+
+  ssbroker compare net.sql net.sql --before-at 2026-11-20 --at 2027-01-01
+"""
+
+
+def compare(
+    *,
+    before: Annotated[Path, typer.Argument(help="The catalog that stands now.")],
+    after: Annotated[Path, typer.Argument(help="The catalog that is to stand.")],
+    conversations: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="FILE...",
+            help="Traffic to count over: files, folders and patterns, as route takes them; of a fleet with a column instance.",
+        ),
+    ] = None,
+    fleet: FleetOption = False,
+    at: AtOption = None,
+    before_at: Annotated[str | None, typer.Option(metavar="TIME", help="The moment for BEFORE, if another.")] = None,
+    tie_break: TieBreakOption = "hash",
+    pending_request: PendingRequestOption = "continue",
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+    html: HtmlOption = None,
+    progress: ProgressOption = None,
+) -> None:
+    """Tell which conversations change outcome, database, next hop or explanation, and by which difference of the two.
+
+    Without traffic, every class of conversations is looked at. Exit status 1 if anything changes, 0 if nothing does.
+    """
+    from ssbroker.cli.compare_text import as_plain, print_comparison  # noqa: PLC0415 - the help comes quicker without
+    from ssbroker.diagnose import Comparer, Fleet, expiries, html_report  # noqa: PLC0415 - the same
+    from ssbroker.diagnose import compare as compare_all  # noqa: PLC0415 - the same
+
+    now = parse_now(at, option="--at")
+    before_now = now if before_at is None else parse_now(before_at, option="--before-at")
+    load = Fleet.load if fleet else load_catalog
+    # A script's LIFETIME counts from one moment for both, else each second of loading would be a difference.
+    sides = load(before, now=min(now, before_now)), load(after, now=min(now, before_now))
+    if conversations:
+        comparer = Comparer(*sides, at=now, before_at=before_now, tie_break=tie_break, pending_request=pending_request)
+        _count(comparer, conversations, progress=progress)
+        found = comparer.result()
+    else:
+        found = compare_all(*sides, at=now, before_at=before_now, pending_request=pending_request)
+    following = expiries(sides[1], at=now, pending_request=pending_request)
+    if html is not None:
+        write_text(html, html_report(sides[1], comparison=found, at=now))
+    if as_json:
+        typer.echo(json.dumps(as_plain(found, following), indent=2, ensure_ascii=False))
+    else:
+        print_comparison(found, following, Console())
+    if found:
+        raise typer.Exit(1)
+
+
+def _count(comparer: Comparer, conversations: list[str], *, progress: bool | None) -> None:
+    import pyarrow as pa  # noqa: PLC0415 - the help comes quicker without what reads files
+
+    from ssbroker.cli.files import expand, open_sources  # noqa: PLC0415 - the same
+    from ssbroker.cli.intake import CONVERSATIONS  # noqa: PLC0415 - the same
+    from ssbroker.cli.pieces import all_pieces  # noqa: PLC0415 - the same
+    from ssbroker.cli.progress import ProgressBar  # noqa: PLC0415 - the same
+
+    sources = open_sources(expand(conversations), CONVERSATIONS, lines=False, threads=1, progress=progress)
+    total = sum(source.file.stat().st_size for source in sources)
+    rows = 0
+    with ProgressBar("Comparing", total_bytes=total, shown=progress) as bar:
+        for piece, position in all_pieces(sources):
+            columns = piece.load().columns
+            try:
+                comparer.add(pa.Table.from_batches([columns]))
+            except (InputError, SchemaError) as error:
+                raise located(error, file=piece.file, first_row=piece.first_row) from error
+            rows += columns.num_rows
+            bar.update(rows=rows, position=position)

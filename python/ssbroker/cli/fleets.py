@@ -1,0 +1,112 @@
+"""Catalogs and fleets as the commands that diagnose take them."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, TypeAlias
+
+import typer
+
+from ssbroker.catalog import Catalog
+from ssbroker.cli.errors import writing
+from ssbroker.cli.instances import load_catalog
+from ssbroker.cli.output import replacing_files
+from ssbroker.exceptions import DuplicateError, InputError
+
+if TYPE_CHECKING:
+    from ssbroker.diagnose import Fleet
+
+AtOption: TypeAlias = Annotated[
+    str | None,
+    typer.Option(metavar="TIME", help="The moment at which routes expire, in UTC if without a zone. Now if left out."),
+]
+FleetOption: TypeAlias = Annotated[
+    bool, typer.Option("--fleet", help="The path is a folder in which each folder and each .sql script is an instance.")
+]
+HtmlOption: TypeAlias = Annotated[
+    Path | None,
+    typer.Option(metavar="FILE", help="Also write one self-contained page: graph, findings, what reaches what."),
+]
+CatalogsArgument: TypeAlias = Annotated[
+    list[Path],
+    typer.Argument(
+        metavar="CATALOG...",
+        help="An instance each: a script of DDL (.sql), a folder of routes, databases and services, or a file with the routes alone.",
+    ),
+]
+
+
+def load_fleet(paths: list[Path], *, is_fleet: bool, now: datetime) -> Fleet:
+    """Instances, named like their files or folders.
+
+    Args:
+        paths: A catalog each, or folders of instances.
+        is_fleet: Whether they are folders of instances.
+        now: The moment from which LIFETIME of a script counts.
+
+    Returns:
+        The fleet.
+
+    Raises:
+        InputError: Nothing is there, a value is not what was expected, or two instances have one name.
+    """
+    from ssbroker.diagnose import Fleet  # noqa: PLC0415 - the help comes quicker without
+
+    instances: dict[str, Catalog] = {}
+    for path in paths:
+        loaded = Fleet.load(path, now=now) if is_fleet else {instance_name(path): load_catalog(path, now=now)}
+        for name, catalog in loaded.items():
+            if name in instances:
+                raise DuplicateError(f"{path}: two catalogs are of the instance {name!r}", value=name)
+            instances[name] = catalog
+    return Fleet(instances)
+
+
+def uris(paths: list[Path], *, is_fleet: bool) -> dict[str, str]:
+    """The file or folder of each instance, as other tools are told."""
+    if not is_fleet:
+        return {instance_name(path): path.as_posix() for path in paths}
+    entries = [entry for path in paths for entry in sorted(path.iterdir())]
+    return {entry.name if entry.is_dir() else entry.stem: entry.as_posix() for entry in entries}
+
+
+def write_text(path: Path, text: str) -> None:
+    """Writes a report, which appears whole or not at all.
+
+    Raises:
+        OutputError: It cannot be written.
+    """
+    with replacing_files([path]) as (part,), writing(path):
+        part.write_text(text, encoding="utf-8")
+
+
+def instance_name(path: Path) -> str:
+    """The name of the instance that a path holds.
+
+    Examples:
+        >>> instance_name(Path("net/NORTH.sql"))
+        'NORTH'
+    """
+    resolved = path.resolve()
+    return resolved.name if resolved.is_dir() else resolved.stem
+
+
+def place(text: str | None) -> tuple[str | None, str | None]:
+    """Reads `INSTANCE/DATABASE`; without an instance the database alone.
+
+    Raises:
+        InputError: There is nothing before or behind the slash.
+
+    Examples:
+        >>> place("NORTH/Sales"), place("Sales"), place(None)
+        (('NORTH', 'Sales'), (None, 'Sales'), (None, None))
+    """
+    if text is None:
+        return None, None
+    instance, slash, database = text.partition("/")
+    if not slash:
+        return None, text
+    if not instance or not database:
+        raise InputError(f"--from: {text!r:.80}; expected INSTANCE/DATABASE", value=text)
+    return instance, database

@@ -1,0 +1,74 @@
+"""`ssbroker lint`: what is wrong with routing tables, before the messages find out."""
+
+from __future__ import annotations
+
+import json
+from datetime import timedelta
+from pathlib import Path
+from typing import Annotated, Literal, TypeAlias
+
+import typer
+from rich.console import Console
+
+from ssbroker.cli.fleets import AtOption, CatalogsArgument, FleetOption, HtmlOption, load_fleet, uris, write_text
+from ssbroker.cli.options import parse_now
+
+EXAMPLES = """[bold]Examples[/bold]
+
+One instance:
+
+  ssbroker lint net.sql
+
+Many, each in its folder or script, with what is only worth knowing:
+
+  ssbroker lint --fleet instances/ --level info
+
+For a pipeline, and for tools that show findings beside the code:
+
+  ssbroker lint --fleet instances/ --ignore SSB006 --sarif findings.sarif
+"""
+Level: TypeAlias = Literal["error", "warning", "info"]
+"""The severities of findings."""
+
+
+def lint(
+    *,
+    catalogs: CatalogsArgument,
+    fleet: FleetOption = False,
+    at: AtOption = None,
+    expires_within: Annotated[
+        int, typer.Option(metavar="DAYS", min=0, help="Report what expires within so many days.")
+    ] = 30,
+    level: Annotated[Level, typer.Option(help="Leave out what is less bad.")] = "warning",
+    ignore: Annotated[
+        list[str] | None, typer.Option(metavar="CODE", help="Leave out a code. May be given several times.")
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+    sarif_file: Annotated[
+        Path | None, typer.Option("--sarif", metavar="FILE", help="Also write the findings as SARIF 2.1.0.")
+    ] = None,
+    html: HtmlOption = None,
+) -> None:
+    """Find what is wrong with the routing tables, databases and services of one instance, or of many together.
+
+    Exit status 1 if anything is found, 0 if nothing is.
+    """
+    from ssbroker.cli.lint_text import print_findings  # noqa: PLC0415 - the help comes quicker without what finds
+    from ssbroker.diagnose import html_report, sarif  # noqa: PLC0415 - the same
+    from ssbroker.diagnose import lint as find  # noqa: PLC0415 - the same
+
+    now = parse_now(at, option="--at")
+    loaded = load_fleet(catalogs, is_fleet=fleet, now=now)
+    found = find(loaded, at=now, expires_within=timedelta(days=expires_within), ignore=ignore or ()).at_least(level)
+    if sarif_file is not None:
+        log = sarif(found, uris=uris(catalogs, is_fleet=fleet))
+        write_text(sarif_file, json.dumps(log, indent=2, ensure_ascii=False) + "\n")
+    if html is not None:
+        write_text(html, html_report(loaded, findings=found, at=now))
+    if as_json:
+        findings = [finding.to_dict() for finding in found]
+        typer.echo(json.dumps({"counts": found.counts, "findings": findings}, indent=2, ensure_ascii=False))
+    else:
+        print_findings(found, Console())
+    if found:
+        raise typer.Exit(1)

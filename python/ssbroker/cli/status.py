@@ -1,0 +1,98 @@
+"""`ssbroker status`: how an instance is doing."""
+
+from __future__ import annotations
+
+import json
+from datetime import timedelta
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from ssbroker.cli.instances import FolderArgument
+
+EXAMPLES = """[bold]Examples[/bold]
+
+  ssbroker status shop/
+
+What waits longer than a minute, for a program:
+
+  ssbroker status shop/ --json | jq '.transmission_queue[] | select(.oldest_seconds > 60)'
+"""
+
+
+def status(
+    *,
+    folder: FolderArgument,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+) -> None:
+    """Show an instance's databases and queues, its conversations by state, and what waits to be delivered and why."""
+    from ssbroker.broker.instance import Instance  # noqa: PLC0415 - the help comes quicker without the broker
+    from ssbroker.broker.overview import overview_of  # noqa: PLC0415 - the same
+
+    with Instance.open(folder, background=False) as instance:
+        found = overview_of(instance)
+    if as_json:
+        typer.echo(json.dumps(found, indent=2, ensure_ascii=False))
+        return
+    console = Console()
+    console.print(Text(f"Instance {found['instance']}", style="bold"))
+    for title, rows, none in (
+        ("Databases", [_database(row) for row in found["databases"]], ""),
+        ("Queues", [_queue(row) for row in found["queues"]], "There are no queues."),
+        ("Conversations", [_conversation(row) for row in found["conversations"]], "There are no conversations."),
+        (
+            "Transmission queue",
+            [_waiting(row) for row in found["transmission_queue"]],
+            "Nothing waits to be delivered.",
+        ),
+    ):
+        console.print()
+        console.print(_table(title, rows) if rows else none)
+
+
+def _database(row: dict[str, Any]) -> dict[str, str]:
+    broker = "enabled" if row["is_broker_enabled"] else "disabled"
+    if row["state_desc"] != "ONLINE":
+        broker = "file not available"
+    return {"database": row["name"], "broker": broker, "broker id": row["service_broker_guid"]}
+
+
+def _queue(row: dict[str, Any]) -> dict[str, str]:
+    return {
+        "database": row["database"],
+        "queue": row["queue"],
+        "state": "on" if row["is_receive_enabled"] and row["is_enqueue_enabled"] else "off",
+        **{name: str(row[name]) for name in ("ready", "incomplete", "retained")},
+    }
+
+
+def _conversation(row: dict[str, Any]) -> dict[str, str]:
+    return {"database": row["database"], "state": f"{row['state']} {row['state_desc']}", "count": str(row["count"])}
+
+
+def _waiting(row: dict[str, Any]) -> dict[str, str]:
+    return {
+        "database": row["database"],
+        "to": row["to_service_name"],
+        "messages": str(row["messages"]),
+        "conversations": str(row["conversations"]),
+        "oldest": str(timedelta(seconds=row["oldest_seconds"])),
+        "status": row["transmission_status"] or "not tried yet",
+    }
+
+
+def _table(title: str, rows: list[dict[str, str]]) -> Table:
+    table = Table(title=title, title_justify="left", title_style="bold", box=None, pad_edge=False, header_style="dim")
+    for name in rows[0]:
+        is_number = all(row[name].isdigit() for row in rows)
+        table.add_column(name, justify="right" if is_number else "left", overflow="fold")
+    for row in rows:
+        table.add_row(*(Text(value, style=_style(value)) for value in row.values()))
+    return table
+
+
+def _style(value: str) -> str:
+    return {"off": "red", "disabled": "yellow", "file not available": "red", "ER ERROR": "red"}.get(value, "")

@@ -1,0 +1,192 @@
+"""`ssbroker lint`, `trace` and `compare`."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from ssbroker import Catalog
+from ssbroker.diagnose import CODES, Fleet, compare, html_report, lint, trace
+from tests.cli.conftest import NOW, NOW_TEXT, Run, conversations
+
+NORTH = """-- ssbroker: addresses=TCP://north:4022
+CREATE DATABASE Sales; -- ssbroker: service_broker_guid=5a1e5000-0000-4000-8000-000000000001
+USE Sales; CREATE QUEUE Q; CREATE SERVICE [//Sales] ON QUEUE Q;
+CREATE ROUTE Stock WITH SERVICE_NAME = N'//Stock', ADDRESS = N'TCP://south:4022';
+CREATE ROUTE Soon WITH SERVICE_NAME = N'//Soon', LIFETIME = 3600, ADDRESS = N'TCP://south:4022';
+"""
+SOUTH = """-- ssbroker: addresses=TCP://south:4022
+CREATE DATABASE Stores; -- ssbroker: service_broker_guid=570c4000-0000-4000-8000-000000000003
+USE Stores; CREATE QUEUE Q; CREATE SERVICE [//Stock] ON QUEUE Q; CREATE SERVICE [//Soon] ON QUEUE Q;
+"""
+BACK = "CREATE ROUTE Back WITH SERVICE_NAME = N'//Sales', ADDRESS = N'TCP://north:4022';\n"
+AT = ("--at", NOW_TEXT)
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """Two instances, of which the one cannot answer."""
+    made = tmp_path / "fleet"
+    made.mkdir()
+    (made / "NORTH.sql").write_text(NORTH)
+    (made / "SOUTH.sql").write_text(SOUTH)
+    return made
+
+
+@pytest.fixture
+def planned(tmp_path: Path) -> Path:
+    """The same, and it can."""
+    made = tmp_path / "planned"
+    made.mkdir()
+    (made / "NORTH.sql").write_text(NORTH)
+    (made / "SOUTH.sql").write_text(SOUTH + BACK)
+    return made
+
+
+def test_lint_prints_each_code_with_its_findings(folder: Path, run: Run) -> None:
+    found = run("lint", "--fleet", folder, *AT)
+    assert (found.status, found.err) == (1, "")
+    assert f"SSB017 error: {CODES['SSB017'].title}\n  {CODES['SSB017'].why}\n" in found.out
+    assert '  - SOUTH/Stores/database "Stores": takes conversations for "//Soon" from NORTH/Sales' in found.out
+    assert found.out.endswith("\n1 error, 1 warning\n")
+
+
+def test_lint_as_json_says_what_the_function_says(folder: Path, run: Run) -> None:
+    found = run("lint", "--fleet", folder, *AT, "--json", "--level", "info")
+    expected = lint(Fleet.load(folder, now=NOW), at=NOW)
+    assert json.loads(found.out) == {"counts": expected.counts, "findings": expected.table.to_pylist()}
+
+
+def test_lint_of_catalogs_is_lint_of_their_fleet(folder: Path, run: Run) -> None:
+    by_folder = run("lint", "--fleet", folder, *AT, "--json")
+    assert run("lint", folder / "NORTH.sql", folder / "SOUTH.sql", *AT, "--json") == by_folder
+
+
+def test_lint_ends_with_0_where_nothing_is_found(folder: Path, run: Run) -> None:
+    found = run("lint", "--fleet", folder, *AT, "--ignore", "SSB017", "--expires-within", "0")
+    assert (found.status, found.out, found.err) == (0, "Nothing is found.\n", "")
+
+
+def test_lint_writes_sarif(folder: Path, run: Run, tmp_path: Path) -> None:
+    found = run("lint", "--fleet", folder, *AT, "--sarif", tmp_path / "found.sarif")
+    log = json.loads((tmp_path / "found.sarif").read_text())
+    assert found.status == 1
+    assert log["version"] == "2.1.0"
+    (done,) = log["runs"]
+    rules = done["tool"]["driver"]["rules"]
+    assert [rule["id"] for rule in rules] == list(CODES)
+    assert [(each["ruleId"], each["level"]) for each in done["results"]] == [("SSB017", "error"), ("SSB004", "warning")]
+    for each in done["results"]:
+        assert rules[each["ruleIndex"]]["id"] == each["ruleId"]
+        assert each["message"]["text"]
+    places = [each["locations"][0]["physicalLocation"]["artifactLocation"]["uri"] for each in done["results"]]
+    assert places == [(folder / "SOUTH.sql").as_posix(), (folder / "NORTH.sql").as_posix()]
+
+
+def test_lint_and_compare_write_a_page(folder: Path, planned: Path, run: Run, tmp_path: Path) -> None:
+    run("lint", "--fleet", folder, *AT, "--html", tmp_path / "lint.html")
+    run("compare", "--fleet", folder, planned, *AT, "--html", tmp_path / "compare.html")
+    loaded = Fleet.load(folder, now=NOW), Fleet.load(planned, now=NOW)
+    found = lint(loaded[0], at=NOW).at_least("warning")
+    assert (tmp_path / "lint.html").read_text() == html_report(loaded[0], findings=found, at=NOW)
+    assert (tmp_path / "compare.html").read_text() == html_report(
+        loaded[1], comparison=compare(*loaded, at=NOW), at=NOW
+    )
+
+
+def test_trace_prints_the_way(folder: Path, run: Run) -> None:
+    given = ("trace", "--fleet", folder, *AT, "--from", "NORTH/Sales", "--to-service", "//Stock")
+    expected = trace(Fleet.load(folder, now=NOW), "//Stock", instance="NORTH", database="Sales", at=NOW)
+    plain, as_json = run(*given), run(*given, "--json")
+    assert (plain.status, plain.out, plain.err) == (0, f"{expected}\n", "")
+    assert json.loads(as_json.out) == expected.to_dict()
+
+
+def test_trace_of_one_instance_needs_no_from(folder: Path, run: Run) -> None:
+    found = run("trace", folder / "NORTH.sql", *AT, "--to-service", "//Stock", "--json")
+    assert json.loads(found.out)["end"]["outcome"] == "ELSEWHERE"
+    assert run("trace", folder / "NORTH.sql", *AT, "--to-service", "//Stock", "--from", "Sales", "--json") == found
+
+
+def test_compare_without_traffic_is_complete(folder: Path, planned: Path, run: Run) -> None:
+    found = run("compare", "--fleet", folder, planned, *AT)
+    assert (found.status, found.err) == (1, "")
+    assert 'route appeared: SOUTH/Stores/route "Back"' in found.out
+    assert "SOUTH/Stores for //Sales: DELAYED (service_not_found) -> REMOTE TCP://north:4022" in found.out
+    assert found.out.endswith('Next expiry: 2026-11-20 22:00:00 UTC, NORTH/Sales/route 65538 "Soon"\n1 changes.\n')
+    same = run("compare", "--fleet", folder, folder, *AT)
+    assert same.status == 0
+    assert same.out.endswith("Nothing changes, whatever the conversation.\n")
+
+
+def test_compare_over_files_says_what_the_function_says(catalog: Path, run: Run, tmp_path: Path) -> None:
+    rows = conversations(500)
+    for number, suffix in enumerate(("one", "two")):
+        pq.write_table(rows.slice(250 * number, 250), tmp_path / f"{suffix}.parquet")
+    other = tmp_path / "other"
+    other.mkdir()
+    for file in catalog.iterdir():
+        (other / file.name).write_bytes(file.read_bytes())
+    routes = pq.read_table(other / "routes.parquet")
+    pq.write_table(
+        routes.filter(pa.array([name != "Copyc" for name in routes["name"].to_pylist()])), other / "routes.parquet"
+    )
+
+    given = ("compare", catalog, other, *AT, "--conversations", tmp_path / "one.parquet", tmp_path / "two.parquet")
+    found, as_json = run(*given), run(*given, "--json")
+
+    expected = compare(Catalog.load(catalog), Catalog.load(other), rows, at=NOW)
+    assert expected.changes
+    assert found.status == as_json.status == 1
+    told = json.loads(as_json.out)
+    assert told.pop("next_expiries") == []
+    assert {**told, "changes": sorted(map(str, told["changes"]))} == {
+        **expected.to_dict(),
+        "changes": sorted(map(str, expected.to_dict()["changes"])),
+    }
+    assert f"{expected.changed_conversations} of 500 conversations change." in found.out
+    assert "route vanished: instance/Sales/route" in found.out
+
+
+def test_one_catalog_at_two_moments(folder: Path, run: Run) -> None:
+    found = run("compare", folder / "NORTH.sql", folder / "NORTH.sql", "--before-at", NOW_TEXT, "--at", "2026-11-21")
+    assert found.status == 1
+    assert 'route expired: instance/Sales/route "Soon"' in found.out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("lint", "nowhere.sql"), "ssbroker: nowhere.sql: there is no such file or folder\n"),
+        (("lint", "--fleet", "nowhere"), "ssbroker: nowhere: there is no such folder\n"),
+        (
+            ("lint", "{folder}/NORTH.sql", "--at", "noon"),
+            "ssbroker: --at: 'noon' is no moment; expected one such as 2026-11-20T21:00:00Z\n",
+        ),
+        (
+            ("lint", "{folder}/NORTH.sql", "{folder}/NORTH.sql"),
+            "ssbroker: {folder}/NORTH.sql: two catalogs are of the instance 'NORTH'\n",
+        ),
+        (
+            ("trace", "--fleet", "{folder}", "--to-service", "//Stock"),
+            "ssbroker: instance: has to be named; the fleet has NORTH, SOUTH\n",
+        ),
+        (
+            ("trace", "--fleet", "{folder}", "--to-service", "//Stock", "--from", "/Sales"),
+            "ssbroker: --from: '/Sales'; expected INSTANCE/DATABASE\n",
+        ),
+        (
+            ("compare", "{folder}/NORTH.sql", "{folder}/NORTH.sql", "--conversations", "{folder}/SOUTH.sql"),
+            "ssbroker: {folder}/SOUTH.sql: ",
+        ),
+    ],
+)
+def test_wrong_use_is_one_line_and_status_2(folder: Path, run: Run, arguments: tuple[str, ...], message: str) -> None:
+    result = run(*(argument.format(folder=folder) for argument in arguments))
+    assert (result.status, result.out) == (2, "")
+    assert result.err.startswith(message.format(folder=folder))
+    assert result.err.count("\n") == 1

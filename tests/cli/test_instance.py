@@ -1,0 +1,156 @@
+"""`ssbroker sql` and `ssbroker status`, and an instance's folder where a catalog is expected."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from ssbroker import Catalog, InputError, Instance
+from tests.cli.conftest import Run
+
+SCRIPT = """
+CREATE DATABASE Sales
+GO
+USE Sales
+CREATE QUEUE Orders
+CREATE SERVICE [//Orders] ON QUEUE Orders ([DEFAULT])
+CREATE SERVICE [//Shop] ON QUEUE Orders
+CREATE ROUTE Stock WITH SERVICE_NAME = '//Stock', ADDRESS = 'TCP://stock:4022'
+"""
+
+
+@pytest.fixture
+def script(tmp_path: Path) -> Path:
+    path = tmp_path / "shop.sql"
+    path.write_text(SCRIPT)
+    return path
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """An instance with a message that is delivered and two that wait."""
+    with Instance.create(tmp_path / "shop", name="shop", background=False) as instance:
+        instance.execute(SCRIPT)
+        with instance.database("Sales").transaction() as t:
+            t.send(t.begin_dialog("//Shop", "//Orders"), b"here")
+            lost = t.begin_dialog("//Shop", "//Nowhere")
+            t.send(lost, b"one")
+            t.send(lost, b"two")
+        instance.database("Sales").create_queue("Closed", status=False)
+    return tmp_path / "shop"
+
+
+def test_sql_makes_and_changes_an_instance(run: Run, tmp_path: Path, script: Path) -> None:
+    made = run("sql", tmp_path / "new", "--create", script)
+    assert (made.status, made.out, made.err) == (0, f"{script}: done\n", "")
+    further = tmp_path / "further.sql"
+    further.write_text("CREATE QUEUE Second\nGRANT SEND ON SERVICE::[//Orders] TO public", encoding="utf-16")
+    changed = run("sql", tmp_path / "new", further)
+    assert changed.status == 0
+    assert changed.err == (
+        f"ssbroker: warning: {further}:2: GRANT SEND ON SERVICE::[//Orders] TO public: "
+        "skipped, it means nothing to an instance\n"
+    )
+    with Instance.open(tmp_path / "new", background=False) as instance:
+        assert instance.name == "new"
+        assert {name for _, name in instance.database("Sales").objects().queues} == {"Orders", "Second"}
+
+
+def test_sql_says_which_statement_is_refused(run: Run, folder: Path, tmp_path: Path) -> None:
+    wrong = tmp_path / "wrong.sql"
+    wrong.write_text("CREATE QUEUE New\nCREATE QUEUE Orders\n")
+    result = run("sql", folder, wrong)
+    assert (result.status, result.out) == (2, "")
+    assert result.err == f"ssbroker: {wrong}:2: CREATE QUEUE [Orders]: error 2714: queue 'dbo.Orders' exists\n"
+
+
+def test_sql_queries_views_and_queues(run: Run, folder: Path) -> None:
+    result = run(
+        "sql",
+        folder,
+        "--json",
+        "--query",
+        """SELECT s.name AS service, q.message_body, q.status, e.state_desc
+        FROM dbo.Orders q JOIN sys.conversation_endpoints e ON e.conversation_handle = q.conversation_handle
+        JOIN "sys"."services" s ON s.service_id = e.service_id
+        WHERE q.conversation_handle <> '00000000-0000-0000-0000-000000000000'""",
+    )
+    assert (result.status, result.err) == (0, "")
+    assert json.loads(result.out) == [
+        {"service": "//Orders", "message_body": "0x68657265", "status": 1, "state_desc": "CONVERSING"}
+    ]
+    shown = run("sql", folder, "--query", "SELECT name, service_broker_guid FROM sys.databases ORDER BY name")
+    with Instance.open(folder, background=False) as instance:
+        assert str(instance.database("Sales").service_broker_guid) in shown.out
+
+
+@pytest.mark.parametrize(
+    "select", ["SELECT", "SELECT * FROM sys.nothing", "COPY (SELECT 1) TO 'x.csv'", "FROM nothing"]
+)
+def test_sql_says_what_is_wrong_with_a_query(run: Run, folder: Path, select: str) -> None:
+    result = run("sql", folder, "--query", select)
+    assert (result.status, result.out, result.err.count("\n")) == (2, "", 1)
+    assert run("sql", folder).status == 2
+
+
+def test_what_is_not_there_is_one_line(run: Run, tmp_path: Path, script: Path, folder: Path) -> None:
+    for arguments in (
+        ("sql", tmp_path / "no", script),
+        ("sql", folder, tmp_path / "no.sql"),
+        ("status", tmp_path / "no"),
+    ):
+        result = run(*arguments)
+        assert (result.status, result.out) == (2, "")
+        assert result.err.count("\n") == 1
+        assert result.err.startswith("ssbroker: ")
+    assert not (tmp_path / "no").exists()
+
+
+def test_status_shows_what_waits_and_why(run: Run, folder: Path) -> None:
+    result = run("status", folder)
+    assert (result.status, result.err) == (0, "")
+    lines = [" ".join(line.split()) for line in result.out.splitlines()]
+    assert lines[0] == "Instance shop"
+    assert "Sales dbo.Closed off 0 0 0" in lines
+    assert "Sales dbo.Orders on 1 0 0" in lines
+    assert "Sales CO CONVERSING 3" in lines
+    assert any(line.startswith("Sales //Nowhere 2 1 0:00:") for line in lines)
+
+
+def test_status_as_json(run: Run, folder: Path) -> None:
+    found = json.loads(run("status", folder, "--json").out)
+    assert found["instance"] == "shop"
+    assert [row["name"] for row in found["databases"]] == ["msdb", "Sales"]
+    assert found["queues"][1] == {
+        "database": "Sales",
+        "queue": "dbo.Orders",
+        "is_receive_enabled": True,
+        "is_enqueue_enabled": True,
+        "ready": 1,
+        "incomplete": 0,
+        "retained": 0,
+    }
+    assert found["conversations"] == [{"database": "Sales", "state": "CO", "state_desc": "CONVERSING", "count": 3}]
+    (waiting,) = found["transmission_queue"]
+    assert (waiting["to_service_name"], waiting["messages"], waiting["conversations"]) == ("//Nowhere", 2, 1)
+    assert "9796" in waiting["transmission_status"]
+
+
+def test_status_of_an_empty_instance(run: Run, tmp_path: Path) -> None:
+    Instance.create(tmp_path / "empty", name="empty", background=False).close()
+    result = run("status", tmp_path / "empty")
+    assert result.status == 0
+    assert "Nothing waits to be delivered." in result.out
+
+
+def test_an_instance_serves_as_a_catalog(run: Run, folder: Path) -> None:
+    result = run("explain", "--catalog", folder, "--to-service", "//Stock", "--json")
+    assert result.status == 0
+    assert json.loads(result.out)["decision"]["next_hop_address"] == "TCP://stock:4022"
+
+
+def test_loading_the_folder_of_an_instance_says_what_to_do(folder: Path) -> None:
+    with pytest.raises(InputError, match=r"Instance\.open\(folder\)\.catalog\(\)"):
+        Catalog.load(folder)
