@@ -9,7 +9,7 @@ from typing import Final
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Size:
-    """Numbers of rows and rounds; `digested` are bytes, and messages are `shrunk` so many times in number."""
+    """Numbers of rows and rounds; `digested` are bytes, and messages are `shrunk` so many times in number; `queued` of them one at a time."""
 
     routes: tuple[int, ...]
     conversations: int
@@ -19,6 +19,7 @@ class Size:
     digested: int
     shrunk: int
     spark_shrunk: int
+    queued: int
 
 
 SIZES: Final = {
@@ -31,6 +32,7 @@ SIZES: Final = {
         digested=8 << 20,
         shrunk=40,
         spark_shrunk=200,
+        queued=200,
     ),
     "full": Size(
         routes=(100, 10_000, 1_000_000),
@@ -41,6 +43,7 @@ SIZES: Final = {
         digested=128 << 20,
         shrunk=1,
         spark_shrunk=2,
+        queued=3_000,
     ),
 }
 # `make bench BENCH_SHORT=1` says it in its own way.

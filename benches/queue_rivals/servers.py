@@ -1,0 +1,106 @@
+"""Queues of servers, where these and their client libraries are here.
+
+Which server: `SSBROKER_BENCH_POSTGRES` is a connection string of libpq, `SSBROKER_BENCH_RABBITMQ` an AMQP URL; without them those of this
+machine are tried. Both write to their own disk, and in processes of their own: their CPU time is not measured.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+import pathlib
+from collections.abc import Sequence
+from typing import Any
+
+from benches.queue_rivals import Message, Missing, batches
+
+
+class Postgres:
+    """A table; receivers skip what others have locked."""
+
+    name: str = "PostgreSQL"
+
+    def __init__(self, folder: pathlib.Path, *, conversations: int) -> None:  # noqa: ARG002  # a server of its own; it knows none
+        psycopg = _library("psycopg")
+        where = os.environ.get("SSBROKER_BENCH_POSTGRES", "dbname=postgres")
+        try:
+            self._server: Any = psycopg.connect(where, autocommit=True, connect_timeout=2)
+        except psycopg.OperationalError as error:
+            raise Missing("no server answers") from error
+        durable = [self._server.execute(f"SHOW {name}").fetchone()[0] for name in ("fsync", "synchronous_commit")]
+        if durable != ["on", "on"]:
+            raise Missing(f"the server is not durable: fsync and synchronous_commit are {durable}")
+        self._server.execute("DROP TABLE IF EXISTS ssbroker_bench_queue")
+        self._server.execute("CREATE TABLE ssbroker_bench_queue (id bigserial PRIMARY KEY, body bytea NOT NULL)")
+
+    def send(self, messages: Sequence[Message], *, batch: int) -> None:
+        insert = "INSERT INTO ssbroker_bench_queue (body) VALUES (%s)"
+        for some in batches(messages, batch):
+            with self._server.transaction(), self._server.cursor() as cursor:
+                cursor.executemany(insert, [(body,) for _, body in some])
+
+    def receive(self, count: int, *, batch: int) -> list[bytes]:
+        take = """DELETE FROM ssbroker_bench_queue WHERE id IN
+            (SELECT id FROM ssbroker_bench_queue ORDER BY id LIMIT %s FOR UPDATE SKIP LOCKED) RETURNING id, body"""
+        bodies: list[bytes] = []
+        while len(bodies) < count:
+            bodies += [bytes(body) for _, body in sorted(self._server.execute(take, (batch,), binary=True).fetchall())]
+        return bodies
+
+    def close(self) -> None:
+        self._server.execute("DROP TABLE ssbroker_bench_queue")
+        self._server.close()
+
+
+class RabbitMq:
+    """A durable queue with persistent messages: each batch is confirmed before the next is published, and acknowledged as one."""
+
+    name: str = "RabbitMQ"
+
+    def __init__(self, folder: pathlib.Path, *, conversations: int) -> None:  # noqa: ARG002  # a server of its own; it knows none
+        self._pika = _library("pika")
+        where = os.environ.get("SSBROKER_BENCH_RABBITMQ", "amqp://guest:guest@localhost/?connection_attempts=1")
+        try:
+            self._server: Any = self._pika.BlockingConnection(self._pika.URLParameters(where))
+        except self._pika.exceptions.AMQPConnectionError as error:
+            raise Missing("no server answers") from error
+        self._queue = "ssbroker_bench_queue"
+        self._properties = self._pika.BasicProperties(delivery_mode=2)
+        channel = self._server.channel()
+        channel.queue_delete(self._queue)
+        channel.queue_declare(self._queue, durable=True)
+        self._confirmed, self._transacted, self._receiving = self._server.channel(), self._server.channel(), channel
+        self._confirmed.confirm_delivery()
+        self._transacted.tx_select()
+
+    def send(self, messages: Sequence[Message], *, batch: int) -> None:
+        # The library waits for the confirmation of each message; several are confirmed together by a transaction.
+        channel = self._confirmed if batch == 1 else self._transacted
+        for some in batches(messages, batch):
+            for _, body in some:
+                channel.basic_publish("", self._queue, body, self._properties)
+            if batch > 1:
+                channel.tx_commit()
+
+    def receive(self, count: int, *, batch: int) -> list[bytes]:
+        bodies: list[bytes] = []
+        self._receiving.basic_qos(prefetch_count=batch)
+        for method, _, body in self._receiving.consume(self._queue):
+            bodies.append(body)
+            if len(bodies) % batch == 0:
+                self._receiving.basic_ack(method.delivery_tag, multiple=True)
+            if len(bodies) == count:
+                break
+        self._receiving.cancel()
+        return bodies
+
+    def close(self) -> None:
+        self._receiving.queue_delete(self._queue)
+        self._server.close()
+
+
+def _library(name: str) -> Any:
+    try:
+        return importlib.import_module(name)
+    except ImportError as error:
+        raise Missing(f"{name} is not installed") from error
