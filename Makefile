@@ -10,6 +10,9 @@ PIP_INSTALL := $(PYTHON_OF_VENV) -m pip install --quiet --disable-pip-version-ch
 # Spark starts `python3` for its workers: the first one on the PATH has to be this one.
 IN_VENV := PATH="$(abspath $(VENV))/bin:$$PATH" PYSPARK_PYTHON=$(PYTHON_OF_VENV)
 
+# The tests run in several processes; each that comes upon a file of Spark's starts a Spark of its own.
+WORKERS := --numprocesses=auto --maxprocesses=4 --dist=loadfile
+
 # Stamps: each is newer than everything that was used to make what it stands for.
 EMPTY := $(VENV)/.empty
 INSTALLED := $(VENV)/.installed
@@ -30,7 +33,7 @@ demo: tools-with-java $(INSTALLED) ## route a million conversations with PySpark
 	@$(IN_VENV) $(PYTHON_OF_VENV) examples/reassemble_a_day/main.py $(ARGS)
 
 test: tools-with-java $(INSTALLED) $(TOOLED) ## run the tests against the installed release wheel (ARGS="-k word" for some)
-	@$(IN_VENV) $(PYTHON_OF_VENV) -m pytest $(ARGS)
+	@$(IN_VENV) $(PYTHON_OF_VENV) -m pytest $(WORKERS) $(ARGS)
 
 build: tools $(INSTALLED) ## build the release wheel and install it into .venv
 	@echo "built: $$(ls $(VENV)/wheel/*.whl)"
@@ -40,6 +43,7 @@ format: tools $(INSTALLED) $(TOOLED) ## format Rust and Python, mend what the li
 	$(PYTHON_OF_VENV) -m ruff check --quiet --fix $(CHECKED)
 	$(PYTHON_OF_VENV) -m ruff format --quiet $(CHECKED) docs README.md
 	$(PYTHON_OF_VENV) -m tests.guards.traceability --write
+	$(PYTHON_OF_VENV) -m tests.guards.state_picture --write
 
 lint: tools $(INSTALLED) $(TOOLED) ## formatters, linters, types, and the stub against the binary
 	cargo fmt --all --check
@@ -79,9 +83,9 @@ $(INSTALLED): $(EMPTY) $(SOURCES) | tools
 	@echo "building the release wheel (a few minutes the first time)"
 	@rm -rf $(VENV)/wheel
 	@$(PYTHON_OF_VENV) -m maturin build --quiet --release --locked --interpreter $(PYTHON_OF_VENV) --out $(VENV)/wheel
-	@echo "installing it with what it needs, Spark included"
+	@echo "installing it with what it needs, broker and Spark included"
 	@$(PIP_INSTALL) --force-reinstall --no-deps $(VENV)/wheel/*.whl
-	@$(PIP_INSTALL) "$$(ls $(VENV)/wheel/*.whl)[spark]"
+	@$(PIP_INSTALL) "$$(ls $(VENV)/wheel/*.whl)[broker,spark]"
 	@touch $@
 
 $(TOOLED): $(EMPTY) pyproject.toml

@@ -53,7 +53,9 @@ def test_everything_public_has_an_example(name: str) -> None:
         assert any(test.examples for test in doctest.DocTestFinder().find(item, name)), name
 
 
-@pytest.mark.parametrize("name", ["pipeline.pipeline", "reassembly.reassemble", "routing.route", "routing.route_udf"])
+@pytest.mark.parametrize(
+    "name", ["compare.compare", "pipeline.pipeline", "reassembly.reassemble", "routing.route", "routing.route_udf"]
+)
 def test_every_function_of_the_spark_room_has_an_example(name: str) -> None:
     module = f"ssbroker.spark.{name.partition('.')[0]}"
     assert any(test.name == f"ssbroker.spark.{name}" for test in examples_of(module))

@@ -25,6 +25,7 @@ MAKE = re.compile(r"make (?P<target>\w+)(?: \w+=.*)?")
 ELSEWHERE = {
     "pip install ssbroker": "the CI installs the wheel alone and uses it",
     "pip install 'ssbroker[spark]'": "`make test` has installed it so",
+    "pip install 'ssbroker[broker]'": "`make test` has installed it so",
     "./.ci/run": "the CI",
 }
 FIGURES = {"ARCHITECTURE.md"}

@@ -21,7 +21,6 @@ class Rule:
     comes_with: str | None = None
 
 
-EMBEDDED: Final = "Embedded broker"
 NETWORK: Final = "Network"
 
 ROUTING: Final = (
@@ -73,8 +72,8 @@ PROTOCOL: Final = (
     Rule("P13", "large messages go in fragments, and only a lost one goes again"),
     Rule("P14", "what is early or incomplete is kept and not received"),
     Rule("P15", "everything is acknowledged, together where possible"),
-    Rule("P16", "acknowledged only when durable; kept by the sender until then", EMBEDDED),
-    Rule("P17", "sent again after waits that double", NETWORK),
+    Rule("P16", "acknowledged only when durable; kept by the sender until then"),
+    Rule("P17", "sent again after waits that double"),
     Rule("P18", "a duplicate is acknowledged and not delivered"),
     Rule("P21", "the signature of the content is checked"),
     Rule("P22", "dialogs are authenticated and sealed", NETWORK),
@@ -82,21 +81,21 @@ PROTOCOL: Final = (
     Rule("P24", "TLS with certificates on both sides", NETWORK),
     Rule("P25", "a broker id is no credential", NETWORK),
     Rule("P26", "memory follows bytes received, not numbers declared"),
-    Rule("P31", "a transmission object for each endpoint that needs one", NETWORK),
-    Rule("P32", "idle ones are flushed", NETWORK),
-    Rule("P33", "straight into a queue of the same instance", EMBEDDED),
-    Rule("P34", "a queue that is off lets messages wait", EMBEDDED),
+    Rule("P31", "a transmission object for each endpoint that needs one"),
+    Rule("P32", "idle ones are flushed"),
+    Rule("P33", "straight into a queue of the same instance"),
+    Rule("P34", "a queue that is off lets messages wait"),
 )
 
 IDENTITY: Final = (
-    Rule("I1", "each database has a broker id of its own", EMBEDDED),
-    Rule("I2", "broker off: nothing leaves, nothing is found", EMBEDDED),
-    Rule("I3", "a dialog may name the copy of the service that it wants", EMBEDDED),
-    Rule("I4", "ENABLE_BROKER and DISABLE_BROKER keep the id", EMBEDDED),
-    Rule("I5", "NEW_BROKER gives a new id and ends conversations", EMBEDDED),
-    Rule("I6", "ERROR_BROKER_CONVERSATIONS ends them and keeps the id", EMBEDDED),
+    Rule("I1", "each database has a broker id of its own"),
+    Rule("I2", "broker off: nothing leaves, nothing is found"),
+    Rule("I3", "a dialog may name the copy of the service that it wants"),
+    Rule("I4", "ENABLE_BROKER and DISABLE_BROKER keep the id"),
+    Rule("I5", "NEW_BROKER gives a new id and ends conversations"),
+    Rule("I6", "ERROR_BROKER_CONVERSATIONS ends them and keeps the id"),
     Rule("I7", "never two enabled databases with one id"),
-    Rule("I8", "attach and restore leave id and state alone", EMBEDDED),
+    Rule("I8", "attach and restore leave id and state alone"),
 )
 
 RULES: Final = (*ROUTING, *PROTOCOL, *IDENTITY)

@@ -19,10 +19,16 @@ MODULES: dict[str, set[str]] = {
     "native": {"_core"},
     "ids": {"guids"},
     "ddl": {"ddl"},
-    "catalog": {"catalog", "cells", "loading", "payload", "saving", "scripts", "table_files"},
+    "catalog": {"catalog", "cells", "further", "loading", "payload", "saving", "scripts", "sql_server", "table_files"},
     "explanation": {"advice", "explanation", "explanation_text", "wording"},
     "routing": {"routing"},
     "reassembly": {"fragments", "reassembler", "reassembly", "session_keys"},
+    "diagnose": {"diagnose"},
+    "security": {"security"},
+    "protocol": {"protocol"},
+    "store": {"store"},
+    "broker": {"broker"},
+    "testing": {"testing"},
     "spark": {"spark"},
     "cli": {"__main__", "cli"},
 }
@@ -36,26 +42,46 @@ MAY_USE: dict[str, set[str]] = {
     "explanation": {"ground"},
     "routing": {"ground", "native", "ids", "catalog", "explanation"},
     "reassembly": {"ground", "native", "ids"},
-    "spark": {"ground", "native", "catalog", "routing", "reassembly"},
-    "cli": {"ground", "ids", "catalog", "explanation", "routing", "reassembly", "spark"},
+    "diagnose": {"ground", "ids", "ddl", "catalog", "explanation", "routing"},
+    "security": {"ground", "ids"},
+    "protocol": {"ground", "ids", "reassembly", "security"},
+    "store": {"ground", "ids"},
+    "broker": {
+        "ground",
+        "ids",
+        "ddl",
+        "catalog",
+        "explanation",
+        "routing",
+        "reassembly",
+        "security",
+        "protocol",
+        "store",
+    },
+    "testing": {"ground", "ids", "reassembly", "security", "protocol"},
+    "spark": {"ground", "native", "catalog", "routing", "reassembly", "diagnose"},
+    "cli": {"ground", "ids", "catalog", "explanation", "routing", "reassembly", "diagnose", "broker", "spark"},
 }
 # Outside libraries, and the rooms that they may enter; `None` is every room.
 OUTSIDE: dict[str, set[str] | None] = {
     "pyarrow": None,
     "pyspark": {"spark"},
     "typer": {"cli"},
+    "duckdb": {"cli"},
     "rich": {"cli"},
+    "apsw": {"store"},
+    "cryptography": {"security"},
 }
-# The core is deterministic: no room but the command line and Spark's adaptor meets the machine.
+# The core is deterministic: no room but the store, the running instance, the command line and Spark's adaptor meets the machine.
 NEVER_OUTSIDE_OF: dict[str, set[str]] = {
     "asyncio": set(),
-    "random": set(),
+    "random": {"broker", "testing"},
     "socket": set(),
     "subprocess": set(),
     "multiprocessing": set(),
-    "threading": {"cli", "spark"},
+    "threading": {"broker", "cli", "spark", "store"},
     "concurrent": {"cli"},
-    "time": {"cli"},
+    "time": {"broker", "cli", "store"},
 }
 
 

@@ -22,10 +22,15 @@ HEAD: Final = """# Traceability: which tests prove which rule
 
 Written by `make format` from the tests' names and docstrings; a guard test fails when this page is out of date, when a rule that is
 built has no test that names it, or when a rule is missing here. What the rules leave open is settled in the
-[routing decisions](dev/2026-11-20-routing-decisions.md), `K`, and the [reassembly decisions](dev/2026-11-21-reassembly-decisions.md), `M`.
+[routing decisions](dev/2026-11-20-routing-decisions.md), `K`, the [reassembly decisions](dev/2026-11-21-reassembly-decisions.md), `M`, and the
+[broker decisions](dev/2026-11-21-broker-decisions.md), `B`.
 """
 
-NOTES: Final = {"K": "2026-11-20-routing-decisions.md", "M": "2026-11-21-reassembly-decisions.md"}
+NOTES: Final = {
+    "K": "2026-11-20-routing-decisions.md",
+    "M": "2026-11-21-reassembly-decisions.md",
+    "B": "2026-11-21-broker-decisions.md",
+}
 DECISIONS: Final = {
     letter: re.findall(
         rf"^- \*\*({letter}\d+)\*\* ", (ROOT / "docs" / "dev" / note).read_text(encoding="utf-8"), re.MULTILINE
@@ -35,8 +40,8 @@ DECISIONS: Final = {
 
 _NUMBERS: Final = {*chain(*DECISIONS.values()), *(rule.number for rule in RULES)}
 _RANGE_MAX: Final = 7
-_IN_NAME: Final = re.compile(r"(?<![a-z0-9])([rpikm]\d{1,2})(?![a-z0-9])")
-_IN_TEXT: Final = re.compile(r"\b([RPIKM])(\d{1,2})(?:\s*(?:to|-)\s*\1?(\d{1,2}))?\b")
+_IN_NAME: Final = re.compile(r"(?<![a-z0-9])([rpikmb]\d{1,2})(?![a-z0-9])")
+_IN_TEXT: Final = re.compile(r"\b([RPIKMB])(\d{1,2})(?:\s*(?:to|-)\s*\1?(\d{1,2}))?\b")
 _RUST_TEST: Final = re.compile(
     r"((?:^[ \t]*///.*\n)*)^[ \t]*#\[test\]\n((?:[ \t]*(?:///|#).*\n)*)[ \t]*fn (\w+)", re.MULTILINE
 )
