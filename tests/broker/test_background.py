@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import queue
 import threading
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
+from queue import SimpleQueue
 
 import pytest
 
@@ -109,7 +109,7 @@ def test_b23_four_readers_handle_500_conversations_exactly_once(unasked: Instanc
     told: list[Event] = []
     unasked.subscribe(told.append, Activation)
     met, own = threading.Barrier(4), threading.local()
-    handled: queue.SimpleQueue[bytes] = queue.SimpleQueue()
+    handled: SimpleQueue[bytes] = SimpleQueue()
 
     def reads(database: Database) -> None:
         while True:
