@@ -31,7 +31,8 @@ def test_p11_b3_four_processes_send_and_receive_at_once(tmp_path: Path) -> None:
     folder = tmp_path / "instance"
     working.prepare(folder)
     context = multiprocessing.get_context("spawn")
-    processes = [context.Process(target=working.work, args=(folder, me, PROCESSES)) for me in range(PROCESSES)]
+    start = context.Barrier(PROCESSES)
+    processes = [context.Process(target=working.work, args=(folder, me, PROCESSES, start)) for me in range(PROCESSES)]
     for process in processes:
         process.start()
     for process in processes:

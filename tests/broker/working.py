@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from multiprocessing.synchronize import Barrier
 from pathlib import Path
 from typing import Any, Final
 
@@ -30,8 +31,8 @@ def prepare(folder: Path) -> None:
         sales.create_service("//Shop", queue="Replies")
 
 
-def work(folder: Path, me: int, processes: int) -> None:
-    """Sends all of its own, and receives whatever comes until all is received that any of them sends.
+def work(folder: Path, me: int, processes: int, start: Barrier) -> None:
+    """Sends all of its own, and receives whatever comes until all is received that any of them sends. They begin together.
 
     Raises:
         TimeoutError: That did not happen.
@@ -41,6 +42,7 @@ def work(folder: Path, me: int, processes: int) -> None:
         sales = instance.database("Sales")
         with sales.transaction() as t:
             dialogs = [t.begin_dialog("//Shop", service) for _, service in LANES.values()]
+        start.wait(_DEADLINE_SECONDS)
         for number in range(MESSAGES):
             for dialog in dialogs:
                 with sales.transaction() as t:
