@@ -115,14 +115,11 @@ class Activation:
         Returns:
             When to look again; None where no queue has messages to be read.
         """
-        databases = {each.database_id: each for each in self._instance.databases}
+        databases = {each.database_id for each in self._instance.databases}
         with self._guard:
             for watches in (self._by_method, self._by_ddl):
                 for key in [key for key in watches if key[0] not in databases]:
                     _retire(watches.pop(key))
-        if self._procedures:
-            for database in databases.values():
-                self.changed(database)
         watched = self._all()
         if self._instance.background:
             self._look(watched)

@@ -41,7 +41,7 @@ class Background:
         self.ways: Final = Ways(instance)
         self.delivery: Final = Delivery(instance, self._retries)
         self.activation: Final = Activation(instance)
-        self._versions: dict[int, int] | None = None
+        self._versions: dict[int, int] = {}
         self._runner: Final = Runner(self.run_due, clock=instance.clock, name=f"ssbroker {instance.name}")
 
     def run_due(self, now: datetime | None = None) -> datetime | None:
@@ -120,18 +120,14 @@ class Background:
         self._wake(None)
 
     def _look_for_changes(self) -> None:
-        """Takes up what other processes have changed."""
-        before = self._versions
-        databases = self._instance.databases
-        versions = {database.database_id: database.objects().version for database in databases}
-        self._versions = versions
-        if before is None or versions == before:
-            return
-        for database in databases:
-            if versions[database.database_id] != before.get(database.database_id):
-                self._take_up(database)
+        """Takes up what other processes have changed; at the first look, everything."""
+        before, self._versions = self._versions, {}
+        for database, objects in self._instance.seen():
+            if before.get(database.database_id) == objects.version or self._take_up(database):
+                self._versions[database.database_id] = objects.version
 
-    def _take_up(self, database: Database) -> None:
+    def _take_up(self, database: Database) -> bool:
+        """Whether nothing failed; what did is taken up again at the next look."""
         self._retries.hasten(now=self._now())
         try:
             timers.enter_queues(database)
@@ -139,6 +135,8 @@ class Background:
             self.activation.changed(database)
         except SsbrokerError as error:
             LOGGER.warning("%s: %s", database.name, error)
+            return False
+        return True
 
     def _now(self) -> int:
         return moment.microseconds(self._instance.clock())

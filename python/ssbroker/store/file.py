@@ -113,9 +113,10 @@ class DatabaseFile:
             LockTimeoutError: The write lock was not free in time.
             StorageError: The file cannot be written; nothing has changed.
         """
-        session = self.session(lock_timeout=lock_timeout)
+        wait = self.lock_timeout if lock_timeout is None else lock_timeout
+        session = self.session(lock_timeout=wait)
         try:
-            with storage_errors(self.path, waited=self.lock_timeout):
+            with storage_errors(self.path, waited=wait):
                 yield session.begin()
             session.commit()
         finally:
@@ -160,12 +161,7 @@ class DatabaseFile:
         Raises:
             StorageError: The file cannot be written.
         """
-        with storage_errors(self.path, waited=self.lock_timeout):
-            connection = self._connections.take(wait=self.lock_timeout)
-            try:
-                connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
-            finally:
-                self._connections.give_back(connection)
+        self.ask(lambda connection: connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall())
 
     def close(self) -> None:
         """Closes the connections that are not in use; the others close when they are given back."""
