@@ -1,0 +1,3 @@
+"""An instance among others: its connections, what goes over them, and what is carried for others."""
+
+from __future__ import annotations

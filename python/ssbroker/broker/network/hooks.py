@@ -1,0 +1,182 @@
+"""What the exchange asks of others: keys of secured dialogs, forwarding for other instances, mirrored routes.
+
+All of it is called in the exchange's thread, one call at a time, and outside of transactions, unless it says otherwise.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Protocol, TypeAlias
+
+import pyarrow as pa
+
+from ssbroker.broker.status import Status
+
+if TYPE_CHECKING:
+    from ssbroker.broker.database import Database
+    from ssbroker.broker.network.seam import Peer
+    from ssbroker.store.endpoints import Endpoint
+
+
+@dataclass(frozen=True, slots=True)
+class Offer:
+    """How an endpoint's messages may leave the instance.
+
+    Attributes:
+        key_exchange: What rides with the fragments of its first message until the far side has answered (N19); None for plain.
+    """
+
+    key_exchange: bytes | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Wait:
+    """Why an endpoint's messages may not leave yet (N20).
+
+    Attributes:
+        status: What `transmission_status` says.
+    """
+
+    status: Status
+
+
+@dataclass(frozen=True, slots=True)
+class Beginning:
+    """The first row that has come of a direction whose key is not known here.
+
+    Attributes:
+        conversation_id: The conversation.
+        is_initiator: Whether the sender is the initiator.
+        from_service_name: The sender.
+        from_broker_instance: The broker id of its database.
+        to_service_name: The receiver.
+        to_broker_instance: The broker id that it names, if any.
+        security: How the row is protected (`envelope.Security`).
+        key_exchange: The blob that came with it; None for none.
+        principal: Who the neighbour is that brought it; None where connections have no principals.
+    """
+
+    conversation_id: bytes
+    is_initiator: bool
+    from_service_name: str
+    from_broker_instance: bytes
+    to_service_name: str
+    to_broker_instance: bytes | None
+    security: int
+    key_exchange: bytes | None = field(repr=False)
+    principal: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Session:
+    """A direction that may begin.
+
+    Attributes:
+        session_key: Its key, 32 bytes; None for plain.
+    """
+
+    session_key: bytes | None = field(default=None, repr=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Refused:
+    """A direction that may not begin. Nothing of it is acknowledged; the exchange tells Message Undeliverable.
+
+    Attributes:
+        error: Service Broker's number.
+        text: What it means.
+        is_told: Whether the sender is told, with an error of the broker; else it hears nothing.
+    """
+
+    error: int
+    text: str
+    is_told: bool = False
+
+
+Answer: TypeAlias = Offer | Wait
+
+
+class KeyExchanges(Protocol):
+    """Who settles the session keys of dialogs that leave the instance (N19, N20)."""
+
+    def for_sending(self, database: Database, endpoint: Endpoint) -> Answer:
+        """How an endpoint's messages may leave. Where they are secured, the key is durable in the endpoint's row at return.
+
+        Asked before the first message of an endpoint goes, again after each change of the catalog until the far side has answered,
+        and after each restart.
+
+        Args:
+            database: Its database.
+            endpoint: The endpoint, as committed.
+
+        Returns:
+            An offer, or why to wait.
+        """
+
+    def for_arriving(self, database: Database, beginnings: Sequence[Beginning]) -> Sequence[Session | Refused]:
+        """Opens what came with the first rows of directions, and says whether they may begin.
+
+        Asked for each direction in a batch whose endpoint is not there yet, and for each that brings a blob to one that was not
+        answered so far.
+
+        Args:
+            database: The database that routing has found.
+            beginnings: The directions.
+
+        Returns:
+            An answer for each, in the same order.
+        """
+
+
+class Forwards(Protocol):
+    """Who passes on what is for other instances (R43, N21, N22)."""
+
+    def forward(self, peer: Peer, rows: pa.Table, decisions: pa.Table) -> None:
+        """Takes rows that routing would have passed on; forwarding is active.
+
+        Args:
+            peer: Who brought them.
+            rows: The rows, as they came.
+            decisions: `schemas.DECISIONS`, a row for each.
+        """
+
+    def has_room(self, address: str) -> None:
+        """The outbox of an address that was full has drained to a half."""
+
+    def run_due(self, *, now: int) -> int | None:
+        """Does what is due; when it wants to be called again, in microseconds since 1970, if ever."""
+
+
+class Mirrors(Protocol):
+    """Who knows which of two mirrored addresses is the principal (R51 to R54, N23 to N25)."""
+
+    def way(self, address: str, mirror_address: str, broker_instance: bytes | None) -> str | None:
+        """Where to send now; None is to hold: the exchange is told with `changed` when that may have become another answer."""
+
+    def role_of(self, broker_instance: bytes) -> tuple[str, int]:
+        """The role of a database here, and its number. Called in the endpoint's thread: it must not wait."""
+
+    def role_told(self, address: str, broker_instance: bytes, role: str, number: int) -> None:
+        """An address has answered."""
+
+    def reached(self, address: str) -> None:
+        """A connection to an address stands."""
+
+    def unreachable(self, address: str) -> None:
+        """A connection to an address failed or broke."""
+
+    def run_due(self, *, now: int) -> int | None:
+        """Does what is due; when it wants to be called again, in microseconds since 1970, if ever."""
+
+
+class PlainKeys:
+    """No keys: everything goes plain, and what comes secured has no key here."""
+
+    def for_sending(self, database: Database, endpoint: Endpoint) -> Answer:  # noqa: ARG002
+        """See `KeyExchanges`."""
+        return Offer()
+
+    def for_arriving(self, database: Database, beginnings: Sequence[Beginning]) -> Sequence[Session | Refused]:  # noqa: ARG002
+        """See `KeyExchanges`."""
+        return [Session()] * len(beginnings)
