@@ -1,0 +1,113 @@
+"""Between the exchange, which knows conversations, and the endpoint, which knows connections."""
+
+from __future__ import annotations
+
+import uuid
+from dataclasses import dataclass
+from typing import Protocol
+
+import pyarrow as pa
+
+
+@dataclass(frozen=True, slots=True)
+class Peer:
+    """Another instance, as one connection knows it.
+
+    Attributes:
+        instance_id: Which instance it says that it is.
+        name: What it calls itself.
+        principal: Who it has proven to be (N8); None where connections are not encrypted.
+        address: Where it was dialled, or from where it came: `TCP://host:port`.
+        connection_id: The connection.
+        is_accept: Whether it dialled us.
+    """
+
+    instance_id: bytes
+    name: str
+    principal: str | None
+    address: str
+    connection_id: uuid.UUID
+    is_accept: bool
+
+
+class Receiver(Protocol):
+    """Who is told what connections bring. All of it is called in the endpoint's thread: it must not wait, and must not raise."""
+
+    def arrived(self, peer: Peer, rows: pa.Table) -> None:
+        """Rows of `adjacent.batch.WIRE` have come."""
+
+    def has_room(self, address: str) -> None:
+        """What goes to an address is taken again: its outbox, which was full, has drained to a half, or a wait after a failed dial is over."""
+
+    def unreachable(self, address: str, why: str) -> None:
+        """A dial has failed, or the last connection to an address broke; what was not written to it is lost."""
+
+    def reached(self, address: str, peer: Peer) -> None:
+        """An address that was dialled has answered, or its instance has dialled us."""
+
+    def is_own(self, address: str) -> None:
+        """An address that was dialled is this instance's (N9, R41). Nothing more is sent there."""
+
+    def role_of(self, broker_instance: bytes) -> tuple[str, int]:
+        """The mirroring role of a database here: "principal", "mirror" or "unknown"; and its number (N23, N24)."""
+
+    def role_told(self, address: str, broker_instance: bytes, role: str, number: int) -> None:
+        """An address that was asked has told a role."""
+
+
+class Endpoint(Protocol):
+    """Connections to other instances, by their addresses. It may be called from any thread, and never waits."""
+
+    def start(self) -> tuple[str, int]:
+        """Begins to listen.
+
+        Returns:
+            The host and port that it listens on.
+
+        Raises:
+            EndpointError: It cannot.
+        """
+
+    def send(self, address: str, rows: pa.Table) -> int:
+        """Sends rows of `adjacent.batch.WIRE`, in their order; dials where there is no connection.
+
+        Args:
+            address: `TCP://host:port`, normalised.
+            rows: The rows.
+
+        Returns:
+            How many bytes more the outbox of the address takes. At 0 or less nothing more should be sent there until `has_room` is
+            called. Where it was at 0 or less before the call, or a failed dial has to be waited for (N10), the rows are not taken.
+        """
+
+    def reply(self, connection_id: uuid.UUID, rows: pa.Table) -> bool:
+        """Sends rows over the connection on which others came.
+
+        Args:
+            connection_id: `Peer.connection_id`.
+            rows: The rows.
+
+        Returns:
+            Whether they were taken: the connection is there, and its outbox not full.
+        """
+
+    def ask_role(self, address: str, broker_instance: bytes) -> None:
+        """Asks an address for the mirroring role of a database; `role_told` is called, or `unreachable`.
+
+        Args:
+            address: `TCP://host:port`, normalised.
+            broker_instance: The database's broker id.
+        """
+
+    def pause(self) -> None:
+        """Reads from no connection until `resume`, so that TCP slows the senders down (N12)."""
+
+    def resume(self) -> None:
+        """Reads again."""
+
+    def close(self, timeout: float) -> None:
+        """Takes no more, writes what is queued, says goodbye and ends its thread.
+
+        Args:
+            timeout: The seconds after which connections are cut instead.
+        """
