@@ -151,7 +151,11 @@ class BrokerError(SsbrokerError):
 
 
 class ProtocolError(SsbrokerError, RuntimeError):
-    """The dialog protocol's machine was called out of turn; nothing was changed."""
+    """A machine of the protocol was called out of turn; nothing was changed."""
+
+
+class PeerError(SsbrokerError):
+    """What came over a connection breaks the protocol: the far side's fault, and the end of the connection."""
 
 
 class DdlWarning(UserWarning):
