@@ -142,7 +142,16 @@ class Forwards(Protocol):
         """
 
     def has_room(self, address: str) -> None:
-        """The outbox of an address that was full has drained to a half."""
+        """The outbox of an address that was full has drained to a half, or a wait after a failed dial is over."""
+
+    def reached(self, address: str, peer: Peer) -> None:
+        """A connection to an address stands: rows that this instance has brought do not go back there (N22)."""
+
+    def unreachable(self, address: str, why: str) -> None:
+        """A connection to an address failed or broke: what waits for it is dropped."""
+
+    def settled(self) -> None:
+        """What `Mirrors.way` says may have become another answer."""
 
     def run_due(self, *, now: int) -> int | None:
         """Does what is due; when it wants to be called again, in microseconds since 1970, if ever."""

@@ -80,6 +80,16 @@ class Endpoint(Protocol):
             called. Where it was at 0 or less before the call, or a failed dial has to be waited for (N10), the rows are not taken.
         """
 
+    def progress(self, address: str) -> tuple[int, int]:
+        """How far what was sent to an address has come. Both numbers only grow, for as long as the endpoint is there.
+
+        Args:
+            address: As `send` has it.
+
+        Returns:
+            How many rows `send` has taken for it so far, and how many of those, the first ones, have been written or were lost.
+        """
+
     def reply(self, connection_id: uuid.UUID, rows: pa.Table) -> bool:
         """Sends rows over the connection on which others came.
 
