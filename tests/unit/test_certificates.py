@@ -1,0 +1,105 @@
+"""Certificates: what is made can be verified and read again, and what is none is refused."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+
+import pytest
+from cryptography import x509
+from cryptography.exceptions import InvalidSignature
+from cryptography.hazmat.primitives.asymmetric import rsa
+from cryptography.hazmat.primitives.serialization import BestAvailableEncryption, Encoding, PrivateFormat
+from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
+
+from ssbroker.exceptions import InputError, OptionError
+from ssbroker.security.certificates import Certified, der, fingerprint, may_sign, read_certificate, read_key
+from ssbroker.security.issuing import Validity, make_authority, make_certificate
+
+BEGINS = datetime(2026, 11, 21, tzinfo=UTC)
+VALIDITY = Validity(BEGINS, BEGINS + timedelta(days=30))
+
+
+@pytest.fixture(scope="module")
+def authority() -> Certified:
+    return make_authority("Test authority", VALIDITY)
+
+
+def test_n8_a_certificate_of_an_authority_carries_its_names_and_signs_nobody(authority: Certified) -> None:
+    shop = read_certificate(
+        make_certificate(["shop.example.com", "127.0.0.1"], VALIDITY, authority=authority).certificate
+    )
+    shop.verify_directly_issued_by(read_certificate(authority.certificate))
+    names = shop.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+    assert names.get_values_for_type(x509.DNSName) == ["shop.example.com"]
+    assert [str(each) for each in names.get_values_for_type(x509.IPAddress)] == ["127.0.0.1"]
+    assert shop.subject.get_attributes_for_oid(NameOID.COMMON_NAME)[0].value == "shop.example.com"
+    usage = shop.extensions.get_extension_for_class(x509.ExtendedKeyUsage).value
+    assert set(usage) == {ExtendedKeyUsageOID.SERVER_AUTH, ExtendedKeyUsageOID.CLIENT_AUTH}
+    assert not may_sign(shop.public_bytes(Encoding.DER))
+    assert (shop.not_valid_before_utc, shop.not_valid_after_utc) == (VALIDITY.begins, VALIDITY.ends)
+
+
+def test_n8_one_authority_does_not_vouch_for_the_certificates_of_another(authority: Certified) -> None:
+    """Also where both bear the same name."""
+    other = make_authority("Test authority", VALIDITY)
+    shop = read_certificate(make_certificate(["shop"], VALIDITY, authority=authority).certificate)
+    with pytest.raises(InvalidSignature):
+        shop.verify_directly_issued_by(read_certificate(other.certificate))
+
+
+def test_n19_the_certificate_of_a_service_signs_itself_and_has_rsa_of_2048_bits() -> None:
+    made = make_certificate(["Orders"], VALIDITY, kind="RSA")
+    key = read_key(made.key)
+    assert isinstance(key, rsa.RSAPrivateKey)
+    assert key.key_size == 2048
+    found = read_certificate(made.certificate)
+    found.verify_directly_issued_by(found)
+    assert found.public_key() == key.public_key()
+
+
+def test_n19_keys_of_rsa_are_never_shorter() -> None:
+    with pytest.raises(OptionError, match="at least 2048; got 1024"):
+        make_certificate(["Orders"], VALIDITY, kind="RSA", bits=1024)
+
+
+def test_a_fingerprint_is_of_the_certificate_however_it_is_written(authority: Certified) -> None:
+    assert fingerprint(authority.certificate) == fingerprint(der(authority.certificate))
+    assert fingerprint(authority.certificate) != fingerprint(make_authority("Test authority", VALIDITY).certificate)
+
+
+def test_a_certificate_that_does_not_say_otherwise_may_sign(authority: Certified) -> None:
+    assert may_sign(authority.certificate)
+
+
+def test_a_private_key_is_never_printed(authority: Certified) -> None:
+    assert b"PRIVATE" in authority.key
+    assert "PRIVATE" not in repr(authority)
+
+
+def test_a_key_needs_its_password(authority: Certified) -> None:
+    sealed = read_key(authority.key).private_bytes(Encoding.PEM, PrivateFormat.PKCS8, BestAvailableEncryption(b"open"))
+    assert read_key(sealed, password=b"open").public_key() == read_key(authority.key).public_key()
+    for password in (None, b"wrong"):
+        with pytest.raises(InputError, match="it cannot be read"):
+            read_key(sealed, password=password)
+
+
+@pytest.mark.parametrize(
+    "data", [b"", b"text", b"-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n", b"\x30\x03\x02\x01\x05"]
+)
+def test_what_is_no_certificate_is_refused(data: bytes) -> None:
+    with pytest.raises(InputError, match="expected a certificate in PEM or DER"):
+        read_certificate(data)
+    with pytest.raises(InputError, match="expected a private key"):
+        read_key(data)
+
+
+@pytest.mark.parametrize("names", [[], "shop", [""], ["x" * 65], ["shop", "käse"]])
+def test_names_are_checked(names: list[str]) -> None:
+    with pytest.raises(OptionError, match="name"):
+        make_certificate(names, VALIDITY)
+
+
+def test_a_certificate_ends_after_it_begins() -> None:
+    with pytest.raises(OptionError, match="end after it begins"):
+        Validity(BEGINS, BEGINS)
