@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Final
 
+from ssbroker.store import route_requests
+
 APPLICATION_ID: Final = 0x53534272
 """What `PRAGMA application_id` says of a database file of an instance: `SSBr`."""
 
@@ -131,6 +133,7 @@ DATABASE: Final = (
     CREATE INDEX ssb_transmission_queue_order ON ssb_transmission_queue (endpoint_id, is_inbound, message_sequence_number);
     CREATE INDEX ssb_transmission_queue_inbound ON ssb_transmission_queue (endpoint_id) WHERE is_inbound = 1;
     """,
+    route_requests.TABLES,
 )
 """What leads every database file from version n to n + 1; `PRAGMA user_version` counts."""
 
@@ -162,5 +165,6 @@ MSDB: Final = (
         message_forwarding_size INTEGER NOT NULL DEFAULT 10
     );
     """,
+    "",
 )
 """What `msdb` holds besides; each entry runs with the one of `DATABASE` at its place."""

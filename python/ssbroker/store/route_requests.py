@@ -1,0 +1,135 @@
+"""What the configuration service is asked for (R61): which services, by which dialogs, and what was refused."""
+
+from __future__ import annotations
+
+from typing import Final, NamedTuple
+
+from ssbroker.store.objects import Objects
+from ssbroker.store.sqlite import Connection
+
+SYSTEM_SCHEMA: Final = "sys"
+SYSTEM_QUEUE: Final = "ServiceBrokerQueue"
+SYSTEM_QUEUE_ID: Final = 1
+"""The id of the queue in which the answers arrive; it is the system's, so it is lower than those of users."""
+_SYSTEM_SERVICE_ID: Final = 1
+
+TABLES: Final = """
+    -- A row for each service whose route is asked for: while the dialog is open its handle, after that when to ask again at the
+    -- earliest, and why it was refused.
+    CREATE TABLE ssb_route_requests (
+        service_name TEXT PRIMARY KEY,
+        conversation_handle BLOB UNIQUE,
+        ask_again_at INTEGER,
+        refusal TEXT NOT NULL DEFAULT ''
+    ) WITHOUT ROWID;
+    -- Fact 57: what a configuration service is asked with.
+    INSERT OR IGNORE INTO ssb_message_types (message_type_id, name, validation) VALUES
+        (5, 'http://schemas.microsoft.com/SQL/ServiceBroker/BrokerConfigurationNotice/MissingRoute', 'X'),
+        (6, 'http://schemas.microsoft.com/SQL/ServiceBroker/BrokerConfigurationNotice/MissingRemoteServiceBinding', 'X');
+    INSERT OR IGNORE INTO ssb_contracts (service_contract_id, name) VALUES
+        (2, 'http://schemas.microsoft.com/SQL/ServiceBroker/BrokerConfigurationNotice');
+    INSERT OR IGNORE INTO ssb_contract_messages
+        SELECT service_contract_id, message_type_id, 1, 0 FROM ssb_contracts c JOIN ssb_message_types m
+            ON m.name IN (c.name || '/MissingRoute', c.name || '/MissingRemoteServiceBinding')
+        WHERE service_contract_id = 2;
+    """
+"""What a migration adds to a database file."""
+
+
+class Request(NamedTuple):
+    """A row of `ssb_route_requests`."""
+
+    conversation_handle: bytes | None
+    """The dialog with the configuration service; None once it is over."""
+    ask_again_at: int | None
+    """Before this moment, in microseconds since 1970, nobody asks again."""
+    refusal: str
+    """The error that ended the dialog; empty where none did."""
+
+    def is_in_the_way(self, *, now: int) -> bool:
+        """Whether nothing is asked now: the dialog is open, or has just ended.
+
+        Args:
+            now: The moment.
+
+        Returns:
+            Whether.
+
+        Examples:
+            >>> Request(None, 7, "").is_in_the_way(now=7)
+            False
+        """
+        return self.conversation_handle is not None or (self.ask_again_at is not None and now < self.ask_again_at)
+
+
+def pending(connection: Connection) -> tuple[str, ...]:
+    """The services for which a dialog with the configuration service is open."""
+    rows = connection.execute(
+        "SELECT service_name FROM ssb_route_requests WHERE conversation_handle IS NOT NULL ORDER BY service_name"
+    )
+    return tuple(name for (name,) in rows)
+
+
+def find(connection: Connection, service_name: str) -> Request | None:
+    """The request for one service; None where there is none."""
+    row = connection.execute(
+        "SELECT conversation_handle, ask_again_at, refusal FROM ssb_route_requests WHERE service_name = ?",
+        (service_name,),
+    ).fetchone()
+    return None if row is None else Request._make(row)
+
+
+def over(connection: Connection) -> list[tuple[str, bytes]]:
+    """Service and handle of each dialog that the configuration service has ended, or that is gone."""
+    rows = connection.execute(
+        """
+        SELECT r.service_name, r.conversation_handle
+        FROM ssb_route_requests r LEFT JOIN ssb_conversation_endpoints e USING (conversation_handle)
+        WHERE r.conversation_handle IS NOT NULL AND (e.state IS NULL OR e.state IN ('DI', 'ER', 'CD'))
+        ORDER BY r.service_name"""
+    )
+    return [(name, handle) for name, handle in rows]
+
+
+def begun(connection: Connection, service_name: str, *, conversation_handle: bytes) -> None:
+    """Notes that a service is asked for now."""
+    connection.execute(
+        "INSERT OR REPLACE INTO ssb_route_requests (service_name, conversation_handle) VALUES (?, ?)",
+        (service_name, conversation_handle),
+    )
+
+
+def answered(connection: Connection, service_name: str, *, ask_again_at: int, refusal: str, now: int) -> None:
+    """Notes that the dialog is over, and forgets what was answered long enough ago."""
+    connection.execute(
+        "INSERT OR REPLACE INTO ssb_route_requests (service_name, ask_again_at, refusal) VALUES (?, ?, ?)",
+        (service_name, ask_again_at, refusal),
+    )
+    connection.execute("DELETE FROM ssb_route_requests WHERE ask_again_at <= ?", (now,))
+
+
+def create_system_service(connection: Connection, objects: Objects, *, name: str) -> bool:
+    """Makes the service that asks, on a queue of its own, where the database does not have it yet.
+
+    Args:
+        connection: The database, with its write lock.
+        objects: What stands in it.
+        name: The service's name.
+
+    Returns:
+        Whether it was made now.
+    """
+    if name in objects.services:
+        return False
+    connection.execute(
+        "INSERT OR IGNORE INTO ssb_queues (queue_id, schema_name, name) VALUES (?, ?, ?)",
+        (SYSTEM_QUEUE_ID, SYSTEM_SCHEMA, SYSTEM_QUEUE),
+    )
+    connection.execute(
+        """
+        INSERT INTO ssb_services (service_id, name, queue_id)
+        SELECT ?, ?, queue_id FROM ssb_queues WHERE schema_name = ? AND name = ?""",
+        (_SYSTEM_SERVICE_ID, name, SYSTEM_SCHEMA, SYSTEM_QUEUE),
+    )
+    connection.execute("UPDATE ssb_database SET catalog_version = random()")
+    return True
