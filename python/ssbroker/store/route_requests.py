@@ -13,28 +13,6 @@ SYSTEM_QUEUE_ID: Final = 1
 """The id of the queue in which the answers arrive; it is the system's, so it is lower than those of users."""
 _SYSTEM_SERVICE_ID: Final = 1
 
-TABLES: Final = """
-    -- A row for each service whose route is asked for: while the dialog is open its handle, after that when to ask again at the
-    -- earliest, and why it was refused.
-    CREATE TABLE ssb_route_requests (
-        service_name TEXT PRIMARY KEY,
-        conversation_handle BLOB UNIQUE,
-        ask_again_at INTEGER,
-        refusal TEXT NOT NULL DEFAULT ''
-    ) WITHOUT ROWID;
-    -- Fact 57: what a configuration service is asked with.
-    INSERT OR IGNORE INTO ssb_message_types (message_type_id, name, validation) VALUES
-        (5, 'http://schemas.microsoft.com/SQL/ServiceBroker/BrokerConfigurationNotice/MissingRoute', 'X'),
-        (6, 'http://schemas.microsoft.com/SQL/ServiceBroker/BrokerConfigurationNotice/MissingRemoteServiceBinding', 'X');
-    INSERT OR IGNORE INTO ssb_contracts (service_contract_id, name) VALUES
-        (2, 'http://schemas.microsoft.com/SQL/ServiceBroker/BrokerConfigurationNotice');
-    INSERT OR IGNORE INTO ssb_contract_messages
-        SELECT service_contract_id, message_type_id, 1, 0 FROM ssb_contracts c JOIN ssb_message_types m
-            ON m.name IN (c.name || '/MissingRoute', c.name || '/MissingRemoteServiceBinding')
-        WHERE service_contract_id = 2;
-    """
-"""What a migration adds to a database file."""
-
 
 class Request(NamedTuple):
     """A row of `ssb_route_requests`."""

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import Final
 
-from ssbroker.store import route_requests
-
 APPLICATION_ID: Final = 0x53534272
 """What `PRAGMA application_id` says of a database file of an instance: `SSBr`."""
 
@@ -133,7 +131,26 @@ DATABASE: Final = (
     CREATE INDEX ssb_transmission_queue_order ON ssb_transmission_queue (endpoint_id, is_inbound, message_sequence_number);
     CREATE INDEX ssb_transmission_queue_inbound ON ssb_transmission_queue (endpoint_id) WHERE is_inbound = 1;
     """,
-    route_requests.TABLES,
+    """
+    -- A row for each service whose route is asked for: while the dialog is open its handle, after that when to ask again at the
+    -- earliest, and why it was refused.
+    CREATE TABLE ssb_route_requests (
+        service_name TEXT PRIMARY KEY,
+        conversation_handle BLOB UNIQUE,
+        ask_again_at INTEGER,
+        refusal TEXT NOT NULL DEFAULT ''
+    ) WITHOUT ROWID;
+    -- Fact 57: what a configuration service is asked with.
+    INSERT OR IGNORE INTO ssb_message_types (message_type_id, name, validation) VALUES
+        (5, 'http://schemas.microsoft.com/SQL/ServiceBroker/BrokerConfigurationNotice/MissingRoute', 'X'),
+        (6, 'http://schemas.microsoft.com/SQL/ServiceBroker/BrokerConfigurationNotice/MissingRemoteServiceBinding', 'X');
+    INSERT OR IGNORE INTO ssb_contracts (service_contract_id, name) VALUES
+        (2, 'http://schemas.microsoft.com/SQL/ServiceBroker/BrokerConfigurationNotice');
+    INSERT OR IGNORE INTO ssb_contract_messages
+        SELECT service_contract_id, message_type_id, 1, 0 FROM ssb_contracts c JOIN ssb_message_types m
+            ON m.name IN (c.name || '/MissingRoute', c.name || '/MissingRemoteServiceBinding')
+        WHERE service_contract_id = 2;
+    """,
 )
 """What leads every database file from version n to n + 1; `PRAGMA user_version` counts."""
 
