@@ -52,6 +52,12 @@ class Dialog:
         due = self.transmission.next_due()
         return due is not None and due <= moment
 
+    def bind(self, endpoint: Endpoint) -> None:
+        """Takes over the row as it is now that the far side has answered, with the key that it may have brought."""
+        self.endpoint = endpoint
+        if endpoint.far_session_key is not None:
+            self.inbound = inbound_of(endpoint.key, endpoint.far_session_key)
+
     def paid(self) -> None:
         """Notes that the acknowledgement goes now."""
         self.ack_due = None
@@ -78,8 +84,25 @@ def dialog_of(endpoint: Endpoint, transmission: Transmission | None = None) -> D
         endpoint.key, endpoint, transmission or Transmission(endpoint.key), is_known=transmission is not None
     )
     if endpoint.session_key is not None:
-        dialog.outbound, dialog.inbound = (
-            SecuredDirection(endpoint.session_key, conversation_id=endpoint.conversation_id, is_initiator=side)
-            for side in (endpoint.is_initiator, not endpoint.is_initiator)
+        dialog.outbound = SecuredDirection(
+            endpoint.session_key, conversation_id=endpoint.conversation_id, is_initiator=endpoint.is_initiator
         )
+        dialog.inbound = inbound_of(endpoint.key, endpoint.far_session_key or endpoint.session_key)
     return dialog
+
+
+def inbound_of(key: Key, session_key: bytes) -> SecuredDirection:
+    """What opens that which the far side of an endpoint sends.
+
+    Args:
+        key: The endpoint.
+        session_key: With what the far side seals.
+
+    Returns:
+        The direction towards the endpoint.
+
+    Examples:
+        >>> inbound_of((bytes(16), True), bytes(32)).is_signed(b"header", bytes(16))
+        False
+    """
+    return SecuredDirection(session_key, conversation_id=key[0], is_initiator=not key[1])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from types import MappingProxyType
 from typing import Final
 
@@ -14,7 +14,7 @@ from ssbroker.protocol.assembly import Assembly
 from ssbroker.protocol.dialog import Dialog
 from ssbroker.protocol.envelope import ENVELOPE
 from ssbroker.protocol.event_log import EventLog
-from ssbroker.protocol.ledger import Effects, Key, Ledger
+from ssbroker.protocol.ledger import Effects, Key, Ledger, SessionKeys
 from ssbroker.protocol.opening import Notice, Opener
 from ssbroker.protocol.outbound import Outbound
 from ssbroker.protocol.planning import Plan, Planning
@@ -27,7 +27,7 @@ from ssbroker.protocol.settings import Settings
 from ssbroker.protocol.steady import SteadyClock
 from ssbroker.protocol.telling import tell_acknowledgements
 
-_NO_KEYS: Final[Mapping[bytes, bytes]] = MappingProxyType({})
+_NO_KEYS: Final[SessionKeys] = MappingProxyType({})
 
 
 class Dialogs:
@@ -113,7 +113,7 @@ class Dialogs:
         """Whether a dialog has to acknowledge now; where something is to be sent again, it gets its turn."""
         if any(flight.due <= moment for flight in dialog.transmission.flights):
             self._residents.is_ready(dialog)
-        return dialog.ack_due is not None and dialog.ack_due <= moment
+        return dialog.ack_due is not None and dialog.ack_due <= moment and not self._residents.is_held(dialog)
 
     def _turns(self, moment: int, now: int, most: int) -> list[Turn]:
         turns: list[Turn] = []
@@ -148,7 +148,7 @@ class Dialogs:
         *,
         now: int,
         peer: bytes | None = None,
-        session_keys: Mapping[bytes, bytes] = _NO_KEYS,
+        session_keys: SessionKeys = _NO_KEYS,
     ) -> Effects:
         """Takes a batch from the network.
 
@@ -156,7 +156,7 @@ class Dialogs:
             table: Rows of `envelope.ENVELOPE`.
             now: The moment.
             peer: Who the far side is, as its certificate says (P25).
-            session_keys: Keys of conversations that begin with this batch, by conversation id.
+            session_keys: Keys of conversations that begin with this batch, or are answered for the first time, by conversation id.
 
         Returns:
             What has to be written, in one transaction. `confirm` or `undo` has to follow before the next batch.
@@ -204,7 +204,7 @@ class Dialogs:
             dialog.is_known = True
             known[endpoint.key] = dialog
         for endpoint in effects.bound:
-            known[endpoint.key].endpoint = endpoint
+            known[endpoint.key].bind(endpoint)
             self._residents.is_ready(known[endpoint.key])
         for key, acknowledgements in plan.acknowledged.items():
             self._acknowledge(known[key], acknowledgements, moment)
@@ -252,6 +252,49 @@ class Dialogs:
         self._unload(gone)
         for dialog in gone:
             self._sending.abandon(dialog)
+
+    def hold(self, keys: Iterable[Key]) -> None:
+        """Has endpoints send nothing until `release`: where they send to takes no more for now (N12).
+
+        Args:
+            keys: The endpoints, in memory or not.
+        """
+        self._residents.hold(keys)
+
+    def release(self, keys: Iterable[Key]) -> None:
+        """Has endpoints send again.
+
+        Args:
+            keys: The endpoints; those that were not held stay as they are.
+        """
+        for dialog in self._residents.release(keys):
+            due = [dialog.ack_due, dialog.transmission.next_due()]
+            for moment in due:
+                if moment is not None:
+                    self._residents.wake(dialog.key, moment)
+
+    def lost(self, keys: Iterable[Key]) -> None:
+        """Tells that what endpoints have under way did not arrive: it goes again at once, not after its wait (P17).
+
+        Args:
+            keys: The endpoints.
+        """
+        for key in keys:
+            dialog = self._residents.known.get(key)
+            if dialog is not None and dialog.transmission.flights:
+                dialog.transmission.hasten()
+                self._residents.is_ready(dialog)
+
+    def knows(self, key: Key) -> bool:
+        """Whether an endpoint is in memory.
+
+        Args:
+            key: The endpoint.
+
+        Returns:
+            Whether it is.
+        """
+        return key in self._residents.known
 
     def _settled(self, effects: Effects) -> Plan:
         plan = self._plan

@@ -50,9 +50,11 @@ class Endpoint:
         service_contract_name: The contract.
         priority: From 1 to 10.
         lifetime: The moment at which the conversation ends, in microseconds since 1970; None for never.
-        session_key: The key of a secured conversation, 32 bytes; None for a plain one.
+        session_key: With what this side seals, 32 bytes; None for a plain conversation.
+        far_session_key: With what the far side seals; None for the same key, or where it has not answered with its own (N19).
+        far_certificate: By which certificate the far side has proven itself, as its fingerprint; None for none.
         is_bound: Whether the far side has answered, so that broker id and peer are settled (R8, P25).
-        far_peer: Who the far side is, as its certificate says; None where connections have none.
+        far_peer: Who brought the far side's first answer in a plain conversation (N17); None where connections have no certificates.
         receive_sequence: The number of the message that is expected next; all before it are in the queue.
     """
 
@@ -66,6 +68,8 @@ class Endpoint:
     priority: int = 5
     lifetime: int | None = None
     session_key: bytes | None = field(default=None, repr=False)
+    far_session_key: bytes | None = field(default=None, repr=False)
+    far_certificate: bytes | None = None
     is_bound: bool = False
     far_peer: bytes | None = None
     receive_sequence: int = 0
@@ -74,6 +78,25 @@ class Endpoint:
     def key(self) -> Key:
         """The conversation's id, and which side this is."""
         return (self.conversation_id, self.is_initiator)
+
+
+@dataclass(frozen=True, slots=True)
+class Exchanged:
+    """The keys that came with the first row of a direction (N19).
+
+    Attributes:
+        far_session_key: With what its sender seals.
+        session_key: With what this side answers, where the conversation begins here; None for the same key.
+        far_certificate: By which certificate the sender has proven itself, as its fingerprint; None for none.
+    """
+
+    far_session_key: bytes = field(repr=False)
+    session_key: bytes | None = field(default=None, repr=False)
+    far_certificate: bytes | None = None
+
+
+SessionKeys: TypeAlias = Mapping[bytes, bytes | Exchanged]
+"""What came with a batch, by conversation id; where it is bytes alone, they are the one key of both directions."""
 
 
 @dataclass(frozen=True, slots=True)

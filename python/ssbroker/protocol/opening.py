@@ -9,13 +9,14 @@ from typing import Final
 
 from ssbroker.protocol import envelope
 from ssbroker.protocol.acknowledgement import Run, unpacked
-from ssbroker.protocol.dialog import Dialog, dialog_of
+from ssbroker.protocol.dialog import Dialog, dialog_of, inbound_of
 from ssbroker.protocol.envelope import ABSENT, Security
 from ssbroker.protocol.event_log import EventLog
 from ssbroker.protocol.events import CorruptedMessage, MessageUndeliverable
-from ssbroker.protocol.ledger import Endpoint, Key
+from ssbroker.protocol.ledger import Endpoint, Exchanged, Key, SessionKeys
 from ssbroker.protocol.rows import Row
 from ssbroker.protocol.settings import Integrity
+from ssbroker.security import SecuredDirection
 
 _ANSWERED_ELSEWHERE: Final = 8495
 _GONE: Final = 8462
@@ -72,7 +73,7 @@ class Opener:
 
     Args:
         dialogs: The endpoints of the batch, as far as there are any.
-        session_keys: Keys of conversations that begin with this batch, by conversation id.
+        session_keys: Keys of conversations that begin with this batch, or are answered for the first time, by conversation id.
         integrity: What is demanded of secured dialogs (P22).
         peer: Who handed the batch over.
         now: The moment.
@@ -83,7 +84,7 @@ class Opener:
         self,
         dialogs: Mapping[Key, Dialog],
         *,
-        session_keys: Mapping[bytes, bytes],
+        session_keys: SessionKeys,
         integrity: Integrity,
         peer: bytes | None,
         now: int,
@@ -96,6 +97,7 @@ class Opener:
         self._now = now
         self._log = log
         self._opened = Opened()
+        self._answers: dict[Key, tuple[Exchanged, SecuredDirection]] = {}
 
     def open(self, rows: list[Row]) -> Opened:
         """Opens a batch.
@@ -145,6 +147,10 @@ class Opener:
         if not row.is_sequenced:
             self._undeliverable(row, _UNKNOWN, "the conversation is not one that goes on here")
             return None
+        given = self._session_keys.get(row.conversation_id)
+        keys = Exchanged(given) if isinstance(given, bytes) else given
+        own = None if keys is None else keys.session_key
+        far = None if keys is None else keys.far_session_key
         return dialog_of(
             Endpoint(
                 conversation_id=row.conversation_id,
@@ -156,9 +162,11 @@ class Opener:
                 service_contract_name=row.contract,
                 priority=row.priority,
                 lifetime=row.lifetime,
-                session_key=self._session_keys.get(row.conversation_id),
+                session_key=own or far,
+                far_session_key=None if own is None else far,
+                far_certificate=None if keys is None else keys.far_certificate,
                 is_bound=True,
-                far_peer=self._peer,
+                far_peer=self._peer if keys is None else None,
             )
         )
 
@@ -166,7 +174,7 @@ class Opener:
         """The part, if header and part are what the far side sent; else it is told of and dropped (P21, P22)."""
         if not row.is_well_formed:
             return self._corrupted(row, _MALFORMED, "the header contradicts itself")
-        secured = dialog.inbound
+        secured = self._inbound(dialog)
         if secured is None:
             if row.security != Security.PLAIN:
                 return self._corrupted(row, _UNSIGNED, "there is no key for the conversation")
@@ -184,7 +192,21 @@ class Opener:
             part = secured.opened(row.body, sequence=row.sequence, fragment=row.fragment, is_bound=bound, header=header)
         else:
             part = secured.opened_notice(row.body, header=header) if row.message_type is not None else b""
-        return self._corrupted(row, _UNSIGNED, "the part is damaged or forged") if part is None else part
+        if part is None:
+            return self._corrupted(row, _UNSIGNED, "the part is damaged or forged")
+        dialog.inbound = secured  # proven now, whether the batch is committed or not
+        return part
+
+    def _inbound(self, dialog: Dialog) -> SecuredDirection | None:
+        """What opens a row: by the far side's own key, where that came with its first answer."""
+        endpoint = dialog.endpoint
+        given = self._session_keys.get(endpoint.conversation_id)
+        is_answer = endpoint.is_initiator and not endpoint.is_bound and dialog.inbound is not None
+        if not is_answer or not isinstance(given, Exchanged):
+            return dialog.inbound
+        if dialog.key not in self._answers:
+            self._answers[dialog.key] = (given, inbound_of(dialog.key, given.far_session_key))
+        return self._answers[dialog.key][1]
 
     def _is_misled(self, row: Row, dialog: Dialog) -> bool:
         """Whether the row is for another copy of the service, from another one, or for nobody any more."""
@@ -215,9 +237,13 @@ class Opener:
         endpoint = dialog.endpoint
         if endpoint.is_bound or endpoint.key in self._opened.bound or not (row.is_sequenced or row.ahead is not None):
             return
-        self._opened.bound[endpoint.key] = replace(
-            endpoint, far_broker_instance=row.from_broker, far_peer=self._peer, is_bound=True
-        )
+        bound = replace(endpoint, far_broker_instance=row.from_broker, is_bound=True)
+        if endpoint.session_key is None:
+            bound = replace(bound, far_peer=self._peer)  # N17: a secured dialog is bound by its key
+        elif endpoint.key in self._answers:
+            answer, _ = self._answers[endpoint.key]
+            bound = replace(bound, far_session_key=answer.far_session_key, far_certificate=answer.far_certificate)
+        self._opened.bound[endpoint.key] = bound
 
     def _acknowledged(self, row: Row, key: Key, runs: list[Run] | None) -> None:
         acked = -1 if row.acked is None else row.acked

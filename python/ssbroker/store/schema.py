@@ -150,6 +150,42 @@ DATABASE: Final = (
         SELECT service_contract_id, message_type_id, 1, 0 FROM ssb_contracts c JOIN ssb_message_types m
             ON m.name IN (c.name || '/MissingRoute', c.name || '/MissingRemoteServiceBinding')
         WHERE service_contract_id = 2;
+    -- Dialog security (N19, N20). Principals: 0 is public, 1 is dbo, to whom belongs what names no owner.
+    CREATE TABLE ssb_principals (principal_id INTEGER PRIMARY KEY, name TEXT NOT NULL UNIQUE);
+    INSERT INTO ssb_principals VALUES (0, 'public'), (1, 'dbo');
+    ALTER TABLE ssb_services ADD COLUMN principal_id INTEGER NOT NULL DEFAULT 1;
+    -- The master key, sealed under its password and under the key of the instance.
+    CREATE TABLE ssb_master_key (
+        only_row INTEGER PRIMARY KEY CHECK (only_row = 1),
+        by_password BLOB NOT NULL,
+        by_service BLOB
+    );
+    -- The certificate in DER; its private key sealed under the master key.
+    CREATE TABLE ssb_certificates (
+        certificate_id INTEGER PRIMARY KEY,
+        name TEXT NOT NULL UNIQUE,
+        principal_id INTEGER NOT NULL REFERENCES ssb_principals,
+        is_active_for_begin_dialog INTEGER NOT NULL DEFAULT 1,
+        fingerprint BLOB NOT NULL UNIQUE,
+        certificate BLOB NOT NULL,
+        private_key BLOB
+    );
+    CREATE TABLE ssb_remote_service_bindings (
+        remote_service_binding_id INTEGER PRIMARY KEY,
+        name TEXT NOT NULL UNIQUE,
+        principal_id INTEGER NOT NULL DEFAULT 1 REFERENCES ssb_principals,
+        remote_service_name TEXT NOT NULL UNIQUE,
+        remote_principal_id INTEGER NOT NULL REFERENCES ssb_principals,
+        is_anonymous_on INTEGER NOT NULL DEFAULT 0
+    );
+    -- Who may send to a service: granted or denied.
+    CREATE TABLE ssb_send_permissions (
+        service_id INTEGER NOT NULL REFERENCES ssb_services ON DELETE CASCADE,
+        principal_id INTEGER NOT NULL REFERENCES ssb_principals,
+        state TEXT NOT NULL CHECK (state IN ('G', 'D')),
+        PRIMARY KEY (service_id, principal_id)
+    ) WITHOUT ROWID;
+    INSERT INTO ssb_send_permissions SELECT service_id, 0, 'G' FROM ssb_services;
     """,
 )
 """What leads every database file from version n to n + 1; `PRAGMA user_version` counts."""

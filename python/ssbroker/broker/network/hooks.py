@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Protocol, TypeAlias
 import pyarrow as pa
 
 from ssbroker.broker.status import Status
+from ssbroker.protocol.ledger import Exchanged
 
 if TYPE_CHECKING:
     from ssbroker.broker.database import Database
@@ -24,10 +25,14 @@ class Offer:
     """How an endpoint's messages may leave the instance.
 
     Attributes:
-        key_exchange: What rides with the fragments of its first message until the far side has answered (N19); None for plain.
+        key_exchange: What rides with its rows, acknowledgements and errors as well, until the far side has it (N19); None for nothing.
+            An initiator's far side has it once the endpoint is bound; a target's, once a row of the initiator's that could be opened
+            came without one.
+        until: From when on it is too old and has to be asked for anew, in microseconds since 1970; None for never.
     """
 
     key_exchange: bytes | None = None
+    until: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,9 +79,18 @@ class Session:
 
     Attributes:
         session_key: Its key, 32 bytes; None for plain.
+        answer_key: With what this side answers, where the conversation begins here; None for the same key.
+        certificate: By which certificate the sender has proven itself, as its fingerprint; None for none.
     """
 
     session_key: bytes | None = field(default=None, repr=False)
+    answer_key: bytes | None = field(default=None, repr=False)
+    certificate: bytes | None = None
+
+    @property
+    def keys(self) -> Exchanged | None:
+        """As `Dialogs.arrived` takes them; None for a plain direction."""
+        return None if self.session_key is None else Exchanged(self.session_key, self.answer_key, self.certificate)
 
 
 @dataclass(frozen=True, slots=True)
