@@ -125,10 +125,12 @@ class Refusal:
     Attributes:
         code: Service Broker's number, negative.
         description: What it means.
+        is_told: Whether its sender is told, which ends the conversation; else nothing is answered, so that it is sent again.
     """
 
     code: int
     description: str
+    is_told: bool = True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -145,6 +147,7 @@ class Effects:
         dropped: Stored fragments of messages whose whole does not match (P23): endpoint and number.
         acknowledged: Up to which number the far side has the messages of an endpoint, which so leave its transmission queue.
         errors: Errors of the far broker, by endpoint: the endpoint goes to ER, its messages leave the transmission queue.
+        refused: Endpoints of which a message cannot be taken, and why: they go to ER, with this in their own queue (B11).
     """
 
     at: int
@@ -156,11 +159,12 @@ class Effects:
     dropped: tuple[tuple[Key, int], ...]
     acknowledged: Mapping[Key, int]
     errors: Mapping[Key, bytes]
+    refused: Mapping[Key, Refusal] = field(default_factory=dict)
 
     @property
     def is_empty(self) -> bool:
         """Whether there is nothing to be written, so that no transaction is needed before it is confirmed."""
-        changes = (self.created, self.bound, self.received, self.dropped, self.acknowledged, self.errors)
+        changes = (self.created, self.bound, self.received, self.dropped, self.acknowledged, self.errors, self.refused)
         return not any(changes) and self.messages.num_rows == self.stored.num_rows == 0
 
 

@@ -38,6 +38,16 @@ class Endpoint(NamedTuple):
     security_timestamp: int | None
     """The moment at which a closed endpoint goes."""
     transmission_status: str
+    is_remote: int = 0
+    """Whether the far side has been heard of over the network."""
+    far_peer: bytes | None = None
+    """Who it is there (P25, N17)."""
+    session_key: bytes | None = None
+    """With what this side of a secured conversation seals (N19)."""
+    far_session_key: bytes | None = None
+    """With what the far side does, where that is another key."""
+    far_certificate: bytes | None = None
+    """By which certificate the far side has proven itself, as its fingerprint."""
 
 
 def insert(
@@ -105,6 +115,12 @@ def by_id(connection: Connection, endpoint_id: int) -> Endpoint | None:
     return _one(connection, "SELECT * FROM ssb_conversation_endpoints WHERE endpoint_id = ?", (endpoint_id,))
 
 
+def as_now(connection: Connection, seen: Endpoint) -> Endpoint | None:
+    """An endpoint that was read before, as it is now; None where it is gone, whoever has its number since."""
+    found = by_id(connection, seen.endpoint_id)
+    return found if found is not None and found.conversation_handle == seen.conversation_handle else None
+
+
 def by_handle(connection: Connection, handle: bytes) -> Endpoint | None:
     """The endpoint that a handle names."""
     return _one(connection, "SELECT * FROM ssb_conversation_endpoints WHERE conversation_handle = ?", (handle,))
@@ -136,11 +152,6 @@ def far_sides_ready(connection: Connection, senders: Iterable[Endpoint]) -> dict
     """The far sides, in this file, that are in CO and have nothing waiting or out of turn; by conversation and `is_initiator`."""
     rows = connection.executemany(_FAR_READY, ((sender.conversation_id, 1 - sender.is_initiator) for sender in senders))
     return {(row[2], row[3]): Endpoint._make(row) for row in rows}
-
-
-def open_of_service(connection: Connection, service_id: int) -> list[Endpoint]:
-    """The endpoints of a service that are not closed."""
-    return [Endpoint._make(row) for row in connection.execute(_OPEN_OF_SERVICE, (service_id,))]
 
 
 def open_endpoints(connection: Connection) -> list[Endpoint]:
@@ -234,8 +245,6 @@ _FAR_READY: Final = """
     AND NOT EXISTS (SELECT 1 FROM ssb_queue_messages WHERE endpoint_id = e.endpoint_id AND status = 2)"""
 _IN_GROUP: Final = """
     SELECT * FROM ssb_conversation_endpoints WHERE conversation_group_id = ? AND state <> 'CD' ORDER BY endpoint_id"""
-_OPEN_OF_SERVICE: Final = """
-    SELECT * FROM ssb_conversation_endpoints WHERE service_id = ? AND state <> 'CD' ORDER BY endpoint_id"""
 _OPEN: Final = "SELECT * FROM ssb_conversation_endpoints WHERE state <> 'CD' ORDER BY endpoint_id"
 _SET_ENDED: Final = """
     UPDATE ssb_conversation_endpoints SET state = ?, end_dialog_sequence = ?, send_sequence = ?, dialog_timer = NULL

@@ -150,6 +150,37 @@ DATABASE: Final = (
         SELECT service_contract_id, message_type_id, 1, 0 FROM ssb_contracts c JOIN ssb_message_types m
             ON m.name IN (c.name || '/MissingRoute', c.name || '/MissingRemoteServiceBinding')
         WHERE service_contract_id = 2;
+    -- N25: the role travels with the file; its number grows by 1 with each failover.
+    ALTER TABLE ssb_database ADD COLUMN mirroring_role TEXT NOT NULL DEFAULT 'principal'
+        CHECK (mirroring_role IN ('principal', 'mirror'));
+    ALTER TABLE ssb_database ADD COLUMN mirroring_number INTEGER NOT NULL DEFAULT 0;
+    -- Whether the far side has been heard of over the network (B40); who it is there (P25); keys of a secured dialog (N19).
+    ALTER TABLE ssb_conversation_endpoints ADD COLUMN is_remote INTEGER NOT NULL DEFAULT 0;
+    ALTER TABLE ssb_conversation_endpoints ADD COLUMN far_peer BLOB;
+    ALTER TABLE ssb_conversation_endpoints ADD COLUMN session_key BLOB;
+    ALTER TABLE ssb_conversation_endpoints ADD COLUMN far_session_key BLOB;
+    ALTER TABLE ssb_conversation_endpoints ADD COLUMN far_certificate BLOB;
+    -- What came over the network and is incomplete or early (P14), opened.
+    CREATE TABLE ssb_fragments (
+        endpoint_id INTEGER NOT NULL REFERENCES ssb_conversation_endpoints ON DELETE CASCADE,
+        message_sequence_number INTEGER NOT NULL,
+        fragment_number INTEGER NOT NULL,
+        fragment_count INTEGER NOT NULL,
+        message_digest BLOB,
+        fragment_digest BLOB,
+        message_type_name TEXT NOT NULL,
+        message_id BLOB,
+        is_end_of_dialog INTEGER NOT NULL,
+        is_conversation_error INTEGER NOT NULL,
+        enqueue_time INTEGER NOT NULL,
+        message_body BLOB NOT NULL,
+        UNIQUE (endpoint_id, message_sequence_number, fragment_number)
+    );
+    -- Transmission objects of dialogs that are idle (P32); of no use to the next process.
+    CREATE TABLE ssb_transmission_objects (
+        endpoint_id INTEGER PRIMARY KEY REFERENCES ssb_conversation_endpoints ON DELETE CASCADE,
+        packed BLOB NOT NULL
+    );
     -- Dialog security (N19, N20). Principals: 0 is public, 1 is dbo, to whom belongs what names no owner.
     CREATE TABLE ssb_principals (principal_id INTEGER PRIMARY KEY, name TEXT NOT NULL UNIQUE);
     INSERT INTO ssb_principals VALUES (0, 'public'), (1, 'dbo');
