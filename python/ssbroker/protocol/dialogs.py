@@ -25,12 +25,13 @@ from ssbroker.protocol.rows import Row, rows_of, table_of
 from ssbroker.protocol.sending import Sending, Turn
 from ssbroker.protocol.settings import Settings
 from ssbroker.protocol.steady import SteadyClock
+from ssbroker.protocol.steering import Steering
 from ssbroker.protocol.telling import tell_acknowledgements
 
 _NO_KEYS: Final[SessionKeys] = MappingProxyType({})
 
 
-class Dialogs:
+class Dialogs(Steering):
     """The dialogs of an instance with others: what they send, and what arrives for them.
 
     Nothing in it waits, writes or draws a number. It is used by one thread at a time.
@@ -71,15 +72,6 @@ class Dialogs:
     def log(self) -> EventLog:
         """Where events are told."""
         return self._log
-
-    def queued(self, keys: Iterable[Key]) -> None:
-        """Tells that endpoints have messages in their transmission queues, committed.
-
-        Args:
-            keys: The endpoints; after a restart, all that have any.
-        """
-        for dialog in self._residents.load(keys).values():
-            self._residents.is_ready(dialog)
 
     def data_to_send(self, *, now: int, most: int = 4096) -> pa.Table | None:
         """What is due: fragments, acknowledgements, errors of the broker.
@@ -252,49 +244,6 @@ class Dialogs:
         self._unload(gone)
         for dialog in gone:
             self._sending.abandon(dialog)
-
-    def hold(self, keys: Iterable[Key]) -> None:
-        """Has endpoints send nothing until `release`: where they send to takes no more for now (N12).
-
-        Args:
-            keys: The endpoints, in memory or not.
-        """
-        self._residents.hold(keys)
-
-    def release(self, keys: Iterable[Key]) -> None:
-        """Has endpoints send again.
-
-        Args:
-            keys: The endpoints; those that were not held stay as they are.
-        """
-        for dialog in self._residents.release(keys):
-            due = [dialog.ack_due, dialog.transmission.next_due()]
-            for moment in due:
-                if moment is not None:
-                    self._residents.wake(dialog.key, moment)
-
-    def lost(self, keys: Iterable[Key]) -> None:
-        """Tells that what endpoints have under way did not arrive: it goes again at once, not after its wait (P17).
-
-        Args:
-            keys: The endpoints.
-        """
-        for key in keys:
-            dialog = self._residents.known.get(key)
-            if dialog is not None and dialog.transmission.flights:
-                dialog.transmission.hasten()
-                self._residents.is_ready(dialog)
-
-    def knows(self, key: Key) -> bool:
-        """Whether an endpoint is in memory.
-
-        Args:
-            key: The endpoint.
-
-        Returns:
-            Whether it is.
-        """
-        return key in self._residents.known
 
     def _settled(self, effects: Effects) -> Plan:
         plan = self._plan

@@ -23,13 +23,15 @@ class Residents:
         honor_priority: Whether those with a higher priority come first (B19).
     """
 
-    __slots__ = ("_honor_priority", "_ledger", "_ready", "_timers", "known")
+    __slots__ = ("_held", "_honor_priority", "_ledger", "_ready", "_timers", "known")
 
     def __init__(self, ledger: Ledger, *, honor_priority: bool) -> None:
         self._ledger = ledger
         self._honor_priority = honor_priority
         self._ready: dict[int, dict[Key, None]] = {}
         self._timers: list[tuple[int, bytes, bool]] = []
+        # Whether they became ready since they are held.
+        self._held: dict[Key, bool] = {}
         self.known: dict[Key, Dialog] = {}
 
     def load(self, keys: Iterable[Key]) -> dict[Key, Dialog]:
@@ -46,6 +48,9 @@ class Residents:
 
     def is_ready(self, dialog: Dialog) -> None:
         """Notes that a dialog may have something to send."""
+        if dialog.key in self._held:
+            self._held[dialog.key] = True
+            return
         priority = dialog.endpoint.priority if self._honor_priority else _USUAL_PRIORITY
         self._ready.setdefault(priority, {})[dialog.key] = None
 
@@ -57,6 +62,26 @@ class Residents:
                 key = next(iter(waiting))
                 del waiting[key]
                 yield from self.load([key]).values()
+
+    def hold(self, keys: Iterable[Key]) -> None:
+        """Has endpoints send nothing."""
+        for key in keys:
+            if key not in self._held:
+                found = [waiting for waiting in self._ready.values() if key in waiting]
+                for waiting in found:
+                    del waiting[key]
+                self._held[key] = bool(found)
+
+    def is_held(self, dialog: Dialog) -> bool:
+        """Whether a dialog sends nothing."""
+        return dialog.key in self._held
+
+    def release(self, keys: Iterable[Key]) -> list[Dialog]:
+        """Has endpoints send again; those of them that are in memory."""
+        was_ready = {key: self._held.pop(key) for key in keys if key in self._held}
+        for dialog in self.load([key for key, ready in was_ready.items() if ready]).values():
+            self.is_ready(dialog)
+        return [self.known[key] for key in was_ready if key in self.known]
 
     @property
     def has_ready(self) -> bool:
@@ -92,7 +117,10 @@ class Residents:
         return [
             dialog
             for key, dialog in self.known.items()
-            if dialog.transmission.used + IDLE <= moment and dialog.ack_due is None and key not in ready
+            if dialog.transmission.used + IDLE <= moment
+            and dialog.ack_due is None
+            and key not in ready
+            and not self._held.get(key)
         ]
 
     def put_aside(self, dialogs: Sequence[Dialog]) -> None:
@@ -113,4 +141,6 @@ class Residents:
         for dialog in gone:
             for waiting in self._ready.values():
                 waiting.pop(dialog.key, None)
+            if dialog.key in self._held:
+                self._held[dialog.key] = False
         return gone

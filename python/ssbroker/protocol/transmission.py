@@ -98,6 +98,12 @@ class Transmission:
         self.is_dirty = True
         return [flight for flight in due if flight.fragments]
 
+    def hasten(self) -> None:
+        """Has all that is in flight sent again at the next turn."""
+        for flight in self.flights:
+            flight.due = 0
+        self.is_dirty = True
+
     def still_flying(self, fragments: dict[int, int]) -> dict[int, int]:
         """What of some fragments is not acknowledged."""
         flying = self.flying

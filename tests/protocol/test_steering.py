@@ -1,0 +1,51 @@
+"""N12, P17: dialogs rest while where they send to takes nothing, and what was lost goes again as soon as that is known."""
+
+from __future__ import annotations
+
+from ssbroker.testing.node import Machine
+from tests.protocol.pair import SECOND, bound, numbers
+
+
+def test_n12_who_is_held_sends_nothing_and_others_do(machine: Machine) -> None:
+    both = bound(machine)
+    other = both.begin(conversation=b"the second one..", far_broker_instance=both.b.name)
+    both.a.send(both.outgoing, b"held")
+    both.a.dialogs.hold([both.outgoing])
+    both.a.send(both.outgoing, b"and this too")
+    both.a.send(other, b"goes")
+    rows = both.a.rows(20 * SECOND)
+    assert {row["conversation_id"] for row in rows} == {other[0]}
+    both.a.dialogs.release([both.outgoing])
+    assert numbers(both.a.rows(20 * SECOND)) == [(1, 0), (2, 0)]
+
+
+def test_n12_who_is_held_wakes_nobody_until_it_is_released(machine: Machine) -> None:
+    """Neither to send again nor to acknowledge: the machine would be asked for nothing, again and again."""
+    both = bound(machine)
+    both.a.send(both.outgoing, b"lost")
+    both.a.rows(20 * SECOND)
+    both.a.dialogs.hold([both.outgoing])
+    assert both.a.rows(60 * SECOND) == []
+    assert both.a.dialogs.next_timeout() is None
+    both.a.dialogs.release([both.outgoing])
+    assert numbers(both.a.rows(60 * SECOND)) == [(1, 0)]
+
+
+def test_n12_an_acknowledgement_rests_too_and_goes_at_the_release(machine: Machine) -> None:
+    both = bound(machine)
+    both.a.send(both.outgoing, b"order")
+    both.b.take(both.a.rows(20 * SECOND), 20 * SECOND)
+    both.b.dialogs.hold([both.incoming])
+    assert both.b.rows(22 * SECOND) == []
+    both.b.dialogs.release([both.incoming])
+    (row,) = both.b.rows(22 * SECOND)
+    assert row["acked_sequence_number"] == 1
+
+
+def test_p17_what_is_known_to_be_lost_goes_again_at_once(machine: Machine) -> None:
+    both = bound(machine)
+    both.a.send(both.outgoing, b"lost")
+    both.a.rows(20 * SECOND)
+    assert both.a.rows(20 * SECOND) == []
+    both.a.dialogs.lost([both.outgoing])
+    assert numbers(both.a.rows(20 * SECOND)) == [(1, 0)]
