@@ -1,0 +1,237 @@
+"""How a session key comes from one side of a dialog to the other (N19, facts 177 and 178), without I/O or clock."""
+
+from __future__ import annotations
+
+import hashlib
+import struct
+from collections import OrderedDict
+from dataclasses import dataclass, field
+from typing import Final
+
+from ssbroker.security.at_rest import KEY_BYTES, new_key, opened_under, sealed_under
+from ssbroker.security.dialog_certificate import DialogCertificate
+
+SECOND: Final = 1_000_000
+KEY_LIFE: Final = 3600 * SECOND
+"""How long a key exchange key is used, in microseconds."""
+RENEWED: Final = 600 * SECOND
+"""After how long a blob is made anew while nobody has answered, in microseconds."""
+OLDEST: Final = 25 * 60 * SECOND
+"""How old a blob may be when it arrives. With `FARTHEST` it is as long as a closed endpoint stays against replays (B14)."""
+FARTHEST: Final = 5 * 60 * SECOND
+"""How far a blob may come from the future: by so much the clocks may differ."""
+
+_VERSION: Final = 1
+_ANONYMOUS, _FULL = 0, 1
+_FIXED: Final = struct.Struct(">BBq32s32sqHH")
+_LENGTH: Final = struct.Struct(">I")
+_NOBODY: Final = bytes(32)
+_SEALED_BYTES: Final = 12 + KEY_BYTES + 16
+_SIGNED: Final = b"ssbroker key exchange key 1\0"
+_BOUND: Final = b"ssbroker session key 1\0"
+_CACHED_MOST: Final = 1024
+
+
+@dataclass(frozen=True, slots=True)
+class Direction:
+    """What a session key is for: it opens in no other conversation, no other direction, between no other services.
+
+    Attributes:
+        conversation_id: The conversation.
+        is_initiator: Whether it is the initiator who sends.
+        from_service_name: The sender.
+        to_service_name: The receiver.
+    """
+
+    conversation_id: bytes
+    is_initiator: bool
+    from_service_name: str
+    to_service_name: str
+
+    @property
+    def as_bytes(self) -> bytes:
+        """Other bytes for any other direction."""
+        names = (self.from_service_name.encode(), self.to_service_name.encode())
+        told = b"".join(_LENGTH.pack(len(name)) + name for name in names)
+        return self.conversation_id + (b"\1" if self.is_initiator else b"\0") + told
+
+
+@dataclass(frozen=True, slots=True)
+class Blob:
+    """What rides in the column `key_exchange`, taken apart and not yet believed.
+
+    Attributes:
+        made_at: When it was made, in microseconds since 1970.
+        to_certificate: For whom, as a fingerprint.
+        from_certificate: By whom, as a fingerprint; None for anonymous security.
+        key_made_at: When its key exchange key was made.
+        wrapped_key: The key exchange key under the receiver's certificate.
+        signature: The sender's, of the key exchange key; empty for anonymous security.
+        sealed_key: The session key under the key exchange key.
+    """
+
+    made_at: int
+    to_certificate: bytes
+    from_certificate: bytes | None
+    key_made_at: int
+    wrapped_key: bytes = field(repr=False)
+    signature: bytes = field(repr=False)
+    sealed_key: bytes = field(repr=False)
+
+    @property
+    def signed(self) -> bytes:
+        """What the signature is of."""
+        return _signed(self.to_certificate, self.from_certificate, self.key_made_at, self.wrapped_key)
+
+    @property
+    def header(self) -> bytes:
+        """All but the keys."""
+        kind = _ANONYMOUS if self.from_certificate is None else _FULL
+        return _FIXED.pack(
+            _VERSION,
+            kind,
+            self.made_at,
+            self.to_certificate,
+            self.from_certificate or _NOBODY,
+            self.key_made_at,
+            len(self.wrapped_key),
+            len(self.signature),
+        )
+
+    @property
+    def as_bytes(self) -> bytes:
+        """As it rides."""
+        return self.header + self.wrapped_key + self.signature + self.sealed_key
+
+
+def read_blob(data: bytes) -> Blob | None:
+    """Takes a blob apart.
+
+    Args:
+        data: What came.
+
+    Returns:
+        The blob; None where it is none of this version.
+
+    Examples:
+        >>> read_blob(b"something") is None
+        True
+    """
+    if len(data) < _FIXED.size:
+        return None
+    version, kind, made_at, to, by, key_made_at, wrapped, signature = _FIXED.unpack_from(data)
+    sizes = len(data) == _FIXED.size + wrapped + signature + _SEALED_BYTES
+    anonymous = by == _NOBODY and not signature
+    if version != _VERSION or kind not in (_ANONYMOUS, _FULL) or not sizes or (kind == _ANONYMOUS) != anonymous:
+        return None
+    ends = _FIXED.size + wrapped
+    return Blob(
+        made_at,
+        to,
+        None if kind == _ANONYMOUS else by,
+        key_made_at,
+        data[_FIXED.size : ends],
+        data[ends : ends + signature],
+        data[ends + signature :],
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _ExchangeKey:
+    key: bytes = field(repr=False)
+    made_at: int
+    wrapped: bytes
+    signature: bytes
+
+
+class Offers:
+    """Makes blobs. A key exchange key is used for an hour and one pair of certificates, so RSA is not paid for each dialog."""
+
+    __slots__ = ("_keys",)
+
+    def __init__(self) -> None:
+        self._keys: dict[tuple[bytes, bytes | None], _ExchangeKey] = {}
+
+    def blob(
+        self, session_key: bytes, of: Direction, *, to: DialogCertificate, by: DialogCertificate | None, now: int
+    ) -> bytes:
+        """Makes a blob.
+
+        Args:
+            session_key: What it is to carry.
+            of: What that is for.
+            to: The receiver's certificate.
+            by: The sender's, with its private key; None for anonymous security.
+            now: The moment, in microseconds since 1970.
+
+        Returns:
+            What rides in the column `key_exchange`.
+        """
+        pair = (to.fingerprint, None if by is None else by.fingerprint)
+        found = self._keys.get(pair)
+        if found is None or not found.made_at <= now < found.made_at + KEY_LIFE:
+            found = self._keys[pair] = _made(to, by, now)
+        blob = Blob(now, *pair, found.made_at, found.wrapped, found.signature, b"")
+        sealed = sealed_under(found.key, session_key, purpose=_BOUND + blob.header + of.as_bytes)
+        return blob.as_bytes + sealed
+
+
+class Openings:
+    """Opens blobs. Key exchange keys are remembered, the bad ones too, so that RSA is paid once for each."""
+
+    __slots__ = ("_keys",)
+
+    def __init__(self) -> None:
+        self._keys: OrderedDict[bytes, bytes | None] = OrderedDict()
+
+    def opened(
+        self, blob: Blob, of: Direction, *, own: DialogCertificate, by: DialogCertificate | None, now: int
+    ) -> bytes | None:
+        """The session key that a blob carries.
+
+        Args:
+            blob: The blob.
+            of: What its key has to be for.
+            own: The receiver's certificate, with its private key.
+            by: The sender's; None for anonymous security.
+            now: The moment.
+
+        Returns:
+            The key; None where the blob is forged, changed, for something else, or too old or new to be more than a replay.
+        """
+        is_fresh = now - OLDEST < blob.made_at <= now + FARTHEST
+        is_of_key = blob.key_made_at <= blob.made_at < blob.key_made_at + KEY_LIFE
+        is_for_us = (blob.to_certificate, blob.from_certificate) == (
+            own.fingerprint,
+            None if by is None else by.fingerprint,
+        )
+        if not (is_fresh and is_of_key and is_for_us):
+            return None
+        key = self._exchange_key(blob, own, by)
+        if key is None:
+            return None
+        return opened_under(key, blob.sealed_key, purpose=_BOUND + blob.header + of.as_bytes)
+
+    def _exchange_key(self, blob: Blob, own: DialogCertificate, by: DialogCertificate | None) -> bytes | None:
+        name = hashlib.sha256(blob.signed + blob.signature).digest()
+        if name in self._keys:
+            self._keys.move_to_end(name)
+            return self._keys[name]
+        is_proven = by is None or by.has_signed(blob.signed, blob.signature)
+        key = own.unwrapped(blob.wrapped_key) if is_proven else None
+        self._keys[name] = key if key is not None and len(key) == KEY_BYTES else None
+        if len(self._keys) > _CACHED_MOST:
+            self._keys.popitem(last=False)
+        return self._keys[name]
+
+
+def _made(to: DialogCertificate, by: DialogCertificate | None, now: int) -> _ExchangeKey:
+    key = new_key()
+    wrapped = to.wrapped(key)
+    told = _signed(to.fingerprint, None if by is None else by.fingerprint, now, wrapped)
+    return _ExchangeKey(key, now, wrapped, b"" if by is None else by.signature(told))
+
+
+def _signed(to: bytes, by: bytes | None, made_at: int, wrapped: bytes) -> bytes:
+    kind = _ANONYMOUS if by is None else _FULL
+    return _SIGNED + _FIXED.pack(_VERSION, kind, made_at, to, by or _NOBODY, made_at, len(wrapped), 0) + wrapped
