@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import signal
 import subprocess
 import sys
@@ -149,6 +150,23 @@ def test_p34_a_queue_that_another_process_turned_on_is_found(
         connection.execute("UPDATE ssb_database SET catalog_version = catalog_version + 1")
     instance.run_due()
     assert received(stock) == [b"one"]
+
+
+@pytest.mark.parametrize("own", [True, False])
+def test_p34_what_turns_a_queue_on_is_said_so_that_it_runs_whatever_its_name(
+    instance: Instance, sales: Database, *, own: bool
+) -> None:
+    """B8 has the message wait with its sender, P34 with its receiver."""
+    target = sales if own else instance.create_database("Odd")
+    target.create_queue("[dbo].[In]]Box]", status=False)
+    target.create_service(STOCK, queue="[dbo].[In]]Box]")
+    send(sales, b"one")
+    (row,) = waiting(target)
+    found = re.search(r"ALTER QUEUE .* WITH STATUS = ON;", row.transmission_status)
+    assert found is not None
+    instance.execute(f"USE {target.name};\nGO\n{found[0]}")
+    instance.run_due()
+    assert received(target, "[dbo].[In]]Box]") == [b"one"]
 
 
 def test_b8_a_queue_of_the_same_database_that_is_off_keeps_the_message_with_its_sender(

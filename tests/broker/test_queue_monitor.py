@@ -7,12 +7,12 @@ import pytest
 from ssbroker.broker.queue_monitor import (
     CHECK_EVERY,
     FAILURES_MAX,
-    SECOND,
     TABLE,
     MonitorState,
     Occurrence,
     QueueMonitor,
 )
+from ssbroker.protocol.retry import SECOND
 
 NOW = 1_000 * SECOND
 

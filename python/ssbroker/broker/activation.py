@@ -48,8 +48,7 @@ class Activation:
 
     def activate(self, database: Database, queue: str, procedure: Procedure, *, max_queue_readers: int) -> None:
         """Has readers of a queue started from now on, as `Database.activate` says."""
-        if not callable(procedure):
-            raise OptionError(f"function: expected a callable that is given the database, got {procedure!r:.80}")
+        _check_callable(procedure)
         most = options.whole(max_queue_readers, name="max_queue_readers", least=0, most=READERS_MAX)
         found = existing(database.objects().queues, queue_key(queue), kind="queue")
         name = getattr(procedure, "__qualname__", type(procedure).__qualname__)
@@ -68,8 +67,7 @@ class Activation:
 
     def register(self, name: str, procedure: Procedure) -> None:
         """Gives a function the name by which queues ask for it, as `Instance.register_procedure` says."""
-        if not callable(procedure):
-            raise OptionError(f"function: expected a callable that is given the database, got {procedure!r:.80}")
+        _check_callable(procedure)
         with self._guard:
             self._procedures[queue_key(name)] = procedure
         for database in self._instance.databases:
@@ -254,6 +252,11 @@ class Activation:
                 text=text,
             )
         )
+
+
+def _check_callable(procedure: object) -> None:
+    if not callable(procedure):
+        raise OptionError(f"function: expected a callable that is given the database, got {procedure!r:.80}")
 
 
 def _is_same(known: Watched, wanted: Watched) -> bool:

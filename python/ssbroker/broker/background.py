@@ -11,6 +11,7 @@ from ssbroker import moment
 from ssbroker.broker import poison, timers
 from ssbroker.broker.activation import Activation
 from ssbroker.broker.delivery import Delivery
+from ssbroker.broker.dynamic_routing import DynamicRouting
 from ssbroker.broker.effects import Effects
 from ssbroker.broker.retries import Retries
 from ssbroker.broker.runner import Runner
@@ -33,6 +34,7 @@ class Background:
         ways: Where conversations go.
         delivery: What brings them there.
         activation: What starts the readers of queues.
+        dynamic_routing: What asks for routes that are missing.
     """
 
     def __init__(self, instance: Instance) -> None:
@@ -41,6 +43,7 @@ class Background:
         self.ways: Final = Ways(instance)
         self.delivery: Final = Delivery(instance, self._retries)
         self.activation: Final = Activation(instance)
+        self.dynamic_routing: Final = DynamicRouting(instance)
         self._versions: dict[int, int] = {}
         self._runner: Final = Runner(self.run_due, clock=instance.clock, name=f"ssbroker {instance.name}")
 
@@ -87,6 +90,8 @@ class Background:
             self._instance.events.emit(event)
         if effects.arrived:
             database.arrivals.tell(effects.arrived)
+            if self.dynamic_routing.arrived(database, effects.arrived):
+                self._wake(None)
         if effects.outbound:
             self._deliver(database, effects)
         if effects.is_catalog_changed:
@@ -116,6 +121,7 @@ class Background:
         Args:
             database: The database.
         """
+        self._retries.hasten(now=self._now())
         self._take_up(database)
         self._wake(None)
 
@@ -123,12 +129,15 @@ class Background:
         """Takes up what other processes have changed; at the first look, everything."""
         before, self._versions = self._versions, {}
         for database, objects in self._instance.seen():
-            if before.get(database.database_id) == objects.version or self._take_up(database):
-                self._versions[database.database_id] = objects.version
+            if before.get(database.database_id) != objects.version:
+                if before:
+                    self._retries.hasten(now=self._now())
+                if not self._take_up(database):
+                    continue
+            self._versions[database.database_id] = objects.version
 
     def _take_up(self, database: Database) -> bool:
         """Whether nothing failed; what did is taken up again at the next look."""
-        self._retries.hasten(now=self._now())
         try:
             timers.enter_queues(database)
             database.arrivals.tell(list(database.objects().queues_by_id))
@@ -143,6 +152,7 @@ class Background:
 
     def _timers(self, database: Database, *, now: int) -> int | None:
         try:
+            self.dynamic_routing.settle(database)
             return timers.run_due(database, now=now)
         except SsbrokerError as error:
             LOGGER.warning("%s: what is due is tried again in a second: %s", database.name, error)

@@ -13,6 +13,7 @@ from ssbroker.broker.work import Work
 from ssbroker.exceptions import OptionError, SchemaError
 from ssbroker.protocol.event_steps import ConversationStep, GroupStep
 from ssbroker.protocol.names import LIFETIME_MAX, refused
+from ssbroker.protocol.retry import SECOND
 from ssbroker.protocol.states import BEGUN
 from ssbroker.store import endpoints
 from ssbroker.store.endpoints import Endpoint
@@ -21,7 +22,6 @@ from ssbroker.store.objects import Service
 CURRENT_DATABASE: Final = "CURRENT DATABASE"
 """As `broker_instance`: the database's own broker id (fact 106)."""
 SERVICE_NAME_MAX: Final = 256
-SECOND: Final = 1_000_000
 
 
 def begin(

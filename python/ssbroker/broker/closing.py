@@ -10,11 +10,12 @@ from ssbroker.broker.work import Work
 from ssbroker.protocol.event_steps import GroupStep
 from ssbroker.protocol.events import ConversationGroup
 from ssbroker.protocol.names import ERROR
+from ssbroker.protocol.retry import SECOND
 from ssbroker.protocol.states import Input, State, after
 from ssbroker.store import endpoints, queues, transmission
 from ssbroker.store.endpoints import Endpoint
 
-CLOSED_FOR: Final = 30 * 60 * 1_000_000
+CLOSED_FOR: Final = 30 * 60 * SECOND
 """For how long a target's closed endpoint is kept against replays (B14), in microseconds."""
 
 

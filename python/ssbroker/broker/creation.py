@@ -35,8 +35,8 @@ def create_msdb(
     """Makes the file of msdb with the list, on which msdb itself stands first."""
     existed = path.exists()
     path.parent.mkdir(parents=True, exist_ok=True)
-    guid = _guid(random)
-    instance_id = _guid(random)
+    guid = random_guid(random).bytes
+    instance_id = random_guid(random).bytes
 
     def fill(connection: Connection) -> None:
         registry.create_instance_row(connection, name=name, instance_id=instance_id)
@@ -144,5 +144,17 @@ def _fill(connection: Connection, path: Path, *, service_broker_guid: bytes, att
     defaults.create(connection)
 
 
-def _guid(random: randomness.Random) -> bytes:
-    return uuid.UUID(int=random.getrandbits(128), version=4).bytes
+def random_guid(random: randomness.Random) -> uuid.UUID:
+    """A random id (B6).
+
+    Args:
+        random: Where it comes from.
+
+    Returns:
+        An id of version 4.
+
+    Examples:
+        >>> random_guid(randomness.Random(7)).version
+        4
+    """
+    return uuid.UUID(int=random.getrandbits(128), version=4)

@@ -10,12 +10,13 @@ from typing import TYPE_CHECKING, Final
 
 from ssbroker import moment
 from ssbroker.broker.own_work import own_work
-from ssbroker.broker.planning import plan
+from ssbroker.broker.planning import Plan, plan
 from ssbroker.broker.retries import Key, Retries
 from ssbroker.broker.round import Round
-from ssbroker.broker.status import DELIVERED
+from ssbroker.broker.status import DELIVERED, Status, route_refused
 from ssbroker.broker.transport import Transport
 from ssbroker.exceptions import SsbrokerError
+from ssbroker.protocol.retry import SECOND
 from ssbroker.store import due, endpoints, transmission
 from ssbroker.store.endpoints import Endpoint
 
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
 
 PATIENCE: Final = 0.1
 """The seconds for which a thread that has committed waits for others; after that, the instance's own thread delivers."""
-SCAN_EVERY: Final = 4_000_000
+SCAN_EVERY: Final = 4 * SECOND
 """After so many microseconds a transmission queue is looked through for what another process has left there."""
 LOGGER: Final = logging.getLogger("ssbroker.broker")
 
@@ -145,6 +146,7 @@ class Delivery:
             self.transport.carry(planned.outgoing)
         deliveries = Round(database, patience=patience)
         deliveries.stays |= planned.stays
+        deliveries.stays |= self._ask(planned, patience=patience)
         for (name, broker_instance), group in planned.local.items():
             target = self._instance.database(name)
             deliveries.deliver(target, broker_instance, [each.endpoint_id for each in group])
@@ -152,6 +154,21 @@ class Delivery:
         says = {endpoint_id: str(why) for endpoint_id, why in deliveries.stays.items()}
         _note(database, senders, says | dict.fromkeys(carried, DELIVERED))
         return {*deliveries.stays, *carried}, deliveries.later
+
+    def _ask(self, planned: Plan, *, patience: float | None) -> dict[int, Status]:
+        """Asks for the routes that are missing (R14); what is said of those that were refused."""
+        if not planned.asks:
+            return {}
+        try:
+            refused = self._instance.worker.dynamic_routing.ask(planned.asks, patience=patience)
+        except SsbrokerError as error:
+            LOGGER.warning("missing routes could not be asked for, and are at the next try: %s", error)
+            return {}
+        return {
+            endpoint_id: route_refused(ask.service_name, refusal)
+            for ask, refusal in refused.items()
+            for endpoint_id in planned.asks[ask]
+        }
 
 
 class _Thread(threading.local):
@@ -188,6 +205,5 @@ def _note(database: Database, senders: Mapping[int, Endpoint], says: Mapping[int
         return
     with own_work(database) as work:
         for endpoint_id, status in new.items():
-            found = endpoints.by_id(work.connection, endpoint_id)
-            if found is not None and found.conversation_handle == senders[endpoint_id].conversation_handle:
+            if endpoints.as_now(work.connection, senders[endpoint_id]) is not None:
                 endpoints.set_status(work.connection, endpoint_id, status)

@@ -6,7 +6,7 @@ import uuid
 
 from ssbroker import options
 from ssbroker.broker.arriving import Message
-from ssbroker.broker.beginning import SECOND, seconds
+from ssbroker.broker.beginning import seconds
 from ssbroker.broker.closing import close, remove
 from ssbroker.broker.error_body import Failure
 from ssbroker.broker.outbound import transmit
@@ -17,6 +17,7 @@ from ssbroker.broker.work import Work
 from ssbroker.exceptions import OptionError
 from ssbroker.protocol.event_steps import ConversationStep
 from ssbroker.protocol.names import DESCRIPTION_MAX, END_DIALOG, ERROR, LIFETIME_MAX, refused
+from ssbroker.protocol.retry import SECOND
 from ssbroker.protocol.states import Input, State, after
 from ssbroker.store import endpoints, queues, transmission
 from ssbroker.store.endpoints import Endpoint

@@ -15,17 +15,13 @@ _ENDS: Final = re.compile(
 )
 
 
-def lend(connection: Connection) -> Connection:
-    """Makes a connection ready for the application's SQL.
+def lend(connection: Connection) -> None:
+    """Makes a connection ready for the application's SQL: statements that begin or end a transaction raise on it, and change nothing.
 
     Args:
         connection: With its transaction begun.
-
-    Returns:
-        The same connection: statements that begin or end a transaction raise on it, and change nothing.
     """
     connection.exec_trace = _refuse_ends(connection.exec_trace)
-    return connection
 
 
 def take_back(connection: Connection) -> None:

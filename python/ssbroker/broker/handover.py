@@ -109,7 +109,11 @@ def hand_back(database: Database, parcels: Sequence[Parcel], *, lock_timeout: fl
         StorageError: It cannot be written.
     """
     with own_work(database, lock_timeout=lock_timeout) as work:
-        delivered = [_taken(work, parcel, waits_here=False) for parcel in parcels if _is_still(work, parcel.sender)]
+        delivered = [
+            _taken(work, parcel, waits_here=False)
+            for parcel in parcels
+            if endpoints.as_now(work.connection, parcel.sender) is not None
+        ]
         _settle(work, delivered, broker_instance=work.broker_instance)
     return delivered
 
@@ -161,7 +165,7 @@ def acknowledge(source: Database, delivered: Sequence[Delivered], *, broker_inst
 def _settle(work: Work, delivered: Sequence[Delivered], *, broker_instance: bytes) -> None:
     for each in delivered:
         sender = each.parcel.sender
-        if not _is_still(work, sender):
+        if endpoints.as_now(work.connection, sender) is None:
             continue
         settle(work, sender.endpoint_id, each.arrival, broker_instance=broker_instance)
         if each.arrival.undelivered is None and sender.transmission_status != DELIVERED:
@@ -179,12 +183,6 @@ def _taken(work: Work, parcel: Parcel, *, waits_here: bool) -> Delivered:
             text=arrival.reason,
         )
     return Delivered(parcel, arrival)
-
-
-def _is_still(work: Work, sender: Endpoint) -> bool:
-    """Whether the endpoint is the one that was read: its number may have gone to another conversation meanwhile."""
-    found = endpoints.by_id(work.connection, sender.endpoint_id)
-    return found is not None and found.conversation_handle == sender.conversation_handle
 
 
 def _message(row: transmission.Waiting) -> Message:

@@ -117,9 +117,7 @@ def set_broker(instance: Instance, alteration: Alteration, database: Database, o
     is_new, is_enabled = option == "NEW_BROKER", option != "DISABLE_BROKER"
     guid = instance.new_guid().bytes if is_new else broker.service_broker_guid
     if is_enabled:
-        twin = registry.enabled_twin(listing, service_broker_guid=guid, name=name)
-        if twin is not None:
-            raise refusal(f"the broker id of {name!r} is that of {twin!r}, which is enabled", 9772)
+        _check_alone(listing, name, guid)
         alteration.gains(database)
     else:
         alteration.loses(database)
@@ -139,13 +137,18 @@ def set_guid(alteration: Alteration, database: Database, guid: bytes) -> None:
         raise refusal(f"the database {database.name!r} has conversations under its broker id")
     listing = alteration.listing()
     name = alteration.row(database).name
-    twin = registry.enabled_twin(listing, service_broker_guid=guid, name=name)
-    if broker.is_broker_enabled and twin is not None:
-        raise refusal(f"the broker id of {name!r} is that of {twin!r}, which is enabled", 9772)
     if broker.is_broker_enabled:
+        _check_alone(listing, name, guid)
         alteration.gains(database)
     changes.set_broker(connection, is_broker_enabled=broker.is_broker_enabled, service_broker_guid=guid)
     registry.set_broker(listing, name=name, service_broker_guid=guid, is_broker_enabled=broker.is_broker_enabled)
+
+
+def _check_alone(listing: Connection, name: str, guid: bytes) -> None:
+    """Refuses where another database of the instance is enabled under the id (I7)."""
+    twin = registry.enabled_twin(listing, service_broker_guid=guid, name=name)
+    if twin is not None:
+        raise refusal(f"the broker id of {name!r} is that of {twin!r}, which is enabled", 9772)
 
 
 def check_option(option: str | None) -> None:

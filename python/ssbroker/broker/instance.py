@@ -279,7 +279,7 @@ class Instance(Hosting):
 
     def new_guid(self) -> uuid.UUID:
         """A random id (B6)."""
-        return uuid.UUID(int=self.random.getrandbits(128), version=4)
+        return creation.random_guid(self.random)
 
     def __enter__(self) -> Self:
         return self

@@ -5,9 +5,9 @@ from __future__ import annotations
 from types import TracebackType
 from typing import TYPE_CHECKING, Final
 
-from ssbroker import moment
 from ssbroker.broker import guarding, poison
 from ssbroker.broker.effects import Effects
+from ssbroker.broker.own_work import work_on
 from ssbroker.broker.work import Work
 from ssbroker.exceptions import BrokerError, SsbrokerError, StorageError
 from ssbroker.store.sqlite import Connection, raise_if_about_the_file, storage_errors
@@ -115,17 +115,7 @@ class Lifecycle:
             raise _undone(self.database)
         connection = self._session.begin()
         if self._work is None:
-            database = self.database
-            instance = database.instance
-            self._work = Work(
-                database=database.name,
-                connection=connection,
-                objects=database.objects(connection),
-                now=lambda: moment.microseconds(instance.clock()),
-                new_id=lambda: instance.new_guid().bytes,
-                ways_of=instance.worker.ways.ways_of(database.name),
-                effects=self.effects,
-            )
+            self._work = work_on(self.database, connection, self.effects)
         return self._work
 
 

@@ -6,6 +6,7 @@ import uuid
 from typing import TYPE_CHECKING, Any
 
 from ssbroker import moment
+from ssbroker.protocol.retry import SECOND
 from ssbroker.protocol.states import DESCRIPTIONS, State
 from ssbroker.store import overview
 
@@ -56,7 +57,7 @@ def overview_of(instance: Instance) -> dict[str, Any]:
                         "to_service_name": service,
                         "messages": messages,
                         "conversations": dialogs,
-                        "oldest_seconds": max(0, (now - oldest) // 1_000_000),
+                        "oldest_seconds": max(0, (now - oldest) // SECOND),
                         "transmission_status": status,
                     }
                 )

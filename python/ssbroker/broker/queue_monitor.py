@@ -5,7 +5,8 @@ from __future__ import annotations
 from enum import StrEnum
 from typing import Final
 
-SECOND: Final = 1_000_000
+from ssbroker.protocol.retry import SECOND
+
 CHECK_EVERY: Final = 5 * SECOND
 """The microseconds between two checks, and for how long an empty RECEIVE says that the readers are enough (fact 143)."""
 FAILURES_MAX: Final = 5

@@ -35,5 +35,22 @@ def queue_key(name: str) -> tuple[str, str]:
     return DEFAULT_SCHEMA if schema is None else _plain(schema), _plain(found["name"])
 
 
+def queue_text(schema: str, name: str) -> str:
+    """A queue as T-SQL writes it, which `queue_key` reads.
+
+    Args:
+        schema: Its schema.
+        name: Its name.
+
+    Returns:
+        Both in brackets.
+
+    Examples:
+        >>> queue_text("dbo", "In]Box"), queue_key(queue_text("dbo", "In]Box"))
+        ('[dbo].[In]]Box]', ('dbo', 'In]Box'))
+    """
+    return ".".join(f"[{part.replace(']', ']]')}]" for part in (schema, name))
+
+
 def _plain(part: str) -> str:
     return part[1:-1].replace("]]", "]") if part.startswith("[") else part

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final, NamedTuple
 
+from ssbroker.broker.queue_names import queue_text
 from ssbroker.broker.status import DELIVERED, queue_off
 from ssbroker.broker.work import Work
 from ssbroker.protocol.names import DIALOG_TIMER, END_DIALOG, ERROR
@@ -76,7 +77,7 @@ def release_for(work: Work, endpoint: Endpoint, queue: Queue) -> None:
 
 def _park(work: Work, endpoint: Endpoint, queue: Queue, entries: Sequence[Entry]) -> None:
     now = work.now()
-    why = str(queue_off(work.database, f"[{queue.schema_name}].[{queue.name}]"))
+    why = str(queue_off(work.database, queue_text(queue.schema_name, queue.name)))
     endpoints.set_status(work.connection, endpoint.endpoint_id, why)
     transmission.add(
         work.connection,

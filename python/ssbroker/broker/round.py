@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Final
 
 from ssbroker.broker import handover, status
 from ssbroker.broker.handover import Delivered, Parcel
+from ssbroker.broker.queue_names import queue_text
 from ssbroker.broker.status import Status
 from ssbroker.exceptions import LockTimeoutError, StorageError
 from ssbroker.protocol.names import text
@@ -121,5 +122,5 @@ def _why(target: Database, delivered: Delivered) -> Status:
         service = objects.services.get(delivered.parcel.envelope.to_service_name)
         if service is not None:
             queue = objects.queues_by_id[service.queue_id]
-            return status.queue_off(target.name, f"[{queue.schema_name}].[{queue.name}]")
+            return status.queue_off(target.name, queue_text(queue.schema_name, queue.name))
     return status.undeliverable(number, delivered.arrival.reason)

@@ -8,6 +8,7 @@ from typing import TypeAlias
 
 from ssbroker import moment
 from ssbroker.broker import message_types, priorities, queues, routes
+from ssbroker.broker.queue_names import queue_text
 from ssbroker.ddl import statements
 from ssbroker.ddl.annotations import parse_moment, parse_route_id
 from ssbroker.ddl.source import RefusalError
@@ -113,7 +114,7 @@ def _validation(name: str) -> str:
 
 
 def _change_queue(connection: Connection, objects: Objects, statement: QueueStatement) -> None:
-    name = queue_text(statement.queue)
+    name = _text_of(statement.queue)
     match statement:
         case statements.CreateQueue(settings=settings):
             queues.create_queue(connection, objects, name=name, settings=settings)
@@ -127,13 +128,13 @@ def _change_service(connection: Connection, objects: Objects, statement: Service
     name = statement.name
     match statement:
         case statements.CreateService(queue=queue, contracts=contracts):
-            queues.create_service(connection, objects, name=name, queue=queue_text(queue), contracts=contracts)
+            queues.create_service(connection, objects, name=name, queue=_text_of(queue), contracts=contracts)
         case statements.AlterService(queue=moved, add_contracts=added, drop_contracts=dropped):
             queues.alter_service(
                 connection,
                 objects,
                 name=name,
-                queue=None if moved is None else queue_text(moved),
+                queue=None if moved is None else _text_of(moved),
                 add_contracts=added,
                 drop_contracts=dropped,
             )
@@ -152,12 +153,5 @@ def _change_priority(connection: Connection, objects: Objects, statement: Priori
             priorities.drop_broker_priority(connection, objects, name=name)
 
 
-def queue_text(queue: QueueName) -> str:
-    """The name of a queue in brackets, as the methods of a database take it.
-
-    Examples:
-        >>> queue_text(QueueName(None, "dbo", "In]Box"))
-        '[dbo].[In]]Box]'
-    """
-    schema, name = (part.replace("]", "]]") for part in (queue.schema, queue.name))
-    return f"[{schema}].[{name}]"
+def _text_of(queue: QueueName) -> str:
+    return queue_text(queue.schema, queue.name)

@@ -13,8 +13,12 @@ _SCHEMA: Final = "http://schemas.microsoft.com/SQL/ServiceBroker"
 ERROR: Final = f"{_SCHEMA}/Error"
 END_DIALOG: Final = f"{_SCHEMA}/EndDialog"
 DIALOG_TIMER: Final = f"{_SCHEMA}/DialogTimer"
-SYSTEM_MESSAGE_TYPES: Final = (ERROR, END_DIALOG, DIALOG_TIMER)
-"""The types of messages that only the broker makes; receivable under any contract (fact 130)."""
+SYSTEM_SERVICE: Final = f"{_SCHEMA}/ServiceBroker"
+"""The service of a database that asks the configuration service for routes (fact 65)."""
+CONFIGURATION_NOTICE: Final = f"{_SCHEMA}/BrokerConfigurationNotice"
+"""The contract on which it asks (fact 57)."""
+MISSING_ROUTE: Final = f"{CONFIGURATION_NOTICE}/MissingRoute"
+MISSING_REMOTE_SERVICE_BINDING: Final = f"{CONFIGURATION_NOTICE}/MissingRemoteServiceBinding"
 
 LIFETIME_MAX: Final = 2**31 - 1
 """The longest lifetime or timer, in seconds; a conversation's lifetime unless told otherwise (fact 109)."""

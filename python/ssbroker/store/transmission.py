@@ -50,16 +50,6 @@ def is_waiting(connection: Connection, endpoint_id: int) -> bool:
     return row is not None
 
 
-def senders(connection: Connection) -> list[int]:
-    """The endpoints whose messages wait, who waits longest first."""
-    return [row[0] for row in connection.execute(_SENDERS)]
-
-
-def sent_by(connection: Connection, endpoint_id: int, *, most: int = -1) -> list[Waiting]:
-    """The messages that an endpoint sent and that wait, in order; not more than `most` (-1 is all)."""
-    return [Waiting._make(row) for row in connection.execute(_OF_ENDPOINT, (endpoint_id, 0, most))]
-
-
 def head_of(connection: Connection, endpoint_id: int, *, most: int, bytes_max: int) -> tuple[list[Waiting], bool]:
     """The first messages that an endpoint sent and that wait, and whether these are all.
 
@@ -131,8 +121,6 @@ def remove_arrived(connection: Connection, endpoint_id: int) -> None:
 _ADD: Final = """
     INSERT INTO ssb_transmission_queue (endpoint_id, is_inbound, message_sequence_number, message_type_name, is_conversation_error,
         is_end_of_dialog, enqueue_time, message_body) VALUES (?, ?, ?, ?, ?, ?, ?, ?)"""
-_SENDERS: Final = """
-    SELECT endpoint_id FROM ssb_transmission_queue WHERE is_inbound = 0 GROUP BY endpoint_id ORDER BY min(transmission_id)"""
 _RECEIVERS: Final = """
     SELECT endpoint_id FROM ssb_transmission_queue
     JOIN ssb_conversation_endpoints USING (endpoint_id) JOIN ssb_services USING (service_id)

@@ -4,10 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass, fields
 from random import Random
-from typing import Final
-
-SECOND: Final = 1_000_000
-"""In microseconds, as all times here."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -11,7 +11,8 @@ from typing import Any, Final
 
 import pyarrow as pa
 
-from ssbroker.testing.faults import SECOND, Faults
+from ssbroker.protocol.retry import SECOND
+from ssbroker.testing.faults import Faults
 
 TICK: Final = SECOND // 4
 """What is under way arrives at multiples of this, so that it arrives in batches."""

@@ -10,8 +10,9 @@ from typing import Final
 from ssbroker.protocol import names
 from ssbroker.protocol.dialogs import Dialogs
 from ssbroker.protocol.ledger import Endpoint, Key
+from ssbroker.protocol.retry import SECOND
 from ssbroker.protocol.settings import Settings
-from ssbroker.testing.faults import SECOND, Faults
+from ssbroker.testing.faults import Faults
 from ssbroker.testing.figures import Figures, Sent
 from ssbroker.testing.network import TICK, Network
 from ssbroker.testing.node import Machine, Node
