@@ -6,12 +6,14 @@ from collections.abc import Iterable, Mapping
 from typing import Final, Literal
 
 from ssbroker.store.objects import ContractMessage, Endpoint, Validation
+from ssbroker.store.security import OWNER, PUBLIC, PermissionState
 from ssbroker.store.sqlite import Connection
 
 FIRST_ID: Final = 65_536
 """The id of the first object of each kind that a user makes; lower ones are the system's."""
 
 Value = str | bytes | int | None
+SecurityTable = Literal["ssb_principals", "ssb_certificates", "ssb_remote_service_bindings"]
 
 
 def create_database_row(
@@ -69,9 +71,13 @@ def create_queue(connection: Connection, *, schema_name: str, name: str, options
     return _insert(connection, "ssb_queues", "queue_id", None, {"schema_name": schema_name, "name": name, **options})
 
 
-def create_service(connection: Connection, *, name: str, queue_id: int, contracts: Iterable[int]) -> int:
-    """Writes a service with the contracts that it accepts; its id."""
-    number = _insert(connection, "ssb_services", "service_id", None, {"name": name, "queue_id": queue_id})
+def create_service(
+    connection: Connection, *, name: str, queue_id: int, contracts: Iterable[int], principal_id: int = OWNER
+) -> int:
+    """Writes a service with the contracts that it accepts, to which everybody may send (N20); its id."""
+    values: dict[str, Value] = {"name": name, "queue_id": queue_id, "principal_id": principal_id}
+    number = _insert(connection, "ssb_services", "service_id", None, values)
+    set_send_permission(connection, service_id=number, principal_id=PUBLIC, state="G")
     add_contracts(connection, service_id=number, contracts=contracts)
     return number
 
@@ -109,6 +115,38 @@ def is_queued(connection: Connection, *, message_type_id: int) -> bool:
     """Whether a queue holds a message of this type."""
     rows = connection.execute("SELECT 1 FROM ssb_queue_messages WHERE message_type_id = ? LIMIT 1", (message_type_id,))
     return rows.get is not None
+
+
+def set_send_permission(
+    connection: Connection, *, service_id: int, principal_id: int, state: PermissionState | None
+) -> None:
+    """Grants or denies SEND on a service to a principal; None takes back what was said."""
+    connection.execute(
+        "DELETE FROM ssb_send_permissions WHERE service_id = ? AND principal_id = ?", (service_id, principal_id)
+    )
+    if state is not None:
+        connection.execute("INSERT INTO ssb_send_permissions VALUES (?, ?, ?)", (service_id, principal_id, state))
+    changed(connection)
+
+
+def set_master_key(connection: Connection, *, by_password: bytes, by_service: bytes | None) -> None:
+    """Writes the master key, sealed twice."""
+    connection.execute(
+        "INSERT OR REPLACE INTO ssb_master_key (only_row, by_password, by_service) VALUES (1, ?, ?)",
+        (by_password, by_service),
+    )
+    changed(connection)
+
+
+def drop_master_key(connection: Connection) -> None:
+    """Removes the master key."""
+    connection.execute("DELETE FROM ssb_master_key")
+    changed(connection)
+
+
+def create(connection: Connection, table: SecurityTable, *, values: Mapping[str, Value]) -> int:
+    """Writes a principal, certificate or binding; `values` by the names of the columns. Its id."""
+    return _insert(connection, table, _KEYS[table], None, values)
 
 
 Uses = Literal["service_id", "service_contract_id"]
@@ -170,6 +208,9 @@ _KEYS: Final = {
     "ssb_services": "service_id",
     "ssb_routes": "route_id",
     "ssb_conversation_priorities": "priority_id",
+    "ssb_principals": "principal_id",
+    "ssb_certificates": "certificate_id",
+    "ssb_remote_service_bindings": "remote_service_binding_id",
 }
 
 

@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final, Literal
 
+from ssbroker.store import security
+from ssbroker.store.security import OWNER, Security
 from ssbroker.store.sqlite import Connection
 
 Validation = Literal["N", "E", "X"]
@@ -69,12 +71,13 @@ class Queue:
 
 @dataclass(frozen=True, slots=True)
 class Service:
-    """A row of sys.services, with the ids of the contracts that it accepts as a target."""
+    """A row of sys.services, with the ids of the contracts that it accepts as a target, and its owner."""
 
     service_id: int
     name: str
     queue_id: int
     contracts: frozenset[int]
+    principal_id: int = OWNER
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,6 +127,7 @@ class Objects:
         message_types: By name; likewise contracts, services, routes and priorities.
         queues: By schema and name.
         endpoint: The instance's endpoint; None where there is none, and in all databases but msdb.
+        security: Who is known here, and what may be believed of them.
     """
 
     version: int
@@ -135,6 +139,7 @@ class Objects:
     routes: Mapping[str, Route]
     priorities: Mapping[str, Priority]
     endpoint: Endpoint | None = None
+    security: Security = field(default_factory=Security)
     message_types_by_id: Mapping[int, MessageType] = field(init=False)
     contracts_by_id: Mapping[int, Contract] = field(init=False)
     queues_by_id: Mapping[int, Queue] = field(init=False)
@@ -193,6 +198,7 @@ def load(connection: Connection) -> Objects:
         routes={route.name: route for route in routes},
         priorities={priority.name: priority for priority in priorities},
         endpoint=_endpoint(connection),
+        security=security.load(connection),
     )
 
 
@@ -229,8 +235,11 @@ def _services(connection: Connection) -> dict[str, Service]:
     contracts: dict[int, set[int]] = {}
     for service, contract in connection.execute("SELECT service_id, service_contract_id FROM ssb_service_contracts"):
         contracts.setdefault(service, set()).add(contract)
-    rows = connection.execute("SELECT service_id, name, queue_id FROM ssb_services ORDER BY service_id")
-    return {name: Service(number, name, queue, frozenset(contracts.get(number, ()))) for number, name, queue in rows}
+    rows = connection.execute("SELECT service_id, name, queue_id, principal_id FROM ssb_services ORDER BY service_id")
+    return {
+        name: Service(number, name, queue, frozenset(contracts.get(number, ())), owner)
+        for number, name, queue, owner in rows
+    }
 
 
 def _endpoint(connection: Connection) -> Endpoint | None:

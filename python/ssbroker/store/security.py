@@ -1,0 +1,127 @@
+"""Who is known in a database and what may be believed of them: principals, certificates, bindings, permissions (N19, N20)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Final, Literal
+
+from ssbroker.store.sqlite import Connection
+
+PUBLIC: Final = 0
+"""The principal that everybody is."""
+OWNER: Final = 1
+"""dbo, to whom belongs what names no owner."""
+
+PermissionState = Literal["G", "D"]
+"""Granted or denied."""
+
+
+@dataclass(frozen=True, slots=True)
+class Principal:
+    """A row of sys.database_principals."""
+
+    principal_id: int
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class Certificate:
+    """A row of sys.certificates; the certificate in DER, its private key sealed under the master key, if it is here."""
+
+    certificate_id: int
+    name: str
+    principal_id: int
+    is_active_for_begin_dialog: bool
+    fingerprint: bytes
+    certificate: bytes = field(repr=False)
+    private_key: bytes | None = field(repr=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Binding:
+    """A row of sys.remote_service_bindings."""
+
+    remote_service_binding_id: int
+    name: str
+    remote_service_name: str
+    remote_principal_id: int
+    is_anonymous_on: bool
+
+
+@dataclass(frozen=True, slots=True)
+class MasterKey:
+    """The master key, sealed under its password, and under the key of the instance where that may open it."""
+
+    by_password: bytes = field(repr=False)
+    by_service: bytes | None = field(repr=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Security:
+    """All of it in one database at one moment.
+
+    Attributes:
+        principals: By name.
+        certificates: By name.
+        bindings: By name.
+        permissions: Who may send to a service, by service and principal.
+        master_key: None where there is none.
+    """
+
+    principals: Mapping[str, Principal] = field(default_factory=dict)
+    certificates: Mapping[str, Certificate] = field(default_factory=dict)
+    bindings: Mapping[str, Binding] = field(default_factory=dict)
+    permissions: Mapping[tuple[int, int], PermissionState] = field(default_factory=dict)
+    master_key: MasterKey | None = None
+    by_fingerprint: Mapping[bytes, Certificate] = field(init=False)
+    by_service: Mapping[str, Binding] = field(init=False)
+
+    def __post_init__(self) -> None:
+        prints = {each.fingerprint: each for each in self.certificates.values()}
+        services = {each.remote_service_name: each for each in self.bindings.values()}
+        object.__setattr__(self, "by_fingerprint", prints)
+        object.__setattr__(self, "by_service", services)
+
+    def certificates_of(self, principal_id: int) -> list[Certificate]:
+        """The certificates of a principal."""
+        return [each for each in self.certificates.values() if each.principal_id == principal_id]
+
+    def may_send(self, service_id: int, principal_id: int, *, owner: int) -> bool:
+        """Whether a principal may send to a service: it is the owner's, or granted and not denied to it or to public."""
+        if principal_id in (owner, OWNER):
+            return True
+        states = {self.permissions.get((service_id, each)) for each in (principal_id, PUBLIC)}
+        return "G" in states and "D" not in states
+
+
+def load(connection: Connection) -> Security:
+    """Reads all of it as this connection sees it."""
+    principals = [Principal(*row) for row in connection.execute(_PRINCIPALS)]
+    certificates = [
+        Certificate(number, name, owner, bool(active), fingerprint, certificate, key)
+        for number, name, owner, active, fingerprint, certificate, key in connection.execute(_CERTIFICATES)
+    ]
+    bindings = [
+        Binding(number, name, service, principal, bool(anonymous))
+        for number, name, service, principal, anonymous in connection.execute(_BINDINGS)
+    ]
+    permissions = {(service, principal): state for service, principal, state in connection.execute(_PERMISSIONS)}
+    key = connection.execute("SELECT by_password, by_service FROM ssb_master_key").fetchall()
+    return Security(
+        {each.name: each for each in principals},
+        {each.name: each for each in certificates},
+        {each.name: each for each in bindings},
+        permissions,
+        MasterKey(*key[0]) if key else None,
+    )
+
+
+_PRINCIPALS: Final = "SELECT principal_id, name FROM ssb_principals ORDER BY principal_id"
+_CERTIFICATES: Final = """
+    SELECT certificate_id, name, principal_id, is_active_for_begin_dialog, fingerprint, certificate, private_key
+    FROM ssb_certificates ORDER BY certificate_id"""
+_BINDINGS: Final = """
+    SELECT remote_service_binding_id, name, remote_service_name, remote_principal_id, is_anonymous_on
+    FROM ssb_remote_service_bindings ORDER BY remote_service_binding_id"""
+_PERMISSIONS: Final = "SELECT service_id, principal_id, state FROM ssb_send_permissions"
