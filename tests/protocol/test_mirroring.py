@@ -1,0 +1,299 @@
+"""R51 to R54, N23, N24: which of the two addresses of a mirrored route is the principal."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+
+from ssbroker.protocol.mirroring import (
+    ANSWER_WAIT,
+    CHECK_EVERY,
+    PRINCIPALS,
+    TABLE,
+    USED_FOR,
+    WAITS,
+    Mirroring,
+    Side,
+    State,
+    Word,
+)
+from ssbroker.protocol.retry import JITTER, SECOND
+
+A, M = Side.ADDRESS, Side.MIRROR
+HELD = [state for state in State if state not in PRINCIPALS]
+MIRRORED = {
+    State.PRINCIPAL_IS_ADDRESS: State.PRINCIPAL_IS_MIRROR,
+    State.PRINCIPAL_IS_MIRROR: State.PRINCIPAL_IS_ADDRESS,
+    State.LOST_ADDRESS: State.LOST_MIRROR,
+    State.LOST_MIRROR: State.LOST_ADDRESS,
+}
+
+
+def begun(*, now: int = 0) -> Mirroring:
+    """A route on which something wants to go, whose addresses have been asked."""
+    mirroring = Mirroring(roll=lambda: 0.5)
+    mirroring.use(now=now)
+    assert mirroring.questions(now=now) == [A, M]
+    return mirroring
+
+
+def led_to(side: Side, *, number: int = 1) -> Mirroring:
+    """A route whose principal is known, since moment 0."""
+    mirroring = begun()
+    mirroring.told(side, "principal", number, now=0)
+    mirroring.told(side.other, "mirror", 0, now=0)
+    assert mirroring.principal is side
+    return mirroring
+
+
+@pytest.mark.parametrize(("state", "address", "mirror"), [*itertools.product(State, Word, Word)])
+def test_r51_to_r54_every_transition(state: State, address: Word, mirror: Word) -> None:
+    """R51 to R54: each sentence, against the whole table."""
+    after = TABLE[state][address][mirror]
+    claims = {A: address is Word.CLAIMS, M: mirror is Word.CLAIMS}
+    if all(claims.values()):
+        assert after is State.CONTESTED  # N24
+        return
+    chosen = PRINCIPALS.get(after)
+    if chosen is not None:
+        stays = after is state and {A: address, M: mirror}[chosen] is Word.UNHEARD
+        assert claims[chosen] or stays  # R53: nothing goes to who does not claim the role
+    before = PRINCIPALS.get(state)
+    if before is not None and {A: address, M: mirror}[before] in (Word.DENIES, Word.SILENT):
+        assert chosen is (before.other if claims[before.other] else None)  # R53, R54
+    if state is State.UNKNOWN and Word.UNHEARD in (address, mirror):
+        assert after is State.UNKNOWN  # R51: both are asked
+    if chosen is None and before is None:
+        assert after is state  # R54
+    one_claims = sum(claims.values()) == 1 and Word.UNHEARD not in (address, mirror)
+    assert not one_claims or (chosen is not None and claims[chosen])
+
+
+@pytest.mark.parametrize(("state", "address", "mirror"), [*itertools.product(State, Word, Word)])
+def test_r52_neither_address_is_preferred(state: State, address: Word, mirror: Word) -> None:
+    """R51 to R54: the table with both sides exchanged is the same table."""
+    after = TABLE[state][address][mirror]
+    assert TABLE[MIRRORED.get(state, state)][mirror][address] is MIRRORED.get(after, after)
+
+
+@pytest.mark.parametrize("side", [*Side])
+def test_r51_both_are_asked_and_nothing_is_sent_before_both_are_heard(side: Side) -> None:
+    """R51."""
+    mirroring = begun()
+    assert mirroring.principal is None
+    mirroring.told(side, "principal", 7, now=1)
+    assert mirroring.principal is None
+    mirroring.told(side.other, "mirror", 6, now=2)
+    assert mirroring.principal is side
+
+
+@pytest.mark.parametrize("side", [*Side])
+def test_r51_a_claim_beside_a_silent_partner_is_believed(side: Side) -> None:
+    """R51, N23: an answer takes 10 s at most."""
+    mirroring = begun()
+    mirroring.told(side, "principal", 1, now=1)
+    assert mirroring.next_timeout() == ANSWER_WAIT
+    mirroring.handle_timeout(now=ANSWER_WAIT - 1)
+    assert mirroring.principal is None
+    mirroring.handle_timeout(now=ANSWER_WAIT)
+    assert mirroring.principal is side
+
+
+def test_r51_nobody_is_asked_for_a_route_that_nothing_wants_to_use() -> None:
+    """R51: the mirror costs nothing while it is not needed."""
+    mirroring = Mirroring(roll=lambda: 0.5)
+    assert mirroring.next_timeout() is None
+    assert mirroring.questions(now=10**12) == []
+
+
+@pytest.mark.parametrize("side", [*Side])
+def test_r52_only_the_principal_is_asked_again_while_it_is_used(side: Side) -> None:
+    """R52: the mirror is not contacted."""
+    mirroring = led_to(side)
+    assert mirroring.next_timeout() is None
+    mirroring.use(now=SECOND)
+    assert mirroring.next_timeout() == CHECK_EVERY
+    assert mirroring.questions(now=CHECK_EVERY - 1) == []
+    assert mirroring.questions(now=CHECK_EVERY) == [side]
+    assert mirroring.questions(now=CHECK_EVERY) == []
+    mirroring.told(side, "principal", 1, now=CHECK_EVERY + 5)
+    assert mirroring.principal is side
+    assert mirroring.next_timeout() is None
+
+
+@pytest.mark.parametrize("side", [*Side])
+@pytest.mark.parametrize("role", ["mirror", "unknown"])
+def test_r53_it_says_that_it_no_longer_is_and_the_other_one_claims(side: Side, role: str) -> None:
+    """R53."""
+    mirroring = led_to(side)
+    mirroring.use(now=SECOND)
+    mirroring.told(side, "mirror" if role == "mirror" else "unknown", 1, now=SECOND)
+    assert mirroring.principal is None
+    assert mirroring.questions(now=SECOND) == [A, M]
+    mirroring.told(side.other, "principal", 2, now=2 * SECOND)
+    assert mirroring.principal is side.other
+
+
+@pytest.mark.parametrize("side", [*Side])
+def test_r53_it_is_unreachable_and_the_other_one_claims(side: Side) -> None:
+    """R53: without waiting for who is gone."""
+    mirroring = led_to(side)
+    mirroring.use(now=SECOND)
+    mirroring.silent(side, now=SECOND)
+    assert mirroring.state is (State.LOST_ADDRESS if side is A else State.LOST_MIRROR)
+    assert mirroring.questions(now=SECOND) == [A, M]
+    mirroring.told(side.other, "principal", 2, now=SECOND + 1)
+    assert mirroring.principal is side.other
+
+
+@pytest.mark.parametrize("side", [*Side])
+def test_r53_an_answer_that_takes_too_long_counts_as_unreachable(side: Side) -> None:
+    """R53, N23: 10 s."""
+    mirroring = led_to(side)
+    mirroring.use(now=SECOND)
+    assert mirroring.questions(now=CHECK_EVERY) == [side]
+    mirroring.handle_timeout(now=CHECK_EVERY + ANSWER_WAIT - 1)
+    assert mirroring.principal is side
+    mirroring.handle_timeout(now=CHECK_EVERY + ANSWER_WAIT)
+    assert mirroring.principal is None
+
+
+@pytest.mark.parametrize("side", [*Side])
+@pytest.mark.parametrize("word", ["mirror", "unknown", "silent"])
+def test_r54_unreachable_and_the_partner_does_not_claim(side: Side, word: str) -> None:
+    """R54: nothing is sent to anyone, and both are asked again, until the principal is reachable."""
+    mirroring = led_to(side)
+    mirroring.use(now=0)
+    mirroring.silent(side, now=0)
+    now = 0
+    for attempt in range(8):
+        assert mirroring.questions(now=now) == [A, M]
+        mirroring.silent(side, now=now)
+        if word == "silent":
+            mirroring.silent(side.other, now=now)
+        else:
+            mirroring.told(side.other, "mirror" if word == "mirror" else "unknown", 1, now=now)
+        assert mirroring.principal is None
+        due = mirroring.next_timeout()
+        assert due == now + WAITS[min(attempt, len(WAITS) - 1)]
+        assert mirroring.questions(now=due - 1) == []
+        now = due
+        mirroring.use(now=now)
+    assert mirroring.questions(now=now) == [A, M]
+    mirroring.told(side, "principal", 1, now=now)
+    assert mirroring.principal is None, "the partner may have become it meanwhile"
+    mirroring.silent(side.other, now=now)
+    assert mirroring.principal is side
+
+
+def test_r54_the_waits_have_a_jitter() -> None:
+    """R54, P17: so that outages which recur in step starve nobody."""
+    mirroring = Mirroring(roll=lambda: 0.0)
+    mirroring.use(now=0)
+    mirroring.questions(now=0)
+    mirroring.silent(A, now=0)
+    mirroring.silent(M, now=0)
+    assert mirroring.next_timeout() == round(WAITS[0] * (1 - JITTER))
+
+
+def test_r54_who_is_reached_again_is_asked_without_waiting() -> None:
+    """R54."""
+    mirroring = led_to(A)
+    mirroring.use(now=0)
+    mirroring.silent(A, now=0)
+    mirroring.questions(now=0)
+    mirroring.silent(A, now=0)
+    mirroring.silent(M, now=0)
+    mirroring.reachable(A, now=3)
+    assert mirroring.questions(now=3) == [A, M]
+
+
+def test_r54_questions_end_when_nothing_wants_to_go_any_more() -> None:
+    """R54: and begin again with the next message."""
+    mirroring = begun()
+    now = 0
+    while mirroring.questions(now=now) or now == 0:
+        mirroring.silent(A, now=now)
+        mirroring.silent(M, now=now)
+        due = mirroring.next_timeout()
+        if due is None:
+            break
+        assert due < USED_FOR
+        now = due
+    assert mirroring.next_timeout() is None
+    mirroring.use(now=now + USED_FOR)
+    assert mirroring.questions(now=now + USED_FOR) == [A, M]
+
+
+@pytest.mark.parametrize("first", [*Side])
+@pytest.mark.parametrize("later", [*Side])
+def test_n24_both_claim_and_the_later_claim_wins(first: Side, later: Side) -> None:
+    """R53, N24, T23: whoever answers first."""
+    mirroring = begun()
+    for side in (first, first.other):
+        mirroring.told(side, "principal", 5 if side is later else 4, now=1)
+    assert mirroring.principal is later
+
+
+def test_n24_both_claim_with_equal_numbers_and_nothing_is_sent() -> None:
+    """R54, N24, T23: until one takes it back, or has a greater number."""
+    for settles in ("mirror", "greater"):
+        mirroring = begun()
+        mirroring.told(A, "principal", 4, now=1)
+        mirroring.told(M, "principal", 4, now=1)
+        assert (mirroring.state, mirroring.principal) == (State.CONTESTED, None)
+        due = mirroring.next_timeout()
+        assert due is not None
+        assert mirroring.questions(now=due) == [A, M]
+        mirroring.told(A, "principal", 4, now=due)
+        if settles == "mirror":
+            mirroring.told(M, "mirror", 4, now=due)
+            assert mirroring.principal is A
+        else:
+            mirroring.told(M, "principal", 5, now=due)
+            assert mirroring.principal is M
+
+
+def test_n24_an_old_principal_that_comes_back_is_not_believed() -> None:
+    """R54, N24, T23: it has not heard of the failover, and its partner is silent now."""
+    mirroring = led_to(A)
+    mirroring.use(now=0)
+    mirroring.silent(A, now=0)
+    mirroring.questions(now=0)
+    mirroring.told(M, "principal", 2, now=0)
+    assert mirroring.principal is M
+    mirroring.silent(M, now=SECOND)
+    for number in (1, 2):
+        mirroring.use(now=SECOND)
+        assert A in mirroring.questions(now=mirroring.next_timeout() or 0)
+        mirroring.silent(M, now=SECOND)
+        mirroring.told(A, "principal", number, now=SECOND)
+        assert mirroring.principal is None
+    due = mirroring.next_timeout()
+    assert due is not None
+    assert A in mirroring.questions(now=due)
+    mirroring.silent(M, now=due)
+    mirroring.told(A, "principal", 3, now=due)
+    assert mirroring.principal is A
+
+
+def test_n24_an_answer_that_comes_late_still_counts() -> None:
+    """N24: the mirror was slow, and has the later claim."""
+    mirroring = begun()
+    mirroring.told(A, "principal", 1, now=1)
+    mirroring.handle_timeout(now=ANSWER_WAIT)
+    assert mirroring.principal is A
+    mirroring.told(M, "principal", 2, now=ANSWER_WAIT + 1)
+    assert mirroring.principal is M
+
+
+def test_n24_a_word_from_long_ago_does_not_count() -> None:
+    """R53: what the partner said before the principal was known is no claim now."""
+    mirroring = begun()
+    mirroring.told(M, "principal", 1, now=0)
+    mirroring.told(A, "principal", 2, now=0)
+    assert mirroring.principal is A
+    mirroring.use(now=SECOND)
+    mirroring.told(A, "unknown", 2, now=SECOND)
+    assert mirroring.principal is None
