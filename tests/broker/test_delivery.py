@@ -13,6 +13,7 @@ from ssbroker.broker.arriving import Arrival, Envelope, Message
 from ssbroker.broker.database import Database
 from ssbroker.broker.handover import Delivered
 from ssbroker.broker.instance import Instance
+from ssbroker.broker.status import Status
 from ssbroker.broker.transport import Outgoing
 from ssbroker.broker.work import Work
 from ssbroker.ddl.statements import BrokerOption
@@ -270,12 +271,13 @@ def test_what_waits_for_another_instance_says_so_until_there_is_a_transport(
     carried: list[Outgoing] = []
 
     class Notes:
-        def carry(self, conversations: Sequence[Outgoing]) -> None:
+        def carry(self, conversations: Sequence[Outgoing]) -> dict[int, Status]:
             carried.extend(conversations)
+            return {}
 
     instance.worker.delivery.transport = Notes()
     send(sales, b"and a table", to="//Far")
-    assert [(each.database.name, each.next_hop_address) for each in carried] == [("Sales", "TCP://far:4022")]
+    assert [(each.database.name, each.decision.next_hop_address) for each in carried] == [("Sales", "TCP://far:4022")]
     instance.objects_changed(sales)
     instance.run_due()
     assert len({each.endpoint_id for each in carried}) == 2

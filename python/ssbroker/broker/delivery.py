@@ -13,6 +13,7 @@ from ssbroker.broker.own_work import own_work
 from ssbroker.broker.planning import Plan, plan
 from ssbroker.broker.retries import Key, Retries
 from ssbroker.broker.round import Round
+from ssbroker.broker.serve_lock import ServeLock
 from ssbroker.broker.status import DELIVERED, Status, route_refused
 from ssbroker.broker.transport import Transport
 from ssbroker.exceptions import SsbrokerError
@@ -139,11 +140,9 @@ class Delivery:
     ) -> tuple[set[int], set[int]]:
         """Delivers what can be; the senders that are to be tried again, and those that were left."""
         senders = _senders(database, endpoint_ids)
-        planned = plan(
-            self._instance.router(), database, list(senders.values()), has_transport=self.transport is not None
-        )
-        if planned.outgoing and self.transport is not None:
-            self.transport.carry(planned.outgoing)
+        has_transport = self.transport is not None or self._is_served_elsewhere()
+        planned = plan(self._instance.worker.ways, database, list(senders.values()), has_transport=has_transport)
+        hindered = self.transport.carry(planned.outgoing) if planned.outgoing and self.transport is not None else {}
         deliveries = Round(database, patience=patience)
         deliveries.stays |= planned.stays
         deliveries.stays |= self._ask(planned, patience=patience)
@@ -151,9 +150,15 @@ class Delivery:
             target = self._instance.database(name)
             deliveries.deliver(target, broker_instance, [each.endpoint_id for each in group])
         carried = {each.endpoint_id for each in planned.outgoing}
-        says = {endpoint_id: str(why) for endpoint_id, why in deliveries.stays.items()}
-        _note(database, senders, says | dict.fromkeys(carried, DELIVERED))
+        says = {endpoint_id: str(why) for endpoint_id, why in {**deliveries.stays, **hindered}.items()}
+        if self.transport is not None:  # else the process that serves knows how they fare
+            says = dict.fromkeys(carried, DELIVERED) | says
+        note(database, senders, says)
         return {*deliveries.stays, *carried}, deliveries.later
+
+    def _is_served_elsewhere(self) -> bool:
+        """Whether another process carries what is for other instances (N16); it sees what is committed here by itself."""
+        return ServeLock.is_held(self._instance.folder)
 
     def _ask(self, planned: Plan, *, patience: float | None) -> dict[int, Status]:
         """Asks for the routes that are missing (R14); what is said of those that were refused."""
@@ -194,8 +199,18 @@ def _senders(database: Database, endpoint_ids: Iterable[int]) -> dict[int, Endpo
     return {each.endpoint_id: each for each in found}
 
 
-def _note(database: Database, senders: Mapping[int, Endpoint], says: Mapping[int, str]) -> None:
-    """Writes why messages stay, where that is not known yet."""
+def note(database: Database, senders: Mapping[int, Endpoint], says: Mapping[int, str]) -> None:
+    """Writes why messages stay, where that is not known yet.
+
+    Args:
+        database: The senders' database.
+        senders: The senders as they were read, by their numbers.
+        says: What to write.
+
+    Raises:
+        LockTimeoutError: Others were writing to the file.
+        StorageError: It cannot be written.
+    """
     new = {
         endpoint_id: status
         for endpoint_id, status in says.items()

@@ -5,20 +5,23 @@ from __future__ import annotations
 import uuid
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from ssbroker import moment
 from ssbroker.broker import status
+from ssbroker.broker.dynamic_routing import Ask
 from ssbroker.broker.status import Status
 from ssbroker.broker.transport import Outgoing
-from ssbroker.broker.ways import Decision, decide, explain
+from ssbroker.broker.ways import Decision, Ways, explain
+from ssbroker.explanation import Explanation
 from ssbroker.protocol.event_steps import Classification
 from ssbroker.protocol.events import MessageClassify
 from ssbroker.store.endpoints import Endpoint
 
 if TYPE_CHECKING:
     from ssbroker.broker.database import Database
-    from ssbroker.routing import Router
+
+_ROUTE_REQUESTED: Final = "route_requested"
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,13 +34,15 @@ class Plan:
     """Those for other instances."""
     stays: dict[int, Status] = field(default_factory=dict)
     """Why the others stay, by the id of the sender."""
+    asks: dict[Ask, list[int]] = field(default_factory=dict)
+    """Those of them for which a route is to be asked for (R14)."""
 
 
-def plan(router: Router, database: Database, senders: Sequence[Endpoint], *, has_transport: bool) -> Plan:
+def plan(ways: Ways, database: Database, senders: Sequence[Endpoint], *, has_transport: bool) -> Plan:
     """Routes conversations (B10), and tells the subscribers what became of each.
 
     Args:
-        router: On the catalog to go by.
+        ways: Where conversations go.
         database: The senders' database.
         senders: The senders.
         has_transport: Whether messages can leave the instance.
@@ -47,20 +52,24 @@ def plan(router: Router, database: Database, senders: Sequence[Endpoint], *, has
     """
     now = database.now()
     found = Plan()
-    explained: dict[tuple[str, bytes | None, int], Status | None] = {}
-    for sender, decision in zip(senders, decide(router, database.name, senders, now=now), strict=True):
+    explained: dict[tuple[str, bytes | None, int], Explanation] = {}
+    router = database.instance.router(tie_break=ways.tie_break)
+    for sender, decision in zip(senders, ways.decisions(database.name, senders), strict=True):
         _tell(database, sender, decision)
         if decision.is_local and decision.target_database is not None:
             found.local.setdefault((decision.target_database, decision.broker_instance), []).append(sender)
         elif decision.next_hop_address is not None and has_transport:
-            found.outgoing.append(
-                Outgoing(database, sender.endpoint_id, decision.next_hop_address, decision.mirror_address)
-            )
+            found.outgoing.append(Outgoing(database, sender, decision))
         else:
             asked = (sender.far_service, sender.far_broker_instance, sender.is_initiator)
             if asked not in explained:  # the same for all of them: what stays has found nothing to pick from
-                explained[asked] = status.classified(explain(router, database.name, sender, now=now))
-            found.stays[sender.endpoint_id] = explained[asked] or status.unclassified("its route has just changed")
+                explained[asked] = explain(router, database.name, sender, now=now)
+            why = status.classified(explained[asked])
+            found.stays[sender.endpoint_id] = why or status.unclassified("its route has just changed")
+            if decision.reason == _ROUTE_REQUESTED:
+                table = explained[asked].details["passes"][-1]["database"]
+                ask = Ask(table, sender.far_service, sender.far_broker_instance)
+                found.asks.setdefault(ask, []).append(sender.endpoint_id)
     return found
 
 

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
+
+from ssbroker.broker.status import Status
+from ssbroker.broker.ways import Decision
+from ssbroker.store.endpoints import Endpoint
 
 if TYPE_CHECKING:
     from ssbroker.broker.database import Database
@@ -16,26 +20,32 @@ class Outgoing:
 
     Attributes:
         database: Its sender's database.
-        endpoint_id: Its sender.
-        next_hop_address: Where they go next.
-        mirror_address: Where they may go instead (R51).
+        sender: Its sender, as committed.
+        decision: Where its messages go: the next hop, and of a mirrored route the mirror's address (R51).
     """
 
     database: Database
-    endpoint_id: int
-    next_hop_address: str
-    mirror_address: str | None
+    sender: Endpoint
+    decision: Decision
+
+    @property
+    def endpoint_id(self) -> int:
+        """The sender's number."""
+        return self.sender.endpoint_id
 
 
 class Transport(Protocol):
     """Carries messages to other instances and brings back what is acknowledged."""
 
-    def carry(self, conversations: Sequence[Outgoing]) -> None:
+    def carry(self, conversations: Sequence[Outgoing]) -> Mapping[int, Status]:
         """Sends what waits of these conversations, now or soon, and takes it off the transmission queue once it is acknowledged.
 
         It is told of a conversation after each commit that sends in it, after every change that may concern its route, and again
-        after the waits of P17 as long as messages wait.
+        after the waits of P17 as long as messages wait. It may be called from any thread, and does not wait.
 
         Args:
             conversations: The conversations, those to go first in front.
+
+        Returns:
+            What is in the way of conversations, by their sender's number, as far as something is.
         """

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from datetime import datetime
-from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Final, NamedTuple, Protocol, TypeAlias
 
 import pyarrow as pa
 
 from ssbroker.broker.work import Way
 from ssbroker.explanation import Explanation
-from ssbroker.routing import Router
+from ssbroker.routing import Router, TieBreak
 from ssbroker.schemas import CONVERSATIONS
 from ssbroker.store.endpoints import Endpoint
 
@@ -39,17 +39,63 @@ class Decision(NamedTuple):
         """Whether a database of this instance takes the conversation."""
         return self.outcome == _LOCAL
 
+    @property
+    def way(self) -> Way:
+        """The same, as a transaction asks for it."""
+        return Way(self.target_database, self.broker_instance) if self.is_local else NOWHERE
+
+
+class Sender(Protocol):
+    """What routing has to know of a sender; an endpoint is one."""
+
+    @property
+    def conversation_id(self) -> bytes:
+        """The conversation."""
+
+    @property
+    def is_initiator(self) -> int:
+        """Which side the sender is."""
+
+    @property
+    def far_service(self) -> str:
+        """The service that it sends to."""
+
+    @property
+    def far_broker_instance(self) -> bytes | None:
+        """The broker id that it names or is bound to, if any."""
+
 
 class Ways:
     """Routes conversations that have their sender in a database of the instance.
 
+    A decision is kept for as long as the catalog stays the same, so that what has no broker id yet goes one way (N13).
+
     Args:
         instance: The instance.
+
+    Attributes:
+        tie_break: How one of several equals is picked (R24).
     """
 
     def __init__(self, instance: Instance) -> None:
         self._instance: Final = instance
         self._known: _Known | None = None
+        self.tie_break: TieBreak = "hash"
+
+    def decisions(self, database: str, senders: Sequence[Sender]) -> list[Decision]:
+        """What routing says of senders in a database.
+
+        Args:
+            database: Where they are.
+            senders: The senders.
+
+        Returns:
+            The decisions, in the same order.
+
+        Raises:
+            StorageError: A file cannot be read.
+        """
+        return self._newest().decisions(database, senders)
 
     def ways_of(self, database: str) -> Callable[[Sequence[Endpoint]], list[Way]]:
         """What a transaction asks about its conversations; the catalog is looked at once, when it first asks.
@@ -66,24 +112,12 @@ class Ways:
             nonlocal known
             if known is None:
                 known = self._newest()
-            kept = known.ways
-            keys = [(database, each.conversation_id, each.is_initiator, each.far_broker_instance) for each in endpoints]
-            new = {key: each for key, each in zip(keys, endpoints, strict=True) if key not in kept}
-            if not new:
-                return [kept[key] for key in keys]
-            decided = decide(known.router, database, list(new.values()), now=self._instance.clock())
-            found = {
-                key: Way(each.target_database, each.broker_instance) if each.is_local else NOWHERE
-                for key, each in zip(new, decided, strict=True)
-            }
-            listed = [found[key] if key in found else kept[key] for key in keys]
-            known.keep(found)
-            return listed
+            return [decision.way for decision in known.decisions(database, endpoints)]
 
         return ways
 
     def _newest(self) -> _Known:
-        router, known, now = self._instance.router(), self._known, self._instance.clock()
+        router, known, now = self._instance.router(tie_break=self.tie_break), self._known, self._instance.clock()
         if known is None or known.router is not router or not known.holds(now):
             known = self._known = _Known(router, now)
         return known
@@ -94,7 +128,7 @@ class _Known:
 
     def __init__(self, router: Router, now: datetime) -> None:
         self.router: Final = router
-        self.ways: dict[_Key, Way] = {}
+        self._decisions: dict[_Key, Decision] = {}
         lifetimes = router.catalog.routes["lifetime"].to_pylist()
         self._until: Final = min((moment for moment in lifetimes if moment is not None and moment > now), default=None)
         self._since: Final = now
@@ -103,15 +137,23 @@ class _Known:
         """Whether the decisions are still those of the moment; a clock that goes back makes them doubtful too."""
         return self._since <= now and (self._until is None or now < self._until)
 
-    def keep(self, ways: Mapping[_Key, Way]) -> None:
-        """Keeps decisions, within limits. Who looks at the old ones goes on with these."""
-        if len(self.ways) + len(ways) > KEPT_MAX:
-            self.ways = dict(ways)
+    def decisions(self, database: str, senders: Sequence[Sender]) -> list[Decision]:
+        """What was decided, or is now; kept within limits. Who looks at the old ones goes on with these."""
+        kept = self._decisions
+        keys = [(database, each.conversation_id, each.is_initiator, each.far_broker_instance) for each in senders]
+        new = {key: each for key, each in zip(keys, senders, strict=True) if key not in kept}
+        if not new:
+            return [kept[key] for key in keys]
+        found = dict(zip(new, decide(self.router, database, list(new.values()), now=self._since), strict=True))
+        listed = [found[key] if key in found else kept[key] for key in keys]
+        if len(kept) + len(found) > KEPT_MAX:
+            self._decisions = found
         else:
-            self.ways.update(ways)
+            kept.update(found)
+        return listed
 
 
-def decide(router: Router, database: str, endpoints: Sequence[Endpoint], *, now: datetime) -> list[Decision]:
+def decide(router: Router, database: str, endpoints: Sequence[Sender], *, now: datetime) -> list[Decision]:
     """Routes what endpoints of a database send.
 
     Args:

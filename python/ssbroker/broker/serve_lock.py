@@ -1,0 +1,108 @@
+"""Which process serves an instance: one at a time, by a lock that goes with the process (N16)."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from pathlib import Path
+from typing import Final
+
+from ssbroker.exceptions import StorageError
+
+FILE: Final = "serve.lock"
+_LOOKS: Final = 100
+_PAUSE_SECONDS: Final = 0.01
+
+
+class ServeLock:
+    """The lock of a folder, held from `acquire` to `release`, or until the process ends.
+
+    Args:
+        folder: The instance's folder.
+
+    Examples:
+        >>> import tempfile
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     lock = ServeLock(Path(folder))
+        ...     lock.acquire()
+        ...     held = ServeLock.is_held(Path(folder))
+        ...     lock.release()
+        ...     held, ServeLock.is_held(Path(folder))
+        (True, False)
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._path: Final = folder / FILE
+        self._file: int | None = None
+
+    def acquire(self) -> None:
+        """Takes the lock, and leaves the number of this process in the file, for people.
+
+        Raises:
+            StorageError: Another process serves the instance, or this one does already.
+        """
+        file = os.open(self._path, os.O_RDWR | os.O_CREAT, 0o644)
+        try:
+            self._take(file)
+        except BaseException:
+            os.close(file)
+            raise
+        self._file = file
+
+    def release(self) -> None:
+        """Gives the lock back; where it is not held, nothing happens."""
+        file, self._file = self._file, None
+        if file is not None:
+            os.close(file)
+
+    def _take(self, file: int) -> None:
+        looks = 0
+        while not _lock(file):  # whoever asks holds it for a moment
+            looks += 1
+            if looks == _LOOKS:
+                holder = os.read(file, 20).decode(errors="replace").strip()
+                raise StorageError(
+                    f"{self._path.parent}: process {holder} serves the instance already; one process does at a time",
+                    file=str(self._path),
+                )
+            time.sleep(_PAUSE_SECONDS)
+        os.ftruncate(file, 0)
+        os.write(file, f"{os.getpid()}\n".encode())
+
+    @staticmethod
+    def is_held(folder: Path) -> bool:
+        """Whether a process serves an instance.
+
+        Args:
+            folder: The instance's folder.
+
+        Returns:
+            Whether one does.
+        """
+        try:
+            file = os.open(folder / FILE, os.O_RDWR)
+        except OSError:
+            return False
+        try:
+            return not _lock(file)
+        finally:
+            os.close(file)
+
+
+def _lock(file: int) -> bool:
+    if sys.platform == "win32":
+        import msvcrt  # noqa: PLC0415  # there only
+
+        try:
+            msvcrt.locking(file, msvcrt.LK_NBLCK, 1)
+        except OSError:
+            return False
+        return True
+    import fcntl  # noqa: PLC0415  # there only
+
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        return False
+    return True
