@@ -37,8 +37,24 @@ class Failure:
             >>> Failure(7, "a < b").body()[-57:]
             b'<Code>7</Code><Description>a &lt; b</Description></Error>'
         """
-        escaped = self.description.translate(_FORBIDDEN).translate(_ESCAPES)
-        return f'<Error xmlns="{ERROR}"><Code>{self.code}</Code><Description>{escaped}</Description></Error>'.encode()
+        said = escaped(self.description)
+        return f'<Error xmlns="{ERROR}"><Code>{self.code}</Code><Description>{said}</Description></Error>'.encode()
+
+
+def escaped(text: str) -> str:
+    """A text as XML holds it; what XML cannot hold becomes a replacement character.
+
+    Args:
+        text: The text.
+
+    Returns:
+        The text, escaped.
+
+    Examples:
+        >>> escaped("a < b")
+        'a &lt; b'
+    """
+    return text.translate(_FORBIDDEN).translate(_ESCAPES)
 
 
 def failure(number: int, **values: object) -> Failure:

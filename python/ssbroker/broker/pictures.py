@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Hashable
+from collections.abc import Hashable, Sequence
 from typing import TYPE_CHECKING, Final
 
 import pyarrow as pa
@@ -47,10 +47,12 @@ class Pictures:
 
     def _current(self) -> tuple[Catalog, dict[tuple[TieBreak, PendingRequest], Router]]:
         seen = self._look()
-        version = tuple((database.name, objects.version) for database, objects in seen)
+        dynamic_routing = self._instance.worker.dynamic_routing
+        pending = sorted({name for each in seen for name in dynamic_routing.pending(*each)})
+        version = (tuple((database.name, objects.version) for database, objects in seen), *pending)
         with self._guard:
             if self._catalog is None or self._version != version:
-                self._catalog = _catalog(seen)
+                self._catalog = _catalog(seen, pending)
                 self._routers = {}
                 self._version = version
             return self._catalog, self._routers
@@ -66,7 +68,7 @@ class Pictures:
         return seen
 
 
-def _catalog(seen: list[tuple[Database, Objects]]) -> Catalog:
+def _catalog(seen: list[tuple[Database, Objects]], pending: Sequence[str]) -> Catalog:
     routes: dict[str, list[object]] = {name: [] for name in schemas.ROUTES.names}
     for database, objects in seen:
         for route in objects.routes.values():
@@ -95,4 +97,5 @@ def _catalog(seen: list[tuple[Database, Objects]]) -> Catalog:
         ),
         addresses=() if endpoint is None else endpoints.addresses(endpoint.port, endpoint.ip),
         message_forwarding=endpoint is not None and endpoint.is_message_forwarding_enabled,
+        pending_requests=pending,
     )

@@ -56,7 +56,7 @@ def classified(explanation: Explanation) -> Status | None:
         return None
     if decision["next_hop_address"] is not None:
         return no_endpoint(decision["next_hop_address"])
-    number, reason = _REASONS[decision["reason"]](details)
+    number, reason = (_route_requested if _is_pending(details) else _REASONS[decision["reason"]])(details)
     shown = f"the way that was tried: instance.router().explain({_asked(details['conversation'])})"
     return Status(number, " ".join([f"{reason}.", *map(_said, advice(details)), f"To see {shown}."]))
 
@@ -74,6 +74,23 @@ def no_endpoint(next_hop: str) -> Status:
         9748,
         f"the message is for another instance, at {next_hop}, and this instance has no Service Broker endpoint to send with. "
         "If the service is in this instance, give its route the address LOCAL: ALTER ROUTE <name> WITH ADDRESS = N'LOCAL';",
+    )
+
+
+def route_refused(service: str, refusal: str) -> Status:
+    """The configuration service has ended the request for a route with an error (R62).
+
+    Args:
+        service: The service to which no route leads.
+        refusal: The error.
+
+    Returns:
+        The status.
+    """
+    return Status(
+        9761,
+        f"the configuration service has no route to the service {quoted(service)}: {refusal}. Add the service to its directory, "
+        "or make the route by hand: CREATE ROUTE. It is asked again by itself after a minute.",
     )
 
 
@@ -168,6 +185,12 @@ def _no_route(details: dict[str, Any]) -> tuple[int, str]:
 
 def _route_requested(details: dict[str, Any]) -> tuple[int, str]:
     return 9770, f"routing information for {_service(details)} has been asked for"
+
+
+def _is_pending(details: dict[str, Any]) -> bool:
+    """Whether a request for the service's route is open, so that nothing was asked in step 4 (R14)."""
+    steps = details["passes"][-1]["steps"]
+    return any(each["why"] == "pending_request" for step in steps for each in step["rejected"])
 
 
 def _service_not_found(details: dict[str, Any]) -> tuple[int, str]:

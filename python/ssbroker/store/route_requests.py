@@ -111,3 +111,24 @@ def create_system_service(connection: Connection, objects: Objects, *, name: str
     )
     connection.execute("UPDATE ssb_database SET catalog_version = random()")
     return True
+
+
+def questions(connection: Connection, queue_id: int, *, most: int) -> list[tuple[bytes, bytes, str, bytes | None]]:
+    """What stands in the queue of a configuration service: handle, the asking broker's id, message type and body, in order."""
+    rows = connection.execute(
+        """
+        SELECT e.conversation_handle, e.far_broker_instance, t.name, m.message_body
+        FROM ssb_queue_messages m JOIN ssb_conversation_endpoints e USING (endpoint_id) JOIN ssb_message_types t USING (message_type_id)
+        WHERE m.queue_id = ? AND m.status = 1 ORDER BY m.queuing_order LIMIT ?""",
+        (queue_id, most),
+    )
+    return [(handle, guid, kind, body) for handle, guid, kind, body in rows]
+
+
+def directory_rows(connection: Connection, table: str, service_name: str) -> list[tuple[object, ...]]:
+    """The rows of an application's table that say where a service is."""
+    quoted = table.replace('"', '""')
+    return connection.execute(
+        f'SELECT service_name, broker_instance, address, mirror_address, lifetime FROM "{quoted}" WHERE service_name = ?',  # noqa: S608  # quoted
+        (service_name,),
+    ).fetchall()

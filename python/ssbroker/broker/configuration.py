@@ -1,0 +1,193 @@
+"""A configuration service that is ready to use: it answers requests for routes from a directory (R62, N27)."""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import uuid
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from datetime import datetime
+from typing import Final
+
+from ssbroker import options
+from ssbroker.broker import routes
+from ssbroker.broker.database import Database
+from ssbroker.broker.directory import Directory, Entry, FileDirectory, TableDirectory
+from ssbroker.broker.missing_route import MissingRoute
+from ssbroker.broker.queue_names import queue_key, queue_text
+from ssbroker.ddl.routes import CONFIGURATION_SERVICE, LIFETIME_SECONDS_MAX
+from ssbroker.ddl.statements import Clauses
+from ssbroker.exceptions import BrokerError, LockTimeoutError, SsbrokerError
+from ssbroker.protocol.names import CONFIGURATION_NOTICE, END_DIALOG, ERROR, MISSING_ROUTE
+from ssbroker.store import route_requests
+from ssbroker.store.objects import Objects
+from ssbroker.store.sqlite import Connection
+
+LIFETIME: Final = 600
+"""The seconds for which a route is used that the directory says nothing about (fact 66)."""
+NOT_KNOWN: Final = 1
+"""The code of the error that ends a dialog where the directory does not know the service."""
+NOT_USABLE: Final = 2
+"""The code where it does, and no route can be made of that."""
+NOT_ANSWERED: Final = 3
+"""The code where something else was asked."""
+QUESTIONS_MAX: Final = 100
+_NAME_MAX: Final = 100
+_PREFIX: Final = "Configured"
+LOGGER: Final = logging.getLogger("ssbroker.broker")
+
+
+class ConfigurationService:
+    r"""Answers requests for routes: makes the routes that its directory knows, and ends the dialog.
+
+    It is the function that readers of its queue run, so it may also be given to `Database.activate` or
+    `Instance.register_procedure`; `install` does everything that is needed.
+
+    Args:
+        directory: Where services are.
+        lifetime: The seconds for which a route is used, where the directory does not say.
+
+    Raises:
+        OptionError: `lifetime` is no number of seconds.
+
+    Examples:
+        >>> import tempfile
+        >>> from pathlib import Path
+        >>> from ssbroker import Instance
+        >>> from ssbroker.broker.configuration import ConfigurationService, FileDirectory
+        >>> with tempfile.TemporaryDirectory() as folder, Instance.create(Path(folder, "shop"), name="shop", background=False) as instance:
+        ...     directory = Path(folder, "services.csv")
+        ...     _ = directory.write_text("service_name,address\n//Stock,TCP://stock.example\n")
+        ...     sales = instance.create_database("Sales")
+        ...     sales.create_queue("Replies")
+        ...     sales.create_service("//Shop", queue="Replies")
+        ...     ConfigurationService(FileDirectory(directory)).install(sales)
+        ...     with sales.transaction() as t:
+        ...         t.send(t.begin_dialog("//Shop", "//Stock"), b"two chairs")
+        ...     _ = instance.run_due()
+        ...     instance.view("sys.routes", "Sales")["address"].to_pylist()[-1]
+        'TCP://stock.example'
+    """
+
+    def __init__(self, directory: Directory, *, lifetime: int = LIFETIME) -> None:
+        self._directory: Final = directory
+        self._lifetime: Final = options.whole(lifetime, name="lifetime", least=1, most=LIFETIME_SECONDS_MAX)
+
+    def install(
+        self, database: Database, *, asked_by: Iterable[Database] | None = None, queue: str = "BrokerConfiguration"
+    ) -> None:
+        """Has this process answer: makes queue, service and the routes to it, where they are not there, and starts readers.
+
+        Args:
+            database: Where the service is.
+            asked_by: The databases that get a route to it, from then on ask for routes; None is `database` alone.
+            queue: The service's queue.
+
+        Raises:
+            BrokerError: The name of the queue is none.
+        """
+        objects = database.objects()
+        if CONFIGURATION_SERVICE not in objects.services:
+            if queue_key(queue) not in objects.queues:
+                database.create_queue(queue)
+            database.create_service(CONFIGURATION_SERVICE, queue=queue, contracts=[CONFIGURATION_NOTICE])
+        for asking in (database,) if asked_by is None else asked_by:
+            known = asking.objects().routes.values()
+            if all(route.remote_service_name != CONFIGURATION_SERVICE for route in known):
+                asking.create_route("BrokerConfiguration", service_name=CONFIGURATION_SERVICE, address="LOCAL")
+        database.activate(_queue_of(database.objects()), self)
+
+    def __call__(self, database: Database) -> None:
+        """Answers all requests that wait.
+
+        Args:
+            database: Where the service is.
+        """
+        while self._answer(database):
+            pass
+
+    def _answer(self, database: Database) -> bool:
+        """Answers some requests; whether there may be more.
+
+        The routes are made first, each in the file of its database. A crash in between has them made again, which changes nothing.
+        """
+        objects = database.objects()
+        queue = objects.queues_by_id[objects.services[CONFIGURATION_SERVICE].queue_id]
+        with database.file.read() as connection:
+            asked = route_requests.questions(connection, queue.queue_id, most=QUESTIONS_MAX)
+        verdicts = {handle: self._verdict(database, guid, kind, body) for handle, guid, kind, body in asked}
+        name = _queue_of(objects)
+        with database.transaction() as t:
+            if not verdicts:
+                return t.get_conversation_group(name) is not None
+            for handle, error in verdicts.items():
+                with suppress(BrokerError):  # it is over, or another process has answered
+                    t.receive(name, conversation_handle=handle)
+                    t.end_conversation(handle, error=error)
+        return True
+
+    def _verdict(self, database: Database, asking: bytes, kind: str, body: bytes | None) -> tuple[int, str] | None:
+        """The error that answers a message; None where there is none."""
+        if kind in (END_DIALOG, ERROR):
+            return None
+        if kind != MISSING_ROUTE:
+            return NOT_ANSWERED, "this configuration service knows routes only"
+        try:
+            return self._make_routes(database, asking, MissingRoute.read(body))
+        except LockTimeoutError:
+            raise  # the reader is started again
+        except SsbrokerError as error:
+            LOGGER.warning("%s: a request for a route could not be answered: %s", database.name, error)
+            return NOT_USABLE, str(error)
+
+    def _make_routes(self, database: Database, asking: bytes, request: MissingRoute) -> tuple[int, str] | None:
+        entries = [
+            entry
+            for entry in self._directory.find(request.service_name)
+            if request.broker_instance is None or entry.broker_instance in (None, request.broker_instance)
+        ]
+        if not entries:
+            return NOT_KNOWN, f"the directory does not know the service {request.service_name!r}{_with(request)}"
+        found = [one for one, objects in database.instance.seen() if objects.broker.service_broker_guid == asking]
+        if not found:
+            return NOT_USABLE, f"the broker id {uuid.UUID(bytes=asking)}, which asks, is not of this instance"
+        lasting = [replace(entry, lifetime=entry.lifetime or self._lifetime) for entry in entries]
+        found[0].change(_renew, entries=lasting, now=database.now())
+        return None
+
+
+def _renew(connection: Connection, objects: Objects, *, entries: Sequence[Entry], now: datetime) -> None:
+    """Makes a route for each entry, or lets the one that was made before live on."""
+    for name, entry in {_name(entry): entry for entry in entries}.items():
+        guid = None if entry.broker_instance is None else str(entry.broker_instance)
+        clauses = Clauses(entry.service_name, guid, entry.lifetime, entry.address, entry.mirror_address)
+        change = routes.alter_route if name in objects.routes else routes.create_route
+        change(connection, objects, name=name, clauses=clauses, now=now)
+
+
+def _name(entry: Entry) -> str:
+    """The name of the route to an entry, which is the same each time."""
+    said = repr((entry.service_name, entry.broker_instance, entry.address, entry.mirror_address))
+    digest = hashlib.sha256(said.encode()).hexdigest()[:12]
+    return f"{_PREFIX} {entry.service_name[:_NAME_MAX]} {digest}"
+
+
+def _queue_of(objects: Objects) -> str:
+    queue = objects.queues_by_id[objects.services[CONFIGURATION_SERVICE].queue_id]
+    return queue_text(queue.schema_name, queue.name)
+
+
+def _with(request: MissingRoute) -> str:
+    return "" if request.broker_instance is None else f" with the broker id {request.broker_instance}"
+
+
+__all__ = [
+    "ConfigurationService",
+    "Directory",
+    "Entry",
+    "FileDirectory",
+    "MissingRoute",
+    "TableDirectory",
+]

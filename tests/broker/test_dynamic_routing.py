@@ -1,0 +1,262 @@
+"""Missing routes are asked for, and what waited for them goes on (R61, R62, N26)."""
+
+from __future__ import annotations
+
+import uuid
+from pathlib import Path
+
+import pytest
+
+from ssbroker.broker.database import Database
+from ssbroker.broker.dynamic_routing import ANSWERED_FOR, REFUSED_FOR
+from ssbroker.broker.instance import Instance
+from ssbroker.broker.missing_route import MissingRoute
+from ssbroker.ddl.routes import CONFIGURATION_SERVICE
+from ssbroker.exceptions import MalformedDataError
+from ssbroker.protocol.names import CONFIGURATION_NOTICE, MISSING_ROUTE, SYSTEM_SERVICE
+from ssbroker.protocol.retry import SECOND
+from tests.broker import shops
+from tests.broker.conftest import Clock
+from tests.broker.shops import ORDERS, SHOP, STOCK, received, send, statuses, waiting
+
+CONFIG = "Config"
+MINUTE = 60
+BACK_OFF_MAX = 75  # P17: 64 s and its jitter
+
+
+@pytest.fixture
+def sales(instance: Instance) -> Database:
+    """Asks a configuration service of its own; nothing but that is reached by a route."""
+    database = shops.shop(instance)
+    database.drop_route("AutoCreatedLocal")
+    database.create_queue(CONFIG)
+    database.create_service(CONFIGURATION_SERVICE, queue=CONFIG, contracts=[CONFIGURATION_NOTICE])
+    database.create_route("Configuration", service_name=CONFIGURATION_SERVICE, address="LOCAL")
+    return database
+
+
+@pytest.fixture
+def stock(instance: Instance) -> Database:
+    return shops.stock(instance)
+
+
+def requests(database: Database) -> list[MissingRoute]:
+    """What the configuration service finds in its queue, left where it is."""
+    found = database.instance.view(CONFIG, database.name)
+    return [
+        MissingRoute.read(body)
+        for kind, body in zip(found["message_type_name"].to_pylist(), found["message_body"].to_pylist(), strict=True)
+        if kind == MISSING_ROUTE
+    ]
+
+
+def answer(database: Database, *, error: tuple[int, str] | None = None) -> MissingRoute:
+    """The configuration service ends the next dialog."""
+    with database.transaction() as t:
+        table = t.receive(CONFIG)
+        t.end_conversation(table["conversation_handle"][0].as_py(), error=error)
+    return MissingRoute.read(table["message_body"][0].as_py())
+
+
+def pass_time(instance: Instance, clock: Clock, *, seconds: float) -> None:
+    clock.advance(seconds=seconds)
+    instance.run_due()
+
+
+def test_r61_the_configuration_service_is_asked_for_the_missing_route(sales: Database, stock: Database) -> None:
+    send(sales, b"two chairs")
+    assert requests(sales) == [MissingRoute(STOCK)]
+    assert statuses(sales) == {"9770"}
+
+
+def test_r61_the_request_is_a_dialog_of_the_system_service(sales: Database) -> None:
+    send(sales, b"two chairs")
+    (row,) = sales.instance.view(CONFIG, "Sales").to_pylist()
+    assert row["message_type_name"] == MISSING_ROUTE
+    assert row["service_contract_name"] == CONFIGURATION_NOTICE
+    ends = sales.instance.view("sys.conversation_endpoints", "Sales").to_pylist()
+    assert {row["far_service"] for row in ends} == {STOCK, CONFIGURATION_SERVICE, SYSTEM_SERVICE}
+
+
+def test_r61_the_request_names_the_broker_id_that_the_conversation_names(sales: Database) -> None:
+    guid = uuid.UUID(int=7)
+    with sales.transaction() as t:
+        t.send(t.begin_dialog(SHOP, STOCK, broker_instance=guid), b"two chairs")
+    assert requests(sales) == [MissingRoute(STOCK, guid)]
+
+
+def test_r61_one_request_at_a_time_for_each_service(sales: Database, instance: Instance, clock: Clock) -> None:
+    for _ in range(5):
+        send(sales, b"two chairs")
+        send(sales, b"an invoice", to="//Invoices")
+    for _ in range(5):
+        pass_time(instance, clock, seconds=BACK_OFF_MAX)
+    assert sorted(each.service_name for each in requests(sales)) == ["//Invoices", STOCK]
+
+
+def test_n26_the_pending_requests_of_the_catalog_are_the_open_dialogs(sales: Database, instance: Instance) -> None:
+    send(sales, b"two chairs")
+    assert STOCK in instance.catalog().pending_requests
+    answer(sales)
+    assert STOCK not in instance.catalog().pending_requests
+
+
+def test_n26_without_a_route_to_a_configuration_service_nothing_is_pending(instance: Instance) -> None:
+    send(shops.shop(instance), b"two chairs")
+    assert instance.catalog().pending_requests == ()
+
+
+def test_r62_a_route_and_the_end_of_the_dialog_send_what_waits(
+    sales: Database, stock: Database, instance: Instance
+) -> None:
+    send(sales, b"two chairs")
+    sales.create_route("Stock", service_name=STOCK, address="LOCAL")
+    answer(sales)
+    instance.run_due()
+    assert received(stock) == [b"two chairs"]
+    assert waiting(sales) == []
+
+
+def test_r62_an_error_is_told_and_counts_for_a_minute(sales: Database, instance: Instance, clock: Clock) -> None:
+    send(sales, b"two chairs")
+    answer(sales, error=(12, "nobody knows it"))
+    instance.run_due()
+    assert statuses(sales) == {"9761"}
+    assert "nobody knows it" in waiting(sales)[0].transmission_status
+    for _ in range(REFUSED_FOR // SECOND - 1):
+        pass_time(instance, clock, seconds=1)
+    assert requests(sales) == []
+    pass_time(instance, clock, seconds=1 + BACK_OFF_MAX)
+    assert requests(sales) == [MissingRoute(STOCK)]
+
+
+def test_r62_after_an_end_without_a_route_the_service_is_asked_again_later(
+    sales: Database, instance: Instance, clock: Clock
+) -> None:
+    """Not at once: it would be asked as fast as it answers."""
+    send(sales, b"two chairs")
+    answer(sales)
+    instance.run_due()
+    instance.run_due()
+    assert requests(sales) == []
+    pass_time(instance, clock, seconds=ANSWERED_FOR // SECOND + BACK_OFF_MAX)
+    assert requests(sales) == [MissingRoute(STOCK)]
+
+
+def test_r62_when_the_route_expires_the_service_is_asked_again(
+    sales: Database, stock: Database, instance: Instance, clock: Clock
+) -> None:
+    dialog = send(sales, b"two chairs")
+    sales.create_route("Stock", service_name=STOCK, address="LOCAL", lifetime=MINUTE)
+    answer(sales)
+    instance.run_due()
+    clock.advance(seconds=MINUTE)
+    send(sales, b"a table", dialog=dialog)
+    assert requests(sales) == [MissingRoute(STOCK, stock.service_broker_guid)]
+
+
+def test_n26_a_request_outlives_the_process(sales: Database, instance: Instance, clock: Clock) -> None:
+    send(sales, b"two chairs")
+    folder = instance.folder
+    instance.close()
+    with Instance.open(folder, clock=clock, background=False) as again:
+        again.run_due()
+        assert STOCK in again.catalog().pending_requests
+        assert requests(again.database("Sales")) == [MissingRoute(STOCK)]
+
+
+def test_n26_an_answer_that_came_before_a_crash_is_looked_at_later(
+    sales: Database, stock: Database, instance: Instance, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    send(sales, b"two chairs")
+    sales.create_route("Stock", service_name=STOCK, address="LOCAL")
+    monkeypatch.setattr(instance.worker.dynamic_routing, "arrived", lambda *_: False)
+    answer(sales)
+    folder = instance.folder
+    instance.close()
+    with Instance.open(folder, clock=clock, background=False) as again:
+        again.run_due()
+        assert STOCK not in again.catalog().pending_requests
+        assert received(again.database("Stock")) == [b"two chairs"]
+
+
+def test_n26_the_answer_is_asked_for_in_the_table_that_was_read(instance: Instance) -> None:
+    """R41: a route back to this instance leads to msdb's table, which asks by itself."""
+    instance.execute("CREATE ENDPOINT Broker STATE = STARTED AS TCP (LISTENER_PORT = 4022) FOR SERVICE_BROKER ();")
+    sales = shops.shop(instance)
+    sales.create_route("Self", service_name=STOCK, address=instance.catalog().addresses[0])
+    instance.msdb.create_queue(CONFIG)
+    instance.msdb.create_service(CONFIGURATION_SERVICE, queue=CONFIG, contracts=[CONFIGURATION_NOTICE])
+    instance.msdb.create_route("Configuration", service_name=CONFIGURATION_SERVICE, address="LOCAL")
+    send(sales, b"two chairs")
+    assert requests(instance.msdb) == [MissingRoute(STOCK)]
+
+
+def test_n26_what_goes_back_to_the_asking_service_asks_for_no_route(sales: Database, instance: Instance) -> None:
+    """Fact 65: dynamic routing hides the services of the instance; the answers do not fall into that."""
+    sales.drop_route("Configuration")
+    asked = instance.create_database("Asked")
+    asked.create_queue(CONFIG)
+    asked.create_service("Else", queue=CONFIG)
+    asked.create_route("Configuration", service_name=CONFIGURATION_SERVICE, address="LOCAL")
+    sales.create_route("Configuration", service_name=CONFIGURATION_SERVICE, address="LOCAL")
+    with asked.transaction() as t:
+        t.send(t.begin_dialog("Else", STOCK), b"two chairs")
+    assert requests(sales) == [MissingRoute(STOCK)]
+    answer(sales, error=(1, "no"))
+    instance.run_due()
+    assert requests(sales) == []
+    assert statuses(asked) == {"9761"}
+
+
+def test_r61_the_body_names_service_and_broker_id() -> None:
+    body = MissingRoute("//a<b", uuid.UUID(int=255)).body()
+    assert body == (
+        b'<MissingRoute xmlns="http://schemas.microsoft.com/SQL/ServiceBroker/BrokerConfigurationNotice/MissingRoute">'
+        b"<SERVICE_NAME>//a&lt;b</SERVICE_NAME><BROKER_INSTANCE>00000000-0000-0000-0000-0000000000FF</BROKER_INSTANCE>"
+        b"</MissingRoute>"
+    )
+    assert MissingRoute.read(body) == MissingRoute("//a<b", uuid.UUID(int=255))
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        None,
+        b"",
+        b"MissingRoute",
+        b"<MissingRoute>",
+        b"<MissingRoute/>",
+        b"<Other><SERVICE_NAME>x</SERVICE_NAME></Other>",
+        b"<MissingRoute><A><SERVICE_NAME>x</SERVICE_NAME></A></MissingRoute>",
+        b"<MissingRoute><SERVICE_NAME>x</SERVICE_NAME><BROKER_INSTANCE>7</BROKER_INSTANCE></MissingRoute>",
+    ],
+)
+def test_r61_a_body_that_is_none_is_refused(body: bytes | None) -> None:
+    with pytest.raises(MalformedDataError, match="MissingRoute"):
+        MissingRoute.read(body)
+
+
+def test_n26_the_background_threads_of_an_instance_do_it_all(tmp_path: Path) -> None:
+    with Instance.create(tmp_path / "instance", name="shop") as instance:
+        sales, stock = shops.shop(instance), shops.stock(instance)
+        sales.create_queue(CONFIG)
+        sales.create_service(CONFIGURATION_SERVICE, queue=CONFIG, contracts=[CONFIGURATION_NOTICE])
+        sales.create_route("Configuration", service_name=CONFIGURATION_SERVICE, address="LOCAL")
+        sales.drop_route("AutoCreatedLocal")
+
+        def configure(database: Database) -> None:
+            with database.transaction() as t:
+                for row in t.receive(CONFIG).to_pylist():
+                    asked = MissingRoute.read(row["message_body"])
+                    routes.append(asked.service_name)
+                    t.end_conversation(row["conversation_handle"])
+            for name in routes:
+                database.create_route(name, service_name=name, address="LOCAL")
+            routes.clear()
+
+        routes: list[str] = []
+        sales.activate(CONFIG, configure)
+        send(sales, b"two chairs")
+        with stock.transaction() as t:
+            assert t.receive(ORDERS, timeout=60.0)["message_body"].to_pylist() == [b"two chairs"]
