@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import signal
 import subprocess
 import threading
@@ -21,7 +20,12 @@ class Node:
     """A process of a fleet, through all its lives.
 
     It says what it does on its standard output, a line of words each: `ready PORT` once it serves, and whatever else `heard` takes. Only
-    whole lines count, since the last one of a process that was killed may be torn. It ends by itself when its standard input ends.
+    whole lines count, since the last one of a process that was killed may be torn.
+
+    Attributes:
+        lives: How often it was started.
+        base_kib: The memory that it had taken when it was ready.
+        peak_kib: The most that it took in any life, as it was when it ended.
     """
 
     def __init__(
@@ -35,6 +39,7 @@ class Node:
     ) -> None:
         self.name: Final = name
         self.lives = 0
+        self.base_kib = 0
         self.peak_kib = 0
         self._command: Final = [*command]
         self._errors: Final = errors
@@ -53,32 +58,32 @@ class Node:
         self._is_ready.clear()
         with self._errors.open("ab") as errors:
             self._process = subprocess.Popen(
-                self._command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors
+                self._command, cwd=ROOT, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=errors
             )
         self.lives += 1
         self._reader = threading.Thread(target=self._read, args=(self._process,), name=self.name, daemon=True)
         self._reader.start()
         deadline = time.monotonic() + timeout
         while not self._is_ready.wait(0.05):
-            if self._process.poll() is not None:
+            is_over = self._process.poll() is not None
+            if is_over:
                 self._reader.join(DEADLINE_SECONDS)
-                if self._is_ready.is_set():
-                    return
-            if self._process.poll() is not None or time.monotonic() > deadline:
+            if not self._is_ready.is_set() and (is_over or time.monotonic() > deadline):
                 self.kill()
                 raise TimeoutError(f"{self.name} is not ready: {self.complaints() or 'it said nothing'}")
+        self.base_kib = max(self.base_kib, self._peak())
 
     def kill(self) -> bool:
         """Ends it as a crash would (SIGKILL), and returns once all that it had said is heard; whether it was still at work."""
         process = self._alive()
-        self._look()
+        self.peak_kib = max(self.peak_kib, self._peak())
         process.send_signal(signal.SIGKILL)
         return self._gone(process) == -signal.SIGKILL
 
     def stop(self, *, timeout: float = DEADLINE_SECONDS) -> int:
-        """Asks it to end (its standard input ends, and SIGTERM), and says with which status it did."""
+        """Asks it to end (SIGTERM), and says with which status it did."""
         process = self._alive()
-        self._look()
+        self.peak_kib = max(self.peak_kib, self._peak())
         process.terminate()
         try:
             process.wait(timeout)
@@ -101,20 +106,18 @@ class Node:
         return self._process
 
     def _gone(self, process: subprocess.Popen[bytes]) -> int:
-        if process.stdin is not None:
-            with contextlib.suppress(BrokenPipeError):
-                process.stdin.close()
         status = process.wait(DEADLINE_SECONDS)
         if self._reader is not None:
             self._reader.join(DEADLINE_SECONDS)
         return status
 
-    def _look(self) -> None:
-        """Notes the most memory that this life has taken so far, where the system tells it."""
-        with contextlib.suppress(OSError):
+    def _peak(self) -> int:
+        """The most memory that this life has taken so far, in KiB; 0 where the system does not tell."""
+        try:
             status = Path(f"/proc/{self._alive().pid}/status").read_text(encoding="ascii", errors="replace")
-            peaks = [int(line.split()[1]) for line in status.splitlines() if line.startswith("VmHWM:")]
-            self.peak_kib = max([self.peak_kib, *peaks])
+        except OSError:
+            return 0
+        return max((int(line.split()[1]) for line in status.splitlines() if line.startswith("VmHWM:")), default=0)
 
     def _read(self, process: subprocess.Popen[bytes]) -> None:
         assert process.stdout is not None

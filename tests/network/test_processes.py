@@ -20,7 +20,7 @@ while True:
     print("did", number, flush=True)
     number += 1
 """
-SILENT = "import sys; print('ready 1', flush=True); sys.stdout.write('torn'); sys.stdout.flush(); sys.stdin.read()"
+SILENT = "import sys\nprint('ready 1', flush=True); sys.stdout.write('torn'); sys.stdout.flush()\nwhile True: pass"
 BROKEN = "raise SystemExit('no such folder')"
 
 Make = Callable[..., Node]

@@ -1,0 +1,219 @@
+"""A storm: three processes exchange messages while the network between them harms what it carries, and each is killed over and over.
+
+`python -m tests.network.storm --messages 200000 --large 20` prints what it counted; exit status 0 where every message arrived exactly once, in
+order, unaltered.
+"""
+
+from __future__ import annotations
+
+import random
+import sys
+import tempfile
+import time
+from argparse import ArgumentParser, BooleanOptionalAction
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+from tests.network.checker import Verdict
+from tests.network.faults import Menu
+from tests.network.fleet import FORWARD_MEGABYTES, GATE, SHOP, STOCK, Fleet
+from tests.network.options import options
+from tests.network.traffic import Plan
+
+MIB: Final = 1 << 20
+FORWARDER_MIB_MAX: Final = FORWARD_MEGABYTES + 32 + 4 * 8 + 32
+"""What a forwarder may take beside what it begins with: what it forwards, its inbox, an outbox for each of four addresses (N12), and half of
+that again for what is being read and written."""
+_QUIET_SECONDS: Final = 300.0
+
+
+@dataclass(slots=True)
+class Outcome:
+    """What a storm counted.
+
+    Attributes:
+        verdict: What arrived.
+        is_done: Whether all arrived, was answered, ended and acknowledged in time.
+        seconds: How long it took.
+        kills: How often each was killed.
+        network: What the proxies did.
+        forwarder_mib: What the forwarder took beside what it began with; -1 where the system does not tell.
+        statuses: With what the processes ended when they were asked.
+        complaints: What they wrote on standard error.
+    """
+
+    plan: Plan
+    verdict: Verdict = field(default_factory=Verdict)
+    is_done: bool = False
+    seconds: float = 0.0
+    kills: Counter[str] = field(default_factory=Counter)
+    network: Counter[str] = field(default_factory=Counter)
+    forwarder_mib: float = -1.0
+    statuses: dict[str, int] = field(default_factory=dict)
+    complaints: str = ""
+
+    @property
+    def is_right(self) -> bool:
+        """Whether all is as it should be."""
+        return (
+            self.verdict.is_right
+            and self.is_done
+            and not any(self.statuses.values())
+            and self.forwarder_mib <= FORWARDER_MIB_MAX
+        )
+
+    def __str__(self) -> str:
+        carried = self.plan.messages * self.plan.small_bytes + self.plan.large * self.plan.large_bytes
+        kills = ", ".join(f"{name} {self.kills[name]}" for name in (SHOP, GATE, STOCK))
+        told = [
+            f"{self.verdict}",
+            f"{self.seconds:.0f} s, {self.plan.total / self.seconds:,.0f} messages/s, {carried / MIB / self.seconds:.1f} MiB/s",
+            f"killed: {kills}",
+            (
+                f"the network: {self.network['connections']} connections, {self.network['cut']} cut, {self.network['flips']} bits flipped, "
+                f"{self.network['delays']} times held up, {self.network['bytes'] / MIB:,.0f} MiB carried"
+            ),
+            f"the forwarder: {self.forwarder_mib:.0f} MiB beside what it began with, of {FORWARDER_MIB_MAX} MiB",
+        ]
+        if not self.is_right:
+            told += [
+                "WRONG" if self.is_done else "NOT DONE IN TIME",
+                *self.verdict.first,
+                f"{self.statuses}",
+                self.complaints,
+            ]
+        return "\n".join(told)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Violence:
+    """How often a process is killed, or all connections are cut: each time another one's turn.
+
+    Attributes:
+        strokes: So many times, spread evenly over what the target has received; 0 for never.
+        every_seconds: And whenever so much time has passed; 0 for never.
+    """
+
+    strokes: int = 0
+    every_seconds: float = 0.0
+
+
+def run(
+    folder: Path,
+    plan: Plan,
+    *,
+    menu: Menu,
+    violence: Violence,
+    seed: int = 0,
+    is_encrypted: bool = True,
+    timeout: float,
+) -> Outcome:
+    """Lets it storm, waits until all has arrived, and judges."""
+    outcome = Outcome(plan)
+    begun = time.monotonic()
+    with Fleet(folder, plan, options=options(folder, is_encrypted=is_encrypted), menu=menu, seed=seed) as fleet:
+        fleet.start()
+        _storm(fleet, outcome, violence, random.Random(seed), begun + timeout)
+        outcome.is_done = fleet.wait(
+            lambda: fleet.is_done, timeout=max(_QUIET_SECONDS, begun + timeout - time.monotonic())
+        )
+        outcome.seconds = time.monotonic() - begun
+        outcome.statuses = fleet.stop()
+        for proxy in fleet.proxies.values():
+            outcome.network.update(proxy.counted)
+        gate = fleet.nodes[GATE]
+        if gate.peak_kib:
+            outcome.forwarder_mib = (gate.peak_kib - gate.base_kib) / 1024
+        outcome.verdict = fleet.verdict()
+        outcome.complaints = fleet.complaints()
+    return outcome
+
+
+def _storm(fleet: Fleet, outcome: Outcome, violence: Violence, chance: random.Random, deadline: float) -> None:
+    total = fleet.plan.total
+    marks = [total * (stroke + 1) // (violence.strokes + 1) for stroke in range(violence.strokes)]
+    for victim in _victims(chance):
+        mark = marks.pop(0) if marks else None
+        if mark is None and not violence.every_seconds:
+            return
+        left = deadline - time.monotonic()
+        patience = min(left, violence.every_seconds) if violence.every_seconds else left
+
+        def is_time(mark: int | None = mark) -> bool:
+            received = fleet.said[STOCK]["received"]
+            return received >= total or (mark is not None and received >= mark)
+
+        fleet.wait(is_time, timeout=max(patience, 0))
+        if fleet.count(STOCK, "received") >= total or time.monotonic() > deadline:
+            return
+        for proxy in fleet.proxies.values():
+            proxy.cut()
+        fleet.restart(victim)
+        outcome.kills[victim] += 1
+
+
+def _victims(chance: random.Random) -> Iterator[str]:
+    """Each gets its turn, in an order that changes."""
+    while True:
+        turn = [SHOP, GATE, STOCK]
+        chance.shuffle(turn)
+        yield from turn
+
+
+def _arguments() -> ArgumentParser:
+    parser = ArgumentParser(prog="python -m tests.network.storm", description=__doc__)
+    parser.add_argument("--messages", type=int, default=20_000, metavar="N", help="small messages (20,000)")
+    parser.add_argument("--small", type=int, default=1024, metavar="BYTES", help="how long they are (1 KiB)")
+    parser.add_argument("--large", type=int, default=2, metavar="N", help="large messages (2)")
+    parser.add_argument("--large-bytes", type=int, default=64 * MIB, metavar="BYTES", help="how long they are (64 MiB)")
+    parser.add_argument("--lanes", type=int, default=100, metavar="N", help="conversations (100)")
+    parser.add_argument(
+        "--kill-every", type=float, default=3.0, metavar="SECONDS", help="one process after the other (3)"
+    )
+    parser.add_argument(
+        "--flip", type=int, default=32 * MIB, metavar="BYTES", help="a bit in so many, on average (32 MiB)"
+    )
+    parser.add_argument("--cut", type=int, default=64 * MIB, metavar="BYTES", help="a break in so many (64 MiB)")
+    parser.add_argument("--delay", type=int, default=4 * MIB, metavar="BYTES", help="a halt in so many (4 MiB)")
+    parser.add_argument("--delay-seconds", type=float, default=0.5, metavar="SECONDS", help="the longest halt (0.5)")
+    parser.add_argument(
+        "--encrypted", action=BooleanOptionalAction, default=True, help="TLS, which sees each flipped bit first"
+    )
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--timeout", type=float, default=3600.0, metavar="SECONDS")
+    parser.add_argument("--folder", type=Path, help="where the instances stand; kept (a temporary one)")
+    return parser
+
+
+def main(given: Sequence[str] | None = None) -> int:
+    """Runs the command."""
+    asked = _arguments().parse_args(given)
+    plan = Plan(
+        lanes=asked.lanes,
+        messages=asked.messages,
+        small_bytes=asked.small,
+        large=asked.large,
+        large_bytes=asked.large_bytes,
+    )
+    menu = Menu(flip_bytes=asked.flip, cut_bytes=asked.cut, delay_bytes=asked.delay, delay_seconds=asked.delay_seconds)
+    with tempfile.TemporaryDirectory() as temporary:
+        folder = asked.folder or Path(temporary)
+        folder.mkdir(parents=True, exist_ok=True)
+        outcome = run(
+            folder,
+            plan,
+            menu=menu,
+            violence=Violence(every_seconds=asked.kill_every),
+            seed=asked.seed,
+            is_encrypted=asked.encrypted,
+            timeout=asked.timeout,
+        )
+    print(outcome)
+    return 0 if outcome.is_right else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
