@@ -10,7 +10,19 @@ from typing import Any, Final, Self
 
 import pyarrow as pa
 
-from ssbroker import _core, ddl, further, loading, moment, options, payload, saving, schemas, sql_server
+from ssbroker import (
+    _core,
+    ddl,
+    further,
+    instance_folder,
+    loading,
+    moment,
+    options,
+    payload,
+    saving,
+    schemas,
+    sql_server,
+)
 from ssbroker.arrow_input import ArrowArrayExportable, ArrowStreamExportable, as_table
 from ssbroker.exceptions import InputError, MalformedDataError, OptionError, SchemaError
 
@@ -86,7 +98,8 @@ class Catalog:
 
         Args:
             path: A `.sql` script of DDL; a folder of scripts, run in the order of their names; a folder of the tables `routes`,
-                `databases` (optional) and `services` (optional), with `instance.json` (optional); or a file with the routes alone.
+                `databases` (optional) and `services` (optional), with `instance.json` (optional); a file with the routes alone; or
+                the folder of an instance, as `from_instance` has it.
                 Tables are Parquet, CSV, JSON (an array, or an object a line) or Arrow IPC.
             now: The moment from which LIFETIME of a script counts, None for the current time. Without a zone it is UTC.
 
@@ -107,6 +120,8 @@ class Catalog:
             ...     Catalog.load(script).routes["name"].to_pylist()
             ['AutoCreatedLocal', 'Orders']
         """
+        if instance_folder.is_instance(Path(path)):
+            return cls.from_instance(path)
         source = loading.load(Path(path), now=moment.as_utc(now))
         try:
             return cls(
@@ -119,6 +134,39 @@ class Catalog:
             )
         except (InputError, SchemaError) as error:
             raise source.located(error) from error.__cause__
+
+    @classmethod
+    def from_instance(cls, folder: str | os.PathLike[str]) -> Self:
+        """Reads what an instance of our own is routed by now, as `Instance.catalog` gives it; whoever has it open goes on.
+
+        Args:
+            folder: The folder of the instance.
+
+        Returns:
+            The catalog, which later changes of the instance leave as it is.
+
+        Raises:
+            StorageError: There is no instance, or its files cannot be read.
+            MissingDependencyError: The library `apsw` is not installed.
+
+        Examples:
+            >>> import tempfile
+            >>> from ssbroker import Catalog, Instance
+            >>> with tempfile.TemporaryDirectory() as folder:
+            ...     with Instance.create(folder, name="shop") as instance:
+            ...         _ = instance.create_database("Sales")
+            ...     Catalog.from_instance(folder).databases["name"].to_pylist()
+            ['msdb', 'Sales']
+        """
+        found = instance_folder.catalog_of(Path(folder))
+        return cls(
+            found.routes,
+            found.databases,
+            found.services,
+            addresses=found.addresses,
+            message_forwarding=found.message_forwarding,
+            pending_requests=found.pending_requests,
+        )
 
     @classmethod
     def from_sql_server(cls, connection: sql_server.Connection, *, addresses: Sequence[str] = ()) -> Self:

@@ -16,7 +16,6 @@ from ssbroker.scripts import load_scripts
 from ssbroker.table_files import FORMATS, decode_json, read_bytes, read_table
 
 INSTANCE_FILE: Final = "instance.json"
-_OF_AN_INSTANCE: Final = "msdb.sqlite"
 _SCHEMAS: Final = {"routes": schemas.ROUTES, "databases": schemas.DATABASES, "services": schemas.SERVICES}
 
 
@@ -96,12 +95,6 @@ def load(path: Path, *, now: datetime) -> Source:
 
 
 def _load_folder(folder: Path, now: datetime) -> Source:
-    if (folder / _OF_AN_INSTANCE).exists():
-        raise InputError(
-            f"{folder}: is the folder of a running instance; its catalog is ssbroker.Instance.open(folder).catalog()",
-            value=str(folder),
-            expected="files of a catalog",
-        )
     entries = sorted(entry for entry in folder.iterdir() if entry.is_file())
     scripts = [entry for entry in entries if entry.suffix.lower() == ".sql"]
     files: dict[str, Path] = {}

@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from ssbroker import Catalog, InputError, Instance
+from ssbroker import Instance
+from ssbroker.diagnose import Fleet
 from tests.cli.conftest import Run
 
 SCRIPT = """
@@ -151,6 +152,7 @@ def test_an_instance_serves_as_a_catalog(run: Run, folder: Path) -> None:
     assert json.loads(result.out)["decision"]["next_hop_address"] == "TCP://stock:4022"
 
 
-def test_loading_the_folder_of_an_instance_says_what_to_do(folder: Path) -> None:
-    with pytest.raises(InputError, match=r"Instance\.open\(folder\)\.catalog\(\)"):
-        Catalog.load(folder)
+def test_a_folder_of_instances_is_a_fleet(run: Run, folder: Path) -> None:
+    result = run("lint", "--fleet", folder.parent, "--level", "error", "--json")
+    assert result.status in (0, 1)
+    assert Fleet.load(folder.parent).keys() == {folder.name}

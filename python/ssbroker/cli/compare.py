@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.console import Console
 
+from ssbroker.catalog import Catalog
 from ssbroker.cli.errors import located
 from ssbroker.cli.fleets import AtOption, FleetOption, HtmlOption, write_text
-from ssbroker.cli.instances import load_catalog
 from ssbroker.cli.options import PendingRequestOption, ProgressOption, TieBreakOption, parse_now
 from ssbroker.exceptions import InputError, SchemaError
 
@@ -64,7 +64,7 @@ def compare(
 
     now = parse_now(at, option="--at")
     before_now = now if before_at is None else parse_now(before_at, option="--before-at")
-    load = Fleet.load if fleet else load_catalog
+    load = Fleet.load if fleet else Catalog.load
     # A script's LIFETIME counts from one moment for both, else each second of loading would be a difference.
     sides = load(before, now=min(now, before_now)), load(after, now=min(now, before_now))
     if conversations:

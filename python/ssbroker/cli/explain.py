@@ -10,7 +10,6 @@ from rich.console import Console
 from rich.text import Text
 
 from ssbroker.catalog import Catalog
-from ssbroker.cli.instances import load_catalog
 from ssbroker.cli.options import CatalogOption, NowOption, PendingRequestOption, TieBreakOption, parse_now
 from ssbroker.exceptions import OptionError
 from ssbroker.routing import Router
@@ -62,7 +61,7 @@ def explain(
             "--database and --from-outside exclude each other: the conversation begins in one of this instance's or outside"
         )
     moment = parse_now(now)
-    loaded = load_catalog(catalog, now=moment)
+    loaded = Catalog.load(catalog, now=moment)
     explanation = Router(loaded, tie_break=tie_break, pending_request=pending_request).explain(
         to_service,
         to_broker_instance=broker_instance,

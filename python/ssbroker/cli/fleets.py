@@ -10,7 +10,6 @@ import typer
 
 from ssbroker.catalog import Catalog
 from ssbroker.cli.errors import writing
-from ssbroker.cli.instances import load_catalog
 from ssbroker.cli.output import replacing_files
 from ssbroker.exceptions import DuplicateError, InputError
 
@@ -55,7 +54,7 @@ def load_fleet(paths: list[Path], *, is_fleet: bool, now: datetime) -> Fleet:
 
     instances: dict[str, Catalog] = {}
     for path in paths:
-        loaded = Fleet.load(path, now=now) if is_fleet else {instance_name(path): load_catalog(path, now=now)}
+        loaded = Fleet.load(path, now=now) if is_fleet else {instance_name(path): Catalog.load(path, now=now)}
         for name, catalog in loaded.items():
             if name in instances:
                 raise DuplicateError(f"{path}: two catalogs are of the instance {name!r}", value=name)

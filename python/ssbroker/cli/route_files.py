@@ -12,11 +12,11 @@ from typing import Any
 import pyarrow as pa
 
 from ssbroker import schemas
+from ssbroker.catalog import Catalog
 from ssbroker.cli.conform import common_schema, conformed
 from ssbroker.cli.errors import located
 from ssbroker.cli.files import expand, open_sources
 from ssbroker.cli.formats import Format, of_output
-from ssbroker.cli.instances import load_catalog
 from ssbroker.cli.intake import CONVERSATIONS
 from ssbroker.cli.output import refuse_overwriting, replacing_files
 from ssbroker.cli.pieces import Piece, Source, all_pieces
@@ -78,7 +78,7 @@ def route_files(job: Job, *, progress: bool | None) -> tuple[Tally, list[Path]]:
     threads = use_threads(job.threads)
     with replacing_files([job.output]) as (part,):
         router = Router(
-            load_catalog(job.catalog, now=job.now), tie_break=job.tie_break, pending_request=job.pending_request
+            Catalog.load(job.catalog, now=job.now), tie_break=job.tie_break, pending_request=job.pending_request
         )
         lines = kind is Format.JSONL
         sources = open_sources(files, CONVERSATIONS, lines=lines, threads=threads, progress=progress)

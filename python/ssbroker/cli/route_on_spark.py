@@ -6,12 +6,12 @@ import sys
 from pathlib import Path
 from typing import Final
 
+from ssbroker.catalog import Catalog
 from ssbroker.cli import formats
 from ssbroker.cli.conform import common_schema
 from ssbroker.cli.errors import reading
 from ssbroker.cli.files import expand, open_sources
 from ssbroker.cli.formats import Format
-from ssbroker.cli.instances import load_catalog
 from ssbroker.cli.intake import CONVERSATIONS
 from ssbroker.cli.output import refuse_overwriting, replacing_folder
 from ssbroker.cli.route_files import Job
@@ -47,7 +47,7 @@ def route_on_spark(job: Job) -> tuple[Tally, list[Path]]:
     quiet = not sys.stderr.isatty()
     tally = Tally()
     with spark_files.told_as_ours(), replacing_folder(job.output) as part:
-        catalog = load_catalog(job.catalog, now=job.now)
+        catalog = Catalog.load(job.catalog, now=job.now)
         with spark_files.session(threads=job.threads, quiet=quiet) as session:
             conversations = spark_files.read(session, files, kind=kind)
             decided = route(
