@@ -21,6 +21,7 @@ from ssbroker.protocol.transport_events import (
     ForwardedMessage,
     ForwardedMessageDropped,
     ForwardedMessageSent,
+    MirroredRouteStateChanged,
 )
 
 
@@ -234,6 +235,7 @@ __all__ = [
     "GroupStep",
     "MessageClassify",
     "MessageUndeliverable",
+    "MirroredRouteStateChanged",
     "QueueDisabled",
     "RemoteMessageAcknowledgement",
 ]

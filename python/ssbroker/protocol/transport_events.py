@@ -48,6 +48,9 @@ class ForwardedMessage(Event):
         from_broker_instance: The sender's broker id.
         next_hop_address: Where it goes next.
         hops_remaining: How many times it may be forwarded from now on.
+        time_to_live: The seconds that it may be on its way.
+        time_consumed: The seconds that it has been, as far as those know who held it.
+        message_id: Its id, where it has one.
     """
 
     conversation_id: uuid.UUID
@@ -59,6 +62,9 @@ class ForwardedMessage(Event):
     from_broker_instance: uuid.UUID | None = None
     next_hop_address: str | None = None
     hops_remaining: int = 0
+    time_to_live: int = 0
+    time_consumed: int = 0
+    message_id: uuid.UUID | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,6 +80,7 @@ class ForwardedMessageDropped(ForwardedMessage):
     """A message of others was not passed on.
 
     Attributes:
+        error: Service Broker's number for why not.
         text: Why not.
     """
 
@@ -81,4 +88,30 @@ class ForwardedMessageDropped(ForwardedMessage):
     TRACE_ID: ClassVar[int] = 140
     LEVEL: ClassVar[int] = logging.WARNING
 
+    error: int = 0
+    text: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MirroredRouteStateChanged(Event):
+    """What is known of a mirrored route is another thing now (R51 to R54).
+
+    Attributes:
+        broker_instance: The broker id that the route names.
+        address: Its address.
+        mirror_address: Its mirror address.
+        state: What is known now.
+        principal_address: Where everything goes now; None: nothing is sent.
+        text: What it means, and what to do where somebody has to.
+    """
+
+    NAME: ClassVar[str] = "Broker:Mirrored Route State Changed"
+    TRACE_ID: ClassVar[int] = 144
+    LEVEL: ClassVar[int] = logging.WARNING
+
+    broker_instance: uuid.UUID
+    address: str
+    mirror_address: str
+    state: str
+    principal_address: str | None = None
     text: str = ""
