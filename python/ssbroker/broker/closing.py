@@ -16,12 +16,15 @@ from ssbroker.store import endpoints, queues, transmission
 from ssbroker.store.endpoints import Endpoint
 
 CLOSED_FOR: Final = 30 * 60 * SECOND
-"""For how long a target's closed endpoint is kept against replays (B14), in microseconds."""
+"""For how long a closed endpoint is kept against replays (B14, B40), in microseconds."""
 
 
 def close(work: Work, endpoint: Endpoint) -> None:
-    """Ends this side for good: an initiator's endpoint goes, a target's stays closed for a while (B14). Its messages go (B15)."""
-    if endpoint.is_initiator:
+    """Ends this side for good, with its messages (B15): an initiator's endpoint goes, unless it was heard of over the network (B40).
+
+    That and a target's stay closed for a while (B14).
+    """
+    if endpoint.is_initiator and not endpoint.is_remote:
         remove(work, endpoint)
         return
     _forget(work, endpoint)

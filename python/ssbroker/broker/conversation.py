@@ -64,7 +64,7 @@ class Conversation:
             if refused is None:
                 self._keep(message, state, is_early=is_early)
             elif not is_early:
-                return self._refuse(refused)
+                return self.refuse(refused)
             # What is early and unfit is left to its sender, until its turn comes.
         self._write()
         return Arrival(max(self._next, dropped))
@@ -116,8 +116,8 @@ class Conversation:
             return None
         return contract_rules.unfit(kind, message.message_body)
 
-    def _refuse(self, refused: Failure) -> Arrival:
-        """Both sides learn that the conversation is over (B11); whoever has not seen any of it is not told."""
+    def refuse(self, refused: Failure) -> Arrival:
+        """Ends the conversation for a message that cannot be taken (B11); an application that has not seen any of it is not told."""
         if self._state is State.SI:
             remove(self._work, self._endpoint)
             return Arrival(self._next, error=refused)

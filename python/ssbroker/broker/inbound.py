@@ -16,7 +16,7 @@ from ssbroker.protocol.names import text
 from ssbroker.protocol.states import FIRST_PART, FIRST_WHOLE
 from ssbroker.store import endpoints
 from ssbroker.store.endpoints import Endpoint
-from ssbroker.store.objects import Contract, Service
+from ssbroker.store.objects import Contract, Objects, Service
 
 
 def arrive(work: Work, envelope: Envelope, messages: Sequence[Message], *, waits_here: bool = True) -> Arrival:
@@ -64,9 +64,7 @@ def _first(work: Work, envelope: Envelope, messages: Sequence[Message], *, waits
         return Arrival(above, error=None if is_over else failure(8462))
     if messages[0].is_conversation_error:
         return Arrival(above)  # the end of a conversation that nobody here has heard of
-    if not work.objects.broker.is_broker_enabled:
-        return _undelivered(0, 28013)
-    found = _target(work, envelope)
+    found = target_of(work.objects, envelope)
     if isinstance(found, Arrival):
         return found
     service, contract = found
@@ -78,6 +76,38 @@ def _first(work: Work, envelope: Envelope, messages: Sequence[Message], *, waits
         refused = _refusal(work, contract, messages[0])
         if refused is not None:
             return Arrival(0, error=refused)
+    endpoint = begin_here(work, envelope, service, contract, is_whole=is_first)
+    return Conversation(work, endpoint, queue, is_first_fit=is_first).take(messages)
+
+
+def target_of(objects: Objects, envelope: Envelope) -> tuple[Service, Contract] | Arrival:
+    """The service and the contract of a conversation that begins, or what keeps it from beginning."""
+    if not objects.broker.is_broker_enabled:
+        return _undelivered(0, 28013)
+    service = objects.services.get(envelope.to_service_name)
+    if service is None:
+        if envelope.to_broker_instance == objects.broker.service_broker_guid:
+            return Arrival(0, error=failure(8490, service=envelope.to_service_name))
+        return _undelivered(0, 11210, service=envelope.to_service_name)
+    contract = objects.contracts.get(envelope.service_contract_name)
+    if contract is None or contract.service_contract_id not in service.contracts:
+        return Arrival(0, error=failure(8408, service=service.name, contract=envelope.service_contract_name))
+    return service, contract
+
+
+def begin_here(work: Work, envelope: Envelope, service: Service, contract: Contract, *, is_whole: bool) -> Endpoint:
+    """Makes the target's endpoint.
+
+    Args:
+        work: The transaction.
+        envelope: What the initiator says of the conversation.
+        service: The service that it is for.
+        contract: Its contract.
+        is_whole: Whether the whole first message is there.
+
+    Returns:
+        The endpoint.
+    """
     endpoint = endpoints.insert(
         work.connection,
         conversation_handle=work.new_id(),
@@ -90,7 +120,7 @@ def _first(work: Work, envelope: Envelope, messages: Sequence[Message], *, waits
         far_broker_instance=envelope.from_broker_instance,
         is_bound=True,
         is_encrypted=envelope.is_encrypted,
-        state=FIRST_WHOLE if is_first else FIRST_PART,
+        state=FIRST_WHOLE if is_whole else FIRST_PART,
         lifetime=envelope.lifetime,
         priority=contract_rules.priority(
             work.objects,
@@ -102,21 +132,7 @@ def _first(work: Work, envelope: Envelope, messages: Sequence[Message], *, waits
     work.effects.is_due_at(envelope.lifetime)
     told_group(work, endpoint.conversation_group_id, GroupStep.CREATE)
     told_conversation(work, endpoint, ConversationStep.DIALOG_CREATED)
-    return Conversation(work, endpoint, queue, is_first_fit=is_first).take(messages)
-
-
-def _target(work: Work, envelope: Envelope) -> tuple[Service, Contract] | Arrival:
-    """The service and the contract of a conversation that begins, or what keeps it from beginning."""
-    objects = work.objects
-    service = objects.services.get(envelope.to_service_name)
-    if service is None:
-        if envelope.to_broker_instance == work.broker_instance:
-            return Arrival(0, error=failure(8490, service=envelope.to_service_name))
-        return _undelivered(0, 11210, service=envelope.to_service_name)
-    contract = objects.contracts.get(envelope.service_contract_name)
-    if contract is None or contract.service_contract_id not in service.contracts:
-        return Arrival(0, error=failure(8408, service=service.name, contract=envelope.service_contract_name))
-    return service, contract
+    return endpoint
 
 
 def _refusal(work: Work, contract: Contract, message: Message) -> Failure | None:

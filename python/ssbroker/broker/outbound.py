@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from ssbroker.broker.arriving import Arrival, Message, envelope_of
 from ssbroker.broker.closing import break_off, close
+from ssbroker.broker.error_body import Failure, read_failure
 from ssbroker.broker.inbound import arrive
 from ssbroker.broker.telling import told_conversation
 from ssbroker.broker.work import Work
@@ -50,16 +51,22 @@ def settle(work: Work, endpoint_id: int, arrival: Arrival, *, broker_instance: b
     _settle(work, endpoint, arrival, broker_instance=broker_instance)
 
 
+def broken_by_broker(work: Work, endpoint: Endpoint, body: bytes) -> None:
+    """Ends an endpoint with an error that the far broker has sent back (B11).
+
+    Args:
+        work: The transaction.
+        endpoint: The endpoint, as it is now.
+        body: The body of the error.
+    """
+    break_off(work, endpoint, body, happened=Input.ERROR)
+    said = read_failure(body) or Failure(0, "")
+    told_conversation(work, endpoint, ConversationStep.RECEIVED_BROKER_ERROR, error=said.code, text=said.description)
+
+
 def _settle(work: Work, endpoint: Endpoint, arrival: Arrival, *, broker_instance: bytes) -> None:
     if arrival.error is not None:
-        break_off(work, endpoint, arrival.error.body(), happened=Input.ERROR)
-        told_conversation(
-            work,
-            endpoint,
-            ConversationStep.RECEIVED_BROKER_ERROR,
-            error=arrival.error.code,
-            text=arrival.error.description,
-        )
+        broken_by_broker(work, endpoint, arrival.error.body())
         return
     if not endpoint.is_bound and arrival.acknowledged:
         endpoints.bind(work.connection, endpoint.endpoint_id, far_broker_instance=broker_instance)

@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
 
-from ssbroker.protocol.ledger import Effects, Endpoint, Key, Refusal, Wanted
+from ssbroker import moment
+from ssbroker.broker.network.admission import admitted, judged
+from ssbroker.broker.network.settlement import OvertakenError, Settlement
+from ssbroker.broker.own_work import own_work
+from ssbroker.protocol.ledger import MESSAGES, STORED, Effects, Endpoint, Key, Refusal, Wanted
+from ssbroker.protocol.states import BEGUN, State
+from ssbroker.store import due, endpoints, fragments, mirroring, remote, transmission_objects
+from ssbroker.store.objects import Contract, Objects
 
 if TYPE_CHECKING:
     from ssbroker.broker.database import Database
@@ -22,8 +30,8 @@ class Stale:
 
     Attributes:
         keys: The endpoints that are not as the machine has them.
-        is_whole: Whether the database itself is another now, such as disabled or under another broker id: the machine and its ledger
-            are to be made anew.
+        is_whole: Whether the database itself is another now, such as disabled, a mirror, or under another broker id: the machine and
+            its ledger are to be made anew.
     """
 
     keys: tuple[Key, ...] = ()
@@ -43,19 +51,33 @@ class SqliteLedger:
 
     def __init__(self, database: Database) -> None:
         self._database: Final = database
+        self._broker_instance: Final = database.objects().broker.service_broker_guid
+        self._admitted: dict[Key, Endpoint] = {}
+        if not database.file.ask(transmission_objects.is_empty):
+            with database.file.write() as connection:
+                transmission_objects.clear(connection)
 
     @property
     def broker_instance(self) -> bytes:
         """The broker id under which its endpoints send; where the database has another by now, commits are stale."""
-        raise NotImplementedError
+        return self._broker_instance
 
     def waiting(self) -> list[Key]:
         """The endpoints with messages in the transmission queue, wherever they are for: what a machine is told of after a restart."""
-        raise NotImplementedError
+        with self._database.file.read() as connection:
+            return list(remote.sides_of(connection, due.outbound(connection)).values())
 
     def keys_of(self, endpoint_ids: Iterable[int]) -> dict[int, Key]:
-        """Endpoints by the ids that deliveries name; those that are gone are left out."""
-        raise NotImplementedError
+        """Endpoints by the ids that deliveries name; those that are gone are left out.
+
+        Args:
+            endpoint_ids: The ids.
+
+        Returns:
+            The key of each.
+        """
+        with self._database.file.read() as connection:
+            return remote.sides_of(connection, endpoint_ids)
 
     def commit(self, effects: Effects) -> Stale | None:
         """Writes what a batch has come to, as one transaction; then whoever it concerns is told.
@@ -70,32 +92,140 @@ class SqliteLedger:
             LockTimeoutError: Others were writing to the file.
             StorageError: The file cannot be written; nothing has changed.
         """
-        raise NotImplementedError
+        if effects.is_empty:
+            return None
+        try:
+            with own_work(self._database) as work:
+                broker = work.objects.broker
+                is_mirror = mirroring.of(work.connection).role == "mirror"
+                if not broker.is_broker_enabled or work.broker_instance != self._broker_instance or is_mirror:
+                    return Stale(is_whole=True)
+                Settlement(work, effects).write()
+        except OvertakenError as error:
+            return Stale(error.keys)
+        return None
 
     def endpoints(self, keys: Sequence[Key]) -> Sequence[Endpoint | None]:
         """See `Ledger`."""
-        raise NotImplementedError
+        with self._database.file.read() as connection:
+            objects = self._database.objects(connection)
+            rows = remote.find(connection, keys)
+        return [_planned(objects, rows[key]) if key in rows else None for key in keys]
 
     def outgoing(self, wanted: Sequence[Wanted]) -> pa.Table:
         """See `Ledger`."""
-        raise NotImplementedError
+        rows: list[tuple[Any, ...]] = []
+        with self._database.file.read() as connection:
+            for each in wanted:
+                room = each.most_bytes
+                conversation_id, side = each.key
+                sent = remote.sent(
+                    connection,
+                    conversation_id,
+                    is_initiator=side,
+                    first=each.first,
+                    last=each.last,
+                    most=each.most_messages,
+                )
+                for number, kind, is_end, is_error, content in sent:
+                    body = content or b""
+                    rows.append((*each.key, number, kind, _message_id(each.key, number), is_end, is_error, body))
+                    room -= len(body)
+                    if room <= 0:
+                        break
+        return _table(rows, MESSAGES)
 
     def stored(self, keys: Sequence[Key]) -> pa.Table:
         """See `Ledger`."""
-        raise NotImplementedError
+        rows: list[tuple[Any, ...]] = []
+        with self._database.file.read() as connection:
+            for key, row in remote.find(connection, keys).items():
+                sender = (key[0], not key[1])
+                rows += [(*sender, *fragment) for fragment in fragments.of(connection, row.endpoint_id)]
+        return _table(rows, STORED)
 
     def admit(self, endpoints: Sequence[Endpoint]) -> Sequence[Endpoint | Refusal]:
         """See `Ledger`."""
-        raise NotImplementedError
+        objects = self._database.objects()
+        now = moment.microseconds(self._database.now())
+        answers = [admitted(objects, endpoint, now=now) for endpoint in endpoints]
+        self._admitted = {answer.key: answer for answer in answers if isinstance(answer, Endpoint)}
+        return answers
 
     def judge(self, messages: pa.Table) -> Mapping[int, Refusal]:
         """See `Ledger`."""
-        raise NotImplementedError
+        conversations: list[Any] = messages["conversation_id"].to_pylist()
+        sides: list[Any] = messages["is_initiator"].to_pylist()
+        keys = {(conversation, not side) for conversation, side in zip(conversations, sides, strict=True)}
+        contracts: dict[Key, tuple[Contract, State]] = {}
+        with self._database.file.read() as connection:
+            objects = self._database.objects(connection)
+            for key, row in remote.find(connection, keys).items():
+                contracts[key] = (objects.contracts_by_id[row.service_contract_id], State(row.state))
+        for key in keys - contracts.keys():
+            begins = self._admitted.get(key)
+            contract = None if begins is None else objects.contracts.get(begins.service_contract_name)
+            if contract is not None:  # else endpoint or contract have gone meanwhile, and the commit finds that
+                contracts[key] = (contract, BEGUN)
+        return judged(objects, messages, contracts)
 
     def put_aside(self, objects: Mapping[Key, bytes]) -> None:
         """See `Ledger`."""
-        raise NotImplementedError
+        with self._database.file.write() as connection:
+            rows = remote.find(connection, objects)
+            transmission_objects.write(connection, [(row.endpoint_id, objects[key]) for key, row in rows.items()])
 
     def read_back(self, keys: Sequence[Key]) -> Mapping[Key, bytes]:
         """See `Ledger`."""
-        raise NotImplementedError
+        found: dict[Key, bytes] = {}
+        with self._database.file.read() as connection:
+            if transmission_objects.is_empty(connection):
+                return found
+            for key, row in remote.find(connection, keys).items():
+                packed = transmission_objects.read(connection, row.endpoint_id)
+                if packed is not None:
+                    found[key] = packed
+        return found
+
+
+def _planned(objects: Objects, row: endpoints.Endpoint) -> Endpoint:
+    """A row as the protocol has to know it."""
+    return Endpoint(
+        conversation_id=row.conversation_id,
+        is_initiator=bool(row.is_initiator),
+        service_name=objects.services_by_id[row.service_id].name,
+        broker_instance=objects.broker.service_broker_guid,
+        far_service_name=row.far_service,
+        far_broker_instance=row.far_broker_instance,
+        service_contract_name=objects.contracts_by_id[row.service_contract_id].name,
+        priority=row.priority,
+        lifetime=row.lifetime,
+        session_key=row.session_key,
+        far_session_key=row.far_session_key,
+        far_certificate=row.far_certificate,
+        is_bound=bool(row.is_bound),
+        far_peer=row.far_peer,
+        receive_sequence=row.receive_sequence,
+    )
+
+
+def _message_id(key: Key, number: int) -> bytes:
+    """The same id whenever a message is sent: made of its conversation, its sender and its number, as a GUID of version 8."""
+    conversation_id, is_initiator = key
+    place = conversation_id + is_initiator.to_bytes() + number.to_bytes(8)
+    made = bytearray(hashlib.blake2b(place, digest_size=16, person=b"ssb message id").digest())
+    made[6] = made[6] & 0x0F | 0x80
+    made[8] = made[8] & 0x3F | 0x80
+    return bytes(made)
+
+
+def _table(rows: Sequence[tuple[Any, ...]], schema: pa.Schema) -> pa.Table:
+    if not rows:
+        return schema.empty_table()
+    arrays: list[pa.Array[Any]] = []
+    for field, values in zip(schema, zip(*rows, strict=True), strict=True):
+        column: pa.Array[Any] = pa.array(
+            [bool(value) for value in values] if field.type == pa.bool_() else values, field.type
+        )
+        arrays.append(column)
+    return pa.Table.from_arrays(arrays, schema=schema)

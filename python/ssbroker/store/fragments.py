@@ -1,0 +1,54 @@
+"""What came over the network and is incomplete or early (P14)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any, Final
+
+from ssbroker.store.sqlite import Connection
+
+
+def add(connection: Connection, rows: Iterable[tuple[Any, ...]]) -> None:
+    """Keeps fragments; what is there already goes.
+
+    Args:
+        connection: The database, with its write lock.
+        rows: Endpoint, then message, fragment, count, both digests, type, message id, whether it ends the dialog, whether it is an
+            error, moment, body.
+    """
+    connection.executemany(_ADD, rows)
+
+
+def of(connection: Connection, endpoint_id: int) -> list[tuple[Any, ...]]:
+    """The fragments that are kept for an endpoint, in order.
+
+    Args:
+        connection: The database.
+        endpoint_id: The endpoint.
+
+    Returns:
+        Message, fragment, count, body, both digests, type, message id, whether it ends the dialog, whether it is an error.
+    """
+    return connection.execute(_OF, (endpoint_id,)).fetchall()
+
+
+def remove_below(connection: Connection, numbers: Iterable[tuple[int, int]]) -> None:
+    """Removes fragments of messages that have served; each the endpoint and the first number that stays."""
+    connection.executemany("DELETE FROM ssb_fragments WHERE endpoint_id = ? AND message_sequence_number < ?", numbers)
+
+
+def remove(connection: Connection, endpoint_id: int, number: int) -> None:
+    """Removes the fragments of one message."""
+    connection.execute(
+        "DELETE FROM ssb_fragments WHERE endpoint_id = ? AND message_sequence_number = ?", (endpoint_id, number)
+    )
+
+
+_ADD: Final = """
+    INSERT OR REPLACE INTO ssb_fragments (endpoint_id, message_sequence_number, fragment_number, fragment_count, message_digest,
+        fragment_digest, message_type_name, message_id, is_end_of_dialog, is_conversation_error, enqueue_time, message_body)
+    VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"""
+_OF: Final = """
+    SELECT message_sequence_number, fragment_number, fragment_count, message_body, message_digest, fragment_digest, message_type_name,
+        message_id, is_end_of_dialog, is_conversation_error
+    FROM ssb_fragments WHERE endpoint_id = ? ORDER BY message_sequence_number, fragment_number"""

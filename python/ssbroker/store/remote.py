@@ -1,0 +1,83 @@
+"""Endpoints whose far side is reached over the network, and what they send."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any, Final
+
+from ssbroker.store.endpoints import Endpoint
+from ssbroker.store.sqlite import Connection
+
+
+def find(connection: Connection, sides: Iterable[tuple[bytes, bool]]) -> dict[tuple[bytes, bool], Endpoint]:
+    """Endpoints by conversation and side; what is not there is left out.
+
+    Args:
+        connection: The database.
+        sides: The conversations, and whether the initiator's side is meant.
+
+    Returns:
+        Those that are there.
+    """
+    rows = (Endpoint._make(row) for row in connection.executemany(_FIND, sides))
+    return {(row.conversation_id, bool(row.is_initiator)): row for row in rows}
+
+
+def sides_of(connection: Connection, endpoint_ids: Iterable[int]) -> dict[int, tuple[bytes, bool]]:
+    """Conversation and side of endpoints; those that are gone are left out.
+
+    Args:
+        connection: The database.
+        endpoint_ids: The endpoints.
+
+    Returns:
+        Both by the endpoint's id.
+    """
+    rows = connection.executemany(_SIDE, ((endpoint_id,) for endpoint_id in endpoint_ids))
+    return {endpoint_id: (conversation_id, bool(side)) for endpoint_id, conversation_id, side in rows}
+
+
+def sent(
+    connection: Connection, conversation_id: bytes, *, is_initiator: bool, first: int, last: int, most: int
+) -> Iterable[tuple[Any, ...]]:
+    """What an endpoint sent and nobody has acknowledged, in order, read row by row.
+
+    Args:
+        connection: The database.
+        conversation_id: The conversation.
+        is_initiator: Whether its initiator is meant.
+        first: The first number.
+        last: The last one.
+        most: How many at most.
+
+    Returns:
+        Number, type, whether it ends the dialog, whether it is an error, body.
+    """
+    return connection.execute(_SENT, (conversation_id, is_initiator, first, last, most))
+
+
+def note(connection: Connection, endpoint: Endpoint) -> None:
+    """Writes who the far side of an endpoint is, now that it has been heard of over the network."""
+    known = (endpoint.far_peer, endpoint.session_key, endpoint.far_session_key, endpoint.far_certificate)
+    connection.execute(_NOTE, (*known, endpoint.endpoint_id))
+
+
+def raise_taken(connection: Connection, numbers: Iterable[tuple[int, int]]) -> None:
+    """Writes the number of the next message to be taken, where it is higher than what stands there; each the number and the endpoint."""
+    connection.executemany(_RAISE_TAKEN, numbers)
+
+
+_FIND: Final = "SELECT * FROM ssb_conversation_endpoints WHERE conversation_id = ? AND is_initiator = ?"
+_SIDE: Final = """
+    SELECT endpoint_id, conversation_id, is_initiator FROM ssb_conversation_endpoints WHERE endpoint_id = ?"""
+# CROSS JOIN: SQLite is to find the endpoint first.
+_SENT: Final = """
+    SELECT message_sequence_number, message_type_name, is_end_of_dialog, is_conversation_error, message_body
+    FROM ssb_conversation_endpoints AS e CROSS JOIN ssb_transmission_queue AS t USING (endpoint_id)
+    WHERE e.conversation_id = ? AND e.is_initiator = ? AND t.is_inbound = 0 AND t.message_sequence_number BETWEEN ? AND ?
+    ORDER BY t.message_sequence_number LIMIT ?"""
+_NOTE: Final = """
+    UPDATE ssb_conversation_endpoints SET is_remote = 1, far_peer = ?, session_key = ?, far_session_key = ?, far_certificate = ?
+    WHERE endpoint_id = ?"""
+_RAISE_TAKEN: Final = """
+    UPDATE ssb_conversation_endpoints SET receive_sequence = ?1 WHERE endpoint_id = ?2 AND receive_sequence < ?1"""
