@@ -94,7 +94,7 @@ def next_moment(connection: Connection) -> int | None:
 _LAST_MOMENT: Final = 2**63 - 1
 _QUEUE: Final = "JOIN ssb_services USING (service_id) JOIN ssb_queues USING (queue_id)"
 # A jump from one endpoint to the next, however many messages each has.
-_WAITING: Final = """
+WAITING: Final = """
     WITH RECURSIVE waiting (endpoint_id) AS (
         SELECT (SELECT endpoint_id FROM ssb_transmission_queue WHERE is_inbound = {0} ORDER BY endpoint_id LIMIT 1)
         UNION ALL
@@ -102,12 +102,11 @@ _WAITING: Final = """
             SELECT later.endpoint_id FROM ssb_transmission_queue AS later
             WHERE later.is_inbound = {0} AND later.endpoint_id > waiting.endpoint_id ORDER BY later.endpoint_id LIMIT 1
         ) FROM waiting WHERE waiting.endpoint_id IS NOT NULL
-    )
-    SELECT endpoint_id FROM waiting"""
-_OUTBOUND: Final = f"{_WAITING.format(0)} WHERE endpoint_id IS NOT NULL"
-_INBOUND: Final = (
-    f"{_WAITING.format(1)} JOIN ssb_conversation_endpoints USING (endpoint_id) {_QUEUE} WHERE is_enqueue_enabled"
-)
+    )"""
+"""The table `waiting` of the endpoints with messages in the transmission queue, and a null at its end; to be formatted with `is_inbound`."""
+_OUTBOUND: Final = f"{WAITING.format(0)} SELECT endpoint_id FROM waiting WHERE endpoint_id IS NOT NULL"  # noqa: S608
+_INBOUND: Final = f"""{WAITING.format(1)}
+    SELECT endpoint_id FROM waiting JOIN ssb_conversation_endpoints USING (endpoint_id) {_QUEUE} WHERE is_enqueue_enabled"""  # noqa: S608
 _TIMERS: Final = f"""
     SELECT endpoint_id, dialog_timer FROM ssb_conversation_endpoints {_QUEUE}
     WHERE dialog_timer IS NOT NULL AND dialog_timer <= ? AND is_enqueue_enabled ORDER BY dialog_timer"""  # noqa: S608

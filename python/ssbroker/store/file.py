@@ -13,6 +13,7 @@ from ssbroker.store.fair_lock import FairLock
 from ssbroker.store.schema import APPLICATION_ID
 from ssbroker.store.session import Session
 from ssbroker.store.sqlite import Connection, check_blank, storage_errors
+from ssbroker.store.watch import Watch
 
 if TYPE_CHECKING:
     import apsw
@@ -154,6 +155,10 @@ class DatabaseFile:
         """A transaction that is not begun yet; `lock_timeout` as `write` has it."""
         wait = self.lock_timeout if lock_timeout is None else lock_timeout
         return Session(self.path, connections=self._connections, writer=self._writer, lock_timeout=wait)
+
+    def watch(self) -> Watch:
+        """What tells whether anybody has committed; it has a connection of its own until it is closed."""
+        return Watch(self.path, connections=self._connections, wait=self.lock_timeout)
 
     def checkpoint(self) -> None:
         """Puts all that is committed into the file itself, so that it is whole without what SQLite keeps beside it.

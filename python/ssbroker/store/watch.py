@@ -1,0 +1,54 @@
+"""Sees that others have committed to a file, for next to nothing."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from ssbroker.store.connections import Connections
+from ssbroker.store.sqlite import storage_errors
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    import apsw
+
+
+class Watch:
+    """A connection that only asks whether the file has changed since it was last asked. Not for several threads at once.
+
+    Args:
+        path: The file.
+        connections: Where connections come from.
+        wait: The seconds to wait for other processes.
+    """
+
+    __slots__ = ("_connection", "_connections", "_path", "_version", "_wait")
+
+    def __init__(self, path: Path, *, connections: Connections, wait: float) -> None:
+        self._path: Final = path
+        self._connections: Final = connections
+        self._wait: Final = wait
+        self._connection: apsw.Connection | None = None
+        self._version: int | None = None
+
+    def has_changed(self) -> bool:
+        """Whether anybody has committed, in this process or another, since the last call; the first says yes.
+
+        Returns:
+            Whether somebody has.
+
+        Raises:
+            StorageError: The file cannot be read.
+        """
+        with storage_errors(self._path, waited=self._wait):
+            if self._connection is None:
+                self._connection = self._connections.take(wait=self._wait)
+            version = self._connection.pragma("data_version")
+        before, self._version = self._version, version
+        return version != before
+
+    def close(self) -> None:
+        """Gives the connection back."""
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            self._connections.give_back(connection)
