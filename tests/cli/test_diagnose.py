@@ -190,3 +190,23 @@ def test_wrong_use_is_one_line_and_status_2(folder: Path, run: Run, arguments: t
     assert (result.status, result.out) == (2, "")
     assert result.err.startswith(message.format(folder=folder))
     assert result.err.count("\n") == 1
+
+
+def test_i7_an_id_that_is_enabled_twice_is_a_finding_and_the_other_instances_are_looked_at(
+    run: Run, folder: Path
+) -> None:
+    twice = folder / "TWICE"
+    twice.mkdir()
+    (twice / "routes.csv").write_text("database,name,address\nA,one,LOCAL\n")
+    (twice / "databases.csv").write_text(
+        "name,service_broker_guid,is_broker_enabled\n"
+        "A,5a1e5000-0000-4000-8000-000000000007,true\nB,5a1e5000-0000-4000-8000-000000000007,true\n"
+    )
+    result = run("lint", "--fleet", folder, *AT, "--json")
+    assert result.status == 1
+    found = {
+        (finding["code"], finding["severity"], finding["instance"]) for finding in json.loads(result.out)["findings"]
+    }
+    assert ("SSB013", "error", "TWICE") in found
+    assert ("SSB017", "error", "NORTH") in found or ("SSB017", "error", "SOUTH") in found
+    assert run("lint", twice, "--ignore", "SSB013", *AT).status == 0

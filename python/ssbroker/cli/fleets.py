@@ -36,6 +36,30 @@ CatalogsArgument: TypeAlias = Annotated[
 ]
 
 
+def places(paths: list[Path], *, is_fleet: bool) -> dict[str, Path]:
+    """The file or folder of each instance, which is named like it.
+
+    Args:
+        paths: A catalog each, or folders of instances.
+        is_fleet: Whether they are folders of instances.
+
+    Returns:
+        The path of each by its name.
+
+    Raises:
+        InputError: There is no such folder, it holds no instance, or two instances have one name.
+    """
+    from ssbroker.diagnose import Fleet  # noqa: PLC0415 - the help comes quicker without
+
+    found: dict[str, Path] = {}
+    for path in paths:
+        for name, place in (Fleet.paths(path) if is_fleet else {instance_name(path): path}).items():
+            if name in found:
+                raise DuplicateError(f"{path}: two catalogs are of the instance {name!r}", value=name)
+            found[name] = place
+    return found
+
+
 def load_fleet(paths: list[Path], *, is_fleet: bool, now: datetime) -> Fleet:
     """Instances, named like their files or folders.
 
@@ -52,22 +76,7 @@ def load_fleet(paths: list[Path], *, is_fleet: bool, now: datetime) -> Fleet:
     """
     from ssbroker.diagnose import Fleet  # noqa: PLC0415 - the help comes quicker without
 
-    instances: dict[str, Catalog] = {}
-    for path in paths:
-        loaded = Fleet.load(path, now=now) if is_fleet else {instance_name(path): Catalog.load(path, now=now)}
-        for name, catalog in loaded.items():
-            if name in instances:
-                raise DuplicateError(f"{path}: two catalogs are of the instance {name!r}", value=name)
-            instances[name] = catalog
-    return Fleet(instances)
-
-
-def uris(paths: list[Path], *, is_fleet: bool) -> dict[str, str]:
-    """The file or folder of each instance, as other tools are told."""
-    if not is_fleet:
-        return {instance_name(path): path.as_posix() for path in paths}
-    entries = [entry for path in paths for entry in sorted(path.iterdir())]
-    return {entry.name if entry.is_dir() else entry.stem: entry.as_posix() for entry in entries}
+    return Fleet({name: Catalog.load(place, now=now) for name, place in places(paths, is_fleet=is_fleet).items()})
 
 
 def write_text(path: Path, text: str) -> None:

@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 import json
-from datetime import timedelta
+from collections.abc import Mapping
+from datetime import datetime, timedelta
 from pathlib import Path
-from typing import Annotated, Literal, TypeAlias
+from typing import TYPE_CHECKING, Annotated, Literal, TypeAlias
 
 import typer
 from rich.console import Console
 
-from ssbroker.cli.fleets import AtOption, CatalogsArgument, FleetOption, HtmlOption, load_fleet, uris, write_text
+from ssbroker.catalog import Catalog
+from ssbroker.cli.fleets import AtOption, CatalogsArgument, FleetOption, HtmlOption, places, write_text
 from ssbroker.cli.options import parse_now
+from ssbroker.exceptions import DuplicateError
+
+if TYPE_CHECKING:
+    from ssbroker.diagnose import Finding, Fleet
 
 EXAMPLES = """[bold]Examples[/bold]
 
@@ -54,14 +60,16 @@ def lint(
     Exit status 1 if anything is found, 0 if nothing is.
     """
     from ssbroker.cli.lint_text import print_findings  # noqa: PLC0415 - the help comes quicker without what finds
-    from ssbroker.diagnose import html_report, sarif  # noqa: PLC0415 - the same
+    from ssbroker.diagnose import Findings, html_report, sarif  # noqa: PLC0415 - the same
     from ssbroker.diagnose import lint as find  # noqa: PLC0415 - the same
 
     now = parse_now(at, option="--at")
-    loaded = load_fleet(catalogs, is_fleet=fleet, now=now)
-    found = find(loaded, at=now, expires_within=timedelta(days=expires_within), ignore=ignore or ()).at_least(level)
+    where = places(catalogs, is_fleet=fleet)
+    loaded, refused = _loaded(where, now=now)
+    lasting = find(loaded, at=now, expires_within=timedelta(days=expires_within), ignore=ignore or ())
+    found = Findings([*lasting, *refused]).without(ignore or ()).at_least(level)
     if sarif_file is not None:
-        log = sarif(found, uris=uris(catalogs, is_fleet=fleet))
+        log = sarif(found, uris={name: place.as_posix() for name, place in where.items()})
         write_text(sarif_file, json.dumps(log, indent=2, ensure_ascii=False) + "\n")
     if html is not None:
         write_text(html, html_report(loaded, findings=found, at=now))
@@ -72,3 +80,21 @@ def lint(
         print_findings(found, Console())
     if found:
         raise typer.Exit(1)
+
+
+def _loaded(where: Mapping[str, Path], *, now: datetime) -> tuple[Fleet, list[Finding]]:
+    """The instances whose catalogs can be used, and what was found about the others."""
+    from ssbroker.diagnose import Fleet  # noqa: PLC0415 - the help comes quicker without what finds
+    from ssbroker.diagnose.check_identity import enabled_twice  # noqa: PLC0415 - the same
+
+    usable: dict[str, Catalog] = {}
+    refused: list[Finding] = []
+    for name, place in where.items():
+        try:
+            usable[name] = Catalog.load(place, now=now)
+        except DuplicateError as error:
+            finding = enabled_twice(error, instance=name)
+            if finding is None:
+                raise
+            refused.append(finding)
+    return Fleet(usable), refused

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from ssbroker.diagnose.findings import Finding
 from ssbroker.diagnose.setting import Setting, about, about_route, name
 from ssbroker.diagnose.tables import LOCAL, DatabaseRow, RouteRow
+from ssbroker.exceptions import DuplicateError
 from ssbroker.wording import bracketed, literal
 
 
@@ -49,6 +50,32 @@ def broker_ids(setting: Setting) -> Iterator[Finding]:
 
 def _names(databases: list[DatabaseRow]) -> str:
     return " and ".join(f"{name(row.name)} ({'enabled' if row.enabled else 'disabled'})" for row in databases)
+
+
+def enabled_twice(error: DuplicateError, *, instance: str) -> Finding | None:
+    """What it means that a catalog cannot be loaded, where the reason is one that a running instance has too.
+
+    Args:
+        error: What `Catalog` raised.
+        instance: Whose catalog it is.
+
+    Returns:
+        The finding, where two enabled databases have one broker id (I7); None for other reasons.
+
+    Examples:
+        >>> enabled_twice(DuplicateError("a name occurs twice", column="databases.name"), instance="NORTH") is None
+        True
+    """
+    if error.column != "databases.service_broker_guid":
+        return None
+    return about(
+        "SSB013",
+        f"broker id {error.value}",
+        f"is that of two enabled databases, so the catalog cannot be used, and nothing else was looked at: {error}",
+        "Give the copy an id of its own: ALTER DATABASE <copy> SET NEW_BROKER; then renew the routes that name it.",
+        instance=instance,
+        severity="error",
+    )
 
 
 def stale_ids(setting: Setting) -> Iterator[Finding]:

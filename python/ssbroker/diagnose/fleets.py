@@ -94,7 +94,32 @@ class Fleet(Mapping[str, Catalog]):
             ...     list(Fleet.load(folder))
             ['NORTH']
         """
-        folder, at = Path(path), moment.as_utc(now)
+        at = moment.as_utc(now)
+        return cls({name: Catalog.load(entry, now=at) for name, entry in cls.paths(path).items()})
+
+    @staticmethod
+    def paths(folder: str | os.PathLike[str]) -> dict[str, Path]:
+        """The instances that `load` finds in a folder, and where each stands.
+
+        Args:
+            folder: The folder.
+
+        Returns:
+            The path of each instance by its name.
+
+        Raises:
+            InputError: There is no such folder, or it holds no instance.
+            DuplicateError: Two instances have one name.
+
+        Examples:
+            >>> import tempfile
+            >>> from pathlib import Path
+            >>> with tempfile.TemporaryDirectory() as folder:
+            ...     Path(folder, "NORTH.sql").touch()
+            ...     list(Fleet.paths(folder))
+            ['NORTH']
+        """
+        folder = Path(folder)
         if not folder.is_dir():
             raise InputError(f"{folder}: there is no such folder", value=str(folder), expected="a folder of instances")
         entries = sorted(entry for entry in folder.iterdir() if not entry.name.startswith((".", "_")))
@@ -108,7 +133,7 @@ class Fleet(Mapping[str, Catalog]):
             paths[name] = entry
         if not paths:
             raise InputError(f"{folder}: holds no instance; expected a folder or a .sql script for each")
-        return cls({name: Catalog.load(entry, now=at) for name, entry in paths.items()})
+        return paths
 
     @property
     def addresses(self) -> Mapping[str, str]:
