@@ -125,7 +125,8 @@ def test_a_script_changes_and_drops(instance: Instance) -> None:
         """
     )
     objects = instance.database("Sales").objects()
-    assert (objects.queues, objects.services, objects.priorities, set(objects.contracts)) == ({}, {}, {}, {"DEFAULT"})
+    assert (objects.queues, objects.services, objects.priorities) == ({}, {}, {})
+    assert "//ordering" not in objects.contracts
     assert instance.msdb.objects().endpoint is None
     instance.execute("DROP DATABASE Sales")
     assert [database.name for database in instance.databases] == ["msdb"]
@@ -248,11 +249,11 @@ def test_use_lasts_from_batch_to_batch(instance: Instance, sales: Database) -> N
 def test_what_means_nothing_to_an_instance_warns(instance: Instance, sales: Database) -> None:
     assert caught(
         instance,
-        "USE Sales\nGRANT SEND ON SERVICE::[//Orders] TO public\nCREATE QUEUE Q\n"
+        "USE Sales\nGRANT EXECUTE ON dbo.P TO public\nCREATE QUEUE Q\n"
         "IF 1 = 1 CREATE QUEUE R\nALTER DATABASE Sales SET RECOVERY FULL, ENABLE_BROKER\n"
         "ALTER QUEUE Q REBUILD\nALTER ENDPOINT Other STATE = STARTED\n",
     ) == [
-        "x.sql:2: GRANT SEND ON SERVICE::[//Orders] TO public: skipped, it means nothing to an instance",
+        "x.sql:2: GRANT EXECUTE ON dbo.P TO public: skipped, it means nothing to an instance",
         "x.sql:4: IF 1 = 1 CREATE QUEUE R: skipped whole, with the CREATE QUEUE in it",
         "x.sql:5: ALTER DATABASE [Sales]: skipped RECOVERY",
         "x.sql:6: ALTER QUEUE Q REBUILD: skipped, it means nothing to an instance",

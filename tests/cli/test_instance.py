@@ -47,11 +47,11 @@ def test_sql_makes_and_changes_an_instance(run: Run, tmp_path: Path, script: Pat
     made = run("sql", tmp_path / "new", "--create", script)
     assert (made.status, made.out, made.err) == (0, f"{script}: done\n", "")
     further = tmp_path / "further.sql"
-    further.write_text("CREATE QUEUE Second\nGRANT SEND ON SERVICE::[//Orders] TO public", encoding="utf-16")
+    further.write_text("CREATE QUEUE Second\nGRANT EXECUTE ON dbo.P TO public", encoding="utf-16")
     changed = run("sql", tmp_path / "new", further)
     assert changed.status == 0
     assert changed.err == (
-        f"ssbroker: warning: {further}:2: GRANT SEND ON SERVICE::[//Orders] TO public: "
+        f"ssbroker: warning: {further}:2: GRANT EXECUTE ON dbo.P TO public: "
         "skipped, it means nothing to an instance\n"
     )
     with Instance.open(tmp_path / "new", background=False) as instance:

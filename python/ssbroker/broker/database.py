@@ -8,6 +8,7 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Concatenate, Final, Self
 
 from ssbroker.broker.arrivals import Arrivals
+from ssbroker.broker.credentials import Credentials
 from ssbroker.broker.definitions import Definitions
 from ssbroker.broker.route_definitions import Options
 from ssbroker.broker.transaction import Transaction
@@ -164,6 +165,15 @@ class Database(Definitions):
         with self.file.write() as connection:
             what(connection, self.objects(connection), *args, **kwargs)
         self.instance.objects_changed(self)
+
+    @property
+    def credentials(self) -> Credentials:
+        """What opens the keys of the instance."""
+        return self.instance.credentials
+
+    def current(self) -> Objects:
+        """What stands in the database, as last committed."""
+        return self.objects()
 
     def now(self) -> datetime:
         """The current moment, as the instance's clock tells it."""

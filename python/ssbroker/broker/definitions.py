@@ -6,12 +6,12 @@ from collections.abc import Mapping, Sequence
 
 from ssbroker.broker import message_types, queues
 from ssbroker.broker.message_types import SentBy, ValidationName
-from ssbroker.broker.route_definitions import RouteDefinitions
+from ssbroker.broker.security_definitions import SecurityDefinitions
 from ssbroker.ddl.statements import QueueSettings
 from ssbroker.protocol.names import DEFAULT
 
 
-class Definitions(RouteDefinitions):
+class Definitions(SecurityDefinitions):
     """The methods of a database that define its objects, each in a transaction of its own."""
 
     def create_message_type(self, name: str, *, validation: ValidationName = "NONE") -> None:
@@ -75,8 +75,8 @@ class Definitions(RouteDefinitions):
             ...     sales = instance.create_database("Sales")
             ...     sales.create_message_type("//order")
             ...     sales.create_contract("//ordering", {"//order": "INITIATOR", "DEFAULT": "ANY"})
-            ...     instance.view("sys.service_contracts", "Sales")["name"].to_pylist()
-            ['DEFAULT', '//ordering']
+            ...     instance.view("sys.service_contracts", "Sales")["name"].to_pylist()[-1]
+            '//ordering'
         """
         self.change(message_types.create_contract, name=name, messages=messages)
 
@@ -177,13 +177,16 @@ class Definitions(RouteDefinitions):
         """
         self.change(queues.drop_queue, name=name)
 
-    def create_service(self, name: str, *, queue: str, contracts: Sequence[str] = (DEFAULT,)) -> None:
+    def create_service(
+        self, name: str, *, queue: str, contracts: Sequence[str] = (DEFAULT,), owner: str | None = None
+    ) -> None:
         """Makes a service.
 
         Args:
             name: Its name.
             queue: Where its messages arrive.
             contracts: What others may begin conversations with it on; none, and it can only begin them itself.
+            owner: The user to whom it belongs, with whose certificates its dialogs are secured; None is dbo.
 
         Raises:
             BrokerError: The name is taken, or queue or contract is not there (15151).
@@ -198,7 +201,7 @@ class Definitions(RouteDefinitions):
             ...     instance.view("sys.services")["name"].to_pylist()
             ['//Orders']
         """
-        self.change(queues.create_service, name=name, queue=queue, contracts=contracts)
+        self.change(queues.create_service, name=name, queue=queue, contracts=contracts, owner=owner)
 
     def alter_service(
         self,

@@ -13,6 +13,7 @@ from typing import Final, Self
 
 from ssbroker.broker import creation
 from ssbroker.broker.background import Background
+from ssbroker.broker.credentials import Credentials
 from ssbroker.broker.database import Database
 from ssbroker.broker.databases import Databases
 from ssbroker.broker.hosting import Hosting
@@ -75,6 +76,7 @@ class Instance(Hosting):
         self.lock_timeout: Final = lock_timeout
         self.background: Final = background
         self.vfs: Final = vfs
+        self.credentials: Final = Credentials(folder)
         self._databases = Databases(self, file)
         self._pictures: Final = Pictures(self)
         self.events: Final = EventLog()

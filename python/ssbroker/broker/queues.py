@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from typing import Final
 
 from ssbroker.broker.names import check_object_name
+from ssbroker.broker.principals import principal_id
 from ssbroker.broker.queue_names import queue_key
 from ssbroker.broker.refusals import existing, forget_conversations, refusal, refuse_taken
 from ssbroker.ddl.statements import QueueSettings
@@ -65,13 +66,20 @@ def drop_queue(connection: Connection, objects: Objects, *, name: str) -> None:
 
 
 def create_service(
-    connection: Connection, objects: Objects, *, name: str, queue: str, contracts: Iterable[str]
+    connection: Connection,
+    objects: Objects,
+    *,
+    name: str,
+    queue: str,
+    contracts: Iterable[str],
+    owner: str | None = None,
 ) -> None:
     """Makes a service on a queue, with the contracts that it accepts as a target."""
     check_object_name(name)
     refuse_taken(objects.services, name, kind="service")
     on = existing(objects.queues, queue_key(queue), kind="queue")
-    changes.create_service(connection, name=name, queue_id=on.queue_id, contracts=contract_ids(objects, contracts))
+    numbers, belongs = contract_ids(objects, contracts), principal_id(objects, owner)
+    changes.create_service(connection, name=name, queue_id=on.queue_id, contracts=numbers, principal_id=belongs)
 
 
 def alter_service(

@@ -7,12 +7,13 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from ssbroker.broker import endpoint, identity
+from ssbroker.broker import endpoint, identity, security_script
 from ssbroker.broker.alteration import Alteration
 from ssbroker.broker.database import Database
 from ssbroker.broker.statements import ObjectStatement, change
 from ssbroker.ddl import statements
 from ssbroker.ddl.instance import SYSTEM_DATABASES, canonical
+from ssbroker.ddl.security_statements import SecurityStatement
 from ssbroker.ddl.source import RefusalError
 from ssbroker.ddl.statements import Statement
 from ssbroker.exceptions import UnknownDatabaseError
@@ -58,6 +59,8 @@ class Script:
             BrokerError: The same.
             UnknownDatabaseError: It names a database that is not there.
         """
+        if isinstance(statement, SecurityStatement):
+            return self._secure(statement, annotations)
         match statement:
             case statements.UseDatabase(name):
                 self._use(name, annotations)
@@ -125,6 +128,19 @@ class Script:
         database = self._database(self._context_name() if named is None else canonical(named))
         connection = self._alteration.connection(database)
         change(connection, self._alteration.objects(database), statement, annotations, now=self._instance.clock())
+
+    def _secure(self, statement: SecurityStatement, annotations: Mapping[str, str]) -> str | None:
+        if annotations:
+            raise RefusalError(f"the annotation {min(annotations)} does not belong to this statement")
+        database = self._database(self._context_name())
+        connection = self._alteration.connection(database)
+        return security_script.change(
+            connection,
+            self._alteration.objects(database),
+            statement,
+            credentials=self._instance.credentials,
+            now=self._instance.clock(),
+        )
 
     def _context_name(self) -> str:
         name = self.current or self.only_database

@@ -127,8 +127,10 @@ def _change_queue(connection: Connection, objects: Objects, statement: QueueStat
 def _change_service(connection: Connection, objects: Objects, statement: ServiceStatement) -> None:
     name = statement.name
     match statement:
-        case statements.CreateService(queue=queue, contracts=contracts):
-            queues.create_service(connection, objects, name=name, queue=_text_of(queue), contracts=contracts)
+        case statements.CreateService(queue=queue, contracts=contracts, owner=owner):
+            queues.create_service(
+                connection, objects, name=name, queue=_text_of(queue), contracts=contracts, owner=owner
+            )
         case statements.AlterService(queue=moved, add_contracts=added, drop_contracts=dropped):
             queues.alter_service(
                 connection,

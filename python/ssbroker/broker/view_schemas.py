@@ -120,6 +120,35 @@ DATABASE_VIEWS: Final[dict[str, pa.Schema]] = {
         priority=_TINY,
         is_initiator=_BOOL,
     ),
+    "sys.database_principals": _columns(name=_TEXT, principal_id=_INT, type=_TEXT, type_desc=_TEXT),
+    "sys.database_permissions": _columns(
+        **{"class": _TINY},
+        class_desc=_TEXT,
+        **_all(_INT, "major_id minor_id grantee_principal_id grantor_principal_id"),
+        **_all(_TEXT, "type permission_name state state_desc"),
+    ),
+    "sys.remote_service_bindings": _columns(
+        name=_TEXT,
+        remote_service_binding_id=_INT,
+        principal_id=_INT,
+        remote_service_name=_TEXT,
+        service_contract_id=_INT,
+        remote_principal_id=_INT,
+        is_anonymous_on=_BOOL,
+    ),
+    "sys.certificates": _columns(
+        name=_TEXT,
+        certificate_id=_INT,
+        principal_id=_INT,
+        pvt_key_encryption_type=_TEXT,
+        pvt_key_encryption_type_desc=_TEXT,
+        is_active_for_begin_dialog=_BOOL,
+        **_all(_TEXT, "issuer_name cert_serial_number subject"),
+        expiry_date=_MOMENT,
+        start_date=_MOMENT,
+        thumbprint=pa.binary(),
+        key_length=_INT,
+    ),
 }
 """The views of one database each."""
 

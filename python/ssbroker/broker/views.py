@@ -9,11 +9,13 @@ from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
 
+from ssbroker import moment
 from ssbroker.broker.database import Database
 from ssbroker.broker.queue_names import queue_key
 from ssbroker.broker.view_schemas import DATABASE_VIEWS, INSTANCE_VIEWS, QUEUE
 from ssbroker.exceptions import InputError, StorageError
 from ssbroker.protocol.states import DESCRIPTIONS, State
+from ssbroker.security.dialog_certificate import DialogCertificate
 from ssbroker.store import registry, views
 from ssbroker.store.objects import Endpoint
 
@@ -76,9 +78,18 @@ def _database_rows(database: Database, name: str) -> list[Row]:
     with database.file.read() as connection:
         database.objects(connection)  # refuses what is no longer attached
         found: list[Row] = [*views.rows(connection, name)]
+    if name == "sys.certificates":
+        return [(*row[:-1], *_described(row[-1])) for row in found]
     if name != "sys.conversation_endpoints":
         return found
     return [(*row[: _STATE + 1], DESCRIPTIONS[State(row[_STATE])], *row[_STATE + 2 :]) for row in found]
+
+
+def _described(certificate: bytes) -> Row:
+    known = DialogCertificate(certificate)
+    said = known.described
+    ends, begins = moment.microseconds(said.ends), moment.microseconds(said.begins)
+    return (said.issuer, said.serial_number, said.subject, ends, begins, known.thumbprint, said.bits)
 
 
 def _of_databases(parts: list[tuple[Database, list[Row]]], schema: pa.Schema) -> pa.Table:

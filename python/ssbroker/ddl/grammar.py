@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final, cast
 
-from ssbroker.ddl import endpoints, objects, statements
+from ssbroker.ddl import endpoints, objects, security, statements
 from ssbroker.ddl.cursor import STATEMENT_WORDS, Cursor, Reading
 from ssbroker.ddl.pieces import named, on_or_off, owner, skip_rest
 from ssbroker.ddl.statements import BrokerOption, Clauses, Statement
@@ -27,7 +27,7 @@ def known(cursor: Cursor) -> str | None:
     """The verb and noun of the known statement that begins here, None where there is none."""
     if cursor.key == "USE":
         return "USE"
-    if cursor.key not in ("CREATE", "ALTER", "DROP"):
+    if cursor.key not in _VERBS:
         return None
     nouns = (cursor.ahead(1).key, cursor.ahead(2).key, cursor.ahead(3).key)
     for verb in (f"{cursor.key} {nouns[0]}", f"{cursor.key} {nouns[0]} {nouns[1]}"):
@@ -190,5 +190,6 @@ _OBJECTS: Final[dict[str, Callable[[Cursor], Statement]]] = {
 }
 _GRAMMARS: Final[dict[Reading, dict[str, Callable[[Cursor], Statement]]]] = {
     "routing": _ROUTING,
-    "objects": {**_ROUTING, **_OBJECTS},
+    "objects": {**_ROUTING, **_OBJECTS, **security.GRAMMAR},
 }
+_VERBS: Final = frozenset({"CREATE", "ALTER", "DROP"}) | security.VERBS

@@ -53,8 +53,7 @@ def drop_queue(cursor: Cursor) -> Statement:
 
 def create_service(cursor: Cursor) -> Statement:
     """CREATE SERVICE after the verb."""
-    name = named(cursor)
-    owner(cursor)
+    name, belongs = named(cursor), owner(cursor)
     cursor.expect("ON", "QUEUE")
     queue = _queue(cursor, parts_max=2)
     contracts: list[str] = []
@@ -63,7 +62,7 @@ def create_service(cursor: Cursor) -> Statement:
         while cursor.accept(","):
             contracts.append(cursor.name())
         cursor.expect(")")
-    return statements.CreateService(name, queue, tuple(contracts))
+    return statements.CreateService(name, queue, tuple(contracts), belongs)
 
 
 def alter_service(cursor: Cursor) -> Statement:

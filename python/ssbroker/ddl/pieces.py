@@ -22,10 +22,9 @@ def named(cursor: Cursor) -> str:
     return name
 
 
-def owner(cursor: Cursor) -> None:
-    """Moves past AUTHORIZATION and its name, if they stand here."""
-    if cursor.accept("AUTHORIZATION"):
-        cursor.name()
+def owner(cursor: Cursor) -> str | None:
+    """The name after AUTHORIZATION, if that stands here."""
+    return cursor.name() if cursor.accept("AUTHORIZATION") else None
 
 
 def on_or_off(cursor: Cursor) -> bool:

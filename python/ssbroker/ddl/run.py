@@ -12,6 +12,7 @@ from ssbroker.ddl import statements
 from ssbroker.ddl.annotations import parse_list, parse_moment, parse_route_id
 from ssbroker.ddl.instance import Endpoint, Instance, Route, canonical
 from ssbroker.ddl.routes import check
+from ssbroker.ddl.security_statements import SecurityStatement
 from ssbroker.ddl.source import RefusalError
 from ssbroker.ddl.statements import BrokerOption, Clauses, EndpointSettings, QueueName, Statement
 
@@ -47,6 +48,8 @@ def run(instance: Instance, statement: Statement, annotations: Mapping[str, str]
     misplaced = annotations.keys() - _KEYS.get(type(statement), frozenset())
     if misplaced:
         raise RefusalError(f"the annotation {min(misplaced)} does not belong to this statement")
+    if isinstance(statement, SecurityStatement):
+        return _NOTHING_ABOUT_ROUTING
     match statement:
         case statements.CreateRoute() | statements.AlterRoute() | statements.DropRoute():
             _run_route(instance, statement, annotations)

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
+from ssbroker.ddl.security_statements import SecurityStatement
+
 BrokerOption = Literal["ENABLE_BROKER", "DISABLE_BROKER", "NEW_BROKER", "ERROR_BROKER_CONVERSATIONS"]
 
 
@@ -124,11 +126,12 @@ class DropQueue:
 
 @dataclass(frozen=True, slots=True)
 class CreateService:
-    """CREATE SERVICE; `contracts` are those that it accepts."""
+    """CREATE SERVICE; `contracts` are those that it accepts, the owner None is dbo."""
 
     name: str
     queue: QueueName
     contracts: tuple[str, ...] = ()
+    owner: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -283,5 +286,6 @@ Statement = (
     | CreatePriority
     | AlterPriority
     | DropPriority
+    | SecurityStatement
     | Skipped
 )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from dataclasses import dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING, Final
@@ -93,6 +94,11 @@ class DialogCertificate:
         if not isinstance(private, rsa.RSAPrivateKey) or private.public_key() != self._public:
             raise InputError("expected the private key of the certificate; it is another one's")
         return private
+
+    @property
+    def thumbprint(self) -> bytes:
+        """By what SQL Server knows it: SHA-1, for which nothing is believed here."""
+        return hashlib.sha1(self.der, usedforsecurity=False).digest()
 
     @property
     def has_key(self) -> bool:

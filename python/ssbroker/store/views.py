@@ -39,7 +39,7 @@ _SELECTS: Final = {
     "sys.routes": """
         SELECT name, route_id, 1, remote_service_name, broker_instance, lifetime, address, mirror_address
         FROM ssb_routes ORDER BY route_id""",
-    "sys.services": "SELECT name, service_id, 1, queue_id FROM ssb_services ORDER BY service_id",
+    "sys.services": "SELECT name, service_id, principal_id, queue_id FROM ssb_services ORDER BY service_id",
     "sys.service_queues": """
         SELECT name, queue_id, schema_name, max_readers, activation_procedure, NULL, is_activation_enabled,
             is_receive_enabled, is_enqueue_enabled, is_retention_enabled, is_poison_message_handling_enabled
@@ -61,6 +61,23 @@ _SELECTS: Final = {
         SELECT priority_id, name, service_contract_id, local_service_id, remote_service_name, priority
         FROM ssb_conversation_priorities ORDER BY priority_id""",
     "sys.transmission_queue": _TRANSMISSION_QUEUE,
+    "sys.database_principals": """
+        SELECT name, principal_id, CASE principal_id WHEN 0 THEN 'R' ELSE 'S' END,
+            CASE principal_id WHEN 0 THEN 'DATABASE_ROLE' ELSE 'SQL_USER' END
+        FROM ssb_principals ORDER BY principal_id""",
+    "sys.database_permissions": """
+        SELECT 17, 'SERVICE', service_id, 0, p.principal_id, 1, 'SN', 'SEND', p.state,
+            CASE p.state WHEN 'G' THEN 'GRANT' ELSE 'DENY' END
+        FROM ssb_send_permissions p ORDER BY service_id, p.principal_id""",
+    "sys.remote_service_bindings": """
+        SELECT name, remote_service_binding_id, principal_id, remote_service_name, 0, remote_principal_id, is_anonymous_on
+        FROM ssb_remote_service_bindings ORDER BY remote_service_binding_id""",
+    # The columns that the certificate says itself are read from it.
+    "sys.certificates": """
+        SELECT name, certificate_id, principal_id, CASE WHEN private_key IS NULL THEN 'NA' ELSE 'MK' END,
+            CASE WHEN private_key IS NULL THEN 'NO_PRIVATE_KEY' ELSE 'ENCRYPTED_BY_MASTER_KEY' END,
+            is_active_for_begin_dialog, certificate
+        FROM ssb_certificates ORDER BY certificate_id""",
 }
 
 
