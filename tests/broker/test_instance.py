@@ -52,7 +52,14 @@ def test_a_new_database_has_the_defaults(instance: Instance, name: str) -> None:
         names.END_DIALOG: "E",
         names.DIALOG_TIMER: "E",
         names.DEFAULT: "N",
+        names.MISSING_ROUTE: "X",
+        names.MISSING_REMOTE_SERVICE_BINDING: "X",
     }
+    notice = objects.contracts[names.CONFIGURATION_NOTICE].messages
+    assert [objects.message_types_by_id[number].name for number in notice] == [
+        names.MISSING_ROUTE,
+        names.MISSING_REMOTE_SERVICE_BINDING,
+    ]
     (message,) = objects.contracts[names.DEFAULT].messages.values()
     assert objects.message_types_by_id[message.message_type_id].name == names.DEFAULT
     assert message.is_sent_by_initiator

@@ -42,7 +42,7 @@ def test_a_contract_says_who_sends_what(sales: Database) -> None:
         for number, message in objects.contracts["Ordering"].messages.items()
     } == {"Order": (True, False), "Receipt": (False, True), "Note": (True, True)}
     sales.drop_contract("Ordering")
-    assert set(sales.objects().contracts) == {"DEFAULT"}
+    assert "Ordering" not in sales.objects().contracts
 
 
 def test_a_queue_has_its_options(sales: Database) -> None:

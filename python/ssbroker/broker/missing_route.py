@@ -41,8 +41,8 @@ class MissingRoute:
             The request as XML.
 
         Examples:
-            >>> MissingRoute("//Stock").body()[-66:]
-            b'MissingRoute"><SERVICE_NAME>//Stock</SERVICE_NAME></MissingRoute>'
+            >>> MissingRoute("//Stock").body().partition(b">")[2]
+            b'<SERVICE_NAME>//Stock</SERVICE_NAME></MissingRoute>'
         """
         said = {_SERVICE: self.service_name}
         if self.broker_instance is not None:
