@@ -9,7 +9,8 @@ from typing import Final
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Size:
-    """Numbers of rows and rounds; `digested` are bytes, and messages are `shrunk` so many times in number; `queued` of them one at a time."""
+    """Numbers of rows and rounds; `digested` are bytes, and messages are `shrunk` so many times in number; `queued` of them one at a time,
+    `networked` from process to process."""
 
     routes: tuple[int, ...]
     conversations: int
@@ -20,6 +21,7 @@ class Size:
     shrunk: int
     spark_shrunk: int
     queued: int
+    networked: int
 
 
 SIZES: Final = {
@@ -33,6 +35,7 @@ SIZES: Final = {
         shrunk=40,
         spark_shrunk=200,
         queued=200,
+        networked=500,
     ),
     "full": Size(
         routes=(100, 10_000, 1_000_000),
@@ -44,6 +47,7 @@ SIZES: Final = {
         shrunk=1,
         spark_shrunk=2,
         queued=3_000,
+        networked=40_000,
     ),
 }
 # `make bench BENCH_SHORT=1` says it in its own way.

@@ -21,7 +21,7 @@ class Postgres:
     name: str = "PostgreSQL"
 
     def __init__(self, folder: pathlib.Path, *, conversations: int) -> None:  # noqa: ARG002  # a server of its own; it knows none
-        psycopg = _library("psycopg")
+        psycopg = library("psycopg")
         where = os.environ.get("SSBROKER_BENCH_POSTGRES", "dbname=postgres")
         try:
             self._server: Any = psycopg.connect(where, autocommit=True, connect_timeout=2)
@@ -58,7 +58,7 @@ class RabbitMq:
     name: str = "RabbitMQ"
 
     def __init__(self, folder: pathlib.Path, *, conversations: int) -> None:  # noqa: ARG002  # a server of its own; it knows none
-        self._pika = _library("pika")
+        self._pika = library("pika")
         where = os.environ.get("SSBROKER_BENCH_RABBITMQ", "amqp://guest:guest@localhost/?connection_attempts=1")
         try:
             self._server: Any = self._pika.BlockingConnection(self._pika.URLParameters(where))
@@ -99,7 +99,12 @@ class RabbitMq:
         self._server.close()
 
 
-def _library(name: str) -> Any:
+def library(name: str) -> Any:
+    """A library that only a server needs.
+
+    Raises:
+        Missing: It is not installed.
+    """
     try:
         return importlib.import_module(name)
     except ImportError as error:

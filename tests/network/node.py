@@ -19,6 +19,7 @@ from typing import Final
 from ssbroker import Instance
 from tests.network import applications
 from tests.network.applications import Initiator, Target
+from tests.network.options import served
 from tests.network.traffic import Plan
 
 FAILED: Final = 3
@@ -31,8 +32,8 @@ def main(role: str, folder: str, plan: str, options: str) -> int:
     signal.signal(signal.SIGTERM, lambda *_: stopped.set())
     failures: list[str] = []
     with Instance.open(folder) as instance:
-        serving = instance.serve(host="127.0.0.1", port=0, **json.loads(Path(options).read_text(encoding="utf-8")))
-        with serving as server:
+        given = served(json.loads(Path(options).read_text(encoding="utf-8")))
+        with instance.serve(host="127.0.0.1", port=0, **given) as server:
             threads = [
                 threading.Thread(target=_guarded, args=(loop, stopped, failures))
                 for loop in _loops(role, instance, Plan.read(Path(plan)))

@@ -19,7 +19,7 @@ from typing import Final
 
 from tests.network.checker import Verdict
 from tests.network.faults import Menu
-from tests.network.fleet import FORWARD_MEGABYTES, GATE, SHOP, STOCK, Fleet
+from tests.network.fleet import FORWARD_MEGABYTES, GATE, ROLES, SHOP, STOCK, Fleet
 from tests.network.options import options
 from tests.network.traffic import Plan
 
@@ -114,7 +114,9 @@ def run(
     """Lets it storm, waits until all has arrived, and judges."""
     outcome = Outcome(plan)
     begun = time.monotonic()
-    with Fleet(folder, plan, options=options(folder, is_encrypted=is_encrypted), menu=menu, seed=seed) as fleet:
+    with Fleet(
+        folder, plan, options=options(folder, [*ROLES], is_encrypted=is_encrypted), menu=menu, seed=seed
+    ) as fleet:
         fleet.start()
         _storm(fleet, outcome, violence, random.Random(seed), begun + timeout)
         outcome.is_done = fleet.wait(

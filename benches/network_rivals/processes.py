@@ -1,0 +1,155 @@
+"""The processes of a rival: one that sends, some that receive, all told what to do over pipes."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import time
+import traceback
+from collections.abc import Sequence
+from dataclasses import dataclass
+from multiprocessing.connection import Connection
+from multiprocessing.process import BaseProcess
+from typing import Any, Final
+
+from benches.network_rivals import Rival, Setting
+from benches.network_rivals.load import Judge, messages
+from benches.queue_rivals import Missing
+
+_DEADLINE_SECONDS: Final = 900.0
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """What a run came to.
+
+    Attributes:
+        seconds: From the first message's sending until the last one's receiving was committed.
+        cpu: Of all processes of the rival's library; what a server takes is not in it.
+        delays: The seconds of each message on its way, sorted.
+    """
+
+    seconds: float
+    cpu: float
+    delays: list[float]
+
+
+class Running:
+    """A rival at work.
+
+    Raises:
+        Missing: It needs what is not here.
+    """
+
+    def __init__(self, rival: Rival, setting: Setting) -> None:
+        self.name: Final = rival.name
+        self._setting: Final = setting
+        self._sent = 0
+        self._processes: Final[list[BaseProcess]] = []
+        rival.prepare(setting)
+        self._receivers: Final = [self._start(_receive, rival, setting, number) for number in range(setting.receivers)]
+        addresses = [self._heard(pipe) for pipe in self._receivers]
+        self._sender: Final = self._start(_send, rival, setting, addresses)
+        self._heard(self._sender)
+
+    def run(self, count: int, size: int, *, rate: float = 0.0) -> Found:
+        """Sends and receives so many; with a rate, so many each second.
+
+        Raises:
+            AssertionError: A message was lost, twice, out of order or altered.
+        """
+        begun = time.monotonic()
+        shares = self._shares(count)
+        for pipe, share in zip(self._receivers, shares, strict=True):
+            pipe.send(share)
+        self._sender.send((self._sent, count, size, rate))
+        self._sent += count
+        cpu = self._heard(self._sender)
+        delays: list[float] = []
+        ended = begun
+        for pipe, share in zip(self._receivers, shares, strict=True):
+            got, wrong, last, spent, seconds = self._heard(pipe)
+            assert (got, wrong) == (share, 0), f"{self.name}: {got} of {share} came, {wrong} of them wrong"
+            delays += seconds
+            ended = max(ended, last)
+            cpu += spent
+        return Found(ended - begun, cpu, sorted(delays))
+
+    def close(self) -> None:
+        """Ends the processes."""
+        for pipe in (self._sender, *self._receivers):
+            pipe.send(None)
+        for process in self._processes:
+            process.join(60)
+            if process.is_alive():
+                process.kill()
+
+    def _shares(self, count: int) -> list[int]:
+        conversations, receivers = self._setting.conversations, self._setting.receivers
+        shares = [0] * receivers
+        for place in range(self._sent, self._sent + count):
+            shares[place % conversations % receivers] += 1
+        return shares
+
+    def _start(self, target: Any, *arguments: Any) -> Connection[Any, Any]:
+        context = multiprocessing.get_context("spawn")
+        ours, theirs = context.Pipe()
+        process = context.Process(target=target, args=(theirs, *arguments), daemon=True)
+        process.start()
+        self._processes.append(process)
+        return ours
+
+    def _heard(self, pipe: Connection[Any, Any]) -> Any:
+        if not pipe.poll(_DEADLINE_SECONDS):
+            raise TimeoutError(f"{self.name} does not come to an end")
+        said = pipe.recv()
+        if isinstance(said, Missing):
+            raise said
+        if isinstance(said, str) and said.startswith("Traceback"):
+            raise AssertionError(f"{self.name}: {said}")
+        return said
+
+
+def _send(pipe: Connection[Any, Any], rival: Rival, setting: Setting, addresses: Sequence[str]) -> None:
+    try:
+        sender = rival.sender(setting, addresses)
+        pipe.send("ready")
+        while (asked := pipe.recv()) is not None:
+            before = time.process_time()
+            _send_all(sender, setting, *asked)
+            pipe.send(time.process_time() - before)
+        sender.close()
+    except BaseException as error:  # noqa: BLE001  # whatever it is, the one who waits is told
+        pipe.send(error if isinstance(error, Missing) else traceback.format_exc())
+        os._exit(1)
+
+
+def _send_all(sender: Any, setting: Setting, first: int, count: int, size: int, rate: float) -> None:
+    begun, done = time.monotonic(), 0
+    while done < count:
+        some = min(setting.batch, count - done)
+        if rate:
+            due = int((time.monotonic() - begun) * rate) + 1 - done
+            if due < 1:
+                time.sleep(max(0.0, begun + done / rate - time.monotonic()))
+                continue
+            some = min(some, due)
+        sender.send(list(messages(some, setting.conversations, size, first=first + done)))
+        done += some
+
+
+def _receive(pipe: Connection[Any, Any], rival: Rival, setting: Setting, number: int) -> None:
+    try:
+        receiver, address = rival.receiver(setting, number)
+        pipe.send(address)
+        judge = Judge()
+        while (share := pipe.recv()) is not None:
+            before = time.process_time()
+            judge.count, judge.wrong, judge.seconds = 0, 0, []
+            while judge.count < share:
+                judge.take(receiver.receive(setting.batch))
+            pipe.send((judge.count, judge.wrong, time.monotonic(), time.process_time() - before, judge.seconds))
+        receiver.close()
+    except BaseException as error:  # noqa: BLE001  # whatever it is, the one who waits is told
+        pipe.send(error if isinstance(error, Missing) else traceback.format_exc())
+        os._exit(1)

@@ -1,0 +1,146 @@
+"""Queues of servers over a connection, where these and their client libraries are here.
+
+Which server: `SSBROKER_BENCH_POSTGRES` is a connection string of libpq, `SSBROKER_BENCH_RABBITMQ` an AMQP URL; without them those of this
+machine are tried. A message is on the server's disk when it counts as sent; where it came from, it was nowhere.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Sequence
+from typing import Any, Final
+
+from benches.network_rivals import Setting
+from benches.queue_rivals import Message, Missing
+from benches.queue_rivals.servers import library
+
+_TABLE: Final = "ssbroker_bench_network"
+_WAIT_SECONDS: Final = 0.001
+
+
+class Postgres:
+    """A table; the receiver deletes what it takes, and looks again after a millisecond where there is nothing."""
+
+    name: str = "PostgreSQL"
+
+    def prepare(self, setting: Setting) -> None:  # noqa: ARG002  # it knows no conversations
+        server = _postgres()
+        durable = [server.execute(f"SHOW {name}").fetchone()[0] for name in ("fsync", "synchronous_commit")]
+        if durable != ["on", "on"]:
+            raise Missing(f"the server is not durable: fsync and synchronous_commit are {durable}")
+        server.execute(f"DROP TABLE IF EXISTS {_TABLE}")
+        server.execute(f"CREATE TABLE {_TABLE} (id bigserial PRIMARY KEY, body bytea NOT NULL)")
+        server.close()
+
+    def receiver(self, setting: Setting, number: int) -> tuple[_PostgresSide, str]:  # noqa: ARG002  # one for all
+        return _PostgresSide(), ""
+
+    def sender(self, setting: Setting, addresses: Sequence[str]) -> _PostgresSide:  # noqa: ARG002  # it knows the server
+        return _PostgresSide()
+
+
+class _PostgresSide:
+    def __init__(self) -> None:
+        self._server: Final = _postgres()
+
+    def send(self, messages: Sequence[Message]) -> None:
+        insert = f"INSERT INTO {_TABLE} (body) VALUES (%s)"
+        with self._server.transaction(), self._server.cursor() as cursor:
+            cursor.executemany(insert, [(body,) for _, body in messages])
+
+    def receive(self, most: int) -> list[bytes]:
+        take = f"""DELETE FROM {_TABLE} WHERE id IN
+            (SELECT id FROM {_TABLE} ORDER BY id LIMIT %s FOR UPDATE SKIP LOCKED) RETURNING id, body"""
+        while not (rows := self._server.execute(take, (most,), binary=True).fetchall()):
+            time.sleep(_WAIT_SECONDS)
+        return [bytes(body) for _, body in sorted(rows)]
+
+    def close(self) -> None:
+        self._server.close()
+
+
+class RabbitMq:
+    """A durable queue with persistent messages: each batch is confirmed before the next is published, and acknowledged as one."""
+
+    name: str = "RabbitMQ"
+
+    def prepare(self, setting: Setting) -> None:  # noqa: ARG002  # it knows no conversations
+        connection = _rabbit()
+        channel = connection.channel()
+        channel.queue_delete(_TABLE)
+        channel.queue_declare(_TABLE, durable=True)
+        connection.close()
+
+    def receiver(self, setting: Setting, number: int) -> tuple[_RabbitReceiver, str]:  # noqa: ARG002  # one for all
+        return _RabbitReceiver(setting.batch), ""
+
+    def sender(self, setting: Setting, addresses: Sequence[str]) -> _RabbitSender:  # noqa: ARG002  # it knows the server
+        return _RabbitSender(is_confirmed=setting.batch == 1)
+
+
+class _RabbitSender:
+    """The library waits for the confirmation of each message; several are confirmed together by a transaction."""
+
+    def __init__(self, *, is_confirmed: bool) -> None:
+        self._connection: Final = _rabbit()
+        self._channel: Final = self._connection.channel()
+        self._is_confirmed: Final = is_confirmed
+        if is_confirmed:
+            self._channel.confirm_delivery()
+        else:
+            self._channel.tx_select()
+        self._properties: Final = library("pika").BasicProperties(delivery_mode=2)
+
+    def send(self, messages: Sequence[Message]) -> None:
+        for _, body in messages:
+            self._channel.basic_publish("", _TABLE, body, self._properties)
+        if not self._is_confirmed:
+            self._channel.tx_commit()
+
+    def close(self) -> None:
+        self._connection.close()
+
+
+class _RabbitReceiver:
+    def __init__(self, most: int) -> None:
+        self._connection: Final = _rabbit()
+        self._channel: Final = self._connection.channel()
+        self._channel.basic_qos(prefetch_count=most)
+        self._coming: Final = self._channel.consume(_TABLE, inactivity_timeout=_WAIT_SECONDS)
+
+    def receive(self, most: int) -> list[bytes]:
+        bodies: list[bytes] = []
+        last = None
+        while len(bodies) < most:
+            method, _, body = next(self._coming)
+            if method is not None:
+                bodies.append(body)
+                last = method.delivery_tag
+            elif bodies:
+                break
+        self._channel.basic_ack(last, multiple=True)
+        return bodies
+
+    def close(self) -> None:
+        self._channel.cancel()
+        self._channel.queue_delete(_TABLE)
+        self._connection.close()
+
+
+def _postgres() -> Any:
+    psycopg = library("psycopg")
+    where = os.environ.get("SSBROKER_BENCH_POSTGRES", "host=127.0.0.1 dbname=postgres")
+    try:
+        return psycopg.connect(where, autocommit=True, connect_timeout=2)
+    except psycopg.OperationalError as error:
+        raise Missing("no server answers") from error
+
+
+def _rabbit() -> Any:
+    pika = library("pika")
+    where = os.environ.get("SSBROKER_BENCH_RABBITMQ", "amqp://guest:guest@localhost/?connection_attempts=1")
+    try:
+        return pika.BlockingConnection(pika.URLParameters(where))
+    except pika.exceptions.AMQPConnectionError as error:
+        raise Missing("no server answers") from error
