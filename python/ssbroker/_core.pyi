@@ -226,6 +226,24 @@ def fragment(
         InputError: A value is not what was expected; the subclass says what it is.
     """
 
+def crc32c(data: bytes, before: int, /) -> int:
+    """The CRC-32C of bytes that come after others.
+
+    Args:
+        data: The bytes.
+        before: That of the others; 0 where there are none.
+    """
+
+def decode_fragments(body: bytes, /) -> pa.RecordBatch:
+    """The rows of the body of a frame, in the schema of the wire (N6).
+
+    Args:
+        body: What came from another instance.
+
+    Raises:
+        MalformedDataError: It is no batch of fragments, contradicts itself, or holds a value that no instance sends.
+    """
+
 def normalize_address(text: str, /) -> str:
     """The normal form of an address (K1).
 

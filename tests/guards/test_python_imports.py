@@ -47,7 +47,7 @@ MAY_USE: dict[str, set[str]] = {
     "reassembly": {"ground", "native", "ids"},
     "diagnose": {"ground", "ids", "ddl", "catalog", "explanation", "routing"},
     "security": {"ground", "ids"},
-    "protocol": {"ground", "ids", "reassembly", "security"},
+    "protocol": {"ground", "native", "ids", "reassembly", "security"},
     "store": {"ground", "ids"},
     "broker": {
         "ground",

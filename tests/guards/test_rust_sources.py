@@ -24,6 +24,7 @@ CRATES: dict[str, set[str]] = {
         "arrow-row",
         "arrow-schema",
         "arrow-select",
+        "crc32c",
     },
     "rust/python": {
         "ssbroker-core",

@@ -32,6 +32,8 @@ pub enum Error {
         /// The type that was found.
         actual: Option<String>,
     },
+    /// Bytes that are no batch of the wire.
+    Wire(String),
 }
 
 impl From<Invalid> for Error {
@@ -55,6 +57,7 @@ impl fmt::Display for Error {
             Self::Schema { column, expected, actual: None } => {
                 write!(out, "{column}: the column is missing; expected {expected}")
             }
+            Self::Wire(what) => write!(out, "this is no batch of fragments: {what}"),
         }
     }
 }

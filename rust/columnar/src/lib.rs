@@ -20,6 +20,7 @@ mod rows;
 pub mod schema;
 mod told;
 mod view;
+mod wire;
 
 pub use catalog::{CatalogTables, databases_batch, read_catalog, routes_batch, services_batch};
 pub use decisions::{Coded, Decided};
@@ -29,3 +30,4 @@ pub use keys::{Keys, SessionKeys};
 pub use md5::md5;
 pub use reassemble::{Reassembled, ReassemblyKernel};
 pub use route::RouteKernel;
+pub use wire::{crc32c, decode_fragments};

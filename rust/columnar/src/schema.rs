@@ -68,6 +68,21 @@ pub mod fragments {
     ];
 }
 
+/// Columns of the wire that have limits of their own.
+pub mod wire {
+    #![allow(missing_docs)]
+    pub const FROM_SERVICE_NAME: &str = "from_service_name";
+    pub const TO_SERVICE_NAME: &str = "to_service_name";
+    pub const SERVICE_CONTRACT_NAME: &str = "service_contract_name";
+    pub const MESSAGE_TYPE_NAME: &str = "message_type_name";
+    pub const LIFETIME: &str = "lifetime";
+    pub const ACKED_AHEAD: &str = "acked_ahead";
+    pub const HOPS_REMAINING: &str = "hops_remaining";
+    pub const TIME_TO_LIVE: &str = "time_to_live";
+    pub const TIME_CONSUMED: &str = "time_consumed";
+    pub const KEY_EXCHANGE: &str = "key_exchange";
+}
+
 const GUID: DataType = DataType::FixedSizeBinary(16);
 const DIGEST: DataType = DataType::FixedSizeBinary(16);
 
@@ -203,4 +218,32 @@ pub fn pending_schema() -> SchemaRef {
         field("waits_for_sequence_number", DataType::Int64, true),
     ]);
     Arc::new(Schema::new(fields))
+}
+
+/// A fragment on its way from one instance to another: fragment, header, and what is the hop's (N1).
+#[must_use]
+pub fn wire_schema() -> SchemaRef {
+    let utc = DataType::Timestamp(TimeUnit::Microsecond, Some("UTC".into()));
+    fragments_schema(&[
+        field("is_sequenced", DataType::Boolean, false),
+        field(wire::FROM_SERVICE_NAME, DataType::Utf8, false),
+        field("from_broker_instance", GUID, false),
+        field(wire::TO_SERVICE_NAME, DataType::Utf8, false),
+        field("to_broker_instance", GUID, true),
+        field(wire::SERVICE_CONTRACT_NAME, DataType::Utf8, false),
+        field(wire::MESSAGE_TYPE_NAME, DataType::Utf8, true),
+        field("message_id", GUID, true),
+        field("priority", DataType::Int8, false),
+        field("is_end_of_dialog", DataType::Boolean, false),
+        field("is_conversation_error", DataType::Boolean, false),
+        field(wire::LIFETIME, utc, true),
+        field("security", DataType::Int8, false),
+        field("acked_sequence_number", DataType::Int64, true),
+        field(wire::ACKED_AHEAD, DataType::Binary, true),
+        field("header_signature", DIGEST, false),
+        field(wire::HOPS_REMAINING, DataType::Int8, false),
+        field(wire::TIME_TO_LIVE, DataType::Int32, false),
+        field(wire::TIME_CONSUMED, DataType::Int32, false),
+        field(wire::KEY_EXCHANGE, DataType::Binary, true),
+    ])
 }

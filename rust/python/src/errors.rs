@@ -14,6 +14,7 @@ pub(crate) fn to_python(py: Python<'_>, error: &Error) -> PyErr {
             fields.set_item("column", column).and_then(|()| fields.set_item("row", row)).map(|()| "MalformedDataError")
         }
         Error::State(_) => fields.set_item("expected", "a checkpoint").map(|()| "MalformedDataError"),
+        Error::Wire(_) => fields.set_item("expected", "a batch of fragments").map(|()| "MalformedDataError"),
         Error::Schema { column, expected, actual } => fields
             .set_item("column", column)
             .and_then(|()| fields.set_item("expected", expected))

@@ -14,6 +14,7 @@ mod memory;
 mod reassembler;
 mod router;
 mod session_keys;
+mod wire;
 
 /// Keeps the memory of one batch's result for the next one's, where the system's allocator gives it back and has it cleared anew:
 /// a third of the time of routing a large batch.
@@ -42,6 +43,8 @@ mod _core {
     use super::router::PyRouter;
     #[pymodule_export]
     use super::session_keys::PySessionKeys;
+    #[pymodule_export]
+    use super::wire::{crc32c, decode_fragments};
 
     /// Whether this is a release build; a debug build is ten times slower.
     #[pymodule_export]

@@ -1,0 +1,161 @@
+//! A batch of fragments as it comes from another instance: bytes of somebody else, of which nothing is believed (N6).
+//!
+//! The body of a frame is one encapsulated message of Arrow IPC: a marker, the length of the metadata, the metadata, and the buffers. The
+//! metadata are judged first, against the body's real length; only then does arrow-rs make columns of the buffers and look into them. All of
+//! them are slices of the one body, so that the result is no larger than what was received.
+
+use std::collections::HashMap;
+
+use arrow_array::cast::AsArray;
+use arrow_array::types::{Int8Type, Int32Type, TimestampMicrosecondType};
+use arrow_array::{Array, RecordBatch};
+use arrow_buffer::Buffer;
+use arrow_ipc::reader::RecordBatchDecoder;
+use arrow_ipc::{MessageHeader, MetadataVersion, root_as_message};
+use arrow_schema::{DataType, Schema};
+
+use crate::error::{Error, Result};
+use crate::schema::{wire, wire_schema};
+
+const MARKER: [u8; 4] = [0xFF; 4];
+/// Marker and length of the metadata.
+const PREFIX: usize = 8;
+const ALIGNMENT: usize = 8;
+/// Those of a batch of this schema take less than half of it.
+const METADATA_MAX: usize = 8 << 10;
+const ROWS_MAX: i64 = 1_024;
+/// 256 characters of four bytes.
+const NAME_MAX: i64 = 1_024;
+/// 512 runs of 24 bytes.
+const AHEAD_MAX: i64 = 512 * 24;
+const KEY_EXCHANGE_MAX: i64 = 4 << 10;
+const HOPS_MAX: i64 = 16;
+/// The end of the year 9999.
+const MOMENT_MAX: i64 = 253_402_300_799_999_999;
+
+/// The CRC-32C of bytes that come after others, whose own is `before`; 0 where there are none.
+#[must_use]
+pub fn crc32c(bytes: &[u8], before: u32) -> u32 {
+    crc32c::crc32c_append(before, bytes)
+}
+
+/// The rows of a body, whose memory they share.
+///
+/// # Errors
+/// The bytes are no batch of this schema, contradict themselves, or hold a value that no instance sends.
+pub fn decode_fragments(body: &Buffer) -> Result<RecordBatch> {
+    let (metadata, buffers) = split(body)?;
+    let message = root_as_message(metadata).map_err(|error| bad(format!("its metadata are none: {error}")))?;
+    if message.version() != MetadataVersion::V5 || message.header_type() != MessageHeader::RecordBatch {
+        return Err(bad("its metadata are not those of a record batch of version 5"));
+    }
+    let Some(batch) = message.header_as_record_batch() else { return Err(bad("it has no record batch")) };
+    if usize::try_from(message.bodyLength()) != Ok(buffers.len()) {
+        return Err(bad(format!("it declares buffers of {} bytes and has {}", message.bodyLength(), buffers.len())));
+    }
+    if batch.compression().is_some() || batch.variadicBufferCounts().is_some() || message.custom_metadata().is_some() {
+        return Err(bad("it is compressed, or has metadata that no batch of fragments has"));
+    }
+    let schema = wire_schema();
+    judge(&schema, batch, buffers.len())?;
+    let (version, none) = (message.version(), HashMap::new());
+    let decoder = RecordBatchDecoder::try_new(&buffers, batch, schema, &none, &version);
+    let rows = decoder.and_then(|decoder| decoder.with_require_alignment(true).read_record_batch());
+    let rows = rows.map_err(|error| bad(error.to_string()))?;
+    judge_values(&rows)?;
+    Ok(rows)
+}
+
+fn bad(what: impl Into<String>) -> Error {
+    Error::Wire(what.into())
+}
+
+/// The metadata, and what stands behind them.
+fn split(body: &Buffer) -> Result<(&[u8], Buffer)> {
+    const CUT_OFF: &str = "it is cut off";
+    let rest = body.strip_prefix(&MARKER).ok_or_else(|| bad("it does not begin as one"))?;
+    let (len, rest) = rest.split_first_chunk().ok_or_else(|| bad(CUT_OFF))?;
+    let len = usize::try_from(i32::from_le_bytes(*len)).ok().filter(|len| *len <= METADATA_MAX);
+    let len = len.ok_or_else(|| bad("its metadata are too long"))?;
+    if !(PREFIX + len).is_multiple_of(ALIGNMENT) {
+        return Err(bad("its metadata do not end where buffers may begin"));
+    }
+    let metadata = rest.get(..len).ok_or_else(|| bad(CUT_OFF))?;
+    Ok((metadata, body.slice(PREFIX + len)))
+}
+
+/// How many buffers a column of this type has, that of its nulls included.
+fn buffers_of(kind: &DataType) -> usize {
+    if matches!(kind, DataType::Utf8 | DataType::Binary) { 3 } else { 2 }
+}
+
+/// Whether the metadata describe columns of this schema, each buffer behind the one before it and all of them within `len` bytes.
+fn judge(schema: &Schema, batch: arrow_ipc::RecordBatch<'_>, len: usize) -> Result<()> {
+    let rows = batch.length();
+    if !(1..=ROWS_MAX).contains(&rows) {
+        return Err(bad(format!("it has {rows} rows; expected 1 to {ROWS_MAX}")));
+    }
+    let fields = schema.fields();
+    let (Some(nodes), Some(buffers)) = (batch.nodes(), batch.buffers()) else {
+        return Err(bad("it has no columns"));
+    };
+    let buffers_expected: usize = fields.iter().map(|field| buffers_of(field.data_type())).sum();
+    if nodes.len() != fields.len() || buffers.len() != buffers_expected {
+        return Err(bad(format!("it has {} columns; expected {}", nodes.len(), fields.len())));
+    }
+    for (field, node) in fields.iter().zip(nodes) {
+        let nulls_max = if field.is_nullable() { rows } else { 0 };
+        if node.length() != rows || !(0..=nulls_max).contains(&node.null_count()) {
+            return Err(bad(format!("{} has another number of rows, or nulls that it cannot have", field.name())));
+        }
+    }
+    let mut end = 0;
+    for buffer in buffers {
+        let start =
+            usize::try_from(buffer.offset()).ok().filter(|start| *start >= end && start.is_multiple_of(ALIGNMENT));
+        let last = start.zip(usize::try_from(buffer.length()).ok()).and_then(|(start, len)| start.checked_add(len));
+        end = last.filter(|last| *last <= len).ok_or_else(|| bad("a buffer lies within another one, or outside"))?;
+    }
+    Ok(())
+}
+
+/// Whether the values are within what an instance may send, so that nothing behind this has to fear their size.
+fn judge_values(rows: &RecordBatch) -> Result<()> {
+    for (name, expected) in [
+        (wire::FROM_SERVICE_NAME, 1..=NAME_MAX),
+        (wire::TO_SERVICE_NAME, 1..=NAME_MAX),
+        (wire::SERVICE_CONTRACT_NAME, 1..=NAME_MAX),
+        (wire::MESSAGE_TYPE_NAME, 1..=NAME_MAX),
+        (wire::ACKED_AHEAD, 0..=AHEAD_MAX),
+        (wire::KEY_EXCHANGE, 1..=KEY_EXCHANGE_MAX),
+        (wire::HOPS_REMAINING, 0..=HOPS_MAX),
+        (wire::TIME_TO_LIVE, 0..=i64::from(i32::MAX)),
+        (wire::TIME_CONSUMED, 0..=i64::from(i32::MAX)),
+        (wire::LIFETIME, 0..=MOMENT_MAX),
+    ] {
+        let column = rows.column_by_name(name).ok_or_else(|| bad(format!("it has no {name}")))?;
+        let measured = measures(column).ok_or_else(|| bad(format!("{name} cannot be measured")))?;
+        if let Some(measure) = measured.into_iter().find(|measure| !expected.contains(measure)) {
+            let (least, most) = expected.into_inner();
+            return Err(bad(format!("{name} has a value or length of {measure}; expected {least} to {most}")));
+        }
+    }
+    Ok(())
+}
+
+/// The numbers of a column, or how many bytes its values have; nulls have none.
+fn measures(column: &dyn Array) -> Option<Vec<i64>> {
+    let len = |len: usize| i64::try_from(len).unwrap_or(i64::MAX);
+    if let Some(texts) = column.as_string_opt::<i32>() {
+        Some(texts.iter().flatten().map(|text| len(text.len())).collect())
+    } else if let Some(bytes) = column.as_binary_opt::<i32>() {
+        Some(bytes.iter().flatten().map(|bytes| len(bytes.len())).collect())
+    } else if let Some(numbers) = column.as_primitive_opt::<Int8Type>() {
+        Some(numbers.iter().flatten().map(i64::from).collect())
+    } else if let Some(numbers) = column.as_primitive_opt::<Int32Type>() {
+        Some(numbers.iter().flatten().map(i64::from).collect())
+    } else {
+        let moments = column.as_primitive_opt::<TimestampMicrosecondType>()?;
+        Some(moments.iter().flatten().collect())
+    }
+}
