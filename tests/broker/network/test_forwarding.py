@@ -1,0 +1,304 @@
+"""R43, N21, N22: what an instance does with what is for others."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import pytest
+
+from ssbroker.broker.network.forwarding import LOOK_EVERY, Forwarding
+from ssbroker.broker.network.parcels import ROW_BYTES, sizes_of
+from ssbroker.broker.view_schemas import INSTANCE_VIEWS
+from ssbroker.protocol.event_log import EventLog
+from ssbroker.protocol.events import Event, ForwardedMessageDropped, ForwardedMessageSent
+from ssbroker.protocol.retry import SECOND
+from tests.broker.network.passing import FAR, FROM, HOUR, NEAR, TO, Outboxes, decided, onwards, peer, row, wire
+
+NEXT = "TCP://stock.example:4022"
+OTHER = "TCP://archive.example:4022"
+MIRROR = "TCP://mirror.example:4022"
+NO_LIMIT = 1 << 40
+
+
+@dataclass
+class Forwarder:
+    """An instance that passes on, with a clock that the test moves."""
+
+    most: int = NO_LIMIT
+    outboxes: Outboxes = field(default_factory=Outboxes)
+    now: int = 1_000 * SECOND
+    principal: str | None = None
+
+    def __post_init__(self) -> None:
+        log = EventLog()
+        self.sent: list[ForwardedMessageSent] = []
+        self.dropped: list[ForwardedMessageDropped] = []
+        log.subscribe(self.note)
+        self.forwarding = Forwarding(
+            self.outboxes,
+            way=lambda address, mirror, broker_instance: self.principal,
+            most=lambda: self.most,
+            events=log,
+            clock=lambda: self.now,
+        )
+
+    def note(self, event: Event) -> None:
+        if isinstance(event, ForwardedMessageSent):
+            self.sent.append(event)
+        elif isinstance(event, ForwardedMessageDropped):
+            self.dropped.append(event)
+
+    @property
+    def why(self) -> list[int]:
+        """The numbers of why rows were dropped."""
+        return [event.error for event in self.dropped]
+
+
+@pytest.fixture
+def forwarder() -> Forwarder:
+    return Forwarder()
+
+
+def test_r43_a_row_goes_on_as_it_came_but_for_its_hops(forwarder: Forwarder) -> None:
+    """R43, N22: nothing else is changed, so that the far side can verify it."""
+    came = wire([row(0), row(1, body=b"")], hops=9, lives=60, consumed=3, key_exchange=b"blob")
+    forwarder.forwarding.forward(peer(), came, onwards(NEXT, 2))
+    went = forwarder.outboxes.write(NEXT)
+    assert went == [{**each, "hops_remaining": 8} for each in came.to_pylist()]
+    assert [(each.next_hop_address, each.hops_remaining) for each in forwarder.sent] == [(NEXT, 8), (NEXT, 8)]
+    assert forwarder.dropped == []
+
+
+def test_r43_rows_for_several_hops_keep_their_order_on_each(forwarder: Forwarder) -> None:
+    """R43."""
+    ways = [NEXT, OTHER, NEXT, NEXT, OTHER]
+    forwarder.forwarding.forward(
+        peer(), wire([row(each) for each in range(5)]), decided([(way, None, None) for way in ways])
+    )
+    assert [each["message_sequence_number"] for each in forwarder.outboxes.write(NEXT)] == [0, 2, 3]
+    assert [each["message_sequence_number"] for each in forwarder.outboxes.write(OTHER)] == [1, 4]
+
+
+@pytest.mark.parametrize(("hops", "goes_on"), [(16, 15), (2, 1), (1, None), (0, None), (-128, None), (127, 15)])
+def test_r42_hops_are_counted_down(forwarder: Forwarder, hops: int, goes_on: int | None) -> None:
+    """R42, N21: 11285 when they are used up; a neighbour cannot give a row more than 16."""
+    forwarder.forwarding.forward(peer(), wire([row()], hops=hops), onwards(NEXT))
+    assert [each["hops_remaining"] for each in forwarder.outboxes.write(NEXT)] == ([] if goes_on is None else [goes_on])
+    assert forwarder.why == ([11285] if goes_on is None else [])
+    assert forwarder.forwarding.pending == (0, 0)
+
+
+@pytest.mark.parametrize(("lives", "consumed"), [(60, 60), (60, 61), (0, 0), (-5, 0)])
+def test_r42_a_row_whose_time_is_over_is_dropped(forwarder: Forwarder, lives: int, consumed: int) -> None:
+    """R42, N21: 11291."""
+    forwarder.forwarding.forward(peer(), wire([row()], lives=lives, consumed=consumed), onwards(NEXT))
+    assert forwarder.outboxes.write(NEXT) == []
+    assert forwarder.why == [11291]
+    event = forwarder.dropped[0]
+    assert (event.time_to_live, event.time_consumed) == (lives, consumed)
+
+
+def test_r42_time_passes_while_a_row_is_held() -> None:
+    """R42, N21: it is added to what others have held it."""
+    forwarder = Forwarder(outboxes=Outboxes(most=1))
+    forwarder.forwarding.forward(peer(), wire([row(0)]), onwards(NEXT))
+    forwarder.forwarding.forward(peer(), wire([row(1)], lives=60, consumed=10), onwards(NEXT))
+    forwarder.forwarding.forward(peer(), wire([row(2)], lives=60, consumed=-3), onwards(NEXT))
+    forwarder.forwarding.forward(peer(), wire([row(3)], lives=30, consumed=10), onwards(NEXT))
+    forwarder.outboxes.write(NEXT)
+    forwarder.now += 20 * SECOND + 1
+    forwarder.forwarding.has_room(NEXT)
+    assert [each["time_consumed"] for each in forwarder.outboxes.write(NEXT)] == [30]
+    forwarder.forwarding.has_room(NEXT)
+    assert [each["time_consumed"] for each in forwarder.outboxes.write(NEXT)] == [20]
+    assert forwarder.why == [11291]
+
+
+def test_r42_what_is_held_too_long_is_dropped_without_being_asked_for() -> None:
+    """R42, N21."""
+    forwarder = Forwarder()
+    forwarder.forwarding.forward(peer(), wire([row(0)], lives=60), onwards(NEXT, mirror=MIRROR, broker_instance=FAR))
+    forwarder.forwarding.forward(peer(), wire([row(1)], lives=90), onwards(NEXT, mirror=MIRROR, broker_instance=FAR))
+    due = forwarder.forwarding.run_due(now=forwarder.now)
+    assert due == forwarder.now + 60 * SECOND
+    forwarder.now = due
+    assert forwarder.forwarding.run_due(now=due) == due + 30 * SECOND
+    assert forwarder.why == [11291]
+    forwarder.now += 30 * SECOND
+    assert forwarder.forwarding.run_due(now=forwarder.now) is None
+    assert forwarder.forwarding.pending == (0, 0)
+
+
+def test_r43_what_is_being_forwarded_is_not_taken_twice(forwarder: Forwarder) -> None:
+    """R43, N21: 11288; once it has been written, the same row may pass again, since its sender did not hear of it."""
+    forwarder.forwarding.forward(peer(), wire([row(), row()]), onwards(NEXT, 2))
+    forwarder.forwarding.forward(peer(2), wire([row()]), onwards(OTHER))
+    assert forwarder.why == [11288, 11288]
+    assert len(forwarder.outboxes.write(NEXT)) == 1
+    forwarder.forwarding.forward(peer(), wire([row()]), onwards(NEXT))
+    assert len(forwarder.outboxes.write(NEXT)) == 1
+    assert forwarder.outboxes.write(OTHER) == []
+
+
+def test_r43_a_forged_row_does_not_keep_the_real_one_back(forwarder: Forwarder) -> None:
+    """R43, N21: what has another signature is another row."""
+    forged = row(body=b"no chairs")
+    forged.signature = bytes(16)
+    forwarder.forwarding.forward(peer(2), wire([forged]), onwards(NEXT))
+    forwarder.forwarding.forward(peer(), wire([row(3)]), onwards(NEXT))
+    assert len(forwarder.outboxes.write(NEXT)) == 2
+
+
+def test_r43_what_would_exceed_the_limit_is_dropped() -> None:
+    """R43, N21: 11289; each row counts with what it holds and 512 bytes, until it has been written."""
+    one = sizes_of(wire([row(0)]))[0]
+    assert ROW_BYTES + len(b"two chairs") < one < ROW_BYTES + 100
+    forwarder = Forwarder(most=3 * one)
+    forwarder.forwarding.forward(peer(), wire([row(each) for each in range(4)]), onwards(NEXT, 4))
+    assert forwarder.why == [11289]
+    assert forwarder.dropped[0].message_sequence_number == 3
+    assert forwarder.forwarding.pending == (3, 3 * one)
+    forwarder.outboxes.write(NEXT)
+    assert forwarder.forwarding.pending == (0, 0)
+    forwarder.forwarding.forward(peer(), wire([row(3)]), onwards(NEXT))
+    assert len(forwarder.outboxes.write(NEXT)) == 1
+
+
+def test_r43_whatever_is_long_in_a_row_counts() -> None:
+    """R43, T3: not its body alone."""
+    forwarder = Forwarder(most=10_000)
+    named = row(1)
+    named.contract = "x" * 10_000
+    forwarder.forwarding.forward(peer(), wire([row()], key_exchange=bytes(10_000)), onwards(NEXT))
+    forwarder.forwarding.forward(peer(), wire([named]), onwards(NEXT))
+    assert forwarder.why == [11289, 11289]
+
+
+def test_r43_a_message_larger_than_the_limit_passes_in_fragments() -> None:
+    """R43, fact 74: nothing is put together here."""
+    forwarder = Forwarder(most=3_000)
+    for number in range(10):
+        forwarder.forwarding.forward(peer(), wire([row(body=bytes(2_000), fragment=number)]), onwards(NEXT))
+        assert len(forwarder.outboxes.write(NEXT)) == 1
+    assert forwarder.dropped == []
+
+
+def test_r43_a_full_outbox_has_rows_wait_in_their_order() -> None:
+    """R43, N12: they go once there is room, as many as there is room for."""
+    forwarder = Forwarder(outboxes=Outboxes(most=1))
+    for number in range(4):
+        forwarder.forwarding.forward(peer(), wire([row(number)]), onwards(NEXT))
+    forwarder.forwarding.forward(peer(), wire([row(9)]), onwards(OTHER))
+    seen = []
+    while written := forwarder.outboxes.write(NEXT):
+        seen += [each["message_sequence_number"] for each in written]
+        forwarder.forwarding.has_room(NEXT)
+    assert seen == [0, 1, 2, 3]
+    assert len(forwarder.outboxes.write(OTHER)) == 1
+    assert len(forwarder.sent) == 5
+
+
+def test_r43_what_waits_for_an_address_that_cannot_be_reached_is_dropped(forwarder: Forwarder) -> None:
+    """R43, N21: 11292; its senders have it."""
+    box = forwarder.outboxes.box(NEXT)
+    box.bar()
+    forwarder.forwarding.forward(peer(), wire([row(0)]), onwards(NEXT))
+    assert forwarder.forwarding.pending[0] == 1
+    forwarder.forwarding.unreachable(NEXT, "connection refused")
+    assert [(each.error, each.next_hop_address) for each in forwarder.dropped] == [(11292, NEXT)]
+    assert "connection refused" in forwarder.dropped[0].text
+    assert forwarder.forwarding.pending == (0, 0)
+    forwarder.forwarding.forward(peer(), wire([row(0)]), onwards(NEXT))
+    box.open()
+    forwarder.forwarding.has_room(NEXT)
+    assert len(forwarder.outboxes.write(NEXT)) == 1
+
+
+def test_r43_what_was_lost_with_a_connection_is_held_no_longer(forwarder: Forwarder) -> None:
+    """R43: in memory only; and the same row may come again."""
+    forwarder.forwarding.forward(peer(), wire([row(0)]), onwards(NEXT))
+    forwarder.outboxes.box(NEXT).clear()
+    forwarder.forwarding.unreachable(NEXT, "reset by peer")
+    assert forwarder.forwarding.pending == (0, 0)
+    forwarder.forwarding.forward(peer(), wire([row(0)]), onwards(NEXT))
+    assert len(forwarder.outboxes.write(NEXT)) == 1
+
+
+def test_r43_who_cannot_be_reached_is_in_nobody_elses_way() -> None:
+    """R43: before a row for another address is dropped for want of room, those that wait for nothing are."""
+    one = sizes_of(wire([row(0)]))[0]
+    forwarder = Forwarder(most=3 * one)
+    forwarder.forwarding.unreachable(NEXT, "no route to host")
+    forwarder.outboxes.box(NEXT).bar()
+    forwarder.forwarding.forward(peer(), wire([row(0), row(1)]), onwards(NEXT, 2))
+    forwarder.forwarding.forward(peer(), wire([row(2)]), onwards(NEXT, mirror=MIRROR, broker_instance=FAR))
+    forwarder.forwarding.forward(peer(2), wire([row(5), row(6), row(7)]), onwards(OTHER, 3))
+    assert len(forwarder.outboxes.write(OTHER)) == 3
+    assert {each.message_sequence_number for each in forwarder.dropped} == {0, 1, 2}
+
+
+def test_n22_nothing_goes_back_to_who_brought_it(forwarder: Forwarder) -> None:
+    """R42, N22: 28071; whatever the address by which that instance is known."""
+    forwarder.forwarding.reached(NEXT, peer(2, address=NEXT))
+    forwarder.forwarding.forward(peer(2), wire([row(0)]), onwards(NEXT))
+    assert forwarder.why == [28071]
+    forwarder.forwarding.forward(peer(1), wire([row(0)]), onwards(NEXT))
+    assert len(forwarder.outboxes.write(NEXT)) == 1
+    assert forwarder.forwarding.pending == (0, 0)
+
+
+def test_r53_r54_a_mirrored_route_holds_rows_until_the_principal_is_known(forwarder: Forwarder) -> None:
+    """R53, R54: they go to the principal, and to nobody before it is known."""
+    forwarder.forwarding.forward(peer(), wire([row(0)]), onwards(NEXT, mirror=MIRROR, broker_instance=FAR))
+    assert (forwarder.outboxes.write(NEXT), forwarder.outboxes.write(MIRROR)) == ([], [])
+    forwarder.forwarding.settled()
+    assert forwarder.forwarding.pending[0] == 1
+    forwarder.principal = MIRROR
+    forwarder.forwarding.settled()
+    assert forwarder.outboxes.write(NEXT) == []
+    assert len(forwarder.outboxes.write(MIRROR)) == 1
+
+
+def test_r43_the_view_shows_what_is_held_until_it_has_been_written(forwarder: Forwarder) -> None:
+    """R43, fact 78: sys.dm_broker_forwarded_messages."""
+    forwarder.forwarding.forward(peer(), wire([row(4, fragment=2)], hops=9, consumed=5), onwards(NEXT))
+    forwarder.now += 3 * SECOND
+    names = INSTANCE_VIEWS["sys.dm_broker_forwarded_messages"].names
+    shown = [dict(zip(names, each, strict=True)) for each in forwarder.forwarding.view_rows()]
+    assert shown == [
+        {
+            "conversation_id": row().conversation_id,
+            "is_initiator": True,
+            "to_service_name": TO,
+            "to_broker_instance": FAR,
+            "from_service_name": FROM,
+            "from_broker_instance": NEAR,
+            "adjacent_broker_address": NEXT,
+            "message_sequence_number": 4,
+            "message_fragment_number": 2,
+            "hops_remaining": 8,
+            "time_to_live": HOUR,
+            "time_consumed": 8,
+            "message_id": row(4).message_id,
+        }
+    ]
+    assert forwarder.forwarding.run_due(now=forwarder.now) == forwarder.now + LOOK_EVERY
+    forwarder.outboxes.write(NEXT)
+    assert forwarder.forwarding.run_due(now=forwarder.now) is None
+    assert forwarder.forwarding.view_rows() == []
+
+
+def test_r43_a_subscriber_may_ask_for_the_view(forwarder: Forwarder) -> None:
+    """R43: events are told once what they tell is so."""
+    seen = []
+    forwarder.forwarding._log.subscribe(lambda event: seen.append(len(forwarder.forwarding.view_rows())))
+    forwarder.forwarding.forward(peer(), wire([row(0)]), onwards(NEXT))
+    assert seen == [1]
+
+
+def test_r43_what_has_passed_is_counted(forwarder: Forwarder) -> None:
+    """R43, fact 168."""
+    came = wire([row(0), row(1), row(1)])
+    forwarder.forwarding.forward(peer(), came, onwards(NEXT, 3))
+    counters = forwarder.forwarding.counters
+    assert (counters.messages, counters.bytes, counters.discarded) == (2, sum(sizes_of(came)[:2]), 1)
