@@ -18,6 +18,7 @@ from tests.network import applications, checker
 from tests.network.applications import DATABASES, INITIATOR, TARGET
 from tests.network.checker import Verdict
 from tests.network.faults import HONEST, Menu
+from tests.network.namespaces import HERE, Place
 from tests.network.processes import Node
 from tests.network.proxy import Proxy
 from tests.network.traffic import Plan
@@ -51,6 +52,7 @@ class Fleet:
         options: What `Instance.serve` of each instance is given beside host and port.
         menu: What the network does to them.
         seed: Where its chance comes from.
+        places: Where each runs; on this machine's loopback unless given.
     """
 
     def __init__(
@@ -61,10 +63,13 @@ class Fleet:
         options: Mapping[str, Mapping[str, Any]],
         menu: Menu = HONEST,
         seed: int = 0,
+        places: Mapping[str, Place] | None = None,
     ) -> None:
+        self._places: Final = places or dict.fromkeys(ROLES, HERE)
         self.plan: Final = plan
         self.proxies: Final = {
-            line: Proxy(menu=menu, seed=seed * len(LINES) + number) for number, line in enumerate(LINES)
+            line: Proxy(menu=menu, seed=seed * len(LINES) + number, host=self._places[line[0]].gateway)
+            for number, line in enumerate(LINES)
         }
         self.nodes: Final[dict[str, Node]] = {}
         self.said: Final[dict[str, dict[str, int]]] = {name: defaultdict(int) for name in ROLES}
@@ -77,7 +82,17 @@ class Fleet:
             plan.write(planned)
             self.nodes[name] = Node(
                 name,
-                [sys.executable, "-m", "tests.network.node", role, str(folder / name), str(planned), str(given)],
+                [
+                    *self._places[name].command,
+                    sys.executable,
+                    "-m",
+                    "tests.network.node",
+                    role,
+                    str(folder / name),
+                    self._places[name].host,
+                    str(planned),
+                    str(given),
+                ],
                 errors=folder / f"{name}.errors",
                 heard=self._hearing(name),
                 ready=self._aiming(name),
@@ -185,6 +200,6 @@ class Fleet:
         def aim(port: int) -> None:
             for (_, far), proxy in self.proxies.items():
                 if far == name:
-                    proxy.aim(port)
+                    proxy.aim(port, host=self._places[name].host)
 
         return aim

@@ -1,6 +1,6 @@
 """The program of one process of a fleet: serves an instance, runs the application of its role, and says what it does on standard output.
 
-`python -m tests.network.node ROLE FOLDER PLAN OPTIONS`: the role is initiator, target or forwarder; the plan and the options of `serve` are JSON
+`python -m tests.network.node ROLE FOLDER HOST PLAN OPTIONS`: the role is initiator, target or forwarder; the plan and the options of `serve` are JSON
 files.
 """
 
@@ -26,14 +26,14 @@ FAILED: Final = 3
 _LOOK_SECONDS: Final = 0.25
 
 
-def main(role: str, folder: str, plan: str, options: str) -> int:
+def main(role: str, folder: str, host: str, plan: str, options: str) -> int:
     """Runs until SIGTERM; 0 where nothing failed."""
     stopped = threading.Event()
     signal.signal(signal.SIGTERM, lambda *_: stopped.set())
     failures: list[str] = []
     with Instance.open(folder) as instance:
         given = served(json.loads(Path(options).read_text(encoding="utf-8")))
-        with instance.serve(host="127.0.0.1", port=0, **given) as server:
+        with instance.serve(host=host, port=0, **given) as server:
             threads = [
                 threading.Thread(target=_guarded, args=(loop, stopped, failures))
                 for loop in _loops(role, instance, Plan.read(Path(plan)))

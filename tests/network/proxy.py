@@ -29,11 +29,12 @@ class Proxy:
     Whoever connects is led to the port that `aim` named last. Without one, a connection is closed at once.
     """
 
-    def __init__(self, *, menu: Menu = HONEST, seed: int = 0) -> None:
+    def __init__(self, *, menu: Menu = HONEST, seed: int = 0, host: str = HOST) -> None:
+        self.host: Final = host
         self.counted: Final[Counter[str]] = Counter()
         self._menu = menu
         self._seed: Final = seed
-        self._port: int | None = None
+        self._target: tuple[str, int] | None = None
         self._links: Final[set[_Link]] = set()
         self._loop: Final = asyncio.new_event_loop()
         self._thread: Final = threading.Thread(target=self._loop.run_forever, name="proxy", daemon=True)
@@ -44,11 +45,11 @@ class Proxy:
     @property
     def address(self) -> str:
         """As a route names it."""
-        return f"TCP://{HOST}:{self.port}"
+        return f"TCP://{self.host}:{self.port}"
 
-    def aim(self, port: int | None) -> None:
+    def aim(self, port: int | None, *, host: str = HOST) -> None:
         """Leads connections to this port from now on; None: to nobody."""
-        self._do(lambda: setattr(self, "_port", port))
+        self._do(lambda: setattr(self, "_target", None if port is None else (host, port)))
 
     def change(self, menu: Menu) -> None:
         """Has connections that are made from now on suffer other faults."""
@@ -91,7 +92,7 @@ class Proxy:
         self._gates = {way: asyncio.Event() for way in WAYS}
         for gate in self._gates.values():
             gate.set()
-        self._server = await asyncio.start_server(self._accepted, HOST, 0)
+        self._server = await asyncio.start_server(self._accepted, self.host, 0)
         self.port = self._server.sockets[0].getsockname()[1]
 
     async def _close(self) -> None:
@@ -117,11 +118,11 @@ class Proxy:
         return len(links)
 
     async def _accepted(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        if self._port is None:
+        if self._target is None:
             writer.transport.abort()
             return
         try:
-            far_reader, far_writer = await asyncio.open_connection(HOST, self._port)
+            far_reader, far_writer = await asyncio.open_connection(*self._target)
         except OSError:
             writer.transport.abort()
             return

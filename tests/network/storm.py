@@ -12,7 +12,8 @@ import tempfile
 import time
 from argparse import ArgumentParser, BooleanOptionalAction
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
@@ -20,6 +21,7 @@ from typing import Final
 from tests.network.checker import Verdict
 from tests.network.faults import Menu
 from tests.network.fleet import FORWARD_MEGABYTES, GATE, ROLES, SHOP, STOCK, Fleet
+from tests.network.namespaces import Namespaces, Place
 from tests.network.options import options
 from tests.network.traffic import Plan
 
@@ -109,6 +111,7 @@ def run(
     violence: Violence,
     seed: int = 0,
     is_encrypted: bool = True,
+    places: Mapping[str, Place] | None = None,
     timeout: float,
 ) -> Outcome:
     """Lets it storm, waits until all has arrived, and judges."""
@@ -184,6 +187,10 @@ def _arguments() -> ArgumentParser:
     parser.add_argument(
         "--encrypted", action=BooleanOptionalAction, default=True, help="TLS, which sees each flipped bit first"
     )
+    parser.add_argument("--namespaces", action="store_true", help="a network namespace for each process (needs root)")
+    parser.add_argument(
+        "--netem", default="", help="and what the kernel does to their packets, such as 'delay 5ms 4ms loss 1%%'"
+    )
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--timeout", type=float, default=3600.0, metavar="SECONDS")
     parser.add_argument("--folder", type=Path, help="where the instances stand; kept (a temporary one)")
@@ -201,7 +208,9 @@ def main(given: Sequence[str] | None = None) -> int:
         large_bytes=asked.large_bytes,
     )
     menu = Menu(flip_bytes=asked.flip, cut_bytes=asked.cut, delay_bytes=asked.delay, delay_seconds=asked.delay_seconds)
-    with tempfile.TemporaryDirectory() as temporary:
+    with ExitStack() as stack:
+        temporary = stack.enter_context(tempfile.TemporaryDirectory())
+        spaces = stack.enter_context(Namespaces([*ROLES], netem=asked.netem)) if asked.namespaces else None
         folder = asked.folder or Path(temporary)
         folder.mkdir(parents=True, exist_ok=True)
         outcome = run(
@@ -211,6 +220,7 @@ def main(given: Sequence[str] | None = None) -> int:
             violence=Violence(every_seconds=asked.kill_every),
             seed=asked.seed,
             is_encrypted=asked.encrypted,
+            places=spaces.places if spaces else None,
             timeout=asked.timeout,
         )
     print(outcome)
