@@ -158,6 +158,10 @@ class PeerError(SsbrokerError):
     """What came over a connection breaks the protocol: the far side's fault, and the end of the connection."""
 
 
+class EndpointError(SsbrokerError, OSError):
+    """The instance cannot listen where it should: the port is taken, or the host is not this machine's."""
+
+
 class DdlWarning(UserWarning):
     """A statement of a DDL script was skipped because it says nothing about routing."""
 

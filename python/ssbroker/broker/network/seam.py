@@ -8,6 +8,8 @@ from typing import Protocol
 
 import pyarrow as pa
 
+from ssbroker.protocol.mirroring import MirroringRole
+
 
 @dataclass(frozen=True, slots=True)
 class Peer:
@@ -48,10 +50,10 @@ class Receiver(Protocol):
     def is_own(self, address: str) -> None:
         """An address that was dialled is this instance's (N9, R41). Nothing more is sent there."""
 
-    def role_of(self, broker_instance: bytes) -> tuple[str, int]:
+    def role_of(self, broker_instance: bytes) -> tuple[MirroringRole, int]:
         """The mirroring role of a database here: "principal", "mirror" or "unknown"; and its number (N23, N24)."""
 
-    def role_told(self, address: str, broker_instance: bytes, role: str, number: int) -> None:
+    def role_told(self, address: str, broker_instance: bytes, role: MirroringRole, number: int) -> None:
         """An address that was asked has told a role."""
 
 

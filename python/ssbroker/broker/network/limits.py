@@ -1,0 +1,71 @@
+"""How long the endpoint waits, and for how much (N10 to N12)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from ssbroker import options
+from ssbroker.protocol.adjacent.limits import Limits
+from ssbroker.protocol.retry import JITTER, SECOND
+
+_HOUR = 3600 * SECOND
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EndpointLimits:
+    """How long the endpoint waits, and for how much; times are microseconds.
+
+    Attributes:
+        link: The same of one connection, once TLS is agreed.
+        login_wait: How long TCP, TLS and HELLO may take together.
+        unproven_bytes: What is taken of a far side before it has proven who it is.
+        unproven_most: How many such connections there may be; the oldest goes for a new one.
+        outbox_bytes: What may wait to go to one address, and what may wait as replies on one connection.
+        dial_wait: How long to wait after a dial that failed; twice as long after the next, and so on.
+        dial_wait_most: The longest of these waits.
+        steady_after: How long a connection has to last so that its end counts as a first failure.
+
+    Raises:
+        OptionError: One of them is not what it can be.
+
+    Examples:
+        >>> limits = EndpointLimits()
+        >>> [limits.wait(failures, roll=0.5) // SECOND for failures in range(1, 9)]
+        [1, 2, 4, 8, 16, 32, 60, 60]
+        >>> limits.wait(1, roll=0.0) / SECOND
+        0.875
+    """
+
+    link: Limits = field(default_factory=Limits)
+    login_wait: int = 10 * SECOND
+    unproven_bytes: int = 16 << 10
+    unproven_most: int = 1000
+    outbox_bytes: int = 8 << 20
+    dial_wait: int = SECOND
+    dial_wait_most: int = 60 * SECOND
+    steady_after: int = 10 * SECOND
+
+    def __post_init__(self) -> None:
+        for name in ("login_wait", "dial_wait", "dial_wait_most"):
+            options.whole(getattr(self, name), name=name, least=1, most=_HOUR)
+        options.whole(self.steady_after, name="steady_after", least=0, most=_HOUR)
+        options.whole(self.unproven_bytes, name="unproven_bytes", least=4 << 10, most=1 << 20)
+        options.whole(self.unproven_most, name="unproven_most", least=1, most=1_000_000)
+        options.whole(self.outbox_bytes, name="outbox_bytes", least=1, most=1 << 40)
+
+    def wait(self, failures: int, *, roll: float) -> int:
+        """How long to wait before an address is dialled again.
+
+        Args:
+            failures: How often it has failed in a row, at least once.
+            roll: A random number from 0 to below 1, for the jitter.
+
+        Returns:
+            Microseconds.
+
+        Examples:
+            >>> EndpointLimits().wait(20, roll=0.5) // SECOND
+            60
+        """
+        base = min(self.dial_wait << min(failures - 1, 32), self.dial_wait_most)
+        return round(base * (1 + JITTER * (2 * roll - 1)))
