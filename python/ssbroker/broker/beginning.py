@@ -15,7 +15,9 @@ from ssbroker.protocol.event_steps import ConversationStep, GroupStep
 from ssbroker.protocol.names import LIFETIME_MAX, refused
 from ssbroker.protocol.retry import SECOND
 from ssbroker.protocol.states import BEGUN
+from ssbroker.security import at_rest
 from ssbroker.store import endpoints
+from ssbroker.store import security as stored
 from ssbroker.store.endpoints import Endpoint
 from ssbroker.store.objects import Service
 
@@ -67,6 +69,9 @@ def begin(
             far_service=to_service,
         ),
     )
+    if to_service in objects.security.by_service:  # N20: a binding secures what begins while it is there
+        key = stored.keep_session_key(work.connection, endpoint.endpoint_id, at_rest.new_key())
+        endpoint = endpoint._replace(session_key=key)
     work.effects.is_due_at(expires)
     if related_conversation is None and related_conversation_group is None:
         told_group(work, group, GroupStep.CREATE)

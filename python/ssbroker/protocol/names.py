@@ -48,6 +48,7 @@ TEXTS: Final[dict[int, str]] = {
     8462: "the far side of the conversation is gone",
     8489: "the lifetime of the conversation has passed",
     8490: "there is no service {service!r} in the database with the broker id that was named",
+    8494: "the sender may not send to service {service!r}: GRANT SEND ON SERVICE to its user there, or to public",
     8495: "another copy of the service has answered this conversation already",
     8498: "message type {message_type!r} does not stand in contract {contract!r} at the target",
     9610: "service {service!r} cannot join the conversation group, which is one of service {other!r}",

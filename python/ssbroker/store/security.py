@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Final, Literal
+from typing import Any, Final, Literal
 
 from ssbroker.store.sqlite import Connection
 
@@ -107,14 +107,35 @@ def load(connection: Connection) -> Security:
         for number, name, service, principal, anonymous in connection.execute(_BINDINGS)
     ]
     permissions = {(service, principal): state for service, principal, state in connection.execute(_PERMISSIONS)}
-    key = connection.execute("SELECT by_password, by_service FROM ssb_master_key").fetchall()
+    keys: list[tuple[Any, ...]] = connection.execute("SELECT by_password, by_service FROM ssb_master_key").fetchall()
     return Security(
         {each.name: each for each in principals},
         {each.name: each for each in certificates},
         {each.name: each for each in bindings},
         permissions,
-        MasterKey(*key[0]) if key else None,
+        MasterKey(*keys[0]) if keys else None,
     )
+
+
+def keep_session_key(connection: Connection, endpoint_id: int, key: bytes) -> bytes | None:
+    """Gives an endpoint the key with which it sends, unless it has one.
+
+    Args:
+        connection: The database, locked.
+        endpoint_id: The endpoint.
+        key: The key.
+
+    Returns:
+        The key that it has now; None where the endpoint is gone.
+    """
+    connection.execute(
+        "UPDATE ssb_conversation_endpoints SET session_key = ? WHERE endpoint_id = ? AND session_key IS NULL",
+        (key, endpoint_id),
+    )
+    found: bytes | None = connection.execute(
+        "SELECT session_key FROM ssb_conversation_endpoints WHERE endpoint_id = ?", (endpoint_id,)
+    ).get
+    return found
 
 
 _PRINCIPALS: Final = "SELECT principal_id, name FROM ssb_principals ORDER BY principal_id"

@@ -12,6 +12,7 @@ from ssbroker.broker import contract_rules
 from ssbroker.broker.arriving import Arrival, Envelope
 from ssbroker.broker.error_body import Failure, failure
 from ssbroker.broker.inbound import target_of
+from ssbroker.broker.permissions import may_send
 from ssbroker.protocol.ledger import Endpoint, Key, Refusal
 from ssbroker.protocol.names import END_DIALOG, ERROR, LIFETIME_MAX
 from ssbroker.protocol.retry import SECOND
@@ -65,6 +66,8 @@ def admitted(objects: Objects, endpoint: Endpoint, *, now: int) -> Endpoint | Re
             return _refusal(found.error)
         return Refusal(-(found.undelivered or 0), found.reason, is_told=False)
     service, contract = found
+    if not may_send(objects, service, endpoint.far_certificate):
+        return _refusal(failure(8494, service=service.name))
     priority = contract_rules.priority(
         objects,
         service_contract_id=contract.service_contract_id,
