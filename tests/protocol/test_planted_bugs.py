@@ -9,7 +9,7 @@ from functools import partial
 import pytest
 
 from ssbroker.protocol.dialogs import Dialogs
-from tests.protocol import test_acknowledging, test_receiving, test_securing, test_sending
+from tests.protocol import test_acknowledging, test_application_errors, test_receiving, test_securing, test_sending
 from tests.protocol.planted import BUGS, receiving, securing, sending
 from tests.protocol.planted.planting import Bug
 from tests.protocol.test_simulation import simulated, swept
@@ -49,7 +49,7 @@ SEEN_BY_THE_SIMULATION: dict[Bug, int] = {
 def proofs() -> Iterator[Proof]:
     """Everything that the machine itself is judged by, the quick first."""
     slow: list[Proof] = []
-    for module in (test_sending, test_receiving, test_acknowledging, test_securing):
+    for module in (test_sending, test_receiving, test_acknowledging, test_application_errors, test_securing):
         for name, test in vars(module).items():
             if name.startswith("test_") and "machine" in inspect.signature(test).parameters:
                 each = partial(test, Dialogs)

@@ -20,9 +20,11 @@ FORGOTTEN_MAX: Final = 1 << 16
 """After so many names that are not used any more the reassembler is made anew."""
 
 KIND: Final = ("message_type_name", "message_id", "is_end_of_dialog", "is_conversation_error")
+_IS_ERROR: Final = KIND.index("is_conversation_error")
+_TOO_FAR: Final = "limit_exceeded"
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class Incoming:
     """A direction that is being received.
 
@@ -75,12 +77,14 @@ class Assembled:
         kept: The fragments that are to be stored.
         rejected: The fragments that were refused, and why.
         forgotten: The messages whose whole does not match, by direction and number: all their fragments have gone (P23).
+        renamed: A part of each direction that goes on at an error of the application, by the name that it had (B13).
     """
 
     messages: pa.Table
     kept: list[Part]
     rejected: list[tuple[Part, str]]
     forgotten: set[tuple[bytes, int]]
+    renamed: dict[bytes, Part] = field(default_factory=dict)
 
 
 class Assembly:
@@ -114,8 +118,7 @@ class Assembly:
 
     def load(self, receive_sequence: int) -> Incoming:
         """A direction that goes on at a number."""
-        self._made += 1
-        return Incoming(self._made.to_bytes(16), receive_sequence, receive_sequence)
+        return Incoming(self._name(), receive_sequence, receive_sequence)
 
     def unload(self, incoming: Incoming) -> None:
         """Forgets a direction."""
@@ -127,7 +130,39 @@ class Assembly:
         self._forgotten += 1
 
     def push(self, parts: Sequence[Part]) -> Assembled:
-        """Takes parts in, each place at most once; what they come to is noted in their directions."""
+        """Takes parts in, each place at most once; what they come to is noted in their directions.
+
+        An error of the application is taken as soon as it comes, whatever is missing before it: its sender has dropped that (B13).
+        """
+        first = self._push(parts)
+        if not any(part.kind[_IS_ERROR] for part in parts):
+            return first
+        bad = {id(part) for part, reason in first.rejected if reason != _TOO_FAR}
+        errors = [part for part in parts if part.kind[_IS_ERROR] and id(part) not in bad]
+        over = {part.incoming.name: part for part in errors if part.sequence > part.incoming.next}
+        if not over:
+            return first
+        places = {name: (part.incoming, part.sequence) for name, part in over.items()}
+        ends = [part for part in parts if (part.incoming, part.sequence) in places.values() and id(part) not in bad]
+        for incoming, sequence in places.values():
+            self.unload(incoming)
+            incoming.name, incoming.base, incoming.next, incoming.early = self._name(), sequence, sequence, {}
+        second = self._push(ends)
+        gone = [incoming for incoming, _ in places.values()]
+        taken = {id(part) for part in ends}
+        return Assembled(
+            pa.concat_tables([first.messages, second.messages]),
+            [part for part in first.kept if part.incoming not in gone] + second.kept,
+            [each for each in first.rejected if id(each[0]) not in taken] + second.rejected,
+            first.forgotten | second.forgotten,
+            over,
+        )
+
+    def _name(self) -> bytes:
+        self._made += 1
+        return self._made.to_bytes(16)
+
+    def _push(self, parts: Sequence[Part]) -> Assembled:
         pushed = self._reassembler.push(_table(parts))
         places = {(part.incoming.name, part.sequence - part.incoming.base, part.fragment): part for part in parts}
         reasons = _reasons(pushed.rejected)

@@ -175,7 +175,11 @@ class Ledger(Protocol):
         """The endpoints, None where there is none. One that was closed lately is still given, so that replays are told."""
 
     def outgoing(self, wanted: Sequence[Wanted]) -> pa.Table:
-        """Committed messages of transmission queues (`MESSAGES`), by endpoint and number; what is not there is left out."""
+        """Committed messages of transmission queues (`MESSAGES`), by endpoint and number; what is not there is left out.
+
+        Where there is nothing, the error with which the application has ended the dialog is given, if any: it has dropped what was
+        before that (B13).
+        """
 
     def stored(self, keys: Sequence[Key]) -> pa.Table:
         """The fragments that are kept for endpoints (`STORED`), in any order."""

@@ -12,7 +12,7 @@ from ssbroker.protocol.event_log import EventLog
 from ssbroker.protocol.ledger import Effects, Key, Ledger, Refusal
 from ssbroker.protocol.opening import Notice, Opened
 from ssbroker.protocol.receiving import Received, Receiving
-from ssbroker.protocol.telling import false_acknowledgement
+from ssbroker.protocol.telling import false_acknowledgement, undeliverable
 
 Acknowledged: TypeAlias = dict[Key, list[tuple[int, list[Run]]]]
 """What far sides have: for each endpoint, up to which number, and what beyond."""
@@ -62,12 +62,12 @@ class Planning:
         Returns:
             The plan. The directions that are received have gone on already.
         """
-        self._admit(opened)
+        self._admit(opened, now)
         received = self._receiving.take(opened.messages, begun=opened.created, now=now)
         acknowledged = self._acknowledged(opened, known, now)
         return Plan(self._effects(opened, received, acknowledged, known, now), opened, received, acknowledged)
 
-    def _admit(self, opened: Opened) -> None:
+    def _admit(self, opened: Opened, now: int) -> None:
         """Has the services of new conversations looked at; where one does not take its conversation, nothing of that is taken (B11)."""
         if not opened.created:
             return
@@ -77,7 +77,10 @@ class Planning:
             if isinstance(answer, Refusal):
                 del opened.created[dialog.key]
                 refused.add(dialog.key)
-                opened.notices.append(Notice(dialog, None, answer.code, answer.description))
+                if answer.is_told:
+                    opened.notices.append(Notice(dialog, None, answer.code, answer.description))
+                else:
+                    self._log.emit(undeliverable(dialog.key, answer, now))
             else:
                 dialog.endpoint = answer
         if refused:
@@ -114,4 +117,5 @@ class Planning:
             dropped=tuple(received.dropped),
             acknowledged={key: acked for key, acked in reached.items() if acked > known[key].transmission.acked},
             errors={key: body for key, body in opened.errors.items() if key in known},
+            refused={key: why for key, why in received.refused.items() if key not in gone},
         )

@@ -50,6 +50,7 @@ class Received:
         owed: What is owed to the senders.
         notices: What is answered to messages that cannot be taken.
         unloaded: Dialogs that have to be read back, since a message of theirs was refused.
+        refused: Why, by endpoint.
     """
 
     messages: pa.Table = field(default_factory=MESSAGES.empty_table)
@@ -59,6 +60,7 @@ class Received:
     owed: dict[Key, Owed] = field(default_factory=dict)
     notices: list[Notice] = field(default_factory=list)
     unloaded: list[Dialog] = field(default_factory=list)
+    refused: dict[Key, Refusal] = field(default_factory=dict)
 
 
 class Receiving:
@@ -97,6 +99,7 @@ class Receiving:
         parts = [*kept_before, *self._digested(list(_fresh(opened, there, result.owed)), now)]
         if parts:
             assembled = self._assembly.push(parts)
+            by_name |= {part.incoming.name: by_name[name] for name, part in assembled.renamed.items()}
             self._refused(assembled, by_name, result, now)
             self._released(assembled, by_name, result)
         for key, dialog in dialogs.items():
@@ -205,6 +208,7 @@ class Receiving:
             if refusal is not None and key not in stopped:
                 stopped[key] = sequence
                 result.unloaded.append(dialog)
+                result.refused[key] = refusal
                 result.notices.append(Notice(dialog, None, refusal.code, refusal.description))
             stays.append(key not in stopped)
         return messages.filter(pa.array(stays, pa.bool_()))

@@ -22,7 +22,7 @@ from ssbroker.protocol.transmission import Flight
 
 _DIALOG: Final = "dialog"
 _KEY: Final = "session_key"
-_MESSAGE: Final = ("conversation_id", "is_initiator", "message_sequence_number")
+_MESSAGE: Final = ("conversation_id", "is_initiator", "message_sequence_number", "is_conversation_error")
 _FRAGMENT: Final = (_DIALOG, "message_sequence_number", "fragment_number", "fragment_count")
 
 
@@ -110,10 +110,10 @@ class Sending:
             for turn in turns:
                 self._launch(turn, now)
             return Cut(messages, [])
-        conversations, sides, sequences = (_listed(messages, name) for name in _MESSAGE)
+        conversations, sides, sequences, errors = (_listed(messages, name) for name in _MESSAGE)
         places = [by_key[key] for key in zip(conversations, sides, strict=True)]
         fragments = pa.concat_tables([*kept, self._fragments(messages, places, turns)])
-        self._begin(turns, places, sequences)
+        self._begin(turns, places, sequences, errors)
         taken, owners = self._taken(fragments, turns)
         for turn in turns:
             self._launch(turn, now)
@@ -166,8 +166,8 @@ class Sending:
         most = self._settings.max_fragment_bytes
         return cutting.fragment(table, max_fragment_bytes=most, session_keys=named)
 
-    def _begin(self, turns: Sequence[Turn], places: list[int], numbers: list[int]) -> None:
-        for place, number in zip(places, numbers, strict=True):
+    def _begin(self, turns: Sequence[Turn], places: list[int], numbers: list[int], errors: list[bool]) -> None:
+        for place, number, is_error in zip(places, numbers, errors, strict=True):
             turn = turns[place]
             turn.found.add(number)
             if not turn.dialog.is_known:
@@ -176,6 +176,9 @@ class Sending:
                 transmission.acked, transmission.head, transmission.passed = number - 1, number, number
                 turn.dialog.is_known = True
                 turn.last = self.last_of(turn.dialog)
+            if is_error:  # with it the application has ended the dialog, and dropped what was before it (B13)
+                turn.dialog.transmission.skip(number)
+                turn.last, turn.room = max(turn.last, number), max(turn.room, 1)
 
     def _taken(self, fragments: pa.Table, turns: Sequence[Turn]) -> tuple[list[int], list[Turn]]:
         """Which rows go, in what order, and whose they are."""

@@ -8,7 +8,7 @@ from typing import Final
 
 from ssbroker.protocol.event_log import EventLog
 from ssbroker.protocol.events import AcknowledgementStep, MessageUndeliverable, RemoteMessageAcknowledgement
-from ssbroker.protocol.ledger import Key
+from ssbroker.protocol.ledger import Key, Refusal
 from ssbroker.protocol.rows import Row
 
 _BEYOND: Final = 28010
@@ -72,3 +72,21 @@ def false_acknowledgement(key: Key, acked: int, now: int) -> MessageUndeliverabl
         error=_BEYOND,
         text="more was acknowledged than was sent",
     )
+
+
+def undeliverable(key: Key, why: Refusal, now: int) -> MessageUndeliverable:
+    """The event of a first message for a service that does not take it now.
+
+    Args:
+        key: The endpoint that it would make.
+        why: Why.
+        now: The moment.
+
+    Returns:
+        The event.
+
+    Examples:
+        >>> undeliverable((bytes(16), False), Refusal(-28013, "the broker of the database is disabled", is_told=False), 0).error
+        28013
+    """
+    return MessageUndeliverable(at=now, conversation_id=uuid.UUID(bytes=key[0]), error=-why.code, text=why.description)

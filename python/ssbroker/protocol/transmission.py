@@ -157,6 +157,17 @@ class Transmission:
         self.flights.clear()
         self.is_dirty = True
 
+    def skip(self, sequence: int) -> None:
+        """Goes on at a message: those before it are not in the transmission queue any more, and never will be (B13)."""
+        for number in [each for each in {*self.flying, *self.counts} if each < sequence]:
+            self._clear(number, -1)
+            self.counts.pop(number, None)
+        if self.head < sequence:
+            self.head, self.cursor = sequence, 0
+        self.passed = max(self.passed, self.head)
+        self.acked = max(self.acked, sequence - 1)
+        self.is_dirty = True
+
     def drop(self, sequence: int) -> None:
         """Forgets a message that is not in the transmission queue any more."""
         self._clear(sequence, -1)

@@ -56,6 +56,20 @@ def sent(
     return connection.execute(_SENT, (conversation_id, is_initiator, first, last, most))
 
 
+def ended_with(connection: Connection, conversation_id: bytes, *, is_initiator: bool) -> Iterable[tuple[Any, ...]]:
+    """The error with which an application has ended a conversation, if that waits; as `sent` has it.
+
+    Args:
+        connection: The database.
+        conversation_id: The conversation.
+        is_initiator: Whether its initiator is meant.
+
+    Returns:
+        One row or none.
+    """
+    return connection.execute(_ENDED_WITH, (conversation_id, is_initiator))
+
+
 def note(connection: Connection, endpoint: Endpoint) -> None:
     """Writes who the far side of an endpoint is, now that it has been heard of over the network."""
     known = (endpoint.far_peer, endpoint.session_key, endpoint.far_session_key, endpoint.far_certificate)
@@ -76,6 +90,13 @@ _SENT: Final = """
     FROM ssb_conversation_endpoints AS e CROSS JOIN ssb_transmission_queue AS t USING (endpoint_id)
     WHERE e.conversation_id = ? AND e.is_initiator = ? AND t.is_inbound = 0 AND t.message_sequence_number BETWEEN ? AND ?
     ORDER BY t.message_sequence_number LIMIT ?"""
+_ENDED_WITH: Final = """
+    SELECT message_sequence_number, message_type_name, is_end_of_dialog, is_conversation_error, message_body
+    FROM ssb_transmission_queue WHERE is_conversation_error = 1 AND transmission_id = (
+        SELECT transmission_id FROM ssb_conversation_endpoints AS e CROSS JOIN ssb_transmission_queue AS t USING (endpoint_id)
+        WHERE e.conversation_id = ? AND e.is_initiator = ? AND t.is_inbound = 0
+        ORDER BY t.message_sequence_number DESC LIMIT 1
+    )"""
 _NOTE: Final = """
     UPDATE ssb_conversation_endpoints SET is_remote = 1, far_peer = ?, session_key = ?, far_session_key = ?, far_certificate = ?
     WHERE endpoint_id = ?"""

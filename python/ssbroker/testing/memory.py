@@ -110,6 +110,8 @@ class MemoryLedger:
         account = self.accounts[key]
         number = account.next
         account.next += 1
+        if message_type == names.ERROR:
+            account.outgoing.clear()  # as END CONVERSATION WITH ERROR has it (B13)
         message_id = number.to_bytes(8) + key[0][8:]
         is_end = message_type == names.END_DIALOG
         account.outgoing[number] = Message(number, body, message_type, message_id, is_end, message_type == names.ERROR)
@@ -178,7 +180,12 @@ class MemoryLedger:
                 continue
             left, room = each.most_messages, each.most_bytes
             first = max(each.first, next(iter(account.outgoing)))
-            for number in range(first, min(each.last, account.next - 1) + 1):
+            last = min(each.last, account.next - 1)
+            if next(iter(account.outgoing.values())).is_error:
+                if any(row[:2] == each.key for row in rows):
+                    continue
+                first = last = account.next - 1
+            for number in range(first, last + 1):
                 message = account.outgoing.get(number)
                 if message is None:
                     continue

@@ -236,3 +236,8 @@ def errors_of_the_broker_are_ignored(patch: pytest.MonkeyPatch) -> None:
         return effects(opened, *rest)
 
     patch.setattr(Planning, "_effects", staticmethod(deaf))
+
+
+def errors_wait_for_what_is_missing(patch: pytest.MonkeyPatch) -> None:
+    """B13: an application's error is taken only when all that was before it is there."""
+    patch.setattr(Assembly, "push", Assembly._push)

@@ -236,3 +236,8 @@ def acknowledgements_only_ride(patch: pytest.MonkeyPatch) -> None:
         return False
 
     patch.setattr(Dialogs, "_is_due", never)
+
+
+def errors_wait_for_what_was_dropped(patch: pytest.MonkeyPatch) -> None:
+    """B13: an application's error is sent only after all that was before it, which is not there any more."""
+    patch.setattr(Transmission, "skip", lambda self, _: setattr(self, "is_dirty", True))

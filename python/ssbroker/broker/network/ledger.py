@@ -127,12 +127,14 @@ class SqliteLedger:
                     last=each.last,
                     most=each.most_messages,
                 )
-                for number, kind, is_end, is_error, content in sent:
-                    body = content or b""
-                    rows.append((*each.key, number, kind, _message_id(each.key, number), is_end, is_error, body))
-                    room -= len(body)
+                for row in sent:
+                    rows.append(_message(each.key, *row))
+                    room -= len(rows[-1][-1])
                     if room <= 0:
                         break
+            found = {row[:2] for row in rows}
+            for key in dict.fromkeys(each.key for each in wanted if each.key not in found):
+                rows += [_message(key, *row) for row in remote.ended_with(connection, key[0], is_initiator=key[1])]
         return _table(rows, MESSAGES)
 
     def stored(self, keys: Sequence[Key]) -> pa.Table:
@@ -141,7 +143,8 @@ class SqliteLedger:
         with self._database.file.read() as connection:
             for key, row in remote.find(connection, keys).items():
                 sender = (key[0], not key[1])
-                rows += [(*sender, *fragment) for fragment in fragments.of(connection, row.endpoint_id)]
+                for *fragment, is_end, is_error in fragments.of(connection, row.endpoint_id):
+                    rows.append((*sender, *fragment, bool(is_end), bool(is_error)))
         return _table(rows, STORED)
 
     def admit(self, endpoints: Sequence[Endpoint]) -> Sequence[Endpoint | Refusal]:
@@ -209,6 +212,10 @@ def _planned(objects: Objects, row: endpoints.Endpoint) -> Endpoint:
     )
 
 
+def _message(key: Key, number: int, kind: str, is_end: int, is_error: int, body: bytes | None) -> tuple[Any, ...]:
+    return (*key, number, kind, _message_id(key, number), bool(is_end), bool(is_error), body or b"")
+
+
 def _message_id(key: Key, number: int) -> bytes:
     """The same id whenever a message is sent: made of its conversation, its sender and its number, as a GUID of version 8."""
     conversation_id, is_initiator = key
@@ -224,8 +231,6 @@ def _table(rows: Sequence[tuple[Any, ...]], schema: pa.Schema) -> pa.Table:
         return schema.empty_table()
     arrays: list[pa.Array[Any]] = []
     for field, values in zip(schema, zip(*rows, strict=True), strict=True):
-        column: pa.Array[Any] = pa.array(
-            [bool(value) for value in values] if field.type == pa.bool_() else values, field.type
-        )
+        column: pa.Array[Any] = pa.array(values, field.type)
         arrays.append(column)
     return pa.Table.from_arrays(arrays, schema=schema)
