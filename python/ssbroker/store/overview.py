@@ -12,7 +12,11 @@ def queues(connection: Connection) -> list[tuple[Any, ...]]:
     return connection.execute(
         """
         SELECT schema_name, name, is_receive_enabled, is_enqueue_enabled, count(*) FILTER (WHERE status = 1),
-            count(*) FILTER (WHERE status = 2), count(*) FILTER (WHERE status IN (0, 3))
+            count(*) FILTER (WHERE status = 2) + (
+                SELECT count(DISTINCT endpoint_id || ' ' || message_sequence_number) FROM ssb_fragments
+                JOIN ssb_conversation_endpoints USING (endpoint_id) JOIN ssb_services s USING (service_id)
+                WHERE s.queue_id = ssb_queues.queue_id AND state IN ('SI', 'CO')
+            ), count(*) FILTER (WHERE status IN (0, 3))
         FROM ssb_queues LEFT JOIN ssb_queue_messages USING (queue_id)
         GROUP BY queue_id ORDER BY schema_name, name"""
     ).fetchall()

@@ -6,35 +6,70 @@ from typing import Any, Final
 
 from ssbroker.store.sqlite import Connection
 
-_ENDPOINTS: Final = """
+_EARLY: Final = """
+    SELECT message_sequence_number AS number FROM ssb_queue_messages q WHERE q.endpoint_id = e.endpoint_id AND status = 2
+    UNION ALL
+    SELECT message_sequence_number FROM ssb_fragments f
+    WHERE f.endpoint_id = e.endpoint_id AND message_sequence_number > e.receive_sequence"""
+_ENDPOINTS: Final = f"""
     SELECT conversation_handle, conversation_id, is_initiator, service_contract_id, conversation_group_id, service_id,
         lifetime, state, NULL, far_service, far_broker_instance, 1, NULL, NULL, NULL, security_timestamp, dialog_timer,
-        send_sequence, NULL, end_dialog_sequence, receive_sequence, 0, 0,
-        (SELECT min(message_sequence_number) FROM ssb_queue_messages q WHERE q.endpoint_id = e.endpoint_id AND status = 2),
-        (SELECT max(message_sequence_number) FROM ssb_queue_messages q WHERE q.endpoint_id = e.endpoint_id AND status = 2),
-        NULL, 0, priority
-    FROM ssb_conversation_endpoints e ORDER BY endpoint_id"""
-_TRANSMISSION_QUEUE: Final = """
+        send_sequence, NULL, end_dialog_sequence, receive_sequence,
+        (SELECT count(*) FROM ssb_fragments f
+            WHERE f.endpoint_id = e.endpoint_id AND message_sequence_number = receive_sequence), 0,
+        (SELECT min(number) FROM ({_EARLY})),
+        (SELECT max(number) FROM ({_EARLY})),
+        (SELECT fragment_number FROM ssb_fragments f
+            WHERE f.endpoint_id = e.endpoint_id AND message_sequence_number > receive_sequence
+            ORDER BY message_sequence_number DESC, fragment_number DESC LIMIT 1),
+        0, priority
+    FROM ssb_conversation_endpoints e ORDER BY endpoint_id"""  # noqa: S608
+# What came over the network is shown where its queue is on in that, else in the transmission queue (P14); not where it is not taken.
+_INCOMPLETE: Final = """
+    SELECT endpoint_id, message_sequence_number, message_type_name, message_id, is_conversation_error, is_end_of_dialog,
+        min(enqueue_time) AS enqueue_time, CASE WHEN fragment_count = 1 THEN nullif(message_body, x'') END AS message_body
+    FROM ssb_fragments JOIN ssb_conversation_endpoints e USING (endpoint_id)
+    WHERE e.state IN ('SI', 'CO') GROUP BY endpoint_id, message_sequence_number"""
+_TRANSMISSION_QUEUE: Final = f"""
     SELECT conversation_handle,
         CASE WHEN is_inbound THEN s.name ELSE far_service END,
         CASE WHEN is_inbound THEN (SELECT service_broker_guid FROM ssb_database) ELSE far_broker_instance END,
         CASE WHEN is_inbound THEN far_service ELSE s.name END,
         c.name, enqueue_time, message_sequence_number, message_type_name, is_conversation_error, is_end_of_dialog,
         message_body, transmission_status, priority, is_initiator <> is_inbound
-    FROM ssb_transmission_queue t
+    FROM (
+        SELECT 0 AS is_incomplete, transmission_id, endpoint_id, is_inbound, message_sequence_number, message_type_name, is_conversation_error,
+            is_end_of_dialog, enqueue_time, message_body FROM ssb_transmission_queue
+        UNION ALL
+        SELECT 1, NULL, endpoint_id, 1, message_sequence_number, message_type_name, is_conversation_error, is_end_of_dialog,
+            enqueue_time, message_body
+        FROM ({_INCOMPLETE}) JOIN ssb_conversation_endpoints USING (endpoint_id) JOIN ssb_services USING (service_id)
+            JOIN ssb_queues USING (queue_id) WHERE NOT is_enqueue_enabled
+    ) t
         JOIN ssb_conversation_endpoints e USING (endpoint_id)
         JOIN ssb_services s USING (service_id)
         JOIN ssb_contracts c USING (service_contract_id)
-    ORDER BY transmission_id"""
-_QUEUE: Final = """
-    SELECT status, q.priority, queuing_order, conversation_group_id, conversation_handle, message_sequence_number,
+    ORDER BY is_incomplete, transmission_id, endpoint_id, message_sequence_number"""  # noqa: S608
+_QUEUE: Final = f"""
+    SELECT * FROM (SELECT status, q.priority, queuing_order, conversation_group_id, conversation_handle, message_sequence_number,
         s.name, service_id, c.name, service_contract_id, m.name, message_type_id, m.validation, message_body, NULL
     FROM ssb_queue_messages q
         LEFT JOIN ssb_conversation_endpoints e USING (endpoint_id)
         LEFT JOIN ssb_services s USING (service_id)
         LEFT JOIN ssb_contracts c USING (service_contract_id)
         LEFT JOIN ssb_message_types m USING (message_type_id)
-    WHERE q.queue_id = ? ORDER BY queuing_order"""
+    WHERE q.queue_id = ?1
+    UNION ALL
+    SELECT 2, e.priority, NULL, conversation_group_id, conversation_handle, message_sequence_number,
+        s.name, service_id, c.name, service_contract_id, message_type_name, message_type_id, m.validation, message_body, message_id
+    FROM ({_INCOMPLETE}) f
+        JOIN ssb_conversation_endpoints e USING (endpoint_id)
+        JOIN ssb_services s USING (service_id)
+        JOIN ssb_queues USING (queue_id)
+        JOIN ssb_contracts c USING (service_contract_id)
+        LEFT JOIN ssb_message_types m ON m.name = message_type_name
+    WHERE queue_id = ?1 AND is_enqueue_enabled
+    ) ORDER BY queuing_order IS NULL, queuing_order, conversation_handle, message_sequence_number"""  # noqa: S608
 _SELECTS: Final = {
     "sys.routes": """
         SELECT name, route_id, 1, remote_service_name, broker_instance, lifetime, address, mirror_address
