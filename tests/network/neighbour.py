@@ -1,0 +1,143 @@
+"""A neighbour that a test plays: a real endpoint with a certificate, whose rows are seen, kept, changed, made up and sent again."""
+
+from __future__ import annotations
+
+import random
+import threading
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Any, Final, Self
+
+import pyarrow as pa
+
+from ssbroker.broker.network.endpoint import SocketEndpoint
+from ssbroker.broker.network.limits import EndpointLimits
+from ssbroker.broker.network.seam import Peer
+from ssbroker.broker.network.setup import Setup
+from ssbroker.broker.network.trust import Contexts, Trust
+from ssbroker.protocol.adjacent.batch import WIRE
+from ssbroker.protocol.adjacent.hello import Own
+from ssbroker.protocol.event_log import EventLog
+from ssbroker.protocol.mirroring import MirroringRole
+from tests.network.proxy import HOST
+
+DEADLINE_SECONDS: Final = 60.0
+Row = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """A row that came.
+
+    Attributes:
+        peer: Who brought it.
+        row: The row.
+    """
+
+    peer: Peer
+    row: Row
+
+
+class Neighbour:
+    """An instance of nobody. What comes is kept, and given to `passes`, which says where each row goes on, if anywhere.
+
+    Args:
+        name: What it calls itself.
+        trust: Its certificate; None for connections without TLS.
+        passes: For each row that came, the address to which it goes on and what goes there; None keeps it.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        trust: Trust | None = None,
+        *,
+        passes: Callable[[Row], tuple[str, Row] | None] = lambda _: None,
+    ) -> None:
+        self.seen: Final[list[Seen]] = []
+        self.passes = passes
+        self.address = ""
+        self._changed: Final = threading.Condition()
+        chance = random.Random(name)
+        setup = Setup(
+            own=Own(instance_id=chance.randbytes(16), name=name, number=chance.getrandbits(64)),
+            receiver=self,
+            contexts=None if trust is None else Contexts.of(trust),
+            limits=EndpointLimits(),
+            events=EventLog(),
+            clock=lambda: time.time_ns() // 1000,
+            random=chance,
+        )
+        self._endpoint: Final = SocketEndpoint(setup, host=HOST, port=0)
+
+    def __enter__(self) -> Self:
+        host, port = self._endpoint.start()
+        self.address = f"TCP://{host}:{port}"
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._endpoint.close(5.0)
+
+    def say(self, address: str, rows: Iterable[Row]) -> None:
+        """Sends rows to an address."""
+        self._endpoint.send(address, table_of(rows))
+
+    def wait(self, enough: Callable[[list[Row]], bool]) -> list[Row]:
+        """All rows that have come, once they are enough.
+
+        Raises:
+            TimeoutError: They never were.
+        """
+        with self._changed:
+            if not self._changed.wait_for(lambda: enough(self.rows), DEADLINE_SECONDS):
+                raise TimeoutError(f"{len(self.seen)} rows came, and not what was waited for")
+            return self.rows
+
+    @property
+    def rows(self) -> list[Row]:
+        """All rows that have come."""
+        return [each.row for each in self.seen]
+
+    # What the endpoint tells, in its thread.
+
+    def arrived(self, peer: Peer, rows: pa.Table) -> None:
+        """See `Receiver`."""
+        found = [Seen(peer, row) for row in rows.to_pylist()]
+        ways: dict[str, list[Row]] = {}
+        for each in found:
+            passed = self.passes(each.row)
+            if passed is not None:
+                ways.setdefault(passed[0], []).append(passed[1])
+        for address, passed_on in ways.items():
+            self._endpoint.send(address, table_of(passed_on))
+        with self._changed:
+            self.seen.extend(found)
+            self._changed.notify_all()
+
+    def has_room(self, address: str) -> None:
+        """See `Receiver`."""
+
+    def unreachable(self, address: str, why: str) -> None:
+        """See `Receiver`."""
+
+    def reached(self, address: str, peer: Peer) -> None:
+        """See `Receiver`."""
+
+    def is_own(self, address: str) -> None:
+        """See `Receiver`."""
+
+    def role_of(self, broker_instance: bytes) -> tuple[MirroringRole, int]:  # it has no databases
+        """See `Receiver`."""
+        return "unknown", 0
+
+    def role_told(self, address: str, broker_instance: bytes, role: MirroringRole, number: int) -> None:
+        """See `Receiver`."""
+
+
+def table_of(rows: Iterable[Row]) -> pa.Table:
+    """Rows as they go on the wire."""
+    return pa.Table.from_pylist(list(rows), schema=WIRE)
