@@ -7,6 +7,7 @@ from collections.abc import Callable
 from datetime import datetime
 from typing import TYPE_CHECKING, Concatenate, Final, Self
 
+from ssbroker.broker import mirrored
 from ssbroker.broker.arrivals import Arrivals
 from ssbroker.broker.credentials import Credentials
 from ssbroker.broker.definitions import Definitions
@@ -17,6 +18,7 @@ from ssbroker.ddl.statements import BrokerOption
 from ssbroker.exceptions import StorageError
 from ssbroker.store import objects as stored
 from ssbroker.store.file import DatabaseFile
+from ssbroker.store.mirroring import Role
 from ssbroker.store.objects import Objects
 from ssbroker.store.sqlite import Connection
 
@@ -100,6 +102,36 @@ class Database(Definitions):
             False
         """
         self.instance.set_broker(self, option)
+
+    @property
+    def mirroring_role(self) -> Role:
+        """Whether the database is the principal of its mirrored pair, or the mirror (N25); without a pair it is the principal."""
+        return self.objects().broker.mirroring_role
+
+    def set_mirroring_role(self, role: Role, *, number: int | None = None) -> None:
+        """Says what the database is in a mirrored pair (N25). It stands in the file, and travels with it.
+
+        A mirror is not found by *Locate*, sends nothing and takes nothing. Whoever has a mirrored route sends to the one that says that it
+        is the principal, and of two that say so to the one with the greater number (N24).
+
+        Args:
+            role: "principal" or "mirror".
+            number: How often the role has changed hands; left out, one more than the file says where a mirror becomes the principal.
+                Name it where the file does not know of the last failover, since it was not copied from the other one after that.
+
+        Raises:
+            OptionError: The role is neither, or the number is less than the file says.
+
+        Examples:
+            >>> import tempfile
+            >>> from ssbroker import Instance
+            >>> with tempfile.TemporaryDirectory() as folder, Instance.create(folder, name="shop", background=False) as instance:
+            ...     sales = instance.create_database("Sales")
+            ...     sales.set_mirroring_role("mirror")
+            ...     sales.mirroring_role, instance.catalog().databases["is_broker_enabled"].to_pylist()
+            ('mirror', [True, False])
+        """
+        self.change(mirrored.set_role, role=role, number=number)
 
     def transaction(self) -> Transaction:
         """A transaction of this database: the application's own tables and its conversations, committed together or not at all.

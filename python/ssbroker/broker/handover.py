@@ -141,7 +141,7 @@ def put(
         StorageError: It cannot be written.
     """
     with own_work(target, lock_timeout=lock_timeout) as work:
-        if not work.objects.broker.is_broker_enabled or work.broker_instance != broker_instance:
+        if not work.objects.broker.is_delivering or work.broker_instance != broker_instance:
             return []
         return [_taken(work, parcel, waits_here=True) for parcel in parcels]
 

@@ -115,6 +115,8 @@ def set_broker(instance: Instance, alteration: Alteration, database: Database, o
     listing = alteration.listing()
     name = alteration.row(database).name
     is_new, is_enabled = option == "NEW_BROKER", option != "DISABLE_BROKER"
+    if is_new and broker.mirroring_role == "mirror":
+        raise refusal(f"{name!r} is the mirror of a pair: only its principal gets a new broker id", 9778)
     guid = instance.new_guid().bytes if is_new else broker.service_broker_guid
     if is_enabled:
         _check_alone(listing, name, guid)

@@ -82,7 +82,7 @@ def _first(work: Work, envelope: Envelope, messages: Sequence[Message], *, waits
 
 def target_of(objects: Objects, envelope: Envelope) -> tuple[Service, Contract] | Arrival:
     """The service and the contract of a conversation that begins, or what keeps it from beginning."""
-    if not objects.broker.is_broker_enabled:
+    if not objects.broker.is_delivering:
         return _undelivered(0, 28013)
     service = objects.services.get(envelope.to_service_name)
     if service is None:

@@ -84,7 +84,7 @@ def _catalog(seen: list[tuple[Database, Objects]], pending: Sequence[str]) -> Ca
             {
                 "name": [database.name for database, _ in seen],
                 "service_broker_guid": [objects.broker.service_broker_guid for _, objects in seen],
-                "is_broker_enabled": [objects.broker.is_broker_enabled for _, objects in seen],
+                "is_broker_enabled": [objects.broker.is_delivering for _, objects in seen],
             },
             schema=schemas.DATABASES,
         ),

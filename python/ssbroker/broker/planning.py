@@ -21,6 +21,7 @@ from ssbroker.store.endpoints import Endpoint
 if TYPE_CHECKING:
     from ssbroker.broker.database import Database
 
+_SENDER_DISABLED: Final = "sender_disabled"
 _ROUTE_REQUESTED: Final = "route_requested"
 
 
@@ -64,7 +65,8 @@ def plan(ways: Ways, database: Database, senders: Sequence[Endpoint], *, has_tra
             asked = (sender.far_service, sender.far_broker_instance, sender.is_initiator)
             if asked not in explained:  # the same for all of them: what stays has found nothing to pick from
                 explained[asked] = explain(router, database.name, sender, now=now)
-            why = status.classified(explained[asked])
+            is_mirror = decision.reason == _SENDER_DISABLED and database.mirroring_role == "mirror"
+            why = status.mirror_copy(database.name) if is_mirror else status.classified(explained[asked])
             found.stays[sender.endpoint_id] = why or status.unclassified("its route has just changed")
             if decision.reason == _ROUTE_REQUESTED:
                 table = explained[asked].details["passes"][-1]["database"]

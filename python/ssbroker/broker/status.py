@@ -94,6 +94,22 @@ def route_refused(service: str, refusal: str) -> Status:
     )
 
 
+def mirror_copy(database: str) -> Status:
+    """The sender's database is the mirror of its pair, so its principal sends (N25).
+
+    Args:
+        database: The sender's database.
+
+    Returns:
+        The status.
+    """
+    return Status(
+        28018,
+        f"{quoted(database)} is the mirror of a mirrored pair, and sends nothing. It goes once the database is the principal: "
+        'database.set_mirroring_role("principal")',
+    )
+
+
 def queue_off(database: str, queue: str) -> Status:
     """The message has arrived, and the queue that it is for is off (P34).
 

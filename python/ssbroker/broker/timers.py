@@ -65,7 +65,7 @@ def enter_queues(database: Database) -> None:
 
 
 def _is_enabled(database: Database, connection: Connection) -> bool:
-    return database.objects(connection).broker.is_broker_enabled
+    return database.objects(connection).broker.is_delivering
 
 
 def _is_due(database: Database, *, now: int) -> bool:

@@ -181,6 +181,9 @@ INSTANCE_VIEWS: Final[dict[str, pa.Schema]] = {
         is_broker_enabled=_BOOL,
         is_honor_broker_priority_on=_BOOL,
     ),
+    "sys.database_mirroring": _columns(
+        database_id=_INT, mirroring_role=_TINY, mirroring_role_desc=_TEXT, mirroring_role_sequence=_LONG
+    ),
     "sys.service_broker_endpoints": _columns(
         name=_TEXT,
         endpoint_id=_INT,

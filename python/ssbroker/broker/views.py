@@ -26,6 +26,7 @@ Row = Sequence[Any]
 
 _DATABASE: Final[pa.Field[Any]] = pa.field("database", pa.string())
 _STATE: Final = DATABASE_VIEWS["sys.conversation_endpoints"].get_field_index("state")
+_ROLES: Final = ("principal", "mirror")
 _ENDPOINT_STATES: Final = ("STARTED", "STOPPED", "DISABLED")
 _FIRST_ENDPOINT_ID: Final = 65_536
 
@@ -123,6 +124,12 @@ def _databases(instance: Instance) -> Iterator[Row]:
             yield (row.name, row.database_id, 3, "RECOVERY_PENDING", row.service_broker_guid, False, False)
 
 
+def _mirroring(instance: Instance) -> Iterator[Row]:
+    for database, objects in instance.seen():
+        role = objects.broker.mirroring_role
+        yield (database.database_id, _ROLES.index(role) + 1, role.upper(), objects.broker.mirroring_number)
+
+
 def _endpoints(instance: Instance) -> Iterator[Row]:
     endpoint: Endpoint | None = instance.msdb.objects().endpoint
     if endpoint is not None:
@@ -159,6 +166,7 @@ def _nothing(_: Instance) -> Iterator[Row]:
 
 _INSTANCE_ROWS: Final = {
     "sys.databases": _databases,
+    "sys.database_mirroring": _mirroring,
     "sys.service_broker_endpoints": _endpoints,
     "sys.dm_broker_activated_tasks": _activated_tasks,
     "sys.dm_broker_queue_monitors": _queue_monitors,

@@ -177,5 +177,5 @@ class Watched:
         with self.database.file.read() as connection:
             objects = self.database.objects(connection)
             queue = objects.queues_by_id.get(self.queue_id)
-            is_on = queue is not None and queue.is_receive_enabled and objects.broker.is_broker_enabled
+            is_on = queue is not None and queue.is_receive_enabled and objects.broker.is_delivering
             return is_on and queues.has_ready(connection, self.queue_id)

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Final, Literal
 
 from ssbroker.store import security
+from ssbroker.store.mirroring import Role
 from ssbroker.store.security import OWNER, Security
 from ssbroker.store.sqlite import Connection
 
@@ -18,12 +19,19 @@ DEFAULT_SCHEMA: Final = "dbo"
 
 @dataclass(frozen=True, slots=True)
 class Broker:
-    """What a database says of itself (B25); `attached_to` is the instance that has it (B26)."""
+    """What a database says of itself (B25); `attached_to` is the instance that has it (B26), the rest its place in a pair (N25)."""
 
     service_broker_guid: bytes
     is_broker_enabled: bool
     is_honor_broker_priority_on: bool
     attached_to: bytes | None = None
+    mirroring_role: Role = "principal"
+    mirroring_number: int = 0
+
+    @property
+    def is_delivering(self) -> bool:
+        """Whether the database sends and takes messages: its broker is enabled, and it is no mirror copy (fact 191)."""
+        return self.is_broker_enabled and self.mirroring_role == "principal"
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,7 +175,7 @@ def version_of(connection: Connection) -> int:
 
 def load(connection: Connection) -> Objects:
     """Reads the objects as this connection sees them, in the order of their ids."""
-    guid, enabled, honor, attached_to, version = connection.execute(_BROKER).get
+    guid, enabled, honor, attached_to, role, number, version = connection.execute(_BROKER).get
     message_types = [MessageType(*row) for row in connection.execute(_MESSAGE_TYPES)]
     queues = [
         Queue(
@@ -190,7 +198,7 @@ def load(connection: Connection) -> Objects:
     priorities = [Priority(*row) for row in connection.execute(_PRIORITIES)]
     return Objects(
         version=version,
-        broker=Broker(guid, bool(enabled), bool(honor), attached_to),
+        broker=Broker(guid, bool(enabled), bool(honor), attached_to, role, number),
         message_types={kind.name: kind for kind in message_types},
         contracts=_contracts(connection),
         queues={(queue.schema_name, queue.name): queue for queue in queues},
@@ -203,7 +211,8 @@ def load(connection: Connection) -> Objects:
 
 
 _BROKER: Final = """
-    SELECT service_broker_guid, is_broker_enabled, is_honor_broker_priority_on, attached_to, catalog_version
+    SELECT service_broker_guid, is_broker_enabled, is_honor_broker_priority_on, attached_to, mirroring_role, mirroring_number,
+        catalog_version
     FROM ssb_database"""
 _ENDPOINT: Final = """
     SELECT name, state, port, ip, is_message_forwarding_enabled, message_forwarding_size
