@@ -60,7 +60,7 @@ def framed(kind: Kind, *parts: bytes) -> bytes:
 
     Examples:
         >>> framed(Kind.PING).hex(" ", 4)
-        '53534257 01050000 00000000 ffffffff'
+        '53534257 01050000 00000000 de05e583'
     """
     head = _HEAD.pack(MAGIC, VERSION, kind, 0, sum(map(len, parts)))
     check = crc32c(head, 0)

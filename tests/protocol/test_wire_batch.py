@@ -1,0 +1,291 @@
+from __future__ import annotations
+
+import random
+import struct
+from datetime import UTC, datetime
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ssbroker._core import decode_fragments
+from ssbroker.exceptions import MalformedDataError, PeerError, ProtocolError
+from ssbroker.protocol.adjacent.batch import BYTES_MAX, HOPS, ROWS_MAX, WIRE, checked, packed, pieces, unpacked
+from ssbroker.protocol.adjacent.outbox import Outbox
+from ssbroker.protocol.envelope import ENVELOPE
+from tests.protocol.wire import numbered, row, table
+
+FULL = row(
+    fragment_signature=bytes(16),
+    to_broker_instance=bytes(16),
+    lifetime=datetime(2040, 1, 1, tzinfo=UTC),
+    acked_sequence_number=3,
+    acked_ahead=b"",
+    key_exchange=b"under certificates",
+)
+EMPTY = row(
+    message_body=b"", message_signature=None, message_type_name=None, message_id=None, time_to_live=0, hops_remaining=0
+)
+SMALL = table(FULL, EMPTY, row())
+NAMES = st.text(st.characters(codec="utf-8"), min_size=1, max_size=256)
+ROWS = st.fixed_dictionaries(
+    {
+        "conversation_id": st.binary(min_size=16, max_size=16),
+        "is_initiator": st.booleans(),
+        "message_sequence_number": st.integers(-(2**63), 2**63 - 1),
+        "fragment_number": st.integers(-(2**31), 2**31 - 1),
+        "message_body": st.binary(max_size=64),
+        "message_signature": st.none() | st.binary(min_size=16, max_size=16),
+        "to_service_name": NAMES,
+        "message_type_name": st.none() | NAMES,
+        "acked_ahead": st.none() | st.binary(max_size=48),
+        "hops_remaining": st.integers(0, HOPS),
+        "time_consumed": st.integers(0, 2**31 - 1),
+        "key_exchange": st.none() | st.binary(min_size=1, max_size=64),
+    }
+)
+
+
+def message(batch: pa.RecordBatch, **options: Any) -> bytes:
+    """A record batch message of Arrow IPC, of any schema."""
+    return batch.serialize(**options).to_pybytes() if options else batch.serialize().to_pybytes()
+
+
+def other(name: str, values: list[Any], kind: pa.DataType | None = None) -> bytes:
+    """Rows of the wire, but for one column."""
+    at = SMALL.schema.get_field_index(name)
+    column = pa.array(values, kind or SMALL.schema.field(at).type)
+    changed = SMALL.slice(0, len(values)).set_column(at, pa.field(name, column.type), column)
+    return message(changed.combine_chunks().to_batches()[0])
+
+
+def test_n1_a_row_of_the_wire_is_one_of_the_envelope_with_the_columns_of_a_hop() -> None:
+    assert WIRE.names[: len(ENVELOPE)] == ENVELOPE.names
+    assert [(field.name, str(field.type), field.nullable) for field in list(WIRE)[len(ENVELOPE) :]] == [
+        ("hops_remaining", "int8", False),
+        ("time_to_live", "int32", False),
+        ("time_consumed", "int32", False),
+        ("key_exchange", "binary", True),
+    ]
+
+
+def test_n6_both_sides_know_the_schema() -> None:
+    assert unpacked(packed(SMALL)).schema.equals(WIRE)
+
+
+@given(st.lists(ROWS, min_size=1, max_size=20))
+def test_n6_rows_arrive_as_they_were_sent(values: list[dict[str, Any]]) -> None:
+    rows = table(*(row(**value) for value in values))
+    assert unpacked(packed(rows)).equals(rows)
+
+
+@given(st.integers(0, 59), st.integers(1, 60), st.lists(st.integers(1, 20), max_size=4))
+def test_n6_slices_and_chunks_arrive_as_they_were_sent(start: int, length: int, cuts: list[int]) -> None:
+    whole = table(*(FULL if number % 3 else EMPTY for number in range(60)))
+    chunks = pa.concat_tables([whole.slice(0, cut) for cut in cuts] + [whole])
+    rows = chunks.slice(start, length)
+    body = packed(rows)
+    assert unpacked(body).equals(rows)
+    assert len(body) < 4096 + rows.num_rows * 1024  # and nothing of what was sliced away
+
+
+def test_n6_what_arrives_takes_no_more_memory_than_its_frame() -> None:
+    body = packed(numbered(1000, size=1000))
+    assert unpacked(body).get_total_buffer_size() <= len(body)
+
+
+def test_n6_a_body_that_is_cut_off_anywhere_is_refused() -> None:
+    body = packed(SMALL)
+    for end in range(len(body)):
+        with pytest.raises(PeerError):
+            unpacked(body[:end])
+    with pytest.raises(PeerError):
+        unpacked(body + bytes(8))
+
+
+def test_t19_no_altered_byte_makes_anything_but_rows_or_a_refusal() -> None:
+    body = packed(SMALL)
+    chance = random.Random(5)
+    accepted = 0
+    for at in range(len(body)):
+        for value in {0, 1, 0x7F, 0x80, 0xFF, chance.randrange(256)} - {body[at]}:
+            altered = bytearray(body)
+            altered[at] = value
+            try:
+                rows = decode_fragments(bytes(altered))
+            except MalformedDataError:
+                continue
+            accepted += 1
+            rows.validate(full=True)
+            assert rows.schema.equals(WIRE)
+            assert rows.num_rows == 3
+    assert (
+        accepted
+    )  # a body, a number or padding may be any other; that is what the checksum and the signatures are for
+
+
+@given(st.binary(max_size=200))
+def test_t19_any_bytes_are_refused(data: bytes) -> None:
+    for body in (data, b"\xff\xff\xff\xff" + struct.pack("<i", len(data)) + data):
+        with pytest.raises(MalformedDataError):
+            decode_fragments(body)
+
+
+@pytest.mark.parametrize("length", [-(2**31), -8, 0, 8, 1 << 13, (1 << 13) + 8, 2**31 - 8])
+def test_p26_metadata_that_declare_more_than_there_is_are_refused(length: int) -> None:
+    with pytest.raises(PeerError):
+        unpacked(b"\xff\xff\xff\xff" + struct.pack("<i", length) + packed(SMALL)[8:])
+
+
+def test_t7_what_is_compressed_is_refused() -> None:
+    [batch] = numbered(1000, size=1000).combine_chunks().to_batches()
+    for codec in ("lz4", "zstd"):
+        options = pa.ipc.IpcWriteOptions(compression=codec)
+        sink = pa.BufferOutputStream()
+        with pa.ipc.new_stream(sink, WIRE, options=options) as writer:
+            writer.write_batch(batch)
+        reader = pa.ipc.MessageReader.open_stream(sink.getvalue())
+        assert reader.read_next_message().type == "schema"
+        body = reader.read_next_message().serialize().to_pybytes()
+        assert len(body) < 500_000
+        with pytest.raises(PeerError, match="compressed"):
+            unpacked(body)
+
+
+def test_n6_a_message_that_is_no_batch_is_refused() -> None:
+    with pytest.raises(PeerError, match="not those of a record batch"):
+        unpacked(WIRE.serialize().to_pybytes())
+
+
+def test_t19_metadata_with_words_of_their_own_are_refused() -> None:
+    [batch] = SMALL.combine_chunks().to_batches()
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, WIRE) as writer:
+        writer.write_batch(batch, custom_metadata={b"ARROW:extension:name": b"py_extension_type"})
+    reader = pa.ipc.MessageReader.open_stream(sink.getvalue())
+    reader.read_next_message()
+    with pytest.raises(PeerError, match="metadata that no batch"):
+        unpacked(reader.read_next_message().serialize().to_pybytes())
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        message(pa.record_batch({"message_body": [b"x"]})),
+        message(SMALL.drop_columns("key_exchange").combine_chunks().to_batches()[0]),
+        message(SMALL.append_column("more", pa.array([1, 2, 3])).combine_chunks().to_batches()[0]),
+        message(pa.record_batch({name: pa.nulls(3) for name in WIRE.names})),
+        other("message_body", [b"1", b"2", b"3"], pa.large_binary()),
+        message(pa.RecordBatch.from_pylist([], schema=WIRE)),
+        message(numbered(ROWS_MAX + 1).combine_chunks().to_batches()[0]),
+    ],
+    ids=["one column", "one less", "one more", "nulls", "large binary", "no rows", "too many rows"],
+)
+def test_n6_other_columns_or_no_or_too_many_rows_are_refused(body: bytes) -> None:
+    with pytest.raises(PeerError, match="FRAGMENTS: this is no batch of fragments"):
+        unpacked(body)
+
+
+@pytest.mark.parametrize("name", [field.name for field in WIRE if not field.nullable])
+def test_n6_a_null_that_cannot_be_is_refused(name: str) -> None:
+    values = [SMALL.column(name)[0].as_py(), None, None]
+    with pytest.raises(PeerError, match=f"{name} has another number of rows, or nulls"):
+        unpacked(other(name, values))
+
+
+def test_n6_text_that_is_no_utf_8_is_refused() -> None:
+    body = packed(table(row(to_service_name="AAAAAAAA")))
+    with pytest.raises(PeerError, match=r"(?i)utf-8"):
+        unpacked(body.replace(b"AAAAAAAA", b"AAAA\xff\xfeAA"))
+
+
+def test_n6_offsets_that_lead_astray_are_refused() -> None:
+    body = packed(table(row(message_body=b"12345678"), row(message_body=b"abcdefgh")))
+    offsets = struct.pack("<3i", 0, 8, 16)
+    assert body.count(offsets) == 1
+    for wrong in ((0, 17, 16), (8, 0, 16), (-1, 8, 16), (0, 8, 2**31 - 1), (0, 8, 1 << 20)):
+        with pytest.raises(PeerError):
+            unpacked(body.replace(offsets, struct.pack("<3i", *wrong)))
+
+
+@pytest.mark.parametrize(
+    ("name", "values"),
+    [
+        ("from_service_name", [""]),
+        ("to_service_name", ["x" * 1025]),
+        ("service_contract_name", ["x" * (1 << 20)]),
+        ("message_type_name", [""]),
+        ("acked_ahead", [bytes(512 * 24 + 1)]),
+        ("key_exchange", [b""]),
+        ("key_exchange", [bytes(4097)]),
+        ("hops_remaining", [HOPS + 1]),
+        ("hops_remaining", [-1]),
+        ("time_to_live", [-1]),
+        ("time_consumed", [-(2**31)]),
+        ("lifetime", [-1]),
+        ("lifetime", [253_402_300_800_000_000]),
+    ],
+    ids=str,
+)
+def test_p26_a_value_that_no_instance_sends_is_refused(name: str, values: list[Any]) -> None:
+    with pytest.raises(PeerError, match=f"{name} has a value or length of .*; expected"):
+        unpacked(other(name, values))
+
+
+def test_p26_the_largest_values_that_an_instance_sends_are_taken() -> None:
+    largest = row(
+        to_service_name="\N{MUSICAL SYMBOL G CLEF}" * 256,
+        acked_ahead=bytes(512 * 24),
+        key_exchange=bytes(4096),
+        message_body=bytes(BYTES_MAX),
+        lifetime=datetime(9999, 12, 31, 23, 59, 59, 999_999, tzinfo=UTC),
+    )
+    assert unpacked(packed(table(largest))).to_pylist() == [largest]
+
+
+@given(st.lists(st.tuples(st.integers(1, 1500), st.integers(0, 3000)), min_size=1, max_size=4))
+def test_n7_rows_keep_their_order_and_frames_their_limits(puts: list[tuple[int, int]]) -> None:
+    outbox, sent = Outbox(), 0
+    for count, size in puts:
+        outbox.put(numbered(count, first=sent, size=size))
+        sent += count
+    came: list[Any] = []
+    while (body := outbox.take()) is not None:
+        rows = unpacked(body)
+        assert rows.num_rows <= ROWS_MAX
+        assert len(body) <= BYTES_MAX + (64 << 10)
+        came += rows["message_sequence_number"].to_pylist()
+    assert came == list(range(sent))
+    assert outbox.bytes == 0
+
+
+def test_n7_what_is_put_in_small_parts_goes_in_full_frames() -> None:
+    outbox = Outbox()
+    for number in range(2000):
+        outbox.put(numbered(1, first=number))
+    assert [unpacked(body).num_rows for body in iter(outbox.take, None)] == [1024, 976]
+
+
+def test_n7_a_row_that_fits_no_frame_is_refused_and_nothing_of_its_rows_is_kept() -> None:
+    outbox = Outbox()
+    with pytest.raises(ProtocolError, match="row 1 has"):
+        outbox.put(table(row(), row(message_body=bytes(BYTES_MAX + (64 << 10)))))
+    assert outbox.bytes == 0
+    assert outbox.take() is None
+
+
+def test_n7_rows_of_another_schema_or_with_a_null_are_refused_before_they_go() -> None:
+    with pytest.raises(ProtocolError, match="the columns are conversation_id"):
+        checked(SMALL.select(ENVELOPE.names))
+    with pytest.raises(ProtocolError, match="priority: expected a value in every row; there are 1 nulls"):
+        checked(table(row(), row(priority=None)))
+    checked(SMALL)
+
+
+def test_n7_no_rows_are_no_frame() -> None:
+    outbox = Outbox()
+    outbox.put(WIRE.empty_table())
+    assert outbox.take() is None
+    assert list(pieces(WIRE.empty_table())) == []

@@ -1,0 +1,119 @@
+"""Rows of the wire, and two links whose bytes the tests carry."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import pyarrow as pa
+
+from ssbroker.protocol.adjacent.batch import WIRE
+from ssbroker.protocol.adjacent.hello import Own
+from ssbroker.protocol.adjacent.limits import Limits
+from ssbroker.protocol.adjacent.link import Link
+from ssbroker.protocol.adjacent.occurrences import Batch, Occurrence
+
+SECOND: Final = 1_000_000
+SHOP, BANK = b"id of the shop..", b"id of the bank.."
+
+_USUAL: Final[dict[str, Any]] = {
+    "conversation_id": b"one conversation",
+    "is_initiator": True,
+    "message_sequence_number": 0,
+    "fragment_number": 0,
+    "fragment_count": 1,
+    "message_body": b"one book",
+    "message_signature": b"of the message..",
+    "is_sequenced": True,
+    "from_service_name": "Shop",
+    "from_broker_instance": SHOP,
+    "to_service_name": "Bank",
+    "service_contract_name": "Orders",
+    "message_type_name": "Order",
+    "message_id": b"of one message..",
+    "priority": 5,
+    "is_end_of_dialog": False,
+    "is_conversation_error": False,
+    "security": 0,
+    "header_signature": b"of the header...",
+    "hops_remaining": 16,
+    "time_to_live": 3600,
+    "time_consumed": 0,
+}
+
+
+def row(**values: Any) -> dict[str, Any]:
+    """A row that an instance may send, with other values in some of its columns."""
+    return {**dict.fromkeys(WIRE.names), **_USUAL, **values}
+
+
+def table(*rows: dict[str, Any]) -> pa.Table:
+    """Rows as a table of the wire."""
+    return pa.Table.from_pylist(list(rows), schema=WIRE)
+
+
+def numbered(count: int, *, first: int = 0, size: int = 8) -> pa.Table:
+    """Rows with ascending sequence numbers, and bodies of one size."""
+    return table(*(row(message_sequence_number=first + number, message_body=bytes(size)) for number in range(count)))
+
+
+def numbers(occurrences: list[Occurrence]) -> list[int]:
+    """The sequence numbers of all rows that have arrived."""
+    batches = (occurrence.rows for occurrence in occurrences if isinstance(occurrence, Batch))
+    columns: list[list[Any]] = [rows["message_sequence_number"].to_pylist() for rows in batches]
+    return [number for column in columns for number in column]
+
+
+def own(instance_id: bytes = SHOP, *, name: str = "shop", number: int = 1, **limits: int) -> Own:
+    """What a side says of itself."""
+    return Own(instance_id=instance_id, name=name, number=number, **limits)
+
+
+@dataclass
+class Linked:
+    """Two links, and what has happened on each."""
+
+    shop: Link
+    bank: Link
+    at_shop: list[Occurrence] = field(default_factory=list)
+    at_bank: list[Occurrence] = field(default_factory=list)
+
+    def to_bank(self, now: int = 0) -> list[Occurrence]:
+        """Carries all that the shop has to send; gives what it comes to."""
+        come = [occurrence for data in said(self.shop, now) for occurrence in self.bank.received(data, now=now)]
+        self.at_bank += come
+        return come
+
+    def to_shop(self, now: int = 0) -> list[Occurrence]:
+        """The same, the other way."""
+        come = [occurrence for data in said(self.bank, now) for occurrence in self.shop.received(data, now=now)]
+        self.at_shop += come
+        return come
+
+    def settle(self, now: int = 0) -> None:
+        """Carries until nobody has anything to send."""
+        while waiting := [(self.bank, self.at_bank, data) for data in said(self.shop, now)] + [
+            (self.shop, self.at_shop, data) for data in said(self.bank, now)
+        ]:
+            for link, come, data in waiting:
+                come.extend(link.received(data, now=now))
+
+
+def said(link: Link, now: int = 0) -> list[bytes]:
+    """All that a link has to send, piece by piece."""
+    pieces: list[bytes] = []
+    while (data := link.data_to_send(now=now)) is not None:
+        pieces.append(data)
+    return pieces
+
+
+def linked(*, greet: bool = True, limits: Limits | None = None) -> Linked:
+    """The shop, which dialled, and the bank; both have said HELLO, unless they shall not."""
+    limits = limits or Limits()
+    shop = Link(own(), is_accept=False, limits=limits, now=0)
+    bank = Link(own(BANK, name="bank", number=2), is_accept=True, limits=limits, now=0)
+    both = Linked(shop, bank)
+    if greet:
+        both.to_bank()
+        both.to_shop()
+    return both
