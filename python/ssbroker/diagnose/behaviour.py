@@ -11,7 +11,7 @@ outside; so the second pick is independent of the first.
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 from itertools import pairwise, repeat
 from typing import Any, Final, NamedTuple
@@ -151,25 +151,42 @@ class Behaviour:
             for stand_in, question in zip(alike, questions, strict=True)
         ]
 
+    def picks(self, questions: Iterable[Question]) -> set[tuple[str, int]]:
+        """The routes that are picked first, by table and route id, for questions that each stand for a class.
+
+        Where a conversation comes back to the instance (R41) is not followed.
+        """
+        found: set[tuple[str, int]] = set()
+        for part, repeats in self._parts(questions):
+            rows = [question for question, times in zip(part, repeats, strict=True) for _ in range(times)]
+            ids = _asked(self._begun, rows, self.now).column("route_id").to_pylist()
+            found.update(
+                (row.database or MSDB, route_id)
+                for row, route_id in zip(rows, ids, strict=True)
+                if route_id is not None
+            )
+        return found
+
     def alike(self, question: Question) -> Question:
         """The question that stands for all that get the same answers."""
         database, service, broker, is_initiator = question
         table = MSDB if database is None else database
         if service not in self.in_play[table] and not (self.asks_names(table) and _may_hold_address(service)):
             service = self.other
-        if broker is not None and broker not in self._own_ids and broker not in self._ids_of(table, service):
+        if broker is not None and broker not in self._own_ids and not self._names_id(table, service, broker):
             broker = self.other_broker
+        if service is question.service and broker is question.broker:
+            return question
         return Question(database, service, broker, is_initiator)
 
     def asks_names(self, table: str) -> bool:
         """Whether a name that is not in play may matter in a table, because it may hold an address."""
         return table in self._transport or (table in self._back and MSDB in self._transport)
 
-    def _ids_of(self, table: str, service: str) -> set[bytes | None]:
-        ids = set(self._named[table].get(service, ()))
-        if table in self._back:
-            ids |= set(self._named[MSDB].get(service, ()))
-        return ids
+    def _names_id(self, table: str, service: str, broker: bytes) -> bool:
+        """Whether a route for the service, in a table that may be read, names the broker id."""
+        tables = (table, MSDB) if table in self._back else (table,)
+        return any(broker in self._named[each].get(service, ()) for each in tables)
 
     def _learn(self, questions: Iterable[Question]) -> None:
         """Asks the router, and keeps what it may say."""
@@ -197,23 +214,29 @@ class Behaviour:
         return tuple(found)
 
     def _route(self, router: Router, questions: Sequence[Question]) -> None:
-        start = 0
-        while start < len(questions):
-            part: list[Question] = []
-            repeats: list[int] = []
-            rows: list[Question] = []
-            while start < len(questions) and len(rows) < BATCH_ROWS:
-                question = questions[start]
-                part.append(question)
-                repeats.append(self._turns(question))
-                rows += [question] * repeats[-1]
-                start += 1
+        for part, repeats in self._parts(questions):
+            rows = [question for question, times in zip(part, repeats, strict=True) for _ in range(times)]
             answers = _decided(router, rows, self.now, with_routes=self._with_routes)
             first = 0
             for question, times in zip(part, repeats, strict=True):
                 found = (answers[first],) if times == 1 else tuple(dict.fromkeys(answers[first : first + times]))
                 self._known[question] = self._kept.setdefault(found, found)
                 first += times
+
+    def _parts(self, questions: Iterable[Question]) -> Iterator[tuple[list[Question], list[int]]]:
+        """Questions, and how often each is asked, as many as make a batch."""
+        part: list[Question] = []
+        repeats: list[int] = []
+        rows = 0
+        for question in questions:
+            part.append(question)
+            repeats.append(self._turns(question))
+            rows += repeats[-1]
+            if rows >= BATCH_ROWS:
+                yield part, repeats
+                part, repeats, rows = [], [], 0
+        if part:
+            yield part, repeats
 
     def _turns(self, question: Question) -> int:
         """After how many rows at the latest the turns of this question have come round."""
@@ -229,7 +252,7 @@ class Behaviour:
 
 
 def _with_broker(answer: Answer, stand_in: bytes | None, broker: bytes | None) -> Answer:
-    return answer if answer.broker != stand_in or stand_in == broker else answer._replace(broker=broker)
+    return answer if answer.broker != stand_in or stand_in == broker else Answer(*answer[:-1], broker)
 
 
 def _counted(live: Iterable[RouteRow]) -> defaultdict[str, dict[str, Counter[bytes | None]]]:
@@ -241,14 +264,18 @@ def _counted(live: Iterable[RouteRow]) -> defaultdict[str, dict[str, Counter[byt
     return named
 
 
-def _decided(router: Router, rows: Sequence[Question], now: datetime, *, with_routes: bool) -> list[Answer]:
+def _asked(router: Router, rows: Sequence[Question], now: datetime) -> pa.RecordBatch:
     asked: dict[str, Any] = {
         "database": pa.array([row.database for row in rows], pa.string()),
         "to_service_name": pa.array([row.service for row in rows], pa.string()),
         "to_broker_instance": pa.array([row.broker for row in rows], pa.binary(16)),
         "is_initiator": pa.array([row.is_initiator for row in rows], pa.bool_()),
     }
-    decisions = router.route(pa.record_batch(asked), now=now)
+    return router.route(pa.record_batch(asked), now=now)
+
+
+def _decided(router: Router, rows: Sequence[Question], now: datetime, *, with_routes: bool) -> list[Answer]:
+    decisions = _asked(router, rows, now)
     columns = {name: _values(decisions.column(name)) for name in _COLUMNS if with_routes or name not in _OF_ROUTES}
     return [Answer(*values) for values in zip(*(columns.get(name, repeat(None)) for name in _COLUMNS))]  # noqa: B905 - None without end
 

@@ -10,6 +10,7 @@ from datetime import datetime
 from ssbroker import moment
 from ssbroker.catalog import Catalog
 from ssbroker.diagnose.behaviour import Question
+from ssbroker.diagnose.collecting import without_collector
 from ssbroker.diagnose.fleets import Fleet
 from ssbroker.diagnose.tables import MSDB
 from ssbroker.diagnose.ways import Node, Ways, circles
@@ -31,6 +32,7 @@ class Loop:
         return " -> ".join((*self.instances, self.instances[0]))
 
 
+@without_collector
 def loops(
     fleet: Fleet | Catalog, *, at: datetime | None = None, pending_request: PendingRequest = "continue"
 ) -> tuple[Loop, ...]:

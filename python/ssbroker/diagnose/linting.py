@@ -10,6 +10,7 @@ from ssbroker import moment
 from ssbroker.catalog import Catalog
 from ssbroker.diagnose import check_fleet, check_identity, check_routes
 from ssbroker.diagnose.codes import CODES
+from ssbroker.diagnose.collecting import without_collector
 from ssbroker.diagnose.findings import Finding, Findings
 from ssbroker.diagnose.fleets import Fleet
 from ssbroker.diagnose.setting import Setting
@@ -34,6 +35,7 @@ _CHECKS: Final[tuple[Callable[[Setting], Iterator[Finding]], ...]] = (
 )
 
 
+@without_collector
 def lint(
     fleet: Fleet | Catalog,
     *,

@@ -41,11 +41,8 @@ def picked(catalog: Catalog, rows: Tables, *, now: datetime) -> set[tuple[str, i
             message_forwarding=catalog.message_forwarding,
             pending_requests=pending,
         )
-        behaviour = Behaviour(still, now=now, rows=rows, with_routes=True)
-        questions = list(_questions(rows, behaviour))
-        for question, answers in zip(questions, behaviour.ask(questions), strict=True):
-            table = MSDB if question.database is None else question.database
-            found |= {(table, answer.route_id) for answer in answers if answer.route_id is not None}
+        behaviour = Behaviour(still, now=now, rows=rows)
+        found |= behaviour.picks(_questions(rows, behaviour))
     return found
 
 

@@ -14,6 +14,7 @@ import pyarrow.compute
 from ssbroker import moment
 from ssbroker.catalog import Catalog
 from ssbroker.diagnose.behaviour import Answer, Question
+from ssbroker.diagnose.collecting import without_collector
 from ssbroker.diagnose.fleets import Fleet
 from ssbroker.diagnose.ways import Fate, Step, Ways
 from ssbroker.routing import PendingRequest
@@ -46,6 +47,7 @@ class Start(NamedTuple):
     database: str
 
 
+@without_collector
 def reachability(
     fleet: Fleet | Catalog,
     *,
