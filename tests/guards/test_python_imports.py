@@ -77,15 +77,16 @@ OUTSIDE: dict[str, set[str] | None] = {
 }
 # The core is deterministic: no room but the store, the running instance, the command line and Spark's adaptor meets the machine.
 NEVER_OUTSIDE_OF: dict[str, set[str]] = {
-    "asyncio": set(),
     "random": {"broker", "testing"},
-    "socket": set(),
     "subprocess": set(),
     "multiprocessing": set(),
     "threading": {"broker", "cli", "spark", "store"},
     "concurrent": {"cli"},
     "time": {"broker", "cli", "store"},
 }
+
+# Other instances, and those who watch this one, are talked to in one folder.
+ONLY_IN: dict[str, str] = dict.fromkeys(("asyncio", "http", "prometheus_client", "socket", "ssl"), "broker/network")
 
 
 def room_of(module: str) -> str:
@@ -145,6 +146,9 @@ def test_an_outside_library_enters_only_its_room(path: Path) -> None:
     room = room_at(path)
     for name in imports_of(path):
         top = name.split(".", maxsplit=1)[0]
+        if top in ONLY_IN:
+            assert path.is_relative_to(PACKAGE / ONLY_IN[top]), f"{top} may be imported in {ONLY_IN[top]} only"
+            continue
         if top == "ssbroker" or (top in sys.stdlib_module_names and top not in NEVER_OUTSIDE_OF):
             continue
         allowed = NEVER_OUTSIDE_OF.get(top, OUTSIDE.get(top, set()))

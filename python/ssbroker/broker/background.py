@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Final
 from ssbroker import moment
 from ssbroker.broker import poison, timers
 from ssbroker.broker.activation import Activation
+from ssbroker.broker.counters import Counters
 from ssbroker.broker.delivery import Delivery
 from ssbroker.broker.dynamic_routing import DynamicRouting
 from ssbroker.broker.effects import Effects
@@ -35,6 +36,7 @@ class Background:
         delivery: What brings them there.
         activation: What starts the readers of queues.
         dynamic_routing: What asks for routes that are missing.
+        counters: What has been done in this process.
     """
 
     def __init__(self, instance: Instance) -> None:
@@ -44,6 +46,7 @@ class Background:
         self.delivery: Final = Delivery(instance, self._retries)
         self.activation: Final = Activation(instance)
         self.dynamic_routing: Final = DynamicRouting(instance)
+        self.counters: Final = Counters()
         self._versions: dict[int, int] = {}
         self._runner: Final = Runner(self.run_due, clock=instance.clock, name=f"ssbroker {instance.name}")
 
@@ -86,6 +89,7 @@ class Background:
             database: The database.
             effects: What the transaction did.
         """
+        self.counters.committed(effects)
         for event in effects.events:
             self._instance.events.emit(event)
         if effects.arrived:
@@ -107,6 +111,7 @@ class Background:
             database: The database.
             effects: What it would have done.
         """
+        self.counters.rolled_back()
         queue_ids = poison.received_from(effects)
         if queue_ids:
             try:

@@ -34,6 +34,12 @@ class Effects:
     """The earliest moment that was set: of a timer, a lifetime, the removal of a closed endpoint. Microseconds since 1970."""
     is_catalog_changed: bool = False
     """Whether a queue, service, route or the broker's state has changed, so that what waits is to be tried at once."""
+    sent: int = 0
+    """How many messages were sent."""
+    enqueued: int = 0
+    """How many were put into queues."""
+    put_off: int = 0
+    """How many were put into the transmission queue."""
     events: list[Event] = field(default_factory=list)
     """What subscribers are to hear, in order."""
     log: EventLog | None = None

@@ -78,7 +78,7 @@ def _settle(work: Work, endpoint: Endpoint, arrival: Arrival, *, broker_instance
 
 
 def _goes_straight(work: Work, endpoint: Endpoint) -> bool:
-    if not work.objects.broker.is_broker_enabled:
+    if not work.objects.broker.is_delivering:
         return False
     (way,) = work.ways_of([endpoint])
     if way.target_database != work.database:
@@ -106,3 +106,4 @@ def put_off(work: Work, endpoint: Endpoint, messages: Sequence[Message]) -> None
         ],
     )
     work.effects.outbound.add(endpoint.endpoint_id)
+    work.effects.put_off += len(messages)

@@ -55,6 +55,7 @@ def enqueue(work: Work, endpoint: Endpoint, queue: Queue, entries: Sequence[Entr
             for entry in entries
         ],
     )
+    work.effects.enqueued += len(entries)
     if any(entry.status == queues.READY for entry in entries):
         work.effects.arrived.add(queue.queue_id)
 

@@ -85,6 +85,7 @@ def send(work: Work, runs: Sequence[tuple[Endpoint, State, Sequence[tuple[str, b
         _retain(work, sender, numbered)
         _tell(work, sender, numbered)
         sends.append((sender, numbered))
+    work.effects.sent += sum(len(messages) for _, _, messages in runs)
     endpoints.set_all_sent(work.connection, [(sender.send_sequence, sender.endpoint_id) for sender, _ in sends])
     for sender, left in deliver(work, sends):
         transmit(work, sender, left)

@@ -28,7 +28,7 @@ def deliver(work: Work, sends: Sequence[Sent]) -> Sequence[Sent]:
     Returns:
         What is not plain; `arrive` looks at that message by message.
     """
-    if not work.objects.broker.is_broker_enabled or work.effects.wants(Conversation):
+    if not work.objects.broker.is_delivering or work.effects.wants(Conversation):
         return sends
     ready = endpoints.far_sides_ready(work.connection, (sender for sender, _ in sends))
     judged: dict[tuple[int, int, str], MessageType | None] = {}
@@ -51,6 +51,7 @@ def deliver(work: Work, sends: Sequence[Sent]) -> Sequence[Sent]:
         taken.append((messages[-1].message_sequence_number + 1, endpoint_id))
         work.effects.arrived.add(queue_id)
     queues.add(work.connection, rows)
+    work.effects.enqueued += len(rows)
     endpoints.set_all_taken(work.connection, taken)
     return left
 

@@ -1,0 +1,164 @@
+"""The numbers of an instance as Prometheus reads them (N28, facts 168 to 170)."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterator
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+from ssbroker.broker.database import Database
+from ssbroker.broker.instance import Instance
+from ssbroker.broker.network.metrics import Metrics
+from ssbroker.broker.view_schemas import INSTANCE_VIEWS
+from ssbroker.protocol.events import (
+    Connection,
+    ConnectionStep,
+    CorruptedMessage,
+    ForwardedMessageDropped,
+    ForwardedMessageSent,
+    MessageUndeliverable,
+)
+from tests.broker import shops
+from tests.broker.conftest import Clock
+from tests.broker.shops import ORDERS, received, send
+
+CONNECTIONS = "sys.dm_broker_connections"
+SOME = uuid.UUID(int=7)
+
+
+@pytest.fixture
+def metrics(instance: Instance) -> Iterator[Metrics]:
+    made = Metrics(instance)
+    yield made
+    made.close()
+
+
+def numbers(metrics: Metrics) -> dict[str, float]:
+    """All samples, by name and labels."""
+    found = {}
+    for family in text_string_to_metric_families(metrics.text().decode()):
+        for sample in family.samples:
+            labels = ",".join(f"{name}={sample.labels[name]}" for name in sorted(sample.labels))
+            found[sample.name + (f"[{labels}]" if labels else "")] = sample.value
+    return found
+
+
+def test_n28_what_is_sent_received_and_rolled_back_is_counted(instance: Instance, metrics: Metrics) -> None:
+    sales, stock = shops.shop(instance), shops.stock(instance)
+    send(sales, b"two chairs", b"a table")
+    received(stock)
+    with pytest.raises(ZeroDivisionError), stock.transaction() as t:
+        t.receive(ORDERS)
+        raise ZeroDivisionError
+    found = numbers(metrics)
+    assert found["ssbroker_sql_sends_total"] == 2
+    assert found["ssbroker_sql_receives_total"] == 2
+    assert found["ssbroker_enqueued_messages_total"] == 2
+    assert found["ssbroker_enqueued_transmissionq_messages_total"] == 2
+    assert found["ssbroker_broker_transaction_rollbacks_total"] == 1
+
+
+def test_n28_within_a_database_nothing_goes_through_the_transmission_queue(sales: Database, metrics: Metrics) -> None:
+    with sales.transaction() as t:
+        t.send(t.begin_dialog("//Shop", "//Orders"), b"two chairs")
+    found = numbers(metrics)
+    assert found["ssbroker_enqueued_messages_total"] == 1
+    assert found["ssbroker_enqueued_transmissionq_messages_total"] == 0
+
+
+def test_n28_queues_and_what_waits_are_read_from_the_files(
+    instance: Instance, sales: Database, clock: Clock, metrics: Metrics
+) -> None:
+    with sales.transaction() as t:
+        t.send(t.begin_dialog("//Shop", "//Orders"), b"two chairs")
+        t.send(t.begin_dialog("//Shop", "//Nowhere"), b"two chairs")
+    clock.advance(seconds=90)
+    sales.alter_queue("Replies", status=False)
+    found = numbers(metrics)
+    assert found["ssbroker_queue_messages[database=Sales,queue=dbo.Orders,status=ready]"] == 1
+    assert found["ssbroker_queue_enabled[database=Sales,queue=dbo.Orders]"] == 1
+    assert found["ssbroker_queue_enabled[database=Sales,queue=dbo.Replies]"] == 0
+    assert found["ssbroker_conversations[database=Sales,state=CO]"] == 3
+    waits = "[database=Sales,reason=9796,service=//Nowhere]"
+    assert found[f"ssbroker_transmission_queue_messages{waits}"] == 1
+    assert found[f"ssbroker_transmission_queue_oldest_seconds{waits}"] == 90
+    sales.set_broker("DISABLE_BROKER")
+    assert numbers(metrics)["ssbroker_database_enabled[database=Sales]"] == 0
+
+
+def test_n28_a_name_may_hold_whatever_it_likes(instance: Instance, metrics: Metrics) -> None:
+    name = 'shop "of\\ \n things'
+    instance.create_database(name).create_queue('[a"b\\c]')
+    found = numbers(metrics)
+    assert found[f"ssbroker_database_enabled[database={name}]"] == 1
+
+
+def test_n28_events_are_counted_by_service_brokers_names(instance: Instance, metrics: Metrics) -> None:
+    forwarded: dict[str, Any] = {"at": 0, "conversation_id": SOME, "message_sequence_number": 0, "fragment_number": 0}
+    for event in (
+        CorruptedMessage(at=0, conversation_id=SOME),
+        MessageUndeliverable(at=0, conversation_id=SOME),
+        MessageUndeliverable(at=0, conversation_id=SOME),
+        ForwardedMessageSent(**forwarded, to_service_name="//Stock"),
+        ForwardedMessageDropped(**forwarded, to_service_name="//Stock"),
+        Connection(at=0, connection_id=SOME, step=ConnectionStep.CONNECT_FAILED, error=9754),
+        Connection(at=0, connection_id=SOME, step=ConnectionStep.CONNECTED),
+    ):
+        instance.events.emit(event)
+    found = numbers(metrics)
+    for name, expected in {
+        "corrupted_messages": 1,
+        "dropped_messages": 2,
+        "forwarded_messages": 1,
+        "forwarded_messages_discarded": 1,
+        "connections_failed": 1,
+        "tasks_started": 0,
+    }.items():
+        assert found[f"ssbroker_{name}_total"] == expected
+
+
+def test_n28_readers_of_queues_are_counted(sales: Database, instance: Instance, metrics: Metrics) -> None:
+    def read(database: Database) -> None:
+        received(database, ORDERS)
+
+    sales.activate(ORDERS, read)
+    with sales.transaction() as t:
+        t.send(t.begin_dialog("//Shop", "//Orders"), b"two chairs")
+    instance.run_due()
+    assert numbers(metrics)["ssbroker_tasks_started_total"] == 1
+    assert numbers(metrics)["ssbroker_tasks_aborted_total"] == 0
+
+
+def test_n28_what_went_over_a_connection_that_is_closed_still_counts(
+    instance: Instance, metrics: Metrics, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    schema, view = INSTANCE_VIEWS[CONNECTIONS], instance.view
+    rows: list[dict[str, object]] = []
+
+    def shown(name: str, database: str | None = None) -> pa.Table:
+        return pa.Table.from_pylist(rows, schema=schema) if name == CONNECTIONS else view(name, database)
+
+    monkeypatch.setattr(instance, "view", shown)
+    rows[:] = [
+        {"connection_id": uuid.UUID(int=number).bytes, "total_bytes_sent": 10 * number, "total_sends": 1}
+        for number in (1, 2)
+    ]
+    found = numbers(metrics)
+    assert (found["ssbroker_open_connections"], found["ssbroker_transport_send_bytes_total"]) == (2, 30)
+    rows[:] = [{"connection_id": uuid.UUID(int=2).bytes, "total_bytes_sent": 25, "total_sends": 3}]
+    found = numbers(metrics)
+    assert (found["ssbroker_open_connections"], found["ssbroker_transport_send_bytes_total"]) == (1, 35)
+    assert found["ssbroker_transport_send_ios_total"] == 4
+    rows.clear()
+    assert numbers(metrics)["ssbroker_transport_send_bytes_total"] == 35
+
+
+def test_n28_after_close_nothing_is_counted(instance: Instance) -> None:
+    metrics = Metrics(instance)
+    metrics.close()
+    instance.events.emit(CorruptedMessage(at=0, conversation_id=SOME))
+    assert numbers(metrics)["ssbroker_corrupted_messages_total"] == 0
