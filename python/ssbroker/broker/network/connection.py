@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import uuid
-from typing import Final, Protocol
+from typing import Final
 
 from ssbroker.broker.network.limits import EndpointLimits
 from ssbroker.broker.network.line import Line
+from ssbroker.broker.network.owner import Owner
 from ssbroker.broker.network.seam import Peer
 from ssbroker.broker.network.standing import LOGIN_REFUSED, PROTOCOL_BROKEN, RECEIVE_FAILED, Counters, Ending, State
 from ssbroker.exceptions import PeerError
@@ -18,23 +19,7 @@ from ssbroker.protocol.retry import SECOND
 
 READ_BYTES: Final = 256 << 10
 _WRITE_BYTES: Final = 512 << 10
-
-
-class Owner(Protocol):
-    """Who has all connections. It is called in the endpoint's thread."""
-
-    @property
-    def buffer(self) -> memoryview:
-        """Where sockets are read into, one at a time."""
-
-    def now(self) -> int:
-        """The moment, in microseconds since 1970."""
-
-    def occurred(self, connection: Connection, occurrence: Occurrence) -> None:
-        """Something has come over a connection."""
-
-    def ended(self, connection: Connection, ending: Ending) -> None:
-        """A connection's socket is closed."""
+_TURN_BYTES: Final = 2 << 20
 
 
 class Connection(asyncio.BufferedProtocol):
@@ -136,9 +121,9 @@ class Connection(asyncio.BufferedProtocol):
         self.is_send_paused = True
 
     def resume_writing(self) -> None:
-        """It does again."""
+        """It does again. What a transport calls may not close it, so the writing goes on after this."""
         self.is_send_paused = False
-        self.pump()
+        self._loop.call_soon(self.pump)
 
     def connection_lost(self, exc: Exception | None) -> None:
         """The socket is closed."""
@@ -168,11 +153,16 @@ class Connection(asyncio.BufferedProtocol):
         transport = self._transport
         if transport is None or self._is_closing:
             return
+        written = 0
         while not self.is_send_paused and (data := self.line.data_to_send(now=self._clock())) is not None:
             transport.write(data)
+            written += len(data)
             self.counters.bytes_sent += len(data)
             self.counters.sends += 1
             self.active_at = self._owner.now()
+            if written >= _TURN_BYTES:  # others read and write meanwhile
+                self._loop.call_soon(self.pump)
+                break
         if self.line.is_over:
             self._close()
         else:
@@ -202,7 +192,10 @@ class Connection(asyncio.BufferedProtocol):
         Args:
             ending: Why.
         """
-        self.ending = self.ending or ending
+        if self.ending is None:
+            self.ending = ending
+            if ending.reason is not None and self.peer is not None:
+                self._owner.closing(self, ending)
 
     def cut(self) -> None:
         """Closes the socket at once, without GOODBYE."""

@@ -15,6 +15,7 @@ from ssbroker.broker.network.destination import Destination
 from ssbroker.broker.network.setup import Setup
 from ssbroker.broker.network.switchboard import Switchboard
 from ssbroker.exceptions import EndpointError
+from ssbroker.protocol.adjacent.batch import checked
 
 _BACKLOG: Final = 1024
 
@@ -55,6 +56,7 @@ class SocketEndpoint:
 
     def send(self, address: str, rows: pa.Table) -> int:
         """See `seam.Endpoint`."""
+        checked(rows)
         destination = self._board.dialling.destination(address)
         is_taken, room = destination.outbox.put(rows)
         if is_taken:
@@ -67,6 +69,7 @@ class SocketEndpoint:
 
     def reply(self, connection_id: uuid.UUID, rows: pa.Table) -> bool:
         """See `seam.Endpoint`."""
+        checked(rows)
         connection = self._board.connection(connection_id)
         if connection is None or not connection.is_usable:
             return False

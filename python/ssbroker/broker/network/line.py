@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import logging
 from typing import Final
 
 from ssbroker.broker.network.limits import EndpointLimits
 from ssbroker.broker.network.outbox import Outbox
 from ssbroker.broker.network.tls import Channel
-from ssbroker.exceptions import PeerError
+from ssbroker.exceptions import PeerError, ProtocolError
 from ssbroker.protocol.adjacent.goodbye import Reason
 from ssbroker.protocol.adjacent.hello import Far, Own
 from ssbroker.protocol.adjacent.link import Link
 from ssbroker.protocol.adjacent.occurrences import Occurrence
 from ssbroker.protocol.mirroring import MirroringRole
 
+LOGGER: Final = logging.getLogger("ssbroker.broker")
 _AHEAD_BYTES: Final = 1 << 20
 _UNREAD_MOST: Final = 1 << 20
 
@@ -229,8 +231,11 @@ class Line:
         """Gives the link as much as one frame takes, from each outbox in turn."""
         for outbox in self.outboxes:
             while link.waiting_bytes < _AHEAD_BYTES and (rows := outbox.take()) is not None:
-                link.send(rows)
                 self._fed.append((outbox, rows.num_rows))
+                try:
+                    link.send(rows)
+                except ProtocolError:  # rows that nobody makes; those after them go
+                    LOGGER.exception("rows were not sent")
                 self.sent_rows += rows.num_rows
             outbox.drained()
         self.outboxes.append(self.outboxes.pop(0))

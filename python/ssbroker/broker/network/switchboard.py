@@ -16,7 +16,7 @@ from ssbroker.broker.network.setup import Setup
 from ssbroker.broker.network.standing import LOGIN_REFUSED, Ending
 from ssbroker.protocol.adjacent.arbitration import Met, Stays, stays
 from ssbroker.protocol.adjacent.goodbye import Reason
-from ssbroker.protocol.adjacent.occurrences import Batch, Greeted, Left, Occurrence, RoleAsked, RoleTold
+from ssbroker.protocol.adjacent.occurrences import Batch, Greeted, Occurrence, RoleAsked, RoleTold
 from ssbroker.protocol.events import ConnectionStep
 from ssbroker.protocol.retry import SECOND
 
@@ -112,8 +112,15 @@ class Switchboard:
                 self._setup.call(partial(self._tell_role, connection, broker_instance))
             case RoleTold(broker_instance=broker_instance, role=role, number=number):
                 self.dialling.role_told(connection, broker_instance, role, number)
-            case Left(text=text):
-                self._setup.tell(connection, ConnectionStep.CLOSING, text=text)
+
+    def closing(self, connection: Connection, ending: Ending) -> None:
+        """One of the sides says GOODBYE, or falls silent.
+
+        Args:
+            connection: The connection.
+            ending: Why.
+        """
+        self._setup.tell(connection, ConnectionStep.CLOSING, text=ending.text)
 
     def ended(self, connection: Connection, ending: Ending) -> None:
         """A connection is closed.
