@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from ssbroker.protocol.settings import Settings
-from ssbroker.testing import Faults, Figures, Simulation, run_messages, run_seeds
+from ssbroker.testing import Faults, Figures, Message, Simulation, run_messages, run_seeds
 from ssbroker.testing.__main__ import main
 from ssbroker.testing.node import Machine
 from ssbroker.testing.simulation import IN_TIME
@@ -99,8 +99,6 @@ def test_the_command_prints_its_figures(capsys: pytest.CaptureFixture[str]) -> N
 
 def test_what_is_wrong_is_seen() -> None:
     """The judge of the simulation: what is lost, twice, out of order or altered."""
-    from ssbroker.testing.memory import Message  # noqa: PLC0415 - for this one only
-
     sent = [("Order", b"%d" % number) for number in range(4)]
     came = [Message(number, b"%d" % number, "Order") for number in range(4)]
     for received, found in (

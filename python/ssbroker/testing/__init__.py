@@ -5,6 +5,7 @@ python -m ssbroker.testing --seeds 200
 
 from __future__ import annotations
 
+from ssbroker.testing.book import Book, Message
 from ssbroker.testing.faults import Faults
 from ssbroker.testing.figures import Figures
 from ssbroker.testing.memory import MemoryLedger
@@ -13,4 +14,16 @@ from ssbroker.testing.node import Node
 from ssbroker.testing.runs import Run, run_messages, run_seeds
 from ssbroker.testing.simulation import Simulation
 
-__all__ = ["Faults", "Figures", "MemoryLedger", "Network", "Node", "Run", "Simulation", "run_messages", "run_seeds"]
+__all__ = [
+    "Book",
+    "Faults",
+    "Figures",
+    "MemoryLedger",
+    "Message",
+    "Network",
+    "Node",
+    "Run",
+    "Simulation",
+    "run_messages",
+    "run_seeds",
+]

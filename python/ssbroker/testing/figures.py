@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, fields
 from typing import Self, TypeAlias
 
-from ssbroker.testing.memory import Message
+from ssbroker.testing.book import Message
 
 Sent: TypeAlias = tuple[str, bytes]
 """The type and the body of a message."""

@@ -10,29 +10,9 @@ import pyarrow as pa
 
 from ssbroker.protocol import names
 from ssbroker.protocol.ledger import MESSAGES, STORED, Effects, Endpoint, Key, Refusal, Wanted
+from ssbroker.testing.book import Message
 
 Stored: TypeAlias = dict[tuple[int, int], tuple[Any, ...]]
-
-
-@dataclass(frozen=True, slots=True)
-class Message:
-    """A message in a transmission queue or a queue.
-
-    Attributes:
-        sequence: Its number.
-        body: Its body.
-        message_type: Its type.
-        message_id: Its id.
-        is_end: Whether it ends the dialog.
-        is_error: Whether it is an error of the application.
-    """
-
-    sequence: int
-    body: bytes
-    message_type: str = names.DEFAULT
-    message_id: bytes | None = None
-    is_end: bool = False
-    is_error: bool = False
 
 
 @dataclass(slots=True)
@@ -124,6 +104,23 @@ class MemoryLedger:
             Their keys.
         """
         return [key for key, account in self.accounts.items() if account.outgoing]
+
+    def is_waiting(self, key: Key) -> bool:
+        """See `Book`."""
+        return bool(key in self.accounts and self.accounts[key].outgoing)
+
+    def can_send(self, key: Key) -> bool:
+        """See `Book`."""
+        return key in self.accounts
+
+    def received(self, key: Key) -> Sequence[Message]:
+        """See `Book`."""
+        return self.accounts[key].queue if key in self.accounts else []
+
+    def failed(self, key: Key) -> str | None:
+        """See `Book`."""
+        error = self.accounts[key].error if key in self.accounts else None
+        return None if error is None else repr(error)
 
     def commit(self, effects: Effects) -> None:
         """Writes what a batch has come to, as one transaction.

@@ -8,12 +8,31 @@ from typing import Any, TypeAlias
 
 import pyarrow as pa
 
+from ssbroker.exceptions import ProtocolError
 from ssbroker.protocol.dialogs import Dialogs
 from ssbroker.protocol.event_log import EventLog
 from ssbroker.protocol.settings import Settings
+from ssbroker.testing.book import Book
 from ssbroker.testing.memory import MemoryLedger
 
 Machine: TypeAlias = Callable[..., Dialogs]
+Books: TypeAlias = Callable[[str], Book]
+
+
+def memory_of(name: str) -> MemoryLedger:
+    """A ledger in memory for the instance of a name, of which its broker id is made.
+
+    Args:
+        name: The name.
+
+    Returns:
+        The ledger.
+
+    Examples:
+        >>> memory_of("A").broker_instance
+        b'A---------------'
+    """
+    return MemoryLedger(name.encode().ljust(16, b"-"))
 
 
 class Node:
@@ -24,6 +43,7 @@ class Node:
         settings: How the protocol is set up.
         random: Where chance comes from.
         machine: What makes its machine; `Dialogs` unless a test plants a bug.
+        books: What keeps what is durable, by the name; in memory unless told otherwise.
 
     Examples:
         >>> node = Node("A", Settings(), Random(7))
@@ -31,9 +51,11 @@ class Node:
         True
     """
 
-    def __init__(self, name: str, settings: Settings, random: Random, *, machine: Machine = Dialogs) -> None:
+    def __init__(
+        self, name: str, settings: Settings, random: Random, *, machine: Machine = Dialogs, books: Books = memory_of
+    ) -> None:
         self.name = name
-        self.ledger = MemoryLedger(name.encode().ljust(16, b"-"))
+        self.ledger = books(name)
         self.log = EventLog()
         self.clock_offset = 0
         self.crashes = 0
@@ -110,7 +132,8 @@ class Node:
             self.rollbacks += 1
             self.dialogs.undo(effects)
             return
-        self.ledger.commit(effects)
+        if self.ledger.commit(effects) is not None:
+            raise ProtocolError(f"{self.name}: the ledger did not take what is its own")
         if chance < crashes:
             self.crash()
             return

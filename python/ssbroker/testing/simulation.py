@@ -15,7 +15,7 @@ from ssbroker.protocol.settings import Settings
 from ssbroker.testing.faults import Faults
 from ssbroker.testing.figures import Figures, Sent
 from ssbroker.testing.network import TICK, Network
-from ssbroker.testing.node import Machine, Node
+from ssbroker.testing.node import Books, Machine, Node, memory_of
 
 IN_TIME: Final = 240
 """Within how many virtual seconds after the faults everything has to have arrived: four minutes."""
@@ -55,6 +55,7 @@ class Simulation:
         faulty_seconds: For how long there are faults.
         sending_seconds: For how long applications send; two thirds of that unless given.
         machine: What makes the machines; `Dialogs` unless a test plants a bug.
+        books: What keeps what is durable of each instance, by its name; in memory unless told otherwise.
 
     Examples:
         >>> figures = Simulation(7, dialogs=2, messages=5).run()
@@ -73,12 +74,13 @@ class Simulation:
         faulty_seconds: float = 45,
         sending_seconds: float | None = None,
         machine: Machine = Dialogs,
+        books: Books = memory_of,
     ) -> None:
         self.seed = seed
         self.faults = Faults.drawn(seed) if faults is None else faults
         self._random = random = Random(f"simulation {seed}")  # noqa: S311 - chance that can be repeated
         self.settings = _settings(random) if settings is None else settings
-        self._nodes = {name: Node(name, self.settings, random, machine=machine) for name in ("A", "B")}
+        self._nodes = {name: Node(name, self.settings, random, machine=machine, books=books) for name in ("A", "B")}
         self._network = Network(self.faults, random)
         self._faulty_until = round(faulty_seconds * SECOND)
         sending = faulty_seconds * 2 / 3 if sending_seconds is None else sending_seconds
@@ -141,10 +143,7 @@ class Simulation:
         return sorted(bursts, reverse=True)
 
     def _is_done(self) -> bool:
-        return not any(
-            plan.bursts or (plan.key in plan.node.ledger.accounts and plan.node.ledger.accounts[plan.key].outgoing)
-            for plan in self._plans
-        )
+        return not any(plan.bursts or plan.node.ledger.is_waiting(plan.key) for plan in self._plans)
 
     def _step(self) -> None:
         now, network = self._now, self._network
@@ -176,7 +175,7 @@ class Simulation:
     def _send(self, plan: Plan) -> None:
         """Sends what is due; a target can when the dialog has reached it."""
         random = self._random
-        while plan.bursts and plan.bursts[-1][0] <= self._now and plan.key in plan.node.ledger.accounts:
+        while plan.bursts and plan.bursts[-1][0] <= self._now and plan.node.ledger.can_send(plan.key):
             _, number = plan.bursts.pop()
             for place in range(number):
                 is_last = not plan.bursts and place == number - 1
@@ -209,11 +208,12 @@ class Simulation:
     def _count(self, figures: Figures) -> None:
         for plan in self._plans:
             far = next(node for node in self._nodes.values() if node is not plan.node)
-            account = far.ledger.accounts.get((plan.key[0], not plan.key[1]))
+            key = (plan.key[0], not plan.key[1])
             what = f"{self}: {plan.key[0].hex()} from {plan.node.name}"
-            figures.compare(plan.sent, [] if account is None else account.queue, what=what)
-            if account is not None and account.error is not None:
-                figures.problems.append(f"{what}: {account.error!r}")
+            figures.compare(plan.sent, far.ledger.received(key), what=what)
+            error = far.ledger.failed(key)
+            if error is not None:
+                figures.problems.append(f"{what}: {error}")
         carried = self._network.carried
         figures.fragments = carried.sent
         figures.fragments_lost = carried.lost
