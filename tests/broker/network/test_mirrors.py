@@ -1,0 +1,222 @@
+"""R51 to R54, N23, N24: who asks the two addresses of a mirrored route, and what is told of it."""
+
+from __future__ import annotations
+
+import uuid
+
+import pytest
+
+from ssbroker import moment
+from ssbroker.broker.database import Database
+from ssbroker.broker.instance import Instance
+from ssbroker.broker.network import mirrors
+from ssbroker.broker.network.mirrors import MirroredRoutes
+from ssbroker.protocol.events import Event, MirroredRouteStateChanged
+from ssbroker.protocol.mirroring import ANSWER_WAIT, CHECK_EVERY, USED_FOR
+from tests.broker.conftest import Clock
+from tests.broker.network.passing import Outboxes
+
+A = "TCP://a.example:4022"
+M = "TCP://m.example:4022"
+GUID = uuid.UUID(int=7).bytes
+
+
+class Sender:
+    """An instance with mirrored routes, whose questions a test answers."""
+
+    def __init__(self, instance: Instance, clock: Clock) -> None:
+        self.clock = clock
+        self.endpoint = Outboxes()
+        self.changes = 0
+        self.told: list[tuple[str, str | None]] = []
+        self.routes = MirroredRoutes(instance, self.endpoint, changed=self.count)
+        instance.subscribe(self.note, MirroredRouteStateChanged)
+
+    def count(self) -> None:
+        self.changes += 1
+
+    def note(self, event: Event) -> None:
+        assert isinstance(event, MirroredRouteStateChanged)
+        assert (event.address, event.mirror_address, event.broker_instance.bytes) == (A, M, GUID)
+        assert event.text
+        self.told.append((event.state, event.principal_address))
+
+    @property
+    def now(self) -> int:
+        return moment.microseconds(self.clock())
+
+    def way(self) -> str | None:
+        return self.routes.way(A, M, GUID)
+
+    def asked(self) -> list[str]:
+        """Who was asked since the last time."""
+        asked, self.endpoint.asked = self.endpoint.asked, []
+        assert all(guid == GUID for _, guid in asked)
+        return [address for address, _ in asked]
+
+    def pass_until_due(self) -> None:
+        due = self.routes.run_due(now=self.now)
+        assert due is not None
+        self.clock.advance(seconds=(due - self.now) / 1e6)
+        self.routes.run_due(now=self.now)
+
+
+@pytest.fixture
+def sender(instance: Instance, clock: Clock) -> Sender:
+    return Sender(instance, clock)
+
+
+def led_to(sender: Sender, address: str, *, number: int = 1) -> None:
+    """Has the principal found."""
+    sender.way()
+    sender.routes.role_told(address, GUID, "principal", number)
+    sender.routes.role_told(M if address == A else A, GUID, "mirror", 0)
+    assert sender.way() == address
+    assert sender.asked() == [A, M]
+
+
+def test_r51_both_are_asked_once_and_everything_goes_to_the_principal(sender: Sender) -> None:
+    """R51, R52."""
+    assert [sender.way() for _ in range(3)] == [None] * 3
+    assert sender.asked() == [A, M]
+    sender.routes.role_told(M, GUID, "principal", 3)
+    assert sender.way() is None
+    assert sender.changes == 0
+    sender.routes.role_told(A, GUID, "mirror", 2)
+    assert sender.way() == M
+    assert (sender.changes, sender.told) == (1, [("PRINCIPAL_IS_MIRROR", M)])
+
+
+def test_r52_only_the_principal_is_asked_while_it_is_used(sender: Sender) -> None:
+    """R52."""
+    led_to(sender, A)
+    sender.clock.advance(seconds=CHECK_EVERY / 1e6)
+    assert sender.way() == A
+    assert sender.asked() == [A]
+    sender.routes.role_told(A, GUID, "principal", 1)
+    sender.clock.advance(seconds=1)
+    assert sender.way() == A
+    assert sender.routes.run_due(now=sender.now) is not None
+    assert sender.asked() == []
+    assert sender.changes == 1
+
+
+def test_r53_the_mirror_takes_over_once_it_says_so(sender: Sender) -> None:
+    """R53: without a message that wants to go in between."""
+    led_to(sender, A)
+    sender.routes.unreachable(A)
+    assert sender.way() is None
+    assert sender.asked() == [A, M]
+    sender.routes.role_told(M, GUID, "principal", 2)
+    assert sender.way() == M
+    assert sender.told == [("PRINCIPAL_IS_ADDRESS", A), ("LOST_ADDRESS", None), ("PRINCIPAL_IS_MIRROR", M)]
+    assert sender.changes == 3
+
+
+def test_r54_nothing_is_sent_while_the_partner_is_silent(sender: Sender) -> None:
+    """R54: both are asked again and again, until the principal is reachable."""
+    led_to(sender, A)
+    sender.routes.unreachable(A)
+    for _ in range(10):
+        assert sender.way() is None
+        assert sender.asked() == [A, M]
+        sender.routes.unreachable(A)
+        sender.pass_until_due()  # the mirror does not answer in time
+        sender.pass_until_due()
+    assert sender.told == [("PRINCIPAL_IS_ADDRESS", A), ("LOST_ADDRESS", None)]
+    sender.routes.role_told(A, GUID, "principal", 1)
+    sender.routes.role_told(M, GUID, "mirror", 0)
+    assert sender.way() == A
+
+
+def test_r54_who_is_reached_again_is_asked_at_once(sender: Sender) -> None:
+    """R54."""
+    led_to(sender, A)
+    sender.routes.unreachable(A)
+    sender.routes.unreachable(A)
+    sender.routes.unreachable(M)
+    sender.asked()
+    sender.routes.reached(A)
+    assert sender.asked() == [A, M]
+
+
+def test_n23_an_answer_takes_10_s_at_most(sender: Sender) -> None:
+    """R51, N23."""
+    sender.way()
+    sender.routes.role_told(A, GUID, "principal", 1)
+    assert sender.routes.run_due(now=sender.now) == sender.now + ANSWER_WAIT
+    sender.pass_until_due()
+    assert sender.way() == A
+
+
+def test_n24_an_equal_claim_holds_everything_and_is_told(sender: Sender) -> None:
+    """R54, N24, T23."""
+    sender.way()
+    sender.routes.role_told(A, GUID, "principal", 3)
+    sender.routes.role_told(M, GUID, "principal", 3)
+    assert sender.way() is None
+    assert sender.told == [("CONTESTED", None)]
+
+
+def test_n23_other_routes_and_other_broker_ids_are_not_concerned(sender: Sender) -> None:
+    """N23."""
+    other = uuid.UUID(int=8).bytes
+    led_to(sender, A)
+    assert sender.routes.way(A, M, other) is None
+    sender.routes.role_told(A, other, "mirror", 0)
+    sender.routes.role_told("TCP://c.example:4022", GUID, "mirror", 9)
+    sender.routes.unreachable("TCP://c.example:4022")
+    assert sender.way() == A
+
+
+def test_n23_an_address_that_two_routes_share_answers_for_both(sender: Sender) -> None:
+    """N23."""
+    led_to(sender, A)
+    assert sender.routes.way(M, "TCP://c.example:4022", GUID) is None
+    sender.routes.role_told(M, GUID, "mirror", 0)
+    sender.endpoint.asked.clear()
+    sender.routes.unreachable("TCP://c.example:4022")
+    assert sender.way() == A
+
+
+def test_r51_without_a_broker_id_nobody_can_be_asked(sender: Sender) -> None:
+    """R51, fact 190: a mirrored route names one."""
+    assert sender.routes.way(A, M, None) is None
+    assert sender.asked() == []
+
+
+def test_r54_nobody_is_asked_for_ever(sender: Sender) -> None:
+    """R54: once nothing wants to go any more."""
+    sender.way()
+    end = sender.now + 2 * USED_FOR
+    while (due := sender.routes.run_due(now=sender.now)) is not None:
+        sender.clock.advance(seconds=max(due - sender.now, 1) / 1e6)
+        assert sender.now < end
+    sender.asked()
+    sender.clock.advance(seconds=USED_FOR / 1e6)
+    sender.way()
+    assert sender.asked() == [A, M]
+
+
+def test_n23_what_is_known_is_bounded(sender: Sender, monkeypatch: pytest.MonkeyPatch) -> None:
+    """N23: broker ids come from others."""
+    monkeypatch.setattr(mirrors, "ROUTES_MAX", 3)
+    led_to(sender, A)
+    for number in range(100, 102):
+        sender.routes.way(A, M, uuid.UUID(int=number).bytes)
+    assert sender.way() == A
+    for number in range(200, 202):
+        sender.routes.way(A, M, uuid.UUID(int=number).bytes)
+    assert sender.way() == A, "it was used last"
+    for number in range(300, 303):
+        sender.routes.way(A, M, uuid.UUID(int=number).bytes)
+    assert sender.way() is None
+
+
+def test_n23_an_instance_tells_the_role_of_its_databases(sender: Sender, sales: Database) -> None:
+    """N23, N25."""
+    guid = sales.service_broker_guid.bytes
+    assert sender.routes.role_of(guid) == ("principal", 0)
+    sales.set_mirroring_role("mirror", number=2)
+    assert sender.routes.role_of(guid) == ("mirror", 2)
+    assert sender.routes.role_of(GUID) == ("unknown", 0)
