@@ -167,7 +167,7 @@ def test_p22_errors_of_the_broker_are_proven_too(machine: Machine) -> None:
 
 
 def test_p25_after_the_first_answer_nobody_else_can_answer(machine: Machine) -> None:
-    """P25: a broker id is an address and no credential: the certificate counts, at both ends, and after a restart."""
+    """P25, T14: a broker id is an address and no credential: the certificate counts, at both ends, and after a restart."""
     both = bound(machine)
     both.a.send(both.outgoing, b"one")
     both.b.send(both.incoming, b"two")
