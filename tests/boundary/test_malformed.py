@@ -35,6 +35,7 @@ REFUSALS = {
 
 @pytest.mark.parametrize("family", malformed.FAMILIES)
 def test_malformed_data_are_refused(family: str) -> None:
+    """T19: nothing malformed reaches native code."""
     assert failures("tests.boundary.malformed", family) == []
 
 

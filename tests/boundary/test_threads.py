@@ -153,6 +153,7 @@ def test_the_gil_is_released_while_a_batch_is_routed() -> None:
 
 @pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="only Linux tells the threads of a process")
 def test_no_threads_are_started() -> None:
+    """T20: what is forked afterwards misses none."""
     process = subprocess.run(
         [sys.executable, "-m", "tests.boundary.thread_counts"],
         cwd=ROOT,

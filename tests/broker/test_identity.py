@@ -85,6 +85,7 @@ def test_msdb_is_a_database_like_others(instance: Instance) -> None:
 
 
 def test_an_option_that_is_none_is_refused(sales: Database) -> None:
+    """T25: what ends conversations has to be named exactly."""
     with pytest.raises(OptionError, match="ENABLE_BROKER"):
         sales.set_broker("ENABLE")  # type: ignore[arg-type]
 
@@ -93,6 +94,7 @@ def test_an_option_that_is_none_is_refused(sales: Database) -> None:
 def test_i8_b29_detach_and_attach_leave_id_and_state_alone(
     instance: Instance, sales: Database, *, is_enabled: bool
 ) -> None:
+    """T25: nothing ends unless it is asked for."""
     guid, path = sales.service_broker_guid, sales.file.path
     sales.set_honor_broker_priority(is_on=True)
     if not is_enabled:
@@ -144,6 +146,7 @@ def test_i7_a_second_one_with_a_new_id_is_enabled(instance: Instance, sales: Dat
 
 @pytest.mark.parametrize("option", ["ENABLE_BROKER", "ERROR_BROKER_CONVERSATIONS"])
 def test_i7_two_with_one_id_are_never_both_enabled(instance: Instance, sales: Database, option: str) -> None:
+    """T14: a copy never stands in for the original."""
     second = instance.attach_database("Copy", copy_of(instance, "Sales"), option="DISABLE_BROKER")
     with pytest.raises(BrokerError) as refused:
         second.set_broker(option)  # type: ignore[arg-type]

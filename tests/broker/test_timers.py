@@ -76,6 +76,7 @@ def test_a_timer_of_a_queue_that_is_off_waits_for_it(instance: Instance, sales: 
 def test_b16_a_lifetime_that_has_passed_is_an_error_at_both_ends(
     instance: Instance, sales: Database, stock: Database, clock: Clock
 ) -> None:
+    """T22: what everybody forgot comes to an end."""
     begin(sales, lifetime=60)
     assert received(stock) == [b"one"]
     clock.advance(seconds=59)

@@ -77,7 +77,7 @@ def is_real(sampled: Sampled, loop: Loop, service: str, broker: UUID | None) -> 
 
 @pytest.mark.parametrize("seed", SEEDS)
 def test_r42_every_loop_is_real_and_none_is_missed(seed: int) -> None:
-    """R42: what is found in the graph is what a message does; a name for which none is told has none."""
+    """R42, T16: what is found in the graph is what a message does; a name for which none is told has none."""
     sampled = Sampled(seed)
     found = loops(sampled.fleet, at=NOW)
     circling = set()

@@ -143,6 +143,7 @@ def test_a_room_uses_only_what_the_import_rule_allows(path: Path) -> None:
 
 @pytest.mark.parametrize("path", FILES, ids=name_of)
 def test_an_outside_library_enters_only_its_room(path: Path) -> None:
+    """T24: each library is there for a reason, in one place."""
     room = room_at(path)
     for name in imports_of(path):
         top = name.split(".", maxsplit=1)[0]

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from tests.guards.rules import RULES
+from tests.guards.threats import THREATS
 from tests.guards.traceability import DECISIONS, PAGE, naming_tests, page, rules_named
 
 # Every number that the requirements use. A rule that is neither built nor waiting for a capability is missing.
@@ -29,6 +30,12 @@ def test_every_decision_has_a_test_that_names_it() -> None:
     for letter, decisions in DECISIONS.items():
         assert [f"{letter}{n}" for n in range(1, len(decisions) + 1)] == decisions
         assert [number for number in decisions if not tests.get(number)] == []
+
+
+def test_every_threat_has_a_test_that_names_it() -> None:
+    tests = naming_tests()
+    assert [threat.number for threat in THREATS] == [f"T{n}" for n in range(1, 26)]
+    assert [threat.number for threat in THREATS if not tests.get(threat.number)] == []
 
 
 def test_the_page_is_up_to_date() -> None:

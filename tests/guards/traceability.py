@@ -16,20 +16,23 @@ from typing import Final
 
 from tests.guards.repository import ROOT
 from tests.guards.rules import IDENTITY, PROTOCOL, ROUTING, RULES, Rule
+from tests.guards.threats import THREATS
 
 PAGE: Final = ROOT / "docs" / "traceability.md"
 HEAD: Final = """# Traceability: which tests prove which rule
 
 Written by `make format` from the tests' names and docstrings; a guard test fails when this page is out of date, when a rule that is
 built has no test that names it, or when a rule is missing here. What the rules leave open is settled in the
-[routing decisions](dev/2026-11-20-routing-decisions.md), `K`, the [reassembly decisions](dev/2026-11-21-reassembly-decisions.md), `M`, and the
-[broker decisions](dev/2026-11-21-broker-decisions.md), `B`.
+[routing decisions](dev/2026-11-20-routing-decisions.md), `K`, the [reassembly decisions](dev/2026-11-21-reassembly-decisions.md), `M`, the
+[broker decisions](dev/2026-11-21-broker-decisions.md), `B`, and the [network decisions](dev/2026-11-21-network-decisions.md), `N`. Threats, `T`, stand at
+the end.
 """
 
 NOTES: Final = {
     "K": "2026-11-20-routing-decisions.md",
     "M": "2026-11-21-reassembly-decisions.md",
     "B": "2026-11-21-broker-decisions.md",
+    "N": "2026-11-21-network-decisions.md",
 }
 DECISIONS: Final = {
     letter: re.findall(
@@ -38,10 +41,10 @@ DECISIONS: Final = {
     for letter, note in NOTES.items()
 }
 
-_NUMBERS: Final = {*chain(*DECISIONS.values()), *(rule.number for rule in RULES)}
+_NUMBERS: Final = {*chain(*DECISIONS.values()), *(each.number for each in (*RULES, *THREATS))}
 _RANGE_MAX: Final = 7
-_IN_NAME: Final = re.compile(r"(?<![a-z0-9])([rpikmb]\d{1,2})(?![a-z0-9])")
-_IN_TEXT: Final = re.compile(r"\b([RPIKMB])(\d{1,2})(?:\s*(?:to|-)\s*\1?(\d{1,2}))?\b")
+_IN_NAME: Final = re.compile(r"(?<![a-z0-9])([rpikmbnt]\d{1,2})(?![a-z0-9])")
+_IN_TEXT: Final = re.compile(r"\b([RPIKMBNT])(\d{1,2})(?:\s*(?:to|-)\s*\1?(\d{1,2}))?\b")
 _RUST_TEST: Final = re.compile(
     r"((?:^[ \t]*///.*\n)*)^[ \t]*#\[test\]\n((?:[ \t]*(?:///|#).*\n)*)[ \t]*fn (\w+)", re.MULTILINE
 )
@@ -86,6 +89,11 @@ def page() -> str:
     decisions = chain(*DECISIONS.values())
     rows = "".join(f"| **{number}** | {_cell(tests[number])} |\n" for number in decisions if number in tests)
     parts.append(f"## Decisions\n\n| decision | tests |\n|---|---|\n{rows}")
+    rows = "".join(
+        f"| **{each.number}** | {each.says} | {each.answer} | {_cell(tests.get(each.number, []))} |\n"
+        for each in THREATS
+    )
+    parts.append(f"## Threats\n\n| threat | in short | what is done | tests |\n|---|---|---|---|\n{rows}")
     return "\n".join(parts)
 
 

@@ -58,7 +58,7 @@ def test_p26_a_result_takes_no_more_memory_than_it_holds() -> None:
 def test_p26_a_flood_takes_no_more_memory_than_the_limit(
     flood: str, order: str, share: float, limit: int, fragments: int
 ) -> None:
-    """P26, M15 to M19: up to 1,000,000 fragments; resident size grows by at most the limit and a tenth.
+    """P26, T9, M15 to M19: up to 1,000,000 fragments; resident size grows by at most the limit and a tenth.
 
     Strangers leave half of the room to who is known, who gets messages of several fragments through all the while. Who is known
     may take all of it; then what can be released at once still comes through.

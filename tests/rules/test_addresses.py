@@ -98,7 +98,7 @@ def test_r6_own_addresses_are_normalised(port: str | None) -> None:
     ],
 )
 def test_r6_what_is_no_address(text: str) -> None:
-    """R6, K1: anything else is an error that says where it is, in routes, in mirrors and among the own addresses."""
+    """R6, T18, K1: anything else is an error that says where it is, in routes, in mirrors and among the own addresses."""
     good = route(1, A)
     for world in (here(good, route(2, text)), here(good, route(2, A, mirror=text)), here(good, own=(text,))):
         with pytest.raises(ssbroker.InvalidAddressError):

@@ -49,7 +49,7 @@ def test_m4_out_of_range(fragment: Fragment) -> None:
 
 @pytest.mark.parametrize("in_order", [True, False])
 def test_m4_the_last_number_is_one(in_order: bool) -> None:  # noqa: FBT001
-    """M4: 2^63 - 2, and the last fragment of as many as there can be."""
+    """M4, T10: 2^63 - 2, and the last fragment of as many as there can be."""
     reassembler = ssbroker.Reassembler(in_order=in_order, max_sequence_distance=None, max_fragments_per_message=None)
     last = replace(begun(2**63 - 2), number=LARGEST - 1, count=LARGEST)
     assert reasons(push(reassembler, last)) == []
@@ -67,7 +67,7 @@ def test_m4_the_last_number_is_one(in_order: bool) -> None:  # noqa: FBT001
     ids=["another count", "another signature", "another content", "another count and signature"],
 )
 def test_m9_a_contradiction_is_refused_alone(other: Fragment) -> None:
-    """P26, M9: what was there goes on as if nothing had come."""
+    """P26, T8, M9: what was there goes on as if nothing had come."""
     result = whole(begun(0), other, ended(begun(0), b"end"))
     assert reasons(result) == ["conflict"]
     assert messages(result) == [(0, b"end")]

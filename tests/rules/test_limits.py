@@ -66,14 +66,14 @@ def test_m16_the_count_is_limited() -> None:
 
 
 def test_m16_a_declared_count_takes_no_memory() -> None:
-    """P26, M16, M18: the charge is that of the bytes that came."""
+    """P26, T3, M16, M18: the charge is that of the bytes that came."""
     reassembler = ssbroker.Reassembler(max_fragments_per_message=None)
     push(reassembler, replace(begun(0), count=2**31 - 1))
     assert reassembler.pending_bytes == DIRECTION + BEGUN
 
 
 def test_m17_how_far_ahead_a_message_may_be() -> None:
-    """P26, M17: that far, or farther, from the lowest number that is not whole."""
+    """P26, T10, M17: that far, or farther, from the lowest number that is not whole."""
     reassembler = ssbroker.Reassembler(max_sequence_distance=3)
     assert rejected(push(reassembler, single(3), single(2))) == [(3, 0, "limit_exceeded")]
     assert messages(push(reassembler, single(0), single(3))) == [(0, b"")]
@@ -82,7 +82,7 @@ def test_m17_how_far_ahead_a_message_may_be() -> None:
 
 
 def test_m18_what_is_charged() -> None:
-    """P26, M18: a direction, its messages, their fragments, their bytes and an eighth of them."""
+    """P26, T9, M18: a direction, its messages, their fragments, their bytes and an eighth of them."""
     reassembler = ssbroker.Reassembler()
     first, second = (begun(number, body=bytes(17)) for number in (0, 1))
     push(reassembler, first)

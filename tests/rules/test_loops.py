@@ -61,7 +61,7 @@ def test_r41_forwarding_must_then_be_active() -> None:
 
 
 def test_r41_a_second_time_it_is_a_loop() -> None:
-    """R41, R42, K14: it re-enters at most once."""
+    """R41, T16, R42, K14: it re-enters at most once."""
     routes = (BACK, route(7, OWN[1], table=MSDB, mirror=M))
     assert decide(here(*routes, own=OWN, forwarding=True), "Orders") == dropped("routing_loop", 5, 7, mirror=M)
     assert decide(here(*routes, own=OWN), "Orders") == dropped("forwarding_disabled", 5, 7, mirror=M)

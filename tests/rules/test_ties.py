@@ -91,7 +91,7 @@ PINNED = {
 @pytest.mark.parametrize("count", range(1, 10))
 @pytest.mark.parametrize("conversation_id", PINNED)
 def test_k20_the_hash_is_the_same_everywhere_and_for_ever(conversation_id: UUID, count: int) -> None:
-    """R24, K20: number `floor(h * n / 2^64)` of the candidates; a live system would move its conversations otherwise."""
+    """R24, T21, K20: number `floor(h * n / 2^64)` of the candidates; a live system would move its conversations otherwise."""
     by_id, by_route, by_database = (value * count >> 64 for value in PINNED[conversation_id])
     ids = here(*(route(n, "TCP://h", service="Orders", broker=broker) for n, broker in enumerate(IDS[:count])))
     assert decide(ids, "Orders", conversation_id=conversation_id).broker_instance == IDS[by_id]

@@ -76,7 +76,7 @@ spark.stop()
 
 @pytest.mark.timeout(600)
 def test_a_cluster(tmp_path: object) -> None:
-    """`route`, `reassemble` and `pipeline` give the rows of the Arrow functions, also from a task that was tried again."""
+    """T21: `route`, `reassemble` and `pipeline` give the rows of the Arrow functions, also from a task that was tried again."""
     command = [sys.executable, "-c", SOURCE, str(tmp_path)]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout.splitlines()[-1:]) == (0, ["all is well"]), done.stderr[-3000:]
