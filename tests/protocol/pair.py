@@ -15,7 +15,7 @@ from ssbroker.protocol.envelope import ENVELOPE
 from ssbroker.protocol.event import Event
 from ssbroker.protocol.event_log import EventLog
 from ssbroker.protocol.events import CorruptedMessage, MessageUndeliverable
-from ssbroker.protocol.ledger import Effects, Endpoint, Key, Refusal
+from ssbroker.protocol.ledger import Effects, Endpoint, Exchanged, Key, Refusal
 from ssbroker.protocol.settings import Settings
 from ssbroker.testing.memory import MemoryLedger
 from ssbroker.testing.node import Machine
@@ -37,7 +37,7 @@ class Side:
     ledger: MemoryLedger
     dialogs: Dialogs
     peer: bytes
-    session_keys: dict[bytes, bytes]
+    session_keys: dict[bytes, bytes | Exchanged]
     events: list[Event] = field(default_factory=list)
 
     def send(self, key: Key, *bodies: bytes, message_type: str = "Order") -> None:

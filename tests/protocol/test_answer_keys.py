@@ -1,0 +1,138 @@
+"""N19, fact 177: with full security each side has a key of its own; whoever brings another answers for nobody."""
+
+from __future__ import annotations
+
+from ssbroker.protocol.ledger import Exchanged
+from ssbroker.testing.node import Machine
+from tests.protocol.pair import CONVERSATION, KEY, SECOND, Pair, Row, pair
+from tests.protocol.test_securing import altered
+
+ANSWER, FORGED = bytes(range(32, 64)), bytes(range(64, 96))
+SHOP, BANK = b"fingerprint of the certificate".ljust(32, b"S"), b"fingerprint of the certificate".ljust(32, b"B")
+
+
+def full(machine: Machine, *, answer: bytes = ANSWER) -> Pair:
+    """A dialog whose target answers with a key of its own."""
+    both = pair(machine, dialog={"session_key": KEY})
+    both.b.session_keys[CONVERSATION] = Exchanged(KEY, ANSWER, SHOP)
+    both.a.session_keys[CONVERSATION] = Exchanged(answer, None, BANK)
+    return both
+
+
+def talk(both: Pair, now: int = 0) -> None:
+    both.a.send(both.outgoing, b"question")
+    both.exchange(now)
+    both.b.send(both.incoming, b"answer")
+    both.exchange(now + 20 * SECOND)
+
+
+def test_n19_each_side_seals_with_its_own_key_and_keeps_both(machine: Machine) -> None:
+    both = full(machine)
+    talk(both)
+    assert (both.b.queue(both.incoming), both.a.queue(both.outgoing)) == ([b"question"], [b"answer"])
+    initiator, target = (
+        side.ledger.accounts[key].endpoint for side, key in ((both.a, both.outgoing), (both.b, both.incoming))
+    )
+    assert (initiator.session_key, initiator.far_session_key, initiator.far_certificate) == (KEY, ANSWER, BANK)
+    assert (target.session_key, target.far_session_key, target.far_certificate) == (ANSWER, KEY, SHOP)
+    assert both.a.refused == both.b.refused == []
+
+
+def test_n19_keys_outlive_restarts_of_both_sides(machine: Machine) -> None:
+    """What brought the keys is not needed again: they are durable with what they opened."""
+    both = full(machine)
+    talk(both)
+    for side in (both.a, both.b):
+        side.session_keys.clear()
+        both.restart(side)
+    talk(both, 100 * SECOND)
+    assert both.b.queue(both.incoming) == [b"question"] * 2
+    assert both.a.queue(both.outgoing) == [b"answer"] * 2
+    assert both.a.refused == both.b.refused == []
+
+
+def test_n19_the_first_answer_may_be_a_message_with_its_acknowledgement(machine: Machine) -> None:
+    """The signatures of a message that comes with the key are opened by it as well."""
+    both = full(machine)
+    both.a.send(both.outgoing, b"question")
+    both.b.take(both.a.rows())
+    both.b.send(both.incoming, b"answer " * 1000)
+    both.a.take(both.b.rows())
+    assert both.a.queue(both.outgoing) == [b"answer " * 1000]
+    assert both.a.waiting(both.outgoing) == []
+
+
+def first_answer(both: Pair) -> Row:
+    both.a.send(both.outgoing, b"question")
+    both.b.take(both.a.rows())
+    (row,) = both.b.rows()
+    return row
+
+
+def test_t11_every_single_bit_flip_of_the_first_answer_is_refused(machine: Machine) -> None:
+    """T2, T11: and the honest one still binds the dialog after that."""
+    both = full(machine)
+    row = first_answer(both)
+    for bad in altered(row):
+        assert both.a.take([bad]).is_empty
+    assert both.a.waiting(both.outgoing) == [0]
+    both.a.take([row])
+    assert both.a.waiting(both.outgoing) == []
+
+
+def test_t14_an_answer_under_a_key_that_nobody_proved_is_refused(machine: Machine) -> None:
+    """T14: neither the clone's that has not the key, nor the honest one where a forged key came with it."""
+    both = full(machine, answer=FORGED)
+    row = first_answer(both)
+    assert both.a.take([row]).is_empty
+    assert both.a.waiting(both.outgoing) == [0]
+    endpoint = both.a.ledger.accounts[both.outgoing].endpoint
+    assert (endpoint.far_session_key, endpoint.is_bound) == (None, False)
+    both.a.session_keys[CONVERSATION] = Exchanged(ANSWER, None, BANK)
+    both.a.take([row])
+    assert both.a.waiting(both.outgoing) == []
+
+
+def test_t14_once_answered_no_other_key_is_taken(machine: Machine) -> None:
+    """P25, T14: also one that comes with a certificate, and also after a restart."""
+    both = full(machine)
+    talk(both)
+    other = full(machine)
+    other.b.session_keys[CONVERSATION] = Exchanged(KEY, FORGED, SHOP)
+    forged = first_answer(other)
+    both.a.session_keys[CONVERSATION] = Exchanged(FORGED, None, BANK)
+    for restart in (False, True):
+        if restart:
+            both.restart(both.a)
+        assert both.a.take([forged], 50 * SECOND).is_empty
+    endpoint = both.a.ledger.accounts[both.outgoing].endpoint
+    assert endpoint.far_session_key == ANSWER
+
+
+def test_t2_what_one_side_sent_is_not_taken_back_by_it(machine: Machine) -> None:
+    """T2: reflected, with the direction turned round or not."""
+    both = full(machine)
+    both.a.send(both.outgoing, b"question")
+    (row,) = both.a.rows()
+    for reflected in (row, {**row, "is_initiator": False}):
+        assert both.a.take([reflected]).is_empty
+    assert both.a.queue(both.outgoing) == []
+
+
+def test_n19_an_answer_that_was_rolled_back_binds_when_it_comes_again(machine: Machine) -> None:
+    both = full(machine)
+    row = first_answer(both)
+    both.a.dialogs.undo(both.a.arrived([row]))
+    both.a.take([row])
+    assert both.a.waiting(both.outgoing) == []
+    assert both.a.ledger.accounts[both.outgoing].endpoint.far_session_key == ANSWER
+
+
+def test_n17_a_secured_dialog_is_bound_by_its_key_and_comes_by_any_neighbour(machine: Machine) -> None:
+    """N17: after the way through the network has changed, the dialog goes on."""
+    both = full(machine)
+    talk(both)
+    assert both.a.ledger.accounts[both.outgoing].endpoint.far_peer is None
+    both.a.send(both.outgoing, b"by another way")
+    both.b.take(both.a.rows(50 * SECOND), 50 * SECOND, peer=b"certificate of a forwarder")
+    assert both.b.queue(both.incoming) == [b"question", b"by another way"]

@@ -1,0 +1,191 @@
+"""N19, facts 177 and 178: a session key reaches who has the certificate, for the one thing that it is for, and nobody else."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ssbroker.exceptions import InputError
+from ssbroker.security.dialog_certificate import DialogCertificate
+from ssbroker.security.exchange import (
+    FARTHEST,
+    KEY_LIFE,
+    OLDEST,
+    RENEWED,
+    SECOND,
+    Direction,
+    Offers,
+    Openings,
+    read_blob,
+)
+from ssbroker.security.issuing import Validity, make_certificate
+from tests.security.certified import BEGINS, ENDS, certified, own, public
+
+KEY = bytes(range(32))
+NOW = 1_800_000_000 * SECOND
+OF = Direction(b"one conversation", True, "//Shop", "//Bank")
+MINUTE = 60 * SECOND
+
+
+def offered(
+    *, anonymous: bool = False, now: int = NOW, of: Direction = OF, by: str = "Shop", to: str = "Bank"
+) -> bytes:
+    return Offers().blob(KEY, of, to=public(to), by=None if anonymous else own(by), now=now)
+
+
+def opened(
+    data: bytes,
+    *,
+    now: int = NOW,
+    of: Direction = OF,
+    by: str | None = "Shop",
+    at: str = "Bank",
+    openings: Openings | None = None,
+) -> bytes | None:
+    blob = read_blob(data)
+    if blob is None:
+        return None
+    sender = None if by is None else public(by)
+    return (openings or Openings()).opened(blob, of, own=own(at), by=sender, now=now)
+
+
+@pytest.mark.parametrize("anonymous", [False, True])
+def test_n19_who_has_the_certificate_gets_the_key(*, anonymous: bool) -> None:
+    data = offered(anonymous=anonymous)
+    blob = read_blob(data)
+    assert blob is not None
+    assert blob.to_certificate == public("Bank").fingerprint
+    assert blob.from_certificate == (None if anonymous else public("Shop").fingerprint)
+    assert opened(data, by=None if anonymous else "Shop") == KEY
+    assert KEY not in data
+    assert repr(KEY)[2:20] not in repr(blob)
+
+
+@pytest.mark.parametrize("anonymous", [False, True])
+def test_n19_t2_every_single_bit_flip_of_a_blob_is_refused(*, anonymous: bool) -> None:
+    """T2: nothing of it can be changed, cut off or added to."""
+    data = offered(anonymous=anonymous)
+    by = None if anonymous else "Shop"
+    number, openings = int.from_bytes(data), Openings()
+    for bit in range(8 * len(data)):
+        assert opened((number ^ 1 << bit).to_bytes(len(data)), by=by, openings=openings) is None, bit
+    for length in range(len(data)):
+        assert opened(data[:length], by=by, openings=openings) is None
+    assert opened(data + b"\0", by=by, openings=openings) is None
+    assert opened(data, by=by, openings=openings) == KEY
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        replace(OF, conversation_id=b"two conversation"),
+        replace(OF, is_initiator=False),
+        replace(OF, from_service_name="//Sho"),
+        replace(OF, to_service_name="//Thief"),
+        replace(OF, from_service_name="//Shop//", to_service_name="Bank"),
+    ],
+)
+def test_t2_t17_a_key_is_for_one_conversation_direction_and_pair_of_services(other: Direction) -> None:
+    """T2, T17: spliced into something else, it opens nothing."""
+    for anonymous in (False, True):
+        assert opened(offered(anonymous=anonymous), of=other, by=None if anonymous else "Shop") is None
+
+
+def test_n19_another_certificate_opens_and_proves_nothing() -> None:
+    data = offered()
+    assert opened(data, at="Thief") is None
+    assert opened(data, by="Thief") is None
+    assert opened(data, by=None) is None
+    assert opened(offered(by="Thief"), by="Shop") is None
+    assert opened(offered(anonymous=True), by="Shop") is None
+
+
+def test_t1_a_signature_that_is_moved_to_another_key_is_refused() -> None:
+    """T1: who makes a key of his own and signs it with what was signed before is not believed."""
+    honest, forged = read_blob(offered()), read_blob(offered(by="Thief"))
+    assert honest is not None
+    assert forged is not None
+    shop = public("Shop").fingerprint
+    assert opened(replace(forged, from_certificate=shop).as_bytes) is None
+    assert opened(replace(forged, from_certificate=shop, signature=honest.signature).as_bytes) is None
+    taken_over = replace(honest, wrapped_key=forged.wrapped_key, sealed_key=forged.sealed_key)
+    assert opened(taken_over.as_bytes) is None
+
+
+def test_n19_rsa_is_paid_once_for_an_hour_and_a_pair_of_certificates() -> None:
+    offers, openings = Offers(), Openings()
+    seen = set()
+    for minute, conversation in enumerate(range(90)):
+        of, now = replace(OF, conversation_id=conversation.to_bytes(16)), NOW + minute * MINUTE
+        data = offers.blob(KEY, of, to=public("Bank"), by=own("Shop"), now=now)
+        blob = read_blob(data)
+        assert blob is not None
+        seen.add((blob.wrapped_key, blob.signature))
+        assert opened(data, of=of, now=now, openings=openings) == KEY
+    assert len(seen) == 2
+    for to, by in (("Thief", "Shop"), ("Bank", "Thief")):
+        other = read_blob(offers.blob(KEY, OF, to=public(to), by=own(by), now=NOW + 90 * MINUTE))
+        assert other is not None
+        assert (other.wrapped_key, other.signature) not in seen
+
+
+def test_n19_a_clock_that_is_set_back_makes_a_new_key() -> None:
+    offers = Offers()
+    offers.blob(KEY, OF, to=public("Bank"), by=own("Shop"), now=NOW)
+    data = offers.blob(KEY, OF, to=public("Bank"), by=own("Shop"), now=NOW - MINUTE)
+    assert opened(data, now=NOW - MINUTE) == KEY
+
+
+def test_t2_what_was_recorded_begins_nothing_once_a_closed_endpoint_may_be_gone() -> None:
+    """T2, B14: a blob is refused before the endpoint that it has made goes, whatever the clocks say."""
+    data = offered()
+    for now in (NOW, NOW + OLDEST - 1, NOW - FARTHEST):
+        assert opened(data, now=now) == KEY
+    for now in (NOW + OLDEST, NOW + KEY_LIFE, NOW - FARTHEST - 1):
+        assert opened(data, now=now) is None
+    assert OLDEST + FARTHEST <= 30 * MINUTE
+    assert RENEWED < OLDEST
+
+
+def test_t2_a_recorded_exchange_key_is_of_no_use_after_its_hour() -> None:
+    """Also to who found out the key of an hour: it says itself when it was made, under the sender's signature."""
+    blob = read_blob(offered())
+    assert blob is not None
+    later = NOW + KEY_LIFE
+    assert opened(replace(blob, made_at=later).as_bytes, now=later) is None
+    assert opened(replace(blob, made_at=later, key_made_at=later).as_bytes, now=later) is None
+
+
+@given(st.binary(max_size=2048))
+def test_p26_any_bytes_are_refused_without_an_error(data: bytes) -> None:
+    assert opened(data) is None
+    assert opened(b"\1" + data) is None
+
+
+def test_p26_bad_keys_are_remembered_within_a_limit() -> None:
+    """Forged blobs cost an RSA operation each, and no memory."""
+    openings = Openings()
+    blob = read_blob(offered())
+    assert blob is not None
+    for number in range(1100):
+        forged = replace(blob, signature=number.to_bytes(256))
+        assert opened(forged.as_bytes, openings=openings) is None
+    assert len(openings._keys) == 1024
+    assert opened(blob.as_bytes, openings=openings) == KEY
+
+
+def test_fact_180_a_dialog_needs_rsa_of_2048_bits() -> None:
+
+    validity = Validity(BEGINS, ENDS)
+    with pytest.raises(InputError, match="whose key is RSA"):
+        DialogCertificate(make_certificate(["Shop"], validity).certificate)
+    with pytest.raises(InputError, match="another one's"):
+        DialogCertificate(certified("Shop").certificate, certified("Bank").key)
+    with pytest.raises(InputError, match="whose private key is here"):
+        public("Shop").signature(b"")
+    assert not public("Shop").has_key
+    assert own("Shop").has_key
+    assert repr(own("Shop")) == "DialogCertificate('CN=Shop')"
