@@ -16,8 +16,8 @@ from ssbroker.broker.background import Background
 from ssbroker.broker.credentials import Credentials
 from ssbroker.broker.database import Database
 from ssbroker.broker.databases import Databases
-from ssbroker.broker.hosting import Hosting
 from ssbroker.broker.pictures import Pictures
+from ssbroker.broker.served import Served
 from ssbroker.broker.watched import Procedure
 from ssbroker.catalog import Catalog
 from ssbroker.protocol.event_log import EventLog, Subscriber
@@ -35,7 +35,7 @@ def system_clock() -> datetime:
     return datetime.now(UTC)
 
 
-class Instance(Hosting):
+class Instance(Served):
     """The databases of a folder, for any number of threads of this process; other processes may have it open too.
 
     It is made by `create` and `open`, and closed by `close` or at the end of a `with` block.
@@ -78,7 +78,7 @@ class Instance(Hosting):
         self.vfs: Final = vfs
         self.credentials: Final = Credentials(folder)
         self._databases = Databases(self, file)
-        self._pictures: Final = Pictures(self)
+        self._pictures = Pictures(self)
         self.events: Final = EventLog()
         with file.read() as connection:
             self.name, self.instance_id = registry.instance_row(connection)
@@ -272,6 +272,8 @@ class Instance(Hosting):
 
     def close(self) -> None:
         """Ends the threads and closes the files. What was committed is on the disk already (B4)."""
+        if self.server is not None:
+            self.server.close()
         self.worker.close()
         self._databases.close()
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Iterable, Sequence
 from typing import TYPE_CHECKING, Final
 
 import pyarrow as pa
@@ -30,7 +30,14 @@ class Pictures:
         self._guard: Final = threading.Lock()
         self._version: Hashable = None
         self._catalog: Catalog | None = None
+        self._addresses: tuple[str, ...] = ()
         self._routers: dict[tuple[TieBreak, PendingRequest], Router] = {}
+
+    def is_reached_at(self, addresses: Iterable[str] | None) -> None:
+        """Adds addresses of the serving endpoint (R41); None is that nothing serves any more."""
+        with self._guard:
+            self._addresses = () if addresses is None else tuple(dict.fromkeys([*self._addresses, *addresses]))
+            self._version = None
 
     def catalog(self) -> Catalog:
         """The catalog of now."""
@@ -52,7 +59,7 @@ class Pictures:
         version = (tuple((database.name, objects.version) for database, objects in seen), *pending)
         with self._guard:
             if self._catalog is None or self._version != version:
-                self._catalog = _catalog(seen, pending)
+                self._catalog = _catalog(seen, self._addresses, pending)
                 self._routers = {}
                 self._version = version
             return self._catalog, self._routers
@@ -68,7 +75,7 @@ class Pictures:
         return seen
 
 
-def _catalog(seen: list[tuple[Database, Objects]], pending: Sequence[str]) -> Catalog:
+def _catalog(seen: list[tuple[Database, Objects]], served: Sequence[str], pending: Sequence[str]) -> Catalog:
     routes: dict[str, list[object]] = {name: [] for name in schemas.ROUTES.names}
     for database, objects in seen:
         for route in objects.routes.values():
@@ -95,7 +102,7 @@ def _catalog(seen: list[tuple[Database, Objects]], pending: Sequence[str]) -> Ca
             },
             schema=schemas.SERVICES,
         ),
-        addresses=() if endpoint is None else endpoints.addresses(endpoint.port, endpoint.ip),
+        addresses=served or (() if endpoint is None else endpoints.addresses(endpoint.port, endpoint.ip)),
         message_forwarding=endpoint is not None and endpoint.is_message_forwarding_enabled,
         pending_requests=pending,
     )

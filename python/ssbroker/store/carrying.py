@@ -19,7 +19,8 @@ def waiting(connection: Connection) -> dict[int, int]:
     Returns:
         The numbers of the messages, by endpoint.
     """
-    return dict(connection.execute(_WAITING).fetchall())
+    found: dict[int, int] = dict(connection.execute(_WAITING))
+    return found
 
 
 def senders(connection: Connection, endpoint_ids: Iterable[int]) -> list[Endpoint]:

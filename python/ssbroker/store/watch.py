@@ -43,7 +43,7 @@ class Watch:
         with storage_errors(self._path, waited=self._wait):
             if self._connection is None:
                 self._connection = self._connections.take(wait=self._wait)
-            version = self._connection.pragma("data_version")
+            version: int = self._connection.pragma("data_version")
         before, self._version = self._version, version
         return version != before
 

@@ -13,6 +13,7 @@ import pyarrow as pa
 
 from ssbroker.broker.status import Status
 from ssbroker.protocol.ledger import Exchanged
+from ssbroker.protocol.mirroring import MirroringRole
 
 if TYPE_CHECKING:
     from ssbroker.broker.database import Database
@@ -177,10 +178,10 @@ class Mirrors(Protocol):
     def way(self, address: str, mirror_address: str, broker_instance: bytes | None) -> str | None:
         """Where to send now; None is to hold: the exchange is told with `changed` when that may have become another answer."""
 
-    def role_of(self, broker_instance: bytes) -> tuple[str, int]:
+    def role_of(self, broker_instance: bytes) -> tuple[MirroringRole, int]:
         """The role of a database here, and its number. Called in the endpoint's thread: it must not wait."""
 
-    def role_told(self, address: str, broker_instance: bytes, role: str, number: int) -> None:
+    def role_told(self, address: str, broker_instance: bytes, role: MirroringRole, number: int) -> None:
         """An address has answered."""
 
     def reached(self, address: str) -> None:

@@ -1,0 +1,152 @@
+"""Which conversations have messages under way to other instances, and what is in their way."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from ssbroker.broker.network import statuses
+from ssbroker.broker.status import DELIVERED, Status
+from ssbroker.broker.transport import Outgoing
+from ssbroker.protocol.ledger import Key
+from ssbroker.protocol.retry import SECOND
+
+if TYPE_CHECKING:
+    from ssbroker.store.endpoints import Endpoint
+
+QUIET: Final = 4 * SECOND
+"""After so long without an acknowledgement `transmission_status` says that there is none."""
+
+
+@dataclass(slots=True)
+class Carried:
+    """A conversation that is carried.
+
+    Attributes:
+        outgoing: What delivery said of it last.
+        since: When it was first carried, or last acknowledged.
+        waits: Why its messages may not leave yet; None for nothing.
+        said: What was written of it.
+    """
+
+    outgoing: Outgoing
+    since: int
+    waits: Status | None = None
+    said: str = ""
+
+
+class Carrying:
+    """The conversations that are carried, by database and endpoint. For any number of threads.
+
+    Attributes:
+        why: Why addresses cannot be reached; those that can be are not in it.
+    """
+
+    def __init__(self) -> None:
+        self._guard: Final = threading.Lock()
+        self._carried: dict[tuple[int, Key], Carried] = {}
+        self._new: dict[int, dict[Key, Outgoing]] = {}
+        self.why: dict[str, str] = {}
+
+    def add(self, conversations: Sequence[Outgoing], *, now: int) -> dict[int, Status]:
+        """Takes conversations up, or notes that they have more to send.
+
+        Args:
+            conversations: The conversations.
+            now: The moment.
+
+        Returns:
+            What is in the way of them, as far as something is.
+        """
+        hindered: dict[int, Status] = {}
+        with self._guard:
+            for each in conversations:
+                sender = each.sender
+                key = (sender.conversation_id, bool(sender.is_initiator))
+                place = (each.database.database_id, key)
+                self._new.setdefault(place[0], {})[key] = each
+                carried = self._carried.get(place)
+                if carried is None or carried.outgoing.sender.endpoint_id != sender.endpoint_id:
+                    carried = self._carried[place] = Carried(each, now)
+                carried.outgoing = each
+                status = self._status(carried, now)
+                carried.said = DELIVERED if status is None else str(status)
+                if status is not None:
+                    hindered[sender.endpoint_id] = status
+        return hindered
+
+    def take(self) -> dict[int, dict[Key, Outgoing]]:
+        """Takes out what was added since the last time, by database."""
+        with self._guard:
+            new, self._new = self._new, {}
+            return new
+
+    @property
+    def has_new(self) -> bool:
+        """Whether something was added."""
+        return bool(self._new)
+
+    def sent_of(self, database_id: int) -> dict[int, int]:
+        """Up to which message the conversations of a database are carried: the number of the next one, by endpoint."""
+        with self._guard:
+            return {
+                each.outgoing.endpoint_id: each.outgoing.sender.send_sequence
+                for (number, _), each in self._carried.items()
+                if number == database_id
+            }
+
+    def waits(self, database_id: int, key: Key, status: Status | None) -> None:
+        """Notes why the messages of a conversation may not leave, or that they may."""
+        with self._guard:
+            carried = self._carried.get((database_id, key))
+            if carried is not None:
+                carried.waits = status
+
+    def acknowledged(self, database_id: int, keys: Iterable[Key], *, now: int) -> None:
+        """Notes that conversations were acknowledged."""
+        with self._guard:
+            for key in keys:
+                carried = self._carried.get((database_id, key))
+                if carried is not None:
+                    carried.since = now
+
+    def keep(self, database_id: int, keys: Iterable[Key]) -> None:
+        """Forgets the conversations of a database that are not among some."""
+        kept = set(keys)
+        with self._guard:
+            for place in [place for place in self._carried if place[0] == database_id and place[1] not in kept]:
+                del self._carried[place]
+
+    def notes(self, addresses: Iterable[str]) -> list[tuple[Outgoing, Endpoint, str]]:
+        """What is to be written of the conversations that go to addresses, now that something else is in their way, or nothing.
+
+        Args:
+            addresses: The addresses.
+
+        Returns:
+            For each such conversation its sender with the status that it has, and the new one.
+        """
+        wanted = set(addresses)
+        found: list[tuple[Outgoing, Endpoint, str]] = []
+        with self._guard:
+            for carried in self._carried.values():
+                decision = carried.outgoing.decision
+                if carried.waits is None and wanted.isdisjoint((decision.next_hop_address, decision.mirror_address)):
+                    continue
+                status = self._status(carried, carried.since)
+                new = DELIVERED if status is None else str(status)
+                if new != carried.said:
+                    sender = carried.outgoing.sender._replace(transmission_status=carried.said)
+                    found.append((carried.outgoing, sender, new))
+                    carried.said = new
+        return found
+
+    def _status(self, carried: Carried, now: int) -> Status | None:
+        if carried.waits is not None:
+            return carried.waits
+        address = carried.outgoing.decision.next_hop_address or ""
+        if address in self.why:
+            return statuses.unreachable(address, self.why[address])
+        return statuses.unacknowledged(address) if carried.since + QUIET <= now else None
