@@ -25,7 +25,7 @@ HOUR = 3600
 def peer(number: int = 1, *, address: str = "TCP://shop.example:4022") -> Peer:
     """A neighbour; each number is another instance."""
     return Peer(
-        instance_id=bytes([number]) * 16,
+        instance_id=uuid.UUID(int=number).bytes,
         name=f"neighbour {number}",
         principal=None,
         address=address,
