@@ -90,6 +90,8 @@ class Instance:
     services: pa.Table
     addresses: tuple[str, ...]
     message_forwarding: bool
+    pending_requests: tuple[str, ...] = ()
+    """A server does not tell them."""
 
 
 def read(connection: Connection) -> Instance:
