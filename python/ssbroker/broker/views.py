@@ -160,6 +160,11 @@ def _queue_monitors(instance: Instance) -> Iterator[Row]:
     return (astuple(row) for row in instance.worker.activation.monitor_rows())
 
 
+def _forwarded(instance: Instance) -> Iterator[Row]:
+    server = instance.server
+    return iter(() if server is None else server.forwarding.view_rows())
+
+
 def _nothing(_: Instance) -> Iterator[Row]:
     return iter(())
 
@@ -172,5 +177,5 @@ _INSTANCE_ROWS: Final = {
     "sys.dm_broker_queue_monitors": _queue_monitors,
     # An instance that is not served has no connections.
     "sys.dm_broker_connections": _nothing,
-    "sys.dm_broker_forwarded_messages": _nothing,
+    "sys.dm_broker_forwarded_messages": _forwarded,
 }

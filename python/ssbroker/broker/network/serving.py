@@ -8,10 +8,12 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Final, Self
 
 from ssbroker import moment
+from ssbroker.broker.network.bulletin import Bulletin
 from ssbroker.broker.network.endpoint import SocketEndpoint
 from ssbroker.broker.network.exchange import Exchange
 from ssbroker.broker.network.forwarding import Forwarding
 from ssbroker.broker.network.key_exchange import DialogKeys
+from ssbroker.broker.network.mirrors import MirroredRoutes
 from ssbroker.broker.network.options import ServeOptions
 from ssbroker.broker.network.reception import Reception
 from ssbroker.broker.network.setup import Setup
@@ -46,6 +48,7 @@ class Server:
         host: Where it listens.
         port: The port.
         endpoint: The connections.
+        mirrors: The principals of mirrored routes.
         forwarding: What is passed on for others.
         exchange: What carries conversations.
     """
@@ -64,12 +67,17 @@ class Server:
         self._lock: Final = ServeLock(instance.folder)
         self._runner: Final = Runner(self._run, clock=instance.clock, name=f"ssbroker {instance.name} exchange")
         self._is_open = False
+        self._bulletin: Bulletin | None = None
         reception = Reception(self._wake)
         self.endpoint: Endpoint = self._connect(reception) if connect is None else connect(reception)
         reception.endpoint = self.endpoint
+        self.mirrors: Final = MirroredRoutes(
+            instance, self.endpoint, changed=lambda: reception.tell(lambda exchange: exchange.settled())
+        )
+        reception.mirrors = self.mirrors
         self.forwarding: Final = Forwarding(
             self.endpoint,
-            way=lambda address, *_: address,
+            way=self.mirrors.way,
             most=self._forward_size,
             events=instance.events,
             clock=self._now,
@@ -80,7 +88,7 @@ class Server:
             settings=options.settings,
             keys=DialogKeys(),
             forwards=self.forwarding,
-            mirrors=None,
+            mirrors=self.mirrors,
             wake=self._wake,
         )
 
@@ -88,6 +96,11 @@ class Server:
     def address(self) -> str:
         """Where others reach it, on this machine or by the name that it listens on."""
         return _addresses(self.host, self.port)[0]
+
+    @property
+    def is_alive(self) -> bool:
+        """Whether it serves, and its threads run."""
+        return self._is_open and (self._runner.is_alive or not self.instance.background)
 
     def start(self) -> Self:
         """Begins to serve.
@@ -113,6 +126,8 @@ class Server:
         instance.worker.delivery.transport = self.exchange
         for database in instance.databases:
             instance.objects_changed(database)  # what waited for an endpoint goes
+        self._bulletin = Bulletin(instance, (self.host, self.port))
+        self._bulletin.start()
         self._wake()
         return self
 
@@ -121,10 +136,11 @@ class Server:
         if not self._is_open:
             return
         self._is_open = False
+        if self._bulletin is not None:
+            self._bulletin.close()
         instance = self.instance
         instance.worker.delivery.transport = None
         instance.worker.ways.tie_break = "hash"
-        self.endpoint.pause()
         self._runner.close()
         try:
             self.exchange.finish()
