@@ -9,7 +9,8 @@ from uuid import UUID
 import pytest
 
 import ssbroker
-from ssbroker.diagnose.behaviour import Answer, Behaviour, Question
+from ssbroker.diagnose.behaviour import Behaviour
+from ssbroker.diagnose.questions import Answer, Question
 from ssbroker.routing import PendingRequest
 from tests.oracle.world import Conversation, Decision
 from tests.rules.setting import here, route

@@ -13,52 +13,16 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
-from itertools import pairwise, repeat
-from typing import Any, Final, NamedTuple
-
-import pyarrow as pa
-import pyarrow.compute
+from itertools import pairwise
+from typing import Final
 
 from ssbroker.catalog import Catalog
 from ssbroker.diagnose import tables
+from ssbroker.diagnose.questions import Answer, Question, answers_of, decisions_of
 from ssbroker.diagnose.tables import MSDB, TRANSPORT, RouteRow, Tables
 from ssbroker.routing import PendingRequest, Router
 
-pc: Any = pyarrow.compute  # its stubs do not know dictionaries
 BATCH_ROWS: Final = 1 << 16
-_OF_ROUTES: Final = ("match_step", "route_id")
-_COLUMNS: Final = (
-    "outcome",
-    "reason",
-    *_OF_ROUTES,
-    "next_hop_address",
-    "mirror_address",
-    "target_database",
-    "broker_instance",
-)
-
-
-class Question(NamedTuple):
-    """One conversation, but for its id."""
-
-    database: str | None
-    """Where it began; None from outside."""
-    service: str
-    broker: bytes | None = None
-    is_initiator: bool = True
-
-
-class Answer(NamedTuple):
-    """One decision that may be taken."""
-
-    outcome: str
-    reason: str
-    match_step: int | None
-    route_id: int | None
-    next_hop: str | None
-    mirror: str | None
-    target_database: str | None
-    broker: bytes | None
 
 
 class Behaviour:
@@ -159,7 +123,7 @@ class Behaviour:
         found: set[tuple[str, int]] = set()
         for part, repeats in self._parts(questions):
             rows = [question for question, times in zip(part, repeats, strict=True) for _ in range(times)]
-            ids = _asked(self._begun, rows, self.now).column("route_id").to_pylist()
+            ids = decisions_of(self._begun, rows, self.now).column("route_id").to_pylist()
             found.update(
                 (row.database or MSDB, route_id)
                 for row, route_id in zip(rows, ids, strict=True)
@@ -216,7 +180,7 @@ class Behaviour:
     def _route(self, router: Router, questions: Sequence[Question]) -> None:
         for part, repeats in self._parts(questions):
             rows = [question for question, times in zip(part, repeats, strict=True) for _ in range(times)]
-            answers = _decided(router, rows, self.now, with_routes=self._with_routes)
+            answers = answers_of(router, rows, self.now, with_routes=self._with_routes)
             first = 0
             for question, times in zip(part, repeats, strict=True):
                 found = (answers[first],) if times == 1 else tuple(dict.fromkeys(answers[first : first + times]))
@@ -262,32 +226,6 @@ def _counted(live: Iterable[RouteRow]) -> defaultdict[str, dict[str, Counter[byt
         if route.service is not None:
             named[route.database].setdefault(route.service, Counter())[route.broker] += 1
     return named
-
-
-def _asked(router: Router, rows: Sequence[Question], now: datetime) -> pa.RecordBatch:
-    asked: dict[str, Any] = {
-        "database": pa.array([row.database for row in rows], pa.string()),
-        "to_service_name": pa.array([row.service for row in rows], pa.string()),
-        "to_broker_instance": pa.array([row.broker for row in rows], pa.binary(16)),
-        "is_initiator": pa.array([row.is_initiator for row in rows], pa.bool_()),
-    }
-    return router.route(pa.record_batch(asked), now=now)
-
-
-def _decided(router: Router, rows: Sequence[Question], now: datetime, *, with_routes: bool) -> list[Answer]:
-    decisions = _asked(router, rows, now)
-    columns = {name: _values(decisions.column(name)) for name in _COLUMNS if with_routes or name not in _OF_ROUTES}
-    return [Answer(*values) for values in zip(*(columns.get(name, repeat(None)) for name in _COLUMNS))]  # noqa: B905 - None without end
-
-
-def _values(column: Any) -> list[Any]:
-    """The values of a column; of a dictionary without making a scalar for each row."""
-    if not pa.types.is_dictionary(column.type):
-        return list(column.to_pylist())
-    words = [*column.dictionary.to_pylist(), None]
-    numbers = pc.cast(pc.fill_null(column.indices, -1), pa.int32())
-    first = numbers.offset
-    return [words[number] for number in memoryview(numbers.buffers()[1]).cast("i")[first : first + len(numbers)]]
 
 
 def _without_addresses(catalog: Catalog) -> Catalog:

@@ -9,9 +9,9 @@ from datetime import datetime
 
 from ssbroker import moment
 from ssbroker.catalog import Catalog
-from ssbroker.diagnose.behaviour import Question
 from ssbroker.diagnose.collecting import without_collector
 from ssbroker.diagnose.fleets import Fleet
+from ssbroker.diagnose.questions import Question
 from ssbroker.diagnose.tables import MSDB
 from ssbroker.diagnose.ways import Node, Ways, circles
 from ssbroker.routing import PendingRequest

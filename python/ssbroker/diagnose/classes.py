@@ -8,8 +8,9 @@ from datetime import datetime
 from typing import NamedTuple
 
 from ssbroker.catalog import Catalog
-from ssbroker.diagnose.behaviour import Answer, Behaviour, Question
+from ssbroker.diagnose.behaviour import Behaviour
 from ssbroker.diagnose.picks import ANY_ADDRESS
+from ssbroker.diagnose.questions import Answer, Question
 from ssbroker.diagnose.sides import Side
 from ssbroker.diagnose.tables import MSDB
 from ssbroker.routing import PendingRequest

@@ -8,7 +8,8 @@ from datetime import datetime
 from typing import Final
 
 from ssbroker.catalog import Catalog
-from ssbroker.diagnose.behaviour import Behaviour, Question
+from ssbroker.diagnose.behaviour import Behaviour
+from ssbroker.diagnose.questions import Question
 from ssbroker.diagnose.tables import MSDB, TRANSPORT, RouteRow, Tables
 
 ANY_NAME: Final = "any service"

@@ -13,9 +13,9 @@ import pyarrow.compute
 
 from ssbroker import moment
 from ssbroker.catalog import Catalog
-from ssbroker.diagnose.behaviour import Answer, Question
 from ssbroker.diagnose.collecting import without_collector
 from ssbroker.diagnose.fleets import Fleet
+from ssbroker.diagnose.questions import Answer, Question
 from ssbroker.diagnose.ways import Fate, Step, Ways
 from ssbroker.routing import PendingRequest
 

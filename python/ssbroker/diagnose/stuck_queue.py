@@ -12,10 +12,10 @@ from ssbroker import moment
 from ssbroker.advice import advice
 from ssbroker.arrow_input import ArrowArrayExportable, ArrowStreamExportable, as_table
 from ssbroker.catalog import Catalog
-from ssbroker.diagnose.behaviour import Question
 from ssbroker.diagnose.findings import Finding, Findings
 from ssbroker.diagnose.fleets import Fleet
 from ssbroker.diagnose.linting import lint
+from ssbroker.diagnose.questions import Question
 from ssbroker.diagnose.setting import name
 from ssbroker.diagnose.tables import MSDB
 from ssbroker.diagnose.trace_text import ending

@@ -9,8 +9,8 @@ from typing import Any, Final
 
 from ssbroker import guids, moment
 from ssbroker.catalog import Catalog
-from ssbroker.diagnose.behaviour import Answer, Question
 from ssbroker.diagnose.fleets import Fleet
+from ssbroker.diagnose.questions import Answer, Question
 from ssbroker.diagnose.trace_text import render
 from ssbroker.diagnose.ways import LOOP, Fate, Node, Ways
 from ssbroker.exceptions import SchemaError, UnknownDatabaseError

@@ -7,8 +7,9 @@ from collections.abc import Iterable, Iterator
 from datetime import datetime
 from typing import Any, Final, Literal, NamedTuple
 
-from ssbroker.diagnose.behaviour import Answer, Behaviour, Question
+from ssbroker.diagnose.behaviour import Behaviour
 from ssbroker.diagnose.fleets import Fleet
+from ssbroker.diagnose.questions import Answer, Question
 from ssbroker.diagnose.tables import MSDB
 from ssbroker.routing import PendingRequest
 
