@@ -6,6 +6,7 @@ import uuid
 from typing import TYPE_CHECKING, Any
 
 from ssbroker import moment
+from ssbroker.broker.network import bulletin
 from ssbroker.protocol.retry import SECOND
 from ssbroker.protocol.states import DESCRIPTIONS, State
 from ssbroker.store import overview
@@ -17,7 +18,7 @@ Rows = list[dict[str, Any]]
 
 
 def overview_of(instance: Instance) -> dict[str, Any]:
-    """Databases, queues, conversations by state, and what waits in the transmission queues and why.
+    """Databases, queues, conversations by state, what waits in the transmission queues and why, and who serves with which connections.
 
     Args:
         instance: The instance.
@@ -73,4 +74,5 @@ def overview_of(instance: Instance) -> dict[str, Any]:
         "queues": queues,
         "conversations": conversations,
         "transmission_queue": waiting,
+        "serving": bulletin.read(instance.folder),
     }

@@ -28,7 +28,7 @@ def status(
     folder: FolderArgument,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
-    """Show an instance's databases and queues, its conversations by state, and what waits to be delivered and why."""
+    """Show an instance's databases and queues, conversations by state, what waits and why, who serves it and the connections."""
     from ssbroker.broker.instance import Instance  # noqa: PLC0415 - the help comes quicker without the broker
     from ssbroker.broker.overview import overview_of  # noqa: PLC0415 - the same
 
@@ -51,6 +51,19 @@ def status(
     ):
         console.print()
         console.print(_table(title, rows) if rows else none)
+    _print_serving(console, found["serving"])
+
+
+def _print_serving(console: Console, serving: dict[str, Any] | None) -> None:
+    console.print()
+    if serving is None:
+        console.print("No process serves the instance.")
+        return
+    at = f"{serving['listens']}, as of {serving['written_at']}"
+    console.print(Text(f"Process {serving['process']} serves the instance at {at}."))
+    console.print()
+    rows = [_connection(row) for row in serving["connections"]]
+    console.print(_table("Connections", rows) if rows else "There are no connections.")
 
 
 def _database(row: dict[str, Any]) -> dict[str, str]:
@@ -81,6 +94,18 @@ def _waiting(row: dict[str, Any]) -> dict[str, str]:
         "conversations": str(row["conversations"]),
         "oldest": str(timedelta(seconds=row["oldest_seconds"])),
         "status": row["transmission_status"] or "not tried yet",
+    }
+
+
+def _connection(row: dict[str, Any]) -> dict[str, str]:
+    waits = [way for way in ("receive", "send") if row[f"is_{way}_flow_controlled"]]
+    return {
+        "principal": row["principal_name"] or "(nobody)",
+        "dialled by": "the far side" if row["is_accept"] else "this side",
+        "state": row["state_desc"] + "".join(f", {way} held back" for way in waits),
+        "since": row["connect_time"] or "",
+        "bytes sent": str(row["total_bytes_sent"] or 0),
+        "bytes received": str(row["total_bytes_received"] or 0),
     }
 
 

@@ -18,7 +18,7 @@ Subscriber: TypeAlias = Callable[[Event], None]
 
 
 class EventLog:
-    """Hands every event to its subscribers, and forwards it to `logging` as `ssbroker.events`.
+    """Hands every event to its subscribers, and forwards it to `logging` as `ssbroker.events`, with itself as the record's `event`.
 
     An exception in a subscriber is logged and harms nobody else. It may be fed from several threads; a subscriber is called in the
     thread that feeds.
@@ -90,7 +90,7 @@ class EventLog:
         """
         self.counts[event.NAME] += 1
         if LOGGER.isEnabledFor(event.LEVEL):
-            LOGGER.log(event.LEVEL, "%s: %s", event.NAME, _said(event))
+            LOGGER.log(event.LEVEL, "%s: %s", event.NAME, _said(event), extra={"event": event})
         for subscriber, kinds in self._subscribers:
             if isinstance(event, kinds):
                 try:

@@ -1,0 +1,116 @@
+"""What the process that serves an instance tells the others of it: a small file in the folder, for `ssbroker status`."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import threading
+import uuid
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from ssbroker.broker.serve_lock import ServeLock
+from ssbroker.exceptions import StorageError
+
+if TYPE_CHECKING:
+    from ssbroker.broker.instance import Instance
+
+FILE: Final = "serving.json"
+EVERY_SECONDS: Final = 2.0
+_COLUMNS: Final = (
+    "principal_name",
+    "state_desc",
+    "is_accept",
+    "connect_time",
+    "last_activity_time",
+    "is_receive_flow_controlled",
+    "is_send_flow_controlled",
+    "total_bytes_sent",
+    "total_bytes_received",
+    "total_fragments_sent",
+    "total_fragments_received",
+)
+LOGGER: Final = logging.getLogger("ssbroker.broker")
+
+
+class Bulletin:
+    """Writes the file every two seconds, in a thread of its own, for as long as the instance is served.
+
+    Args:
+        instance: The instance.
+        listens: The host and port that it listens on.
+    """
+
+    def __init__(self, instance: Instance, listens: tuple[str, int]) -> None:
+        self._instance: Final = instance
+        self._listens: Final = listens
+        self._path: Final = instance.folder / FILE
+        self._is_over: Final = threading.Event()
+        self._thread: Final = threading.Thread(
+            target=self._run, name=f"ssbroker {instance.name} bulletin", daemon=True
+        )
+
+    def start(self) -> None:
+        """Writes the file, and begins to write it again and again."""
+        self._write()
+        if self._instance.background:
+            self._thread.start()
+
+    def close(self) -> None:
+        """Writes no more, and removes the file."""
+        self._is_over.set()
+        if self._thread.is_alive():
+            self._thread.join()
+        self._path.unlink(missing_ok=True)
+
+    def _run(self) -> None:
+        while not self._is_over.wait(EVERY_SECONDS):
+            self._write()
+
+    def _write(self) -> None:
+        """A file that cannot be written is no reason to serve nobody."""
+        host, port = self._listens
+        try:
+            table = self._instance.view("sys.dm_broker_connections")
+            said = {
+                "process": os.getpid(),
+                "listens": f"{host}:{port}",
+                "written_at": self._instance.clock().isoformat(timespec="seconds"),
+                "connections": [_said(row) for row in table.to_pylist()],
+                "forwarded_pending": self._instance.view("sys.dm_broker_forwarded_messages").num_rows,
+            }
+            beside = self._path.with_suffix(".new")
+            beside.write_text(json.dumps(said, ensure_ascii=False), encoding="utf-8")
+            beside.replace(self._path)
+        except (OSError, StorageError) as error:
+            LOGGER.warning("%s: cannot be written, so `ssbroker status` knows no connections: %s", self._path, error)
+
+
+def read(folder: Path) -> dict[str, Any] | None:
+    """What the serving process has told.
+
+    Args:
+        folder: The instance's folder.
+
+    Returns:
+        The content of the file; None where no process serves the instance, or it has told nothing yet.
+
+    Examples:
+        >>> read(Path("no such folder"))
+    """
+    if not ServeLock.is_held(folder):
+        return None
+    try:
+        found = json.loads((folder / FILE).read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return None
+    return found if isinstance(found, dict) else None
+
+
+def _said(row: dict[str, Any]) -> dict[str, Any]:
+    said: dict[str, Any] = {"connection_id": str(uuid.UUID(bytes=row["connection_id"]))}
+    for name in _COLUMNS:
+        value = row[name]
+        said[name] = value.isoformat(timespec="seconds") if hasattr(value, "isoformat") else value
+    return said

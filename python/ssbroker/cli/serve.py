@@ -1,0 +1,233 @@
+"""`ssbroker serve`: an instance that talks to others, in the foreground until it is told to stop (P3, N28)."""
+
+from __future__ import annotations
+
+import logging
+import signal
+import threading
+import warnings
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Final
+
+import typer
+
+from ssbroker.cli import log_lines, serve_settings
+from ssbroker.cli.instances import FolderArgument
+from ssbroker.cli.serve_settings import PORT, Address, Settings, Tls
+from ssbroker.exceptions import OptionError
+
+if TYPE_CHECKING:
+    from ssbroker.broker.instance import Instance
+
+EXAMPLES = """[bold]Examples[/bold]
+
+With certificates of an authority, for the instances that are named:
+
+  ssbroker serve shop/ --listen 0.0.0.0:4022 --certificate shop.pem --key shop.key --authority authority.pem --name stock
+
+All of that in a file, with logs and numbers for programs:
+
+  ssbroker serve shop/ --config serve.toml --log json --monitor 127.0.0.1:9422
+"""
+_LOOK_SECONDS: Final = 1.0
+LOGGER: Final = logging.getLogger("ssbroker.serve")
+
+
+def serve(
+    *,
+    folder: FolderArgument,
+    config: Annotated[Path | None, typer.Option(help="A file of TOML; the options here go before it.")] = None,
+    listen: Annotated[
+        str | None, typer.Option(metavar="HOST:PORT", help=f"Where to listen. [default: 127.0.0.1:{PORT}]")
+    ] = None,
+    address: Annotated[
+        list[str] | None,
+        typer.Option(metavar="TCP://HOST:PORT", help="A further address by which others reach this instance."),
+    ] = None,
+    certificate: Annotated[Path | None, typer.Option(help="The instance's certificate, in PEM.")] = None,
+    key: Annotated[Path | None, typer.Option(help="Its private key.")] = None,
+    authority: Annotated[Path | None, typer.Option(help="The certificate of the authority that is believed.")] = None,
+    name: Annotated[
+        list[str] | None, typer.Option(metavar="NAME", help="Whom the authority may vouch for. May be repeated.")
+    ] = None,
+    pin: Annotated[
+        list[str] | None,
+        typer.Option(metavar="NAME=FILE", help="A certificate that may connect, as whom. May be repeated."),
+    ] = None,
+    allow_unencrypted: Annotated[
+        bool, typer.Option("--allow-unencrypted", help="No TLS: whoever reaches the port may talk.")
+    ] = False,
+    monitor: Annotated[
+        str | None, typer.Option(metavar="HOST:PORT", help="Where to answer /metrics and /health.")
+    ] = None,
+    log: Annotated[str | None, typer.Option(metavar="json|text", help="How to log, on standard error.")] = None,
+    log_level: Annotated[
+        str | None, typer.Option(metavar="|".join(log_lines.LEVELS), help="What to log at least. [default: info]")
+    ] = None,
+) -> None:
+    """Serve an instance: exchange messages with other instances until SIGTERM or Ctrl-C.
+
+    Other processes may use the instance meanwhile; what they commit goes out through this one.
+    """
+    settings = Settings() if config is None else Settings.read(config)
+    said: dict[str, Any] = {
+        "listen": listen and Address.parse(listen, name="--listen", port=PORT),
+        "addresses": tuple(address or ()),
+        "allow_unencrypted": allow_unencrypted,
+        "monitor": monitor and Address.parse(monitor, name="--monitor"),
+        "log": log and serve_settings.form(log, "--log"),
+        "log_level": log_level and serve_settings.level(log_level, "--log-level"),
+    }
+    of_tls: dict[str, Any] = {
+        "certificate": certificate,
+        "key": key,
+        "authority": authority,
+        "names": tuple(name or ()),
+        "pinned": _pinned(pin or []),
+    }
+    tls = replace(settings.tls, **_given(of_tls))
+    run(folder, replace(settings, tls=tls, **_given(said)))
+
+
+def run(folder: Path, settings: Settings) -> None:
+    """Serves until a signal asks for the end.
+
+    Args:
+        folder: The instance's folder.
+        settings: How.
+
+    Raises:
+        OptionError: The settings do not fit each other.
+        InputError: A file is not what it should be.
+        StorageError: The instance cannot be opened, or another process serves it.
+        EndpointError: An address cannot be listened on.
+    """
+    from ssbroker.broker.instance import Instance  # noqa: PLC0415 - the help comes quicker without the broker
+
+    options: dict[str, Any] = {
+        "host": settings.listen.host,
+        "port": settings.listen.port,
+        "trust": _trust(settings.tls, is_none=settings.allow_unencrypted),
+        "allow_unencrypted": settings.allow_unencrypted,
+        "addresses": settings.addresses,
+        "close_timeout": settings.stop_after,
+    }
+    with ExitStack() as stack:
+        handler = log_lines.write_log(settings.log, settings.log_level)
+        stack.callback(log_lines.end_log, handler)
+        stack.enter_context(_warnings_as_records())
+        stopped = stack.enter_context(_told_to_stop())
+        instance = stack.enter_context(Instance.open(folder))
+        server = stack.enter_context(instance.serve(**options))
+        if settings.configuration is not None:
+            _configure(instance, settings)
+        watched = _watched(instance, settings, stack)
+        listens = f"{server.host}:{server.port}"
+        words: dict[str, Any] = {"instance": instance.name, "listen": listens, "monitor": watched}
+        LOGGER.info("serving %s at %s", instance.name, listens, extra={"said": words})
+        while not stopped.wait(_LOOK_SECONDS):
+            pass
+        LOGGER.info("stopping %s", instance.name, extra={"said": {"instance": instance.name}})
+
+
+def _watched(instance: Instance, settings: Settings, stack: ExitStack) -> str | None:
+    """Begins to answer those who watch; where."""
+    if settings.monitor is None:
+        return None
+    from ssbroker.broker.network.health import problems  # noqa: PLC0415 - only who asks for it needs it
+    from ssbroker.broker.network.metrics import Metrics  # noqa: PLC0415 - the same
+    from ssbroker.broker.network.monitor import Monitor  # noqa: PLC0415 - the same
+
+    metrics = Metrics(instance)
+    stack.callback(metrics.close)
+    where = settings.monitor
+    monitor = Monitor(where.host, where.port, metrics=metrics.text, health=lambda: problems(instance))
+    host, port = monitor.start()
+    stack.callback(monitor.close)
+    return f"{host}:{port}"
+
+
+def _configure(instance: Instance, settings: Settings) -> None:
+    """Runs the configuration service of the settings (N27)."""
+    from ssbroker.broker import configuration  # noqa: PLC0415 - only who asks for it needs it
+
+    said = settings.configuration
+    if said is None:
+        return
+    if (said.directory is None) == (said.table is None):
+        raise OptionError("configuration: expected a directory, which is a file, or a table, and one of them")
+    database = instance.database(said.database)
+    directory = (
+        configuration.FileDirectory(said.directory)
+        if said.directory is not None
+        else configuration.TableDirectory(database, said.table or "")
+    )
+    lifetime = configuration.LIFETIME if said.lifetime is None else said.lifetime
+    asked_by = [instance.database(each) for each in said.asked_by] or None
+    configuration.ConfigurationService(directory, lifetime=lifetime).install(database, asked_by=asked_by)
+
+
+def _trust(tls: Tls, *, is_none: bool) -> object:
+    """Whom the instance believes; None where that is not asked."""
+    if tls == Tls():
+        if is_none:
+            return None
+        raise OptionError(
+            "who may connect: give --certificate, --key and --authority with --name, or --pin; "
+            "or --allow-unencrypted, for a network that nobody else reaches"
+        )
+    if is_none:
+        raise OptionError("--allow-unencrypted and certificates: expected one of them, got both")
+    if tls.certificate is None or tls.key is None:
+        raise OptionError("--certificate and --key: expected both, the instance's certificate and its private key")
+    from ssbroker.broker.network.trust import Trust  # noqa: PLC0415 - the help comes quicker without the broker
+
+    return Trust(
+        certificate=tls.certificate, key=tls.key, authority=tls.authority, names=tls.names, pinned=dict(tls.pinned)
+    )
+
+
+def _pinned(pins: list[str]) -> dict[str, tuple[Path, ...]]:
+    found: dict[str, tuple[Path, ...]] = {}
+    for pin in pins:
+        principal, separator, file = pin.partition("=")
+        if not separator or not principal or not file:
+            raise OptionError(f"--pin: expected NAME=FILE, got {pin!r:.80}")
+        found[principal] = (*found.get(principal, ()), Path(file))
+    return found
+
+
+def _given(said: Mapping[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in said.items() if value}
+
+
+@contextmanager
+def _told_to_stop() -> Iterator[threading.Event]:
+    """An event that SIGTERM and SIGINT set; a second one ends the process at once, and what was committed is on the disk."""
+    stopped = threading.Event()
+
+    def stop(number: int, _frame: Any) -> None:
+        stopped.set()
+        signal.signal(number, signal.SIG_DFL)
+
+    before = {number: signal.signal(number, stop) for number in (signal.SIGTERM, signal.SIGINT)}
+    try:
+        yield stopped
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+@contextmanager
+def _warnings_as_records() -> Iterator[None]:
+    """What the library warns of is a line of the log like all others."""
+
+    def show(message: Warning | str, *_: Any, **__: Any) -> None:
+        LOGGER.warning("%s", message)
+
+    with warnings.catch_warnings():
+        warnings.showwarning = show
+        yield
