@@ -1,0 +1,160 @@
+"""Real databases as what instances of the virtual network keep: their applications send and receive as any do."""
+
+from __future__ import annotations
+
+import random
+import uuid
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pyarrow as pa
+
+from ssbroker.broker.database import Database
+from ssbroker.broker.instance import Instance
+from ssbroker.broker.network.ledger import SqliteLedger, Stale
+from ssbroker.protocol import names
+from ssbroker.protocol.ledger import Effects, Endpoint, Key, Refusal, Wanted
+from ssbroker.protocol.states import State
+from ssbroker.store import endpoints, remote, transmission
+from ssbroker.store.endpoints import Endpoint as Row
+from ssbroker.testing import Message
+
+BYE = "Bye"
+"""Stands for EndDialog: after a real one, what the far side still sends is dropped."""
+CONTRACT = "Trade"
+TYPES = ("Order", "Offer", BYE)
+_BEGINNING = datetime(1970, 1, 1, tzinfo=UTC)
+_LATE = 10**15
+
+
+class SqliteBook:
+    """An instance with one database and one service, in a folder of its own; see `ssbroker.testing.Book`."""
+
+    def __init__(self, folder: Path, name: str) -> None:
+        self._folder = folder / name
+        self._random = random.Random(name)
+        self._received: dict[Key, list[Message]] = {}
+        with self._opened(is_new=True) as instance:
+            database = instance.create_database("Sales")
+            for kind in TYPES:
+                database.create_message_type(kind)
+            database.create_contract(CONTRACT, dict.fromkeys(TYPES, "ANY"))
+            database.create_queue("Inbox")
+            database.create_service(f"Service of {name}", queue="Inbox", contracts=[CONTRACT])
+        self._open()
+
+    def _opened(self, *, is_new: bool = False) -> Instance:
+        if is_new:
+            return Instance.create(
+                self._folder, name="shop", clock=lambda: _BEGINNING, random=self._random, background=False
+            )
+        return Instance.open(self._folder, clock=lambda: _BEGINNING, random=self._random, background=False)
+
+    def _open(self) -> None:
+        self.instance = self._opened()
+        self.database: Database = self.instance.database("Sales")
+        self.ledger = SqliteLedger(self.database)
+
+    def close(self) -> None:
+        """Closes the files."""
+        self.instance.close()
+
+    @property
+    def broker_instance(self) -> bytes:
+        return self.ledger.broker_instance
+
+    def begin(self, endpoint: Endpoint) -> Key:
+        with self.database.file.write() as connection:
+            objects = self.database.objects(connection)
+            row = endpoints.insert(
+                connection,
+                conversation_handle=self._random.randbytes(16),
+                conversation_id=endpoint.conversation_id,
+                is_initiator=True,
+                conversation_group_id=self._random.randbytes(16),
+                service_id=objects.services[endpoint.service_name].service_id,
+                service_contract_id=objects.contracts[CONTRACT].service_contract_id,
+                far_service=endpoint.far_service_name,
+                far_broker_instance=endpoint.far_broker_instance,
+                is_bound=False,
+                is_encrypted=endpoint.session_key is not None,
+                state="SO",
+                lifetime=_LATE if endpoint.lifetime is None else endpoint.lifetime,
+                priority=endpoint.priority,
+            )
+            connection.execute(
+                "UPDATE ssb_conversation_endpoints SET session_key = ? WHERE endpoint_id = ?",
+                (endpoint.session_key, row.endpoint_id),
+            )
+        return endpoint.key
+
+    def send(self, key: Key, body: bytes, *, message_type: str = names.DEFAULT) -> int:
+        kind = BYE if message_type == names.END_DIALOG else message_type
+        row = self._row(key)
+        assert row is not None
+        with self.database.transaction() as t:
+            t.send(uuid.UUID(bytes=row.conversation_handle), body, message_type=kind)
+        return row.send_sequence
+
+    def waiting(self) -> list[Key]:
+        return self.ledger.waiting()
+
+    def is_waiting(self, key: Key) -> bool:
+        with self.database.file.read() as connection:
+            row = remote.find(connection, [key]).get(key)
+            return row is not None and transmission.is_waiting(connection, row.endpoint_id)
+
+    def can_send(self, key: Key) -> bool:
+        row = self._row(key)
+        return row is not None and row.state in ("SO", "CO")
+
+    def received(self, key: Key) -> Sequence[Message]:
+        """All that RECEIVE has returned, up to now."""
+        with self.database.transaction() as t:
+            while (table := t.receive("Inbox", top=100)).num_rows:
+                for row in table.to_pylist():
+                    found = endpoints.by_handle(t.connection, row["conversation_handle"])
+                    assert found is not None
+                    place = (found.conversation_id, bool(found.is_initiator))
+                    kind = names.END_DIALOG if row["message_type_name"] == BYE else row["message_type_name"]
+                    message = Message(row["message_sequence_number"], row["message_body"] or b"", kind)
+                    self._received.setdefault(place, []).append(message)
+        return self._received.get(key, [])
+
+    def failed(self, key: Key) -> str | None:
+        row = self._row(key)
+        return "it is in ER" if row is not None and row.state == State.ER else None
+
+    def commit(self, effects: Effects) -> Stale | None:
+        return self.ledger.commit(effects)
+
+    def restart(self) -> None:
+        self.close()
+        self._open()
+        self.received((b"", True))
+
+    def endpoints(self, keys: Sequence[Key]) -> Sequence[Endpoint | None]:
+        return self.ledger.endpoints(keys)
+
+    def outgoing(self, wanted: Sequence[Wanted]) -> pa.Table:
+        return self.ledger.outgoing(wanted)
+
+    def stored(self, keys: Sequence[Key]) -> pa.Table:
+        return self.ledger.stored(keys)
+
+    def admit(self, endpoints: Sequence[Endpoint]) -> Sequence[Endpoint | Refusal]:
+        return self.ledger.admit(endpoints)
+
+    def judge(self, messages: pa.Table) -> Mapping[int, Refusal]:
+        return self.ledger.judge(messages)
+
+    def put_aside(self, objects: Mapping[Key, bytes]) -> None:
+        self.ledger.put_aside(objects)
+
+    def read_back(self, keys: Sequence[Key]) -> Mapping[Key, bytes]:
+        return self.ledger.read_back(keys)
+
+    def _row(self, key: Key) -> Row | None:
+        with self.database.file.read() as connection:
+            return remote.find(connection, [key]).get(key)
