@@ -90,6 +90,7 @@ class MessageUndeliverable(Event):
         message_sequence_number: Its number.
         fragment_number: Its fragment.
         acked_sequence_number: The number that it acknowledged; None for none.
+        peer: Who handed it over, as the connection knows them.
         error: Service Broker's number for the reason.
         text: The reason.
     """
@@ -103,6 +104,7 @@ class MessageUndeliverable(Event):
     message_sequence_number: int = 0
     fragment_number: int = 0
     acked_sequence_number: int | None = None
+    peer: bytes | None = None
     error: int = 0
     text: str = ""
 

@@ -52,6 +52,7 @@ class Opened:
     """What a batch holds.
 
     Attributes:
+        peer: Who handed it over.
         messages: Fragments that were opened, with their dialogs.
         acknowledgements: What the far sides have, by endpoint, in the order of arrival.
         errors: Errors of far brokers.
@@ -60,6 +61,7 @@ class Opened:
         notices: What is answered.
     """
 
+    peer: bytes | None
     messages: list[tuple[Dialog, Row, bytes]] = field(default_factory=list)
     acknowledgements: dict[Key, list[tuple[int, list[Run]]]] = field(default_factory=dict)
     errors: dict[Key, bytes] = field(default_factory=dict)
@@ -96,7 +98,7 @@ class Opener:
         self._peer = peer
         self._now = now
         self._log = log
-        self._opened = Opened()
+        self._opened = Opened(peer)
         self._answers: dict[Key, tuple[Exchanged, SecuredDirection]] = {}
 
     def open(self, rows: list[Row]) -> Opened:
@@ -274,6 +276,7 @@ class Opener:
                 message_sequence_number=row.sequence,
                 fragment_number=row.fragment,
                 acked_sequence_number=row.acked,
+                peer=self._peer,
                 error=error,
                 text=text,
             )

@@ -80,7 +80,7 @@ class Planning:
                 if answer.is_told:
                     opened.notices.append(Notice(dialog, None, answer.code, answer.description))
                 else:
-                    self._log.emit(undeliverable(dialog.key, answer, now))
+                    self._log.emit(undeliverable(dialog.key, answer, now, peer=opened.peer))
             else:
                 dialog.endpoint = answer
         if refused:
@@ -94,7 +94,7 @@ class Planning:
             for acknowledgement in acknowledgements:
                 believed = (-1, []) if dialog is None else dialog.transmission.believed(*acknowledgement)
                 if believed != acknowledgement:
-                    self._log.emit(false_acknowledgement(key, acknowledgement[0], now))
+                    self._log.emit(false_acknowledgement(key, acknowledgement[0], now, peer=opened.peer))
                 if dialog is not None:
                     good.setdefault(key, []).append(believed)
         return good

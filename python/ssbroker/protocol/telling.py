@@ -49,13 +49,14 @@ def tell_acknowledgements(log: EventLog, rows: Sequence[Row], *, is_sent: bool, 
             )
 
 
-def false_acknowledgement(key: Key, acked: int, now: int) -> MessageUndeliverable:
+def false_acknowledgement(key: Key, acked: int, now: int, *, peer: bytes | None = None) -> MessageUndeliverable:
     """The event of an acknowledgement that names what was not sent.
 
     Args:
         key: The endpoint that it is for.
         acked: What it names, -1 for no message.
         now: The moment.
+        peer: Who handed it over.
 
     Returns:
         The event.
@@ -69,18 +70,20 @@ def false_acknowledgement(key: Key, acked: int, now: int) -> MessageUndeliverabl
         conversation_id=uuid.UUID(bytes=key[0]),
         is_sequenced=False,
         acked_sequence_number=None if acked < 0 else acked,
+        peer=peer,
         error=_BEYOND,
         text="more was acknowledged than was sent",
     )
 
 
-def undeliverable(key: Key, why: Refusal, now: int) -> MessageUndeliverable:
+def undeliverable(key: Key, why: Refusal, now: int, *, peer: bytes | None = None) -> MessageUndeliverable:
     """The event of a first message for a service that does not take it now.
 
     Args:
         key: The endpoint that it would make.
         why: Why.
         now: The moment.
+        peer: Who handed it over.
 
     Returns:
         The event.
@@ -89,4 +92,5 @@ def undeliverable(key: Key, why: Refusal, now: int) -> MessageUndeliverable:
         >>> undeliverable((bytes(16), False), Refusal(-28013, "the broker of the database is disabled", is_told=False), 0).error
         28013
     """
-    return MessageUndeliverable(at=now, conversation_id=uuid.UUID(bytes=key[0]), error=-why.code, text=why.description)
+    conversation = uuid.UUID(bytes=key[0])
+    return MessageUndeliverable(at=now, conversation_id=conversation, peer=peer, error=-why.code, text=why.description)

@@ -1,0 +1,58 @@
+"""P2, P11, P16, P18: three real processes exchange messages through a network that harms what it carries, while each is killed and started again.
+
+The long form is a command: `python -m tests.network.storm --messages 200000 --large 20`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+
+from tests.network import storm
+from tests.network.faults import HONEST, Menu
+from tests.network.fleet import GATE, ROLES, SHOP, STOCK
+from tests.network.namespaces import Namespaces
+from tests.network.storm import FORWARDER_MIB_MAX, MIB, Violence
+from tests.network.traffic import Plan
+
+pytestmark = pytest.mark.timeout(900)
+TIMEOUT = 600.0
+PLAN = Plan(lanes=20, messages=2_000, small_bytes=1024, large=2, large_bytes=3 * MIB)
+MENU = Menu(flip_bytes=4 * MIB, cut_bytes=4 * MIB, delay_bytes=MIB, delay_seconds=0.2)
+
+
+@pytest.fixture
+def spaces() -> Iterator[Namespaces]:
+    with ExitStack() as stack:
+        try:
+            made = stack.enter_context(Namespaces([*ROLES]))
+        except OSError as error:
+            pytest.skip(f"network namespaces are not allowed here: {error}")
+        yield made
+
+
+def test_p11_p24_nothing_is_lost_twice_or_out_of_order_in_a_storm(tmp_path: Path) -> None:
+    """P16, P18, R43: each is killed twice; the forwarder, which keeps all in memory, loses what it had, and stays within its limit."""
+    found = storm.run(tmp_path, PLAN, menu=MENU, violence=Violence(strokes=6), timeout=TIMEOUT)
+    assert found.is_right, found
+    assert dict(found.kills) == {SHOP: 2, GATE: 2, STOCK: 2}
+    assert found.network["cut"] > 0
+    assert found.forwarder_mib <= FORWARDER_MIB_MAX
+
+
+def test_p11_p21_nothing_is_altered_where_no_tls_sees_the_flipped_bits(tmp_path: Path) -> None:
+    """P23: the sums of frames and the digests of dialogs are what finds them."""
+    menu = Menu(flip_bytes=MIB // 2)
+    found = storm.run(tmp_path, PLAN, menu=menu, violence=Violence(), is_encrypted=False, timeout=TIMEOUT)
+    assert found.is_right, found
+    assert found.network["flips"] > 0
+
+
+def test_p2_between_network_namespaces(spaces: Namespaces, tmp_path: Path) -> None:
+    """Each in a network of its own, with links of the kernel between them."""
+    found = storm.run(tmp_path, PLAN, menu=HONEST, violence=Violence(strokes=3), places=spaces.places, timeout=TIMEOUT)
+    assert found.is_right, found
+    assert sum(found.kills.values()) == 3
