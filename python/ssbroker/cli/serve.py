@@ -213,7 +213,11 @@ def _told_to_stop() -> Iterator[threading.Event]:
         stopped.set()
         signal.signal(number, signal.SIG_DFL)
 
-    before = {number: signal.signal(number, stop) for number in (signal.SIGTERM, signal.SIGINT)}
+    try:
+        before = {number: signal.signal(number, stop) for number in (signal.SIGTERM, signal.SIGINT)}
+    except ValueError:  # not the main thread: nobody can be told of signals
+        yield stopped
+        return
     try:
         yield stopped
     finally:

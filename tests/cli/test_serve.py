@@ -1,0 +1,173 @@
+"""`ssbroker serve` in processes of its own (P3, N16, N28)."""
+
+from __future__ import annotations
+
+import json
+import signal
+import uuid
+from collections.abc import Iterator
+from contextlib import ExitStack
+from http.client import HTTPConnection
+from pathlib import Path
+
+import pytest
+
+from ssbroker import Instance
+from ssbroker.broker.database import Database
+from tests.broker import shops
+from tests.broker.shops import ORDERS, SHOP, STOCK
+from tests.cli.conftest import Run
+from tests.cli.served import DEADLINE, Served
+
+PLAIN = ("--listen", "127.0.0.1:0", "--allow-unencrypted")
+WATCHED = (*PLAIN, "--monitor", "127.0.0.1:0")
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    with Instance.create(tmp_path / "shop", name="shop", background=False) as instance:
+        shops.shop(instance)
+    return tmp_path / "shop"
+
+
+@pytest.fixture
+def stack() -> Iterator[ExitStack]:
+    with ExitStack() as entered:
+        yield entered
+
+
+def told(address: str, path: str) -> tuple[int, bytes]:
+    connection = HTTPConnection(address, timeout=DEADLINE)
+    try:
+        connection.request("GET", path)
+        response = connection.getresponse()
+        return response.status, response.read()
+    finally:
+        connection.close()
+
+
+def lead(database: Database, service: str, address: str) -> None:
+    """Makes the route to a service of another instance."""
+    database.create_route(f"to {service}", service_name=service, address=address)
+
+
+def test_p3_two_processes_talk_while_programs_use_their_folders(folder: Path, tmp_path: Path, stack: ExitStack) -> None:
+    """N16: what other processes commit goes out through the one that serves."""
+    with Instance.create(tmp_path / "stock", name="stock", background=False) as instance:
+        shops.stock(instance)
+    near = stack.enter_context(Served(folder, *PLAIN))
+    far = stack.enter_context(Served(tmp_path / "stock", *PLAIN))
+    shop = stack.enter_context(Instance.open(folder))
+    stock = stack.enter_context(Instance.open(tmp_path / "stock"))
+    lead(shop.database("Sales"), STOCK, f"TCP://{far.serving['listen']}")
+    lead(stock.database("Stock"), SHOP, f"TCP://{near.serving['listen']}")
+    with shop.database("Sales").transaction() as t:
+        t.send(t.begin_dialog(SHOP, STOCK, encryption=False), b"two chairs")
+    with stock.database("Stock").transaction() as t:
+        (row,) = t.receive(ORDERS, timeout=DEADLINE).to_pylist()
+        t.send(row["conversation_handle"], b"done")
+        t.end_conversation(row["conversation_handle"])
+    assert row["message_body"] == b"two chairs"
+    with shop.database("Sales").transaction() as t:
+        assert t.receive(shops.REPLIES, top=1, timeout=DEADLINE)["message_body"].to_pylist() == [b"done"]
+    stopped = [each.stop() for each in (near, far)]
+    assert stopped == [0, 0]
+
+
+def test_n28_sigterm_ends_it_cleanly_and_what_was_sent_waits(folder: Path) -> None:
+    with Served(folder, *PLAIN) as served, Instance.open(folder, background=False) as instance:
+        sales = instance.database("Sales")
+        lead(sales, STOCK, "TCP://127.0.0.1:1")
+        with sales.transaction() as t:
+            t.send(t.begin_dialog(SHOP, STOCK, encryption=False), b"two chairs")
+        assert served.stop() == 0
+        assert served.record("stopping")["instance"] == "shop"
+        assert instance.view("sys.transmission_queue").num_rows == 1
+    with Served(folder, *PLAIN) as again:
+        assert again.stop(signal.SIGINT) == 0
+
+
+def test_n28_it_tells_programs_how_it_is_doing(folder: Path) -> None:
+    with Served(folder, *WATCHED) as served:
+        monitor = served.serving["monitor"]
+        status, body = told(monitor, "/health")
+        assert (status, json.loads(body)["status"]) == (200, "ok")
+        status, body = told(monitor, "/metrics")
+        assert status == 200
+        assert b'ssbroker_database_enabled{database="Sales"} 1.0' in body
+
+
+def test_n28_health_names_the_database_that_is_gone(folder: Path) -> None:
+    (folder / "Sales.sqlite").unlink()
+    with Served(folder, *WATCHED) as served:
+        status, body = told(served.serving["monitor"], "/health")
+        assert status == 503
+        assert list(json.loads(body)["problems"]) == ["database Sales"]
+
+
+def test_n28_status_says_who_serves(folder: Path, run: Run) -> None:
+    assert json.loads(run("status", folder, "--json").out)["serving"] is None
+    with Served(folder, *PLAIN) as served:
+        found = json.loads(run("status", folder, "--json").out)["serving"]
+        assert found["process"] == served.process.pid
+        assert found["listens"] == served.serving["listen"]
+        assert found["connections"] == []
+        shown = " ".join(run("status", folder).out.split())
+        assert f"Process {served.process.pid} serves the instance at {served.serving['listen']}" in shown
+        served.stop()
+        assert json.loads(run("status", folder, "--json").out)["serving"] is None
+
+
+def test_n16_one_process_serves_at_a_time(folder: Path, run: Run) -> None:
+    with Served(folder, *PLAIN) as served:
+        result = run("serve", folder, *PLAIN)
+        assert (result.status, result.out, result.err.count("\n")) == (2, "", 1)
+        assert str(served.process.pid) in result.err
+        served.process.kill()
+        served.process.wait(DEADLINE)
+    with Served(folder, *PLAIN) as again:
+        assert again.stop() == 0
+
+
+def test_n28_a_file_says_how_and_options_go_before_it(folder: Path, tmp_path: Path) -> None:
+    config = tmp_path / "serve.toml"
+    config.write_text(
+        'listen = "127.0.0.1:1"\nallow_unencrypted = true\n[configuration]\ndirectory = "services.csv"\ndatabase = "Sales"'
+    )
+    (tmp_path / "services.csv").write_text(f"service_name,address\n{STOCK},LOCAL\n")
+    with Instance.open(folder, background=False) as instance:
+        instance.database("Sales").drop_route("AutoCreatedLocal")
+        stock = shops.stock(instance)
+        with Served(folder, "--config", str(config), "--listen", "127.0.0.1:0") as served:
+            assert not served.serving["listen"].endswith(":1")
+            with instance.database("Sales").transaction() as t:
+                t.send(t.begin_dialog(SHOP, STOCK), b"two chairs")
+            with stock.transaction() as t:
+                assert t.receive(ORDERS, timeout=DEADLINE)["message_body"].to_pylist() == [b"two chairs"]
+            assert served.stop() == 0
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ((), "who may connect: give --certificate, --key and --authority with --name, or --pin"),
+        (("--certificate", "x.pem"), "--certificate and --key: expected both"),
+        (("--certificate", "x.pem", "--key", "x.key"), "nobody could connect"),
+        (("--certificate", "x.pem", "--allow-unencrypted"), "expected one of them, got both"),
+        (("--pin", "stock"), "--pin: expected NAME=FILE, got 'stock'"),
+        (("--listen", "here", "--monitor", "here"), "--monitor: expected HOST:PORT"),
+        (("--log", "xml"), "--log: expected json or text"),
+        (("--log-level", "loud"), "--log-level: expected one of"),
+        (("--config", "no.toml"), "no.toml: cannot be read"),
+        (("--certificate", "x.pem", "--key", "x.key", "--pin", "stock=x.pem"), "x.pem: "),
+    ],
+)
+def test_n28_what_is_wrong_is_one_line(folder: Path, run: Run, options: tuple[str, ...], said: str) -> None:
+    result = run("serve", folder, *options)
+    assert (result.status, result.out, result.err.count("\n")) == (2, "", 1)
+    assert said in result.err
+
+
+def test_n28_what_is_no_instance_is_refused(tmp_path: Path, run: Run) -> None:
+    result = run("serve", tmp_path / str(uuid.UUID(int=7)), *PLAIN)
+    assert (result.status, result.err.count("\n")) == (2, 1)

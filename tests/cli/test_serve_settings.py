@@ -1,0 +1,126 @@
+"""How `ssbroker serve` is told what to do (N28)."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ssbroker.cli.serve_settings import Address, Configuration, Settings, Tls
+from ssbroker.exceptions import InputError, OptionError
+
+FULL = """
+listen = "0.0.0.0"
+addresses = ["TCP://shop.example:4022"]
+monitor = "127.0.0.1:9422"
+log = "json"
+log_level = "warning"
+stop_after = 3
+
+[tls]
+certificate = "shop.pem"
+key = "keys/shop.key"
+authority = "authority.pem"
+names = ["stock"]
+
+[tls.pinned]
+office = ["office.pem", "office-next.pem"]
+
+[configuration]
+directory = "services.csv"
+database = "Sales"
+asked_by = ["Sales", "Stock"]
+lifetime = 60
+"""
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    return tmp_path / "serve.toml"
+
+
+def test_n28_a_file_says_everything(file: Path) -> None:
+    file.write_text(FULL)
+    folder = file.parent
+    assert Settings.read(file) == Settings(
+        listen=Address("0.0.0.0", 4022),
+        addresses=("TCP://shop.example:4022",),
+        monitor=Address("127.0.0.1", 9422),
+        log="json",
+        log_level="warning",
+        stop_after=3.0,
+        tls=Tls(
+            folder / "shop.pem",
+            folder / "keys" / "shop.key",
+            folder / "authority.pem",
+            ("stock",),
+            {"office": (folder / "office.pem", folder / "office-next.pem")},
+        ),
+        configuration=Configuration(folder / "services.csv", None, "Sales", ("Sales", "Stock"), 60),
+    )
+
+
+def test_p3_without_a_word_it_listens_on_port_4022_of_this_machine(file: Path) -> None:
+    file.write_text("")
+    assert Settings.read(file) == Settings()
+    assert Settings().listen == Address("127.0.0.1", 4022)
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        ("listen = 4022", "listen: expected a text, got 4022"),
+        ('listen = "host:port"', "listen: expected HOST:PORT"),
+        ('listen = "host:65536"', "listen: expected HOST:PORT"),
+        ('listen = "::1"', "listen: expected HOST:PORT"),
+        ('monitor = "127.0.0.1"', "monitor: expected HOST:PORT"),
+        ('log = "xml"', "log: expected json or text; got 'xml'"),
+        ('log_level = "loud"', "log_level: expected one of debug, info, warning, error; got 'loud'"),
+        ("stop_after = -1", "stop_after: expected a number of seconds, got -1"),
+        ("stop_after = nan", "stop_after: expected a number of seconds, got nan"),
+        ("allow_unencrypted = 1", "allow_unencrypted: expected true or false, got 1"),
+        ("lissen = 1", "lissen: is not known here; there are addresses, allow_unencrypted, configuration, listen"),
+        ("tls = 1", "tls: expected a table, got 1"),
+        ('[tls]\nkey = ""', "tls.key: expected a text, got ''"),
+        ('[tls]\nnames = "stock"', "tls.names: expected a list of texts, got 'stock'"),
+        ('[tls]\ncert = "x"', "tls.cert: is not known here; there are authority, certificate, key, names, pinned"),
+        ('[tls.pinned]\nstock = "x"', "tls.pinned.stock: expected a list of texts, got 'x'"),
+        ("[configuration]\nlifetime = 0", "configuration.lifetime: expected a whole number above 0, got 0"),
+    ],
+)
+def test_n28_what_is_wrong_is_named_with_its_key(file: Path, content: str, said: str) -> None:
+    file.write_text(content)
+    with pytest.raises((InputError, OptionError), match=re.escape(f"{file}: {said}")):
+        Settings.read(file)
+
+
+def test_n28_a_file_that_is_none_is_refused(file: Path) -> None:
+    with pytest.raises(InputError, match="cannot be read"):
+        Settings.read(file)
+    file.write_bytes(b"listen = \xff")
+    with pytest.raises(InputError, match="is no TOML"):
+        Settings.read(file)
+    file.write_text("listen =")
+    with pytest.raises(InputError, match="is no TOML"):
+        Settings.read(file)
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("127.0.0.1:1", Address("127.0.0.1", 1)),
+        ("shop.example", Address("shop.example", 4022)),
+        ("[::]", Address("::", 4022)),
+        ("[::1]:0", Address("::1", 0)),
+    ],
+)
+def test_p3_an_address_to_listen_on(text: str, expected: Address) -> None:
+    assert Address.parse(text, name="listen", port=4022) == expected
+
+
+@pytest.mark.parametrize("text", ["", ":", ":4022", "host:", "host:-1", "host:4\N{SUPERSCRIPT TWO}", "a:b:1", "[]:1"])
+def test_p3_an_address_that_is_none(text: Any) -> None:
+    with pytest.raises(OptionError, match="expected HOST:PORT"):
+        Address.parse(text, name="listen")
