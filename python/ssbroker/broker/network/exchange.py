@@ -70,7 +70,6 @@ class Exchange:
         wake: Callable[[], None],
     ) -> None:
         self._instance: Final = instance
-        self._keys: Final = keys
         self._forwards: Final = forwards
         self._mirrors: Final = mirrors
         self._wake: Final = wake
@@ -81,7 +80,7 @@ class Exchange:
         closed: set[str] = set()
         self._inbox: Final = reception.inbox
         self._carrying: Final = Carrying()
-        self._machines: Final = Machines(instance, settings=settings, closed=closed, mirrors=mirrors)
+        self._machines: Final = Machines(instance, settings=settings, keys=keys, closed=closed, mirrors=mirrors)
         dispatch = Dispatch(instance, machines=self._machines.all, machine=self._machines.named, forwards=forwards)
         self._arriving: Final = Arriving(self._machines, dispatch, Beginnings(keys, dispatch), self._carrying)
         self._departing: Final = Departing(
@@ -220,7 +219,7 @@ class Exchange:
     def _may_leave(self, machine: Machine, key: Key, outgoing: Outgoing) -> bool:
         database = machine.database
         try:
-            waits = machine.settle_keys(outgoing.sender, self._keys)
+            waits = machine.settle_keys(outgoing.sender)
         except SsbrokerError as error:
             LOGGER.warning("%s: the keys of a conversation could not be settled: %s", database.name, error)
             return False

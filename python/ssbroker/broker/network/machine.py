@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 import pyarrow as pa
 
 from ssbroker.broker.network.gates import Gates
-from ssbroker.broker.network.hooks import Wait
 from ssbroker.broker.network.ledger import SqliteLedger, Stale
+from ssbroker.broker.network.riders import Riders
 from ssbroker.broker.network.stamping import stamped
 from ssbroker.broker.ways import Decision
 from ssbroker.protocol.dialogs import Dialogs
@@ -65,6 +65,7 @@ class Machine:
     Args:
         database: The database.
         settings: How the protocol is set up.
+        keys: Who settles keys.
         closed: The gates that are closed.
         mirrors: Who knows the principals of mirrored routes; None where nobody does.
 
@@ -73,30 +74,36 @@ class Machine:
         dialogs: The machine of the protocol.
         ledger: What is durable.
         gates: Where the dialogs send.
-        offers: What rides with the first message of endpoints until the far side has answered (N19).
+        riders: What rides with rows until far sides have the keys (N19).
 
     Raises:
         StorageError: The file cannot be used.
     """
 
-    def __init__(self, database: Database, *, settings: Settings, closed: set[str], mirrors: Mirrors | None) -> None:
+    def __init__(
+        self,
+        database: Database,
+        *,
+        settings: Settings,
+        keys: KeyExchanges,
+        closed: set[str],
+        mirrors: Mirrors | None,
+    ) -> None:
         instance = database.instance
         self.database: Final = database
         self.ledger: Final = SqliteLedger(database)
         self.dialogs: Final = Dialogs(self.ledger, roll=instance.random.random, settings=settings, log=instance.events)
         self.gates: Final = Gates(self.dialogs, closed)
-        self.offers: Final[dict[Key, bytes]] = {}
+        self.riders: Final = Riders(database, keys)
         self._mirrors: Final = mirrors
         self._closed: Final = closed
         self._decisions: dict[_Sender, Decision] = {}
-        self._settled: set[Key] = set()
 
-    def settle_keys(self, sender: Endpoint, keys: KeyExchanges) -> Status | None:
+    def settle_keys(self, sender: Endpoint) -> Status | None:
         """Settles how the messages of an endpoint leave, unless that is settled.
 
         Args:
             sender: The endpoint, as committed.
-            keys: Who settles keys.
 
         Returns:
             Why they have to wait; None where they may go.
@@ -104,19 +111,11 @@ class Machine:
         Raises:
             SsbrokerError: The keys cannot be read or written.
         """
+        waits = self.riders.settle(sender)
         key = (sender.conversation_id, bool(sender.is_initiator))
-        if key in self._settled:
-            return None
-        if not (sender.is_bound and sender.is_initiator):
-            answer = keys.for_sending(self.database, sender)
-            if isinstance(answer, Wait):
-                return answer.status
-            if answer.key_exchange is not None:
-                self.offers[key] = answer.key_exchange
-                if sender.is_initiator:  # it may have been read before it had its key
-                    self.dialogs.forget([key])
-        self._settled.add(key)
-        return None
+        if waits is None and sender.session_key is None and self.riders.has_blob(key):
+            self.dialogs.forget([key])  # it may have been read before it had its key
+        return waits
 
     def take(self, rows: pa.Table, *, peer: bytes | None, session_keys: SessionKeys, now: int) -> Effects | Stale:
         """Takes rows that have arrived, durably.
@@ -149,8 +148,7 @@ class Machine:
         self.dialogs.confirm(effects, now=now)
         for endpoint in effects.bound:
             self.gates.forget([endpoint.key])
-        for key in (*effects.acknowledged, *(endpoint.key for endpoint in effects.bound)):
-            self.offers.pop(key, None)
+        self.riders.answered((*effects.acknowledged, *(endpoint.key for endpoint in effects.bound)))
         return effects
 
     def read_anew(self, keys: Iterable[Key]) -> None:
@@ -180,7 +178,7 @@ class Machine:
             return None
         senders: list[_Sender] = list(zip(*(rows[name].to_pylist() for name in _SENDER), strict=True))
         gates = self._gates(rows, senders)
-        whole = stamped(rows, now=now, key_exchanges=self.offers)
+        whole = stamped(rows, now=now, key_exchanges=self.riders.column(rows, now=now))
         if len({*gates.values()}) == 1:
             places: Mapping[str | None, list[int] | None] = {gates[senders[0]]: None}
         else:
@@ -198,7 +196,7 @@ class Machine:
     def reroute(self) -> None:
         """Has every dialog find its way again: the catalog has changed."""
         self._decisions = {}
-        self._settled.clear()
+        self.riders.forget()
         self.gates.clear()
 
     def flush(self, *, now: int) -> None:
@@ -209,7 +207,7 @@ class Machine:
         """
         if self.dialogs.flush(now=now):
             self.gates.keep(self.dialogs.knows)
-            self._settled = {key for key in self._settled if self.dialogs.knows(key)}
+            self.riders.keep(self.dialogs.knows)
             self._decisions = {each: way for each, way in self._decisions.items() if self.dialogs.knows(each[:2])}
 
     def _gates(self, rows: pa.Table, senders: list[_Sender]) -> dict[_Sender, str | None]:

@@ -17,7 +17,7 @@ from ssbroker.store.watch import Watch
 if TYPE_CHECKING:
     from ssbroker.broker.database import Database
     from ssbroker.broker.instance import Instance
-    from ssbroker.broker.network.hooks import Mirrors
+    from ssbroker.broker.network.hooks import KeyExchanges, Mirrors
 
 LOGGER: Final = logging.getLogger("ssbroker.broker")
 
@@ -28,12 +28,22 @@ class Machines:
     Args:
         instance: The instance.
         settings: How the protocol is set up.
+        keys: Who settles the keys of dialogs.
         closed: The gates that are closed.
         mirrors: Who knows the principals of mirrored routes; None where nobody does.
     """
 
-    def __init__(self, instance: Instance, *, settings: Settings, closed: set[str], mirrors: Mirrors | None) -> None:
+    def __init__(
+        self,
+        instance: Instance,
+        *,
+        settings: Settings,
+        keys: KeyExchanges,
+        closed: set[str],
+        mirrors: Mirrors | None,
+    ) -> None:
         self._instance: Final = instance
+        self._keys: Final = keys
         self._settings: Final = settings
         self._closed: Final = closed
         self._mirrors: Final = mirrors
@@ -72,7 +82,7 @@ class Machines:
                     continue
                 settings = replace(self._settings, honor_priority=mark[1])
                 self._machines[number] = Machine(
-                    database, settings=settings, closed=self._closed, mirrors=self._mirrors
+                    database, settings=settings, keys=self._keys, closed=self._closed, mirrors=self._mirrors
                 )
                 self._marks[number] = mark
             except StorageError as error:
