@@ -56,7 +56,7 @@ lint: tools $(INSTALLED) $(TOOLED) ## formatters, linters, types, and the stub a
 bench: tools-with-java $(INSTALLED) $(TOOLED) ## compare with the rivals, answers checked first (BENCH_SHORT=1 for small sizes)
 	@$(IN_VENV) $(PYTHON_OF_VENV) -m pytest benches $(ARGS)
 
-fuzz: tools ## fuzz the assembler and its states (FUZZ_SECONDS=60 for each target)
+fuzz: tools ## fuzz the assembler, its states and the wire (FUZZ_SECONDS=60 for each target)
 	@scripts/fuzz
 
 ci: ## everything above on a clean machine, as the CI runs it

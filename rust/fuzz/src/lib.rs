@@ -1,6 +1,8 @@
-//! What the fuzz targets share: an assembler that is pushed fragments which own their bytes, and a model that is slow and literal.
+//! What the fuzz targets share: an assembler that is pushed fragments which own their bytes, a model that is slow and literal, and
+//! batches of the wire.
 
 mod model;
+pub mod sample;
 
 pub use model::Model;
 
