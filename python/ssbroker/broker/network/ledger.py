@@ -15,7 +15,7 @@ from ssbroker.broker.network.settlement import OvertakenError, Settlement
 from ssbroker.broker.own_work import own_work
 from ssbroker.protocol.ledger import MESSAGES, STORED, Effects, Endpoint, Key, Refusal, Wanted
 from ssbroker.protocol.states import BEGUN, State
-from ssbroker.store import due, endpoints, fragments, mirroring, remote, transmission_objects
+from ssbroker.store import due, endpoints, fragments, remote, transmission_objects
 from ssbroker.store.objects import Contract, Objects
 
 if TYPE_CHECKING:
@@ -96,9 +96,7 @@ class SqliteLedger:
             return None
         try:
             with own_work(self._database) as work:
-                broker = work.objects.broker
-                is_mirror = mirroring.of(work.connection).role == "mirror"
-                if not broker.is_broker_enabled or work.broker_instance != self._broker_instance or is_mirror:
+                if not work.objects.broker.is_delivering or work.broker_instance != self._broker_instance:
                     return Stale(is_whole=True)
                 Settlement(work, effects).write()
         except OvertakenError as error:

@@ -1,0 +1,146 @@
+"""What a machine reads of a database: what is to be sent, what waits, transmission objects of idle dialogs."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from ssbroker.protocol.ledger import MESSAGES, Refusal, Wanted
+from ssbroker.protocol.names import END_DIALOG, ERROR
+from tests.broker.network.sides import DEFAULT, MINUTE, ORDERS, Pair, pair
+from tests.broker.talk import end, send
+
+ALL = 2**62
+
+
+@pytest.fixture
+def both(tmp_path: Path) -> Iterator[Pair]:
+    made = pair(tmp_path)
+    yield made
+    made.close()
+
+
+def sent(both: Pair, *wanted: Wanted) -> list[dict[str, Any]]:
+    table = both.shop.ledger.outgoing(wanted)
+    assert table.schema.equals(MESSAGES)
+    rows: list[dict[str, Any]] = table.to_pylist()
+    return rows
+
+
+def test_p16_it_gives_what_was_asked_for_in_order_as_much_as_fits(both: Pair) -> None:
+    first, other = both.begin(*[b"%d" % number for number in range(6)]), both.begin(b"", b"x" * 1000)
+    one, two = both.shop.key(first), both.shop.key(other)
+    rows = sent(both, Wanted(one, 2, 4, 9, ALL), Wanted(two, 0, ALL, 9, ALL))
+    assert [(row["message_sequence_number"], row["message_body"]) for row in rows] == [
+        (2, b"2"),
+        (3, b"3"),
+        (4, b"4"),
+        (0, b""),
+        (1, b"x" * 1000),
+    ]
+    assert {row["message_type_name"] for row in rows} == {DEFAULT}
+    assert len(sent(both, Wanted(one, 0, ALL, 2, ALL))) == 2
+    assert [row["message_body"] for row in sent(both, Wanted(one, 0, ALL, 9, 3))] == [b"0", b"1", b"2"]
+    assert len(sent(both, Wanted(two, 1, ALL, 9, 1))) == 1  # one is given whatever its size
+    assert sent(both, Wanted(one, 7, 9, 9, ALL)) == sent(both) == []
+
+
+def test_p12_message_ids_are_the_same_whenever_they_are_sent_and_differ(both: Pair) -> None:
+    keys = [both.shop.key(both.begin(b"1", b"2")) for _ in range(2)]
+    ids = [row["message_id"] for row in sent(both, *[Wanted(key, 0, 1, 9, ALL) for key in keys])]
+    both.shop.restart()
+    assert ids == [row["message_id"] for row in sent(both, *[Wanted(key, 0, 1, 9, ALL) for key in keys])]
+    assert len(set(ids)) == 4
+    assert {uuid.UUID(bytes=each).version for each in ids} == {8}
+
+
+def test_b13_where_nothing_is_left_the_error_is_given_that_ended_it(both: Pair) -> None:
+    shop, _ = both.bound()
+    send(both.shop.database, shop, b"1", b"2")
+    key = both.shop.key(shop)
+    end(both.shop.database, shop, error=(7, "sold out"))
+    (row,) = sent(both, Wanted(key, 1, 1, 1, ALL), Wanted(key, 2, 2, 1, ALL))
+    assert (row["message_sequence_number"], row["message_type_name"], row["is_conversation_error"]) == (3, ERROR, True)
+    other = both.begin(b"1")
+    end(both.shop.database, other)
+    (_, row) = sent(both, Wanted(both.shop.key(other), 0, ALL, 9, ALL))
+    assert (row["message_type_name"], row["is_end_of_dialog"], row["message_body"]) == (END_DIALOG, True, b"")
+
+
+def test_p16_after_a_restart_it_tells_who_has_anything_to_send(both: Pair) -> None:
+    handles = [both.begin(b"1"), both.begin(), both.begin(b"1")]
+    keys = {both.shop.key(handles[0]), both.shop.key(handles[2])}
+    both.shop.restart()
+    assert set(both.shop.ledger.waiting()) == keys
+    rows = [both.shop.row(handle) for handle in handles]
+    ids = [row.endpoint_id for row in rows if row is not None]
+    assert both.shop.ledger.keys_of([*ids, 999]) == {
+        number: both.shop.key(handle) for number, handle in zip(ids, handles, strict=True)
+    }
+
+
+def test_p32_objects_of_idle_dialogs_stand_in_the_work_table_until_the_process_ends(both: Pair) -> None:
+    shop, _ = both.bound()
+    both.clock.advance(seconds=MINUTE)
+    assert both.shop.dialogs.flush(now=both.shop.now) == 1
+    assert both.shop.count("transmission_objects") == 1
+    assert list(both.shop.ledger.read_back([both.shop.key(shop)])) == [both.shop.key(shop)]
+    send(both.shop.database, shop, b"1")
+    both.exchange()
+    assert both.stock.instance.view(ORDERS, database="Sales").num_rows == 1
+    both.shop.restart()
+    assert both.shop.count("transmission_objects") == 0
+
+
+def test_p32_they_go_with_their_endpoints(both: Pair) -> None:
+    shop, _ = both.bound()
+    key = both.shop.key(shop)
+    both.shop.ledger.put_aside({key: b"packed", (bytes(16), True): b"of nobody"})
+    assert both.shop.ledger.read_back([key, (bytes(16), True)]) == {key: b"packed"}
+    end(both.shop.database, shop, cleanup=True)
+    assert both.shop.count("transmission_objects") == 0
+
+
+def test_p25_n19_what_bound_a_conversation_is_read_back(both: Pair) -> None:
+    shop = both.begin(b"1")
+    both.stock.take(both.shop.rows())
+    both.clock.advance(seconds=1)
+    effects = both.shop.arrived(both.stock.rows())
+    (bound,) = effects.bound
+    secured = replace(bound, far_session_key=b"k" * 32, far_certificate=b"c" * 32)
+    assert both.shop.ledger.commit(replace(effects, bound=(secured,))) is None
+    (read,) = both.shop.ledger.endpoints([both.shop.key(shop)])
+    assert read == secured
+    assert both.shop.ledger.endpoints([(bytes(16), True)]) == [None]
+
+
+def test_b11_types_that_only_the_broker_sends_are_not_to_be_forged(both: Pair) -> None:
+    """What ends a dialog says so in its type and in its header, and has the body that such a message has."""
+    shop, stock = both.bound()
+    conversation, _ = both.shop.key(shop)
+    send(both.shop.database, shop, b"")
+
+    def judged(kind: str, body: bytes, *, is_end: bool = False, is_error: bool = False) -> int | None:
+        row = (conversation, True, 1, kind, None, is_end, is_error, body)
+        arrays = [pa.array([value], field.type) for value, field in zip(row, MESSAGES, strict=True)]
+        answer = both.stock.ledger.judge(pa.Table.from_arrays(arrays, schema=MESSAGES)).get(0)
+        assert answer is None or isinstance(answer, Refusal)
+        return None if answer is None else answer.code
+
+    assert judged("Order", b"") is None
+    assert judged(END_DIALOG, b"", is_end=True) is None
+    assert judged(ERROR, b"<Error/>", is_error=True) is None
+    assert judged(END_DIALOG, b"") == -8498
+    assert judged(ERROR, b"<Error/>") == -8498
+    assert judged("Order", b"", is_end=True) == -8498
+    assert judged("no such type", b"", is_error=True) == -8498
+    assert judged(END_DIALOG, b"x", is_end=True) == -8430
+    assert judged(ERROR, b"no XML", is_error=True) == -8430
+    end(both.stock.database, stock)
+    assert judged("no such type", b"") is None  # it is dropped
