@@ -1,0 +1,263 @@
+"""Dialogs between instances under the certificates of their services' owners (N19, N20, P22, P25, facts 176 to 185)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ssbroker.broker.database import Database
+from ssbroker.protocol.envelope import Security
+from tests.broker.network.secured import begin, has_own_certificate, knows, rows_to, secured
+from tests.broker.network.talking import Talk, talk
+from tests.broker.shops import REPLIES, SHOP, STOCK, received, states, statuses, waiting
+from tests.security.certified import certified, public
+
+MINUTE = 60
+
+
+@pytest.fixture
+def both(tmp_path: Path) -> Iterator[Talk]:
+    """With full security."""
+    yield from secured(tmp_path)
+
+
+@pytest.fixture
+def unknown(tmp_path: Path) -> Iterator[Talk]:
+    """With anonymous security."""
+    yield from secured(tmp_path, anonymous=True)
+
+
+@pytest.fixture
+def bare(tmp_path: Path) -> Iterator[Talk]:
+    """With nothing that dialog security would need."""
+    yield from talk(tmp_path)
+
+
+def keys(database: Database) -> list[tuple[bytes | None, ...]]:
+    """What the endpoints of a database have."""
+    with database.file.read() as connection:
+        return [
+            tuple(row)
+            for row in connection.execute(
+                "SELECT session_key, far_session_key, far_certificate FROM ssb_conversation_endpoints ORDER BY endpoint_id"
+            )
+        ]
+
+
+def goes_on(both: Talk) -> None:
+    """What the background thread does when the objects have changed."""
+    both.shop.run_due()
+    both.pipes.settle(seconds=65)
+
+
+def converse(both: Talk) -> None:
+    """A message each way, and another."""
+    dialog = begin(both, b"two secret chairs")
+    both.pipes.settle()
+    assert both.answer(b"secretly on their way") == [b"two secret chairs"]
+    both.pipes.settle(seconds=2)
+    assert received(both.sales, REPLIES) == [b"secretly on their way"]
+    both.send(b"two more secret chairs", dialog=dialog)
+    both.pipes.settle(seconds=2)
+    assert both.ordered() == [b"two more secret chairs"]
+    assert waiting(both.sales) == waiting(both.stock) == []
+
+
+def test_fact_177_full_security_gives_each_direction_a_key_of_its_own(both: Talk) -> None:
+    """N19, P22: nothing of a body is readable on the way, and both sides are known by their certificates."""
+    converse(both)
+    ((own, far, certificate),) = keys(both.sales)
+    assert (far, own, public("Shop").fingerprint) == keys(both.stock)[0]
+    assert certificate == public("Bank").fingerprint
+    assert own != far
+    rows = [*rows_to(both, "bank"), *rows_to(both, "shop")]
+    assert {row["security"] for row in rows} == {Security.SEALED}
+    assert not any(b"secret" in (row["message_body"] or b"") for row in rows)
+
+
+def test_n19_a_key_rides_until_the_other_side_has_it_and_not_after(both: Talk) -> None:
+    """Fact 178: of the initiator until it is answered; of the target until it is acknowledged."""
+    converse(both)
+    for name in ("bank", "shop"):
+        rides = [row["key_exchange"] is not None for row in rows_to(both, name)]
+        assert rides[0], name
+        assert not rides[-1], name
+        assert rides == sorted(rides, reverse=True)
+
+
+def test_fact_177_anonymous_security_needs_no_certificate_of_the_sender(unknown: Talk) -> None:
+    """One key serves both directions; the target does not know who sends."""
+    converse(unknown)
+    ((own, far, certificate),) = keys(unknown.sales)
+    assert (far, certificate) == (None, None)
+    assert keys(unknown.stock) == [(own, None, None)]
+    assert [row for row in rows_to(unknown, "shop") if row["key_exchange"] is not None] == []
+    assert {row["security"] for row in rows_to(unknown, "bank")} == {Security.SEALED}
+
+
+def test_fact_176_without_a_binding_an_encrypted_dialog_waits_until_there_is_one(bare: Talk) -> None:
+    """N20: the status says what is missing, one thing after the other; then it goes by itself."""
+    dialog = begin(bare, b"two chairs")
+    bare.pipes.settle()
+    steps: list[tuple[Callable[[], None], str]] = [
+        (lambda: knows(bare.sales, "Bank"), "CREATE REMOTE SERVICE BINDING"),
+        (lambda: bare.sales.create_remote_service_binding("B", service=STOCK, user="Bank"), "binding"),
+        (lambda: has_own_certificate(bare.sales, "Shop", SHOP), "no certificate with a private key"),
+    ]
+    for mended, missing in steps:
+        with bare.sales.transaction() as t:
+            status = t.transmission_status(dialog)
+        assert status.startswith("28050: ")
+        assert missing in status
+        assert rows_to(bare, "bank") == []
+        mended()
+        goes_on(bare)
+    has_own_certificate(bare.stock, "Bank", STOCK)
+    knows(bare.stock, "Shop")
+    bare.pipes.settle(seconds=65)
+    assert bare.ordered() == [b"two chairs"]
+
+
+def test_fact_176_without_a_binding_a_dialog_without_encryption_goes_plain(bare: Talk) -> None:
+    """Fact 185: and it is taken where everybody may send. A binding that is made later is for dialogs that begin later."""
+    dialog = begin(bare, b"two chairs", encryption=False)
+    bare.pipes.down.add("TCP://bank:4022")
+    knows(bare.sales, "Bank")
+    bare.sales.create_remote_service_binding("B", service=STOCK, user="Bank")
+    bare.pipes.down.clear()
+    bare.pipes.settle(seconds=65)
+    bare.send(b"a table", dialog=dialog)
+    bare.pipes.settle()
+    assert bare.ordered() == [b"two chairs", b"a table"]
+    assert {row["security"] for row in rows_to(bare, "bank")} == {Security.PLAIN}
+
+
+def test_fact_176_a_binding_secures_what_asks_for_no_encryption(both: Talk) -> None:
+    begin(both, b"two secret chairs", encryption=False)
+    both.pipes.settle()
+    assert both.ordered() == [b"two secret chairs"]
+    assert {row["security"] for row in rows_to(both, "bank")} == {Security.SEALED}
+
+
+def test_fact_182_without_an_open_master_key_the_dialog_waits(both: Talk) -> None:
+    """28050: such as after the database was attached to another instance; its password opens it."""
+    both.sales.instance.execute("USE Sales; ALTER MASTER KEY DROP ENCRYPTION BY SERVICE MASTER KEY")
+    dialog = begin(both, b"two chairs")
+    both.pipes.settle()
+    assert statuses(both.sales) == {"28050"}
+    with both.sales.transaction() as t:
+        assert "OPEN MASTER KEY" in t.transmission_status(dialog)
+    both.sales.open_master_key("long and secret")
+    goes_on(both)
+    assert both.ordered() == [b"two chairs"]
+
+
+def test_fact_182_without_an_open_master_key_at_the_target_it_stays_with_the_initiator(both: Talk) -> None:
+    both.stock.instance.execute("USE Stock; ALTER MASTER KEY DROP ENCRYPTION BY SERVICE MASTER KEY")
+    begin(both, b"two chairs")
+    both.pipes.settle(seconds=5)
+    assert (len(waiting(both.sales)), states(both.stock)) == (1, [])
+    both.stock.open_master_key("long and secret")
+    both.pipes.settle(seconds=65)
+    assert both.ordered() == [b"two chairs"]
+
+
+def test_fact_180_of_several_certificates_the_one_that_ends_last_is_taken(both: Talk) -> None:
+    """Those of tomorrow, of yesterday and those that are not active for BEGIN DIALOG are not; what has begun goes on."""
+    first = begin(both, b"under the old one")
+    both.pipes.settle()
+    both.answer(b"yes")
+    both.pipes.settle(seconds=2)
+    new = certified("Newer Bank")
+    both.stock.create_certificate("New", certificate=new.certificate, private_key=new.key, owner="Bank")
+    both.sales.create_certificate("New", certificate=new.certificate, owner="Bank")
+    both.sales.alter_certificate("OfBank", active=False)
+    begin(both, b"under the new one")
+    both.pipes.settle()
+    to = {row["key_exchange"][10:42] for row in rows_to(both, "bank") if row["key_exchange"] is not None}
+    assert to == {public("Bank").fingerprint, public("Newer Bank").fingerprint}
+    both.sales.drop_certificate("OfBank")
+    both.stock.drop_certificate("OwnBank")
+    both.send(b"still under the old one", dialog=first)
+    both.pipes.settle(seconds=2)
+    assert both.ordered() == [b"under the new one", b"still under the old one"]
+
+
+@pytest.mark.parametrize("side", ["shop", "bank"])
+def test_n19_keys_outlive_crashes(both: Talk, side: str) -> None:
+    """In the middle of the exchange, and after it."""
+    dialog = begin(both, b"two chairs")
+    both.pipes.turn()
+    _crash(both, side)
+    both.pipes.settle(seconds=65)
+    assert both.answer(b"on their way") == [b"two chairs"]
+    _crash(both, side)
+    both.pipes.settle(seconds=65)
+    assert received(both.sales, REPLIES) == [b"on their way"]
+    _crash(both, side)
+    both.send(b"a table", dialog=dialog)
+    both.pipes.settle(seconds=65)
+    assert both.ordered() == [b"a table"]
+
+
+def test_t2_a_blob_is_made_anew_while_nobody_answers(both: Talk) -> None:
+    """Else what waits for longer than a recorded one is believed would never arrive."""
+    both.pipes.swallows.add("TCP://bank:4022")
+    begin(both, b"two chairs")
+    for _ in range(45):
+        both.pipes.settle(seconds=MINUTE)
+    both.pipes.swallows.clear()
+    for _ in range(2):
+        both.pipes.settle(seconds=MINUTE)
+    assert both.ordered() == [b"two chairs"]
+
+
+def _crash(both: Talk, name: str) -> None:
+    both.pipes.crash(name)
+    instance = both.pipes.instance(name)
+    if name == "shop":
+        both.shop, both.sales = instance, instance.database("Sales")
+    else:
+        both.bank, both.stock = instance, instance.database("Stock")
+
+
+def error_of(database: Database, queue: str = REPLIES) -> list[Any]:
+    """The errors that an application receives."""
+    return [body for body in received(database, queue) if b"<Code>" in body]
+
+
+@pytest.mark.parametrize("verb", ["revoke_send", "deny_send"])
+def test_fact_181_who_may_not_send_is_told_so_under_the_key(both: Talk, verb: str) -> None:
+    """-8494, which nobody on the way could have made; the service takes nothing."""
+    getattr(both.stock, verb)(STOCK, "Shop")
+    begin(both, b"two chairs")
+    both.pipes.settle(seconds=2)
+    assert b"<Code>-8494</Code>" in b"".join(error_of(both.sales))
+    assert (states(both.sales), states(both.stock), both.ordered()) == (["ER"], [], [])
+    assert {row["security"] for row in rows_to(both, "shop")} == {Security.SEALED}
+
+
+def test_fact_177_anonymous_and_plain_senders_are_public(unknown: Talk) -> None:
+    """Fact 185."""
+    unknown.stock.revoke_send(STOCK, "public")
+    begin(unknown, b"two chairs")
+    unknown.pipes.settle(seconds=2)
+    assert b"<Code>-8494</Code>" in b"".join(error_of(unknown.sales))
+    unknown.sales.drop_remote_service_binding("B")
+    begin(unknown, b"two chairs", encryption=False)
+    unknown.pipes.settle(seconds=2)
+    assert b"<Code>-8494</Code>" in b"".join(error_of(unknown.sales))
+    unknown.stock.grant_send(STOCK, "public")
+    begin(unknown, b"two chairs", encryption=False)
+    unknown.pipes.settle(seconds=2)
+    assert unknown.ordered() == [b"two chairs"]
+
+
+def test_n20_denied_goes_before_granted(both: Talk) -> None:
+    both.stock.deny_send(STOCK, "public")
+    begin(both, b"two chairs")
+    both.pipes.settle(seconds=2)
+    assert b"<Code>-8494</Code>" in b"".join(error_of(both.sales))
