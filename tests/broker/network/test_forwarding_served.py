@@ -1,0 +1,90 @@
+"""R43, R42: real instances, one of which passes on what is for another."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from ssbroker.protocol.events import ForwardedMessageDropped, ForwardedMessageSent, MessageUndeliverable
+from tests.broker.network import neighbours
+from tests.broker.network.neighbours import Heard, Neighbour, Street, answered, order, taken
+from tests.broker.shops import REPLIES, SHOP, STOCK
+
+MEGABYTE = 1 << 20
+
+
+@pytest.fixture
+def street(tmp_path: Path) -> Iterator[Street]:
+    with neighbours.street(tmp_path) as made:
+        yield made
+
+
+@pytest.fixture
+def three(street: Street) -> tuple[Neighbour, Neighbour, Neighbour]:
+    """A shop, a forwarder, and a stock."""
+    near, between, far = (street.moves_in(name) for name in ("near", "between", "far"))
+    between.leads("msdb", STOCK, far.address)
+    between.leads("msdb", SHOP, near.address)
+    return near, between, far
+
+
+def test_r43_a_conversation_passes_through_a_forwarder(three: tuple[Neighbour, Neighbour, Neighbour]) -> None:
+    """R43, P2: both ways, and the forwarder keeps nothing of it."""
+    near, between, far = three
+    between.forwards()
+    sales, stock = neighbours.shop(near), neighbours.stock(far)
+    near.leads("Sales", STOCK, between.address)
+    far.leads("Stock", SHOP, between.address)
+    bodies = [b"order %d" % number for number in range(20)]
+    order(sales, *bodies)
+    assert answered(stock, 20, b"thanks") == bodies
+    assert taken(sales, 1, queue=REPLIES) == [b"thanks"]
+    assert between.server.forwarding.counters.messages >= 21
+    assert between.instance.view("sys.conversation_endpoints").num_rows == 0
+    assert between.instance.view("sys.transmission_queue").num_rows == 0
+
+
+def test_r43_a_message_larger_than_the_limit_passes(three: tuple[Neighbour, Neighbour, Neighbour]) -> None:
+    """R43, P13, fact 74: in fragments, of which as many are held as the limit allows; the rest is sent again."""
+    near, between, far = three
+    between.forwards(megabytes=1)
+    sales, stock = neighbours.shop(near), neighbours.stock(far)
+    near.leads("Sales", STOCK, between.address)
+    far.leads("Stock", SHOP, between.address)
+    body = bytes(range(256)) * (3 * MEGABYTE // 256)
+    order(sales, body)
+    assert taken(stock, 1) == [body]
+
+
+def test_r25_r43_without_forwarding_nothing_passes(three: tuple[Neighbour, Neighbour, Neighbour]) -> None:
+    """R25, R43: what is for others is dropped, and not acknowledged."""
+    near, between, _ = three
+    heard = Heard(between, kinds=(MessageUndeliverable,))
+    sales = neighbours.shop(near)
+    near.leads("Sales", STOCK, between.address)
+    order(sales, b"two chairs")
+    heard.wait_for(bool)
+    event = heard.events[0]
+    assert isinstance(event, MessageUndeliverable)
+    assert event.error == 9792
+    assert sales.instance.view("sys.transmission_queue").num_rows == 1
+
+
+def test_r42_two_that_lead_to_each_other_do_not_for_long(street: Street) -> None:
+    """R42, N22: the row ends at one of them, with a reason, each time that it is sent; it stays with its sender."""
+    near, one, other = (street.moves_in(name) for name in ("near", "one", "other"))
+    sales = neighbours.shop(near)
+    near.leads("Sales", STOCK, one.address)
+    one.leads("msdb", STOCK, other.address)
+    other.leads("msdb", STOCK, one.address)
+    sent = Heard(one, other, kinds=(ForwardedMessageSent,))
+    dropped = Heard(one, other, kinds=(ForwardedMessageDropped,))
+    for each in (one, other):
+        each.forwards()
+    order(sales, b"two chairs")
+    dropped.wait_for(lambda events: len(events) > 1)
+    assert {event.error for event in dropped.events if isinstance(event, ForwardedMessageDropped)} <= {28071, 11285}
+    assert len(sent.events) <= 15 * (len(dropped.events) + 1)
+    assert sales.instance.view("sys.transmission_queue").num_rows == 1
