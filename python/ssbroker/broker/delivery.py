@@ -122,23 +122,24 @@ class Delivery:
     ) -> Collection[int]:
         """Delivers what can be, and has the rest tried again; the senders that were left to somebody with more time."""
         failed: Collection[int] = attempts
+        carried: Collection[int] = ()
         later: Collection[int] = ()
         try:
-            failed, later = self._round(database, attempts, patience=patience)
+            failed, carried, later = self._round(database, attempts, patience=patience)
         except SsbrokerError as error:
             LOGGER.warning("%s: messages could not be delivered, and are tried again: %s", database.name, error)
         except Exception:
             LOGGER.exception("%s: messages could not be delivered, and are tried again", database.name)
         finally:
-            for endpoint_id in failed:
-                key = Key(database.database_id, endpoint_id)
-                self._retries.failed(key, attempt=attempts[endpoint_id], now=now)
+            for endpoint_id in (*failed, *carried):
+                key, is_carried = Key(database.database_id, endpoint_id), endpoint_id in carried
+                self._retries.failed(key, attempt=attempts[endpoint_id], now=now, is_carried=is_carried)
         return later
 
     def _round(
         self, database: Database, endpoint_ids: Iterable[int], *, patience: float | None
-    ) -> tuple[set[int], set[int]]:
-        """Delivers what can be; the senders that are to be tried again, and those that were left."""
+    ) -> tuple[set[int], set[int], set[int]]:
+        """Delivers what can be; the senders that are to be tried again, those that are carried, and those that were left."""
         senders = _senders(database, endpoint_ids)
         has_transport = self.transport is not None or self._is_served_elsewhere()
         planned = plan(self._instance.worker.ways, database, list(senders.values()), has_transport=has_transport)
@@ -154,7 +155,7 @@ class Delivery:
         if self.transport is not None:  # else the process that serves knows how they fare
             says = dict.fromkeys(carried, DELIVERED) | says
         note(database, senders, says)
-        return {*deliveries.stays, *carried}, deliveries.later
+        return {*deliveries.stays}, carried, deliveries.later
 
     def _is_served_elsewhere(self) -> bool:
         """Whether another process carries what is for other instances (N16); it sees what is committed here by itself."""

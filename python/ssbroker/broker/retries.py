@@ -22,6 +22,8 @@ class _Try(NamedTuple):
     """How often delivery has failed so far."""
     at: int
     """When it is tried next, in microseconds since 1970."""
+    is_carried: bool = False
+    """Whether its messages are on their way to another instance, so that those which come meanwhile need not wait."""
 
 
 class Retries:
@@ -55,7 +57,7 @@ class Retries:
         """For each database the changes that its last claim knew of."""
 
     def add(self, keys: Iterable[Key], *, at: int) -> None:
-        """Has conversations tried at a moment; those that are known stay as they are.
+        """Has conversations tried at a moment; those that have failed stay as they are, those that are carried do not wait.
 
         Args:
             keys: The conversations.
@@ -63,7 +65,8 @@ class Retries:
         """
         with self._guard:
             for key in keys:
-                if key not in self._tries:
+                known = self._tries.get(key)
+                if known is None or (known.is_carried and at < known.at):
                     self._put(key, _Try(0, at))
 
     def claim(self, database_id: int, *, now: int) -> dict[int, int]:
@@ -89,17 +92,19 @@ class Retries:
                     found[endpoint_id] = self._tries.pop(Key(database_id, endpoint_id)).attempt
             return dict(sorted(found.items()))
 
-    def failed(self, key: Key, *, attempt: int, now: int) -> None:
+    def failed(self, key: Key, *, attempt: int, now: int, is_carried: bool = False) -> None:
         """Has a conversation tried again after a longer wait than before; at once where something has changed since its claim.
 
         Args:
             key: The conversation.
             attempt: What `claim` said.
             now: The moment at which it failed.
+            is_carried: Whether its messages are on their way to another instance.
         """
         with self._guard:
             is_changed = self._seen.get(key.database_id, self._changes) != self._changes
-            self._put(key, _Try(attempt + 1, now if is_changed else now + self._backoff.wait(attempt)))
+            at = now if is_changed else now + self._backoff.wait(attempt)
+            self._put(key, _Try(attempt + 1, at, is_carried))
 
     def keep_databases(self, database_ids: Iterable[int]) -> None:
         """Forgets the conversations of databases that are not in the instance any more.

@@ -28,6 +28,7 @@ from ssbroker.protocol.steady import SteadyClock
 from ssbroker.protocol.steering import Steering
 from ssbroker.protocol.telling import tell_acknowledgements
 
+_TURNS_FIRST: Final = 4
 _NO_KEYS: Final[SessionKeys] = MappingProxyType({})
 
 
@@ -73,12 +74,13 @@ class Dialogs(Steering):
         """Where events are told."""
         return self._log
 
-    def data_to_send(self, *, now: int, most: int = 4096) -> pa.Table | None:
+    def data_to_send(self, *, now: int, most: int = 4096, most_bytes: int = 64 << 20) -> pa.Table | None:
         """What is due: fragments, acknowledgements, errors of the broker.
 
         Args:
             now: The moment, in microseconds since 1970.
             most: About how many fragments; what is left comes at the next call.
+            most_bytes: About how many bytes of them.
 
         Returns:
             Rows of `envelope.ENVELOPE`; None where nothing is due.
@@ -86,9 +88,13 @@ class Dialogs(Steering):
         moment = self._clock.moment(now)
         owing = [dialog for dialog in self._residents.due(moment) if self._is_due(dialog, moment)]
         rows: list[Row] = []
-        # Turns are counted by what they may send, which may be much more than they do.
-        while len(rows) < most and (turns := self._turns(moment, now, most - len(rows))):
-            rows += self._outbound.fragments(self._sending.cut(turns, moment))
+        number, size = _TURNS_FIRST, 0
+        # What a turn comes to is not known before; so few are taken first, then more.
+        while len(rows) < most and size < most_bytes and (turns := self._turns(moment, now, number)):
+            fragments = self._outbound.fragments(self._sending.cut(turns, moment))
+            rows += fragments
+            size += sum([len(row.body) for row in fragments])
+            number *= 2
             for turn in turns:
                 if turn.is_full:
                     self._residents.is_ready(turn.dialog)
@@ -109,17 +115,14 @@ class Dialogs(Steering):
 
     def _turns(self, moment: int, now: int, most: int) -> list[Turn]:
         turns: list[Turn] = []
-        left = most
         for dialog in self._residents.take_ready():
-            lifetime = dialog.endpoint.lifetime
-            if lifetime is not None and lifetime <= now:
+            if (lifetime := dialog.endpoint.lifetime) is not None and lifetime <= now:
                 self._sending.abandon(dialog)
                 continue
             turn = self._sending.turn(dialog, moment)
             if turn.lost or turn.room:
                 turns.append(turn)
-                left -= turn.room
-            if left <= 0:
+            if len(turns) == most:
                 break
         return turns
 
@@ -215,8 +218,7 @@ class Dialogs(Steering):
         Raises:
             ProtocolError: They are not those of the last batch, or were settled already.
         """
-        plan = self._settled(effects)
-        self._unload([dialog for dialog, _, _ in plan.opened.messages])
+        self._unload([dialog for dialog, _, _ in self._settled(effects).opened.messages])
 
     def answer(self, rows: pa.Table, *, code: int, text: str) -> None:
         """Answers rows that are not taken, and have no endpoint, with an error of the broker.

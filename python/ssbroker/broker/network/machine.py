@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 
 ROWS_MAX: Final = 1024
 """About how many rows a machine gives at once."""
+BYTES_MAX: Final = 1 << 20
+"""And how many bytes of bodies."""
 LOCAL: Final = "LOCAL"
 """The gate of what is for a database of this instance."""
 MIRRORED: Final = " or "
@@ -173,7 +175,7 @@ class Machine:
         Raises:
             StorageError: The file cannot be read.
         """
-        rows = self.dialogs.data_to_send(now=now, most=ROWS_MAX)
+        rows = self.dialogs.data_to_send(now=now, most=ROWS_MAX, most_bytes=BYTES_MAX)
         if rows is None:
             return None
         senders: list[_Sender] = list(zip(*(rows[name].to_pylist() for name in _SENDER), strict=True))

@@ -49,6 +49,7 @@ class Server:
         port: The port.
         endpoint: The connections.
         mirrors: The principals of mirrored routes.
+        mirrors: Which instances are the principals of mirrored routes.
         forwarding: What is passed on for others.
         exchange: What carries conversations.
     """

@@ -1,0 +1,183 @@
+"""Instances whose connections are lists in memory: rows go when the test says so, and nothing else happens by itself."""
+
+from __future__ import annotations
+
+import random
+import uuid
+from collections import deque
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any, Final
+
+import pyarrow as pa
+
+from ssbroker.broker.instance import Instance
+from ssbroker.broker.network.options import ServeOptions
+from ssbroker.broker.network.reception import Reception
+from ssbroker.broker.network.seam import Peer
+from ssbroker.broker.network.serving import Server
+from ssbroker.protocol.event import Event
+from tests.broker.conftest import Clock
+
+OUTBOX: Final = 8 << 20
+
+
+class Pipe:
+    """Implements `seam.Endpoint` for one instance of a `Pipes`."""
+
+    def __init__(self, pipes: Pipes, name: str, receiver: Reception) -> None:
+        self.pipes: Final = pipes
+        self.name: Final = name
+        self.receiver: Final = receiver
+        self.outboxes: Final[dict[str, deque[pa.Table]]] = {}
+        self.taken: Final[dict[str, int]] = {}
+        self.full: Final[set[str]] = set()
+        self.sent: Final[list[tuple[str, pa.Table]]] = []
+        self.room = OUTBOX
+        self.is_paused = False
+
+    @property
+    def address(self) -> str:
+        """Where it is reached."""
+        return f"TCP://{self.name}:4022"
+
+    def start(self) -> tuple[str, int]:
+        """See `seam.Endpoint`."""
+        self.pipes.pipes[self.address] = self
+        return self.name, 4022
+
+    def send(self, address: str, rows: pa.Table) -> int:
+        """See `seam.Endpoint`."""
+        outbox = self.outboxes.setdefault(address, deque())
+        if address in self.pipes.down or self._left(outbox) <= 0:
+            self.full.add(address)
+            if address in self.pipes.down:
+                self.receiver.unreachable(address, "connection refused")
+            return 0
+        outbox.append(rows)
+        self.taken[address] = self.taken.get(address, 0) + rows.num_rows
+        if (left := self._left(outbox)) <= 0:
+            self.full.add(address)
+        return left
+
+    def _left(self, outbox: deque[pa.Table]) -> int:
+        return self.room - sum(rows.nbytes for rows in outbox)
+
+    def progress(self, address: str) -> tuple[int, int]:
+        """See `seam.Endpoint`."""
+        taken = self.taken.get(address, 0)
+        return taken, taken - sum(rows.num_rows for rows in self.outboxes.get(address, ()))
+
+    def reply(self, connection_id: uuid.UUID, rows: pa.Table) -> bool:
+        """See `seam.Endpoint`."""
+        return False
+
+    def ask_role(self, address: str, broker_instance: bytes) -> None:
+        """See `seam.Endpoint`."""
+        if address in self.pipes.down or address not in self.pipes.pipes:
+            self.receiver.unreachable(address, "connection refused")
+            return
+        role, number = self.pipes.pipes[address].receiver.role_of(broker_instance)
+        self.receiver.role_told(address, broker_instance, role, number)
+
+    def pause(self) -> None:
+        """See `seam.Endpoint`."""
+        self.is_paused = True
+
+    def resume(self) -> None:
+        """See `seam.Endpoint`."""
+        self.is_paused = False
+
+    def close(self, timeout: float) -> None:
+        """See `seam.Endpoint`."""
+        self.pipes.pipes.pop(self.address, None)
+
+    def deliver(self) -> int:
+        """Carries what is in the outboxes to where it goes; how many rows."""
+        number = 0
+        for address, outbox in self.outboxes.items():
+            target = self.pipes.pipes.get(address)
+            if address in self.pipes.down or target is None or target.is_paused:
+                continue
+            here = Peer(self.name.encode().ljust(16), self.name, self.name, self.address, uuid.UUID(int=1), True)
+            there = Peer(address.encode()[:16], address, address, address, uuid.UUID(int=1), False)
+            if outbox:
+                self.receiver.reached(address, there)
+            while outbox:
+                rows = outbox.popleft()
+                number += rows.num_rows
+                self.sent.append((address, rows))
+                if address not in self.pipes.swallows:
+                    target.receiver.arrived(here, rows)
+            if address in self.full:
+                self.full.discard(address)
+                self.receiver.has_room(address)
+        return number
+
+
+class Pipes:
+    """A number of instances that are served over pipes, with one clock that only the test moves.
+
+    Attributes:
+        down: Addresses that cannot be reached.
+        swallows: Addresses whose connections take everything and bring nothing there.
+    """
+
+    def __init__(self, folder: Path, stack: ExitStack) -> None:
+        self.folder: Final = folder
+        self.stack: Final = stack
+        self.clock: Final = Clock()
+        self.pipes: Final[dict[str, Pipe]] = {}
+        self.servers: Final[dict[str, Server]] = {}
+        self.events: Final[dict[str, list[Event]]] = {}
+        self.down: Final[set[str]] = set()
+        self.swallows: Final[set[str]] = set()
+
+    def instance(self, name: str, **options: Any) -> Instance:
+        """An instance that is served; made where there is none of this name."""
+        folder = self.folder / name
+        given: dict[str, Any] = {"clock": self.clock, "random": random.Random(name), "background": False}
+        made = Instance.open(folder, **given) if folder.exists() else Instance.create(folder, name=name, **given)
+        self.stack.callback(made.close)
+        made.subscribe(self.events.setdefault(name, []).append)
+        settings = ServeOptions(allow_unencrypted=True, **options)
+        server = Server(made, settings, connect=lambda reception: Pipe(self, name, reception))
+        self.servers[name] = server.start()
+        return made
+
+    def pipe(self, name: str) -> Pipe:
+        """The connections of an instance."""
+        return self.pipes[f"TCP://{name}:4022"]
+
+    def turn(self) -> int:
+        """Every exchange does what is due, and what is in the outboxes arrives; how many rows."""
+        for server in list(self.servers.values()):
+            server.exchange.turn()
+        return sum(pipe.deliver() for pipe in list(self.pipes.values()))
+
+    def settle(self, *, seconds: float = 0.0) -> None:
+        """Goes on until nothing moves any more; then lets time pass, if it is said, and goes on."""
+        for _ in range(2 if seconds else 1):
+            idle = 0
+            while idle < 2:  # what was told in the one turn is done in the next
+                idle = 0 if self.turn() else idle + 1
+            self.clock.advance(seconds=seconds)
+            seconds = 0.0
+
+    def told(self, name: str, kind: type[Event]) -> Iterator[Any]:
+        """The events of a kind that an instance told."""
+        return (event for event in self.events[name] if isinstance(event, kind))
+
+    def stop(self, name: str) -> None:
+        """Ends an instance."""
+        server = self.servers.pop(name)
+        server.close()
+        server.instance.close()
+
+    def crash(self, name: str) -> None:
+        """Ends an instance as a crash would: what is in memory is lost, and nobody is told."""
+        server = self.servers.pop(name)
+        server.exchange.finish = lambda: None  # type: ignore[method-assign]
+        server.close()
+        server.instance.close()

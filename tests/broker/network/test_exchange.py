@@ -1,0 +1,254 @@
+"""Conversations between instances, from SEND to RECEIVE and back (N2, N12 to N16, P16, P17)."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from ssbroker.broker.instance import Instance
+from ssbroker.exceptions import StorageError
+from ssbroker.protocol.events import MessageUndeliverable
+from tests.broker import shops
+from tests.broker.network.talking import Talk, talk
+from tests.broker.shops import REPLIES, SHOP, STOCK, received, received_types, states, statuses, waiting
+
+
+@pytest.fixture
+def both(tmp_path: Path) -> Iterator[Talk]:
+    yield from talk(tmp_path)
+
+
+def test_p16_a_message_stays_until_the_other_instance_has_it_durably(both: Talk) -> None:
+    both.send(b"two chairs")
+    assert len(waiting(both.sales)) == 1
+    both.pipes.settle()
+    assert waiting(both.sales) == []
+    assert both.ordered() == [b"two chairs"]
+
+
+def test_r7_the_answer_finds_back_and_both_ends_close(both: Talk) -> None:
+    dialog = both.send(b"two chairs")
+    both.pipes.settle()
+    assert both.answer(b"on their way") == [b"two chairs"]
+    both.pipes.settle()
+    assert received(both.sales, REPLIES) == [b"on their way"]
+    with both.sales.transaction() as t:
+        t.end_conversation(dialog)
+    both.pipes.settle()
+    assert received_types(both.stock) == ["EndDialog"]
+    with both.stock.transaction() as t:
+        (handle,) = both.stock.instance.view("sys.conversation_endpoints")["conversation_handle"].to_pylist()
+        t.end_conversation(handle)
+    both.pipes.settle(seconds=2)
+    assert (states(both.sales), states(both.stock)) == (["CD"], ["CD"])
+
+
+def test_p13_large_and_small_messages_arrive_in_order(both: Talk) -> None:
+    bodies = [b"a" * 300_000, b"small", b"b" * 100_000, *(b"%d" % number for number in range(500))]
+    both.send(*bodies)
+    both.pipes.settle()
+    assert both.ordered() == bodies
+
+
+def test_p17_what_was_lost_goes_again_after_four_seconds(both: Talk) -> None:
+    both.pipes.swallows.add("TCP://bank:4022")
+    both.send(b"two chairs")
+    both.pipes.settle()
+    both.pipes.swallows.clear()
+    both.pipes.settle(seconds=3)
+    assert both.ordered() == []
+    both.pipes.settle(seconds=2)
+    assert both.ordered() == [b"two chairs"]
+    both.pipes.settle(seconds=60)
+    assert both.ordered() == []
+    assert waiting(both.sales) == []
+
+
+def test_n13_an_instance_that_cannot_be_reached_says_so_and_what_waits_goes_as_soon_as_it_can(both: Talk) -> None:
+    """Not after the waits of P17: the connection is told of."""
+    both.pipes.down.add("TCP://bank:4022")
+    dialog = both.send(b"two chairs")
+    both.pipes.settle()
+    assert statuses(both.sales) == {"9754"}
+    with both.sales.transaction() as t:
+        assert "TCP://bank:4022" in t.transmission_status(dialog)
+    both.pipes.down.clear()
+    both.pipes.pipe("shop").receiver.has_room("TCP://bank:4022")
+    both.pipes.settle()
+    assert both.ordered() == [b"two chairs"]
+    with both.sales.transaction() as t:
+        assert t.transmission_status(dialog) == ""
+
+
+def test_fact_152_what_is_not_acknowledged_says_so(both: Talk) -> None:
+    both.stock.drop_route("Back")
+    both.send(b"two chairs")
+    both.pipes.settle(seconds=5)
+    both.shop.run_due()
+    assert statuses(both.sales) == {"9761"}
+    assert both.ordered() == [b"two chairs"], "it is there: what is missing is the way back"
+    both.stock.create_route("Back", address="TCP://shop:4022", service_name=SHOP)
+    both.pipes.settle(seconds=80)
+    assert waiting(both.sales) == []
+
+
+def test_n12_a_full_outbox_holds_the_dialogs_that_go_there_and_no_others(both: Talk) -> None:
+    other = both.pipes.instance("depot")
+    depot = shops.stock(other, "Depot")
+    depot.create_service("//Depot", queue=shops.ORDERS)
+    depot.create_route("Back", address="TCP://shop:4022", service_name=SHOP)
+    both.sales.create_route("Elsewhere", address="TCP://depot:4022", service_name="//Depot")
+    pipe = both.pipes.pipe("shop")
+    pipe.room = 1 << 20
+    both.pipes.pipe("bank").pause()  # it reads nothing
+    bodies = [bytes([number]) * 200_000 for number in range(40)]
+    dialogs = [both.send(body) for body in bodies]
+    both.send(b"elsewhere", to="//Depot")
+    both.pipes.settle(seconds=1)
+    assert received(depot) == [b"elsewhere"]
+    assert sum(rows.nbytes for rows in pipe.outboxes["TCP://bank:4022"]) < 4 << 20
+    both.pipes.pipe("bank").resume()
+    both.pipes.settle(seconds=1)
+    assert sorted(both.ordered()) == bodies
+    assert len(dialogs) == len({*dialogs})
+
+
+def test_r26_what_no_route_leads_on_is_dropped_told_and_not_acknowledged(both: Talk) -> None:
+    both.sales.create_route("Wrong", address="TCP://bank:4022", service_name="//Nobody")
+    both.send(b"lost", to="//Nobody")
+    both.pipes.settle(seconds=1)
+    (told,) = both.pipes.told("bank", MessageUndeliverable)
+    assert told.error == 11210
+    assert len(waiting(both.sales)) == 1
+
+
+def test_n14_what_has_an_endpoint_here_goes_there_whatever_the_routes_say(both: Talk) -> None:
+    dialog = both.send(b"first")
+    both.pipes.settle()
+    shops.stock(both.bank, "Stock 2")
+    both.bank.msdb.drop_route("AutoCreatedLocal")
+    both.send(b"second", dialog=dialog)
+    both.pipes.settle()
+    assert both.ordered() == [b"first", b"second"]
+
+
+def test_r8_a_conversation_stays_with_the_copy_that_took_its_first_message(both: Talk) -> None:
+    """N13: copies take turns, one conversation goes one way."""
+    second = both.pipes.instance("bank2")
+    copy = shops.stock(second, "Copy")
+    copy.create_route("Back", address="TCP://shop:4022", service_name=SHOP)
+    both.sales.create_route("There 2", address="TCP://bank2:4022", service_name=STOCK)
+    dialogs = [both.send(b"%d" % number * 100_000) for number in range(4)]
+    both.pipes.settle()
+    for dialog in dialogs:
+        both.send(b"more", dialog=dialog)
+    both.pipes.settle()
+    taken = [[body[:1] for body in received(each)] for each in (both.stock, copy)]
+    assert sorted(taken[0] + taken[1]) == sorted([b"0", b"1", b"2", b"3", *[b"m"] * 4])
+    assert all(len(each) == 4 for each in taken), "two conversations each"
+    assert all(
+        [first, second] == [first, b"m"] for each in taken for first, second in zip(each[::2], each[1::2], strict=True)
+    )
+
+
+def test_r41_an_address_that_is_this_instance_is_not_dialled(both: Talk) -> None:
+    stock = shops.stock(both.shop, "Here")
+    both.sales.alter_route("There", address="TCP://shop:4022")
+    both.send(b"two chairs")
+    both.pipes.settle()
+    assert received(stock) == [b"two chairs"]
+    assert both.pipes.pipe("shop").sent == []
+
+
+def test_r42_a_forwarder_passes_on_and_keeps_nothing(both: Talk) -> None:
+    """R43, N21: initiator, forwarder, target."""
+    between = both.pipes.instance("between")
+    between.execute(
+        "CREATE ENDPOINT Broker STATE = STARTED AS TCP (LISTENER_PORT = 4022) FOR SERVICE_BROKER (MESSAGE_FORWARDING = ENABLED);"
+    )
+    between.msdb.create_route("There", address="TCP://bank:4022", service_name=STOCK)
+    between.msdb.create_route("Back", address="TCP://shop:4022", service_name=SHOP)
+    both.sales.alter_route("There", address="TCP://between:4022")
+    both.stock.alter_route("Back", address="TCP://between:4022")
+    both.send(b"two chairs")
+    both.pipes.settle()
+    assert both.answer(b"on their way") == [b"two chairs"]
+    both.pipes.settle(seconds=2)
+    assert received(both.sales, REPLIES) == [b"on their way"]
+    assert (waiting(both.sales), waiting(both.stock)) == ([], [])
+    assert between.view("sys.transmission_queue").num_rows == 0
+
+
+def test_n16_one_process_serves_and_the_others_messages_go_too(both: Talk) -> None:
+    with (
+        Instance.open(both.shop.folder, clock=both.pipes.clock, background=False) as other,
+        other.database("Sales").transaction() as t,
+    ):
+        t.send(t.begin_dialog(SHOP, STOCK, encryption=False), b"from elsewhere")
+    assert statuses(both.sales) == {""}, "whoever serves carries it"
+    both.pipes.settle(seconds=1)
+    assert both.ordered() == [b"from elsewhere"]
+
+
+def test_n16_a_second_one_is_told_who_serves(both: Talk) -> None:
+    with (
+        Instance.open(both.shop.folder, background=False) as other,
+        pytest.raises(StorageError, match="serves the instance already"),
+    ):
+        other.serve(port=0, allow_unencrypted=True).start()
+
+
+@pytest.mark.parametrize("who", ["shop", "bank"])
+def test_p16_a_crash_of_either_side_loses_and_repeats_nothing(both: Talk, who: str) -> None:
+    dialog = both.send(b"before")
+    both.pipes.settle()
+    both.send(b"x" * 200_000, b"between", dialog=dialog)
+    both.pipes.servers["shop"].exchange.turn()
+    both.pipes.crash(who)
+    again = both.pipes.instance(who)
+    sales = again.database("Sales") if who == "shop" else both.sales
+    stock = again.database("Stock") if who == "bank" else both.stock
+    with sales.transaction() as t:
+        t.send(dialog, b"after")
+    both.pipes.settle(seconds=80)
+    both.pipes.settle(seconds=80)
+    assert received(stock) == [b"before", b"x" * 200_000, b"between", b"after"]
+    assert waiting(sales) == []
+
+
+def test_n3_an_end_of_the_application_wins_over_what_was_planned(both: Talk) -> None:
+    dialog = both.send(b"one")
+    both.pipes.settle()
+    both.answer(b"answer")
+    both.pipes.servers["bank"].exchange.turn()
+    with both.sales.transaction() as t:
+        t.end_conversation(dialog, cleanup=True)
+    both.pipes.settle(seconds=80)
+    assert received(both.sales, REPLIES) == []
+    assert states(both.sales) == []
+    assert received_types(both.stock) == ["Error"], "-8462: the far end is gone"
+
+
+def test_r33_a_database_that_is_disabled_takes_nothing_until_it_is_enabled(both: Talk) -> None:
+    dialog = both.send(b"one")
+    both.pipes.settle()
+    both.stock.set_broker("DISABLE_BROKER")
+    both.send(b"two", dialog=dialog)
+    both.pipes.settle(seconds=1)
+    assert len(waiting(both.sales)) == 1
+    both.stock.set_broker("ENABLE_BROKER")
+    both.pipes.settle(seconds=80)
+    assert both.ordered() == [b"one", b"two"]
+
+
+def test_b40_who_sends_to_a_conversation_that_nobody_has_is_told(both: Talk) -> None:
+    both.send(b"one")
+    both.pipes.settle()
+    both.sales.set_broker("NEW_BROKER")
+    assert isinstance(both.sales.service_broker_guid, uuid.UUID)
+    both.answer(b"to whom?")
+    both.pipes.settle(seconds=1)
+    assert len(waiting(both.stock)) == 1, "the broker id is gone, so nobody can say anything of it (B28)"
