@@ -33,6 +33,8 @@ REFUSED_FOR: Final = 60 * SECOND
 """For how long an error of the configuration service counts as its answer (N26)."""
 ANSWERED_FOR: Final = 4 * SECOND
 """For how long the end of its dialog does where no error came: a route that leads nowhere has it asked again."""
+OPEN_MAX: Final = 1_000
+"""The requests of one database that are open at a time at most: neighbours may name services that nobody has."""
 PATIENCE: Final = 0.1
 """The seconds for which a thread that has committed waits for others."""
 LOGGER: Final = logging.getLogger("ssbroker.broker")
@@ -80,7 +82,9 @@ class DynamicRouting:
             now = moment.microseconds(database.now())
             with database.file.read() as connection:
                 known = {ask: route_requests.find(connection, ask.service_name) for ask in wanted}
+                room = OPEN_MAX - len(route_requests.pending(connection))
             new = [ask for ask, request in known.items() if request is None or not request.is_in_the_way(now=now)]
+            new = new[: max(room, 0)]
             if new:
                 _ask(database, new, patience=patience)
             refused |= {

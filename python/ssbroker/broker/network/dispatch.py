@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import uuid
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -10,11 +11,14 @@ from typing import TYPE_CHECKING, Any, Final
 import pyarrow as pa
 
 from ssbroker import moment
+from ssbroker.broker.dynamic_routing import Ask
 from ssbroker.broker.network.machine import Machine
+from ssbroker.exceptions import SsbrokerError
 from ssbroker.protocol.events import MessageUndeliverable
 from ssbroker.protocol.ledger import Key
 from ssbroker.schemas import CONVERSATIONS
 from ssbroker.store import carrying
+from ssbroker.store.registry import MSDB_NAME
 
 if TYPE_CHECKING:
     from ssbroker.broker.instance import Instance
@@ -32,6 +36,7 @@ _ERRORS: Final = {
 }
 """Service Broker's number for each `reason` for which what arrives is dropped (R26)."""
 _NOT_MATCHED: Final = 9798
+LOGGER: Final = logging.getLogger("ssbroker.broker")
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,10 +133,25 @@ class Dispatch:
         if forwarded and self._forwards is not None:
             chosen = pa.array(forwarded, pa.int64())
             self._forwards.forward(peer, asked.take(chosen), decisions.take(chosen))
+        self._ask_for_routes(asked, decisions, dropped.values())
         for number in dropped.values():
             reason = decisions["reason"][number].as_py()
             error = _ERRORS.get(reason, _NOT_MATCHED)
             self.tell(asked, number, error=error, text=f"{reason}: no route leads on, from {peer.address}")
+
+    def _ask_for_routes(self, rows: pa.Table, decisions: pa.Table, numbers: Iterable[int]) -> None:
+        """What comes again finds the route that is asked for now (R14)."""
+        asks = {
+            Ask(MSDB_NAME, rows["to_service_name"][number].as_py(), rows["to_broker_instance"][number].as_py())
+            for number in numbers
+            if decisions["reason"][number].as_py() == "route_requested"
+        }
+        if not asks:
+            return
+        try:
+            self._instance.worker.dynamic_routing.ask(sorted(asks, key=repr))
+        except SsbrokerError as error:
+            LOGGER.warning("missing routes could not be asked for, and are when the messages come again: %s", error)
 
     def tell(self, rows: pa.Table, number: int, *, error: int, text: str) -> None:
         """Tells that nobody takes a row.
