@@ -37,7 +37,7 @@ class Kind(IntEnum):
 
 
 LENGTHS: Final[dict[Kind, tuple[int, int]]] = {
-    Kind.HELLO: (30, 4 << 10),
+    Kind.HELLO: (31, 4 << 10),
     Kind.FRAGMENTS: (1, 8 << 20),
     Kind.ROLE_ASKED: (16, 16),
     Kind.ROLE_TOLD: (25, 25),
