@@ -1,0 +1,55 @@
+"""The files of `examples/serve` say what the command takes."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from pathlib import Path
+
+import pytest
+
+from ssbroker.broker.directory import FileDirectory
+from ssbroker.cli.serve_settings import Settings
+from tests.cli.conftest import Run
+from tests.guards.repository import ROOT
+
+FOLDER = ROOT / "examples" / "serve"
+
+
+def commands() -> list[list[str]]:
+    """How the unit and the image call `ssbroker`."""
+    unit = (FOLDER / "ssbroker@.service").read_text(encoding="utf-8")
+    image = (FOLDER / "Containerfile").read_text(encoding="utf-8")
+    called = re.search(r"^ExecStart=\S*/ssbroker (.*)$", unit, re.MULTILINE)
+    default = re.search(r"^CMD \[(.*)\]$", image, re.MULTILINE)
+    assert called
+    assert default
+    return [shlex.split(called[1]), [part.strip().strip('"') for part in default[1].split(",")]]
+
+
+def test_n28_the_settings_are_those_that_the_command_reads() -> None:
+    settings = Settings.read(FOLDER / "serve.toml")
+    assert settings.tls.certificate == FOLDER / "shop.pem"
+    assert settings.configuration is not None
+    assert settings.configuration.directory is not None
+    (entry,) = FileDirectory(settings.configuration.directory).find("//shop.example.com/Stock")
+    assert (entry.address, entry.lifetime) == ("TCP://stock.example.com:4022", 600)
+
+
+@pytest.mark.parametrize("command", commands())
+def test_n28_unit_and_image_call_the_command_as_it_is(command: list[str], tmp_path: Path, run: Run) -> None:
+    """With a file of settings in place: what is missing then is the instance itself."""
+    (tmp_path / "serve.toml").write_text('allow_unencrypted = true\nlisten = "127.0.0.1:0"')
+    here = [
+        str(tmp_path / "serve.toml") if part.endswith("serve.toml") else str(tmp_path / "none") if "/" in part else part
+        for part in command
+    ]
+    result = run(*here)
+    assert result.status == 2
+    assert "none" in result.err
+
+
+def test_n28_the_image_asks_for_health_where_the_settings_answer() -> None:
+    monitor = Settings.read(FOLDER / "serve.toml").monitor
+    assert monitor is not None
+    assert f":{monitor.port}/health" in (FOLDER / "Containerfile").read_text(encoding="utf-8")
