@@ -1,0 +1,105 @@
+"""Files of version 1, as its code left them, are led to the version of this library with all that is in them."""
+
+from __future__ import annotations
+
+import random
+import uuid
+from pathlib import Path
+from typing import Any, Final
+
+import apsw
+import pytest
+
+from ssbroker import Instance
+from ssbroker.store.file import DatabaseFile
+from ssbroker.store.registry import MSDB_MIGRATIONS
+from ssbroker.store.schema import DATABASE
+from tests.broker.conftest import Clock
+
+RECORDED: Final = Path(__file__).parent / "version_1"
+VERSION: Final = len(DATABASE)
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """An instance as version 1 left it: one dialog inside of Sales, with an answer under way, and one to another instance."""
+    for script in RECORDED.glob("*.sql"):
+        connection = apsw.Connection(str(tmp_path / f"{script.stem}.sqlite"))
+        connection.execute(script.read_text(encoding="utf-8"))
+        connection.pragma("journal_mode", "wal")
+        connection.close()
+    return tmp_path
+
+
+def opened(folder: Path) -> Instance:
+    return Instance.open(folder, clock=Clock(), random=random.Random(2), background=False)
+
+
+def columns(connection: Any) -> dict[str, list[Any]]:
+    """All tables and indexes of ours, column by column."""
+    names = connection.execute("SELECT name FROM sqlite_schema WHERE name LIKE 'ssb%' ORDER BY name").fetchall()
+    return {
+        name: [
+            *connection.execute(f"SELECT * FROM pragma_table_xinfo('{name}')"),
+            *connection.execute(f"SELECT * FROM pragma_index_xinfo('{name}')"),
+            *connection.execute(f"SELECT * FROM pragma_foreign_key_list('{name}')"),
+        ]
+        for (name,) in names
+    }
+
+
+def test_what_version_1_left_goes_on(folder: Path) -> None:
+    with opened(folder) as instance:
+        sales = instance.database("Sales")
+        with sales.transaction() as t:
+            assert t.connection.execute("SELECT what FROM orders").get == "two chairs"
+            (row,) = t.receive("Orders").to_pylist()
+            assert row["message_body"] == b"please"
+            t.end_conversation(uuid.UUID(bytes=row["conversation_handle"]))
+        with sales.transaction() as t:
+            rows = t.receive("Replies").to_pylist()
+            assert [row["message_body"] for row in rows] == [b"on its way", None]
+            t.end_conversation(uuid.UUID(bytes=rows[0]["conversation_handle"]))
+        (waiting,) = instance.view("sys.transmission_queue").to_pylist()
+        assert (waiting["to_service_name"], waiting["message_body"]) == ("//Far", b"one table")
+        assert [row["name"] for row in instance.view("sys.routes", database="Sales").to_pylist()][-1] == "Far"
+
+
+@pytest.mark.parametrize(("name", "migrations"), [("Sales", DATABASE), ("msdb", MSDB_MIGRATIONS)])
+def test_a_file_that_was_led_on_is_built_like_a_new_one(
+    folder: Path, tmp_path: Path, name: str, migrations: tuple[str, ...]
+) -> None:
+    led = DatabaseFile.open(folder / f"{name}.sqlite", migrations)
+    made = DatabaseFile.create(tmp_path / "new.sqlite", migrations)
+    with led.read() as old, made.read() as new:
+        assert columns(old) == columns(new)
+        assert old.pragma("user_version") == new.pragma("user_version") == VERSION
+        assert old.pragma("integrity_check") == "ok"
+        assert old.execute("PRAGMA foreign_key_check").fetchall() == []
+    for file in (led, made):
+        file.close()
+
+
+def test_new_columns_say_what_was_so_before(folder: Path) -> None:
+    with opened(folder) as instance, instance.database("Sales").file.read() as connection:
+        rows = connection.execute(
+            "SELECT is_remote, far_peer, session_key, far_session_key, far_certificate FROM ssb_conversation_endpoints"
+        ).fetchall()
+        assert len(rows) == 3
+        assert {*rows} == {(0, None, None, None, None)}
+        assert connection.execute("SELECT mirroring_role, mirroring_number FROM ssb_database").get == ("principal", 0)
+        sends = "SELECT count(*) FROM ssb_send_permissions JOIN ssb_services USING (service_id) WHERE state = 'G'"
+        assert connection.execute(sends).get == connection.execute("SELECT count(*) FROM ssb_services").get
+
+
+def test_a_migration_that_fails_leaves_the_file_as_it_was(folder: Path) -> None:
+    path = folder / "Sales.sqlite"
+    broken = (*DATABASE[:1], f"{DATABASE[1]} CREATE TABLE ssb_database (wrong INTEGER);")
+    with pytest.raises(apsw.SQLError):
+        DatabaseFile.open(path, broken)
+    connection = apsw.Connection(str(path))
+    assert connection.pragma("user_version") == 1
+    assert connection.execute("SELECT count(*) FROM sqlite_schema WHERE name = 'ssb_fragments'").get == 0
+    connection.close()
+    with opened(folder) as instance:
+        assert instance.database("Sales").is_broker_enabled
