@@ -8,6 +8,7 @@ from typing import Final
 import pytest
 
 from tests.store.power.dialogs import Dialogs
+from tests.store.power.network import Network
 from tests.store.power.run import Entry, Weakness, cut_often
 from tests.store.power.tables import Tables
 
@@ -34,8 +35,15 @@ def test_p11_p16_b9_a_power_cut_loses_and_repeats_no_message(tmp_path: Path) -> 
     assert found.states > 800
 
 
+def test_p14_p16_a_power_cut_loses_and_repeats_no_message_between_instances(tmp_path: Path) -> None:
+    """What one instance has acknowledged to another it has, incomplete and early messages too; a part of all moments."""
+    found = cut_often(Network, tmp_path, seed=1, transactions=60, share=0.06)
+    assert found.faults == []
+    assert found.states > 150
+
+
 @pytest.mark.parametrize("weakness", WEAK.values(), ids=WEAK)
-@pytest.mark.parametrize("entry", [Tables, Dialogs])
+@pytest.mark.parametrize("entry", [Tables, Dialogs, Network])
 def test_b4_weaker_than_full_it_is_lost(tmp_path: Path, entry: Entry, weakness: Weakness) -> None:
     """The test of the test: where fewer syncs are asked for, or the disk does not hear them, it fails. A kill would never show it."""
     assert cut_often(entry, tmp_path, seed=1, transactions=30, weakness=weakness, faults_max=1).faults != []

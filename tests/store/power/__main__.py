@@ -10,10 +10,11 @@ from pathlib import Path
 from typing import Final
 
 from tests.store.power.dialogs import Dialogs
+from tests.store.power.network import Network
 from tests.store.power.run import Entry, Weakness, cut_often
 from tests.store.power.tables import Tables
 
-WORKLOADS: Final[dict[str, Entry]] = {"tables": Tables, "dialogs": Dialogs}
+WORKLOADS: Final[dict[str, Entry]] = {"tables": Tables, "dialogs": Dialogs, "network": Network}
 
 
 def main() -> int:
