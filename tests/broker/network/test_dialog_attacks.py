@@ -1,0 +1,231 @@
+"""Attacks on secured dialogs by who stands between two instances, or beside them, and has no private key of theirs (A3)."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ssbroker import moment
+from ssbroker.broker.database import Database
+from ssbroker.protocol.envelope import Security
+from ssbroker.protocol.events import CorruptedMessage, MessageUndeliverable
+from ssbroker.protocol.names import ERROR
+from ssbroker.security.exchange import Direction, Offers
+from tests.broker.network.secured import begin, bring, knows, rows_to, secured
+from tests.broker.network.talking import Talk
+from tests.broker.shops import REPLIES, STOCK, received, states, waiting
+from tests.network.forging import acknowledging, forged
+from tests.security.certified import own, public
+
+BANK = "TCP://bank:4022"
+SHOP = "TCP://shop:4022"
+Row = dict[str, Any]
+
+
+@pytest.fixture
+def both(tmp_path: Path) -> Iterator[Talk]:
+    """With full security."""
+    yield from secured(tmp_path)
+
+
+def intercepted(both: Talk) -> Row:
+    """The first row of a dialog, which does not arrive."""
+    both.pipes.swallows.add(BANK)
+    begin(both, b"two chairs")
+    both.pipes.settle()
+    both.pipes.swallows.clear()
+    return rows_to(both, "bank")[-1]
+
+
+def unanswered(both: Talk) -> Row:
+    """The answer to the first row of a dialog, which does not arrive."""
+    both.pipes.swallows.add(SHOP)
+    begin(both, b"two chairs")
+    both.pipes.settle(seconds=2)
+    both.pipes.swallows.clear()
+    return rows_to(both, "shop")[-1]
+
+
+def handle_of(database: Database) -> uuid.UUID:
+    """The one conversation of a database."""
+    (handle,) = database.instance.view("sys.conversation_endpoints", database.name)["conversation_handle"].to_pylist()
+    return uuid.UUID(bytes=bytes(handle or b""))
+
+
+def refused(both: Talk, name: str) -> set[int]:
+    """The numbers with which an instance refused what came."""
+    return {event.error for kind in (CorruptedMessage, MessageUndeliverable) for event in both.pipes.told(name, kind)}
+
+
+def offer(both: Talk, row: Row, *, by: str | None, to: str, key: bytes = bytes(32), **other: Any) -> bytes:
+    """A blob for the direction of a row, made by whom."""
+    names = {name: row[name] for name in ("conversation_id", "is_initiator", "from_service_name", "to_service_name")}
+    of = Direction(**{**names, **other})
+    sender = None if by is None else own(by)
+    return Offers().blob(key, of, to=public(to), by=sender, now=moment.microseconds(both.sales.now()))
+
+
+def test_t15_a_dialog_cannot_be_had_with_less(both: Talk) -> None:
+    """T15: without its key, with a plain header, or as anonymous: it is not taken, and the honest row is."""
+    row = intercepted(both)
+    for less in (
+        {**row, "key_exchange": None},
+        forged({**row, "key_exchange": None}, security=Security.PLAIN, message_body=b"two tables"),
+        {**row, "security": Security.SIGNED},
+        {**row, "key_exchange": offer(both, row, by=None, to="Bank")},
+        {**row, "key_exchange": row["key_exchange"][:-1]},
+        {**row, "key_exchange": b""},
+    ):
+        bring(both, "bank", [less])
+    assert both.ordered() == []
+    assert states(both.stock) == []
+    both.pipes.settle(seconds=5)
+    assert both.ordered() == [b"two chairs"]
+
+
+def test_t15_a_secured_dialog_takes_nothing_plain(both: Talk) -> None:
+    """T11, T15: neither an acknowledgement nor an error that says that the far side is gone, before the answer and after it."""
+    row = intercepted(both)
+    plain = {**row, "security": Security.PLAIN}
+    error: Row = {"message_type_name": ERROR, "is_conversation_error": True, "message_body": b"<Error/>"}
+    lies = [acknowledging(plain, 5), acknowledging(plain, 0, **error), acknowledging(row, 5)]
+    bring(both, "shop", lies)
+    assert (states(both.sales), len(waiting(both.sales))) == (["CO"], 1)
+    both.pipes.settle(seconds=5)
+    both.pipes.swallows.add(BANK)
+    both.send(b"a table", dialog=handle_of(both.sales))
+    both.pipes.settle()
+    both.pipes.swallows.clear()
+    bring(both, "shop", lies)
+    assert (states(both.sales), len(waiting(both.sales))) == (["CO"], 1)
+    both.pipes.settle(seconds=5)
+    assert both.ordered() == [b"two chairs", b"a table"]
+
+
+def test_fact_181_a_certificate_that_is_not_here_is_answered_by_silence(both: Talk) -> None:
+    """The sender keeps what it has; once its certificate is taken in, it goes by itself."""
+    both.stock.drop_certificate("OfShop")
+    begin(both, b"two chairs")
+    both.pipes.settle(seconds=5)
+    assert refused(both, "bank") == {11229}
+    assert rows_to(both, "shop") == []
+    assert (len(waiting(both.sales)), states(both.stock)) == (1, [])
+    knows(both.stock, "Shop2", certificate="Shop")
+    both.stock.grant_send(STOCK, "Shop2")
+    both.pipes.settle(seconds=65)
+    assert both.ordered() == [b"two chairs"]
+
+
+@pytest.mark.parametrize("thief", ["Thief", "Bank"])
+def test_t1_t14_nobody_begins_in_the_name_of_another(both: Talk, thief: str) -> None:
+    """T1: with a certificate of his own, which the bank does not know, or with that of a user who may not send."""
+    row = intercepted(both)
+    bring(both, "bank", [{**row, "key_exchange": offer(both, row, by=thief, to="Bank")}])
+    assert both.ordered() == []
+    assert states(both.stock) == []
+    assert refused(both, "bank") <= {11229, 11230}
+    both.pipes.settle(seconds=5)
+    assert both.ordered() == [b"two chairs"]
+
+
+@pytest.mark.parametrize("thief", ["Thief", "Shop"])
+def test_t14_a_clone_with_the_broker_id_and_without_the_private_key_answers_for_nobody(both: Talk, thief: str) -> None:
+    """T14, P25: the shop is bound by the answer of whom its binding names, not by the first one that comes."""
+    row = unanswered(both)
+    for blob in (offer(both, row, by=thief, to="Shop"), offer(both, row, by=None, to="Shop"), None):
+        bring(both, "shop", [{**row, "key_exchange": blob}])
+    assert len(waiting(both.sales)) == 1
+    bring(both, "shop", [row])
+    assert waiting(both.sales) == []
+
+
+def test_t14_an_answer_by_a_user_other_than_the_bindings_is_refused(both: Talk) -> None:
+    """Also by one whose certificate is known here."""
+    knows(both.sales, "Thief")
+    row = unanswered(both)
+    bring(both, "shop", [{**row, "key_exchange": offer(both, row, by="Thief", to="Shop")}])
+    assert len(waiting(both.sales)) == 1
+    assert 11229 in refused(both, "shop")
+
+
+def test_t17_a_key_for_one_service_opens_at_no_other(both: Talk) -> None:
+    """T17: what is led astray to a service that belongs to somebody else is not taken there, nor what names another service."""
+    row = intercepted(both)
+    both.stock.set_service_owner(STOCK, "dbo")
+    bring(both, "bank", [row])
+    assert refused(both, "bank") == {11229}
+    both.stock.set_service_owner(STOCK, "Bank")
+    both.stock.create_queue("Other")
+    both.stock.create_service("//Other", queue="Other", owner="Bank")
+    bring(both, "bank", [{**row, "to_service_name": "//Other"}])
+    assert states(both.stock) == []
+    both.pipes.settle(seconds=5)
+    assert both.ordered() == [b"two chairs"]
+
+
+def test_t2_a_blob_of_another_conversation_brings_no_key(both: Talk) -> None:
+    """T2: nor that of the other direction."""
+    row = intercepted(both)
+    other = intercepted(both)
+    assert row["conversation_id"] != other["conversation_id"]
+    reflected = {**row, "is_initiator": False, "key_exchange": row["key_exchange"]}
+    bring(both, "bank", [{**row, "key_exchange": other["key_exchange"]}, reflected])
+    assert states(both.stock) == []
+    both.pipes.settle(seconds=5)
+    assert sorted(both.ordered()) == [b"two chairs", b"two chairs"]
+
+
+def test_t2_a_whole_dialog_that_was_recorded_never_happens_again(both: Talk) -> None:
+    """T2, B14: neither while its closed endpoint is there, nor once that is gone."""
+    dialog = begin(both, b"pay 10")
+    both.pipes.settle()
+    assert both.answer(b"paid") == [b"pay 10"]
+    both.pipes.settle(seconds=2)
+    with both.sales.transaction() as t:
+        t.end_conversation(dialog)
+    both.pipes.settle(seconds=2)
+    with both.stock.transaction() as t:
+        t.end_conversation(handle_of(both.stock))
+    both.pipes.settle(seconds=2)
+    recorded = rows_to(both, "bank")
+    received(both.sales, REPLIES)
+    for _ in range(2):
+        bring(both, "bank", recorded)
+        assert both.ordered() == []
+        assert states(both.stock) in (["CD"], [])
+        both.pipes.clock.advance(seconds=31 * 60)
+        both.bank.run_due()
+        both.pipes.settle()
+    assert states(both.stock) == []
+    bring(both, "bank", recorded)
+    assert (both.ordered(), states(both.stock)) == ([], [])
+    assert 11230 in refused(both, "bank")
+
+
+def test_t11_every_bit_of_the_answer_that_binds_is_proven(both: Talk) -> None:
+    """T11: with a key that came along and was changed, and with a header that says more than was received."""
+    row = unanswered(both)
+    number = int.from_bytes(row["key_exchange"])
+    size = len(row["key_exchange"])
+    flipped = [{**row, "key_exchange": (number ^ 1 << bit).to_bytes(size)} for bit in range(0, 8 * size, 97)]
+    for bad in (*flipped, {**row, "acked_sequence_number": 5}, {**row, "from_broker_instance": bytes(16)}):
+        bring(both, "shop", [bad])
+    assert len(waiting(both.sales)) == 1
+    bring(both, "shop", [row])
+    assert waiting(both.sales) == []
+
+
+def test_p26_hostile_blobs_harm_no_honest_peer(both: Talk) -> None:
+    """P26: of any size and content, and many of them."""
+    row = intercepted(both)
+    for blob in (b"\0", bytes(1 << 16), b"\1\1" + b"\xff" * 700, row["key_exchange"] * 2):
+        bring(
+            both, "bank", [{**row, "key_exchange": blob}, {**row, "conversation_id": bytes(16), "key_exchange": blob}]
+        )
+    assert states(both.stock) == []
+    both.pipes.settle(seconds=5)
+    assert both.ordered() == [b"two chairs"]
