@@ -16,13 +16,17 @@ from ssbroker.broker.instance import Instance
 from ssbroker.broker.view_schemas import DATABASE_VIEWS, INSTANCE_VIEWS
 from ssbroker.exceptions import BrokerError, InputError, UnknownDatabaseError
 from tests.broker.conftest import Clock
+from tests.security.certified import certified
 
 GUID = pa.binary(16)
 
 
 @pytest.fixture
 def busy(instance: Instance, sales: Database) -> Database:
-    """Sales with two conversations that have sent; one to a service that is nowhere."""
+    """Sales with a row for every view, such as two conversations that have sent; one to a service that is nowhere."""
+    sales.create_user("Ann")
+    sales.create_certificate("C", certificate=certified("Ann").certificate, owner="Ann")
+    sales.create_remote_service_binding("B", service="//Far", user="Ann")
     sales.create_broker_priority("High", level=8, local_service="//Shop")
     with sales.transaction() as t:
         t.send(t.begin_dialog("//Shop", "//Orders"), b"here")

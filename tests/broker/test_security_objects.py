@@ -1,0 +1,339 @@
+"""Users, master keys, certificates, bindings and permissions: made, changed, refused, shown (N19, N20, facts 178 to 185)."""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Callable
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ssbroker.broker.database import Database
+from ssbroker.broker.instance import Instance
+from ssbroker.exceptions import BrokerError, DdlError, DdlWarning, StorageError
+from ssbroker.security.certificates import fingerprint
+from ssbroker.security.issuing import Validity, make_certificate
+from ssbroker.security.key_files import key_as_pem
+from ssbroker.store.file import DatabaseFile
+from ssbroker.store.objects import load
+from ssbroker.store.schema import DATABASE
+from ssbroker.store.security import OWNER, PUBLIC
+from ssbroker.store.sqlite import Connection
+from tests.broker.conftest import BEGINNING, TARGET
+from tests.security.certified import BEGINS, ENDS, certified
+
+PASSWORD = "long and secret"
+
+
+@pytest.fixture
+def keyed(sales: Database) -> Database:
+    """Sales with a user and a master key."""
+    sales.create_user("Ann")
+    sales.create_master_key(PASSWORD)
+    return sales
+
+
+def rows(database: Database, view: str, *columns: str) -> list[Any]:
+    """Some columns of a view; one column as itself."""
+    table = database.instance.view(view, database.name).select([*columns]).to_pylist()
+    return [next(iter(row.values())) if len(columns) == 1 else tuple(row.values()) for row in table]
+
+
+def refused(call: Callable[[], object]) -> int | None:
+    """The number with which a call is refused."""
+    with pytest.raises(BrokerError) as caught:
+        call()
+    return caught.value.number
+
+
+def takes_in(instance: Instance, file: Path) -> None:
+    """Stock takes in the certificate of the shop's owner."""
+    with pytest.warns(DdlWarning, match=r"CREATE USER \[Shop\]: skipped FOR LOGIN"):
+        instance.execute(
+            f"""
+            USE Stock
+            CREATE USER Shop FOR LOGIN shop
+            CREATE CERTIFICATE ShopCertificate AUTHORIZATION Shop FROM FILE = N'{file}' ACTIVE FOR BEGIN_DIALOG = OFF
+            CREATE REMOTE SERVICE BINDING B AUTHORIZATION dbo TO SERVICE N'//Shop' WITH USER = Shop, ANONYMOUS = ON;
+            """
+        )
+
+
+def test_ddl_makes_all_that_a_secured_service_needs(instance: Instance, sales: Database, tmp_path: Path) -> None:
+    """As T-SQL has it; the certificate goes to the other side in a file."""
+    file = tmp_path / "shop.cer"
+    instance.execute(
+        f"""
+        CREATE MASTER KEY ENCRYPTION BY PASSWORD = N'{PASSWORD}';
+        CREATE USER Shop WITHOUT LOGIN; CREATE USER [Stock's owner] WITHOUT LOGIN
+        CREATE CERTIFICATE ShopCertificate AUTHORIZATION Shop
+            WITH SUBJECT = N'shop.example.com', START_DATE = '11/20/2026', EXPIRY_DATE = '2031-01-01' ACTIVE FOR BEGIN_DIALOG = ON;
+        BACKUP CERTIFICATE ShopCertificate TO FILE = N'{file}'
+            WITH PRIVATE KEY (FILE = N'{file}.key', ENCRYPTION BY PASSWORD = N'on the way');
+        CREATE QUEUE Q
+        CREATE SERVICE [//Other] AUTHORIZATION Shop ON QUEUE Q ([DEFAULT]);
+        ALTER AUTHORIZATION ON SERVICE::[//Shop] TO Shop
+        REVOKE SEND ON SERVICE::[//Orders] FROM public CASCADE;
+        GRANT SEND ON SERVICE::[//Orders] TO Shop, [Stock's owner] WITH GRANT OPTION
+        DENY SEND ON SERVICE::[//Shop] TO [Stock's owner]
+        CREATE DATABASE Stock
+        """
+    )
+    takes_in(instance, file)
+    stock = instance.database("Stock")
+    ids = dict(rows(sales, "sys.database_principals", "name", "principal_id"))
+    assert list(ids) == ["public", "dbo", "Shop", "Stock's owner"]
+    services = dict(rows(sales, "sys.services", "name", "service_id"))
+    assert rows(sales, "sys.services", "name", "principal_id") == [
+        ("//Orders", 1),
+        ("//Shop", ids["Shop"]),
+        ("//Other", ids["Shop"]),
+    ]
+    permissions = rows(sales, "sys.database_permissions", "major_id", "grantee_principal_id", "state_desc")
+    assert sorted(permissions) == sorted(
+        [
+            (services["//Orders"], ids["Shop"], "GRANT"),
+            (services["//Orders"], ids["Stock's owner"], "GRANT"),
+            (services["//Shop"], 0, "GRANT"),
+            (services["//Shop"], ids["Stock's owner"], "DENY"),
+            (services["//Other"], 0, "GRANT"),
+        ]
+    )
+    made, taken = (
+        instance.view("sys.certificates", name).drop_columns(["database", "principal_id"]).to_pylist()[0]
+        for name in ("Sales", "Stock")
+    )
+    assert made["subject"] == made["issuer_name"] == "CN=shop.example.com"
+    assert (made["start_date"], made["expiry_date"]) == (
+        datetime(2026, 11, 20, tzinfo=UTC),
+        datetime(2031, 1, 1, tzinfo=UTC),
+    )
+    assert (made["pvt_key_encryption_type_desc"], made["key_length"]) == ("ENCRYPTED_BY_MASTER_KEY", 2048)
+    assert (taken["pvt_key_encryption_type_desc"], taken["is_active_for_begin_dialog"]) == ("NO_PRIVATE_KEY", False)
+    assert made["thumbprint"] == taken["thumbprint"]
+    assert rows(stock, "sys.remote_service_bindings", "name", "remote_service_name", "is_anonymous_on") == [
+        ("B", "//Shop", True)
+    ]
+    assert fingerprint(stock.export_certificate("ShopCertificate")) == fingerprint(file.read_bytes())
+    instance.execute(
+        f"""
+        USE Stock
+        CREATE MASTER KEY ENCRYPTION BY PASSWORD = 'another one'
+        ALTER CERTIFICATE ShopCertificate WITH PRIVATE KEY (FILE = '{file}.key', DECRYPTION BY PASSWORD = 'on the way');
+        ALTER CERTIFICATE ShopCertificate WITH ACTIVE FOR BEGIN_DIALOG = ON
+        ALTER REMOTE SERVICE BINDING B WITH ANONYMOUS = OFF
+        """
+    )
+    assert rows(stock, "sys.certificates", "pvt_key_encryption_type", "is_active_for_begin_dialog") == [("MK", True)]
+    assert rows(stock, "sys.remote_service_bindings", "is_anonymous_on") == [False]
+    instance.execute(
+        "USE Stock; DROP REMOTE SERVICE BINDING B; ALTER CERTIFICATE ShopCertificate REMOVE PRIVATE KEY; DROP MASTER KEY; "
+        "DROP CERTIFICATE ShopCertificate; DROP USER Shop; DROP USER IF EXISTS Shop"
+    )
+    assert rows(stock, "sys.database_principals", "name") == ["public", "dbo"]
+
+
+def test_methods_do_what_statements_do(keyed: Database) -> None:
+    made = certified("Ann")
+    encrypted = key_as_pem(made.key, password="on the way")
+    keyed.create_certificate(
+        "C", certificate=made.certificate, private_key=encrypted, password="on the way", owner="Ann"
+    )
+    keyed.set_service_owner(TARGET, "Ann")
+    keyed.deny_send(TARGET, "public")
+    keyed.create_user("Bob")
+    keyed.create_remote_service_binding("B", service="//Far", user="Bob")
+    keyed.alter_remote_service_binding("B", user="Ann", anonymous=True)
+    keyed.alter_certificate("C", active=False)
+    keyed.drop_user("Bob")
+    assert rows(keyed, "sys.certificates", "name", "is_active_for_begin_dialog") == [("C", False)]
+    assert rows(keyed, "sys.remote_service_bindings", "is_anonymous_on") == [True]
+    keyed.drop_remote_service_binding("B")
+    keyed.drop_certificate("C")
+    keyed.drop_master_key()
+    keyed.set_service_owner(TARGET, "dbo")
+    keyed.drop_user("Ann")
+    assert rows(keyed, "sys.database_principals", "name") == ["public", "dbo"]
+
+
+def test_what_is_refused_says_why_and_changes_nothing(keyed: Database) -> None:
+    made, other = certified("Ann"), certified("Bob")
+    keyed.create_certificate("C", certificate=made.certificate, private_key=made.key, owner="Ann")
+    keyed.create_remote_service_binding("B", service="//Far", user="Ann")
+    version = keyed.objects().version
+    weak = make_certificate(["Weak"], Validity(BEGINS, ENDS)).certificate
+    calls: list[tuple[Callable[[], object], int | None]] = [
+        (lambda: keyed.create_user("Ann"), 15023),
+        (lambda: keyed.create_user("public"), 15023),
+        (lambda: keyed.create_user(""), 1038),
+        (lambda: keyed.drop_user("Ann"), 15138),
+        (lambda: keyed.drop_user("dbo"), 15150),
+        (lambda: keyed.drop_user("Nobody"), 15151),
+        (lambda: keyed.create_master_key("another"), 15578),
+        (lambda: keyed.open_master_key("guessed"), 15313),
+        (lambda: keyed.open_master_key(""), 15118),
+        (keyed.drop_master_key, 15580),
+        (lambda: keyed.create_certificate("C", certificate=other.certificate), 15232),
+        (lambda: keyed.create_certificate("D", certificate=made.certificate), 15232),
+        (lambda: keyed.create_certificate("D", certificate=b"none"), 15208),
+        (lambda: keyed.create_certificate("D", certificate=weak), 15208),
+        (lambda: keyed.create_certificate("D", certificate=other.certificate, private_key=made.key), 15208),
+        (lambda: keyed.create_certificate("D", certificate=other.certificate, owner="Nobody"), 15151),
+        (lambda: keyed.create_certificate("D", certificate=other.certificate, owner="public"), None),
+        (lambda: keyed.create_certificate("D", begins=BEGINNING, ends=BEGINNING), 15297),
+        (lambda: keyed.alter_certificate("D", active=True), 15151),
+        (lambda: keyed.drop_certificate("D"), 15151),
+        (lambda: keyed.create_remote_service_binding("E", service="//Far", user="Ann"), 9619),
+        (lambda: keyed.create_remote_service_binding("E", service="", user="Ann"), 8412),
+        (lambda: keyed.create_remote_service_binding("E", service="//Else", user="dbo"), None),
+        (lambda: keyed.create_remote_service_binding("E", service="//Else", user="Nobody"), 15151),
+        (lambda: keyed.drop_remote_service_binding("E"), 15151),
+        (lambda: keyed.grant_send("//Nowhere", "Ann"), 15151),
+        (lambda: keyed.grant_send(TARGET, "Nobody"), 15151),
+        (lambda: keyed.deny_send(TARGET, "dbo"), 15151),
+        (lambda: keyed.set_service_owner(TARGET, "public"), None),
+    ]
+    assert [refused(call) for call, _ in calls] == [number for _, number in calls]
+    assert keyed.objects().version == version
+
+
+def test_fact_182_a_private_key_needs_an_open_master_key(sales: Database) -> None:
+    made = certified("Ann")
+    for _ in range(2):
+        assert (
+            refused(lambda: sales.create_certificate("C", certificate=made.certificate, private_key=made.key)) == 15581
+        )
+        if sales.objects().security.master_key is None:
+            sales.create_master_key(PASSWORD)
+            sales.instance.execute("ALTER MASTER KEY DROP ENCRYPTION BY SERVICE MASTER KEY")
+    with pytest.raises(DdlError, match="15581"):
+        sales.instance.execute("ALTER MASTER KEY ADD ENCRYPTION BY SERVICE MASTER KEY")
+    sales.instance.execute(
+        f"OPEN MASTER KEY DECRYPTION BY PASSWORD = '{PASSWORD}'; ALTER MASTER KEY ADD ENCRYPTION BY SERVICE MASTER KEY"
+    )
+    sales.create_certificate("C", certificate=made.certificate, private_key=made.key)
+
+
+def test_the_file_of_a_database_holds_no_private_key_in_clear(keyed: Database, instance: Instance) -> None:
+    """Nor does the file of another instance's key open it; only the password does, and only once."""
+    made = certified("Ann")
+    keyed.create_certificate("C", certificate=made.certificate, private_key=made.key, owner="Ann")
+    security = keyed.objects().security
+    clear = instance.credentials.private_key(security, security.certificates["C"])
+    assert clear is not None
+    keyed.file.checkpoint()
+    held = keyed.file.path.read_bytes()
+    for secret in (clear, clear[-300:-200], PASSWORD.encode(), instance.credentials.master_key(security)):
+        assert secret is not None
+        assert secret not in held
+
+
+def test_a_database_in_another_instance_opens_its_keys_by_password_once(keyed: Database, tmp_path: Path) -> None:
+    """I8: certificates travel with the file; 15313 for a wrong password."""
+    made = certified("Ann")
+    keyed.create_certificate("C", certificate=made.certificate, private_key=made.key, owner="Ann")
+    path = keyed.file.path
+    keyed.instance.detach_database("Sales")
+    with Instance.create(tmp_path / "other", name="other", background=False) as other:
+        database = other.attach_database("Sales", path)
+        security = database.objects().security
+        assert not other.credentials.certificate(security, security.certificates["C"]).has_key
+        database.open_master_key(PASSWORD)
+    with Instance.open(tmp_path / "other", background=False) as again:
+        security = again.database("Sales").objects().security
+        assert again.credentials.certificate(security, security.certificates["C"]).has_key
+
+
+@pytest.mark.skipif(os.name == "nt", reason="files have no such modes there")
+def test_the_key_of_an_instance_is_for_its_owner_only(keyed: Database) -> None:
+    file = keyed.instance.folder / "service_master.key"
+    assert stat.S_IMODE(file.stat().st_mode) == 0o600
+    assert [each.name for each in keyed.instance.folder.iterdir() if each.name.startswith(".")] == []
+
+
+def test_a_damaged_key_of_an_instance_is_told(keyed: Database) -> None:
+    (keyed.instance.folder / "service_master.key").write_bytes(b"short")
+    with pytest.raises(StorageError, match="expected a key of 32 bytes; it has 5"):
+        keyed.create_certificate("C", subject="shop")
+
+
+def test_files_that_are_none_are_refused(instance: Instance, keyed: Database, tmp_path: Path) -> None:
+    (tmp_path / "long").write_bytes(bytes(1 << 17))
+    (tmp_path / "there").write_bytes(b"")
+    for statement, said in (
+        (f"CREATE CERTIFICATE C FROM FILE = '{tmp_path / 'missing'}'", "cannot be read"),
+        (f"CREATE CERTIFICATE C FROM FILE = '{tmp_path / 'long'}'", "is longer than a certificate"),
+        (f"CREATE CERTIFICATE C FROM FILE = '{tmp_path / 'there'}'", "expected a certificate in PEM or DER"),
+        ("CREATE CERTIFICATE C WITH SUBJECT = 's', EXPIRY_DATE = 'soon'", "'soon' is no moment"),
+    ):
+        with pytest.raises(DdlError, match=said):
+            instance.execute(statement)
+    instance.execute("CREATE CERTIFICATE C WITH SUBJECT = 'CN = shop'")
+    with pytest.raises(DdlError, match="15240"):
+        instance.execute(f"BACKUP CERTIFICATE C TO FILE = '{tmp_path / 'there'}'")
+    with pytest.raises(DdlError, match="ENCRYPTION BY PASSWORD"):
+        instance.execute(f"BACKUP CERTIFICATE C TO FILE = 'x' WITH PRIVATE KEY (FILE = '{tmp_path / 'key'}')")
+    assert rows(keyed, "sys.certificates", "subject") == ["CN=shop"]
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "CREATE MASTER KEY",
+        "CREATE CERTIFICATE C",
+        "CREATE CERTIFICATE C WITH START_DATE = '2026-01-01'",
+        "CREATE CERTIFICATE C FROM FILE = 'f' WITH PRIVATE KEY (DECRYPTION BY PASSWORD = 'p')",
+        "ALTER CERTIFICATE C",
+        "ALTER MASTER KEY REGENERATE WITH ENCRYPTION BY PASSWORD = 'p'",
+        "CREATE REMOTE SERVICE BINDING B TO SERVICE '//A' WITH ANONYMOUS = ON",
+        "CREATE REMOTE SERVICE BINDING B TO SERVICE '//A' WITH USER = u, USER = v",
+        "GRANT SEND ON SERVICE::[//A] FROM public",
+        "GRANT SEND ON SERVICE::[//A]",
+    ],
+)
+def test_half_statements_are_syntax_errors(instance: Instance, sales: Database, statement: str) -> None:
+    with pytest.raises(DdlError) as caught:
+        instance.execute(statement)
+    assert caught.value.number in (102, 1039)
+
+
+def test_secrets_are_not_shown(instance: Instance, keyed: Database) -> None:
+    with pytest.raises(DdlError) as caught:
+        instance.execute("CREATE MASTER KEY ENCRYPTION BY PASSWORD = 'not to be seen'")
+    assert "not to be seen" not in str(caught.value)
+    keyed.create_certificate("C", subject="shop")
+    assert repr(keyed.objects().security.certificates["C"].private_key)[2:20] not in repr(keyed.objects())
+
+
+def test_n20_everybody_may_send_to_a_new_service(sales: Database) -> None:
+    assert rows(sales, "sys.database_permissions", "grantee_principal_id", "state") == [(0, "G"), (0, "G")]
+    sales.drop_service(TARGET)
+    assert len(rows(sales, "sys.database_permissions", "state")) == 1
+
+
+def test_n20_everybody_may_send_to_a_service_of_a_file_of_the_first_version(tmp_path: Path) -> None:
+    """As it was before there were grants; it belongs to dbo."""
+    path = tmp_path / "old.sqlite"
+    DatabaseFile.create(path, DATABASE[:1], fill=first_version).close()
+    file = DatabaseFile.open(path, DATABASE)
+    with file.read() as connection:
+        objects = load(connection)
+    file.close()
+    (service,) = objects.services.values()
+    assert service.principal_id == OWNER
+    assert objects.security.permissions == {(service.service_id, PUBLIC): "G"}
+    assert [*objects.security.principals] == ["public", "dbo"]
+
+
+def first_version(connection: Connection) -> None:
+    """A database with a service, as the first version wrote it."""
+    connection.execute(
+        """
+        INSERT INTO ssb_database (only_row, service_broker_guid, is_broker_enabled) VALUES (1, x'00', 1);
+        INSERT INTO ssb_queues (queue_id, schema_name, name) VALUES (65536, 'dbo', 'Orders');
+        INSERT INTO ssb_services (service_id, name, queue_id) VALUES (65536, '//Orders', 65536);
+        """
+    )
