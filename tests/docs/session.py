@@ -5,8 +5,11 @@ from __future__ import annotations
 import json
 import os
 import re
+import signal
 import subprocess
 import sys
+import tempfile
+from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 from typing import Final, Self
@@ -45,6 +48,7 @@ class Session:
             "TERM": "dumb",
         }
         self._python: subprocess.Popen[str] | None = None
+        self._groups: list[int] = []
 
     def __enter__(self) -> Self:
         return self
@@ -54,6 +58,9 @@ class Session:
     ) -> None:
         if self._python is not None:
             self._python.communicate()
+        for group in self._groups:
+            with suppress(ProcessLookupError):  # the page has ended what it began
+                os.killpg(group, signal.SIGKILL)
 
     def python(self, source: str) -> str:
         """Run a block in the page's process; what it printed."""
@@ -75,17 +82,26 @@ class Session:
         return str(printed)
 
     def shell(self, command: str) -> str:
-        """Run a command in the page's folder; what it printed on standard output, then on standard error."""
-        done = subprocess.run(
-            ["sh", "-c", command],
-            cwd=self._folder,
-            env=self._environment,
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            check=False,
-        )
-        return done.stdout if done.returncode == 0 else done.stdout + done.stderr + f"exit status {done.returncode}\n"
+        """Run a command in the page's folder; what it printed on standard output, then on standard error.
+
+        What it leaves in the background runs on, until the page ends.
+        """
+        with tempfile.TemporaryFile("w+") as out, tempfile.TemporaryFile("w+") as err:
+            started = subprocess.Popen(
+                ["sh", "-c", command],
+                cwd=self._folder,
+                env=self._environment,
+                stdin=subprocess.DEVNULL,
+                stdout=out,
+                stderr=err,
+                start_new_session=True,
+            )
+            if " & " in command:
+                self._groups.append(started.pid)
+            status = started.wait()
+            out.seek(0)
+            err.seek(0)
+            return out.read() if status == 0 else out.read() + err.read() + f"exit status {status}\n"
 
     def write(self, name: str, text: str) -> None:
         """Leave a file in the page's folder."""

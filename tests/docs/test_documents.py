@@ -2,7 +2,7 @@
 
 A page's blocks are run in order, in one folder that has the repository's `examples`:
 `python` (a `text` block below it is what it prints), `console` (each `$ command`, and what it prints; `exit status 2` where it
-fails), `sql` (a file, named in its first line: `-- name.sql`). `...` in shown output stands for anything within a line.
+fails), `sql` and `toml` (a file, named in its first line: `-- name.sql`, `# name.toml`). `...` in shown output stands for anything within a line.
 A block without a language is a figure, which only ARCHITECTURE.md may have.
 """
 
@@ -55,8 +55,8 @@ def try_block(page: str, block: Block, following: Block | None, session: Session
                 continue
             printed = session.shell(command.command)
             assert same(printed, command.output), f"{page}:{command.line} prints\n{printed}"
-    elif block.language == "sql":
-        name = re.match(r"-- (\w+\.sql)\n", block.text)
+    elif block.language in ("sql", "toml"):
+        name = re.match(rf"(?:--|#) (\w+\.{block.language})\n", block.text)
         assert name, f"{where}: the first line names the file"
         session.write(name[1], block.text)
     elif block.language != "text":
