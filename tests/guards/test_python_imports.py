@@ -74,7 +74,19 @@ MAY_USE: dict[str, set[str]] = {
     },
     "testing": {"ground", "ids", "reassembly", "security", "protocol"},
     "spark": {"ground", "native", "catalog", "routing", "reassembly", "diagnose"},
-    "cli": {"ground", "ids", "catalog", "explanation", "routing", "reassembly", "diagnose", "broker", "spark"},
+    "cli": {
+        "ground",
+        "ids",
+        "catalog",
+        "explanation",
+        "routing",
+        "reassembly",
+        "diagnose",
+        "security",
+        "protocol",
+        "broker",
+        "spark",
+    },
 }
 # Outside libraries, and the rooms that they may enter; `None` is every room.
 OUTSIDE: dict[str, set[str] | None] = {

@@ -13,7 +13,7 @@ from typing import Annotated, Any, Final, TextIO
 
 import typer
 
-from ssbroker.cli import compare, explain, lint, reassemble, route, serve, sql, status, trace
+from ssbroker.cli import certificates, compare, explain, lint, reassemble, route, serve, sql, status, trace
 from ssbroker.cli.errors import one_line
 from ssbroker.exceptions import SsbrokerError
 
@@ -34,6 +34,7 @@ app.command("explain", epilog=explain.EXAMPLES)(explain.explain)
 app.command("lint", epilog=lint.EXAMPLES)(lint.lint)
 app.command("trace", epilog=trace.EXAMPLES)(trace.trace)
 app.command("compare", epilog=compare.EXAMPLES)(compare.compare)
+app.command("certificates", epilog=certificates.EXAMPLES)(certificates.certificates)
 app.command("serve", epilog=serve.EXAMPLES)(serve.serve)
 app.command("sql", epilog=sql.EXAMPLES)(sql.sql)
 app.command("status", epilog=status.EXAMPLES)(status.status)

@@ -1,0 +1,85 @@
+"""`ssbroker certificates`: an authority and certificates, to begin with (P24, N8)."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Annotated, Final
+
+import typer
+
+from ssbroker.cli.errors import writing
+from ssbroker.exceptions import InputError, OptionError
+from ssbroker.security.certificates import Certified
+from ssbroker.security.issuing import Validity, make_authority, make_certificate
+
+EXAMPLES = """[bold]Examples[/bold]
+
+Certificates for two instances, and the authority that has signed them:
+
+  ssbroker certificates keys/ --name shop --name stock
+
+Later, one more of the same authority:
+
+  ssbroker certificates keys/ --name office
+"""
+AUTHORITY: Final = "authority"
+DAYS: Final = 365
+_EARLIER: Final = timedelta(hours=1)
+"""Certificates hold from a little before now on, since not all clocks are right."""
+
+
+def certificates(
+    *,
+    folder: Annotated[Path, typer.Argument(metavar="FOLDER", help="Where they stand; made where it is not there.")],
+    name: Annotated[
+        list[str], typer.Option(metavar="NAME", help="An instance that gets a certificate. May be repeated.")
+    ],
+    days: Annotated[int, typer.Option(min=1, max=36_500, help="For how long they hold.")] = DAYS,
+) -> None:
+    """Make an authority and certificates that it has signed: NAME.pem and NAME.key for each instance, and authority.pem for all.
+
+    Where the authority is there already, it signs the new ones. Who has authority.key can make certificates that all instances believe: keep it where no instance runs.
+    """
+    begins = datetime.now(UTC) - _EARLIER
+    validity = Validity(begins, begins + _EARLIER + timedelta(days=days))
+    for each in name:
+        if each == AUTHORITY or not each or Path(each).name != each:
+            raise OptionError(
+                f"--name: expected a name that can be that of a file, and not {AUTHORITY}; got {each!r:.80}"
+            )
+        if _files(folder, each)[0].exists():
+            raise OptionError(f"{_files(folder, each)[0]}: is there already; remove it, or choose another name")
+    with writing(folder):
+        folder.mkdir(parents=True, exist_ok=True)
+    authority = _authority(folder, validity)
+    for each in dict.fromkeys(name):
+        _write(folder, each, make_certificate([each], validity, authority=authority))
+        typer.echo(f"{_files(folder, each)[0]}: for {each}, until {validity.ends:%Y-%m-%d}")
+
+
+def _authority(folder: Path, validity: Validity) -> Certified:
+    """The authority of a folder, made where there is none."""
+    certificate, key = _files(folder, AUTHORITY)
+    if not certificate.exists():
+        made = make_authority("ssbroker authority", validity)
+        _write(folder, AUTHORITY, made)
+        typer.echo(f"{certificate}: the authority, which all instances believe")
+        return made
+    try:
+        return Certified(certificate.read_bytes(), key.read_bytes())
+    except OSError as error:
+        raise InputError(f"{error.filename}: cannot be read: {error.strerror}", value=str(error.filename)) from error
+
+
+def _write(folder: Path, name: str, made: Certified) -> None:
+    certificate, key = _files(folder, name)
+    with writing(key):
+        key.touch(mode=0o600)
+        key.chmod(0o600)
+        key.write_bytes(made.key)
+        certificate.write_bytes(made.certificate)
+
+
+def _files(folder: Path, name: str) -> tuple[Path, Path]:
+    return folder / f"{name}.pem", folder / f"{name}.key"

@@ -1,0 +1,104 @@
+"""`ssbroker certificates`: what `ssbroker serve` needs to begin with (P24, N8)."""
+
+from __future__ import annotations
+
+import stat
+from pathlib import Path
+
+import pytest
+
+from ssbroker import Instance
+from ssbroker.broker.network.trust import Contexts, Trust
+from ssbroker.security.certificates import fingerprint, may_sign
+from tests.broker import shops
+from tests.broker.shops import ORDERS, SHOP, STOCK
+from tests.cli.conftest import Run
+from tests.cli.served import DEADLINE, Served
+
+
+def trust(folder: Path, name: str, *names: str) -> Trust:
+    return Trust(
+        certificate=folder / f"{name}.pem", key=folder / f"{name}.key", authority=folder / "authority.pem", names=names
+    )
+
+
+def test_n8_each_name_gets_a_certificate_of_one_authority(tmp_path: Path, run: Run) -> None:
+    folder = tmp_path / "keys"
+    result = run("certificates", folder, "--name", "shop", "--name", "stock", "--name", "shop")
+    assert (result.status, result.err, result.out.count("\n")) == (0, "", 3)
+    assert sorted(path.name for path in folder.iterdir()) == [
+        "authority.key",
+        "authority.pem",
+        "shop.key",
+        "shop.pem",
+        "stock.key",
+        "stock.pem",
+    ]
+    assert may_sign((folder / "authority.pem").read_bytes())
+    assert not may_sign((folder / "shop.pem").read_bytes())
+    Contexts.of(trust(folder, "shop", "stock"))
+
+
+def test_n8_keys_are_for_their_owner_alone(tmp_path: Path, run: Run) -> None:
+    run("certificates", tmp_path, "--name", "shop")
+    assert {stat.S_IMODE(key.stat().st_mode) for key in tmp_path.glob("*.key")} == {0o600}
+
+
+def test_n8_the_authority_that_is_there_signs_further_ones(tmp_path: Path, run: Run) -> None:
+    run("certificates", tmp_path, "--name", "shop")
+    before = fingerprint((tmp_path / "authority.pem").read_bytes())
+    assert run("certificates", tmp_path, "--name", "stock", "--days", "7").status == 0
+    assert fingerprint((tmp_path / "authority.pem").read_bytes()) == before
+    Contexts.of(trust(tmp_path, "stock", "shop"))
+
+
+@pytest.mark.parametrize("name", ["authority", "", "../shop", "a/b", "."])
+def test_n8_a_name_that_is_no_file_is_refused(tmp_path: Path, run: Run, name: str) -> None:
+    result = run("certificates", tmp_path / "keys", "--name", name)
+    assert (result.status, result.out, result.err.count("\n")) == (2, "", 1)
+    assert not (tmp_path / "keys").exists()
+
+
+def test_n8_nothing_is_overwritten(tmp_path: Path, run: Run) -> None:
+    run("certificates", tmp_path, "--name", "shop")
+    before = (tmp_path / "shop.pem").read_bytes()
+    result = run("certificates", tmp_path, "--name", "stock", "--name", "shop")
+    assert (result.status, result.err.count("\n")) == (2, 1)
+    assert (tmp_path / "shop.pem").read_bytes() == before
+    assert not (tmp_path / "stock.pem").exists()
+
+
+def test_n8_an_authority_without_its_key_is_refused(tmp_path: Path, run: Run) -> None:
+    run("certificates", tmp_path, "--name", "shop")
+    (tmp_path / "authority.key").unlink()
+    result = run("certificates", tmp_path, "--name", "stock")
+    assert (result.status, result.err.count("\n")) == (2, 1)
+    assert "authority.key: cannot be read" in result.err
+
+
+def test_p24_two_processes_believe_each_other(tmp_path: Path, run: Run) -> None:
+    keys = tmp_path / "keys"
+    run("certificates", keys, "--name", "shop", "--name", "stock")
+    for name, make in (("shop", shops.shop), ("stock", shops.stock)):
+        with Instance.create(tmp_path / name, name=name, background=False) as instance:
+            make(instance)
+
+    def options(name: str, other: str) -> list[str]:
+        files = {"--certificate": f"{name}.pem", "--key": f"{name}.key", "--authority": "authority.pem"}
+        said = [part for option, file in files.items() for part in (option, str(keys / file))]
+        return ["--listen", "127.0.0.1:0", "--name", other, *said]
+
+    with (
+        Served(tmp_path / "shop", *options("shop", "stock")) as near,
+        Served(tmp_path / "stock", *options("stock", "shop")) as far,
+        Instance.open(tmp_path / "shop", background=False) as shop,
+        Instance.open(tmp_path / "stock") as stock,
+    ):
+        sales, orders = shop.database("Sales"), stock.database("Stock")
+        sales.create_route("there", service_name=STOCK, address=f"TCP://{far.serving['listen']}")
+        orders.create_route("back", service_name=SHOP, address=f"TCP://{near.serving['listen']}")
+        with sales.transaction() as t:
+            t.send(t.begin_dialog(SHOP, STOCK, encryption=False), b"two chairs")
+        with orders.transaction() as t:
+            assert t.receive(ORDERS, timeout=DEADLINE)["message_body"].to_pylist() == [b"two chairs"]
+        assert [near.stop(), far.stop()] == [0, 0]
