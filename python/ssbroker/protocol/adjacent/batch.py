@@ -78,6 +78,12 @@ def pieces(rows: pa.Table) -> Iterator[tuple[pa.Table, int]]:
         >>> list(pieces(WIRE.empty_table()))
         []
     """
+    if not rows.num_rows:
+        return
+    whole = rows.num_rows * _FIXED_BYTES + sum(rows.column(name).nbytes for name in _OF_ANY_LENGTH)
+    if rows.num_rows <= ROWS_MAX and whole <= BYTES_MAX:
+        yield rows, whole
+        return
     start = size = 0
     for row, length in enumerate(_lengths(rows)):
         if length > ROW_BYTES_MAX:
@@ -86,8 +92,7 @@ def pieces(rows: pa.Table) -> Iterator[tuple[pa.Table, int]]:
             yield rows.slice(start, row - start), size
             start, size = row, 0
         size += length
-    if rows.num_rows:
-        yield rows.slice(start), size
+    yield rows.slice(start), size
 
 
 def packed(rows: pa.Table) -> bytes:
