@@ -68,13 +68,9 @@ class Party:
         self._changed: Final = threading.Condition()
         log = EventLog()
         log.subscribe(self._happened, Connection)
-        own = Own(
-            instance_id=self.instance_id, name=name, number=chance.getrandbits(64) if number is None else number
-        )
+        own = Own(instance_id=self.instance_id, name=name, number=chance.getrandbits(64) if number is None else number)
         contexts = None if trust is None else Contexts.of(trust)
-        setup = Setup(
-            own=own, receiver=self, contexts=contexts, limits=limits, events=log, clock=now, random=chance
-        )
+        setup = Setup(own=own, receiver=self, contexts=contexts, limits=limits, events=log, clock=now, random=chance)
         self.endpoint: Final = SocketEndpoint(setup, host=HOST, port=port)
         self.host, self.port = self.endpoint.start()
         self.address: Final = f"TCP://{HOST}:{self.port}"
@@ -82,7 +78,9 @@ class Party:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         self.endpoint.close(DEADLINE if kind is None else 0.0)
 
     def wait_for(self, what: Callable[[], Any]) -> Any:
@@ -97,15 +95,17 @@ class Party:
 
     def numbers(self) -> list[int]:
         """The sequence numbers of all rows that came, in their order."""
-        return [each for _, rows in self.batches for each in rows["message_sequence_number"].to_pylist()]
+        return [int(each) for _, rows in self.batches for each in rows["message_sequence_number"].to_numpy()]
 
     def steps(self, step: ConnectionStep) -> list[Connection]:
         """The events of one step."""
         return [event for event in self.events if event.step is step]
 
     def arrived(self, peer: Peer, rows: pa.Table) -> None:
-        self._note(self.batches, (peer, rows))
-        self.on_arrival()
+        try:
+            self.on_arrival()
+        finally:
+            self._note(self.batches, (peer, rows))
 
     def has_room(self, address: str) -> None:
         self._note(self.room_at, address)
@@ -156,9 +156,7 @@ class Authority:
 
     def certify(self, *names: str, validity: Validity | None = None, signs_itself: bool = False) -> tuple[Path, Path]:
         """The files of a certificate and its key."""
-        made = make_certificate(
-            names, validity or self.validity, authority=None if signs_itself else self.certified
-        )
+        made = make_certificate(names, validity or self.validity, authority=None if signs_itself else self.certified)
         return self.save(made, names[0])
 
     def save(self, made: Certified, name: str) -> tuple[Path, Path]:

@@ -127,11 +127,13 @@ class Line:
         link = self._link
         if link is None:
             return None
-        if link.far is not None and not link.is_leaving:
-            self._feed(link, now)
+        self._feed(link, now)
         plain = link.data_to_send(now=now)
         if not link.waiting_bytes:
             self.settle()
+            self._feed(
+                link, now
+            )  # a link that has something to carry is not idle, however long the socket takes nothing
         if plain is None:
             return None
         self.channel.seal(plain)
@@ -229,6 +231,8 @@ class Line:
 
     def _feed(self, link: Link, now: int) -> None:
         """Gives the link as much as one frame takes, from each outbox in turn."""
+        if link.far is None or link.is_leaving:
+            return
         for outbox in self.outboxes:
             while link.waiting_bytes < _AHEAD_BYTES and (rows := outbox.take()) is not None:
                 self._fed.append((outbox, rows.num_rows))

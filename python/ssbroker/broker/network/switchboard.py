@@ -21,6 +21,7 @@ from ssbroker.protocol.events import ConnectionStep
 from ssbroker.protocol.retry import SECOND
 
 _OF_ONE_DIALLER_MOST: Final = 4
+_SUPERSEDED_MOST: Final = 1024
 
 
 class Switchboard:
@@ -39,8 +40,9 @@ class Switchboard:
         self._setup: Final = setup
         self._of_pair: Final[dict[Pair, list[Connection]]] = {}
         self._unproven: Final[dict[Connection, None]] = {}
-        self._successors: Final[dict[uuid.UUID, Connection]] = {}
+        self._superseded: Final[dict[uuid.UUID, Pair]] = {}
         self._is_paused = False
+        self._is_deaf = False
         self._on_empty: Callable[[], None] | None = None
         self.buffer: Final = memoryview(bytearray(READ_BYTES))
         self.connections: Final[dict[uuid.UUID, Connection]] = {}
@@ -92,7 +94,9 @@ class Switchboard:
         Returns:
             The connection, or None.
         """
-        return self._successors.get(connection_id) or self.connections.get(connection_id)
+        found = self.connections.get(connection_id)
+        pair = self._superseded.get(connection_id)
+        return found if pair is None or (found is not None and found.is_usable) else self.usable(pair)
 
     def occurred(self, connection: Connection, occurrence: Occurrence) -> None:
         """Something has come over a connection.
@@ -105,7 +109,7 @@ class Switchboard:
         match occurrence:
             case Greeted(is_self=is_self):
                 self._greeted(connection, is_self=is_self)
-            case Batch(rows=rows) if peer is not None:
+            case Batch(rows=rows) if peer is not None and not self._is_deaf:
                 connection.counters.fragments_received += rows.num_rows
                 self._setup.call(partial(self._setup.receiver.arrived, peer, rows))
             case RoleAsked(broker_instance=broker_instance):
@@ -131,13 +135,15 @@ class Switchboard:
         """
         self.connections.pop(connection.connection_id, None)
         self._unproven.pop(connection, None)
-        for connection_id in [each for each, successor in self._successors.items() if successor is connection]:
-            del self._successors[connection_id]
         pair = _pair(connection)
         if pair is not None:
             self._of_pair[pair].remove(connection)
             if not self._of_pair[pair]:
                 del self._of_pair[pair]
+            if ending.reason is Reason.SUPERSEDED:
+                self._superseded[connection.connection_id] = pair
+        while len(self._superseded) > _SUPERSEDED_MOST:
+            self._superseded.pop(next(iter(self._superseded)))
         self._tell_end(connection, ending, is_proven=pair is not None)
         self.dialling.ended(connection, ending, pair)
         if not self.connections and self._on_empty is not None:
@@ -163,6 +169,8 @@ class Switchboard:
             on_empty: Called when the last one has ended.
         """
         self._on_empty = on_empty
+        self._is_deaf = self._is_paused  # what comes before their GOODBYE is read to get there, and comes again (P17)
+        self.pause(is_paused=False)
         self.dialling.stop()
         for connection in list(self.connections.values()):
             connection.leave(Reason.STOPPING, "the instance stops")
@@ -219,7 +227,6 @@ class Switchboard:
     def _supersede(self, loser: Connection, survivor: Connection) -> None:
         if not (loser.is_usable and survivor.is_usable):
             return
-        self._successors[loser.connection_id] = survivor
         self.dialling.move(loser, survivor)
         loser.leave(Reason.SUPERSEDED, "another connection of the same two instances stays")
 

@@ -1,0 +1,343 @@
+"""Instances that connect: what is sent arrives in order, over one connection for each pair, dialled when it is needed (N8 to N12)."""
+
+from __future__ import annotations
+
+import socket
+import threading
+from dataclasses import replace
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+from ssbroker.broker.network.limits import EndpointLimits
+from ssbroker.broker.network.trust import Trust
+from ssbroker.exceptions import EndpointError, ProtocolError
+from ssbroker.protocol.adjacent.limits import Limits
+from ssbroker.protocol.event_steps import ConnectionStep
+from tests.broker.network.parties import HOST, QUICK, Authority, Party
+from tests.protocol.wire import numbered, table
+
+PATIENT = EndpointLimits(dial_wait=3600_000_000, dial_wait_most=3600_000_000)
+"""Limits by which a failed dial is not repeated while a test runs."""
+
+
+def free_port() -> int:
+    """A port on which nobody listens."""
+    with socket.create_server((HOST, 0)) as server:
+        return int(server.getsockname()[1])
+
+
+def is_taken(sender: Party, receiver: Party, rows: pa.Table) -> bool:
+    """Sends rows; whether they were taken. Where they were not, there is no room for others either."""
+    before, _ = sender.endpoint.progress(receiver.address)
+    room = sender.endpoint.send(receiver.address, rows)
+    taken, _ = sender.endpoint.progress(receiver.address)
+    assert taken - before == rows.num_rows or room <= 0
+    return taken > before
+
+
+def sends(sender: Party, receiver: Party, rows: pa.Table) -> None:
+    """Sends rows, as soon as there is room for them."""
+    sender.wait_for(lambda: is_taken(sender, receiver, rows))
+
+
+def test_p2_rows_arrive_in_order_and_answers_go_back_over_the_same_connection() -> None:
+    with Party("shop") as shop, Party("bank") as bank:
+        for number in range(100):
+            assert shop.endpoint.send(bank.address, numbered(3, first=3 * number)) > 0
+        bank.wait_for(lambda: len(bank.numbers()) == 300)
+        assert bank.numbers() == list(range(300))
+        peer, _ = bank.batches[0]
+        assert (peer.instance_id, peer.name, peer.principal, peer.is_accept) == (shop.instance_id, "shop", None, True)
+        assert bank.endpoint.reply(peer.connection_id, numbered(5))
+        shop.wait_for(lambda: len(shop.numbers()) == 5)
+        assert len(shop.connections()) == len(bank.connections()) == 1
+        shop.wait_for(lambda: shop.endpoint.progress(bank.address) == (300, 300))
+
+
+def test_n8_with_an_authority_the_principal_is_the_first_name_of_the_certificate(tmp_path: Path) -> None:
+    authority = Authority(tmp_path)
+    with (
+        Party("shop", trust=authority.trust("shop.example.com", "bank.example.com")) as shop,
+        Party("bank", trust=authority.trust("bank.example.com", "shop.example.com", "other")) as bank,
+    ):
+        shop.endpoint.send(bank.address, numbered(1000, size=2000))
+        bank.wait_for(lambda: len(bank.numbers()) == 1000)
+        assert bank.batches[0][0].principal == "shop.example.com"
+        assert shop.reached_at[0][1].principal == "bank.example.com"
+
+
+def test_n8_pinned_certificates_connect_under_the_name_that_they_stand_under(tmp_path: Path) -> None:
+    """A principal may have several: here those of a mirrored pair."""
+    authority = Authority(tmp_path)
+    shop_files, bank_files, mirror_files = (
+        authority.certify(name, signs_itself=True) for name in ("s.example.com", "b.example.com", "m.example.com")
+    )
+    pinned = {"the bank": [bank_files[0], mirror_files[0]]}
+    shop_trust = Trust(certificate=shop_files[0], key=shop_files[1], pinned=pinned)
+    bank_trust = Trust(certificate=bank_files[0], key=bank_files[1], pinned={"the shop": [shop_files[0]]})
+    mirror_trust = replace(bank_trust, certificate=mirror_files[0], key=mirror_files[1])
+    with (
+        Party("shop", trust=shop_trust) as shop,
+        Party("bank", trust=bank_trust) as bank,
+        Party("mirror", trust=mirror_trust) as mirror,
+    ):
+        for party in (bank, mirror):
+            shop.endpoint.send(party.address, numbered(1))
+            party.wait_for(party.numbers)
+            assert party.batches[0][0].principal == "the shop"
+        shop.wait_for(lambda: len(shop.reached_at) == 2)
+        assert {peer.principal for _, peer in shop.reached_at} == {"the bank"}
+
+
+def test_p2_an_idle_connection_is_closed_and_dialled_anew_when_it_is_needed() -> None:
+    limits = replace(QUICK, link=Limits(idle=1000))
+    with Party("shop", limits=limits) as shop, Party("bank", limits=limits) as bank:
+        for number in range(3):
+            shop.endpoint.send(bank.address, numbered(1, first=number))
+            bank.wait_for(lambda: bank.numbers() == list(range(number + 1)))  # noqa: B023 - called at once
+            shop.wait_for(lambda: len(shop.steps(ConnectionStep.CLOSED)) > number)  # noqa: B023 - the same
+        assert shop.unreachable_at == []
+        assert {event.error for event in shop.events} == {0}
+
+
+def test_n9_where_two_dial_each_other_one_connection_stays_and_nothing_is_lost() -> None:
+    """Twenty pairs, each dialling at once: whichever of the two is there first."""
+    for number in range(20):
+        with Party("shop", number=number % 3) as shop, Party("bank", number=1) as bank:
+            both = threading.Barrier(2)
+
+            def dials(one: Party, other: Party, both: threading.Barrier = both) -> None:
+                both.wait(60)
+                for first in range(0, 50, 10):
+                    one.endpoint.send(other.address, numbered(10, first=first))
+
+            threads = [threading.Thread(target=dials, args=pair) for pair in ((shop, bank), (bank, shop))]
+            for thread in threads:
+                thread.start()
+            for thread in threads:
+                thread.join(60)
+            for party in (shop, bank):
+                party.wait_for(lambda: sorted(party.numbers()) == list(range(50)))  # noqa: B023 - called at once
+                party.wait_for(lambda: len(party.endpoint.board.connections) == 1)  # noqa: B023 - the same
+            assert shop.unreachable_at == bank.unreachable_at == []
+
+
+def test_n9_answers_go_over_the_connection_that_stays() -> None:
+    """The bank has the greater number, so the connection that it dials stays."""
+    with Party("shop", number=1) as shop, Party("bank", number=2) as bank:
+        shop.endpoint.send(bank.address, numbered(1))
+        bank.wait_for(bank.numbers)
+        peer, _ = bank.batches[0]
+        # Who has dialled is asked at another address than its own socket's, so the bank dials.
+        bank.endpoint.send(shop.address, numbered(1))
+        shop.wait_for(shop.numbers)
+        bank.wait_for(lambda: bank.reached_at and peer.connection_id not in bank.connections())
+        assert bank.endpoint.reply(peer.connection_id, numbered(1, first=1))
+        shop.wait_for(lambda: shop.numbers() == [0, 1])
+        shop.endpoint.send(bank.address, numbered(1, first=1))
+        bank.wait_for(lambda: bank.numbers() == [0, 1])
+        shop.wait_for(lambda: len(shop.connections()) == 1)
+        assert len(bank.connections()) == 1
+
+
+def test_n9_two_addresses_of_one_instance_share_a_connection() -> None:
+    with Party("shop") as shop, Party("bank") as bank:
+        other = bank.address.replace(HOST, "localhost")
+        shop.endpoint.send(bank.address, numbered(1))
+        bank.wait_for(bank.numbers)
+        shop.endpoint.send(other, numbered(1, first=1))
+        bank.wait_for(lambda: bank.numbers() == [0, 1])
+        for party in (shop, bank):
+            party.wait_for(lambda: len(party.endpoint.board.connections) == 1)  # noqa: B023 - called at once
+        for first, address in ((2, bank.address), (3, other)):
+            shop.endpoint.send(address, numbered(1, first=first))
+        bank.wait_for(lambda: sorted(bank.numbers()) == [0, 1, 2, 3])
+        assert len(shop.connections()) == 1
+
+
+def test_n9_an_instance_that_dials_itself_is_told_that_the_address_is_its_own() -> None:
+    with Party("shop") as shop:
+        shop.endpoint.send(shop.address, numbered(1))
+        shop.wait_for(lambda: shop.own_addresses == [shop.address])
+        shop.wait_for(lambda: not shop.endpoint.board.connections)
+        assert shop.numbers() == []
+        assert (shop.unreachable_at, shop.reached_at) == ([], [])
+
+
+def test_n9_an_instance_that_was_started_anew_takes_the_place_of_what_it_was() -> None:
+    """The bank has not noticed that the shop is gone: its old connection leads nowhere."""
+    with Party("bank") as bank, Party("shop", number=1) as before:
+        before.endpoint.send(bank.address, numbered(1))
+        bank.wait_for(bank.numbers)
+        old, _ = bank.batches[0]
+        with Party("shop", number=2) as after:
+            after.endpoint.send(bank.address, numbered(1, first=1))
+            bank.wait_for(lambda: bank.numbers() == [0, 1])
+            new, _ = bank.batches[1]
+            bank.wait_for(lambda: bank.connections() == [new.connection_id])
+            assert bank.endpoint.reply(old.connection_id, numbered(1))
+            after.wait_for(lambda: after.numbers() == [0])
+            assert before.numbers() == []
+
+
+def test_n10_an_address_that_cannot_be_reached_is_told_and_takes_nothing_until_the_wait_is_over() -> None:
+    with Party("shop", limits=PATIENT) as shop:
+        address = f"TCP://{HOST}:{free_port()}"
+        assert shop.endpoint.send(address, numbered(2)) > 0
+        shop.wait_for(lambda: [each for each, _ in shop.unreachable_at] == [address])
+        assert "the dial failed: " in shop.unreachable_at[0][1]
+        (event,) = shop.steps(ConnectionStep.CONNECT_FAILED)
+        assert (event.address, event.error) == (address, 9754)
+        assert shop.endpoint.send(address, numbered(1)) == 0
+        assert shop.endpoint.progress(address) == (2, 2)
+
+
+def test_n10_an_address_is_dialled_again_after_the_wait() -> None:
+    with Party("shop") as shop:
+        port = free_port()
+        address = f"TCP://{HOST}:{port}"
+        shop.endpoint.send(address, numbered(1))
+        shop.wait_for(lambda: shop.room_at == [address])
+        with Party("bank", port=port) as bank:
+            shop.endpoint.send(address, numbered(1, first=7))
+            bank.wait_for(lambda: bank.numbers() == [7])
+
+
+def test_n10_what_arrives_from_an_address_ends_the_wait_for_it() -> None:
+    """Nobody dials within an hour, but who could not be reached dials itself."""
+    with Party("shop", limits=PATIENT) as shop:
+        with Party("bank") as bank:
+            port, address = bank.port, bank.address
+            shop.endpoint.send(address, numbered(1))
+            bank.wait_for(bank.numbers)
+        shop.wait_for(lambda: shop.unreachable_at == [(address, "the instance stops")])
+        assert shop.endpoint.send(address, numbered(1)) == 0
+        with Party("bank", port=port, number=77) as again:
+            again.endpoint.send(shop.address, numbered(1))
+            shop.wait_for(lambda: shop.room_at == [address])
+            shop.wait_for(lambda: len(shop.reached_at) == 2)
+            assert shop.endpoint.send(address, numbered(1, first=5)) > 0
+            again.wait_for(lambda: again.numbers() == [5])
+            assert len(again.connections()) == 1
+
+
+def test_n10_a_name_that_is_not_known_is_told() -> None:
+    with Party("shop", limits=PATIENT) as shop:
+        shop.endpoint.send("TCP://nowhere.invalid:4022", numbered(1))
+        shop.wait_for(lambda: shop.unreachable_at)
+        assert "the name nowhere.invalid is not known" in shop.unreachable_at[0][1]
+        assert shop.steps(ConnectionStep.CONNECT_FAILED)[0].error == 9783
+
+
+def test_n10_a_connection_that_breaks_is_told_to_both() -> None:
+    with Party("shop", limits=PATIENT) as shop, Party("bank", limits=PATIENT) as bank:
+        shop.endpoint.send(bank.address, numbered(1))
+        bank.wait_for(bank.numbers)
+        bank.endpoint._call(bank.endpoint.board.cut)
+        shop.wait_for(lambda: shop.unreachable_at)
+        shop.wait_for(lambda: shop.steps(ConnectionStep.CLOSED))
+        assert [event.error for event in shop.steps(ConnectionStep.RECEIVE_IO_ERROR)] == [9755]
+
+
+def test_n12_an_outbox_that_is_full_takes_nothing_and_says_when_it_does_again() -> None:
+    """The bank does not read. Nothing that was taken is lost, and nothing that was not is sent."""
+    limits = replace(QUICK, outbox_bytes=100_000)
+    with Party("shop", limits=limits) as shop, Party("bank") as bank:
+        shop.endpoint.send(bank.address, numbered(1))
+        bank.wait_for(bank.numbers)
+        bank.endpoint.pause()
+        first = 1
+        while is_taken(shop, bank, numbered(100, first=first, size=2000)):
+            first += 100
+        bank.endpoint.resume()
+        sends(shop, bank, numbered(1, first=first))
+        bank.wait_for(lambda: len(bank.numbers()) == first + 1)
+        assert bank.numbers() == list(range(first + 1))
+        shop.wait_for(lambda: shop.endpoint.progress(bank.address) == (first + 1, first + 1))
+
+
+def test_n12_who_pauses_when_rows_arrive_gets_the_rest_when_it_goes_on() -> None:
+    with Party("shop") as shop, Party("bank") as bank:
+        bank.on_arrival = bank.endpoint.pause
+        for number in range(11):
+            sends(shop, bank, numbered(1000, first=1000 * number, size=1000))
+        while len(bank.numbers()) < 11_000:
+            count = len(bank.batches)
+            bank.endpoint.resume()
+            bank.wait_for(lambda: len(bank.batches) > count)  # noqa: B023 - called at once
+        assert bank.numbers() == list(range(11_000))
+
+
+def test_n23_a_role_is_asked_of_an_address_and_told() -> None:
+    with Party("shop") as shop, Party("bank") as bank:
+        bank.role = ("principal", 3)
+        shop.endpoint.ask_role(bank.address, b"broker instance.")
+        shop.wait_for(lambda: shop.roles == [(bank.address, b"broker instance.", "principal", 3)])
+        bank.role = ("mirror", 4)
+        shop.endpoint.ask_role(bank.address, b"broker instance.")
+        shop.wait_for(lambda: len(shop.roles) == 2)
+        assert shop.roles[1][2:] == ("mirror", 4)
+
+
+def test_n23_who_cannot_be_asked_is_unreachable() -> None:
+    with Party("shop", limits=PATIENT) as shop:
+        address = f"TCP://{HOST}:{free_port()}"
+        shop.endpoint.ask_role(address, b"broker instance.")
+        shop.wait_for(lambda: [each for each, _ in shop.unreachable_at] == [address])
+
+
+def test_n28_closing_writes_what_is_queued() -> None:
+    with Party("bank") as bank:
+        with Party("shop") as shop:
+            for number in range(7):
+                sends(shop, bank, numbered(1000, first=1000 * number, size=1000))
+            bank.wait_for(bank.numbers)
+        bank.wait_for(lambda: bank.numbers() == list(range(7000)))
+        assert shop.endpoint.send(bank.address, numbered(1)) > 0, "nobody is there to send it, and nobody waits"
+        assert not bank.endpoint.reply(bank.batches[0][0].connection_id, numbered(1))
+
+
+def test_n28_closing_does_not_wait_for_ever_for_who_does_not_read() -> None:
+    with Party("bank") as bank:
+        shop = Party("shop")
+        shop.endpoint.send(bank.address, numbered(1))
+        bank.wait_for(bank.numbers)
+        bank.endpoint.pause()
+        while shop.endpoint.send(bank.address, numbered(1000, size=2000)) > 0:
+            pass
+        shop.endpoint.close(0.0)
+        assert not shop.endpoint._thread.is_alive()
+        shop.endpoint.close(0.0)
+
+
+def test_an_endpoint_that_was_not_started_is_closed_all_the_same() -> None:
+    with Party("shop") as shop:
+        shop.endpoint.close(60.0)
+        shop.endpoint.send("TCP://127.0.0.1:1", numbered(1))
+        shop.endpoint.pause()
+
+
+def test_p3_a_port_that_is_taken_is_an_error() -> None:
+    with Party("shop") as shop, pytest.raises(EndpointError, match=f"{HOST}:{shop.port}: cannot be listened on"):
+        Party("bank", port=shop.port)
+
+
+def test_rows_of_another_schema_are_refused_where_they_are_sent() -> None:
+    with Party("shop") as shop:
+        with pytest.raises(ProtocolError, match="rows of the wire's schema"):
+            shop.endpoint.send("TCP://127.0.0.1:1", table().drop_columns(["priority"]))
+        assert shop.connections() == []
+
+
+def test_what_a_receiver_raises_harms_no_connection() -> None:
+    def fails() -> None:
+        raise ValueError
+
+    with Party("shop") as shop, Party("bank") as bank:
+        bank.on_arrival = fails
+        for number in range(3):
+            shop.endpoint.send(bank.address, numbered(1, first=number))
+            bank.wait_for(lambda: bank.numbers() == list(range(number + 1)))  # noqa: B023 - called at once
+        assert len(bank.connections()) == 1
