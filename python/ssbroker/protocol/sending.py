@@ -234,7 +234,8 @@ class Sending:
             for number in [number for number in flight.fragments if number not in turn.found]:
                 transmission.drop(number)
                 del flight.fragments[number]
-        flights = [(flight.fragments, flight.attempt + 1) for flight in turn.lost if flight.fragments]
+        # What is known not to have arrived goes again with the wait that it had: nobody has let that pass in silence.
+        flights = [(flight.fragments, flight.attempt + (flight.due > 0)) for flight in turn.lost if flight.fragments]
         if turn.fresh:
             flights.append((turn.fresh, 0))
         for fragments, attempt in flights:
