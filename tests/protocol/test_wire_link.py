@@ -13,6 +13,7 @@ from ssbroker.protocol.adjacent.limits import Limits
 from ssbroker.protocol.adjacent.link import Link
 from ssbroker.protocol.adjacent.occurrences import Greeted, Left, RoleAsked, RoleTold
 from ssbroker.protocol.adjacent.questions import WAITING_MAX
+from tests.protocol.link_fuzz import figures
 from tests.protocol.wire import BANK, SHOP, Linked, linked, numbered, numbers, own, row, said, table
 
 DATABASE = b"id of a database"
@@ -217,3 +218,11 @@ def test_n5_any_sequence_of_frames_is_followed_or_refused(kinds: list[Kind], lea
             break
         assert rows == before or (kind is Kind.FRAGMENTS and was_greeted and not was_over)
         said(bank)
+
+
+def test_g7_what_hostile_peers_send_is_refused_or_waits_and_nothing_breaks() -> None:
+    """The same with millions of inputs is a command; see `link_fuzz`."""
+    came = figures(3_000, seed=7)
+    assert came.total() == 3_000
+    assert came["taken"] > 300
+    assert sum(count for what, count in came.items() if what not in ("taken", "waits for more")) > 1_000

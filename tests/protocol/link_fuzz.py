@@ -1,0 +1,115 @@
+"""Bytes of hostile peers against a link: `python -m tests.protocol.link_fuzz --inputs 30000000 --seed 1` prints what they came to.
+
+Each input is a row of frames, some of them altered, cut off, doubled or swapped, with their checksums wrong or made right again, in pieces of any
+size. The decoder of batches alone has a fuzzer of its own, `FUZZ_TARGETS=wire make fuzz`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import random
+from collections import Counter
+from typing import Final
+
+from ssbroker._core import crc32c
+from ssbroker.exceptions import PeerError
+from ssbroker.protocol.adjacent import goodbye, hello, roles
+from ssbroker.protocol.adjacent.batch import packed
+from ssbroker.protocol.adjacent.frames import HEADER_BYTES, Kind, framed
+from ssbroker.protocol.adjacent.goodbye import Reason
+from ssbroker.protocol.adjacent.limits import Limits
+from ssbroker.protocol.adjacent.link import Link
+from ssbroker.protocol.adjacent.occurrences import Batch, RoleAsked
+from tests.protocol.wire import BANK, numbered, own, said
+
+DATABASE: Final = b"id of a database"
+FRAMES: Final = {
+    Kind.HELLO: framed(Kind.HELLO, hello.packed(own(BANK, name="bank"))),
+    Kind.FRAGMENTS: framed(Kind.FRAGMENTS, packed(numbered(3))),
+    Kind.ROLE_ASKED: framed(Kind.ROLE_ASKED, DATABASE),
+    Kind.ROLE_TOLD: framed(Kind.ROLE_TOLD, roles.packed(DATABASE, "mirror", 1)),
+    Kind.PING: framed(Kind.PING),
+    Kind.PONG: framed(Kind.PONG),
+    Kind.GOODBYE: framed(Kind.GOODBYE, goodbye.packed(Reason.STOPPING, "bye")),
+}
+ANSWER_BYTES_MAX: Final = 1024
+"""How much longer than what came an answer may be: HELLO and GOODBYE."""
+
+
+def stream(chance: random.Random) -> bytes:
+    """What a hostile peer sends."""
+    kinds = [Kind.HELLO] * (chance.random() < 0.9) + chance.choices(list(Kind), k=chance.randrange(5))
+    frames = [FRAMES[kind] for kind in kinds]
+    if frames and chance.random() < 0.9:
+        at = chance.randrange(len(frames))
+        frames[at] = altered(frames[at], chance)
+    if chance.random() < 0.1:
+        chance.shuffle(frames)
+    return b"".join(frames)
+
+
+def altered(frame: bytes, chance: random.Random) -> bytes:
+    """A frame with something wrong in it; its checksum is made right again half of the time, and its length a quarter."""
+    data = bytearray(frame)
+    for _ in range(chance.randrange(1, 4)):
+        at = chance.randrange(len(data) + 1)
+        match chance.randrange(4):
+            case 0:
+                data[at : at + 1] = bytes([chance.randrange(256)])
+            case 1:
+                del data[at : at + chance.randrange(16)]
+            case 2:
+                data[at:at] = chance.randbytes(chance.randrange(16))
+            case _:
+                data[at : at + 8] = chance.choice((bytes(8), b"\xff" * 8, b"\x7f" + b"\xff" * 7))
+    if len(data) >= HEADER_BYTES and chance.random() < 0.5:
+        if chance.random() < 0.5:
+            data[8:12] = (len(data) - HEADER_BYTES).to_bytes(4, "big")
+        data[12:16] = crc32c(bytes(data[HEADER_BYTES:]), crc32c(bytes(data[:12]), 0)).to_bytes(4, "big")
+    return bytes(data)
+
+
+def attack(chance: random.Random) -> str:
+    """One input; what it came to."""
+    link = Link(own(), is_accept=True, limits=Limits(), now=0)
+    link.ask_role(DATABASE)
+    data, took, answered = stream(chance), Counter[str](), 0
+    while data:
+        cut = chance.randrange(len(data)) + 1
+        piece, data = data[:cut], data[cut:]
+        try:
+            occurrences = link.received(piece, now=0)
+        except PeerError as error:
+            assert len(b"".join(said(link))) <= ANSWER_BYTES_MAX
+            assert link.is_over
+            return str(error).split(":", maxsplit=1)[0].split(";", maxsplit=1)[0]
+        for occurrence in occurrences:
+            took[type(occurrence).__name__] += 1
+            if isinstance(occurrence, Batch):
+                occurrence.rows.validate(full=True)
+            elif isinstance(occurrence, RoleAsked):
+                link.tell_role(occurrence.broker_instance, "unknown", 0)
+        answered += len(b"".join(said(link)))
+        assert answered <= cut * 2 + ANSWER_BYTES_MAX * (1 + took.total())
+    link.next_timeout()
+    return "taken" if took else "waits for more"
+
+
+def figures(inputs: int, *, seed: int) -> Counter[str]:
+    """What so many inputs came to."""
+    chance = random.Random(seed)
+    return Counter(attack(chance) for _ in range(inputs))
+
+
+def main() -> None:
+    """The command."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--inputs", type=int, default=1_000_000)
+    parser.add_argument("--seed", type=int, default=1)
+    arguments = parser.parse_args()
+    for what, count in figures(arguments.inputs, seed=arguments.seed).most_common():
+        print(f"{count:12,}  {what}")
+
+
+if __name__ == "__main__":
+    main()
