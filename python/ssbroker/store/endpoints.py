@@ -200,7 +200,7 @@ def set_closed(connection: Connection, endpoint_id: int, *, state: str, until: i
 
 
 def bind(connection: Connection, endpoint_id: int, *, far_broker_instance: bytes) -> None:
-    """Binds the conversation to the broker id that took its first message (R8)."""
+    """Binds the conversation to the broker id that took its first message (R8); within an instance it needs no key any more (B22)."""
     connection.execute(_BIND, (far_broker_instance, endpoint_id))
 
 
@@ -253,5 +253,5 @@ _SET_CLOSED: Final = """
     UPDATE ssb_conversation_endpoints SET state = ?, security_timestamp = ?, dialog_timer = NULL, transmission_status = ''
     WHERE endpoint_id = ?"""
 _BIND: Final = """
-    UPDATE ssb_conversation_endpoints SET far_broker_instance = ?, is_bound = 1, transmission_status = ''
+    UPDATE ssb_conversation_endpoints SET far_broker_instance = ?, is_bound = 1, session_key = NULL, transmission_status = ''
     WHERE endpoint_id = ?"""

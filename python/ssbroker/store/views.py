@@ -13,7 +13,9 @@ _EARLY: Final = """
     WHERE f.endpoint_id = e.endpoint_id AND message_sequence_number > e.receive_sequence"""
 _ENDPOINTS: Final = f"""
     SELECT conversation_handle, conversation_id, is_initiator, service_contract_id, conversation_group_id, service_id,
-        lifetime, state, NULL, far_service, far_broker_instance, 1, NULL, NULL, NULL, security_timestamp, dialog_timer,
+        lifetime, state, NULL, far_service, far_broker_instance,
+        (SELECT principal_id FROM ssb_services s WHERE s.service_id = e.service_id),
+        (SELECT principal_id FROM ssb_certificates c WHERE c.fingerprint = e.far_certificate), NULL, NULL, security_timestamp, dialog_timer,
         send_sequence, NULL, end_dialog_sequence, receive_sequence,
         (SELECT count(*) FROM ssb_fragments f
             WHERE f.endpoint_id = e.endpoint_id AND message_sequence_number = receive_sequence), 0,

@@ -10,6 +10,7 @@ import pytest
 
 from ssbroker.broker.database import Database
 from ssbroker.protocol.envelope import Security
+from tests.broker import shops
 from tests.broker.network.secured import begin, has_own_certificate, knows, rows_to, secured
 from tests.broker.network.talking import Talk, talk
 from tests.broker.shops import REPLIES, SHOP, STOCK, received, states, statuses, waiting
@@ -261,3 +262,21 @@ def test_n20_denied_goes_before_granted(both: Talk) -> None:
     begin(both, b"two chairs")
     both.pipes.settle(seconds=2)
     assert b"<Code>-8494</Code>" in b"".join(error_of(both.sales))
+
+
+def test_fact_177_the_views_say_who_the_other_side_is(both: Talk) -> None:
+    """The user to whom its certificate belongs here; nobody for who is anonymous."""
+    converse(both)
+    principals = both.bank.view("sys.database_principals", "Stock").to_pylist()
+    users = {row["name"]: row["principal_id"] for row in principals}
+    row = both.bank.view("sys.conversation_endpoints", "Stock").to_pylist()[0]
+    assert (row["principal_id"], row["far_principal_id"]) == (users["Bank"], users["Shop"])
+
+
+def test_b22_within_an_instance_nothing_is_encrypted(both: Talk) -> None:
+    """Also where a binding is there: the key goes as soon as it is known that nobody needs it."""
+    other = shops.stock(both.shop, "Warehouse")
+    both.sales.drop_route("There")
+    begin(both, b"two chairs")
+    assert keys(both.sales) == [(None, None, None)]
+    assert received(other) == [b"two chairs"]

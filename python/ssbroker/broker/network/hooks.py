@@ -118,8 +118,8 @@ class KeyExchanges(Protocol):
     def for_sending(self, database: Database, endpoint: Endpoint) -> Answer:
         """How an endpoint's messages may leave. Where they are secured, the key is durable in the endpoint's row at return.
 
-        Asked before the first message of an endpoint goes, again after each change of the catalog until the far side has answered,
-        and after each restart.
+        Asked before the first message of an endpoint goes, again when an offer is too old or the catalog has changed, until the far
+        side has the key, and after each restart.
 
         Args:
             database: Its database.
@@ -192,15 +192,3 @@ class Mirrors(Protocol):
 
     def run_due(self, *, now: int) -> int | None:
         """Does what is due; when it wants to be called again, in microseconds since 1970, if ever."""
-
-
-class PlainKeys:
-    """No keys: everything goes plain, and what comes secured has no key here."""
-
-    def for_sending(self, database: Database, endpoint: Endpoint) -> Answer:  # noqa: ARG002
-        """See `KeyExchanges`."""
-        return Offer()
-
-    def for_arriving(self, database: Database, beginnings: Sequence[Beginning]) -> Sequence[Session | Refused]:  # noqa: ARG002
-        """See `KeyExchanges`."""
-        return [Session()] * len(beginnings)
