@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from datetime import timedelta
 
 import pytest
@@ -274,6 +274,9 @@ def test_what_waits_for_another_instance_says_so_until_there_is_a_transport(
         def carry(self, conversations: Sequence[Outgoing]) -> dict[int, Status]:
             carried.extend(conversations)
             return {}
+
+        def more(self, database: Database, endpoint_ids: Collection[int]) -> Collection[int]:  # noqa: ARG002
+            return endpoint_ids
 
     instance.worker.delivery.transport = Notes()
     send(sales, b"and a table", to="//Far")

@@ -17,6 +17,7 @@ from ssbroker.broker.serve_lock import ServeLock
 from ssbroker.broker.status import DELIVERED, Status, route_refused
 from ssbroker.broker.transport import Transport
 from ssbroker.exceptions import SsbrokerError
+from ssbroker.protocol.events import MessageClassify
 from ssbroker.protocol.retry import SECOND
 from ssbroker.store import due, endpoints, transmission
 from ssbroker.store.endpoints import Endpoint
@@ -60,6 +61,10 @@ class Delivery:
         Returns:
             Whether others have to deliver, at once.
         """
+        if self.transport is not None and not self._instance.events.wants(MessageClassify):
+            endpoint_ids = self.transport.more(database, endpoint_ids)
+            if not endpoint_ids:
+                return False
         now = moment.microseconds(self._instance.clock())
         self._retries.add((Key(database.database_id, each) for each in endpoint_ids), at=now)
         if any(each.file.is_written_here for each in self._instance.databases):

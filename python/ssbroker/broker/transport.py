@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
@@ -48,4 +48,15 @@ class Transport(Protocol):
 
         Returns:
             What is in the way of conversations, by their sender's number, as far as something is.
+        """
+
+    def more(self, database: Database, endpoint_ids: Collection[int]) -> Collection[int]:
+        """Tells that conversations have sent more: it spares those that are carried already what `carry` has to be told.
+
+        Args:
+            database: The senders' database.
+            endpoint_ids: The senders.
+
+        Returns:
+            Those that are not carried, or of which there may be something to say.
         """

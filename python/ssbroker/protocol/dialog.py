@@ -20,6 +20,7 @@ class Dialog:
         endpoint: Its row, as last committed.
         transmission: What it has sent.
         is_known: Whether it is known where its transmission queue begins.
+        is_drained: Whether all that its transmission queue held was sent, when it was last read.
         outbound: Seals what it sends; None for a plain conversation.
         inbound: Opens what it receives.
         incoming: What it is receiving; None while that is not loaded.
@@ -33,6 +34,7 @@ class Dialog:
     endpoint: Endpoint
     transmission: Transmission
     is_known: bool = False
+    is_drained: bool = False
     outbound: SecuredDirection | None = None
     inbound: SecuredDirection | None = None
     incoming: Incoming | None = None

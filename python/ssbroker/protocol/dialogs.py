@@ -88,8 +88,7 @@ class Dialogs(Steering):
         moment = self._clock.moment(now)
         owing = [dialog for dialog in self._residents.due(moment) if self._is_due(dialog, moment)]
         rows: list[Row] = []
-        number, size = _TURNS_FIRST, 0
-        # What a turn comes to is not known before; so few are taken first, then more.
+        number, size = _TURNS_FIRST, 0  # what a turn comes to is not known before: few are taken first, then more
         while len(rows) < most and size < most_bytes and (turns := self._turns(moment, now, number)):
             fragments = self._outbound.fragments(self._sending.cut(turns, moment))
             rows += fragments
@@ -274,7 +273,8 @@ class Dialogs(Steering):
         for acked, runs in acknowledgements:
             dialog.transmission.acknowledge(acked, runs)
         dialog.transmission.used = moment
-        self._residents.is_ready(dialog)
+        if not dialog.is_drained or dialog.transmission.is_mended:
+            self._residents.is_ready(dialog)
 
     def _owe(self, received: Received, moment: int) -> None:
         """Notes the acknowledgements that are due, of what is durable now (P15, P16, P18)."""

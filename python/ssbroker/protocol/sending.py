@@ -15,6 +15,7 @@ from ssbroker.protocol.columns import replaced
 from ssbroker.protocol.cuts import WORTH_KEEPING, Cuts
 from ssbroker.protocol.dialog import Dialog
 from ssbroker.protocol.envelope import SEQUENCE_MAX
+from ssbroker.protocol.interleaving import interleaved
 from ssbroker.protocol.ledger import Ledger, Wanted
 from ssbroker.protocol.retry import Backoff
 from ssbroker.protocol.settings import Settings
@@ -51,6 +52,13 @@ class Turn:
     found: set[int] = field(default_factory=set)
     is_full: bool = False
     dues: list[int] = field(default_factory=list)
+
+    @property
+    def is_drained(self) -> bool:
+        """Whether the transmission queue held no more than what goes: there was room left, and nothing else in the way."""
+        transmission = self.dialog.transmission
+        has_room = self.room > 0 and self.room_bytes > 0 and transmission.head <= self.last
+        return has_room and not self.is_full and transmission.cursor == 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,11 +156,16 @@ class Sending:
         if not turn.dialog.is_known:
             yield Wanted(key, 0, SEQUENCE_MAX, turn.room, turn.room_bytes)
             return
+        after = max(transmission.head, transmission.passed) + 1
         if turn.room and transmission.head <= turn.last and transmission.head not in turn.found:
-            numbers.add(transmission.head)
+            if transmission.cursor == 0 and after == transmission.head + 1:
+                after = (
+                    transmission.head
+                )  # nothing of it was sent, and nothing has passed it: it is the first of those that follow
+            else:
+                numbers.add(transmission.head)
         for first, number in _ranges(sorted(numbers)):
             yield Wanted(key, first, first + number - 1, number, 2**63 - 1)
-        after = max(transmission.head, transmission.passed) + 1
         if turn.room and after <= turn.last:
             yield Wanted(key, after, turn.last, turn.room, turn.room_bytes)
 
@@ -228,6 +241,7 @@ class Sending:
         return True
 
     def _launch(self, turn: Turn, now: int) -> None:
+        turn.dialog.is_drained = turn.is_drained
         transmission = turn.dialog.transmission
         transmission.used = now
         for flight in turn.lost:
@@ -242,41 +256,6 @@ class Sending:
             due = now + self._backoff.wait(attempt)
             transmission.launch(fragments, due=due, attempt=attempt)
             turn.dues.append(due)
-
-
-def interleaved(rows: Sequence[int], sequences: Sequence[int], counts: Sequence[int]) -> Iterator[int]:
-    """Rows of a dialog so that the single messages after a large one go between its fragments (P13).
-
-    Args:
-        rows: Rows, by message and fragment.
-        sequences: The message of each row.
-        counts: How many fragments it has.
-
-    Yields:
-        The rows.
-
-    Examples:
-        >>> list(interleaved(range(6), [0, 0, 0, 1, 2, 3], [3, 3, 3, 1, 1, 2]))
-        [0, 3, 1, 4, 2, 5]
-    """
-    at = 0
-    while at < len(rows):
-        first = rows[at]
-        if counts[first] == 1:
-            yield first
-            at += 1
-            continue
-        end = at
-        while end < len(rows) and sequences[rows[end]] == sequences[first]:
-            end += 1
-        after = end
-        while after < len(rows) and counts[rows[after]] == 1 and after - end < end - at:
-            after += 1
-        for offset in range(end - at):
-            yield rows[at + offset]
-            if end + offset < after:
-                yield rows[end + offset]
-        at = after
 
 
 def _listed(table: pa.Table, name: str) -> list[Any]:

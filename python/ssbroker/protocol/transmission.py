@@ -111,7 +111,7 @@ class Transmission:
 
     def next_due(self) -> int | None:
         """When something is sent again; None where all is acknowledged."""
-        return min((flight.due for flight in self.flights if self.still_flying(flight.fragments)), default=None)
+        return min((flight.due for flight in self.flights if self._is_flying(flight)), default=None)
 
     def believed(self, acked: int, runs: list[Run]) -> tuple[int, list[Run]]:
         """What of an acknowledgement names what was sent; the rest is false, or of a life before a restart, and says nothing."""
@@ -147,8 +147,7 @@ class Transmission:
                     mask &= -1 << first
                 self._clear(sequence, mask)
         self._mend()
-        if not self.flying:
-            self.flights.clear()
+        self.flights = [flight for flight in self.flights if self._is_flying(flight)] if self.flying else []
 
     def abandon(self) -> None:
         """Forgets all that is in flight: the conversation is broken."""
@@ -171,6 +170,16 @@ class Transmission:
     def drop(self, sequence: int) -> None:
         """Forgets a message that is not in the transmission queue any more."""
         self._clear(sequence, -1)
+
+    @property
+    def is_mended(self) -> bool:
+        """Whether something is to be sent again at once."""
+        return any(flight.due == 0 for flight in self.flights)
+
+    def _is_flying(self, flight: Flight) -> bool:
+        """Whether anything of a flight is not acknowledged; what was sent last is looked at first."""
+        flying, fragments = self.flying, flight.fragments
+        return any(fragments[sequence] & flying.get(sequence, 0) for sequence in reversed(fragments))
 
     def _clear(self, sequence: int, mask: int) -> None:
         before = self.flying.get(sequence, 0)

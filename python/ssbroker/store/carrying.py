@@ -10,17 +10,16 @@ from ssbroker.store.endpoints import Endpoint
 from ssbroker.store.sqlite import Connection
 
 
-def waiting(connection: Connection) -> dict[int, int]:
-    """The endpoints that have messages in the transmission queue, and the number of the next message of each.
+def waiting(connection: Connection) -> dict[int, tuple[bytes, int]]:
+    """The endpoints that have messages in the transmission queue, by number: the handle of each, and the number of its next message.
 
     Args:
         connection: The database.
 
     Returns:
-        The numbers of the messages, by endpoint.
+        Both, by endpoint.
     """
-    found: dict[int, int] = dict(connection.execute(_WAITING))
-    return found
+    return {endpoint_id: (handle, number) for endpoint_id, handle, number in connection.execute(_WAITING)}
 
 
 def senders(connection: Connection, endpoint_ids: Iterable[int]) -> list[Endpoint]:
@@ -51,7 +50,7 @@ def known(connection: Connection, keys: Iterable[tuple[bytes, bool]]) -> list[tu
 
 
 _WAITING: Final = f"""{WAITING.format(0)}
-    SELECT endpoint_id, send_sequence FROM waiting JOIN ssb_conversation_endpoints USING (endpoint_id)"""  # noqa: S608
+    SELECT endpoint_id, conversation_handle, send_sequence FROM waiting JOIN ssb_conversation_endpoints USING (endpoint_id)"""  # noqa: S608
 _BY_ID: Final = "SELECT * FROM ssb_conversation_endpoints WHERE endpoint_id = ?"
 _KNOWN: Final = """
     SELECT conversation_id, is_initiator FROM ssb_conversation_endpoints WHERE conversation_id = ? AND is_initiator = ?"""

@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 
 QUIET: Final = 4 * SECOND
 """After so long without an acknowledgement `transmission_status` says that there is none."""
+FORGOTTEN_AFTER: Final = 300 * SECOND
+"""After so long without a word a conversation has nothing to send: the longest wait of P17 is much shorter."""
 
 
 @dataclass(slots=True)
@@ -29,12 +31,14 @@ class Carried:
         since: When it was first carried, or last acknowledged.
         waits: Why its messages may not leave yet; None for nothing.
         said: What was written of it.
+        seen: When delivery last told of it.
     """
 
     outgoing: Outgoing
     since: int
     waits: Status | None = None
     said: str = ""
+    seen: int = 0
 
 
 class Carrying:
@@ -48,6 +52,7 @@ class Carrying:
         self._guard: Final = threading.Lock()
         self._carried: dict[tuple[int, Key], Carried] = {}
         self._new: dict[int, dict[Key, Outgoing]] = {}
+        self._keys: dict[tuple[int, int], Key] = {}
         self.why: dict[str, str] = {}
 
     def add(self, conversations: Sequence[Outgoing], *, now: int) -> dict[int, Status]:
@@ -71,11 +76,35 @@ class Carrying:
                 if carried is None or carried.outgoing.sender.endpoint_id != sender.endpoint_id:
                     carried = self._carried[place] = Carried(each, now)
                 carried.outgoing = each
+                carried.seen = now
+                self._keys[place[0], sender.endpoint_id] = key
                 status = self._status(carried, now)
                 carried.said = DELIVERED if status is None else str(status)
                 if status is not None:
                     hindered[sender.endpoint_id] = status
         return hindered
+
+    def more(self, database_id: int, endpoint_ids: Iterable[int]) -> list[int]:
+        """Notes that conversations have more to send, as far as nothing is to be said or found out about them first.
+
+        Args:
+            database_id: The senders' database.
+            endpoint_ids: The senders.
+
+        Returns:
+            The others.
+        """
+        left: list[int] = []
+        with self._guard:
+            new = self._new.setdefault(database_id, {})
+            for endpoint_id in endpoint_ids:
+                key = self._keys.get((database_id, endpoint_id))
+                carried = None if key is None else self._carried.get((database_id, key))
+                if key is None or carried is None or carried.said != DELIVERED:
+                    left.append(endpoint_id)
+                else:
+                    new.setdefault(key, carried.outgoing)
+        return left
 
     def take(self) -> dict[int, dict[Key, Outgoing]]:
         """Takes out what was added since the last time, by database."""
@@ -88,11 +117,14 @@ class Carrying:
         """Whether something was added."""
         return bool(self._new)
 
-    def sent_of(self, database_id: int) -> dict[int, int]:
-        """Up to which message the conversations of a database are carried: the number of the next one, by endpoint."""
+    def sent_of(self, database_id: int) -> dict[int, tuple[bytes, int]]:
+        """Up to which message the conversations of a database are carried: handle, and number of the next one, by endpoint."""
         with self._guard:
             return {
-                each.outgoing.endpoint_id: each.outgoing.sender.send_sequence
+                each.outgoing.endpoint_id: (
+                    each.outgoing.sender.conversation_handle,
+                    each.outgoing.sender.send_sequence,
+                )
                 for (number, _), each in self._carried.items()
                 if number == database_id
             }
@@ -112,12 +144,13 @@ class Carrying:
                 if carried is not None:
                     carried.since = now
 
-    def keep(self, database_id: int, keys: Iterable[Key]) -> None:
-        """Forgets the conversations of a database that are not among some."""
-        kept = set(keys)
+    def keep(self, *, now: int) -> None:
+        """Forgets the conversations that nobody has told of for long: what waits is told of again and again."""
         with self._guard:
-            for place in [place for place in self._carried if place[0] == database_id and place[1] not in kept]:
-                del self._carried[place]
+            for place, carried in list(self._carried.items()):
+                if not 0 <= now - carried.seen < FORGOTTEN_AFTER:
+                    del self._carried[place]
+                    self._keys.pop((place[0], carried.outgoing.endpoint_id), None)
 
     def notes(self, addresses: Iterable[str]) -> list[tuple[Outgoing, Endpoint, str]]:
         """What is to be written of the conversations that go to addresses, now that something else is in their way, or nothing.

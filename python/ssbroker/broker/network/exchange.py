@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import uuid
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Final
 
 import pyarrow as pa
@@ -39,6 +39,8 @@ LOGGER: Final = logging.getLogger("ssbroker.broker")
 FLUSH_EVERY: Final = 10 * SECOND
 LOOK_EVERY: Final = SECOND // 20
 """How soon is seen what other processes have committed (N16)."""
+LOOK_SHARE: Final = 20
+"""How many times longer than a look the wait for the next one is, at least."""
 BUSY_WAIT: Final = SECOND // 10
 """When what could not be written is tried again."""
 
@@ -77,6 +79,7 @@ class Exchange:
         self._settings: Final = settings
         self._router: Router | None = None
         self._flushed = self._looked = 0
+        self._look_wait = LOOK_EVERY
         closed: set[str] = set()
         self._inbox: Final = reception.inbox
         self._carrying: Final = Carrying()
@@ -94,6 +97,13 @@ class Exchange:
         self._wake()
         return hindered
 
+    def more(self, database: Database, endpoint_ids: Collection[int]) -> list[int]:
+        """See `Transport`."""
+        left = self._carrying.more(database.database_id, endpoint_ids)
+        if len(left) < len(endpoint_ids):
+            self._wake()
+        return left
+
     def turn(self) -> int:
         """Does all that is due: what was told, what arrived, what is to be sent.
 
@@ -104,9 +114,11 @@ class Exchange:
         while self._reception.told:
             self._reception.told.popleft()(self)
         self._follow_the_catalog()
-        if not 0 <= now - self._looked < LOOK_EVERY:
-            self._looked = now
+        if not 0 <= now - self._looked < self._look_wait:
             self._look(now)
+            # Where looking takes long, it is done less often.
+            self._looked = now
+            self._look_wait = max(LOOK_EVERY, LOOK_SHARE * (self._now() - now))
         left = self._arriving.take(self._inbox.take(), now=now)
         self._inbox.put_back(left)
         self._take_conversations()
@@ -251,6 +263,7 @@ class Exchange:
                 LOGGER.warning("%s: why messages wait could not be written: %s", database.name, error)
 
     def _flush(self, now: int) -> None:
+        self._carrying.keep(now=now)
         for machine in self._machines.all():
             try:
                 machine.flush(now=now)

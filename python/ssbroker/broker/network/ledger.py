@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
@@ -216,12 +217,18 @@ def _message(key: Key, number: int, kind: str, is_end: int, is_error: int, body:
 
 def _message_id(key: Key, number: int) -> bytes:
     """The same id whenever a message is sent: made of its conversation, its sender and its number, as a GUID of version 8."""
+    return (_message_ids(key) ^ number).to_bytes(16)
+
+
+@lru_cache(maxsize=4096)
+def _message_ids(key: Key) -> int:
+    """The id of an endpoint's first message; the number of another one changes the last bits of it."""
     conversation_id, is_initiator = key
-    place = conversation_id + is_initiator.to_bytes() + number.to_bytes(8)
+    place = conversation_id + is_initiator.to_bytes()
     made = bytearray(hashlib.blake2b(place, digest_size=16, person=b"ssb message id").digest())
     made[6] = made[6] & 0x0F | 0x80
     made[8] = made[8] & 0x3F | 0x80
-    return bytes(made)
+    return int.from_bytes(made)
 
 
 def _table(rows: Sequence[tuple[Any, ...]], schema: pa.Schema) -> pa.Table:

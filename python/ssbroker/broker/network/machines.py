@@ -90,12 +90,12 @@ class Machines:
         for number in self._watches.keys() - self._machines.keys():
             self._watches.pop(number).close()
 
-    def waiting_anew(self, machine: Machine, sent: Mapping[int, int]) -> list[Outgoing]:
+    def waiting_anew(self, machine: Machine, sent: Mapping[int, tuple[bytes, int]]) -> list[Outgoing]:
         """What was committed to a database since the last look, by whomever, and goes to other instances (N16).
 
         Args:
             machine: The database's machine.
-            sent: Up to which message conversations are carried: the number of the next one, by endpoint.
+            sent: Up to which message conversations are carried: handle, and number of the next one, by endpoint.
 
         Returns:
             The conversations.
