@@ -275,7 +275,7 @@ def test_what_waits_for_another_instance_says_so_until_there_is_a_transport(
             carried.extend(conversations)
             return {}
 
-        def more(self, database: Database, endpoint_ids: Collection[int]) -> Collection[int]:  # noqa: ARG002
+        def more(self, database: Database, endpoint_ids: Collection[int]) -> Collection[int]:
             return endpoint_ids
 
     instance.worker.delivery.transport = Notes()
