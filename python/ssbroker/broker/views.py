@@ -165,8 +165,9 @@ def _forwarded(instance: Instance) -> Iterator[Row]:
     return iter(() if server is None else server.forwarding.view_rows())
 
 
-def _nothing(_: Instance) -> Iterator[Row]:
-    return iter(())
+def _connections(instance: Instance) -> Iterator[Row]:
+    server = instance.server
+    return iter(() if server is None else server.endpoint.view_rows())
 
 
 _INSTANCE_ROWS: Final = {
@@ -176,6 +177,6 @@ _INSTANCE_ROWS: Final = {
     "sys.dm_broker_activated_tasks": _activated_tasks,
     "sys.dm_broker_queue_monitors": _queue_monitors,
     # An instance that is not served has no connections.
-    "sys.dm_broker_connections": _nothing,
+    "sys.dm_broker_connections": _connections,
     "sys.dm_broker_forwarded_messages": _forwarded,
 }

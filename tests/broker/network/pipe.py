@@ -69,6 +69,10 @@ class Pipe:
         taken = self.taken.get(address, 0)
         return taken, taken - sum(rows.num_rows for rows in self.outboxes.get(address, ()))
 
+    def view_rows(self) -> tuple[()]:
+        """See `seam.Endpoint`."""
+        return ()
+
     def reply(self, connection_id: uuid.UUID, rows: pa.Table) -> bool:
         """See `seam.Endpoint`."""
         return False

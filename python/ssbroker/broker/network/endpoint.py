@@ -5,12 +5,13 @@ from __future__ import annotations
 import asyncio
 import threading
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from queue import SimpleQueue
-from typing import Final
+from typing import Any, Final
 
 import pyarrow as pa
 
+from ssbroker.broker.network.connections import rows as rows_of
 from ssbroker.broker.network.destination import Destination
 from ssbroker.broker.network.setup import Setup
 from ssbroker.broker.network.switchboard import Switchboard
@@ -89,6 +90,10 @@ class SocketEndpoint:
     def resume(self) -> None:
         """See `seam.Endpoint`."""
         self._call(lambda: self._board.pause(is_paused=False))
+
+    def view_rows(self) -> Iterable[tuple[Any, ...]]:
+        """See `seam.Endpoint`."""
+        return rows_of(self._board)
 
     def close(self, timeout: float) -> None:
         """See `seam.Endpoint`."""

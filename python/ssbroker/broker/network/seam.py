@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import uuid
+from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 import pyarrow as pa
 
@@ -116,6 +117,9 @@ class Endpoint(Protocol):
 
     def resume(self) -> None:
         """Reads again."""
+
+    def view_rows(self) -> Iterable[tuple[Any, ...]]:
+        """The rows of `sys.dm_broker_connections`."""
 
     def close(self, timeout: float) -> None:
         """Takes no more, writes what is queued, says goodbye and ends its thread.
