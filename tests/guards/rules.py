@@ -59,8 +59,8 @@ ROUTING: Final = (
     Rule("R52", "once the principal is known, everything goes to it", NETWORK),
     Rule("R53", "the mirror is used only when it says that it is the principal", NETWORK),
     Rule("R54", "otherwise both are asked again and nothing is sent", NETWORK),
-    Rule("R61", "one request for a missing route at a time for each service", NETWORK),
-    Rule("R62", "its answer, a route or an error, has the waiting conversations routed again", NETWORK),
+    Rule("R61", "one request for a missing route at a time for each service"),
+    Rule("R62", "its answer, a route or an error, has the waiting conversations routed again"),
 )
 
 PROTOCOL: Final = (
