@@ -9,6 +9,7 @@ from importlib.util import find_spec
 
 from ssbroker.exceptions import SsbrokerError
 from ssbroker.spark.compare import SparkComparison, compare
+from ssbroker.spark.file_routing import RoutedFiles, route_files
 from ssbroker.spark.pipeline import Pipeline, pipeline
 from ssbroker.spark.reassembly import Reassembly, reassemble
 from ssbroker.spark.routing import route, route_udf
@@ -17,11 +18,13 @@ __all__ = [
     "MissingSparkError",
     "Pipeline",
     "Reassembly",
+    "RoutedFiles",
     "SparkComparison",
     "compare",
     "pipeline",
     "reassemble",
     "route",
+    "route_files",
     "route_udf",
 ]
 

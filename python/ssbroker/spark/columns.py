@@ -115,7 +115,19 @@ def check_free(given: DataFrame, names: Sequence[str]) -> None:
     Raises:
         SchemaError: A column has the name of one that routing adds.
     """
-    exact = given.sparkSession.conf.get("spark.sql.caseSensitive") == "true"
+    check_free_names(names, exact=given.sparkSession.conf.get("spark.sql.caseSensitive") == "true")
+
+
+def check_free_names(names: Sequence[str], *, exact: bool) -> None:
+    """The names of the decision's columns are not among these.
+
+    Args:
+        names: The columns beside which the decision's will stand.
+        exact: Whether upper and lower case differ.
+
+    Raises:
+        SchemaError: A column has the name of one that routing adds.
+    """
     added = {name if exact else name.lower() for name in DECISIONS.names}
     for name in names:
         if (name if exact else name.lower()) in added:

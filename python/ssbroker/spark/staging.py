@@ -1,0 +1,149 @@
+"""A result of many tasks that appears as a whole or not at all: written beside its place, moved there by one rename."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import shutil
+import uuid
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, Final, Self
+
+from ssbroker.exceptions import OutputError
+
+MANIFEST: Final = "_manifest.json"
+_LOCK: Final = "lock"
+
+
+class Staging:
+    """The place in which a job gathers its files, beside the folder that they will be.
+
+    Each try of a task writes into a folder of its own. `commit` takes the files of the tries that count, and makes them the result by
+    one rename; what other tries wrote, or still write, never gets there. What a driver left that was killed is removed by the next job
+    with the same target.
+
+    Args:
+        target: The folder that the result will be; nothing stands there yet.
+
+    Raises:
+        OutputError: Something stands there, or the place cannot be written.
+
+    Examples:
+        >>> import tempfile
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     with Staging(Path(folder, "result")) as staging:
+        ...         attempt = new_attempt(staging.attempts)
+        ...         _ = Path(attempt, "one.parquet").write_bytes(b"rows")
+        ...         staging.commit({Path(attempt, "one.parquet"): "one.parquet"}, {"rows": 1})
+        ...     sorted(path.name for path in Path(folder, "result").iterdir()), len(list(Path(folder).iterdir()))
+        (['_SUCCESS', '_manifest.json', 'one.parquet'], 1)
+    """
+
+    def __init__(self, target: Path) -> None:
+        self.target: Final = Path(os.path.realpath(target))
+        self._prefix: Final = f".{self.target.name}-staging-"
+        if self.target.exists():
+            raise OutputError(f"{target}: is there already; expected a folder that is yet to be made")
+        self._sweep()
+        self._place: Final = self.target.parent / f"{self._prefix}{uuid.uuid4().hex}"
+        self.attempts: Final = self._place / "attempts"
+        self.done: Final = self._place / "done"
+        try:
+            self._place.mkdir(parents=True)
+            self._lock: Final = (self._place / _LOCK).open("wb")
+            fcntl.flock(self._lock, fcntl.LOCK_EX)
+            self.attempts.mkdir()
+            self.done.mkdir()
+        except OSError as error:
+            raise OutputError(f"{target}: cannot be written: {error}") from error
+
+    def commit(self, files: Mapping[Path, str], manifest: Mapping[str, Any]) -> None:
+        """Makes files the result.
+
+        Args:
+            files: The files, and their names in the result.
+            manifest: What is told of the result, in `_manifest.json`.
+
+        Raises:
+            OutputError: It could not be written, or something stands at the target by now; then there is no result.
+        """
+        result = self._place / "result"
+        try:
+            result.mkdir()
+            for file, name in files.items():
+                place = result / name
+                place.parent.mkdir(parents=True, exist_ok=True)
+                file.rename(place)
+            _write(result / MANIFEST, json.dumps(manifest, indent=2, ensure_ascii=False).encode() + b"\n")
+            _write(result / "_SUCCESS", b"")
+            for folder, _, _ in os.walk(result):
+                _sync(Path(folder))
+            if self.target.exists():  # a rename would take the place of an empty folder
+                raise OutputError(f"{self.target}: was made by somebody else meanwhile")
+            result.rename(self.target)
+            _sync(self.target.parent)
+        except OSError as error:
+            raise OutputError(f"{self.target}: cannot be written: {error}") from error
+
+    def close(self) -> None:
+        """Removes what did not become the result."""
+        self._lock.close()
+        shutil.rmtree(self._place, ignore_errors=True)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _sweep(self) -> None:
+        """Removes the places of drivers that are no more."""
+        if not self.target.parent.is_dir():
+            return
+        for place in self.target.parent.glob(f"{self._prefix}*"):
+            with suppress(OSError), (place / _LOCK).open("rb") as lock:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                shutil.rmtree(place, ignore_errors=True)
+
+
+def new_attempt(attempts: Path) -> Path:
+    """The folder of one try of a task, in a worker.
+
+    Args:
+        attempts: Where the tries of the job stand.
+
+    Returns:
+        A new folder.
+
+    Raises:
+        OSError: The job is over, or the place cannot be written.
+    """
+    attempt = attempts / uuid.uuid4().hex
+    attempt.mkdir()
+    return attempt
+
+
+def complete(files: Sequence[Path]) -> None:
+    """Has files of a try on the disk before it is told of.
+
+    Args:
+        files: The files.
+    """
+    for file in files:
+        _sync(file)
+
+
+def _write(path: Path, content: bytes) -> None:
+    path.write_bytes(content)
+    _sync(path)
+
+
+def _sync(path: Path) -> None:
+    opened = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(opened)
+    finally:
+        os.close(opened)
