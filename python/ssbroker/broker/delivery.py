@@ -205,13 +205,16 @@ def _senders(database: Database, endpoint_ids: Iterable[int]) -> dict[int, Endpo
     return {each.endpoint_id: each for each in found}
 
 
-def note(database: Database, senders: Mapping[int, Endpoint], says: Mapping[int, str]) -> None:
+def note(
+    database: Database, senders: Mapping[int, Endpoint], says: Mapping[int, str], *, lock_timeout: float | None = None
+) -> None:
     """Writes why messages stay, where that is not known yet.
 
     Args:
         database: The senders' database.
         senders: The senders as they were read, by their numbers.
         says: What to write.
+        lock_timeout: The seconds to wait for the write lock; None is as long as always.
 
     Raises:
         LockTimeoutError: Others were writing to the file.
@@ -224,7 +227,7 @@ def note(database: Database, senders: Mapping[int, Endpoint], says: Mapping[int,
     }
     if not new:
         return
-    with own_work(database) as work:
+    with own_work(database, lock_timeout=lock_timeout) as work:
         for endpoint_id, status in new.items():
             if endpoints.as_now(work.connection, senders[endpoint_id]) is not None:
                 endpoints.set_status(work.connection, endpoint_id, status)

@@ -248,6 +248,8 @@ class Instance(Served):
             ...         print(instance.run_due())
             None
         """
+        if self.server is not None and not self.background:
+            self.server.exchange.turn()
         return self.worker.run_due(now)
 
     def register_procedure(self, name: str, function: Procedure) -> None:

@@ -252,3 +252,26 @@ def test_b40_who_sends_to_a_conversation_that_nobody_has_is_told(both: Talk) -> 
     both.answer(b"to whom?")
     both.pipes.settle(seconds=1)
     assert len(waiting(both.stock)) == 1, "the broker id is gone, so nobody can say anything of it (B28)"
+
+
+def test_n15_the_exchange_does_not_wait_for_who_writes_for_long(both: Talk) -> None:
+    """What arrives for the database that is being written to is taken when that is over; nothing of it is lost or comes again."""
+    both.send(b"held up")
+    for server in both.pipes.servers.values():
+        server.exchange.turn()
+    both.pipes.pipe("shop").deliver()
+    with both.stock.transaction() as t:
+        t.connection.execute("CREATE TABLE slow (id INTEGER PRIMARY KEY)")
+        moment = both.pipes.servers["bank"].exchange.turn()
+    assert both.ordered() == []
+    assert moment > 0, "it wants to be called again"
+    both.pipes.settle()
+    assert both.ordered() == [b"held up"]
+
+
+def test_run_due_does_the_exchange_too_where_there_are_no_threads(both: Talk) -> None:
+    both.send(b"two chairs")
+    both.shop.run_due()
+    both.pipes.pipe("shop").deliver()
+    both.bank.run_due()
+    assert both.ordered() == [b"two chairs"]

@@ -17,7 +17,7 @@ from ssbroker.broker.network.beginnings import Beginnings
 from ssbroker.broker.network.carrying import Carrying
 from ssbroker.broker.network.departing import Departing
 from ssbroker.broker.network.dispatch import Dispatch
-from ssbroker.broker.network.machine import LOCAL, Machine
+from ssbroker.broker.network.machine import LOCAL, PATIENCE, Machine
 from ssbroker.broker.network.machines import Machines
 from ssbroker.broker.network.seam import Peer
 from ssbroker.broker.status import Status
@@ -258,7 +258,7 @@ class Exchange:
             says[sender.endpoint_id] = text
         for database, senders, says in by_database.values():
             try:
-                delivery.note(database, senders, says)
+                delivery.note(database, senders, says, lock_timeout=PATIENCE)
             except SsbrokerError as error:
                 LOGGER.warning("%s: why messages wait could not be written: %s", database.name, error)
 

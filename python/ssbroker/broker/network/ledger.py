@@ -80,11 +80,12 @@ class SqliteLedger:
         with self._database.file.read() as connection:
             return remote.sides_of(connection, endpoint_ids)
 
-    def commit(self, effects: Effects) -> Stale | None:
+    def commit(self, effects: Effects, *, lock_timeout: float | None = None) -> Stale | None:
         """Writes what a batch has come to, as one transaction; then whoever it concerns is told.
 
         Args:
             effects: What `Dialogs.arrived` gave.
+            lock_timeout: The seconds to wait for the write lock; None is as long as always.
 
         Returns:
             None where it is durable; else why nothing was written.
@@ -96,7 +97,7 @@ class SqliteLedger:
         if effects.is_empty:
             return None
         try:
-            with own_work(self._database) as work:
+            with own_work(self._database, lock_timeout=lock_timeout) as work:
                 if not work.objects.broker.is_delivering or work.broker_instance != self._broker_instance:
                     return Stale(is_whole=True)
                 Settlement(work, effects).write()

@@ -28,6 +28,8 @@ ROWS_MAX: Final = 1024
 """About how many rows a machine gives at once."""
 BYTES_MAX: Final = 1 << 20
 """And how many bytes of bodies."""
+PATIENCE: Final = 0.25
+"""The seconds to wait for whoever writes to a file: while the exchange waits, nobody's messages go."""
 LOCAL: Final = "LOCAL"
 """The gate of what is for a database of this instance."""
 MIRRORED: Final = " or "
@@ -139,7 +141,7 @@ class Machine:
         stale: Stale | None = None
         if not effects.is_empty:
             try:
-                stale = self.ledger.commit(effects)
+                stale = self.ledger.commit(effects, lock_timeout=PATIENCE)
             except BaseException:
                 self.dialogs.undo(effects)
                 raise
