@@ -39,6 +39,7 @@ class _Pair:
     """An instance on a disk and one that is not, with a machine each, and what goes to and fro."""
 
     def __init__(self, instance: Instance, far: MemoryLedger, *, now: datetime) -> None:
+        far.restart()
         self.instance = instance
         self.far = far
         self.now = now
