@@ -44,21 +44,21 @@ class Side:
     peer: bytes | None = None
     session_keys: dict[bytes, bytes] = field(default_factory=dict)
     events: list[Event] = field(default_factory=list)
+    chance: random.Random = field(default_factory=lambda: random.Random(7))
 
     def begin(self, name: str) -> Self:
         """Makes the instance."""
+        self.chance.seed(name)
         with self._made(name) as instance:
             instance.create_database("Sales")
         return self.open()
 
     def _made(self, name: str) -> Instance:
-        return Instance.create(self.folder, name=name, clock=self.clock, random=random.Random(name), background=False)
+        return Instance.create(self.folder, name=name, clock=self.clock, random=self.chance, background=False)
 
     def open(self) -> Self:
         """Opens it."""
-        self.instance = Instance.open(
-            self.folder, clock=self.clock, random=random.Random(str(self.folder)), background=False
-        )
+        self.instance = Instance.open(self.folder, clock=self.clock, random=self.chance, background=False)
         self.instance.subscribe(self.events.append)
         self.database: Database = self.instance.database("Sales")
         self.start()
