@@ -62,7 +62,7 @@ class Turmoil:
 
     def handles(self, side: Side) -> list[tuple[bytes, bool, uuid.UUID]]:
         with side.database.file.read() as connection:
-            found = connection.execute(
+            found: list[Any] = connection.execute(
                 "SELECT conversation_id, is_initiator, conversation_handle FROM ssb_conversation_endpoints "
                 "WHERE state NOT IN ('SI', 'CD') ORDER BY conversation_id"
             ).fetchall()
