@@ -19,7 +19,8 @@ from ssbroker.protocol.events import ConnectionStep
 from ssbroker.protocol.mirroring import MirroringRole
 from ssbroker.protocol.retry import SECOND
 
-_NEXT_ADDRESS_AFTER: Final = 0.25
+_NEXT_ADDRESS_AFTER: Final = 2.0
+"""The seconds after which another address of a name is tried."""
 
 
 class Dialling:
@@ -234,19 +235,45 @@ class Dialling:
         self._setup.tell(connection, ConnectionStep.CONNECTING)
         task = loop.create_task(self._open(connection, destination.host, destination.port))
         self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        task.add_done_callback(partial(self._opened, connection))
+
+    def _opened(self, connection: Connection, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        if task.cancelled():  # maybe before its first step
+            connection.lost(Ending("the instance stops"))
+        elif (error := task.exception()) is not None:  # such as a name that cannot be one
+            connection.lost(Ending(f"the dial failed: {error}", CONNECT_FAILED))
 
     async def _open(self, connection: Connection, host: str, port: int) -> None:
         loop = asyncio.get_running_loop()
         try:
             async with asyncio.timeout(self._setup.limits.login_wait / SECOND):
-                await loop.create_connection(lambda: connection, host, port, happy_eyeballs_delay=_NEXT_ADDRESS_AFTER)
+                await loop.create_connection(lambda: connection, sock=await _connected(host, port))
         except socket.gaierror as error:
             connection.lost(Ending(f"the name {host} is not known: {error.strerror}", NAME_UNKNOWN))
         except TimeoutError:
             connection.lost(Ending("nobody has answered the dial", CONNECT_FAILED))
         except OSError as error:
             connection.lost(Ending(f"the dial failed: {error.strerror or error}", CONNECT_FAILED))
-        except asyncio.CancelledError:
-            connection.lost(Ending("the instance stops"))
+
+
+async def _connected(host: str, port: int) -> socket.socket:
+    """A socket that is connected; whoever cancels this leaves none open, which asyncio's own way does not promise."""
+    loop = asyncio.get_running_loop()
+    found = await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    for left, (family, kind, protocol, _, address) in zip(reversed(range(len(found))), found, strict=True):
+        connected = socket.socket(family, kind, protocol)
+        try:
+            connected.setblocking(False)
+            async with asyncio.timeout(_NEXT_ADDRESS_AFTER if left else None):
+                await loop.sock_connect(connected, address)
+        except OSError:
+            connected.close()
+            if not left:
+                raise
+        except BaseException:
+            connected.close()
             raise
+        else:
+            return connected
+    raise OSError("the name has no address")
