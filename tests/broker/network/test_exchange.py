@@ -41,7 +41,7 @@ def test_r7_the_answer_finds_back_and_both_ends_close(both: Talk) -> None:
     assert received_types(both.stock) == ["EndDialog"]
     with both.stock.transaction() as t:
         (handle,) = both.stock.instance.view("sys.conversation_endpoints")["conversation_handle"].to_pylist()
-        t.end_conversation(handle)
+        t.end_conversation(handle or b"")
     both.pipes.settle(seconds=2)
     assert (states(both.sales), states(both.stock)) == (["CD"], ["CD"])
 
