@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 import threading
+import time
 import uuid
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
@@ -137,6 +138,14 @@ def taken(database: Database, count: int, *, queue: str = ORDERS) -> list[bytes]
             assert table.num_rows, f"only {found} came"
             found += [body or b"" for body in table["message_body"].to_pylist()]
     return found
+
+
+def emptied(database: Database) -> None:
+    """Waits until everything that the database has sent is acknowledged."""
+    due = time.monotonic() + PATIENCE
+    while database.instance.view("sys.transmission_queue", database.name).num_rows:
+        assert time.monotonic() < due, "it is never acknowledged"
+        time.sleep(0.01)
 
 
 def answered(database: Database, count: int, reply: bytes) -> list[bytes]:

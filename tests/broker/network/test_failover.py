@@ -1,0 +1,162 @@
+"""R51 to R54, N23 to N25: real instances, a mirrored pair that fails over, and one who sends to it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from ssbroker.broker.database import Database
+from ssbroker.protocol.events import Event, MirroredRouteStateChanged
+from ssbroker.protocol.mirroring import State
+from tests.broker.network import neighbours
+from tests.broker.network.neighbours import Heard, Neighbour, Street, emptied, order, taken
+from tests.broker.shops import SHOP, STOCK
+
+
+@pytest.fixture
+def street(tmp_path: Path) -> Iterator[Street]:
+    with neighbours.street(tmp_path) as made:
+        yield made
+
+
+@dataclass
+class Pair:
+    """A shop, and the two instances of a mirrored stock."""
+
+    street: Street
+    near: Neighbour
+    first: Neighbour
+    second: Neighbour
+    sales: Database
+    stock: Database
+    heard: Heard
+
+    def fail_over(self, old: Neighbour, new: Neighbour) -> Database:
+        """What a mirroring system does: the old principal is gone, and the new one has all that was committed there."""
+        database = old.instance.database("Stock")
+        guid = database.service_broker_guid
+        old.server.close()
+        copy = self.street.copy(database, f"{new.instance.name} {len(self.heard.events)}.sqlite")
+        if any(each.name == "Stock" for each in new.instance.databases):
+            new.instance.drop_database("Stock")
+        attached = new.instance.attach_database("Stock", copy)
+        assert attached.service_broker_guid == guid
+        attached.set_mirroring_role("mirror")
+        attached.set_mirroring_role("principal")
+        return attached
+
+    def mirrors(self, database: Database, at: Neighbour) -> Database:
+        """Gives the second of the pair its copy."""
+        copy = self.street.copy(database, f"{at.instance.name}.sqlite")
+        attached = at.instance.attach_database("Stock", copy)
+        attached.set_mirroring_role("mirror")
+        return attached
+
+    def waits_for(self, state: State) -> None:
+        """Waits until the shop knows so much of its route."""
+        self.heard.wait_for(lambda events: states(events)[-1:] == [state])
+
+
+def states(events: list[Event]) -> list[str]:
+    """The states that a route went through."""
+    return [event.state for event in events if isinstance(event, MirroredRouteStateChanged)]
+
+
+@pytest.fixture
+def pair(street: Street) -> Pair:
+    """The first one is the principal, and the second has a copy."""
+    near, first, second = (street.moves_in(name) for name in ("near", "first", "second"))
+    sales, stock = neighbours.shop(near), neighbours.stock(first)
+    first.leads("Stock", SHOP, near.address)
+    near.leads("Sales", STOCK, first.address, mirror=second.address, broker=stock.service_broker_guid)
+    pair = Pair(street, near, first, second, sales, stock, Heard(near, kinds=(MirroredRouteStateChanged,)))
+    pair.mirrors(stock, second)
+    return pair
+
+
+def test_r52_everything_goes_to_the_principal(pair: Pair) -> None:
+    """R51, R52: and nothing to the mirror, which takes nothing."""
+    order(pair.sales, b"one", b"two")
+    assert taken(pair.stock, 2) == [b"one", b"two"]
+    assert states(pair.heard.events) == [State.PRINCIPAL_IS_ADDRESS]
+    assert pair.second.instance.view("dbo.Orders").num_rows == 0
+
+
+def test_r53_a_conversation_goes_on_with_the_new_principal(pair: Pair) -> None:
+    """R53, P11: in order, each message once."""
+    dialog = order(pair.sales, b"one", b"two")
+    assert taken(pair.stock, 2) == [b"one", b"two"]
+    new = pair.fail_over(pair.first, pair.second)
+    order(pair.sales, b"three", b"four", dialog=dialog)
+    assert taken(new, 2) == [b"three", b"four"]
+    assert states(pair.heard.events)[-1] == State.PRINCIPAL_IS_MIRROR
+
+
+def test_r54_while_nobody_claims_nothing_is_sent(pair: Pair) -> None:
+    """R54: the principal is gone, and the mirror is still one."""
+    dialog = order(pair.sales, b"one")
+    assert taken(pair.stock, 1) == [b"one"]
+    pair.first.server.close()
+    order(pair.sales, b"two", dialog=dialog)
+    pair.waits_for(State.LOST_ADDRESS)
+    assert pair.sales.instance.view("sys.transmission_queue").num_rows >= 1
+    assert pair.second.instance.view("dbo.Orders").num_rows == 0
+    copy = pair.street.copy(pair.stock, "late.sqlite")
+    pair.second.instance.drop_database("Stock")
+    mirror = pair.second.instance.attach_database("Stock", copy)
+    mirror.set_mirroring_role("principal", number=1)
+    assert taken(mirror, 1) == [b"two"]
+
+
+def test_n24_both_claim_with_one_number_and_nothing_is_sent_until_one_has_a_greater(pair: Pair) -> None:
+    """R54, N24, T23."""
+    second = pair.second.instance.database("Stock")
+    second.set_mirroring_role("principal")
+    pair.stock.set_mirroring_role("principal", number=1)
+    order(pair.sales, b"one")
+    pair.waits_for(State.CONTESTED)
+    for neighbour in (pair.first, pair.second):
+        assert neighbour.instance.view("dbo.Orders").num_rows == 0
+    pair.stock.set_mirroring_role("principal", number=2)
+    assert taken(pair.stock, 1) == [b"one"]
+    assert pair.second.instance.view("dbo.Orders").num_rows == 0
+
+
+def test_r53_who_says_that_it_no_longer_is_gets_nothing_any_more(pair: Pair) -> None:
+    """R53: both are reachable, as in a failover that somebody asked for."""
+    order(pair.sales, b"one")
+    assert taken(pair.stock, 1) == [b"one"]
+    emptied(pair.sales)
+    pair.stock.set_mirroring_role("mirror")
+    second = pair.second.instance.database("Stock")
+    second.set_mirroring_role("principal")
+    order(pair.sales, b"two")
+    assert taken(second, 1) == [b"two"]
+    assert pair.first.instance.view("dbo.Orders").num_rows == 0
+    assert states(pair.heard.events)[-1] == State.PRINCIPAL_IS_MIRROR
+
+
+def test_r53_a_forwarder_follows_the_principal_too(street: Street) -> None:
+    """R51 to R54, R43: the mirrored route stands in its msdb."""
+    near, between, first, second = (street.moves_in(name) for name in ("near", "between", "first", "second"))
+    sales, stock = neighbours.shop(near), neighbours.stock(first)
+    near.leads("Sales", STOCK, between.address)
+    between.leads("msdb", STOCK, first.address, mirror=second.address, broker=stock.service_broker_guid)
+    between.leads("msdb", SHOP, near.address)
+    first.leads("Stock", SHOP, between.address)
+    between.forwards()
+    pair = Pair(street, near, first, second, sales, stock, Heard(between, kinds=(MirroredRouteStateChanged,)))
+    pair.mirrors(stock, second)
+    dialog = order(sales, b"one")
+    assert taken(stock, 1) == [b"one"]
+    new = pair.fail_over(first, second)
+    order(sales, b"two", dialog=dialog)
+    assert taken(new, 1) == [b"two"]
+    assert states(pair.heard.events) == [
+        State.PRINCIPAL_IS_ADDRESS,
+        State.LOST_ADDRESS,
+        State.PRINCIPAL_IS_MIRROR,
+    ]
