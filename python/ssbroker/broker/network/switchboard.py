@@ -21,6 +21,7 @@ from ssbroker.protocol.events import ConnectionStep
 from ssbroker.protocol.retry import SECOND
 
 _OF_ONE_DIALLER_MOST: Final = 4
+_OF_ONE_PAIR_MOST: Final = 16
 _SUPERSEDED_MOST: Final = 1024
 
 
@@ -215,8 +216,11 @@ class Switchboard:
             elif which is Stays.FIRST:
                 self._supersede(connection, rival)
                 rival.probe()
-        if len(self._of_pair[pair]) > _OF_ONE_DIALLER_MOST:  # who dials again and again without leaving what it had
-            self._supersede(self._of_pair[pair][0], connection)
+        # Who dials again and again, and neither leaves what it had nor answers a goodbye, keeps a few all the same.
+        for older in [each for each in self._of_pair[pair] if each.is_usable][:-_OF_ONE_DIALLER_MOST]:
+            self._supersede(older, connection)
+        for oldest in self._of_pair[pair][:-_OF_ONE_PAIR_MOST]:
+            oldest.cut()
 
     def _stays(self, first: Connection, second: Connection) -> Stays:
         far_first, far_second = first.line.far, second.line.far

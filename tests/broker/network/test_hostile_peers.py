@@ -1,0 +1,170 @@
+"""Far sides that break the protocol: refused with an event that names them, and nobody else is harmed (N4, N11, T3 to T5, T13)."""
+
+from __future__ import annotations
+
+import contextlib
+import random
+import struct
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from ssbroker.broker.network.limits import EndpointLimits
+from ssbroker.protocol.adjacent import hello
+from ssbroker.protocol.adjacent.frames import Kind, framed
+from ssbroker.protocol.adjacent.hello import Own
+from ssbroker.protocol.adjacent.limits import Limits
+from ssbroker.protocol.event_steps import ConnectionStep
+from ssbroker.protocol.events import Connection
+from tests.broker.network.parties import Authority, Party
+from tests.broker.network.strangers import dialled, rest
+from tests.protocol.wire import numbered
+
+HELLO = framed(Kind.HELLO, hello.packed(Own(instance_id=b"stranger".ljust(16), name="stranger", number=1)))
+HOUR = 3_600_000_000
+
+
+@pytest.fixture
+def bank() -> Iterator[Party]:
+    """A bank without TLS, so that what is said reaches the frames; it waits an hour for everything."""
+    limits = EndpointLimits(login_wait=HOUR, link=Limits(hello_wait=HOUR, idle=HOUR))
+    with Party("bank", limits=limits) as party:
+        yield party
+
+
+def told(bank: Party, says: bytes) -> Connection:
+    """What the bank tells of a far side that says something, and is put out of the door."""
+    before = len(bank.steps(ConnectionStep.RECEIVE_IO_ERROR))
+    with dialled(bank.address) as opened:
+        host, port = opened.getsockname()
+        # The bank may close while there is more to say.
+        with contextlib.suppress(ConnectionError):
+            opened.sendall(says)
+        rest(opened)
+        bank.wait_for(lambda: len(bank.steps(ConnectionStep.RECEIVE_IO_ERROR)) > before)
+    event = bank.steps(ConnectionStep.RECEIVE_IO_ERROR)[-1]
+    assert event.address == f"TCP://{host}:{port}"
+    assert event.error in (9752, 9757)
+    return event
+
+
+def header(*, magic: bytes = b"SSBW", version: int = 1, kind: int = 1, flags: int = 0, length: int = 0) -> bytes:
+    """A header of a frame, which need not be right."""
+    return struct.pack(">4sBBHII", magic, version, kind, flags, length, 0)
+
+
+def test_t3_a_length_is_judged_before_anything_is_kept(bank: Party) -> None:
+    for length in (4097, 1 << 20, 2**31, 2**32 - 1):
+        assert "4096" in told(bank, header(length=length)).text.replace(",", "")
+
+
+def test_t3_after_hello_the_limit_is_that_which_was_told(bank: Party) -> None:
+    assert "8388608" in told(bank, HELLO + header(kind=2, length=2**32 - 1)).text.replace(",", "")
+
+
+@pytest.mark.parametrize(
+    "says",
+    [
+        b"GET / HTTP/1.1\r\nHost: example.com\r\n\r\n",
+        b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03" + bytes(500),
+        header(magic=b"SSBX"),
+        header(version=2),
+        header(kind=99),
+        header(flags=1),
+        framed(Kind.FRAGMENTS, b"rows"),
+        framed(Kind.PING),
+        framed(Kind.HELLO, bytes(30)),
+        HELLO[:-1] + bytes([HELLO[-1] ^ 1]),
+        HELLO + HELLO,
+        HELLO + framed(Kind.FRAGMENTS, b"rows"),
+        HELLO + framed(Kind.PONG, b"more than nothing"),
+    ],
+    ids=range(13),
+)
+def test_t4_what_is_no_frame_or_may_not_come_ends_the_connection(bank: Party, says: bytes) -> None:
+    told(bank, says)
+    assert bank.connections() == []
+    assert bank.numbers() == []
+
+
+def test_t4_garbage_is_refused_and_honest_instances_are_not_harmed(bank: Party) -> None:
+    chance = random.Random(5)
+    with Party("shop") as shop:
+        for number in range(100):
+            told(bank, chance.randbytes(16 + chance.randrange(5000)))
+            shop.endpoint.send(bank.address, numbered(1, first=number))
+        bank.wait_for(lambda: bank.numbers() == list(range(100)))
+        assert shop.unreachable_at == []
+        assert len(shop.connections()) == 1
+
+
+def test_n11_half_a_frame_that_never_goes_on_is_ended_at_the_deadline() -> None:
+    with Party("bank", limits=EndpointLimits(login_wait=1000, link=Limits(hello_wait=HOUR))) as bank:
+        for says in (b"", HELLO[:1], HELLO[:-1]):
+            assert "has not said who it is in 0.001 s" in told(bank, says).text
+
+
+def test_n11_the_deadline_is_that_of_tls_too(tmp_path: Path) -> None:
+    trust = Authority(tmp_path).trust("bank", "shop")
+    with Party("bank", trust=trust, limits=EndpointLimits(login_wait=1000)) as bank:
+        for says in (b"", b"\x16", b"\x16\x03\x01\x02\x00" + bytes(511)):
+            assert told(bank, says).error == 9752
+
+
+def test_n11_at_most_16_kib_are_taken_of_who_is_not_proven(tmp_path: Path) -> None:
+    """Records of TLS that are whole and mean nothing, or never become whole."""
+    trust = Authority(tmp_path).trust("bank", "shop")
+    limits = EndpointLimits(login_wait=HOUR)
+    with Party("bank", trust=trust, limits=limits) as bank:
+        event = told(bank, b"\x16\x03\x01\x40\x00" + bytes(100_000))
+        assert "16384 bytes and not said who it is" in event.text
+        assert "a record of TLS has at most 16384 bytes" in told(bank, b"\x16\x03\x01\xff\xff").text
+
+
+def test_t13_of_many_who_do_not_say_who_they_are_the_oldest_go_first_and_honest_instances_get_through(
+    tmp_path: Path,
+) -> None:
+    authority = Authority(tmp_path)
+    limits = replace(EndpointLimits(login_wait=HOUR), unproven_most=50)
+    with contextlib.ExitStack() as stack:
+        bank = stack.enter_context(Party("bank", trust=authority.trust("bank", "shop"), limits=limits))
+        strangers = []
+        for _ in range(300):
+            opened = stack.enter_context(dialled(bank.address))
+            opened.sendall(b"\x16\x03")
+            strangers.append(opened)
+        bank.wait_for(lambda: len(bank.steps(ConnectionStep.RECEIVE_IO_ERROR)) == 250)
+        gone = {event.address for event in bank.steps(ConnectionStep.RECEIVE_IO_ERROR)}
+        assert gone == {"TCP://{}:{}".format(*opened.getsockname()) for opened in strangers[:250]}
+        assert {event.text for event in bank.events} == {
+            "too many connect and do not say who they are; the oldest goes first"
+        }
+        for opened in strangers[:250]:
+            assert rest(opened) == b""
+        shop = stack.enter_context(Party("shop", trust=authority.trust("shop", "bank")))
+        shop.endpoint.send(bank.address, numbered(10))
+        bank.wait_for(lambda: len(bank.numbers()) == 10)
+        assert len(bank.connections()) in (50, 51)
+
+
+def test_t5_who_has_not_said_who_it_is_changes_nothing(bank: Party) -> None:
+    """Rows, questions and farewells before HELLO are no more than noise."""
+    with Party("shop") as shop:
+        shop.endpoint.send(bank.address, numbered(1))
+        bank.wait_for(bank.numbers)
+        for kind in (Kind.FRAGMENTS, Kind.ROLE_ASKED, Kind.ROLE_TOLD, Kind.GOODBYE, Kind.PONG):
+            told(bank, framed(kind, bytes(16)))
+        assert len(bank.batches) == 1
+        assert len(bank.connections()) == 1
+
+
+def test_n9_who_dials_again_and_again_without_leaving_keeps_no_more_than_a_few_connections(bank: Party) -> None:
+    with contextlib.ExitStack() as stack:
+        for _ in range(50):
+            opened = stack.enter_context(dialled(bank.address))
+            opened.sendall(HELLO)
+        bank.wait_for(lambda: len(bank.steps(ConnectionStep.ACCEPT)) == 50)
+        bank.wait_for(lambda: len(bank.steps(ConnectionStep.CLOSING)) == 46)
+        bank.wait_for(lambda: len(bank.connections()) <= 16)

@@ -1,0 +1,238 @@
+"""Who may connect (P24, N8): who is not believed gets nothing through, and both sides are told why."""
+
+from __future__ import annotations
+
+import socket
+import ssl
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from cryptography.hazmat.primitives.serialization import BestAvailableEncryption, Encoding, PrivateFormat
+
+from ssbroker.broker.network.limits import EndpointLimits
+from ssbroker.broker.network.trust import PROTOCOL, Contexts, Trust
+from ssbroker.exceptions import InputError, OptionError
+from ssbroker.protocol.event_steps import ConnectionStep
+from ssbroker.security.certificates import read_key
+from ssbroker.security.issuing import Validity
+from tests.broker.network.parties import HOST, Authority, Party
+from tests.protocol.wire import numbered
+
+PATIENT = EndpointLimits(dial_wait=3600_000_000, dial_wait_most=3600_000_000)
+
+
+@pytest.fixture
+def authority(tmp_path: Path) -> Authority:
+    return Authority(tmp_path)
+
+
+@pytest.fixture
+def bank_trust(authority: Authority) -> Trust:
+    return authority.trust("bank", "shop")
+
+
+def changed(trust: Trust, part: str, file: Path) -> Trust:
+    """The same, with another file for one of its parts."""
+    parts: dict[str, Any] = {part: file}
+    return replace(trust, **parts)
+
+
+def refused(shop_trust: Trust | None, bank_trust: Trust | None) -> tuple[str, str]:
+    """Has a shop dial a bank that does not take it, or that it does not take; what each of them is told."""
+    with (
+        Party("shop", trust=shop_trust, limits=PATIENT) as shop,
+        Party("bank", trust=bank_trust, limits=PATIENT) as bank,
+    ):
+        shop.endpoint.send(bank.address, numbered(3))
+        shop.wait_for(lambda: shop.unreachable_at)
+        bank.wait_for(lambda: bank.steps(ConnectionStep.RECEIVE_IO_ERROR))
+        assert bank.numbers() == []
+        assert shop.reached_at == bank.reached_at == []
+        (at_shop,) = shop.steps(ConnectionStep.CONNECT_FAILED)
+        (at_bank,) = bank.steps(ConnectionStep.RECEIVE_IO_ERROR)
+        assert at_shop.address == bank.address
+        assert at_bank.address.startswith(f"TCP://{HOST}:")
+        assert at_shop.error
+        assert at_bank.error
+        assert shop.unreachable_at == [(bank.address, at_shop.text)]
+        return at_shop.text, at_bank.text
+
+
+def test_n8_a_name_that_is_not_allowed_is_refused(authority: Authority, bank_trust: Trust) -> None:
+    _, at_bank = refused(authority.trust("thief", "bank"), bank_trust)
+    assert at_bank == "the far side's certificate is valid, and that of no principal that may connect"
+
+
+def test_n8_who_dials_does_not_speak_to_a_name_that_is_not_allowed(authority: Authority, bank_trust: Trust) -> None:
+    at_shop, _ = refused(authority.trust("shop", "another bank"), bank_trust)
+    assert at_shop == "the far side's certificate is valid, and that of no principal that may connect"
+
+
+def test_n8_only_the_first_name_counts(authority: Authority, bank_trust: Trust) -> None:
+    certificate, key = authority.certify("thief", "shop")
+    refused(Trust(certificate=certificate, key=key, authority=authority.file, names=["bank"]), bank_trust)
+
+
+def test_n8_the_certificate_of_another_authority_is_refused(
+    authority: Authority, bank_trust: Trust, tmp_path: Path
+) -> None:
+    """Though it bears the same name, and gives out the same names."""
+    certificate, key = Authority(tmp_path / "other").certify("shop")
+    _, at_bank = refused(Trust(certificate=certificate, key=key, authority=authority.file, names=["bank"]), bank_trust)
+    assert at_bank.startswith("the far side's certificate is not trusted: ")
+
+
+def test_n8_a_certificate_whose_time_is_over_is_refused(authority: Authority, bank_trust: Trust) -> None:
+    ended = datetime.now(UTC) - timedelta(minutes=1)
+    certificate, key = authority.certify("shop", validity=Validity(ended - timedelta(days=1), ended))
+    _, at_bank = refused(Trust(certificate=certificate, key=key, authority=authority.file, names=["bank"]), bank_trust)
+    assert at_bank == "the far side's certificate is not trusted: certificate has expired"
+
+
+def test_n8_a_certificate_that_is_not_pinned_is_refused_whatever_its_names(authority: Authority) -> None:
+    shop, thief, bank = (authority.certify(name, "shop", signs_itself=True) for name in ("shop", "thief", "bank"))
+    bank_trust = Trust(certificate=bank[0], key=bank[1], pinned={"shop": [shop[0]]})
+    _, at_bank = refused(Trust(certificate=thief[0], key=thief[1], pinned={"bank": [bank[0]]}), bank_trust)
+    assert at_bank.startswith("the far side's certificate is not trusted: ")
+
+
+def test_n8_who_has_an_authority_but_no_key_of_a_pinned_certificate_is_refused(authority: Authority) -> None:
+    """Pins alone: that the authority of a pinned certificate has signed another one does not help it."""
+    shop, thief, bank = (authority.certify(name) for name in ("shop", "thief", "bank"))
+    bank_trust = Trust(certificate=bank[0], key=bank[1], pinned={"shop": [shop[0]]})
+    refused(Trust(certificate=thief[0], key=thief[1], pinned={"bank": [bank[0]]}), bank_trust)
+
+
+def test_t15_who_speaks_no_tls_is_refused_where_it_is_asked_for(bank_trust: Trust) -> None:
+    _, at_bank = refused(None, bank_trust)
+    assert at_bank == "the far side does not speak TLS, which is asked for here"
+
+
+def test_t15_who_asks_for_tls_does_not_go_on_without(authority: Authority) -> None:
+    at_shop, _ = refused(authority.trust("shop", "bank"), None)
+    assert at_shop.startswith("TLS: ") or "closed" in at_shop or "broke" in at_shop
+
+
+def stranger(address: str, context: ssl.SSLContext) -> str:
+    """What comes of a stranger's TLS: the error, or the end of the connection."""
+    host, _, port = address.removeprefix("TCP://").rpartition(":")
+    with socket.create_connection((host, int(port)), timeout=60) as plain:
+        try:
+            with context.wrap_socket(plain) as secured:
+                return "it ended" if not secured.recv(1) else "it was taken"
+        except (ssl.SSLError, ConnectionError) as error:
+            return str(error)
+
+
+def client(trust: Trust, *, with_certificate: bool = True) -> ssl.SSLContext:
+    """What a client speaks that checks nothing."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.check_hostname = False
+    context.verify_mode = ssl.CERT_NONE
+    context.set_alpn_protocols([PROTOCOL])
+    if with_certificate:
+        context.load_cert_chain(trust.certificate, trust.key)
+    return context
+
+
+def test_t15_an_older_tls_is_refused(authority: Authority, bank_trust: Trust) -> None:
+    old = client(authority.trust("shop", "bank"))
+    old.maximum_version = ssl.TLSVersion.TLSv1_2
+    with Party("bank", trust=bank_trust) as bank:
+        assert "PROTOCOL_VERSION" in stranger(bank.address, old).upper().replace(" ", "_")
+        bank.wait_for(lambda: bank.steps(ConnectionStep.RECEIVE_IO_ERROR))
+        assert "unsupported protocol" in bank.events[-1].text
+
+
+def test_n8_who_shows_no_certificate_is_refused(authority: Authority, bank_trust: Trust) -> None:
+    context = client(authority.trust("shop", "bank"), with_certificate=False)
+    with Party("bank", trust=bank_trust) as bank:
+        assert stranger(bank.address, context) != "it was taken"
+        bank.wait_for(lambda: bank.steps(ConnectionStep.RECEIVE_IO_ERROR))
+        assert "certificate" in bank.events[-1].text
+
+
+def test_t15_another_protocol_inside_of_tls_is_refused(authority: Authority, bank_trust: Trust) -> None:
+    context = client(authority.trust("shop", "bank"))
+    context.set_alpn_protocols(["h2"])
+    with Party("bank", trust=bank_trust) as bank:
+        assert stranger(bank.address, context) != "it was taken"
+        bank.wait_for(lambda: bank.steps(ConnectionStep.RECEIVE_IO_ERROR))
+        assert "not ssbroker/1" in bank.events[-1].text
+
+
+def test_t14_who_claims_the_id_of_another_instance_gets_nothing_that_is_for_it(authority: Authority) -> None:
+    """The thief may connect, under its own name: its connection is another one."""
+    with (
+        Party("shop", trust=authority.trust("shop", "bank", "thief")) as shop,
+        Party("bank", trust=authority.trust("bank", "shop")) as bank,
+        Party("thief", trust=authority.trust("thief", "shop"), instance_id=b"bank............") as thief,
+    ):
+        assert bank.instance_id == thief.instance_id
+        shop.endpoint.send(bank.address, numbered(1))
+        bank.wait_for(bank.numbers)
+        thief.endpoint.send(shop.address, numbered(1))
+        shop.wait_for(shop.numbers)
+        assert shop.batches[0][0].principal == "thief"
+        for number in range(1, 10):
+            shop.endpoint.send(bank.address, numbered(1, first=number))
+        bank.wait_for(lambda: bank.numbers() == list(range(10)))
+        assert thief.numbers() == []
+        assert len(shop.connections()) == 2
+
+
+def test_n8_a_pinned_certificate_that_could_sign_others_does_not_stand_beside_an_authority(
+    authority: Authority,
+) -> None:
+    other = Authority(authority.folder / "other")
+    trust = replace(authority.trust("shop", "bank"), pinned={"bank": [other.file]})
+    with pytest.raises(OptionError, match="may sign others, so it cannot stand beside an authority"):
+        Contexts.of(trust)
+
+
+def test_n8_a_certificate_stands_under_one_name(authority: Authority) -> None:
+    certificate, key = authority.certify("shop")
+    trust = Trust(certificate=certificate, key=key, pinned={"bank": [certificate], "shop": [certificate]})
+    with pytest.raises(OptionError, match="pinned as that of bank and of shop"):
+        Contexts.of(trust)
+
+
+@pytest.mark.parametrize("part", ["certificate", "key", "authority"])
+def test_n8_a_file_that_is_not_there_is_named(authority: Authority, bank_trust: Trust, part: str) -> None:
+    missing = authority.folder / "missing.pem"
+    with pytest.raises(InputError, match=r"missing\.pem: .*cannot be read: No such file"):
+        Contexts.of(changed(bank_trust, part, missing))
+    with pytest.raises(InputError, match=r"missing\.pem: the certificate of shop cannot be read"):
+        Contexts.of(replace(bank_trust, pinned={"shop": [missing]}))
+
+
+@pytest.mark.parametrize("part", ["certificate", "key", "authority"])
+def test_n8_a_file_that_is_something_else_is_named(authority: Authority, bank_trust: Trust, part: str) -> None:
+    text = authority.folder / "text.pem"
+    text.write_text("text")
+    with pytest.raises(InputError, match=r"text\.pem"):
+        Contexts.of(changed(bank_trust, part, text))
+
+
+def test_n8_a_key_that_is_not_the_certificates_is_refused(authority: Authority, bank_trust: Trust) -> None:
+    _, key = authority.certify("other")
+    with pytest.raises(InputError, match="expected a certificate in PEM and its private key"):
+        Contexts.of(replace(bank_trust, key=key))
+
+
+def test_n8_a_key_that_is_encrypted_is_refused_and_nobody_is_asked_for_a_password(
+    authority: Authority, bank_trust: Trust
+) -> None:
+    sealed = read_key(bank_trust.key.read_bytes()).private_bytes(
+        Encoding.PEM, PrivateFormat.PKCS8, BestAvailableEncryption(b"open")
+    )
+    bank_trust.key.write_bytes(sealed)
+    with pytest.raises(OptionError, match="the private key is encrypted"):
+        Contexts.of(bank_trust)
+
+
+def test_n8_a_key_is_never_printed(bank_trust: Trust) -> None:
+    assert str(bank_trust.key) not in repr(bank_trust)
