@@ -36,11 +36,11 @@ def unacknowledged(address: str) -> Status:
         The status.
 
     Examples:
-        >>> print(str(unacknowledged("TCP://bank:4022"))[:54])
-        9761: sent to TCP://bank:4022, and not acknowledged yet
+        >>> print(str(unacknowledged("TCP://bank:4022"))[:55])
+        9753: sent to TCP://bank:4022, and not acknowledged yet
     """
     return Status(
-        9761,
+        9753,
         f"sent to {address}, and not acknowledged yet. It is sent again by itself. If this stays, look at the target's events "
         "(Message Undeliverable, Message Classify), at its route back to this instance's service, and at the forwarders between.",
     )
@@ -57,7 +57,7 @@ def held(address: str, mirror_address: str) -> Status:
         The status.
 
     Examples:
-        >>> print(str(held("TCP://a:4022", "TCP://b:4022"))[:74])
+        >>> print(str(held("TCP://a:4022", "TCP://b:4022"))[:73])
         9787: neither TCP://a:4022 nor TCP://b:4022 says that it is the principal
     """
     return Status(
