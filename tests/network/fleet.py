@@ -113,8 +113,8 @@ class Fleet:
         self._stack.close()
 
     def start(self) -> None:
-        """Begins a life of each."""
-        for node in self.nodes.values():
+        """Begins a life of each, the one that begins the dialogs last."""
+        for node in reversed(self.nodes.values()):
             node.start()
 
     def stop(self) -> dict[str, int]:
