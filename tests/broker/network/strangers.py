@@ -11,6 +11,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import os
+import resource
 import selectors
 import socket
 import tempfile
@@ -53,7 +54,9 @@ def _resident() -> int:
 
 
 def _slow(count: int) -> None:
-    """The command."""
+    """The command; both ends of every connection are in this process."""
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
     with tempfile.TemporaryDirectory() as folder:
         authority = Authority(Path(folder))
         bank = Party("bank", trust=authority.trust("bank", "shop"), limits=EndpointLimits())

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import random
+import resource
 import struct
 from collections.abc import Iterator
 from dataclasses import replace
@@ -147,6 +148,13 @@ def test_t13_of_many_who_do_not_say_who_they_are_the_oldest_go_first_and_honest_
         shop.endpoint.send(bank.address, numbered(10))
         bank.wait_for(lambda: len(bank.numbers()) == 10)
         assert len(bank.connections()) in (50, 51)
+
+
+def test_t13_strangers_never_take_more_than_a_quarter_of_the_files(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(resource, "getrlimit", lambda _: (256, 4096))
+    assert EndpointLimits().unproven_allowed() == 64
+    monkeypatch.setattr(resource, "getrlimit", lambda _: (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+    assert EndpointLimits().unproven_allowed() == 1000
 
 
 def test_t5_who_has_not_said_who_it_is_changes_nothing(bank: Party) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from dataclasses import dataclass, field
 
 from ssbroker import options
@@ -19,7 +20,8 @@ class EndpointLimits:
         link: The same of one connection, once TLS is agreed.
         login_wait: How long TCP, TLS and HELLO may take together.
         unproven_bytes: What is taken of a far side before it has proven who it is.
-        unproven_most: How many such connections there may be; the oldest goes for a new one.
+        unproven_most: How many such connections there may be; the oldest goes for a new one. A quarter of the files that the process
+            may open is never exceeded, so that databases and honest instances have theirs.
         outbox_bytes: What may wait to go to one address, and what may wait as replies on one connection.
         dial_wait: How long to wait after a dial that failed; twice as long after the next, and so on.
         dial_wait_most: The longest of these waits.
@@ -69,3 +71,22 @@ class EndpointLimits:
         """
         base = min(self.dial_wait << min(failures - 1, 32), self.dial_wait_most)
         return round(base * (1 + JITTER * (2 * roll - 1)))
+
+    def unproven_allowed(self) -> int:
+        """How many connections that are not proven there may be in this process, at least one.
+
+        Examples:
+            >>> EndpointLimits(unproven_most=1).unproven_allowed()
+            1
+        """
+        return max(min(self.unproven_most, _files_allowed() // 4), 1)
+
+
+def _files_allowed() -> int:
+    """How many files the process may have open."""
+    if sys.platform == "win32":
+        return 2**31 - 1
+    import resource  # noqa: PLC0415 - Windows has none
+
+    allowed, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return 2**31 - 1 if allowed == resource.RLIM_INFINITY else allowed

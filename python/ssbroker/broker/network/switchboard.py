@@ -41,6 +41,7 @@ class Switchboard:
         self._setup: Final = setup
         self._of_pair: Final[dict[Pair, list[Connection]]] = {}
         self._unproven: Final[dict[Connection, None]] = {}
+        self._unproven_most: Final = setup.limits.unproven_allowed()
         self._superseded: Final[dict[uuid.UUID, Pair]] = {}
         self._is_paused = False
         self._is_deaf = False
@@ -68,7 +69,7 @@ class Switchboard:
         )
         connection = self._begun(line, None)
         self._unproven[connection] = None
-        if len(self._unproven) > self._setup.limits.unproven_most:
+        if len(self._unproven) > self._unproven_most:
             oldest = next(iter(self._unproven))
             del self._unproven[oldest]
             oldest.end(Ending("too many connect and do not say who they are; the oldest goes first", LOGIN_REFUSED))
