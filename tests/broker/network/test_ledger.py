@@ -188,7 +188,7 @@ def test_b11_an_error_of_the_far_broker_ends_the_conversation(both: Pair) -> Non
     assert ConversationStep.RECEIVED_BROKER_ERROR in [event.step for event in both.shop.told(Conversation)]
 
 
-def test_b11_a_message_that_cannot_be_taken_ends_both_sides(both: Pair) -> None:
+def test_b11_n31_a_message_that_cannot_be_taken_ends_both_sides(both: Pair) -> None:
     shop, stock = both.bound()
     both.stock.database.alter_message_type(ORDER, validation="WELL_FORMED_XML")
     send(both.shop.database, shop, b"<order/>", b"no XML", b"<order/>", message_type=ORDER)
@@ -227,7 +227,7 @@ def test_b11_a_service_that_is_not_here_is_an_error_where_the_broker_id_was_name
     assert b"<Code>-8490</Code>" in drain(both.shop.database, REPLIES)[0]["message_body"]
 
 
-def test_r26_else_it_is_told_here_and_nothing_is_answered(both: Pair) -> None:
+def test_r26_n31_else_it_is_told_here_and_nothing_is_answered(both: Pair) -> None:
     both.stock.database.drop_service("//Stock")
     shop = both.begin(b"1")
     both.stock.take(both.shop.rows())
@@ -254,7 +254,7 @@ def test_p23_a_message_whose_whole_does_not_match_is_forgotten_and_sent_again(bo
     assert said(receive(both.stock.database)) == [b"x" * 250]
 
 
-def test_b13_what_comes_after_end_is_dropped_and_acknowledged(both: Pair) -> None:
+def test_b13_n29_what_comes_after_end_is_dropped_and_acknowledged(both: Pair) -> None:
     shop, stock = both.bound()
     end(both.stock.database, stock)
     send(both.shop.database, shop, b"1", b"2" * 250)
@@ -267,7 +267,7 @@ def test_b13_what_comes_after_end_is_dropped_and_acknowledged(both: Pair) -> Non
     assert states(both, shop) == ("DI", "CD")
 
 
-def test_b13_end_with_error_drops_what_waits_and_is_taken_at_once(both: Pair) -> None:
+def test_b13_n30_end_with_error_drops_what_waits_and_is_taken_at_once(both: Pair) -> None:
     shop, _ = both.bound()
     send(both.shop.database, shop, b"1", b"2", b"3")
     both.stock.take(both.shop.rows()[1:])
@@ -296,7 +296,7 @@ def test_i6_error_broker_conversations_tells_the_far_side(both: Pair) -> None:
     assert b"<Code>-9720</Code>" in drain(both.stock.database)[0]["message_body"]
 
 
-def test_n3_a_lifetime_longer_than_any_is_cut(both: Pair) -> None:
+def test_n32_a_lifetime_longer_than_any_is_cut(both: Pair) -> None:
     """Moments that no calendar has would stop what looks at the next one."""
     key = (both.shop.key(both.begin(b"1"))[0], False)
     effects = both.stock.arrived(both.shop.rows())

@@ -51,7 +51,7 @@ def test_p16_it_gives_what_was_asked_for_in_order_as_much_as_fits(both: Pair) ->
     assert sent(both, Wanted(one, 7, 9, 9, ALL)) == sent(both) == []
 
 
-def test_p12_message_ids_are_the_same_whenever_they_are_sent_and_differ(both: Pair) -> None:
+def test_n32_message_ids_are_the_same_whenever_they_are_sent_and_differ(both: Pair) -> None:
     keys = [both.shop.key(both.begin(b"1", b"2")) for _ in range(2)]
     ids = [row["message_id"] for row in sent(both, *[Wanted(key, 0, 1, 9, ALL) for key in keys])]
     both.shop.restart()
