@@ -100,6 +100,7 @@ def _waiting(row: dict[str, Any]) -> dict[str, str]:
 def _connection(row: dict[str, Any]) -> dict[str, str]:
     waits = [way for way in ("receive", "send") if row[f"is_{way}_flow_controlled"]]
     return {
+        "instance": row["remote_user_name"] or "",
         "principal": row["principal_name"] or "(nobody)",
         "dialled by": "the far side" if row["is_accept"] else "this side",
         "state": row["state_desc"] + "".join(f", {way} held back" for way in waits),

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 FILE: Final = "serving.json"
 EVERY_SECONDS: Final = 2.0
 _COLUMNS: Final = (
+    "remote_user_name",
     "principal_name",
     "state_desc",
     "is_accept",
@@ -46,14 +47,13 @@ class Bulletin:
         self._instance: Final = instance
         self._listens: Final = listens
         self._path: Final = instance.folder / FILE
+        self._guard: Final = threading.Lock()
         self._is_over: Final = threading.Event()
-        self._thread: Final = threading.Thread(
-            target=self._run, name=f"ssbroker {instance.name} bulletin", daemon=True
-        )
+        self._thread: Final = threading.Thread(target=self._run, name=f"ssbroker {instance.name} bulletin", daemon=True)
 
     def start(self) -> None:
         """Writes the file, and begins to write it again and again."""
-        self._write()
+        self.write()
         if self._instance.background:
             self._thread.start()
 
@@ -64,27 +64,31 @@ class Bulletin:
             self._thread.join()
         self._path.unlink(missing_ok=True)
 
+    def write(self) -> None:
+        """Writes the file now. That it cannot be written is logged, and no reason to serve nobody."""
+        with self._guard:
+            try:
+                beside = self._path.with_suffix(".new")
+                beside.write_text(json.dumps(self._said(), ensure_ascii=False), encoding="utf-8")
+                beside.replace(self._path)
+            except (OSError, StorageError) as error:
+                LOGGER.warning(
+                    "%s: cannot be written, so `ssbroker status` knows no connections: %s", self._path, error
+                )
+
+    def _said(self) -> dict[str, Any]:
+        host, port = self._listens
+        return {
+            "process": os.getpid(),
+            "listens": f"{host}:{port}",
+            "written_at": self._instance.clock().isoformat(timespec="seconds"),
+            "connections": [_row(row) for row in self._instance.view("sys.dm_broker_connections").to_pylist()],
+            "forwarded_pending": self._instance.view("sys.dm_broker_forwarded_messages").num_rows,
+        }
+
     def _run(self) -> None:
         while not self._is_over.wait(EVERY_SECONDS):
-            self._write()
-
-    def _write(self) -> None:
-        """A file that cannot be written is no reason to serve nobody."""
-        host, port = self._listens
-        try:
-            table = self._instance.view("sys.dm_broker_connections")
-            said = {
-                "process": os.getpid(),
-                "listens": f"{host}:{port}",
-                "written_at": self._instance.clock().isoformat(timespec="seconds"),
-                "connections": [_said(row) for row in table.to_pylist()],
-                "forwarded_pending": self._instance.view("sys.dm_broker_forwarded_messages").num_rows,
-            }
-            beside = self._path.with_suffix(".new")
-            beside.write_text(json.dumps(said, ensure_ascii=False), encoding="utf-8")
-            beside.replace(self._path)
-        except (OSError, StorageError) as error:
-            LOGGER.warning("%s: cannot be written, so `ssbroker status` knows no connections: %s", self._path, error)
+            self.write()
 
 
 def read(folder: Path) -> dict[str, Any] | None:
@@ -108,7 +112,7 @@ def read(folder: Path) -> dict[str, Any] | None:
     return found if isinstance(found, dict) else None
 
 
-def _said(row: dict[str, Any]) -> dict[str, Any]:
+def _row(row: dict[str, Any]) -> dict[str, Any]:
     said: dict[str, Any] = {"connection_id": str(uuid.UUID(bytes=row["connection_id"]))}
     for name in _COLUMNS:
         value = row[name]

@@ -1,0 +1,64 @@
+"""What the process that serves tells the others of its instance (N28)."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from ssbroker.broker.instance import Instance
+from ssbroker.broker.network import bulletin
+from ssbroker.broker.network.bulletin import Bulletin
+from ssbroker.broker.overview import overview_of
+from ssbroker.broker.serve_lock import ServeLock
+from tests.broker import shops
+from tests.broker.shops import ORDERS, REPLIES, SHOP, STOCK
+
+DEADLINE = 60.0
+
+
+def test_n28_the_connections_are_in_the_overview_of_every_process(tmp_path: Path) -> None:
+    with Instance.create(tmp_path / "near", name="near") as near, Instance.create(tmp_path / "far", name="far") as far:
+        with near.serve(port=0, allow_unencrypted=True) as here, far.serve(port=0, allow_unencrypted=True) as there:
+            sales, stock = shops.shop(near), shops.stock(far)
+            sales.create_route("there", service_name=STOCK, address=there.address)
+            stock.create_route("back", service_name=SHOP, address=here.address)
+            with sales.transaction() as t:
+                t.send(t.begin_dialog(SHOP, STOCK, encryption=False), b"two chairs")
+            with stock.transaction() as t:
+                t.send(t.receive(ORDERS, timeout=DEADLINE)["conversation_handle"][0].as_py(), b"done")
+            with sales.transaction() as t:
+                assert t.receive(REPLIES, timeout=DEADLINE).num_rows == 1
+            assert here._bulletin is not None
+            here._bulletin.write()
+            with Instance.open(tmp_path / "near", background=False) as another:
+                said = overview_of(another)["serving"]
+        assert overview_of(near)["serving"] is None
+    assert said["listens"] == f"127.0.0.1:{here.port}"
+    found = [each for each in said["connections"] if each["state_desc"] == "LOGGED_IN"]
+    assert [each["remote_user_name"] for each in found] == ["far"]
+    assert found[0]["total_bytes_sent"] > 0
+    assert not (tmp_path / "near" / bulletin.FILE).exists()
+
+
+def test_n28_what_a_killed_process_left_says_nothing(tmp_path: Path) -> None:
+    with Instance.create(tmp_path / "shop", name="shop", background=False) as instance:
+        Bulletin(instance, ("127.0.0.1", 1)).write()
+        assert bulletin.read(instance.folder) is None
+        lock = ServeLock(instance.folder)
+        lock.acquire()
+        assert bulletin.read(instance.folder) is not None
+        (instance.folder / bulletin.FILE).write_text("{half")
+        assert bulletin.read(instance.folder) is None
+        lock.release()
+
+
+def test_n28_a_folder_that_takes_no_file_is_served_all_the_same(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    with Instance.create(tmp_path / "shop", name="shop", background=False) as instance:
+        (instance.folder / "serving.new").mkdir()
+        written = Bulletin(instance, ("127.0.0.1", 1))
+        written.start()
+        written.close()
+    assert "cannot be written" in caplog.text
