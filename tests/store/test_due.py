@@ -27,7 +27,10 @@ def connection(tmp_path: Path) -> Iterator[Connection]:
                 "INSERT INTO ssb_queues (queue_id, schema_name, name, is_enqueue_enabled) VALUES (?, 'dbo', ?, ?)",
                 (number, f"queue {number}", is_on),
             )
-            opened.execute("INSERT INTO ssb_services (service_id, name, queue_id) VALUES (?, ?, ?)", (number, f"service {number}", number))
+            opened.execute(
+                "INSERT INTO ssb_services (service_id, name, queue_id) VALUES (?, ?, ?)",
+                (number, f"service {number}", number),
+            )
         yield opened
     file.close()
 
