@@ -59,6 +59,8 @@ class DynamicRouting:
 
     def __init__(self, instance: Instance) -> None:
         self._instance: Final = instance
+        self._asking: Final[dict[int, tuple[int, bool]]] = {}
+        """For each database the version of its objects, and whether a route among them leads to a configuration service."""
 
     def ask(self, asks: Iterable[Ask], *, patience: float | None = None) -> dict[Ask, str]:
         """Sends a request for each service for which none is open and none has just been answered.
@@ -107,7 +109,11 @@ class DynamicRouting:
         Raises:
             StorageError: The file cannot be read.
         """
-        if all(route.remote_service_name != CONFIGURATION_SERVICE for route in objects.routes.values()):
+        known = self._asking.get(database.database_id)
+        if known is None or known[0] != objects.version:
+            is_asking = any(route.remote_service_name == CONFIGURATION_SERVICE for route in objects.routes.values())
+            known = self._asking[database.database_id] = (objects.version, is_asking)
+        if not known[1]:
             return ()
         return (SYSTEM_SERVICE, *database.file.ask(route_requests.pending))
 
