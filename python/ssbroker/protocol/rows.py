@@ -89,9 +89,9 @@ class Row:
         if self.is_sequenced:
             numbered = 0 <= self.sequence <= envelope.SEQUENCE_MAX and 0 <= self.fragment < self.count
             return self.message_type is not None and numbered
-        return (self.sequence, self.fragment, self.count) == (0, 0, 1) and (self.message_type is None) == (
-            not self.is_error
-        )
+        if self.message_type is None:  # an acknowledgement, whose signature has no body in it
+            return (self.sequence, self.fragment, self.count) == (0, 0, 1) and not self.is_error and not self.body
+        return (self.sequence, self.fragment, self.count) == (0, 0, 1) and self.is_error
 
 
 _VALUES: Final = attrgetter(*Row.__slots__)

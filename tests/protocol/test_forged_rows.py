@@ -1,0 +1,60 @@
+"""P22, T1, T2, T11, T15: who has all that was ever sent and no key gets nothing accepted; `tests.protocol.forged` does it a million times."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from ssbroker.protocol.dialogs import Dialogs
+from ssbroker.protocol.names import END_DIALOG, ERROR
+from tests.protocol.forged import DIALOGS, FORGES, MESSAGES, NOW, attack, recorded
+from tests.protocol.pair import KEY, Row, pair
+from tests.protocol.test_receiving import resigned
+from tests.protocol.test_securing import altered
+
+ROWS = 20_000
+
+
+def test_p22_t1_t2_t11_t15_no_forged_row_is_accepted_or_answered() -> None:
+    """And all honest ones come through afterwards, of both dialogs."""
+    tried, came = attack(ROWS)
+    assert tried.keys() == FORGES.keys()
+    assert came == 2 * (MESSAGES + 1) + 1
+
+
+WANTED: dict[str, Callable[[Row], bool]] = {
+    "a fragment that others follow": lambda row: row["fragment_number"] == 0 and row["fragment_count"] > 1,
+    "a last fragment": lambda row: row["fragment_number"] == row["fragment_count"] - 1 > 0,
+    "a message in one fragment": lambda row: row["is_sequenced"] and row["fragment_count"] == 1,
+    "an end": lambda row: row["message_type_name"] == END_DIALOG,
+    "an error of the application": lambda row: row["message_type_name"] == ERROR,
+    "an acknowledgement": lambda row: not row["is_sequenced"],
+}
+
+
+@pytest.mark.parametrize("kind", WANTED)
+def test_p22_t2_every_single_bit_flip_of_every_kind_of_row_is_refused(kind: str) -> None:
+    """And each change of a field, in a secured dialog; errors of the broker are in `test_securing`."""
+    both = pair(Dialogs, dialog={"session_key": KEY}, max_fragment_bytes=16)
+    rows = recorded(both)
+    both.b.rows(NOW)
+    row = next(row for row in rows if WANTED[kind](row))
+    before = [both.b.queue((conversation, False)) for conversation in DIALOGS]
+    for bad in altered(row):
+        assert both.b.take([bad], NOW).is_empty, {name: value for name, value in bad.items() if value != row[name]}
+    assert both.b.rows(NOW) == []
+    assert [both.b.queue((conversation, False)) for conversation in DIALOGS] == before
+    assert not both.b.take([row], NOW).is_empty
+
+
+def test_t2_nothing_hides_in_an_acknowledgement() -> None:
+    """Its signature has no body in it, so it may have none; in a plain dialog neither."""
+    for key in (KEY, None):
+        both = pair(Dialogs, dialog={"session_key": key}, max_fragment_bytes=16)
+        both.a.send(both.outgoing, b"first")
+        both.b.take(both.a.rows())
+        (row,) = both.b.rows()
+        hidden = {**row, "message_body": b"hidden"}
+        assert both.a.take([hidden if key else resigned(hidden)]).is_empty
+        assert not both.a.take([row]).is_empty
