@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections import defaultdict, deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, Final
@@ -103,12 +103,9 @@ class Forwarding:
         at = WIRE.get_field_index("hops_remaining")
         counted = rows.set_column(at, WIRE.field(at), pa.array(hops_after(rows), pa.int8()))
         whole = Parcel(counted, keys_of(rows), sizes_of(rows), now, peer.instance_id)
-        courses: defaultdict[Course, list[int]] = defaultdict(list)
-        for index, course in enumerate(_courses(decisions)):
-            courses[course].append(index)
         with self._telling():
             self._let_go()
-            for course, indices in courses.items():
+            for course, indices in _courses(decisions).items():
                 parcel = whole.picked(indices).bound_for(course)
                 admitted = self._holding.admit(parcel, now=now, make_room=lambda: self._make_room(now=now))
                 if admitted.keys:
@@ -241,8 +238,13 @@ class Forwarding:
             self._log.emit(event)
 
 
-def _courses(decisions: pa.Table) -> Iterator[Course]:
+def _courses(decisions: pa.Table) -> dict[Course, Sequence[int]]:
+    """The rows of each way. The broker id matters to mirrored routes only; without one, all rows to an address go together."""
+    addresses = decisions["next_hop_address"].unique()
+    if len(addresses) == 1 and decisions["mirror_address"].null_count == decisions.num_rows:
+        return {Course(str(addresses[0])): range(decisions.num_rows)}
     names = ("next_hop_address", "mirror_address", "broker_instance")
-    for address, mirror, broker_instance in zip(*(values(decisions, name) for name in names), strict=True):
-        # The broker id matters to mirrored routes only; without one, all rows to an address go together.
-        yield Course(address) if mirror is None else Course(address, mirror, broker_instance)
+    courses: defaultdict[Course, list[int]] = defaultdict(list)
+    for row, (address, mirror, broker) in enumerate(zip(*(values(decisions, name) for name in names), strict=True)):
+        courses[Course(address) if mirror is None else Course(address, mirror, broker)].append(row)
+    return {**courses}
