@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import uuid
 from collections.abc import Iterator
 from typing import Any
@@ -14,6 +15,7 @@ from ssbroker.broker.database import Database
 from ssbroker.broker.instance import Instance
 from ssbroker.broker.network.metrics import Metrics
 from ssbroker.broker.view_schemas import INSTANCE_VIEWS
+from ssbroker.exceptions import MissingDependencyError
 from ssbroker.protocol.events import (
     Connection,
     ConnectionStep,
@@ -155,6 +157,15 @@ def test_n28_what_went_over_a_connection_that_is_closed_still_counts(
     assert found["ssbroker_transport_send_ios_total"] == 4
     rows.clear()
     assert numbers(metrics)["ssbroker_transport_send_bytes_total"] == 35
+
+
+def test_n28_the_extra_is_named_where_the_library_is_missing(
+    instance: Instance, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("prometheus_client", "prometheus_client.core"):
+        monkeypatch.setitem(sys.modules, name, None)
+    with pytest.raises(MissingDependencyError, match=r"pip install 'ssbroker\[broker\]'"):
+        Metrics(instance)
 
 
 def test_n28_after_close_nothing_is_counted(instance: Instance) -> None:
