@@ -25,6 +25,7 @@ CRATES: dict[str, set[str]] = {
         "arrow-schema",
         "arrow-select",
         "crc32c",
+        "flatbuffers",
     },
     "rust/python": {
         "ssbroker-core",

@@ -155,8 +155,29 @@ def test_t7_what_is_compressed_is_refused() -> None:
 
 
 def test_n6_a_message_that_is_no_batch_is_refused() -> None:
-    with pytest.raises(PeerError, match="not those of a record batch"):
+    with pytest.raises(PeerError, match="no batch of fragments"):
         unpacked(WIRE.serialize().to_pybytes())
+    with pytest.raises(PeerError, match="not those of a record batch"):
+        unpacked(pa.schema([]).serialize().to_pybytes())
+
+
+def test_t3_metadata_whose_few_bytes_stand_for_many_tables_are_refused() -> None:
+    """A schema of ten fields that are one, each with ten children that are one, and so on: every layer costs ten times the one before."""
+    vtable_of_message, vtable_of_schema, vtable_of_field = (
+        struct.pack("<6H", 12, 16, 4, 6, 8, 0),
+        struct.pack("<4H", 8, 8, 0, 4),
+        struct.pack("<8H", 16, 8, 0, 0, 0, 0, 0, 4),
+    )
+    data = bytearray(struct.pack("<I", 4 + 12 + 8 + 16) + vtable_of_message + vtable_of_schema + vtable_of_field)
+    data += struct.pack("<iHBxIxxxx", len(data) - 4, 4, 1, 8)  # version 5, a schema, which stands behind
+    data += struct.pack("<iI", len(data) - 16, 4)
+    for _ in range(4):
+        data += struct.pack("<11I", 10, *(4 * (10 - place) for place in range(10)))
+        data += struct.pack("<iI", len(data) - 24, 4)
+    data += struct.pack("<I", 0)
+    data += bytes(-len(data) % 8)
+    with pytest.raises(PeerError, match=r"(?i)too many tables"):
+        unpacked(b"\xff\xff\xff\xff" + struct.pack("<I", len(data)) + bytes(data))
 
 
 def test_t19_metadata_with_words_of_their_own_are_refused() -> None:

@@ -11,8 +11,9 @@ use arrow_array::types::{Int8Type, Int32Type, TimestampMicrosecondType};
 use arrow_array::{Array, RecordBatch};
 use arrow_buffer::Buffer;
 use arrow_ipc::reader::RecordBatchDecoder;
-use arrow_ipc::{MessageHeader, MetadataVersion, root_as_message};
+use arrow_ipc::{MessageHeader, MetadataVersion, root_as_message_with_opts};
 use arrow_schema::{DataType, Schema};
+use flatbuffers::VerifierOptions;
 
 use crate::error::{Error, Result};
 use crate::schema::{wire, wire_schema};
@@ -23,6 +24,13 @@ const PREFIX: usize = 8;
 const ALIGNMENT: usize = 8;
 /// Those of a batch of this schema take less than half of it.
 const METADATA_MAX: usize = 8 << 10;
+/// A batch is a message and what it holds. Tables may be shared, so that a few bytes can stand for a million of them: these are few enough.
+const METADATA: VerifierOptions = VerifierOptions {
+    max_depth: 8,
+    max_tables: 8,
+    max_apparent_size: 8 * METADATA_MAX,
+    ignore_missing_null_terminator: false,
+};
 const ROWS_MAX: i64 = 1_024;
 /// 256 characters of four bytes.
 const NAME_MAX: i64 = 1_024;
@@ -45,7 +53,7 @@ pub fn crc32c(bytes: &[u8], before: u32) -> u32 {
 /// The bytes are no batch of this schema, contradict themselves, or hold a value that no instance sends.
 pub fn decode_fragments(body: &Buffer) -> Result<RecordBatch> {
     let (metadata, buffers) = split(body)?;
-    let message = root_as_message(metadata).map_err(|error| bad(format!("its metadata are none: {error}")))?;
+    let message = root_as_message_with_opts(&METADATA, metadata).map_err(|error| bad(format!("its metadata are none: {error}")))?;
     if message.version() != MetadataVersion::V5 || message.header_type() != MessageHeader::RecordBatch {
         return Err(bad("its metadata are not those of a record batch of version 5"));
     }
