@@ -53,7 +53,8 @@ pub fn crc32c(bytes: &[u8], before: u32) -> u32 {
 /// The bytes are no batch of this schema, contradict themselves, or hold a value that no instance sends.
 pub fn decode_fragments(body: &Buffer) -> Result<RecordBatch> {
     let (metadata, buffers) = split(body)?;
-    let message = root_as_message_with_opts(&METADATA, metadata).map_err(|error| bad(format!("its metadata are none: {error}")))?;
+    let message = root_as_message_with_opts(&METADATA, metadata)
+        .map_err(|error| bad(format!("its metadata are none: {error}")))?;
     if message.version() != MetadataVersion::V5 || message.header_type() != MessageHeader::RecordBatch {
         return Err(bad("its metadata are not those of a record batch of version 5"));
     }
