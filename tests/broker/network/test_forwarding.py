@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 import pytest
 
 from ssbroker.broker.network.forwarding import LOOK_EVERY, Forwarding
+from ssbroker.broker.network.outbox import Outbox
 from ssbroker.broker.network.parcels import ROW_BYTES, sizes_of
 from ssbroker.broker.view_schemas import INSTANCE_VIEWS
 from ssbroker.protocol.event_log import EventLog
@@ -30,15 +31,15 @@ class Forwarder:
     principal: str | None = None
 
     def __post_init__(self) -> None:
-        log = EventLog()
+        self.log = EventLog()
         self.sent: list[ForwardedMessageSent] = []
         self.dropped: list[ForwardedMessageDropped] = []
-        log.subscribe(self.note)
+        self.log.subscribe(self.note)
         self.forwarding = Forwarding(
             self.outboxes,
             way=lambda address, mirror, broker_instance: self.principal,
             most=lambda: self.most,
-            events=log,
+            events=self.log,
             clock=lambda: self.now,
         )
 
@@ -65,6 +66,7 @@ def test_r43_a_row_goes_on_as_it_came_but_for_its_hops(forwarder: Forwarder) -> 
     forwarder.forwarding.forward(peer(), came, onwards(NEXT, 2))
     went = forwarder.outboxes.write(NEXT)
     assert went == [{**each, "hops_remaining": 8} for each in came.to_pylist()]
+    assert forwarder.forwarding.run_due(now=forwarder.now) is None
     assert [(each.next_hop_address, each.hops_remaining) for each in forwarder.sent] == [(NEXT, 8), (NEXT, 8)]
     assert forwarder.dropped == []
 
@@ -195,33 +197,50 @@ def test_r43_a_full_outbox_has_rows_wait_in_their_order() -> None:
         forwarder.forwarding.has_room(NEXT)
     assert seen == [0, 1, 2, 3]
     assert len(forwarder.outboxes.write(OTHER)) == 1
+    forwarder.forwarding.run_due(now=forwarder.now)
     assert len(forwarder.sent) == 5
 
 
-def test_r43_what_waits_for_an_address_that_cannot_be_reached_is_dropped(forwarder: Forwarder) -> None:
-    """R43, N21: 11292; its senders have it."""
+def test_r43_what_is_under_way_to_an_address_that_cannot_be_reached_is_dropped(forwarder: Forwarder) -> None:
+    """R43, N21: 11292; its senders have it, and it may come again."""
+    for _ in range(2):
+        forwarder.forwarding.forward(peer(), wire([row(0)]), onwards(NEXT))
+        forwarder.outboxes.box(NEXT).clear()
+        forwarder.forwarding.unreachable(NEXT, "connection refused")
+        assert forwarder.forwarding.pending == (0, 0)
+    assert [(each.error, each.next_hop_address) for each in forwarder.dropped] == [(11292, NEXT)] * 2
+    assert "connection refused" in forwarder.dropped[0].text
+    assert forwarder.sent == []
+    forwarder.forwarding.forward(peer(), wire([row(0)]), onwards(NEXT))
+    assert len(forwarder.outboxes.write(NEXT)) == 1
+
+
+def test_r43_what_waits_for_an_address_goes_once_it_is_dialled_again(forwarder: Forwarder) -> None:
+    """R43, N10: its outbox takes nothing for a while after a failed dial, and says when it does."""
     box = forwarder.outboxes.box(NEXT)
     box.bar()
     forwarder.forwarding.forward(peer(), wire([row(0)]), onwards(NEXT))
-    assert forwarder.forwarding.pending[0] == 1
     forwarder.forwarding.unreachable(NEXT, "connection refused")
-    assert [(each.error, each.next_hop_address) for each in forwarder.dropped] == [(11292, NEXT)]
-    assert "connection refused" in forwarder.dropped[0].text
-    assert forwarder.forwarding.pending == (0, 0)
-    forwarder.forwarding.forward(peer(), wire([row(0)]), onwards(NEXT))
+    forwarder.forwarding.forward(peer(), wire([row(0), row(1)]), onwards(NEXT, 2))
+    assert forwarder.why == [11288]
+    assert forwarder.forwarding.pending[0] == 2
     box.open()
     forwarder.forwarding.has_room(NEXT)
-    assert len(forwarder.outboxes.write(NEXT)) == 1
+    assert [each["message_sequence_number"] for each in forwarder.outboxes.write(NEXT)] == [0, 1]
 
 
-def test_r43_what_was_lost_with_a_connection_is_held_no_longer(forwarder: Forwarder) -> None:
-    """R43: in memory only; and the same row may come again."""
+def test_r43_an_outbox_that_takes_nothing_is_asked_to_say_when_it_does(forwarder: Forwarder) -> None:
+    """R43, N10: also where it has taken all before the dial failed."""
+    told: list[str] = []
+    forwarder.outboxes.boxes[NEXT] = box = Outbox(1, tell_room=lambda: told.append(NEXT))
     forwarder.forwarding.forward(peer(), wire([row(0)]), onwards(NEXT))
-    forwarder.outboxes.box(NEXT).clear()
-    forwarder.forwarding.unreachable(NEXT, "reset by peer")
-    assert forwarder.forwarding.pending == (0, 0)
-    forwarder.forwarding.forward(peer(), wire([row(0)]), onwards(NEXT))
-    assert len(forwarder.outboxes.write(NEXT)) == 1
+    forwarder.forwarding.forward(peer(), wire([row(1)]), onwards(NEXT))
+    box.bar()
+    box.clear()
+    forwarder.forwarding.unreachable(NEXT, "connection refused")
+    assert forwarder.why == [11292]
+    box.open()
+    assert told == [NEXT]
 
 
 def test_r43_who_cannot_be_reached_is_in_nobody_elses_way() -> None:
@@ -290,9 +309,9 @@ def test_r43_the_view_shows_what_is_held_until_it_has_been_written(forwarder: Fo
 
 def test_r43_a_subscriber_may_ask_for_the_view(forwarder: Forwarder) -> None:
     """R43: events are told once what they tell is so."""
-    seen = []
-    forwarder.forwarding._log.subscribe(lambda event: seen.append(len(forwarder.forwarding.view_rows())))
-    forwarder.forwarding.forward(peer(), wire([row(0)]), onwards(NEXT))
+    seen: list[int] = []
+    forwarder.log.subscribe(lambda _: seen.append(len(forwarder.forwarding.view_rows())))
+    forwarder.forwarding.forward(peer(), wire([row(0), row(0)]), onwards(NEXT, 2))
     assert seen == [1]
 
 
@@ -300,5 +319,7 @@ def test_r43_what_has_passed_is_counted(forwarder: Forwarder) -> None:
     """R43, fact 168."""
     came = wire([row(0), row(1), row(1)])
     forwarder.forwarding.forward(peer(), came, onwards(NEXT, 3))
+    forwarder.outboxes.write(NEXT)
+    forwarder.forwarding.run_due(now=forwarder.now)
     counters = forwarder.forwarding.counters
     assert (counters.messages, counters.bytes, counters.discarded) == (2, sum(sizes_of(came)[:2]), 1)

@@ -113,6 +113,7 @@ def pass_through(nodes: dict[int, Node], first: int, *, rows: int = 1) -> Ended:
         if node.leads_to is not None and (written := node.outboxes.write(address(node.leads_to))):
             under_way.append((number, node.leads_to, pa.Table.from_pylist(written, schema=WIRE)))
     for node in nodes.values():
+        node.forwarding.run_due(now=0)
         ended.forwards += node.count(ForwardedMessageSent)
         ended.dropped += node.count(ForwardedMessageDropped)
         ended.why |= {event.error for event in node.events if isinstance(event, ForwardedMessageDropped)}

@@ -6,7 +6,7 @@ import threading
 from collections import defaultdict, deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 import pyarrow as pa
@@ -74,7 +74,9 @@ class Forwarding:
     @property
     def counters(self) -> Counters:
         """What has passed so far."""
-        return self._holding.counters
+        with self._guard:
+            self._let_go()
+            return replace(self._holding.counters)
 
     @property
     def pending(self) -> tuple[int, int]:
@@ -134,7 +136,9 @@ class Forwarding:
             self._drain(address, now=self._clock())
 
     def unreachable(self, address: str, why: str) -> None:
-        """An address cannot be reached: what waits for it is dropped, since its senders have it.
+        """An address cannot be reached, or its connection broke: what was under way is dropped, since its senders have it.
+
+        What its outbox had not taken yet waits until it is dialled again.
 
         Args:
             address: The address.
@@ -142,11 +146,11 @@ class Forwarding:
         """
         now = self._clock()
         with self._telling():
-            self._let_go()
             hop = self._hops[address]
+            while hop.under_way:
+                self._holding.drop(hop.under_way.popleft(), error=UNREACHABLE, now=now, why=f": {why}")
             hop.is_failing, hop.is_full = True, False
-            while hop.waiting:
-                self._holding.drop(hop.waiting.popleft(), error=UNREACHABLE, now=now, why=f": {why}")
+            self._drain(address, now=now)  # so that its outbox says when it takes something again
 
     def settled(self) -> None:
         """Another address of a mirrored route may be the principal now."""
@@ -199,7 +203,6 @@ class Forwarding:
             parcel.end, _ = self._endpoint.progress(address)
             if parcel.end > before:
                 hop.under_way.append(parcel)
-                self._holding.sent(parcel, next_hop=address, now=now)
             else:  # its outbox was full, or a failed dial has to be waited for
                 hop.is_full = True
                 hop.waiting.append(parcel)
@@ -215,12 +218,12 @@ class Forwarding:
             self._holding.drop(parcel, error=TOO_MUCH, now=now)
 
     def _let_go(self) -> None:
-        """Forgets what has been written, or went with its connection."""
+        """Tells of what has been written, and holds it no longer."""
         for address, hop in self._hops.items():
             if hop.under_way:
                 _, done = self._endpoint.progress(address)
                 while hop.under_way and hop.under_way[0].end <= done:
-                    self._holding.let_go(hop.under_way.popleft())
+                    self._holding.sent(hop.under_way.popleft(), next_hop=address, now=self._clock())
 
     def _forget_idle(self) -> None:
         """Addresses may come from the names of services (R23), so from anybody."""

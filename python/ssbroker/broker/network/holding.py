@@ -107,7 +107,7 @@ class Holding:
             now: The moment.
             why: More about it.
         """
-        self.let_go(parcel)
+        self._let_go(parcel)
         self._discard(parcel, dict.fromkeys(range(len(parcel.keys)), error), now=now, why=why)
 
     def punctual(self, parcels: Iterable[Parcel], *, now: int) -> Iterator[Parcel]:
@@ -128,31 +128,27 @@ class Holding:
                 yield parcel.without(late)
 
     def sent(self, parcel: Parcel, *, next_hop: str, now: int) -> None:
-        """Tells that rows are on their way; they are held until `let_go`.
+        """Tells that rows have been written to their connection, and holds them no longer.
 
         Args:
             parcel: The rows.
             next_hop: To where.
             now: The moment.
         """
+        self._let_go(parcel)
         self.counters.messages += len(parcel.keys)
         self.counters.bytes += sum(parcel.sizes)
         if self._log.wants(ForwardedMessageSent):
             self._said += parcel.sent(at=now, next_hop=next_hop)
 
-    def let_go(self, parcel: Parcel) -> None:
-        """Holds rows no longer.
-
-        Args:
-            parcel: The rows.
-        """
-        self._keys.difference_update(parcel.keys)
-        self._bytes -= sum(parcel.sizes)
-
     def said(self) -> list[Event]:
         """What is to be told since the last time."""
         said, self._said = self._said, []
         return said
+
+    def _let_go(self, parcel: Parcel) -> None:
+        self._keys.difference_update(parcel.keys)
+        self._bytes -= sum(parcel.sizes)
 
     def _discard(self, parcel: Parcel, doomed: Mapping[int, int], *, now: int, why: str = "") -> None:
         self.counters.discarded += len(doomed)
