@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from ssbroker.broker.network.metrics import Metrics
 from ssbroker.protocol.events import ForwardedMessageDropped, ForwardedMessageSent, MessageUndeliverable
 from tests.broker.network import neighbours
 from tests.broker.network.neighbours import Heard, Neighbour, Street, answered, order, taken
@@ -44,6 +45,8 @@ def test_r43_a_conversation_passes_through_a_forwarder(three: tuple[Neighbour, N
     assert taken(sales, 1, queue=REPLIES) == [b"thanks"]
     sent.wait_for(lambda events: len(events) > 20)
     assert between.server.forwarding.counters.messages > 20
+    told = dict(line.split(" ") for line in Metrics(between.instance).text().decode().splitlines() if line[0] != "#")
+    assert float(told["ssbroker_forwarded_messages_total"]) > 20
     assert between.instance.view("sys.conversation_endpoints").num_rows == 0
     assert between.instance.view("sys.transmission_queue").num_rows == 0
 

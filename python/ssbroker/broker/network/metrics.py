@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 from ssbroker.broker import counters
+from ssbroker.broker.network.holding import Counters
 from ssbroker.broker.overview import overview_of
 from ssbroker.exceptions import MissingDependencyError
 from ssbroker.protocol.event_steps import ActivationStep, ConnectionStep
@@ -16,8 +17,6 @@ from ssbroker.protocol.events import (
     Connection,
     CorruptedMessage,
     Event,
-    ForwardedMessageDropped,
-    ForwardedMessageSent,
     MessageUndeliverable,
 )
 
@@ -39,11 +38,6 @@ _EVENTS: Final[dict[str, tuple[Callable[[Event], bool], str]]] = {
     "dropped_messages": (
         lambda event: isinstance(event, MessageUndeliverable),
         "Arrived messages that nothing here takes.",
-    ),
-    "forwarded_messages": (lambda event: isinstance(event, ForwardedMessageSent), "Messages that were passed on."),
-    "forwarded_messages_discarded": (
-        lambda event: isinstance(event, ForwardedMessageDropped),
-        "Messages that should have been passed on and were dropped.",
     ),
     "tasks_started": (
         lambda event: isinstance(event, Activation) and event.step is ActivationStep.STARTED,
@@ -100,8 +94,6 @@ class Metrics:
             Activation,
             Connection,
             CorruptedMessage,
-            ForwardedMessageDropped,
-            ForwardedMessageSent,
             MessageUndeliverable,
         )
 
@@ -143,13 +135,30 @@ class Metrics:
         )
         for name, (_, meaning) in _TRANSPORT.items():
             yield CounterMetricFamily(f"ssbroker_{name}", meaning, value=transport[name])
-        forwarded = self._instance.view("sys.dm_broker_forwarded_messages").num_rows
-        yield GaugeMetricFamily(
-            "ssbroker_forwarded_pending_messages", "Messages that wait to be passed on.", value=forwarded
-        )
+        yield from self._forwarded()
         running = self._instance.view("sys.dm_broker_activated_tasks").num_rows
         yield GaugeMetricFamily("ssbroker_tasks_running", "Readers of queues that run now.", value=running)
         yield from self._files()
+
+    def _forwarded(self) -> Iterator[Metric]:
+        """What was passed on for others: counted where that is done, since there are too many for events."""
+        from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily  # noqa: PLC0415 - as above
+
+        server = self._instance.server
+        passed, pending = (
+            (Counters(), (0, 0)) if server is None else (server.forwarding.counters, server.forwarding.pending)
+        )
+        for name, meaning, value in (
+            ("messages", "Messages that were passed on.", passed.messages),
+            ("bytes", "Bytes that were passed on.", passed.bytes),
+            ("messages_discarded", "Messages that should have been passed on and were dropped.", passed.discarded),
+        ):
+            yield CounterMetricFamily(f"ssbroker_forwarded_{name}", meaning, value=value)
+        messages, held = pending
+        yield GaugeMetricFamily(
+            "ssbroker_forwarded_pending_messages", "Messages that wait to be passed on.", value=messages
+        )
+        yield GaugeMetricFamily("ssbroker_forwarded_pending_bytes", "Bytes that wait to be passed on.", value=held)
 
     def _files(self) -> Iterator[Metric]:
         """What stands in the files, whichever process put it there."""

@@ -43,6 +43,7 @@ _TOLD: Final = (
     "time_to_live",
     "message_id",
 )
+_GUIDS: Final = ("conversation_id", "to_broker_instance", "from_broker_instance", "message_id")
 _SERVICES: Final = _TOLD.index("message_sequence_number")
 _SECONDS_MAX: Final = 2**31 - 1
 
@@ -188,23 +189,13 @@ class Parcel:
             yield ForwardedMessageDropped(next_hop_address=self.course.address, error=error, text=text, **told)
 
     def _told(self, indices: Collection[int], *, at: int) -> Iterator[dict[str, Any]]:
+        rows = self.rows if len(indices) == len(self.keys) else self.rows.take(pa.array(indices, pa.int64()))
+        columns = {name: values(rows, name) for name in _TOLD if name != "is_initiator"}
         consumed = self.consumed(now=at)
-        for index in indices:
-            row = {name: self.rows[name][index].as_py() for name in _TOLD}
-            yield {
-                "at": at,
-                "conversation_id": uuid.UUID(bytes=row["conversation_id"]),
-                "message_sequence_number": row["message_sequence_number"],
-                "fragment_number": row["fragment_number"],
-                "to_service_name": row["to_service_name"],
-                "to_broker_instance": _guid(row["to_broker_instance"]),
-                "from_service_name": row["from_service_name"],
-                "from_broker_instance": _guid(row["from_broker_instance"]),
-                "hops_remaining": row["hops_remaining"],
-                "time_to_live": row["time_to_live"],
-                "time_consumed": consumed[index],
-                "message_id": _guid(row["message_id"]),
-            }
+        for index, row in zip(indices, zip(*columns.values(), strict=True), strict=True):
+            told: dict[str, Any] = dict(zip(columns, row, strict=True))
+            told |= {name: _guid(told[name]) for name in _GUIDS}
+            yield {"at": at, "time_consumed": consumed[index], **told}
 
 
 def _guid(value: bytes | None) -> uuid.UUID | None:
