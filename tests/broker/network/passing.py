@@ -106,6 +106,7 @@ class Outboxes:
     most: int = 8 << 20
     boxes: dict[str, Outbox] = field(default_factory=dict)
     asked: list[tuple[str, bytes]] = field(default_factory=list)
+    is_alive: bool = True
 
     def box(self, address: str) -> Outbox:
         """The outbox of an address."""

@@ -42,6 +42,11 @@ class Pipe:
         """Where it is reached."""
         return f"TCP://{self.name}:4022"
 
+    @property
+    def is_alive(self) -> bool:
+        """See `seam.Endpoint`."""
+        return self.address in self.pipes.pipes
+
     def start(self) -> tuple[str, int]:
         """See `seam.Endpoint`."""
         self.pipes.pipes[self.address] = self

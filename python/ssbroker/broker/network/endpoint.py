@@ -44,6 +44,11 @@ class SocketEndpoint:
             target=self._run, name=f"ssbroker {setup.own.name} endpoint", daemon=True
         )
 
+    @property
+    def is_alive(self) -> bool:
+        """See `seam.Endpoint`."""
+        return self._thread.is_alive()
+
     def start(self) -> tuple[str, int]:
         """See `seam.Endpoint`."""
         self._thread.start()

@@ -61,6 +61,10 @@ class Receiver(Protocol):
 class Endpoint(Protocol):
     """Connections to other instances, by their addresses. It may be called from any thread, and never waits."""
 
+    @property
+    def is_alive(self) -> bool:
+        """Whether it listens."""
+
     def start(self) -> tuple[str, int]:
         """Begins to listen.
 

@@ -101,7 +101,8 @@ class Server:
     @property
     def is_alive(self) -> bool:
         """Whether it serves, and its threads run."""
-        return self._is_open and (self._runner.is_alive or not self.instance.background)
+        runs = self._runner.is_alive or not self.instance.background
+        return self._is_open and runs and self.endpoint.is_alive
 
     def start(self) -> Self:
         """Begins to serve.
