@@ -219,16 +219,6 @@ class Dialogs(Steering):
         """
         self._unload([dialog for dialog, _, _ in self._settled(effects).opened.messages])
 
-    def answer(self, rows: pa.Table, *, code: int, text: str) -> None:
-        """Answers rows that are not taken, and have no endpoint, with an error of the broker.
-
-        Args:
-            rows: Rows of `envelope.ENVELOPE`.
-            code: Service Broker's number, negative.
-            text: What it means.
-        """
-        self._notices += [Notice(None, row, code, text) for row in rows_of(rows)]
-
     def flush(self, *, now: int) -> int:
         """Puts aside what has been idle: changed objects go to the work table in one batch, and all leave memory (P32).
 

@@ -8,7 +8,6 @@ import pyarrow as pa
 
 from ssbroker.broker.network.dispatch import Dispatch, Parcel
 from ssbroker.broker.network.hooks import Beginning, KeyExchanges, Refused
-from ssbroker.protocol.envelope import ENVELOPE
 from ssbroker.protocol.ledger import Exchanged, Key, SessionKeys
 
 if TYPE_CHECKING:
@@ -67,9 +66,6 @@ class Beginnings:
             if isinstance(answer, Refused):
                 refused.add(key)
                 self._dispatch.tell(rows, place, error=answer.error, text=answer.text)
-                if answer.is_told:
-                    row = rows.slice(place, 1).select(ENVELOPE.names)
-                    parcel.machine.dialogs.answer(row, code=-answer.error, text=answer.text)
             elif answer.keys is not None:
                 keys[key[0]] = answer.keys
         if refused:

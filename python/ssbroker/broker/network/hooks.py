@@ -96,17 +96,15 @@ class Session:
 
 @dataclass(frozen=True, slots=True)
 class Refused:
-    """A direction that may not begin. Nothing of it is acknowledged; the exchange tells Message Undeliverable.
+    """A direction that may not begin. Its sender hears nothing, since nothing could be proven (fact 181); Message Undeliverable is told here.
 
     Attributes:
         error: Service Broker's number.
         text: What it means.
-        is_told: Whether the sender is told, with an error of the broker; else it hears nothing.
     """
 
     error: int
     text: str
-    is_told: bool = False
 
 
 Answer: TypeAlias = Offer | Wait
