@@ -104,7 +104,7 @@ def _sizes(size: str) -> tuple[dict[str, list[Found]], dict[str, str]]:
         rate = _count(size) / seconds
         report(
             heading,
-            f"{name:<12} {rate:9,.0f} messages/s {rate * SIZES[size] / 2**20:8.1f} MiB/s, ssbroker is {seconds / ours:5.2f} x",
+            f"{name:<12} {rate:11,.1f} messages/s {rate * SIZES[size] / 2**20:8.1f} MiB/s, ssbroker is {seconds / ours:5.2f} x",
         )
     for name, reason in missing.items():
         report(heading, f"{name:<12} left out: {reason}")

@@ -147,12 +147,12 @@ def _storm(fleet: Fleet, outcome: Outcome, violence: Violence, chance: random.Ra
         left = deadline - time.monotonic()
         patience = min(left, violence.every_seconds) if violence.every_seconds else left
 
-        def is_time(mark: int | None = mark) -> bool:
-            received = fleet.said[STOCK]["received"]
-            return received >= total or (mark is not None and received >= mark)
+        def is_time(mark: int = total if mark is None else mark) -> bool:
+            return fleet.said[STOCK]["received"] >= mark
 
         fleet.wait(is_time, timeout=max(patience, 0))
-        if fleet.count(STOCK, "received") >= total or time.monotonic() > deadline:
+        # A stroke that is due by a mark falls even where the target was quicker.
+        if (mark is None and fleet.count(STOCK, "received") >= total) or time.monotonic() > deadline:
             return
         for proxy in fleet.proxies.values():
             proxy.cut()

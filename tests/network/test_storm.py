@@ -20,8 +20,8 @@ from tests.network.traffic import Plan
 
 pytestmark = pytest.mark.timeout(900)
 TIMEOUT = 600.0
-PLAN = Plan(lanes=20, messages=2_000, small_bytes=1024, large=2, large_bytes=3 * MIB)
-MENU = Menu(flip_bytes=4 * MIB, cut_bytes=4 * MIB, delay_bytes=MIB, delay_seconds=0.2)
+PLAN = Plan(lanes=10, messages=700, small_bytes=1024, large=1, large_bytes=3 * MIB)
+MENU = Menu(flip_bytes=8 * MIB, cut_bytes=8 * MIB, delay_bytes=MIB, delay_seconds=0.1)
 
 
 @pytest.fixture
@@ -35,18 +35,19 @@ def spaces() -> Iterator[Namespaces]:
 
 
 def test_p11_p24_nothing_is_lost_twice_or_out_of_order_in_a_storm(tmp_path: Path) -> None:
-    """P16, P18, R43: each is killed twice; the forwarder, which keeps all in memory, loses what it had, and stays within its limit."""
-    found = storm.run(tmp_path, PLAN, menu=MENU, violence=Violence(strokes=6), timeout=TIMEOUT)
+    """P16, P18, R43: each is killed; the forwarder, which keeps all in memory, loses what it had, and stays within its limit."""
+    found = storm.run(tmp_path, PLAN, menu=MENU, violence=Violence(strokes=3), timeout=TIMEOUT)
     assert found.is_right, found
-    assert dict(found.kills) == {SHOP: 2, GATE: 2, STOCK: 2}
+    assert dict(found.kills) == {SHOP: 1, GATE: 1, STOCK: 1}
     assert found.network["cut"] > 0
     assert found.forwarder_mib <= FORWARDER_MIB_MAX
 
 
 def test_p11_p21_nothing_is_altered_where_no_tls_sees_the_flipped_bits(tmp_path: Path) -> None:
     """P23: the sums of frames and the digests of dialogs are what finds them."""
-    menu = Menu(flip_bytes=MIB // 2)
-    found = storm.run(tmp_path, PLAN, menu=menu, violence=Violence(), is_encrypted=False, timeout=TIMEOUT)
+    plan = Plan(lanes=10, messages=300, small_bytes=1024, large=1, large_bytes=MIB)
+    menu = Menu(flip_bytes=MIB)
+    found = storm.run(tmp_path, plan, menu=menu, violence=Violence(), is_encrypted=False, timeout=TIMEOUT)
     assert found.is_right, found
     assert found.network["flips"] > 0
 
