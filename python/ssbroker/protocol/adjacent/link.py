@@ -13,7 +13,7 @@ from ssbroker.protocol.adjacent.goodbye import Reason
 from ssbroker.protocol.adjacent.hello import Far, Own
 from ssbroker.protocol.adjacent.limits import Limits
 from ssbroker.protocol.adjacent.occurrences import Batch, Greeted, Left, Occurrence
-from ssbroker.protocol.adjacent.outbox import Outbox
+from ssbroker.protocol.adjacent.outbox import FIRST_BYTES, Outbox
 from ssbroker.protocol.adjacent.patience import Due, Patience
 from ssbroker.protocol.adjacent.phases import TABLE, Input, Phase
 from ssbroker.protocol.adjacent.questions import Questions
@@ -65,7 +65,7 @@ class Link:
         self._phase = Phase.GREETING
         self._patience = Patience(limits, now)
         self._frames = Frames(body_max=limits.hello_bytes)
-        self._outbox = Outbox()
+        self._outbox = Outbox(first_bytes=FIRST_BYTES)
         self._questions = Questions()
         self._ping = self._pong = False
         self._hello: bytes | None = framed(Kind.HELLO, hello.packed(own))

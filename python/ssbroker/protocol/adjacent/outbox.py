@@ -3,22 +3,33 @@
 from __future__ import annotations
 
 from collections import deque
+from typing import Final
 
 import pyarrow as pa
 
 from ssbroker.protocol.adjacent.batch import BYTES_MAX, ROWS_MAX, checked, packed, pieces
 
+FIRST_BYTES: Final = 64 << 10
+"""How full the first frame of a connection is; each that follows may be twice as full, up to what a frame takes.
+
+Where a network damages what it carries, each connection lives for a few bytes only: small frames come through, and so all does in time.
+"""
+
 
 class Outbox:
     """Rows that wait. What is put in goes in frames as full as they may be, however it was put in.
+
+    Args:
+        first_bytes: How full the first frame may be.
 
     Attributes:
         bytes: About what they take.
     """
 
-    __slots__ = ("_pieces", "bytes")
+    __slots__ = ("_most", "_pieces", "bytes")
 
-    def __init__(self) -> None:
+    def __init__(self, *, first_bytes: int = BYTES_MAX) -> None:
+        self._most = first_bytes
         self._pieces: deque[tuple[pa.Table, int]] = deque()
         self.bytes = 0
 
@@ -35,16 +46,27 @@ class Outbox:
             return None
         taken: list[pa.Table] = []
         rows = size = 0
+        self._divide()
         while self._pieces:
             piece, length = self._pieces[0]
-            if taken and (rows + piece.num_rows > ROWS_MAX or size + length > BYTES_MAX):
+            if taken and (rows + piece.num_rows > ROWS_MAX or size + length > self._most):
                 break
             self._pieces.popleft()
             taken.append(piece)
             rows += piece.num_rows
             size += length
+        self._most = min(2 * self._most, BYTES_MAX)
         self.bytes -= size
         return packed(taken[0] if len(taken) == 1 else pa.concat_tables(taken))
+
+    def _divide(self) -> None:
+        """Divides the first piece, where it is more than a frame takes now."""
+        piece, length = self._pieces[0]
+        number = max(piece.num_rows * self._most // max(length, 1), 1)
+        if number < piece.num_rows:
+            first = length * number // piece.num_rows
+            self._pieces[0] = (piece.slice(number), length - first)
+            self._pieces.appendleft((piece.slice(0, number), first))
 
     def clear(self) -> None:
         """Drops all; whoever sent it sends it again (P17)."""
