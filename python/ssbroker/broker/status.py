@@ -72,8 +72,8 @@ def no_endpoint(next_hop: str) -> Status:
     """
     return Status(
         9748,
-        f"the message is for another instance, at {next_hop}, and this instance has no Service Broker endpoint to send with. "
-        "If the service is in this instance, give its route the address LOCAL: ALTER ROUTE <name> WITH ADDRESS = N'LOCAL';",
+        f"the message is for another instance, at {next_hop}, and no process serves this one, so that nothing is sent: "
+        "`ssbroker serve FOLDER`, or `with instance.serve()`. If the service is in this instance, give its route the address LOCAL: ALTER ROUTE <name> WITH ADDRESS = N'LOCAL';",
     )
 
 
