@@ -36,7 +36,8 @@ const ROWS_MAX: i64 = 1_024;
 const NAME_MAX: i64 = 1_024;
 /// 512 runs of 24 bytes.
 const AHEAD_MAX: i64 = 512 * 24;
-const KEY_EXCHANGE_MAX: i64 = 4 << 10;
+/// Two keys of RSA with 16,384 bits, and what goes beside them, take less.
+const KEY_EXCHANGE_MAX: i64 = 8 << 10;
 const HOPS_MAX: i64 = 16;
 /// The end of the year 9999.
 const MOMENT_MAX: i64 = 253_402_300_799_999_999;
