@@ -9,6 +9,7 @@ from importlib.util import find_spec
 
 from ssbroker.exceptions import SsbrokerError
 from ssbroker.spark.compare import SparkComparison, compare
+from ssbroker.spark.file_reassembly import ReassembledFiles, reassemble_files
 from ssbroker.spark.file_routing import RoutedFiles, route_files
 from ssbroker.spark.pipeline import Pipeline, pipeline
 from ssbroker.spark.reassembly import Reassembly, reassemble
@@ -17,12 +18,14 @@ from ssbroker.spark.routing import route, route_udf
 __all__ = [
     "MissingSparkError",
     "Pipeline",
+    "ReassembledFiles",
     "Reassembly",
     "RoutedFiles",
     "SparkComparison",
     "compare",
     "pipeline",
     "reassemble",
+    "reassemble_files",
     "route",
     "route_files",
     "route_udf",

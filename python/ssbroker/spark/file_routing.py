@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import json
+import functools
 import os
-import threading
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
@@ -26,6 +25,7 @@ from ssbroker.spark.parts import Compression, Parts
 from ssbroker.spark.shipping import ship
 from ssbroker.spark.splits import Source, Split, files_of, splits_of
 from ssbroker.spark.staging import Staging, complete, new_attempt
+from ssbroker.spark.tasks import Watch, run
 from ssbroker.spark.worker import Task, router_of
 
 if TYPE_CHECKING:
@@ -37,7 +37,6 @@ PartitionBy = Literal["outcome", "next_hop_address", "target_database"]
 BATCH_ROWS: Final = 1 << 16
 SPLIT_BYTES: Final = 128 << 20
 _COUNTED: Final = ("outcome", "reason")
-_LOOK_EVERY: Final = 0.5
 _IN_DICTIONARIES: Final = ("database", "to_service_name")
 
 
@@ -153,9 +152,8 @@ def route_files(
             partition_by=partition_by,
             compression=compression,
         )
-        results = _run(spark, job, progress=progress) if splits else []
-        if not splits:
-            results = [_written_empty(job, schema)]
+        with Watch(staging.done, len(splits), progress):
+            results = run(spark, len(splits), functools.partial(_routed, job)) or [_written_empty(job, schema)]
         placed = {Path(path): name for result in results for name, path, _ in result["files"]}
         told = _told(results)
         staging.commit(
@@ -172,37 +170,6 @@ def route_files(
             },
         )
     return RoutedFiles(path=Path(target), files=tuple(placed.values()), **told)
-
-
-def _run(spark: SparkSession, job: _Job, *, progress: Callable[[int, int], None] | None) -> list[dict[str, Any]]:
-    """What each split came to; of several tries of a task Spark returns one."""
-
-    def work(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        for batch in batches:
-            numbers: list[Any] = batch.column(0).to_pylist()
-            told = [json.dumps(_routed(job, number)) for number in numbers]
-            yield pa.RecordBatch.from_arrays([pa.array(told, pa.string())], names=["told"])
-
-    count = len(job.splits)
-    is_over = threading.Event()
-    watcher = threading.Thread(target=_watch, args=(Path(job.done), count, progress, is_over), daemon=True)
-    if progress is not None:
-        watcher.start()
-    try:
-        table = spark.range(0, count, 1, count).mapInArrow(work, "told string").toArrow()
-    finally:
-        is_over.set()
-        if progress is not None:
-            watcher.join()
-    return [json.loads(str(told)) for told in table["told"].to_pylist()]
-
-
-def _watch(done: Path, count: int, progress: Callable[[int, int], None] | None, is_over: threading.Event) -> None:
-    while progress is not None:
-        was_over = is_over.wait(_LOOK_EVERY)
-        progress(sum(1 for _ in done.iterdir()), count)
-        if was_over:
-            return
 
 
 def _routed(job: _Job, number: int) -> dict[str, Any]:

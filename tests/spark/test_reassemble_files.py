@@ -1,0 +1,135 @@
+"""Files of fragments put together by Spark's workers themselves: the rows are those of the Arrow function, in their order."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from pyspark.sql import SparkSession
+
+import ssbroker.spark
+from ssbroker import Router, schemas
+from ssbroker.exceptions import OptionError, OutputError, SchemaError
+from tests.spark.frames import world
+from tests.spark.traffic import Row, in_any_order, keys_of, table_of, worlds, would_come
+from tests.worlds.universe import NOW
+
+
+@pytest.fixture
+def source(tmp_path: Path) -> Path:
+    made = tmp_path / "source"
+    made.mkdir()
+    return made
+
+
+def written(table: pa.Table, folder: Path, *, files: int = 3) -> None:
+    """In the order of the files' names the rows are as they came."""
+    step = max(1, -(-table.num_rows // files))
+    for number in range(files):
+        pq.write_table(table.slice(number * step, step), folder / f"{number}.parquet", row_group_size=50)
+
+
+def read(folder: Path) -> dict[str, list[Row]]:
+    found = {}
+    for kind in ("messages", "rejected", "incomplete"):
+        table = pa.concat_tables([pq.read_table(file) for file in sorted((folder / kind).iterdir())])
+        found[kind] = in_any_order(tuple(row.values()) for row in table.to_pylist())
+    return found
+
+
+@pytest.mark.parametrize("keys", ["none", "column", "mapping"])
+@pytest.mark.parametrize("in_order", [True, False])
+def test_contradictions_and_damage(
+    spark: SparkSession, source: Path, tmp_path: Path, keys: str, *, in_order: bool
+) -> None:
+    fragments = worlds(1, count=25, theme="hostile", keys=keys, has_further=True)
+    fragments += worlds(2, count=25, theme="damaged", keys=keys, has_further=True)
+    options: dict[str, Any] = {"session_keys": keys_of(fragments, keys), "in_order": in_order}
+    table = table_of(fragments, keys=keys, has_further=True, text_ids=keys == "column")
+    expected = would_come(table, **options)
+    assert all(len(rows) > 20 for rows in expected.values())
+    written(table, source)
+    told = ssbroker.spark.reassemble_files(
+        spark, source, tmp_path / "whole", split_bytes=1, bucket_bytes=4096, max_fragments_per_message=None, **options
+    )
+    assert read(tmp_path / "whole") == expected
+    assert (told.messages, told.incomplete) == (len(expected["messages"]), len(expected["incomplete"]))
+    assert told.rejected == Counter(row[-1] for row in expected["rejected"])
+    manifest = json.loads((tmp_path / "whole" / "_manifest.json").read_text())
+    assert [each["name"] for each in manifest["files"]] == list(told.files)
+    assert {path.name for path in tmp_path.iterdir()} == {"source", "whole"}
+
+
+def test_the_messages_of_a_direction_are_in_one_file_in_order(
+    spark: SparkSession, source: Path, tmp_path: Path
+) -> None:
+    fragments = worlds(3, count=30, theme="honest")
+    table = table_of(fragments)
+    written(table.take(pa.array(range(table.num_rows - 1, -1, -1))), source)
+    ssbroker.spark.reassemble_files(spark, source, tmp_path / "whole", split_bytes=1, bucket_bytes=4096)
+    files = sorted((tmp_path / "whole" / "messages").iterdir())
+    assert len(files) > 1
+    seen: set[tuple[bytes, bool]] = set()
+    for file in files:
+        rows = pq.read_table(file).select(["conversation_id", "is_initiator", "message_sequence_number"]).to_pylist()
+        directions: dict[tuple[bytes, bool], list[int]] = {}
+        for row in rows:
+            directions.setdefault((row["conversation_id"], row["is_initiator"]), []).append(
+                row["message_sequence_number"]
+            )
+        assert all(numbers == list(range(len(numbers))) for numbers in directions.values())
+        assert not seen & directions.keys()
+        seen |= directions.keys()
+    assert len(seen) > 20
+
+
+def test_messages_are_routed_where_a_catalog_is_given(spark: SparkSession, source: Path, tmp_path: Path) -> None:
+    catalog, conversations = world(4, conversations=40)
+    numbered: dict[str, Any] = {
+        "message_sequence_number": pa.array([0] * 40, pa.int64()),
+        "fragment_number": pa.array([0] * 40, pa.int32()),
+        "fragment_count": pa.array([1] * 40, pa.int32()),
+    }
+    table = conversations
+    for name, column in numbered.items():
+        table = table.append_column(name, column)
+    ids = [number.to_bytes(16, "big") for number in range(40)]
+    table = table.set_column(
+        table.schema.get_field_index("conversation_id"), "conversation_id", pa.array(ids, pa.binary(16))
+    )
+    written(table, source, files=1)
+    ssbroker.spark.reassemble_files(spark, source, tmp_path / "whole", catalog=catalog, now=NOW)
+    found = pq.read_table(tmp_path / "whole" / "messages")
+    decided = Router(catalog).route(found.select([*conversations.column_names]), now=NOW)
+    assert found.num_rows == 40
+    plain = [
+        {name: row[name] for name in schemas.DECISIONS.names}
+        for row in found.select(schemas.DECISIONS.names).to_pylist()
+    ]
+    assert plain == decided.to_pylist()
+
+
+def test_no_fragments_give_empty_tables(spark: SparkSession, source: Path, tmp_path: Path) -> None:
+    pq.write_table(schemas.FRAGMENTS.empty_table(), source / "none.parquet")
+    told = ssbroker.spark.reassemble_files(spark, source, tmp_path / "whole")
+    assert (told.messages, told.rejected, told.incomplete) == (0, {}, 0)
+    assert pq.read_table(tmp_path / "whole" / "messages").column_names == schemas.MESSAGES.names
+    assert pq.read_table(tmp_path / "whole" / "incomplete").column_names == schemas.PENDING.names
+
+
+def test_what_is_wrong_is_told_of_before_a_job_starts(spark: SparkSession, source: Path, tmp_path: Path) -> None:
+    target = tmp_path / "whole"
+    pq.write_table(schemas.FRAGMENTS.empty_table().drop_columns(["message_body"]), source / "none.parquet")
+    with pytest.raises(SchemaError, match="message_body"):
+        ssbroker.spark.reassemble_files(spark, source, target)
+    pq.write_table(schemas.FRAGMENTS.empty_table(), source / "none.parquet")
+    with pytest.raises(OptionError, match="max_message_bytes"):
+        ssbroker.spark.reassemble_files(spark, source, target, max_message_bytes=2**31)
+    target.mkdir()
+    with pytest.raises(OutputError, match="is there already"):
+        ssbroker.spark.reassemble_files(spark, source, target)
