@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ssbroker.protocol.ledger import Exchanged
 from ssbroker.testing.node import Machine
-from tests.protocol.pair import CONVERSATION, KEY, SECOND, Pair, Row, pair
+from tests.protocol.pair import CONVERSATION, KEY, SECOND, C, Pair, Row, is_error, pair
 from tests.protocol.test_securing import altered
 
 ANSWER, FORGED = bytes(range(32, 64)), bytes(range(64, 96))
@@ -136,3 +136,24 @@ def test_n17_a_secured_dialog_is_bound_by_its_key_and_comes_by_any_neighbour(mac
     both.a.send(both.outgoing, b"by another way")
     both.b.take(both.a.rows(50 * SECOND), 50 * SECOND, peer=b"certificate of a forwarder")
     assert both.b.queue(both.incoming) == [b"question", b"by another way"]
+
+
+def test_r8_p25_a_second_copy_that_answers_with_a_key_of_its_own_is_told(machine: Machine) -> None:
+    """R8, fact 133: -8495 as in a plain dialog, under the initiator's key, which it has; the first copy goes on."""
+    both, copy = full(machine), full(machine)
+    copy.b.ledger.broker_instance = C
+    copy.b.session_keys[CONVERSATION] = Exchanged(KEY, FORGED, SHOP)
+    both.a.send(both.outgoing, b"question")
+    first = both.a.rows()
+    both.b.take(first)
+    copy.b.take(first)
+    both.a.take(both.b.rows())
+    both.a.session_keys[CONVERSATION] = Exchanged(FORGED, None, BANK)
+    copy.b.send(both.incoming, b"from the copy")
+    both.a.take(copy.b.rows(SECOND), SECOND)
+    errors = [row for row in both.a.rows(SECOND) if is_error(row)]
+    copy.b.take(errors, SECOND)
+    assert b"<Code>-8495</Code>" in (copy.b.ledger.accounts[both.incoming].error or b"")
+    both.b.send(both.incoming, b"answer")
+    both.a.take(both.b.rows(2 * SECOND), 2 * SECOND)
+    assert both.a.queue(both.outgoing) == [b"answer"]

@@ -176,7 +176,7 @@ class Opener:
         """The part, if header and part are what the far side sent; else it is told of and dropped (P21, P22)."""
         if not row.is_well_formed:
             return self._corrupted(row, _MALFORMED, "the header contradicts itself")
-        secured = self._inbound(dialog)
+        secured = self._inbound(row, dialog)
         if secured is None:
             if row.security != Security.PLAIN:
                 return self._corrupted(row, _UNSIGNED, "there is no key for the conversation")
@@ -196,14 +196,16 @@ class Opener:
             part = secured.opened_notice(row.body, header=header) if row.message_type is not None else b""
         if part is None:
             return self._corrupted(row, _UNSIGNED, "the part is damaged or forged")
-        dialog.inbound = secured  # proven now, whether the batch is committed or not
+        if not dialog.endpoint.is_bound:
+            dialog.inbound = secured  # proven now, whether the batch is committed or not
         return part
 
-    def _inbound(self, dialog: Dialog) -> SecuredDirection | None:
-        """What opens a row: by the far side's own key, where that came with its first answer."""
+    def _inbound(self, row: Row, dialog: Dialog) -> SecuredDirection | None:
+        """What opens a row: by the far side's own key, where that came with its first answer, or with that of another copy."""
         endpoint = dialog.endpoint
         given = self._session_keys.get(endpoint.conversation_id)
-        is_answer = endpoint.is_initiator and not endpoint.is_bound and dialog.inbound is not None
+        is_settled = endpoint.is_bound and row.from_broker == endpoint.far_broker_instance
+        is_answer = endpoint.is_initiator and not is_settled and dialog.inbound is not None
         if not is_answer or not isinstance(given, Exchanged):
             return dialog.inbound
         if dialog.key not in self._answers:

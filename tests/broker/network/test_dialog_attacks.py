@@ -15,7 +15,8 @@ from ssbroker.protocol.envelope import Security
 from ssbroker.protocol.events import CorruptedMessage, MessageUndeliverable
 from ssbroker.protocol.names import ERROR
 from ssbroker.security.exchange import Direction, Offers
-from tests.broker.network.secured import begin, bring, knows, rows_to, secured
+from tests.broker import shops
+from tests.broker.network.secured import begin, bring, has_own_certificate, knows, rows_to, secured
 from tests.broker.network.talking import Talk
 from tests.broker.shops import REPLIES, STOCK, received, states, waiting
 from tests.network.forging import acknowledging, forged
@@ -229,3 +230,24 @@ def test_p26_hostile_blobs_harm_no_honest_peer(both: Talk) -> None:
     assert states(both.stock) == []
     both.pipes.settle(seconds=5)
     assert both.ordered() == [b"two chairs"]
+
+
+def test_r8_a_second_copy_with_the_same_certificate_is_told(both: Talk) -> None:
+    """R8, P25: -8495, so that it does not wait for ever; the copy that answered first goes on."""
+    instance = both.pipes.instance("copy")
+    copy = shops.stock(instance)
+    has_own_certificate(copy, "Bank", STOCK)
+    knows(copy, "Shop")
+    copy.create_route("Back", address=SHOP, service_name="//Shop")
+    guid = copy.service_broker_guid
+    both.sales.create_route("Copy", address="TCP://copy:4022", service_name=STOCK, broker_instance=guid)
+    both.sales.create_route("Bank", address=BANK, service_name=STOCK, broker_instance=both.stock.service_broker_guid)
+    row = intercepted(both)
+    both.pipes.settle(seconds=5)
+    assert both.answer(b"yes") == [b"two chairs"]
+    both.pipes.settle(seconds=2)
+    bring(both, "copy", [row])
+    both.pipes.settle(seconds=2)
+    assert (states(copy), states(both.stock)) == (["ER"], ["CO"])
+    both.answer()
+    assert received(both.sales, REPLIES) == [b"yes"]

@@ -88,10 +88,13 @@ class Beginnings:
             if blob is not None:
                 with_blob.setdefault(key, place)
         known = [key for key in with_blob if key not in parcel.fresh]
+        senders = parcel.rows["from_broker_instance"]
         unanswered = {
             endpoint.key
             for endpoint in parcel.machine.ledger.endpoints(known)
-            if endpoint is not None and endpoint.is_initiator and not endpoint.is_bound
+            if endpoint is not None
+            and endpoint.is_initiator
+            and not (endpoint.is_bound and senders[with_blob[endpoint.key]].as_py() == endpoint.far_broker_instance)
         }
         for key, place in with_blob.items():
             if key in asked or key in unanswered:
