@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import random
 import resource
+import ssl
 import struct
 from collections.abc import Iterator
 from dataclasses import replace
@@ -13,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from ssbroker.broker.network.limits import EndpointLimits
+from ssbroker.broker.network.trust import PROTOCOL
 from ssbroker.protocol.adjacent import hello
 from ssbroker.protocol.adjacent.frames import Kind, framed
 from ssbroker.protocol.adjacent.hello import Own
@@ -166,6 +168,29 @@ def test_t5_who_has_not_said_who_it_is_changes_nothing(bank: Party) -> None:
             told(bank, framed(kind, bytes(16)))
         assert len(bank.batches) == 1
         assert len(bank.connections()) == 1
+
+
+def test_t4_who_is_allowed_and_breaks_the_protocol_is_named_with_its_principal(tmp_path: Path) -> None:
+    authority = Authority(tmp_path)
+    trust = authority.trust("shop.example.com", "bank")
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.check_hostname = False
+    context.load_verify_locations(authority.file)
+    context.load_cert_chain(trust.certificate, trust.key)
+    context.set_alpn_protocols([PROTOCOL])
+    with (
+        Party("bank", trust=authority.trust("bank", "shop.example.com")) as bank,
+        dialled(bank.address) as opened,
+        context.wrap_socket(opened) as secured,
+    ):
+        secured.sendall(HELLO)
+        bank.wait_for(lambda: bank.steps(ConnectionStep.ACCEPT))
+        assert bank.events[-1].text == "stranger, shop.example.com"
+        secured.sendall(header(kind=99))
+        bank.wait_for(lambda: bank.steps(ConnectionStep.CLOSED))
+        (event,) = bank.steps(ConnectionStep.RECEIVE_IO_ERROR)
+        assert event.error == 9757
+        assert event.text.startswith("stranger, shop.example.com: ")
 
 
 def test_n9_who_dials_again_and_again_without_leaving_keeps_no_more_than_a_few_connections(bank: Party) -> None:

@@ -32,6 +32,11 @@ class Peer:
     connection_id: uuid.UUID
     is_accept: bool
 
+    @property
+    def described(self) -> str:
+        """What it calls itself, and who it has proven to be; for people."""
+        return self.name if self.principal is None else f"{self.name}, {self.principal}"
+
 
 class Receiver(Protocol):
     """Who is told what connections bring. All of it is called in the endpoint's thread: it must not wait, and must not raise."""

@@ -198,7 +198,7 @@ class Switchboard:
             return
         self._of_pair.setdefault(pair, []).append(connection)
         step = ConnectionStep.ACCEPT if connection.is_accept else ConnectionStep.CONNECTED
-        self._setup.tell(connection, step)
+        self._setup.tell(connection, step, text=_described(connection))
         if self._is_paused:
             connection.pause()
         if is_self:
@@ -244,9 +244,14 @@ class Switchboard:
         if not is_proven:
             step = ConnectionStep.RECEIVE_IO_ERROR if connection.is_accept else ConnectionStep.CONNECT_FAILED
         elif ending.error:
-            self._setup.tell(connection, ConnectionStep.RECEIVE_IO_ERROR, error=ending.error, text=ending.text)
+            text = f"{_described(connection)}: {ending.text}"
+            self._setup.tell(connection, ConnectionStep.RECEIVE_IO_ERROR, error=ending.error, text=text)
         self._setup.tell(connection, step, error=ending.error, text=ending.text)
 
 
 def _pair(connection: Connection) -> Pair | None:
     return None if connection.peer is None else (connection.peer.instance_id, connection.peer.principal)
+
+
+def _described(connection: Connection) -> str:
+    return "" if connection.peer is None else connection.peer.described
