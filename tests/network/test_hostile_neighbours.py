@@ -6,6 +6,7 @@ dialog leads may do is said in the docs; secured dialogs, which trust no neighbo
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -96,7 +97,7 @@ def test_t2_a_message_spliced_into_another_dialog_is_not_taken(scene: Scene, gat
 def test_n17_p25_a_stolen_conversation_id_is_worth_nothing_to_another_principal(
     scene: Scene, gate: Neighbour, mallory: Neighbour
 ) -> None:
-    """The conversation is bound to the principal by whom it came."""
+    """N18, T14: nor with the broker id of the far side, which is an address: the conversation is bound to the principal by whom it came."""
     handle, far_handle = talk(scene.shop, scene.stock)
     there, back = sequenced(gate.rows, TARGET)[0], sequenced(gate.rows, INITIATOR)[0]
     for side, row in ((scene.stock, there), (scene.shop, back)):
@@ -108,6 +109,23 @@ def test_n17_p25_a_stolen_conversation_id_is_worth_nothing_to_another_principal(
     scene.stock.send(far_handle, b"answer two")
     assert scene.shop.next()[0] == b"answer two"
     assert (scene.shop.rest(), scene.stock.rest()) == ([], [])
+
+
+def test_n18_t14_two_neighbours_may_bring_one_broker_id_each_in_dialogs_of_its_own(
+    scene: Scene, gate: Neighbour, mallory: Neighbour
+) -> None:
+    """As two forwarders do, or a clone: a plain dialog says nothing about who begins it, and the others go on."""
+    handle, _ = talk(scene.shop, scene.stock)
+    row = sequenced(gate.rows, TARGET)[0]
+    another = {"conversation_id": uuid.uuid4().bytes, "message_id": uuid.uuid4().bytes}
+    mallory.say(scene.stock.address, [forged(row, **another, message_body=b"by a clone")])
+    body, of_clone = scene.stock.next()
+    assert body == b"by a clone"
+    scene.stock.send(of_clone, b"answer")
+    scene.shop.waits_for(MessageUndeliverable)
+    assert scene.shop.rest() == [], "the answer goes where routes lead, and there nobody has begun that dialog"
+    scene.shop.send(handle, b"two")
+    assert scene.stock.next()[0] == b"two"
 
 
 def test_t11_n17_an_acknowledgement_by_another_principal_takes_nothing_off_the_transmission_queue(
