@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import uuid
 from collections.abc import Callable, Collection, Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 import pyarrow as pa
@@ -203,7 +204,7 @@ class Exchange:
     def _follow_the_catalog(self) -> None:
         """Has all find their ways again when the catalog has changed."""
         router = self._instance.router(tie_break=self._instance.worker.ways.tie_break)
-        if router is not self._router:
+        if router is not self._router or self._machines.is_due:
             self._router = router
             self._machines.renew()
             for machine in self._machines.all():
@@ -213,7 +214,8 @@ class Exchange:
         """Takes up what was committed, by whichever process (N16)."""
         for machine in self._machines.all():
             try:
-                found = self._machines.waiting_anew(machine, self._carrying.sent_of(machine.database.database_id))
+                sent = partial(self._carrying.sent_of, machine.database.database_id)
+                found = self._machines.waiting_anew(machine, sent)
             except SsbrokerError as error:
                 LOGGER.warning("%s: what waits could not be looked for: %s", machine.database.name, error)
                 continue

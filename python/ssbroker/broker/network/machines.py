@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
@@ -31,6 +31,9 @@ class Machines:
         keys: Who settles the keys of dialogs.
         closed: The gates that are closed.
         mirrors: Who knows the principals of mirrored routes; None where nobody does.
+
+    Attributes:
+        is_due: Whether `renew` has something to do, whatever the catalog says.
     """
 
     def __init__(
@@ -47,6 +50,7 @@ class Machines:
         self._settings: Final = settings
         self._closed: Final = closed
         self._mirrors: Final = mirrors
+        self.is_due = True
         self._machines: dict[int, Machine] = {}
         self._marks: dict[int, tuple[bytes, bool]] = {}
         self._watches: dict[int, Watch] = {}
@@ -66,10 +70,12 @@ class Machines:
     def drop(self, machine: Machine) -> None:
         """Drops a machine whose database has become another; `renew` makes a new one."""
         self._machines.pop(machine.database.database_id, None)
+        self.is_due = True
 
     def renew(self) -> None:
         """Makes the machines that are missing, and drops those whose database is gone, disabled, a mirror or another broker now."""
         before, self._machines = self._machines, {}
+        self.is_due = False
         for database in self._instance.databases:
             number = database.database_id
             try:
@@ -90,12 +96,12 @@ class Machines:
         for number in self._watches.keys() - self._machines.keys():
             self._watches.pop(number).close()
 
-    def waiting_anew(self, machine: Machine, sent: Mapping[int, tuple[bytes, int]]) -> list[Outgoing]:
+    def waiting_anew(self, machine: Machine, sent: Callable[[], Mapping[int, tuple[bytes, int]]]) -> list[Outgoing]:
         """What was committed to a database since the last look, by whomever, and goes to other instances (N16).
 
         Args:
             machine: The database's machine.
-            sent: Up to which message conversations are carried: handle, and number of the next one, by endpoint.
+            sent: Tells up to which message conversations are carried: handle, and number of the next one, by endpoint.
 
         Returns:
             The conversations.
@@ -111,7 +117,8 @@ class Machines:
             return []
         with database.file.read() as connection:
             waiting = carrying.waiting(connection)
-            new = [endpoint_id for endpoint_id, number in waiting.items() if sent.get(endpoint_id) != number]
+            carried = sent() if waiting else {}
+            new = [endpoint_id for endpoint_id, number in waiting.items() if carried.get(endpoint_id) != number]
             senders = carrying.senders(connection, new)
         if not senders:
             return []
