@@ -1,7 +1,7 @@
 """Bytes of hostile peers against a link: `python -m tests.protocol.link_fuzz --inputs 30000000 --seed 1` prints what they came to.
 
 Each input is a row of frames, some of them altered, cut off, doubled or swapped, with their checksums wrong or made right again, in pieces of any
-size. The decoder of batches alone has a fuzzer of its own, `FUZZ_TARGETS=wire make fuzz`.
+size. The decoder of batches alone has a fuzzer of its own, `FUZZ_TARGETS=wire FUZZ_RUNS=3400000 make fuzz`.
 """
 
 from __future__ import annotations
