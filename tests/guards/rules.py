@@ -21,8 +21,6 @@ class Rule:
     comes_with: str | None = None
 
 
-NETWORK: Final = "Network"
-
 ROUTING: Final = (
     Rule("R1", "each database has a routing table; msdb's serves what arrives from outside"),
     Rule("R2", "begun here: that database's table; from outside: msdb's; the same process"),
@@ -64,9 +62,9 @@ ROUTING: Final = (
 )
 
 PROTOCOL: Final = (
-    Rule("P1", "three layers: dialog, adjacent broker, transport", NETWORK),
-    Rule("P2", "conversations outlive connections", NETWORK),
-    Rule("P3", "no endpoint until one is made", NETWORK),
+    Rule("P1", "three layers: dialog, adjacent broker, transport"),
+    Rule("P2", "conversations outlive connections"),
+    Rule("P3", "no endpoint until one is made"),
     Rule("P11", "sequenced messages once and in order; the others on arrival"),
     Rule("P12", "each direction numbers its messages from 0"),
     Rule("P13", "large messages go in fragments, and only a lost one goes again"),
@@ -76,10 +74,10 @@ PROTOCOL: Final = (
     Rule("P17", "sent again after waits that double"),
     Rule("P18", "a duplicate is acknowledged and not delivered"),
     Rule("P21", "the signature of the content is checked"),
-    Rule("P22", "dialogs are authenticated and sealed", NETWORK),
+    Rule("P22", "dialogs are authenticated and sealed"),
     Rule("P23", "a fragment may have a signature of its own"),
-    Rule("P24", "TLS with certificates on both sides", NETWORK),
-    Rule("P25", "a broker id is no credential", NETWORK),
+    Rule("P24", "TLS with certificates on both sides"),
+    Rule("P25", "a broker id is no credential"),
     Rule("P26", "memory follows bytes received, not numbers declared"),
     Rule("P31", "a transmission object for each endpoint that needs one"),
     Rule("P32", "idle ones are flushed"),

@@ -280,3 +280,20 @@ def test_b22_within_an_instance_nothing_is_encrypted(both: Talk) -> None:
     begin(both, b"two chairs")
     assert keys(both.sales) == [(None, None, None)]
     assert received(other) == [b"two chairs"]
+
+
+def test_n19_a_key_that_cannot_be_written_now_is_written_later(bare: Talk) -> None:
+    """Whoever is writing to the file holds up its own conversations only, and not for long."""
+    begin(bare, b"two chairs")
+    bare.pipes.settle()
+    knows(bare.sales, "Bank")
+    has_own_certificate(bare.stock, "Bank", STOCK)
+    bare.sales.create_remote_service_binding("B", service=STOCK, user="Bank", anonymous=True)
+    bare.shop.run_due()
+    with bare.sales.transaction() as t:
+        t.connection.execute("CREATE TABLE busy (id INTEGER)")
+        bare.pipes.turn()
+        assert keys(bare.sales) == [(None, None, None)]
+    bare.pipes.clock.advance(seconds=65)
+    goes_on(bare)
+    assert bare.ordered() == [b"two chairs"]

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Final
 
 from ssbroker import moment
 from ssbroker.broker.network.hooks import Answer, Beginning, Offer, Refused, Session, Wait
+from ssbroker.broker.network.machine import PATIENCE
 from ssbroker.broker.permissions import may_send
 from ssbroker.broker.status import Status
 from ssbroker.security import at_rest, exchange
@@ -76,7 +77,7 @@ class DialogKeys:
                 return _wait(_own_certificate(database, objects, service))
         key = endpoint.session_key
         if key is None:
-            with database.file.write() as connection:
+            with database.file.write(lock_timeout=PATIENCE) as connection:
                 key = stored.keep_session_key(connection, endpoint.endpoint_id, at_rest.new_key())
         return Offer() if key is None else self._blob(database, service, endpoint, key, to, by)
 
