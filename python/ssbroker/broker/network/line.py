@@ -5,6 +5,8 @@ from __future__ import annotations
 import logging
 from typing import Final
 
+import pyarrow as pa
+
 from ssbroker.broker.network.limits import EndpointLimits
 from ssbroker.broker.network.outbox import Outbox
 from ssbroker.broker.network.tls import Channel
@@ -233,15 +235,22 @@ class Line:
         """Gives the link as much as one frame takes, from each outbox in turn."""
         if link.far is None or link.is_leaving:
             return
-        for outbox in self.outboxes:
-            while link.waiting_bytes < _AHEAD_BYTES and (rows := outbox.take()) is not None:
-                self._fed.append((outbox, rows.num_rows))
-                try:
-                    link.send(rows)
-                except ProtocolError:  # rows that nobody makes; those after them go
-                    LOGGER.exception("rows were not sent")
-                self.sent_rows += rows.num_rows
-            outbox.drained()
-        self.outboxes.append(self.outboxes.pop(0))
+        empty = 0
+        while link.waiting_bytes < _AHEAD_BYTES and empty < len(self.outboxes):
+            outbox = self.outboxes.pop(0)
+            self.outboxes.append(outbox)
+            rows = outbox.take()
+            empty = empty + 1 if rows is None else 0
+            if rows is not None:
+                self._give(link, outbox, rows)
         if self._leaving is not None and all(outbox.is_empty for outbox in self.outboxes):
             link.leave(*self._leaving, now=now)
+
+    def _give(self, link: Link, outbox: Outbox, rows: pa.Table) -> None:
+        self._fed.append((outbox, rows.num_rows))
+        self.sent_rows += rows.num_rows
+        outbox.drained()
+        try:
+            link.send(rows)
+        except ProtocolError:  # rows that nobody makes; those after them go
+            LOGGER.exception("rows were not sent")

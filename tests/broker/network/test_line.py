@@ -1,0 +1,175 @@
+"""Two ends of a connection without sockets: TLS and frames together, by a clock that the test moves (N8 to N12)."""
+
+from __future__ import annotations
+
+import pytest
+
+from ssbroker.broker.network.limits import EndpointLimits
+from ssbroker.broker.network.line import Line
+from ssbroker.broker.network.tls import Channel, Plain, Secured
+from ssbroker.broker.network.trust import Contexts
+from ssbroker.exceptions import PeerError
+from ssbroker.protocol.adjacent.goodbye import Reason
+from ssbroker.protocol.adjacent.occurrences import Batch, Greeted, Left, Occurrence
+from tests.broker.network.parties import Authority
+from tests.protocol.wire import BANK, SHOP, numbered, numbers, own
+
+SECOND = 1_000_000
+LIMITS = EndpointLimits()
+
+
+@pytest.fixture(scope="module")
+def contexts(tmp_path_factory: pytest.TempPathFactory) -> tuple[Contexts, Contexts]:
+    """What the shop and the bank agree TLS with."""
+    authority = Authority(tmp_path_factory.mktemp("certificates"))
+    return Contexts.of(authority.trust("shop", "bank")), Contexts.of(authority.trust("bank", "shop"))
+
+
+def pair(shop: Channel, bank: Channel) -> tuple[Line, Line]:
+    """A shop that has dialled a bank."""
+    return (
+        Line(shop, own=own(SHOP, name="shop", number=1), is_accept=False, limits=LIMITS, now=0),
+        Line(bank, own=own(BANK, name="bank", number=2), is_accept=True, limits=LIMITS, now=0),
+    )
+
+
+def plain() -> tuple[Line, Line]:
+    """The same without TLS, both having said who they are."""
+    lines = pair(Plain(), Plain())
+    exchanged(*lines)
+    return lines
+
+
+def carried(one: Line, other: Line, *, now: int = 0, piece: int = 1 << 20) -> list[Occurrence]:
+    """What all that one end writes comes to at the other, in pieces."""
+    found = []
+    while (data := one.data_to_send(now=now)) is not None:
+        for start in range(0, len(data), piece):
+            found += other.received(data[start : start + piece], now=now)
+    return found
+
+
+def exchanged(one: Line, other: Line, *, now: int = 0, piece: int = 1 << 20) -> list[Occurrence]:
+    """What both ends write until neither has more, as it is seen at either."""
+    found: list[Occurrence] = []
+    while step := carried(one, other, now=now, piece=piece) + carried(other, one, now=now, piece=piece):
+        found += step
+    return found
+
+
+def shaken(one: Line, other: Line, *, piece: int = 1 << 20) -> list[Occurrence]:
+    """The same, where the first flights of TLS come to nothing that is seen."""
+    return [each for _ in range(4) for each in exchanged(one, other, piece=piece)]
+
+
+@pytest.mark.parametrize("piece", [1, 7, 1000, 1 << 20])
+def test_n8_tls_and_frames_come_to_the_same_in_pieces_of_any_size(
+    contexts: tuple[Contexts, Contexts], piece: int
+) -> None:
+    shop, bank = pair(Secured(contexts[0], is_accept=False), Secured(contexts[1], is_accept=True))
+    shop.replies.put(numbered(20, size=3000))
+    found = shaken(shop, bank, piece=piece)
+    assert {each.far.name for each in found if isinstance(each, Greeted)} == {"bank", "shop"}
+    assert numbers(found) == list(range(20))
+    assert (shop.channel.principal, bank.channel.principal) == ("bank", "shop")
+    assert shop.replies.progress == (20, 20)
+
+
+def test_n8_nothing_is_said_before_the_far_side_has_proven_who_it_is(contexts: tuple[Contexts, Contexts]) -> None:
+    shop, bank = pair(Secured(contexts[0], is_accept=False), Secured(contexts[1], is_accept=True))
+    shop.replies.put(numbered(1))
+    assert carried(shop, bank) == []
+    assert not shop.channel.is_open
+    assert not bank.is_usable
+    assert shop.replies.progress == (1, 0)
+
+
+def test_n12_an_end_whose_rows_the_socket_does_not_take_is_not_idle() -> None:
+    """The socket has taken one piece and takes no more for an hour, in which the far side gives signs of life."""
+    shop, bank = plain()
+    for number in range(3):
+        shop.replies.put(numbered(1000, first=1000 * number, size=1000))
+    assert shop.data_to_send(now=0) is not None
+    bank.pause(now=0)
+    for second in range(0, 3600, 5):
+        now = second * SECOND
+        assert bank.handle_timeout(now=now) == []
+        carried(bank, shop, now=now)
+        assert shop.handle_timeout(now=now) == []
+        assert shop.is_usable
+
+
+def test_p2_an_end_that_has_nothing_to_carry_leaves_after_30_seconds() -> None:
+    shop, bank = plain()
+    assert shop.handle_timeout(now=29 * SECOND) == []
+    assert shop.is_usable
+    shop.handle_timeout(now=30 * SECOND)
+    assert shop.is_leaving
+    found = exchanged(shop, bank, now=30 * SECOND)
+    assert [each.reason for each in found if isinstance(each, Left)] == [Reason.IDLE, Reason.IDLE]
+    assert shop.is_over
+    assert bank.is_over
+
+
+def test_n9_an_end_that_leaves_writes_what_waits_before_it() -> None:
+    shop, bank = plain()
+    for number in range(3):
+        shop.replies.put(numbered(1000, first=1000 * number, size=1000))
+    assert shop.leave(Reason.SUPERSEDED, "another stays")
+    assert not shop.is_usable
+    found = exchanged(shop, bank)
+    assert numbers(found) == list(range(3000))
+    kinds = [type(each) for each in found]
+    assert kinds.index(Left) > len(kinds) - 1 - kinds[::-1].index(Batch)
+    assert shop.is_over
+    assert bank.is_over
+    assert shop.replies.progress == (3000, 3000)
+
+
+def test_n9_nobody_takes_leave_of_who_has_not_said_hello() -> None:
+    shop, _ = pair(Plain(), Plain())
+    assert not shop.leave(Reason.STOPPING, "the instance stops")
+
+
+def test_n11_who_sends_more_than_16_kib_without_hello_is_refused() -> None:
+    _, bank = pair(Plain(), Plain())
+    assert bank.room_to_read == 16 << 10
+    assert bank.received(b"SSBW", now=0) == []
+    assert bank.room_to_read == (16 << 10) - 4
+    with pytest.raises(PeerError):
+        bank.received(bytes(16 << 10), now=0)
+
+
+def test_n11_after_hello_there_is_no_such_limit() -> None:
+    shop, bank = plain()
+    assert shop.room_to_read is bank.room_to_read is None
+
+
+def test_n12_what_several_addresses_have_goes_in_turn() -> None:
+    """An address that has much does not keep the rows of another waiting until it has nothing."""
+    shop, bank = plain()
+    first = shop.replies
+    second = type(first)(8 << 20)
+    shop.outboxes.append(second)
+    for number in range(4):
+        first.put(numbered(1000, first=1000 * number, size=1000))
+    second.put(numbered(1, first=77_777))
+    found = numbers(exchanged(shop, bank))
+    assert len(found) == 4001
+    assert found.index(77_777) < 3000
+
+
+def test_t15_a_certificate_is_asked_for_before_anything_is_believed(contexts: tuple[Contexts, Contexts]) -> None:
+    """Bits flipped anywhere in the first flights end the connection, or leave it unopened: nobody becomes another principal."""
+    for position in range(0, 512, 16):
+        shop, bank = pair(Secured(contexts[0], is_accept=False), Secured(contexts[1], is_accept=True))
+        hello = shop.data_to_send(now=0)
+        assert hello is not None
+        at = position % len(hello)
+        flipped = hello[:at] + bytes([hello[at] ^ 1]) + hello[at + 1 :]
+        try:
+            bank.received(flipped, now=0)
+            shaken(shop, bank)
+        except PeerError:
+            continue
+        assert not (shop.channel.is_open and bank.channel.is_open)
