@@ -200,6 +200,26 @@ mod tests {
         }
     }
 
+    #[test]
+    fn t12_names_chosen_to_collide_under_one_key_spread_under_another() {
+        let known = NameHash::new(Seed([1, 2]));
+        let chosen: Vec<Vec<u8>> = (0..4_000_000u32)
+            .map(|number| format!("//Adventure-Works.com/Service{number:07}").into_bytes())
+            .filter(|name| known.of(name, 3) & 1023 == 0)
+            .take(2_048)
+            .collect();
+        assert_eq!(chosen.len(), 2_048);
+        for seed in 3..11 {
+            let unknown = NameHash::new(Seed([seed, 2]));
+            let mut buckets = [0u32; 1_024];
+            for name in &chosen {
+                buckets[(unknown.of(name, 3) & 1023) as usize] += 1;
+            }
+            let fullest = buckets.iter().max().copied().unwrap_or_default();
+            assert!(fullest < 16, "{fullest} of 2,048 in one of 1,024 places, where 2 are to be expected");
+        }
+    }
+
     proptest! {
         #[test]
         fn short_texts_of_one_length_are_told_apart_by_quarters(one in text(), at in 0..64usize, byte in any::<u8>()) {
