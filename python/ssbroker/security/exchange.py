@@ -30,6 +30,7 @@ _SEALED_BYTES: Final = 12 + KEY_BYTES + 16
 _SIGNED: Final = b"ssbroker key exchange key 1\0"
 _BOUND: Final = b"ssbroker session key 1\0"
 _CACHED_MOST: Final = 1024
+_NEW_MOST: Final = 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,12 +178,21 @@ class Offers:
 
 
 class Openings:
-    """Opens blobs. Key exchange keys are remembered, the bad ones too, so that RSA is paid once for each."""
+    """Opens blobs. Key exchange keys are remembered, the bad ones too, so that RSA is paid once for each.
 
-    __slots__ = ("_keys",)
+    RSA is paid for 64 new ones in a batch. Honest senders have one for an hour and a pair of certificates; who sends more of them wants
+    others to wait. What is left out comes again.
+    """
+
+    __slots__ = ("_keys", "_left")
 
     def __init__(self) -> None:
         self._keys: OrderedDict[bytes, bytes | None] = OrderedDict()
+        self._left = _NEW_MOST
+
+    def next_batch(self) -> None:
+        """Begins a batch."""
+        self._left = _NEW_MOST
 
     def opened(
         self, blob: Blob, of: Direction, *, own: DialogCertificate, by: DialogCertificate | None, now: int
@@ -217,6 +227,9 @@ class Openings:
         if name in self._keys:
             self._keys.move_to_end(name)
             return self._keys[name]
+        if self._left == 0:
+            return None
+        self._left -= 1
         is_proven = by is None or by.has_signed(blob.signed, blob.signature)
         key = own.unwrapped(blob.wrapped_key) if is_proven else None
         self._keys[name] = key if key is not None and len(key) == KEY_BYTES else None

@@ -56,6 +56,7 @@ class DialogKeys:
     def for_arriving(self, database: Database, beginnings: Sequence[Beginning]) -> Sequence[Session | Refused]:
         """See `KeyExchanges`."""
         objects = database.objects()
+        self._openings.next_batch()
         return [
             self._begun(database, objects, one) if one.is_initiator else self._answer(database, objects, one)
             for one in beginnings
