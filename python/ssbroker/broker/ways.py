@@ -97,6 +97,11 @@ class Ways:
         """
         return self._newest().decisions(database, senders)
 
+    @property
+    def picture(self) -> object:
+        """What decisions are made by: another object once the catalog has changed, or a route has expired."""
+        return self._newest()
+
     def ways_of(self, database: str) -> Callable[[Sequence[Endpoint]], list[Way]]:
         """What a transaction asks about its conversations; the catalog is looked at once, when it first asks.
 

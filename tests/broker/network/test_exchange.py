@@ -275,3 +275,36 @@ def test_run_due_does_the_exchange_too_where_there_are_no_threads(both: Talk) ->
     both.pipes.pipe("shop").deliver()
     both.bank.run_due()
     assert both.ordered() == [b"two chairs"]
+
+
+def test_b10_a_route_that_changes_leads_what_waits_another_way_and_says_so(both: Talk) -> None:
+    both.pipes.down.add("TCP://bank:4022")
+    dialog = both.send(b"one")
+    both.pipes.settle()
+    both.sales.drop_route("There")
+    both.send(b"two", dialog=dialog)
+    both.pipes.settle()
+    both.shop.run_due()
+    assert statuses(both.sales) == {"9796"}, "no other route leads on, and nobody here has the service"
+    second = both.pipes.instance("bank2")
+    copy = shops.stock(second, "Copy")
+    copy.create_route("Back", address="TCP://shop:4022", service_name=SHOP)
+    both.sales.create_route("There", address="TCP://bank2:4022", service_name=STOCK)
+    both.shop.run_due()
+    both.pipes.settle(seconds=2)
+    assert received(copy) == [b"one", b"two"]
+    assert waiting(both.sales) == []
+
+
+def test_b10_what_is_for_another_instance_stays_here_once_its_service_is_here(both: Talk) -> None:
+    both.pipes.down.add("TCP://bank:4022")
+    dialog = both.send(b"one")
+    both.pipes.settle()
+    here = shops.stock(both.shop, "Here")
+    both.sales.drop_route("There")
+    both.shop.run_due()
+    both.send(b"two", dialog=dialog)
+    both.pipes.settle(seconds=80)
+    both.shop.run_due()
+    assert received(here) == [b"one", b"two"]
+    assert waiting(both.sales) == []

@@ -145,12 +145,21 @@ class Carrying:
                     carried.since = now
 
     def keep(self, *, now: int) -> None:
-        """Forgets the conversations that nobody has told of for long: what waits is told of again and again."""
+        """Forgets the conversations that nobody has told of for long, and the addresses to which none goes any more."""
         with self._guard:
             for place, carried in list(self._carried.items()):
                 if not 0 <= now - carried.seen < FORGOTTEN_AFTER:
                     del self._carried[place]
                     self._keys.pop((place[0], carried.outgoing.endpoint_id), None)
+            decisions = [carried.outgoing.decision for carried in self._carried.values()]
+            used = {address for each in decisions for address in (each.next_hop_address, each.mirror_address)}
+            self.why = {address: why for address, why in self.why.items() if address in used}
+
+    def forget(self) -> None:
+        """Forgets all conversations: where they go is to be found out again, and delivery tells of those that wait."""
+        with self._guard:
+            self._carried.clear()
+            self._keys.clear()
 
     def notes(self, addresses: Iterable[str]) -> list[tuple[Outgoing, Endpoint, str]]:
         """What is to be written of the conversations that go to addresses, now that something else is in their way, or nothing.

@@ -33,7 +33,6 @@ if TYPE_CHECKING:
     from ssbroker.broker.instance import Instance
     from ssbroker.broker.network.hooks import Forwards, KeyExchanges, Mirrors
     from ssbroker.broker.network.reception import Reception
-    from ssbroker.routing import Router
     from ssbroker.store import endpoints
 
 LOGGER: Final = logging.getLogger("ssbroker.broker")
@@ -78,7 +77,7 @@ class Exchange:
         self._wake: Final = wake
         self._reception: Final = reception
         self._settings: Final = settings
-        self._router: Router | None = None
+        self._picture: object = None
         self._flushed = self._looked = 0
         self._look_wait = LOOK_EVERY
         closed: set[str] = set()
@@ -203,9 +202,11 @@ class Exchange:
 
     def _follow_the_catalog(self) -> None:
         """Has all find their ways again when the catalog has changed."""
-        router = self._instance.router(tie_break=self._instance.worker.ways.tie_break)
-        if router is not self._router or self._machines.is_due:
-            self._router = router
+        picture = self._instance.worker.ways.picture
+        if picture is not self._picture or self._machines.is_due:
+            if self._picture is not None:
+                self._carrying.forget()
+            self._picture = picture
             self._machines.renew()
             for machine in self._machines.all():
                 machine.reroute()

@@ -32,6 +32,8 @@ PATIENCE: Final = 0.25
 """The seconds to wait for whoever writes to a file: while the exchange waits, nobody's messages go."""
 LOCAL: Final = "LOCAL"
 """The gate of what is for a database of this instance."""
+NOWHERE: Final = "NOWHERE"
+"""The gate of what has no way; it opens when the catalog changes."""
 MIRRORED: Final = " or "
 """Stands between the two addresses of a gate behind which nobody knows the principal."""
 
@@ -232,17 +234,22 @@ class Machine:
             return LOCAL
         address, mirror = decision.next_hop_address, decision.mirror_address
         if address is None:
+            self._rest(key, NOWHERE)
             return None
         if mirror is not None and self._mirrors is not None:
             found = self._mirrors.way(address, mirror, decision.broker_instance)
             if found is None:
-                self._closed.add(gate := address + MIRRORED + mirror)
-                self.gates.lead(key, gate)
-                self.dialogs.lost([key])
+                self._rest(key, address + MIRRORED + mirror)
                 return None
             address = found
         self.gates.lead(key, address)
         return address
+
+    def _rest(self, key: Key, gate: str) -> None:
+        """Has a dialog rest behind a closed gate; what it has just given goes when that opens."""
+        self._closed.add(gate)
+        self.gates.lead(key, gate)
+        self.dialogs.lost([key])
 
 
 def _places(senders: list[_Sender], gates: Mapping[_Sender, str | None]) -> dict[str | None, list[int] | None]:
