@@ -328,3 +328,19 @@ def test_n7_one_row_goes_whole_however_small_the_first_frame_is() -> None:
     outbox = Outbox(first_bytes=1)
     outbox.put(numbered(2, size=4096))
     assert [unpacked(body).num_rows for body in iter(outbox.take, None)] == [1, 1]
+
+
+@given(st.lists(st.sampled_from([0, 8, 5_000, 900_000]), min_size=1, max_size=60))
+def test_n7_rows_of_very_different_sizes_fit_their_frames(sizes: list[int]) -> None:
+    outbox = Outbox(first_bytes=64 << 10)
+    outbox.put(
+        table(*(row(message_sequence_number=place, message_body=bytes(size)) for place, size in enumerate(sizes)))
+    )
+    most, came = 64 << 10, []
+    while (body := outbox.take()) is not None:
+        rows = unpacked(body)
+        assert len(body) <= most + (64 << 10) or rows.num_rows == 1
+        most = min(2 * most, BYTES_MAX)
+        came += [int(number) for number in rows["message_sequence_number"].to_pylist()]
+    assert came == list(range(len(sizes)))
+    assert outbox.bytes == 0

@@ -62,11 +62,12 @@ def checked(rows: pa.Table) -> None:
             )
 
 
-def pieces(rows: pa.Table) -> Iterator[tuple[pa.Table, int]]:
+def pieces(rows: pa.Table, *, most: int = BYTES_MAX) -> Iterator[tuple[pa.Table, int]]:
     """Rows in pieces that fit a frame each, with the bytes that each takes, about.
 
     Args:
         rows: Rows of the wire.
+        most: How many bytes a piece may have, unless it is one row.
 
     Returns:
         The pieces, in order.
@@ -81,14 +82,14 @@ def pieces(rows: pa.Table) -> Iterator[tuple[pa.Table, int]]:
     if not rows.num_rows:
         return
     whole = rows.num_rows * _FIXED_BYTES + sum(rows.column(name).nbytes for name in _OF_ANY_LENGTH)
-    if rows.num_rows <= ROWS_MAX and whole <= BYTES_MAX:
+    if rows.num_rows <= ROWS_MAX and whole <= most:
         yield rows, whole
         return
     start = size = 0
     for row, length in enumerate(_lengths(rows)):
         if length > ROW_BYTES_MAX:
             raise ProtocolError(f"expected rows of at most {ROW_BYTES_MAX} bytes; row {row} has {length}")
-        if row > start and (row - start == ROWS_MAX or size + length > BYTES_MAX):
+        if row > start and (row - start == ROWS_MAX or size + length > most):
             yield rows.slice(start, row - start), size
             start, size = row, 0
         size += length

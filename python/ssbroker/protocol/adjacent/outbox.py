@@ -62,11 +62,11 @@ class Outbox:
     def _divide(self) -> None:
         """Divides the first piece, where it is more than a frame takes now."""
         piece, length = self._pieces[0]
-        number = max(piece.num_rows * self._most // max(length, 1), 1)
-        if number < piece.num_rows:
-            first = length * number // piece.num_rows
-            self._pieces[0] = (piece.slice(number), length - first)
-            self._pieces.appendleft((piece.slice(0, number), first))
+        if length > self._most:
+            parts = list(pieces(piece, most=self._most))
+            self._pieces.popleft()
+            self._pieces.extendleft(reversed(parts))
+            self.bytes += sum(size for _, size in parts) - length
 
     def clear(self) -> None:
         """Drops all; whoever sent it sends it again (P17)."""
