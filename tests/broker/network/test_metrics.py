@@ -151,6 +151,10 @@ def test_n28_what_went_over_a_connection_that_is_closed_still_counts(
     assert found["ssbroker_transport_send_ios_total"] == 4
     rows.clear()
     assert numbers(metrics)["ssbroker_transport_send_bytes_total"] == 35
+    rows[:] = [{"connection_id": uuid.UUID(int=3).bytes, "total_bytes_sent": 5}]
+    instance.events.emit(Connection(at=0, connection_id=uuid.UUID(int=3), step=ConnectionStep.CLOSING))
+    rows.clear()
+    assert numbers(metrics)["ssbroker_transport_send_bytes_total"] == 40
 
 
 def test_n28_the_extra_is_named_where_the_library_is_missing(

@@ -207,6 +207,8 @@ class Metrics:
     def _count(self, event: Event) -> None:
         with self._guard:
             self._events.update(name for name, (is_one, _) in _EVENTS.items() if is_one(event))
+        if isinstance(event, Connection) and event.step is ConnectionStep.CLOSING:
+            self._connections()  # it may have come and gone between two looks
 
 
 def _waiting(rows: list[dict[str, Any]]) -> Iterator[Metric]:
