@@ -63,17 +63,24 @@ def refused(shop_trust: Trust | None, bank_trust: Trust | None) -> tuple[str, st
 
 def test_n8_a_name_that_is_not_allowed_is_refused(authority: Authority, bank_trust: Trust) -> None:
     _, at_bank = refused(authority.trust("thief", "bank"), bank_trust)
-    assert at_bank == "the far side's certificate is valid, and that of no principal that may connect"
+    assert at_bank == "the far side's certificate is valid, but thief is not among those who may connect"
 
 
 def test_n8_who_dials_does_not_speak_to_a_name_that_is_not_allowed(authority: Authority, bank_trust: Trust) -> None:
     at_shop, _ = refused(authority.trust("shop", "another bank"), bank_trust)
-    assert at_shop == "the far side's certificate is valid, and that of no principal that may connect"
+    assert at_shop == "the far side's certificate is valid, but bank is not among those who may connect"
 
 
 def test_n8_only_the_first_name_counts(authority: Authority, bank_trust: Trust) -> None:
     certificate, key = authority.certify("thief", "shop")
     refused(Trust(certificate=certificate, key=key, authority=authority.file, names=["bank"]), bank_trust)
+
+
+def test_n8_a_certificate_without_a_name_is_nobodys(authority: Authority, bank_trust: Trust) -> None:
+    """An address of the internet is no name."""
+    certificate, key = authority.certify("127.0.0.1")
+    _, at_bank = refused(Trust(certificate=certificate, key=key, authority=authority.file, names=["bank"]), bank_trust)
+    assert at_bank == "the far side's certificate is valid, but has no name of DNS, and is not pinned"
 
 
 def test_n8_the_certificate_of_another_authority_is_refused(

@@ -69,6 +69,9 @@ class Switchboard:
         )
         connection = self._begun(line, None)
         self._unproven[connection] = None
+        if self._on_empty is not None:
+            connection.end(Ending("the instance stops"))
+            connection.cut()
         if len(self._unproven) > self._unproven_most:
             oldest = next(iter(self._unproven))
             del self._unproven[oldest]

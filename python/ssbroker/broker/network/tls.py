@@ -6,7 +6,7 @@ import ssl
 from contextlib import suppress
 from typing import Final, Protocol
 
-from ssbroker.broker.network.trust import PROTOCOL, Contexts
+from ssbroker.broker.network.trust import PROTOCOL, Contexts, name_of
 from ssbroker.exceptions import PeerError
 
 _HANDSHAKE: Final = 22
@@ -187,7 +187,12 @@ class Secured:
             raise PeerError(f"the far side speaks TLS, but not {PROTOCOL}")
         self.principal = self._contexts.principals.principal_of(tls)
         if self.principal is None:
-            raise PeerError("the far side's certificate is valid, and that of no principal that may connect")
+            name = name_of(tls)
+            raise PeerError(
+                "the far side's certificate is valid, but has no name of DNS, and is not pinned"
+                if name is None
+                else f"the far side's certificate is valid, but {name} is not among those who may connect"
+            )
         return True
 
 

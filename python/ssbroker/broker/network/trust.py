@@ -112,9 +112,21 @@ class Principals:
         pinned = self._pins.get(hashlib.sha256(binary).digest())
         if pinned is not None or not self._names:
             return pinned
-        alternatives = (connection.getpeercert() or {}).get("subjectAltName", ())
-        names = [str(pair[1]) for pair in alternatives if pair[0] == "DNS"]
-        return names[0] if names and names[0] in self._names else None
+        name = name_of(connection)
+        return name if name in self._names else None
+
+
+def name_of(connection: ssl.SSLObject) -> str | None:
+    """The first DNS name of the far side's certificate.
+
+    Args:
+        connection: TLS as agreed; it has verified the certificate.
+
+    Returns:
+        The name; None where there is none.
+    """
+    alternatives = (connection.getpeercert() or {}).get("subjectAltName", ())
+    return next((str(pair[1]) for pair in alternatives if pair[0] == "DNS"), None)
 
 
 @dataclass(frozen=True, slots=True)
