@@ -336,11 +336,12 @@ def test_n7_rows_of_very_different_sizes_fit_their_frames(sizes: list[int]) -> N
     outbox.put(
         table(*(row(message_sequence_number=place, message_body=bytes(size)) for place, size in enumerate(sizes)))
     )
-    most, came = 64 << 10, []
+    most = 64 << 10
+    came: list[Any] = []
     while (body := outbox.take()) is not None:
         rows = unpacked(body)
         assert len(body) <= most + (64 << 10) or rows.num_rows == 1
         most = min(2 * most, BYTES_MAX)
-        came += [int(number) for number in rows["message_sequence_number"].to_pylist()]
+        came += rows["message_sequence_number"].to_pylist()
     assert came == list(range(len(sizes)))
     assert outbox.bytes == 0
