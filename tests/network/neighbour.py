@@ -141,3 +141,12 @@ class Neighbour:
 def table_of(rows: Iterable[Row]) -> pa.Table:
     """Rows as they go on the wire."""
     return pa.Table.from_pylist(list(rows), schema=WIRE)
+
+
+_PLAIN: Final[dict[pa.DataType, Any]] = {pa.string(): "a", pa.bool_(): True, pa.binary(): b"", pa.binary(16): bytes(16)}
+
+
+def row(number: int, **columns: Any) -> Row:
+    """A row that says nothing that could be believed."""
+    made = {field.name: None if field.nullable else _PLAIN.get(field.type, 1) for field in WIRE}
+    return {**made, "message_sequence_number": number, **columns}

@@ -4,23 +4,12 @@ from __future__ import annotations
 
 import uuid
 from pathlib import Path
-from typing import Any
 
-import pyarrow as pa
 import pytest
 
 from ssbroker.broker.network.trust import Trust
-from ssbroker.protocol.adjacent.batch import WIRE
-from tests.network.neighbour import Neighbour, Row
+from tests.network.neighbour import Neighbour, row
 from tests.network.options import certified, served
-
-_PLAIN: dict[pa.DataType, Any] = {pa.string(): "a", pa.bool_(): True, pa.binary(): b"", pa.binary(16): bytes(16)}
-
-
-def row(number: int, **columns: Any) -> Row:
-    """A row that says nothing that could be believed."""
-    made = {field.name: None if field.nullable else _PLAIN.get(field.type, 1) for field in WIRE}
-    return {**made, "message_sequence_number": number, **columns}
 
 
 @pytest.fixture(params=["TLS", "without TLS"])

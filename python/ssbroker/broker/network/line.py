@@ -35,6 +35,7 @@ class Line:
 
     __slots__ = (
         "_fed",
+        "_has_ended",
         "_is_accept",
         "_leaving",
         "_limits",
@@ -56,6 +57,7 @@ class Line:
         self._leaving: tuple[Reason, str] | None = None
         self._fed: list[tuple[Outbox, int]] = []
         self._unproven = 0
+        self._has_ended = False
         self.is_paused = False
         self.channel: Final = channel
         self.replies: Final = Outbox(limits.outbox_bytes)
@@ -76,7 +78,7 @@ class Line:
     @property
     def is_over(self) -> bool:
         """Whether nothing comes and nothing goes any more: close the socket."""
-        return self._link is not None and self._link.is_over
+        return self._has_ended or (self._link is not None and self._link.is_over)
 
     @property
     def is_leaving(self) -> bool:
@@ -138,7 +140,11 @@ class Line:
             )  # a link that has something to carry is not idle, however long the socket takes nothing
         if plain is None:
             return None
-        self.channel.seal(plain)
+        try:
+            self.channel.seal(plain)
+        except PeerError:  # the far side has ended TLS, and is about to close the socket
+            self._has_ended = True
+            return None
         return self.channel.data_to_send()
 
     def settle(self) -> None:

@@ -53,6 +53,9 @@ class Channel(Protocol):
 
         Args:
             data: The bytes.
+
+        Raises:
+            PeerError: The far side has ended it.
         """
 
     def data_to_send(self) -> bytes:
@@ -156,7 +159,10 @@ class Secured:
 
     def seal(self, data: bytes) -> None:
         """See `Channel`."""
-        self._begun().write(data)
+        try:
+            self._begun().write(data)
+        except ssl.SSLError as error:
+            raise PeerError(_told(error)) from error
 
     def data_to_send(self) -> bytes:
         """See `Channel`."""
