@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from random import Random
 from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 
 import pyarrow as pa
@@ -98,7 +99,9 @@ class Machine:
         instance = database.instance
         self.database: Final = database
         self.ledger: Final = SqliteLedger(database)
-        self.dialogs: Final = Dialogs(self.ledger, roll=instance.random.random, settings=settings, log=instance.events)
+        # Chance for jitter alone, drawn for each batch that goes: the operating system's would take longer than all the rest.
+        chance = Random(instance.random.getrandbits(64))  # noqa: S311
+        self.dialogs: Final = Dialogs(self.ledger, roll=chance.random, settings=settings, log=instance.events)
         self.gates: Final = Gates(self.dialogs, closed)
         self.riders: Final = Riders(database, keys)
         self._mirrors: Final = mirrors
