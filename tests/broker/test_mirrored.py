@@ -144,3 +144,10 @@ def test_n25_only_the_principal_gets_a_new_broker_id(sales: Database) -> None:
     with pytest.raises(BrokerError, match="9778"):
         sales.set_broker("NEW_BROKER")
     assert sales.service_broker_guid == guid
+
+
+def test_n25_msdb_is_nobodys_mirror(instance: Instance) -> None:
+    """N25, R1: it is for what arrives at this instance."""
+    with pytest.raises(BrokerError, match="msdb"):
+        instance.msdb.set_mirroring_role("mirror")
+    assert instance.msdb.mirroring_role == "principal"

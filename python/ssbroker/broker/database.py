@@ -11,6 +11,7 @@ from ssbroker.broker import mirrored
 from ssbroker.broker.arrivals import Arrivals
 from ssbroker.broker.credentials import Credentials
 from ssbroker.broker.definitions import Definitions
+from ssbroker.broker.refusals import refusal
 from ssbroker.broker.route_definitions import Options
 from ssbroker.broker.transaction import Transaction
 from ssbroker.broker.watched import Procedure
@@ -20,6 +21,7 @@ from ssbroker.store import objects as stored
 from ssbroker.store.file import DatabaseFile
 from ssbroker.store.mirroring import Role
 from ssbroker.store.objects import Objects
+from ssbroker.store.registry import MSDB_NAME
 from ssbroker.store.sqlite import Connection
 
 if TYPE_CHECKING:
@@ -121,6 +123,7 @@ class Database(Definitions):
 
         Raises:
             OptionError: The role is neither, or the number is less than the file says.
+            BrokerError: The database is msdb.
 
         Examples:
             >>> import tempfile
@@ -131,6 +134,8 @@ class Database(Definitions):
             ...     sales.mirroring_role, instance.catalog().databases["is_broker_enabled"].to_pylist()
             ('mirror', [True, False])
         """
+        if self.name == MSDB_NAME:
+            raise refusal("msdb belongs to its instance, and cannot be mirrored")
         self.change(mirrored.set_role, role=role, number=number)
 
     def transaction(self) -> Transaction:
