@@ -6,37 +6,32 @@ import functools
 import os
 import secrets
 from collections import Counter
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from collections.abc import Callable
+from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, get_args
 
-import pyarrow as pa
-import pyarrow.parquet as pq
-
-from ssbroker import _core, moment, options
+from ssbroker import moment, options
 from ssbroker import session_keys as keys
 from ssbroker.catalog import Catalog
-from ssbroker.exceptions import InputError, OptionError
-from ssbroker.reassembler import Reassembler, reassemble
+from ssbroker.exceptions import OptionError
+from ssbroker.reassembler import reassemble
 from ssbroker.routing import PendingRequest, Router, TieBreak
-from ssbroker.schemas import PENDING, REJECTED
 from ssbroker.session_keys import SessionKeys
 from ssbroker.spark import columns
-from ssbroker.spark.buckets import BucketWriter, rows_of
-from ssbroker.spark.parts import Compression, Parts
+from ssbroker.spark.file_assembling import Job, dealt, put_together, shares_of
+from ssbroker.spark.parts import Compression
 from ssbroker.spark.reassembly import MESSAGE_BYTES_MAX
-from ssbroker.spark.shipping import Shipped, ship, ship_keys
-from ssbroker.spark.splits import Source, Split, files_of, splits_of
-from ssbroker.spark.staging import Staging, complete, new_attempt
+from ssbroker.spark.shipping import ship, ship_keys
+from ssbroker.spark.splits import Source, files_of, splits_of
+from ssbroker.spark.staging import Staging
 from ssbroker.spark.tasks import Watch, run
-from ssbroker.spark.worker import Task, router_of
+from ssbroker.spark.worker import Task
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-BATCH_ROWS: Final = 1 << 14
 SPLIT_BYTES: Final = 128 << 20
 BUCKET_BYTES: Final = 64 << 20
 BUCKETS_MAX: Final = 1 << 16
@@ -59,25 +54,6 @@ class ReassembledFiles:
     messages: int
     rejected: dict[str, int]
     incomplete: int
-
-
-@dataclass(frozen=True, kw_only=True)
-class _Job:
-    """What every task has to know."""
-
-    schema: pa.Schema
-    messages: pa.Schema
-    splits: tuple[Split, ...]
-    buckets: int
-    secret: bytes = field(repr=False)
-    attempts: str
-    done: str
-    compression: Compression
-    in_order: bool
-    max_message_bytes: int
-    max_fragments_per_message: int | None
-    session_keys: str | Shipped[dict[bytes, bytes]] | None
-    routing: Task | None
 
 
 def reassemble_files(
@@ -167,7 +143,7 @@ def reassemble_files(
         routing = Task(catalog=ship(spark, catalog), now=at, tie_break=tie_break, pending_request=pending_request)
     size = sum(file.stat().st_size for file in files)
     with Staging(Path(target)) as staging:
-        job = _Job(
+        job = Job(
             schema=schema,
             messages=rehearsed.messages.schema,
             splits=tuple(splits),
@@ -183,11 +159,11 @@ def reassemble_files(
             routing=routing,
         )
         with Watch(staging.done, len(splits) + job.buckets, progress):
-            dealt = run(spark, len(splits), functools.partial(_dealt, job))
-            shares = _shares(job, dealt)
-            results = run(spark, job.buckets, functools.partial(_put_together, job, shares))
+            told = run(spark, len(splits), functools.partial(dealt, job))
+            shares = shares_of(job, told)
+            results = run(spark, job.buckets, functools.partial(put_together, job, shares))
         placed = {Path(path): name for result in results for name, path, _ in result["files"]}
-        told = _told(results)
+        counted = _told(results)
         staging.commit(
             placed,
             {
@@ -195,139 +171,11 @@ def reassemble_files(
                 "catalog": None if catalog is None else catalog.fingerprint,
                 "now": None if routing is None else routing.now.isoformat(),
                 "in_order": in_order,
-                **told,
+                **counted,
                 "files": [{"name": name, "rows": rows} for result in results for name, _, rows in result["files"]],
             },
         )
-    return ReassembledFiles(path=Path(target), files=tuple(placed.values()), **told)
-
-
-_Share = tuple[tuple[str, tuple[int, ...]], ...]
-"""Where the batches of a bucket stand: files, and numbers of batches."""
-
-
-def _dealt(job: _Job, number: int) -> dict[str, Any]:
-    """Reads a split, and deals its fragments out by conversation, in a worker."""
-    split = job.splits[number]
-    path = new_attempt(Path(job.attempts)) / "dealt.arrow"
-    with (
-        pq.ParquetFile(split.file, pre_buffer=False, buffer_size=1 << 20) as parquet,
-        BucketWriter(path, job.schema, count=job.buckets, secret=job.secret) as writer,
-    ):
-        for batch in parquet.iter_batches(BATCH_ROWS, row_groups=list(split.groups), use_threads=False):
-            writer.write(batch.cast(job.schema))
-    Path(job.done, f"dealt-{number}").touch()
-    return {"path": str(path), "places": writer.places}
-
-
-def _shares(job: _Job, dealt: list[dict[str, Any]]) -> tuple[_Share, ...]:
-    """Where the batches of each bucket stand, in the order of the files and rows that were read."""
-    return tuple(
-        tuple((one["path"], tuple(one["places"][str(bucket)])) for one in dealt if str(bucket) in one["places"])
-        for bucket in range(job.buckets)
-    )
-
-
-def _put_together(job: _Job, shares: tuple[_Share, ...], number: int) -> dict[str, Any]:
-    """Puts the fragments of a share together, in a worker."""
-    writing = _Writing(job, number)
-    reassembler = Reassembler(
-        max_pending_bytes=None,
-        max_pending_messages=None,
-        max_message_bytes=job.max_message_bytes,
-        max_fragments_per_message=job.max_fragments_per_message,
-        max_sequence_distance=None,
-        in_order=job.in_order,
-        session_keys=_keys_of(job.session_keys),
-    )
-    for path, places in shares[number]:
-        for batch in rows_of(Path(path), list(places)):
-            try:
-                pushed = reassembler.push(batch)
-            except InputError as error:
-                error.add_note(f"Row 0 is the first of {batch.num_rows} rows of one share of the conversations.")
-                raise
-            writing.messages(pushed.messages)
-            writing.rejected(pushed.rejected)
-    writing.incomplete(reassembler.pending())
-    if number == 0:  # the result has columns though it may have no rows
-        writing.messages(job.messages.empty_table())
-        writing.rejected(REJECTED.empty_table())
-        writing.incomplete(PENDING.empty_table())
-    return writing.finished()
-
-
-class _Writing:
-    """The files of one share."""
-
-    def __init__(self, job: _Job, number: int) -> None:
-        self._job: Final = job
-        self._number: Final = number
-        self._attempt: Final = new_attempt(Path(job.attempts))
-        self._parts: dict[str, Parts] = {}
-        self._reasons: Counter[str] = Counter()
-
-    def messages(self, rows: pa.Table) -> None:
-        """Writes messages, with their decisions where they are routed."""
-        for batch in rows.to_batches() or _no_rows(rows.schema):
-            self._write("messages", self._routed(batch))
-
-    def rejected(self, rows: pa.Table) -> None:
-        """Writes what was refused."""
-        self._reasons.update(str(reason) for reason in rows["reason"].to_pylist())
-        for batch in rows.to_batches() or _no_rows(rows.schema):
-            self._write("rejected", batch)
-
-    def incomplete(self, rows: pa.Table) -> None:
-        """Writes what is pending."""
-        for batch in rows.to_batches() or _no_rows(rows.schema):
-            self._write("incomplete", batch)
-
-    def finished(self) -> dict[str, Any]:
-        """Completes the files."""
-        files = []
-        for kind, parts in self._parts.items():
-            parts.close()
-            complete([path for path, _ in parts.files.values()])
-            files += [(f"{kind}/{name}", str(path), rows) for name, (path, rows) in parts.files.items()]
-        Path(self._job.done, f"whole-{self._number}").touch()
-        return {"files": files, "reasons": self._reasons}
-
-    def _write(self, kind: str, batch: pa.RecordBatch) -> None:
-        if kind not in self._parts:
-            if not batch.num_rows and self._number != 0:
-                return
-            folder = self._attempt / kind
-            folder.mkdir()
-            name = f"part-{self._number:05}"
-            self._parts[kind] = Parts(folder, name, batch.schema, partition_by=None, compression=self._job.compression)
-        self._parts[kind].write(batch)
-
-    def _routed(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        routing = self._job.routing
-        if routing is None:
-            return batch
-        decided = router_of(routing.catalog, routing.tie_break, routing.pending_request).route(batch, now=routing.now)
-        return pa.RecordBatch.from_arrays(
-            [*batch.columns, *decided.columns], names=[*batch.schema.names, *decided.schema.names]
-        )
-
-
-@functools.lru_cache(maxsize=1)
-def _native_keys(shipped: Shipped[dict[bytes, bytes]]) -> _core.SessionKeys:
-    return _core.SessionKeys(list(shipped.value().items()))
-
-
-def _keys_of(given: str | Shipped[dict[bytes, bytes]] | None) -> Any:
-    return _native_keys(given) if isinstance(given, Shipped) else given
-
-
-def _column(normal: object) -> str | None:
-    return normal if isinstance(normal, str) else None
-
-
-def _no_rows(schema: pa.Schema) -> Iterator[pa.RecordBatch]:
-    yield pa.RecordBatch.from_pylist([], schema=schema)
+    return ReassembledFiles(path=Path(target), files=tuple(placed.values()), **counted)
 
 
 def _told(results: list[dict[str, Any]]) -> dict[str, Any]:
@@ -338,3 +186,7 @@ def _told(results: list[dict[str, Any]]) -> dict[str, Any]:
         for name, _, count in result["files"]:
             rows[name.partition("/")[0]] += count
     return {"messages": rows["messages"], "rejected": dict(reasons), "incomplete": rows["incomplete"]}
+
+
+def _column(normal: object) -> str | None:
+    return normal if isinstance(normal, str) else None
