@@ -154,7 +154,10 @@ class Connection(asyncio.BufferedProtocol):
         if transport is None or self._is_closing:
             return
         written = 0
-        while not self.is_send_paused and (data := self.line.data_to_send(now=self._clock())) is not None:
+        while not self.is_send_paused and not transport.is_closing():
+            data = self.line.data_to_send(now=self._clock())
+            if data is None:
+                break
             transport.write(data)
             written += len(data)
             self.counters.bytes_sent += len(data)
