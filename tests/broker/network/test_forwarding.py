@@ -113,6 +113,7 @@ def test_r42_time_passes_while_a_row_is_held() -> None:
     assert [each["time_consumed"] for each in forwarder.outboxes.write(NEXT)] == [30]
     forwarder.forwarding.has_room(NEXT)
     assert [each["time_consumed"] for each in forwarder.outboxes.write(NEXT)] == [20]
+    forwarder.forwarding.run_due(now=forwarder.now)
     assert forwarder.why == [11291]
 
 

@@ -69,6 +69,7 @@ class Forwarding:
         self._guard: Final = threading.Lock()
         self._hops: Final[defaultdict[str, _Hop]] = defaultdict(_Hop)
         self._on_hold: list[Parcel] = []
+        self._due: int | None = None
         self._holding: Final = Holding(most=most, events=events)
 
     @property
@@ -111,6 +112,7 @@ class Forwarding:
                 parcel = whole.picked(indices).bound_for(course)
                 admitted = self._holding.admit(parcel, now=now, make_room=lambda: self._make_room(now=now))
                 if admitted.keys:
+                    self._due = min(admitted.deadline(), self._due or admitted.deadline())
                     self._place(admitted, now=now)
 
     def has_room(self, address: str) -> None:
@@ -170,13 +172,12 @@ class Forwarding:
         """
         with self._telling():
             self._let_go()
-            self._on_hold = [*self._holding.punctual(self._on_hold, now=now)]
-            for hop in self._hops.values():
-                hop.waiting = deque(self._holding.punctual(hop.waiting, now=now))
+            if self._due is not None and self._due <= now:
+                self._drop_late(now=now)
             self._forget_idle()
-            held = [*self._on_hold, *(each for hop in self._hops.values() for each in hop.waiting)]
             looks = [now + LOOK_EVERY] if any(hop.under_way for hop in self._hops.values()) else []
-            return min((*looks, *(parcel.deadline() for parcel in held)), default=None)
+            is_held = self._on_hold or any(hop.waiting for hop in self._hops.values())
+            return min((*looks, *([self._due] if is_held and self._due is not None else [])), default=None)
 
     def _place(self, parcel: Parcel, *, now: int) -> None:
         """Puts rows on the way that is theirs now."""
@@ -192,20 +193,24 @@ class Forwarding:
 
     def _drain(self, address: str, *, now: int) -> None:
         hop = self._hops[address]
-        waiting = self._holding.punctual([*hop.waiting], now=now)
-        hop.waiting.clear()
-        for parcel in waiting:
-            if hop.is_full:
-                hop.waiting.append(parcel)
-                continue
-            before, _ = self._endpoint.progress(address)
-            hop.is_full = self._endpoint.send(address, parcel.aged(now=now)) <= 0
-            parcel.end, _ = self._endpoint.progress(address)
-            if parcel.end > before:
-                hop.under_way.append(parcel)
-            else:  # its outbox was full, or a failed dial has to be waited for
-                hop.is_full = True
-                hop.waiting.append(parcel)
+        while hop.waiting and not hop.is_full:
+            for parcel in self._holding.punctual([hop.waiting.popleft()], now=now):
+                before, _ = self._endpoint.progress(address)
+                hop.is_full = self._endpoint.send(address, parcel.aged(now=now)) <= 0
+                parcel.end, _ = self._endpoint.progress(address)
+                if parcel.end > before:
+                    hop.under_way.append(parcel)
+                else:  # its outbox was full, or a failed dial has to be waited for
+                    hop.is_full = True
+                    hop.waiting.appendleft(parcel)
+
+    def _drop_late(self, *, now: int) -> None:
+        """Drops what has been held for too long, and finds out when there is more of it."""
+        self._on_hold = [*self._holding.punctual(self._on_hold, now=now)]
+        for hop in self._hops.values():
+            hop.waiting = deque(self._holding.punctual(hop.waiting, now=now))
+        held = [*self._on_hold, *(each for hop in self._hops.values() for each in hop.waiting)]
+        self._due = min((parcel.deadline() for parcel in held), default=None)
 
     def _make_room(self, *, now: int) -> None:
         """Drops what waits for those who cannot be reached, so that it is in nobody else's way."""

@@ -164,8 +164,9 @@ class Parcel:
 
     def deadline(self) -> int:
         """When the time to live of the first row is over."""
-        lives, used = values(self.rows, "time_to_live"), self.consumed(now=self.since)
-        return self.since + SECOND * min((life - each for life, each in zip(lives, used, strict=True)), default=0)
+        lives: Any = self.rows["time_to_live"].cast(pa.int64())
+        left = pc.min(pc.subtract(lives, pa.array(self.consumed(now=self.since), pa.int64()))).as_py()
+        return self.since + SECOND * (left or 0)
 
     def aged(self, *, now: int) -> pa.Table:
         """The rows as they go on now."""
