@@ -228,4 +228,7 @@ def main(given: Sequence[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    try:
+        sys.exit(main())
+    except OSError as error:  # what this machine does not allow
+        sys.exit(f"storm: {error}")
