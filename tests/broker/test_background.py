@@ -132,7 +132,9 @@ def test_b23_four_readers_handle_500_conversations_exactly_once(unasked: Instanc
     answers = Counter(next_body(sales, REPLIES) for _ in range(500))
     assert answers == Counter(b"done: %d" % number for number in range(500))
     # A reader notes what it handled after its commit, so the last answer may be here before the note.
-    assert Counter(handled.get(timeout=DEADLINE) for _ in range(500)) == Counter(b"%d" % number for number in range(500))
+    assert Counter(handled.get(timeout=DEADLINE) for _ in range(500)) == Counter(
+        b"%d" % number for number in range(500)
+    )
     assert handled.empty()
     assert received(sales, REPLIES) == received(stock) == []
     assert max(event.active_readers for event in told if isinstance(event, Activation)) == 4

@@ -51,8 +51,7 @@ def test_sql_makes_and_changes_an_instance(run: Run, tmp_path: Path, script: Pat
     changed = run("sql", tmp_path / "new", further)
     assert changed.status == 0
     assert changed.err == (
-        f"ssbroker: warning: {further}:2: GRANT EXECUTE ON dbo.P TO public: "
-        "skipped, it means nothing to an instance\n"
+        f"ssbroker: warning: {further}:2: GRANT EXECUTE ON dbo.P TO public: skipped, it means nothing to an instance\n"
     )
     with Instance.open(tmp_path / "new", background=False) as instance:
         assert instance.name == "new"

@@ -101,8 +101,8 @@ class Line:
             What they come to.
 
         Raises:
-            PeerError: They break the protocol, or the far side is nobody who may connect. What was whole before them is in its
-                `taken_before`; write what `data_to_send` still gives, then close the socket.
+            PeerError: They break the protocol, or the far side is nobody who may connect. Write what `data_to_send` still gives, then
+                close the socket.
         """
         if self.is_over:
             return []
