@@ -88,17 +88,23 @@ class Dialogs(Steering):
         moment = self._clock.moment(now)
         owing = [dialog for dialog in self._residents.due(moment) if self._is_due(dialog, moment)]
         rows: list[Row] = []
+        turns: list[Turn] = []
         number, size = _TURNS_FIRST, 0  # what a turn comes to is not known before: few are taken first, then more
-        while len(rows) < most and size < most_bytes and (turns := self._turns(moment, now, number)):
-            fragments = self._outbound.fragments(self._sending.cut(turns, moment))
-            rows += fragments
-            size += sum([len(row.body) for row in fragments])
-            number *= 2
-            for turn in turns:
-                if turn.is_full:
-                    self._residents.is_ready(turn.dialog)
-                for due in turn.dues:
-                    self._residents.wake(turn.dialog.key, due)
+        try:
+            while len(rows) < most and size < most_bytes and self._turns(turns, moment, now, number):
+                fragments = self._outbound.fragments(self._sending.cut(turns, moment))
+                rows += fragments
+                size += sum([len(row.body) for row in fragments])
+                number *= 2
+                for turn in turns:
+                    if turn.is_full:
+                        self._residents.is_ready(turn.dialog)
+                    for due in turn.dues:
+                        self._residents.wake(turn.dialog.key, due)
+                turns.clear()
+        except BaseException:
+            self._residents.put_back([(turn.dialog, turn.lost) for turn in turns], owing, moment)
+            raise
         # Those whose acknowledgement a fragment has just carried owe nothing any more.
         rows += [self._outbound.acknowledgement(dialog) for dialog in owing if dialog.ack_due is not None]
         rows += [self._outbound.notice(notice) for notice in self._notices]
@@ -112,8 +118,7 @@ class Dialogs(Steering):
             self._residents.is_ready(dialog)
         return dialog.ack_due is not None and dialog.ack_due <= moment and not self._residents.is_held(dialog)
 
-    def _turns(self, moment: int, now: int, most: int) -> list[Turn]:
-        turns: list[Turn] = []
+    def _turns(self, turns: list[Turn], moment: int, now: int, most: int) -> bool:
         for dialog in self._residents.take_ready():
             if (lifetime := dialog.endpoint.lifetime) is not None and lifetime <= now:
                 self._sending.abandon(dialog)
@@ -123,7 +128,7 @@ class Dialogs(Steering):
                 turns.append(turn)
             if len(turns) == most:
                 break
-        return turns
+        return bool(turns)
 
     def next_timeout(self) -> int | None:
         """The moment at which there is something to send again, if nothing happens before.
@@ -177,7 +182,11 @@ class Dialogs(Steering):
             now=now,
             log=self._log,
         ).open(rows)
-        self._plan = self._planning.plan(opened, self._residents.known, now)
+        try:
+            self._plan = self._planning.plan(opened, self._residents.known, now)
+        except BaseException:
+            self._unload([dialog for dialog, _, _ in opened.messages])  # some may count as received by now
+            raise
         return self._plan.effects
 
     def confirm(self, effects: Effects, *, now: int) -> None:

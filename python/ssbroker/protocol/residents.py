@@ -9,6 +9,7 @@ from typing import Final
 from ssbroker.protocol.dialog import Dialog, dialog_of
 from ssbroker.protocol.ledger import Key, Ledger
 from ssbroker.protocol.packing import packed, unpacked
+from ssbroker.protocol.transmission import Flight
 
 IDLE: Final = 10_000_000
 """After how many microseconds without a change an endpoint is put aside."""
@@ -60,8 +61,23 @@ class Residents:
             waiting = self._ready[priority]
             while waiting:
                 key = next(iter(waiting))
+                found = self.load([key])  # where that fails, it is still its turn
                 del waiting[key]
-                yield from self.load([key]).values()
+                yield from found.values()
+
+    def put_back(self, turns: Iterable[tuple[Dialog, list[Flight]]], owing: Iterable[Dialog], moment: int) -> None:
+        """Has those whose turn failed, since something could not be read, have it again.
+
+        Args:
+            turns: The dialogs, and what each was to send again.
+            owing: Those that were to acknowledge.
+            moment: When that was.
+        """
+        for dialog, lost in turns:
+            dialog.transmission.flights += lost
+            self.is_ready(dialog)
+        for dialog in owing:
+            self.wake(dialog.key, moment)
 
     def hold(self, keys: Iterable[Key]) -> None:
         """Has endpoints send nothing."""
@@ -109,7 +125,12 @@ class Residents:
         while self._timers and self._timers[0][0] <= moment:
             _, conversation_id, is_initiator = heapq.heappop(self._timers)
             keys[conversation_id, is_initiator] = None
-        return list(self.load(keys).values())
+        try:
+            return list(self.load(keys).values())
+        except BaseException:
+            for key in keys:
+                self.wake(key, moment)
+            raise
 
     def idle(self, moment: int) -> list[Dialog]:
         """The dialogs that nothing has happened to lately, and that owe nothing."""

@@ -1,0 +1,96 @@
+"""P16, P17: a ledger that cannot be read for a moment costs time; nothing is acknowledged that is not durable, and nothing is forgotten."""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from ssbroker.exceptions import StorageError
+from ssbroker.protocol.ledger import Endpoint
+from ssbroker.testing.node import Machine
+from tests.protocol.pair import SECOND, Pair, Side, bound, numbers
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+
+@contextmanager
+def unreadable(side: Side, *methods: str) -> Iterator[None]:
+    """The file of a side cannot be read."""
+
+    def fails(*_: Any, **__: Any) -> Any:
+        raise StorageError("disk I/O error", file="a file")
+
+    with pytest.MonkeyPatch.context() as patch:
+        for method in methods:
+            patch.setattr(side.ledger, method, fails)
+        yield
+
+
+def arrived_in_vain(both: Pair, rows: list[dict[str, Any]], method: str) -> None:
+    """What arrives cannot be planned."""
+    with unreadable(both.b, method), pytest.raises(StorageError):
+        both.b.arrived(rows, 20 * SECOND)
+
+
+@pytest.mark.parametrize("method", ["judge", "stored", "endpoints"])
+def test_p16_what_could_not_be_judged_has_not_arrived(machine: Machine, method: str) -> None:
+    both = bound(machine)
+    both.a.send(both.outgoing, b"order")
+    both.b.dialogs.flush(now=60 * SECOND)
+    rows = both.a.rows(20 * SECOND)
+    arrived_in_vain(both, rows, method)
+    both.b.take(rows, 21 * SECOND)
+    both.a.take(both.b.rows(23 * SECOND), 23 * SECOND)
+    assert both.b.queue(both.incoming)[-1] == b"order"
+    assert both.a.waiting(both.outgoing) == []
+
+
+def test_p17_what_could_not_be_read_when_it_was_due_goes_again_as_soon_as_it_can_be(machine: Machine) -> None:
+    both = bound(machine)
+    both.a.send(both.outgoing, b"lost")
+    both.a.rows(20 * SECOND)
+    with unreadable(both.a, "outgoing"), pytest.raises(StorageError):
+        both.a.rows(30 * SECOND)
+    assert both.a.dialogs.next_timeout() == 0
+    assert numbers(both.a.rows(31 * SECOND)) == [(1, 0)]
+
+
+def test_p17_what_was_new_and_could_not_be_read_goes_as_soon_as_it_can_be(machine: Machine) -> None:
+    both = bound(machine)
+    both.a.send(both.outgoing, b"new")
+    with unreadable(both.a, "outgoing"), pytest.raises(StorageError):
+        both.a.rows(20 * SECOND)
+    assert numbers(both.a.rows(21 * SECOND)) == [(1, 0)]
+
+
+def test_p16_an_acknowledgement_that_was_due_when_nothing_could_be_read_goes_later(machine: Machine) -> None:
+    both = bound(machine)
+    both.a.send(both.outgoing, b"order")
+    both.b.take(both.a.rows(20 * SECOND), 20 * SECOND)
+    other = both.b.ledger.begin(
+        Endpoint(
+            conversation_id=b"the second one..",
+            is_initiator=True,
+            service_name="Bank",
+            far_service_name="Shop",
+            broker_instance=both.b.name,
+        )
+    )
+    both.b.send(other, b"in the way")
+    with unreadable(both.b, "outgoing"), pytest.raises(StorageError):
+        both.b.rows(22 * SECOND)
+    acked = [row["acked_sequence_number"] for row in both.b.rows(23 * SECOND)]
+    assert 1 in acked
+
+
+def test_p17_who_cannot_be_read_in_is_read_in_later(machine: Machine) -> None:
+    both = bound(machine)
+    both.a.send(both.outgoing, b"lost")
+    both.a.rows(20 * SECOND)
+    assert both.a.dialogs.flush(now=31 * SECOND)
+    with unreadable(both.a, "endpoints"), pytest.raises(StorageError):
+        both.a.rows(32 * SECOND)
+    assert numbers(both.a.rows(33 * SECOND)) == [(1, 0)]
