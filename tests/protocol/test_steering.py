@@ -61,3 +61,18 @@ def test_p17_what_is_known_to_be_lost_over_and_over_waits_no_longer_for_that(mac
         assert numbers(both.a.rows(20 * SECOND)) == [(1, 0)]
     assert numbers(both.a.rows(25 * SECOND)) == [(1, 0)], "after 4 s, with a jitter of 12.5 %"
     assert both.a.rows(32 * SECOND) == [], "then after 8 s"
+
+
+def test_p32_what_is_forgotten_is_not_read_back_from_the_work_table(machine: Machine) -> None:
+    """Its object is of another time: what it takes for unsent has been acknowledged since, and what follows would never go."""
+    both = bound(machine)
+    both.a.send(both.outgoing, b"1")
+    both.exchange(20 * SECOND)
+    assert both.a.dialogs.flush(now=60 * SECOND)
+    both.a.send(both.outgoing, b"2")
+    both.exchange(61 * SECOND)
+    both.a.dialogs.forget([both.outgoing])
+    both.a.send(both.outgoing, b"3")
+    both.exchange(70 * SECOND)
+    assert both.b.queue(both.incoming)[-1] == b"3"
+    assert both.a.waiting(both.outgoing) == []

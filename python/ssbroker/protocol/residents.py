@@ -24,7 +24,7 @@ class Residents:
         honor_priority: Whether those with a higher priority come first (B19).
     """
 
-    __slots__ = ("_held", "_honor_priority", "_ledger", "_ready", "_timers", "known")
+    __slots__ = ("_held", "_honor_priority", "_ledger", "_outdated", "_ready", "_timers", "known")
 
     def __init__(self, ledger: Ledger, *, honor_priority: bool) -> None:
         self._ledger = ledger
@@ -33,6 +33,8 @@ class Residents:
         self._timers: list[tuple[int, bytes, bool]] = []
         # Whether they became ready since they are held.
         self._held: dict[Key, bool] = {}
+        # Those that were forgotten: what the work table has of them is of a time before.
+        self._outdated: set[Key] = set()
         self.known: dict[Key, Dialog] = {}
 
     def load(self, keys: Iterable[Key]) -> dict[Key, Dialog]:
@@ -41,9 +43,11 @@ class Residents:
         missing = [key for key in keys if key not in self.known]
         if missing:
             aside = self._ledger.read_back(missing)
-            for endpoint in self._ledger.endpoints(missing):
-                if endpoint is not None:
-                    data = aside.get(endpoint.key)
+            for key, endpoint in zip(missing, self._ledger.endpoints(missing), strict=True):
+                if endpoint is None:
+                    self._outdated.discard(key)
+                else:
+                    data = None if key in self._outdated else aside.get(key)
                     self.known[endpoint.key] = dialog_of(endpoint, None if data is None else unpacked(data))
         return {key: self.known[key] for key in keys if key in self.known}
 
@@ -153,6 +157,7 @@ class Residents:
         }
         if changed:
             self._ledger.put_aside(changed)
+            self._outdated.difference_update(changed)
         for dialog in dialogs:
             del self.known[dialog.key]
 
@@ -164,4 +169,5 @@ class Residents:
                 waiting.pop(dialog.key, None)
             if dialog.key in self._held:
                 self._held[dialog.key] = False
+            self._outdated.add(dialog.key)
         return gone
