@@ -88,11 +88,13 @@ class Exchanged:
         far_session_key: With what its sender seals.
         session_key: With what this side answers, where the conversation begins here; None for the same key.
         far_certificate: By which certificate the sender has proven itself, as its fingerprint; None for none.
+        of: Whether the initiator sends, from which service, and to which: for other rows they are no keys. None for any.
     """
 
     far_session_key: bytes = field(repr=False)
     session_key: bytes | None = field(default=None, repr=False)
     far_certificate: bytes | None = None
+    of: tuple[bool, str, str] | None = None
 
 
 SessionKeys: TypeAlias = Mapping[bytes, bytes | Exchanged]

@@ -151,6 +151,8 @@ class Opener:
             return None
         given = self._session_keys.get(row.conversation_id)
         keys = Exchanged(given) if isinstance(given, bytes) else given
+        if keys is not None and keys.of not in (None, (True, row.from_service, row.to_service)):
+            keys = None  # whoever was proven to send something else is nobody here
         own = None if keys is None else keys.session_key
         far = None if keys is None else keys.far_session_key
         return dialog_of(
@@ -208,6 +210,8 @@ class Opener:
         is_answer = endpoint.is_initiator and not is_settled and dialog.inbound is not None
         if not is_answer or not isinstance(given, Exchanged):
             return dialog.inbound
+        if given.of not in (None, (False, endpoint.far_service_name, endpoint.service_name)):
+            return dialog.inbound  # the owner of another service, or of the other direction, answers for nobody here
         if dialog.key not in self._answers:
             self._answers[dialog.key] = (given, inbound_of(dialog.key, given.far_session_key))
         return self._answers[dialog.key][1]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
@@ -62,12 +63,13 @@ class Beginnings:
         answers = self._keys.for_arriving(parcel.machine.database, beginnings)
         refused: set[Key] = set()
         keys: dict[bytes, Exchanged] = {}
-        for (key, place), answer in zip(asked.items(), answers, strict=True):
+        for (key, place), one, answer in zip(asked.items(), beginnings, answers, strict=True):
             if isinstance(answer, Refused):
                 refused.add(key)
                 self._dispatch.tell(rows, place, error=answer.error, text=answer.text)
             elif answer.keys is not None:
-                keys[key[0]] = answer.keys
+                of = (one.is_initiator, one.from_service_name, one.to_service_name)
+                keys[key[0]] = replace(answer.keys, of=of)
         if refused:
             rows = rows.filter(pa.array([key not in refused for key in parcel.keys], pa.bool_()))
         return rows, keys

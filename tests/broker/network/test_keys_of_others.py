@@ -1,0 +1,88 @@
+"""P22, P25, T14: who has a certificate that is known for something else brings no keys for this conversation, in whichever batch."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ssbroker import moment
+from ssbroker.protocol import names
+from ssbroker.protocol.acknowledgement import packed
+from ssbroker.protocol.envelope import Security
+from ssbroker.protocol.rows import Row, table_of
+from ssbroker.security import SecuredDirection
+from ssbroker.security.dialog_certificate import DialogCertificate
+from ssbroker.security.exchange import Direction, Offers
+from tests.broker.network.secured import begin, bring, has_own_certificate, knows, secured
+from tests.broker.network.talking import Talk
+from tests.broker.shops import REPLIES, SHOP, STOCK, received
+from tests.security.certified import certified
+
+EVIL = "//Mallory/Evil"
+KEY = b"m" * 32
+
+
+@pytest.fixture(params=[False, True], ids=["full", "anonymous"])
+def both(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Talk]:
+    """The shop also knows Mallory, for a service of her own."""
+    for each in secured(tmp_path, anonymous=request.param):
+        if request.param:
+            has_own_certificate(each.sales, "Shop", SHOP)
+        knows(each.sales, "Mallory")
+        each.sales.create_remote_service_binding("M", service=EVIL, user="Mallory")
+        yield each
+
+
+def blob(both: Talk, conversation: bytes, *, is_initiator: bool, to: str) -> bytes:
+    """What brings Mallory's key, under her own certificate."""
+    (row,) = [one for one in both.sales.objects().security.certificates.values() if one.name == to]
+    mine = certified("Mallory")
+    return Offers().blob(
+        KEY,
+        Direction(conversation, is_initiator, EVIL, SHOP),
+        to=DialogCertificate(row.certificate),
+        by=DialogCertificate(mine.certificate, mine.key),
+        now=moment.microseconds(both.sales.now()),
+    )
+
+
+def forged(conversation: bytes, sender: str, *, is_initiator: bool, broker: bytes) -> Row:
+    """A message of Mallory's, sealed with her key."""
+    values: list[Any] = [conversation, is_initiator, 0, 0, 1, b"pay Mallory", bytes(16), bytes(16), True]
+    values += [sender, broker, SHOP, None, names.DEFAULT, names.DEFAULT, uuid.UUID(int=5).bytes]
+    values += [5, False, False, None, Security.SEALED, None, packed(()), b""]
+    row = Row(*values)
+    keys = SecuredDirection(KEY, conversation_id=conversation, is_initiator=is_initiator)
+    row.signature = keys.header_signature(row.signed)
+    row.body = keys.seal(row.body, sequence=0, fragment=0, is_bound=False, header=row.header)
+    return row
+
+
+@pytest.mark.parametrize("side", [False, True], ids=["as the target", "as an initiator"])
+def test_p25_who_may_answer_for_one_service_cannot_answer_for_another(both: Talk, *, side: bool) -> None:
+    """The key comes with a row for Mallory's own service, and a row behind it says that it is from the bank."""
+    begin(both, b"question")
+    with both.sales.file.read() as connection:
+        ((conversation,),) = [
+            tuple(row) for row in connection.execute("SELECT conversation_id FROM ssb_conversation_endpoints")
+        ]
+    own = [one.name for one in both.sales.objects().security.certificates.values() if one.private_key is not None]
+    brought = blob(both, conversation, is_initiator=side, to=own[0])
+    broker = both.stock.objects().broker.service_broker_guid
+    rows: list[dict[str, Any]] = table_of(
+        [
+            forged(conversation, EVIL, is_initiator=side, broker=broker),
+            forged(conversation, STOCK, is_initiator=False, broker=broker),
+        ]
+    ).to_pylist()
+    hop = {"hops_remaining": 16, "time_to_live": 60, "time_consumed": 0}
+    bring(both, "shop", [{**row, **hop, "key_exchange": brought if at == 0 else None} for at, row in enumerate(rows)])
+    assert b"pay Mallory" not in received(both.sales, REPLIES)
+    query = "SELECT far_session_key FROM ssb_conversation_endpoints WHERE is_initiator"
+    with both.sales.file.read() as connection:
+        held = [tuple(row) for row in connection.execute(query)]
+    assert (KEY,) not in held
