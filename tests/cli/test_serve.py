@@ -169,5 +169,13 @@ def test_n28_what_is_wrong_is_one_line(folder: Path, run: Run, options: tuple[st
 
 
 def test_n28_what_is_no_instance_is_refused(tmp_path: Path, run: Run) -> None:
-    result = run("serve", tmp_path / str(uuid.UUID(int=7)), *PLAIN)
-    assert (result.status, result.err.count("\n")) == (2, 1)
+    (tmp_path / "empty").mkdir()
+    for folder in (tmp_path / str(uuid.UUID(int=7)), tmp_path / "empty"):
+        result = run("serve", folder, *PLAIN)
+        assert (result.status, result.err.count("\n")) == (2, 1)
+        assert result.err.startswith(f"ssbroker: {folder}: is not the folder of an instance")
+
+
+def test_the_help_says_where_it_listens_if_nothing_is_said(run: Run) -> None:
+    told = " ".join(run("serve", "--help").out.replace("│", " ").split())
+    assert "Where to listen; 127.0.0.1:4022 unless told otherwise." in told

@@ -55,6 +55,20 @@ def create_msdb(
         raise
 
 
+def open_msdb(path: Path, *, lock_timeout: float, vfs: str | None) -> DatabaseFile:
+    """Opens the file of msdb; without one, a folder is not that of an instance."""
+    try:
+        return DatabaseFile.open(path, registry.MSDB_MIGRATIONS, lock_timeout=lock_timeout, vfs=vfs)
+    except StorageError as error:
+        if path.exists():
+            raise
+        raise StorageError(
+            f"{path.parent}: is not the folder of an instance, since it has no {path.name}; "
+            "`ssbroker sql FOLDER --create SCRIPT` or Instance.create makes one",
+            file=str(path),
+        ) from error
+
+
 def create_database(instance: Instance, listing: Connection, *, name: str, service_broker_guid: bytes) -> DatabaseFile:
     """Makes the file of a database, beside msdb's."""
     listed = {row.file for row in registry.load(listing)}

@@ -147,7 +147,7 @@ class Instance(Served):
             StorageError: There is none, or its files cannot be used.
         """
         place = Path(folder).resolve()
-        file = DatabaseFile.open(place / MSDB_FILE, registry.MSDB_MIGRATIONS, lock_timeout=lock_timeout, vfs=vfs)
+        file = creation.open_msdb(place / MSDB_FILE, lock_timeout=lock_timeout, vfs=vfs)
         opened = cls(
             place,
             file,

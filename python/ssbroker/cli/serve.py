@@ -41,7 +41,8 @@ def serve(
     folder: FolderArgument,
     config: Annotated[Path | None, typer.Option(help="A file of TOML; the options here go before it.")] = None,
     listen: Annotated[
-        str | None, typer.Option(metavar="HOST:PORT", help=f"Where to listen. [default: 127.0.0.1:{PORT}]")
+        str | None,
+        typer.Option(metavar="HOST:PORT", help=f"Where to listen; 127.0.0.1:{PORT} unless told otherwise."),
     ] = None,
     address: Annotated[
         list[str] | None,
@@ -65,7 +66,8 @@ def serve(
     ] = None,
     log: Annotated[str | None, typer.Option(metavar="json|text", help="How to log, on standard error.")] = None,
     log_level: Annotated[
-        str | None, typer.Option(metavar="|".join(log_lines.LEVELS), help="What to log at least. [default: info]")
+        str | None,
+        typer.Option(metavar="|".join(log_lines.LEVELS), help="What to log at least; info unless told otherwise."),
     ] = None,
 ) -> None:
     """Serve an instance: exchange messages with other instances until SIGTERM or Ctrl-C.

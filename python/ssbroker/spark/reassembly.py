@@ -244,7 +244,7 @@ def read(fragments: DataFrame, session_keys: SessionKeys | None, *, name: str) -
     if fragments.isStreaming:
         raise SchemaError(
             f"fragments: {name} takes no stream, since a message may begin in one micro-batch and end in another; structured streaming "
-            "is not supported yet. Read what has arrived as a batch (spark.read), or push it into an ssbroker.Reassembler, which keeps "
+            "is not supported. Read what has arrived as a batch (spark.read), or push it into an ssbroker.Reassembler, which keeps "
             "what is incomplete and can be saved by its checkpoint",
             expected="a DataFrame that is no stream",
             actual="a stream",
