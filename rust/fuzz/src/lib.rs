@@ -2,6 +2,7 @@
 //! batches of the wire.
 
 mod model;
+#[cfg(feature = "wire")]
 pub mod sample;
 
 pub use model::Model;
