@@ -54,6 +54,7 @@ NAMES: Final = tuple(ENVELOPE.names)
 ABSENT: Final = bytes(16)
 SEQUENCE_MAX: Final = 2**63 - 2
 
+_NAMES_KEPT: Final = 1 << 11  # neighbours may bring names of 4 KiB in each row: so many of them take less than 20 MiB
 _STABLE: Final = struct.Struct(">16s16s16s16sqiiqHbb")
 _RIDING: Final = struct.Struct(">BqI")
 _LENGTH: Final = struct.Struct(">I")
@@ -63,7 +64,7 @@ INITIATOR, SEQUENCED, END_OF_DIALOG, CONVERSATION_ERROR, BOUND, IDENTIFIED, ENDS
 """Flags of the header as bytes; `BOUND`, `IDENTIFIED` and `ENDS` say that broker id, message id and lifetime are there."""
 
 
-@lru_cache(maxsize=1 << 16)
+@lru_cache(maxsize=_NAMES_KEPT)
 def names_as_bytes(from_service: str, to_service: str, contract: str, message_type: str | None) -> bytes:
     """The names of a header, each with its length.
 

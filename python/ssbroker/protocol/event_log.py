@@ -101,4 +101,6 @@ class EventLog:
 
 def _said(event: Event) -> str:
     values = ((field.name, getattr(event, field.name)) for field in fields(event) if field.name != "at")
-    return ", ".join(f"{name}={value}" for name, value in values if value is not None)
+    # Names come from neighbours too, and may hold what would begin a line of its own.
+    said = ", ".join(f"{name}={value}" for name, value in values if value is not None)
+    return said if said.isprintable() else "".join(one if one.isprintable() else ascii(one)[1:-1] for one in said)
