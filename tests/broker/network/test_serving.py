@@ -17,7 +17,7 @@ from ssbroker.broker.instance import Instance
 from ssbroker.broker.network.inbox import Inbox
 from ssbroker.broker.network.trust import Trust
 from ssbroker.broker.serve_lock import ServeLock
-from ssbroker.exceptions import EndpointError, OptionError, ProtocolError
+from ssbroker.exceptions import EndpointError, OptionError, ProtocolError, StorageError
 from tests.broker import shops
 from tests.broker.shops import ORDERS, REPLIES, SHOP, STOCK
 
@@ -97,6 +97,32 @@ def test_p3_the_port_is_said_and_one_that_is_taken_is_refused(tmp_path: Path, st
     with here.serve(port=0, allow_unencrypted=True) as server:
         assert server.port
         assert server.address == f"TCP://127.0.0.1:{server.port}"
+
+
+def test_p3_a_host_that_cannot_be_a_name_is_refused(tmp_path: Path, stack: ExitStack) -> None:
+    here = made(tmp_path, "shop", stack)
+    with pytest.raises(EndpointError, match="cannot be listened on"):
+        here.serve(port=0, host="x" * 70, allow_unencrypted=True).start()
+    assert not ServeLock.is_held(here.folder)
+
+
+def test_p3_what_fails_half_way_leaves_nothing_behind(
+    tmp_path: Path, stack: ExitStack, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fails(*_: Any) -> None:
+        raise StorageError("disk I/O error", file="a file")
+
+    here = made(tmp_path, "shop", stack)
+    server = here.serve(port=0, allow_unencrypted=True)
+    with monkeypatch.context() as patch, pytest.raises(StorageError):
+        patch.setattr(Instance, "objects_changed", fails)
+        server.start()
+    assert not server.endpoint.is_alive
+    assert not ServeLock.is_held(here.folder)
+    assert here.server is None
+    assert here.catalog().addresses == ()
+    with here.serve(port=0, allow_unencrypted=True) as again:
+        assert again.is_alive
 
 
 def test_r41_its_own_addresses_are_in_the_catalog_while_it_is_served(tmp_path: Path, stack: ExitStack) -> None:

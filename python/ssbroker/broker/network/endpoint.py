@@ -39,7 +39,7 @@ class SocketEndpoint:
         self._stopped: Final = asyncio.Event()
         self._changed: Final = threading.Lock()
         self._waiting: Final[set[Destination | uuid.UUID]] = set()
-        self._started: Final[SimpleQueue[tuple[str, int] | OSError]] = SimpleQueue()
+        self._started: Final[SimpleQueue[tuple[str, int] | OSError | ValueError]] = SimpleQueue()
         self._thread: Final = threading.Thread(
             target=self._run, name=f"ssbroker {setup.own.name} endpoint", daemon=True
         )
@@ -53,11 +53,10 @@ class SocketEndpoint:
         """See `seam.Endpoint`."""
         self._thread.start()
         started = self._started.get()
-        if isinstance(started, OSError):
+        if isinstance(started, Exception):
             self._thread.join()
-            raise EndpointError(
-                f"{self._host}:{self._port}: cannot be listened on: {started.strerror or started}"
-            ) from started
+            reason = getattr(started, "strerror", None) or started
+            raise EndpointError(f"{self._host}:{self._port}: cannot be listened on: {reason}") from started
         return started
 
     def send(self, address: str, rows: pa.Table) -> int:
@@ -146,7 +145,7 @@ class SocketEndpoint:
         loop = asyncio.get_running_loop()
         try:
             server = await loop.create_server(self._board.accept, self._host, self._port, backlog=_BACKLOG)
-        except OSError as error:
+        except (OSError, ValueError) as error:  # such as a host that cannot be a name
             self._started.put(error)
             return
         with self._changed:

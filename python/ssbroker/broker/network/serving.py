@@ -121,6 +121,15 @@ class Server:
             self._lock.release()
             raise
         self._is_open = True
+        try:
+            self._begin()
+        except BaseException:
+            self.close()
+            raise
+        return self
+
+    def _begin(self) -> None:
+        """Has the instance use what listens by now."""
         instance = self.instance
         instance.is_reached_at([*_addresses(self.host, self.port), *self.options.addresses])
         instance.server = self
@@ -131,7 +140,6 @@ class Server:
         self._bulletin = Bulletin(instance, (self.host, self.port))
         self._bulletin.start()
         self._wake()
-        return self
 
     def close(self) -> None:
         """Serves no more: what has arrived is taken and acknowledged, what is queued is written, connections end with a goodbye."""
