@@ -42,6 +42,7 @@ class Served(Hosting):
 
         Raises:
             OptionError: An option is not what it can be.
+            InvalidAddressError: One of `addresses` is no address.
             InputError: A certificate cannot be read.
 
         Examples:

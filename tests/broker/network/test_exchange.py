@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from ssbroker.broker.instance import Instance
+from ssbroker.broker.network import machines
 from ssbroker.exceptions import StorageError
 from ssbroker.protocol.events import MessageUndeliverable
 from tests.broker import shops
@@ -307,4 +308,23 @@ def test_b10_what_is_for_another_instance_stays_here_once_its_service_is_here(bo
     both.pipes.settle(seconds=80)
     both.shop.run_due()
     assert received(here) == [b"one", b"two"]
+    assert waiting(both.sales) == []
+
+
+def test_n2_a_database_whose_file_failed_for_a_moment_is_served_again(
+    both: Talk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fails(*_given: object, **_options: object) -> None:
+        raise StorageError("the disk is out of reach", file="Stock.sqlite")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(machines, "Machine", fails)
+        both.stock.set_broker("DISABLE_BROKER")
+        both.pipes.settle()
+        both.stock.set_broker("ENABLE_BROKER")
+        both.pipes.settle()
+    both.send(b"two chairs")
+    for _ in range(3):  # what failed is looked at every 10 s; then comes the next wait of P17
+        both.pipes.settle(seconds=70)
+    assert both.ordered() == [b"two chairs"]
     assert waiting(both.sales) == []

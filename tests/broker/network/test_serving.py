@@ -17,7 +17,7 @@ from ssbroker.broker.instance import Instance
 from ssbroker.broker.network.inbox import Inbox
 from ssbroker.broker.network.trust import Trust
 from ssbroker.broker.serve_lock import ServeLock
-from ssbroker.exceptions import EndpointError, OptionError, ProtocolError, StorageError
+from ssbroker.exceptions import EndpointError, InvalidAddressError, OptionError, ProtocolError, StorageError
 from tests.broker import shops
 from tests.broker.shops import ORDERS, REPLIES, SHOP, STOCK
 
@@ -137,6 +137,11 @@ def test_a_server_is_entered_once(tmp_path: Path, stack: ExitStack) -> None:
     server = stack.enter_context(made(tmp_path, "shop", stack).serve(port=0, allow_unencrypted=True))
     with pytest.raises(ProtocolError), server:
         pass
+
+
+def test_r41_an_address_that_is_none_is_refused_before_anything_is_opened(tmp_path: Path, stack: ExitStack) -> None:
+    with pytest.raises(InvalidAddressError, match="'no address' is no address"):
+        made(tmp_path, "shop", stack).serve(allow_unencrypted=True, addresses=["no address"])
 
 
 @pytest.mark.parametrize(

@@ -57,6 +57,9 @@ class Arriving:
             except SsbrokerError as error:
                 LOGGER.warning("what came from %s could not be looked at, and will come again: %s", peer.address, error)
                 continue
+            except Exception:
+                LOGGER.exception("what came from %s could not be looked at, and will come again", peer.address)
+                continue
             for parcel in parcels:
                 name = parcel.machine.database.name
                 try:

@@ -267,6 +267,7 @@ class Exchange:
 
     def _flush(self, now: int) -> None:
         self._carrying.keep(now=now)
+        self._machines.is_due |= self._machines.has_failed
         for machine in self._machines.all():
             try:
                 machine.flush(now=now)

@@ -34,6 +34,7 @@ class Machines:
 
     Attributes:
         is_due: Whether `renew` has something to do, whatever the catalog says.
+        has_failed: Whether a database has no machine because its file could not be used; to be tried again some time.
     """
 
     def __init__(
@@ -51,6 +52,7 @@ class Machines:
         self._closed: Final = closed
         self._mirrors: Final = mirrors
         self.is_due = True
+        self.has_failed = False
         self._machines: dict[int, Machine] = {}
         self._marks: dict[int, tuple[bytes, bool]] = {}
         self._watches: dict[int, Watch] = {}
@@ -75,7 +77,7 @@ class Machines:
     def renew(self) -> None:
         """Makes the machines that are missing, and drops those whose database is gone, disabled, a mirror or another broker now."""
         before, self._machines = self._machines, {}
-        self.is_due = False
+        self.is_due = self.has_failed = False
         for database in self._instance.databases:
             number = database.database_id
             try:
@@ -92,6 +94,7 @@ class Machines:
                 )
                 self._marks[number] = mark
             except StorageError as error:
+                self.has_failed = True
                 LOGGER.warning("%s: sends and receives nothing over the network for now: %s", database.name, error)
         for number in self._watches.keys() - self._machines.keys():
             self._watches.pop(number).close()

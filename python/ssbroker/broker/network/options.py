@@ -6,9 +6,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-from ssbroker import options
+from ssbroker import options, schemas
 from ssbroker.broker.network.limits import EndpointLimits
 from ssbroker.broker.network.trust import Trust
+from ssbroker.catalog import Catalog
 from ssbroker.exceptions import OptionError
 from ssbroker.protocol.settings import Settings
 
@@ -33,6 +34,7 @@ class ServeOptions:
 
     Raises:
         OptionError: One of them is not what it can be.
+        InvalidAddressError: One of `addresses` is no address.
 
     Examples:
         >>> ServeOptions()
@@ -56,7 +58,7 @@ class ServeOptions:
             raise OptionError("host: expected an address or a name; got none")
         options.whole(self.port, name="port", least=0, most=_PORT_MAX)
         options.flag(self.allow_unencrypted, name="allow_unencrypted")
-        options.texts(self.addresses, name="addresses")
+        Catalog(schemas.ROUTES.empty_table(), addresses=options.texts(self.addresses, name="addresses"))
         if self.trust is None and not self.allow_unencrypted:
             raise OptionError("trust: expected certificates, or allow_unencrypted=True to do without them")
         if self.trust is not None and self.allow_unencrypted:
