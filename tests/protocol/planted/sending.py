@@ -161,7 +161,7 @@ def priorities_are_ignored(patch: pytest.MonkeyPatch) -> None:
 def the_lifetime_is_ignored(patch: pytest.MonkeyPatch) -> None:
     """B16: what is over is still sent."""
     turns = Dialogs._turns
-    patch.setattr(Dialogs, "_turns", lambda self, moment, _, most: turns(self, moment, -1, most))
+    patch.setattr(Dialogs, "_turns", lambda self, found, moment, _, most: turns(self, found, moment, -1, most))
 
 
 def a_clock_that_is_set_back_is_believed(patch: pytest.MonkeyPatch) -> None:
