@@ -110,6 +110,7 @@ def reassemble_files(
 
     Examples:
         >>> import tempfile
+        >>> import pyarrow as pa, pyarrow.parquet as pq
         >>> from pyspark.sql import SparkSession
         >>> import ssbroker, ssbroker.spark
         >>> spark = SparkSession.builder.master("local[1]").config("spark.ui.enabled", "false").getOrCreate()
