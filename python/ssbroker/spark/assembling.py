@@ -165,7 +165,7 @@ class _Assembling:
 
     def _begun(self, *, limited: bool = True) -> Reassembler:
         task = self._task
-        keys: Any = _keys_of(task.session_keys) if isinstance(task.session_keys, Shipped) else task.session_keys
+        keys: Any = native_keys(task.session_keys) if isinstance(task.session_keys, Shipped) else task.session_keys
         return Reassembler(
             max_pending_bytes=task.max_pending_bytes if limited else None,
             max_pending_messages=None,
@@ -184,8 +184,15 @@ def _count_of(group: _Column, value: int) -> int:
 
 
 @functools.lru_cache(maxsize=1)
-def _keys_of(shipped: Shipped[dict[bytes, bytes]]) -> _core.SessionKeys:
-    """Made ready by the first task of a process, found by all that follow."""
+def native_keys(shipped: Shipped[dict[bytes, bytes]]) -> _core.SessionKeys:
+    """Session keys as the native module takes them: made ready by the first task of a process, found by all that follow.
+
+    Args:
+        shipped: Where the keys are.
+
+    Returns:
+        The same, ready.
+    """
     return _core.SessionKeys(list(shipped.value().items()))
 
 

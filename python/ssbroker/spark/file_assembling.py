@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -12,10 +11,10 @@ from typing import Any, Final, TypeAlias
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from ssbroker import _core
 from ssbroker.exceptions import InputError
 from ssbroker.reassembler import Reassembler
 from ssbroker.schemas import PENDING, REJECTED
+from ssbroker.spark.assembling import native_keys
 from ssbroker.spark.buckets import BucketWriter, rows_of
 from ssbroker.spark.parts import Compression, Parts
 from ssbroker.spark.shipping import Shipped
@@ -183,13 +182,8 @@ class _Writing:
         )
 
 
-@functools.lru_cache(maxsize=1)
-def _native_keys(shipped: Shipped[dict[bytes, bytes]]) -> _core.SessionKeys:
-    return _core.SessionKeys(list(shipped.value().items()))
-
-
 def _keys_of(given: str | Shipped[dict[bytes, bytes]] | None) -> Any:
-    return _native_keys(given) if isinstance(given, Shipped) else given
+    return native_keys(given) if isinstance(given, Shipped) else given
 
 
 def _no_rows(schema: pa.Schema) -> Iterator[pa.RecordBatch]:
