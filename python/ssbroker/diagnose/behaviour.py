@@ -10,19 +10,23 @@ outside; so the second pick is independent of the first.
 
 from __future__ import annotations
 
+import re
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
-from itertools import pairwise
-from typing import Final
+from typing import Any, Final
+
+import pyarrow.compute
 
 from ssbroker.catalog import Catalog
 from ssbroker.diagnose import tables
-from ssbroker.diagnose.questions import Answer, Question, answers_of, decisions_of
+from ssbroker.diagnose.questions import Answer, Answers, Class, Place, Question, decisions_of
 from ssbroker.diagnose.tables import MSDB, TRANSPORT, RouteRow, Tables
 from ssbroker.routing import PendingRequest, Router
 
+pc: Any = pyarrow.compute  # its stubs know too little of it
 BATCH_ROWS: Final = 1 << 16
+_NONE: Final[dict[bytes | None, int]] = {}
 
 
 class Behaviour:
@@ -75,22 +79,25 @@ class Behaviour:
         }
         everywhere = {*self._hosts, *catalog.pending_requests}
         self.in_play: Final[dict[str, frozenset[str]]] = {
-            database: frozenset(
-                everywhere.union(*(self._named[table] for table in (database, MSDB)[: 1 + (database in self._back)]))
-            )
+            database: frozenset(everywhere.union(*(self._named[table] for table in self._read_from(database))))
             for database in self.tables.databases
         }
         """The names that each table, or the instance, knows; every other is treated like every other."""
         self._own_ids: Final = frozenset(row.broker for row in self.tables.databases.values() if row.broker)
-        taken = {name for names in self.in_play.values() for name in names}
-        self.other: Final = next(name for name in _fresh_names() if name not in taken)
+        self.other: Final = next(
+            name for name in _fresh_names() if not any(name in names for names in self.in_play.values())
+        )
         """A name that nothing of the instance knows."""
         ids = self._own_ids | {route.broker for route in self.tables.routes}
         self.other_broker: Final = next(broker for broker in _fresh_ids() if broker not in ids)
         """A broker id that nothing of the instance knows."""
-        self._with_routes: Final = with_routes
-        self._known: Final[dict[Question, tuple[Answer, ...]]] = {}
-        self._kept: Final[dict[tuple[Answer, ...], tuple[Answer, ...]]] = {}
+        self._answers: Final = Answers(with_routes=with_routes)
+        self._known: Final[defaultdict[Place, dict[Class, int]]] = defaultdict(dict)
+
+    @property
+    def answers(self) -> Sequence[tuple[Answer, ...]]:
+        """The sets of answers by the numbers that `number` and `learn` give; what names an id that nothing here knows has `other_broker`."""
+        return self._answers.sets
 
     def begun(
         self, database: str, service: str, broker: bytes | None = None, *, is_initiator: bool = True
@@ -104,109 +111,144 @@ class Behaviour:
 
     def ask(self, questions: Sequence[Question]) -> list[tuple[Answer, ...]]:
         """Every decision that may be taken on each question; one answer where no tie is to be broken."""
+        by_place: defaultdict[Place, dict[Class, None]] = defaultdict(dict)
         alike = [self.alike(question) for question in questions]
-        missing = [question for question in alike if question not in self._known]
-        if missing:
-            self._learn(missing)
-        return [
-            self._known[stand_in]
-            if stand_in.broker != self.other_broker
-            else tuple(_with_broker(answer, stand_in.broker, question.broker) for answer in self._known[stand_in])
-            for stand_in, question in zip(alike, questions, strict=True)
-        ]
+        for database, service, broker, is_initiator in alike:
+            by_place[database, is_initiator][service, broker] = None
+        for place, classes in by_place.items():
+            self._known_to(place, list(classes))
+        found = []
+        for question, (database, service, broker, is_initiator) in zip(questions, alike, strict=True):
+            answers = self.answers[self._known[database, is_initiator][service, broker]]
+            found.append(_renamed(answers, broker, question.broker))
+        return found
 
-    def picks(self, questions: Iterable[Question]) -> set[tuple[str, int]]:
-        """The routes that are picked first, by table and route id, for questions that each stand for a class.
+    def number(self, place: Place, service: str, broker: bytes | None) -> int:
+        """The number of the set of answers for one question, asked if it has not been."""
+        class_ = self._class(place, service, broker)
+        known = self._known[place].get(class_)
+        return self._known_to(place, [class_])[0] if known is None else known
+
+    def learn(
+        self, place: Place, ids: Mapping[str, Collection[bytes | None]], *, reading: Collection[str] = ()
+    ) -> Iterator[tuple[Class, int]]:
+        """Asks in one go for all names in play, each with the ids that come with it.
+
+        Args:
+            place: Where the conversations come from.
+            ids: The broker ids that come with each name; names without any are not asked for.
+            reading: The names that may begin with an address.
+
+        Returns:
+            Each name with each of its ids, and the number of its set of answers.
+        """
+        table = MSDB if place[0] is None else place[0]
+        names = sorted(self.in_play[table])
+        if self.asks_names(table):
+            names += [name for name in reading if name not in self.in_play[table]]
+        named = [self._named[each] for each in self._read_from(table)]
+        classes: dict[Class, int] = {}
+        asked: list[Class] = []
+        places: list[int] = []
+        for service in names:
+            for broker in ids.get(service, ()):
+                exact = broker is None or broker in self._own_ids
+                if exact or any(broker in each.get(service, _NONE) for each in named):
+                    stand_in = asking = service, broker
+                else:
+                    stand_in, asking = (service, self.other_broker), (service, broker)
+                asked.append(asking)
+                places.append(classes.setdefault(stand_in, len(classes)))
+        self._known_to(place, [(self.other, broker) for broker in (None, self.other_broker, *sorted(self._own_ids))])
+        numbers = self._numbers(place, list(classes))
+        return zip(asked, map(numbers.__getitem__, places), strict=True)
+
+    def picks(self, place: Place, classes: Sequence[Class]) -> set[int]:
+        """The routes that are picked first, by route id, for questions that each stand for a class.
 
         Where a conversation comes back to the instance (R41) is not followed.
         """
-        found: set[tuple[str, int]] = set()
-        for part, repeats in self._parts(questions):
-            rows = [question for question, times in zip(part, repeats, strict=True) for _ in range(times)]
-            ids = decisions_of(self._begun, rows, self.now).column("route_id").to_pylist()
-            found.update(
-                (row.database or MSDB, route_id)
-                for row, route_id in zip(rows, ids, strict=True)
-                if route_id is not None
-            )
+        found: set[int] = set()
+        for part, repeats in self._parts(place, classes):
+            decided = decisions_of(self._begun, place, _repeated(part, repeats), self.now)
+            found.update(pc.unique(pc.drop_null(decided.column("route_id"))).to_pylist())
         return found
 
     def alike(self, question: Question) -> Question:
         """The question that stands for all that get the same answers."""
         database, service, broker, is_initiator = question
-        table = MSDB if database is None else database
-        if service not in self.in_play[table] and not (self.asks_names(table) and _may_hold_address(service)):
-            service = self.other
-        if broker is not None and broker not in self._own_ids and not self._names_id(table, service, broker):
-            broker = self.other_broker
-        if service is question.service and broker is question.broker:
-            return question
-        return Question(database, service, broker, is_initiator)
+        return Question(database, *self._class((database, is_initiator), service, broker), is_initiator)
 
     def asks_names(self, table: str) -> bool:
         """Whether a name that is not in play may matter in a table, because it may hold an address."""
         return table in self._transport or (table in self._back and MSDB in self._transport)
 
-    def _names_id(self, table: str, service: str, broker: bytes) -> bool:
-        """Whether a route for the service, in a table that may be read, names the broker id."""
-        tables = (table, MSDB) if table in self._back else (table,)
-        return any(broker in self._named[each].get(service, ()) for each in tables)
+    def _class(self, place: Place, service: str, broker: bytes | None) -> Class:
+        table = MSDB if place[0] is None else place[0]
+        if service not in self.in_play[table] and not (self.asks_names(table) and may_hold_address(service)):
+            service = self.other
+        if broker is not None and broker not in self._own_ids:
+            named = (self._named[each].get(service, _NONE) for each in self._read_from(table))
+            if not any(broker in each for each in named):
+                broker = self.other_broker
+        return service, broker
 
-    def _learn(self, questions: Iterable[Question]) -> None:
-        """Asks the router, and keeps what it may say."""
-        fresh = list(dict.fromkeys(questions))
-        begun = [question for question in fresh if question.database is not None]
-        again = [Question(None, *question[1:]) for question in begun] if self._leads_back else []
-        arriving = dict.fromkeys(self.alike(each) for each in (*again, *fresh) if each.database is None)
-        self._route(self._arriving, [each for each in arriving if each not in self._known])
-        self._route(self._begun, begun)
-        for question in begun if self._leads_back else ():
-            if any(answer.next_hop in self.own_addresses for answer in self._known[question]):
-                self._known[question] = self._come_back(question)
+    def _read_from(self, database: str) -> tuple[str, ...]:
+        """The tables that may be read for what begins in a database."""
+        return (database, MSDB) if database in self._back else (database,)
 
-    def _come_back(self, question: Question) -> tuple[Answer, ...]:
+    def _known_to(self, place: Place, classes: Sequence[Class]) -> list[int]:
+        """The numbers for some classes, which are kept."""
+        known = self._known[place]
+        fresh = [each for each in dict.fromkeys(classes) if each not in known]
+        if fresh:
+            known.update(zip(fresh, self._numbers(place, fresh), strict=True))
+        return [known[each] for each in classes]
+
+    def _numbers(self, place: Place, classes: Sequence[Class]) -> list[int]:
+        """Asks the router."""
+        router = self._arriving if place[0] is None else self._begun
+        numbers: list[int] = []
+        for part, repeats in self._parts(place, classes):
+            decided = decisions_of(router, place, _repeated(part, repeats), self.now)
+            numbers += self._answers.numbers(decided, repeats)
+        if self._leads_back and place[0] is not None:
+            self._come_back(place, classes, numbers)
+        return numbers
+
+    def _come_back(self, place: Place, classes: Sequence[Class], numbers: list[int]) -> None:
         """R41: what is sent to this instance itself is treated as if it came from outside."""
-        found: dict[Answer, None] = {}
-        for answer in self._known[question]:
-            if answer.next_hop not in self.own_addresses:
-                found[answer] = None
-                continue
-            again = self.alike(Question(None, *question[1:]))
-            found.update(
-                dict.fromkeys(_with_broker(each, again.broker, question.broker) for each in self._known[again])
-            )
-        return tuple(found)
+        own = self.own_addresses
+        returning = {each for each in set(numbers) if any(answer.next_hop in own for answer in self.answers[each])}
+        back = [row for row, number in enumerate(numbers) if number in returning]
+        outside = None, place[1]
+        arriving = [self._class(outside, *classes[row]) for row in back]
+        for row, again, arrived in zip(back, arriving, self._known_to(outside, arriving), strict=True):
+            found: dict[Answer, None] = {}
+            for answer in self.answers[numbers[row]]:
+                if answer.next_hop in own:
+                    found.update(dict.fromkeys(_renamed(self.answers[arrived], again[1], classes[row][1])))
+                else:
+                    found[answer] = None
+            numbers[row] = self._answers.number(tuple(found))
 
-    def _route(self, router: Router, questions: Sequence[Question]) -> None:
-        for part, repeats in self._parts(questions):
-            rows = [question for question, times in zip(part, repeats, strict=True) for _ in range(times)]
-            answers = answers_of(router, rows, self.now, with_routes=self._with_routes)
-            first = 0
-            for question, times in zip(part, repeats, strict=True):
-                found = (answers[first],) if times == 1 else tuple(dict.fromkeys(answers[first : first + times]))
-                self._known[question] = self._kept.setdefault(found, found)
-                first += times
-
-    def _parts(self, questions: Iterable[Question]) -> Iterator[tuple[list[Question], list[int]]]:
-        """Questions, and how often each is asked, as many as make a batch."""
-        part: list[Question] = []
+    def _parts(self, place: Place, classes: Sequence[Class]) -> Iterator[tuple[Sequence[Class], list[int]]]:
+        """Classes, and how often each is asked, as many as make a batch."""
+        first = rows = 0
         repeats: list[int] = []
-        rows = 0
-        for question in questions:
-            part.append(question)
-            repeats.append(self._turns(question))
+        table = MSDB if place[0] is None else place[0]
+        for number, (service, broker) in enumerate(classes):
+            repeats.append(self._turns(table, service, broker))
             rows += repeats[-1]
             if rows >= BATCH_ROWS:
-                yield part, repeats
-                part, repeats, rows = [], [], 0
-        if part:
-            yield part, repeats
+                yield classes[first : number + 1], repeats
+                first, rows, repeats = number + 1, 0, []
+        if repeats:
+            yield classes[first:], repeats
 
-    def _turns(self, question: Question) -> int:
+    def _turns(self, table: str, service: str, broker: bytes | None) -> int:
         """After how many rows at the latest the turns of this question have come round."""
-        database, service, broker, _ = question
-        table = MSDB if database is None else database
-        by_id: Mapping[bytes | None, int] = self._named[table].get(service, {})
+        by_id = self._named[table].get(service, _NONE)
         if broker is not None:
             return by_id.get(broker) or by_id.get(None) or max(1, self._wild[table])
         routes = max(1, self._wild[table])
@@ -215,16 +257,30 @@ class Behaviour:
         return routes * max(1, self._hosts.get(service, 0))
 
 
-def _with_broker(answer: Answer, stand_in: bytes | None, broker: bytes | None) -> Answer:
-    return answer if answer.broker != stand_in or stand_in == broker else Answer(*answer[:-1], broker)
+def _repeated(classes: Sequence[Class], repeats: Sequence[int]) -> Sequence[Class]:
+    if sum(repeats) == len(classes):
+        return classes
+    return [each for each, times in zip(classes, repeats, strict=True) for _ in range(times)]
 
 
-def _counted(live: Iterable[RouteRow]) -> defaultdict[str, dict[str, Counter[bytes | None]]]:
+def _renamed(answers: tuple[Answer, ...], stand_in: bytes | None, broker: bytes | None) -> tuple[Answer, ...]:
+    """The answers with the id itself where the router was asked with another in its place."""
+    if stand_in == broker:
+        return answers
+    return tuple(answer if answer.broker != stand_in else answer._replace(broker=broker) for answer in answers)
+
+
+def _counted(live: Iterable[RouteRow]) -> defaultdict[str, dict[str, dict[bytes | None, int]]]:
     """How many live routes each table has for each service and broker id."""
-    named: defaultdict[str, dict[str, Counter[bytes | None]]] = defaultdict(dict)
-    for route in live:
-        if route.service is not None:
-            named[route.database].setdefault(route.service, Counter())[route.broker] += 1
+    named: defaultdict[str, dict[str, dict[bytes | None, int]]] = defaultdict(dict)
+    for database, _, _, service, broker, *_ in live:
+        if service is None:
+            continue
+        by_id = named[database].get(service)
+        if by_id is None:
+            named[database][service] = {broker: 1}
+        else:
+            by_id[broker] = by_id.get(broker, 0) + 1
     return named
 
 
@@ -238,9 +294,9 @@ def _without_addresses(catalog: Catalog) -> Catalog:
     )
 
 
-def _may_hold_address(service: str) -> bool:
+def may_hold_address(service: str) -> bool:
     """Whether a name may begin with an address: one that does has a colon and a digit behind it (K2). The router decides."""
-    return any(sign == ":" and following.isdecimal() for sign, following in pairwise(service))
+    return re.search(r":\d", service) is not None
 
 
 def _fresh_names() -> Iterable[str]:

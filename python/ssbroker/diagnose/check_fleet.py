@@ -7,10 +7,10 @@ from collections.abc import Iterator
 
 from ssbroker.diagnose.circling import circling
 from ssbroker.diagnose.findings import Finding
-from ssbroker.diagnose.reaching import Fates, Reach, Start, all_services
+from ssbroker.diagnose.reaching import Reach, Start, all_services
 from ssbroker.diagnose.setting import Setting, about, about_route, name, route_in_full
 from ssbroker.diagnose.tables import BROKER_CONFIGURATION, LOCAL, MSDB, TRANSPORT
-from ssbroker.diagnose.ways import Fate
+from ssbroker.diagnose.ways import Fate, Fates
 from ssbroker.wording import bracketed, literal
 
 _NAMED_MAX = 3

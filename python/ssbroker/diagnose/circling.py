@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 
@@ -11,9 +11,8 @@ from ssbroker import moment
 from ssbroker.catalog import Catalog
 from ssbroker.diagnose.collecting import without_collector
 from ssbroker.diagnose.fleets import Fleet
-from ssbroker.diagnose.questions import Question
 from ssbroker.diagnose.tables import MSDB
-from ssbroker.diagnose.ways import Node, Ways, circles
+from ssbroker.diagnose.ways import Key, Ways
 from ssbroker.routing import PendingRequest
 
 
@@ -75,9 +74,9 @@ def circling(ways: Ways) -> tuple[Loop, ...]:
     unknown = _unknown_name(ways)
     knowing, reading = _entries(ways)
     for service, broker in _keys(ways, unknown):
-        entries = ways.behaviours if service == unknown else {*knowing.get(service, ()), *reading}
-        steps = ways.reached((instance, Question(None, service, broker)) for instance in sorted(entries))
-        for circle in circles(steps):
+        entries = ways.fleet if service == unknown else (*knowing.get(service, ()), *reading)
+        graph = _passing(ways, Key(service, broker, is_initiator=True), entries)
+        for circle in circles(graph):
             found[_turned(circle)].append((None if service == unknown else service, broker))
     return tuple(
         Loop(
@@ -87,6 +86,18 @@ def circling(ways: Ways) -> tuple[Loop, ...]:
         )
         for instances, keys in sorted(found.items())
     )
+
+
+def _passing(ways: Ways, key: Key, entries: Iterable[str]) -> dict[str, tuple[str, ...]]:
+    """The instances that pass on what arrives at some, or what those send them, and to which."""
+    graph: dict[str, tuple[str, ...]] = {}
+    waiting = list(entries)
+    while waiting:
+        instance = waiting.pop()
+        if instance not in graph and (hops := ways.arriving(instance, key).hops):
+            graph[instance] = tuple(sorted(there for there, _ in hops))
+            waiting += graph[instance]
+    return {instance: tuple(there for there in following if there in graph) for instance, following in graph.items()}
 
 
 def _entries(ways: Ways) -> tuple[dict[str, list[str]], list[str]]:
@@ -102,16 +113,9 @@ def _entries(ways: Ways) -> tuple[dict[str, list[str]], list[str]]:
 
 
 def _keys(ways: Ways, unknown: str) -> Iterable[tuple[str, bytes | None]]:
-    ids: defaultdict[str, set[bytes | None]] = defaultdict(lambda: {None})
-    for behaviour in ways.behaviours.values():
-        for route in behaviour.tables.routes:
-            if route.service is not None:
-                ids[route.service].add(route.broker)
-        for service, databases in behaviour.tables.hosts.items():
-            ids[service].update(behaviour.tables.databases[database].broker for database in databases)
     yield unknown, None
-    for service in sorted(ids):
-        for broker in sorted(ids[service], key=lambda broker: broker or b""):
+    for service, ids in sorted(ways.ids.items()):
+        for broker in ids:
             yield service, broker
 
 
@@ -123,8 +127,73 @@ def _unknown_name(ways: Ways) -> str:
     return name
 
 
-def _turned(circle: list[Node]) -> tuple[str, ...]:
-    """The instances of a circle, from the first by name on."""
-    names = [instance for instance, _ in circle]
-    first = names.index(min(names))
-    return (*names[first:], *names[:first])
+def _turned(circle: list[str]) -> tuple[str, ...]:
+    """A circle, from its first instance by name on."""
+    first = circle.index(min(circle))
+    return (*circle[first:], *circle[:first])
+
+
+def circles(graph: Mapping[str, tuple[str, ...]]) -> Iterator[list[str]]:
+    """The strongly connected parts of a graph that hold a circle, each as one circle of nodes in their order.
+
+    Args:
+        graph: What follows each node.
+
+    Yields:
+        A shortest circle through the first node of each part.
+    """
+    for part in _components(graph):
+        inside = set(part)
+        first = min(part)
+        came: dict[str, str] = {}
+        waiting = [first]
+        for node in waiting:  # grows while it is walked: breadth first
+            for following in graph[node]:
+                if following == first:
+                    circle = [node]
+                    while circle[-1] != first:
+                        circle.append(came[circle[-1]])
+                    yield circle[::-1]
+                    break
+                if following in inside and following not in came:
+                    came[following] = node
+                    waiting.append(following)
+            else:
+                continue
+            break
+
+
+def _components(graph: Mapping[str, tuple[str, ...]]) -> Iterator[list[str]]:
+    """Tarjan's strongly connected parts, those with a circle only, without recursion."""
+    number: dict[str, int] = {}
+    low: dict[str, int] = {}
+    stack: list[str] = []
+    on_stack: set[str] = set()
+    for root, following in graph.items():
+        if root in number:
+            continue
+        path = [(root, iter(following))]
+        number[root] = low[root] = len(number)
+        stack.append(root)
+        on_stack.add(root)
+        while path:
+            node, ahead = path[-1]
+            for each in ahead:
+                if each not in number:
+                    number[each] = low[each] = len(number)
+                    stack.append(each)
+                    on_stack.add(each)
+                    path.append((each, iter(graph[each])))
+                    break
+                if each in on_stack:
+                    low[node] = min(low[node], number[each])
+            else:
+                path.pop()
+                if path:
+                    low[path[-1][0]] = min(low[path[-1][0]], low[node])
+                if low[node] == number[node]:
+                    part = stack[stack.index(node) :]
+                    del stack[-len(part) :]
+                    on_stack.difference_update(part)
+                    if len(part) > 1 or node in graph[node]:
+                        yield part

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import datetime
-from itertools import repeat
 from typing import Any, Final, NamedTuple
 
 import pyarrow as pa
@@ -23,6 +22,11 @@ _COLUMNS: Final = (
     "target_database",
     "broker_instance",
 )
+
+Place = tuple[str | None, bool]
+"""Where a conversation began, None from outside; and whether the initiator sends."""
+Class = tuple[str, bytes | None]
+"""For which service, and with which broker id; such a pair stands for all that get the same answers."""
 
 
 class Question(NamedTuple):
@@ -48,48 +52,86 @@ class Answer(NamedTuple):
     broker: bytes | None
 
 
-def decisions_of(router: Router, rows: Sequence[Question], now: datetime) -> pa.RecordBatch:
-    """What the router decides about each question.
+def decisions_of(router: Router, place: Place, classes: Sequence[Class], now: datetime) -> pa.RecordBatch:
+    """What the router decides about each of some questions.
 
     Args:
         router: The router.
-        rows: The questions.
+        place: Where all of them come from.
+        classes: What each is for.
         now: The moment at which routes expire.
 
     Returns:
         The decisions, in the schema of `schemas.DECISIONS`.
     """
+    database, is_initiator = place
     asked: dict[str, Any] = {
-        "database": pa.array([row.database for row in rows], pa.string()),
-        "to_service_name": pa.array([row.service for row in rows], pa.string()),
-        "to_broker_instance": pa.array([row.broker for row in rows], pa.binary(16)),
-        "is_initiator": pa.array([row.is_initiator for row in rows], pa.bool_()),
+        "database": pa.repeat(pa.scalar(database, pa.string()), len(classes)),
+        "to_service_name": pa.array([service for service, _ in classes], pa.string()),
+        "to_broker_instance": pa.array([broker for _, broker in classes], pa.binary(16)),
+        "is_initiator": pa.repeat(is_initiator, len(classes)),
     }
     return router.route(pa.record_batch(asked), now=now)
 
 
-def answers_of(router: Router, rows: Sequence[Question], now: datetime, *, with_routes: bool) -> list[Answer]:
-    """The same as plain values; without routes, most questions get equal answers.
+class Answers:
+    """The sets of answers that questions get, each kept once and numbered: most questions of an instance get equal ones.
 
     Args:
-        router: The router.
-        rows: The questions.
-        now: The moment at which routes expire.
         with_routes: Whether answers say by which step and route.
-
-    Returns:
-        An answer for each question.
     """
-    decisions = decisions_of(router, rows, now)
-    columns = {name: _values(decisions.column(name)) for name in _COLUMNS if with_routes or name not in _OF_ROUTES}
-    return [Answer(*values) for values in zip(*(columns.get(name, repeat(None)) for name in _COLUMNS))]  # noqa: B905 - None without end
+
+    def __init__(self, *, with_routes: bool) -> None:
+        self.sets: Final[list[tuple[Answer, ...]]] = []
+        """Every set by its number."""
+        self._numbers: Final[dict[tuple[Answer, ...], int]] = {}
+        self._columns: Final = [name for name in _COLUMNS if with_routes or name not in _OF_ROUTES]
+
+    def number(self, answers: tuple[Answer, ...]) -> int:
+        """The number of a set."""
+        number = self._numbers.setdefault(answers, len(self.sets))
+        if number == len(self.sets):
+            self.sets.append(answers)
+        return number
+
+    def numbers(self, decisions: pa.RecordBatch, repeats: Sequence[int]) -> list[int]:
+        """The number of the set for each question, which was asked in so many rows one after the other."""
+        columns = [_encoded(decisions.column(name)) for name in self._columns]
+        rows = list(zip(*(indices for indices, _ in columns), strict=True))
+        met = _Met(self, [words for _, words in columns], self._columns)
+        if len(rows) == len(repeats):
+            return list(map(met.__getitem__, rows))
+        found = []
+        first = 0
+        for times in repeats:
+            if times == 1:
+                found.append(met[rows[first]])
+            else:
+                each = (self.sets[met[row]][0] for row in rows[first : first + times])
+                found.append(self.number(tuple(dict.fromkeys(each))))
+            first += times
+        return found
 
 
-def _values(column: Any) -> list[Any]:
-    """The values of a column; of a dictionary without making a scalar for each row."""
-    if not pa.types.is_dictionary(column.type):
-        return list(column.to_pylist())
-    words = [*column.dictionary.to_pylist(), None]
-    numbers = pc.cast(pc.fill_null(column.indices, -1), pa.int32())
-    first = numbers.offset
-    return [words[number] for number in memoryview(numbers.buffers()[1]).cast("i")[first : first + len(numbers)]]
+class _Met(dict[tuple[int, ...], int]):
+    """The number of the set that holds one decision alone, by the places of its words; worked out when it is first met."""
+
+    def __init__(self, answers: Answers, words: list[list[Any]], columns: list[str]) -> None:
+        super().__init__()
+        self._answers = answers
+        self._words = words
+        self._columns = columns
+
+    def __missing__(self, row: tuple[int, ...]) -> int:
+        values = {name: words[index] for name, words, index in zip(self._columns, self._words, row, strict=True)}
+        self[row] = number = self._answers.number((Answer(*(values.get(name) for name in _COLUMNS)),))  # type: ignore[arg-type]
+        return number
+
+
+def _encoded(column: Any) -> tuple[list[int], list[Any]]:
+    """The place of each value among its words; -1, the last of them, is null."""
+    encoded = column if pa.types.is_dictionary(column.type) else column.dictionary_encode()
+    places = pc.cast(pc.fill_null(encoded.indices, -1), pa.int32())
+    first = places.offset
+    numbers = memoryview(places.buffers()[1]).cast("i")[first : first + len(places)].tolist()
+    return numbers, [*encoded.dictionary.to_pylist(), None]

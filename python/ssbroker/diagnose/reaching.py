@@ -15,8 +15,8 @@ from ssbroker import moment
 from ssbroker.catalog import Catalog
 from ssbroker.diagnose.collecting import without_collector
 from ssbroker.diagnose.fleets import Fleet
-from ssbroker.diagnose.questions import Answer, Question
-from ssbroker.diagnose.ways import Fate, Step, Ways
+from ssbroker.diagnose.questions import Class
+from ssbroker.diagnose.ways import Fate, Fates, Key, Ways
 from ssbroker.routing import PendingRequest
 
 pc: Any = pyarrow.compute  # its stubs know too little of it
@@ -37,7 +37,7 @@ REACHABILITY: Final = pa.schema(
 """One row for each outcome that a conversation from a database to a service may have; `certain` where it is the only one."""
 _SERVICES_IN_A_BATCH: Final = 256
 _OF_A_FATE: Final = ("outcome", "instance", "database", "address", "reason")
-Fates = frozenset[Fate]
+_NO_ID: Final[tuple[bytes | None, ...]] = (None,)
 
 
 class Start(NamedTuple):
@@ -101,19 +101,13 @@ def matrix(ways: Ways, services: list[str]) -> pa.Table:
     return pa.Table.from_batches([build(codes, first) for first, codes in parts], schema=REACHABILITY)
 
 
-class Move(NamedTuple):
-    """What an instance may do with any service of a class: what does not depend on the service, and where it goes on."""
-
-    ends: Fates
-    hops: tuple[tuple[str, bytes | None], ...]
-
-
 class Reach:
     """The ends of conversations from every start, a service at a time; sets of ends are numbered, so that equal ones are worked out once.
 
     Args:
         ways: All ways through the fleet.
-        is_initiator: Whether the conversations begin there, or are what a target sends back.
+        is_initiator: Whether the conversations begin there, mostly without a broker id, or are what a target sends back, mostly with
+            that of a database that has the service.
     """
 
     def __init__(self, ways: Ways, *, is_initiator: bool = True) -> None:
@@ -123,69 +117,43 @@ class Reach:
         self.fates: Final[list[Fates]] = []
         """Every set of ends, by its number."""
         self._codes: dict[Fates, int] = {}
-        self._moves: dict[Move, int] = {}
-        self._by_number: list[Move] = []
-        self._placed: defaultdict[str, list[tuple[int, int]]] = defaultdict(list)
+        self._ids: Final = dict.fromkeys(ways.ids, _NO_ID) if is_initiator else ways.ids_of_hosts
+        self._placed: defaultdict[Class, list[tuple[int, int]]] = defaultdict(list)
         self._others: list[int] = []
-        self._reading_names: list[int] = []
-        for number, start in enumerate(self.starts):
-            self._begin(number, start)
+        for number, (instance, database) in enumerate(self.starts):
+            for class_, move in ways.learn(instance, (database, is_initiator), self._ids):
+                self._placed[class_].append((number, move))
+            self._others.append(self._asked(number, ways.at(instance).other, None))
         ways.prepare(is_initiator=is_initiator)
         self._settled: dict[int, int] = {}
 
     def codes(self, service: str, broker: bytes | None = None) -> list[int]:
         """The number of the set of ends, for each start in order."""
-        moves = self._others.copy()
-        for number, move in self._placed.get(service, ()):
-            moves[number] = move if broker is None else self._asked(number, service, broker)
-        for number in self._reading_names:
-            start = self.starts[number]
-            if service not in self.ways.at(start.instance).in_play[start.database]:
-                moves[number] = self._asked(number, service, broker)
-        known = _Ends(self, service, broker)
-        codes = [known[move] for move in moves]
+        if broker in self._ids.get(service, ()):
+            moves = self._others.copy()
+            for number, move in self._placed[service, broker]:
+                moves[number] = move
+        else:
+            moves = [self._asked(number, service, broker) for number in range(len(self.starts))]
+        known = _Ends(self, Key(service, broker, self._is_initiator))
+        codes = list(map(known.__getitem__, moves))
         self.ways.forget()
         return codes
 
-    def _asked(self, number: int, service: str, broker: bytes | None) -> int:
-        start = self.starts[number]
-        behaviour = self.ways.at(start.instance)
-        answers = behaviour.begun(start.database, service, broker, is_initiator=self._is_initiator)
-        return self._move(start, service, answers)
-
-    def end(self, move: int, service: str, broker: bytes | None) -> int:
+    def end(self, move: int, key: Key) -> int:
         """The number of the set of ends of a service."""
         settled = self._settled.get(move)
         if settled is not None:
             return settled
-        ends, hops = self._by_number[move]
-        if not hops:
-            self._settled[move] = self._code(ends)
-            return self._settled[move]
-        # A conversation that names an id keeps it; one that names none is bound to the route's.
-        nexts = tuple((there, Question(None, service, broker or bound, self._is_initiator)) for there, bound in hops)
-        return self._code(self.ways.joined(Step(ends, nexts)))
+        made = self.ways.moves[move]
+        if made.hops:
+            return self._code(self.ways.joined(made, key))
+        self._settled[move] = self._code(made.ends)
+        return self._settled[move]
 
-    def _begin(self, number: int, start: Start) -> None:
-        """What the start's instance does with each name that it knows, and with every other."""
-        behaviour = self.ways.at(start.instance)
-        names = sorted(behaviour.in_play[start.database])
-        asked = behaviour.ask(
-            [Question(start.database, name, None, self._is_initiator) for name in [*names, behaviour.other]]
-        )
-        for name, answers in zip(names, asked, strict=False):
-            self._placed[name].append((number, self._move(start, name, answers)))
-        self._others.append(self._move(start, behaviour.other, asked[-1]))
-        if behaviour.asks_names(start.database):
-            self._reading_names.append(number)
-
-    def _move(self, start: Start, service: str, answers: tuple[Answer, ...]) -> int:
-        ends, nexts = self.ways.after(start.instance, Question(start.database, service), answers)
-        move = Move(ends, tuple((there, question.broker) for there, question in nexts))
-        number = self._moves.setdefault(move, len(self._moves))
-        if number == len(self._by_number):
-            self._by_number.append(move)
-        return number
+    def _asked(self, number: int, service: str, broker: bytes | None) -> int:
+        instance, database = self.starts[number]
+        return self.ways.numbered(instance, (database, self._is_initiator), service, broker)
 
     def _code(self, fates: Fates) -> int:
         code = self._codes.setdefault(fates, len(self._codes))
@@ -197,13 +165,13 @@ class Reach:
 class _Ends(dict[int, int]):
     """The set of ends for each move, of one service, worked out when it is first asked for."""
 
-    def __init__(self, reach: Reach, service: str, broker: bytes | None) -> None:
+    def __init__(self, reach: Reach, key: Key) -> None:
         super().__init__()
         self._reach = reach
-        self._key = service, broker
+        self._key = key
 
     def __missing__(self, move: int) -> int:
-        self[move] = code = self._reach.end(move, *self._key)
+        self[move] = code = self._reach.end(move, self._key)
         return code
 
 
@@ -219,11 +187,7 @@ def all_starts(ways: Ways) -> list[Start]:
 
 def all_services(ways: Ways) -> set[str]:
     """Every name that a database has a service of, or a route is for."""
-    found: set[str] = set()
-    for behaviour in ways.behaviours.values():
-        found.update(behaviour.tables.hosts)
-        found.update(route.service for route in behaviour.tables.routes if route.service is not None)
-    return found
+    return set(ways.ids)
 
 
 class _Builder:

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from datetime import datetime
 from functools import cached_property
 
-from ssbroker.diagnose import tables
 from ssbroker.diagnose.codes import CODES, Severity
 from ssbroker.diagnose.findings import Finding
 from ssbroker.diagnose.fleets import Fleet
@@ -29,12 +28,12 @@ class Setting:
     @cached_property
     def rows(self) -> dict[str, Tables]:
         """The rows of each instance."""
-        return {name: tables.read(catalog) for name, catalog in self.fleet.items()}
+        return {name: behaviour.tables for name, behaviour in self.ways.behaviours.items()}
 
     @cached_property
     def taken(self) -> dict[str, set[tuple[str, int]]]:
         """The routes of each instance that some conversation takes."""
-        return {name: picked(catalog, self.rows[name], now=self.now) for name, catalog in self.fleet.items()}
+        return {name: picked(self.fleet[name], behaviour) for name, behaviour in self.ways.behaviours.items()}
 
     @cached_property
     def ways(self) -> Ways:

@@ -6,6 +6,7 @@ from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import datetime
+from functools import cached_property
 from typing import Final, NamedTuple
 
 from ssbroker import schemas
@@ -47,7 +48,7 @@ class DatabaseRow:
     enabled: bool
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(frozen=True, kw_only=True)
 class Tables:
     """What an instance knows, as plain values."""
 
@@ -56,7 +57,7 @@ class Tables:
     services: dict[str, tuple[str, ...]]
     """The services of each database that has some, each once."""
 
-    @property
+    @cached_property
     def hosts(self) -> dict[str, list[str]]:
         """The databases that have each service, enabled or not."""
         found: dict[str, list[str]] = defaultdict(list)
@@ -66,23 +67,26 @@ class Tables:
         return dict(found)
 
 
+_IN_ROW: Final = (
+    "database",
+    "route_id",
+    "name",
+    "remote_service_name",
+    "broker_instance",
+    "lifetime",
+    "address",
+    "mirror_address",
+)
+"""Where `RouteRow` takes its values from."""
+
+
 def read(catalog: Catalog) -> Tables:
     """The rows of a catalog."""
     columns = catalog.routes.select(schemas.ROUTES.names).to_pydict()
     addresses = normal_forms({*columns["address"], *filter(None, columns["mirror_address"])})
-    routes = tuple(
-        RouteRow(
-            database=database,
-            route_id=route_id,
-            name=name,
-            service=service,
-            broker=broker,
-            lifetime=lifetime,
-            address=addresses[address],
-            mirror=None if mirror is None else addresses[mirror],
-        )
-        for database, name, route_id, service, broker, lifetime, address, mirror in zip(*columns.values(), strict=True)
-    )
+    columns["address"] = [addresses[address] for address in columns["address"]]
+    columns["mirror_address"] = [None if mirror is None else addresses[mirror] for mirror in columns["mirror_address"]]
+    routes = tuple(map(RouteRow._make, zip(*(columns[name] for name in _IN_ROW), strict=True)))
     services: dict[str, dict[str, None]] = defaultdict(dict)
     for database, name in zip(
         catalog.services["database"].to_pylist(), catalog.services["name"].to_pylist(), strict=True

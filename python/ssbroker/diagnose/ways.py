@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator, Mapping
 from datetime import datetime
+from functools import cached_property
 from typing import Any, Final, Literal, NamedTuple
 
-from ssbroker.diagnose.behaviour import Behaviour
+from ssbroker.diagnose.behaviour import Behaviour, may_hold_address
 from ssbroker.diagnose.fleets import Fleet
-from ssbroker.diagnose.questions import Answer, Question
-from ssbroker.diagnose.tables import MSDB
+from ssbroker.diagnose.questions import Answer, Class, Place, Question
 from ssbroker.routing import PendingRequest
 
 Ending = Literal["DELIVERED", "DELAYED", "DROPPED", "ELSEWHERE", "LOOP"]
@@ -35,15 +35,25 @@ class Fate(NamedTuple):
 LOOP: Final = Fate("LOOP", reason="routing_loop")
 
 
-class Step(NamedTuple):
-    """What one instance may do: end it, or hand it on."""
-
-    ends: frozenset[Fate]
-    nexts: tuple[tuple[str, Question], ...]
-    """The instances that it may go to, and as what it arrives there."""
-
-
+Fates = frozenset[Fate]
 Node = tuple[str, Question]
+Ids = tuple[bytes | None, ...]
+
+
+class Move(NamedTuple):
+    """What an instance may do with any conversation of a class: end it, or hand it on."""
+
+    ends: Fates
+    hops: tuple[tuple[str, bytes | None], ...]
+    """The instances that it may go to, and the broker id that a conversation without one is bound to."""
+
+
+class Key(NamedTuple):
+    """What a message says that is passed from instance to instance: who forwards it cannot change a signed header."""
+
+    service: str
+    broker: bytes | None
+    is_initiator: bool
 
 
 class Ways:
@@ -58,9 +68,16 @@ class Ways:
     def __init__(self, fleet: Fleet, *, now: datetime, pending_request: PendingRequest = "continue") -> None:
         self.fleet: Final = fleet
         self._options: Final[dict[str, Any]] = {"now": now, "pending_request": pending_request}
-        self._made: dict[str, Behaviour] = {}
+        self._made: Final[dict[str, Behaviour]] = {}
         self._addresses: Final = fleet.addresses
-        self._fates: dict[Node, frozenset[Fate]] = {}
+        self.moves: Final[list[Move]] = []
+        """Every move by its number."""
+        self._numbers: Final[dict[Move, int]] = {}
+        self._moved: Final[defaultdict[str, list[int]]] = defaultdict(list)
+        self._arrivals: Final[defaultdict[bool, defaultdict[Class, dict[str, int]]]] = defaultdict(
+            lambda: defaultdict(dict)
+        )
+        self._fates: Final[defaultdict[Key, dict[str, Fates]]] = defaultdict(dict)
 
     def at(self, instance: str) -> Behaviour:
         """What an instance does, made when it is first asked for."""
@@ -68,78 +85,103 @@ class Ways:
             self._made[instance] = Behaviour(self.fleet[instance], **self._options)
         return self._made[instance]
 
-    @property
+    @cached_property
     def behaviours(self) -> dict[str, Behaviour]:
         """What every instance does."""
         return {instance: self.at(instance) for instance in self.fleet}
 
-    def fates(self, instance: str, question: Question) -> frozenset[Fate]:
-        """Every end that a conversation may come to, whichever way ties fall."""
-        return self.fates_after(instance, question, self.at(instance).ask([question])[0])
+    @cached_property
+    def ids(self) -> dict[str, Ids]:
+        """Every broker id with which a conversation for each name of a route or a database may arrive, and none."""
+        found: defaultdict[str, set[bytes | None]] = defaultdict(lambda: {None})
+        for behaviour in self.behaviours.values():
+            for route in behaviour.tables.routes:
+                if route.service is not None:
+                    found[route.service].add(route.broker)
+        for service, ids in self.ids_of_hosts.items():
+            found[service].update(ids)
+        return _in_order(found)
 
-    def fates_after(self, instance: str, question: Question, answers: tuple[Answer, ...]) -> frozenset[Fate]:
-        """Every end that it may come to, where the instance has these answers."""
-        return self.joined(self.after(instance, question, answers))
+    @cached_property
+    def ids_of_hosts(self) -> dict[str, Ids]:
+        """The broker ids of the databases that have each service, none where it is not known."""
+        found: defaultdict[str, set[bytes | None]] = defaultdict(set)
+        for behaviour in self.behaviours.values():
+            databases = behaviour.tables.databases
+            for service, hosts in behaviour.tables.hosts.items():
+                found[service].update(databases[host].broker for host in hosts)
+        return _in_order(found)
 
-    def joined(self, step: Step) -> frozenset[Fate]:
-        """Every end that it may come to after a step."""
-        if not step.nexts:
-            return step.ends
-        for node in step.nexts:
-            if node not in self._fates:
-                self._solve(node)
-        return step.ends.union(*(self._fates[node] for node in step.nexts))
+    @cached_property
+    def _reading(self) -> list[str]:
+        return sorted(filter(may_hold_address, self.ids))
+
+    def learn(self, instance: str, place: Place, ids: Mapping[str, Ids]) -> Iterator[tuple[Class, int]]:
+        """Asks an instance in one go for all names in play there, each with some ids; the number of the move for each."""
+        behaviour = self.at(instance)
+        learnt = behaviour.learn(place, ids, reading=self._reading)
+        self._move(instance, len(behaviour.answers) - 1)
+        moved = self._moved[instance]
+        return ((class_, moved[number]) for class_, number in learnt)
 
     def prepare(self, *, is_initiator: bool = True) -> None:
-        """Asks every instance, in batches, for all that may arrive or begin there and is not like everything else."""
-        ids = self._ids(is_initiator=is_initiator)
-        for behaviour in self.behaviours.values():
-            tables = [None] if is_initiator else [None, *behaviour.tables.databases]
-            behaviour.ask(
-                [
-                    Question(table, name, broker, is_initiator)
-                    for table in tables
-                    for name in sorted(behaviour.in_play[table or MSDB])
-                    for broker in ids.get(name, (None,))
-                ]
-            )
+        """Asks every instance in one go for all that may arrive there and is not like everything else."""
+        arrivals = self._arrivals[is_initiator]
+        ids = self.ids if is_initiator else self.ids_of_hosts
+        for instance in self.fleet:
+            for class_, move in self.learn(instance, (None, is_initiator), ids):
+                arrivals[class_][instance] = move
 
-    def _ids(self, *, is_initiator: bool) -> dict[str, set[bytes | None]]:
-        """The broker ids that come with each name: those of routes, and on the way back those of the databases that began."""
-        ids: defaultdict[str, set[bytes | None]] = defaultdict(lambda: {None})
-        for behaviour in self.behaviours.values():
-            rows = behaviour.tables
-            if is_initiator:
-                for route in rows.routes:
-                    if route.service is not None and route.broker is not None:
-                        ids[route.service].add(route.broker)
-            else:
-                for service, hosts in rows.hosts.items():
-                    ids[service].update(rows.databases[host].broker for host in hosts)
-        return ids
+    def move(self, instance: str, question: Question) -> Move:
+        """What the instance may do with it."""
+        database, service, broker, is_initiator = question
+        if database is None:
+            return self.arriving(instance, Key(service, broker, is_initiator))
+        return self.moves[self.numbered(instance, (database, is_initiator), service, broker)]
+
+    def numbered(self, instance: str, place: Place, service: str, broker: bytes | None) -> int:
+        """The number of the move for one question."""
+        return self._move(instance, self.at(instance).number(place, service, broker))
+
+    def arriving(self, instance: str, key: Key) -> Move:
+        """What the instance may do with what arrives there."""
+        service, broker, is_initiator = key
+        number = self._arrivals[is_initiator].get((service, broker), _NOWHERE).get(instance)
+        if number is None:
+            number = self.numbered(instance, (None, is_initiator), service, broker)
+        return self.moves[number]
+
+    def fates(self, instance: str, question: Question) -> Fates:
+        """Every end that a conversation may come to, whichever way ties fall."""
+        return self.joined(self.move(instance, question), Key(*question[1:]))
+
+    def joined(self, move: Move, key: Key) -> Fates:
+        """Every end that it may come to after a move."""
+        if not move.hops:
+            return move.ends
+        behind = []
+        for there, bound in move.hops:
+            # Who begins a conversation binds it to the route's id; one that names an id keeps it.
+            onward = key if key.broker or not bound else key._replace(broker=bound)
+            fates = self._fates[onward]
+            if there not in fates:
+                self._solve(onward, there)
+            behind.append(fates[there])
+        return move.ends.union(*behind)
 
     def forget(self) -> None:
         """Gives back the memory of what was found; what instances answer is kept."""
         self._fates.clear()
 
-    def step(self, instance: str, question: Question) -> Step:
-        """What the instance may do with it."""
-        return self.after(instance, question, self.at(instance).ask([question])[0])
-
-    def after(self, instance: str, question: Question, answers: tuple[Answer, ...]) -> Step:
-        """What the answers of an instance lead to."""
-        ends: dict[Fate, None] = {}
-        nexts: dict[Node, None] = {}
-        for answer in answers:
-            onward = self.onward(instance, question, answer)
-            if isinstance(onward, Fate):
-                ends[onward] = None
-            else:
-                nexts[onward] = None
-        return Step(frozenset(ends), tuple(nexts))
-
     def onward(self, instance: str, question: Question, answer: Answer) -> Fate | Node:
         """Where one answer leads: to an end, or to the next instance."""
+        onward = self._onward(instance, answer)
+        if isinstance(onward, Fate):
+            return onward
+        there, bound = onward
+        return there, Question(None, question.service, question.broker or bound, question.is_initiator)
+
+    def _onward(self, instance: str, answer: Answer) -> Fate | tuple[str, bytes | None]:
         if answer.outcome == "LOCAL":
             return Fate("DELIVERED", instance, answer.target_database)
         if answer.next_hop is None:
@@ -148,125 +190,75 @@ class Ways:
         if there is None:
             return Fate("ELSEWHERE", instance, address=answer.next_hop)
         # Who begins it binds it to the route's id; who passes it on cannot change a signed header.
-        broker = answer.broker if answer.outcome == "REMOTE" else question.broker
-        return there, Question(None, question.service, broker, question.is_initiator)
+        return there, answer.broker if answer.outcome == "REMOTE" else None
 
-    def reached(self, starts: Iterable[Node]) -> dict[Node, Step]:
-        """Every instance that a conversation may come to from these, themselves included, and what it may do there."""
-        steps: dict[Node, Step] = {}
-        wave = list(dict.fromkeys(starts))
-        while wave:  # each wave asks every instance once, for all that is there
-            there: defaultdict[str, list[Question]] = defaultdict(list)
-            for instance, question in wave:
-                there[instance].append(question)
-            for instance, questions in there.items():
-                for question, answers in zip(questions, self.at(instance).ask(questions), strict=True):
-                    steps[instance, question] = self.after(instance, question, answers)
-            wave = list(dict.fromkeys(node for each in wave for node in steps[each].nexts if node not in steps))
-        return steps
+    def _move(self, instance: str, number: int) -> int:
+        """The number of the move that a set of answers leads to."""
+        moved, answers = self._moved[instance], self.at(instance).answers
+        while len(moved) <= number:
+            found = dict.fromkeys(self._onward(instance, answer) for answer in answers[len(moved)])
+            ends = frozenset(each for each in found if isinstance(each, Fate))
+            move = Move(ends, tuple(each for each in found if not isinstance(each, Fate)))
+            moved.append(self._numbers.setdefault(move, len(self.moves)))
+            if moved[-1] == len(self.moves):
+                self.moves.append(move)
+        return moved[number]
 
-    def _solve(self, start: Node) -> None:
-        """Ends for everything that can be reached from a node: first what surely ends, from the ends back; the rest may go in circles."""
-        steps: dict[Node, Step] = {}
+    def _solve(self, key: Key, start: str) -> None:
+        """Ends for everything that can be reached from an instance: first what surely ends, from the ends back; the rest may go in circles."""
+        fates = self._fates[key]
+        moves: dict[str, Move] = {}
         waiting = [start]
         while waiting:
-            node = waiting.pop()
-            if node in steps or node in self._fates:
+            instance = waiting.pop()
+            if instance in moves or instance in fates:
                 continue
-            steps[node] = self.step(*node)
-            waiting += steps[node].nexts
-        callers: dict[Node, list[Node]] = {node: [] for node in steps}
-        left: dict[Node, int] = {}
-        for node, step in steps.items():
-            inner = [following for following in step.nexts if following in steps]
-            left[node] = len(inner)
-            for following in inner:
-                callers[following].append(node)
-        settled = [node for node, count in left.items() if count == 0]
-        for node in settled:  # grows while it is walked
-            self._fates[node] = steps[node].ends.union(*(self._fates[each] for each in steps[node].nexts))
-            for caller in callers[node]:
+            moves[instance] = move = self.arriving(instance, key)
+            if move.hops:
+                waiting += [there for there, _ in move.hops]
+            else:
+                fates[instance] = move.ends
+        self._settle({instance: move for instance, move in moves.items() if move.hops}, fates)
+
+    @staticmethod
+    def _settle(moves: dict[str, Move], fates: dict[str, Fates]) -> None:
+        """Ends for instances that pass it on."""
+        callers: defaultdict[str, list[str]] = defaultdict(list)
+        left: dict[str, int] = {}
+        for instance, move in moves.items():
+            inner = [there for there, _ in move.hops if there in moves]
+            left[instance] = len(inner)
+            for there in inner:
+                callers[there].append(instance)
+        settled = [instance for instance, count in left.items() if count == 0]
+        for instance in settled:  # grows while it is walked
+            fates[instance] = moves[instance].ends.union(*(fates[there] for there, _ in moves[instance].hops))
+            for caller in callers[instance]:
                 left[caller] -= 1
                 if left[caller] == 0:
                     settled.append(caller)
-        self._circle({node: steps[node] for node, count in left.items() if count > 0}, callers)
-
-    def _circle(self, steps: dict[Node, Step], callers: dict[Node, list[Node]]) -> None:
-        """Each of these can come into a circle: what one may end in, all that lead to it may."""
-        loop = frozenset((LOOP,))
-        for node, step in steps.items():
-            outside = [self._fates[following] for following in step.nexts if following not in steps]
-            self._fates[node] = loop.union(step.ends, *outside)
-        waiting = list(steps)
-        while waiting:
-            node = waiting.pop()
-            for caller in callers[node]:
-                if caller in steps and not self._fates[node] <= self._fates[caller]:
-                    self._fates[caller] |= self._fates[node]
-                    waiting.append(caller)
+        _circle({instance: moves[instance] for instance, count in left.items() if count > 0}, callers, fates)
 
 
-def circles(steps: dict[Node, Step]) -> Iterator[list[Node]]:
-    """The strongly connected parts of a graph that hold a circle, each as one circle of nodes in their order.
-
-    Args:
-        steps: The graph: a node, and what follows it.
-
-    Yields:
-        A shortest circle through the first node of each part.
-    """
-    for part in _components(steps):
-        inside = set(part)
-        first = min(part)
-        came: dict[Node, Node] = {}
-        waiting = [first]
-        for node in waiting:  # grows while it is walked: breadth first
-            for following in steps[node].nexts:
-                if following == first:
-                    circle = [node]
-                    while circle[-1] != first:
-                        circle.append(came[circle[-1]])
-                    yield circle[::-1]
-                    break
-                if following in inside and following not in came:
-                    came[following] = node
-                    waiting.append(following)
-            else:
-                continue
-            break
+def _in_order(ids: Mapping[str, set[bytes | None]]) -> dict[str, Ids]:
+    return {service: tuple(sorted(found, key=lambda broker: broker or b"")) for service, found in ids.items()}
 
 
-def _components(steps: dict[Node, Step]) -> Iterator[list[Node]]:
-    """Tarjan's strongly connected parts, those with a circle only, without recursion."""
-    number: dict[Node, int] = {}
-    low: dict[Node, int] = {}
-    stack: list[Node] = []
-    on_stack: set[Node] = set()
-    for root, step in steps.items():
-        if root in number:
-            continue
-        path = [(root, iter(step.nexts))]
-        number[root] = low[root] = len(number)
-        stack.append(root)
-        on_stack.add(root)
-        while path:
-            node, following = path[-1]
-            for each in following:
-                if each not in number:
-                    number[each] = low[each] = len(number)
-                    stack.append(each)
-                    on_stack.add(each)
-                    path.append((each, iter(steps[each].nexts)))
-                    break
-                if each in on_stack:
-                    low[node] = min(low[node], number[each])
-            else:
-                path.pop()
-                if path:
-                    low[path[-1][0]] = min(low[path[-1][0]], low[node])
-                if low[node] == number[node]:
-                    part = stack[stack.index(node) :]
-                    del stack[-len(part) :]
-                    on_stack.difference_update(part)
-                    if len(part) > 1 or node in steps[node].nexts:
-                        yield part
+_NOWHERE: Final[dict[str, int]] = {}
+
+
+def _circle(moves: dict[str, Move], callers: dict[str, list[str]], fates: dict[str, Fates]) -> None:
+    """Each of these can come into a circle: what one may end in, all that lead to it may."""
+    loop = frozenset((LOOP,))
+    found = {
+        instance: loop.union(move.ends, *(fates[there] for there, _ in move.hops if there not in moves))
+        for instance, move in moves.items()
+    }
+    waiting = list(moves)
+    while waiting:
+        instance = waiting.pop()
+        for caller in callers[instance]:
+            if caller in moves and not found[instance] <= found[caller]:
+                found[caller] |= found[instance]
+                waiting.append(caller)
+    fates.update(found)
