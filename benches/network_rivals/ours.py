@@ -14,7 +14,7 @@ import pyarrow as pa
 from benches.network_rivals import Setting
 from benches.queue_rivals import Message
 from ssbroker import Instance
-from ssbroker.broker.network.trust import Trust
+from ssbroker.broker.network.connections.trust import Trust
 from ssbroker.security.issuing import Validity, make_authority, make_certificate
 
 QUEUE: Final = "Messages"

@@ -6,7 +6,7 @@ import os
 import signal
 import sys
 
-from ssbroker.broker import handover
+from ssbroker.broker.delivery import handover
 from ssbroker.broker.instance import Instance
 from tests.broker.shops import send
 

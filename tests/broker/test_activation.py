@@ -8,9 +8,9 @@ from datetime import timedelta
 
 import pytest
 
+from ssbroker.broker.activation.queue_monitor import MonitorState
 from ssbroker.broker.database import Database
 from ssbroker.broker.instance import Instance
-from ssbroker.broker.queue_monitor import MonitorState
 from ssbroker.exceptions import BrokerError, OptionError
 from ssbroker.protocol.event_steps import ActivationStep
 from ssbroker.protocol.events import Activation, Event, QueueDisabled

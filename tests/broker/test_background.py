@@ -10,9 +10,9 @@ from queue import SimpleQueue
 
 import pytest
 
-from ssbroker.broker import handover
 from ssbroker.broker.database import Database
-from ssbroker.broker.handover import Delivered
+from ssbroker.broker.delivery import handover
+from ssbroker.broker.delivery.handover import Delivered
 from ssbroker.broker.instance import Instance
 from ssbroker.protocol.event_steps import ActivationStep
 from ssbroker.protocol.events import Activation, Event

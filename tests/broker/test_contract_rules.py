@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ssbroker.broker.contract_rules import priority
 from ssbroker.broker.database import Database
-from ssbroker.broker.error_body import Failure
-from ssbroker.broker.validation import complaint
+from ssbroker.broker.dialogs.contract_rules import priority
+from ssbroker.broker.dialogs.error_body import Failure
+from ssbroker.broker.dialogs.validation import complaint
 from ssbroker.exceptions import BrokerError
 from ssbroker.protocol.names import ERROR
 from ssbroker.store.objects import Broker, Objects, Priority

@@ -8,14 +8,15 @@ from datetime import timedelta
 
 import pytest
 
-from ssbroker.broker import handover, inbound
-from ssbroker.broker.arriving import Arrival, Envelope, Message
 from ssbroker.broker.database import Database
-from ssbroker.broker.handover import Delivered
+from ssbroker.broker.delivery import handover
+from ssbroker.broker.delivery.handover import Delivered
+from ssbroker.broker.delivery.transport import Outgoing
+from ssbroker.broker.dialogs import inbound
+from ssbroker.broker.dialogs.arriving import Arrival, Envelope, Message
+from ssbroker.broker.dialogs.status import Status
 from ssbroker.broker.instance import Instance
-from ssbroker.broker.status import Status
-from ssbroker.broker.transport import Outgoing
-from ssbroker.broker.work import Work
+from ssbroker.broker.work.work import Work
 from ssbroker.ddl.statements import BrokerOption
 from ssbroker.protocol.events import Event, MessageClassify
 from ssbroker.store import due

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
+from ssbroker.broker.asking.dynamic_routing import ANSWERED_FOR, REFUSED_FOR
+from ssbroker.broker.asking.missing_route import MissingRoute
 from ssbroker.broker.database import Database
-from ssbroker.broker.dynamic_routing import ANSWERED_FOR, REFUSED_FOR
 from ssbroker.broker.instance import Instance
-from ssbroker.broker.missing_route import MissingRoute
 from ssbroker.ddl.routes import CONFIGURATION_SERVICE
 from ssbroker.exceptions import MalformedDataError
 from ssbroker.protocol.names import CONFIGURATION_NOTICE, MISSING_ROUTE, SYSTEM_SERVICE

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from ssbroker.broker.arriving import Arrival, Envelope, Message
 from ssbroker.broker.database import Database
-from ssbroker.broker.inbound import arrive
+from ssbroker.broker.dialogs.arriving import Arrival, Envelope, Message
+from ssbroker.broker.dialogs.inbound import arrive
 from ssbroker.exceptions import BrokerError
 from ssbroker.protocol.names import DEFAULT, END_DIALOG, ERROR
 from tests.broker import talk

@@ -10,8 +10,8 @@ import pytest
 
 from ssbroker import OptionError
 from ssbroker.broker.database import Database
+from ssbroker.broker.databases.mirrored import role_of
 from ssbroker.broker.instance import Instance
-from ssbroker.broker.mirrored import role_of
 from ssbroker.exceptions import BrokerError
 from tests.broker import shops
 from tests.broker.shops import STOCK, received, send, statuses

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from ssbroker.broker.queue_monitor import (
+from ssbroker.broker.activation.queue_monitor import (
     CHECK_EVERY,
     FAILURES_MAX,
     TABLE,

@@ -11,8 +11,8 @@ import pyarrow as pa
 import pytest
 
 from ssbroker import schemas
-from ssbroker.broker import receiving
 from ssbroker.broker.database import Database
+from ssbroker.broker.dialogs import receiving
 from ssbroker.broker.instance import Instance
 from ssbroker.exceptions import BrokerError, OptionError
 from tests.broker import talk

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 
-from ssbroker.broker.retries import Key, Retries
+from ssbroker.broker.delivery.retries import Key, Retries
 from ssbroker.protocol.retry import SECOND, Backoff
 
 ONE, TWO, OTHER = Key(5, 1), Key(5, 2), Key(6, 1)

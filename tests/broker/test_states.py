@@ -9,15 +9,15 @@ from itertools import product
 
 import pytest
 
-from ssbroker.broker.arriving import Arrival, Envelope, Message
-from ssbroker.broker.closing import break_off
 from ssbroker.broker.database import Database
-from ssbroker.broker.error_body import failure
-from ssbroker.broker.inbound import arrive
+from ssbroker.broker.dialogs.arriving import Arrival, Envelope, Message
+from ssbroker.broker.dialogs.closing import break_off
+from ssbroker.broker.dialogs.error_body import failure
+from ssbroker.broker.dialogs.inbound import arrive
+from ssbroker.broker.dialogs.outbound import settle
 from ssbroker.broker.instance import Instance
-from ssbroker.broker.outbound import settle
 from ssbroker.broker.transaction import Transaction
-from ssbroker.broker.work import Work
+from ssbroker.broker.work.work import Work
 from ssbroker.exceptions import BrokerError
 from ssbroker.protocol.names import DEFAULT, END_DIALOG, ERROR, TEXTS
 from ssbroker.protocol.states import CALLS, TABLE, Input, State, after

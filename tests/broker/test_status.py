@@ -7,7 +7,7 @@ from uuid import UUID
 import pytest
 
 from ssbroker import Router
-from ssbroker.broker import status
+from ssbroker.broker.dialogs import status
 from tests.oracle.world import World
 from tests.rules.setting import BCN, NOWHERE, STORES, here, route
 from tests.worlds.arrow import catalog_of

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from ssbroker import Instance
-from ssbroker.broker.network.trust import Contexts, Trust
+from ssbroker.broker.network.connections.trust import Contexts, Trust
 from ssbroker.security.certificates import fingerprint, may_sign
 from tests.broker import shops
 from tests.broker.shops import ORDERS, SHOP, STOCK

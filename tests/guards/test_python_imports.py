@@ -108,6 +108,10 @@ NEVER_OUTSIDE_OF: dict[str, set[str]] = {
     "time": {"broker", "cli", "store"},
 }
 
+# The folders of a running instance, each built on those before it; what stands beside them brings them together.
+SHELVES = ("objects", "work", "dialogs", "asking", "delivery", "activation", "databases", "scripts", "views")
+NETWORK_SHELVES = ("connections", "exchange", "carriage", "service")
+
 # Other instances, and those who watch this one, are talked to in one folder.
 ONLY_IN: dict[str, str] = dict.fromkeys(("asyncio", "http", "prometheus_client", "socket", "ssl"), "broker/network")
 
@@ -177,6 +181,19 @@ def test_an_outside_library_enters_only_its_room(path: Path) -> None:
             continue
         allowed = NEVER_OUTSIDE_OF.get(top, OUTSIDE.get(top, set()))
         assert allowed is None or room in allowed, f"{top} may not be imported in {room}"
+
+
+@pytest.mark.parametrize(
+    ("folder", "shelves"), [("broker", SHELVES), ("broker/network", NETWORK_SHELVES)], ids=["broker", "network"]
+)
+def test_a_folder_of_a_running_instance_builds_on_those_before_it(folder: str, shelves: tuple[str, ...]) -> None:
+    prefix = f"ssbroker.{folder.replace('/', '.')}."
+    there = {path.name for path in (PACKAGE / folder).iterdir() if (path / "__init__.py").is_file()} - {"network"}
+    assert there == set(shelves)
+    for place, shelf in enumerate(shelves):
+        for path in (PACKAGE / folder / shelf).glob("*.py"):
+            used = {name.removeprefix(prefix).split(".")[0] for name in imports_of(path) if name.startswith(prefix)}
+            assert used.isdisjoint(shelves[place + 1 :]), f"{name_of(path)} reaches up"
 
 
 def test_every_module_of_the_picture_is_there() -> None:

@@ -7,7 +7,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, Final
 
-from ssbroker.broker.network.trust import Trust
+from ssbroker.broker.network.connections.trust import Trust
 from ssbroker.security.issuing import Validity, make_authority, make_certificate
 
 Given = dict[str, Any]

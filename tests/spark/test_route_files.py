@@ -19,7 +19,7 @@ from pyspark.sql import SparkSession
 import ssbroker.spark
 from ssbroker import Catalog, Router, schemas
 from ssbroker.exceptions import InputError, MalformedDataError, OptionError, OutputError, SchemaError
-from ssbroker.spark.file_routing import PartitionBy
+from ssbroker.spark.files.routing import PartitionBy
 from tests.guards.repository import ROOT
 from tests.spark.frames import world
 from tests.worlds.universe import NOW
@@ -175,7 +175,7 @@ from pathlib import Path
 import pyarrow.parquet as pq
 from tests.spark.frames import session_builder, world
 from tests.worlds.universe import NOW
-from ssbroker.spark import file_routing, staging
+from ssbroker.spark.files import routing as file_routing, staging
 import ssbroker.spark
 
 folder = Path(sys.argv[1])
@@ -215,7 +215,7 @@ import os, signal, sys
 from pathlib import Path
 from tests.spark.frames import session_builder, world
 from tests.worlds.universe import NOW
-from ssbroker.spark import staging
+from ssbroker.spark.files import staging
 import ssbroker.spark
 
 folder = Path(sys.argv[1])

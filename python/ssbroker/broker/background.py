@@ -8,15 +8,16 @@ from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Final
 
 from ssbroker import moment
-from ssbroker.broker import poison, timers
-from ssbroker.broker.activation import Activation
+from ssbroker.broker import timers
+from ssbroker.broker.activation.activation import Activation
+from ssbroker.broker.asking.dynamic_routing import DynamicRouting
 from ssbroker.broker.counters import Counters
-from ssbroker.broker.delivery import Delivery
-from ssbroker.broker.dynamic_routing import DynamicRouting
-from ssbroker.broker.effects import Effects
-from ssbroker.broker.retries import Retries
+from ssbroker.broker.delivery.delivery import Delivery
+from ssbroker.broker.delivery.retries import Retries
+from ssbroker.broker.delivery.ways import Ways
+from ssbroker.broker.dialogs import poison
 from ssbroker.broker.runner import Runner
-from ssbroker.broker.ways import Ways
+from ssbroker.broker.work.effects import Effects
 from ssbroker.exceptions import SsbrokerError, StorageError
 from ssbroker.moment import EPOCH
 from ssbroker.protocol.retry import SECOND, Backoff

@@ -12,11 +12,11 @@ from datetime import datetime
 from typing import Final
 
 from ssbroker import options
-from ssbroker.broker import routes
+from ssbroker.broker.asking.missing_route import MissingRoute
 from ssbroker.broker.database import Database
 from ssbroker.broker.directory import Directory, Entry, FileDirectory, TableDirectory
-from ssbroker.broker.missing_route import MissingRoute
-from ssbroker.broker.queue_names import queue_key, queue_text
+from ssbroker.broker.objects import routes
+from ssbroker.broker.objects.queue_names import queue_key, queue_text
 from ssbroker.ddl.routes import CONFIGURATION_SERVICE, LIFETIME_SECONDS_MAX
 from ssbroker.ddl.statements import Clauses
 from ssbroker.exceptions import BrokerError, LockTimeoutError, SsbrokerError

@@ -6,7 +6,7 @@ import threading
 from collections import Counter
 from typing import Final
 
-from ssbroker.broker.effects import Effects
+from ssbroker.broker.work.effects import Effects
 
 SQL_SENDS: Final = "sql_sends"
 SQL_RECEIVES: Final = "sql_receives"

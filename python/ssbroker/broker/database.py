@@ -7,14 +7,14 @@ from collections.abc import Callable
 from datetime import datetime
 from typing import TYPE_CHECKING, Concatenate, Final, Self
 
-from ssbroker.broker import mirrored
+from ssbroker.broker.activation.watched import Procedure
 from ssbroker.broker.arrivals import Arrivals
-from ssbroker.broker.credentials import Credentials
-from ssbroker.broker.definitions import Definitions
-from ssbroker.broker.refusals import refusal
-from ssbroker.broker.route_definitions import Options
+from ssbroker.broker.databases import mirrored
+from ssbroker.broker.objects.credentials import Credentials
+from ssbroker.broker.objects.definitions import Definitions
+from ssbroker.broker.objects.refusals import refusal
+from ssbroker.broker.objects.route_definitions import Options
 from ssbroker.broker.transaction import Transaction
-from ssbroker.broker.watched import Procedure
 from ssbroker.ddl.statements import BrokerOption
 from ssbroker.exceptions import StorageError
 from ssbroker.store import objects as stored

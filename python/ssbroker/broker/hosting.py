@@ -9,10 +9,12 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from ssbroker.broker import execution, identity, views
-from ssbroker.broker.alteration import Alteration
 from ssbroker.broker.database import Database
-from ssbroker.broker.databases import Databases
+from ssbroker.broker.databases import identity
+from ssbroker.broker.databases.alteration import Alteration
+from ssbroker.broker.databases.databases import Databases
+from ssbroker.broker.scripts import execution
+from ssbroker.broker.views import views
 from ssbroker.ddl.statements import BrokerOption
 from ssbroker.store.objects import Objects
 

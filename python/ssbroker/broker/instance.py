@@ -11,14 +11,14 @@ from pathlib import Path
 from types import TracebackType
 from typing import Final, Self
 
-from ssbroker.broker import creation
+from ssbroker.broker.activation.watched import Procedure
 from ssbroker.broker.background import Background
-from ssbroker.broker.credentials import Credentials
 from ssbroker.broker.database import Database
-from ssbroker.broker.databases import Databases
-from ssbroker.broker.pictures import Pictures
+from ssbroker.broker.databases import creation
+from ssbroker.broker.databases.databases import Databases
+from ssbroker.broker.delivery.pictures import Pictures
+from ssbroker.broker.objects.credentials import Credentials
 from ssbroker.broker.served import Served
-from ssbroker.broker.watched import Procedure
 from ssbroker.catalog import Catalog
 from ssbroker.protocol.event_log import EventLog, Subscriber
 from ssbroker.protocol.events import Event

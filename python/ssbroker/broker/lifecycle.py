@@ -5,10 +5,11 @@ from __future__ import annotations
 from types import TracebackType
 from typing import TYPE_CHECKING, Final
 
-from ssbroker.broker import guarding, poison
-from ssbroker.broker.effects import Effects
-from ssbroker.broker.own_work import work_on
-from ssbroker.broker.work import Work
+from ssbroker.broker.dialogs import poison
+from ssbroker.broker.work import guarding
+from ssbroker.broker.work.effects import Effects
+from ssbroker.broker.work.own_work import work_on
+from ssbroker.broker.work.work import Work
 from ssbroker.exceptions import BrokerError, SsbrokerError, StorageError
 from ssbroker.store.sqlite import Connection, raise_if_about_the_file, storage_errors
 

@@ -6,7 +6,7 @@ import uuid
 from typing import TYPE_CHECKING, Any
 
 from ssbroker import moment
-from ssbroker.broker.network import bulletin
+from ssbroker.broker.network.service import bulletin
 from ssbroker.protocol.retry import SECOND
 from ssbroker.protocol.states import DESCRIPTIONS, State
 from ssbroker.store import overview

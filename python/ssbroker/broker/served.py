@@ -6,12 +6,12 @@ from abc import abstractmethod
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
+from ssbroker.broker.delivery.pictures import Pictures
 from ssbroker.broker.hosting import Hosting
-from ssbroker.broker.pictures import Pictures
 
 if TYPE_CHECKING:
     from ssbroker.broker.instance import Instance
-    from ssbroker.broker.network.serving import Server
+    from ssbroker.broker.network.service.serving import Server
 
 
 class Served(Hosting):
@@ -53,8 +53,8 @@ class Served(Hosting):
             ...         server.address.startswith("TCP://127.0.0.1:")
             True
         """
-        from ssbroker.broker.network.options import ServeOptions  # noqa: PLC0415  # who does not serve needs none of it
-        from ssbroker.broker.network.serving import Server  # noqa: PLC0415
+        from ssbroker.broker.network.service.options import ServeOptions  # noqa: PLC0415  # who does not serve needs none of it
+        from ssbroker.broker.network.service.serving import Server  # noqa: PLC0415
 
         return Server(self._instance, ServeOptions(host=host, port=port, **options))
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from ssbroker.broker.closing import break_off
-from ssbroker.broker.error_body import failure
-from ssbroker.broker.own_work import own_work
-from ssbroker.broker.queueing import Entry, enqueue, queue_of, release
-from ssbroker.broker.telling import told_conversation
-from ssbroker.broker.work import Work
+from ssbroker.broker.dialogs.closing import break_off
+from ssbroker.broker.dialogs.error_body import failure
+from ssbroker.broker.dialogs.queueing import Entry, enqueue, queue_of, release
+from ssbroker.broker.work.own_work import own_work
+from ssbroker.broker.work.telling import told_conversation
+from ssbroker.broker.work.work import Work
 from ssbroker.protocol.event_steps import ConversationStep
 from ssbroker.protocol.names import DIALOG_TIMER
 from ssbroker.store import due, endpoints

@@ -11,11 +11,11 @@ import pyarrow as pa
 
 from ssbroker import guids, options
 from ssbroker.arrow_input import ArrowArrayExportable, ArrowStreamExportable
-from ssbroker.broker import batch, beginning, ending, receiving, sending
+from ssbroker.broker.dialogs import batch, beginning, ending, receiving, sending
 from ssbroker.broker.lifecycle import Lifecycle
-from ssbroker.broker.queue_names import queue_key
+from ssbroker.broker.objects.queue_names import queue_key
 from ssbroker.broker.waiting import Patience, seconds_to_wait
-from ssbroker.broker.work import Work
+from ssbroker.broker.work.work import Work
 from ssbroker.exceptions import OptionError
 from ssbroker.protocol.names import DEFAULT, refused
 from ssbroker.store import endpoints

@@ -5,8 +5,8 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, Final
 
-from ssbroker.broker.receiving import check_on
-from ssbroker.broker.refusals import existing
+from ssbroker.broker.dialogs.receiving import check_on
+from ssbroker.broker.objects.refusals import existing
 from ssbroker.exceptions import OptionError
 from ssbroker.store import queues
 

@@ -46,14 +46,14 @@ def reassemble_on_spark(job: Job) -> tuple[Tally, list[Path]]:
     wanted = intake.fragments(session_key_column=job.session_key_column)
     common_schema(open_sources(files, wanted, lines=False, threads=1, progress=False), wanted)
     keys = job.session_key_column if job.session_keys is None else load_keys(job.session_keys)
-    from ssbroker.spark import files as spark_files  # noqa: PLC0415 - only where Spark is wanted
+    from ssbroker.spark import formats as spark_formats  # noqa: PLC0415 - only where Spark is wanted
     from ssbroker.spark import reassemble  # noqa: PLC0415
 
-    with spark_files.told_as_ours(), contextlib.ExitStack() as stack:
+    with spark_formats.told_as_ours(), contextlib.ExitStack() as stack:
         parts = {name: stack.enter_context(replacing_folder(path)) for name, path in job.tables.items()}
         quiet = not sys.stderr.isatty()
-        session = stack.enter_context(spark_files.session(threads=job.threads, quiet=quiet))
-        fragments = spark_files.read(session, files, kind=Format.PARQUET)
+        session = stack.enter_context(spark_formats.session(threads=job.threads, quiet=quiet))
+        fragments = spark_formats.read(session, files, kind=Format.PARQUET)
         found = reassemble(fragments, strategy="sort", session_keys=keys, **job.options).persist()
         tables = {MESSAGES: found.messages, REJECTED: found.rejected, INCOMPLETE: found.incomplete}
         for name, part in parts.items():

@@ -41,15 +41,15 @@ def route_on_spark(job: Job) -> tuple[Tally, list[Path]]:
     if kind is not Format.JSONL:  # Spark would take the columns of one file for those of all
         sources = open_sources(files, CONVERSATIONS, lines=False, threads=1, progress=False)
         common_schema(sources, CONVERSATIONS)
-    from ssbroker.spark import files as spark_files  # noqa: PLC0415 - only where Spark is wanted
+    from ssbroker.spark import formats as spark_formats  # noqa: PLC0415 - only where Spark is wanted
     from ssbroker.spark import route  # noqa: PLC0415
 
     quiet = not sys.stderr.isatty()
     tally = Tally()
-    with spark_files.told_as_ours(), replacing_folder(job.output) as part:
+    with spark_formats.told_as_ours(), replacing_folder(job.output) as part:
         catalog = Catalog.load(job.catalog, now=job.now)
-        with spark_files.session(threads=job.threads, quiet=quiet) as session:
-            conversations = spark_files.read(session, files, kind=kind)
+        with spark_formats.session(threads=job.threads, quiet=quiet) as session:
+            conversations = spark_formats.read(session, files, kind=kind)
             decided = route(
                 conversations,
                 catalog,
@@ -63,7 +63,7 @@ def route_on_spark(job: Job) -> tuple[Tally, list[Path]]:
                     f"{job.output}: Spark wrote on another machine; the output has to be where both reach it"
                 )
             top = {"next_hop_address": TOP, "target_database": TOP}
-            counted = spark_files.count(session.read.parquet(str(part)), COUNTED, top=top)
+            counted = spark_formats.count(session.read.parquet(str(part)), COUNTED, top=top)
         tally.add(counted, rows=sum(row["count"] for row in counted["outcome"].to_pylist()))
     return tally, files
 

@@ -139,9 +139,9 @@ def _watched(instance: Instance, settings: Settings, stack: ExitStack) -> str | 
     """Begins to answer those who watch; where."""
     if settings.monitor is None:
         return None
-    from ssbroker.broker.network.health import problems  # noqa: PLC0415 - only who asks for it needs it
-    from ssbroker.broker.network.metrics import Metrics  # noqa: PLC0415 - the same
-    from ssbroker.broker.network.monitor import Monitor  # noqa: PLC0415 - the same
+    from ssbroker.broker.network.service.health import problems  # noqa: PLC0415 - only who asks for it needs it
+    from ssbroker.broker.network.service.metrics import Metrics  # noqa: PLC0415 - the same
+    from ssbroker.broker.network.service.monitor import Monitor  # noqa: PLC0415 - the same
 
     metrics = Metrics(instance)
     stack.callback(metrics.close)
@@ -185,7 +185,7 @@ def _trust(tls: Tls, *, is_none: bool) -> object:
         raise OptionError("--allow-unencrypted and certificates: expected one of them, got both")
     if tls.certificate is None or tls.key is None:
         raise OptionError("--certificate and --key: expected both, the instance's certificate and its private key")
-    from ssbroker.broker.network.trust import Trust  # noqa: PLC0415 - the help comes quicker without the broker
+    from ssbroker.broker.network.connections.trust import Trust  # noqa: PLC0415 - the help comes quicker without the broker
 
     return Trust(
         certificate=tls.certificate, key=tls.key, authority=tls.authority, names=tls.names, pinned=dict(tls.pinned)

@@ -9,8 +9,8 @@ from importlib.util import find_spec
 
 from ssbroker.exceptions import SsbrokerError
 from ssbroker.spark.compare import SparkComparison, compare
-from ssbroker.spark.file_reassembly import ReassembledFiles, reassemble_files
-from ssbroker.spark.file_routing import RoutedFiles, route_files
+from ssbroker.spark.files.reassembly import ReassembledFiles, reassemble_files
+from ssbroker.spark.files.routing import RoutedFiles, route_files
 from ssbroker.spark.pipeline import Pipeline, pipeline
 from ssbroker.spark.reassembly import Reassembly, reassemble
 from ssbroker.spark.routing import route, route_udf

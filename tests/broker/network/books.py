@@ -12,7 +12,7 @@ import pyarrow as pa
 
 from ssbroker.broker.database import Database
 from ssbroker.broker.instance import Instance
-from ssbroker.broker.network.ledger import SqliteLedger, Stale
+from ssbroker.broker.network.exchange.ledger import SqliteLedger, Stale
 from ssbroker.protocol import names
 from ssbroker.protocol.ledger import Effects, Endpoint, Key, Refusal, Wanted
 from ssbroker.protocol.states import State

@@ -16,11 +16,11 @@ from typing import Any, Final, Self
 import pyarrow as pa
 
 from ssbroker import moment
-from ssbroker.broker.network.endpoint import SocketEndpoint
-from ssbroker.broker.network.limits import EndpointLimits
+from ssbroker.broker.network.connections.endpoint import SocketEndpoint
+from ssbroker.broker.network.connections.limits import EndpointLimits
+from ssbroker.broker.network.connections.setup import Setup
+from ssbroker.broker.network.connections.trust import Contexts, Trust
 from ssbroker.broker.network.seam import Peer
-from ssbroker.broker.network.setup import Setup
-from ssbroker.broker.network.trust import Contexts, Trust
 from ssbroker.protocol.adjacent.hello import Own
 from ssbroker.protocol.event_log import EventLog
 from ssbroker.protocol.event_steps import ConnectionStep

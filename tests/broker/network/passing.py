@@ -10,7 +10,7 @@ from typing import Any
 import pyarrow as pa
 
 from ssbroker import schemas
-from ssbroker.broker.network.outbox import Outbox
+from ssbroker.broker.network.connections.outbox import Outbox
 from ssbroker.broker.network.seam import Peer
 from ssbroker.protocol.adjacent.batch import WIRE
 from ssbroker.protocol.rows import Row, table_of

@@ -13,10 +13,10 @@ from typing import Any, Final
 import pyarrow as pa
 
 from ssbroker.broker.instance import Instance
-from ssbroker.broker.network.options import ServeOptions
-from ssbroker.broker.network.reception import Reception
+from ssbroker.broker.network.exchange.reception import Reception
 from ssbroker.broker.network.seam import Peer
-from ssbroker.broker.network.serving import Server
+from ssbroker.broker.network.service.options import ServeOptions
+from ssbroker.broker.network.service.serving import Server
 from ssbroker.protocol.event import Event
 from tests.broker.conftest import Clock
 

@@ -14,7 +14,7 @@ import pyarrow as pa
 from ssbroker import moment
 from ssbroker.broker.database import Database
 from ssbroker.broker.instance import Instance
-from ssbroker.broker.network.ledger import SqliteLedger, Stale
+from ssbroker.broker.network.exchange.ledger import SqliteLedger, Stale
 from ssbroker.protocol.dialogs import Dialogs
 from ssbroker.protocol.envelope import ENVELOPE
 from ssbroker.protocol.event import Event

@@ -20,7 +20,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
-from ssbroker.broker.network.limits import EndpointLimits
+from ssbroker.broker.network.connections.limits import EndpointLimits
 from ssbroker.protocol.event_steps import ConnectionStep
 from tests.broker.network.parties import DEADLINE, Authority, Party
 from tests.protocol.wire import numbered

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from ssbroker.broker.instance import Instance
-from ssbroker.broker.network import bulletin
-from ssbroker.broker.network.bulletin import Bulletin
+from ssbroker.broker.network.service import bulletin
+from ssbroker.broker.network.service.bulletin import Bulletin
 from ssbroker.broker.overview import overview_of
 from ssbroker.broker.serve_lock import ServeLock
 from tests.broker import shops

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from ssbroker.broker import dynamic_routing
+from ssbroker.broker.asking import dynamic_routing
 from ssbroker.broker.configuration import ConfigurationService, FileDirectory
 from ssbroker.broker.database import Database
 from ssbroker.broker.instance import Instance

@@ -10,8 +10,8 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from ssbroker.broker.network.limits import EndpointLimits
-from ssbroker.broker.network.trust import Trust
+from ssbroker.broker.network.connections.limits import EndpointLimits
+from ssbroker.broker.network.connections.trust import Trust
 from ssbroker.exceptions import EndpointError, ProtocolError
 from ssbroker.protocol.adjacent.limits import Limits
 from ssbroker.protocol.event_steps import ConnectionStep

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from ssbroker.broker.instance import Instance
-from ssbroker.broker.network import machines
+from ssbroker.broker.network.exchange import machines
 from ssbroker.exceptions import StorageError
 from ssbroker.protocol.events import MessageUndeliverable
 from tests.broker import shops

@@ -6,10 +6,10 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from ssbroker.broker.network.forwarding import LOOK_EVERY, Forwarding
-from ssbroker.broker.network.outbox import Outbox
-from ssbroker.broker.network.parcels import ROW_BYTES, sizes_of
-from ssbroker.broker.view_schemas import INSTANCE_VIEWS
+from ssbroker.broker.network.carriage.forwarding import LOOK_EVERY, Forwarding
+from ssbroker.broker.network.carriage.parcels import ROW_BYTES, sizes_of
+from ssbroker.broker.network.connections.outbox import Outbox
+from ssbroker.broker.views.view_schemas import INSTANCE_VIEWS
 from ssbroker.protocol.event_log import EventLog
 from ssbroker.protocol.events import Event, ForwardedMessageDropped, ForwardedMessageSent
 from ssbroker.protocol.retry import SECOND

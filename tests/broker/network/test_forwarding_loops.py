@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ssbroker import Catalog, Router, schemas
-from ssbroker.broker.network.forwarding import Forwarding
-from ssbroker.broker.network.parcels import HOPS
+from ssbroker.broker.network.carriage.forwarding import Forwarding
+from ssbroker.broker.network.carriage.parcels import HOPS
 from ssbroker.broker.network.seam import Peer
 from ssbroker.protocol.adjacent.batch import WIRE
 from ssbroker.protocol.event_log import EventLog

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from ssbroker.broker.instance import Instance
-from ssbroker.broker.network.health import problems
+from ssbroker.broker.network.service.health import problems
 
 
 def test_n28_an_instance_that_is_served_is_well(tmp_path: Path) -> None:

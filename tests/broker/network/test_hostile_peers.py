@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from ssbroker.broker.network.limits import EndpointLimits
-from ssbroker.broker.network.trust import PROTOCOL
+from ssbroker.broker.network.connections.limits import EndpointLimits
+from ssbroker.broker.network.connections.trust import PROTOCOL
 from ssbroker.protocol.adjacent import hello
 from ssbroker.protocol.adjacent.frames import Kind, framed
 from ssbroker.protocol.adjacent.hello import Own

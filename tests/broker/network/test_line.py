@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from ssbroker.broker.network.limits import EndpointLimits
-from ssbroker.broker.network.line import Line
-from ssbroker.broker.network.tls import Channel, Plain, Secured
-from ssbroker.broker.network.trust import Contexts
+from ssbroker.broker.network.connections.limits import EndpointLimits
+from ssbroker.broker.network.connections.line import Line
+from ssbroker.broker.network.connections.tls import Channel, Plain, Secured
+from ssbroker.broker.network.connections.trust import Contexts
 from ssbroker.exceptions import PeerError
 from ssbroker.protocol.adjacent.goodbye import Reason
 from ssbroker.protocol.adjacent.occurrences import Batch, Greeted, Left, Occurrence

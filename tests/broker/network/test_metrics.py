@@ -12,8 +12,8 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from ssbroker.broker.database import Database
 from ssbroker.broker.instance import Instance
-from ssbroker.broker.network.metrics import Metrics
-from ssbroker.broker.view_schemas import INSTANCE_VIEWS
+from ssbroker.broker.network.service.metrics import Metrics
+from ssbroker.broker.views.view_schemas import INSTANCE_VIEWS
 from ssbroker.exceptions import MissingDependencyError
 from ssbroker.protocol.events import (
     Connection,

@@ -9,8 +9,8 @@ import pytest
 from ssbroker import moment
 from ssbroker.broker.database import Database
 from ssbroker.broker.instance import Instance
-from ssbroker.broker.network import mirrors
-from ssbroker.broker.network.mirrors import MirroredRoutes
+from ssbroker.broker.network.carriage import mirrors
+from ssbroker.broker.network.carriage.mirrors import MirroredRoutes
 from ssbroker.protocol.events import Event, MirroredRouteStateChanged
 from ssbroker.protocol.mirroring import ANSWER_WAIT, CHECK_EVERY, USED_FOR
 from tests.broker.conftest import Clock

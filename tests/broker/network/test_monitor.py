@@ -9,7 +9,7 @@ from http.client import HTTPConnection, HTTPResponse
 
 import pytest
 
-from ssbroker.broker.network.monitor import Monitor
+from ssbroker.broker.network.service.monitor import Monitor
 from ssbroker.exceptions import EndpointError
 
 DEADLINE = 60.0

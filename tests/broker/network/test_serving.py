@@ -14,8 +14,8 @@ import pytest
 
 from ssbroker.broker.database import Database
 from ssbroker.broker.instance import Instance
-from ssbroker.broker.network.inbox import Inbox
-from ssbroker.broker.network.trust import Trust
+from ssbroker.broker.network.connections.inbox import Inbox
+from ssbroker.broker.network.connections.trust import Trust
 from ssbroker.broker.serve_lock import ServeLock
 from ssbroker.exceptions import EndpointError, InvalidAddressError, OptionError, ProtocolError, StorageError
 from tests.broker import shops

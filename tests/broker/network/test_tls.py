@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from ssbroker.broker.network.limits import EndpointLimits
-from ssbroker.broker.network.line import Line
-from ssbroker.broker.network.tls import Secured
-from ssbroker.broker.network.trust import Contexts
+from ssbroker.broker.network.connections.limits import EndpointLimits
+from ssbroker.broker.network.connections.line import Line
+from ssbroker.broker.network.connections.tls import Secured
+from ssbroker.broker.network.connections.trust import Contexts
 from ssbroker.exceptions import PeerError
 from ssbroker.protocol.adjacent.hello import Own
 from tests.network.neighbour import row, table_of

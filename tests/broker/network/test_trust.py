@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 from cryptography.hazmat.primitives.serialization import BestAvailableEncryption, Encoding, PrivateFormat
 
-from ssbroker.broker.network.limits import EndpointLimits
-from ssbroker.broker.network.trust import PROTOCOL, Contexts, Trust
+from ssbroker.broker.network.connections.limits import EndpointLimits
+from ssbroker.broker.network.connections.trust import PROTOCOL, Contexts, Trust
 from ssbroker.exceptions import InputError, OptionError
 from ssbroker.protocol.event_steps import ConnectionStep
 from ssbroker.security.certificates import read_key

@@ -15,7 +15,7 @@ import pyarrow as pa
 
 from ssbroker import Instance, moment
 from ssbroker.broker.database import Database
-from ssbroker.broker.network.ledger import SqliteLedger
+from ssbroker.broker.network.exchange.ledger import SqliteLedger
 from ssbroker.protocol.dialogs import Dialogs
 from ssbroker.protocol.ledger import Endpoint, Key
 from ssbroker.protocol.settings import Settings

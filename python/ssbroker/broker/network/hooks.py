@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Protocol, TypeAlias
 
 import pyarrow as pa
 
-from ssbroker.broker.status import Status
+from ssbroker.broker.dialogs.status import Status
 from ssbroker.protocol.ledger import Exchanged
 from ssbroker.protocol.mirroring import MirroringRole
 

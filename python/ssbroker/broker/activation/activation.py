@@ -1,0 +1,272 @@
+"""Starts the readers of queues when they are needed (B23, facts 143, 144)."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Final
+
+from ssbroker import moment, options
+from ssbroker.broker.activation.watched import MonitorRow, Procedure, TaskRow, Watched
+from ssbroker.broker.objects.queue_names import queue_key
+from ssbroker.broker.objects.queues import READERS_MAX
+from ssbroker.broker.objects.refusals import existing
+from ssbroker.broker.work.effects import Effects
+from ssbroker.exceptions import BrokerError, OptionError, SsbrokerError
+from ssbroker.protocol.event_steps import ActivationStep
+from ssbroker.protocol.events import Activation as ActivationEvent
+from ssbroker.store.objects import Objects, Queue
+
+if TYPE_CHECKING:
+    from ssbroker.broker.database import Database
+    from ssbroker.broker.instance import Instance
+
+_QUEUE_OFF: Final = 9617
+_NEVER_RECEIVED: Final = "28087: the reader ended without a RECEIVE from its queue"
+LOGGER: Final = logging.getLogger("ssbroker.broker")
+_Key = tuple[int, int]
+
+
+class Activation:
+    """The queues whose readers this process starts, and the readers that run. For any number of threads.
+
+    Args:
+        instance: The instance. Without `background`, readers run in the thread that calls `run_due`, one after the other.
+    """
+
+    def __init__(self, instance: Instance) -> None:
+        self._instance: Final = instance
+        self._guard: Final = threading.RLock()
+        self._procedures: dict[tuple[str, str], Procedure] = {}
+        self._by_method: dict[_Key, Watched] = {}
+        self._by_ddl: dict[_Key, Watched] = {}
+        self._threads: set[threading.Thread] = set()
+        self._reader: Final = threading.local()
+        self._is_closed = False
+
+    def activate(self, database: Database, queue: str, procedure: Procedure, *, max_queue_readers: int) -> None:
+        """Has readers of a queue started from now on, as `Database.activate` says."""
+        _check_callable(procedure)
+        most = options.whole(max_queue_readers, name="max_queue_readers", least=0, most=READERS_MAX)
+        found = existing(database.objects().queues, queue_key(queue), kind="queue")
+        name = getattr(procedure, "__qualname__", type(procedure).__qualname__)
+        watched = Watched(database, found, procedure_name=name, procedure=procedure, max_queue_readers=most)
+        with self._guard:
+            _retire(self._by_method.get((database.database_id, found.queue_id)))
+            self._by_method[database.database_id, found.queue_id] = watched
+        self._look([watched])
+        self._instance.worker.wake()  # from now on it looks every few seconds
+
+    def deactivate(self, database: Database, queue: str) -> None:
+        """Has no further reader started that `activate` asked for."""
+        found = existing(database.objects().queues, queue_key(queue), kind="queue")
+        with self._guard:
+            _retire(self._by_method.pop((database.database_id, found.queue_id), None))
+
+    def register(self, name: str, procedure: Procedure) -> None:
+        """Gives a function the name by which queues ask for it, as `Instance.register_procedure` says."""
+        _check_callable(procedure)
+        with self._guard:
+            self._procedures[queue_key(name)] = procedure
+        for database in self._instance.databases:
+            self.changed(database)
+
+    def changed(self, database: Database) -> None:
+        """The queues of a database have changed: what their ACTIVATION clauses say is done from now on."""
+        objects = database.objects()
+        with self._guard:
+            for key in [key for key in (*self._by_method, *self._by_ddl) if _is_gone(key, database, objects)]:
+                _retire(self._by_method.pop(key, None))
+                _retire(self._by_ddl.pop(key, None))
+            for queue in objects.queues.values():
+                key = (database.database_id, queue.queue_id)
+                known, wanted = self._by_ddl.get(key), self._wanted(database, queue)
+                if known is None or wanted is None or not _is_same(known, wanted):
+                    _retire(self._by_ddl.pop(key, None))
+                    if wanted is not None:
+                        self._by_ddl[key] = wanted
+        self._look(self._watched(database.database_id, objects.queues_by_id))
+
+    def ended(self, database: Database, effects: Effects, *, is_committed: bool) -> None:
+        """A transaction has ended: the monitors of its queues hear of it, and readers are started where they are needed now."""
+        if not self._by_method and not self._by_ddl:
+            return
+        now = self._now()
+        if any(not each.is_empty for each in effects.received) and is_committed:
+            self._reader.is_done = True
+        for each in effects.received:
+            if each.is_empty and not each.is_named:
+                self._reader.is_done = True
+            for watched in self._watched(database.database_id, [each.queue_id]):
+                watched.received(is_empty=each.is_empty, is_named=each.is_named, now=now)
+        arrived = effects.arrived if is_committed else set()
+        self._look(self._watched(database.database_id, {*arrived, *(each.queue_id for each in effects.received)}))
+
+    def run_due(self, *, now: int) -> int | None:
+        """Looks at every queue, as is done every few seconds too.
+
+        Args:
+            now: The moment.
+
+        Returns:
+            When to look again; None where no queue has messages to be read.
+        """
+        databases = {each.database_id for each in self._instance.databases}
+        with self._guard:
+            for watches in (self._by_method, self._by_ddl):
+                for key in [key for key in watches if key[0] not in databases]:
+                    _retire(watches.pop(key))
+        watched = self._all()
+        if self._instance.background:
+            self._look(watched)
+        else:
+            self._read_here(watched)
+        checks = [each.next_check(now=now) for each in watched]
+        return min((each for each in checks if each is not None), default=None)
+
+    def close(self, *, timeout: float) -> None:
+        """Starts no further reader, and waits for those that run.
+
+        Args:
+            timeout: The seconds to wait for all of them.
+        """
+        deadline = time.monotonic() + timeout
+        with self._guard:
+            self._is_closed = True
+            threads = [each for each in self._threads if each is not threading.current_thread()]
+        for thread in threads:
+            thread.join(max(0.0, deadline - time.monotonic()))
+
+    def monitor_rows(self) -> list[MonitorRow]:
+        """The rows of `sys.dm_broker_queue_monitors`."""
+        return [each.monitor_row() for each in self._all()]
+
+    def task_rows(self) -> list[TaskRow]:
+        """The rows of `sys.dm_broker_activated_tasks`."""
+        return [row for each in self._all() for row in each.task_rows()]
+
+    def _now(self) -> int:
+        return moment.microseconds(self._instance.clock())
+
+    def _all(self) -> list[Watched]:
+        """What `activate` said of a queue goes before its ACTIVATION clause."""
+        with self._guard:
+            return list({**self._by_ddl, **self._by_method}.values())
+
+    def _watched(self, database_id: int, queue_ids: Iterable[int]) -> list[Watched]:
+        with self._guard:
+            found = [
+                self._by_method.get((database_id, each)) or self._by_ddl.get((database_id, each))
+                for each in sorted(queue_ids)
+            ]
+        return [each for each in found if each is not None]
+
+    def _wanted(self, database: Database, queue: Queue) -> Watched | None:
+        """What a queue's ACTIVATION clause asks for, if this process has the procedure."""
+        if not queue.is_activation_enabled or queue.activation_procedure is None:
+            return None
+        try:
+            procedure = self._procedures.get(queue_key(queue.activation_procedure))
+        except BrokerError:
+            return None
+        if procedure is None:
+            return None
+        return Watched(
+            database,
+            queue,
+            procedure_name=queue.activation_procedure,
+            procedure=procedure,
+            max_queue_readers=queue.max_readers,
+        )
+
+    def _look(self, watched: Iterable[Watched]) -> None:
+        """Starts the readers that are needed now, each in a thread of its own; without `background`, `run_due` does it."""
+        if not self._instance.background:
+            return
+        now = self._now()
+        for each in watched:
+            with self._guard:
+                if self._is_closed or not each.start_if_needed(now=now):
+                    continue
+                name = f"ssbroker reader of {each.database.name}, {each.queue_name}"
+                thread = threading.Thread(target=self._read, args=(each,), name=name, daemon=True)
+                self._threads.add(thread)
+            thread.start()
+
+    def _read_here(self, watched: Iterable[Watched]) -> None:
+        """Runs readers in this thread until none is needed; one that reads is not asked to read by itself."""
+        if getattr(self._reader, "is_reading", False):
+            return
+        self._reader.is_reading = True
+        try:
+            for each in watched:
+                while not self._is_closed and each.start_if_needed(now=self._now()):
+                    self._run(each)
+        finally:
+            self._reader.is_reading = False
+
+    def _read(self, watched: Watched) -> None:
+        """A reader's thread: when its function has returned and is needed again, it is called again."""
+        try:
+            self._run(watched)
+            while not self._is_closed and watched.start_if_needed(now=self._now()):
+                self._run(watched)
+        except SsbrokerError as error:
+            LOGGER.warning("%s: whether a reader is needed could not be found out: %s", watched.database.name, error)
+        finally:
+            with self._guard:
+                self._threads.discard(threading.current_thread())
+
+    def _run(self, watched: Watched) -> None:
+        """Calls a reader's function once. What it raises goes no further."""
+        self._reader.is_done = False
+        watched.entered()
+        self._tell(watched, ActivationStep.STARTED)
+        step, text = ActivationStep.ABORTED, "it was interrupted"
+        try:
+            watched.procedure(watched.database)
+            step, text = ActivationStep.ENDED, ""
+        except Exception as error:
+            if isinstance(error, BrokerError) and error.number == _QUEUE_OFF:
+                LOGGER.info("a reader ended: %s: %s", watched.procedure_name, error)
+            else:
+                LOGGER.exception("a reader failed: %s", watched.procedure_name)
+            text = f"{type(error).__name__}: {error}"
+        finally:
+            has_received = watched.ended(is_done=self._reader.is_done, now=self._now())
+            if step is ActivationStep.ENDED and not has_received:
+                text = _NEVER_RECEIVED
+                LOGGER.warning("%s: %s", watched.procedure_name, text)
+            self._tell(watched, step, text)
+
+    def _tell(self, watched: Watched, step: ActivationStep, text: str = "") -> None:
+        self._instance.events.emit(
+            ActivationEvent(
+                at=self._now(),
+                database=watched.database.name,
+                queue=watched.queue_name,
+                step=step,
+                active_readers=watched.running,
+                text=text,
+            )
+        )
+
+
+def _check_callable(procedure: object) -> None:
+    if not callable(procedure):
+        raise OptionError(f"function: expected a callable that is given the database, got {procedure!r:.80}")
+
+
+def _is_same(known: Watched, wanted: Watched) -> bool:
+    return (known.procedure, known.max_queue_readers) == (wanted.procedure, wanted.max_queue_readers)
+
+
+def _is_gone(key: _Key, database: Database, objects: Objects) -> bool:
+    return key[0] == database.database_id and key[1] not in objects.queues_by_id
+
+
+def _retire(watched: Watched | None) -> None:
+    if watched is not None:
+        watched.retire()

@@ -1,0 +1,181 @@
+"""A queue whose readers this process starts."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from ssbroker.broker.activation.queue_monitor import MonitorState, QueueMonitor
+from ssbroker.broker.work.telling import queue_name
+from ssbroker.store import queues
+from ssbroker.store.objects import Queue
+
+if TYPE_CHECKING:
+    from ssbroker.broker.database import Database
+
+Procedure = Callable[["Database"], object]
+"""What a reader runs: it is given the database, begins its own transactions, and returns when it finds the queue empty."""
+
+
+@dataclass(frozen=True, slots=True)
+class MonitorRow:
+    """A row of `sys.dm_broker_queue_monitors` (fact 159). Moments are microseconds since 1970, UTC."""
+
+    database_id: int
+    queue_id: int
+    state: MonitorState
+    last_empty_rowset_time: int | None
+    last_activated_time: int | None
+    tasks_waiting: int
+
+
+@dataclass(frozen=True, slots=True)
+class TaskRow:
+    """A row of `sys.dm_broker_activated_tasks` (fact 159): a reader that runs."""
+
+    spid: int
+    """The number of its thread."""
+    database_id: int
+    queue_id: int
+    procedure_name: str
+    execute_as: int = 1
+
+
+class Watched:
+    """A queue, its monitor, and what its readers run. For any number of threads.
+
+    Attributes:
+        database: The queue's database.
+        queue_id: The queue.
+        queue_name: Its schema and name.
+        procedure_name: What views call its readers.
+        procedure: What they run.
+    """
+
+    def __init__(
+        self, database: Database, queue: Queue, *, procedure_name: str, procedure: Procedure, max_queue_readers: int
+    ) -> None:
+        self.database: Final = database
+        self.queue_id: Final = queue.queue_id
+        self.queue_name: Final = queue_name(queue)
+        self.procedure_name: Final = procedure_name
+        self.procedure: Final = procedure
+        self._guard: Final = threading.Lock()
+        self._monitor: Final = QueueMonitor(max_queue_readers=max_queue_readers)
+        self._readers: set[int] = set()
+
+    @property
+    def running(self) -> int:
+        """How many readers run."""
+        return self._monitor.running
+
+    @property
+    def max_queue_readers(self) -> int:
+        """How many readers may run at once."""
+        return self._monitor.max_queue_readers
+
+    def retire(self) -> None:
+        """No further reader is started; those that run end by themselves."""
+        with self._guard:
+            self._monitor.max_queue_readers = 0
+
+    def start_if_needed(self, *, now: int) -> bool:
+        """Whether one more reader is needed; if so, it counts as started, and has to be.
+
+        Args:
+            now: The moment.
+
+        Returns:
+            Whether to start one.
+
+        Raises:
+            StorageError: The file cannot be read.
+        """
+        with self._guard:
+            if not self._monitor.can_start(now=now):
+                return False
+        has_messages = self._has_messages()
+        waiting = self.database.arrivals.waiting(self.queue_id)
+        with self._guard:
+            is_needed = self._monitor.is_reader_needed(has_messages=has_messages, waiting=waiting, now=now)
+            if is_needed:
+                self._monitor.started(now=now)
+            return is_needed
+
+    def next_check(self, *, now: int) -> int | None:
+        """When to look again, if nothing is told before; None where nothing is there to be read.
+
+        Args:
+            now: The moment.
+
+        Returns:
+            A moment.
+
+        Raises:
+            StorageError: The file cannot be read.
+        """
+        if not self._has_messages():
+            return None
+        with self._guard:
+            return self._monitor.next_check(now=now)
+
+    def received(self, *, is_empty: bool, is_named: bool, now: int) -> None:
+        """Somebody received from the queue.
+
+        Args:
+            is_empty: Whether nothing was there.
+            is_named: Whether a conversation or a group was named.
+            now: The moment.
+        """
+        with self._guard:
+            self._monitor.received(is_empty=is_empty, is_named=is_named, now=now)
+
+    def entered(self) -> None:
+        """The calling thread is a reader from now on."""
+        with self._guard:
+            self._readers.add(threading.get_native_id())
+
+    def ended(self, *, is_done: bool, now: int) -> bool:
+        """The calling thread's reader has ended.
+
+        Args:
+            is_done: Whether it took something for good, or found the queue empty.
+            now: The moment.
+
+        Returns:
+            Whether anybody has received from the queue since a reader was last started.
+        """
+        with self._guard:
+            has_received = self._monitor.state is not MonitorState.NOTIFIED
+            self._readers.discard(threading.get_native_id())
+            self._monitor.ended(is_done=is_done, now=now)
+            return has_received
+
+    def monitor_row(self) -> MonitorRow:
+        """What `sys.dm_broker_queue_monitors` says of it."""
+        with self._guard:
+            return MonitorRow(
+                self.database.database_id,
+                self.queue_id,
+                self._monitor.state,
+                self._monitor.last_empty_rowset_time,
+                self._monitor.last_activated_time,
+                self.database.arrivals.waiting(self.queue_id),
+            )
+
+    def task_rows(self) -> list[TaskRow]:
+        """What `sys.dm_broker_activated_tasks` says of it."""
+        with self._guard:
+            return [
+                TaskRow(reader, self.database.database_id, self.queue_id, self.procedure_name)
+                for reader in sorted(self._readers)
+            ]
+
+    def _has_messages(self) -> bool:
+        with self.database.file.read() as connection:
+            objects = self.database.objects(connection)
+            queue = objects.queues_by_id.get(self.queue_id)
+            is_on = queue is not None and queue.is_receive_enabled and objects.broker.is_delivering
+            return is_on and queues.has_ready(connection, self.queue_id)

@@ -1,0 +1,1 @@
+"""Dynamic routing: the request for a route that is missing (R61, R62)."""

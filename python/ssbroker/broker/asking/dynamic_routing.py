@@ -1,0 +1,217 @@
+"""Asks the configuration service for routes that are missing, and has what waits for them tried again (R61, R62, N26)."""
+
+from __future__ import annotations
+
+import logging
+import uuid
+from collections.abc import Iterable
+from datetime import timedelta
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from ssbroker import moment
+from ssbroker.broker.asking.missing_route import MissingRoute
+from ssbroker.broker.dialogs import beginning, ending, sending
+from ssbroker.broker.dialogs.error_body import read_failure
+from ssbroker.broker.work.own_work import own_work
+from ssbroker.broker.work.work import Work
+from ssbroker.ddl.routes import CONFIGURATION_SERVICE
+from ssbroker.exceptions import SsbrokerError
+from ssbroker.moment import EPOCH
+from ssbroker.protocol.names import CONFIGURATION_NOTICE, ERROR, MISSING_ROUTE, SYSTEM_SERVICE
+from ssbroker.protocol.retry import SECOND
+from ssbroker.protocol.states import State
+from ssbroker.store import endpoints, queues, route_requests
+from ssbroker.store.endpoints import Endpoint
+from ssbroker.store.objects import Objects
+from ssbroker.store.sqlite import Connection
+
+if TYPE_CHECKING:
+    from ssbroker.broker.database import Database
+    from ssbroker.broker.instance import Instance
+
+REFUSED_FOR: Final = 60 * SECOND
+"""For how long an error of the configuration service counts as its answer (N26)."""
+ANSWERED_FOR: Final = 4 * SECOND
+"""For how long the end of its dialog does where no error came: a route that leads nowhere has it asked again."""
+OPEN_MAX: Final = 1_000
+"""The requests of one database that are open at a time at most: neighbours may name services that nobody has."""
+PATIENCE: Final = 0.1
+"""The seconds for which a thread that has committed waits for others."""
+LOGGER: Final = logging.getLogger("ssbroker.broker")
+
+
+class Ask(NamedTuple):
+    """What is to be asked for."""
+
+    database: str
+    """The database in whose table the route is missing."""
+    service_name: str
+    broker_instance: bytes | None
+    """The broker id that the conversation names, if any."""
+
+
+class DynamicRouting:
+    """The requests for routes of an instance's databases. For any number of threads.
+
+    Args:
+        instance: The instance.
+    """
+
+    def __init__(self, instance: Instance) -> None:
+        self._instance: Final = instance
+        self._asking: Final[dict[int, tuple[int, bool]]] = {}
+        """For each database the version of its objects, and whether a route among them leads to a configuration service."""
+
+    def ask(self, asks: Iterable[Ask], *, patience: float | None = None) -> dict[Ask, str]:
+        """Sends a request for each service for which none is open and none has just been answered.
+
+        Args:
+            asks: What is missing.
+            patience: The seconds to wait for the write lock of a database; None is as long as always.
+
+        Returns:
+            Why the configuration service has refused, for those that it has.
+
+        Raises:
+            SsbrokerError: A database cannot be used now.
+        """
+        refused: dict[Ask, str] = {}
+        by_database: dict[str, list[Ask]] = {}
+        for ask in asks:
+            by_database.setdefault(ask.database, []).append(ask)
+        for name, wanted in by_database.items():
+            database = self._instance.database(name)
+            now = moment.microseconds(database.now())
+            with database.file.read() as connection:
+                known = {ask: route_requests.find(connection, ask.service_name) for ask in wanted}
+                room = OPEN_MAX - len(route_requests.pending(connection))
+            new = [ask for ask, request in known.items() if request is None or not request.is_in_the_way(now=now)]
+            new = new[: max(room, 0)]
+            if new:
+                _ask(database, new, patience=patience)
+            refused |= {
+                ask: request.refusal
+                for ask, request in known.items()
+                if request is not None and request.refusal and request.is_in_the_way(now=now)
+            }
+        return refused
+
+    def pending(self, database: Database, objects: Objects) -> tuple[str, ...]:
+        """The services of which a database awaits a route; what its system service is asked with is never missing.
+
+        Args:
+            database: The database.
+            objects: What stands in it.
+
+        Returns:
+            Their names; nothing where no route leads to a configuration service.
+
+        Raises:
+            StorageError: The file cannot be read.
+        """
+        known = self._asking.get(database.database_id)
+        if known is None or known[0] != objects.version:
+            is_asking = any(route.remote_service_name == CONFIGURATION_SERVICE for route in objects.routes.values())
+            known = self._asking[database.database_id] = (objects.version, is_asking)
+        if not known[1]:
+            return ()
+        return (SYSTEM_SERVICE, *database.file.ask(route_requests.pending))
+
+    def arrived(self, database: Database, queue_ids: Iterable[int]) -> bool:
+        """Called after a commit that put messages into queues: an answer may be among them.
+
+        Args:
+            database: The database.
+            queue_ids: The queues.
+
+        Returns:
+            Whether somebody else has to look at the answers, at once.
+        """
+        if route_requests.SYSTEM_QUEUE_ID not in queue_ids:
+            return False
+        if any(each.file.is_written_here for each in self._instance.databases):
+            return True
+        try:
+            self.settle(database, patience=PATIENCE if self._instance.background else None)
+        except SsbrokerError as error:
+            LOGGER.warning("%s: answers for missing routes are looked at later: %s", database.name, error)
+            return True
+        return False
+
+    def settle(self, database: Database, *, patience: float | None = None) -> None:
+        """Ends the dialogs that the configuration service has ended, and has what waited for them routed again (R62).
+
+        Args:
+            database: The database that asked.
+            patience: The seconds to wait for its write lock; None is as long as always.
+
+        Raises:
+            SsbrokerError: The database cannot be used now.
+        """
+        if SYSTEM_SERVICE not in database.objects().services or not database.file.ask(route_requests.over):
+            return
+        with own_work(database, lock_timeout=patience) as work:
+            for service_name, handle in route_requests.over(work.connection):
+                _close(work, service_name, endpoints.by_handle(work.connection, handle))
+            work.effects.is_catalog_changed = True
+
+
+def _ask(database: Database, asks: Iterable[Ask], *, patience: float | None) -> None:
+    if SYSTEM_SERVICE not in database.objects().services:
+        with database.file.write(lock_timeout=patience) as connection:
+            route_requests.create_system_service(connection, database.objects(connection), name=SYSTEM_SERVICE)
+    with own_work(database, lock_timeout=patience) as work:
+        for ask in asks:
+            request = route_requests.find(work.connection, ask.service_name)
+            if request is None or not request.is_in_the_way(now=work.now()):
+                _send(work, ask)
+
+
+def _send(work: Work, ask: Ask) -> None:
+    dialog = beginning.begin(
+        work,
+        SYSTEM_SERVICE,
+        CONFIGURATION_SERVICE,
+        broker_instance=None,
+        contract=CONFIGURATION_NOTICE,
+        lifetime=None,  # fact 62
+        encryption=False,
+        related_conversation=None,
+        related_conversation_group=None,
+    )
+    guid = None if ask.broker_instance is None else uuid.UUID(bytes=ask.broker_instance)
+    body = MissingRoute(ask.service_name, guid).body()
+    state = sending.check(work, dialog, (MISSING_ROUTE,), now=work.now())
+    sending.send(work, [(dialog, state, [(MISSING_ROUTE, body)])])
+    route_requests.begun(work.connection, ask.service_name, conversation_handle=dialog.conversation_handle)
+
+
+def _close(work: Work, service_name: str, dialog: Endpoint | None) -> None:
+    """The dialog is over, or somebody has removed it."""
+    refusal = ""
+    if dialog is not None:
+        refusal = _refusal(work.connection, work.objects, dialog)
+        if dialog.state != State.CD:
+            ending.end(work, dialog, None)
+    now = work.now()
+    again = now + (REFUSED_FOR if refusal else ANSWERED_FOR)
+    route_requests.answered(work.connection, service_name, ask_again_at=again, refusal=refusal, now=now)
+    if refusal:
+        at = EPOCH + timedelta(microseconds=again)
+        LOGGER.warning(
+            "%s: 9761: the configuration service has no route for %r: %s; it is asked again after %s",
+            work.database,
+            service_name,
+            refusal,
+            at.isoformat(timespec="seconds"),
+        )
+
+
+def _refusal(connection: Connection, objects: Objects, dialog: Endpoint) -> str:
+    if dialog.state != State.ER:
+        return ""
+    error_id = objects.message_types[ERROR].message_type_id
+    found, _ = queues.ready(connection, dialog.endpoint_id, most=-1, bytes_max=1 << 20)
+    bodies = [message.message_body for message in found if message.message_type_id == error_id]
+    failure = read_failure(bodies[0]) if bodies else None
+    return "it gave no reason" if failure is None else f"error {failure.code}, {failure.description}"

@@ -1,0 +1,116 @@
+"""The open databases of an instance: as its list has them now, whichever process has changed it."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from typing import TYPE_CHECKING, Final
+
+from ssbroker.broker.database import Database
+from ssbroker.broker.databases.reconciliation import reconcile
+from ssbroker.exceptions import StorageError, UnknownDatabaseError
+from ssbroker.store import registry
+from ssbroker.store.file import DatabaseFile
+from ssbroker.store.objects import Objects
+from ssbroker.store.registry import MSDB_NAME, Listed
+from ssbroker.store.schema import DATABASE
+
+if TYPE_CHECKING:
+    from ssbroker.broker.instance import Instance
+
+_log: Final = logging.getLogger("ssbroker.broker")
+
+
+class Databases:
+    """Opens databases when they are first asked for, and closes those that have gone from the list."""
+
+    def __init__(self, instance: Instance, msdb: DatabaseFile) -> None:
+        self._instance: Final = instance
+        self._msdb: Final = msdb
+        self._guard: Final = threading.RLock()
+        self._known: dict[str, Database] = {}
+        self._unavailable: dict[str, StorageError] = {}
+        self._version: int | None = None
+
+    def one(self, name: str) -> Database:
+        """A database by its name.
+
+        Raises:
+            UnknownDatabaseError: There is none of this name.
+            StorageError: Its file is not there, or cannot be used.
+        """
+        databases = self.all()
+        if name in self._unavailable:
+            raise self._unavailable[name]
+        if name not in databases:
+            raise UnknownDatabaseError(
+                f"the instance has no database {name!r}; it has {', '.join(databases)}", value=name
+            )
+        return databases[name]
+
+    def all(self) -> dict[str, Database]:
+        """The databases as the list has them now; objects of those that stay are kept."""
+        with self._guard:
+            if self._version is not None and self._msdb.ask(registry.version_of) == self._version:
+                return self._known
+            with self._msdb.read() as connection:
+                version = registry.version_of(connection)
+                listed = registry.load(connection)
+            before = {database.database_id: database for database in self._known.values()}
+            databases: dict[str, Database] = {}
+            self._unavailable = {}
+            for row in listed:
+                database = before.pop(row.database_id, None)
+                try:
+                    databases[row.name] = self._opened(row) if database is None else database.renamed(row.name)
+                except StorageError as error:
+                    _log.warning("the database %r is not available: %s", row.name, error)
+                    self._unavailable[row.name] = error
+            for gone in before.values():
+                gone.close()
+            # One that could not be opened is tried again at the next look.
+            self._known, self._version = databases, None if self._unavailable else version
+            return databases
+
+    def seen(self) -> list[tuple[Database, Objects]]:
+        """The databases with what stands in them; one that goes meanwhile is left out.
+
+        Raises:
+            StorageError: A file cannot be read.
+        """
+        while True:
+            databases = self.all()
+            try:
+                return [(database, database.objects()) for database in databases.values()]
+            except StorageError:
+                if self.all() is databases:
+                    raise
+
+    def settle(self, database: Database) -> None:
+        """Waits for whoever takes a database away, and keeps it where that came to nothing.
+
+        Raises:
+            StorageError: The file cannot be read.
+        """
+        reconcile(database.file, self._msdb, database.database_id, instance_id=self._instance.instance_id)
+
+    def close(self) -> None:
+        """Closes all files."""
+        with self._guard:
+            databases, self._known = self._known, {}
+            self._version = None
+        for database in databases.values():
+            database.close()
+        self._msdb.close()
+
+    def _opened(self, row: Listed) -> Database:
+        instance, path = self._instance, self._instance.folder / row.file
+        if row.name == MSDB_NAME:
+            return Database(instance, database_id=row.database_id, name=row.name, file=self._msdb)
+        file = DatabaseFile.open(path, DATABASE, lock_timeout=instance.lock_timeout, vfs=instance.vfs)
+        try:
+            reconcile(file, self._msdb, row.database_id, instance_id=instance.instance_id)
+        except BaseException:
+            file.close()
+            raise
+        return Database(instance, database_id=row.database_id, name=row.name, file=file)

@@ -1,0 +1,1 @@
+"""From the transmission queue to where messages belong, within the instance."""

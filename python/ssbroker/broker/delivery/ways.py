@@ -1,0 +1,206 @@
+"""Where conversations go: the instance's router, on its catalog of the moment (B10)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from datetime import datetime
+from typing import TYPE_CHECKING, Final, NamedTuple, Protocol, TypeAlias
+
+import pyarrow as pa
+
+from ssbroker.broker.work.work import Way
+from ssbroker.explanation import Explanation
+from ssbroker.routing import Router, TieBreak
+from ssbroker.schemas import CONVERSATIONS
+from ssbroker.store.endpoints import Endpoint
+
+if TYPE_CHECKING:
+    from ssbroker.broker.instance import Instance
+
+NOWHERE: Final = Way(None, None)
+KEPT_MAX: Final = 100_000
+"""The decisions that are kept; beyond that all are made anew."""
+_LOCAL: Final = "LOCAL"
+_Key: TypeAlias = tuple[str, bytes, int, bytes | None]
+
+
+class Decision(NamedTuple):
+    """What routing decided about a conversation, as the columns of `schemas.DECISIONS`."""
+
+    outcome: str
+    reason: str
+    target_database: str | None
+    broker_instance: bytes | None
+    next_hop_address: str | None
+    mirror_address: str | None
+
+    @property
+    def is_local(self) -> bool:
+        """Whether a database of this instance takes the conversation."""
+        return self.outcome == _LOCAL
+
+    @property
+    def way(self) -> Way:
+        """The same, as a transaction asks for it."""
+        return Way(self.target_database, self.broker_instance) if self.is_local else NOWHERE
+
+
+class Sender(Protocol):
+    """What routing has to know of a sender; an endpoint is one."""
+
+    @property
+    def conversation_id(self) -> bytes:
+        """The conversation."""
+
+    @property
+    def is_initiator(self) -> int:
+        """Which side the sender is."""
+
+    @property
+    def far_service(self) -> str:
+        """The service that it sends to."""
+
+    @property
+    def far_broker_instance(self) -> bytes | None:
+        """The broker id that it names or is bound to, if any."""
+
+
+class Ways:
+    """Routes conversations that have their sender in a database of the instance.
+
+    A decision is kept for as long as the catalog stays the same, so that what has no broker id yet goes one way (N13).
+
+    Args:
+        instance: The instance.
+
+    Attributes:
+        tie_break: How one of several equals is picked (R24).
+    """
+
+    def __init__(self, instance: Instance) -> None:
+        self._instance: Final = instance
+        self._known: _Known | None = None
+        self.tie_break: TieBreak = "hash"
+
+    def decisions(self, database: str, senders: Sequence[Sender]) -> list[Decision]:
+        """What routing says of senders in a database.
+
+        Args:
+            database: Where they are.
+            senders: The senders.
+
+        Returns:
+            The decisions, in the same order.
+
+        Raises:
+            StorageError: A file cannot be read.
+        """
+        return self._newest().decisions(database, senders)
+
+    @property
+    def picture(self) -> object:
+        """What decisions are made by: another object once the catalog has changed, or a route has expired."""
+        return self._newest()
+
+    def ways_of(self, database: str) -> Callable[[Sequence[Endpoint]], list[Way]]:
+        """What a transaction asks about its conversations; the catalog is looked at once, when it first asks.
+
+        Args:
+            database: The transaction's database.
+
+        Returns:
+            Gives the ways of endpoints of that database, in the same order.
+        """
+        known: _Known | None = None
+
+        def ways(endpoints: Sequence[Endpoint]) -> list[Way]:
+            nonlocal known
+            if known is None:
+                known = self._newest()
+            return [decision.way for decision in known.decisions(database, endpoints)]
+
+        return ways
+
+    def _newest(self) -> _Known:
+        router, known, now = self._instance.router(tie_break=self.tie_break), self._known, self._instance.clock()
+        if known is None or known.router is not router or not known.holds(now):
+            known = self._known = _Known(router, now)
+        return known
+
+
+class _Known:
+    """What one router has decided, for as long as none of its routes expires."""
+
+    def __init__(self, router: Router, now: datetime) -> None:
+        self.router: Final = router
+        self._decisions: dict[_Key, Decision] = {}
+        lifetimes = router.catalog.routes["lifetime"].to_pylist()
+        self._until: Final = min((moment for moment in lifetimes if moment is not None and moment > now), default=None)
+        self._since: Final = now
+
+    def holds(self, now: datetime) -> bool:
+        """Whether the decisions are still those of the moment; a clock that goes back makes them doubtful too."""
+        return self._since <= now and (self._until is None or now < self._until)
+
+    def decisions(self, database: str, senders: Sequence[Sender]) -> list[Decision]:
+        """What was decided, or is now; kept within limits. Who looks at the old ones goes on with these."""
+        kept = self._decisions
+        keys = [(database, each.conversation_id, each.is_initiator, each.far_broker_instance) for each in senders]
+        new = {key: each for key, each in zip(keys, senders, strict=True) if key not in kept}
+        if not new:
+            return [kept[key] for key in keys]
+        found = dict(zip(new, decide(self.router, database, list(new.values()), now=self._since), strict=True))
+        listed = [found[key] if key in found else kept[key] for key in keys]
+        if len(kept) + len(found) > KEPT_MAX:
+            self._decisions = found
+        else:
+            kept.update(found)
+        return listed
+
+
+def decide(router: Router, database: str, endpoints: Sequence[Sender], *, now: datetime) -> list[Decision]:
+    """Routes what endpoints of a database send.
+
+    Args:
+        router: On the catalog to go by.
+        database: Where the endpoints are.
+        endpoints: The senders.
+        now: The moment at which routes expire.
+
+    Returns:
+        The decisions, in the same order.
+    """
+    asked = pa.RecordBatch.from_arrays(
+        [
+            pa.array([each.conversation_id for each in endpoints], pa.binary(16)),
+            pa.array([database] * len(endpoints), pa.string()),
+            pa.array([each.far_service for each in endpoints], pa.string()),
+            pa.array([each.far_broker_instance for each in endpoints], pa.binary(16)),
+            pa.array([bool(each.is_initiator) for each in endpoints], pa.bool_()),
+        ],
+        schema=CONVERSATIONS,
+    )
+    found = router.route(asked, now=now)
+    return [Decision(*row) for row in zip(*(found[column].to_pylist() for column in Decision._fields), strict=True)]
+
+
+def explain(router: Router, database: str, endpoint: Endpoint, *, now: datetime) -> Explanation:
+    """Tells the whole way of what an endpoint sends.
+
+    Args:
+        router: On the catalog to go by.
+        database: Where the endpoint is.
+        endpoint: The sender.
+        now: The moment at which routes expire.
+
+    Returns:
+        The explanation.
+    """
+    return router.explain(
+        endpoint.far_service,
+        to_broker_instance=endpoint.far_broker_instance,
+        database=database,
+        is_initiator=bool(endpoint.is_initiator),
+        conversation_id=endpoint.conversation_id,
+        now=now,
+    )

@@ -1,0 +1,1 @@
+"""Conversations: begun, sent on, received from, ended; one side at a time."""

@@ -1,0 +1,108 @@
+"""Puts what arrived into the queue of an endpoint, or beside it while the queue is off (P34)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final, NamedTuple
+
+from ssbroker.broker.dialogs.status import DELIVERED, queue_off
+from ssbroker.broker.objects.queue_names import queue_text
+from ssbroker.broker.work.work import Work
+from ssbroker.protocol.names import DIALOG_TIMER, END_DIALOG, ERROR
+from ssbroker.store import endpoints, queues, transmission
+from ssbroker.store.endpoints import Endpoint
+from ssbroker.store.objects import Queue
+
+_PRECEDENCES: Final = {DIALOG_TIMER: queues.FIRST_OF_ALL, ERROR: queues.BEFORE_MESSAGES}
+
+
+class Entry(NamedTuple):
+    """A message for a queue."""
+
+    message_sequence_number: int
+    message_type_name: str
+    message_body: bytes | None
+    status: int = queues.READY
+
+
+def queue_of(work: Work, endpoint: Endpoint) -> Queue:
+    """The queue of an endpoint's service."""
+    objects = work.objects
+    return objects.queues_by_id[objects.services_by_id[endpoint.service_id].queue_id]
+
+
+def enqueue(work: Work, endpoint: Endpoint, queue: Queue, entries: Sequence[Entry]) -> None:
+    """Puts messages into the queue of an endpoint; while the queue is off, into the transmission queue as inbound."""
+    if not entries:
+        return
+    if not queue.is_enqueue_enabled:
+        _park(work, endpoint, queue, entries)
+        return
+    kinds = work.objects.message_types
+    queues.add(
+        work.connection,
+        [
+            (
+                queue.queue_id,
+                entry.status,
+                endpoint.priority,
+                endpoint.endpoint_id,
+                _PRECEDENCES.get(entry.message_type_name, queues.IN_ORDER),
+                entry.message_sequence_number,
+                kinds[entry.message_type_name].message_type_id,
+                entry.message_body or None,
+            )
+            for entry in entries
+        ],
+    )
+    work.effects.enqueued += len(entries)
+    if any(entry.status == queues.READY for entry in entries):
+        work.effects.arrived.add(queue.queue_id)
+
+
+def release(work: Work, queue: Queue) -> None:
+    """Puts what waited for a queue to be on into the queue (P34)."""
+    for endpoint_id in transmission.receivers(work.connection, queue.queue_id):
+        endpoint = endpoints.by_id(work.connection, endpoint_id)
+        if endpoint is not None:
+            release_for(work, endpoint, queue)
+
+
+def release_for(work: Work, endpoint: Endpoint, queue: Queue) -> None:
+    """The same for one endpoint."""
+    rows = transmission.arrived_for(work.connection, endpoint.endpoint_id)
+    transmission.remove_arrived(work.connection, endpoint.endpoint_id)
+    endpoints.set_status(work.connection, endpoint.endpoint_id, DELIVERED)
+    enqueue(work, endpoint, queue, [_unparked(endpoint, row) for row in rows])
+
+
+def _park(work: Work, endpoint: Endpoint, queue: Queue, entries: Sequence[Entry]) -> None:
+    now = work.now()
+    why = str(queue_off(work.database, queue_text(queue.schema_name, queue.name)))
+    endpoints.set_status(work.connection, endpoint.endpoint_id, why)
+    transmission.add(
+        work.connection,
+        [
+            transmission.Row(
+                endpoint.endpoint_id,
+                is_inbound=True,
+                message_sequence_number=entry.message_sequence_number,
+                message_type_name=entry.message_type_name,
+                is_conversation_error=entry.message_type_name == ERROR,
+                is_end_of_dialog=entry.message_type_name == END_DIALOG,
+                enqueue_time=now,
+                message_body=entry.message_body,
+            )
+            for entry in entries
+        ],
+    )
+
+
+def _unparked(endpoint: Endpoint, row: transmission.Waiting) -> Entry:
+    is_early = row.message_type_name not in _PRECEDENCES and row.message_sequence_number >= endpoint.receive_sequence
+    return Entry(
+        row.message_sequence_number,
+        row.message_type_name,
+        row.message_body,
+        queues.EARLY if is_early else queues.READY,
+    )

@@ -1,0 +1,135 @@
+"""SEND (facts 111 to 115): checks first, then all messages of a conversation at once."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterable, Sequence
+from typing import Final
+
+from ssbroker.broker.dialogs.arriving import Message
+from ssbroker.broker.dialogs.contract_rules import sendable
+from ssbroker.broker.dialogs.outbound import transmit
+from ssbroker.broker.dialogs.queueing import queue_of
+from ssbroker.broker.dialogs.straight import Sent, deliver
+from ssbroker.broker.work.telling import told_conversation
+from ssbroker.broker.work.work import Work
+from ssbroker.exceptions import SchemaError
+from ssbroker.protocol.event_steps import ConversationStep
+from ssbroker.protocol.events import Conversation
+from ssbroker.protocol.names import BODY_MAX, refused
+from ssbroker.protocol.states import DESCRIPTIONS, Input, State, after
+from ssbroker.store import endpoints, queues
+from ssbroker.store.endpoints import Endpoint
+
+_ACCEPTED: Final = "bytes, bytearray or memoryview"
+
+
+def body_bytes(body: object) -> bytes | None:
+    """A message's body as it is kept; an empty one is None (B18).
+
+    Raises:
+        BrokerError: It is None (8433) or too long (8459).
+        SchemaError: It is no bytes.
+
+    Examples:
+        >>> body_bytes(b"order"), body_bytes(b"")
+        (b'order', None)
+    """
+    if body is None:
+        raise refused(8433)
+    if not isinstance(body, bytes | bytearray | memoryview):
+        actual = type(body).__name__
+        raise SchemaError(f"body: expected {_ACCEPTED}, got {actual}", column="body", expected=_ACCEPTED, actual=actual)
+    content = bytes(body)
+    if len(content) > BODY_MAX:
+        raise refused(8459, length=len(content), most=BODY_MAX)
+    return content or None
+
+
+def check(work: Work, endpoint: Endpoint, message_types: Iterable[str], *, now: int) -> State:
+    """Whether an endpoint may send messages of these types now, before anything is written (B5).
+
+    Returns:
+        The state that it is in once it has.
+
+    Raises:
+        BrokerError: It may not.
+    """
+    state = after(State(endpoint.state), Input.SEND)
+    if isinstance(state, int):
+        raise refused_in_state(state, endpoint)
+    for name in message_types:
+        sendable(work.objects, endpoint, name)
+    if endpoint.lifetime <= now:
+        raise refused(8489)
+    queue = queue_of(work, endpoint)
+    if queue.is_retention_enabled and not queue.is_enqueue_enabled:
+        raise refused(9618, queue=queue.name)
+    return state
+
+
+def send(work: Work, runs: Sequence[tuple[Endpoint, State, Sequence[tuple[str, bytes | None]]]]) -> None:
+    """Sends messages in conversations that `check` let pass.
+
+    Args:
+        work: The transaction.
+        runs: For each conversation its endpoint, the state that `check` gave, and types and bodies in order.
+    """
+    sends: list[Sent] = []
+    for endpoint, state, messages in runs:
+        first = endpoint.send_sequence
+        numbered = [Message(number, *message) for number, message in enumerate(messages, start=first)]
+        if state != endpoint.state:
+            endpoints.set_state(work.connection, endpoint.endpoint_id, state)
+        sender = endpoint._replace(state=state, send_sequence=first + len(numbered))
+        _retain(work, sender, numbered)
+        _tell(work, sender, numbered)
+        sends.append((sender, numbered))
+    work.effects.sent += sum(len(messages) for _, _, messages in runs)
+    endpoints.set_all_sent(work.connection, [(sender.send_sequence, sender.endpoint_id) for sender, _ in sends])
+    for sender, left in deliver(work, sends):
+        transmit(work, sender, left)
+
+
+def refused_in_state(number: int, endpoint: Endpoint) -> Exception:
+    """The error that refuses a call in the endpoint's state."""
+    return refused(
+        number,
+        handle=uuid.UUID(bytes=endpoint.conversation_handle),
+        state=f"{endpoint.state}, {DESCRIPTIONS[State(endpoint.state)]}",
+    )
+
+
+def _tell(work: Work, sender: Endpoint, messages: Sequence[Message]) -> None:
+    if work.effects.wants(Conversation):
+        for message in messages:
+            told_conversation(
+                work,
+                sender,
+                ConversationStep.SEND_MESSAGE,
+                message_type_name=message.message_type_name,
+                message_sequence_number=message.message_sequence_number,
+            )
+
+
+def _retain(work: Work, endpoint: Endpoint, messages: Sequence[Message]) -> None:
+    """Copies of what was sent, in the sender's own queue (fact 146)."""
+    queue = queue_of(work, endpoint)
+    if queue.is_retention_enabled:
+        kinds = work.objects.message_types
+        queues.add(
+            work.connection,
+            [
+                (
+                    queue.queue_id,
+                    queues.RETAINED_SENT,
+                    endpoint.priority,
+                    endpoint.endpoint_id,
+                    queues.IN_ORDER,
+                    message.message_sequence_number,
+                    kinds[message.message_type_name].message_type_id,
+                    message.message_body,
+                )
+                for message in messages
+            ],
+        )

@@ -1,0 +1,1 @@
+"""What is carried for others: forwarding (R43), and mirrored routes (R51 to R54)."""

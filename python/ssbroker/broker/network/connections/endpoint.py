@@ -1,0 +1,161 @@
+"""The endpoint of an instance: it listens, dials and carries, in a thread of its own (P2, P3, N8 to N12)."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import uuid
+from collections.abc import Callable, Iterable
+from queue import SimpleQueue
+from typing import Any, Final
+
+import pyarrow as pa
+
+from ssbroker.broker.network.connections.connections import rows as rows_of
+from ssbroker.broker.network.connections.destination import Destination
+from ssbroker.broker.network.connections.setup import Setup
+from ssbroker.broker.network.connections.switchboard import Switchboard
+from ssbroker.exceptions import EndpointError
+from ssbroker.protocol.adjacent.batch import checked
+
+_BACKLOG: Final = 1024
+
+
+class SocketEndpoint:
+    """The endpoint of an instance; see `seam.Endpoint`.
+
+    Args:
+        setup: Who it is, who is told, whom it believes, how long it waits.
+        host: Where it listens.
+        port: The port; 0 takes any that is free.
+    """
+
+    def __init__(self, setup: Setup, *, host: str, port: int) -> None:
+        self._setup: Final = setup
+        self._host: Final = host
+        self._port: Final = port
+        self._board: Final = Switchboard(setup)
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._stopped: Final = asyncio.Event()
+        self._changed: Final = threading.Lock()
+        self._waiting: Final[set[Destination | uuid.UUID]] = set()
+        self._started: Final[SimpleQueue[tuple[str, int] | OSError | ValueError]] = SimpleQueue()
+        self._thread: Final = threading.Thread(
+            target=self._run, name=f"ssbroker {setup.own.name} endpoint", daemon=True
+        )
+
+    @property
+    def is_alive(self) -> bool:
+        """See `seam.Endpoint`."""
+        return self._thread.is_alive()
+
+    def start(self) -> tuple[str, int]:
+        """See `seam.Endpoint`."""
+        self._thread.start()
+        started = self._started.get()
+        if isinstance(started, Exception):
+            self._thread.join()
+            reason = getattr(started, "strerror", None) or started
+            raise EndpointError(f"{self._host}:{self._port}: cannot be listened on: {reason}") from started
+        return started
+
+    def send(self, address: str, rows: pa.Table) -> int:
+        """See `seam.Endpoint`."""
+        checked(rows)
+        destination = self._board.dialling.destination(address)
+        is_taken, room = destination.outbox.put(rows)
+        if is_taken:
+            self._attend(destination)
+        return room
+
+    def progress(self, address: str) -> tuple[int, int]:
+        """See `seam.Endpoint`."""
+        return self._board.dialling.destination(address).outbox.progress
+
+    def reply(self, connection_id: uuid.UUID, rows: pa.Table) -> bool:
+        """See `seam.Endpoint`."""
+        checked(rows)
+        connection = self._board.connection(connection_id)
+        if connection is None or not connection.is_usable:
+            return False
+        is_taken, _ = connection.line.replies.put(rows)
+        if is_taken:
+            self._attend(connection_id)
+        return is_taken
+
+    def ask_role(self, address: str, broker_instance: bytes) -> None:
+        """See `seam.Endpoint`."""
+        self._call(lambda: self._board.dialling.ask(address, broker_instance))
+
+    def pause(self) -> None:
+        """See `seam.Endpoint`."""
+        self._call(lambda: self._board.pause(is_paused=True))
+
+    def resume(self) -> None:
+        """See `seam.Endpoint`."""
+        self._call(lambda: self._board.pause(is_paused=False))
+
+    def view_rows(self) -> Iterable[tuple[Any, ...]]:
+        """See `seam.Endpoint`."""
+        return rows_of(self._board)
+
+    def close(self, timeout: float) -> None:
+        """See `seam.Endpoint`."""
+        with self._changed:
+            loop, self._loop = self._loop, None
+            if loop is not None:
+                loop.call_soon_threadsafe(self._stop, loop, timeout)
+        if self._thread.is_alive() and self._thread is not threading.current_thread():
+            self._thread.join()
+
+    @property
+    def board(self) -> Switchboard:
+        """All connections."""
+        return self._board
+
+    def _attend(self, what: Destination | uuid.UUID) -> None:
+        """Has the thread look at what waits; many calls come to one look."""
+        with self._changed:
+            is_first = not self._waiting
+            self._waiting.add(what)
+        if is_first:
+            self._call(self._look)
+
+    def _look(self) -> None:
+        with self._changed:
+            waiting = list(self._waiting)
+            self._waiting.clear()
+        for each in waiting:
+            if isinstance(each, Destination):
+                self._board.dialling.attend(each)
+            elif (connection := self._board.connection(each)) is not None:
+                connection.pump()
+
+    def _call(self, what: Callable[[], None]) -> None:
+        """Has the thread call something soon."""
+        with self._changed:
+            if self._loop is not None:
+                self._loop.call_soon_threadsafe(what)
+
+    def _run(self) -> None:
+        with asyncio.Runner() as runner:
+            runner.run(self._serve())
+
+    async def _serve(self) -> None:
+        loop = asyncio.get_running_loop()
+        try:
+            server = await loop.create_server(self._board.accept, self._host, self._port, backlog=_BACKLOG)
+        except (OSError, ValueError) as error:  # such as a host that cannot be a name
+            self._started.put(error)
+            return
+        with self._changed:
+            self._loop, self._server = loop, server
+        host, port, *_ = server.sockets[0].getsockname()
+        self._started.put((host, port))
+        await self._stopped.wait()
+
+    def _stop(self, loop: asyncio.AbstractEventLoop, timeout: float) -> None:
+        """Ends, in the thread: who dials now finds nobody, what waits is written, and nothing lasts longer than `timeout`."""
+        self._server.close()
+        loop.call_later(timeout, self._board.cut)
+        self._board.stop(self._stopped.set)

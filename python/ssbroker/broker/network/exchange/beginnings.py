@@ -1,0 +1,104 @@
+"""The first rows of directions: whether they may begin, and with which keys (N19, N20)."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, Final
+
+import pyarrow as pa
+
+from ssbroker.broker.network.exchange.dispatch import Dispatch, Parcel
+from ssbroker.broker.network.hooks import Beginning, KeyExchanges, Refused
+from ssbroker.protocol.ledger import Exchanged, Key, SessionKeys
+
+if TYPE_CHECKING:
+    from ssbroker.broker.network.seam import Peer
+
+_COLUMNS: Final = (
+    "from_service_name",
+    "from_broker_instance",
+    "to_service_name",
+    "to_broker_instance",
+    "security",
+    "key_exchange",
+)
+
+
+class Beginnings:
+    """Asks for the keys of what begins, and leaves out what may not.
+
+    Args:
+        keys: Who settles keys.
+        dispatch: Who tells of what nobody takes.
+    """
+
+    def __init__(self, keys: KeyExchanges, dispatch: Dispatch) -> None:
+        self._keys: Final = keys
+        self._dispatch: Final = dispatch
+
+    def open(self, peer: Peer, parcel: Parcel) -> tuple[pa.Table, SessionKeys]:
+        """Opens what came with first rows.
+
+        Args:
+            peer: Who brought them.
+            parcel: The rows.
+
+        Returns:
+            The rows that may be taken, and the keys of conversations that begin with them.
+        """
+        rows = parcel.rows
+        asked = self._asked(parcel)
+        if not asked:
+            return rows, {}
+        columns: dict[str, Any] = {name: rows[name] for name in _COLUMNS}
+        beginnings = [
+            Beginning(
+                conversation_id=key[0],
+                is_initiator=not key[1],
+                principal=peer.principal,
+                **{name: column[place].as_py() for name, column in columns.items()},
+            )
+            for key, place in asked.items()
+        ]
+        answers = self._keys.for_arriving(parcel.machine.database, beginnings)
+        refused: set[Key] = set()
+        keys: dict[bytes, Exchanged] = {}
+        for (key, place), one, answer in zip(asked.items(), beginnings, answers, strict=True):
+            if isinstance(answer, Refused):
+                refused.add(key)
+                self._dispatch.tell(rows, place, error=answer.error, text=answer.text)
+            elif answer.keys is not None:
+                of = (one.is_initiator, one.from_service_name, one.to_service_name)
+                keys[key[0]] = replace(answer.keys, of=of)
+        if refused:
+            rows = rows.filter(pa.array([key not in refused for key in parcel.keys], pa.bool_()))
+        return rows, keys
+
+    @staticmethod
+    def _asked(parcel: Parcel) -> dict[Key, int]:
+        """The directions to ask for, and a row of each: one with a blob where there is any."""
+        asked: dict[Key, int] = {}
+        if parcel.fresh:
+            for place, key in enumerate(parcel.keys):
+                if key in parcel.fresh:
+                    asked.setdefault(key, place)
+        blobs = parcel.rows["key_exchange"]
+        if blobs.null_count == len(blobs):
+            return asked
+        with_blob: dict[Key, int] = {}
+        for place, (key, blob) in enumerate(zip(parcel.keys, blobs.to_pylist(), strict=True)):
+            if blob is not None:
+                with_blob.setdefault(key, place)
+        known = [key for key in with_blob if key not in parcel.fresh]
+        senders = parcel.rows["from_broker_instance"]
+        unanswered = {
+            endpoint.key
+            for endpoint in parcel.machine.ledger.endpoints(known)
+            if endpoint is not None
+            and endpoint.is_initiator
+            and not (endpoint.is_bound and senders[with_blob[endpoint.key]].as_py() == endpoint.far_broker_instance)
+        }
+        for key, place in with_blob.items():
+            if key in asked or key in unanswered:
+                asked[key] = place
+        return asked

@@ -1,0 +1,105 @@
+"""What the machines send, handed to the connections; who rests while an address takes nothing (N12, N13)."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Final
+
+import pyarrow as pa
+
+from ssbroker.broker.network.exchange.carrying import Carrying
+from ssbroker.broker.network.exchange.machine import LOCAL, MIRRORED, Departure, Machine
+from ssbroker.broker.network.exchange.machines import Machines
+from ssbroker.exceptions import SsbrokerError
+from ssbroker.protocol.retry import SECOND
+
+if TYPE_CHECKING:
+    from ssbroker.broker.network.seam import Endpoint
+
+LOGGER: Final = logging.getLogger("ssbroker.broker")
+TURNS_MAX: Final = 8
+"""How many batches of one machine go before others have their turn."""
+FAILED_WAIT: Final = SECOND
+"""When a machine whose file could not be read is asked again."""
+
+
+class Departing:
+    """Sends what is due. For one thread.
+
+    Args:
+        endpoint: The connections.
+        machines: The machines.
+        closed: The gates that are closed.
+        carrying: Who knows which addresses cannot be reached.
+        loop_back: Takes what is for a database of this instance.
+    """
+
+    def __init__(
+        self,
+        endpoint: Endpoint,
+        machines: Machines,
+        *,
+        closed: set[str],
+        carrying: Carrying,
+        loop_back: Callable[[pa.Table], None],
+    ) -> None:
+        self._endpoint: Final = endpoint
+        self._machines: Final = machines
+        self._closed: Final = closed
+        self._carrying: Final = carrying
+        self._loop_back: Final = loop_back
+
+    def send(self, machine: Machine, *, now: int) -> int | None:
+        """Sends what is due of a machine.
+
+        Args:
+            machine: The machine.
+            now: The moment.
+
+        Returns:
+            When it has something to send again, if nothing happens before; 0 is at once, None is never.
+        """
+        try:
+            for _ in range(TURNS_MAX):
+                departures = machine.departures(now=now)
+                if departures is None:
+                    break
+                for departure in departures:
+                    self._send(machine, departure)
+            return machine.dialogs.next_timeout()
+        except SsbrokerError as error:
+            LOGGER.warning("%s: nothing can be sent for now: %s", machine.database.name, error)
+            return now + FAILED_WAIT
+
+    def opens(self, gate: str) -> None:
+        """A gate takes something again."""
+        if gate in self._closed:
+            self._closed.discard(gate)
+            for machine in self._machines.all():
+                machine.gates.opens(gate)
+
+    def broke(self, address: str) -> None:
+        """What was under way to an address is lost: it goes again as soon as it can, not after the waits of P17."""
+        for machine in self._machines.all():
+            machine.gates.lost(address)
+        self.opens(address)
+
+    def settled(self) -> None:
+        """Which of two mirrored addresses is the principal may be known now."""
+        for gate in [gate for gate in self._closed if MIRRORED in gate]:
+            self.opens(gate)
+
+    def _send(self, machine: Machine, departure: Departure) -> None:
+        gate = departure.gate
+        if gate == LOCAL:
+            self._loop_back(departure.rows)
+            return
+        is_doubtful = gate in self._closed or gate in self._carrying.why
+        if self._endpoint.send(gate, departure.rows) > 0:
+            return
+        self._closed.add(gate)
+        for each in self._machines.all():
+            each.gates.closes(gate)
+        if is_doubtful:
+            machine.dialogs.lost(departure.keys)

@@ -1,0 +1,281 @@
+"""Carries conversations between the databases of an instance and other instances (N13 to N16)."""
+
+from __future__ import annotations
+
+import logging
+import uuid
+from collections.abc import Callable, Collection, Mapping, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Final
+
+import pyarrow as pa
+
+from ssbroker import moment
+from ssbroker.broker.delivery import delivery
+from ssbroker.broker.delivery.transport import Outgoing
+from ssbroker.broker.dialogs.status import Status
+from ssbroker.broker.network.exchange import statuses
+from ssbroker.broker.network.exchange.arriving import Arriving
+from ssbroker.broker.network.exchange.beginnings import Beginnings
+from ssbroker.broker.network.exchange.carrying import Carrying
+from ssbroker.broker.network.exchange.departing import Departing
+from ssbroker.broker.network.exchange.dispatch import Dispatch
+from ssbroker.broker.network.exchange.machine import LOCAL, PATIENCE, Machine
+from ssbroker.broker.network.exchange.machines import Machines
+from ssbroker.broker.network.seam import Peer
+from ssbroker.exceptions import SsbrokerError
+from ssbroker.protocol.ledger import Key
+from ssbroker.protocol.retry import SECOND
+from ssbroker.protocol.settings import Settings
+
+if TYPE_CHECKING:
+    from ssbroker.broker.database import Database
+    from ssbroker.broker.instance import Instance
+    from ssbroker.broker.network.exchange.reception import Reception
+    from ssbroker.broker.network.hooks import Forwards, KeyExchanges, Mirrors
+    from ssbroker.store import endpoints
+
+LOGGER: Final = logging.getLogger("ssbroker.broker")
+FLUSH_EVERY: Final = 10 * SECOND
+LOOK_EVERY: Final = SECOND // 20
+"""How soon is seen what other processes have committed (N16)."""
+LOOK_SHARE: Final = 20
+"""How many times longer than a look the wait for the next one is, at least."""
+BUSY_WAIT: Final = SECOND // 10
+"""When what could not be written is tried again."""
+
+
+class Exchange:
+    """What a serving instance has between its databases and its connections.
+
+    Everything belongs to one thread but `carry`, which may be called from any. `turn` does all that is due.
+
+    Args:
+        instance: The instance.
+        reception: What connections tell, with the connections.
+        settings: How the protocol is set up.
+        keys: Who settles the keys of dialogs.
+        forwards: Who passes on what is for others; None where nobody does.
+        mirrors: Who knows the principals of mirrored routes; None where nobody does.
+        wake: Has `turn` called soon.
+    """
+
+    def __init__(
+        self,
+        instance: Instance,
+        reception: Reception,
+        *,
+        settings: Settings,
+        keys: KeyExchanges,
+        forwards: Forwards | None,
+        mirrors: Mirrors | None,
+        wake: Callable[[], None],
+    ) -> None:
+        self._instance: Final = instance
+        self._forwards: Final = forwards
+        self._mirrors: Final = mirrors
+        self._wake: Final = wake
+        self._reception: Final = reception
+        self._settings: Final = settings
+        self._picture: object = None
+        self._flushed = self._looked = 0
+        self._look_wait = LOOK_EVERY
+        closed: set[str] = set()
+        self._inbox: Final = reception.inbox
+        self._carrying: Final = Carrying()
+        self._machines: Final = Machines(instance, settings=settings, keys=keys, closed=closed, mirrors=mirrors)
+        dispatch = Dispatch(instance, machines=self._machines.all, machine=self._machines.named, forwards=forwards)
+        self._arriving: Final = Arriving(self._machines, dispatch, Beginnings(keys, dispatch), self._carrying)
+        self._departing: Final = Departing(
+            reception.endpoint, self._machines, closed=closed, carrying=self._carrying, loop_back=self._loop_back
+        )
+        self._itself: Final = Peer(instance.instance_id, instance.name, None, LOCAL, uuid.UUID(int=0), False)
+
+    def carry(self, conversations: Sequence[Outgoing]) -> Mapping[int, Status]:
+        """See `Transport`."""
+        hindered = self._carrying.add(conversations, now=self._now())
+        self._wake()
+        return hindered
+
+    def more(self, database: Database, endpoint_ids: Collection[int]) -> list[int]:
+        """See `Transport`."""
+        left = self._carrying.more(database.database_id, endpoint_ids)
+        if len(left) < len(endpoint_ids):
+            self._wake()
+        return left
+
+    def turn(self) -> int:
+        """Does all that is due: what was told, what arrived, what is to be sent.
+
+        Returns:
+            When it is to be called again, in microseconds since 1970, if nobody wakes it before.
+        """
+        now = self._now()
+        while self._reception.told:
+            self._reception.told.popleft()(self)
+        self._follow_the_catalog()
+        if not 0 <= now - self._looked < self._look_wait:
+            self._look(now)
+            # Where looking takes long, it is done less often.
+            self._looked = now
+            self._look_wait = max(LOOK_EVERY, LOOK_SHARE * (self._now() - now))
+        left = self._arriving.take(self._inbox.take(), now=now)
+        self._inbox.put_back(left)
+        self._take_conversations()
+        moments = [self._departing.send(machine, now=now) for machine in self._machines.all()]
+        moments += [hook.run_due(now=now) for hook in (self._forwards, self._mirrors) if hook is not None]
+        if not 0 <= now - self._flushed < FLUSH_EVERY:
+            self._flushed = now
+            self._flush(now)
+        if left:
+            moments.append(now + BUSY_WAIT)
+        elif not self._inbox.is_empty or self._reception.told or self._carrying.has_new:
+            moments.append(now)
+        return min([now + LOOK_EVERY, *(each for each in moments if each is not None)])
+
+    def opens(self, address: str) -> None:
+        """An address takes something again.
+
+        Args:
+            address: The address.
+        """
+        self._departing.opens(address)
+        if self._forwards is not None:
+            self._forwards.has_room(address)
+
+    def broke(self, address: str, why: str) -> None:
+        """An address cannot be reached, or the connection to it broke.
+
+        Args:
+            address: The address.
+            why: What dialling it, or the connection, said.
+        """
+        self._carrying.why[address] = why
+        self._departing.broke(address)
+        if self._forwards is not None:
+            self._forwards.unreachable(address, why)
+        if self._mirrors is not None:
+            self._mirrors.unreachable(address)
+        self._write(self._carrying.notes([address]))
+
+    def stands(self, address: str, peer: Peer) -> None:
+        """An address has answered.
+
+        Args:
+            address: The address.
+            peer: Who is there.
+        """
+        self._carrying.why.pop(address, None)
+        self._departing.opens(address)
+        if self._forwards is not None:
+            self._forwards.reached(address, peer)
+        if self._mirrors is not None:
+            self._mirrors.reached(address)
+        self._write(self._carrying.notes([address]))
+
+    def is_own(self, address: str) -> None:
+        """An address is this instance's (R41).
+
+        Args:
+            address: The address.
+        """
+        self._instance.is_reached_at([address])
+
+    def settled(self) -> None:
+        """`Mirrors.way` may have another answer."""
+        self._departing.settled()
+        if self._forwards is not None:
+            self._forwards.settled()
+
+    def finish(self) -> None:
+        """Takes all that has arrived, and acknowledges it without waiting for a message that could carry that."""
+        self.turn()
+        while not self._inbox.is_empty and not self._arriving.take(self._inbox.take(), now=self._now()):
+            pass
+        now = self._now() + self._settings.acknowledgement_wait
+        for machine in self._machines.all():
+            self._departing.send(machine, now=now)
+
+    def close(self) -> None:
+        """Gives back what it holds of the files."""
+        self._machines.close()
+
+    def _follow_the_catalog(self) -> None:
+        """Has all find their ways again when the catalog has changed."""
+        picture = self._instance.worker.ways.picture
+        if picture is not self._picture or self._machines.is_due:
+            if self._picture is not None:
+                self._carrying.forget()
+            self._picture = picture
+            self._machines.renew()
+            for machine in self._machines.all():
+                machine.reroute()
+
+    def _look(self, now: int) -> None:
+        """Takes up what was committed, by whichever process (N16)."""
+        for machine in self._machines.all():
+            try:
+                sent = partial(self._carrying.sent_of, machine.database.database_id)
+                found = self._machines.waiting_anew(machine, sent)
+            except SsbrokerError as error:
+                LOGGER.warning("%s: what waits could not be looked for: %s", machine.database.name, error)
+                continue
+            if found:
+                self._carrying.add(found, now=now)
+
+    def _take_conversations(self) -> None:
+        """Has machines send what was committed, as far as its keys are settled."""
+        for database_id, conversations in self._carrying.take().items():
+            machine = self._machines.numbered(database_id)
+            if machine is not None:
+                ready = [key for key, outgoing in conversations.items() if self._may_leave(machine, key, outgoing)]
+                machine.dialogs.queued(ready)
+
+    def _may_leave(self, machine: Machine, key: Key, outgoing: Outgoing) -> bool:
+        database = machine.database
+        try:
+            waits = machine.settle_keys(outgoing.sender)
+        except SsbrokerError as error:
+            LOGGER.warning("%s: the keys of a conversation could not be settled: %s", database.name, error)
+            return False
+        self._carrying.waits(database.database_id, key, waits or self._held(outgoing))
+        if waits is not None:
+            self._write(self._carrying.notes([]))
+        return waits is None
+
+    def _held(self, outgoing: Outgoing) -> Status | None:
+        decision = outgoing.decision
+        address, mirror = decision.next_hop_address, decision.mirror_address
+        if self._mirrors is None or address is None or mirror is None:
+            return None
+        way = self._mirrors.way(address, mirror, decision.broker_instance)
+        return statuses.held(address, mirror) if way is None else None
+
+    def _write(self, notes: Sequence[tuple[Outgoing, endpoints.Endpoint, str]]) -> None:
+        """Writes what `transmission_status` says from now on."""
+        by_database: dict[int, tuple[Database, dict[int, endpoints.Endpoint], dict[int, str]]] = {}
+        for outgoing, sender, text in notes:
+            database = outgoing.database
+            _, senders, says = by_database.setdefault(database.database_id, (database, {}, {}))
+            senders[sender.endpoint_id] = sender
+            says[sender.endpoint_id] = text
+        for database, senders, says in by_database.values():
+            try:
+                delivery.note(database, senders, says, lock_timeout=PATIENCE)
+            except SsbrokerError as error:
+                LOGGER.warning("%s: why messages wait could not be written: %s", database.name, error)
+
+    def _flush(self, now: int) -> None:
+        self._carrying.keep(now=now)
+        self._machines.is_due |= self._machines.has_failed
+        for machine in self._machines.all():
+            try:
+                machine.flush(now=now)
+            except SsbrokerError as error:
+                LOGGER.warning("%s: what is idle could not be put aside: %s", machine.database.name, error)
+
+    def _loop_back(self, rows: pa.Table) -> None:
+        self._inbox.put(self._itself, rows)
+
+    def _now(self) -> int:
+        return moment.microseconds(self._instance.clock())

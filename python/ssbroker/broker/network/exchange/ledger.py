@@ -1,0 +1,242 @@
+"""The durable side of dialogs that go over the network: what the machine reads of a database, and what a batch changes in it."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any, Final
+
+import pyarrow as pa
+
+from ssbroker import moment
+from ssbroker.broker.network.exchange.admission import admitted, judged
+from ssbroker.broker.network.exchange.settlement import OvertakenError, Settlement
+from ssbroker.broker.work.own_work import own_work
+from ssbroker.protocol.ledger import MESSAGES, STORED, Effects, Endpoint, Key, Refusal, Wanted
+from ssbroker.protocol.states import BEGUN, State
+from ssbroker.store import due, endpoints, fragments, remote, transmission_objects
+from ssbroker.store.objects import Contract, Objects
+
+if TYPE_CHECKING:
+    from ssbroker.broker.database import Database
+
+
+@dataclass(frozen=True, slots=True)
+class Stale:
+    """Why nothing of a batch was written: what it was planned with has changed meanwhile (N3).
+
+    The plan is to be undone, the endpoints are to be forgotten by the machine, and the batch is to be routed and taken again.
+
+    Attributes:
+        keys: The endpoints that are not as the machine has them.
+        is_whole: Whether the database itself is another now, such as disabled, a mirror, or under another broker id: the machine and
+            its ledger are to be made anew.
+    """
+
+    keys: tuple[Key, ...] = ()
+    is_whole: bool = False
+
+
+class SqliteLedger:
+    """Implements `protocol.ledger.Ledger` for one database of an instance. For one thread at a time, the one of its machine.
+
+    Args:
+        database: The database. The work table of a process before this one is emptied (P32).
+
+    Raises:
+        LockTimeoutError: Others were writing to the file.
+        StorageError: The file cannot be used.
+    """
+
+    def __init__(self, database: Database) -> None:
+        self._database: Final = database
+        self._broker_instance: Final = database.objects().broker.service_broker_guid
+        self._admitted: dict[Key, Endpoint] = {}
+        if not database.file.ask(transmission_objects.is_empty):
+            with database.file.write() as connection:
+                transmission_objects.clear(connection)
+
+    @property
+    def broker_instance(self) -> bytes:
+        """The broker id under which its endpoints send; where the database has another by now, commits are stale."""
+        return self._broker_instance
+
+    def waiting(self) -> list[Key]:
+        """The endpoints with messages in the transmission queue, wherever they are for: what a machine is told of after a restart."""
+        with self._database.file.read() as connection:
+            return list(remote.sides_of(connection, due.outbound(connection)).values())
+
+    def keys_of(self, endpoint_ids: Iterable[int]) -> dict[int, Key]:
+        """Endpoints by the ids that deliveries name; those that are gone are left out.
+
+        Args:
+            endpoint_ids: The ids.
+
+        Returns:
+            The key of each.
+        """
+        with self._database.file.read() as connection:
+            return remote.sides_of(connection, endpoint_ids)
+
+    def commit(self, effects: Effects, *, lock_timeout: float | None = None) -> Stale | None:
+        """Writes what a batch has come to, as one transaction; then whoever it concerns is told.
+
+        Args:
+            effects: What `Dialogs.arrived` gave.
+            lock_timeout: The seconds to wait for the write lock; None is as long as always.
+
+        Returns:
+            None where it is durable; else why nothing was written.
+
+        Raises:
+            LockTimeoutError: Others were writing to the file.
+            StorageError: The file cannot be written; nothing has changed.
+        """
+        if effects.is_empty:
+            return None
+        try:
+            with own_work(self._database, lock_timeout=lock_timeout) as work:
+                if not work.objects.broker.is_delivering or work.broker_instance != self._broker_instance:
+                    return Stale(is_whole=True)
+                Settlement(work, effects).write()
+        except OvertakenError as error:
+            return Stale(error.keys)
+        return None
+
+    def endpoints(self, keys: Sequence[Key]) -> Sequence[Endpoint | None]:
+        """See `Ledger`."""
+        with self._database.file.read() as connection:
+            objects = self._database.objects(connection)
+            rows = remote.find(connection, keys)
+        return [_planned(objects, rows[key]) if key in rows else None for key in keys]
+
+    def outgoing(self, wanted: Sequence[Wanted]) -> pa.Table:
+        """See `Ledger`."""
+        rows: list[tuple[Any, ...]] = []
+        with self._database.file.read() as connection:
+            for each in wanted:
+                room = each.most_bytes
+                conversation_id, side = each.key
+                sent = remote.sent(
+                    connection,
+                    conversation_id,
+                    is_initiator=side,
+                    first=each.first,
+                    last=each.last,
+                    most=each.most_messages,
+                )
+                for row in sent:
+                    rows.append(_message(each.key, *row))
+                    room -= len(rows[-1][-1])
+                    if room <= 0:
+                        break
+            found = {row[:2] for row in rows}
+            for key in dict.fromkeys(each.key for each in wanted if each.key not in found):
+                rows += [_message(key, *row) for row in remote.ended_with(connection, key[0], is_initiator=key[1])]
+        return _table(rows, MESSAGES)
+
+    def stored(self, keys: Sequence[Key]) -> pa.Table:
+        """See `Ledger`."""
+        rows: list[tuple[Any, ...]] = []
+        with self._database.file.read() as connection:
+            for key, row in remote.find(connection, keys).items():
+                sender = (key[0], not key[1])
+                for *fragment, is_end, is_error in fragments.of(connection, row.endpoint_id):
+                    rows.append((*sender, *fragment, bool(is_end), bool(is_error)))
+        return _table(rows, STORED)
+
+    def admit(self, endpoints: Sequence[Endpoint]) -> Sequence[Endpoint | Refusal]:
+        """See `Ledger`."""
+        objects = self._database.objects()
+        now = moment.microseconds(self._database.now())
+        answers = [admitted(objects, endpoint, now=now) for endpoint in endpoints]
+        self._admitted = {answer.key: answer for answer in answers if isinstance(answer, Endpoint)}
+        return answers
+
+    def judge(self, messages: pa.Table) -> Mapping[int, Refusal]:
+        """See `Ledger`."""
+        conversations: list[Any] = messages["conversation_id"].to_pylist()
+        sides: list[Any] = messages["is_initiator"].to_pylist()
+        keys = {(conversation, not side) for conversation, side in zip(conversations, sides, strict=True)}
+        contracts: dict[Key, tuple[Contract, State]] = {}
+        with self._database.file.read() as connection:
+            objects = self._database.objects(connection)
+            for key, row in remote.find(connection, keys).items():
+                contracts[key] = (objects.contracts_by_id[row.service_contract_id], State(row.state))
+        for key in keys - contracts.keys():
+            begins = self._admitted.get(key)
+            contract = None if begins is None else objects.contracts.get(begins.service_contract_name)
+            if contract is not None:  # else endpoint or contract have gone meanwhile, and the commit finds that
+                contracts[key] = (contract, BEGUN)
+        return judged(objects, messages, contracts)
+
+    def put_aside(self, objects: Mapping[Key, bytes]) -> None:
+        """See `Ledger`."""
+        with self._database.file.write() as connection:
+            rows = remote.find(connection, objects)
+            transmission_objects.write(connection, [(row.endpoint_id, objects[key]) for key, row in rows.items()])
+
+    def read_back(self, keys: Sequence[Key]) -> Mapping[Key, bytes]:
+        """See `Ledger`."""
+        found: dict[Key, bytes] = {}
+        with self._database.file.read() as connection:
+            if transmission_objects.is_empty(connection):
+                return found
+            for key, row in remote.find(connection, keys).items():
+                packed = transmission_objects.read(connection, row.endpoint_id)
+                if packed is not None:
+                    found[key] = packed
+        return found
+
+
+def _planned(objects: Objects, row: endpoints.Endpoint) -> Endpoint:
+    """A row as the protocol has to know it."""
+    return Endpoint(
+        conversation_id=row.conversation_id,
+        is_initiator=bool(row.is_initiator),
+        service_name=objects.services_by_id[row.service_id].name,
+        broker_instance=objects.broker.service_broker_guid,
+        far_service_name=row.far_service,
+        far_broker_instance=row.far_broker_instance,
+        service_contract_name=objects.contracts_by_id[row.service_contract_id].name,
+        priority=row.priority,
+        lifetime=row.lifetime,
+        session_key=row.session_key,
+        far_session_key=row.far_session_key,
+        far_certificate=row.far_certificate,
+        is_bound=bool(row.is_bound),
+        far_peer=row.far_peer,
+        receive_sequence=row.receive_sequence,
+    )
+
+
+def _message(key: Key, number: int, kind: str, is_end: int, is_error: int, body: bytes | None) -> tuple[Any, ...]:
+    return (*key, number, kind, _message_id(key, number), bool(is_end), bool(is_error), body or b"")
+
+
+def _message_id(key: Key, number: int) -> bytes:
+    """The same id whenever a message is sent: made of its conversation, its sender and its number, as a GUID of version 8."""
+    return (_message_ids(key) ^ number).to_bytes(16)
+
+
+@lru_cache(maxsize=4096)
+def _message_ids(key: Key) -> int:
+    """The id of an endpoint's first message; the number of another one changes the last bits of it."""
+    conversation_id, is_initiator = key
+    place = conversation_id + is_initiator.to_bytes()
+    made = bytearray(hashlib.blake2b(place, digest_size=16, person=b"ssb message id").digest())
+    made[6] = made[6] & 0x0F | 0x80
+    made[8] = made[8] & 0x3F | 0x80
+    return int.from_bytes(made)
+
+
+def _table(rows: Sequence[tuple[Any, ...]], schema: pa.Schema) -> pa.Table:
+    if not rows:
+        return schema.empty_table()
+    arrays: list[pa.Array[Any]] = []
+    for field, values in zip(schema, zip(*rows, strict=True), strict=True):
+        column: pa.Array[Any] = pa.array(values, field.type)
+        arrays.append(column)
+    return pa.Table.from_arrays(arrays, schema=schema)

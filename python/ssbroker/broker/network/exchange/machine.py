@@ -1,0 +1,267 @@
+"""The dialogs of one database with other instances (N2): what arrives for them, what they send, and where that goes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from random import Random
+from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
+
+import pyarrow as pa
+
+from ssbroker.broker.delivery.ways import Decision
+from ssbroker.broker.network.connections.stamping import stamped
+from ssbroker.broker.network.exchange.gates import Gates
+from ssbroker.broker.network.exchange.ledger import SqliteLedger, Stale
+from ssbroker.broker.network.exchange.riders import Riders
+from ssbroker.protocol.dialogs import Dialogs
+from ssbroker.protocol.envelope import ENVELOPE
+from ssbroker.protocol.ledger import Effects, Key, SessionKeys
+from ssbroker.protocol.settings import Settings
+
+if TYPE_CHECKING:
+    from ssbroker.broker.database import Database
+    from ssbroker.broker.dialogs.status import Status
+    from ssbroker.broker.network.hooks import KeyExchanges, Mirrors
+    from ssbroker.store.endpoints import Endpoint
+
+ROWS_MAX: Final = 1024
+"""About how many rows a machine gives at once."""
+BYTES_MAX: Final = 1 << 20
+"""And how many bytes of bodies."""
+PATIENCE: Final = 0.25
+"""The seconds to wait for whoever writes to a file: while the exchange waits, nobody's messages go."""
+LOCAL: Final = "LOCAL"
+"""The gate of what is for a database of this instance."""
+NOWHERE: Final = "NOWHERE"
+"""The gate of what has no way; it opens when the catalog changes."""
+MIRRORED: Final = " or "
+"""Stands between the two addresses of a gate behind which nobody knows the principal."""
+
+_Sender: TypeAlias = tuple[bytes, bool, bytes | None]
+"""A conversation, the sender's side, and the broker id that it sends to."""
+
+
+class _Asked(NamedTuple):
+    """A sender, as routing has to know it."""
+
+    conversation_id: bytes
+    is_initiator: bool
+    far_service: str
+    far_broker_instance: bytes | None
+
+
+@dataclass(frozen=True, slots=True)
+class Departure:
+    """Rows that go one way.
+
+    Attributes:
+        gate: Where they go: an address, or `LOCAL`.
+        rows: The rows (`adjacent.batch.WIRE`).
+        keys: Who sends them.
+    """
+
+    gate: str
+    rows: pa.Table
+    keys: set[Key]
+
+
+class Machine:
+    """The dialogs of a database. For one thread.
+
+    Args:
+        database: The database.
+        settings: How the protocol is set up.
+        keys: Who settles keys.
+        closed: The gates that are closed.
+        mirrors: Who knows the principals of mirrored routes; None where nobody does.
+
+    Attributes:
+        database: The database.
+        dialogs: The machine of the protocol.
+        ledger: What is durable.
+        gates: Where the dialogs send.
+        riders: What rides with rows until far sides have the keys (N19).
+
+    Raises:
+        StorageError: The file cannot be used.
+    """
+
+    def __init__(
+        self,
+        database: Database,
+        *,
+        settings: Settings,
+        keys: KeyExchanges,
+        closed: set[str],
+        mirrors: Mirrors | None,
+    ) -> None:
+        instance = database.instance
+        self.database: Final = database
+        self.ledger: Final = SqliteLedger(database)
+        # Chance for jitter alone, drawn for each batch that goes: the operating system's would take longer than all the rest.
+        chance = Random(instance.random.getrandbits(64))  # noqa: S311
+        self.dialogs: Final = Dialogs(self.ledger, roll=chance.random, settings=settings, log=instance.events)
+        self.gates: Final = Gates(self.dialogs, closed)
+        self.riders: Final = Riders(database, keys)
+        self._mirrors: Final = mirrors
+        self._closed: Final = closed
+        self._decisions: dict[_Sender, Decision] = {}
+
+    def settle_keys(self, sender: Endpoint) -> Status | None:
+        """Settles how the messages of an endpoint leave, unless that is settled.
+
+        Args:
+            sender: The endpoint, as committed.
+
+        Returns:
+            Why they have to wait; None where they may go.
+
+        Raises:
+            SsbrokerError: The keys cannot be read or written.
+        """
+        waits = self.riders.settle(sender)
+        key = (sender.conversation_id, bool(sender.is_initiator))
+        if waits is None and sender.session_key is None and self.riders.has_blob(key):
+            self.dialogs.forget([key])  # it may have been read before it had its key
+        return waits
+
+    def take(self, rows: pa.Table, *, peer: bytes | None, session_keys: SessionKeys, now: int) -> Effects | Stale:
+        """Takes rows that have arrived, durably.
+
+        Args:
+            rows: The rows (`adjacent.batch.WIRE`).
+            peer: Who brought them, as the certificate says.
+            session_keys: Keys that came with them.
+            now: The moment.
+
+        Returns:
+            What they came to; or why nothing was written, and they are to be taken again (N3).
+
+        Raises:
+            LockTimeoutError: Others were writing to the file.
+            StorageError: The file cannot be written. Nothing has changed.
+        """
+        effects = self.dialogs.arrived(rows.select(ENVELOPE.names), now=now, peer=peer, session_keys=session_keys)
+        stale: Stale | None = None
+        if not effects.is_empty:
+            try:
+                stale = self.ledger.commit(effects, lock_timeout=PATIENCE)
+            except BaseException:
+                self.dialogs.undo(effects)
+                raise
+        if stale is not None:
+            self.dialogs.undo(effects)
+            self.read_anew(stale.keys)
+            return stale
+        self.dialogs.confirm(effects, now=now)
+        for endpoint in effects.bound:
+            self.gates.forget([endpoint.key])
+        self.riders.answered((*effects.acknowledged, *(endpoint.key for endpoint in effects.bound)))
+        return effects
+
+    def read_anew(self, keys: Iterable[Key]) -> None:
+        """Forgets endpoints in memory: they are not what they were.
+
+        Args:
+            keys: The endpoints.
+        """
+        keys = list(keys)
+        self.dialogs.forget(keys)
+        self.dialogs.queued(keys)
+
+    def departures(self, *, now: int) -> list[Departure] | None:
+        """What the dialogs send now.
+
+        Args:
+            now: The moment.
+
+        Returns:
+            The rows by where they go, without those that have no way; None where nothing is due.
+
+        Raises:
+            StorageError: The file cannot be read.
+        """
+        rows = self.dialogs.data_to_send(now=now, most=ROWS_MAX, most_bytes=BYTES_MAX)
+        if rows is None:
+            return None
+        senders: list[_Sender] = list(zip(*(rows[name].to_pylist() for name in _SENDER), strict=True))
+        gates = self._gates(rows, senders)
+        whole = stamped(rows, now=now, key_exchanges=self.riders.column(rows, now=now))
+        if len({*gates.values()}) == 1:
+            places: Mapping[str | None, list[int] | None] = {gates[senders[0]]: None}
+        else:
+            places = _places(senders, gates)
+        return [
+            Departure(
+                gate,
+                whole if numbers is None else whole.take(pa.array(numbers, pa.int64())),
+                {(conversation, side) for (conversation, side, _), its in gates.items() if its == gate},
+            )
+            for gate, numbers in places.items()
+            if gate is not None
+        ]
+
+    def reroute(self) -> None:
+        """Has every dialog find its way again: the catalog has changed."""
+        self._decisions = {}
+        self.riders.forget()
+        self.gates.clear()
+
+    def flush(self, *, now: int) -> None:
+        """Puts aside what has been idle (P32).
+
+        Args:
+            now: The moment.
+        """
+        if self.dialogs.flush(now=now):
+            self.gates.keep(self.dialogs.knows)
+            self.riders.keep(self.dialogs.knows)
+            self._decisions = {each: way for each, way in self._decisions.items() if self.dialogs.knows(each[:2])}
+
+    def _gates(self, rows: pa.Table, senders: list[_Sender]) -> dict[_Sender, str | None]:
+        """Through which gate each sender goes; None for nowhere."""
+        distinct = dict.fromkeys(senders)
+        new = [sender for sender in distinct if sender not in self._decisions]
+        if new:
+            first = {sender: place for place, sender in reversed(list(enumerate(senders)))}
+            services = rows["to_service_name"]
+            asked = [_Asked(each[0], each[1], services[first[each]].as_py(), each[2]) for each in new]
+            decided = self.database.instance.worker.ways.decisions(self.database.name, asked)
+            self._decisions.update(zip(new, decided, strict=True))
+        return {sender: self._gate(sender) for sender in distinct}
+
+    def _gate(self, sender: _Sender) -> str | None:
+        decision, key = self._decisions[sender], sender[:2]
+        if decision.is_local:
+            return LOCAL
+        address, mirror = decision.next_hop_address, decision.mirror_address
+        if address is None:
+            self._rest(key, NOWHERE)
+            return None
+        if mirror is not None and self._mirrors is not None:
+            found = self._mirrors.way(address, mirror, decision.broker_instance)
+            if found is None:
+                self._rest(key, address + MIRRORED + mirror)
+                return None
+            address = found
+        self.gates.lead(key, address)
+        return address
+
+    def _rest(self, key: Key, gate: str) -> None:
+        """Has a dialog rest behind a closed gate; what it has just given goes when that opens."""
+        self._closed.add(gate)
+        self.gates.lead(key, gate)
+        self.dialogs.lost([key])
+
+
+def _places(senders: list[_Sender], gates: Mapping[_Sender, str | None]) -> dict[str | None, list[int] | None]:
+    places: dict[str | None, list[int] | None] = {}
+    for place, sender in enumerate(senders):
+        numbers = places.setdefault(gates[sender], [])
+        if numbers is not None:
+            numbers.append(place)
+    return places
+
+
+_SENDER: Final = ("conversation_id", "is_initiator", "to_broker_instance")

@@ -1,0 +1,1 @@
+"""What stands in a database: message types, contracts, queues, services, routes, priorities, users, keys."""

@@ -1,0 +1,56 @@
+"""The names of queues as people write them."""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+from ssbroker.broker.objects.refusals import refusal
+from ssbroker.store.objects import DEFAULT_SCHEMA
+
+_PART: Final = r"\[(?:[^\]]|\]\])+\]|[^.\[\]]+"
+_NAME: Final = re.compile(rf"(?:(?P<schema>{_PART})\.)?(?P<name>{_PART})")
+
+
+def queue_key(name: str) -> tuple[str, str]:
+    """The schema and the name of a queue; without a schema it is `dbo` (B20).
+
+    Args:
+        name: Such as `Orders`, `shop.Orders` or `[shop].[Orders.New]`.
+
+    Returns:
+        The schema, then the name.
+
+    Raises:
+        BrokerError: It is no name of a queue (208).
+
+    Examples:
+        >>> queue_key("Orders"), queue_key("shop.[Orders.New]")
+        (('dbo', 'Orders'), ('shop', 'Orders.New'))
+    """
+    found = _NAME.fullmatch(name)
+    if found is None:
+        raise refusal(f"{name!r} is no name of a queue, such as Orders, dbo.Orders or [dbo].[Orders]", 208)
+    schema = found["schema"]
+    return DEFAULT_SCHEMA if schema is None else _plain(schema), _plain(found["name"])
+
+
+def queue_text(schema: str, name: str) -> str:
+    """A queue as T-SQL writes it, which `queue_key` reads.
+
+    Args:
+        schema: Its schema.
+        name: Its name.
+
+    Returns:
+        Both in brackets.
+
+    Examples:
+        >>> queue_text("dbo", "In]Box"), queue_key(queue_text("dbo", "In]Box"))
+        ('[dbo].[In]]Box]', ('dbo', 'In]Box'))
+    """
+    return ".".join(f"[{part.replace(']', ']]')}]" for part in (schema, name))
+
+
+def _plain(part: str) -> str:
+    return part[1:-1].replace("]]", "]") if part.startswith("[") else part

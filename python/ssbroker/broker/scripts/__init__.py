@@ -1,0 +1,1 @@
+"""DDL carried out on an instance, batch by batch."""

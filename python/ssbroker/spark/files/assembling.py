@@ -1,0 +1,190 @@
+"""What `reassemble_files` runs in Spark's Python workers: fragments dealt out by conversation, and each share put together."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final, TypeAlias
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from ssbroker.exceptions import InputError
+from ssbroker.reassembler import Reassembler
+from ssbroker.schemas import PENDING, REJECTED
+from ssbroker.spark.assembling import native_keys
+from ssbroker.spark.files.buckets import BucketWriter, rows_of
+from ssbroker.spark.files.parts import Compression, Parts
+from ssbroker.spark.files.splits import Split
+from ssbroker.spark.files.staging import complete, new_attempt
+from ssbroker.spark.shipping import Shipped
+from ssbroker.spark.worker import Task, router_of
+
+BATCH_ROWS: Final = 1 << 14
+
+Share: TypeAlias = tuple[tuple[str, tuple[int, ...]], ...]
+"""Where the batches of a bucket stand: files, and numbers of batches."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Job:
+    """What every task has to know."""
+
+    schema: pa.Schema
+    messages: pa.Schema
+    splits: tuple[Split, ...]
+    buckets: int
+    secret: bytes = field(repr=False)
+    attempts: str
+    done: str
+    compression: Compression
+    in_order: bool
+    max_message_bytes: int
+    max_fragments_per_message: int | None
+    session_keys: str | Shipped[dict[bytes, bytes]] | None
+    routing: Task | None
+
+
+def dealt(job: Job, number: int) -> dict[str, Any]:
+    """Reads a split, and deals its fragments out by conversation.
+
+    Args:
+        job: What every task knows.
+        number: The split's.
+
+    Returns:
+        The file, and which of its batches are of which bucket.
+    """
+    split = job.splits[number]
+    path = new_attempt(Path(job.attempts)) / "dealt.arrow"
+    with (
+        pq.ParquetFile(split.file, pre_buffer=False, buffer_size=1 << 20) as parquet,
+        BucketWriter(path, job.schema, count=job.buckets, secret=job.secret) as writer,
+    ):
+        for batch in parquet.iter_batches(BATCH_ROWS, row_groups=list(split.groups), use_threads=False):
+            writer.write(batch.cast(job.schema))
+    Path(job.done, f"dealt-{number}").touch()
+    return {"path": str(path), "places": writer.places}
+
+
+def shares_of(job: Job, told: list[dict[str, Any]]) -> tuple[Share, ...]:
+    """Where the batches of each bucket stand, in the order of the files and rows that were read.
+
+    Args:
+        job: What every task knows.
+        told: What `dealt` came to, for each split.
+
+    Returns:
+        A share for each bucket.
+    """
+    return tuple(
+        tuple((one["path"], tuple(one["places"][str(bucket)])) for one in told if str(bucket) in one["places"])
+        for bucket in range(job.buckets)
+    )
+
+
+def put_together(job: Job, shares: tuple[Share, ...], number: int) -> dict[str, Any]:
+    """Puts the fragments of a share together.
+
+    Args:
+        job: What every task knows.
+        shares: All shares.
+        number: Which one.
+
+    Returns:
+        The files that were written, each with its name in the result and its rows, and how often each reason occurs.
+
+    Raises:
+        InputError: A value is not what was expected.
+    """
+    writing = _Writing(job, number)
+    reassembler = Reassembler(
+        max_pending_bytes=None,
+        max_pending_messages=None,
+        max_message_bytes=job.max_message_bytes,
+        max_fragments_per_message=job.max_fragments_per_message,
+        max_sequence_distance=None,
+        in_order=job.in_order,
+        session_keys=_keys_of(job.session_keys),
+    )
+    for path, places in shares[number]:
+        for batch in rows_of(Path(path), list(places)):
+            try:
+                pushed = reassembler.push(batch)
+            except InputError as error:
+                error.add_note(f"Row 0 is the first of {batch.num_rows} rows of one share of the conversations.")
+                raise
+            writing.messages(pushed.messages)
+            writing.rejected(pushed.rejected)
+    writing.incomplete(reassembler.pending())
+    if number == 0:  # the result has columns though it may have no rows
+        writing.messages(job.messages.empty_table())
+        writing.rejected(REJECTED.empty_table())
+        writing.incomplete(PENDING.empty_table())
+    return writing.finished()
+
+
+class _Writing:
+    """The files of one share."""
+
+    def __init__(self, job: Job, number: int) -> None:
+        self._job: Final = job
+        self._number: Final = number
+        self._attempt: Final = new_attempt(Path(job.attempts))
+        self._parts: dict[str, Parts] = {}
+        self._reasons: Counter[str] = Counter()
+
+    def messages(self, rows: pa.Table) -> None:
+        """Writes messages, with their decisions where they are routed."""
+        for batch in rows.to_batches() or _no_rows(rows.schema):
+            self._write("messages", self._routed(batch))
+
+    def rejected(self, rows: pa.Table) -> None:
+        """Writes what was refused."""
+        self._reasons.update(str(reason) for reason in rows["reason"].to_pylist())
+        for batch in rows.to_batches() or _no_rows(rows.schema):
+            self._write("rejected", batch)
+
+    def incomplete(self, rows: pa.Table) -> None:
+        """Writes what is pending."""
+        for batch in rows.to_batches() or _no_rows(rows.schema):
+            self._write("incomplete", batch)
+
+    def finished(self) -> dict[str, Any]:
+        """Completes the files."""
+        files = []
+        for kind, parts in self._parts.items():
+            parts.close()
+            complete([path for path, _ in parts.files.values()])
+            files += [(f"{kind}/{name}", str(path), rows) for name, (path, rows) in parts.files.items()]
+        Path(self._job.done, f"whole-{self._number}").touch()
+        return {"files": files, "reasons": self._reasons}
+
+    def _write(self, kind: str, batch: pa.RecordBatch) -> None:
+        if kind not in self._parts:
+            if not batch.num_rows and self._number != 0:
+                return
+            folder = self._attempt / kind
+            folder.mkdir()
+            name = f"part-{self._number:05}"
+            self._parts[kind] = Parts(folder, name, batch.schema, partition_by=None, compression=self._job.compression)
+        self._parts[kind].write(batch)
+
+    def _routed(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        routing = self._job.routing
+        if routing is None:
+            return batch
+        decided = router_of(routing.catalog, routing.tie_break, routing.pending_request).route(batch, now=routing.now)
+        return pa.RecordBatch.from_arrays(
+            [*batch.columns, *decided.columns], names=[*batch.schema.names, *decided.schema.names]
+        )
+
+
+def _keys_of(given: str | Shipped[dict[bytes, bytes]] | None) -> Any:
+    return native_keys(given) if isinstance(given, Shipped) else given
+
+
+def _no_rows(schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+    yield pa.RecordBatch.from_pylist([], schema=schema)
