@@ -7,8 +7,6 @@ import re
 import socket
 from pathlib import Path
 
-import pytest
-
 from tests.guards.repository import ROOT, committed_files, name_of
 
 # Hosts that a committed file may name. example.com and its kin are reserved for documentation.
@@ -20,32 +18,33 @@ HOSTS = {
     "github.com": "the repository's address, and the registry in Cargo.lock",
 }
 ALLOWED_HOST = re.compile(r"(?:^|\.)(?:example(?:\.(?:com|org|net))?|test|invalid|localhost)$")
+HOST = re.compile(r"\bhttps?://([\w.-]+)")
 HOME = re.compile(r"(?<![\w.$}])/(?:home|root|Users|tmp)/[\w.]+")
 
-TEXTS = [path for path in committed_files() if path.suffix not in {".parquet", ".arrow", ".lock", ".png"}]
+TEXTS = {
+    name_of(path): path.read_text(encoding="utf-8")
+    for path in committed_files()
+    if path.suffix not in {".parquet", ".arrow", ".lock", ".png"}
+}
 
 
-@pytest.mark.parametrize("path", TEXTS, ids=name_of)
-def test_a_file_names_no_place_on_a_machine(path: Path) -> None:
-    text = path.read_text(encoding="utf-8")
-    assert HOME.findall(text) == []
-    machine = [
-        str(ROOT),
-        str(Path.home()),
-        socket.gethostname(),
-        *([user] if (user := getpass.getuser()) != "root" else []),
-    ]
-    assert [word for word in machine if len(word) > len("/app") and word in text] == []
+def test_a_file_names_no_place_on_a_machine() -> None:
+    user = getpass.getuser()
+    machine = [str(ROOT), str(Path.home()), socket.gethostname(), *([user] if user != "root" else [])]
+    words = [word for word in machine if len(word) > len("/app")]
+    found = {name: [*HOME.findall(text), *(word for word in words if word in text)] for name, text in TEXTS.items()}
+    assert {name: places for name, places in found.items() if places} == {}
 
 
-@pytest.mark.parametrize("path", TEXTS, ids=name_of)
-def test_a_file_names_only_hosts_with_a_reason(path: Path) -> None:
-    hosts = {host.lower() for host in re.findall(r"\bhttps?://([\w.-]+)", path.read_text(encoding="utf-8"))}
-    assert {host for host in hosts if "." in host and host not in HOSTS and not ALLOWED_HOST.search(host)} == set()
+def test_a_file_names_only_hosts_with_a_reason() -> None:
+    named = {(host.lower(), name) for name, text in TEXTS.items() for host in HOST.findall(text)}
+    assert {
+        each for each in named if "." in each[0] and each[0] not in HOSTS and not ALLOWED_HOST.search(each[0])
+    } == set()
 
 
-@pytest.mark.parametrize("path", [path for path in TEXTS if name_of(path) != "LICENSE"], ids=name_of)
-def test_a_text_ends_with_one_line_break_and_has_no_trailing_blanks(path: Path) -> None:
-    text = path.read_text(encoding="utf-8")
-    assert text == "" or (text.endswith("\n") and not text.endswith("\n\n"))
-    assert [number for number, line in enumerate(text.splitlines(), start=1) if line != line.rstrip()] == []
+def test_a_text_ends_with_one_line_break_and_has_no_trailing_blanks() -> None:
+    texts = {name: text for name, text in TEXTS.items() if text and name != "LICENSE"}
+    assert [name for name, text in texts.items() if not text.endswith("\n") or text.endswith("\n\n")] == []
+    lines = ((name, number, line) for name, text in texts.items() for number, line in enumerate(text.splitlines(), 1))
+    assert [f"{name}:{number}" for name, number, line in lines if line != line.rstrip()] == []
