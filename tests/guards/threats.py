@@ -65,7 +65,7 @@ THREATS: Final = (
     Threat(
         "T13",
         "connections are slow, half open, or come in storms",
-        "deadlines for each state, limits, waits with jitter",
+        "deadlines for each state, limits, a rate for each address, waits with jitter",
     ),
     Threat("T14", "a broker id is copied", "a broker id is an address; dialogs are bound to keys and principals"),
     Threat("T15", "a weaker protection is negotiated", "nothing is negotiated: TLS 1.3, and what the binding asks for"),

@@ -52,6 +52,7 @@ class Party:
         instance_id: bytes | None = None,
         number: int | None = None,
         port: int = 0,
+        frozen: bool = False,
     ) -> None:
         chance = random.Random(name)
         self.name: Final = name
@@ -66,11 +67,14 @@ class Party:
         self.role: tuple[MirroringRole, int] = ("unknown", 0)
         self.on_arrival: Callable[[], None] = lambda: None
         self._changed: Final = threading.Condition()
+        self._frozen_at = now() if frozen else None
         log = EventLog()
         log.subscribe(self._happened, Connection)
         own = Own(instance_id=self.instance_id, name=name, number=chance.getrandbits(64) if number is None else number)
         contexts = None if trust is None else Contexts.of(trust)
-        setup = Setup(own=own, receiver=self, contexts=contexts, limits=limits, events=log, clock=now, random=chance)
+        setup = Setup(
+            own=own, receiver=self, contexts=contexts, limits=limits, events=log, clock=self._now, random=chance
+        )
         self.endpoint: Final = SocketEndpoint(setup, host=HOST, port=port)
         self.host, self.port = self.endpoint.start()
         self.address: Final = f"TCP://{HOST}:{self.port}"
@@ -124,6 +128,14 @@ class Party:
 
     def role_told(self, address: str, broker_instance: bytes, role: MirroringRole, number: int) -> None:
         self._note(self.roles, (address, broker_instance, role, number))
+
+    def advance(self, microseconds: int) -> None:
+        """Has the clock of a party that is frozen go on."""
+        assert self._frozen_at is not None
+        self._frozen_at += microseconds
+
+    def _now(self) -> int:
+        return now() if self._frozen_at is None else self._frozen_at
 
     def connections(self) -> list[uuid.UUID]:
         """The ids of the connections that are there."""

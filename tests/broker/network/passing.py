@@ -107,6 +107,7 @@ class Outboxes:
     boxes: dict[str, Outbox] = field(default_factory=dict)
     asked: list[tuple[str, bytes]] = field(default_factory=list)
     is_alive: bool = True
+    refusals: int = 0
 
     def box(self, address: str) -> Outbox:
         """The outbox of an address."""

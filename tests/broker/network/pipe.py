@@ -74,6 +74,11 @@ class Pipe:
         taken = self.taken.get(address, 0)
         return taken, taken - sum(rows.num_rows for rows in self.outboxes.get(address, ()))
 
+    @property
+    def refusals(self) -> int:
+        """See `seam.Endpoint`."""
+        return 0
+
     def view_rows(self) -> tuple[()]:
         """See `seam.Endpoint`."""
         return ()

@@ -59,7 +59,8 @@ def _slow(count: int) -> None:
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
     with tempfile.TemporaryDirectory() as folder:
         authority = Authority(Path(folder))
-        bank = Party("bank", trust=authority.trust("bank", "shop"), limits=EndpointLimits())
+        limits = EndpointLimits(dials_at_once=count + 1)
+        bank = Party("bank", trust=authority.trust("bank", "shop"), limits=limits)
         with bank, contextlib.ExitStack() as stack:
             before = _resident()
             began = time.monotonic()

@@ -8,7 +8,6 @@ import resource
 import ssl
 import struct
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -130,7 +129,7 @@ def test_t13_of_many_who_do_not_say_who_they_are_the_oldest_go_first_and_honest_
     tmp_path: Path,
 ) -> None:
     authority = Authority(tmp_path)
-    limits = replace(EndpointLimits(login_wait=HOUR), unproven_most=50)
+    limits = EndpointLimits(login_wait=HOUR, unproven_most=50, dials_at_once=1000)
     with contextlib.ExitStack() as stack:
         bank = stack.enter_context(Party("bank", trust=authority.trust("bank", "shop"), limits=limits))
         strangers = []

@@ -127,6 +127,10 @@ class Endpoint(Protocol):
     def resume(self) -> None:
         """Reads again."""
 
+    @property
+    def refusals(self) -> int:
+        """How many connections were cut off since their address dials too often (T13)."""
+
     def view_rows(self) -> Iterable[tuple[Any, ...]]:
         """The rows of `sys.dm_broker_connections`."""
 

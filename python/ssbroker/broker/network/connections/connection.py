@@ -81,11 +81,12 @@ class Connection(asyncio.BufferedProtocol):
         """The socket is there."""
         assert isinstance(transport, asyncio.Transport)  # noqa: S101 - what a stream protocol is given
         self._transport = transport
+        self.state = State.CONNECTED
+        self.connected_at = self.active_at = self._owner.now()
         transport.set_write_buffer_limits(high=_WRITE_BYTES)
         if self.is_accept:
             self.address = address_of(transport.get_extra_info("peername"))
-        self.state = State.CONNECTED
-        self.connected_at = self.active_at = self._owner.now()
+            self._owner.accepted(self)
         if self._is_closing:
             transport.abort()
         self.pump()

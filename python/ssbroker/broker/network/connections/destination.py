@@ -49,7 +49,7 @@ class Destination:
             >>> Destination("TCP://[::1]:4022", outbox_bytes=1, tell_room=print).host
             '::1'
         """
-        return self.address.removeprefix("TCP://").rpartition(":")[0].strip("[]")
+        return host_of(self.address)
 
     @property
     def port(self) -> int:
@@ -99,3 +99,19 @@ class Destination:
         self.outbox.clear()
         self.asks.clear()
         self.asked.clear()
+
+
+def host_of(address: str) -> str:
+    """The host of an address.
+
+    Args:
+        address: As routes have it, normalised.
+
+    Returns:
+        The host, an IPv6 address without its brackets.
+
+    Examples:
+        >>> host_of("TCP://[::1]:4022"), host_of("TCP://shop.example.com:4022")
+        ('::1', 'shop.example.com')
+    """
+    return address.removeprefix("TCP://").rpartition(":")[0].strip("[]")

@@ -95,6 +95,11 @@ class SocketEndpoint:
         """See `seam.Endpoint`."""
         self._call(lambda: self._board.pause(is_paused=False))
 
+    @property
+    def refusals(self) -> int:
+        """See `seam.Endpoint`."""
+        return self._board.refusals
+
     def view_rows(self) -> Iterable[tuple[Any, ...]]:
         """See `seam.Endpoint`."""
         return rows_of(self._board)

@@ -22,6 +22,8 @@ class EndpointLimits:
         unproven_bytes: What is taken of a far side before it has proven who it is.
         unproven_most: How many such connections there may be; the oldest goes for a new one. A quarter of the files that the process
             may open is never exceeded, so that databases and honest instances have theirs.
+        dials_at_once: How many connections one address may dial in one go (N33); an IPv6 network of 64 bits counts as one address.
+        dials_per_second: How many more it may dial in each second from then on.
         outbox_bytes: What may wait to go to one address, and what may wait as replies on one connection.
         dial_wait: How long to wait after a dial that failed; twice as long after the next, and so on.
         dial_wait_most: The longest of these waits.
@@ -42,6 +44,8 @@ class EndpointLimits:
     login_wait: int = 10 * SECOND
     unproven_bytes: int = 16 << 10
     unproven_most: int = 1000
+    dials_at_once: int = 200
+    dials_per_second: int = 20
     outbox_bytes: int = 8 << 20
     dial_wait: int = SECOND
     dial_wait_most: int = 60 * SECOND
@@ -53,6 +57,8 @@ class EndpointLimits:
         options.whole(self.steady_after, name="steady_after", least=0, most=_HOUR)
         options.whole(self.unproven_bytes, name="unproven_bytes", least=4 << 10, most=1 << 20)
         options.whole(self.unproven_most, name="unproven_most", least=1, most=1_000_000)
+        for name in ("dials_at_once", "dials_per_second"):
+            options.whole(getattr(self, name), name=name, least=1, most=1_000_000)
         options.whole(self.outbox_bytes, name="outbox_bytes", least=1, most=1 << 40)
 
     def wait(self, failures: int, *, roll: float) -> int:

@@ -21,6 +21,9 @@ class Owner(Protocol):
     def now(self) -> int:
         """The moment, in microseconds since 1970."""
 
+    def accepted(self, connection: Connection) -> None:
+        """The socket of a connection that others have dialled is there."""
+
     def occurred(self, connection: Connection, occurrence: Occurrence) -> None:
         """Something has come over a connection."""
 

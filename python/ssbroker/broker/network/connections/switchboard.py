@@ -8,8 +8,9 @@ from collections.abc import Callable
 from functools import partial
 from typing import Final
 
+from ssbroker.broker.network.connections.buckets import Buckets
 from ssbroker.broker.network.connections.connection import READ_BYTES, Connection
-from ssbroker.broker.network.connections.destination import Pair
+from ssbroker.broker.network.connections.destination import Pair, host_of
 from ssbroker.broker.network.connections.dialling import Dialling
 from ssbroker.broker.network.connections.line import Line
 from ssbroker.broker.network.connections.setup import Setup
@@ -35,6 +36,7 @@ class Switchboard:
         buffer: Where sockets are read into, one at a time.
         connections: All connections, by their ids, in the order in which they began.
         dialling: The addresses that are sent to.
+        refusals: How many connections were cut off since their address dials too often.
     """
 
     def __init__(self, setup: Setup) -> None:
@@ -43,6 +45,13 @@ class Switchboard:
         self._unproven: Final[dict[Connection, None]] = {}
         self._unproven_most: Final = setup.limits.unproven_allowed()
         self._superseded: Final[dict[uuid.UUID, Pair]] = {}
+        limits = setup.limits
+        self._buckets: Final = Buckets(at_once=limits.dials_at_once, per_second=limits.dials_per_second)
+        self._too_often: Final = (
+            f"the far side dials too often: {limits.dials_at_once} at once and {limits.dials_per_second} a second"
+            " are taken from one address"
+        )
+        self.refusals = 0
         self._is_paused = False
         self._is_deaf = False
         self._on_empty: Callable[[], None] | None = None
@@ -55,7 +64,7 @@ class Switchboard:
         return self._setup.clock()
 
     def accept(self) -> Connection:
-        """Takes in a connection that others have dialled; one that has waited longest to be proven goes for it, if there are many.
+        """Begins a connection that others have dialled.
 
         Returns:
             The connection, whose socket is about to be there.
@@ -67,17 +76,31 @@ class Switchboard:
             limits=self._setup.limits,
             now=int(asyncio.get_running_loop().time() * SECOND),
         )
-        connection = self._begun(line, None)
-        self._unproven[connection] = None
+        return self._begun(line, None)
+
+    def accepted(self, connection: Connection) -> None:
+        """Takes in a connection that others have dialled, unless they dial too often (T13).
+
+        One that has waited longest to be proven goes for it, if there are many.
+
+        Args:
+            connection: The connection.
+        """
         if self._on_empty is not None:
             connection.end(Ending("the instance stops"))
             connection.cut()
+            return
+        if not self._buckets.take(host_of(connection.address), now=self.now()):
+            self.refusals += 1
+            connection.end(Ending(self._too_often, LOGIN_REFUSED))
+            connection.cut()
+            return
+        self._unproven[connection] = None
         if len(self._unproven) > self._unproven_most:
             oldest = next(iter(self._unproven))
             del self._unproven[oldest]
             oldest.end(Ending("too many connect and do not say who they are; the oldest goes first", LOGIN_REFUSED))
             oldest.cut()
-        return connection
 
     def usable(self, pair: Pair) -> Connection | None:
         """The connection to an instance that takes rows.

@@ -135,6 +135,12 @@ class Metrics:
         )
         for name, (_, meaning) in _TRANSPORT.items():
             yield CounterMetricFamily(f"ssbroker_{name}", meaning, value=transport[name])
+        server = self._instance.server
+        yield CounterMetricFamily(
+            "ssbroker_connections_refused",
+            "Connections that were cut off before TLS, since their address dials too often.",
+            value=0 if server is None else server.endpoint.refusals,
+        )
         yield from self._forwarded()
         running = self._instance.view("sys.dm_broker_activated_tasks").num_rows
         yield GaugeMetricFamily("ssbroker_tasks_running", "Readers of queues that run now.", value=running)

@@ -1,0 +1,98 @@
+"""How often one address may dial (T13, N33): a storm from one address costs no TLS and harms nobody who dials from another."""
+
+from __future__ import annotations
+
+import contextlib
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ssbroker.broker.network.connections import buckets
+from ssbroker.broker.network.connections.buckets import Buckets
+from ssbroker.broker.network.connections.limits import EndpointLimits
+from ssbroker.exceptions import OptionError
+from ssbroker.protocol.event_steps import ConnectionStep
+from tests.broker.network.parties import Authority, Party
+from tests.broker.network.strangers import dialled, rest
+from tests.protocol.wire import numbered
+
+SECOND = 1_000_000
+HOUR = 3600 * SECOND
+
+
+@given(
+    at_once=st.integers(1, 20),
+    per_second=st.integers(1, 20),
+    pauses=st.lists(st.integers(-SECOND, 3 * SECOND), max_size=60),
+)
+def test_t13_never_more_are_let_through_than_the_bucket_and_the_time_since_give(
+    at_once: int, per_second: int, pauses: list[int]
+) -> None:
+    """Clocks may step back: then nothing comes back, and nothing is lost."""
+    several, now, passed, taken = Buckets(at_once=at_once, per_second=per_second), 0, 0, 0
+    for pause in pauses:
+        now += pause
+        passed += max(pause, 0)
+        taken += several.take("192.0.2.1", now=now)
+        assert taken <= at_once + passed * per_second / SECOND
+    assert several.take("192.0.2.1", now=now + 20 * SECOND)
+
+
+def test_t13_a_bucket_that_is_full_again_is_forgotten_and_no_more_than_some_are_known(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(buckets, "KNOWN_MOST", 100)
+    several = Buckets(at_once=2, per_second=1)
+    for number in range(1000):
+        several.take(f"192.0.{number // 250}.{number % 250}", now=0)
+        assert len(several) <= 100
+    several.take("198.51.100.1", now=SECOND)
+    assert len(several) == 1
+
+
+def test_t13_a_network_of_ipv6_counts_as_one_address() -> None:
+    several = Buckets(at_once=2, per_second=1)
+    assert [several.take(f"2001:db8::{number}", now=0) for number in (1, 2, 3)] == [True, True, False]
+    assert several.take("2001:db8:0:1::1", now=0)
+    assert [several.take(host, now=0) for host in ("192.0.2.1", "::ffff:192.0.2.1", "192.0.2.1")] == [True, True, False]
+    assert several.take("fe80::1%eth0", now=0)
+
+
+def test_n33_who_dials_too_often_is_cut_off_before_tls_and_takes_the_place_of_nobody(tmp_path: Path) -> None:
+    """The strangers come from one address, in one go; the shop's connection, which was there before, goes on."""
+    authority = Authority(tmp_path)
+    limits = EndpointLimits(login_wait=HOUR, unproven_most=5, dials_at_once=4, dials_per_second=1)
+    with contextlib.ExitStack() as stack:
+        bank = stack.enter_context(Party("bank", trust=authority.trust("bank", "shop"), limits=limits, frozen=True))
+        shop = stack.enter_context(Party("shop", trust=authority.trust("shop", "bank")))
+        shop.endpoint.send(bank.address, numbered(1))
+        bank.wait_for(bank.numbers)
+        strangers = [stack.enter_context(dialled(bank.address)) for _ in range(50)]
+        for opened in strangers:
+            with contextlib.suppress(ConnectionError):
+                opened.sendall(b"\x16\x03")
+        bank.wait_for(lambda: len(bank.steps(ConnectionStep.RECEIVE_IO_ERROR)) == 47)
+        for opened in strangers[3:]:
+            assert rest(opened) == b""
+        refused = bank.steps(ConnectionStep.RECEIVE_IO_ERROR)
+        assert {event.text for event in refused} == {
+            "the far side dials too often: 4 at once and 1 a second are taken from one address"
+        }
+        assert {event.error for event in refused} == {9752}
+        assert len(bank.connections()) == 4
+        shop.endpoint.send(bank.address, numbered(9, first=1))
+        bank.wait_for(lambda: bank.numbers() == list(range(10)))
+        assert shop.unreachable_at == []
+        bank.advance(SECOND)
+        mill = stack.enter_context(Party("mill", trust=authority.trust("shop", "bank")))
+        mill.endpoint.send(bank.address, numbered(1, first=10))
+        bank.wait_for(lambda: bank.numbers() == list(range(11)))
+        assert mill.unreachable_at == []
+
+
+def test_t13_the_rate_is_a_number_of_connections() -> None:
+    for said in ({"dials_at_once": 0}, {"dials_per_second": 0}, {"dials_at_once": True}):
+        with pytest.raises(OptionError, match=next(iter(said))):
+            EndpointLimits(**said)
