@@ -1,4 +1,4 @@
-"""Files of version 1, as its code left them, are led to the version of this library with all that is in them."""
+"""Files of earlier versions, as their code left them, are led to the version of this library with all that is in them."""
 
 from __future__ import annotations
 
@@ -16,14 +16,20 @@ from ssbroker.store.registry import MSDB_MIGRATIONS
 from ssbroker.store.schema import DATABASE
 from tests.broker.conftest import Clock
 
-RECORDED: Final = Path(__file__).parent / "version_1"
+RECORDED: Final = Path(__file__).parent
 VERSION: Final = len(DATABASE)
 
 
+@pytest.fixture(params=range(1, VERSION), ids=lambda version: f"version {version}")
+def version(request: pytest.FixtureRequest) -> int:
+    """The version that the files have."""
+    return int(request.param)
+
+
 @pytest.fixture
-def folder(tmp_path: Path) -> Path:
-    """An instance as version 1 left it: one dialog inside of Sales, with an answer under way, and one to another instance."""
-    for script in RECORDED.glob("*.sql"):
+def folder(tmp_path: Path, version: int) -> Path:
+    """An instance as that version left it: one dialog inside of Sales, with an answer under way, and one to another instance."""
+    for script in (RECORDED / f"version_{version}").glob("*.sql"):
         connection = apsw.Connection(str(tmp_path / f"{script.stem}.sqlite"))
         connection.execute(script.read_text(encoding="utf-8"))
         connection.pragma("journal_mode", "wal")
@@ -32,7 +38,7 @@ def folder(tmp_path: Path) -> Path:
 
 
 def opened(folder: Path) -> Instance:
-    return Instance.open(folder, clock=Clock(), random=random.Random(2), background=False)
+    return Instance.open(folder, clock=Clock(), random=random.Random(7), background=False)
 
 
 def columns(connection: Any) -> dict[str, list[Any]]:
@@ -48,7 +54,7 @@ def columns(connection: Any) -> dict[str, list[Any]]:
     }
 
 
-def test_what_version_1_left_goes_on(folder: Path) -> None:
+def test_what_an_earlier_version_left_goes_on(folder: Path) -> None:
     with opened(folder) as instance:
         sales = instance.database("Sales")
         with sales.transaction() as t:
@@ -92,14 +98,29 @@ def test_new_columns_say_what_was_so_before(folder: Path) -> None:
         assert connection.execute(sends).get == connection.execute("SELECT count(*) FROM ssb_services").get
 
 
-def test_a_migration_that_fails_leaves_the_file_as_it_was(folder: Path) -> None:
+def test_a_number_of_a_queue_is_not_given_twice(folder: Path) -> None:
+    """U22: a stream goes on behind the last number that it has seen."""
+    with opened(folder) as instance:
+        sales = instance.database("Sales")
+        seen = [row["queuing_order"] for row in instance.view("Orders", database="Sales").to_pylist()]
+        for _ in range(2):
+            with sales.transaction() as t:
+                t.receive("Orders", groups=None)
+            with sales.transaction() as t:
+                t.send(t.begin_dialog("//Shop", "//Orders", contract="Trade"), b"one more")
+            seen += [row["queuing_order"] for row in instance.view("Orders", database="Sales").to_pylist()]
+        assert len(seen) == 3
+        assert seen == sorted({*seen})
+
+
+def test_a_migration_that_fails_leaves_the_file_as_it_was(folder: Path, version: int) -> None:
     path = folder / "Sales.sqlite"
-    broken = (*DATABASE[:1], f"{DATABASE[1]} CREATE TABLE ssb_database (wrong INTEGER);")
+    broken = (*DATABASE[:-1], f"{DATABASE[-1]} CREATE TABLE ssb_database (wrong INTEGER);")
     with pytest.raises(apsw.SQLError):
         DatabaseFile.open(path, broken)
     connection = apsw.Connection(str(path))
-    assert connection.pragma("user_version") == 1
-    assert connection.execute("SELECT count(*) FROM sqlite_schema WHERE name = 'ssb_fragments'").get == 0
+    assert connection.pragma("user_version") == version
+    assert connection.execute("SELECT count(*) FROM sqlite_schema WHERE name = 'ssb_sent_batches'").get == 0
     connection.close()
     with opened(folder) as instance:
         assert instance.database("Sales").is_broker_enabled

@@ -218,6 +218,34 @@ DATABASE: Final = (
     ) WITHOUT ROWID;
     INSERT INTO ssb_send_permissions SELECT service_id, 0, 'G' FROM ssb_services;
     """,
+    """
+    -- Numbers of a queue are never given twice, also when it was empty meanwhile (U22).
+    CREATE TABLE ssb_queue_messages_numbered (
+        queuing_order INTEGER PRIMARY KEY AUTOINCREMENT,
+        queue_id INTEGER NOT NULL,
+        status INTEGER NOT NULL CHECK (status BETWEEN 0 AND 3),
+        priority INTEGER NOT NULL,
+        endpoint_id INTEGER NOT NULL,
+        precedence INTEGER NOT NULL,
+        message_sequence_number INTEGER NOT NULL,
+        message_type_id INTEGER NOT NULL,
+        message_body BLOB
+    );
+    INSERT INTO ssb_queue_messages_numbered SELECT * FROM ssb_queue_messages ORDER BY queuing_order;
+    DROP TABLE ssb_queue_messages;
+    ALTER TABLE ssb_queue_messages_numbered RENAME TO ssb_queue_messages;
+    CREATE INDEX ssb_queue_messages_next ON ssb_queue_messages (queue_id, status, priority DESC);
+    CREATE INDEX ssb_queue_messages_order ON ssb_queue_messages (endpoint_id, status, precedence, message_sequence_number);
+    -- U24: the last batch that each writer has sent, and the conversations that it goes on with.
+    CREATE TABLE ssb_sent_batches (writer TEXT PRIMARY KEY, batch_id INTEGER NOT NULL) WITHOUT ROWID;
+    CREATE TABLE ssb_writer_dialogs (
+        writer TEXT NOT NULL,
+        dialog BLOB NOT NULL,
+        endpoint_id INTEGER NOT NULL REFERENCES ssb_conversation_endpoints ON DELETE CASCADE,
+        PRIMARY KEY (writer, dialog)
+    ) WITHOUT ROWID;
+    CREATE INDEX ssb_writer_dialogs_endpoint ON ssb_writer_dialogs (endpoint_id);
+    """,
 )
 """What leads every database file from version n to n + 1; `PRAGMA user_version` counts."""
 
@@ -249,6 +277,7 @@ MSDB: Final = (
         message_forwarding_size INTEGER NOT NULL DEFAULT 10
     );
     """,
+    "",
     "",
 )
 """What `msdb` holds besides; each entry runs with the one of `DATABASE` at its place."""
