@@ -157,7 +157,7 @@ def transmission_queue(connection: Connection) -> pa.Table:
                     "enqueue_time": _utc(row["enqueue_time"]),
                 }
             )
-    return _table(found, TRANSMISSION_QUEUE)
+    return pa.Table.from_pylist(found, schema=TRANSMISSION_QUEUE)
 
 
 def _rows(connection: Connection, query: str) -> Iterator[dict[str, Any]]:
@@ -177,12 +177,15 @@ def _table(rows: list[dict[str, Any]], schema: pa.Schema) -> pa.Table:
 
 
 def _guid_of(row: dict[str, Any], name: str) -> dict[str, Any]:
-    """The row with a GUID as bytes; drivers give text or `uuid.UUID`, and an empty text is none."""
+    """The row with a GUID as bytes; drivers give text, `uuid.UUID` or the bytes as SQL Server keeps them, and an empty text is none."""
     value = row[name]
     if value is None or value == "":
         return {**row, name: None}
     try:
-        guid = value if isinstance(value, uuid.UUID) else uuid.UUID(str(value))
+        if isinstance(value, bytes):
+            guid = uuid.UUID(bytes_le=value)
+        else:
+            guid = value if isinstance(value, uuid.UUID) else uuid.UUID(str(value))
     except ValueError as error:
         raise InvalidGuidError(
             f"{name}: {value!r:.80} is no GUID", column=name, value=str(value), expected="a GUID"

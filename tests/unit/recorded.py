@@ -2,14 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import json
+import uuid
+from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
-from typing import Any
+from pathlib import Path
+from typing import Any, Literal
 
 from ssbroker import sql_server
 
 Result = tuple[tuple[str, ...], Sequence[tuple[Any, ...]]]
 """The names of the columns, and the rows."""
+
+Driver = Literal["text", "uuid", "bytes"]
+"""What a driver makes of a `uniqueidentifier`; `tests/data/sql_server/README.md` says which does."""
+
+_FOLDER = Path(__file__).parents[1] / "data" / "sql_server"
+_GUIDS: Mapping[Driver, Callable[[str], object]] = {
+    "text": str.upper,
+    "uuid": uuid.UUID,
+    "bytes": lambda text: uuid.UUID(text).bytes_le,
+}
 
 SALES = "5A1E5000-0000-4000-8000-000000000001"
 STOCK = "D8D4D268-02A3-4C62-8F91-634B89C1E314"
@@ -61,6 +74,25 @@ class Connection:
         return self.cursors[-1]
 
 
+def recorded(name: str, *, driver: Driver) -> dict[str, Result]:
+    """The results of a file under `tests/data/sql_server`, as a driver delivers them."""
+    results = json.loads((_FOLDER / f"{name}.json").read_text(encoding="utf-8"))["results"]
+    made: dict[str, Callable[[str], object]] = {"uniqueidentifier": _GUIDS[driver], "datetime": datetime.fromisoformat}
+    return {
+        result["statement"]: (
+            tuple(column for column, _ in result["columns"]),
+            [
+                tuple(
+                    value if value is None or kind not in made else made[kind](value)
+                    for value, (_, kind) in zip(row, result["columns"], strict=True)
+                )
+                for row in result["rows"]
+            ],
+        )
+        for result in results
+    }
+
+
 def shop(**others: Result) -> dict[str, Result]:
     """An instance with msdb and two databases, of which the name of one is awkward."""
     databases = [("Odd]Name", None, 0), ("Sales", SALES, 1), ("msdb", "11111111-2222-4333-8444-555555555555", 1)]
@@ -94,7 +126,7 @@ def shop(**others: Result) -> dict[str, Result]:
             "//Sales",
             moment(2026, 11, 20, 20),
             0,
-            True,
+            1,
             "The target service name could not be found.",
         ),
         (HANDLE, None, "//Stock", STOCK, "//Sales", moment(2026, 11, 20, 20), 1, None, ""),

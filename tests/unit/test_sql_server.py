@@ -7,8 +7,11 @@ from datetime import UTC, datetime
 
 import pytest
 
-from ssbroker import Catalog, InvalidGuidError, MalformedDataError, OptionError, diagnose, schemas, sql_server
-from tests.unit.recorded import HANDLE, SALES, STOCK, Connection, shop
+from ssbroker import Catalog, InvalidGuidError, MalformedDataError, OptionError, Router, diagnose, schemas, sql_server
+from tests.rules.test_worked_examples import HERE, ONE, TWO, USER
+from tests.unit.recorded import HANDLE, SALES, STOCK, Connection, Driver, recorded, shop
+
+DRIVERS: tuple[Driver, ...] = ("text", "uuid", "bytes")
 
 
 def test_the_catalog_views_become_a_catalog() -> None:
@@ -92,3 +95,85 @@ def test_a_stuck_queue_is_read_and_explained() -> None:
     assert 'route "Broken"' in gone["cause"]
     assert (stock["outcome"], stock["code"], stock["cause"]) == ("REMOTE", None, None)
     assert stock["end"] == "ELSEWHERE: leaves for TCP://stock:4022, which no instance here has"
+
+
+@pytest.mark.parametrize("driver", DRIVERS)
+def test_r11_r13_the_views_of_the_documented_example_become_its_catalog(driver: Driver) -> None:
+    """R11, R13: example 5, as a server's views hold it, routes as the documentation says."""
+    catalog = Catalog.from_sql_server(Connection(recorded("example_5", driver=driver)))
+    assert catalog.addresses == ("TCP://aw-sql01:4022",)
+    assert catalog.message_forwarding
+    assert {row["name"]: row["service_broker_guid"] for row in catalog.databases.to_pylist()}[USER] == HERE.bytes
+    assert catalog.services.to_pylist() == [{"database": USER, "name": "LocalService"}]
+    router = Router(catalog)
+    for broker, server in ((ONE, 1), (TWO, 2)):
+        decided = router.explain("BalancedService", database=USER, to_broker_instance=broker).decision
+        assert (decided["outcome"], decided["match_step"]) == ("REMOTE", 1)
+        assert decided["next_hop_address"] == f"TCP://server{server}.adventure-works.com:4022"
+    assert router.explain("BalancedService", database=USER).decision["match_step"] == 3
+    assert router.explain("MissingService", database=USER).decision["outcome"] == "DELAYED"
+    assert router.explain("MissingService").decision["outcome"] == "FORWARD"
+
+
+@pytest.mark.parametrize("driver", DRIVERS)
+def test_the_queue_of_the_documented_example_is_explained(driver: Driver) -> None:
+    """A status, a blank one, and a message whose conversation is gone; ids in every form in which drivers deliver them."""
+    connection = Connection(recorded("example_5", driver=driver))
+    queue = sql_server.transmission_queue(connection)
+    assert queue.schema == sql_server.TRANSMISSION_QUEUE
+    rows = queue.to_pylist()
+    assert [uuid.UUID(bytes=row["conversation_id"]) for row in rows] == [
+        uuid.UUID("0E984725-C51C-4BF4-9960-E1C80E27ABA0"),
+        uuid.UUID("1E984725-C51C-4BF4-9960-E1C80E27ABA0"),
+        uuid.UUID("8F9619FF-8B86-D011-B42D-00C04FC964FF"),
+    ]
+    assert [row["is_initiator"] for row in rows] == [True, False, True]
+    assert [row["message_sequence_number"] for row in rows] == [0, 2**63 - 1, 1]
+    assert rows[2]["enqueue_time"] == datetime(2026, 11, 20, 20, 59, 59, 997000, tzinfo=UTC)
+
+    explained = diagnose.stuck(Catalog.from_sql_server(connection), queue, at=datetime(2026, 11, 20, 21, tzinfo=UTC))
+    told = [(row["outcome"], row["reason"]) for row in explained.to_pylist()]
+    assert told == [("DELAYED", "service_not_found"), ("REMOTE", "matched"), ("REMOTE", "matched")]
+    assert explained["transmission_status"].to_pylist() == [rows[0]["transmission_status"], "", ""]
+
+
+def test_r5_names_that_differ_in_case_alone_are_two_in_an_instance_with_such_a_collation() -> None:
+    """R5: databases, services and routes."""
+    catalog = Catalog.from_sql_server(Connection(recorded("case_sensitive", driver="text")))
+    enabled = {row["name"]: row["is_broker_enabled"] for row in catalog.databases.to_pylist()}
+    assert enabled == {"Odd]Name": False, "SALES": False, "Sales": True, "msdb": True}
+    assert catalog.services.to_pylist() == [
+        {"database": "SALES", "name": "//orders"},
+        {"database": "Sales", "name": "//Orders"},
+    ]
+    assert catalog.addresses == ("TCP://sql-02:5022", "TCP://10.0.0.1:5022", "TCP://[2001:db8::7]:5022")
+    routes = {row["name"]: row for row in catalog.routes.to_pylist() if row["database"] == "Sales"}
+    assert routes["Stock"]["lifetime"] == datetime(2027, 1, 1, 12, 30, 0, 123000, tzinfo=UTC)
+    assert [routes[name]["address"] for name in ("Stock", "STOCK", "Lost", "Read")] == [
+        "tcp://Stock-1:4022",
+        "tcp://stock-3",
+        "TCP://stock-4:4022",
+        "transport",
+    ]
+    found = diagnose.lint(catalog, at=datetime(2026, 12, 20, tzinfo=UTC))
+    assert {(finding.code, finding.object) for finding in found if finding.database == "Sales"} >= {
+        ("SSB001", 'route "Lost"'),
+        ("SSB004", 'route "Stock"'),
+    }
+
+
+@pytest.mark.parametrize(("name", "databases"), [("nothing_to_see", ["Sales", "msdb"]), ("no_database", ["msdb"])])
+def test_a_login_that_may_see_nothing_gets_an_empty_catalog(name: str, databases: list[str]) -> None:
+    connection = Connection(recorded(name, driver="uuid"))
+    catalog = Catalog.from_sql_server(connection)
+    assert sorted(map(str, catalog.databases["name"].to_pylist())) == databases
+    assert (catalog.routes.num_rows, catalog.services.num_rows, catalog.addresses) == (0, 0, ())
+    assert sql_server.transmission_queue(connection).num_rows == 0
+
+
+def test_bytes_that_are_no_guid_are_refused() -> None:
+    results = recorded("example_5", driver="bytes")
+    query = sql_server.QUEUE.format(database=f"[{USER}]")
+    names, rows = results[query]
+    with pytest.raises(InvalidGuidError, match="conversation_handle: b'short' is no GUID"):
+        sql_server.transmission_queue(Connection({**results, query: (names, [(b"short", *rows[0][1:])])}))
