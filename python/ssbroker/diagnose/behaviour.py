@@ -234,27 +234,25 @@ class Behaviour:
 
     def _parts(self, place: Place, classes: Sequence[Class]) -> Iterator[tuple[Sequence[Class], list[int]]]:
         """Classes, and how often each is asked, as many as make a batch."""
+        table = MSDB if place[0] is None else place[0]
+        named, hosts, wild = self._named[table], self._hosts, max(1, self._wild[table])
         first = rows = 0
         repeats: list[int] = []
-        table = MSDB if place[0] is None else place[0]
         for number, (service, broker) in enumerate(classes):
-            repeats.append(self._turns(table, service, broker))
-            rows += repeats[-1]
+            # After how many rows at the latest the turns of this question have come round.
+            by_id = named.get(service, _NONE)
+            if broker is not None:
+                times = by_id.get(broker) or by_id.get(None) or wild
+            else:
+                routes = (by_id.get(None) or len(by_id) * max(by_id.values())) if by_id else wild
+                times = routes * (hosts.get(service) or 1)
+            repeats.append(times)
+            rows += times
             if rows >= BATCH_ROWS:
                 yield classes[first : number + 1], repeats
                 first, rows, repeats = number + 1, 0, []
         if repeats:
             yield classes[first:], repeats
-
-    def _turns(self, table: str, service: str, broker: bytes | None) -> int:
-        """After how many rows at the latest the turns of this question have come round."""
-        by_id = self._named[table].get(service, _NONE)
-        if broker is not None:
-            return by_id.get(broker) or by_id.get(None) or max(1, self._wild[table])
-        routes = max(1, self._wild[table])
-        if by_id:
-            routes = by_id.get(None) or len(by_id) * max(by_id.values())
-        return routes * max(1, self._hosts.get(service, 0))
 
 
 def _repeated(classes: Sequence[Class], repeats: Sequence[int]) -> Sequence[Class]:

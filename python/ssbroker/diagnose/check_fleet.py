@@ -10,7 +10,7 @@ from ssbroker.diagnose.findings import Finding
 from ssbroker.diagnose.reaching import Reach, Start, all_services
 from ssbroker.diagnose.setting import Setting, about, about_route, name, route_in_full
 from ssbroker.diagnose.tables import BROKER_CONFIGURATION, LOCAL, MSDB, TRANSPORT
-from ssbroker.diagnose.ways import Fate, Fates
+from ssbroker.diagnose.ways import Fate
 from ssbroker.wording import bracketed, literal
 
 _NAMED_MAX = 3
@@ -60,29 +60,37 @@ def unknown_hops(setting: Setting) -> Iterator[Finding]:
 def services(setting: Setting) -> Iterator[Finding]:
     """Services that nothing reaches, and targets that cannot answer."""
     reach = Reach(setting.ways)
-    numbers = {start: number for number, start in enumerate(reach.starts)}
+    places = _Places(reach)
     reached: set[tuple[int, str]] = set()
-    targets: defaultdict[int, dict[int, str]] = defaultdict(dict)
+    every: list[dict[int, str]] = [{} for _ in reach.starts]
+    targets: dict[int, dict[int, str]] = {}
     for service in sorted(all_services(setting.ways)):
         codes = reach.codes(service)
-        taken = {code: _delivered(reach.fates[code], numbers) for code in set(codes)}
-        reached.update((target, service) for places in taken.values() for target in places)
+        reached.update((target, service) for code in set(codes) for target in places[code])
         if service == BROKER_CONFIGURATION:
             continue  # what asks it is the instance itself, in the database that needs a route
-        for number, code in enumerate(codes):
-            for target in taken[code]:
-                if target != number:
-                    targets[number].setdefault(target, service)
+        for number, (code, taken) in enumerate(zip(codes, every, strict=True)):
+            for target in places[code]:
+                if target not in taken and target != number:
+                    taken[target] = service
+                    targets[number] = taken
     yield from _unreached(setting, {(*reach.starts[number], service) for number, service in reached})
     yield from _ways_back(setting, targets)
 
 
-def _delivered(fates: Fates, numbers: dict[Start, int]) -> list[int]:
-    return [
-        numbers[place]
-        for fate in fates
-        if fate.outcome == "DELIVERED" and (place := Start(str(fate.instance), str(fate.database))) in numbers
-    ]
+class _Places(dict[int, tuple[int, ...]]):
+    """The starts that are also where it is delivered, for each set of ends, worked out when it is first asked for."""
+
+    def __init__(self, reach: Reach) -> None:
+        super().__init__()
+        self._fates = reach.fates
+        self._numbers = {start: number for number, start in enumerate(reach.starts)}
+
+    def __missing__(self, code: int) -> tuple[int, ...]:
+        delivered = (fate for fate in self._fates[code] if fate.outcome == "DELIVERED")
+        places = (Start(str(fate.instance), str(fate.database)) for fate in delivered)
+        self[code] = found = tuple(self._numbers[place] for place in places if place in self._numbers)
+        return found
 
 
 def _unreached(setting: Setting, reached: set[tuple[str, str, str]]) -> Iterator[Finding]:
@@ -114,25 +122,29 @@ def _from_outside(setting: Setting, instance: str, database: str, service: str) 
 def _ways_back(setting: Setting, targets: dict[int, dict[int, str]]) -> Iterator[Finding]:
     """What the targets of each database send back to it, to each of its services that may have begun a conversation."""
     reach = Reach(setting.ways, is_initiator=False)
-    missing: defaultdict[int, list[tuple[int, str]]] = defaultdict(list)
+    initiators: list[tuple[int, str]] = []
+    missing: defaultdict[int, list[int]] = defaultdict(list)
     for number, taken in targets.items():
         home = reach.starts[number]
         rows = setting.rows[home.instance]
+        sure_end = {Fate("DELIVERED", *home)}
         for service in rows.services.get(home.database, ()):
             codes = reach.codes(service, rows.databases[home.database].broker)
-            sure = {code for code in set(codes) if reach.fates[code] == {Fate("DELIVERED", *home)}}
+            sure = {code for code in set(codes) if reach.fates[code] == sure_end}
             for target in taken:
                 if codes[target] not in sure:
-                    missing[target].append((number, service))
-    for target, initiators in sorted(missing.items()):
-        first, service = initiators[0]
+                    missing[target].append(len(initiators))
+            initiators.append((number, service))
+    told = [f"{'/'.join(reach.starts[number])}/service {name(service)}" for number, service in initiators]
+    for target, numbers in sorted(missing.items()):
+        first, service = initiators[numbers[0]]
         yield _no_way_back(
             setting,
             reach.starts[target],
             reach.starts[first],
             service=service,
             taken=targets[first][target],
-            related=[f"{'/'.join(reach.starts[number])}/service {name(each)}" for number, each in initiators],
+            related=list(map(told.__getitem__, numbers)),
         )
 
 

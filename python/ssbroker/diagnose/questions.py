@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import datetime
+from operator import getitem
 from typing import Any, Final, NamedTuple
 
 import pyarrow as pa
-import pyarrow.compute
 
+from ssbroker.diagnose.words import encoded
 from ssbroker.routing import Router
 
-pc: Any = pyarrow.compute  # its stubs do not know dictionaries
 _OF_ROUTES: Final = ("match_step", "route_id")
 _COLUMNS: Final = (
     "outcome",
@@ -86,6 +86,7 @@ class Answers:
         """Every set by its number."""
         self._numbers: Final[dict[tuple[Answer, ...], int]] = {}
         self._columns: Final = [name for name in _COLUMNS if with_routes or name not in _OF_ROUTES]
+        self._with_routes: Final = with_routes
 
     def number(self, answers: tuple[Answer, ...]) -> int:
         """The number of a set."""
@@ -96,9 +97,9 @@ class Answers:
 
     def numbers(self, decisions: pa.RecordBatch, repeats: Sequence[int]) -> list[int]:
         """The number of the set for each question, which was asked in so many rows one after the other."""
-        columns = [_encoded(decisions.column(name)) for name in self._columns]
+        columns = [encoded(decisions.column(name)) for name in self._columns]
         rows = list(zip(*(indices for indices, _ in columns), strict=True))
-        met = _Met(self, [words for _, words in columns], self._columns)
+        met = _Met(self, [words for _, words in columns], with_routes=self._with_routes)
         if len(rows) == len(repeats):
             return list(map(met.__getitem__, rows))
         found = []
@@ -116,22 +117,14 @@ class Answers:
 class _Met(dict[tuple[int, ...], int]):
     """The number of the set that holds one decision alone, by the places of its words; worked out when it is first met."""
 
-    def __init__(self, answers: Answers, words: list[list[Any]], columns: list[str]) -> None:
+    def __init__(self, answers: Answers, words: list[list[Any]], *, with_routes: bool) -> None:
         super().__init__()
         self._answers = answers
         self._words = words
-        self._columns = columns
+        self._with_routes = with_routes
 
     def __missing__(self, row: tuple[int, ...]) -> int:
-        values = {name: words[index] for name, words, index in zip(self._columns, self._words, row, strict=True)}
-        self[row] = number = self._answers.number((Answer(*(values.get(name) for name in _COLUMNS)),))  # type: ignore[arg-type]
+        outcome, reason, *rest = map(getitem, self._words, row)
+        of_route = () if self._with_routes else (None, None)
+        self[row] = number = self._answers.number((Answer(outcome, reason, *of_route, *rest),))
         return number
-
-
-def _encoded(column: Any) -> tuple[list[int], list[Any]]:
-    """The place of each value among its words; -1, the last of them, is null."""
-    encoded = column if pa.types.is_dictionary(column.type) else column.dictionary_encode()
-    places = pc.cast(pc.fill_null(encoded.indices, -1), pa.int32())
-    first = places.offset
-    numbers = memoryview(places.buffers()[1]).cast("i")[first : first + len(places)].tolist()
-    return numbers, [*encoded.dictionary.to_pylist(), None]

@@ -7,10 +7,13 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import datetime
 from functools import cached_property
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
+
+import pyarrow as pa
 
 from ssbroker import schemas
 from ssbroker.catalog import Catalog
+from ssbroker.diagnose.words import shared
 
 MSDB: Final = "msdb"
 LOCAL: Final = "LOCAL"
@@ -82,16 +85,15 @@ _IN_ROW: Final = (
 
 def read(catalog: Catalog) -> Tables:
     """The rows of a catalog."""
-    columns = catalog.routes.select(schemas.ROUTES.names).to_pydict()
-    addresses = normal_forms({*columns["address"], *filter(None, columns["mirror_address"])})
-    columns["address"] = [addresses[address] for address in columns["address"]]
-    columns["mirror_address"] = [None if mirror is None else addresses[mirror] for mirror in columns["mirror_address"]]
-    routes = tuple(map(RouteRow._make, zip(*(columns[name] for name in _IN_ROW), strict=True)))
+    held = catalog.routes
+    columns = [_column(held, name) for name in _IN_ROW]
+    *_, addresses, mirrors = columns
+    normal = normal_forms({*addresses, *mirrors} - {None})
+    columns[-2:] = [list(map(normal.get, addresses)), list(map(normal.get, mirrors))]
+    routes = tuple(map(RouteRow._make, zip(*columns, strict=True)))
     services: dict[str, dict[str, None]] = defaultdict(dict)
-    for database, name in zip(
-        catalog.services["database"].to_pylist(), catalog.services["name"].to_pylist(), strict=True
-    ):
-        services[str(database)][str(name)] = None
+    for database, name in zip(*(_column(catalog.services, name) for name in schemas.SERVICES.names), strict=True):
+        services[database][name] = None
     return Tables(
         routes=routes,
         databases={
@@ -102,6 +104,10 @@ def read(catalog: Catalog) -> Tables:
         },
         services={database: tuple(names) for database, names in services.items()},
     )
+
+
+def _column(table: pa.Table, name: str) -> list[Any]:
+    return [value for chunk in table[name].chunks for value in shared(chunk)]
 
 
 def normal_forms(addresses: Iterable[str]) -> dict[str, str]:

@@ -127,6 +127,8 @@ class Ways:
     def prepare(self, *, is_initiator: bool = True) -> None:
         """Asks every instance in one go for all that may arrive there and is not like everything else."""
         arrivals = self._arrivals[is_initiator]
+        if arrivals:
+            return
         ids = self.ids if is_initiator else self.ids_of_hosts
         for instance in self.fleet:
             for class_, move in self.learn(instance, (None, is_initiator), ids):
