@@ -32,36 +32,42 @@ _INCOMPLETE: Final = """
         min(enqueue_time) AS enqueue_time, CASE WHEN fragment_count = 1 THEN nullif(message_body, x'') END AS message_body
     FROM ssb_fragments JOIN ssb_conversation_endpoints e USING (endpoint_id)
     WHERE e.state IN ('SI', 'CO') GROUP BY endpoint_id, message_sequence_number"""
-_TRANSMISSION_QUEUE: Final = f"""
-    SELECT conversation_handle,
+TRANSMITTED: Final = """conversation_handle,
         CASE WHEN is_inbound THEN s.name ELSE far_service END,
         CASE WHEN is_inbound THEN (SELECT service_broker_guid FROM ssb_database) ELSE far_broker_instance END,
         CASE WHEN is_inbound THEN far_service ELSE s.name END,
         c.name, enqueue_time, message_sequence_number, message_type_name, is_conversation_error, is_end_of_dialog,
-        message_body, transmission_status, priority, is_initiator <> is_inbound
+        message_body, transmission_status, priority, is_initiator <> is_inbound"""
+"""The columns of the transmission queue, where `TRANSMITTED_WITH` is joined."""
+TRANSMITTED_WITH: Final = """
+        JOIN ssb_conversation_endpoints e USING (endpoint_id)
+        JOIN ssb_services s USING (service_id)
+        JOIN ssb_contracts c USING (service_contract_id)"""
+INCOMPLETE_PARKED: Final = f"""
+        SELECT 1 AS is_incomplete, NULL AS transmission_id, endpoint_id, 1 AS is_inbound, message_sequence_number, message_type_name,
+            is_conversation_error, is_end_of_dialog, enqueue_time, message_body
+        FROM ({_INCOMPLETE}) JOIN ssb_conversation_endpoints USING (endpoint_id) JOIN ssb_services USING (service_id)
+            JOIN ssb_queues USING (queue_id) WHERE NOT is_enqueue_enabled"""  # noqa: S608
+"""What is incomplete, and whose queue is off."""
+_TRANSMISSION_QUEUE: Final = f"""
+    SELECT {TRANSMITTED}
     FROM (
         SELECT 0 AS is_incomplete, transmission_id, endpoint_id, is_inbound, message_sequence_number, message_type_name, is_conversation_error,
             is_end_of_dialog, enqueue_time, message_body FROM ssb_transmission_queue
-        UNION ALL
-        SELECT 1, NULL, endpoint_id, 1, message_sequence_number, message_type_name, is_conversation_error, is_end_of_dialog,
-            enqueue_time, message_body
-        FROM ({_INCOMPLETE}) JOIN ssb_conversation_endpoints USING (endpoint_id) JOIN ssb_services USING (service_id)
-            JOIN ssb_queues USING (queue_id) WHERE NOT is_enqueue_enabled
-    ) t
-        JOIN ssb_conversation_endpoints e USING (endpoint_id)
-        JOIN ssb_services s USING (service_id)
-        JOIN ssb_contracts c USING (service_contract_id)
+        UNION ALL {INCOMPLETE_PARKED}
+    ) t {TRANSMITTED_WITH}
     ORDER BY is_incomplete, transmission_id, endpoint_id, message_sequence_number"""  # noqa: S608
-_QUEUE: Final = f"""
-    SELECT * FROM (SELECT status, q.priority, queuing_order, conversation_group_id, conversation_handle, message_sequence_number,
+QUEUED: Final = """
+    SELECT status, q.priority, queuing_order, conversation_group_id, conversation_handle, message_sequence_number,
         s.name, service_id, c.name, service_contract_id, m.name, message_type_id, m.validation, message_body, NULL
     FROM ssb_queue_messages q
         LEFT JOIN ssb_conversation_endpoints e USING (endpoint_id)
         LEFT JOIN ssb_services s USING (service_id)
         LEFT JOIN ssb_contracts c USING (service_contract_id)
         LEFT JOIN ssb_message_types m USING (message_type_id)
-    WHERE q.queue_id = ?1
-    UNION ALL
+    WHERE q.queue_id = ?1"""
+"""The messages in a queue."""
+QUEUE_INCOMPLETE: Final = f"""
     SELECT 2, e.priority, NULL, conversation_group_id, conversation_handle, message_sequence_number,
         s.name, service_id, c.name, service_contract_id, message_type_name, message_type_id, m.validation, message_body, message_id
     FROM ({_INCOMPLETE}) f
@@ -70,8 +76,11 @@ _QUEUE: Final = f"""
         JOIN ssb_queues USING (queue_id)
         JOIN ssb_contracts c USING (service_contract_id)
         LEFT JOIN ssb_message_types m ON m.name = message_type_name
-    WHERE queue_id = ?1 AND is_enqueue_enabled
-    ) ORDER BY queuing_order IS NULL, queuing_order, conversation_handle, message_sequence_number"""  # noqa: S608
+    WHERE queue_id = ?1 AND is_enqueue_enabled"""  # noqa: S608
+"""What of it is incomplete, and has no number yet."""
+_QUEUE: Final = f"""
+    SELECT * FROM ({QUEUED} UNION ALL {QUEUE_INCOMPLETE})
+    ORDER BY queuing_order IS NULL, queuing_order, conversation_handle, message_sequence_number"""  # noqa: S608
 _SELECTS: Final = {
     "sys.routes": """
         SELECT name, route_id, 1, remote_service_name, broker_instance, lifetime, address, mirror_address

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 Row = Sequence[Any]
 
-_DATABASE: Final[pa.Field[Any]] = pa.field("database", pa.string())
+DATABASE: Final[pa.Field[Any]] = pa.field("database", pa.string())
 _STATE: Final = DATABASE_VIEWS["sys.conversation_endpoints"].get_field_index("state")
 _ROLES: Final = ("principal", "mirror")
 _ENDPOINT_STATES: Final = ("STARTED", "STOPPED", "DISABLED")
@@ -36,7 +36,7 @@ def view(instance: Instance, name: str, database: str | None) -> pa.Table:
     if name in INSTANCE_VIEWS:
         if database is not None:
             raise InputError(f"{name} is about the whole instance; leave database out", value=database)
-        return _table(_INSTANCE_ROWS[name](instance), INSTANCE_VIEWS[name])
+        return table_of(_INSTANCE_ROWS[name](instance), INSTANCE_VIEWS[name])
     databases = instance.databases if database is None else (instance.database(database),)
     if name in DATABASE_VIEWS:
         return _of_databases(_of_each(instance, databases, lambda one: _database_rows(one, name)), DATABASE_VIEWS[name])
@@ -95,10 +95,11 @@ def _described(certificate: bytes) -> Row:
 
 def _of_databases(parts: list[tuple[Database, list[Row]]], schema: pa.Schema) -> pa.Table:
     rows = ((database.name, *row) for database, found in parts for row in found)
-    return _table(rows, pa.schema([_DATABASE, *schema]))
+    return table_of(rows, pa.schema([DATABASE, *schema]))
 
 
-def _table(rows: Iterable[Row], schema: pa.Schema) -> pa.Table:
+def table_of(rows: Iterable[Row], schema: pa.Schema) -> pa.Table:
+    """Rows as a table."""
     columns = [*zip(*rows, strict=True)] or [()] * len(schema)
     return pa.Table.from_arrays(
         [_array(values, field.type) for values, field in zip(columns, schema, strict=True)], schema=schema

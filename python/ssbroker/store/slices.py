@@ -1,0 +1,99 @@
+"""Queues and the transmission queue in slices, which several processes can read at once."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any, Final, NamedTuple
+
+from ssbroker.store import views
+from ssbroker.store.sqlite import Connection
+
+
+class Cut(NamedTuple):
+    """A slice: what is numbered above `after`, up to `until`."""
+
+    after: int
+    until: int
+    rows: int
+    size: int
+    """The bytes of its bodies."""
+
+
+def cuts(
+    connection: Connection, queue_id: int | None, *, after: int, until: int | None, rows_max: int, bytes_max: int
+) -> Iterator[Cut]:
+    """Cuts what waits in a queue, or in the transmission queue, into slices.
+
+    Args:
+        connection: The database.
+        queue_id: The queue; None is the transmission queue.
+        after: The number after which they begin.
+        until: The last number; None is the last that there is.
+        rows_max: The most rows of a slice.
+        bytes_max: After how many bytes of bodies a slice ends.
+
+    Yields:
+        The slices in order.
+    """
+    rows = size = 0
+    number = after
+    for number, length in connection.execute(_LENGTHS[queue_id is None], (queue_id, after, until)):
+        rows, size = rows + 1, size + (length or 0)
+        if rows == rows_max or size >= bytes_max:
+            yield Cut(after, number, rows, size)
+            after, rows, size = number, 0, 0
+    if rows:
+        yield Cut(after, number, rows, size)
+
+
+def last_number(connection: Connection) -> int:
+    """The last number that a message of any queue has got, also where the message is gone since."""
+    row = connection.execute("SELECT seq FROM sqlite_sequence WHERE name = 'ssb_queue_messages'").fetchone()
+    return 0 if row is None else int(row[0])
+
+
+def rows(
+    connection: Connection,
+    queue_id: int | None,
+    span: tuple[int, int] | None,
+    *,
+    names: Sequence[str],
+    wanted: Sequence[str],
+) -> list[tuple[Any, ...]]:
+    """The rows of a slice; a body that is not wanted is not read.
+
+    Args:
+        connection: The database.
+        queue_id: The queue; None is the transmission queue.
+        span: The number after which the slice begins, and its last one; None is what is incomplete, and has no number.
+        names: The names of all columns of the view, in order.
+        wanted: The names of those to give.
+
+    Returns:
+        The rows, in order.
+    """
+    select, bindings = _select(queue_id, span)
+    chosen = ", ".join(f'"{name}"' for name in wanted) or "NULL"
+    view = ", ".join(f'"{name}"' for name in names)
+    return connection.execute(f"WITH v ({view}) AS ({select}) SELECT {chosen} FROM v", bindings).fetchall()  # noqa: S608
+
+
+def _select(queue_id: int | None, span: tuple[int, int] | None) -> tuple[str, tuple[object, ...]]:
+    if queue_id is None:
+        return (_PARKED, ()) if span is None else (_WAITING, span)
+    return (views.QUEUE_INCOMPLETE, (queue_id,)) if span is None else (_QUEUED, (queue_id, *span))
+
+
+_LENGTHS: Final = (
+    """
+    SELECT queuing_order, length(message_body) FROM ssb_queue_messages
+    WHERE queue_id = ?1 AND queuing_order > ?2 AND queuing_order <= ifnull(?3, 9223372036854775807) ORDER BY queuing_order""",
+    """
+    SELECT transmission_id, length(message_body) FROM ssb_transmission_queue
+    WHERE ?1 IS NULL AND transmission_id > ?2 AND transmission_id <= ifnull(?3, 9223372036854775807) ORDER BY transmission_id""",
+)
+_QUEUED: Final = f"{views.QUEUED} AND queuing_order > ?2 AND queuing_order <= ?3 ORDER BY queuing_order"
+_WAITING: Final = f"""
+    SELECT {views.TRANSMITTED} FROM ssb_transmission_queue t {views.TRANSMITTED_WITH}
+    WHERE transmission_id > ?1 AND transmission_id <= ?2 ORDER BY transmission_id"""  # noqa: S608
+_PARKED: Final = f"SELECT {views.TRANSMITTED} FROM ({views.INCOMPLETE_PARKED}) t {views.TRANSMITTED_WITH}"  # noqa: S608
