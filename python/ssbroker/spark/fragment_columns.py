@@ -11,6 +11,7 @@ import pyarrow as pa
 
 from ssbroker.exceptions import SchemaError
 from ssbroker.reassembler import reassemble
+from ssbroker.schemas import CONVERSATIONS
 from ssbroker.spark.columns import arrow_type, check_once
 from ssbroker.spark.tagged import further_name
 
@@ -80,6 +81,35 @@ class FragmentColumns:
         placed = named.repartition(together).withColumn(PLACE, place)
         return placed.sortWithinPartitions(PLACE, *(self._order(column) if is_sorted else []))
 
+    def by_bucket(self, fragments: DataFrame, *, count: int, key: bytes) -> DataFrame:
+        """The rows with the number of their bucket, which is that of their conversation.
+
+        Args:
+            fragments: As they came.
+            count: How many buckets there are.
+            key: By what conversations are spread, as well as by their ids.
+
+        Returns:
+            The number, then a column for each of `names`, under names without surprises.
+        """
+        from pyspark.sql import functions as sf  # noqa: PLC0415 - pyspark is an extra
+
+        named = fragments.toDF(*(_on_the_way(place) for place in range(len(self.names))))
+        column = sf.col(_on_the_way(self.names.index(_ID)))
+        id_bytes = _id_bytes(column) if self.has_text_ids else column
+        return named.select(bucket_of(id_bytes, count=count, key=key), *named.columns)
+
+    def of_conversations(self) -> dict[str, tuple[str, DataType]]:
+        """The columns that routing reads and a message carries: the name that each has on the way, and its type.
+
+        Raises:
+            SchemaError: One of them occurs twice.
+        """
+        names = [field.name for field in self.further]
+        check_once(CONVERSATIONS.names, names)
+        places = {name: names.index(name) for name in CONVERSATIONS.names if name in names}
+        return {name: (further_name(place), self.further[place].dataType) for name, place in places.items()}
+
     def _order(self, column: Mapping[str, Column]) -> list[Column]:
         """By place; then by all there is, so that what has the same place has an order too: the signed first."""
         place = ("message_sequence_number", "fragment_number", "fragment_count")
@@ -130,6 +160,22 @@ def read(fragments: DataFrame, session_keys: Any) -> FragmentColumns:
     reassemble(pa.schema(kinds).empty_table(), session_keys=session_keys)
     has_text_ids = pa.types.is_string(kinds[_ID])
     return FragmentColumns(names=tuple(names), further=tuple(further), has_text_ids=has_text_ids)
+
+
+def bucket_of(column: Column, *, count: int, key: bytes) -> Column:
+    """The number of the bucket of a value.
+
+    Args:
+        column: The value.
+        count: How many buckets there are.
+        key: By what values are spread, as well as by themselves.
+
+    Returns:
+        A column `bucket` from 0 to the count.
+    """
+    from pyspark.sql import functions as sf  # noqa: PLC0415 - pyspark is an extra
+
+    return sf.pmod(sf.xxhash64(sf.lit(key), column), sf.lit(count)).cast("int").alias("bucket")
 
 
 def _on_the_way(place: int) -> str:

@@ -11,17 +11,14 @@ import pyarrow as pa
 from ssbroker import moment
 from ssbroker.catalog import Catalog
 from ssbroker.routing import PendingRequest, TieBreak
-from ssbroker.schemas import CONVERSATIONS
 from ssbroker.session_keys import SessionKeys
 from ssbroker.spark import columns, reassembly, tagged, worker
 from ssbroker.spark.assembling import Routing
-from ssbroker.spark.fragment_columns import FragmentColumns
 from ssbroker.spark.reassembly import Options, Reassembly, ShardBy, Strategy
 from ssbroker.spark.shipping import ship
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
-    from pyspark.sql.types import DataType
 
 _OWN: Final = ("conversation_id", "is_initiator")
 """What routing reads of the messages themselves."""
@@ -113,7 +110,7 @@ def pipeline(
     columns.check_tie_break(tie_break)
     found = reassembly.read(fragments_df, session_keys, name="ssbroker.spark.pipeline")
     columns.check_free(fragments_df, [field.name for field in found.further])
-    carried = _conversation_columns(found)
+    carried = found.of_conversations()
     types: dict[str, pa.DataType] = {
         "conversation_id": pa.binary(),
         "is_initiator": pa.bool_(),
@@ -131,11 +128,3 @@ def pipeline(
     names = {**dict(zip(_OWN, _OWN, strict=True)), **{name: on_the_way for name, (on_the_way, _) in carried.items()}}
     routing = Routing(task=task, labels=labels, names=names)
     return Pipeline(*reassembly.assemble(fragments_df, found, chosen, routing), labels)
-
-
-def _conversation_columns(found: FragmentColumns) -> dict[str, tuple[str, DataType]]:
-    """The columns that routing reads and a message carries: the name that each has on the way, and its type."""
-    names = [field.name for field in found.further]
-    columns.check_once(CONVERSATIONS.names, names)
-    places = {name: names.index(name) for name in CONVERSATIONS.names if name in names}
-    return {name: (tagged.further_name(place), found.further[place].dataType) for name, place in places.items()}

@@ -243,9 +243,9 @@ def read(fragments: DataFrame, session_keys: SessionKeys | None, *, name: str) -
     """
     if fragments.isStreaming:
         raise SchemaError(
-            f"fragments: {name} takes no stream, since a message may begin in one micro-batch and end in another; structured streaming "
-            "is not supported. Read what has arrived as a batch (spark.read), or push it into an ssbroker.Reassembler, which keeps "
-            "what is incomplete and can be saved by its checkpoint",
+            f"fragments: {name} takes no stream, since a message may begin in one micro-batch and end in another; for a stream there are "
+            "ssbroker.spark.stream, which routes as well, and ssbroker.spark.reassemble_stream, which keep what is incomplete. Or read "
+            "what has arrived as a batch (spark.read)",
             expected="a DataFrame that is no stream",
             actual="a stream",
         )

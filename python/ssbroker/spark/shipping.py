@@ -11,7 +11,7 @@ import pickle
 import secrets
 import tempfile
 import uuid
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
@@ -49,6 +49,20 @@ class _Broadcast(Shipped[_Value]):
 
     def value(self) -> _Value:
         value: _Value = self.variable.value
+        return value
+
+    def __reduce__(self) -> tuple[Callable[..., Shipped[_Value]], tuple[Any, ...]]:
+        # The driver of a stream unpickles what is meant for its workers, and has no broadcasts: they are looked up when they are needed.
+        return _InWorker, (self.fingerprint, *self.variable.__reduce__())
+
+
+@dataclass(frozen=True)
+class _InWorker(Shipped[_Value]):
+    find: Callable[..., Any] = field(compare=False)
+    arguments: tuple[Any, ...] = field(compare=False)
+
+    def value(self) -> _Value:
+        value: _Value = self.find(*self.arguments).value
         return value
 
 

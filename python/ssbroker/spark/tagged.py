@@ -47,7 +47,7 @@ DECISION: Final[dict[str, pa.DataType]] = {
 }
 """Those of a decision, which follow where there is one: the fields of `columns.PACKED`."""
 
-_SPARK_NAMES: Final[dict[pa.DataType, str]] = {
+SPARK_NAMES: Final[dict[pa.DataType, str]] = {
     pa.int8(): "byte",
     pa.int16(): "short",
     pa.int32(): "integer",
@@ -56,6 +56,7 @@ _SPARK_NAMES: Final[dict[pa.DataType, str]] = {
     pa.string(): "string",
     pa.binary(): "binary",
 }
+"""What Spark calls the types of these columns."""
 _FILLERS: Final[dict[str, Any]] = {
     **dict.fromkeys(("byte", "short", "integer", "long", "float", "double"), 0),
     "boolean": False,
@@ -85,7 +86,7 @@ def schema(further: Sequence[StructField], *, routed: bool) -> StructType:
 
     made = StructType()
     for name, arrow_type in {**COLUMNS, **(DECISION if routed else {})}.items():
-        made.add(name, _SPARK_NAMES[arrow_type], nullable=name not in (KIND, *KEYS))
+        made.add(name, SPARK_NAMES[arrow_type], nullable=name not in (KIND, *KEYS))
     for place, field in enumerate(further):
         made.add(further_name(place), field.dataType, nullable=True, metadata=field.metadata)
     return made
@@ -108,7 +109,7 @@ def selected(kind: pa.Schema, columns: Mapping[str, Column] | None = None) -> li
     for field in kind:
         column = given.get(field.name, sf.col(field.name))
         if not field.nullable and field.name not in KEYS:
-            column = sf.coalesce(column, _filler(_SPARK_NAMES[plain(field.type)]))
+            column = sf.coalesce(column, _filler(SPARK_NAMES[plain(field.type)]))
         found.append(column.alias(field.name))
     return found
 

@@ -85,7 +85,19 @@ def packed(task: Task, conversations: pa.RecordBatch, labels: Labels, *, first_r
     Raises:
         InputError: A value is not what was expected.
     """
-    decided = _decide(task, conversations, first_row=first_row)
+    return packed_of(_decide(task, conversations, first_row=first_row), labels)
+
+
+def packed_of(decided: pa.RecordBatch, labels: Labels) -> pa.StructArray:
+    """Decisions as structs `columns.PACKED`.
+
+    Args:
+        decided: The decisions.
+        labels: The labels by number.
+
+    Returns:
+        A struct for each row.
+    """
     outcome = _numbers(decided["outcome"], labels.outcomes, shift=8)
     reason = _numbers(decided["reason"], labels.reasons, shift=4)
     step: _Column = decided["match_step"].cast(pa.int16())

@@ -1,0 +1,126 @@
+"""`stream_state`: what waits in the state of a stream, as a DataFrame (U10)."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Final
+
+import pyarrow as pa
+
+from ssbroker import options
+from ssbroker.schemas import PENDING
+from ssbroker.spark.streams import delayed, waiting
+from ssbroker.spark.streams.arrays import Column, column, nulls, pc, same
+from ssbroker.spark.streams.processor import VALUE
+from ssbroker.spark.streams.state import State, of_bytes
+from ssbroker.spark.tagged import plain
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+
+_MOMENT: Final = pa.timestamp("us", tz="UTC")
+_OWN: Final[dict[str, pa.DataType]] = {
+    "waits_for": pa.string(),
+    **{field.name: plain(field.type) for field in PENDING},
+    "to_service_name": pa.string(),
+    "tries": pa.int32(),
+    "since": _MOMENT,
+    "until": _MOMENT,
+}
+STATE: Final = (
+    "bucket int, waits_for string, conversation_id binary, is_initiator boolean, message_sequence_number bigint, "
+    "fragment_count int, received_fragments int, received_bytes bigint, first_missing_fragment int, "
+    "waits_for_sequence_number bigint, to_service_name string, tries int, since timestamp, until timestamp"
+)
+"""The columns of `stream_state`."""
+
+
+def stream_state(spark: SparkSession, checkpoint: str | os.PathLike[str], *, operator_id: int = 0) -> DataFrame:
+    """What waits in the state of a stream, after the last micro-batch that was committed; the query may run meanwhile.
+
+    Args:
+        spark: The session, classic or Spark Connect.
+        checkpoint: The checkpoint of a query on `stream`, `reassemble_stream` or `route_stream`.
+        operator_id: Which stateful operation of the query it is, if there are others before it.
+
+    Returns:
+        A row for each message that waits: in which bucket; what it waits for (`fragment`, `message` before it, `route`); its keys; how much of
+        it is there, the first fragment that is missing or the number of the message that must come first; for which service, and how often a
+        route was looked for; since when it waits; until when: it is given up or tried again, null for never.
+
+    Raises:
+        OptionError: `operator_id` is no number that there can be.
+
+    Examples:
+        >>> import ssbroker.spark
+        >>> ssbroker.spark.stream_state(None, "checkpoint", operator_id=-1)
+        Traceback (most recent call last):
+        ssbroker.exceptions.OptionError: operator_id: expected a whole number from 0 to 2147483647; got -1
+    """
+    options.whole(operator_id, name="operator_id", least=0, most=2**31 - 1)
+    reader = spark.read.format("statestore").option("stateVarName", VALUE).option("operatorId", operator_id)
+    kept = reader.load(os.fspath(checkpoint)).selectExpr("key.bucket as bucket", "value.state as state")
+    return kept.mapInArrow(_read, STATE)
+
+
+def waiting_rows(state: State) -> pa.Table:
+    """What waits in one bucket, in the columns of `STATE` after the first.
+
+    Args:
+        state: What is kept of the bucket.
+
+    Returns:
+        The rows.
+    """
+    parts = []
+    if state.waits is not None:
+        parts.append(_pending(state.waits, state.max_pending_age_us))
+    if state.delayed is not None:
+        parts.append(_delayed(state.delayed, state))
+    tables = [_of(columns) for columns in parts]
+    return pa.concat_tables(tables) if tables else pa.schema(_OWN).empty_table()
+
+
+def _read(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    for batch in batches:
+        buckets: Column = batch.column(0)
+        kept: Column = batch.column(1)
+        for bucket, state in zip(buckets.to_pylist(), kept.to_pylist(), strict=True):
+            for rows in waiting_rows(of_bytes(state)).to_batches():
+                number = same(bucket, pa.int32(), rows.num_rows)
+                yield pa.RecordBatch.from_arrays([number, *rows.columns], names=["bucket", *rows.schema.names])
+
+
+def _pending(waits: pa.Table, age_us: int | None) -> dict[str, Column]:
+    columns = {name: column(waits, name) for name in waits.schema.names}
+    is_whole = pc.is_null(columns["first_missing_fragment"])
+    columns["waits_for"] = pc.if_else(is_whole, "message", "fragment")
+    columns["since"] = columns.pop(waiting.SINCE).cast(_MOMENT)
+    grown = columns.pop(waiting.GROWN)
+    if age_us is not None:
+        columns["until"] = pc.add(grown, age_us).cast(_MOMENT)
+    return columns
+
+
+def _delayed(queue: pa.Table, state: State) -> dict[str, Column]:
+    names = {**state.names, "message_sequence_number": "message_sequence_number"}
+    columns = {name: column(queue, at) for name, at in names.items() if name in _OWN and at in queue.schema.names}
+    if "message_body" in queue.schema.names:
+        columns["received_bytes"] = pc.binary_length(column(queue, "message_body")).cast(pa.int64())
+    columns["waits_for"] = same("route", pa.string(), queue.num_rows)
+    columns["tries"] = column(queue, delayed.TRIES).cast(pa.int32())
+    columns["since"] = column(queue, delayed.SINCE).cast(_MOMENT)
+    columns["until"] = column(queue, delayed.DUE).cast(_MOMENT)
+    return columns
+
+
+def _of(columns: dict[str, Column]) -> pa.Table:
+    """The columns that there are, and nulls."""
+    count = len(columns["since"])
+    arrays = [
+        columns[name].cast(arrow_type) if name in columns else nulls(arrow_type, count)
+        for name, arrow_type in _OWN.items()
+    ]
+    return pa.Table.from_arrays(arrays, names=list(_OWN))

@@ -1,0 +1,153 @@
+"""The options of a stream, checked when they are given."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Final
+
+from ssbroker import options
+from ssbroker import session_keys as keys
+from ssbroker.catalog import Catalog
+from ssbroker.exceptions import OptionError, SchemaError
+from ssbroker.session_keys import SessionKeys
+
+PENDING_BYTES_MAX: Final = 1 << 30
+"""What may be pending in a bucket at most: its state is one value of Spark's, of less than 2 GiB."""
+DELAYED_BYTES_MAX: Final = 1 << 29
+MESSAGE_BYTES_MAX: Final = 1 << 30
+BUCKETS_MAX: Final = 1 << 16
+
+_KEY_BYTES_MAX: Final = 64
+_MICROSECOND: Final = timedelta(microseconds=1)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Buckets:
+    """How conversations are spread.
+
+    Attributes:
+        count: How many buckets there are.
+        key: By what they are spread, as well as by their ids.
+
+    Raises:
+        OptionError: One is not what it can be.
+    """
+
+    count: int
+    key: bytes | None
+
+    def __post_init__(self) -> None:
+        options.whole(self.count, name="buckets", least=1, most=BUCKETS_MAX)
+        given: object = self.key
+        if given is not None and not (isinstance(given, bytes) and 0 < len(given) <= _KEY_BYTES_MAX):
+            raise OptionError(f"bucket_key: expected 1 to {_KEY_BYTES_MAX} bytes or None; got {type(given).__name__}")
+
+    @property
+    def fixed(self) -> dict[str, str | int | bool | None]:
+        """What must not change, without the key itself."""
+        digest = hashlib.blake2b(self.key or b"", digest_size=8, person=b"bucket key").hexdigest()
+        return {"buckets": self.count, "bucket_key": digest}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Limits:
+    """How fragments are put together.
+
+    Attributes:
+        in_order: As of `stream`, like all that follow.
+        session_keys: The same.
+        acknowledgements: The same.
+        max_message_bytes: The same.
+        max_fragments_per_message: The same.
+        max_pending_bytes: The same.
+        max_pending_age: The same.
+
+    Raises:
+        OptionError: One is not what it can be.
+    """
+
+    in_order: bool
+    session_keys: SessionKeys | None
+    acknowledgements: bool
+    max_message_bytes: int
+    max_fragments_per_message: int | None
+    max_pending_bytes: int
+    max_pending_age: timedelta | None
+
+    def __post_init__(self) -> None:
+        options.flag(self.in_order, name="in_order")
+        options.flag(self.acknowledgements, name="acknowledgements")
+        options.whole(self.max_message_bytes, name="max_message_bytes", least=1, most=MESSAGE_BYTES_MAX)
+        options.whole(self.max_pending_bytes, name="max_pending_bytes", least=0, most=PENDING_BYTES_MAX)
+        if self.max_fragments_per_message is not None:
+            options.whole(self.max_fragments_per_message, name="max_fragments_per_message", least=1, most=2**31 - 1)
+        if self.max_pending_age is not None:
+            microseconds(self.max_pending_age, name="max_pending_age", least=timedelta(seconds=1))
+
+    @property
+    def fixed(self) -> dict[str, str | int | bool | None]:
+        """What must not change: a checkpoint of a reassembler goes on with the limits that it began with."""
+        normal = keys.normal(self.session_keys)
+        return {
+            "in_order": self.in_order,
+            "session_keys": f"the column {normal}"
+            if isinstance(normal, str)
+            else "none"
+            if normal is None
+            else "given",
+            "max_message_bytes": self.max_message_bytes,
+            "max_fragments_per_message": self.max_fragments_per_message,
+            "max_pending_bytes": self.max_pending_bytes,
+        }
+
+
+def microseconds(value: object, *, name: str, least: timedelta) -> int:
+    """A span of time.
+
+    Args:
+        value: What was given.
+        name: The option, for messages.
+        least: The shortest that is allowed.
+
+    Returns:
+        Its microseconds.
+
+    Raises:
+        OptionError: It is no span of time, or a shorter one.
+
+    Examples:
+        >>> microseconds(timedelta(seconds=2), name="max_pending_age", least=timedelta(seconds=1))
+        2000000
+    """
+    if not isinstance(value, timedelta) or value < least:
+        raise OptionError(f"{name}: expected a datetime.timedelta of at least {least}; got {value!r:.80}")
+    return value // _MICROSECOND
+
+
+def catalog_given(value: object) -> Catalog | str:
+    """A catalog, or the path of one.
+
+    Args:
+        value: What was given.
+
+    Returns:
+        The catalog, or the path as text, absolute.
+
+    Raises:
+        SchemaError: It is neither.
+
+    Examples:
+        >>> catalog_given(7)
+        Traceback (most recent call last):
+        ssbroker.exceptions.SchemaError: catalog: expected an ssbroker.Catalog or a path, got int
+    """
+    if isinstance(value, Catalog):
+        return value
+    if isinstance(value, str | os.PathLike):
+        path: str | bytes = os.fspath(value)
+        if isinstance(path, str):
+            return os.path.abspath(path)  # noqa: PTH100 - a link stays one: it may be how the catalog is replaced
+    raise SchemaError(f"catalog: expected an ssbroker.Catalog or a path, got {type(value).__name__}")
