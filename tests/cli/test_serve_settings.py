@@ -14,6 +14,7 @@ from ssbroker.exceptions import InputError, OptionError
 FULL = """
 listen = "0.0.0.0"
 addresses = ["TCP://shop.example:4022"]
+dial_only = ["10.0.0.0/8", "*.example"]
 monitor = "127.0.0.1:9422"
 log = "json"
 log_level = "warning"
@@ -47,6 +48,7 @@ def test_n28_a_file_says_everything(file: Path) -> None:
     assert Settings.read(file) == Settings(
         listen=Address("0.0.0.0", 4022),
         addresses=("TCP://shop.example:4022",),
+        dial_only=("10.0.0.0/8", "*.example"),
         monitor=Address("127.0.0.1", 9422),
         log="json",
         log_level="warning",
@@ -81,7 +83,7 @@ def test_p3_without_a_word_it_listens_on_port_4022_of_this_machine(file: Path) -
         ("stop_after = -1", "stop_after: expected a number of seconds, got -1"),
         ("stop_after = nan", "stop_after: expected a number of seconds, got nan"),
         ("allow_unencrypted = 1", "allow_unencrypted: expected true or false, got 1"),
-        ("lissen = 1", "lissen: is not known here; there are addresses, allow_unencrypted, configuration, listen"),
+        ("lissen = 1", "lissen: is not known here; there are addresses, allow_unencrypted, configuration, dial_only, listen"),
         ("tls = 1", "tls: expected a table, got 1"),
         ('[tls]\nkey = ""', "tls.key: expected a text, got ''"),
         ('[tls]\nnames = "stock"', "tls.names: expected a list of texts, got 'stock'"),

@@ -48,6 +48,10 @@ def serve(
         list[str] | None,
         typer.Option(metavar="TCP://HOST:PORT", help="A further address by which others reach this instance."),
     ] = None,
+    dial_only: Annotated[
+        list[str] | None,
+        typer.Option(metavar="NETWORK|HOST", help="What may be dialled, whatever routes say. May be repeated."),
+    ] = None,
     certificate: Annotated[Path | None, typer.Option(help="The instance's certificate, in PEM.")] = None,
     key: Annotated[Path | None, typer.Option(help="Its private key.")] = None,
     authority: Annotated[Path | None, typer.Option(help="The certificate of the authority that is believed.")] = None,
@@ -78,6 +82,7 @@ def serve(
     said: dict[str, Any] = {
         "listen": listen and Address.parse(listen, name="--listen", port=PORT),
         "addresses": tuple(address or ()),
+        "dial_only": tuple(dial_only or ()),
         "allow_unencrypted": allow_unencrypted,
         "monitor": monitor and Address.parse(monitor, name="--monitor"),
         "log": log and serve_settings.form(log, "--log"),
@@ -115,6 +120,7 @@ def run(folder: Path, settings: Settings) -> None:
         "trust": _trust(settings.tls, is_none=settings.allow_unencrypted),
         "allow_unencrypted": settings.allow_unencrypted,
         "addresses": settings.addresses,
+        "dial_only": settings.dial_only,
         "close_timeout": settings.stop_after,
     }
     with ExitStack() as stack:

@@ -82,6 +82,7 @@ class Settings:
 
     listen: Address = Address("127.0.0.1", PORT)
     addresses: tuple[str, ...] = ()
+    dial_only: tuple[str, ...] = ()
     monitor: Address | None = None
     log: Form = "text"
     log_level: str = "info"
@@ -227,6 +228,7 @@ def _configuration(folder: Path) -> dict[str, Reader]:
 _SETTINGS: Final[dict[str, Reader]] = {
     "listen": lambda value, name: Address.parse(text(value, name), name=name, port=PORT),
     "addresses": _texts,
+    "dial_only": _texts,
     "monitor": lambda value, name: Address.parse(text(value, name), name=name),
     "log": form,
     "log_level": level,

@@ -6,7 +6,7 @@ import random
 import threading
 import time
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -18,6 +18,7 @@ import pyarrow as pa
 from ssbroker import moment
 from ssbroker.broker.network.connections.endpoint import SocketEndpoint
 from ssbroker.broker.network.connections.limits import EndpointLimits
+from ssbroker.broker.network.connections.reach import Reach
 from ssbroker.broker.network.connections.setup import Setup
 from ssbroker.broker.network.connections.trust import Contexts, Trust
 from ssbroker.broker.network.seam import Peer
@@ -53,6 +54,7 @@ class Party:
         number: int | None = None,
         port: int = 0,
         frozen: bool = False,
+        dial_only: Sequence[str] = (),
     ) -> None:
         chance = random.Random(name)
         self.name: Final = name
@@ -73,7 +75,14 @@ class Party:
         own = Own(instance_id=self.instance_id, name=name, number=chance.getrandbits(64) if number is None else number)
         contexts = None if trust is None else Contexts.of(trust)
         setup = Setup(
-            own=own, receiver=self, contexts=contexts, limits=limits, events=log, clock=self._now, random=chance
+            own=own,
+            receiver=self,
+            contexts=contexts,
+            limits=limits,
+            events=log,
+            clock=self._now,
+            random=chance,
+            reach=Reach(dial_only),
         )
         self.endpoint: Final = SocketEndpoint(setup, host=HOST, port=port)
         self.host, self.port = self.endpoint.start()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -108,6 +108,7 @@ class Outboxes:
     asked: list[tuple[str, bytes]] = field(default_factory=list)
     is_alive: bool = True
     refusals: int = 0
+    refused: dict[str, str] = field(default_factory=dict)
 
     def box(self, address: str) -> Outbox:
         """The outbox of an address."""
@@ -121,6 +122,12 @@ class Outboxes:
 
     def ask_role(self, address: str, broker_instance: bytes) -> None:
         self.asked.append((address, broker_instance))
+
+    def refuses(self, address: str) -> str | None:
+        return self.refused.get(address)
+
+    def routes_lead_to(self, addresses: Collection[str]) -> None:
+        """Which addresses routes name changes nothing here."""
 
     def view_rows(self) -> tuple[()]:
         return ()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 import uuid
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, Final
@@ -78,6 +78,13 @@ class Pipe:
     def refusals(self) -> int:
         """See `seam.Endpoint`."""
         return 0
+
+    def refuses(self, address: str) -> str | None:
+        """See `seam.Endpoint`."""
+        return None
+
+    def routes_lead_to(self, addresses: Collection[str]) -> None:
+        """See `seam.Endpoint`."""
 
     def view_rows(self) -> tuple[()]:
         """See `seam.Endpoint`."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -99,7 +99,8 @@ class Endpoint(Protocol):
             address: As `send` has it.
 
         Returns:
-            How many rows `send` has taken for it so far, and how many of those, the first ones, have been written or were lost.
+            How many rows `send` has taken for it so far, and how many of those, the first ones, have been written or were lost. Of
+            an address that was forgotten since nothing went there, both are more than they were.
         """
 
     def reply(self, connection_id: uuid.UUID, rows: pa.Table) -> bool:
@@ -111,6 +112,23 @@ class Endpoint(Protocol):
 
         Returns:
             Whether they were taken: the connection is there, and its outbox not full.
+        """
+
+    def refuses(self, address: str) -> str | None:
+        """Why nothing new is begun with an address that others have chosen (N34).
+
+        Args:
+            address: `TCP://host:port`, normalised.
+
+        Returns:
+            Why not; None where nothing is in the way.
+        """
+
+    def routes_lead_to(self, addresses: Collection[str]) -> None:
+        """Says which addresses routes name. All others were learnt from neighbours (R23).
+
+        Args:
+            addresses: The addresses, normalised.
         """
 
     def ask_role(self, address: str, broker_instance: bytes) -> None:

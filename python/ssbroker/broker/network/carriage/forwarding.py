@@ -185,6 +185,8 @@ class Forwarding:
         chosen = address if mirror is None else self._way(address, mirror, broker_instance)
         if chosen is None:
             self._on_hold.append(parcel)
+        elif chosen not in self._hops and (why := self._endpoint.refuses(chosen)) is not None:
+            self._holding.drop(parcel, error=UNREACHABLE, now=now, why=f": {why}")
         elif self._hops[chosen].instance_id == parcel.came_from:
             self._holding.drop(parcel, error=BACKWARDS, now=now)
         else:

@@ -30,9 +30,9 @@ class Destination:
 
     __slots__ = ("address", "asked", "asks", "connection", "failures", "is_dialled", "outbox", "pair", "retry")
 
-    def __init__(self, address: str, *, outbox_bytes: int, tell_room: Callable[[], None]) -> None:
+    def __init__(self, address: str, *, outbox_bytes: int, tell_room: Callable[[], None], first: int = 0) -> None:
         self.address: Final = address
-        self.outbox: Final = Outbox(outbox_bytes, tell_room=tell_room)
+        self.outbox: Final = Outbox(outbox_bytes, tell_room=tell_room, first=first)
         self.connection: Connection | None = None
         self.pair: Pair | None = None
         self.asks: Final[set[bytes]] = set()
@@ -65,6 +65,11 @@ class Destination:
     def is_wanted(self) -> bool:
         """Whether anything waits to go there."""
         return not self.outbox.is_empty or bool(self.asks)
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether anything goes there, or a dial or the wait after one is not over."""
+        return self.is_wanted or self.is_dialled or self.connection is not None or self.retry is not None
 
     def attach(self, connection: Connection) -> None:
         """Has what waits go over a connection.

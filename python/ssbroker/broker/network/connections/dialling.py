@@ -4,65 +4,47 @@ from __future__ import annotations
 
 import asyncio
 import socket
-import threading
 from collections.abc import Callable
 from functools import partial
 from typing import Final
 
+from ssbroker.broker.network.connections.addresses import Addresses
 from ssbroker.broker.network.connections.connection import Connection
 from ssbroker.broker.network.connections.destination import Destination, Pair
+from ssbroker.broker.network.connections.dial import connected
 from ssbroker.broker.network.connections.line import Line
 from ssbroker.broker.network.connections.setup import Setup
 from ssbroker.broker.network.connections.standing import CONNECT_FAILED, NAME_UNKNOWN, Ending
+from ssbroker.broker.network.connections.turns import Turns
 from ssbroker.protocol.adjacent.goodbye import Reason
 from ssbroker.protocol.events import ConnectionStep
 from ssbroker.protocol.mirroring import MirroringRole
 from ssbroker.protocol.retry import SECOND
 
-_NEXT_ADDRESS_AFTER: Final = 2.0
-"""The seconds after which another address of a name is tried."""
-
 
 class Dialling:
-    """The addresses that are sent to. All but `destination` is called in the endpoint's thread.
+    """Dials the addresses that are sent to. All of it is called in the endpoint's thread.
 
     Args:
         setup: What the parts of an endpoint share.
         begin: Takes a connection in that is about to be dialled.
         usable: The connection of a pair that takes rows, if there is one.
+
+    Attributes:
+        addresses: The addresses that are sent to.
     """
 
     def __init__(
         self, setup: Setup, *, begin: Callable[[Line, str], Connection], usable: Callable[[Pair], Connection | None]
     ) -> None:
+        self.addresses: Final = Addresses(setup)
         self._setup: Final = setup
         self._begin: Final = begin
         self._usable: Final = usable
-        self._destinations: Final[dict[str, Destination]] = {}
-        self._changed: Final = threading.Lock()
+        self._turns: Final = Turns(setup.limits.learnt_dials)
         self._of_connection: Final[dict[Connection, list[Destination]]] = {}
         self._tasks: Final[set[asyncio.Task[None]]] = set()
         self._is_stopped = False
-
-    def destination(self, address: str) -> Destination:
-        """What is known of an address; from any thread.
-
-        Args:
-            address: The address.
-
-        Returns:
-            The same object at each call.
-        """
-        with self._changed:
-            found = self._destinations.get(address)
-            if found is None:
-                found = Destination(
-                    address,
-                    outbox_bytes=self._setup.limits.outbox_bytes,
-                    tell_room=partial(self._setup.call, partial(self._setup.receiver.has_room, address)),
-                )
-                self._destinations[address] = found
-            return found
 
     def attend(self, destination: Destination) -> None:
         """Has what waits for an address go, or dials.
@@ -70,6 +52,7 @@ class Dialling:
         Args:
             destination: The address.
         """
+        self.addresses.forget_idle()
         if destination.connection is not None and destination.connection.is_usable:
             self._ask(destination)
             destination.connection.pump()
@@ -81,10 +64,15 @@ class Dialling:
             and not self._is_stopped
         ):
             known = None if destination.pair is None else self._usable(destination.pair)
-            if known is None:
-                self._dial(destination)
-            else:
+            if known is not None:
                 self._attach(destination, known)
+            else:
+                destination.is_dialled = True
+                begin = partial(self._dial, destination)
+                if self.addresses.is_learnt(destination.address):
+                    self._turns.take(destination, begin)
+                else:
+                    begin()
 
     def ask(self, address: str, broker_instance: bytes) -> None:
         """Asks an address for a role, now or when it is reached.
@@ -93,7 +81,7 @@ class Dialling:
             address: The address.
             broker_instance: Whose role.
         """
-        destination = self.destination(address)
+        destination = self.addresses.destination(address)
         destination.asks.add(broker_instance)
         self.attend(destination)
 
@@ -106,8 +94,8 @@ class Dialling:
         """
         for destination in self._of_connection.get(connection, ()):
             destination.pair = pair
-        with self._changed:
-            known = [each for each in self._destinations.values() if each.pair == pair and each.connection is None]
+            self._turns.give_back(destination)
+        known = [each for each in self.addresses.all() if each.pair == pair and each.connection is None]
         for destination in known:
             self._attach(destination, connection)
 
@@ -129,6 +117,7 @@ class Dialling:
             connection: The connection.
         """
         for destination in self._of_connection.pop(connection, ()):
+            self._turns.give_back(destination)
             destination.is_dialled = False
             destination.lose()
             self._wait(destination)
@@ -158,6 +147,7 @@ class Dialling:
             pair: Who it led to, if that was known.
         """
         for destination in self._of_connection.pop(connection, ()):
+            self._turns.give_back(destination)
             if destination.connection is connection or destination.is_dialled:
                 destination.detach()
                 destination.is_dialled = False
@@ -166,12 +156,12 @@ class Dialling:
     def stop(self) -> None:
         """Dials no more."""
         self._is_stopped = True
+        self._turns.clear()
         for task in self._tasks:
             task.cancel()
-        with self._changed:
-            for destination in self._destinations.values():
-                if destination.retry is not None:
-                    destination.retry.cancel()
+        for destination in self.addresses.all():
+            if destination.retry is not None:
+                destination.retry.cancel()
 
     def _ended(self, destination: Destination, connection: Connection, ending: Ending, pair: Pair | None) -> None:
         if self._is_stopped:
@@ -220,7 +210,10 @@ class Dialling:
         destination.stop_waiting()
         self.attend(destination)
 
-    def _dial(self, destination: Destination) -> None:
+    def _dial(self, destination: Destination) -> bool:
+        """Dials, unless a connection has been found meanwhile; whether it does."""
+        if self._is_stopped or not destination.is_dialled:
+            return False
         loop = asyncio.get_running_loop()
         line = Line(
             self._setup.channel(is_accept=False),
@@ -230,12 +223,12 @@ class Dialling:
             now=int(loop.time() * SECOND),
         )
         connection = self._begin(line, destination.address)
-        destination.is_dialled = True
         self._of_connection[connection] = [destination]
         self._setup.tell(connection, ConnectionStep.CONNECTING)
         task = loop.create_task(self._open(connection, destination.host, destination.port))
         self._tasks.add(task)
         task.add_done_callback(partial(self._opened, connection))
+        return True
 
     def _opened(self, connection: Connection, task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)
@@ -248,32 +241,10 @@ class Dialling:
         loop = asyncio.get_running_loop()
         try:
             async with asyncio.timeout(self._setup.limits.login_wait / SECOND):
-                await loop.create_connection(lambda: connection, sock=await _connected(host, port))
+                await loop.create_connection(lambda: connection, sock=await connected(host, port, self._setup.reach))
         except socket.gaierror as error:
             connection.lost(Ending(f"the name {host} is not known: {error.strerror}", NAME_UNKNOWN))
         except TimeoutError:
             connection.lost(Ending("nobody has answered the dial", CONNECT_FAILED))
         except OSError as error:
             connection.lost(Ending(f"the dial failed: {error.strerror or error}", CONNECT_FAILED))
-
-
-async def _connected(host: str, port: int) -> socket.socket:
-    """A socket that is connected; whoever cancels this leaves none open, which asyncio's own way does not promise."""
-    loop = asyncio.get_running_loop()
-    found = await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM)
-    for left, (family, kind, protocol, _, address) in zip(reversed(range(len(found))), found, strict=True):
-        connected = socket.socket(family, kind, protocol)
-        try:
-            connected.setblocking(False)
-            async with asyncio.timeout(_NEXT_ADDRESS_AFTER if left else None):
-                await loop.sock_connect(connected, address)
-        except OSError:
-            connected.close()
-            if not left:
-                raise
-        except BaseException:
-            connected.close()
-            raise
-        else:
-            return connected
-    raise OSError("the name has no address")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 import uuid
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from queue import SimpleQueue
 from typing import Any, Final
 
@@ -62,15 +62,14 @@ class SocketEndpoint:
     def send(self, address: str, rows: pa.Table) -> int:
         """See `seam.Endpoint`."""
         checked(rows)
-        destination = self._board.dialling.destination(address)
-        is_taken, room = destination.outbox.put(rows)
+        destination, is_taken, room = self._board.dialling.addresses.put(address, rows)
         if is_taken:
             self._attend(destination)
         return room
 
     def progress(self, address: str) -> tuple[int, int]:
         """See `seam.Endpoint`."""
-        return self._board.dialling.destination(address).outbox.progress
+        return self._board.dialling.addresses.progress(address)
 
     def reply(self, connection_id: uuid.UUID, rows: pa.Table) -> bool:
         """See `seam.Endpoint`."""
@@ -82,6 +81,14 @@ class SocketEndpoint:
         if is_taken:
             self._attend(connection_id)
         return is_taken
+
+    def refuses(self, address: str) -> str | None:
+        """See `seam.Endpoint`."""
+        return self._board.dialling.addresses.refuses(address)
+
+    def routes_lead_to(self, addresses: Collection[str]) -> None:
+        """See `seam.Endpoint`."""
+        self._board.dialling.addresses.routes_lead_to(addresses)
 
     def ask_role(self, address: str, broker_instance: bytes) -> None:
         """See `seam.Endpoint`."""

@@ -24,6 +24,8 @@ class EndpointLimits:
             may open is never exceeded, so that databases and honest instances have theirs.
         dials_at_once: How many connections one address may dial in one go (N33); an IPv6 network of 64 bits counts as one address.
         dials_per_second: How many more it may dial in each second from then on.
+        learnt_most: How many addresses that no route names may be in use at once (N34), as far as others have chosen them.
+        learnt_dials: How many of these are dialled at once; the others wait.
         outbox_bytes: What may wait to go to one address, and what may wait as replies on one connection.
         dial_wait: How long to wait after a dial that failed; twice as long after the next, and so on.
         dial_wait_most: The longest of these waits.
@@ -46,6 +48,8 @@ class EndpointLimits:
     unproven_most: int = 1000
     dials_at_once: int = 200
     dials_per_second: int = 20
+    learnt_most: int = 1000
+    learnt_dials: int = 64
     outbox_bytes: int = 8 << 20
     dial_wait: int = SECOND
     dial_wait_most: int = 60 * SECOND
@@ -57,7 +61,7 @@ class EndpointLimits:
         options.whole(self.steady_after, name="steady_after", least=0, most=_HOUR)
         options.whole(self.unproven_bytes, name="unproven_bytes", least=4 << 10, most=1 << 20)
         options.whole(self.unproven_most, name="unproven_most", least=1, most=1_000_000)
-        for name in ("dials_at_once", "dials_per_second"):
+        for name in ("dials_at_once", "dials_per_second", "learnt_most", "learnt_dials"):
             options.whole(getattr(self, name), name=name, least=1, most=1_000_000)
         options.whole(self.outbox_bytes, name="outbox_bytes", least=1, most=1 << 40)
 

@@ -18,6 +18,7 @@ class Outbox:
 
     Args:
         most: How many bytes it takes. The last rows that it takes may exceed that.
+        first: The number of its first row; those before it are done with.
         tell_room: Called where somebody was told to wait and half of it is free again; in the thread that empties it.
 
     Examples:
@@ -32,14 +33,13 @@ class Outbox:
 
     __slots__ = ("_bytes", "_changed", "_done", "_is_barred", "_is_owed", "_most", "_rows", "_taken", "_tell_room")
 
-    def __init__(self, most: int, *, tell_room: Callable[[], None] = lambda: None) -> None:
+    def __init__(self, most: int, *, first: int = 0, tell_room: Callable[[], None] = lambda: None) -> None:
         self._tell_room: Final = tell_room
         self._most: Final = most
         self._changed: Final = threading.Lock()
         self._rows: Final[deque[tuple[pa.Table, int]]] = deque()
         self._bytes = 0
-        self._taken = 0
-        self._done = 0
+        self._taken = self._done = first
         self._is_barred = False
         self._is_owed = False
 

@@ -6,11 +6,12 @@ import logging
 import random as randomness
 import uuid
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final
 
 from ssbroker.broker.network.connections.connection import Connection
 from ssbroker.broker.network.connections.limits import EndpointLimits
+from ssbroker.broker.network.connections.reach import Reach
 from ssbroker.broker.network.connections.tls import Channel, Plain, Secured
 from ssbroker.broker.network.connections.trust import Contexts
 from ssbroker.broker.network.seam import Receiver
@@ -32,6 +33,7 @@ class Setup:
         receiver: Who is told what connections bring.
         contexts: What TLS is agreed with; None takes and makes connections without it.
         limits: How long it waits, and for how much.
+        reach: What may be dialled.
         events: Where events go.
         clock: Tells the moment, in microseconds since 1970.
         random: Where ids and jitter come from.
@@ -44,6 +46,7 @@ class Setup:
     events: EventLog
     clock: Callable[[], int]
     random: randomness.Random
+    reach: Reach = field(default_factory=lambda: Reach(()))
 
     def channel(self, *, is_accept: bool) -> Channel:
         """What the bytes of a new connection go through.

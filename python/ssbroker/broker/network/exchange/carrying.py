@@ -21,6 +21,9 @@ QUIET: Final = 4 * SECOND
 FORGOTTEN_AFTER: Final = 300 * SECOND
 """After so long without a word a conversation has nothing to send: the longest wait of P17 is much shorter."""
 
+WHY_MOST: Final = 10_000
+"""The addresses of which is known at once why they cannot be reached."""
+
 
 @dataclass(slots=True)
 class Carried:
@@ -154,6 +157,14 @@ class Carrying:
             decisions = [carried.outgoing.decision for carried in self._carried.values()]
             used = {address for each in decisions for address in (each.next_hop_address, each.mirror_address)}
             self.why = {address: why for address, why in self.why.items() if address in used}
+
+    def failed(self, address: str, why: str) -> None:
+        """Notes that an address cannot be reached; of those that neighbours have chosen, only the latest are known (N34)."""
+        with self._guard:
+            self.why.pop(address, None)
+            self.why[address] = why
+            while len(self.why) > WHY_MOST:
+                del self.why[next(iter(self.why))]
 
     def forget(self) -> None:
         """Forgets all conversations: where they go is to be found out again, and delivery tells of those that wait."""

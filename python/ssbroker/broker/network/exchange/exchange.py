@@ -14,6 +14,7 @@ from ssbroker import moment
 from ssbroker.broker.delivery import delivery
 from ssbroker.broker.delivery.transport import Outgoing
 from ssbroker.broker.dialogs.status import Status
+from ssbroker.broker.network.connections.addresses import named_by
 from ssbroker.broker.network.exchange import statuses
 from ssbroker.broker.network.exchange.arriving import Arriving
 from ssbroker.broker.network.exchange.beginnings import Beginnings
@@ -41,6 +42,8 @@ LOOK_EVERY: Final = SECOND // 20
 """How soon is seen what other processes have committed (N16)."""
 LOOK_SHARE: Final = 20
 """How many times longer than a look the wait for the next one is, at least."""
+OWN_MOST: Final = 100
+"""How many addresses are learnt to be this instance's own by dialling them; neighbours may choose these too (N34)."""
 BUSY_WAIT: Final = SECOND // 10
 """When what could not be written is tried again."""
 
@@ -79,6 +82,7 @@ class Exchange:
         self._settings: Final = settings
         self._picture: object = None
         self._flushed = self._looked = 0
+        self._own_addresses: Final[set[str]] = set()
         self._look_wait = LOOK_EVERY
         closed: set[str] = set()
         self._inbox: Final = reception.inbox
@@ -150,7 +154,7 @@ class Exchange:
             address: The address.
             why: What dialling it, or the connection, said.
         """
-        self._carrying.why[address] = why
+        self._carrying.failed(address, why)
         self._departing.broke(address)
         if self._forwards is not None:
             self._forwards.unreachable(address, why)
@@ -179,7 +183,9 @@ class Exchange:
         Args:
             address: The address.
         """
-        self._instance.is_reached_at([address])
+        if len(self._own_addresses) < OWN_MOST:  # each has all find their ways again
+            self._own_addresses.add(address)
+            self._instance.is_reached_at([address])
 
     def settled(self) -> None:
         """`Mirrors.way` may have another answer."""
@@ -207,6 +213,7 @@ class Exchange:
             if self._picture is not None:
                 self._carrying.forget()
             self._picture = picture
+            self._reception.endpoint.routes_lead_to(named_by(self._instance.catalog().routes))
             self._machines.renew()
             for machine in self._machines.all():
                 machine.reroute()

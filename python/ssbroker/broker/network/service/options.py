@@ -8,6 +8,7 @@ from typing import Final
 
 from ssbroker import options, schemas
 from ssbroker.broker.network.connections.limits import EndpointLimits
+from ssbroker.broker.network.connections.reach import Reach
 from ssbroker.broker.network.connections.trust import Trust
 from ssbroker.catalog import Catalog
 from ssbroker.exceptions import OptionError
@@ -28,6 +29,8 @@ class ServeOptions:
         trust: Who the instance is and whom it believes (N8). Without, `allow_unencrypted` has to say that there is no TLS.
         allow_unencrypted: Connections are neither encrypted nor authenticated: whoever reaches the port may talk.
         addresses: Further addresses by which others reach this instance, such as `TCP://shop.example.com:4022` (R41).
+        dial_only: What may be dialled, whatever routes and names of services say: networks (`10.0.0.0/8`), addresses, names of hosts, and
+            all names below a domain (`*.example.com`). Left out, everything (N34).
         limits: How long connections wait, and for how much.
         settings: How the dialog protocol is set up.
         close_timeout: The seconds that `close` takes at most to write what is queued.
@@ -49,6 +52,7 @@ class ServeOptions:
     trust: Trust | None = None
     allow_unencrypted: bool = False
     addresses: Sequence[str] = ()
+    dial_only: Sequence[str] = ()
     limits: EndpointLimits = field(default_factory=EndpointLimits)
     settings: Settings = field(default_factory=Settings)
     close_timeout: float = 10.0
@@ -59,6 +63,7 @@ class ServeOptions:
         options.whole(self.port, name="port", least=0, most=_PORT_MAX)
         options.flag(self.allow_unencrypted, name="allow_unencrypted")
         Catalog(schemas.ROUTES.empty_table(), addresses=options.texts(self.addresses, name="addresses"))
+        Reach(self.dial_only)
         if self.trust is None and not self.allow_unencrypted:
             raise OptionError("trust: expected certificates, or allow_unencrypted=True to do without them")
         if self.trust is not None and self.allow_unencrypted:

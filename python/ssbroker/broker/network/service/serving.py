@@ -11,6 +11,7 @@ from ssbroker import moment
 from ssbroker.broker.network.carriage.forwarding import Forwarding
 from ssbroker.broker.network.carriage.mirrors import MirroredRoutes
 from ssbroker.broker.network.connections.endpoint import SocketEndpoint
+from ssbroker.broker.network.connections.reach import Reach
 from ssbroker.broker.network.connections.setup import Setup
 from ssbroker.broker.network.connections.trust import Contexts
 from ssbroker.broker.network.exchange.exchange import Exchange
@@ -176,6 +177,7 @@ class Server:
             events=instance.events,
             clock=self._now,
             random=instance.random,
+            reach=Reach(options.dial_only),
         )
         return SocketEndpoint(setup, host=options.host, port=options.port)
 

@@ -1,0 +1,102 @@
+"""Which hosts and networks may be dialled (`dial_only`), whoever has named the address (N34)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from ipaddress import IPv4Network, IPv6Network, ip_address, ip_network
+from typing import Final, TypeAlias
+
+from ssbroker import options
+from ssbroker.exceptions import OptionError
+
+_Network: TypeAlias = IPv4Network | IPv6Network
+
+
+class Reach:
+    """Which hosts and networks may be dialled.
+
+    Args:
+        entries: Networks (`10.0.0.0/8`), addresses, names of hosts, and all names below a domain (`*.example.com`). Where there are
+            none, everything may be dialled.
+
+    Raises:
+        OptionError: One of them is none of these.
+
+    Examples:
+        >>> reach = Reach(["10.0.0.0/8", "*.example.com"])
+        >>> [reach.has_name(host) for host in ("shop.example.com", "example.com", "shop.example.org")]
+        [True, False, False]
+        >>> reach.has_ip("10.1.2.3"), reach.has_ip("192.0.2.1"), Reach([]).has_ip("192.0.2.1")
+        (True, False, True)
+        >>> Reach(["10.0.0.1/8"])
+        Traceback (most recent call last):
+        ssbroker.exceptions.OptionError: dial_only: '10.0.0.1/8' is no network: 10.0.0.1/8 has host bits set
+    """
+
+    def __init__(self, entries: Sequence[str]) -> None:
+        self._names: Final[set[str]] = set()
+        self._domains: Final[list[str]] = []
+        self._networks: Final[list[_Network]] = []
+        for entry in options.texts(entries, name="dial_only"):
+            self._add(entry)
+        self._is_everything: Final = not entries
+
+    def _add(self, entry: str) -> None:
+        network = _network(entry)
+        if network is not None:
+            self._networks.append(network)
+        elif entry.startswith("*.") and _is_name(entry[2:]):
+            self._domains.append(entry[1:].lower())
+        elif _is_name(entry):
+            self._names.add(entry.lower())
+        else:
+            raise OptionError(
+                f"dial_only: expected a network, an address, the name of a host, or *.DOMAIN; got {entry!r:.80}"
+            )
+
+    def has_name(self, host: str) -> bool:
+        """Whether a host may be dialled wherever its name leads.
+
+        Args:
+            host: A name or an address, in lower case.
+        """
+        return self._is_everything or host in self._names or any(host.endswith(domain) for domain in self._domains)
+
+    def has_ip(self, host: str) -> bool:
+        """Whether an address may be dialled.
+
+        Args:
+            host: The address.
+        """
+        if self._is_everything:
+            return True
+        ip = ip_address(host.partition("%")[0])
+        if ip.version == 6 and ip.ipv4_mapped is not None:  # noqa: PLR2004 - the version of IP
+            ip = ip.ipv4_mapped
+        return any(ip in network for network in self._networks)
+
+    def refuses(self, host: str) -> bool:
+        """Whether a host may not be dialled, as far as that is known before its name is looked up.
+
+        Args:
+            host: A name or an address, in lower case.
+        """
+        if self.has_name(host):
+            return False
+        try:
+            return not self.has_ip(host)
+        except ValueError:
+            return not self._networks
+
+
+def _network(entry: str) -> _Network | None:
+    try:
+        return ip_network(entry)
+    except ValueError as error:
+        if "/" in entry:
+            raise OptionError(f"dial_only: {entry!r:.80} is no network: {error}") from error
+        return None
+
+
+def _is_name(entry: str) -> bool:
+    return bool(entry) and all(part and part.replace("-", "").replace("_", "").isalnum() for part in entry.split("."))
