@@ -20,7 +20,7 @@ TOOLED := $(VENV)/.tooled
 
 SOURCES := pyproject.toml Cargo.toml Cargo.lock README.md LICENSE \
 	$(shell find rust python -not -path '*/__pycache__*' -not -path '*/target/*' -not -name '*.so')
-CHECKED := python/ssbroker tests benches examples
+CHECKED := python/ssbroker python/pyspark_ssbroker tests benches examples
 
 .PHONY: help demo test build format lint bench fuzz ci clean tools tools-with-java
 
