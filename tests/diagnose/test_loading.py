@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
 
-from ssbroker import Catalog, DuplicateError, InputError, SchemaError
-from ssbroker.diagnose import Fleet
+from ssbroker import Catalog, DuplicateError, InputError, SchemaError, schemas
+from ssbroker.diagnose import Fleet, html_report, lint, trace
 from tests.diagnose.cases import north, south
 from tests.worlds.arrow import catalog_of
 from tests.worlds.universe import NOW
@@ -45,3 +46,39 @@ def test_an_address_has_one_instance() -> None:
     one = catalog_of(north())
     assert isinstance(Fleet.of(one)["instance"], Catalog)
     assert Fleet.of(Fleet({"A": one}))["A"] is one
+
+
+def test_scripts_with_an_endpoint_are_a_fleet_though_each_calls_itself_localhost(tmp_path: Path) -> None:
+    """R41: whoever says localhost means itself, whichever other instances do."""
+    for name, service, to in (("NORTH", "//Sales", "south"), ("SOUTH", "//Stock", "north")):
+        (tmp_path / f"{name}.sql").write_text(
+            f"-- ssbroker: addresses=TCP://{name.lower()}\n"
+            "CREATE ENDPOINT Broker STATE = STARTED AS TCP (LISTENER_PORT = 4022) FOR SERVICE_BROKER;\n"
+            f"CREATE DATABASE Shop; USE Shop; CREATE QUEUE Q; CREATE SERVICE [{service}] ON QUEUE Q;\n"
+            f"CREATE ROUTE Other WITH ADDRESS = 'TCP://{to}';\n"
+            "CREATE ROUTE Own WITH SERVICE_NAME = '//Own', ADDRESS = 'TCP://localhost:4022';\n"
+        )
+    loaded = Fleet.load(tmp_path, now=NOW)
+    assert loaded.at("TCP://south:4022") == "SOUTH"
+    assert loaded.at("TCP://localhost:4022") is None
+    assert [loaded.at("TCP://localhost:4022", seen_from=name) for name in loaded] == ["NORTH", "SOUTH"]
+    assert trace(loaded, "//Stock", instance="NORTH", at=NOW).delivered
+    found = [(finding.code, finding.where) for finding in lint(loaded, at=NOW) if finding.route_id is not None]
+    assert [where for code, where in found if code == "SSB009"] == [
+        'NORTH/Shop/route "Own"',
+        'SOUTH/Shop/route "Own"',
+    ]
+    assert [where for code, where in found if code == "SSB022"] == []
+    assert "localhost" not in re.sub(r"<section id=.findings.*?</section>", "", html_report(loaded, at=NOW))
+
+
+def test_an_address_of_this_machine_that_one_instance_has_leads_there_from_the_others() -> None:
+    """Several instances on one machine have different ports."""
+    both = Fleet(
+        {
+            "A": Catalog(schemas.ROUTES.empty_table(), addresses=["TCP://localhost:4022", "TCP://127.0.0.1:4022"]),
+            "B": Catalog(schemas.ROUTES.empty_table(), addresses=["TCP://localhost:4023"]),
+        }
+    )
+    assert both.at("TCP://localhost:4023", seen_from="A") == "B"
+    assert both.addresses["TCP://127.0.0.1:4022"] == "A"

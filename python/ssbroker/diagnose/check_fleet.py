@@ -47,7 +47,7 @@ def unknown_hops(setting: Setting) -> Iterator[Finding]:
         for route in rows.routes:
             if not setting.is_live(route) or route.address in (LOCAL, TRANSPORT):
                 continue
-            if setting.fleet.at(route.address) is None:
+            if setting.fleet.at(route.address, seen_from=instance) is None:
                 yield about_route(
                     "SSB022",
                     instance,

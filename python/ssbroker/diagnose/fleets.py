@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterator, Mapping
 from datetime import datetime
 from pathlib import Path
-from typing import Self
+from typing import Final, Self
 
 from ssbroker import moment
 from ssbroker.catalog import Catalog
@@ -14,6 +15,7 @@ from ssbroker.exceptions import DuplicateError, InputError, SchemaError
 
 ALONE = "instance"
 """The name of the instance where there is one catalog and no name was given."""
+_LOOPBACK: Final = re.compile(r"TCP://(?:localhost|127\.[\d.]+|\[::1\]):")
 
 
 class Fleet(Mapping[str, Catalog]):
@@ -24,7 +26,8 @@ class Fleet(Mapping[str, Catalog]):
 
     Raises:
         SchemaError: A name is no text, or a value no `Catalog`.
-        DuplicateError: Two instances have one address: nobody could say where a route to it leads.
+        DuplicateError: Two instances have one address: nobody could say where a route to it leads. Addresses such as `localhost`, which
+            each means of itself, may be those of several.
 
     Examples:
         >>> from ssbroker import Catalog, schemas
@@ -34,23 +37,30 @@ class Fleet(Mapping[str, Catalog]):
         ('NORTH', None)
     """
 
-    __slots__ = ("_by_address", "_instances")
+    __slots__ = ("_by_address", "_instances", "_own")
 
     def __init__(self, instances: Mapping[str, Catalog]) -> None:
         self._instances = dict(instances)
         self._by_address: dict[str, str] = {}
+        self._own: dict[str, frozenset[str]] = {}
+        ambiguous: set[str] = set()
         for name, catalog in self._instances.items():
             kinds: tuple[object, object] = (name, catalog)
             if not isinstance(kinds[0], str) or not isinstance(kinds[1], Catalog):
                 raise SchemaError(f"instances: expected names and catalogs, got {name!r:.80}: {type(catalog).__name__}")
+            self._own[name] = frozenset(catalog.addresses)
             for address in catalog.addresses:
                 other = self._by_address.setdefault(address, name)
-                if other != name:
+                if other != name and _LOOPBACK.match(address):
+                    ambiguous.add(address)
+                elif other != name:
                     raise DuplicateError(
                         f"instances: both {other!r} and {name!r} have the address {address}",
                         value=address,
                         expected="an address of one instance",
                     )
+        for address in ambiguous:
+            del self._by_address[address]
 
     @classmethod
     def of(cls, what: Fleet | Catalog) -> Fleet:
@@ -137,11 +147,28 @@ class Fleet(Mapping[str, Catalog]):
 
     @property
     def addresses(self) -> Mapping[str, str]:
-        """The instance of each address."""
+        """The instance of each address; without those that several have, which each means of itself."""
         return dict(self._by_address)
 
-    def at(self, address: str) -> str | None:
-        """The instance with an address, which is in its normal form `TCP://host:port`; None if none of the fleet has it."""
+    def at(self, address: str, *, seen_from: str | None = None) -> str | None:
+        """The instance that an address leads to.
+
+        Args:
+            address: In its normal form `TCP://host:port`.
+            seen_from: The instance whose route it is: its own addresses lead to itself, `localhost` too.
+
+        Returns:
+            The instance; None if none of the fleet has the address.
+
+        Examples:
+            >>> from ssbroker import Catalog, schemas
+            >>> one, other = (Catalog(schemas.ROUTES.empty_table(), addresses=["TCP://localhost"]) for _ in range(2))
+            >>> fleet = Fleet({"NORTH": one, "SOUTH": other})
+            >>> fleet.at("TCP://localhost:4022"), fleet.at("TCP://localhost:4022", seen_from="SOUTH")
+            (None, 'SOUTH')
+        """
+        if seen_from is not None and address in self._own[seen_from]:
+            return seen_from
         return self._by_address.get(address)
 
     def __getitem__(self, name: str) -> Catalog:

@@ -73,7 +73,7 @@ def _edges(fleet: Fleet) -> _Edges:
         for route in tables.read(catalog).routes:
             if route.address in (LOCAL, TRANSPORT):
                 continue
-            there = fleet.at(route.address)
+            there = fleet.at(route.address, seen_from=instance)
             if there is None:
                 outside[instance, route.address] += 1
             elif there != instance:
