@@ -138,3 +138,26 @@ def test_r31_an_id_that_nobody_has_takes_the_route_behind_local() -> None:
         routes=(route(1, "LOCAL", service="Orders"), route(2, "TCP://other", service="Orders")),
     )
     assert codes(world) == []
+
+
+@pytest.mark.parametrize(
+    ("written", "difference"),
+    [
+        ("//caf\u00e9/orders", "case"),
+        ("//Caf\u00e9/ Orders", "white space"),
+        ("//Caf\u00e9/Orders\u00a0", "white space"),
+        ("//Caf\u00e9/\u200bOrders\ufeff", "white space"),
+        ("//Cafe\u0301/Orders", "Unicode form"),
+        ("//CAFE\u0301/ Orders", "case, white space or Unicode form"),
+    ],
+)
+def test_r5_how_a_name_differs_is_told(written: str, difference: str) -> None:
+    """R5: names compare byte by byte; both a route for it and a service of it are told."""
+    there = (("Ops", "//Caf\u00e9/Orders"),)
+    by_route = here(route(1, "TCP://other", service=written), services=there)
+    (finding,) = (finding for finding in lint(catalog_of(by_route), at=NOW) if finding.code == "SSB018")
+    assert finding.object == 'route "route 1"'
+    assert finding.message.endswith(f"differs by {difference} only")
+    by_service = here(route(1, "LOCAL"), services=(*there, ("Stores", written)))
+    found = [finding.message for finding in lint(catalog_of(by_service), at=NOW) if finding.code == "SSB018"]
+    assert [message.endswith(f"by {difference} only") for message in found] == [True]

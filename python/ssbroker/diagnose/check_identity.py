@@ -85,7 +85,7 @@ def stale_ids(setting: Setting) -> Iterator[Finding]:
         for route in rows.routes:
             if not setting.is_live(route) or route.service is None or route.broker is None or route.broker in known:
                 continue
-            there = instance if route.address == LOCAL else setting.fleet.at(route.address)
+            there = instance if route.address == LOCAL else setting.fleet.at(route.address, seen_from=instance)
             if there is None:
                 continue
             hosts = setting.rows[there].hosts.get(route.service, [])
@@ -122,15 +122,16 @@ def delivery_off(setting: Setting) -> Iterator[Finding]:
 
 def near_names(setting: Setting) -> Iterator[Finding]:
     """Names of routes, and of services, that are nearly those of a service."""
+    folded = _Folded()
     services: defaultdict[str, dict[str, str]] = defaultdict(dict)
     for instance, rows in setting.rows.items():
         for service, databases in rows.hosts.items():
-            services[_folded(service)].setdefault(service, f"{instance}/{databases[0]}")
+            services[folded[service]].setdefault(service, f"{instance}/{databases[0]}")
     for instance, rows in setting.rows.items():
         for route in rows.routes:
             if route.service is None or not setting.is_live(route):
                 continue
-            near = services.get(_folded(route.service), {})
+            near = services.get(folded[route.service], {})
             if near and route.service not in near:
                 yield _near_route(instance, route, route.service, near)
     for near in services.values():
@@ -159,14 +160,23 @@ def _near_route(instance: str, route: RouteRow, meant: str, near: dict[str, str]
     )
 
 
-def _folded(text: str) -> str:
-    return "".join(unicodedata.normalize("NFKC", text).casefold().split()).replace("\0", "")
+class _Folded(dict[str, str]):
+    """Names without what makes them differ unseen, each worked out once: a fleet names a service in many routes."""
+
+    def __missing__(self, text: str) -> str:
+        self[text] = folded = _bare(unicodedata.normalize("NFKC", text).casefold())
+        return folded
+
+
+def _bare(text: str) -> str:
+    """Without white space, and without the signs that show nothing."""
+    return "".join(sign for sign in text if not sign.isspace() and unicodedata.category(sign) not in ("Cc", "Cf"))
 
 
 def _difference(one: str, other: str) -> str:
     if one.casefold() == other.casefold():
         return "case"
-    if "".join(one.split()).replace("\0", "") == "".join(other.split()).replace("\0", ""):
+    if _bare(one) == _bare(other):
         return "white space"
     if unicodedata.normalize("NFKC", one) == unicodedata.normalize("NFKC", other):
         return "Unicode form"
