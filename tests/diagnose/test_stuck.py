@@ -93,3 +93,16 @@ def test_what_is_no_queue_is_refused() -> None:
         explained(fleet(A=here()), "Stock", database="Nowhere")
     empty = pa.table({"database": pa.array([], pa.string()), "to_service_name": pa.array([], pa.string())})
     assert stuck(fleet(A=here()), empty).num_rows == 0
+
+
+def test_the_loop_is_the_one_that_the_message_is_in() -> None:
+    """R42: not another one between instances whose names hold this one's."""
+    other = route(2, "TCP://ac", service="Other", table=MSDB), route(2, "TCP://ab", service="Other", table=MSDB)
+    whole = fleet(
+        A=here(route(1, "TCP://b")),
+        AB=here(other[0], own=("TCP://ab",), forwarding=True),
+        AC=here(other[1], own=("TCP://ac",), forwarding=True),
+        B=passing("TCP://b", "TCP://c"),
+        C=passing("TCP://c", "TCP://b"),
+    )
+    assert explained(whole, "Stock")["cause"].startswith("loop B -> C -> B: ")

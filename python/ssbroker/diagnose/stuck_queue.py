@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections import defaultdict
+from collections.abc import Iterable, Iterator
 from datetime import datetime
 from typing import Any, Final
 
@@ -96,6 +97,9 @@ class _Explainer:
     def __init__(self, fleet: Fleet, *, now: datetime, pending_request: PendingRequest) -> None:
         self._ways = Ways(fleet, now=now, pending_request=pending_request)
         self._findings = lint(fleet, at=now)
+        self._by_table: defaultdict[tuple[str | None, str | None], list[Finding]] = defaultdict(list)
+        for finding in self._findings:
+            self._by_table[finding.instance, finding.database].append(finding)
         self._follower = Follower(self._ways, conversation_id=None, pending_request=pending_request, now=now)
         self._known: dict[tuple[str, Question, str | None], dict[str, Any]] = {}
 
@@ -139,36 +143,33 @@ class _Explainer:
             return None
         if back is not None:
             target = there.end.instance, there.end.database
-            return _first(f for f in self._findings if f.code == "SSB017" and (f.instance, f.database) == target)
+            return _first(f for f in self._by_table[target] if f.code == "SSB017")
         taken = {(hop.instance, hop.database or MSDB, hop.decision["route_id"]) for hop in there.hops}
-        tables = {(where, table) for where, table, _ in taken}
+        tables = dict.fromkeys((instance, table) for instance, table, _ in taken)
+        near = [finding for table in tables for finding in self._by_table[table]]
         return (
-            _first(
-                f for f in self._findings if f.route_id is not None and (f.instance, f.database, f.route_id) in taken
-            )
-            or _first(f for f in self._of_service(there.to_service_name) if (f.instance, f.database) in tables)
-            or _first(f for f in self._at_end(there))
+            _first(f for f in near if f.route_id is not None and (f.instance, f.database, f.route_id) in taken)
+            or _first(self._of_service(there.to_service_name, tables))
+            or _first(self._at_end(there))
         )
 
-    def _of_service(self, service: str) -> Iterator[Finding]:
-        """Findings about routes of this service, or that name it."""
-        for finding in self._findings:
-            routes = () if finding.instance is None else self._ways.at(finding.instance).tables.routes
-            own = any(
-                (route.database, route.route_id, route.service) == (finding.database, finding.route_id, service)
-                for route in routes
-            )
-            if own or name(service) in finding.message:
-                yield finding
+    def _of_service(self, service: str, tables: Iterable[tuple[str, str]]) -> Iterator[Finding]:
+        """Findings about routes of this service, or that name it, in some tables."""
+        for instance, table in tables:
+            routes = self._ways.at(instance).tables.routes
+            own = {route.route_id for route in routes if (route.database, route.service) == (table, service)}
+            for finding in self._by_table[instance, table]:
+                if finding.route_id in own or name(service) in finding.message:
+                    yield finding
 
     def _at_end(self, there: Trace) -> Iterator[Finding]:
         last = there.hops[-1]
-        for finding in self._findings:
-            circling = there.end.outcome == "LOOP" and finding.code == "SSB020" and last.instance in finding.object
-            place_of = finding.instance, finding.database
-            disabled = finding.code == "SSB021" and place_of == (last.instance, last.database)
-            if circling or (disabled and there.end.reason == "sender_disabled"):
-                yield finding
+        if there.end.outcome == "LOOP":
+            for finding in self._by_table[None, None]:
+                if finding.code == "SSB020" and last.instance in finding.object.removeprefix("loop ").split(" -> "):
+                    yield finding
+        if there.end.reason == "sender_disabled":
+            yield from (finding for finding in self._by_table[last.instance, last.database] if finding.code == "SSB021")
 
 
 def _first(findings: Iterator[Finding]) -> Finding | None:
