@@ -84,7 +84,32 @@ def test_lint_writes_sarif(folder: Path, run: Run, tmp_path: Path) -> None:
         assert rules[each["ruleIndex"]]["id"] == each["ruleId"]
         assert each["message"]["text"]
     places = [each["locations"][0]["physicalLocation"]["artifactLocation"]["uri"] for each in done["results"]]
-    assert places == [(folder / "SOUTH.sql").as_posix(), (folder / "NORTH.sql").as_posix()]
+    assert places == [(folder / "SOUTH.sql").as_uri(), (folder / "NORTH.sql").as_uri()]
+
+
+def test_sarif_names_files_as_uris_and_has_a_place_for_what_is_between_instances(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    there = tmp_path / "my fleet"
+    there.mkdir()
+    for name, other in (("A #1", "b"), ("B\u00fcro", "a")):
+        own = "a" if other == "b" else "b"
+        (there / f"{name}.sql").write_text(
+            f"-- ssbroker: addresses=TCP://{own}\n"
+            "CREATE ENDPOINT E STATE = STARTED AS TCP (LISTENER_PORT = 4022) FOR SERVICE_BROKER (MESSAGE_FORWARDING = ENABLED);\n"
+            f"USE msdb; DROP ROUTE AutoCreatedLocal; CREATE ROUTE Out WITH ADDRESS = N'TCP://{other}';\n"
+        )
+    assert run("lint", "--fleet", "my fleet", *AT, "--sarif", "found.sarif").err == ""
+    log = json.loads((tmp_path / "found.sarif").read_text())
+    assert log["$schema"].endswith("/sarif-schema-2.1.0.json")
+    (loop,) = (each for each in log["runs"][0]["results"] if each["ruleId"] == "SSB020")
+    physical = [each["physicalLocation"] for each in loop["locations"]]
+    assert [each["artifactLocation"]["uri"] for each in physical] == [
+        "my%20fleet/A%20%231.sql",
+        "my%20fleet/B%C3%BCro.sql",
+    ]
+    assert {each["region"]["startLine"] for each in physical} == {1}
 
 
 def test_lint_and_compare_write_a_page(folder: Path, planned: Path, run: Run, tmp_path: Path) -> None:
@@ -117,7 +142,7 @@ def test_compare_without_traffic_is_complete(folder: Path, planned: Path, run: R
     assert (found.status, found.err) == (1, "")
     assert 'route appeared: SOUTH/Stores/route "Back"' in found.out
     assert "SOUTH/Stores for //Sales: DELAYED (service_not_found) -> REMOTE TCP://north:4022" in found.out
-    assert found.out.endswith('Next expiry: 2026-11-20 22:00:00 UTC, NORTH/Sales/route 65538 "Soon"\n1 changes.\n')
+    assert found.out.endswith('Next expiry: 2026-11-20 22:00:00 UTC, NORTH/Sales/route 65538 "Soon"\n1 change.\n')
     same = run("compare", "--fleet", folder, folder, *AT)
     assert same.status == 0
     assert same.out.endswith("Nothing changes, whatever the conversation.\n")

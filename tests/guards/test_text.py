@@ -14,6 +14,7 @@ HOSTS = {
     "schemas.microsoft.com": "Service Broker's own message type names",
     "keepachangelog.com": "the form of CHANGELOG.md",
     "www.w3.org": "the namespace of SVG",
+    "docs.oasis-open.org": "the schema that a SARIF log names",
     "semver.org": "what its version numbers mean",
     "github.com": "the repository's address, and the registry in Cargo.lock",
 }

@@ -48,7 +48,8 @@ def print_comparison(found: Comparison, following: tuple[Expiry, ...], console: 
     if counted:
         line(f"{found.changed_conversations:,} of {found.conversations:,} conversations change.")
     else:
-        line(f"{len(found.changes):,} changes." if found else "Nothing changes, whatever the conversation.")
+        plural = "" if len(found.changes) == 1 else "s"
+        line(f"{len(found.changes):,} change{plural}." if found else "Nothing changes, whatever the conversation.")
 
 
 def _causes(rows: list[dict[str, Any]], *, counted: bool) -> Table:

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal, TypeAlias
+from urllib.parse import quote
 
 import typer
 from rich.console import Console
@@ -69,7 +70,7 @@ def lint(
     lasting = find(loaded, at=now, expires_within=timedelta(days=expires_within), ignore=ignore or ())
     found = Findings([*lasting, *refused]).without(ignore or ()).at_least(level)
     if sarif_file is not None:
-        log = sarif(found, uris={name: place.as_posix() for name, place in where.items()})
+        log = sarif(found, uris={name: _uri(place) for name, place in where.items()})
         write_text(sarif_file, json.dumps(log, indent=2, ensure_ascii=False) + "\n")
     if html is not None:
         write_text(html, html_report(loaded, findings=found, at=now))
@@ -80,6 +81,11 @@ def lint(
         print_findings(found, Console())
     if found:
         raise typer.Exit(1)
+
+
+def _uri(place: Path) -> str:
+    """Where an instance stands: relative as it was given, for a tool that knows the repository."""
+    return place.as_uri() if place.is_absolute() else quote(place.as_posix())
 
 
 def _loaded(where: Mapping[str, Path], *, now: datetime) -> tuple[Fleet, list[Finding]]:
