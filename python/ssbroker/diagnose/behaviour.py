@@ -36,7 +36,7 @@ class Behaviour:
         catalog: The instance.
         now: The moment at which routes expire.
         pending_request: What a pending request for routing information does to step 4.
-        rows: The catalog's rows, where they have been read already.
+        rows: The catalog's rows; read from it if left out.
         with_routes: Whether answers say by which step and route. Without, most names get equal answers, which are kept once.
     """
 
@@ -146,21 +146,22 @@ class Behaviour:
         names = sorted(self.in_play[table])
         if self.asks_names(table):
             names += [name for name in reading if name not in self.in_play[table]]
-        named = [self._named[each] for each in self._read_from(table)]
-        classes: dict[Class, int] = {}
+        first, *rest = (self._named[each] for each in self._read_from(table))
+        others = [(self.other, broker) for broker in (None, self.other_broker, *sorted(self._own_ids))]
+        classes = {class_: number for number, class_ in enumerate(others)}
         asked: list[Class] = []
         places: list[int] = []
         for service in names:
+            known = first.get(service, _NONE)
+            for further in rest:
+                known = known | further.get(service, _NONE)
             for broker in ids.get(service, ()):
-                exact = broker is None or broker in self._own_ids
-                if exact or any(broker in each.get(service, _NONE) for each in named):
-                    stand_in = asking = service, broker
-                else:
-                    stand_in, asking = (service, self.other_broker), (service, broker)
-                asked.append(asking)
+                exact = broker is None or broker in known or broker in self._own_ids
+                asked.append((service, broker))
+                stand_in = asked[-1] if exact else (service, self.other_broker)
                 places.append(classes.setdefault(stand_in, len(classes)))
-        self._known_to(place, [(self.other, broker) for broker in (None, self.other_broker, *sorted(self._own_ids))])
         numbers = self._numbers(place, list(classes))
+        self._known[place].update(zip(others, numbers, strict=False))
         return zip(asked, map(numbers.__getitem__, places), strict=True)
 
     def picks(self, place: Place, classes: Sequence[Class]) -> set[int]:

@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import datetime
 from functools import cached_property
+from itertools import chain
 from typing import Any, Final, NamedTuple
 
 import pyarrow as pa
@@ -81,16 +82,26 @@ _IN_ROW: Final = (
     "mirror_address",
 )
 """Where `RouteRow` takes its values from."""
+_DISTINCT: Final = ("route_id", "name")
 
 
-def read(catalog: Catalog) -> Tables:
-    """The rows of a catalog."""
+def read(catalog: Catalog, forms: dict[str, str] | None = None) -> Tables:
+    """The rows of a catalog.
+
+    Args:
+        catalog: The catalog.
+        forms: The normal forms of addresses that are known from other catalogs; those of this one are added.
+
+    Returns:
+        The rows.
+    """
+    forms = {} if forms is None else forms
     held = catalog.routes
-    columns = [_column(held, name) for name in _IN_ROW]
-    *_, addresses, mirrors = columns
-    normal = normal_forms({*addresses, *mirrors} - {None})
-    columns[-2:] = [list(map(normal.get, addresses)), list(map(normal.get, mirrors))]
-    routes = tuple(map(RouteRow._make, zip(*columns, strict=True)))
+    columns = {name: _column(held, name) for name in _IN_ROW}
+    addresses, mirrors = columns["address"], columns["mirror_address"]
+    forms.update(normal_forms(each for each in {*addresses, *mirrors} if each is not None and each not in forms))
+    columns |= {"address": list(map(forms.get, addresses)), "mirror_address": list(map(forms.get, mirrors))}
+    routes = tuple(map(RouteRow._make, zip(*columns.values(), strict=True)))
     services: dict[str, dict[str, None]] = defaultdict(dict)
     for database, name in zip(*(_column(catalog.services, name) for name in schemas.SERVICES.names), strict=True):
         services[database][name] = None
@@ -107,7 +118,8 @@ def read(catalog: Catalog) -> Tables:
 
 
 def _column(table: pa.Table, name: str) -> list[Any]:
-    return [value for chunk in table[name].chunks for value in shared(chunk)]
+    values = (chunk.to_pylist() if name in _DISTINCT else shared(chunk) for chunk in table[name].chunks)
+    return list(chain.from_iterable(values))
 
 
 def normal_forms(addresses: Iterable[str]) -> dict[str, str]:
@@ -117,8 +129,11 @@ def normal_forms(addresses: Iterable[str]) -> dict[str, str]:
         >>> normal_forms(["tcp://Orders/", "local"])
         {'tcp://Orders/': 'TCP://orders:4022', 'local': 'LOCAL'}
     """
+    addresses = list(addresses)
     plain = {address: address.upper() for address in addresses if address.upper() in (LOCAL, TRANSPORT)}
     network = [address for address in addresses if address not in plain]
+    if not network:
+        return plain
     # The native catalog normalises: what an address is stands in one place.
     normal = Catalog(schemas.ROUTES.empty_table(), addresses=network).addresses
     return {**dict(zip(network, normal, strict=True)), **plain}

@@ -8,6 +8,7 @@ from datetime import datetime
 from functools import cached_property
 from typing import Any, Final, Literal, NamedTuple
 
+from ssbroker.diagnose import tables
 from ssbroker.diagnose.behaviour import Behaviour, may_hold_address
 from ssbroker.diagnose.fleets import Fleet
 from ssbroker.diagnose.questions import Answer, Class, Place, Question
@@ -69,6 +70,7 @@ class Ways:
         self.fleet: Final = fleet
         self._options: Final[dict[str, Any]] = {"now": now, "pending_request": pending_request}
         self._made: Final[dict[str, Behaviour]] = {}
+        self._forms: Final[dict[str, str]] = {}
         self._addresses: Final = fleet.addresses
         self.moves: Final[list[Move]] = []
         """Every move by its number."""
@@ -82,7 +84,9 @@ class Ways:
     def at(self, instance: str) -> Behaviour:
         """What an instance does, made when it is first asked for."""
         if instance not in self._made:
-            self._made[instance] = Behaviour(self.fleet[instance], **self._options)
+            catalog = self.fleet[instance]
+            rows = tables.read(catalog, self._forms)
+            self._made[instance] = Behaviour(catalog, rows=rows, **self._options)
         return self._made[instance]
 
     @cached_property
