@@ -27,6 +27,16 @@ class Event:
     LEVEL: ClassVar[int] = logging.DEBUG
 
     @property
+    def level(self) -> int:
+        """At which level it is logged."""
+        return self.LEVEL
+
+    @property
+    def source(self) -> str | None:
+        """Whose doing it is, as far as neighbours can have as many as they like of it: these are logged for a while only (N35)."""
+        return None
+
+    @property
     def when(self) -> datetime:
         """The moment as a datetime in UTC."""
         return EPOCH + timedelta(microseconds=self.at)

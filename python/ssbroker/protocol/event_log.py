@@ -9,6 +9,7 @@ from dataclasses import fields
 from typing import Final, TypeAlias
 
 from ssbroker.protocol.events import Event
+from ssbroker.protocol.log_rate import LogRate
 
 LOGGER: Final = logging.getLogger("ssbroker.events")
 # Who has not set up logging is not written to.
@@ -19,6 +20,9 @@ Subscriber: TypeAlias = Callable[[Event], None]
 
 class EventLog:
     """Hands every event to its subscribers, and forwards it to `logging` as `ssbroker.events`, with itself as the record's `event`.
+
+    Of what neighbours can have happen as often as they like, subscribers see all; a log gets the first lines of a minute of each kind and
+    neighbour, and then one that counts the others (N35).
 
     An exception in a subscriber is logged and harms nobody else. It may be fed from several threads; a subscriber is called in the
     thread that feeds.
@@ -33,11 +37,12 @@ class EventLog:
         >>> stop()
     """
 
-    __slots__ = ("_subscribers", "counts")
+    __slots__ = ("_rate", "_subscribers", "counts")
 
     def __init__(self) -> None:
         # Replaced as a whole, never changed: who is emitting goes on with the one it began with.
         self._subscribers: tuple[tuple[Subscriber, tuple[type[Event], ...]], ...] = ()
+        self._rate: Final[LogRate[tuple[str, int, str]]] = LogRate(others=lambda key: (*key[:2], "others"))
         self.counts: Counter[str] = Counter()
 
     def subscribe(self, subscriber: Subscriber, *kinds: type[Event]) -> Callable[[], None]:
@@ -89,8 +94,8 @@ class EventLog:
             >>> EventLog().emit(QueueDisabled(at=0, queue="Orders"))
         """
         self.counts[event.NAME] += 1
-        if LOGGER.isEnabledFor(event.LEVEL):
-            LOGGER.log(event.LEVEL, "%s: %s", event.NAME, _said(event), extra={"event": event})
+        if LOGGER.isEnabledFor(event.level) and self._may_be_logged(event):
+            LOGGER.log(event.level, "%s: %s", event.NAME, _said(event), extra={"event": event})
         for subscriber, kinds in self._subscribers:
             if isinstance(event, kinds):
                 try:
@@ -98,9 +103,33 @@ class EventLog:
                 except Exception:
                     LOGGER.exception("%s: a subscriber failed", event.NAME)
 
+    def count_left_out(self, *, now: int) -> None:
+        """Logs how many lines were left out in the minutes that are over (N35).
+
+        Args:
+            now: The moment, in microseconds since 1970.
+
+        Examples:
+            >>> EventLog().count_left_out(now=0)
+        """
+        for (name, level, source), lines in self._rate.left_out(now=now):
+            words = {"event": name, "left_out": lines, "source": source}
+            LOGGER.log(level, "%s: %d more in a minute, from %s", name, lines, _shown(source), extra={"said": words})
+
+    def _may_be_logged(self, event: Event) -> bool:
+        source = event.source
+        if source is None:
+            return True
+        self.count_left_out(now=event.at)
+        return self._rate.passes((event.NAME, event.level, source), now=event.at)
+
 
 def _said(event: Event) -> str:
     values = ((field.name, getattr(event, field.name)) for field in fields(event) if field.name != "at")
     # Names come from neighbours too, and may hold what would begin a line of its own.
     said = ", ".join(f"{name}={value}" for name, value in values if value is not None)
+    return _shown(said)
+
+
+def _shown(said: str) -> str:
     return said if said.isprintable() else "".join(one if one.isprintable() else ascii(one)[1:-1] for one in said)

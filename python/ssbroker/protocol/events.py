@@ -79,6 +79,11 @@ class CorruptedMessage(Event):
     error: int = 0
     text: str = ""
 
+    @property
+    def source(self) -> str:
+        """Who has handed it over."""
+        return "somebody" if self.peer is None else self.peer.decode(errors="replace")
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MessageUndeliverable(Event):
@@ -107,6 +112,11 @@ class MessageUndeliverable(Event):
     peer: bytes | None = None
     error: int = 0
     text: str = ""
+
+    @property
+    def source(self) -> str:
+        """Who has handed it over."""
+        return "somebody" if self.peer is None else self.peer.decode(errors="replace")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

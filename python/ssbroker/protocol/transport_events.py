@@ -21,6 +21,7 @@ class Connection(Event):
         address: The far side's address.
         error: Service Broker's number for what went wrong, 0 for nothing.
         text: What went wrong.
+        is_repeated: Whether the dial before has failed in the same way.
     """
 
     NAME: ClassVar[str] = "Broker:Connection"
@@ -32,6 +33,18 @@ class Connection(Event):
     address: str = ""
     error: int = 0
     text: str = ""
+    is_repeated: bool = False
+
+    @property
+    def level(self) -> int:
+        """A dial that has failed as the one before it is for those who debug; so is that one begins."""
+        is_told = not self.is_repeated and self.step is not ConnectionStep.CONNECTING
+        return self.LEVEL if is_told else logging.DEBUG
+
+    @property
+    def source(self) -> str:
+        """The host, whatever its port."""
+        return f"{self.address.rpartition(':')[0]}, {self.step}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,6 +103,11 @@ class ForwardedMessageDropped(ForwardedMessage):
 
     error: int = 0
     text: str = ""
+
+    @property
+    def source(self) -> str:
+        """Why, since who has sent it is whoever says so."""
+        return str(self.error)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

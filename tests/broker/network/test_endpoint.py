@@ -341,3 +341,26 @@ def test_what_a_receiver_raises_harms_no_connection() -> None:
             shop.endpoint.send(bank.address, numbered(1, first=number))
             bank.wait_for(lambda: bank.numbers() == list(range(number + 1)))  # noqa: B023 - called at once
         assert len(bank.connections()) == 1
+
+
+def test_n35_a_dial_that_fails_again_in_the_same_way_says_so_until_it_ends_otherwise() -> None:
+    port = free_port()
+    address = f"TCP://{HOST}:{port}"
+    with Party("shop") as shop:
+
+        def is_sent() -> bool:
+            before, _ = shop.endpoint.progress(address)
+            shop.endpoint.send(address, numbered(1))
+            return shop.endpoint.progress(address)[0] > before
+
+        def failed(number: int) -> list[bool]:
+            shop.wait_for(is_sent)
+            shop.wait_for(lambda: len(shop.steps(ConnectionStep.CONNECT_FAILED)) == number)
+            return [event.is_repeated for event in shop.steps(ConnectionStep.CONNECT_FAILED)]
+
+        assert [failed(number)[-1] for number in (1, 2, 3)] == [False, True, True]
+        with Party("bank", port=port) as bank:
+            shop.wait_for(is_sent)
+            bank.wait_for(bank.numbers)
+        shop.wait_for(lambda: shop.steps(ConnectionStep.CLOSED))
+        assert [failed(number)[-1] for number in (4, 5)] == [False, True]

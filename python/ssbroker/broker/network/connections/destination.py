@@ -24,11 +24,12 @@ class Destination:
         asks: Whose roles are to be asked for.
         asked: Whose roles were asked for, without an answer yet.
         failures: How often it has failed in a row.
+        why: Why it has failed last; None where that is over.
         is_dialled: Whether its connection is one that was dialled for it, and has not answered yet.
         retry: What ends the wait after a failure.
     """
 
-    __slots__ = ("address", "asked", "asks", "connection", "failures", "is_dialled", "outbox", "pair", "retry")
+    __slots__ = ("address", "asked", "asks", "connection", "failures", "is_dialled", "outbox", "pair", "retry", "why")
 
     def __init__(self, address: str, *, outbox_bytes: int, tell_room: Callable[[], None], first: int = 0) -> None:
         self.address: Final = address
@@ -38,6 +39,7 @@ class Destination:
         self.asks: Final[set[bytes]] = set()
         self.asked: Final[set[bytes]] = set()
         self.failures = 0
+        self.why: str | None = None
         self.is_dialled = False
         self.retry: asyncio.TimerHandle | None = None
 
@@ -80,6 +82,7 @@ class Destination:
         self.detach()
         self.connection = connection
         self.is_dialled = False
+        self.why = None
         connection.line.outboxes.append(self.outbox)
         self.stop_waiting()
 

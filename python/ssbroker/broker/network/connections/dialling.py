@@ -153,6 +153,16 @@ class Dialling:
                 destination.is_dialled = False
                 self._ended(destination, connection, ending, pair)
 
+    def has_failed_before(self, connection: Connection, ending: Ending) -> bool:
+        """Whether the dials before have ended as this one does.
+
+        Args:
+            connection: The connection, which is about to be told of as ended.
+            ending: Why it ends.
+        """
+        going = self._of_connection.get(connection, ())
+        return bool(going) and all(each.is_dialled and each.why == ending.text for each in going)
+
     def stop(self) -> None:
         """Dials no more."""
         self._is_stopped = True
@@ -178,6 +188,7 @@ class Dialling:
                 self._attach(destination, survivor)
         else:
             destination.failures = 1 if is_steady else destination.failures + 1
+            destination.why = ending.text
             destination.lose()
             self._wait(destination)
             self._setup.call(partial(self._setup.receiver.unreachable, destination.address, ending.text))

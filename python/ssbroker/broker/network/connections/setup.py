@@ -63,7 +63,9 @@ class Setup:
         """A random id."""
         return uuid.UUID(int=self.random.getrandbits(128), version=4)
 
-    def tell(self, connection: Connection, step: ConnectionStep, *, error: int = 0, text: str = "") -> None:
+    def tell(
+        self, connection: Connection, step: ConnectionStep, *, error: int = 0, text: str = "", is_repeated: bool = False
+    ) -> None:
         """Tells of a connection's step.
 
         Args:
@@ -71,6 +73,7 @@ class Setup:
             step: What happened.
             error: Service Broker's number for what went wrong.
             text: What went wrong; what the far side said is shortened, and kept from looking like more than one line.
+            is_repeated: Whether the dial before has failed in the same way.
         """
         line = "".join(character if character.isprintable() else " " for character in text)[:_TEXT_MOST]
         event = ConnectionEvent(
@@ -80,6 +83,7 @@ class Setup:
             address=connection.address,
             error=error,
             text=line,
+            is_repeated=is_repeated,
         )
         self.events.emit(event)
 

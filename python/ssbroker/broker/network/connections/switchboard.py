@@ -272,7 +272,8 @@ class Switchboard:
         elif ending.error:
             text = f"{_described(connection)}: {ending.text}"
             self._setup.tell(connection, ConnectionStep.RECEIVE_IO_ERROR, error=ending.error, text=text)
-        self._setup.tell(connection, step, error=ending.error, text=ending.text)
+        is_repeated = not connection.is_accept and self.dialling.has_failed_before(connection, ending)
+        self._setup.tell(connection, step, error=ending.error, text=ending.text, is_repeated=is_repeated)
 
 
 def _pair(connection: Connection) -> Pair | None:

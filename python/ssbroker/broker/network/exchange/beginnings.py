@@ -66,7 +66,7 @@ class Beginnings:
         for (key, place), one, answer in zip(asked.items(), beginnings, answers, strict=True):
             if isinstance(answer, Refused):
                 refused.add(key)
-                self._dispatch.tell(rows, place, error=answer.error, text=answer.text)
+                self._dispatch.tell(rows, place, error=answer.error, text=answer.text, principal=one.principal)
             elif answer.keys is not None:
                 of = (one.is_initiator, one.from_service_name, one.to_service_name)
                 keys[key[0]] = replace(answer.keys, of=of)

@@ -137,7 +137,13 @@ class Dispatch:
         for number in dropped.values():
             reason = decisions["reason"][number].as_py()
             error = _ERRORS.get(reason, _NOT_MATCHED)
-            self.tell(asked, number, error=error, text=f"{reason}: no route leads on, from {peer.address}")
+            self.tell(
+                asked,
+                number,
+                error=error,
+                text=f"{reason}: no route leads on, from {peer.address}",
+                principal=peer.principal,
+            )
 
     def _ask_for_routes(self, rows: pa.Table, decisions: pa.Table, numbers: Iterable[int]) -> None:
         """What comes again finds the route that is asked for now (R14)."""
@@ -153,7 +159,7 @@ class Dispatch:
         except SsbrokerError as error:
             LOGGER.warning("missing routes could not be asked for, and are when the messages come again: %s", error)
 
-    def tell(self, rows: pa.Table, number: int, *, error: int, text: str) -> None:
+    def tell(self, rows: pa.Table, number: int, *, error: int, text: str, principal: str | None) -> None:
         """Tells that nobody takes a row.
 
         Args:
@@ -161,6 +167,7 @@ class Dispatch:
             number: Which one.
             error: Service Broker's number.
             text: Why.
+            principal: Who has brought it; None where connections have no principals.
         """
         row: Mapping[str, Any] = rows.slice(number, 1).to_pylist()[0]
         self._instance.events.emit(
@@ -171,6 +178,7 @@ class Dispatch:
                 message_sequence_number=row["message_sequence_number"],
                 fragment_number=row["fragment_number"],
                 acked_sequence_number=row["acked_sequence_number"],
+                peer=None if principal is None else principal.encode(),
                 error=error,
                 text=text,
             )

@@ -273,6 +273,7 @@ class Exchange:
                 LOGGER.warning("%s: why messages wait could not be written: %s", database.name, error)
 
     def _flush(self, now: int) -> None:
+        self._instance.events.count_left_out(now=now)
         self._carrying.keep(now=now)
         self._machines.is_due |= self._machines.has_failed
         for machine in self._machines.all():

@@ -1,0 +1,76 @@
+"""How many lines of a log one neighbour may fill: the first ones of a minute, and then one that counts the rest (N35)."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Hashable
+from dataclasses import dataclass
+from typing import Final, Generic, TypeVar
+
+LINES: Final = 20
+"""The lines of one kind that one neighbour has in a minute."""
+WINDOW: Final = 60_000_000
+"""A minute, in microseconds."""
+SOURCES: Final = 1000
+"""The neighbours that are told apart; all further ones are one."""
+
+Source = TypeVar("Source", bound=Hashable)
+
+
+@dataclass(slots=True)
+class _Window:
+    """One minute of one neighbour."""
+
+    began: int
+    lines: int = 0
+
+
+class LogRate(Generic[Source]):
+    """Counts lines by where they come from. For any number of threads.
+
+    Args:
+        others: What a source counts as where there are too many of them.
+
+    Examples:
+        >>> rate = LogRate(others=lambda _: "others")
+        >>> [rate.passes("bank", now=0) for _ in range(22)][18:], rate.left_out(now=0)
+        ([True, True, False, False], [])
+        >>> rate.left_out(now=WINDOW), rate.passes("bank", now=WINDOW)
+        ([('bank', 2)], True)
+    """
+
+    def __init__(self, *, others: Callable[[Source], Source]) -> None:
+        self._others: Final = others
+        self._guard: Final = threading.Lock()
+        self._windows: Final[dict[Source, _Window]] = {}
+
+    def passes(self, source: Source, *, now: int) -> bool:
+        """Counts a line.
+
+        Args:
+            source: Where it comes from.
+            now: The moment, in microseconds.
+
+        Returns:
+            Whether it is to be written.
+        """
+        with self._guard:
+            if source not in self._windows and len(self._windows) >= SOURCES:
+                source = self._others(source)
+            window = self._windows.setdefault(source, _Window(now))
+            window.lines += 1
+            return window.lines <= LINES
+
+    def left_out(self, *, now: int) -> list[tuple[Source, int]]:
+        """Ends the minutes that are over; a clock that goes back ends them too.
+
+        Args:
+            now: The moment, in microseconds.
+
+        Returns:
+            For each source of which lines were left out: how many.
+        """
+        with self._guard:
+            over = [source for source, each in self._windows.items() if not 0 <= now - each.began < WINDOW]
+            ended = [(source, self._windows.pop(source).lines - LINES) for source in over]
+        return [(source, lines) for source, lines in ended if lines > 0]

@@ -1,0 +1,128 @@
+"""N35: a log gets the first lines of a minute of each kind and neighbour, and then one that counts the others."""
+
+from __future__ import annotations
+
+import json
+import logging
+import uuid
+from collections.abc import Iterator
+
+import pytest
+
+from ssbroker.cli.log_lines import JsonLines
+from ssbroker.protocol import log_rate
+from ssbroker.protocol.event_log import LOGGER, EventLog
+from ssbroker.protocol.events import (
+    Connection,
+    ConnectionStep,
+    CorruptedMessage,
+    Event,
+    MessageUndeliverable,
+    QueueDisabled,
+)
+from ssbroker.protocol.log_rate import LINES, WINDOW
+
+SOME = uuid.UUID(int=7)
+
+
+class Lines(logging.Handler):
+    """Keeps what is logged."""
+
+    def __init__(self) -> None:
+        super().__init__(logging.DEBUG)
+        self.records: list[logging.LogRecord] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.records.append(record)
+
+
+@pytest.fixture
+def lines() -> Iterator[list[logging.LogRecord]]:
+    handler, level = Lines(), LOGGER.level
+    LOGGER.addHandler(handler)
+    LOGGER.setLevel(logging.DEBUG)
+    yield handler.records
+    LOGGER.setLevel(level)
+    LOGGER.removeHandler(handler)
+
+
+def forged(number: int, *, peer: bytes | None = b"bank") -> CorruptedMessage:
+    return CorruptedMessage(at=number, conversation_id=SOME, peer=peer)
+
+
+def test_n35_of_one_neighbour_the_first_lines_of_a_minute_are_written_and_the_rest_is_counted(
+    lines: list[logging.LogRecord],
+) -> None:
+    """Subscribers, and so the metrics, see all of them."""
+    log, seen = EventLog(), list[Event]()
+    log.subscribe(seen.append)
+    for number in range(1000):
+        log.emit(forged(number))
+    assert (len(lines), len(seen), log.counts[CorruptedMessage.NAME]) == (LINES, 1000, 1000)
+    log.emit(forged(5, peer=b"mill"))
+    log.emit(MessageUndeliverable(at=5, conversation_id=SOME, peer=b"bank"))
+    assert len(lines) == LINES + 2
+    log.count_left_out(now=WINDOW - 1)
+    assert len(lines) == LINES + 2
+    log.count_left_out(now=WINDOW)
+    assert lines[-1].getMessage() == f"Broker:Corrupted Message: {1000 - LINES} more in a minute, from bank"
+    said = json.loads(JsonLines().format(lines[-1]))
+    assert (said["event"], said["left_out"], said["source"]) == ("Broker:Corrupted Message", 1000 - LINES, "bank")
+    assert lines[-1].levelno == logging.WARNING
+    log.emit(forged(WINDOW))
+    assert len(lines) == LINES + 4
+
+
+def test_n35_the_next_line_of_anybody_brings_the_count(lines: list[logging.LogRecord]) -> None:
+    log = EventLog()
+    for number in range(LINES + 3):
+        log.emit(forged(number))
+    log.emit(forged(WINDOW, peer=b"mill"))
+    assert [line.getMessage().partition(": 3 more")[1] for line in lines[LINES:]] == [": 3 more", ""]
+
+
+def test_n35_a_clock_that_goes_back_silences_nobody(lines: list[logging.LogRecord]) -> None:
+    log = EventLog()
+    for number in range(LINES):
+        log.emit(forged(WINDOW + number))
+    log.emit(forged(0))
+    assert len(lines) == LINES + 1
+
+
+def test_n35_whoever_takes_many_names_shares_the_lines_of_one(
+    lines: list[logging.LogRecord], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(log_rate, "SOURCES", 10)
+    log = EventLog()
+    for number in range(1000):
+        log.emit(forged(0, peer=f"name {number}".encode()))
+    assert len(lines) == 10 + LINES
+    log.count_left_out(now=WINDOW)
+    assert lines[-1].getMessage() == f"Broker:Corrupted Message: {990 - LINES} more in a minute, from others"
+
+
+def test_n35_what_the_instance_does_itself_is_always_written(lines: list[logging.LogRecord]) -> None:
+    log = EventLog()
+    for number in range(3 * LINES):
+        log.emit(QueueDisabled(at=0, queue=str(number)))
+    assert len(lines) == 3 * LINES
+
+
+def test_n35_a_dial_that_fails_as_the_one_before_is_for_those_who_debug(lines: list[logging.LogRecord]) -> None:
+    log = EventLog()
+    for step, is_repeated in (
+        (ConnectionStep.CONNECTING, False),
+        (ConnectionStep.CONNECT_FAILED, False),
+        (ConnectionStep.CONNECT_FAILED, True),
+        (ConnectionStep.CONNECTED, False),
+    ):
+        log.emit(Connection(at=0, connection_id=SOME, step=step, address="TCP://bank:4022", is_repeated=is_repeated))
+    assert [line.levelno for line in lines] == [logging.DEBUG, logging.INFO, logging.DEBUG, logging.INFO]
+
+
+def test_n35_connections_of_one_host_count_together_whatever_their_ports(lines: list[logging.LogRecord]) -> None:
+    log = EventLog()
+    for port in range(1000):
+        step = ConnectionStep.RECEIVE_IO_ERROR
+        log.emit(Connection(at=0, connection_id=SOME, step=step, address=f"TCP://192.0.2.1:{port}", error=9752))
+    assert len(lines) == LINES
