@@ -10,7 +10,7 @@ from typing import Final
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Size:
     """Numbers of rows and rounds; `digested` are bytes, and messages are `shrunk` so many times in number; `queued` of them one at a time,
-    `networked` from process to process."""
+    `networked` from process to process; `streamed` are the fragments of a batch of a stream."""
 
     routes: tuple[int, ...]
     conversations: int
@@ -22,6 +22,10 @@ class Size:
     spark_shrunk: int
     queued: int
     networked: int
+    streamed: int
+    streamed_batches: int
+    streamed_conversations: tuple[int, ...]
+    streamed_rounds: int
 
 
 SIZES: Final = {
@@ -36,6 +40,10 @@ SIZES: Final = {
         spark_shrunk=200,
         queued=200,
         networked=500,
+        streamed=8_000,
+        streamed_batches=2,
+        streamed_conversations=(1_000,),
+        streamed_rounds=1,
     ),
     "full": Size(
         routes=(100, 10_000, 1_000_000),
@@ -48,6 +56,10 @@ SIZES: Final = {
         spark_shrunk=2,
         queued=3_000,
         networked=40_000,
+        streamed=200_000,
+        streamed_batches=6,
+        streamed_conversations=(1_000, 10_000, 50_000),
+        streamed_rounds=2,
     ),
 }
 # `make bench BENCH_SHORT=1` says it in its own way.
