@@ -1,0 +1,17 @@
+"""Streams whose drivers and workers are killed with SIGKILL; many more by `python -m tests.spark.stream_storm`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.spark.stream_storm import storm
+
+
+@pytest.mark.timeout(900)
+def test_a_stream_that_is_killed_gives_what_the_batch_functions_give(tmp_path: Path) -> None:
+    """U2 to U8: each message once, in order, with its decision, though a route comes late; each rejection once."""
+    outcome = storm(tmp_path, drivers=2, workers=1, files=10, messages=1000, seed=1)
+    assert not outcome.problems
+    assert outcome.kills == {"driver": 2, "worker": 1}
