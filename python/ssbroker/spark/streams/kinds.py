@@ -25,7 +25,7 @@ EXPIRY: Final = "expired"
 FIGURES: Final = "figures"
 """Beside the kinds that users see, how large a bucket is; only `observe` reads it."""
 
-_SINCE: Final = pa.field("waiting_since", pa.timestamp("us", tz="UTC"), nullable=False)
+_SINCE: Final = pa.field("waiting_since", pa.timestamp("us", tz="UTC"))
 EXPIRED: Final = pa.schema([*PENDING, _SINCE])
 """What was dropped because it did not grow: what was missing, and since when it was waited for."""
 
