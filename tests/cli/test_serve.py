@@ -15,6 +15,7 @@ import pytest
 from ssbroker import Instance
 from ssbroker.broker.database import Database
 from tests.broker import shops
+from tests.broker.network.parties import Authority
 from tests.broker.shops import ORDERS, SHOP, STOCK
 from tests.cli.conftest import Run
 from tests.cli.served import DEADLINE, Served
@@ -85,6 +86,19 @@ def test_n28_sigterm_ends_it_cleanly_and_what_was_sent_waits(folder: Path) -> No
         assert instance.view("sys.transmission_queue").num_rows == 1
     with Served(folder, *PLAIN) as again:
         assert again.stop(signal.SIGINT) == 0
+
+
+def test_n36_sighup_has_certificates_read_again_and_broken_ones_end_nothing(folder: Path, tmp_path: Path) -> None:
+    authority = Authority(tmp_path / "certificates")
+    trust = authority.trust("shop", "bank")
+    options = ("--certificate", trust.certificate, "--key", trust.key, "--authority", authority.file, "--name", "bank")
+    with Served(folder, "--listen", "127.0.0.1:0", *map(str, options)) as served:
+        served.process.send_signal(signal.SIGHUP)
+        assert served.record("the certificates were read again")
+        trust.key.write_text("broken")
+        served.process.send_signal(signal.SIGHUP)
+        assert served.record("the certificates cannot be used: ")["level"] == "warning"
+        assert served.stop() == 0
 
 
 def test_n28_it_tells_programs_how_it_is_doing(folder: Path) -> None:

@@ -12,10 +12,11 @@ from typing import Any, Final, Self
 
 import pyarrow as pa
 
+from ssbroker.broker.network.connections.credentials import Credentials
 from ssbroker.broker.network.connections.endpoint import SocketEndpoint
 from ssbroker.broker.network.connections.limits import EndpointLimits
 from ssbroker.broker.network.connections.setup import Setup
-from ssbroker.broker.network.connections.trust import Contexts, Trust
+from ssbroker.broker.network.connections.trust import Trust
 from ssbroker.broker.network.seam import Peer
 from ssbroker.protocol.adjacent.batch import WIRE
 from ssbroker.protocol.adjacent.hello import Own
@@ -64,7 +65,7 @@ class Neighbour:
         setup = Setup(
             own=Own(instance_id=chance.randbytes(16), name=name, number=chance.getrandbits(64)),
             receiver=self,
-            contexts=None if trust is None else Contexts.of(trust),
+            credentials=None if trust is None else Credentials(trust),
             limits=EndpointLimits(),
             events=EventLog(),
             clock=lambda: time.time_ns() // 1000,

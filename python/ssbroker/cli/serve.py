@@ -17,10 +17,11 @@ import typer
 from ssbroker.cli import log_lines, serve_settings
 from ssbroker.cli.instances import FolderArgument
 from ssbroker.cli.serve_settings import PORT, Address, Settings, Tls
-from ssbroker.exceptions import OptionError
+from ssbroker.exceptions import InputError, OptionError
 
 if TYPE_CHECKING:
     from ssbroker.broker.instance import Instance
+    from ssbroker.broker.network.service.serving import Server
 
 EXAMPLES = """[bold]Examples[/bold]
 
@@ -128,6 +129,7 @@ def run(folder: Path, settings: Settings) -> None:
         stack.callback(log_lines.end_log, handler)
         stack.enter_context(_warnings_as_records())
         stopped = stack.enter_context(_told_to_stop())
+        reload = stack.enter_context(_told_to_reload())
         instance = stack.enter_context(Instance.open(folder))
         server = stack.enter_context(instance.serve(**options))
         if settings.configuration is not None:
@@ -137,8 +139,21 @@ def run(folder: Path, settings: Settings) -> None:
         words: dict[str, Any] = {"instance": instance.name, "listen": listens, "monitor": watched}
         LOGGER.info("serving %s at %s", instance.name, listens, extra={"said": words})
         while not stopped.wait(_LOOK_SECONDS):
-            pass
+            if reload.is_set():
+                reload.clear()
+                _reload(server)
         LOGGER.info("stopping %s", instance.name, extra={"said": {"instance": instance.name}})
+
+
+def _reload(server: Server) -> None:
+    """Has certificates read again; what is wrong with them ends nothing."""
+    try:
+        if server.reload_certificates():
+            LOGGER.info("the certificates were read again: new connections use them")
+        else:
+            LOGGER.info("there are no certificates to read again")
+    except (InputError, OptionError) as error:
+        LOGGER.warning("the certificates cannot be used: %s; those from before go on to be used", error)
 
 
 def _watched(instance: Instance, settings: Settings, stack: ExitStack) -> str | None:
@@ -231,6 +246,21 @@ def _told_to_stop() -> Iterator[threading.Event]:
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
+
+
+@contextmanager
+def _told_to_reload() -> Iterator[threading.Event]:
+    """An event that SIGHUP sets, where there is such a signal."""
+    asked = threading.Event()
+    number = getattr(signal, "SIGHUP", None)
+    if number is None or threading.current_thread() is not threading.main_thread():
+        yield asked
+        return
+    before = signal.signal(number, lambda *_: asked.set())
+    try:
+        yield asked
+    finally:
+        signal.signal(number, before)
 
 
 @contextmanager

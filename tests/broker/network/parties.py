@@ -16,11 +16,12 @@ from typing import Any, Final, Self
 import pyarrow as pa
 
 from ssbroker import moment
+from ssbroker.broker.network.connections.credentials import Credentials
 from ssbroker.broker.network.connections.endpoint import SocketEndpoint
 from ssbroker.broker.network.connections.limits import EndpointLimits
 from ssbroker.broker.network.connections.reach import Reach
 from ssbroker.broker.network.connections.setup import Setup
-from ssbroker.broker.network.connections.trust import Contexts, Trust
+from ssbroker.broker.network.connections.trust import Trust
 from ssbroker.broker.network.seam import Peer
 from ssbroker.protocol.adjacent.hello import Own
 from ssbroker.protocol.event_log import EventLog
@@ -73,11 +74,11 @@ class Party:
         log = EventLog()
         log.subscribe(self._happened, Connection)
         own = Own(instance_id=self.instance_id, name=name, number=chance.getrandbits(64) if number is None else number)
-        contexts = None if trust is None else Contexts.of(trust)
+        self.credentials: Final = None if trust is None else Credentials(trust)
         setup = Setup(
             own=own,
             receiver=self,
-            contexts=contexts,
+            credentials=self.credentials,
             limits=limits,
             events=log,
             clock=self._now,

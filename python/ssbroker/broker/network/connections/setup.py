@@ -10,10 +10,10 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from ssbroker.broker.network.connections.connection import Connection
+from ssbroker.broker.network.connections.credentials import Credentials
 from ssbroker.broker.network.connections.limits import EndpointLimits
 from ssbroker.broker.network.connections.reach import Reach
 from ssbroker.broker.network.connections.tls import Channel, Plain, Secured
-from ssbroker.broker.network.connections.trust import Contexts
 from ssbroker.broker.network.seam import Receiver
 from ssbroker.protocol.adjacent.hello import Own
 from ssbroker.protocol.event_log import EventLog
@@ -31,7 +31,7 @@ class Setup:
     Attributes:
         own: What this instance says of itself.
         receiver: Who is told what connections bring.
-        contexts: What TLS is agreed with; None takes and makes connections without it.
+        credentials: What TLS is agreed with; None takes and makes connections without it.
         limits: How long it waits, and for how much.
         reach: What may be dialled.
         events: Where events go.
@@ -41,7 +41,7 @@ class Setup:
 
     own: Own
     receiver: Receiver
-    contexts: Contexts | None
+    credentials: Credentials | None
     limits: EndpointLimits
     events: EventLog
     clock: Callable[[], int]
@@ -57,7 +57,9 @@ class Setup:
         Returns:
             TLS, or nothing.
         """
-        return Plain() if self.contexts is None else Secured(self.contexts, is_accept=is_accept)
+        if self.credentials is None:
+            return Plain()
+        return Secured(self.credentials.contexts, is_accept=is_accept)
 
     def new_id(self) -> uuid.UUID:
         """A random id."""

@@ -7,6 +7,7 @@ import logging
 import os
 import threading
 import uuid
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -41,11 +42,15 @@ class Bulletin:
     Args:
         instance: The instance.
         listens: The host and port that it listens on.
+        look: Is called as often as the file is written.
     """
 
-    def __init__(self, instance: Instance, listens: tuple[str, int]) -> None:
+    def __init__(
+        self, instance: Instance, listens: tuple[str, int], *, look: Callable[[], None] = lambda: None
+    ) -> None:
         self._instance: Final = instance
         self._listens: Final = listens
+        self._look: Final = look
         self._path: Final = instance.folder / FILE
         self._guard: Final = threading.Lock()
         self._is_over: Final = threading.Event()
@@ -89,6 +94,7 @@ class Bulletin:
     def _run(self) -> None:
         while not self._is_over.wait(EVERY_SECONDS):
             self.write()
+            self._look()
 
 
 def read(folder: Path) -> dict[str, Any] | None:

@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Final, Self
 from ssbroker import moment
 from ssbroker.broker.network.carriage.forwarding import Forwarding
 from ssbroker.broker.network.carriage.mirrors import MirroredRoutes
+from ssbroker.broker.network.connections.credentials import Credentials
 from ssbroker.broker.network.connections.endpoint import SocketEndpoint
 from ssbroker.broker.network.connections.reach import Reach
 from ssbroker.broker.network.connections.setup import Setup
-from ssbroker.broker.network.connections.trust import Contexts
 from ssbroker.broker.network.exchange.exchange import Exchange
 from ssbroker.broker.network.exchange.key_exchange import DialogKeys
 from ssbroker.broker.network.exchange.reception import Reception
@@ -49,7 +49,6 @@ class Server:
         host: Where it listens.
         port: The port.
         endpoint: The connections.
-        mirrors: The principals of mirrored routes.
         mirrors: Which instances are the principals of mirrored routes.
         forwarding: What is passed on for others.
         exchange: What carries conversations.
@@ -70,6 +69,7 @@ class Server:
         self._runner: Final = Runner(self._run, clock=instance.clock, name=f"ssbroker {instance.name} exchange")
         self._is_open = False
         self._bulletin: Bulletin | None = None
+        self._credentials: Final = None if options.trust is None else Credentials(options.trust)
         reception = Reception(self._wake)
         self.endpoint: Endpoint = self._connect(reception) if connect is None else connect(reception)
         reception.endpoint = self.endpoint
@@ -129,6 +129,21 @@ class Server:
             raise
         return self
 
+    def reload_certificates(self) -> bool:
+        """Reads certificates and keys again. New connections use them, and those that are there go on; so does the search for changes.
+
+        Returns:
+            Whether there are any: without TLS there are not.
+
+        Raises:
+            InputError: A file cannot be read, or is not what it should be. What was read before goes on to be used.
+            OptionError: They do not fit each other; the same.
+        """
+        if self._credentials is None:
+            return False
+        self._credentials.reload()
+        return True
+
     def _begin(self) -> None:
         """Has the instance use what listens by now."""
         instance = self.instance
@@ -138,7 +153,8 @@ class Server:
         instance.worker.delivery.transport = self.exchange
         for database in instance.databases:
             instance.objects_changed(database)  # what waited for an endpoint goes
-        self._bulletin = Bulletin(instance, (self.host, self.port))
+        look = (lambda: None) if self._credentials is None else self._credentials.look
+        self._bulletin = Bulletin(instance, (self.host, self.port), look=look)
         self._bulletin.start()
         self._wake()
 
@@ -172,7 +188,7 @@ class Server:
         setup = Setup(
             own=own,
             receiver=reception,
-            contexts=None if options.trust is None else Contexts.of(options.trust),
+            credentials=self._credentials,
             limits=options.limits,
             events=instance.events,
             clock=self._now,

@@ -1,0 +1,76 @@
+"""The certificates and keys of now: read again when their files change or somebody asks, without a restart (N36)."""
+
+from __future__ import annotations
+
+import logging
+from itertools import chain
+from pathlib import Path
+from typing import Final, TypeAlias
+
+from ssbroker.broker.network.connections.trust import Contexts, Trust
+from ssbroker.exceptions import InputError, OptionError
+
+LOGGER: Final = logging.getLogger("ssbroker.broker")
+_Marks: TypeAlias = tuple[tuple[int, int, int] | None, ...]
+
+
+class Credentials:
+    """What new connections agree on TLS with. Those that are there go on with what they began with.
+
+    Args:
+        trust: Where the files are.
+
+    Attributes:
+        contexts: What was read last; replaced as a whole.
+
+    Raises:
+        InputError: A file cannot be read, or is not what it should be.
+        OptionError: They do not fit each other.
+    """
+
+    def __init__(self, trust: Trust) -> None:
+        self._files: Final = [trust.certificate, trust.key, *chain.from_iterable(trust.pinned.values())]
+        if trust.authority is not None:
+            self._files.append(trust.authority)
+        self._trust: Final = trust
+        self._read: _Marks = self._marks()
+        self._seen: _Marks = self._read
+        self.contexts: Contexts = Contexts.of(trust)
+
+    def reload(self) -> None:
+        """Reads the files again, now. Where one of them is broken, what was read before goes on to be used.
+
+        Raises:
+            InputError: A file cannot be read, or is not what it should be.
+            OptionError: They do not fit each other.
+        """
+        self._read = self._seen = self._marks()
+        self.contexts = Contexts.of(self._trust)
+
+    def look(self) -> None:
+        """Reads the files again where they have changed since, and have not for one look, so that nobody is still writing them.
+
+        What is wrong with them is logged once for each change.
+        """
+        seen, self._seen = self._seen, self._marks()
+        if self._seen == self._read or self._seen != seen:
+            return
+        try:
+            self.reload()
+        except (InputError, OptionError) as error:
+            LOGGER.warning(
+                "the certificates have changed, and cannot be used: %s; those from before go on to be used", error
+            )
+        else:
+            LOGGER.info("the certificates have changed, and were read again: new connections use them")
+
+    def _marks(self) -> _Marks:
+        return tuple(_mark(file) for file in self._files)
+
+
+def _mark(file: Path) -> tuple[int, int, int] | None:
+    try:
+        said = file.stat()
+    except OSError:
+        return None
+    return said.st_mtime_ns, said.st_size, said.st_ino
