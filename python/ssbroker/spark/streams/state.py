@@ -122,7 +122,7 @@ def of_bytes(kept: bytes) -> State:
         raise _malformed("its digest does not match: it is cut off or altered")
     try:
         return _of_sections(*_sections(memoryview(kept)[begin:end]))
-    except (ValueError, KeyError, TypeError, struct.error, pa.ArrowException) as error:
+    except (ValueError, KeyError, TypeError, OSError, OverflowError, struct.error, pa.ArrowException) as error:
         raise _malformed(f"it contradicts itself: {error}") from error
 
 
@@ -147,9 +147,17 @@ def _of_sections(
         **told,
         further=pa.ipc.read_schema(pa.py_buffer(further)) if further else None,
         assembler=bytes(assembler),
-        waits=cells.of_ipc(waits) if waits else None,
-        delayed=cells.of_ipc(delayed) if delayed else None,
+        waits=_rows(waits),
+        delayed=_rows(delayed),
     )
+
+
+def _rows(section: memoryview) -> pa.Table | None:
+    if not section:
+        return None
+    rows = cells.of_ipc(section)
+    rows.validate()
+    return rows
 
 
 def _digest(data: memoryview) -> bytes:

@@ -131,12 +131,10 @@ class _Turn:
             self._expire(assembler, found.expired)
         if assembler is not None:
             checkpoint = assembler.checkpoint() if assembler.pending_bytes else b""
-            self._state = replace(
-                self._state,
-                assembler=checkpoint,
-                waits=found.rows,
-                max_pending_age_us=assembly.max_pending_age_us,
-            )
+            self._state = replace(self._state, assembler=checkpoint)
+        age_us = None if found.rows is None else assembly.max_pending_age_us
+        if found.rows is not self._before.waits or age_us != self._before.max_pending_age_us:
+            self._state = replace(self._state, waits=found.rows, max_pending_age_us=age_us)
         self._due.extend([] if found.due_us is None else [found.due_us])
         return messages
 

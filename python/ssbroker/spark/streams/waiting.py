@@ -23,7 +23,7 @@ class Waits:
     """What waits after a step.
 
     Attributes:
-        rows: Those that go on: `WAITS`, None for none.
+        rows: Those that go on: `WAITS`, None for none; the same object as before if nothing has changed.
         expired: Those that are given up: the same.
         due_us: When the next is given up, None for never.
     """
@@ -50,8 +50,10 @@ def waits(before: pa.Table | None, pending: pa.Table | None, *, max_age_us: int 
         return Waits(None, None, None)
     if max_age_us is None:
         return Waits(rows, None, None)
-    grown = pc.min_element_wise(column(rows, GROWN), now_us)
-    rows = with_column(rows, GROWN, grown)
+    grown = column(rows, GROWN)
+    if pc.max(grown).as_py() > now_us:
+        grown = pc.min_element_wise(grown, now_us)
+        rows = with_column(rows, GROWN, grown)
     is_over = pc.less_equal(grown, now_us - max_age_us)
     if not pc.any(is_over).as_py():
         return Waits(rows, None, _first(grown) + max_age_us)

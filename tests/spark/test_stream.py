@@ -1,0 +1,253 @@
+"""Streams on Spark: files arrive, queries stop and go on, and the rows are those of the batch functions (P11 to P16, P18, P21, R18, R62)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from datetime import timedelta
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.streaming.query import StreamingQuery
+
+import ssbroker.spark
+from ssbroker import Catalog
+from ssbroker.exceptions import InputError, OptionError, SchemaError
+from ssbroker.schemas import PENDING, ROUTES
+from ssbroker.spark.streams.assembly import PROVIDER, ROCKSDB
+from tests.oracle.traffic import Fragment
+from tests.rules.fragments import begun, single
+from tests.spark.frames import Configure
+from tests.spark.test_stream_catalogs import replaced, script
+from tests.spark.traffic import in_any_order, rows_of, table_of, worlds, would_come
+from tests.worlds.fragment_tables import fragment_batch
+
+WAIT_S = 240
+EMPTY = Catalog(ROUTES.empty_table())
+
+
+@pytest.fixture(autouse=True)
+def _rocksdb(configure: Configure) -> None:
+    configure(PROVIDER, ROCKSDB)
+    configure("spark.sql.streaming.noDataMicroBatches.enabled", "false")
+
+
+class Arriving:
+    """A folder in which files of fragments arrive, one each micro-batch, and queries that read it."""
+
+    def __init__(self, spark: SparkSession, folder: Path) -> None:
+        self.spark = spark
+        self.folder = folder
+        self.files = folder / "in"
+        self.files.mkdir()
+        self.checkpoint = str(folder / "checkpoint")
+        self._count = 0
+
+    def put(self, rows: pa.Table | pa.RecordBatch) -> None:
+        """A file arrives, whole."""
+        table = rows if isinstance(rows, pa.Table) else pa.Table.from_batches([rows])
+        fields = [field.with_type(pa.binary()) if field.type == pa.binary(16) else field for field in table.schema]
+        beside = self.folder / "beside.parquet"
+        pq.write_table(table.cast(pa.schema(fields)), beside)
+        beside.rename(self.files / f"{self._count:04}.parquet")
+        self._count += 1
+
+    def stream(self) -> DataFrame:
+        schema = self.spark.read.parquet(str(self.files)).schema
+        return self.spark.readStream.schema(schema).option("maxFilesPerTrigger", 1).parquet(str(self.files))
+
+    def run(self, rows: DataFrame, write: Callable[[DataFrame, int], None]) -> StreamingQuery:
+        """Until everything that has arrived is done."""
+        query = (
+            rows.writeStream.foreachBatch(write)
+            .option("checkpointLocation", self.checkpoint)
+            .trigger(availableNow=True)
+            .start()
+        )
+        assert query.awaitTermination(WAIT_S)
+        return query
+
+
+@pytest.fixture
+def arriving(spark: SparkSession, tmp_path: Path) -> Iterator[Arriving]:
+    made = Arriving(spark, tmp_path)
+    yield made
+    for query in spark.streams.active:
+        query.stop()
+
+
+def test_files_that_arrive_give_the_rows_of_the_batch_function(arriving: Arriving, spark: SparkSession) -> None:
+    """U2, U10, U11: three micro-batches, of which two runs of a query do the work; all kinds in one pass; what waits is shown."""
+    table = table_of(worlds(21, count=60, theme="honest"))
+    expected = would_come(table)
+    found: dict[str, list[Any]] = {"messages": [], "rejected": []}
+    acknowledged: list[Any] = []
+    figures: list[Any] = []
+    cuts = [0, table.num_rows // 3, table.num_rows // 2, table.num_rows]
+    for first, last in pairwise(cuts):
+        arriving.put(table.slice(first, last - first))
+        if first == 0:
+            continue
+        landed = ssbroker.spark.reassemble_stream(
+            arriving.stream(), buckets=4, acknowledgements=True, observe="figures"
+        )
+        kinds = landed.kinds
+
+        def write(rows: DataFrame, _: int, kinds: ssbroker.spark.StreamKinds = kinds) -> None:
+            rows.persist()
+            found["messages"] += rows_of(kinds.messages(rows))
+            found["rejected"] += rows_of(kinds.rejected(rows))
+            acknowledged.extend(rows_of(kinds.acknowledgements(rows)))
+            rows.unpersist()
+
+        query = arriving.run(landed.rows, write)
+        figures += [progress.observedMetrics["figures"] for progress in query.recentProgress]
+    assert in_any_order(found["messages"]) == expected["messages"]
+    assert in_any_order(found["rejected"]) == expected["rejected"]
+    assert acknowledged
+    waits = ssbroker.spark.stream_state(spark, arriving.checkpoint)
+    assert rows_of(waits.select(*PENDING.names)) == expected["incomplete"]
+    assert {row.waits_for for row in waits.collect()} <= {"fragment", "message"}
+    assert figures[-1]["buckets"] == 4
+    assert figures[-1]["state_bytes"] > 0
+
+
+def test_what_is_delayed_goes_when_the_catalog_at_the_path_says_so(
+    arriving: Arriving, spark: SparkSession, tmp_path: Path
+) -> None:
+    """R18, R62, U6, U8: on a timer, with no new input, in a query that runs on; it comes out once and in order."""
+    path = tmp_path / "catalog.sql"
+    path.write_text(script("//A"))
+    arriving.put(fragments_to("//B", single(0, body=b"zero"), single(1, body=b"one"), begun(2)))
+    spark.conf.set("spark.sql.streaming.noDataMicroBatches.enabled", "true")
+    landed = ssbroker.spark.stream(arriving.stream(), path, buckets=2)
+    query = (
+        landed.messages.writeStream.format("memory")
+        .queryName("gone")
+        .option("checkpointLocation", arriving.checkpoint)
+        .trigger(processingTime="200 milliseconds")
+        .start()
+    )
+    until(query, lambda: bool(query.lastProgress and query.lastProgress.batchId >= 0))
+    assert spark.table("gone").count() == 0
+    replaced(path, script("//B"))
+    until(query, lambda: spark.table("gone").count() == 2)
+    rows = spark.table("gone").collect()
+    assert [bytes(row.message_body) for row in rows] == [b"zero", b"one"]
+    assert {(row.outcome, row.next_hop_address) for row in rows} == {("REMOTE", "TCP://far:4022")}
+    query.stop()
+
+
+def test_conversations_are_routed_as_they_come(arriving: Arriving, spark: SparkSession) -> None:
+    """R18, U1, U6: those that have a route come out, in the columns of `route`; another run with another catalog lets the others go."""
+    conversations = pa.table(
+        {
+            "conversation_id": pa.array([bytes([number]) * 16 for number in range(6)], pa.binary()),
+            "to_service_name": ["//A", "//B"] * 3,
+            "a dotted.name": list(range(6)),
+        }
+    )
+    arriving.put(conversations)
+    routed: list[Any] = []
+    run_routes(arriving, script_catalog("//A"), routed)
+    batch = ssbroker.spark.route(spark.read.parquet(str(arriving.files)), script_catalog("//A"))
+    assert in_any_order(routed) == rows_of(batch.where("outcome = 'REMOTE'"))
+    waits = ssbroker.spark.stream_state(spark, arriving.checkpoint).collect()
+    assert sorted((row.waits_for, row.to_service_name, row.tries) for row in waits) == [("route", "//B", 1)] * 3
+    arriving.put(conversations.slice(0, 1))
+    gone: list[Any] = []
+    run_routes(arriving, script_catalog("//A", "//B"), gone)
+    assert len(gone) == 4
+
+
+def run_routes(arriving: Arriving, catalog: Catalog, into: list[Any]) -> None:
+    routed = ssbroker.spark.route_stream(arriving.stream(), catalog, buckets=1)
+    assert routed.columns[:3] == ["conversation_id", "to_service_name", "a dotted.name"]
+    arriving.run(routed, lambda rows, _: into.extend(rows_of(rows)))
+
+
+def script_catalog(*services: str) -> Catalog:
+    count = len(services)
+    return Catalog(
+        pa.table(
+            {
+                "name": pa.array(list(services), pa.string()),
+                "remote_service_name": pa.array(list(services), pa.string()),
+                "broker_instance": pa.nulls(count, pa.string()),
+                "lifetime": pa.nulls(count, pa.timestamp("us", tz="UTC")),
+                "address": pa.array(["TCP://far:4022"] * count, pa.string()),
+                "mirror_address": pa.nulls(count, pa.string()),
+            }
+        )
+    )
+
+
+def fragments_to(service: str, *fragments: Fragment) -> pa.RecordBatch:
+    batch = fragment_batch(fragments)
+    return batch.append_column("to_service_name", pa.array([service] * batch.num_rows))
+
+
+def until(query: StreamingQuery, is_so: Callable[[], bool]) -> None:
+    """Waits for an event of the query, and fails with its error."""
+    for _ in range(WAIT_S * 5):
+        if is_so():
+            return
+        error = query.exception()
+        assert error is None, error
+        query.awaitTermination(0.2)  # type: ignore[arg-type]
+    raise AssertionError(query.status)
+
+
+def test_a_checkpoint_of_other_options_says_which(arriving: Arriving) -> None:
+    """U3."""
+    arriving.put(fragment_batch([begun(0)]))
+    arriving.run(ssbroker.spark.reassemble_stream(arriving.stream(), buckets=1).rows, lambda *_: None)
+    arriving.put(fragment_batch([begun(1)]))
+    with pytest.raises(Exception, match="buckets: this checkpoint began with 1, now it is 2"):
+        arriving.run(ssbroker.spark.reassemble_stream(arriving.stream(), buckets=2).rows, lambda *_: None)
+
+
+def test_what_is_no_stream_is_told_what_there_is_for_it(spark: SparkSession) -> None:
+    """U1."""
+    frame = spark.createDataFrame([], "conversation_id binary")
+    for function, names in (
+        (lambda: ssbroker.spark.stream(frame, EMPTY), "ssbroker.spark.stream takes a stream.*ssbroker.spark.pipeline"),
+        (
+            lambda: ssbroker.spark.reassemble_stream(frame),
+            "reassemble_stream takes a stream.*ssbroker.spark.reassemble",
+        ),
+        (lambda: ssbroker.spark.route_stream(frame, EMPTY), "route_stream takes a stream.*ssbroker.spark.route"),
+    ):
+        with pytest.raises(SchemaError, match=names):
+            function()
+
+
+def test_what_is_wrong_is_told_before_a_query_starts(arriving: Arriving, configure: Configure, tmp_path: Path) -> None:
+    """Columns, options, a path without a catalog, a state store that cannot do it."""
+    arriving.put(fragments_to("//A", begun(0)))
+    stream = arriving.stream()
+    with pytest.raises(SchemaError, match="fragment_count"):
+        ssbroker.spark.reassemble_stream(stream.drop("fragment_count"))
+    with pytest.raises(SchemaError, match="outcome: there is a column of the name"):
+        ssbroker.spark.stream(stream.withColumnRenamed("to_service_name", "outcome"), EMPTY)
+    with pytest.raises(SchemaError, match="to_service_name"):
+        ssbroker.spark.stream(stream.drop("to_service_name"), EMPTY)
+    with pytest.raises(OptionError, match="round_robin"):
+        ssbroker.spark.stream(stream, EMPTY, tie_break="round_robin")
+    with pytest.raises(OptionError, match="max_delayed_bytes"):
+        ssbroker.spark.stream(stream, EMPTY, max_delayed_bytes=-1)
+    with pytest.raises(OptionError, match="catalog_patience"):
+        ssbroker.spark.stream(stream, EMPTY, catalog_patience=timedelta(seconds=-1))
+    with pytest.raises(OptionError, match="observe"):
+        ssbroker.spark.stream(stream, EMPTY, observe="")
+    with pytest.raises(InputError, match="there is no such file"):
+        ssbroker.spark.stream(stream, tmp_path / "missing.sql")
+    with pytest.raises(OptionError, match="acknowledgements=True"):
+        _ = ssbroker.spark.reassemble_stream(stream).acknowledgements
+    configure(PROVIDER, "org.apache.spark.sql.execution.streaming.state.HDFSBackedStateStoreProvider")
+    with pytest.raises(OptionError, match="keeps its state in RocksDB: set"):
+        ssbroker.spark.reassemble_stream(stream)

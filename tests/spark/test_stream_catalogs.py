@@ -1,0 +1,140 @@
+"""A catalog that is a path: taken up when it changes, and gone on with for a while when it cannot be read (U8)."""
+
+from __future__ import annotations
+
+import logging
+import os
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+
+import ssbroker
+from ssbroker.exceptions import InputError, SsbrokerError
+from ssbroker.spark.streams import catalogs
+from ssbroker.spark.streams.catalogs import AtPath, Watched
+from tests.spark.stream_steps import SECOND, START
+
+PATIENCE = 300 * SECOND
+
+
+class Counted:
+    """Makes routers, and counts them."""
+
+    def __init__(self) -> None:
+        self.count = 0
+
+    def __call__(self, catalog: ssbroker.Catalog) -> ssbroker.Router:
+        self.count += 1
+        return ssbroker.Router(catalog)
+
+
+def script(service: str) -> str:
+    return (
+        f"CREATE DATABASE Sales; USE Sales; CREATE ROUTE A WITH SERVICE_NAME = '{service}', ADDRESS = 'TCP://far:4022';"
+    )
+
+
+def replaced(path: Path, text: str) -> None:
+    """Written beside it and renamed, as who replaces a file that others read does."""
+    beside = path.with_name("beside")
+    beside.write_text(text)
+    beside.replace(path)
+
+
+def services(router: ssbroker.Router) -> list[str]:
+    return [name for name in router.catalog.routes["remote_service_name"].to_pylist() if name]
+
+
+def watched(path: Path) -> tuple[Watched, Counted]:
+    compiled = Counted()
+    return Watched(path, compiled), compiled
+
+
+def test_a_change_is_taken_up_and_nothing_else_is_compiled(tmp_path: Path) -> None:
+    path = tmp_path / "catalog.sql"
+    path.write_text(script("//A"))
+    found, compiled = watched(path)
+    first = found.router(START, patience_us=PATIENCE)
+    assert found.router(START, patience_us=PATIENCE) is first
+    replaced(path, script("//B"))
+    second = found.router(START, patience_us=PATIENCE)
+    assert (services(first), services(second)) == (["//A"], ["//B"])
+    assert compiled.count == 2
+
+
+def test_a_file_that_says_the_same_again_is_not_compiled_again(tmp_path: Path) -> None:
+    """By time and inode it is another, by its fingerprint it is not."""
+    path = tmp_path / "catalog.sql"
+    path.write_text(script("//A"))
+    found, compiled = watched(path)
+    first = found.router(START, patience_us=PATIENCE)
+    replaced(path, script("//A"))
+    assert found.router(START, patience_us=PATIENCE) is first
+    assert compiled.count == 1
+
+
+def test_a_folder_is_looked_into(tmp_path: Path) -> None:
+    folder = tmp_path / "net"
+    folder.mkdir()
+    (folder / "1.sql").write_text(script("//A"))
+    found, _ = watched(folder)
+    assert services(found.router(START, patience_us=PATIENCE)) == ["//A"]
+    (folder / "2.sql").write_text("USE Sales; CREATE ROUTE B WITH SERVICE_NAME = '//B', ADDRESS = 'TCP://far:4022';")
+    assert services(found.router(START, patience_us=PATIENCE)) == ["//A", "//B"]
+
+
+def test_a_broken_file_leaves_the_router_for_a_while(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    path = tmp_path / "catalog.sql"
+    path.write_text(script("//A"))
+    found, _ = watched(path)
+    first = found.router(START, patience_us=PATIENCE)
+    replaced(path, "CREATE ROUTE nonsense")
+    with caplog.at_level(logging.WARNING, logger="ssbroker.spark"):
+        assert found.router(START + SECOND, patience_us=PATIENCE) is first
+        assert found.router(START + PATIENCE, patience_us=PATIENCE) is first
+    assert [record.message[:41] for record in caplog.records] == ["the catalog cannot be read; the last one "]
+    with pytest.raises(SsbrokerError, match="nonsense"):
+        found.router(START + SECOND + PATIENCE, patience_us=PATIENCE)
+    replaced(path, script("//B"))
+    assert services(found.router(START + SECOND + PATIENCE, patience_us=PATIENCE)) == ["//B"]
+
+
+def test_patience_begins_anew_after_the_file_could_be_read(tmp_path: Path) -> None:
+    path = tmp_path / "catalog.sql"
+    path.write_text(script("//A"))
+    found, _ = watched(path)
+    found.router(START, patience_us=PATIENCE)
+    for turn in range(3):
+        now_us = START + turn * (PATIENCE - SECOND)
+        text = path.read_text()
+        path.unlink()
+        assert services(found.router(now_us, patience_us=PATIENCE)) == ["//A"]
+        path.write_text(text)
+        found.router(now_us, patience_us=PATIENCE)
+
+
+def test_without_a_router_a_broken_file_is_an_error(tmp_path: Path) -> None:
+    found, _ = watched(tmp_path / "missing.sql")
+    with pytest.raises((InputError, OSError), match="missing"):
+        found.router(START, patience_us=PATIENCE)
+
+
+def test_lifetime_counts_from_when_the_script_was_written(tmp_path: Path) -> None:
+    """Otherwise every worker that reads it again would let routes live longer."""
+    path = tmp_path / "catalog.sql"
+    path.write_text("USE msdb; CREATE ROUTE A WITH SERVICE_NAME = '//A', LIFETIME = 60, ADDRESS = 'TCP://far:4022';")
+    written = datetime(2026, 11, 20, 21, tzinfo=UTC)
+    os.utime(path, (written.timestamp(), written.timestamp()))
+    routes = catalogs.load(path).routes
+    assert datetime(2026, 11, 20, 21, 1, tzinfo=UTC) in routes["lifetime"].to_pylist()
+
+
+def test_workers_find_it_by_its_path(tmp_path: Path) -> None:
+    """The fingerprint is what what waits is compared by."""
+    path = tmp_path / "catalog.sql"
+    path.write_text(script("//A"))
+    source = AtPath(str(path), PATIENCE)
+    router, fingerprint = source.router("hash", "continue", now_us=START)
+    assert (source.may_change, fingerprint) == (True, router.catalog.fingerprint)
+    assert source.router("hash", "continue", now_us=START)[0] is router

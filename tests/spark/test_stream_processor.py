@@ -1,0 +1,138 @@
+"""What Spark sees of a bucket: one value, one timer, cells in and out; played by Spark's own tester, without a session."""
+
+from __future__ import annotations
+
+import pickle
+from datetime import timedelta
+from typing import Any
+
+import cloudpickle
+import pyarrow as pa
+import pytest
+from pyspark.sql import Row
+from pyspark.sql.streaming.tws_tester import TwsTester
+
+from ssbroker.spark.streams import cells, packing
+from ssbroker.spark.streams.options import Buckets, Limits
+from ssbroker.spark.streams.processor import VALUE, processor
+from ssbroker.spark.streams.state import of_bytes
+from tests.oracle.traffic import Fragment
+from tests.rules.fragments import A, B, begun, ended, parts, single
+from tests.spark.stream_steps import SECOND, START, assembly, batch_of, task
+
+MS = 1000
+
+
+def cell(place: int, *fragments: Fragment) -> Row:
+    return Row(bucket=3, place=place, cell=cells.to_ipc(batch_of(fragments)))
+
+
+def played(**changed: Any) -> Any:
+    untyped: Any = TwsTester
+    made = untyped(processor(task(assembly(**changed))), timeMode="processingTime")
+    made.setProcessingTime(START // MS)
+    return made
+
+
+def told(rows: list[Row]) -> list[tuple[str, list[dict[str, Any]]]]:
+    return [(row.kind, cells.of_ipc(row.cell).to_pylist()) for row in rows]
+
+
+def timers(of: Any) -> list[int]:
+    return [int(timer) for timer in of.handle._timers.listTimers(3)]
+
+
+def test_cells_in_the_order_of_their_places() -> None:
+    """A task that is run again gets them in any order, and does the same."""
+    bucket = played(acknowledgements=False)
+    early, late = parts(b"abcd", 0, size=2)
+    contradiction = parts(b"abXX", 0, size=2)[1]
+    rows = told(bucket.test(3, [cell(9, contradiction), cell(1, early), cell(2, late)]))
+    assert [kind for kind, _ in rows] == ["rejected", "message"]
+    assert rows[1][1][0]["message_body"] == b"abcd"
+    (kept,) = bucket.peekValueState(VALUE, 3)
+    assert of_bytes(kept).waits is None
+
+
+def test_one_timer_which_comes_when_something_is_due() -> None:
+    """U7, U9."""
+    bucket = played(acknowledgements=False, max_pending_age_us=60 * SECOND)
+    assert bucket.test(3, [cell(1, begun(0))]) == []
+    assert timers(bucket) == [(START + 60 * SECOND) // MS]
+    assert told(bucket.setProcessingTime((START + 30 * SECOND) // MS)) == []
+    assert bucket.test(3, [cell(1, begun(0, conversation=B))]) == []
+    assert timers(bucket) == [(START + 60 * SECOND) // MS]
+    first = told(bucket.setProcessingTime((START + 60 * SECOND) // MS))
+    assert [(kind, [row["conversation_id"] for row in rows]) for kind, rows in first] == [("expired", [A.bytes])]
+    assert timers(bucket) == [(START + 90 * SECOND) // MS]
+    second = told(bucket.setProcessingTime((START + 90 * SECOND) // MS))
+    assert [(kind, [row["conversation_id"] for row in rows]) for kind, rows in second] == [("expired", [B.bytes])]
+    assert timers(bucket) == []
+    assert bucket.peekValueState(VALUE, 3) is None
+
+
+def test_a_timer_for_what_has_become_whole_meanwhile_does_nothing() -> None:
+    bucket = played(acknowledgements=False, max_pending_age_us=60 * SECOND)
+    bucket.test(3, [cell(1, begun(0))])
+    assert [kind for kind, _ in told(bucket.test(3, [cell(1, ended(begun(0)))]))] == ["message"]
+    assert told(bucket.setProcessingTime((START + 60 * SECOND) // MS)) == []
+
+
+def test_it_pickles_with_its_task() -> None:
+    made = pickle.loads(cloudpickle.dumps(processor(task(assembly()))))
+    untyped: Any = TwsTester
+    assert told(untyped(made, timeMode="processingTime").test(3, [cell(1, single(0))]))[-1][0] == "message"
+
+
+def test_rows_are_packed_by_bucket_in_their_order() -> None:
+    """Few large cells, whatever the batches of Spark are."""
+    numbers = [value % 7 for value in range(100)]
+    rows = pa.record_batch({"bucket": pa.array(numbers, pa.int32()), "c0": list(range(100))})
+    batches = [rows.slice(first, 9) for first in range(0, 100, 9)]
+    (packed,) = packing.packed(["number"], iter(batches), partition=2)
+    assert packed["bucket"].to_pylist() == list(range(7))
+    assert set(packed["place"].to_pylist()) == {2 << 40}
+    found: Any = packed
+    for bucket, packed_cell in zip(found["bucket"].to_pylist(), found["cell"].to_pylist(), strict=True):
+        of_bucket = [number for number in range(100) if number % 7 == bucket]
+        assert cells.of_ipc(packed_cell)["number"].to_pylist() == of_bucket
+
+
+@pytest.mark.parametrize("key", [b"", "text", b"x" * 65, 7])
+def test_a_bucket_key_is_bytes(key: Any) -> None:
+    """U4."""
+    with pytest.raises(ValueError, match="bucket_key: expected 1 to 64 bytes or None"):
+        Buckets(count=1, key=key)
+
+
+def test_what_is_fixed_says_nothing_of_the_bucket_key() -> None:
+    """U4: a checkpoint shows that it is another, not which it is."""
+    one, other = Buckets(count=1, key=b"one"), Buckets(count=1, key=b"other")
+    assert one.fixed != other.fixed != Buckets(count=1, key=None).fixed
+    assert "one" not in str(one.fixed)
+
+
+@pytest.mark.parametrize(
+    ("changed", "message"),
+    [
+        ({"in_order": 1}, "in_order: expected True or False"),
+        ({"acknowledgements": None}, "acknowledgements: expected True or False"),
+        ({"max_message_bytes": 2**30 + 1}, "max_message_bytes: expected a whole number from 1"),
+        ({"max_pending_bytes": 2**30 + 1}, "max_pending_bytes: expected a whole number from 0"),
+        ({"max_fragments_per_message": 0}, "max_fragments_per_message: expected a whole number from 1"),
+        ({"max_pending_age": 60}, "max_pending_age: expected a datetime.timedelta of at least 0:00:01; got 60"),
+        ({"max_pending_age": timedelta(0)}, "max_pending_age: expected a datetime.timedelta of at least 0:00:01"),
+    ],
+)
+def test_an_option_that_cannot_be_is_refused_at_once(changed: dict[str, Any], message: str) -> None:
+    options: dict[str, Any] = {
+        "in_order": True,
+        "session_keys": None,
+        "acknowledgements": False,
+        "max_message_bytes": 1,
+        "max_fragments_per_message": None,
+        "max_pending_bytes": 1,
+        "max_pending_age": None,
+    }
+    with pytest.raises(ValueError, match=message):
+        Limits(**{**options, **changed})

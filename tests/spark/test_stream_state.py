@@ -1,0 +1,118 @@
+"""What is kept of a bucket is read by whoever kept it, and by nobody who would misread it (U3)."""
+
+from __future__ import annotations
+
+import hashlib
+import struct
+from dataclasses import replace
+from random import Random
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from ssbroker.exceptions import MalformedDataError, OptionError
+from ssbroker.spark.streams import cells
+from ssbroker.spark.streams.state import MAGIC, VERSION, State, of_bytes
+from ssbroker.spark.streams.step import step
+from tests.rules.fragments import A, begun, single
+from tests.spark.stream_steps import FIXED, START, Player, assembly, batch_of, task
+from tests.spark.test_stream_delayed import LATE, ROUTED, catalog, player, sent, to
+
+
+def kept() -> bytes:
+    """A state with a part of everything."""
+    played = player(catalog(ROUTED))
+    played.play(sent(to(LATE, 0), replace(begun(2), further={"note": LATE, "priority": 1})))
+    assert played.state is not None
+    return played.state
+
+
+def resealed(state: bytes) -> bytes:
+    """With a digest that matches."""
+    return state[:-16] + hashlib.blake2b(state[:-16], digest_size=16).digest()
+
+
+def test_it_is_read_as_it_was_written() -> None:
+    state = of_bytes(kept())
+    assert of_bytes(state.to_bytes()).to_bytes() == state.to_bytes()
+    assert state.waits is not None
+    assert state.delayed is not None
+    assert (state.waits.num_rows, state.delayed.num_rows) == (1, 1)
+    assert dict(state.fixed) == FIXED
+
+
+def test_equal_buckets_are_equal_bytes() -> None:
+    """A step that is run again after a failure keeps the same."""
+    assert kept() == kept()
+
+
+def test_whatever_is_altered_or_cut_off_is_told() -> None:
+    state, random = kept(), Random(1)
+    for _ in range(300):
+        place = random.randrange(len(state))
+        altered = state[:place] + bytes([state[place] ^ 1 << random.randrange(8)]) + state[place + 1 :]
+        with pytest.raises(MalformedDataError, match="no state of a stream"):
+            of_bytes(altered)
+        with pytest.raises(MalformedDataError, match="no state of a stream"):
+            of_bytes(state[:place])
+    with pytest.raises(MalformedDataError, match="digest"):
+        of_bytes(state + b"\0")
+
+
+@pytest.mark.parametrize("state", [b"", b"\0" * 200, MAGIC, MAGIC + b"\1\0"])
+def test_other_bytes_are_no_state(state: bytes) -> None:
+    with pytest.raises(MalformedDataError, match="does not begin as one, or is cut off"):
+        of_bytes(state)
+
+
+def test_another_version_says_which() -> None:
+    state = kept()
+    other = resealed(MAGIC + struct.pack("<H", VERSION + 1) + state[len(MAGIC) + 2 :])
+    with pytest.raises(MalformedDataError, match="its format is 2, this version reads 1"):
+        of_bytes(other)
+
+
+def test_what_contradicts_itself_under_a_right_digest_is_told() -> None:
+    """Whoever can write the checkpoint can make any state, but no other error and no crash comes of it."""
+    state, random, refused = kept(), Random(2), 0
+    for _ in range(300):
+        place = random.randrange(len(MAGIC) + 2, len(state) - 16)
+        altered = resealed(state[:place] + bytes([random.randrange(256)]) + state[place + 1 :])
+        try:
+            of_bytes(altered)
+        except MalformedDataError:
+            refused += 1
+    assert refused > 0
+
+
+@pytest.mark.parametrize(("name", "value"), [("buckets", 8), ("in_order", False), ("max_message_bytes", 1)])
+def test_an_option_that_must_not_change_is_named(name: str, value: Any) -> None:
+    """U3: what was kept under other options would be misread."""
+    played = Player(task(assembly()))
+    played.play(batch_of([begun(0)]))
+    other = task(assembly(), fixed={**FIXED, name: value})
+    with pytest.raises(OptionError, match=rf"^{name}: this checkpoint began with .*, now it is {value}"):
+        step(other, played.state, [], now_us=START)
+
+
+def test_what_may_change_changes() -> None:
+    """Ages, limits of what waits and catalogs are those of now."""
+    played = Player(task(assembly()))
+    played.play(batch_of([begun(0)]))
+    played.task = task(assembly(max_pending_age_us=1))
+    told = played.play(batch_of([single(0, conversation=A, initiator=False)]), now_us=START + 1)
+    assert sorted(told) == ["acknowledgement", "expired", "message"]
+
+
+def test_cells_are_cut_where_they_would_be_too_large() -> None:
+    """A cell of Spark has room for 2 GiB; one row may be as large as it is."""
+    rows = pa.record_batch({"body": [bytes(1000), bytes(10), bytes(10), bytes(10)]})
+    cut = list(cells.pieces(rows, most=200))
+    assert [piece.num_rows for piece in cut] == [1, 1, 2]
+    assert pa.Table.from_batches(cut).to_pylist() == rows.to_pylist()
+    assert list(cells.pieces(rows.slice(0, 0), most=200)) == []
+
+
+def test_a_state_without_rows_is_short() -> None:
+    assert len(State(fixed=FIXED, names={}).to_bytes()) < 300
