@@ -28,6 +28,7 @@ def library() -> None:
 def spark_room() -> None:
     """Without pyspark the Spark room says what to install."""
     assert importlib.util.find_spec("pyspark") is None, "this environment is to hold no pyspark"
+    assert importlib.util.find_spec("pyspark_ssbroker") is not None, "Spark would not find its format `ssbroker`"
     try:
         importlib.import_module("ssbroker.spark")
     except ImportError as error:

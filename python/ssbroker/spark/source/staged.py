@@ -153,10 +153,15 @@ def _folders(place: Path) -> list[Path]:
 
 
 def _table(one: Staged) -> pa.Table:
-    with pa.memory_map(one.file) as source:
-        table = pa.ipc.open_file(source).read_all()
+    try:
+        with pa.memory_map(one.file) as source:
+            table = pa.ipc.open_file(source).read_all()
+    except (OSError, pa.ArrowInvalid) as error:
+        raise InputError(f"{one.file}: is not what the task wrote: {error}", value=one.file) from error
     if table.num_rows != one.rows:
-        raise InputError(f"{one.file}: holds {table.num_rows} rows, and the task wrote {one.rows}", value=one.file)
+        raise InputError(
+            f"{one.file}: is not what the task wrote: {table.num_rows} rows, not {one.rows}", value=one.file
+        )
     return table
 
 

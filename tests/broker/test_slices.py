@@ -1,0 +1,66 @@
+"""Slices of a queue are the queue, however they are cut (U21)."""
+
+from __future__ import annotations
+
+import random
+
+import pyarrow as pa
+import pytest
+
+from ssbroker import BrokerError
+from ssbroker.broker.database import Database
+from ssbroker.broker.views import slices
+from tests.broker.conftest import INITIATOR, QUEUE, TARGET
+
+
+@pytest.fixture
+def filled(sales: Database) -> Database:
+    """Messages of two queues in turn, some of them taken, and what waits for another instance."""
+    chance = random.Random(3)
+    sales.create_queue("Others")
+    sales.create_service("//Others", queue="Others")
+    for _ in range(30):
+        with sales.transaction() as t:
+            for service in (TARGET, "//Others", "//Far"):
+                dialog = t.begin_dialog(INITIATOR, service)
+                for _ in range(chance.randint(1, 3)):
+                    t.send(dialog, chance.randbytes(chance.randint(0, 50)))
+            t.receive(QUEUE, top=1)
+    return sales
+
+
+@pytest.mark.parametrize("name", [QUEUE, "dbo.Others", slices.TRANSMISSION_QUEUE])
+@pytest.mark.parametrize(("rows_max", "bytes_max"), [(7, 1 << 30), (1 << 30, 100), (1, 1), (1 << 30, 1 << 30)])
+def test_slices_are_the_whole(filled: Database, name: str, rows_max: int, bytes_max: int) -> None:
+    whole = filled.instance.view(name, filled.name)
+    cuts = slices.cuts(filled, name, rows_max=rows_max, bytes_max=bytes_max)
+    spans = [*((cut.after, cut.until) for cut in cuts), None]
+    assert pa.concat_tables(slices.slice_of(filled, name, span, whole.column_names) for span in spans) == whole
+    assert sum(cut.rows for cut in cuts) == whole.num_rows
+    assert sum(cut.size for cut in cuts) == sum(len(body or b"") for body in whole["message_body"].to_pylist())
+    assert all(cut.rows <= rows_max for cut in cuts)
+
+
+@pytest.mark.parametrize("wanted", [["message_body"], ["priority", "database"], ["database"]])
+def test_only_what_is_wanted_is_read(filled: Database, wanted: list[str]) -> None:
+    whole = filled.instance.view(QUEUE, filled.name)
+    assert slices.slice_of(filled, QUEUE, (0, 1 << 40), wanted) == whole.select(wanted)
+
+
+def test_what_enters_later_has_a_greater_number_also_in_a_queue_that_was_empty(sales: Database) -> None:
+    """U22."""
+    seen = []
+    for _ in range(3):
+        with sales.transaction() as t:
+            t.send(t.begin_dialog(INITIATOR, TARGET), b"one")
+        seen.append(slices.last_number(sales))
+        with sales.transaction() as t:
+            t.receive(QUEUE)
+        assert slices.last_number(sales) == seen[-1]
+    assert seen == sorted({*seen})
+
+
+def test_a_queue_that_is_not_there_is_told(sales: Database) -> None:
+    with pytest.raises(BrokerError, match=r"'dbo\.No' does not exist") as told:
+        slices.cuts(sales, "No", rows_max=1, bytes_max=1)
+    assert told.value.number == 15151

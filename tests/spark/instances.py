@@ -1,0 +1,62 @@
+"""Instances for the format `ssbroker`: a folder, and what waits in it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, Final
+
+import pyarrow as pa
+
+import ssbroker
+from ssbroker.broker.dialogs.rows import Addressing
+from ssbroker.broker.send_once import send_once
+
+SCRIPT: Final = """
+CREATE DATABASE Sales
+GO
+USE Sales
+CREATE QUEUE Orders
+CREATE QUEUE Replies
+CREATE SERVICE [//Orders] ON QUEUE Orders ([DEFAULT])
+CREATE SERVICE [//Shop] ON QUEUE Replies ([DEFAULT])
+"""
+TO_ORDERS: Final = {"database": "Sales", "from_service": "//Shop", "to_service": "//Orders"}
+
+
+def made(folder: Path) -> Path:
+    """An instance with the database Sales, whose queue Orders is that of the service //Orders."""
+    with ssbroker.Instance.create(folder, name="shop", background=False) as instance:
+        instance.execute(SCRIPT)
+    return folder
+
+
+def send(folder: Path, *bodies: bytes, to_service: str = "//Orders") -> None:
+    """Messages of one dialog."""
+    with ssbroker.Instance.open(folder, background=False) as instance:
+        part = pa.table({"message_body": pa.array(bodies, pa.binary())})
+        send_once(instance.database("Sales"), [part], Addressing(from_service="//Shop", to_service=to_service))
+
+
+def receive(folder: Path, most: int) -> None:
+    """Takes messages out of the queue."""
+    with ssbroker.Instance.open(folder, background=False) as instance, instance.database("Sales").transaction() as t:
+        assert t.receive("Orders", top=most, groups=None).num_rows == most
+
+
+def view(folder: Path, name: str) -> list[dict[str, Any]]:
+    """The rows of a view or a queue of Sales, as the instance itself has them."""
+    with ssbroker.Instance.open(folder, background=False) as instance:
+        return instance.view(name, "Sales").to_pylist()
+
+
+def bodies(folder: Path) -> list[bytes]:
+    """What waits in the queue, in the order in which it came."""
+    return [row["message_body"] for row in view(folder, "Orders")]
+
+
+def dialogs(folder: Path) -> list[list[bytes]]:
+    """What waits in the queue, dialog by dialog."""
+    found: dict[bytes, list[bytes]] = {}
+    for row in sorted(view(folder, "Orders"), key=lambda row: int(row["message_sequence_number"])):
+        found.setdefault(row["conversation_handle"], []).append(row["message_body"])
+    return sorted(found.values())

@@ -1,0 +1,429 @@
+"""The format `ssbroker` below Spark: options, filters, slices, files of rows on their way (U21 to U25)."""
+
+from __future__ import annotations
+
+import logging
+import os
+import pickle
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pyspark.sql import datasource as spark
+
+import ssbroker
+from ssbroker import BrokerError, InputError, OptionError, SchemaError
+from ssbroker.broker.send_once import Batch
+from ssbroker.broker.views.view_schemas import DATABASE_VIEWS, INSTANCE_VIEWS
+from ssbroker.spark.source import machine, scan, staged
+from ssbroker.spark.source.filters import push
+from ssbroker.spark.source.scan import Inline, Scan, Slice
+from ssbroker.spark.source.settings import ddl, narrowed, reading, writing
+from ssbroker.spark.source.sink import Sink
+from ssbroker.spark.source.tail import Offset, Tail
+from tests.spark.instances import TO_ORDERS, bodies, dialogs, made, receive, send
+
+COLUMNS = {"message_body": "binary"}
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    return made(tmp_path / "shop")
+
+
+def scan_of(folder: Path, **options: str) -> Scan:
+    asked = reading({"path": str(folder), **options})
+    return Scan.of(asked, asked.schema())
+
+
+def told(scan: Scan) -> list[dict[str, Any]]:
+    """All rows of a read, each part read by a worker of its own."""
+    plan = pickle.dumps((scan, scan.parts()))
+    there, parts = pickle.loads(plan)
+    return [row for part in parts for batch in there.rows(part) for row in batch.to_pylist()]
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({}, "expected option path"),
+        ({"path": "x"}, "expected one of the options view, such as"),
+        ({"path": "x", "view": "sys.routes", "queue": "q"}, "expected one of the options view, such as"),
+        ({"path": "x", "view": "sys.rotes"}, "there is no view 'sys.rotes'; there are sys.certificates"),
+        ({"path": "x", "queue": "sys.routes"}, "is the name of a view"),
+        ({"path": "x", "queue": "q", "colums": "a"}, "there is no option colums; there are path, view"),
+        ({"path": "x", "queue": "q", "pushdown": "1"}, "pushdown: expected true or false, got '1'"),
+        ({"path": "x", "queue": "q", "starting": "now"}, "starting: expected earliest or latest"),
+        ({"path": "x", "queue": "q", "max_rows_per_batch": "0"}, "a whole number from 1 on, got '0'"),
+    ],
+)
+def test_an_option_of_a_read_that_is_wrong_is_told(options: dict[str, str], message: str) -> None:
+    with pytest.raises((OptionError, InputError), match=message):
+        reading(options)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"path": "x"}, "expected option database"),
+        ({"path": "x", "database": "d", "query_id": "q"}, "expected both or none"),
+        ({"path": "x", "database": "d", "view": "sys.routes"}, "there is no option view"),
+        ({"path": "x", "database": "d", "lifetime": "soon"}, "lifetime: expected a whole number"),
+    ],
+)
+def test_an_option_of_a_write_that_is_wrong_is_told(options: dict[str, str], message: str) -> None:
+    with pytest.raises(OptionError, match=message):
+        writing(options)
+
+
+@pytest.mark.parametrize(
+    ("columns", "options", "message"),
+    [
+        ({"to_service": "string"}, TO_ORDERS, "expected a column 'message_body' .binary.$"),
+        ({"message_body": "string"}, TO_ORDERS, "column 'message_body' is string, expected binary"),
+        ({**COLUMNS, "colour": "string"}, TO_ORDERS, "column 'colour' has no meaning here; there are message_body"),
+        ({**COLUMNS, "position": "array<int>"}, TO_ORDERS, "column 'position' is array<int>, expected tinyint or"),
+        (
+            COLUMNS,
+            {"database": "Sales", "from_service": "//Shop"},
+            "expected a column 'to_service' .string., or the option",
+        ),
+    ],
+)
+def test_rows_that_cannot_be_sent_are_refused_when_the_write_is_planned(
+    columns: dict[str, str], options: dict[str, str], message: str
+) -> None:
+    with pytest.raises(SchemaError, match=message):
+        Sink.of(writing({"path": "x", **options}), columns, overwrite=False, is_stream=False)
+
+
+def test_what_was_sent_cannot_be_replaced_and_a_stream_counts_its_own_batches() -> None:
+    said = writing({"path": "x", **TO_ORDERS, "query_id": "q", "batch_id": "0"})
+    with pytest.raises(OptionError, match="expected mode"):
+        Sink.of(said, COLUMNS, overwrite=True, is_stream=False)
+    with pytest.raises(OptionError, match="a stream has its own"):
+        Sink.of(said, COLUMNS, overwrite=False, is_stream=True)
+
+
+def test_a_schema_of_the_readers_choice_names_columns_in_their_types() -> None:
+    asked = reading({"path": "x", "queue": "Orders"})
+    assert narrowed(asked, {"message_body": "binary", "status": "smallint"}).names == ["message_body", "status"]
+    with pytest.raises(SchemaError, match="column message_body is binary, and is asked for as string"):
+        narrowed(asked, {"message_body": "string"})
+    with pytest.raises(SchemaError, match="column body is not there"):
+        narrowed(asked, {"body": "binary"})
+    with pytest.raises(InputError, match="columns: Orders has no column 'body'; it has database, status"):
+        reading({"path": "x", "queue": "Orders", "columns": "body"}).schema()
+
+
+def test_a_queue_is_the_same_inline_and_in_slices(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for number in range(7):
+        send(folder, b"%d" % number, b"x" * number)
+    whole = told(scan_of(folder, queue="Orders"))
+    assert [row["message_body"] for row in whole] == bodies(folder)
+    assert all(isinstance(part, Inline) for part in scan_of(folder, queue="Orders").parts())
+    monkeypatch.setattr(scan, "INLINE_ROWS", 0)
+    monkeypatch.setattr(scan, "SLICE_ROWS", 4)
+    assert [type(part) for part in scan_of(folder, queue="Orders").parts()] == [Slice] * 5
+    assert told(scan_of(folder, queue="Orders")) == whole
+    assert [type(part) for part in scan_of(folder, queue="Orders", inline="true").parts()] == [Inline] * 5
+    assert told(scan_of(folder, queue="Orders", inline="true")) == whole
+
+
+@pytest.mark.parametrize("name", [*DATABASE_VIEWS, *INSTANCE_VIEWS])
+def test_every_view_is_as_the_instance_has_it(folder: Path, name: str) -> None:
+    send(folder, b"one")
+    send(folder, b"for elsewhere", to_service="//Far")
+    with ssbroker.Instance.open(folder, background=False) as instance:
+        expected = instance.view(name)
+    asked = scan_of(folder, view=name)
+    assert asked.schema.names == expected.column_names
+    assert len(ddl(asked.schema).split(", ")) == len(expected.column_names)
+    assert told(asked) == expected.to_pylist()
+
+
+def test_a_worker_on_another_machine_reads_no_instance(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    send(folder, b"one")
+    monkeypatch.setattr(scan, "INLINE_ROWS", 0)
+    sliced, inline = scan_of(folder, queue="Orders"), scan_of(folder, queue="Orders", inline="true")
+    parts, carried = sliced.parts(), inline.parts()
+    monkeypatch.setattr(scan, "this_machine", lambda: f"not {machine.this_machine()}")
+    with pytest.raises(InputError, match=r"an instance is read on one machine; \.option\('inline', 'true'\)"):
+        list(sliced.rows(parts[0]))
+    assert sum(batch.num_rows for part in carried for batch in inline.rows(part)) == 1
+
+
+VALUES = pa.table(
+    {
+        "queuing_order": pa.array([1, 2, None, 4], pa.int64()),
+        "name": pa.array(["ab", None, "b", "abc"]),
+        "flag": pa.array([True, None, False, True]),
+        "body": pa.array([b"ab", b"", None, b"b"], pa.binary()),
+        "at": pa.array([1, 2, 3, None], pa.timestamp("us", tz="UTC")),
+    }
+)
+OF_COLUMN = {
+    "queuing_order": st.integers(-1, 5),
+    "name": st.sampled_from(["", "a", "ab", "b", "abc", "c"]),
+    "flag": st.booleans(),
+    "body": st.sampled_from([b"", b"ab", b"b", b"c"]),
+}
+
+
+@st.composite
+def filters(draw: st.DrawFn) -> Any:
+    name = draw(st.sampled_from([*OF_COLUMN]))
+    values = OF_COLUMN[name]
+    kinds: list[Any] = [spark.EqualTo, spark.GreaterThan, spark.GreaterThanOrEqual, spark.LessThan]
+    kinds += [spark.LessThanOrEqual, spark.In, spark.IsNull, spark.IsNotNull]
+    if name == "name":
+        kinds += [spark.StringStartsWith, spark.StringEndsWith, spark.StringContains]
+    kind = draw(st.sampled_from(kinds))
+    if kind in (spark.IsNull, spark.IsNotNull):
+        made = kind((name,))
+    elif kind is spark.In:
+        made = kind((name,), tuple(draw(st.lists(values, min_size=1, max_size=3))))
+    else:
+        made = kind((name,), draw(values))
+    return spark.Not(made) if draw(st.booleans()) else made
+
+
+def truth(asked: Any, row: dict[str, Any]) -> bool | None:
+    """What SQL says of a filter: true, false or unknown."""
+    if isinstance(asked, spark.Not):
+        inner = truth(asked.child, row)
+        return None if inner is None else not inner
+    value = row[asked.attribute[0]]
+    if isinstance(asked, spark.IsNull | spark.IsNotNull):
+        return (value is None) == isinstance(asked, spark.IsNull)
+    if value is None:
+        return None
+    answers: dict[type[Any], Any] = {
+        spark.EqualTo: lambda: value == asked.value,
+        spark.GreaterThan: lambda: value > asked.value,
+        spark.GreaterThanOrEqual: lambda: value >= asked.value,
+        spark.LessThan: lambda: value < asked.value,
+        spark.LessThanOrEqual: lambda: value <= asked.value,
+        spark.In: lambda: value in asked.value,
+        spark.StringStartsWith: lambda: value.startswith(asked.value),
+        spark.StringEndsWith: lambda: value.endswith(asked.value),
+        spark.StringContains: lambda: asked.value in value,
+    }
+    return bool(answers[type(asked)]())
+
+
+@given(st.lists(filters(), min_size=1, max_size=3))
+def test_a_filter_that_is_taken_over_is_answered_as_sql_does(asked: list[Any]) -> None:
+    """U25: a row passes where all filters are true; unknown is not true."""
+    pushed, left = push(asked, VALUES.schema)
+    assert left == []
+    kept = pickle.loads(pickle.dumps(pushed)).apply(VALUES).to_pylist()
+    assert kept == [row for row in VALUES.to_pylist() if all(truth(each, row) for each in asked)]
+    numbers = [row["queuing_order"] for row in kept]
+    assert all(pushed.after < number <= (pushed.until or number) for number in numbers if number is not None)
+
+
+@pytest.mark.parametrize(
+    "asked",
+    [
+        spark.EqualTo(("at",), 1),
+        spark.EqualTo(("name", "inner"), "a"),
+        spark.EqualTo(("elsewhere",), "a"),
+        spark.EqualTo(("flag",), 1),
+        spark.In(("name",), ("a", None)),
+        spark.Not(spark.In(("name",), ("a", None))),
+        spark.In(("queuing_order",), tuple(range(101))),
+        spark.EqualNullSafe(("name",), None),
+        spark.StringContains(("body",), "a"),
+    ],
+)
+def test_a_filter_that_is_not_known_exactly_is_left_to_spark(asked: Any) -> None:
+    pushed, left = push([asked], VALUES.schema)
+    assert pushed.expression is None
+    assert left == [asked]
+
+
+def test_filters_choose_databases_and_numbers_before_anything_is_read(folder: Path) -> None:
+    send(folder, *(b"%d" % number for number in range(9)))
+    asked = [spark.EqualTo(("database",), "Sales"), spark.GreaterThan(("queuing_order",), 4)]
+    asked.append(spark.LessThanOrEqual(("queuing_order",), 6))
+    narrow, left = scan_of(folder, queue="Orders").push(asked)
+    assert left == []
+    assert (narrow.pushed.after, narrow.pushed.until, narrow.pushed.databases) == (4, 6, frozenset({"Sales"}))
+    assert [row["queuing_order"] for row in told(narrow)] == [5, 6]
+    nowhere, _ = scan_of(folder, queue="Orders").push([spark.EqualTo(("database",), "Other")])
+    assert told(nowhere) == []
+
+
+def tail_of(folder: Path, **options: str) -> Tail:
+    return Tail(scan_of(folder, queue="Orders", database="Sales", **options))
+
+
+def followed(tail: Tail, start: Offset, end: Offset) -> list[bytes]:
+    parts = tail.parts(start, end)
+    return [row["message_body"] for part in parts for batch in tail.rows(part) for row in batch.to_pylist()]
+
+
+@pytest.mark.parametrize("options", [{}, {"inline": "true"}])
+def test_a_stream_gives_each_message_once_also_after_the_queue_was_empty(folder: Path, options: dict[str, str]) -> None:
+    """U22."""
+    tail = tail_of(folder, **options)
+    start, seen = tail.initial(), list[bytes]()
+    for number in range(3):
+        send(folder, b"%d" % number, b"-")
+        send(folder, b"for another queue", to_service="//Shop")
+        end = tail.latest(start, None)
+        seen += followed(tail, start, end)
+        assert tail.latest(end, None) == end
+        receive(folder, 2)
+        start = end
+    assert seen == [b"0", b"-", b"1", b"-", b"2", b"-"]
+
+
+def test_a_batch_of_a_stream_has_no_more_rows_than_it_may(folder: Path) -> None:
+    send(folder, *(b"%d" % number for number in range(5)))
+    tail, sizes = tail_of(folder), []
+    start = tail.initial()
+    while (end := tail.latest(start, 2)) != start:
+        sizes.append(len(followed(tail, start, end)))
+        start = end
+    assert sizes == [2, 2, 1]
+
+
+def test_a_stream_can_begin_and_end_with_now(folder: Path) -> None:
+    send(folder, b"before")
+    tail = tail_of(folder, starting="latest")
+    start = tail.initial()
+    send(folder, b"meanwhile")
+    tail.stop_at_now()
+    send(folder, b"after")
+    assert followed(tail, start, tail.latest(start, None)) == [b"meanwhile"]
+    assert tail.latest(tail.latest(start, None), None) == tail.latest(start, None)
+
+
+def test_messages_that_were_received_before_the_stream_read_them_are_counted(
+    folder: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    send(folder, b"1", b"2", b"3")
+    tail = tail_of(folder)
+    start = tail.initial()
+    parts = tail.parts(start, tail.latest(start, None))
+    receive(folder, 2)
+    with caplog.at_level(logging.WARNING, logger="ssbroker.spark"):
+        assert sum(batch.num_rows for part in parts for batch in tail.rows(part)) == 1
+    assert "Orders of Sales: 2 messages were received before the stream had read them" in caplog.messages[0]
+
+
+def test_only_a_queue_of_one_database_can_be_followed(folder: Path) -> None:
+    with pytest.raises(InputError, match=r"sys\.routes cannot be followed by a stream"):
+        Tail(scan_of(folder, view="sys.routes"))
+    with pytest.raises(OptionError, match="expected option database"):
+        Tail(scan_of(folder, queue="Orders"))
+
+
+def sink_of(folder: Path, columns: dict[str, str] = COLUMNS, **options: str) -> Sink:
+    said = writing({"path": str(folder), **TO_ORDERS, **options})
+    return Sink.of(said, columns, overwrite=False, is_stream=False)
+
+
+def batch_of(*sent: bytes, **columns: list[Any]) -> pa.RecordBatch:
+    return pa.RecordBatch.from_pydict({"message_body": pa.array(sent, pa.binary()), **columns})
+
+
+def left(folder: Path) -> list[str]:
+    """The files of rows that lie beside the instance."""
+    return sorted(name for _, _, names in os.walk(folder / staged.PLACE) for name in names)
+
+
+def test_rows_are_sent_in_the_order_of_partitions_or_of_their_positions(folder: Path) -> None:
+    sink = sink_of(folder)
+    told = [sink.stage([batch_of(b"3"), batch_of(b"4")], partition=1), sink.stage([batch_of(b"1", b"2")], partition=0)]
+    sink.commit(told)
+    assert bodies(folder) == [b"1", b"2", b"3", b"4"]
+    columns = {**COLUMNS, "position": "int", "dialog": "string"}
+    sink = sink_of(folder, columns)
+    first = sink.stage([batch_of(b"c", b"a", position=[3, 1], dialog=["x", "x"])], partition=0)
+    second = sink.stage([batch_of(b"b", b"B", position=[2, 2], dialog=["x", "y"])], partition=1)
+    sink.commit([first, second])
+    assert dialogs(folder)[1:] == [[b"B"], [b"a", b"b", b"c"]]
+    assert left(folder) == []
+
+
+def test_a_batch_of_a_stream_that_comes_again_is_not_sent_again(folder: Path) -> None:
+    """U24: also where another try wrote other files."""
+    sink = sink_of(folder)
+    for _ in range(2):
+        told = sink.stage([batch_of(b"1")], partition=0, query_id="q", batch_id=0)
+        sink.commit([told], 0)
+        assert bodies(folder) == [b"1"]
+        assert left(folder) == []
+    sink.commit([sink.stage([batch_of(b"2")], partition=0, query_id="q", batch_id=1)], 1)
+    assert dialogs(folder) == [[b"1", b"2"]]
+
+
+def test_a_batch_write_with_a_name_and_a_number_is_sent_once(folder: Path) -> None:
+    for _ in range(2):
+        sink = sink_of(folder, query_id="night", batch_id="7")
+        sink.commit([sink.stage([batch_of(b"1")], partition=0)])
+    assert bodies(folder) == [b"1"]
+
+
+def test_abort_after_a_commit_that_failed_deletes_only_files_and_nothing_that_was_sent(folder: Path) -> None:
+    sink = sink_of(folder)
+    sent = sink.stage([batch_of(b"1")], partition=0, query_id="q", batch_id=0)
+    sink.commit([sent], 0)
+    sink.abort([sent, None])
+    assert bodies(folder) == [b"1"]
+    other = sink_of(folder, to_service="//Shop", contract="//No")
+    refused = other.stage([batch_of(b"2")], partition=0, query_id="q", batch_id=1)
+    with pytest.raises(BrokerError, match="//No"):
+        other.commit([refused], 1)
+    assert len(left(folder)) == 1
+    other.abort([refused])
+    assert (bodies(folder), left(folder)) == ([b"1"], [])
+
+
+def test_files_of_a_try_that_was_killed_go_with_the_batch_or_after_a_week(folder: Path) -> None:
+    sink = sink_of(folder)
+    for _ in range(3):
+        sink.stage([batch_of(b"1")], partition=0, query_id="q", batch_id=0)
+    ahead = sink.stage([batch_of(b"2")], partition=0, query_id="q", batch_id=1)
+    abandoned = sink_of(folder).stage([batch_of(b"x")], partition=0)
+    sink.commit([sink.stage([batch_of(b"1")], partition=0, query_id="q", batch_id=0)], 0)
+    assert left(folder) == sorted(Path(one.file).name for one in (ahead, abandoned))
+    moment = Path(abandoned.file).stat().st_mtime
+    staged.sweep(folder, "other", now=moment + 6 * 24 * 3600)
+    assert len(left(folder)) == 2
+    staged.sweep(folder, "other", now=moment + 8 * 24 * 3600)
+    assert left(folder) == []
+
+
+def test_a_worker_that_does_not_see_the_instance_says_so(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="is not the folder of an instance here, in the worker"):
+        sink_of(tmp_path / "elsewhere").stage([batch_of(b"1")], partition=0)
+
+
+def test_a_file_that_is_not_what_the_task_wrote_sends_nothing(folder: Path) -> None:
+    sink = sink_of(folder)
+    told = sink.stage([batch_of(b"1"), batch_of(b"2")], partition=0)
+    whole = Path(told.file).read_bytes()
+    Path(told.file).write_bytes(whole[:-20])
+    with pytest.raises(InputError, match="is not what the task wrote"):
+        sink.commit([told])
+    assert bodies(folder) == []
+
+
+def test_rows_are_taken_in_parts_of_bounded_size(folder: Path) -> None:
+    sink = sink_of(folder)
+    told = [sink.stage([batch_of(*(b"x" * (1 << 20) for _ in range(40)))], partition=0)]
+    sizes = [part.num_rows for part in staged.parts_of(told)]
+    assert (sum(sizes), max(sizes) <= 32) == (40, True)
+    small = [sink.stage([batch_of(*(b"x" for _ in range(10_000)))], partition=0)]
+    assert [part.num_rows for part in staged.parts_of(small)] == [8192, 1808]
+
+
+def test_a_batch_is_named_by_its_writer_and_its_number() -> None:
+    assert writing({"path": "x", **TO_ORDERS, "query_id": "q", "batch_id": "0"}).batch == Batch("q", 0)
