@@ -45,7 +45,7 @@ def test_the_slow_hkdf_gives_the_known_answer_of_its_standard() -> None:
 @pytest.mark.parametrize(("is_initiator", "word"), [(True, b"initiator\0"), (False, b"target\0")])
 def test_b32_keys_are_derived_by_hkdf_for_one_conversation_and_direction(*, is_initiator: bool, word: bytes) -> None:
     keys = derived(KEY, conversation_id=CONVERSATION, is_initiator=is_initiator)
-    material = hkdf(KEY, b"ssbroker dialog 1\0" + word + CONVERSATION, 160)
+    material = hkdf(KEY, b"ssbroker dialog 2\0" + word + CONVERSATION, 160)
     assert (keys.seal, keys.notice, keys.header, keys.signature) == (
         material[:32],
         material[32:96],
@@ -80,7 +80,27 @@ def test_b32_a_part_is_sealed_with_the_nonce_of_its_place(*, is_initiator: bool,
     sealed = direction(is_initiator=is_initiator).seal(
         b"part", sequence=5, fragment=7, is_bound=is_bound, header=HEADER
     )
-    assert sealed == AESGCM(keys.seal).encrypt(bytes.fromhex(nonce), b"part", HEADER)
+    salt, rest = sealed[:16], sealed[16:]
+    key = hmac.new(keys.seal, salt, hashlib.sha256).digest()
+    assert rest == AESGCM(key).encrypt(bytes.fromhex(nonce), b"part", HEADER)
+
+
+def test_n37_a_restored_sender_seals_other_messages_of_the_same_numbers_with_another_key() -> None:
+    """N37, T2, T25: else the two messages would give away each other, and the key of the tag; what is sent again by one stays the same."""
+    place: dict[str, Any] = {"sequence": 5, "fragment": 0, "is_bound": True, "header": HEADER}
+    before, restored, receiver = direction(), direction(), direction()
+    bodies = b"pay 100 to Ann..", b"pay 900 to Bob.."
+    first, second = before.seal(bodies[0], **place), restored.seal(bodies[1], **place)
+    assert first[:16] != second[:16]
+    streams = [
+        bytes(a ^ b for a, b in zip(each[16:], body, strict=False))
+        for each, body in zip((first, second), bodies, strict=True)
+    ]
+    assert streams[0] != streams[1]
+    assert first == before.seal(bodies[0], **place)
+    for sealed, body in ((first, bodies[0]), (second, bodies[1]), (first, bodies[0])):
+        assert receiver.opened(sealed, **place) == body
+    assert receiver.opened(first[:16] + second[16:], **place) is None
 
 
 def test_b32_a_notice_is_sealed_without_a_nonce() -> None:
@@ -143,7 +163,7 @@ def test_p22_a_part_is_refused_at_every_other_place() -> None:
         assert elsewhere.opened_notice(direction().seal_notice(b"gone", header=HEADER), header=HEADER) is None
 
 
-@pytest.mark.parametrize("length", range(17))
+@pytest.mark.parametrize("length", range(33))
 def test_p22_what_is_cut_off_is_refused(length: int) -> None:
     sealed = direction().seal(b"", sequence=0, fragment=0, is_bound=True, header=HEADER)
     opened = direction().opened(sealed[:length], sequence=0, fragment=0, is_bound=True, header=HEADER)
@@ -159,7 +179,7 @@ def test_b32_no_key_and_nonce_stand_with_two_headers() -> None:
         for is_bound in (False, False, True)
     )
     assert first == again
-    assert first[:4] != bound[:4]  # another key stream, not only another tag
+    assert first[16:20] != bound[16:20]  # another key stream, not only another tag
 
 
 @pytest.mark.parametrize("is_initiator", [True, False])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ssbroker.security.dialog import SIGNATURE_BYTES, TAG_BYTES, SecuredDirection
+from ssbroker.security.dialog import SEAL_BYTES, SIGNATURE_BYTES, SecuredDirection
 from ssbroker.security.keys import SESSION_KEY_BYTES, DirectionKeys, derived
 
-__all__ = ["SESSION_KEY_BYTES", "SIGNATURE_BYTES", "TAG_BYTES", "DirectionKeys", "SecuredDirection", "derived"]
+__all__ = ["SEAL_BYTES", "SESSION_KEY_BYTES", "SIGNATURE_BYTES", "DirectionKeys", "SecuredDirection", "derived"]

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import hmac
+import secrets
 import struct
 from collections.abc import Sequence
 from typing import Final
 
 from ssbroker.security.keys import derived
-from ssbroker.security.library import cryptography_of
+from ssbroker.security.library import Sealer, cryptography_of
 
-TAG_BYTES: Final = 16
-"""By how much a sealed part is longer."""
+SALT_BYTES: Final = 16
+"""What stands before a sealed part, so that no two runs of a sender seal with the same key."""
+SEAL_BYTES: Final = SALT_BYTES + 16
+"""By how much a sealed part is longer: the salt, and the tag."""
 SIGNATURE_BYTES: Final = 16
 """The length of a header's signature."""
 
@@ -27,6 +30,10 @@ class SecuredDirection:
     A nonce is made of direction, sequence number, fragment number and whether the header names the target's broker id, the one field
     that may change from one sending of a fragment to the next. So a fragment that is sent again is the same bytes, and no nonce ever
     stands with two headers.
+
+    A database that was restored from an old copy, or a copy of it, sends other messages under numbers that were used before. So the key
+    of the seal is not the conversation's alone: each object draws a salt before it first seals, the key is derived from both, and the salt
+    stands before each part.
 
     Args:
         session_key: The conversation's session key, 32 bytes.
@@ -51,9 +58,11 @@ class SecuredDirection:
         "_decrypt",
         "_direction",
         "_encrypt",
-        "_gcm",
+        "_far",
         "_header_key",
         "_invalid",
+        "_near",
+        "_seal_key",
         "_siv",
         "signature_key",
     )
@@ -61,7 +70,9 @@ class SecuredDirection:
     def __init__(self, session_key: bytes, *, conversation_id: bytes, is_initiator: bool) -> None:
         keys = derived(session_key, conversation_id=conversation_id, is_initiator=is_initiator)
         library = cryptography_of()
-        self._gcm = library.gcm(keys.seal)
+        self._seal_key = keys.seal
+        self._near: tuple[bytes, Sealer] | None = None
+        self._far: tuple[bytes, Sealer] | None = None
         self._siv = library.siv(keys.notice)
         self._invalid = library.invalid
         self._header_key = keys.header
@@ -87,9 +98,13 @@ class SecuredDirection:
         Examples:
             >>> direction = SecuredDirection(bytes(32), conversation_id=bytes(16), is_initiator=True)
             >>> len(direction.seal(b"Hello", sequence=0, fragment=0, is_bound=True, header=b"")) - len(b"Hello")
-            16
+            32
         """
-        return self._gcm.encrypt(self._nonce(sequence, fragment, is_bound), part, header)
+        if self._near is None:
+            salt = secrets.token_bytes(SALT_BYTES)
+            self._near = salt, self._sealer(salt)
+        salt, sealer = self._near
+        return salt + sealer.encrypt(self._nonce(sequence, fragment, is_bound), part, header)
 
     def opened(self, sealed: bytes, *, sequence: int, fragment: int, is_bound: bool, header: bytes) -> bytes | None:
         """Opens a part, if nothing about it was changed.
@@ -109,10 +124,15 @@ class SecuredDirection:
             >>> direction.opened(bytes(21), sequence=0, fragment=0, is_bound=True, header=b"") is None
             True
         """
+        salt = sealed[:SALT_BYTES]
+        known = self._far
+        sealer = known[1] if known is not None and known[0] == salt else self._sealer(salt)
         try:
-            return self._gcm.decrypt(self._nonce(sequence, fragment, is_bound), sealed, header)
+            part = sealer.decrypt(self._nonce(sequence, fragment, is_bound), sealed[SALT_BYTES:], header)
         except (self._invalid, ValueError):
             return None
+        self._far = salt, sealer
+        return part
 
     def seal_notice(self, body: bytes, *, header: bytes) -> bytes:
         """Seals what has no sequence number: an error of the broker.
@@ -227,6 +247,9 @@ class SecuredDirection:
         over = self._conversation * len(signatures) if more is None else more
         plain = _xor(self._decrypt.update(b"".join(signatures)), self._encrypt.update(_xor(places, over)))
         return [plain[start : start + _BLOCK] for start in range(0, len(plain), _BLOCK)]
+
+    def _sealer(self, salt: bytes) -> Sealer:
+        return cryptography_of().gcm(hmac.digest(self._seal_key, salt, "sha256"))
 
     def _nonce(self, sequence: int, fragment: int, is_bound: bool) -> bytes:  # noqa: FBT001 - private, for speed
         return _NONCE.pack(sequence | (self._direction << 63), fragment | (is_bound << 31))

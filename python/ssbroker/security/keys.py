@@ -12,7 +12,7 @@ from ssbroker.security.library import cryptography_of
 SESSION_KEY_BYTES: Final = 32
 """The length of a session key."""
 
-_LABEL: Final = b"ssbroker dialog 1\0"
+_LABEL: Final = b"ssbroker dialog 2\0"
 _AES_256: Final = 32
 _AES_256_SIV: Final = 64
 _HMAC: Final = 32
@@ -23,7 +23,7 @@ class DirectionKeys:
     """The keys of one direction of a conversation.
 
     Attributes:
-        seal: Seals parts of messages (AES-256-GCM).
+        seal: From this and a salt comes the key that seals parts of messages (AES-256-GCM).
         notice: Seals what has no number of its own, so no nonce: errors of the broker (AES-256-SIV).
         header: Signs headers and acknowledgements (HMAC-SHA-256).
         signature: Encrypts the MD5 signatures of messages and fragments (AES-256).
