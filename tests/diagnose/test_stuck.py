@@ -106,3 +106,13 @@ def test_the_loop_is_the_one_that_the_message_is_in() -> None:
         C=passing("TCP://c", "TCP://b"),
     )
     assert explained(whole, "Stock")["cause"].startswith("loop B -> C -> B: ")
+
+
+def test_r5_a_name_that_is_nearly_that_of_a_service_is_the_cause() -> None:
+    """R5: no route is for such a name, so that no finding about routes tells it."""
+    whole = fleet(A=here(route(1, "LOCAL")), B=here(services=(("Ops", "//Stock"),), own=("TCP://b",)))
+    row = explained(whole, "//stock")
+    assert (row["code"], row["reason"]) == ("SSB018", "service_not_found")
+    assert row["cause"] == 'the conversation is for "//stock"; B/Ops has "//Stock", which differs by case only'
+    assert row["remedy"] == "Begin it again with the service's own name: BEGIN DIALOG ... TO SERVICE N'//Stock';"
+    assert explained(whole, "//Other")["code"] is None

@@ -5,11 +5,11 @@ from __future__ import annotations
 import unicodedata
 import uuid
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 from ssbroker.diagnose.findings import Finding
 from ssbroker.diagnose.setting import Setting, about, about_route, name
-from ssbroker.diagnose.tables import LOCAL, DatabaseRow, RouteRow
+from ssbroker.diagnose.tables import LOCAL, DatabaseRow, Tables
 from ssbroker.exceptions import DuplicateError
 from ssbroker.wording import bracketed, literal
 
@@ -120,21 +120,49 @@ def delivery_off(setting: Setting) -> Iterator[Finding]:
                 )
 
 
+class NearServices:
+    """The services of a fleet, to be found by names that are nearly theirs.
+
+    Args:
+        rows: The rows of each instance.
+    """
+
+    def __init__(self, rows: Mapping[str, Tables]) -> None:
+        self._folded = _Folded()
+        self.alike: defaultdict[str, dict[str, str]] = defaultdict(dict)
+        """Services that are nearly the same, each with a database that has it."""
+        for instance, each in rows.items():
+            for service, databases in each.hosts.items():
+                self.alike[self._folded[service]].setdefault(service, f"{instance}/{databases[0]}")
+
+    def of(self, meant: str) -> str | None:
+        """In which way a service is nearly what is meant; None where none is, or one is just that."""
+        near = self.alike.get(self._folded[meant], {})
+        if not near or meant in near:
+            return None
+        service, where = next(iter(near.items()))
+        return f"{where} has {name(service)}, which differs by {_difference(meant, service)} only"
+
+    def nearest(self, meant: str) -> str:
+        """The service that `of` tells of."""
+        return next(iter(self.alike[self._folded[meant]]))
+
+
 def near_names(setting: Setting) -> Iterator[Finding]:
     """Names of routes, and of services, that are nearly those of a service."""
-    folded = _Folded()
-    services: defaultdict[str, dict[str, str]] = defaultdict(dict)
-    for instance, rows in setting.rows.items():
-        for service, databases in rows.hosts.items():
-            services[folded[service]].setdefault(service, f"{instance}/{databases[0]}")
+    services = NearServices(setting.rows)
     for instance, rows in setting.rows.items():
         for route in rows.routes:
-            if route.service is None or not setting.is_live(route):
-                continue
-            near = services.get(folded[route.service], {})
-            if near and route.service not in near:
-                yield _near_route(instance, route, route.service, near)
-    for near in services.values():
+            if route.service is not None and setting.is_live(route) and (differs := services.of(route.service)):
+                yield about_route(
+                    "SSB018",
+                    instance,
+                    route,
+                    f"is for {name(route.service)}; {differs}",
+                    f"USE {bracketed(route.database)}; ALTER ROUTE {bracketed(route.name)} WITH SERVICE_NAME = "
+                    f"{literal(services.nearest(route.service))};",
+                )
+    for near in services.alike.values():
         first, *others = sorted(near)
         for service in others:
             instance, _, database = near[service].rpartition("/")
@@ -147,17 +175,6 @@ def near_names(setting: Setting) -> Iterator[Finding]:
                 database=database,
                 related=[f"{near[first]}/service {name(first)}"],
             )
-
-
-def _near_route(instance: str, route: RouteRow, meant: str, near: dict[str, str]) -> Finding:
-    service, where = next(iter(near.items()))
-    return about_route(
-        "SSB018",
-        instance,
-        route,
-        f"is for {name(meant)}; {where} has {name(service)}, which differs by {_difference(meant, service)} only",
-        f"USE {bracketed(route.database)}; ALTER ROUTE {bracketed(route.name)} WITH SERVICE_NAME = {literal(service)};",
-    )
 
 
 class _Folded(dict[str, str]):

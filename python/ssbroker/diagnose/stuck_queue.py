@@ -13,6 +13,7 @@ from ssbroker import moment
 from ssbroker.advice import advice
 from ssbroker.arrow_input import ArrowArrayExportable, ArrowStreamExportable, as_table
 from ssbroker.catalog import Catalog
+from ssbroker.diagnose.check_identity import NearServices
 from ssbroker.diagnose.findings import Finding, Findings
 from ssbroker.diagnose.fleets import Fleet
 from ssbroker.diagnose.linting import lint
@@ -25,7 +26,7 @@ from ssbroker.diagnose.ways import Ways
 from ssbroker.exceptions import SchemaError
 from ssbroker.guids import as_bytes
 from ssbroker.routing import PendingRequest
-from ssbroker.wording import soften
+from ssbroker.wording import literal, soften
 
 _FIELDS: Final[list[pa.Field[Any]]] = [
     pa.field("database", pa.string(), nullable=False),
@@ -96,9 +97,9 @@ class _Explainer:
 
     def __init__(self, fleet: Fleet, *, now: datetime, pending_request: PendingRequest) -> None:
         self._ways = Ways(fleet, now=now, pending_request=pending_request)
-        self._findings = lint(fleet, at=now)
+        self._near = NearServices({instance: each.tables for instance, each in self._ways.behaviours.items()})
         self._by_table: defaultdict[tuple[str | None, str | None], list[Finding]] = defaultdict(list)
-        for finding in self._findings:
+        for finding in lint(fleet, at=now):
             self._by_table[finding.instance, finding.database].append(finding)
         self._follower = Follower(self._ways, conversation_id=None, pending_request=pending_request, now=now)
         self._known: dict[tuple[str, Question, str | None], dict[str, Any]] = {}
@@ -128,14 +129,25 @@ class _Explainer:
         last = back if back is not None and lost else there
         finding = self._cause(there, back if lost else None)
         decision = there.hops[0].decision
-        return {
+        told: dict[str, Any] = {
             "outcome": decision["outcome"],
             "reason": decision["reason"],
             "end": ending(there.end) + (f"; the way back: {ending(last.end)}" if lost else ""),
-            "code": None if finding is None else finding.code,
-            "cause": None if finding is None else f"{finding.where}: {finding.message}",
-            "remedy": _advice(last.hops[-1]) if finding is None else finding.remedy,
         }
+        if finding is not None:
+            return told | {
+                "code": finding.code,
+                "cause": f"{finding.where}: {finding.message}",
+                "remedy": finding.remedy,
+            }
+        if there.end.outcome in ("DELAYED", "DROPPED") and (near := self._near.of(question.service)):
+            service = self._near.nearest(question.service)
+            return told | {
+                "code": "SSB018",
+                "cause": f"the conversation is for {name(question.service)}; {near}",
+                "remedy": f"Begin it again with the service's own name: BEGIN DIALOG ... TO SERVICE {soften(literal(service))};",
+            }
+        return told | {"code": None, "cause": None, "remedy": _advice(last.hops[-1])}
 
     def _cause(self, there: Trace, back: Trace | None) -> Finding | None:
         """The finding that is nearest: about a route that is taken, then about the service, then about the end."""
