@@ -14,6 +14,7 @@ import re
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
+from itertools import count
 from typing import Any, Final
 
 import pyarrow.compute
@@ -84,12 +85,12 @@ class Behaviour:
         }
         """The names that each table, or the instance, knows; every other is treated like every other."""
         self._own_ids: Final = frozenset(row.broker for row in self.tables.databases.values() if row.broker)
-        self.other: Final = next(
-            name for name in _fresh_names() if not any(name in names for names in self.in_play.values())
-        )
+        names = (f"any other service{'.' * dots}" for dots in count())
+        self.other: Final = next(name for name in names if not any(name in each for each in self.in_play.values()))
         """A name that nothing of the instance knows."""
         ids = self._own_ids | {route.broker for route in self.tables.routes}
-        self.other_broker: Final = next(broker for broker in _fresh_ids() if broker not in ids)
+        fresh = (number.to_bytes(16, "big") for number in count(0xFFFE << 112))
+        self.other_broker: Final = next(broker for broker in fresh if broker not in ids)
         """A broker id that nothing of the instance knows."""
         self._answers: Final = Answers(with_routes=with_routes)
         self._known: Final[defaultdict[Place, dict[Class, int]]] = defaultdict(dict)
@@ -296,11 +297,3 @@ def _without_addresses(catalog: Catalog) -> Catalog:
 def may_hold_address(service: str) -> bool:
     """Whether a name may begin with an address: one that does has a colon and a digit behind it (K2). The router decides."""
     return re.search(r":\d", service) is not None
-
-
-def _fresh_names() -> Iterable[str]:
-    return (f"any other service{'.' * dots}" for dots in range(1 << 20))
-
-
-def _fresh_ids() -> Iterable[bytes]:
-    return (number.to_bytes(16, "big") for number in range(0xFFFE << 112, 0xFFFF << 112))
