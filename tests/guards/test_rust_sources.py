@@ -49,6 +49,9 @@ FORBIDDEN: dict[str, str] = {
 GLOBALS = r"\bstatic\s+mut\b|\blazy_static\b|\bthread_local!|\b(?:Lazy|Once)(?:Cell|Lock)\b|\bonce_cell\b|\brayon\b|\bthread::(?:spawn|scope|Builder)"
 # The places of unsafe code, and why each has to be.
 UNSAFE: dict[str, str] = {
+    "rust/core/src/guid_text/avx2.rs": "loads and stores of whole vectors",
+    "rust/core/src/guid_text/avx512.rs": "loads and stores of whole vectors",
+    "rust/core/src/guid_text/mod.rs": "calls of what needs a processor that has it",
     "rust/core/src/prefetch.rs": "a hint to the processor about addresses that need not be valid",
     "rust/md5/src/lanes/avx2.rs": "loads and stores of whole vectors",
     "rust/md5/src/lanes/avx512.rs": "loads and stores of whole vectors",

@@ -11,6 +11,7 @@ mod decisions;
 mod error;
 mod fragment;
 mod further;
+mod guids;
 mod keys;
 mod md5;
 mod read;

@@ -1,7 +1,5 @@
 //! Columns of a record batch, by name and logical type.
 
-use std::borrow::Cow;
-
 use arrow_array::cast::AsArray;
 use arrow_array::types::{
     Int8Type, Int16Type, Int32Type, Int64Type, TimestampMicrosecondType, TimestampMillisecondType,
@@ -10,12 +8,10 @@ use arrow_array::types::{
 use arrow_array::{Array, ArrayRef, ArrowPrimitiveType, BooleanArray, RecordBatch};
 use arrow_buffer::{BooleanBuffer, ScalarBuffer};
 use arrow_schema::{DataType, TimeUnit};
-use ssbroker_core::{Guid, Invalid, InvalidKind};
+use ssbroker_core::{Invalid, InvalidKind};
 
 use crate::error::{Error, Result};
-use crate::view::{BytesView, dictionary_parts, set_bits};
-
-const GUID_FORMS: &str = "a GUID: 36 characters (braces allowed) or 16 bytes";
+use crate::view::{BytesView, dictionary_parts};
 
 /// A table's record batches, of which one is read; errors name its columns and count its rows in the whole input.
 #[derive(Clone, Copy, Debug)]
@@ -37,14 +33,6 @@ fn type_name<T: Integer>() -> String {
 
 fn integer_of<T: Integer>() -> String {
     format!("a {}-bit integer", 8 * size_of::<T::Native>())
-}
-
-/// A column of GUIDs, as text or as 16 bytes.
-#[derive(Debug)]
-pub(crate) struct Guids<'a> {
-    pub(crate) view: BytesView<'a>,
-    source: Source<'a>,
-    column: &'static str,
 }
 
 impl<'a> Source<'a> {
@@ -133,31 +121,10 @@ impl<'a> Source<'a> {
         view.first_null().map_or(Ok(view), |row| Err(self.null(name, row, "bytes, which may be none")))
     }
 
-    /// A column of GUIDs that must be there by one of two names, and none of them null.
-    pub(crate) fn required_guids(&self, name: &'static str, other: &'static str) -> Result<Cow<'a, [[u8; 16]]>> {
-        let guids = self.guids(name)?.map_or_else(|| self.guids(other), |guids| Ok(Some(guids)))?;
-        let guids = guids.ok_or_else(|| self.mistyped(name, GUID_FORMS, None))?;
-        guids.view.first_null().map_or(Ok(()), |row| Err(self.null(guids.column, row, GUID_FORMS)))?;
-        if let Some(bytes) = guids.view.fixed(16) {
-            return Ok(Cow::Borrowed(bytes.as_chunks().0));
-        }
-        (0..self.batch.num_rows()).map(|row| guids.get(row).map(|guid| guid.0)).collect::<Result<_>>().map(Cow::Owned)
-    }
-
     /// A column of booleans that must be there, and none of them null.
     pub(crate) fn required_booleans(&self, name: &str) -> Result<BooleanBuffer> {
         let booleans = self.booleans(name)?.ok_or_else(|| self.mistyped(name, "bool", None))?;
         Ok(booleans.values().clone())
-    }
-
-    /// A column of GUIDs that may be left out.
-    pub(crate) fn guids(&self, name: &'static str) -> Result<Option<Guids<'a>>> {
-        let Some(array) = self.column(name) else { return Ok(None) };
-        let view = BytesView::new(array).ok_or_else(|| self.mistyped(name, GUID_FORMS, Some(array.data_type())))?;
-        if matches!(array.data_type(), DataType::FixedSizeBinary(size) if *size != 16) {
-            return Err(self.mistyped(name, GUID_FORMS, Some(array.data_type())));
-        }
-        Ok(Some(Guids { view, source: *self, column: name }))
     }
 
     /// A column of booleans that may be left out.
@@ -287,83 +254,4 @@ impl<'a> Source<'a> {
             other => return Err(self.mistyped(name, "timestamp", Some(other))),
         })
     }
-}
-
-impl<'a> Guids<'a> {
-    /// The GUIDs of the rows from `start`, as many as `texts` has places; the result has one bit for each that is there.
-    #[inline]
-    pub(crate) fn get_block(&self, start: usize, texts: &mut [&'a [u8]], into: &mut [Guid]) -> Result<u64> {
-        let len = texts.len();
-        let valid = self.view.valid_bits(start, len);
-        if let Some(bytes) = self.view.fixed(16) {
-            let chunks = bytes.as_chunks::<16>().0.get(start..start + len).unwrap_or_default();
-            for (guid, chunk) in into.iter_mut().zip(chunks) {
-                *guid = Guid(*chunk);
-            }
-            return Ok(valid);
-        }
-        self.view.get_block(start, texts).map_err(|row| self.source.out_of_bounds(self.column, row))?;
-        if self.view.is_text {
-            for row in set_bits(valid) {
-                into[row] = Guid::parse(texts[row]).ok_or_else(|| self.wrong(start + row, texts[row]))?;
-            }
-        } else {
-            for row in set_bits(valid) {
-                into[row] = self.read(texts[row]).ok_or_else(|| self.wrong(start + row, texts[row]))?;
-            }
-        }
-        Ok(valid)
-    }
-
-    /// Only looks whether the rows from `start` are GUIDs, where nobody asks which.
-    #[inline]
-    pub(crate) fn check_block(&self, start: usize, texts: &mut [&'a [u8]]) -> Result<u64> {
-        let valid = self.view.valid_bits(start, texts.len());
-        if self.view.fixed(16).is_some() {
-            return Ok(valid);
-        }
-        self.view.get_block(start, texts).map_err(|row| self.source.out_of_bounds(self.column, row))?;
-        let wrong = if self.view.is_text {
-            set_bits(valid).find(|&row| Guid::parse(texts[row]).is_none())
-        } else {
-            set_bits(valid).find(|&row| self.read(texts[row]).is_none())
-        };
-        wrong.map_or(Ok(valid), |row| Err(self.wrong(start + row, texts[row])))
-    }
-
-    pub(crate) fn column(&self) -> &'static str {
-        self.column
-    }
-
-    /// The GUID of a row that is not null.
-    #[inline]
-    pub(crate) fn get(&self, row: usize) -> Result<Guid> {
-        let bytes = self.view.get(row).map_err(|_| self.source.out_of_bounds(self.column, row))?;
-        self.read(bytes).ok_or_else(|| self.wrong(row, bytes))
-    }
-
-    #[inline]
-    fn read(&self, bytes: &[u8]) -> Option<Guid> {
-        if self.view.is_text { Guid::parse(bytes) } else { bytes.try_into().map(Guid).ok() }
-    }
-
-    /// The GUID of a row.
-    pub(crate) fn optional(&self, row: usize) -> Result<Option<Guid>> {
-        if self.view.is_null(row) { Ok(None) } else { self.get(row).map(Some) }
-    }
-
-    #[cold]
-    fn wrong(&self, row: usize, bytes: &[u8]) -> Error {
-        let shown = if self.view.is_text { bytes.to_vec() } else { hex(bytes).into_bytes() };
-        self.source.invalid(InvalidKind::Guid, self.column, row, Some(&shown), GUID_FORMS)
-    }
-}
-
-fn hex(bytes: &[u8]) -> String {
-    use std::fmt::Write;
-    bytes.iter().take(40).fold(String::from("0x"), |mut text, byte| {
-        // Writing to a string cannot fail.
-        let _ = write!(text, "{byte:02x}");
-        text
-    })
 }

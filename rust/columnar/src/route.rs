@@ -6,7 +6,8 @@ use ssbroker_core::{Guid, Invalid, InvalidKind, Query, RouteIndex, TieBreak};
 
 use crate::decisions::{Decided, Decisions, Labels};
 use crate::error::{Error, Result};
-use crate::read::{Guids, Source};
+use crate::guids::Guids;
+use crate::read::Source;
 use crate::schema::conversations as columns;
 use crate::view::{BytesView, bits, ones, set_bits};
 
@@ -38,8 +39,6 @@ struct Conversations<'a> {
 struct Gathered<'a> {
     block: Block<'a>,
     ids: [Guid; BLOCK],
-    /// Room for the text of GUIDs.
-    texts: [&'a [u8]; BLOCK],
     from_outside: u64,
     from_target: u64,
 }
@@ -154,7 +153,7 @@ impl RouteKernel {
         into.block.len = len;
         conversations.gather_names(start, len, into)?;
         into.block.has_broker = match &conversations.brokers {
-            Some(brokers) => brokers.get_block(start, &mut into.texts[..len], &mut answers.brokers)?,
+            Some(brokers) => brokers.get_block(start, len, &mut answers.brokers)?,
             None => 0,
         };
         conversations.gather_ids(start, len, self.index.options().tie_break, into)?;
@@ -231,8 +230,8 @@ impl<'a> Conversations<'a> {
         let Some(ids) = &self.ids else { return Ok(()) };
         let is_hash = tie_break == TieBreak::Hash;
         let valid = match self.fixed_ids {
-            [] if is_hash => ids.get_block(start, &mut into.texts[..len], &mut into.ids)?,
-            _ => ids.check_block(start, &mut into.texts[..len])?,
+            [] if is_hash => ids.get_block(start, len, &mut into.ids)?,
+            _ => ids.check_block(start, len, &mut into.ids)?,
         };
         if is_hash && valid != ones(len) {
             let row = start + valid.trailing_ones() as usize;
@@ -246,7 +245,7 @@ impl<'a> Conversations<'a> {
 impl<'a> Gathered<'a> {
     fn new() -> Self {
         let block = Block { len: 0, names: [&[]; BLOCK], tables: [0; BLOCK], has_broker: 0, general: 0 };
-        Self { block, ids: [Guid::default(); BLOCK], texts: [&[]; BLOCK], from_outside: 0, from_target: 0 }
+        Self { block, ids: [Guid::default(); BLOCK], from_outside: 0, from_target: 0 }
     }
 
     fn query(&self, row: usize, broker: Guid, id: Guid) -> Query<'a> {

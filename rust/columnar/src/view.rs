@@ -8,7 +8,7 @@ use arrow_array::types::{
     BinaryViewType, Int8Type, Int16Type, Int32Type, Int64Type, StringViewType, UInt8Type, UInt16Type, UInt32Type,
     UInt64Type,
 };
-use arrow_array::{Array, ArrayRef};
+use arrow_array::{Array, ArrayRef, ArrowNativeTypeOp};
 use arrow_buffer::{ArrowNativeType, BooleanBuffer, Buffer, NullBuffer, ToByteSlice};
 use arrow_schema::DataType;
 use ssbroker_core::prefetch_bytes;
@@ -217,6 +217,42 @@ impl<'a> BytesView<'a> {
         }
     }
 
+    /// Hands out the bytes of some rows of the block that begins with row `start`, a bit for each; `None` if they cannot be read.
+    #[inline]
+    pub(crate) fn for_each(&self, start: usize, rows: u64, mut take: impl FnMut(usize, Option<&'a [u8]>)) {
+        match &self.layout {
+            Layout::Offsets32(offsets, data) => {
+                set_bits(rows).for_each(|row| take(row, slice(offsets, data, start + row).ok()));
+            }
+            Layout::Offsets64(offsets, data) => {
+                set_bits(rows).for_each(|row| take(row, slice(offsets, data, start + row).ok()));
+            }
+            _ => set_bits(rows).for_each(|row| take(row, self.get(start + row).ok())),
+        }
+    }
+
+    /// The values of `len` rows from `start`, nulls among them, if they lie one after the other and each has `SIZE` bytes.
+    #[inline]
+    pub(crate) fn run<const SIZE: usize>(&self, start: usize, len: usize) -> Option<&'a [[u8; SIZE]]> {
+        let bytes = match &self.layout {
+            Layout::Offsets32(offsets, data) => run(offsets, data, start, len, SIZE as i32),
+            Layout::Offsets64(offsets, data) => run(offsets, data, start, len, SIZE as i64),
+            Layout::Fixed(size, data) if *size == SIZE => data.get(start * SIZE..(start + len) * SIZE),
+            _ => None,
+        };
+        bytes.map(|bytes| bytes.as_chunks().0)
+    }
+
+    /// Asks the memory for the bytes of `len` rows from `start`, if they lie one after the other.
+    #[inline]
+    pub(crate) fn ask_for(&self, start: usize, len: usize) {
+        match &self.layout {
+            Layout::Offsets32(offsets, data) => ask_for(offsets, data, start, len),
+            Layout::Offsets64(offsets, data) => ask_for(offsets, data, start, len),
+            _ => {}
+        }
+    }
+
     /// One bit for each of `len` rows from `start` that is not null.
     #[inline]
     pub(crate) fn valid_bits(&self, start: usize, len: usize) -> u64 {
@@ -281,16 +317,34 @@ fn ascend<O: ArrowNativeType>(offsets: &[O], end: usize) -> bool {
     ordered && is_within(offsets.first()) && is_within(offsets.last())
 }
 
+/// Consecutive values that have `size` bytes each.
+#[inline]
+fn run<'a, O: ArrowNativeTypeOp>(offsets: &[O], data: &'a [u8], first: usize, len: usize, size: O) -> Option<&'a [u8]> {
+    let own = offsets.get(first..=first + len)?;
+    // Asked of all, without a way out, so that the compiler uses vectors.
+    let differ = own.windows(2).fold(false, |differ, ends| differ | (ends[1].sub_wrapping(ends[0]) != size));
+    if differ {
+        return None;
+    }
+    data.get(own[0].as_usize()..own[len].as_usize())
+}
+
+#[inline]
+fn ask_for<O: ArrowNativeType>(offsets: &[O], data: &[u8], first: usize, len: usize) {
+    let (Some(start), Some(end)) = (offsets.get(first), offsets.get((first + len).min(offsets.len() - 1))) else {
+        return;
+    };
+    let start = start.as_usize();
+    // Wrong offsets could ask for the whole memory; names are short.
+    prefetch_bytes(data, start, end.as_usize().min(start.saturating_add(AHEAD_MAX)));
+}
+
 /// Reads consecutive values, and asks the memory for as many that follow; false if one of them cannot be read.
 #[inline]
 fn slices<'a, O: ArrowNativeType>(offsets: &[O], data: &'a [u8], first: usize, into: &mut [&'a [u8]]) -> bool {
     let end = first + into.len();
     let Some(own) = offsets.get(first..=end) else { return false };
-    if let Some(next) = offsets.get((end + into.len()).min(offsets.len() - 1)) {
-        let start = offsets[end].as_usize();
-        // Wrong offsets could ask for the whole memory; names are short.
-        prefetch_bytes(data, start, next.as_usize().min(start.saturating_add(AHEAD_MAX)));
-    }
+    ask_for(offsets, data, end, into.len());
     let mut all = true;
     for (value, ends) in into.iter_mut().zip(own.windows(2)) {
         match data.get(ends[0].as_usize()..ends[1].as_usize()) {

@@ -10,15 +10,16 @@ const DASHES: [usize; 4] = [8, 13, 18, 23];
 
 impl Guid {
     /// Reads the 36-character form, in any case, with or without braces (R5).
-    // A call for each GUID would cost a fifth of reading it.
-    #[allow(clippy::inline_always)]
     #[must_use]
-    #[inline(always)]
     pub fn parse(text: &[u8]) -> Option<Self> {
-        match <&[u8; 36]>::try_from(text) {
-            Ok(bare) => Self::parse_bare(bare),
-            Err(_) => Self::parse_braced(text),
-        }
+        Self::bare(text).and_then(Self::parse_bare)
+    }
+
+    /// The 36 characters without braces, if there are as many.
+    #[must_use]
+    #[inline]
+    pub fn bare(text: &[u8]) -> Option<&[u8; 36]> {
+        text.try_into().ok().or_else(|| text.strip_prefix(b"{")?.strip_suffix(b"}")?.try_into().ok())
     }
 
     /// The two halves as big-endian numbers, as the stable hash reads them.
@@ -29,16 +30,9 @@ impl Guid {
         ((number >> 64) as u64, number as u64)
     }
 
-    #[cold]
-    fn parse_braced(text: &[u8]) -> Option<Self> {
-        let bare = text.strip_prefix(b"{")?.strip_suffix(b"}")?;
-        Self::parse_bare(bare.try_into().ok()?)
-    }
-
     // Written over whole words and arrays, so that the compiler turns it into a few vector instructions.
-    #[allow(clippy::inline_always)]
-    #[inline(always)]
-    fn parse_bare(text: &[u8; 36]) -> Option<Self> {
+    #[inline]
+    pub(crate) fn parse_bare(text: &[u8; 36]) -> Option<Self> {
         let half = |at: usize| u64::from(u32::from_le_bytes(std::array::from_fn(|place| text[at + place])));
         let two = |first: usize, second: usize| half(first) | half(second) << 32;
         let mut digits = [0u8; 32];

@@ -13,6 +13,7 @@ mod builder;
 mod catalog;
 mod error;
 mod fragment;
+mod guid_text;
 mod hash;
 mod ids;
 pub mod integrity;
@@ -29,6 +30,7 @@ pub use catalog::{
 };
 pub use error::{Invalid, InvalidKind};
 pub use fragment::{Digest, Header, Signature};
+pub use guid_text::GuidReader;
 pub use hash::{Seed, stable_hash};
 pub use ids::Guid;
 pub use outcome::{Outcome, Reason};
