@@ -21,6 +21,15 @@ from tests.rules.fragments import A, B, begun, ended, parts, single
 from tests.spark.stream_steps import SECOND, START, assembly, batch_of, task
 
 MS = 1000
+OPTIONS: dict[str, Any] = {
+    "in_order": True,
+    "session_keys": None,
+    "acknowledgements": False,
+    "max_message_bytes": 1,
+    "max_fragments_per_message": None,
+    "max_pending_bytes": 1,
+    "max_pending_age": None,
+}
 
 
 def cell(place: int, *fragments: Fragment) -> Row:
@@ -112,6 +121,18 @@ def test_what_is_fixed_says_nothing_of_the_bucket_key() -> None:
     assert "one" not in str(one.fixed)
 
 
+def test_what_must_not_change_is_what_the_state_was_made_by() -> None:
+    """U3: the spread, and what a reassembler's checkpoint goes on with; the rest may change from run to run."""
+    assert Buckets(count=4, key=None).fixed.keys() == {"buckets", "bucket_key"}
+    assert Limits(**OPTIONS).fixed == {
+        "in_order": True,
+        "session_keys": "none",
+        "max_message_bytes": 1,
+        "max_fragments_per_message": None,
+        "max_pending_bytes": 1,
+    }
+
+
 @pytest.mark.parametrize(
     ("changed", "message"),
     [
@@ -125,14 +146,5 @@ def test_what_is_fixed_says_nothing_of_the_bucket_key() -> None:
     ],
 )
 def test_an_option_that_cannot_be_is_refused_at_once(changed: dict[str, Any], message: str) -> None:
-    options: dict[str, Any] = {
-        "in_order": True,
-        "session_keys": None,
-        "acknowledgements": False,
-        "max_message_bytes": 1,
-        "max_fragments_per_message": None,
-        "max_pending_bytes": 1,
-        "max_pending_age": None,
-    }
     with pytest.raises(ValueError, match=message):
-        Limits(**{**options, **changed})
+        Limits(**{**OPTIONS, **changed})

@@ -30,7 +30,8 @@ PATIENCE: Final = timedelta(minutes=5)
 class Stream:
     """What comes of a stream of fragments.
 
-    A query writes one DataFrame. One that needs several kinds of rows writes `rows` with `foreachBatch` and parts each batch by `kinds`.
+    A query writes one DataFrame. One that needs several kinds of rows writes `rows` with `foreachBatch` and parts each batch by `kinds`; the
+    function persists the batch first, since Spark computes it anew for each use, and uses it in any case.
 
     Attributes:
         rows: The rows of all kinds, told apart by the column `kind`; their other columns are for `kinds` to select.
@@ -143,7 +144,7 @@ def stream(
         ...     arriving = spark.readStream.schema(columns).parquet(f"{folder}/in")
         ...     landed = ssbroker.spark.stream(arriving, Catalog(pa.table(routes)), buckets=1)
         ...     query = landed.messages.writeStream.option("checkpointLocation", f"{folder}/at").trigger(availableNow=True)
-        ...     query.format("memory").queryName("landed").start().awaitTermination(120)
+        ...     query.format("memory").queryName("landed").start().awaitTermination(600)
         True
         >>> spark.table("landed").selectExpr("cast(message_body as string)", "outcome", "next_hop_address").first()
         Row(message_body='one two', outcome='REMOTE', next_hop_address='TCP://orders:4022')
