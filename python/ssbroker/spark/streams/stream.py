@@ -87,7 +87,8 @@ def stream(
     once, also when a query is killed and started again from its checkpoint. It needs the RocksDB state store:
     `spark.sql.streaming.stateStore.providerClass` set to
     `org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider`, and a query with `trigger(processingTime=...)`; one with
-    `availableNow` ends only when `spark.sql.streaming.noDataMicroBatches.enabled` is false.
+    `availableNow` ends only when `spark.sql.streaming.noDataMicroBatches.enabled` is false. Each micro-batch runs a task for each of the
+    `spark.sql.shuffle.partitions`, of which no more than there are buckets have anything to do: as many as there are cores are enough.
 
     A message whose conversation is DELAYED waits, and with it what follows in its direction, until it has a route: it is tried again after
     4, 8, 16, 32, 64, 64 ... seconds, and when the catalog has changed.
