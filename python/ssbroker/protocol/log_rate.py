@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass
 from typing import Final, Generic, TypeVar
@@ -26,7 +25,7 @@ class _Window:
 
 
 class LogRate(Generic[Source]):
-    """Counts lines by where they come from. For any number of threads.
+    """Counts lines by where they come from. For any number of threads; where two of them meet, a line may be counted as none.
 
     Args:
         others: What a source counts as where there are too many of them.
@@ -41,7 +40,6 @@ class LogRate(Generic[Source]):
 
     def __init__(self, *, others: Callable[[Source], Source]) -> None:
         self._others: Final = others
-        self._guard: Final = threading.Lock()
         self._windows: Final[dict[Source, _Window]] = {}
 
     def passes(self, source: Source, *, now: int) -> bool:
@@ -54,12 +52,11 @@ class LogRate(Generic[Source]):
         Returns:
             Whether it is to be written.
         """
-        with self._guard:
-            if source not in self._windows and len(self._windows) >= SOURCES:
-                source = self._others(source)
-            window = self._windows.setdefault(source, _Window(now))
-            window.lines += 1
-            return window.lines <= LINES
+        if source not in self._windows and len(self._windows) >= SOURCES:
+            source = self._others(source)
+        window = self._windows.setdefault(source, _Window(now))
+        window.lines += 1
+        return window.lines <= LINES
 
     def left_out(self, *, now: int) -> list[tuple[Source, int]]:
         """Ends the minutes that are over; a clock that goes back ends them too.
@@ -70,7 +67,6 @@ class LogRate(Generic[Source]):
         Returns:
             For each source of which lines were left out: how many.
         """
-        with self._guard:
-            over = [source for source, each in self._windows.items() if not 0 <= now - each.began < WINDOW]
-            ended = [(source, self._windows.pop(source).lines - LINES) for source in over]
-        return [(source, lines) for source, lines in ended if lines > 0]
+        over = [source for source, each in list(self._windows.items()) if not 0 <= now - each.began < WINDOW]
+        ended = [(source, self._windows.pop(source, None)) for source in over]
+        return [(source, each.lines - LINES) for source, each in ended if each is not None and each.lines > LINES]

@@ -44,6 +44,8 @@ class Side:
     peer: bytes | None = None
     session_keys: dict[bytes, bytes] = field(default_factory=dict)
     events: list[Event] = field(default_factory=list)
+    is_heard: bool = True
+    """Whether somebody hears of events; where nobody does, plain messages are taken many at a time."""
     chance: random.Random = field(default_factory=lambda: random.Random(7))
 
     def begin(self, name: str) -> Self:
@@ -59,7 +61,8 @@ class Side:
     def open(self) -> Self:
         """Opens it."""
         self.instance = Instance.open(self.folder, clock=self.clock, random=self.chance, background=False)
-        self.instance.subscribe(self.events.append)
+        if self.is_heard:
+            self.instance.subscribe(self.events.append)
         self.database: Database = self.instance.database("Sales")
         self.start()
         return self
@@ -184,10 +187,10 @@ class Pair:
         self.stock.instance.close()
 
 
-def pair(folder: Path, **settings: Any) -> Pair:
+def pair(folder: Path, *, is_heard: bool = True, **settings: Any) -> Pair:
     """Two instances: `//Shop` on the queue Replies, and `//Stock` on the queue Orders."""
     clock, chosen = Clock(), Settings(**settings)
-    shop, stock = (Side(folder / name, clock, chosen).begin(name) for name in ("shop", "stock"))
+    shop, stock = (Side(folder / name, clock, chosen, is_heard=is_heard).begin(name) for name in ("shop", "stock"))
     shop.peer, stock.peer = b"certificate of the stock", b"certificate of the shop"
     for side in (shop, stock):
         side.database.create_message_type(ORDER)

@@ -62,3 +62,14 @@ def test_n28_a_folder_that_takes_no_file_is_served_all_the_same(
         written.start()
         written.close()
     assert "cannot be written" in caplog.text
+
+
+def test_n28_a_file_that_cannot_be_removed_is_no_reason_not_to_end(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    with Instance.create(tmp_path / "shop", name="shop", background=False) as instance:
+        (instance.folder / bulletin.FILE / "something").mkdir(parents=True)
+        with instance.serve(port=0, allow_unencrypted=True):
+            pass
+        assert not ServeLock.is_held(instance.folder)
+    assert f"{bulletin.FILE}: cannot be removed: " in caplog.text

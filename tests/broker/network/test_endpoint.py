@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import socket
 import threading
 from dataclasses import replace
@@ -364,3 +365,14 @@ def test_n35_a_dial_that_fails_again_in_the_same_way_says_so_until_it_ends_other
             bank.wait_for(bank.numbers)
         shop.wait_for(lambda: shop.steps(ConnectionStep.CLOSED))
         assert [failed(number)[-1] for number in (4, 5)] == [False, True]
+
+
+def test_p3_where_the_endpoint_cannot_even_begin_it_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Such as where the process has no file left: nobody waits for a thread that has ended."""
+
+    def runner() -> None:
+        raise OSError(24, "Too many open files")
+
+    monkeypatch.setattr(asyncio, "Runner", runner)
+    with pytest.raises(EndpointError, match="cannot be listened on: Too many open files"):
+        Party("shop")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+import threading
 from dataclasses import replace
 from typing import Any
 
@@ -173,3 +174,30 @@ def test_n34_what_would_go_to_an_address_that_is_refused_is_dropped_with_the_rea
     assert (event.error, event.text) == (11292, "11292: the next hop cannot be reached: not now")
     assert forwarding.run_due(now=0) is None
     assert forwarding.pending == (0, 0)
+
+
+def test_n34_a_name_server_that_is_silent_holds_up_neither_other_names_nor_the_end(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The look-up answers only after the endpoint has ended, or at the deadline, which is a failure."""
+    asked, ended, gave_up = threading.Event(), threading.Event(), threading.Event()
+    ask = socket.getaddrinfo
+
+    def found(host: Any, *rest: Any, **more: Any) -> Any:
+        if host != "silent.example":
+            return ask(HOST if host == "bank.example" else host, *rest, **more)
+        asked.set()
+        if not ended.wait(60):
+            gave_up.set()
+        raise OSError("no answer")
+
+    with Party("bank") as bank:
+        shop = Party("shop", limits=PATIENT)
+        monkeypatch.setattr(socket, "getaddrinfo", found)
+        shop.endpoint.send("TCP://silent.example:1", numbered(1))
+        assert asked.wait(60)
+        shop.endpoint.send(f"TCP://bank.example:{bank.port}", numbered(1))
+        bank.wait_for(bank.numbers)
+        shop.endpoint.close(0.0)
+        ended.set()
+        assert not gave_up.is_set()

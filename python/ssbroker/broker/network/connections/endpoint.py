@@ -13,7 +13,7 @@ import pyarrow as pa
 
 from ssbroker.broker.network.connections.connections import rows as rows_of
 from ssbroker.broker.network.connections.destination import Destination
-from ssbroker.broker.network.connections.setup import Setup
+from ssbroker.broker.network.connections.setup import LOGGER, Setup
 from ssbroker.broker.network.connections.switchboard import Switchboard
 from ssbroker.exceptions import EndpointError
 from ssbroker.protocol.adjacent.batch import checked
@@ -39,7 +39,7 @@ class SocketEndpoint:
         self._stopped: Final = asyncio.Event()
         self._changed: Final = threading.Lock()
         self._waiting: Final[set[Destination | uuid.UUID]] = set()
-        self._started: Final[SimpleQueue[tuple[str, int] | OSError | ValueError]] = SimpleQueue()
+        self._started: Final[SimpleQueue[tuple[str, int] | OSError | ValueError | RuntimeError]] = SimpleQueue()
         self._thread: Final = threading.Thread(
             target=self._run, name=f"ssbroker {setup.own.name} endpoint", daemon=True
         )
@@ -150,8 +150,13 @@ class SocketEndpoint:
                 self._loop.call_soon_threadsafe(what)
 
     def _run(self) -> None:
-        with asyncio.Runner() as runner:
-            runner.run(self._serve())
+        try:
+            with asyncio.Runner() as runner:
+                runner.run(self._serve())
+        except (OSError, RuntimeError) as error:  # such as no file left for the loop itself
+            if self._loop is not None:
+                LOGGER.exception("%s: its connections have ended", self._setup.own.name)
+            self._started.put(error)
 
     async def _serve(self) -> None:
         loop = asyncio.get_running_loop()

@@ -67,7 +67,10 @@ class Bulletin:
         self._is_over.set()
         if self._thread.is_alive():
             self._thread.join()
-        self._path.unlink(missing_ok=True)
+        try:
+            self._path.unlink(missing_ok=True)
+        except OSError as error:  # who reads it looks whether the instance is served first
+            LOGGER.warning("%s: cannot be removed: %s", self._path, error)
 
     def write(self) -> None:
         """Writes the file now. That it cannot be written is logged, and no reason to serve nobody."""
