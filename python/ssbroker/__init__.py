@@ -6,6 +6,7 @@ from importlib.metadata import version as _version
 
 from ssbroker.broker.database import Database
 from ssbroker.broker.instance import Instance
+from ssbroker.broker.network.connections.trust import Trust
 from ssbroker.catalog import Catalog
 from ssbroker.exceptions import (
     BrokerError,
@@ -13,6 +14,7 @@ from ssbroker.exceptions import (
     DdlError,
     DdlWarning,
     DuplicateError,
+    EndpointError,
     InputError,
     InvalidAddressError,
     InvalidGuidError,
@@ -43,6 +45,7 @@ __all__ = [
     "DdlError",
     "DdlWarning",
     "DuplicateError",
+    "EndpointError",
     "Explanation",
     "InputError",
     "Instance",
@@ -60,6 +63,7 @@ __all__ = [
     "SchemaError",
     "SsbrokerError",
     "StorageError",
+    "Trust",
     "UnknownDatabaseError",
     "__version__",
     "fragment",

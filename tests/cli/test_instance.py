@@ -119,6 +119,17 @@ def test_status_shows_what_waits_and_why(run: Run, folder: Path) -> None:
     assert any(line.startswith("Sales //Nowhere 2 1 0:00:") for line in lines)
 
 
+def test_status_keeps_advice_in_one_line_however_narrow_the_terminal(
+    run: Run, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What to do is there to be copied."""
+    monkeypatch.setenv("COLUMNS", "80")
+    found = json.loads(run("status", folder, "--json").out)["transmission_queue"]
+    shown = run("status", folder).out.splitlines()
+    for row in found:
+        assert f"to {row['to_service_name']}, from {row['database']}: {row['transmission_status']}" in shown
+
+
 def test_status_as_json(run: Run, folder: Path) -> None:
     found = json.loads(run("status", folder, "--json").out)
     assert found["instance"] == "shop"

@@ -22,6 +22,7 @@ from tests.cli.served import DEADLINE, Served
 
 PLAIN = ("--listen", "127.0.0.1:0", "--allow-unencrypted")
 WATCHED = (*PLAIN, "--monitor", "127.0.0.1:0")
+OWN = ("--certificate", "x.pem", "--key", "x.key")
 
 
 @pytest.fixture
@@ -167,6 +168,8 @@ def test_n28_a_file_says_how_and_options_go_before_it(folder: Path, tmp_path: Pa
         ((), "who may connect: give --certificate, --key and --authority with --name, or --pin"),
         (("--certificate", "x.pem"), "--certificate and --key: expected both"),
         (("--certificate", "x.pem", "--key", "x.key"), "nobody could connect"),
+        ((*OWN, "--authority", "a.pem"), "--authority: it vouches only for those who are named; give --name"),
+        ((*OWN, "--name", "stock"), "--name: it is one that an authority may vouch for; give --authority"),
         (("--certificate", "x.pem", "--allow-unencrypted"), "expected one of them, got both"),
         (("--pin", "stock"), "--pin: expected NAME=FILE, got 'stock'"),
         (("--listen", "here", "--monitor", "here"), "--monitor: expected HOST:PORT"),
@@ -192,4 +195,4 @@ def test_n28_what_is_no_instance_is_refused(tmp_path: Path, run: Run) -> None:
 
 def test_the_help_says_where_it_listens_if_nothing_is_said(run: Run) -> None:
     told = " ".join(run("serve", "--help").out.replace("│", " ").split())
-    assert "Where to listen; 127.0.0.1:4022 unless told otherwise." in told
+    assert "Where to listen, at port 4022 if none is said; 127.0.0.1 unless told otherwise." in told

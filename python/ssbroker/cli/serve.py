@@ -43,7 +43,10 @@ def serve(
     config: Annotated[Path | None, typer.Option(help="A file of TOML; the options here go before it.")] = None,
     listen: Annotated[
         str | None,
-        typer.Option(metavar="HOST:PORT", help=f"Where to listen; 127.0.0.1:{PORT} unless told otherwise."),
+        typer.Option(
+            metavar="HOST[:PORT]",
+            help=f"Where to listen, at port {PORT} if none is said; 127.0.0.1 unless told otherwise.",
+        ),
     ] = None,
     address: Annotated[
         list[str] | None,
@@ -206,6 +209,14 @@ def _trust(tls: Tls, *, is_none: bool) -> object:
         raise OptionError("--allow-unencrypted and certificates: expected one of them, got both")
     if tls.certificate is None or tls.key is None:
         raise OptionError("--certificate and --key: expected both, the instance's certificate and its private key")
+    if tls.authority is not None and not tls.names:
+        raise OptionError(
+            "--authority: it vouches only for those who are named; give --name, once for each instance that may connect"
+        )
+    if tls.names and tls.authority is None:
+        raise OptionError(
+            "--name: it is one that an authority may vouch for; give --authority, or --pin NAME=FILE without one"
+        )
     from ssbroker.broker.network.connections.trust import Trust  # noqa: PLC0415 - the help comes quicker without the broker
 
     return Trust(

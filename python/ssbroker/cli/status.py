@@ -51,6 +51,10 @@ def status(
     ):
         console.print()
         console.print(_table(title, rows) if rows else none)
+    for row in found["transmission_queue"]:
+        # Not in the table, and not broken into lines: what to do is there to be copied.
+        why = row["transmission_status"] or "not tried yet"
+        console.print(Text(f"to {row['to_service_name']}, from {row['database']}: {why}"), soft_wrap=True)
     _print_serving(console, found["serving"])
 
 
@@ -93,7 +97,6 @@ def _waiting(row: dict[str, Any]) -> dict[str, str]:
         "messages": str(row["messages"]),
         "conversations": str(row["conversations"]),
         "oldest": str(timedelta(seconds=row["oldest_seconds"])),
-        "status": row["transmission_status"] or "not tried yet",
     }
 
 
