@@ -1,9 +1,10 @@
 //! The engines: what the lanes are made of.
 
-use crate::Digest;
+use crate::append::append_parts;
 use crate::lanes::Vectors;
 use crate::parts::digest_parts;
 use crate::schedule::digest_all;
+use crate::{Appended, Digest};
 
 /// What digests many messages at a time. All engines give the same digests; a machine has some of them.
 #[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
@@ -61,6 +62,16 @@ impl Engine {
         let count = ends.len().min(into.len());
         if let Some(vectors) = Vectors::of(self).or_else(|| Vectors::of(Self::Portable)) {
             digest_parts(vectors, parts, &ends[..count], &mut into[..count]);
+        }
+    }
+
+    /// As [`crate::append_parts`], by this engine. What this machine does not have is done by [`Engine::Portable`].
+    ///
+    /// # Panics
+    /// The `ends` descend, or lead beyond the parts; or `to` takes more messages than there are `ends` or places in `into`.
+    pub fn append_parts(self, parts: &[&[u8]], ends: &[usize], into: &mut [Option<Digest>], to: &mut [Appended<'_>]) {
+        if let Some(vectors) = Vectors::of(self).or_else(|| Vectors::of(Self::Portable)) {
+            append_parts(vectors, parts, ends, into, to);
         }
     }
 }

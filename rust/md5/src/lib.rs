@@ -6,6 +6,7 @@
 //! MD5 protects against accidents, not against attackers: it is here because the protocol says so.
 #![deny(unsafe_code)]
 
+mod append;
 mod engine;
 mod lanes;
 mod parts;
@@ -33,6 +34,24 @@ pub fn digest_many(inputs: &[&[u8]], into: &mut [Digest]) {
 /// The `ends` descend, or lead beyond the parts.
 pub fn digest_parts(parts: &[&[u8]], ends: &[usize], into: &mut [Digest]) {
     Engine::best().digest_parts(parts, ends, into);
+}
+
+/// A vector to which the next `messages` are appended, one after the other.
+#[derive(Debug)]
+pub struct Appended<'t> {
+    /// How many.
+    pub messages: usize,
+    /// The vector.
+    pub to: &'t mut Vec<u8>,
+}
+
+/// Puts messages together that lie in parts, as in [`digest_parts`], and writes the digest of those that have one in `into`. Each byte is
+/// read once for both.
+///
+/// # Panics
+/// The `ends` descend, or lead beyond the parts; or `to` takes more messages than there are `ends` or places in `into`.
+pub fn append_parts(parts: &[&[u8]], ends: &[usize], into: &mut [Option<Digest>], to: &mut [Appended<'_>]) {
+    Engine::best().append_parts(parts, ends, into, to);
 }
 
 /// Whether two digests are the same, in a time that does not tell where they differ.

@@ -1,24 +1,31 @@
 //! Messages in parts that lie anywhere: digested where they lie.
 
 use crate::Digest;
-use crate::lanes::{LANES_MAX, Vectors};
+use crate::lanes::{LANES_MAX, Targets, Vectors, copy};
 use crate::rounds::{BLOCK, Block, START};
 use crate::scalar::{compress, finish};
 use crate::schedule::{LANES_MIN, Lanes, digest_all};
-use std::slice;
+use std::cmp::Reverse;
+use std::mem::MaybeUninit;
+use std::{array, mem, slice};
 
 /// Shorter messages are copied together first: their ends would cost more than that.
-const COPIED_MAX: usize = 8 << 10;
+pub(crate) const COPIED_MAX: usize = 8 << 10;
 
 /// A message in parts.
-#[derive(Clone, Copy, Default)]
-struct Message<'a> {
-    place: usize,
-    len: usize,
+#[derive(Default)]
+pub(crate) struct Message<'a, 'c> {
+    pub(crate) place: usize,
+    pub(crate) len: usize,
     /// What of the present part is still to come, and the parts after it.
     rest: &'a [u8],
     parts: &'a [&'a [u8]],
+    /// Where what is still to come is copied to; empty where it is not.
+    target: &'c mut [MaybeUninit<u8>],
 }
+
+/// Full blocks that stand in one part, and where they are copied to.
+type Run<'a, 'c> = (&'a [Block], &'c mut [MaybeUninit<u8>]);
 
 /// Writes the digest of each message to its place in `into`; message `i` has the parts before `ends[i]` that no earlier one has.
 pub(crate) fn digest_parts(vectors: Vectors, parts: &[&[u8]], ends: &[usize], into: &mut [Digest]) {
@@ -26,22 +33,20 @@ pub(crate) fn digest_parts(vectors: Vectors, parts: &[&[u8]], ends: &[usize], in
     let (mut short, mut copied, mut bounds) = (Vec::new(), Vec::new(), vec![0]);
     let mut start = 0;
     for (place, &end) in ends.iter().enumerate() {
-        let parts = &parts[start..end];
+        let message = Message::new(place, &parts[start..end]);
         start = end;
-        let len = parts.iter().map(|part| part.len()).sum();
-        if len < COPIED_MAX {
-            for part in parts {
+        if message.len < COPIED_MAX {
+            for part in message.parts {
                 copied.extend_from_slice(part);
             }
             bounds.push(copied.len());
             short.push(place);
         } else {
-            long.push(Message { place, len, rest: &[], parts });
+            long.push(message);
         }
     }
     digest_copied(vectors, &copied, &bounds, &short, into);
-    long.sort_by_key(|message| std::cmp::Reverse(message.len));
-    digest_long(vectors, &long, into);
+    digest_long(vectors, long, |place, digest| into[place] = digest);
 }
 
 fn digest_copied(vectors: Vectors, copied: &[u8], bounds: &[usize], places: &[usize], into: &mut [Digest]) {
@@ -54,67 +59,91 @@ fn digest_copied(vectors: Vectors, copied: &[u8], bounds: &[usize], places: &[us
 }
 
 /// Each lane takes in the blocks of a message part by part; what of a block stands in two parts goes through the plain registers.
-fn digest_long(vectors: Vectors, messages: &[Message<'_>], into: &mut [Digest]) {
+pub(crate) fn digest_long<'a, 'c>(
+    vectors: Vectors,
+    mut messages: Vec<Message<'a, 'c>>,
+    mut done: impl FnMut(usize, Digest),
+) {
+    messages.sort_by_key(|message| Reverse(message.len));
     let mut lanes = Lanes::new();
-    let mut present = [Message::default(); LANES_MAX];
-    let mut to_come = messages.iter().copied();
-    let mut begin = |into: &mut [Digest]| {
+    let mut targets: Targets<'c> = array::from_fn(|_| &mut [][..]);
+    let mut present: [Message<'a, 'c>; LANES_MAX] = array::from_fn(|_| Message::default());
+    let mut to_come = messages.into_iter();
+    let mut begin = |done: &mut dyn FnMut(usize, Digest)| {
         for mut message in to_come.by_ref() {
             let mut state = START;
             match message.blocks(&mut state) {
-                Some(blocks) => return Some((message, state, blocks)),
-                None => into[message.place] = message.digest(state),
+                Some(run) => return Some((message, state, run)),
+                None => done(message.place, message.digest(state)),
             }
         }
         None
     };
     while lanes.count < vectors.lanes()
-        && let Some((message, state, blocks)) = begin(into)
+        && let Some((message, state, (blocks, target))) = begin(&mut done)
     {
-        present[lanes.count] = message;
         lanes.put(lanes.count, state, message.place, blocks);
+        (present[lanes.count], targets[lanes.count]) = (message, target);
         lanes.count += 1;
     }
     while lanes.count >= LANES_MIN {
-        lanes.advance(vectors);
+        lanes.advance_copying(vectors, &mut targets);
         for lane in (0..lanes.count).rev() {
             if !lanes.sources[lane].is_empty() {
                 continue;
             }
             let mut state = lanes.states.of(lane);
-            if let Some(blocks) = present[lane].blocks(&mut state) {
+            if let Some((blocks, target)) = present[lane].blocks(&mut state) {
                 lanes.put(lane, state, present[lane].place, blocks);
+                targets[lane] = target;
                 continue;
             }
-            into[present[lane].place] = present[lane].digest(state);
-            if let Some((message, state, blocks)) = begin(into) {
-                present[lane] = message;
+            done(present[lane].place, present[lane].digest(state));
+            if let Some((message, state, (blocks, target))) = begin(&mut done) {
                 lanes.put(lane, state, message.place, blocks);
+                (present[lane], targets[lane]) = (message, target);
             } else {
                 lanes.count -= 1;
                 lanes.move_from(lanes.count, lane);
-                present[lane] = present[lanes.count];
+                present[lane] = mem::take(&mut present[lanes.count]);
+                targets[lane] = mem::take(&mut targets[lanes.count]);
             }
         }
     }
     for lane in 0..lanes.count {
         let mut state = lanes.states.of(lane);
-        compress(&mut state, lanes.sources[lane]);
-        while let Some(blocks) = present[lane].blocks(&mut state) {
+        let (mut blocks, mut target) = (lanes.sources[lane], mem::take(&mut targets[lane]));
+        loop {
             compress(&mut state, blocks);
+            copy(blocks.as_flattened(), target);
+            match present[lane].blocks(&mut state) {
+                Some(run) => (blocks, target) = run,
+                None => break,
+            }
         }
-        into[present[lane].place] = present[lane].digest(state);
+        done(present[lane].place, present[lane].digest(state));
     }
 }
 
-impl<'a> Message<'a> {
+impl<'a, 'c> Message<'a, 'c> {
+    pub(crate) fn new(place: usize, parts: &'a [&'a [u8]]) -> Self {
+        let len = parts.iter().map(|part| part.len()).sum();
+        Self { place, len, parts, ..Self::default() }
+    }
+
+    /// It is copied to the target, which is as long as it is.
+    pub(crate) fn copied_to(self, target: &'c mut [MaybeUninit<u8>]) -> Self {
+        debug_assert_eq!(self.len, target.len());
+        Self { target, ..self }
+    }
+
     /// The next full blocks that stand in one part; `state` takes in those before them that do not. `None` before the end.
-    fn blocks(&mut self, state: &mut [u32; 4]) -> Option<&'a [Block]> {
+    fn blocks(&mut self, state: &mut [u32; 4]) -> Option<Run<'a, 'c>> {
         loop {
             let (blocks, rest) = self.rest.as_chunks();
             if !blocks.is_empty() {
                 self.rest = rest;
-                return Some(blocks);
+                return Some((blocks, self.target(blocks.len() * BLOCK)));
             }
             if self.rest.is_empty()
                 && let Some((next, parts)) = self.parts.split_first()
@@ -125,8 +154,17 @@ impl<'a> Message<'a> {
             let mut block = [0; BLOCK];
             let (BLOCK, rest, parts) = self.fill(&mut block) else { return None };
             compress(state, slice::from_ref(&block));
+            copy(&block, self.target(BLOCK));
             (self.rest, self.parts) = (rest, parts);
         }
+    }
+
+    /// Where the next `len` bytes are copied to.
+    fn target(&mut self, len: usize) -> &'c mut [MaybeUninit<u8>] {
+        let len = len.min(self.target.len());
+        let (now, later) = mem::take(&mut self.target).split_at_mut(len);
+        self.target = later;
+        now
     }
 
     /// Fills a block from the rest of this part and the next ones. Says how far, and what then comes.
@@ -145,9 +183,10 @@ impl<'a> Message<'a> {
     }
 
     /// The digest, when fewer bytes than a block are to come.
-    fn digest(&self, mut state: [u32; 4]) -> Digest {
+    fn digest(&mut self, mut state: [u32; 4]) -> Digest {
         let mut block = [0; BLOCK];
         let (filled, ..) = self.fill(&mut block);
+        copy(&block[..filled], self.target(filled));
         finish(&mut state, &block[..filled], self.len as u64)
     }
 }

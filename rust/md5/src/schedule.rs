@@ -7,11 +7,11 @@
 //! What would leave lanes idle is a long message that comes last. So the longest come first, the others in the order of their places.
 
 use crate::Digest;
-use crate::lanes::{LANES_MAX, Sources, States, Vectors, prefetch};
+use crate::lanes::{Copies, LANES_MAX, Sources, States, Targets, Vectors, prefetch};
 use crate::rounds::{BLOCK, Block, START};
 use crate::scalar::{closing, compress, digest, digest_of, words_of};
 use std::cmp::Reverse;
-use std::slice;
+use std::{mem, slice};
 
 /// For fewer messages the plain registers are faster than any vector.
 pub(crate) const LANES_MIN: usize = 2;
@@ -153,7 +153,7 @@ impl<'a> Batch<'a, '_> {
             }
         } else {
             let sources = std::array::from_fn(|lane| slice::from_ref(&blocks[lane]));
-            self.vectors.advance(&mut states, &sources, count, 1);
+            self.vectors.advance(&mut states, &sources, None, count, 1);
         }
         *all = first;
         for lane in 0..count {
@@ -186,11 +186,34 @@ impl<'a> Lanes<'a> {
 
     /// Takes in as many blocks as all lanes have.
     pub(crate) fn advance(&mut self, vectors: Vectors) {
+        let blocks = self.common();
+        vectors.advance(&mut self.states, &self.sources, None, self.count, blocks);
+        self.skip(blocks);
+    }
+
+    /// As `advance`; each lane also copies what it takes in to its target, unless that is empty.
+    pub(crate) fn advance_copying(&mut self, vectors: Vectors, targets: &mut Targets<'_>) {
+        let blocks = self.common();
+        let mut copies = Copies::new();
+        for (lane, target) in targets.iter_mut().enumerate().take(self.count) {
+            if !target.is_empty() {
+                let (now, later) = mem::take(target).split_at_mut(blocks * BLOCK);
+                copies.put(lane, self.sources[lane][..blocks].as_flattened(), now);
+                *target = later;
+            }
+        }
+        vectors.advance(&mut self.states, &self.sources, Some(&mut copies), self.count, blocks);
+        self.skip(blocks);
+    }
+
+    /// How many blocks all lanes have. An idle lane does the work of a busy one once more.
+    fn common(&mut self) -> usize {
         let (busy, idle) = self.sources.split_at_mut(self.count);
-        // An idle lane does the work of a busy one once more.
         idle.fill(busy[0]);
-        let blocks = busy.iter().map(|source| source.len()).min().unwrap_or_default();
-        vectors.advance(&mut self.states, &self.sources, self.count, blocks);
+        busy.iter().map(|source| source.len()).min().unwrap_or_default()
+    }
+
+    fn skip(&mut self, blocks: usize) {
         for source in &mut self.sources[..self.count] {
             *source = &source[blocks..];
         }

@@ -2,7 +2,7 @@
 
 use md5::{Digest as _, Md5};
 use proptest::prelude::*;
-use ssbroker_md5::{Digest, Engine, digest_parts};
+use ssbroker_md5::{Appended, Digest, Engine, digest_parts};
 
 fn by(engine: Engine, messages: &[Vec<&[u8]>]) -> Vec<Digest> {
     let parts: Vec<&[u8]> = messages.concat();
@@ -15,10 +15,33 @@ fn by(engine: Engine, messages: &[Vec<&[u8]>]) -> Vec<Digest> {
     digests
 }
 
+/// Appends the messages in turns to two vectors that have bytes already; every third one is not digested.
+fn appended_by(engine: Engine, messages: &[Vec<&[u8]>]) -> (Vec<Option<Digest>>, Vec<u8>) {
+    let parts: Vec<&[u8]> = messages.concat();
+    let ends = messages.iter().scan(0, |end, message| {
+        *end += message.len();
+        Some(*end)
+    });
+    let mut digests: Vec<_> = (0..messages.len()).map(|place| (place % 3 != 2).then_some([0xaa; 16])).collect();
+    let (mut first, mut second) = (b"begun".to_vec(), Vec::new());
+    let half = messages.len() / 2;
+    let mut to =
+        [Appended { messages: half, to: &mut first }, Appended { messages: messages.len() - half, to: &mut second }];
+    engine.append_parts(&parts, &ends.collect::<Vec<_>>(), &mut digests, &mut to);
+    first.extend(second);
+    (digests, first)
+}
+
 fn check(messages: &[Vec<&[u8]>]) {
     let expected: Vec<Digest> = messages.iter().map(|parts| Md5::digest(parts.concat()).into()).collect();
+    let together = [b"begun".to_vec(), messages.concat().concat()].concat();
+    let digested = |(place, digest): (usize, &Digest)| (place % 3 != 2).then_some(*digest);
+    let digested: Vec<_> = expected.iter().enumerate().map(digested).collect();
     for engine in Engine::available() {
         assert_eq!(by(engine, messages), expected, "{}", engine.name());
+        let (digests, bytes) = appended_by(engine, messages);
+        assert_eq!(digests, digested, "{}", engine.name());
+        assert!(bytes == together, "{} put other bytes together", engine.name());
     }
 }
 

@@ -17,6 +17,8 @@ pub(crate) struct Direction {
     pub(crate) is_charged: bool,
     /// The lowest sequence number that is not whole.
     pub(crate) next: i64,
+    /// The same, once all messages in the queue turn out to match; meaningful only while it is settled.
+    pub(crate) planned: i64,
     /// What is charged for it and its messages.
     pub(crate) charge: Charge,
     /// How many messages are in the table, and how many of those wait to be compared.

@@ -42,6 +42,8 @@ pub(crate) struct Message {
     /// The MD5 that the whole must have, where a session key hides it in the signature.
     pub(crate) opened: Option<Box<Digest>>,
     pub(crate) received: u32,
+    /// Its place in the queue while that is settled.
+    pub(crate) queued: u32,
     /// The bytes of its fragments.
     pub(crate) bytes: u64,
     pub(crate) charge: Charge,

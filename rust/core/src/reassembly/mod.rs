@@ -12,6 +12,7 @@ mod limits;
 mod message;
 mod output;
 mod piece;
+mod plan;
 mod push;
 mod settle;
 mod slab;

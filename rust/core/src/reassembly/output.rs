@@ -1,5 +1,9 @@
 //! What a push gives back.
 
+use std::collections::VecDeque;
+
+use ssbroker_md5::{Appended, append_parts};
+
 use super::FurtherOf;
 use crate::Guid;
 use crate::fragment::{Digest, Header};
@@ -34,6 +38,17 @@ pub(crate) struct Output {
     batches: Vec<MessageBatch>,
     /// How many bytes of this push may still come; what is kept from earlier ones comes beside it.
     to_come: usize,
+    /// The bodies that stand in the batches without a label, in their order.
+    planned: VecDeque<Planned>,
+}
+
+/// Where the body of a message stands that may be given out.
+#[derive(Debug)]
+struct Planned {
+    message: u32,
+    batch: usize,
+    start: usize,
+    len: usize,
 }
 
 /// What of a message stands beside its body.
@@ -113,12 +128,28 @@ impl MessageBatch {
     fn with_room(bytes: usize) -> Self {
         Self { offsets: vec![0], bodies: Vec::with_capacity(bytes), ..Self::default() }
     }
+
+    /// Adds a message whose body stands from the end of the one before to `end`.
+    fn label(&mut self, label: Label<'_>, end: usize) {
+        self.conversations.push(label.conversation);
+        self.is_initiator.push(label.is_initiator);
+        self.sequences.push(label.sequence);
+        self.signatures.push(label.signature.copied().unwrap_or_default());
+        self.is_signed.push(label.signature.is_some());
+        self.further.push(label.further);
+        self.offsets.push(end as i32);
+    }
+
+    /// Where the last body that has a label ends.
+    fn end(&self) -> usize {
+        self.offsets.last().map_or(0, |&end| end as usize)
+    }
 }
 
 impl Output {
     /// With the bytes of the push.
     pub(crate) fn new(to_come: usize) -> Self {
-        Self { batches: Vec::new(), to_come }
+        Self { batches: Vec::new(), to_come, planned: VecDeque::new() }
     }
 
     /// Begins a message whose body has `len` bytes, and says where to append them.
@@ -126,25 +157,130 @@ impl Output {
     #[allow(clippy::inline_always)]
     #[inline(always)]
     pub(crate) fn begin(&mut self, label: Label<'_>, len: usize) -> &mut Vec<u8> {
-        let room = self.to_come.min(BATCH_BYTES).max(len);
-        self.to_come = self.to_come.saturating_sub(len);
-        let fits = |batch: &MessageBatch| batch.bodies.len() + len <= batch.bodies.capacity().max(BATCH_BYTES);
-        if !self.batches.last().is_some_and(fits) {
-            self.batches.push(MessageBatch::with_room(room));
-        }
-        let last = self.batches.len() - 1;
+        let last = self.batch(self.batches.last().map_or(0, |batch| batch.bodies.len()), len);
         let batch = &mut self.batches[last];
-        batch.conversations.push(label.conversation);
-        batch.is_initiator.push(label.is_initiator);
-        batch.sequences.push(label.sequence);
-        batch.signatures.push(label.signature.copied().unwrap_or_default());
-        batch.is_signed.push(label.signature.is_some());
-        batch.further.push(label.further);
-        batch.offsets.push((batch.bodies.len() + len) as i32);
+        batch.label(label, batch.bodies.len() + len);
         &mut batch.bodies
+    }
+
+    /// Puts the bodies of messages together that may be given out soon, in this order, and digests those that are to be.
+    pub(crate) fn put_together(
+        &mut self,
+        messages: &[u32],
+        parts: &[&[u8]],
+        ends: &[usize],
+        digests: &mut [Option<Digest>],
+    ) {
+        debug_assert!(self.planned.is_empty(), "{} messages are neither given out nor withheld", self.planned.len());
+        let (mut first, mut end) = (0, self.batches.last().map_or(0, |batch| batch.bodies.len()));
+        for (&message, &last) in messages.iter().zip(ends) {
+            let len = parts[first..last].iter().map(|part| part.len()).sum();
+            let batches = self.batches.len();
+            let batch = self.batch(end, len);
+            let start = if batch < batches { end } else { 0 };
+            self.planned.push_back(Planned { message, batch, start, len });
+            (first, end) = (last, start + len);
+        }
+        let Some(first) = self.planned.front().map(|planned| planned.batch) else { return };
+        let mut counts = vec![0; self.batches.len() - first];
+        for planned in &self.planned {
+            counts[planned.batch - first] += 1;
+        }
+        let batches = self.batches[first..].iter_mut().zip(counts);
+        let mut to: Vec<_> = batches.map(|(batch, messages)| Appended { messages, to: &mut batch.bodies }).collect();
+        append_parts(parts, ends, digests, &mut to);
+    }
+
+    /// Gives out the next message whose body is there; those before it are withheld. Gives the label back if there is no such message.
+    pub(crate) fn give<'l>(&mut self, message: u32, label: Label<'l>) -> Option<Label<'l>> {
+        while let Some(Planned { message: next, batch, start, len }) = self.planned.pop_front() {
+            if next == message {
+                let batch = &mut self.batches[batch];
+                let end = batch.end();
+                if end < start {
+                    batch.bodies.copy_within(start..start + len, end);
+                }
+                batch.label(label, end + len);
+                return None;
+            }
+        }
+        Some(label)
+    }
+
+    /// Forgets the bodies that were not given out.
+    pub(crate) fn end_of_plan(&mut self) {
+        self.planned.clear();
+        for batch in &mut self.batches {
+            batch.bodies.truncate(batch.end());
+        }
+        self.batches.retain(|batch| !batch.sequences.is_empty());
     }
 
     pub(crate) fn into_batches(self) -> Vec<MessageBatch> {
         self.batches
+    }
+
+    /// The batch that has room for a body of `len` bytes, if the last one is filled to `end`.
+    // For every fragment.
+    #[allow(clippy::inline_always)]
+    #[inline(always)]
+    fn batch(&mut self, end: usize, len: usize) -> usize {
+        let room = self.to_come.min(BATCH_BYTES).max(len);
+        self.to_come = self.to_come.saturating_sub(len);
+        if self.batches.last().is_none_or(|batch| end + len > batch.bodies.capacity().max(BATCH_BYTES)) {
+            self.batches.push(MessageBatch::with_room(room));
+        }
+        self.batches.len() - 1
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn label(sequence: i64) -> Label<'static> {
+        let conversation = Guid([1; 16]);
+        Label { conversation, is_initiator: true, sequence, signature: None, further: FurtherOf::Row(0) }
+    }
+
+    fn told(output: Output) -> Vec<(Vec<i64>, Vec<u8>, usize)> {
+        let firsts = |batch: &MessageBatch| {
+            batch.offsets.windows(2).map(|ends| batch.bodies[ends[0] as usize..ends[1] as usize][0]).collect()
+        };
+        let batches = output.into_batches().into_iter();
+        batches.map(|batch| (batch.sequences.clone(), firsts(&batch), batch.bodies.len())).collect()
+    }
+
+    #[test]
+    fn m12_what_is_withheld_leaves_no_gap_and_no_empty_batch() {
+        // Two of them fill a batch, whatever else.
+        const HALF: usize = BATCH_BYTES / 2;
+        let bodies: Vec<Vec<u8>> = (0..6).map(|number| vec![number; if number == 5 { 7 } else { HALF }]).collect();
+        let parts: Vec<&[u8]> = bodies.iter().flat_map(|body| [&body[..3], &body[3..]]).collect();
+        let ends: Vec<usize> = (1..=6).map(|number| 2 * number).collect();
+        let put = |given: &[u32]| {
+            let mut output = Output::new(3);
+            output.begin(label(9), 3).extend_from_slice(&[9; 3]);
+            let mut digests = [None; 6];
+            digests[5] = Some([0; 16]);
+            output.put_together(&[0, 1, 2, 3, 4, 5], &parts, &ends, &mut digests);
+            assert_eq!(digests[..5], [None; 5]);
+            assert_eq!(digests[5], Some(ssbroker_md5::digest(&bodies[5])));
+            for &number in given {
+                assert!(output.give(number, label(i64::from(number))).is_none());
+            }
+            output.end_of_plan();
+            assert!(output.give(0, label(0)).is_some(), "nothing is planned any more");
+            told(output)
+        };
+        let all = [
+            (vec![9, 0], vec![9, 0], 3 + HALF),
+            (vec![1, 2], vec![1, 2], 2 * HALF),
+            (vec![3, 4], vec![3, 4], 2 * HALF),
+            (vec![5], vec![5], 7),
+        ];
+        assert_eq!(put(&[0, 1, 2, 3, 4, 5]), all);
+        assert_eq!(put(&[2, 5]), [(vec![9], vec![9], 3), (vec![2], vec![2], HALF), (vec![5], vec![5], 7)]);
+        assert_eq!(put(&[]), [(vec![9], vec![9], 3)]);
     }
 }

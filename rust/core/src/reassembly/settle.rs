@@ -10,11 +10,10 @@ use super::{Assembler, FurtherOf};
 use crate::fragment::{Digest, Header};
 use crate::integrity::equal;
 
-/// The queue is settled when it has so many messages and bytes: enough for all lanes, and not much more than the caches hold.
-const QUEUE_MESSAGES: usize = 32;
-const QUEUE_BYTES: u64 = 1 << 20;
-/// ... or so many messages, however small.
-const QUEUE_MESSAGES_MAX: usize = 4_096;
+/// The queue is settled when it has so many messages, unless their bytes outweigh by far what is kept of each: the more wait in it, the more
+/// are released with it, and read once only.
+const QUEUE_MESSAGES: usize = 4_096;
+const LARGE: u64 = 4_096;
 
 /// So many messages that waited are released at a time.
 const RUN: usize = 16;
@@ -46,7 +45,7 @@ impl Queue {
 
     pub(super) fn is_full(&self) -> bool {
         let len = self.whole.len();
-        len >= QUEUE_MESSAGES_MAX || len >= QUEUE_MESSAGES && self.bytes >= QUEUE_BYTES
+        len >= QUEUE_MESSAGES && self.bytes < len as u64 * LARGE
     }
 
     pub(super) fn add(&mut self, whole: Whole, bytes: u64, direction: &mut Direction) {
@@ -88,6 +87,9 @@ impl Push<'_, '_> {
     /// Compares the messages in the queue, and releases, holds or forgets them.
     pub(super) fn settle(&mut self) {
         let queue = std::mem::take(&mut self.queue);
+        if queue.is_empty() {
+            return;
+        }
         let digests = self.digests(&queue.whole);
         for (whole, digest) in queue.whole.iter().zip(digests) {
             let message = self.assembler.messages.get(whole.message);
@@ -103,21 +105,7 @@ impl Push<'_, '_> {
                 self.corrupt(whole);
             }
         }
-    }
-
-    /// The MD5 of each message that has to be compared.
-    fn digests(&self, queue: &[Whole]) -> Vec<Option<Digest>> {
-        let messages = &self.assembler.messages;
-        let (mut parts, mut ends) = (Vec::new(), Vec::new());
-        let is_unknown = |whole: &Whole| whole.digest.is_none() && messages.get(whole.message).expected().is_some();
-        for whole in queue.iter().filter(|whole| is_unknown(whole)) {
-            messages.get(whole.message).pieces.for_each(|_, body| parts.push(body.bytes(&self.lent)));
-            ends.push(parts.len());
-        }
-        let mut digests = vec![[0; 16]; ends.len()];
-        ssbroker_md5::digest_parts(&parts, &ends, &mut digests);
-        let mut digests = digests.into_iter();
-        queue.iter().map(|whole| if is_unknown(whole) { digests.next() } else { whole.digest }).collect()
+        self.output.end_of_plan();
     }
 
     /// A message is whole, and matches.
@@ -167,8 +155,10 @@ impl Push<'_, '_> {
             signature: message.signature.as_ref(),
             further: message.further.take().unwrap_or(FurtherOf::Row(0)),
         };
-        let bodies = self.output.begin(label, message.bytes as usize);
-        message.pieces.for_each(|_, body| bodies.extend_from_slice(body.bytes(&self.lent)));
+        if let Some(label) = self.output.give(number, label) {
+            let bodies = self.output.begin(label, message.bytes as usize);
+            message.pieces.for_each(|_, body| bodies.extend_from_slice(body.bytes(&self.lent)));
+        }
         self.assembler.drop_message(number);
     }
 

@@ -1,7 +1,8 @@
 //! Vectors of 256 bits: 8 lanes each.
 
+use super::copies::copy_line;
 use super::kernel::kernel;
-use super::{LANES_MAX, Sources, States};
+use super::{Copies, LANES_MAX, Sources, States};
 use std::arch::x86_64::{
     __m256i, _mm_loadu_si128, _mm256_add_epi32, _mm256_and_si256, _mm256_andnot_si256, _mm256_castsi128_si256,
     _mm256_inserti128_si256, _mm256_loadu_si256, _mm256_or_si256, _mm256_set1_epi32, _mm256_sllv_epi32,
@@ -16,6 +17,10 @@ pub(super) const LANES: usize = 3 * WIDTH;
 type Vector = __m256i;
 
 kernel!([1 2 3] #[target_feature(enable = "avx2")]);
+
+/// Nothing has to be waited for.
+#[inline]
+fn copied() {}
 
 #[target_feature(enable = "avx2")]
 #[inline]

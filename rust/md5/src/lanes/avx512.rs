@@ -1,13 +1,15 @@
 //! Vectors of 512 bits: 16 lanes each, with a rotation and any function of three bits as one instruction.
 
+use super::copies::Line;
 use super::kernel::kernel;
-use super::{LANES_MAX, Sources, States};
+use super::{Copies, LANES_MAX, Sources, States};
 use crate::rounds::{BLOCK, Block};
 use std::arch::x86_64::{
-    __m128i, __m512i, _mm_loadu_si128, _mm512_add_epi32, _mm512_castsi128_si512, _mm512_inserti32x4,
+    __m128i, __m512i, _mm_loadu_si128, _mm_sfence, _mm512_add_epi32, _mm512_castsi128_si512, _mm512_inserti32x4,
     _mm512_loadu_si512, _mm512_mask_mov_epi8, _mm512_mask_mov_epi64, _mm512_maskz_loadu_epi8, _mm512_rolv_epi32,
-    _mm512_set1_epi8, _mm512_set1_epi32, _mm512_set1_epi64, _mm512_storeu_si512, _mm512_ternarylogic_epi32,
-    _mm512_unpackhi_epi32, _mm512_unpackhi_epi64, _mm512_unpacklo_epi32, _mm512_unpacklo_epi64,
+    _mm512_set1_epi8, _mm512_set1_epi32, _mm512_set1_epi64, _mm512_storeu_si512, _mm512_stream_si512,
+    _mm512_ternarylogic_epi32, _mm512_unpackhi_epi32, _mm512_unpackhi_epi64, _mm512_unpacklo_epi32,
+    _mm512_unpacklo_epi64,
 };
 
 const WIDTH: usize = 16;
@@ -17,6 +19,21 @@ pub(super) const LANES: usize = 2 * WIDTH;
 type Vector = __m512i;
 
 kernel!([1 2] #[target_feature(enable = "avx512f,avx512bw")]);
+
+/// Past the caches: who reads the copy comes much later.
+#[target_feature(enable = "avx512f,avx512bw")]
+#[inline]
+fn copy_line(from: &Block, to: &mut Line) {
+    // SAFETY: references to 64 bytes each, the second of that alignment.
+    unsafe { _mm512_stream_si512(to.0.as_mut_ptr().cast(), _mm512_loadu_si512(from.as_ptr().cast())) };
+}
+
+/// What went past the caches stands there for every reader from now on.
+#[target_feature(enable = "avx512f,avx512bw")]
+#[inline]
+fn copied() {
+    _mm_sfence();
+}
 
 #[target_feature(enable = "avx512f,avx512bw")]
 #[inline]

@@ -6,15 +6,29 @@
 macro_rules! kernel {
     ([$($groups:literal)*] $(#[$feature:meta])?) => {
         $(#[$feature])?
-        pub(super) fn advance(states: &mut States, sources: &Sources<'_>, lanes: usize, blocks: usize) {
-            match lanes.div_ceil(WIDTH) {
-                $(..=$groups => advance_groups::<$groups>(states, sources, blocks),)*
+        pub(super) fn advance(
+            states: &mut States,
+            sources: &Sources<'_>,
+            copies: Option<&mut Copies<'_, '_>>,
+            lanes: usize,
+            blocks: usize,
+        ) {
+            match (lanes.div_ceil(WIDTH), copies.is_some()) {
+                $(
+                    (..=$groups, false) => advance_groups::<$groups, false>(states, sources, None, blocks),
+                    (..=$groups, true) => advance_groups::<$groups, true>(states, sources, copies, blocks),
+                )*
                 _ => debug_assert!(false, "{lanes} lanes"),
             }
         }
 
         $(#[$feature])?
-        fn advance_groups<const G: usize>(states: &mut States, sources: &Sources<'_>, blocks: usize) {
+        fn advance_groups<const G: usize, const COPIES: bool>(
+            states: &mut States,
+            sources: &Sources<'_>,
+            mut copies: Option<&mut Copies<'_, '_>>,
+            blocks: usize,
+        ) {
             let mut a = load_groups::<G>(&states.0[0]);
             let mut b = load_groups::<G>(&states.0[1]);
             let mut c = load_groups::<G>(&states.0[2]);
@@ -23,6 +37,9 @@ macro_rules! kernel {
             for at in 0..blocks {
                 for (group, words) in words.iter_mut().enumerate() {
                     load_words(sources, group * WIDTH, at, words);
+                    if COPIES && let Some(copies) = &mut copies {
+                        copy_lines(copies, group * WIDTH, at);
+                    }
                 }
                 let before = [a, b, c, d];
                 $crate::rounds::steps!(step, a, b, c, d, words, G);
@@ -30,6 +47,9 @@ macro_rules! kernel {
                 b = add_groups(b, before[1]);
                 c = add_groups(c, before[2]);
                 d = add_groups(d, before[3]);
+            }
+            if COPIES {
+                copied();
             }
             store_groups::<G>(a, &mut states.0[0]);
             store_groups::<G>(b, &mut states.0[1]);
@@ -60,6 +80,17 @@ macro_rules! kernel {
                 next[group] = add(rotate(sum, $crate::rounds::shift(PLACE)), b);
             }
             next
+        }
+
+        /// Copies line `at` of the lanes from `first` on, as far as they have it.
+        $(#[$feature])?
+        #[inline]
+        fn copy_lines(copies: &mut Copies<'_, '_>, first: usize, at: usize) {
+            for lane in first..first + WIDTH {
+                if let (Some(from), Some(to)) = (copies.from[lane].get(at), copies.to[lane].get_mut(at)) {
+                    copy_line(from, to);
+                }
+            }
         }
 
         $(#[$feature])?

@@ -8,6 +8,7 @@
 mod avx2;
 #[cfg(target_arch = "x86_64")]
 mod avx512;
+mod copies;
 mod kernel;
 #[cfg(target_arch = "aarch64")]
 mod neon;
@@ -18,12 +19,17 @@ mod sse2;
 use crate::Engine;
 use crate::rounds::{BLOCK, Block, START};
 use crate::scalar::pad;
+pub(crate) use copies::{Copies, copy};
+use std::mem::MaybeUninit;
 
 /// The most lanes that any engine has.
 pub(crate) const LANES_MAX: usize = 32;
 
 /// The blocks that each lane takes in next.
 pub(crate) type Sources<'a> = [&'a [Block]; LANES_MAX];
+
+/// Where each lane copies what it takes in; empty where it does not.
+pub(crate) type Targets<'c> = [&'c mut [MaybeUninit<u8>]; LANES_MAX];
 
 /// The states of all lanes: four words, and each of them for all lanes.
 #[derive(Debug)]
@@ -99,23 +105,30 @@ impl Vectors {
     }
 
     /// Takes the next `blocks` of their sources into the states of the first `lanes`. What stands in the other lanes means nothing, but
-    /// all sources have to have as many blocks.
+    /// all sources have to have as many blocks. On the way, what is in `copies` is copied.
     #[inline]
-    pub(crate) fn advance(self, states: &mut States, sources: &Sources<'_>, lanes: usize, blocks: usize) {
+    pub(crate) fn advance(
+        self,
+        states: &mut States,
+        sources: &Sources<'_>,
+        copies: Option<&mut Copies<'_, '_>>,
+        lanes: usize,
+        blocks: usize,
+    ) {
         match self.0 {
             #[cfg(target_arch = "x86_64")]
             // SAFETY: `of` has made sure of the processor.
-            Engine::Avx512 => unsafe { avx512::advance(states, sources, lanes, blocks) },
+            Engine::Avx512 => unsafe { avx512::advance(states, sources, copies, lanes, blocks) },
             #[cfg(target_arch = "x86_64")]
             // SAFETY: as above.
-            Engine::Avx2 => unsafe { avx2::advance(states, sources, lanes, blocks) },
+            Engine::Avx2 => unsafe { avx2::advance(states, sources, copies, lanes, blocks) },
             #[cfg(target_arch = "x86_64")]
             // SAFETY: as above.
-            Engine::Sse2 => unsafe { sse2::advance(states, sources, lanes, blocks) },
+            Engine::Sse2 => unsafe { sse2::advance(states, sources, copies, lanes, blocks) },
             #[cfg(target_arch = "aarch64")]
             // SAFETY: as above.
-            Engine::Neon => unsafe { neon::advance(states, sources, lanes, blocks) },
-            _ => portable::advance(states, sources, lanes, blocks),
+            Engine::Neon => unsafe { neon::advance(states, sources, copies, lanes, blocks) },
+            _ => portable::advance(states, sources, copies, lanes, blocks),
         }
     }
 }
