@@ -30,11 +30,15 @@ class Times:
 
 
 def race(
-    lanes: Mapping[str, Callable[[], object]], *, rounds: int, cpu_seconds: Callable[[], float] = time.process_time
+    lanes: Mapping[str, Callable[[], object]],
+    *,
+    rounds: int,
+    cpu_seconds: Callable[[], float] = time.process_time,
+    warmed: Mapping[str, int] | None = None,
 ) -> dict[str, Times]:
     """Run all lanes `rounds` times after one round that does not count.
 
-    The next round begins one lane later, so that no lane always follows the same other one. Results are dropped before the next
+    Those that are `warmed` have run before: they are left out of that round, and take part in as many of the others as is said. The next round begins one lane later, so that no lane always follows the same other one. Results are dropped before the next
     lane starts, outside the timing. `cpu_seconds` is the clock of the CPU: that of this process, unless others do the work.
     """
     names = list(lanes)
@@ -42,6 +46,8 @@ def race(
     for number in range(rounds + 1):
         turn = number % len(names)
         for name in names[turn:] + names[:turn]:
+            if warmed and name in warmed and not 0 < number <= warmed[name]:
+                continue
             lap = _lap(lanes[name], cpu_seconds)
             if number:
                 laps[name].append(lap)
