@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final, Protocol, TypeAlias
+from typing import Any, Final, NamedTuple, Protocol, TypeAlias
 
 import pyarrow as pa
 
@@ -101,23 +101,19 @@ SessionKeys: TypeAlias = Mapping[bytes, bytes | Exchanged]
 """What came with a batch, by conversation id; where it is bytes alone, they are the one key of both directions."""
 
 
-@dataclass(frozen=True, slots=True)
-class Wanted:
-    """Messages of one transmission queue that are to be sent.
-
-    Attributes:
-        key: The endpoint that sends them.
-        first: The first number.
-        last: The last number.
-        most_messages: How many are wanted.
-        most_bytes: After how many bytes of bodies the rest may stay where it is; at least one message is given.
-    """
+class Wanted(NamedTuple):
+    """Messages of one transmission queue that are to be sent."""
 
     key: Key
+    """The endpoint that sends them."""
     first: int
+    """The first number."""
     last: int
+    """The last number."""
     most_messages: int
+    """How many are wanted."""
     most_bytes: int
+    """After how many bytes of bodies the rest may stay where it is; at least one message is given."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -32,6 +32,11 @@ def of(connection: Connection, endpoint_id: int) -> list[tuple[Any, ...]]:
     return connection.execute(_OF, (endpoint_id,)).fetchall()
 
 
+def are_kept(connection: Connection) -> bool:
+    """Whether there are fragments of anything."""
+    return connection.execute("SELECT 1 FROM ssb_fragments LIMIT 1").fetchone() is not None
+
+
 def remove_below(connection: Connection, numbers: Iterable[tuple[int, int]]) -> None:
     """Removes fragments of messages that have served; each the endpoint and the first number that stays."""
     connection.executemany("DELETE FROM ssb_fragments WHERE endpoint_id = ? AND message_sequence_number < ?", numbers)

@@ -23,6 +23,36 @@ def find(connection: Connection, sides: Iterable[tuple[bytes, bool]]) -> dict[tu
     return {(row.conversation_id, bool(row.is_initiator)): row for row in rows}
 
 
+def contracts_of(
+    connection: Connection, sides: Iterable[tuple[bytes, bool]]
+) -> dict[tuple[bytes, bool], tuple[int, str]]:
+    """Contract and state of endpoints by conversation and side; what is not there is left out.
+
+    Args:
+        connection: The database.
+        sides: As `find` has them.
+
+    Returns:
+        The contract's id and the state of each.
+    """
+    rows = connection.executemany(_CONTRACT, sides)
+    return {(conversation_id, bool(side)): (contract, state) for conversation_id, side, contract, state in rows}
+
+
+def undisturbed(connection: Connection, endpoint_ids: Iterable[int]) -> set[int]:
+    """Which endpoints have nothing that waits beside their queue, or has come before its turn.
+
+    Args:
+        connection: The database.
+        endpoint_ids: The endpoints.
+
+    Returns:
+        Those that have nothing of the kind.
+    """
+    rows = connection.executemany(_UNDISTURBED, ((endpoint_id,) for endpoint_id in endpoint_ids))
+    return {endpoint_id for (endpoint_id,) in rows}
+
+
 def sides_of(connection: Connection, endpoint_ids: Iterable[int]) -> dict[int, tuple[bytes, bool]]:
     """Conversation and side of endpoints; those that are gone are left out.
 
@@ -38,14 +68,13 @@ def sides_of(connection: Connection, endpoint_ids: Iterable[int]) -> dict[int, t
 
 
 def sent(
-    connection: Connection, conversation_id: bytes, *, is_initiator: bool, first: int, last: int, most: int
+    connection: Connection, side: tuple[bytes, bool], *, first: int, last: int, most: int
 ) -> Iterable[tuple[Any, ...]]:
     """What an endpoint sent and nobody has acknowledged, in order, read row by row.
 
     Args:
         connection: The database.
-        conversation_id: The conversation.
-        is_initiator: Whether its initiator is meant.
+        side: The conversation, and whether its initiator is meant.
         first: The first number.
         last: The last one.
         most: How many at most.
@@ -53,21 +82,20 @@ def sent(
     Returns:
         Number, type, whether it ends the dialog, whether it is an error, body.
     """
-    return connection.execute(_SENT, (conversation_id, is_initiator, first, last, most))
+    return connection.execute(_SENT, (*side, first, last, most))
 
 
-def ended_with(connection: Connection, conversation_id: bytes, *, is_initiator: bool) -> Iterable[tuple[Any, ...]]:
+def ended_with(connection: Connection, side: tuple[bytes, bool]) -> Iterable[tuple[Any, ...]]:
     """The error with which an application has ended a conversation, if that waits; as `sent` has it.
 
     Args:
         connection: The database.
-        conversation_id: The conversation.
-        is_initiator: Whether its initiator is meant.
+        side: The conversation, and whether its initiator is meant.
 
     Returns:
         One row or none.
     """
-    return connection.execute(_ENDED_WITH, (conversation_id, is_initiator))
+    return connection.execute(_ENDED_WITH, side)
 
 
 def note(connection: Connection, endpoint: Endpoint) -> None:
@@ -82,6 +110,12 @@ def raise_taken(connection: Connection, numbers: Iterable[tuple[int, int]]) -> N
 
 
 _FIND: Final = "SELECT * FROM ssb_conversation_endpoints WHERE conversation_id = ? AND is_initiator = ?"
+_CONTRACT: Final = """
+    SELECT conversation_id, is_initiator, service_contract_id, state FROM ssb_conversation_endpoints
+    WHERE conversation_id = ? AND is_initiator = ?"""
+_UNDISTURBED: Final = """
+    SELECT ?1 WHERE NOT EXISTS (SELECT 1 FROM ssb_transmission_queue WHERE endpoint_id = ?1 AND is_inbound = 1)
+    AND NOT EXISTS (SELECT 1 FROM ssb_queue_messages WHERE endpoint_id = ?1 AND status = 2)"""
 _SIDE: Final = """
     SELECT endpoint_id, conversation_id, is_initiator FROM ssb_conversation_endpoints WHERE endpoint_id = ?"""
 # CROSS JOIN: SQLite is to find the endpoint first.

@@ -37,8 +37,8 @@ class Row(NamedTuple):
     message_body: bytes | None
 
 
-def add(connection: Connection, rows: Iterable[Row]) -> None:
-    """Adds messages at the end."""
+def add(connection: Connection, rows: Iterable[tuple[int, bool, int, str, bool, bool, int, bytes | None]]) -> None:
+    """Adds messages at the end; rows as `Row` names them."""
     connection.executemany(_ADD, rows)
 
 
@@ -102,10 +102,12 @@ def receivers(connection: Connection, queue_id: int) -> list[int]:
 
 def remove_below(connection: Connection, endpoint_id: int, number: int) -> None:
     """Takes off what an endpoint sent with a lower number: it has been taken (P16)."""
-    connection.execute(
-        "DELETE FROM ssb_transmission_queue WHERE endpoint_id = ? AND is_inbound = 0 AND message_sequence_number < ?",
-        (endpoint_id, number),
-    )
+    connection.execute(_REMOVE_BELOW, (endpoint_id, number))
+
+
+def remove_all_below(connection: Connection, numbers: Iterable[tuple[int, int]]) -> None:
+    """The same of many; each the endpoint and the number."""
+    connection.executemany(_REMOVE_BELOW, numbers)
 
 
 def remove_sent(connection: Connection, endpoint_id: int) -> None:
@@ -121,6 +123,8 @@ def remove_arrived(connection: Connection, endpoint_id: int) -> None:
 _ADD: Final = """
     INSERT INTO ssb_transmission_queue (endpoint_id, is_inbound, message_sequence_number, message_type_name, is_conversation_error,
         is_end_of_dialog, enqueue_time, message_body) VALUES (?, ?, ?, ?, ?, ?, ?, ?)"""
+_REMOVE_BELOW: Final = """
+    DELETE FROM ssb_transmission_queue WHERE endpoint_id = ? AND is_inbound = 0 AND message_sequence_number < ?"""
 _RECEIVERS: Final = """
     SELECT endpoint_id FROM ssb_transmission_queue
     JOIN ssb_conversation_endpoints USING (endpoint_id) JOIN ssb_services USING (service_id)

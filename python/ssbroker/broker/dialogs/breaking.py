@@ -44,4 +44,4 @@ def _tell(work: Work, endpoint: Endpoint) -> None:
     number = endpoint.send_sequence
     endpoints.set_sent(work.connection, endpoint.endpoint_id, send_sequence=number + 1)
     broken = endpoint._replace(state=State.ER, send_sequence=number + 1)
-    put_off(work, broken, [Message(number, ERROR, failure(_FAR).body(), is_conversation_error=True)])
+    put_off(work, [(broken, [Message(number, ERROR, failure(_FAR).body(), is_conversation_error=True)])])

@@ -64,7 +64,8 @@ def end(work: Work, endpoint: Endpoint, failure: Failure | None) -> None:
         message = Message(number, ERROR, failure.body(), is_conversation_error=True)
     endpoints.set_ended(connection, endpoint_id, state=state, end_dialog_sequence=number)
     ended = endpoint._replace(state=state, end_dialog_sequence=number, send_sequence=number + 1)
-    transmit(work, ended, [message])
+    (way,) = work.ways_of([ended])
+    transmit(work, [(ended, [message], way)])
 
 
 def clean_up(work: Work, endpoint: Endpoint) -> None:

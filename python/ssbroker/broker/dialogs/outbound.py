@@ -2,36 +2,39 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from ssbroker.broker.dialogs.arriving import Arrival, Message, envelope_of
 from ssbroker.broker.dialogs.closing import break_off, close
 from ssbroker.broker.dialogs.error_body import Failure, read_failure
 from ssbroker.broker.dialogs.inbound import arrive
 from ssbroker.broker.work.telling import told_conversation
-from ssbroker.broker.work.work import Work
+from ssbroker.broker.work.work import Way, Work
 from ssbroker.protocol.event_steps import ConversationStep
 from ssbroker.protocol.states import Input, State, after
 from ssbroker.store import endpoints, transmission
 from ssbroker.store.endpoints import Endpoint
 
 
-def transmit(work: Work, endpoint: Endpoint, messages: Sequence[Message]) -> None:
-    """Puts what an endpoint sends straight into the target's queue in this database (P33), else into the transmission queue.
+def transmit(work: Work, sends: Iterable[tuple[Endpoint, Sequence[Message], Way]]) -> None:
+    """Puts what endpoints send straight into the targets' queues in this database (P33), else into the transmission queue.
 
     Args:
-        work: The transaction of the sender's database.
-        endpoint: The sender, with its state and `send_sequence` as they are after the send.
-        messages: What it sends, numbered, in order.
+        work: The transaction of the senders' database.
+        sends: The senders, with their state and `send_sequence` as they are after the send; what each sends, numbered, in order; and where
+            that goes.
     """
-    if not _goes_straight(work, endpoint):
-        put_off(work, endpoint, messages)
-        return
-    arrival = arrive(work, envelope_of(work.objects, endpoint), messages, waits_here=False)
-    left = [message for message in messages if message.message_sequence_number >= arrival.acknowledged]
-    if left and arrival.error is None:
-        put_off(work, endpoint, left)
-    _settle(work, endpoint, arrival, broker_instance=work.broker_instance)
+    waiting: list[tuple[Endpoint, Sequence[Message]]] = []
+    for endpoint, messages, way in sends:
+        if not _goes_straight(work, endpoint, way):
+            waiting.append((endpoint, messages))
+            continue
+        arrival = arrive(work, envelope_of(work.objects, endpoint), messages, waits_here=False)
+        left = [message for message in messages if message.message_sequence_number >= arrival.acknowledged]
+        if left and arrival.error is None:
+            waiting.append((endpoint, left))
+        _settle(work, endpoint, arrival, broker_instance=work.broker_instance)
+    put_off(work, waiting)
 
 
 def settle(work: Work, endpoint_id: int, arrival: Arrival, *, broker_instance: bytes) -> None:
@@ -77,33 +80,20 @@ def _settle(work: Work, endpoint: Endpoint, arrival: Arrival, *, broker_instance
             close(work, endpoint)
 
 
-def _goes_straight(work: Work, endpoint: Endpoint) -> bool:
-    if not work.objects.broker.is_delivering:
-        return False
-    (way,) = work.ways_of([endpoint])
-    if way.target_database != work.database:
+def _goes_straight(work: Work, endpoint: Endpoint, way: Way) -> bool:
+    if not work.objects.broker.is_delivering or way.target_database != work.database:
         return False
     return not transmission.is_waiting(work.connection, endpoint.endpoint_id)
 
 
-def put_off(work: Work, endpoint: Endpoint, messages: Sequence[Message]) -> None:
-    """Puts what an endpoint sends into the transmission queue, from where it is delivered after the commit."""
+def put_off(work: Work, sends: Sequence[tuple[Endpoint, Sequence[Message]]]) -> None:
+    """Puts what endpoints send into the transmission queue, from where it is delivered after the commit."""
     now = work.now()
-    transmission.add(
-        work.connection,
-        [
-            transmission.Row(
-                endpoint.endpoint_id,
-                is_inbound=False,
-                message_sequence_number=message.message_sequence_number,
-                message_type_name=message.message_type_name,
-                is_conversation_error=message.is_conversation_error,
-                is_end_of_dialog=message.is_end_of_dialog,
-                enqueue_time=now,
-                message_body=message.message_body,
-            )
-            for message in messages
-        ],
-    )
-    work.effects.outbound.add(endpoint.endpoint_id)
-    work.effects.put_off += len(messages)
+    rows = [
+        (sender.endpoint_id, False, number, name, is_error, is_end, now, body)
+        for sender, messages in sends
+        for number, name, body, is_error, is_end in messages
+    ]
+    transmission.add(work.connection, rows)
+    work.effects.outbound.update(sender.endpoint_id for sender, _ in sends)
+    work.effects.put_off += len(rows)

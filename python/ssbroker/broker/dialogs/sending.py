@@ -87,8 +87,9 @@ def send(work: Work, runs: Sequence[tuple[Endpoint, State, Sequence[tuple[str, b
         sends.append((sender, numbered))
     work.effects.sent += sum(len(messages) for _, _, messages in runs)
     endpoints.set_all_sent(work.connection, [(sender.send_sequence, sender.endpoint_id) for sender, _ in sends])
-    for sender, left in deliver(work, sends):
-        transmit(work, sender, left)
+    ways = work.ways_of([sender for sender, _ in sends])
+    taken = deliver(work, sends, ways)
+    transmit(work, [(*each, way) for each, way in zip(sends, ways, strict=True) if each[0].endpoint_id not in taken])
 
 
 def refused_in_state(number: int, endpoint: Endpoint) -> Exception:

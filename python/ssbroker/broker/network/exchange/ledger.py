@@ -115,26 +115,19 @@ class SqliteLedger:
     def outgoing(self, wanted: Sequence[Wanted]) -> pa.Table:
         """See `Ledger`."""
         rows: list[tuple[Any, ...]] = []
+        missing: dict[Key, None] = {}
         with self._database.file.read() as connection:
-            for each in wanted:
-                room = each.most_bytes
-                conversation_id, side = each.key
-                sent = remote.sent(
-                    connection,
-                    conversation_id,
-                    is_initiator=side,
-                    first=each.first,
-                    last=each.last,
-                    most=each.most_messages,
-                )
-                for row in sent:
-                    rows.append(_message(each.key, *row))
+            for key, first, last, most, most_bytes in wanted:
+                before, room = len(rows), most_bytes
+                for row in remote.sent(connection, key, first=first, last=last, most=most):
+                    rows.append(_message(key, *row))
                     room -= len(rows[-1][-1])
                     if room <= 0:
                         break
-            found = {row[:2] for row in rows}
-            for key in dict.fromkeys(each.key for each in wanted if each.key not in found):
-                rows += [_message(key, *row) for row in remote.ended_with(connection, key[0], is_initiator=key[1])]
+                if len(rows) == before:
+                    missing[key] = None
+            for key in missing.keys() - {row[:2] for row in rows} if missing else ():
+                rows += [_message(key, *row) for row in remote.ended_with(connection, key)]
         return _table(rows, MESSAGES)
 
     def stored(self, keys: Sequence[Key]) -> pa.Table:
@@ -163,8 +156,8 @@ class SqliteLedger:
         contracts: dict[Key, tuple[Contract, State]] = {}
         with self._database.file.read() as connection:
             objects = self._database.objects(connection)
-            for key, row in remote.find(connection, keys).items():
-                contracts[key] = (objects.contracts_by_id[row.service_contract_id], State(row.state))
+            for key, (contract_id, state) in remote.contracts_of(connection, keys).items():
+                contracts[key] = (objects.contracts_by_id[contract_id], State(state))
         for key in keys - contracts.keys():
             begins = self._admitted.get(key)
             contract = None if begins is None else objects.contracts.get(begins.service_contract_name)

@@ -11,6 +11,7 @@ from ssbroker.broker.dialogs.conversation import Conversation
 from ssbroker.broker.dialogs.error_body import Failure
 from ssbroker.broker.dialogs.inbound import begin_here, target_of
 from ssbroker.broker.dialogs.outbound import broken_by_broker, settle
+from ssbroker.broker.dialogs.plain import put_plain
 from ssbroker.broker.dialogs.queueing import queue_of
 from ssbroker.broker.dialogs.status import DELIVERED
 from ssbroker.broker.network.exchange.admission import envelope_of
@@ -18,7 +19,7 @@ from ssbroker.broker.work.work import Work
 from ssbroker.protocol.ledger import Effects, Key
 from ssbroker.protocol.ledger import Endpoint as Planned
 from ssbroker.protocol.states import State
-from ssbroker.store import endpoints, fragments, remote
+from ssbroker.store import endpoints, fragments, remote, transmission
 from ssbroker.store.endpoints import Endpoint
 
 _OVER: Final = (State.ER, State.CD)
@@ -62,8 +63,9 @@ class Settlement:
         self._created: Final = {endpoint.key: endpoint for endpoint in effects.created}
         self._messages: Final = _messages(effects)
         self._stored: Final = list(_stored(effects))
-        self._rows: Final = remote.find(work.connection, self._keys())
-        self._check()
+        keys = self._keys()
+        self._rows: Final = remote.find(work.connection, keys)
+        self._check(keys)
 
     def write(self) -> None:
         """Writes all of it.
@@ -76,11 +78,12 @@ class Settlement:
             self._create(planned)
         for planned in effects.bound:
             self._bind(planned)
+        taken = self._take_plain()
         for key, messages in self._messages.items():
-            self._take(key, messages)
-        self._keep()
-        for key, acked in effects.acknowledged.items():
-            self._acknowledge(key, acked)
+            if self._rows[key].endpoint_id not in taken:
+                self._take(key, messages)
+        self._keep(taken)
+        self._acknowledge()
         for key, body in effects.errors.items():
             row = self._row_now(key)
             if row is not None:
@@ -98,8 +101,8 @@ class Settlement:
         keys.update(self._messages, effects.received, effects.acknowledged, effects.errors, effects.refused)
         return keys
 
-    def _check(self) -> None:
-        wrong = tuple(key for key in self._keys() if not self._fits(key))
+    def _check(self, keys: set[Key]) -> None:
+        wrong = tuple(key for key in keys if not self._fits(key))
         if wrong:
             raise OvertakenError(wrong)
 
@@ -148,13 +151,19 @@ class Settlement:
         remote.note(self._work.connection, row)
         self._rows[planned.key] = row
 
+    def _take_plain(self) -> dict[int, int]:
+        """Takes what nothing has to be decided about; the number of the next message of each endpoint that it took all of."""
+        rows = [(self._rows[key], messages) for key, messages in self._messages.items()]
+        undisturbed = remote.undisturbed(self._work.connection, [row.endpoint_id for row, _ in rows])
+        return put_plain(self._work, [each for each in rows if each[0].endpoint_id in undisturbed])
+
     def _take(self, key: Key, messages: list[Message]) -> None:
         row = self._rows[key]
         arrival = Conversation(self._work, row, queue_of(self._work, row)).take(messages)
         if arrival.error is not None:
             raise OvertakenError((key,))
 
-    def _keep(self) -> None:
+    def _keep(self, taken: dict[int, int]) -> None:
         """Fragments come and go; what the state of an endpoint did not take counts as taken, since it never will be."""
         connection, now = self._work.connection, self._work.now()
         ids = {key: row.endpoint_id for key, row in self._rows.items()}
@@ -168,18 +177,27 @@ class Settlement:
         )
         for key, number in self._effects.dropped:
             fragments.remove(connection, ids[key], number)
-        received = [(ids[key], number) for key, number in self._effects.received.items() if key in ids]
-        remote.raise_taken(connection, [(number, endpoint_id) for endpoint_id, number in received])
-        fragments.remove_below(connection, received)
+        received = {ids[key]: number for key, number in self._effects.received.items() if key in ids}
+        reached = taken | received
+        remote.raise_taken(connection, [(number, endpoint_id) for endpoint_id, number in reached.items()])
+        if received and fragments.are_kept(connection):
+            fragments.remove_below(connection, received.items())
 
-    def _acknowledge(self, key: Key, acked: int) -> None:
-        row = self._rows[key]
-        far = row.far_broker_instance
-        if far is None:
-            raise OvertakenError((key,))
-        settle(self._work, row.endpoint_id, Arrival(acked + 1), broker_instance=far)
-        if row.transmission_status != DELIVERED:
-            endpoints.set_status(self._work.connection, row.endpoint_id, DELIVERED)
+    def _acknowledge(self) -> None:
+        """What the far sides have leaves the transmission queue; whoever has waited for that, to be bound or to close, is looked at by itself."""
+        plain: list[tuple[int, int]] = []
+        for key, acked in self._effects.acknowledged.items():
+            row = self._rows[key]
+            far = row.far_broker_instance
+            if far is None:
+                raise OvertakenError((key,))
+            if row.is_bound and row.end_dialog_sequence is None and key not in self._messages:
+                plain.append((row.endpoint_id, acked + 1))
+            else:
+                settle(self._work, row.endpoint_id, Arrival(acked + 1), broker_instance=far)
+            if row.transmission_status != DELIVERED:
+                endpoints.set_status(self._work.connection, row.endpoint_id, DELIVERED)
+        transmission.remove_all_below(self._work.connection, plain)
 
     def _row_now(self, key: Key) -> Endpoint | None:
         """An endpoint after what was written of it so far; None where that was its end."""

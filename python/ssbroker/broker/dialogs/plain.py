@@ -1,0 +1,73 @@
+"""Plain messages into their queues, for many conversations at once."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from ssbroker.broker.dialogs import contract_rules
+from ssbroker.broker.dialogs.arriving import Message
+from ssbroker.broker.dialogs.queueing import queue_of
+from ssbroker.broker.work.work import Work
+from ssbroker.protocol.events import Conversation
+from ssbroker.protocol.states import State
+from ssbroker.store import queues
+from ssbroker.store.endpoints import Endpoint
+from ssbroker.store.objects import MessageType
+
+
+def put_plain(work: Work, arrivals: Iterable[tuple[Endpoint, Sequence[Message]]]) -> dict[int, int]:
+    """Puts into their queues what is plain: user messages of conversations that go on, in their turn, to a queue that is on, unvalidated.
+
+    Args:
+        work: The transaction.
+        arrivals: The endpoints, each at most once and with nothing that waits beside its queue or out of turn, and what comes for each,
+            in order of the numbers.
+
+    Returns:
+        For each endpoint that has taken its messages, all of them, the number of its next one, which is still to be written.
+    """
+    taken: dict[int, int] = {}
+    if work.effects.wants(Conversation):
+        return taken
+    rows: list[tuple[int, int, int, int, int, int, int, bytes | None]] = []
+    judged: dict[tuple[int, int, str], int | None] = {}
+    for endpoint, messages in arrivals:
+        queue = queue_of(work, endpoint)
+        if not (queue.is_enqueue_enabled and _is_in_turn(endpoint, messages)):
+            continue
+        kinds = [_kind(work, endpoint, message.message_type_name, judged) for message in messages]
+        endpoint_id, priority = endpoint.endpoint_id, endpoint.priority
+        run = [
+            (queue.queue_id, queues.READY, priority, endpoint_id, queues.IN_ORDER, number, kind, body)
+            for (number, _, body, _, _), kind in zip(messages, kinds, strict=True)
+            if kind is not None
+        ]
+        if len(run) < len(messages):
+            continue
+        rows += run
+        taken[endpoint_id] = endpoint.receive_sequence + len(messages)
+        work.effects.arrived.add(queue.queue_id)
+    queues.add(work.connection, rows)
+    work.effects.enqueued += len(rows)
+    return taken
+
+
+def _is_in_turn(endpoint: Endpoint, messages: Sequence[Message]) -> bool:
+    """Whether these are the messages that come next, and none of them ends the conversation."""
+    number = endpoint.receive_sequence
+    for message in messages:
+        if message.message_sequence_number != number or message.is_conversation_error or message.is_end_of_dialog:
+            return False
+        number += 1
+    return endpoint.state == State.CO
+
+
+def _kind(work: Work, endpoint: Endpoint, name: str, judged: dict[tuple[int, int, str], int | None]) -> int | None:
+    """The id of a message type that may come, without validation; None where it is anything else."""
+    key = (endpoint.service_contract_id, endpoint.is_initiator, name)
+    if key not in judged:
+        contract = work.objects.contracts_by_id[endpoint.service_contract_id]
+        kind = contract_rules.takeable(work.objects, contract, name, from_initiator=not endpoint.is_initiator)
+        is_plain = isinstance(kind, MessageType) and kind.validation == "N"
+        judged[key] = kind.message_type_id if is_plain and isinstance(kind, MessageType) else None
+    return judged[key]
