@@ -22,11 +22,12 @@ from ssbroker.protocol.receiving import Received, Receiving
 from ssbroker.protocol.residents import Residents
 from ssbroker.protocol.retry import Backoff
 from ssbroker.protocol.rows import Row, rows_of, table_of
-from ssbroker.protocol.sending import Sending, Turn
+from ssbroker.protocol.sending import Sending
 from ssbroker.protocol.settings import Settings
 from ssbroker.protocol.steady import SteadyClock
 from ssbroker.protocol.steering import Steering
 from ssbroker.protocol.telling import tell_acknowledgements
+from ssbroker.protocol.turn import Turn
 
 _TURNS_FIRST: Final = 4
 _NO_KEYS: Final[SessionKeys] = MappingProxyType({})

@@ -11,8 +11,8 @@ from ssbroker.protocol.dialog import Dialog
 from ssbroker.protocol.envelope import Security
 from ssbroker.protocol.opening import Notice
 from ssbroker.protocol.rows import Row
-from ssbroker.protocol.sending import Cut
 from ssbroker.protocol.settings import Integrity
+from ssbroker.protocol.turn import Cut
 
 _COLUMNS: Final = (
     "message_sequence_number",

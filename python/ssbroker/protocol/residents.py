@@ -49,7 +49,8 @@ class Residents:
                 else:
                     data = None if key in self._outdated else aside.get(key)
                     self.known[endpoint.key] = dialog_of(endpoint, None if data is None else unpacked(data))
-        return {key: self.known[key] for key in keys if key in self.known}
+        known = self.known
+        return {key: known[key] for key in keys if key in known}
 
     def is_ready(self, dialog: Dialog) -> None:
         """Notes that a dialog may have something to send."""
@@ -65,9 +66,10 @@ class Residents:
             waiting = self._ready[priority]
             while waiting:
                 key = next(iter(waiting))
-                found = self.load([key])  # where that fails, it is still its turn
+                dialog = self.known.get(key) or self.load([key]).get(key)  # where that fails, it is still its turn
                 del waiting[key]
-                yield from found.values()
+                if dialog is not None:
+                    yield dialog
 
     def put_back(self, turns: Iterable[tuple[Dialog, list[Flight]]], owing: Iterable[Dialog], moment: int) -> None:
         """Has those whose turn failed, since something could not be read, have it again.

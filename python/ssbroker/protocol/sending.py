@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
 from typing import Any, Final
 
 import pyarrow as pa
@@ -19,59 +18,12 @@ from ssbroker.protocol.interleaving import interleaved
 from ssbroker.protocol.ledger import Ledger, Wanted
 from ssbroker.protocol.retry import Backoff
 from ssbroker.protocol.settings import Settings
-from ssbroker.protocol.transmission import Flight
+from ssbroker.protocol.turn import Cut, Turn
 
 _DIALOG: Final = "dialog"
 _KEY: Final = "session_key"
 _MESSAGE: Final = ("conversation_id", "is_initiator", "message_sequence_number", "is_conversation_error")
 _FRAGMENT: Final = (_DIALOG, "message_sequence_number", "fragment_number", "fragment_count")
-
-
-@dataclass(slots=True)
-class Turn:
-    """What one dialog may send now.
-
-    Attributes:
-        dialog: The dialog.
-        lost: What goes again, as it was sent before.
-        room: How many fragments may go that were never sent.
-        room_bytes: And how many bytes of them.
-        last: The last message that may go.
-        fresh: What goes for the first time, as bits for each message.
-        found: The messages that its transmission queue still has.
-        is_full: Whether more could go at once, in its next turn.
-        dues: When what goes now goes again.
-    """
-
-    dialog: Dialog
-    lost: list[Flight]
-    room: int
-    room_bytes: int
-    last: int
-    fresh: dict[int, int] = field(default_factory=dict)
-    found: set[int] = field(default_factory=set)
-    is_full: bool = False
-    dues: list[int] = field(default_factory=list)
-
-    @property
-    def is_drained(self) -> bool:
-        """Whether the transmission queue held no more than what goes: there was room left, and nothing else in the way."""
-        transmission = self.dialog.transmission
-        has_room = self.room > 0 and self.room_bytes > 0 and transmission.head <= self.last
-        return has_room and not self.is_full and transmission.cursor == 0
-
-
-@dataclass(frozen=True, slots=True)
-class Cut:
-    """Fragments that go now, in order.
-
-    Attributes:
-        rows: Their columns: those of `schemas.FRAGMENTS`, what kind of message they are of, and the place of their turn.
-        turns: The turn of each.
-    """
-
-    rows: pa.Table
-    turns: list[Turn]
 
 
 class Sending:
@@ -95,7 +47,7 @@ class Sending:
         """What a dialog may send now."""
         settings, transmission = self._settings, dialog.transmission
         lost = transmission.landed(now)
-        again = sum(mask.bit_count() for flight in lost for mask in flight.fragments.values())
+        again = sum([mask.bit_count() for flight in lost for mask in flight.fragments.values()]) if lost else 0
         room = min(settings.turn_fragments - again, settings.window_fragments - transmission.fragments)
         room_bytes = settings.window_bytes - transmission.bytes
         if transmission.fragments and room_bytes < settings.max_fragment_bytes:
@@ -111,7 +63,12 @@ class Sending:
 
     def cut(self, turns: Sequence[Turn], now: int) -> Cut:
         """Reads and cuts what the turns need, and notes in the dialogs what goes."""
-        kept = [part for place, turn in enumerate(turns) for part in self._kept(turn, place)]
+        kept = [
+            part
+            for place, turn in enumerate(turns)
+            if turn.lost or turn.dialog.transmission.cursor
+            for part in self._kept(turn, place)
+        ]
         messages = self._ledger.outgoing([wanted for turn in turns for wanted in self._wanted(turn)])
         by_key = {turn.dialog.key: number for number, turn in enumerate(turns)}
         if not messages.num_rows and not kept:
@@ -149,25 +106,27 @@ class Sending:
         self._cuts.forget(dialog.key)
 
     @staticmethod
-    def _wanted(turn: Turn) -> Iterator[Wanted]:
+    def _wanted(turn: Turn) -> list[Wanted]:
         """Ranges of messages: those that go again, the one that is under way, and those after it."""
         transmission, key = turn.dialog.transmission, turn.dialog.key
-        numbers = {number for flight in turn.lost for number in flight.fragments} - turn.found
         if not turn.dialog.is_known:
-            yield Wanted(key, 0, SEQUENCE_MAX, turn.room, turn.room_bytes)
-            return
-        after = max(transmission.head, transmission.passed) + 1
-        if turn.room and transmission.head <= turn.last and transmission.head not in turn.found:
-            if transmission.cursor == 0 and after == transmission.head + 1:
-                after = (
-                    transmission.head
-                )  # nothing of it was sent, and nothing has passed it: it is the first of those that follow
-            else:
-                numbers.add(transmission.head)
-        for first, number in _ranges(sorted(numbers)):
-            yield Wanted(key, first, first + number - 1, number, 2**63 - 1)
+            return [Wanted(key, 0, SEQUENCE_MAX, turn.room, turn.room_bytes)]
+        head, after = transmission.head, max(transmission.head, transmission.passed) + 1
+        is_begun = transmission.cursor > 0 or after > head + 1
+        if not (turn.lost or is_begun):
+            return [Wanted(key, head, turn.last, turn.room, turn.room_bytes)] if turn.room and head <= turn.last else []
+        numbers = {number for flight in turn.lost for number in flight.fragments} - turn.found
+        if turn.room and head <= turn.last and head not in turn.found:
+            if is_begun:
+                numbers.add(head)
+            else:  # nothing of it was sent, and nothing has passed it: it is the first of those that follow
+                after = head
+        wanted = [
+            Wanted(key, first, first + number - 1, number, 2**63 - 1) for first, number in _ranges(sorted(numbers))
+        ]
         if turn.room and after <= turn.last:
-            yield Wanted(key, after, turn.last, turn.room, turn.room_bytes)
+            wanted.append(Wanted(key, after, turn.last, turn.room, turn.room_bytes))
+        return wanted
 
     def _fragments(self, messages: pa.Table, places: list[int], turns: Sequence[Turn]) -> pa.Table:
         keys = [None if turn.dialog.outbound is None else turn.dialog.outbound.signature_key for turn in turns]
@@ -204,18 +163,40 @@ class Sending:
         owners: list[Turn] = []
         for turn, rows in zip(turns, rows_of, strict=True):
             before = len(taken)
-            lost: dict[int, int] = {}
-            for flight in turn.lost:
-                lost.update({number: lost.get(number, 0) | mask for number, mask in flight.fragments.items()})
-            taken += [row for row in rows if lost and lost.get(sequences[row], 0) >> numbers[row] & 1]
+            if turn.lost:
+                lost: dict[int, int] = {}
+                for flight in turn.lost:
+                    lost.update({number: lost.get(number, 0) | mask for number, mask in flight.fragments.items()})
+                taken += [row for row in rows if lost.get(sequences[row], 0) >> numbers[row] & 1]
             if turn.room:
-                for row in interleaved(rows, sequences, counts):
+                at = self._singles(turn, rows, sequences, counts, sizes)
+                taken += rows[:at]
+                for row in interleaved(rows[at:], sequences, counts):
                     if self._goes(turn, sequences[row], numbers[row], counts[row], sizes[row]):
                         taken.append(row)
-            self._keep(turn, fragments, [row for row in rows if sequences[row] == turn.dialog.transmission.head])
+            if turn.dialog.transmission.cursor:
+                self._keep(turn, fragments, [row for row in rows if sequences[row] == turn.dialog.transmission.head])
             turn.is_full |= bool(turn.fresh) and turn.room == 0
             owners += [turn] * (len(taken) - before)
         return taken, owners
+
+    @staticmethod
+    def _singles(
+        turn: Turn, rows: Sequence[int], sequences: Sequence[int], counts: Sequence[int], sizes: Sequence[int]
+    ) -> int:
+        """Notes that the first rows go, as many as are whole messages whose turn it is and that fit; how many these are."""
+        transmission = turn.dialog.transmission
+        for at, row in enumerate(rows):
+            sequence, size = sequences[row], sizes[row]
+            if sequence != transmission.head or counts[row] != 1 or sequence > turn.last or turn.room <= 0:
+                return at
+            if turn.room_bytes < size and transmission.fragments:
+                return at
+            turn.room -= 1
+            turn.room_bytes -= size
+            transmission.send(sequence, 0, 1, size)
+            turn.fresh[sequence] = 1
+        return len(rows)
 
     def _keep(self, turn: Turn, fragments: pa.Table, rows: Sequence[int]) -> None:
         """Keeps a large message that is under way, for the turns that follow."""
@@ -244,18 +225,23 @@ class Sending:
         turn.dialog.is_drained = turn.is_drained
         transmission = turn.dialog.transmission
         transmission.used = now
-        for flight in turn.lost:
-            for number in [number for number in flight.fragments if number not in turn.found]:
-                transmission.drop(number)
-                del flight.fragments[number]
-        # What is known not to have arrived goes again with the wait that it had: nobody has let that pass in silence.
-        flights = [(flight.fragments, flight.attempt + (flight.due > 0)) for flight in turn.lost if flight.fragments]
+        flights = self._again(turn) if turn.lost else []
         if turn.fresh:
             flights.append((turn.fresh, 0))
         for fragments, attempt in flights:
             due = now + self._backoff.wait(attempt)
             transmission.launch(fragments, due=due, attempt=attempt)
             turn.dues.append(due)
+
+    @staticmethod
+    def _again(turn: Turn) -> list[tuple[dict[int, int], int]]:
+        """What goes again, without messages that the transmission queue does not have any more; and for how many times then."""
+        for flight in turn.lost:
+            for number in [number for number in flight.fragments if number not in turn.found]:
+                turn.dialog.transmission.drop(number)
+                del flight.fragments[number]
+        # What is known not to have arrived goes again with the wait that it had: nobody has let that pass in silence.
+        return [(flight.fragments, flight.attempt + (flight.due > 0)) for flight in turn.lost if flight.fragments]
 
 
 def _listed(table: pa.Table, name: str) -> list[Any]:

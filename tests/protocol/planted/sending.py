@@ -13,9 +13,10 @@ from ssbroker.protocol.opening import Opener
 from ssbroker.protocol.residents import Residents
 from ssbroker.protocol.retry import SECOND, Backoff
 from ssbroker.protocol.rows import Row
-from ssbroker.protocol.sending import Sending, Turn
+from ssbroker.protocol.sending import Sending
 from ssbroker.protocol.steady import SteadyClock
 from ssbroker.protocol.transmission import Flight, Transmission
+from ssbroker.protocol.turn import Cut, Turn
 
 
 def no_jitter(patch: pytest.MonkeyPatch) -> None:
@@ -215,7 +216,7 @@ def acknowledgements_never_ride(patch: pytest.MonkeyPatch) -> None:
     """P15: an acknowledgement goes alone, even where a message goes anyway."""
     fragments = outbound.Outbound.fragments
 
-    def alone(self: outbound.Outbound, cut: sending.Cut) -> list[Row]:
+    def alone(self: outbound.Outbound, cut: Cut) -> list[Row]:
         dues = [(turn.dialog, turn.dialog.ack_due) for turn in cut.turns]
         for dialog, _ in dues:
             dialog.ack_due = None

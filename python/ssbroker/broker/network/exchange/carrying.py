@@ -134,6 +134,9 @@ class Carrying:
 
     def waits(self, database_id: int, key: Key, status: Status | None) -> None:
         """Notes why the messages of a conversation may not leave, or that they may."""
+        carried = self._carried.get((database_id, key))
+        if status is None and (carried is None or carried.waits is None):
+            return
         with self._guard:
             carried = self._carried.get((database_id, key))
             if carried is not None:
