@@ -13,12 +13,17 @@ SQL_RECEIVES: Final = "sql_receives"
 ENQUEUED_MESSAGES: Final = "enqueued_messages"
 ENQUEUED_TRANSMISSIONQ_MESSAGES: Final = "enqueued_transmissionq_messages"
 BROKER_TRANSACTION_ROLLBACKS: Final = "broker_transaction_rollbacks"
+TRAN_OBJECT_GETS: Final = "tran_object_gets"
+TRAN_OBJECT_WRITES: Final = "tran_object_writes"
+
 NAMES: Final = {
     SQL_SENDS: "Messages that were sent.",
     SQL_RECEIVES: "RECEIVE statements, those that found nothing included.",
     ENQUEUED_MESSAGES: "Messages that were put into queues.",
     ENQUEUED_TRANSMISSIONQ_MESSAGES: "Messages that were put into transmission queues.",
     BROKER_TRANSACTION_ROLLBACKS: "Transactions that were rolled back.",
+    TRAN_OBJECT_GETS: "Transmission objects of dialogs with other instances that were read back from the work table.",
+    TRAN_OBJECT_WRITES: "Transmission objects of such dialogs that were put aside into the work table.",
 }
 """What is counted, and what it means."""
 
@@ -53,6 +58,17 @@ class Counters:
         """Counts a transaction that came to nothing."""
         with self._guard:
             self._counts[BROKER_TRANSACTION_ROLLBACKS] += 1
+
+    def objects_moved(self, *, read: int = 0, written: int = 0) -> None:
+        """Counts transmission objects (P32).
+
+        Args:
+            read: How many were read back.
+            written: How many were put aside.
+        """
+        with self._guard:
+            self._counts[TRAN_OBJECT_GETS] += read
+            self._counts[TRAN_OBJECT_WRITES] += written
 
     def counts(self) -> dict[str, int]:
         """The numbers of now, by the names of `NAMES`."""

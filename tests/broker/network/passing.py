@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import uuid
+from collections import Counter
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -108,6 +109,7 @@ class Outboxes:
     asked: list[tuple[str, bytes]] = field(default_factory=list)
     is_alive: bool = True
     refusals: int = 0
+    sent_by_priority: Counter[int] = field(default_factory=Counter)
     refused: dict[str, str] = field(default_factory=dict)
 
     def box(self, address: str) -> Outbox:

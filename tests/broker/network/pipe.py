@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 import uuid
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Collection, Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -73,6 +73,11 @@ class Pipe:
         """See `seam.Endpoint`."""
         taken = self.taken.get(address, 0)
         return taken, taken - sum(rows.num_rows for rows in self.outboxes.get(address, ()))
+
+    @property
+    def sent_by_priority(self) -> Counter[int]:
+        """See `seam.Endpoint`."""
+        return Counter()
 
     @property
     def refusals(self) -> int:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -144,6 +144,10 @@ class Endpoint(Protocol):
 
     def resume(self) -> None:
         """Reads again."""
+
+    @property
+    def sent_by_priority(self) -> Mapping[int, int]:
+        """How many rows of each priority were written to connections."""
 
     @property
     def refusals(self) -> int:

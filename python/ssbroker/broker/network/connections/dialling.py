@@ -232,6 +232,7 @@ class Dialling:
             is_accept=False,
             limits=self._setup.limits,
             now=int(loop.time() * SECOND),
+            sent=self._setup.sent_by_priority,
         )
         connection = self._begin(line, destination.address)
         self._of_connection[connection] = [destination]

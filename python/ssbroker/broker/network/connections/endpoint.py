@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 import uuid
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Mapping
 from queue import SimpleQueue
 from typing import Any, Final
 
@@ -101,6 +101,11 @@ class SocketEndpoint:
     def resume(self) -> None:
         """See `seam.Endpoint`."""
         self._call(lambda: self._board.pause(is_paused=False))
+
+    @property
+    def sent_by_priority(self) -> Mapping[int, int]:
+        """See `seam.Endpoint`."""
+        return self._setup.sent_by_priority
 
     @property
     def refusals(self) -> int:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import logging
-from typing import Final
+from collections import Counter
+from typing import Any, Final
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from ssbroker.broker.network.connections.limits import EndpointLimits
 from ssbroker.broker.network.connections.outbox import Outbox
@@ -31,6 +33,7 @@ class Line:
         is_accept: Whether the far side dialled.
         limits: How long it waits, and for how much.
         now: The moment.
+        sent: Where rows are counted by priority.
     """
 
     __slots__ = (
@@ -41,6 +44,7 @@ class Line:
         "_limits",
         "_link",
         "_own",
+        "_sent",
         "_unproven",
         "channel",
         "is_paused",
@@ -49,7 +53,17 @@ class Line:
         "sent_rows",
     )
 
-    def __init__(self, channel: Channel, *, own: Own, is_accept: bool, limits: EndpointLimits, now: int) -> None:
+    def __init__(
+        self,
+        channel: Channel,
+        *,
+        own: Own,
+        is_accept: bool,
+        limits: EndpointLimits,
+        now: int,
+        sent: Counter[int] | None = None,
+    ) -> None:
+        self._sent: Final = Counter[int]() if sent is None else sent
         self._own: Final = own
         self._is_accept: Final = is_accept
         self._limits: Final = limits
@@ -255,6 +269,10 @@ class Line:
     def _give(self, link: Link, outbox: Outbox, rows: pa.Table) -> None:
         self._fed.append((outbox, rows.num_rows))
         self.sent_rows += rows.num_rows
+        priorities: pa.StructArray = pc.value_counts(rows["priority"])
+        counts: list[list[Any]] = [priorities.field(number).tolist() for number in (0, 1)]
+        for priority, count in zip(*counts, strict=True):
+            self._sent[priority] += count
         outbox.drained()
         try:
             link.send(rows)

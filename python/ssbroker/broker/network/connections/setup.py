@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import random as randomness
 import uuid
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Final
@@ -34,6 +35,7 @@ class Setup:
         credentials: What TLS is agreed with; None takes and makes connections without it.
         limits: How long it waits, and for how much.
         reach: What may be dialled.
+        sent_by_priority: How many rows of each priority were written to connections.
         events: Where events go.
         clock: Tells the moment, in microseconds since 1970.
         random: Where ids and jitter come from.
@@ -46,6 +48,7 @@ class Setup:
     events: EventLog
     clock: Callable[[], int]
     random: randomness.Random
+    sent_by_priority: Counter[int] = field(default_factory=Counter)
     reach: Reach = field(default_factory=lambda: Reach(()))
 
     def channel(self, *, is_accept: bool) -> Channel:

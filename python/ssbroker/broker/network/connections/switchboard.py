@@ -75,6 +75,7 @@ class Switchboard:
             is_accept=True,
             limits=self._setup.limits,
             now=int(asyncio.get_running_loop().time() * SECOND),
+            sent=self._setup.sent_by_priority,
         )
         return self._begun(line, None)
 

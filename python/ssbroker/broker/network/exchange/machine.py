@@ -11,8 +11,9 @@ import pyarrow as pa
 
 from ssbroker.broker.delivery.ways import Decision
 from ssbroker.broker.network.connections.stamping import stamped
+from ssbroker.broker.network.exchange.counted_ledger import CountedLedger
 from ssbroker.broker.network.exchange.gates import Gates
-from ssbroker.broker.network.exchange.ledger import SqliteLedger, Stale
+from ssbroker.broker.network.exchange.ledger import Stale
 from ssbroker.broker.network.exchange.riders import Riders
 from ssbroker.protocol.dialogs import Dialogs
 from ssbroker.protocol.envelope import ENVELOPE
@@ -98,7 +99,7 @@ class Machine:
     ) -> None:
         instance = database.instance
         self.database: Final = database
-        self.ledger: Final = SqliteLedger(database)
+        self.ledger: Final = CountedLedger(database)
         # Chance for jitter alone, drawn for each batch that goes: the operating system's would take longer than all the rest.
         chance = Random(instance.random.getrandbits(64))  # noqa: S311
         self.dialogs: Final = Dialogs(self.ledger, roll=chance.random, settings=settings, log=instance.events)

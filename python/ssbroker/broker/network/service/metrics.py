@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from ssbroker.broker import counters
 from ssbroker.broker.network.carriage.holding import Counters
+from ssbroker.broker.objects.priorities import LEVELS
 from ssbroker.broker.overview import overview_of
 from ssbroker.exceptions import MissingDependencyError
 from ssbroker.protocol.event_steps import ActivationStep, ConnectionStep
@@ -141,6 +142,13 @@ class Metrics:
             "Connections that were cut off before TLS, since their address dials too often.",
             value=0 if server is None else server.endpoint.refusals,
         )
+        sent = {} if server is None else server.endpoint.sent_by_priority
+        for priority in LEVELS:
+            yield CounterMetricFamily(
+                f"ssbroker_message_fragment_p{priority}_sends",
+                f"Fragments of messages of priority {priority} written to connections.",
+                value=sent.get(priority, 0),
+            )
         yield from self._forwarded()
         running = self._instance.view("sys.dm_broker_activated_tasks").num_rows
         yield GaugeMetricFamily("ssbroker_tasks_running", "Readers of queues that run now.", value=running)

@@ -1,0 +1,53 @@
+"""What an instance that is served counts of its connections and of its dialogs with others (N28, facts 169 and 170)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+from ssbroker.broker.instance import Instance
+from ssbroker.broker.network.service.metrics import Metrics
+from tests.broker.network.parties import Party
+from tests.broker.network.talking import Talk, talk
+from tests.broker.network.test_metrics import numbers
+from tests.protocol.wire import numbered
+
+
+@pytest.fixture
+def both(tmp_path: Path) -> Iterator[Talk]:
+    yield from talk(tmp_path)
+
+
+def test_n28_fragments_are_counted_by_priority(instance: Instance) -> None:
+    rows = numbered(5)
+    at = rows.schema.get_field_index("priority")
+    rows = rows.set_column(at, rows.schema.field(at), pa.array([3, 10, 3, 1, 3], pa.int8()))
+    metrics = Metrics(instance)
+    with instance.serve(port=0, allow_unencrypted=True) as server, Party("bank") as bank:
+        server.endpoint.send(bank.address, rows)
+        bank.wait_for(lambda: len(bank.numbers()) == 5)
+        found = numbers(metrics)
+    expected = {1: 1, 3: 3, 10: 1}
+    assert {priority: found[f"ssbroker_message_fragment_p{priority}_sends_total"] for priority in range(1, 11)} == {
+        priority: expected.get(priority, 0) for priority in range(1, 11)
+    }
+    assert found["ssbroker_connections_refused_total"] == 0
+    assert numbers(metrics)["ssbroker_message_fragment_p3_sends_total"] == 0
+    metrics.close()
+
+
+def test_n28_transmission_objects_are_counted_when_they_are_put_aside_and_read_back(both: Talk) -> None:
+    metrics = Metrics(both.shop)
+    dialog = both.send(b"two chairs")
+    both.pipes.settle()
+    both.pipes.clock.advance(seconds=60)
+    both.pipes.settle()
+    found = numbers(metrics)
+    assert (found["ssbroker_tran_object_writes_total"], found["ssbroker_tran_object_gets_total"]) == (1, 0)
+    both.send(b"a table", dialog=dialog)
+    both.pipes.settle()
+    assert numbers(metrics)["ssbroker_tran_object_gets_total"] == 1
+    metrics.close()
