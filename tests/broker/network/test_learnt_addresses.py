@@ -5,6 +5,7 @@ from __future__ import annotations
 import socket
 import threading
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,7 +14,7 @@ from ssbroker.broker.network.carriage.forwarding import Forwarding
 from ssbroker.broker.network.connections import addresses
 from ssbroker.broker.network.connections.limits import EndpointLimits
 from ssbroker.broker.network.connections.reach import Reach
-from ssbroker.broker.network.exchange import carrying
+from ssbroker.broker.network.exchange import carrying, exchange
 from ssbroker.broker.network.exchange.carrying import Carrying
 from ssbroker.broker.network.service.options import ServeOptions
 from ssbroker.exceptions import OptionError
@@ -22,6 +23,7 @@ from ssbroker.protocol.event_steps import ConnectionStep
 from ssbroker.protocol.events import Event, ForwardedMessageDropped
 from tests.broker.network.parties import HOST, QUICK, Party
 from tests.broker.network.passing import Outboxes, decided, peer, row, wire
+from tests.broker.network.talking import talk
 from tests.broker.network.test_endpoint import PATIENT, free_port
 from tests.protocol.wire import numbered
 
@@ -201,3 +203,14 @@ def test_n34_a_name_server_that_is_silent_holds_up_neither_other_names_nor_the_e
         shop.endpoint.close(0.0)
         ended.set()
         assert not gave_up.is_set()
+
+
+def test_n34_only_some_addresses_are_learnt_to_be_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each of them has all conversations find their ways again, and an instance has more addresses than anybody has named."""
+    monkeypatch.setattr(exchange, "OWN_MOST", 2)
+    for both in talk(tmp_path):
+        told = both.pipes.servers["shop"].exchange
+        for number in (1, 2, 2, 3, 4):
+            told.is_own(f"TCP://127.0.0.{number}:4022")
+        own = both.shop.catalog().addresses
+        assert [f"TCP://127.0.0.{number}:4022" in own for number in (1, 2, 3, 4)] == [True, True, False, False]
