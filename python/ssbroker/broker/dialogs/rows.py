@@ -100,7 +100,7 @@ class RowSender:
         """
         keys = [self._key(self._sent + number, values) for number, values in enumerate(self._values(rows))]
         self._open({key: None for key in keys if key not in self._handles})
-        columns = {"conversation_handle": pa.array([self._handles[key] for key in keys], pa.binary())}
+        columns: dict[str, Any] = {"conversation_handle": pa.array([self._handles[key] for key in keys], pa.binary())}
         columns[BODY] = rows[BODY]
         kinds = rows[MESSAGE_TYPE].to_pylist() if MESSAGE_TYPE in rows.column_names else [None] * len(keys)
         default = self._addressing.message_type
