@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import gc
 import os
+import pickle
 from collections.abc import Iterable, Iterator
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -80,3 +82,21 @@ def test_a_shipped_catalog_says_what_the_catalog_says(spark: SparkSession) -> No
     assert isinstance(shipped.value(), Catalog)
     assert shipped.value() == catalog
     assert shipped.fingerprint == catalog.fingerprint
+
+
+def test_what_is_meant_for_a_worker_unpickles_where_there_is_no_broadcast(spark: SparkSession) -> None:
+    """U13: the driver of a stream does so, and a query would fail before it starts."""
+    catalog, _ = world(25, conversations=1)
+    shipped = shipping.ship(spark, catalog)
+    found = pickle.loads(pickle.dumps(shipped))
+    assert found.fingerprint == shipped.fingerprint
+    assert found == pickle.loads(pickle.dumps(shipped))
+
+
+def test_without_broadcasts_a_value_for_a_stream_travels_with_the_function() -> None:
+    """U13: a stream on Spark Connect sees no artifacts. Nothing that is printed shows what it carries."""
+    connect: Any = object()
+    keys = {bytes(16): b"a key of sixteen"}
+    shipped = pickle.loads(pickle.dumps(shipping.ship_keys(connect, keys, in_stream=True)))
+    assert shipped.value() == keys
+    assert "sixteen" not in repr(shipped)

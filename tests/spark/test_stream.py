@@ -17,8 +17,9 @@ from pyspark.sql.streaming.query import StreamingQuery
 import ssbroker.spark
 from ssbroker import Catalog
 from ssbroker.exceptions import InputError, OptionError, SchemaError
-from ssbroker.schemas import PENDING, ROUTES
+from ssbroker.schemas import ACKNOWLEDGEMENTS, DECISIONS, MESSAGES, PENDING, REJECTED, ROUTES
 from ssbroker.spark.streams.assembly import PROVIDER, ROCKSDB
+from ssbroker.spark.streams.kinds import EXPIRED
 from tests.oracle.traffic import Fragment
 from tests.rules.fragments import begun, single
 from tests.spark.frames import Configure
@@ -200,6 +201,24 @@ def until(query: StreamingQuery, is_so: Callable[[], bool]) -> None:
         assert error is None, error
         query.awaitTermination(0.2)  # type: ignore[arg-type]
     raise AssertionError(query.status)
+
+
+def test_each_kind_has_the_columns_of_its_schema(arriving: Arriving) -> None:
+    """U2: what is never null in a kind says so, though the rows of all kinds have it null in others."""
+    arriving.put(fragments_to("//A", begun(0)))
+    landed = ssbroker.spark.stream(arriving.stream(), EMPTY, acknowledgements=True)
+    for rows, schema in (
+        (landed.rejected, REJECTED),
+        (landed.acknowledgements, ACKNOWLEDGEMENTS),
+        (landed.expired, EXPIRED),
+    ):
+        assert [(field.name, field.nullable) for field in rows.schema] == [
+            (field.name, field.nullable) for field in schema
+        ]
+    assert landed.messages.columns == [*MESSAGES.names, "to_service_name", *DECISIONS.names]
+    assert [field.name for field in landed.messages.schema if not field.nullable] == [
+        field.name for field in MESSAGES if not field.nullable
+    ]
 
 
 def test_what_is_no_stream_is_told_what_there_is_for_it(spark: SparkSession) -> None:

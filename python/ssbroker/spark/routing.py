@@ -76,7 +76,7 @@ def route(
     columns.check_tie_break(tie_break)
     labels = columns.rehearse(catalog, types, tie_break=tie_break, pending_request=pending_request)
     task = worker.Task(
-        catalog=ship(conversations_df.sparkSession, catalog),
+        catalog=ship(conversations_df.sparkSession, catalog, in_stream=conversations_df.isStreaming),
         now=moment.as_utc(now),
         tie_break=tie_break,
         pending_request=pending_request,

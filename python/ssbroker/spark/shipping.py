@@ -1,7 +1,8 @@
 """A catalog or session keys on their way to the workers: once for each session, whatever the number of jobs and DataFrames.
 
 Classic Spark has broadcast variables, which it drops when nothing needs them. Spark Connect has none: there a value is an
-artifact of the session, a file. Neither is part of a plan or a log.
+artifact of the session, a file. Neither is part of a plan or a log. A streaming query on Connect runs in a copy of the session that
+has none of its artifacts, so there a value travels with the function that needs it.
 """
 
 from __future__ import annotations
@@ -67,6 +68,16 @@ class _InWorker(Shipped[_Value]):
 
 
 @dataclass(frozen=True)
+class _Carried(Shipped[_Value]):
+    pickled: bytes = field(compare=False, repr=False)
+
+    def value(self) -> _Value:
+        # It comes from the same client as the function that it travels with, which could do anything as well.
+        value: _Value = pickle.loads(self.pickled)  # noqa: S301
+        return value
+
+
+@dataclass(frozen=True)
 class _Artifact(Shipped[_Value]):
     file: str = field(compare=False)
 
@@ -82,25 +93,29 @@ _broadcasts: Final[dict[tuple[str, str], _Broadcast[Any]]] = {}
 _artifacts: Final[dict[tuple[str, str], _Artifact[Any]]] = {}
 
 
-def ship(spark: SparkSession, catalog: Catalog) -> Shipped[Catalog]:
+def ship(spark: SparkSession, catalog: Catalog, *, in_stream: bool = False) -> Shipped[Catalog]:
     """Hands a catalog to the workers of a session, unless they have it.
 
     Args:
         spark: The session.
         catalog: The catalog.
+        in_stream: Whether it is for a streaming query, which on Spark Connect sees no artifacts: there it travels with every task.
 
     Returns:
         Where the workers find it.
     """
-    return _shipped(spark, catalog, fingerprint=catalog.fingerprint)
+    return _shipped(spark, catalog, fingerprint=catalog.fingerprint, in_stream=in_stream)
 
 
-def ship_keys(spark: SparkSession, keys: Mapping[bytes, bytes]) -> Shipped[dict[bytes, bytes]]:
+def ship_keys(
+    spark: SparkSession, keys: Mapping[bytes, bytes], *, in_stream: bool = False
+) -> Shipped[dict[bytes, bytes]]:
     """Hands session keys to the workers of a session, unless they have them.
 
     Args:
         spark: The session.
         keys: The keys by the 16 bytes of the conversation's id.
+        in_stream: As of `ship`.
 
     Returns:
         Where the workers find them.
@@ -108,11 +123,13 @@ def ship_keys(spark: SparkSession, keys: Mapping[bytes, bytes]) -> Shipped[dict[
     digest = hashlib.blake2b(key=_SECRET)
     for conversation, key in sorted(keys.items()):
         digest.update(conversation + bytes([len(key)]) + key)
-    return _shipped(spark, dict(keys), fingerprint=digest.hexdigest())
+    return _shipped(spark, dict(keys), fingerprint=digest.hexdigest(), in_stream=in_stream)
 
 
-def _shipped(spark: SparkSession, value: _Value, *, fingerprint: str) -> Shipped[_Value]:
+def _shipped(spark: SparkSession, value: _Value, *, fingerprint: str, in_stream: bool) -> Shipped[_Value]:
     if not hasattr(spark, "sparkContext"):
+        if in_stream:
+            return _Carried(fingerprint, pickle.dumps(value, protocol=pickle.HIGHEST_PROTOCOL))
         return _as_artifact(spark, value, fingerprint=fingerprint)
     context = spark.sparkContext
     key = (str(context.applicationId), fingerprint)

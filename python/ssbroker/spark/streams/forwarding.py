@@ -81,7 +81,7 @@ class Forwarding:
         given = catalog_given(self.catalog)
         catalog = given if isinstance(given, Catalog) else catalogs.load(Path(given))
         labels = columns.rehearse(catalog, types, tie_break=self.tie_break, pending_request=self.pending_request)
-        source: Source = Fixed(ship(spark, given)) if isinstance(given, Catalog) else self._at(given)
+        source: Source = Fixed(ship(spark, given, in_stream=True)) if isinstance(given, Catalog) else self._at(given)
         return Routing(
             source=source,
             tie_break=self.tie_break,
