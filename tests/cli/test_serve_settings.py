@@ -83,7 +83,10 @@ def test_p3_without_a_word_it_listens_on_port_4022_of_this_machine(file: Path) -
         ("stop_after = -1", "stop_after: expected a number of seconds, got -1"),
         ("stop_after = nan", "stop_after: expected a number of seconds, got nan"),
         ("allow_unencrypted = 1", "allow_unencrypted: expected true or false, got 1"),
-        ("lissen = 1", "lissen: is not known here; there are addresses, allow_unencrypted, configuration, dial_only, listen"),
+        (
+            "lissen = 1",
+            "lissen: is not known here; there are addresses, allow_unencrypted, configuration, dial_only, listen",
+        ),
         ("tls = 1", "tls: expected a table, got 1"),
         ('[tls]\nkey = ""', "tls.key: expected a text, got ''"),
         ('[tls]\nnames = "stock"', "tls.names: expected a list of texts, got 'stock'"),
