@@ -1,0 +1,91 @@
+"""What [the page of scale](../../docs/concepts/scale.md) tells of large sizes, at small ones; the large ones run by `python -m tests.spark.scale`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from pyspark.sql import SparkSession
+from pyspark.sql import functions as sf
+
+import ssbroker.spark
+from benches.fragments import Shape, traffic
+from ssbroker.spark.reassembly import ShardBy
+from ssbroker.spark.streams.step import step
+from ssbroker.spark.streams.task import Assembly, Task
+from tests.spark import patience, scale
+from tests.spark.frames import Configure
+
+
+@pytest.fixture
+def streaming(configure: Configure) -> None:
+    for name, value in scale.STREAMING.items():
+        configure(name, value)
+
+
+@pytest.mark.usefixtures("streaming")
+def test_one_conversation_with_nine_tenths_of_the_fragments(spark: SparkSession, tmp_path: Path) -> None:
+    """By conversation, by message, from file to file and as a stream the messages are the same."""
+    scale.skew(spark, tmp_path, 4000)
+
+
+def test_a_hot_conversation_is_spread_by_message(spark: SparkSession, configure: Configure, tmp_path: Path) -> None:
+    """By conversation its messages are made in one task; by message they are made in all."""
+    configure("spark.sql.adaptive.coalescePartitions.enabled", "false")
+    scale._write(scale.skewed(4000), tmp_path / "skew")
+    given = spark.read.parquet(str(tmp_path / "skew"))
+    ways: dict[ShardBy, int] = {"conversation": 1, "message": 2}
+    for shard_by, tasks in ways.items():
+        made = ssbroker.spark.reassemble(given, shard_by=shard_by, in_order=False).messages
+        by_task = made.groupBy("conversation_id", sf.spark_partition_id()).count()
+        hot = max(
+            by_task.groupBy("conversation_id").agg(sf.sum("count").alias("all"), sf.count("*")).collect(),
+            key=lambda row: row["all"],
+        )
+        assert hot[2] == tasks
+
+
+def test_many_conversations_cost_a_bounded_state() -> None:
+    """U3, U5: a bucket keeps less than 300 bytes for each where 96 of half a message wait, and less than 80 where all is whole."""
+    assert kept(scale.shallow(3000)) / 3000 < 300
+    assert kept(traffic(Shape(messages=8000, parts=2, part_bytes=96, conversations=2000)).fragments) / 2000 < 80
+
+
+def kept(fragments: pa.Table) -> int:
+    """How much a bucket keeps of fragments that came in one batch."""
+    assembly = Assembly(
+        in_order=True,
+        max_message_bytes=1 << 20,
+        max_fragments_per_message=None,
+        max_pending_bytes=1 << 30,
+        max_pending_age_us=None,
+        session_keys=None,
+        acknowledgements=False,
+    )
+    task = Task(fixed={}, assembly=assembly, routing=None, figures=False)
+    return len(step(task, None, fragments.combine_chunks().to_batches(), now_us=1).state or b"")
+
+
+def test_a_million_routes(spark: SparkSession, tmp_path: Path) -> None:
+    scale.routes(spark, tmp_path, 1_000_000)
+
+
+@pytest.mark.usefixtures("streaming")
+def test_a_message_of_many_fragments_through_files_frames_and_streams(spark: SparkSession, tmp_path: Path) -> None:
+    figures = scale.large(spark, tmp_path, 12 << 20)
+    assert figures["DataFrame, s"] > 0
+    assert figures["stream, s"] > 0
+
+
+@pytest.mark.usefixtures("streaming")
+def test_a_message_beyond_the_limit_is_told_as_such(spark: SparkSession, tmp_path: Path) -> None:
+    """M15: a stream refuses its fragments as `limit_exceeded`, and goes on."""
+    scale._write(scale.skewed(400), tmp_path / "skew")
+    source = str(tmp_path / "skew")
+    given = spark.readStream.schema(spark.read.parquet(source).schema).parquet(source)
+    made = ssbroker.spark.reassemble_stream(given, max_message_bytes=500)
+    target = str(tmp_path / "rejected")
+    query = made.rejected.writeStream.format("parquet").option("path", target)
+    patience.run(query.option("checkpointLocation", str(tmp_path / "at")))
+    assert {row["reason"] for row in spark.read.parquet(target).collect()} == {"limit_exceeded"}
