@@ -206,7 +206,7 @@ def until(query: StreamingQuery, is_so: Callable[[], bool]) -> None:
 def test_each_kind_has_the_columns_of_its_schema(arriving: Arriving) -> None:
     """U2: what is never null in a kind says so, though the rows of all kinds have it null in others."""
     arriving.put(fragments_to("//A", begun(0)))
-    landed = ssbroker.spark.stream(arriving.stream(), EMPTY, acknowledgements=True)
+    landed = ssbroker.spark.stream(arriving.stream(), script_catalog("//A"), acknowledgements=True)
     for rows, schema in (
         (landed.rejected, REJECTED),
         (landed.acknowledgements, ACKNOWLEDGEMENTS),
