@@ -223,7 +223,9 @@ def test_a_wrong_value_is_told_in_our_words(
 
 def test_a_stream_is_refused_and_told_where_to_go(spark: SparkSession, tmp_path: object) -> None:
     stream = spark.readStream.schema(FRAGMENTS).parquet(str(tmp_path))
-    with pytest.raises(SchemaError, match=r"ssbroker\.spark\.reassemble takes no stream.*ssbroker\.spark\.reassemble_stream"):
+    with pytest.raises(
+        SchemaError, match=r"ssbroker\.spark\.reassemble takes no stream.*ssbroker\.spark\.reassemble_stream"
+    ):
         ssbroker.spark.reassemble(stream)
     with pytest.raises(SchemaError, match=r"ssbroker\.spark\.pipeline takes no stream"):
         ssbroker.spark.pipeline(stream, ssbroker.Catalog(ssbroker.schemas.ROUTES.empty_table()))
