@@ -6,6 +6,8 @@ import sys
 import zipfile
 from pathlib import Path
 
+OWN = ("ssbroker/", "pyspark_ssbroker/", "ssbroker-")
+
 
 def problems(wheel: Path) -> list[str]:
     """What is wrong with a wheel."""
@@ -14,11 +16,12 @@ def problems(wheel: Path) -> list[str]:
         names = archive.namelist()
         tags = [archive.read(name).decode() for name in names if name.endswith(".dist-info/WHEEL")]
     wanted = ["ssbroker/__init__.py", "ssbroker/_core.pyi", "ssbroker/py.typed", "ssbroker/cli/__init__.py"]
+    wanted.append("pyspark_ssbroker/__init__.py")  # Spark finds the format by this name
     found += [f"{name} is missing" for name in wanted if name not in names]
     native = [name for name in names if name.startswith("ssbroker/_core.") and not name.endswith(".pyi")]
     if not (len(native) == 1 and (".abi3." in native[0] or native[0].endswith(".pyd"))):
         found.append(f"the native module is {native}")
-    found += [f"{name} does not belong here" for name in names if not name.startswith(("ssbroker/", "ssbroker-"))]
+    found += [f"{name} does not belong here" for name in names if not name.startswith(OWN)]
     return (
         found if tags and all("Tag: cp311-abi3-" in tag for tag in tags) else [*found, "the metadata say another tag"]
     )

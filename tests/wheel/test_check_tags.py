@@ -9,6 +9,7 @@ from tests.wheel.check_tags import problems
 
 NAME = "ssbroker-0.1.0-cp311-abi3-manylinux_2_34_x86_64.whl"
 WHOLE = [
+    "pyspark_ssbroker/__init__.py",
     "ssbroker/__init__.py",
     "ssbroker/_core.abi3.so",
     "ssbroker/_core.pyi",
