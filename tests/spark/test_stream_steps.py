@@ -64,7 +64,11 @@ def moment_of(us: int) -> datetime:
 
 def keys_for(traffic: Traffic) -> Any:
     keys = session_keys_of(traffic)
-    return Given(str(id(traffic)), {each.bytes: key for each, key in keys.items()}) if isinstance(keys, dict) else keys
+    return (
+        Given(str(sorted(keys.items())), {each.bytes: key for each, key in keys.items()})
+        if isinstance(keys, dict)
+        else keys
+    )
 
 
 def check(traffic: Traffic, *, age_us: int | None, moves: list[int]) -> None:
