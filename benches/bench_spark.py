@@ -47,7 +47,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.parametrize("name", NARROW)
-@pytest.mark.parametrize("routes", SIZE.routes)
+@pytest.mark.parametrize("routes", SIZE.spark_routes)
 def test_narrow_rows(benchmark: BenchmarkFixture, spark: SparkSession, folder: Path, routes: int, name: str) -> None:
     benchmark.group = f"Spark, {routes:,} routes, narrow rows"
     CLOCK.replay(benchmark, _narrow(spark, folder, routes)[name])

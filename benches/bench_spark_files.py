@@ -43,7 +43,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.parametrize("name", LANES)
-@pytest.mark.parametrize("routes", SIZE.routes)
+@pytest.mark.parametrize("routes", SIZE.spark_routes)
 def test_files(benchmark: BenchmarkFixture, spark: SparkSession, folder: Path, routes: int, name: str) -> None:
     benchmark.group = f"Spark, {routes:,} routes, from files to files"
     CLOCK.replay(benchmark, _raced(spark, folder, routes)[name])

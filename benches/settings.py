@@ -13,6 +13,7 @@ class Size:
     `networked` from process to process; `streamed` are the fragments of a batch of a stream."""
 
     routes: tuple[int, ...]
+    spark_routes: tuple[int, ...]
     conversations: int
     rounds: int
     built_routes: int
@@ -31,14 +32,15 @@ class Size:
 SIZES: Final = {
     "short": Size(
         routes=(100, 10_000),
+        spark_routes=(10_000,),
         conversations=300_000,
         rounds=3,
         built_routes=100_000,
-        flood=20_000,
+        flood=8_000,
         digested=8 << 20,
         shrunk=40,
         spark_shrunk=200,
-        queued=200,
+        queued=120,
         networked=500,
         streamed=8_000,
         streamed_batches=2,
@@ -47,6 +49,7 @@ SIZES: Final = {
     ),
     "full": Size(
         routes=(100, 10_000, 1_000_000),
+        spark_routes=(100, 10_000, 1_000_000),
         conversations=10_000_000,
         rounds=5,
         built_routes=1_000_000,
