@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from dataclasses import dataclass
-from ipaddress import IPv6Address, ip_address
+from ipaddress import IPv6Address
 from typing import Final
 
+from ssbroker.broker.network.connections.hosts import ip_of
 from ssbroker.protocol.retry import SECOND
 
 KNOWN_MOST: Final = 10_000
@@ -83,12 +84,7 @@ class Buckets:
 
 
 def _network(host: str) -> str:
-    try:
-        ip = ip_address(host.partition("%")[0])
-    except ValueError:
-        return host
+    ip = ip_of(host)
     if isinstance(ip, IPv6Address):
-        if ip.ipv4_mapped is not None:
-            return str(ip.ipv4_mapped)
         return ip.packed[: _NETWORK_BITS // 8].hex()
-    return str(ip)
+    return host if ip is None else str(ip)

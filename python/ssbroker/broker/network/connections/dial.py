@@ -6,9 +6,9 @@ import asyncio
 import socket
 import threading
 from collections.abc import Callable
-from ipaddress import ip_address
 from typing import Any, Final, TypeAlias
 
+from ssbroker.broker.network.connections.hosts import ip_of
 from ssbroker.broker.network.connections.reach import Reach
 
 _NEXT_ADDRESS_AFTER: Final = 2.0
@@ -53,9 +53,7 @@ def _refused(host: str) -> str:
 
 def _numeric(host: str, port: int) -> _Found:
     """What is an address has not to be looked up; of a name, nothing."""
-    try:
-        ip_address(host.partition("%")[0])
-    except ValueError:
+    if ip_of(host) is None:
         return []
     return socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_NUMERICHOST)
 

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from ipaddress import IPv4Network, IPv6Network, ip_address, ip_network
+from ipaddress import IPv4Network, IPv6Network, ip_network
 from typing import Final, TypeAlias
 
 from ssbroker import options
+from ssbroker.broker.network.connections.hosts import ip_of
 from ssbroker.exceptions import OptionError
 
 _Network: TypeAlias = IPv4Network | IPv6Network
@@ -66,14 +67,12 @@ class Reach:
         """Whether an address may be dialled.
 
         Args:
-            host: The address.
+            host: The address; a name is in no network.
         """
         if self._is_everything:
             return True
-        ip = ip_address(host.partition("%")[0])
-        if ip.version == 6 and ip.ipv4_mapped is not None:  # noqa: PLR2004 - the version of IP
-            ip = ip.ipv4_mapped
-        return any(ip in network for network in self._networks)
+        ip = ip_of(host)
+        return ip is not None and any(ip in network for network in self._networks)
 
     def refuses(self, host: str) -> bool:
         """Whether a host may not be dialled, as far as that is known before its name is looked up.
@@ -83,10 +82,9 @@ class Reach:
         """
         if self.has_name(host):
             return False
-        try:
-            return not self.has_ip(host)
-        except ValueError:
+        if ip_of(host) is None:
             return not self._networks
+        return not self.has_ip(host)
 
 
 def _network(entry: str) -> _Network | None:

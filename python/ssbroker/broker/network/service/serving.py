@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from datetime import timedelta
-from ipaddress import ip_address
 from types import TracebackType
 from typing import TYPE_CHECKING, Final, Self
 
@@ -12,6 +11,7 @@ from ssbroker.broker.network.carriage.forwarding import Forwarding
 from ssbroker.broker.network.carriage.mirrors import MirroredRoutes
 from ssbroker.broker.network.connections.credentials import Credentials
 from ssbroker.broker.network.connections.endpoint import SocketEndpoint
+from ssbroker.broker.network.connections.hosts import ip_of
 from ssbroker.broker.network.connections.reach import Reach
 from ssbroker.broker.network.connections.setup import Setup
 from ssbroker.broker.network.exchange.exchange import Exchange
@@ -224,9 +224,8 @@ class Server:
 
 def _addresses(host: str, port: int) -> list[str]:
     """The addresses of a listener, the one to tell others in front."""
-    try:
-        ip = ip_address(host.partition("%")[0])
-    except ValueError:
+    ip = ip_of(host)
+    if ip is None:
         return [f"TCP://{host}:{port}"]
     shown = f"[{ip.compressed}]" if ip.version == 6 else str(ip)  # noqa: PLR2004 - the version of IP
     if ip.is_unspecified:
