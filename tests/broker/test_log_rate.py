@@ -8,6 +8,8 @@ import uuid
 from collections.abc import Iterator
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from ssbroker.cli.log_lines import JsonLines
 from ssbroker.protocol import log_rate
@@ -20,7 +22,7 @@ from ssbroker.protocol.events import (
     MessageUndeliverable,
     QueueDisabled,
 )
-from ssbroker.protocol.log_rate import LINES, WINDOW
+from ssbroker.protocol.log_rate import LINES, WINDOW, LogRate
 
 SOME = uuid.UUID(int=7)
 
@@ -126,3 +128,22 @@ def test_n35_connections_of_one_host_count_together_whatever_their_ports(lines: 
         step = ConnectionStep.RECEIVE_IO_ERROR
         log.emit(Connection(at=0, connection_id=SOME, step=step, address=f"TCP://192.0.2.1:{port}", error=9752))
     assert len(lines) == LINES
+
+
+@given(
+    st.lists(
+        st.tuples(st.sampled_from("abc"), st.integers(-2 * WINDOW, 2 * WINDOW), st.integers(1, LINES + 2)), max_size=30
+    )
+)
+def test_n35_each_source_has_its_own_minute_however_the_clock_goes(steps: list[tuple[str, int, int]]) -> None:
+    """Against a reading that looks at every source at every step."""
+    rate, began, written, now = LogRate[str](others=str.upper), dict[str, int](), dict[str, int](), 0
+    for source, forward, lines in steps:
+        now += forward
+        over = {each: written.pop(each) - LINES for each, at in began.items() if not at <= now < at + WINDOW}
+        began = {each: at for each, at in began.items() if each not in over}
+        assert rate.left_out(now=now) == [(each, left) for each, left in over.items() if left > 0]
+        for _ in range(lines):
+            began.setdefault(source, now)
+            written[source] = written.get(source, 0) + 1
+            assert rate.passes(source, now=now) == (written[source] <= LINES)
