@@ -56,7 +56,7 @@ class Address:
 
 @dataclass(frozen=True, slots=True)
 class Tls:
-    """Who the instance is and whom it believes, as `ssbroker.broker.network.connections.trust.Trust` has it."""
+    """Who the instance is and whom it believes, as `ssbroker.Trust` has it."""
 
     certificate: Path | None = None
     key: Path | None = None

@@ -49,8 +49,8 @@ def sql(
 
     A batch of a script, up to GO, is done whole or not at all.
     """
-    from ssbroker.broker.instance import Instance  # noqa: PLC0415 - the same
-    from ssbroker.broker.scripts.execution import execute_file  # noqa: PLC0415 - the help comes quicker without the broker
+    from ssbroker.broker.instance import Instance  # noqa: PLC0415 - the help comes quicker without the broker
+    from ssbroker.broker.scripts.execution import execute_file  # noqa: PLC0415 - the same
 
     if not files and select is None:
         raise OptionError("there is nothing to run: give scripts, or --query")

@@ -25,6 +25,10 @@ from ssbroker.protocol.transport_events import (
 )
 
 
+def _neighbour(peer: bytes | None) -> str:
+    return "somebody" if peer is None else peer.decode(errors="replace")
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MessageClassify(Event):
     """Routing decided about a message.
@@ -82,7 +86,7 @@ class CorruptedMessage(Event):
     @property
     def source(self) -> str:
         """Who has handed it over."""
-        return "somebody" if self.peer is None else self.peer.decode(errors="replace")
+        return _neighbour(self.peer)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -116,7 +120,7 @@ class MessageUndeliverable(Event):
     @property
     def source(self) -> str:
         """Who has handed it over."""
-        return "somebody" if self.peer is None else self.peer.decode(errors="replace")
+        return _neighbour(self.peer)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -68,6 +68,5 @@ def _kind(work: Work, endpoint: Endpoint, name: str, judged: dict[tuple[int, int
     if key not in judged:
         contract = work.objects.contracts_by_id[endpoint.service_contract_id]
         kind = contract_rules.takeable(work.objects, contract, name, from_initiator=not endpoint.is_initiator)
-        is_plain = isinstance(kind, MessageType) and kind.validation == "N"
-        judged[key] = kind.message_type_id if is_plain and isinstance(kind, MessageType) else None
+        judged[key] = kind.message_type_id if isinstance(kind, MessageType) and kind.validation == "N" else None
     return judged[key]

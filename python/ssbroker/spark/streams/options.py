@@ -90,18 +90,23 @@ class Limits:
     @property
     def fixed(self) -> dict[str, str | int | bool | None]:
         """What must not change: a checkpoint of a reassembler goes on with the limits that it began with."""
-        normal = keys.normal(self.session_keys)
         return {
             "in_order": self.in_order,
-            "session_keys": f"the column {normal}"
-            if isinstance(normal, str)
-            else "none"
-            if normal is None
-            else "given",
+            "session_keys": _origin(self.session_keys),
             "max_message_bytes": self.max_message_bytes,
             "max_fragments_per_message": self.max_fragments_per_message,
             "max_pending_bytes": self.max_pending_bytes,
         }
+
+
+def _origin(session_keys: SessionKeys | None) -> str:
+    match keys.normal(session_keys):
+        case None:
+            return "none"
+        case str(column):
+            return f"the column {column}"
+        case _:
+            return "given"
 
 
 def microseconds(value: object, *, name: str, least: timedelta) -> int:
