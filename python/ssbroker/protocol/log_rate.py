@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import threading
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass
 from typing import Final, Generic, TypeVar
@@ -27,7 +26,7 @@ class _Window:
 
 
 class LogRate(Generic[Source]):
-    """Counts lines by where they come from. For any number of threads.
+    """Counts lines by where they come from. For any number of threads; where two of them meet, a line may be counted as none.
 
     Args:
         others: What a source counts as where there are too many of them.
@@ -42,7 +41,6 @@ class LogRate(Generic[Source]):
 
     def __init__(self, *, others: Callable[[Source], Source]) -> None:
         self._others: Final = others
-        self._lock: Final = threading.Lock()
         self._windows: Final[dict[Source, _Window]] = {}
         self._earliest = math.inf
         self._latest = -math.inf
@@ -57,15 +55,12 @@ class LogRate(Generic[Source]):
         Returns:
             Whether it is to be written.
         """
-        with self._lock:
-            if source not in self._windows and len(self._windows) >= SOURCES:
-                source = self._others(source)
-            window = self._windows.get(source)
-            if window is None:
-                window = self._windows[source] = _Window(now)
-                self._cover(window)
-            window.lines += 1
-            return window.lines <= LINES
+        if source not in self._windows and len(self._windows) >= SOURCES:
+            source = self._others(source)
+        window = self._windows.setdefault(source, _Window(now))
+        self._cover(window)
+        window.lines += 1
+        return window.lines <= LINES
 
     def left_out(self, *, now: int) -> list[tuple[Source, int]]:
         """Ends the minutes that are over; a clock that goes back ends them too.
@@ -76,15 +71,14 @@ class LogRate(Generic[Source]):
         Returns:
             For each source of which lines were left out: how many.
         """
-        with self._lock:
-            if self._latest <= now < self._earliest + WINDOW:
-                return []
-            over = [source for source, each in self._windows.items() if not 0 <= now - each.began < WINDOW]
-            ended = [(source, self._windows.pop(source)) for source in over]
-            self._earliest, self._latest = math.inf, -math.inf
-            for window in self._windows.values():
-                self._cover(window)
-        return [(source, each.lines - LINES) for source, each in ended if each.lines > LINES]
+        if self._latest <= now < self._earliest + WINDOW:
+            return []
+        over = [source for source, each in list(self._windows.items()) if not 0 <= now - each.began < WINDOW]
+        ended = [(source, self._windows.pop(source, None)) for source in over]
+        self._earliest, self._latest = math.inf, -math.inf
+        for window in list(self._windows.values()):
+            self._cover(window)
+        return [(source, each.lines - LINES) for source, each in ended if each is not None and each.lines > LINES]
 
     def _cover(self, window: _Window) -> None:
         self._earliest = min(self._earliest, window.began)
