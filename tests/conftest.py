@@ -1,4 +1,4 @@
-"""Hypothesis profiles: `fast` for every run, `slow` (SSBROKER_HYPOTHESIS=slow) for a long look."""
+"""For all tests: Hypothesis profiles, `fast` for every run, `slow` (SSBROKER_HYPOTHESIS=slow) for a long look; Java that starts quickly."""
 
 from __future__ import annotations
 
@@ -12,3 +12,6 @@ settings.register_profile(
 )
 settings.register_profile("slow", max_examples=20_000, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile(os.environ.get("SSBROKER_HYPOTHESIS", "fast"))
+
+# No Spark of a test runs for long enough that Java's second compiler would pay for itself: without it a page takes half the time.
+os.environ.setdefault("SPARK_SUBMIT_OPTS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")

@@ -18,7 +18,6 @@ from tests.worlds.universe import NOW
 Configure: TypeAlias = Callable[[str, str], None]
 
 QUIET = {
-    "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
     "spark.driver.host": "127.0.0.1",
     "spark.driver.memory": "1g",
     "spark.log.level": "OFF",

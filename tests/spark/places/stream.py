@@ -1,47 +1,20 @@
-"""A stream on another kind of session: `python -m tests.spark.stream_place PLACE FOLDER`, where PLACE is `cluster` (two executors of one core) or `connect`."""
+"""U1, U8, U10: a stream puts together, routes once the route is there, and its state can be read."""
 
 from __future__ import annotations
 
-import os
 import shutil
-import sys
 from pathlib import Path
-from typing import Final
 
 from pyspark.sql import SparkSession
 
-from tests.guards.repository import ROOT
+import ssbroker.spark
 from tests.spark import patience, stream_traffic
-from tests.spark.frames import QUIET, session_builder
-
-SETTINGS: Final = {
-    "spark.sql.streaming.stateStore.providerClass": (
-        "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
-    ),
-    "spark.sql.streaming.noDataMicroBatches.enabled": "false",
-}
 
 
-def session(place: str) -> SparkSession:
-    """The session of a place."""
-    if place == "connect":
-        builder = SparkSession.builder.remote("local[2]")
-        for name, value in QUIET.items():
-            builder = builder.config(name, value)
-    else:
-        builder = session_builder().master("local-cluster[2,1,1024]").config("spark.executor.memory", "1g")
-        builder = builder.config("spark.executorEnv.PYTHONPATH", str(ROOT))
-    for name, value in SETTINGS.items():
-        builder = builder.config(name, value)
-    return builder.getOrCreate()
-
-
-def main(place: str, folder: Path) -> None:
+def check(spark: SparkSession, folder: Path) -> None:
     """Runs a stream twice, with a route that comes between, and compares what came out with what the batch functions give."""
-    import ssbroker.spark  # noqa: PLC0415 - its session's environment is set first
-
+    folder.mkdir()
     expected = stream_traffic.write(folder, files=2, conversations=20, messages=300, seed=7)
-    spark = session(place)
     source = str(folder / "fragments")
     given = spark.readStream.schema(spark.read.parquet(source).schema).option("maxFilesPerTrigger", 1).parquet(source)
     done = ssbroker.spark.stream(given, folder / "catalog.sql", buckets=2)
@@ -59,10 +32,3 @@ def main(place: str, folder: Path) -> None:
     found = {(bytes(row[0]), row[1], row[2]): (bytes(row[3]), row[4]) for row in rows}
     assert len(rows) == len(expected.messages)
     assert found == expected.messages
-    print("all is well")
-    spark.stop()
-
-
-if __name__ == "__main__":
-    os.environ.update(PYSPARK_PYTHON=sys.executable, SPARK_LOCAL_IP="127.0.0.1", PYTHONPATH=str(ROOT))
-    main(sys.argv[1], Path(sys.argv[2]))
