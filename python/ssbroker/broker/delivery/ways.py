@@ -8,11 +8,13 @@ from typing import TYPE_CHECKING, Final, NamedTuple, Protocol, TypeAlias
 
 import pyarrow as pa
 
+from ssbroker.broker.delivery.staying import staying
 from ssbroker.broker.work.work import Way
 from ssbroker.explanation import Explanation
 from ssbroker.routing import Router, TieBreak
 from ssbroker.schemas import CONVERSATIONS
 from ssbroker.store.endpoints import Endpoint
+from ssbroker.store.objects import Objects
 
 if TYPE_CHECKING:
     from ssbroker.broker.instance import Instance
@@ -80,6 +82,7 @@ class Ways:
     def __init__(self, instance: Instance) -> None:
         self._instance: Final = instance
         self._known: _Known | None = None
+        self._stays: Final[dict[str, tuple[Objects, frozenset[str]]]] = {}
         self.tie_break: TieBreak = "hash"
 
     def decisions(self, database: str, senders: Sequence[Sender]) -> list[Decision]:
@@ -102,24 +105,35 @@ class Ways:
         """What decisions are made by: another object once the catalog has changed, or a route has expired."""
         return self._newest()
 
-    def ways_of(self, database: str) -> Callable[[Sequence[Endpoint]], list[Way]]:
-        """What a transaction asks about its conversations; the catalog is looked at once, when it first asks.
+    def ways_of(self, database: str, objects: Objects) -> Callable[[Sequence[Endpoint]], list[Way]]:
+        """What a transaction asks about its conversations; the catalog is looked at once, when one of them may leave the database.
 
         Args:
             database: The transaction's database.
+            objects: What stands in it, as the transaction sees it.
 
         Returns:
             Gives the ways of endpoints of that database, in the same order.
         """
         known: _Known | None = None
+        broker_instance = objects.broker.service_broker_guid
+        stays = self._staying(database, objects)
 
         def ways(endpoints: Sequence[Endpoint]) -> list[Way]:
             nonlocal known
+            if all(each.far_broker_instance == broker_instance and each.far_service in stays for each in endpoints):
+                return [Way(database, broker_instance)] * len(endpoints)
             if known is None:
                 known = self._newest()
             return [decision.way for decision in known.decisions(database, endpoints)]
 
         return ways
+
+    def _staying(self, database: str, objects: Objects) -> frozenset[str]:
+        seen = self._stays.get(database)
+        if seen is None or seen[0] is not objects:
+            seen = self._stays[database] = (objects, staying(objects))
+        return seen[1]
 
     def _newest(self) -> _Known:
         router, known, now = self._instance.router(tie_break=self.tie_break), self._known, self._instance.clock()

@@ -49,12 +49,13 @@ def work_on(database: Database, connection: Connection, effects: Effects) -> Wor
         The transaction.
     """
     instance = database.instance
+    objects = database.objects(connection)
     return Work(
         database=database.name,
         connection=connection,
-        objects=database.objects(connection),
+        objects=objects,
         now=lambda: moment.microseconds(instance.clock()),
         new_id=lambda: instance.new_guid().bytes,
-        ways_of=instance.worker.ways.ways_of(database.name),
+        ways_of=instance.worker.ways.ways_of(database.name, objects),
         effects=effects,
     )
