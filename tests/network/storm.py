@@ -26,9 +26,9 @@ from tests.network.options import options
 from tests.network.traffic import Plan
 
 MIB: Final = 1 << 20
-FORWARDER_MIB_MAX: Final = FORWARD_MEGABYTES + 32 + 4 * 8 + 32
-"""What a forwarder may take beside what it begins with: what it forwards, its inbox, an outbox for each of four addresses (N12), and half of
-that again for what is being read and written."""
+FORWARDER_MIB_MAX: Final = FORWARD_MEGABYTES + 8 + 4 * 2 + 80
+"""What a forwarder may take beside what it begins with: what it forwards, its inbox, an outbox for each of four addresses (N12), and what is
+being read and written or was, and the allocator keeps."""
 _QUIET_SECONDS: Final = 300.0
 
 

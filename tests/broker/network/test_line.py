@@ -15,7 +15,7 @@ from tests.broker.network.parties import Authority
 from tests.protocol.wire import BANK, SHOP, numbered, numbers, own
 
 SECOND = 1_000_000
-LIMITS = EndpointLimits()
+LIMITS = EndpointLimits(outbox_bytes=8 << 20)
 
 
 @pytest.fixture(scope="module")

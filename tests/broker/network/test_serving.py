@@ -168,9 +168,10 @@ def test_n8_options_that_do_not_fit_are_refused(
         made(tmp_path, "shop", stack).serve(**options)
 
 
-def test_n12_a_full_inbox_stops_the_reading_until_half_of_it_is_taken() -> None:
+@pytest.mark.parametrize("limit", [{"bytes_max": 32_000}, {"rows_max": 4}])
+def test_n12_a_full_inbox_stops_the_reading_until_half_of_it_is_taken(limit: dict[str, int]) -> None:
     said: list[str] = []
-    inbox = Inbox(pause=lambda: said.append("pause"), resume=lambda: said.append("resume"), bytes_max=32_000)
+    inbox = Inbox(pause=lambda: said.append("pause"), resume=lambda: said.append("resume"), **limit)
     peer: Any = None
     rows = pa.table({"body": [bytes(8_000)]})
     for _ in range(5):

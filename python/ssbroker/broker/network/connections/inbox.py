@@ -15,23 +15,27 @@ if TYPE_CHECKING:
 Batch: TypeAlias = "tuple[Peer, pa.Table]"
 """Rows of `adjacent.batch.WIRE`, and who brought them."""
 
-BYTES_MAX: Final = 32 << 20
-"""After so many bytes no connection is read."""
-TAKEN_ROWS: Final = 4096
-"""How many rows one turn of the exchange takes (N15); a batch is taken as a whole."""
-TAKEN_BYTES: Final = 8 << 20
-"""And how many bytes of them."""
+ROWS_MAX: Final = 4096
+"""How many rows one turn of the exchange takes (N15), a batch as a whole; when so many wait, no connection is read."""
+BYTES_MAX: Final = 8 << 20
+"""The same in bytes."""
+_RESUMED_AT: Final = 0.5
+"""Connections are read again when so much of that is left."""
 
 
 class Inbox:
     """Batches in the order of their arrival; the endpoint's thread puts them in, the exchange's takes them out.
 
+    It holds what one turn takes. What is read beyond that only waits, and the longer it does, the more of it is sent again in vain (P17).
+
     Args:
         pause: Has no connection read.
         resume: Has them read again.
+        rows_max: From how many rows on nothing is read.
+        bytes_max: The same in bytes.
 
     Examples:
-        >>> inbox = Inbox(pause=lambda: print("pause"), resume=lambda: print("resume"), bytes_max=1)
+        >>> inbox = Inbox(pause=lambda: print("pause"), resume=lambda: print("resume"), rows_max=2)
         >>> inbox.put(None, pa.table({"number": [1, 2]}))
         pause
         >>> [rows.num_rows for _, rows in inbox.take()]
@@ -39,13 +43,21 @@ class Inbox:
         [2]
     """
 
-    def __init__(self, *, pause: Callable[[], None], resume: Callable[[], None], bytes_max: int = BYTES_MAX) -> None:
+    def __init__(
+        self,
+        *,
+        pause: Callable[[], None],
+        resume: Callable[[], None],
+        rows_max: int = ROWS_MAX,
+        bytes_max: int = BYTES_MAX,
+    ) -> None:
         self._pause: Final = pause
         self._resume: Final = resume
+        self._rows_max: Final = rows_max
         self._bytes_max: Final = bytes_max
         self._guard: Final = threading.Lock()
         self._batches: deque[tuple[Batch, int]] = deque()
-        self._bytes = 0
+        self._rows = self._bytes = 0
         self._is_paused = False
 
     @property
@@ -68,6 +80,7 @@ class Inbox:
         size = rows.nbytes
         with self._guard:
             self._batches.append(((peer, rows), size))
+            self._rows += rows.num_rows
             self._bytes += size
             self._settle()
 
@@ -80,11 +93,12 @@ class Inbox:
         taken: list[Batch] = []
         rows = size = 0
         with self._guard:
-            while self._batches and rows < TAKEN_ROWS and size < TAKEN_BYTES:
+            while self._batches and rows < ROWS_MAX and size < BYTES_MAX:
                 batch, its_size = self._batches.popleft()
                 taken.append(batch)
                 rows += batch[1].num_rows
                 size += its_size
+            self._rows -= rows
             self._bytes -= size
             self._settle()
         return taken
@@ -99,13 +113,15 @@ class Inbox:
             for batch in reversed(batches):
                 size = batch[1].nbytes
                 self._batches.appendleft((batch, size))
+                self._rows += batch[1].num_rows
                 self._bytes += size
             self._settle()
 
     def _settle(self) -> None:
-        if not self._is_paused and self._bytes >= self._bytes_max:
+        share = max(self._rows / self._rows_max, self._bytes / self._bytes_max)
+        if not self._is_paused and share >= 1:
             self._is_paused = True
             self._pause()
-        elif self._is_paused and self._bytes <= self._bytes_max // 2:
+        elif self._is_paused and share <= _RESUMED_AT:
             self._is_paused = False
             self._resume()

@@ -50,7 +50,7 @@ class EndpointLimits:
     dials_per_second: int = 20
     learnt_most: int = 1000
     learnt_dials: int = 64
-    outbox_bytes: int = 8 << 20
+    outbox_bytes: int = 2 << 20
     dial_wait: int = SECOND
     dial_wait_most: int = 60 * SECOND
     steady_after: int = 10 * SECOND
