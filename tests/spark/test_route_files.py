@@ -103,6 +103,26 @@ def test_further_columns_stay_and_files_without_rows_are_well(
     assert pq.read_table(tmp_path / "nothing").column_names == [*table.column_names, *schemas.DECISIONS.names]
 
 
+def test_ids_and_names_are_written_without_least_and_greatest_and_further_columns_with_them(
+    spark: SparkSession, source: Path, tmp_path: Path
+) -> None:
+    """Of nested columns too, which Parquet calls by longer names."""
+    catalog, table = world(6, conversations=20)
+    rows_ = range(table.num_rows)
+    table = table.append_column("size", pa.array(rows_, pa.int64()))
+    table = table.append_column("sent", pa.array([{"by": str(row)} for row in rows_]))
+    written(table, source, files=1)
+    told = ssbroker.spark.route_files(spark, source, tmp_path / "routed", catalog, now=NOW)
+    group = pq.ParquetFile(tmp_path / "routed" / told.files[0]).metadata.row_group(0)
+    found = [group.column(number) for number in range(group.num_columns)]
+    ordered = {column.path_in_schema for column in found if column.is_stats_set}
+    assert ordered >= {"size", "sent.by", "route_id", "match_step"}
+    assert not ordered & {"conversation_id", "to_service_name", "next_hop_address", "broker_instance", "outcome"}
+    plain = {column.path_in_schema for column in found if not column.has_dictionary_page}
+    assert "conversation_id" in plain
+    assert not plain & {"size", "sent.by", "to_service_name"}
+
+
 def test_progress_is_told_to_the_end(spark: SparkSession, source: Path, tmp_path: Path) -> None:
     catalog, table = world(7, conversations=60)
     written(table, source)

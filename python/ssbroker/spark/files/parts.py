@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import io
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final, Literal, TypeAlias
 from urllib.parse import quote
@@ -22,10 +24,10 @@ NO_VALUE: Final = "__HIVE_DEFAULT_PARTITION__"
 class Part:
     """One Parquet file in the making: rows wait until they make a row group."""
 
-    def __init__(self, path: Path, schema: pa.Schema, compression: Compression) -> None:
+    def __init__(self, path: Path, schema: pa.Schema, settings: Mapping[str, Any]) -> None:
         self.path: Final = path
         self.rows = 0
-        self._writer: Final = pq.ParquetWriter(path, schema, compression=compression, store_schema=False)
+        self._writer: Final = pq.ParquetWriter(path, schema, store_schema=False, **settings)
         self._schema: Final = schema
         self._waiting: list[pa.RecordBatch] = []
         self._held = self._held_rows = 0
@@ -67,16 +69,33 @@ class Parts:
         schema: The columns of what is written.
         partition_by: The column whose values part the files, as folders `column=value` have it; None is one file.
         compression: Of Parquet's.
+        unique: Columns whose values hardly occur twice: no dictionary is tried.
+        unordered: Columns of which no least and greatest value is looked for, as of those that are dictionaries: it would cost more than
+            to write them, and skip nothing.
     """
 
     def __init__(
-        self, folder: Path, name: str, schema: pa.Schema, *, partition_by: str | None, compression: Compression
+        self,
+        folder: Path,
+        name: str,
+        schema: pa.Schema,
+        *,
+        partition_by: str | None,
+        compression: Compression,
+        unique: Sequence[str] = (),
+        unordered: Sequence[str] = (),
     ) -> None:
         self._folder: Final = folder
         self._name: Final = name
         self._by: Final = partition_by
-        self._compression: Final = compression
         self._schema: Final = schema if partition_by is None else _without(schema, partition_by)
+        paths = _paths(self._schema)
+        skipped = {*unordered, *(field.name for field in self._schema if pa.types.is_dictionary(field.type))}
+        self._settings: Final = {
+            "compression": compression,
+            "use_dictionary": [path for path in paths if path not in unique],
+            "write_statistics": [path for path in paths if path not in skipped],
+        }
         self._open: dict[str, Part] = {}
         self.files: Final[dict[str, tuple[Path, int]]] = {}
         """Path and rows of each complete file, by its name in the result."""
@@ -107,7 +126,7 @@ class Parts:
             if len(self._open) >= OPEN_MAX:
                 self._complete(next(iter(self._open)))
             path = self._folder / f"{len(self.files) + len(self._open):06}.parquet"
-            part = Part(path, self._schema, self._compression)
+            part = Part(path, self._schema, self._settings)
         self._open[folder] = part  # the last is the one that was written to last
         return part
 
@@ -116,6 +135,14 @@ class Parts:
         part.close()
         name = f"{self._name}-{part.path.stem}.parquet"
         self.files[f"{folder}/{name}" if folder else name] = (part.path, part.rows)
+
+
+def _paths(schema: pa.Schema) -> list[str]:
+    """The columns as Parquet has them: a nested one is several."""
+    file = io.BytesIO()
+    pq.write_table(schema.empty_table(), file)
+    columns = pq.ParquetFile(file).schema
+    return [columns.column(number).path for number in range(len(columns))]
 
 
 def _without(schema: pa.Schema, name: str) -> pa.Schema:

@@ -38,6 +38,8 @@ BATCH_ROWS: Final = 1 << 16
 SPLIT_BYTES: Final = 128 << 20
 _COUNTED: Final = ("outcome", "reason")
 _IN_DICTIONARIES: Final = ("database", "to_service_name")
+_UNIQUE: Final = ("conversation_id", "conversation_handle")
+_UNORDERED: Final = (*_UNIQUE, "to_broker_instance", "broker_instance")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -211,7 +213,15 @@ def _written_empty(job: _Job, schema: pa.Schema) -> dict[str, Any]:
 
 
 def _parts(job: _Job, attempt: Path, number: int, schema: pa.Schema) -> Parts:
-    return Parts(attempt, f"part-{number:05}", schema, partition_by=job.partition_by, compression=job.compression)
+    return Parts(
+        attempt,
+        f"part-{number:05}",
+        schema,
+        partition_by=job.partition_by,
+        compression=job.compression,
+        unique=_UNIQUE,
+        unordered=_UNORDERED,
+    )
 
 
 def _finished(job: _Job, number: int, parts: Parts | None, counts: dict[str, Counter[str]]) -> dict[str, Any]:
