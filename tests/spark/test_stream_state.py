@@ -12,7 +12,8 @@ import pyarrow as pa
 import pytest
 
 from ssbroker.exceptions import MalformedDataError, OptionError
-from ssbroker.spark.streams import cells
+from ssbroker.reassembler import Reassembler
+from ssbroker.spark.streams import cells, text
 from ssbroker.spark.streams.state import MAGIC, VERSION, State, of_bytes
 from ssbroker.spark.streams.step import step
 from tests.rules.fragments import A, begun, single
@@ -29,8 +30,20 @@ def kept() -> bytes:
 
 
 def resealed(state: bytes) -> bytes:
-    """With a digest that matches."""
-    return state[:-16] + hashlib.blake2b(state[:-16], digest_size=16).digest()
+    """With a digest that matches, as far as there are sections."""
+    place, sections = len(MAGIC) + 2, []
+    while place < len(state) - 16:
+        length = int.from_bytes(state[place : place + 8], "little")
+        sections.append(state[place : place + 8 + length])
+        place += 8 + length
+    lengths = b"".join(section[:8] for section in sections)
+    rest = b"".join(section[8:] for section in sections[:-1]) + sections[-1][8:][-16:]
+    return state[:-16] + hashlib.blake2b(lengths + rest, digest_size=16).digest()
+
+
+def read(state: bytes) -> None:
+    """All of it, as a step does."""
+    Reassembler.restore(of_bytes(state).assembler)
 
 
 def test_it_is_read_as_it_was_written() -> None:
@@ -52,12 +65,24 @@ def test_whatever_is_altered_or_cut_off_is_told() -> None:
     for _ in range(300):
         place = random.randrange(len(state))
         altered = state[:place] + bytes([state[place] ^ 1 << random.randrange(8)]) + state[place + 1 :]
-        with pytest.raises(MalformedDataError, match="no state of a stream"):
-            of_bytes(altered)
+        with pytest.raises(MalformedDataError, match=r"no state of a stream|no checkpoint of a reassembler"):
+            read(altered)
         with pytest.raises(MalformedDataError, match="no state of a stream"):
             of_bytes(state[:place])
-    with pytest.raises(MalformedDataError, match="digest"):
+    with pytest.raises(MalformedDataError, match="cut off or altered"):
         of_bytes(state + b"\0")
+
+
+def test_the_checkpoint_of_another_state_is_told() -> None:
+    """The reassembler's part is digested by itself, and is still that of this state."""
+    state, other = of_bytes(kept()), Reassembler()
+    other.push(batch_of([begun(7)]))
+    mixed = state.to_bytes().replace(
+        state.assembler, other.checkpoint().ljust(len(state.assembler), b"\0")[: len(state.assembler)]
+    )
+    assert len(mixed) == len(state.to_bytes())
+    with pytest.raises(MalformedDataError, match="digest"):
+        of_bytes(mixed)
 
 
 @pytest.mark.parametrize("state", [b"", b"\0" * 200, MAGIC, MAGIC + b"\1\0"])
@@ -80,7 +105,7 @@ def test_what_contradicts_itself_under_a_right_digest_is_told() -> None:
         place = random.randrange(len(MAGIC) + 2, len(state) - 16)
         altered = resealed(state[:place] + bytes([random.randrange(256)]) + state[place + 1 :])
         try:
-            of_bytes(altered)
+            read(altered)
         except MalformedDataError:
             refused += 1
     assert refused > 0
@@ -112,6 +137,19 @@ def test_cells_are_cut_where_they_would_be_too_large() -> None:
     assert [piece.num_rows for piece in cut] == [1, 1, 2]
     assert pa.Table.from_batches(cut).to_pylist() == rows.to_pylist()
     assert list(cells.pieces(rows.slice(0, 0), most=200)) == []
+
+
+@pytest.mark.parametrize("size", [1, 7, 8, 9, 256, 10_001])
+def test_bytes_are_the_same_as_text_and_back(size: int) -> None:
+    data = Random(size).randbytes(size)
+    assert text.to_bytes(text.of_bytes(data)) == data
+    assert text.of_bytes(data).isascii()
+
+
+@pytest.mark.parametrize("broken", ["\u00e9\n", "A\nbc"])
+def test_a_text_that_is_none(broken: str) -> None:
+    with pytest.raises(MalformedDataError, match="no state of a stream"):
+        text.to_bytes(broken)
 
 
 def test_a_state_without_rows_is_short() -> None:

@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from ssbroker import options
 from ssbroker.schemas import PENDING
-from ssbroker.spark.streams import delayed, waiting
+from ssbroker.spark.streams import delayed, text, waiting
 from ssbroker.spark.streams.arrays import Column, column, nulls, pc, same
 from ssbroker.spark.streams.processor import VALUE
 from ssbroker.spark.streams.state import State, of_bytes
@@ -88,7 +88,7 @@ def _read(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         buckets: Column = batch.column(0)
         kept: Column = batch.column(1)
         for bucket, state in zip(buckets.to_pylist(), kept.to_pylist(), strict=True):
-            for rows in waiting_rows(of_bytes(state)).to_batches():
+            for rows in waiting_rows(of_bytes(text.to_bytes(state))).to_batches():
                 number = same(bucket, pa.int32(), rows.num_rows)
                 yield pa.RecordBatch.from_arrays([number, *rows.columns], names=["bucket", *rows.schema.names])
 

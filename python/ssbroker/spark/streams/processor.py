@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
-from ssbroker.spark.streams import cells, packing
+from ssbroker.spark.streams import cells, packing, text
 from ssbroker.spark.streams.step import step
 from ssbroker.spark.streams.task import Task
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 VALUE: Final = "bucket"
 """The name of the state variable."""
-VALUE_SCHEMA: Final = "state binary"
+VALUE_SCHEMA: Final = "state string"
 
 _US: Final = 1000
 
@@ -43,13 +43,13 @@ class Keeper:
             What it tells: kinds and cells.
         """
         value = self._value.get()
-        kept = None if value is None else bytes(value[0])
+        kept = None if value is None else text.to_bytes(value[0])
         batches = [batch for cell in given for batch in cells.of_ipc(cell).to_batches()]
         done = step(self._task, kept, batches, now_us=now_ms * _US)
         if done.state is None:
             self._value.clear()
         elif done.state is not kept:
-            self._value.update((done.state,))
+            self._value.update((text.of_bytes(done.state),))
         if done.due_us is not None:
             self._come_again(-(-done.due_us // _US), now_ms)
         return list(packing.cells_of(done.rows))

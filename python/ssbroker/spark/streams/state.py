@@ -1,11 +1,14 @@
-"""What is kept of a bucket, as bytes: a magic, a version, the sections with their lengths, a digest (U3)."""
+"""What is kept of a bucket, as bytes: a magic, a version, the sections with their lengths, a digest (U3).
+
+The last section, by far the largest, is the reassembler's checkpoint, which ends in a digest of its own; only that one is digested again.
+"""
 
 from __future__ import annotations
 
 import hashlib
 import json
 import struct
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
@@ -61,15 +64,14 @@ class State:
         sections = (
             json.dumps(head, sort_keys=True, separators=(",", ":")).encode(),
             b"" if self.further is None else self.further.serialize().to_pybytes(),
-            self.assembler,
             b"" if self.waits is None else cells.to_ipc(self.waits),
             b"" if self.delayed is None else cells.to_ipc(self.delayed),
+            self.assembler,
         )
         parts = [MAGIC, _VERSION.pack(VERSION)]
         for section in sections:
             parts += [_LENGTH.pack(len(section)), section]
-        kept = b"".join(parts)
-        return kept + _digest(memoryview(kept))
+        return b"".join([*parts, _digest(sections)])
 
     def checked(self, fixed: Mapping[str, str | int | bool | None]) -> State:
         """The same, if it was begun under these options.
@@ -94,7 +96,7 @@ class State:
 
 
 def of_bytes(kept: bytes) -> State:
-    """Reads what is kept; nothing is believed before the digest is compared.
+    """Reads what is kept; nothing is believed before the digest is compared. What is wrong with `assembler` its reader finds.
 
     Args:
         kept: What `State.to_bytes` gave.
@@ -118,10 +120,14 @@ def of_bytes(kept: bytes) -> State:
             f"it was kept by another version of ssbroker: its format is {version}, this version reads {VERSION}"
         )
     end = len(kept) - _DIGEST_BYTES
-    if _digest(memoryview(kept)[:end]) != kept[end:]:
+    try:
+        sections = _sections(memoryview(kept)[begin:end])
+    except (ValueError, struct.error) as error:
+        raise _malformed(f"it is cut off or altered: {error}") from error
+    if _digest(sections) != kept[end:]:
         raise _malformed("its digest does not match: it is cut off or altered")
     try:
-        return _of_sections(*_sections(memoryview(kept)[begin:end]))
+        return _of_sections(*sections)
     except (ValueError, KeyError, TypeError, OSError, OverflowError, struct.error, pa.ArrowException) as error:
         raise _malformed(f"it contradicts itself: {error}") from error
 
@@ -140,15 +146,15 @@ def _sections(rest: memoryview) -> list[memoryview]:
 
 
 def _of_sections(
-    head: memoryview, further: memoryview, assembler: memoryview, waits: memoryview, delayed: memoryview
+    head: memoryview, further: memoryview, waits: memoryview, delayed: memoryview, assembler: memoryview
 ) -> State:
     told: dict[str, Any] = json.loads(bytes(head))
     return State(
         **told,
         further=pa.ipc.read_schema(pa.py_buffer(further)) if further else None,
-        assembler=bytes(assembler),
         waits=_rows(waits),
         delayed=_rows(delayed),
+        assembler=bytes(assembler),
     )
 
 
@@ -160,8 +166,14 @@ def _rows(section: memoryview) -> pa.Table | None:
     return rows
 
 
-def _digest(data: memoryview) -> bytes:
-    return hashlib.blake2b(data, digest_size=_DIGEST_BYTES).digest()
+def _digest(sections: Sequence[bytes | memoryview]) -> bytes:
+    """Of the sections and their lengths, and of the last one only the end, which is the digest of the rest of it."""
+    hashed = hashlib.blake2b(digest_size=_DIGEST_BYTES)
+    for section in sections:
+        hashed.update(_LENGTH.pack(len(section)))
+    for section in (*sections[:-1], sections[-1][-_DIGEST_BYTES:]):
+        hashed.update(section)
+    return hashed.digest()
 
 
 def _malformed(why: str) -> MalformedDataError:
