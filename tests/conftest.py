@@ -1,8 +1,9 @@
-"""For all tests: Hypothesis profiles, `fast` for every run, `slow` (SSBROKER_HYPOTHESIS=slow) for a long look; Java that starts quickly."""
+"""For all tests: Hypothesis profiles, `fast` for every run, `slow` (SSBROKER_HYPOTHESIS=slow) for a long look; Java that starts quickly; signals."""
 
 from __future__ import annotations
 
 import os
+import signal
 
 from hypothesis import HealthCheck, settings
 
@@ -15,3 +16,6 @@ settings.load_profile(os.environ.get("SSBROKER_HYPOTHESIS", "fast"))
 
 # No Spark of a test runs for long enough that Java's second compiler would pay for itself: without it a page takes half the time.
 os.environ.setdefault("SPARK_SUBMIT_OPTS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
+
+# What a shell has put into the background ignores SIGINT, and so would all that the tests start and interrupt.
+signal.signal(signal.SIGINT, signal.default_int_handler)
