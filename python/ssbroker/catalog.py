@@ -49,7 +49,7 @@ class Catalog(Readable):
         (('TCP://me:4022',), 'user')
     """
 
-    __slots__ = ("_counts", "_fingerprint", "_further", "_native")
+    __slots__ = ("_counts", "_fingerprint", "_further", "_has_mirrors", "_native")
 
     def __init__(
         self,
@@ -79,6 +79,11 @@ class Catalog(Readable):
             for table, schema in zip(tables, (schemas.ROUTES, schemas.DATABASES, schemas.SERVICES), strict=True)
         ]
         self._counts: Final = [0 if table is None else table.num_rows for table in tables]
+        self._has_mirrors: Final = any(
+            column.null_count < len(column)
+            for name, column in zip(tables[0].column_names, tables[0].columns, strict=True)
+            if name == "mirror_address"
+        )
         self._fingerprint: str | None = None
 
     @classmethod
@@ -127,6 +132,16 @@ class Catalog(Readable):
     def user_database(self) -> str | None:
         """The one database beside `msdb`; None where there are several, or none."""
         return self._native.user_database
+
+    @property
+    def has_mirrors(self) -> bool:
+        """Whether a route has a mirror address: if none has, no decision has."""
+        return self._has_mirrors
+
+    @property
+    def has_services(self) -> bool:
+        """Whether a database has a service: if none has, nothing is delivered here."""
+        return self._counts[2] > 0
 
     @property
     def native(self) -> _core.Catalog:

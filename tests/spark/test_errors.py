@@ -9,7 +9,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from pyspark.errors import PythonException
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
 
 import ssbroker
 import ssbroker.spark
@@ -94,6 +94,18 @@ def test_a_wrong_value_is_told_in_our_words(
     told = str(caught.value).splitlines()
     assert [line for line in told if line.startswith(f"ssbroker.exceptions.{sentence}")]
     assert "Row 0 of this batch of 6 rows is row 10 of partition 0 of the Spark job." in told
+
+
+def test_an_id_that_is_none_is_told_where_no_id_is_needed(spark: SparkSession) -> None:
+    """With `first` no conversation is picked for by its id; what cannot be one is refused all the same, and null is not."""
+    rows = [(bytes(16), "//s"), (None, "//s"), (b"fifteen bytes .", "//s")]
+
+    def routed(given: list[tuple[bytes | None, str]]) -> DataFrame:
+        return ssbroker.spark.route(spark.createDataFrame(given, KEYS).coalesce(1), LONE, tie_break="first")
+
+    assert [row["outcome"] for row in routed(rows[:2]).collect()] == ["REMOTE", "REMOTE"]
+    with pytest.raises(PythonException, match=r"InvalidGuidError: conversation_id, row 2: '0x66696674"):
+        routed(rows).collect()
 
 
 def test_without_pyspark_the_package_imports_and_its_spark_room_says_what_is_missing() -> None:

@@ -12,6 +12,7 @@ from pyspark.sql.types import BinaryType, ByteType, IntegerType, StringType
 import ssbroker.spark
 from ssbroker import Catalog, moment, schemas
 from ssbroker.routing import PendingRequest, TieBreak
+from ssbroker.spark import columns
 from tests.spark.frames import Configure, decided, expected, frame, world
 from tests.worlds.universe import NOW
 
@@ -85,6 +86,26 @@ def test_types_are_those_of_the_contract(spark: SparkSession) -> None:
     assert {name: types[name] for name in schemas.DECISIONS.names} == {
         name: numbers.get(name, StringType()) for name in schemas.DECISIONS.names
     }
+
+
+@pytest.mark.parametrize(("mirrors", "services"), [(False, True), (True, False), (False, False)])
+def test_what_no_decision_of_a_catalog_has_does_not_cross_and_is_null(
+    spark: SparkSession, *, mirrors: bool, services: bool
+) -> None:
+    whole, table = world(4, conversations=60)
+    routes = whole.routes
+    if not mirrors:
+        place = routes.schema.get_field_index("mirror_address")
+        routes = routes.set_column(place, "mirror_address", pa.nulls(routes.num_rows, pa.string()))
+    catalog = Catalog(routes, whole.databases, whole.services if services else None, addresses=whole.addresses)
+    assert (catalog.has_mirrors, catalog.has_services) == (mirrors, services)
+    assert ("mirror_address" in columns.settable(catalog), "target_database" in columns.settable(catalog)) == (
+        mirrors,
+        services,
+    )
+    routed = ssbroker.spark.route(frame(spark, table), catalog, now=NOW)
+    assert decided(routed) == expected(catalog, table)
+    assert [routed.schema[name].dataType for name in ("mirror_address", "target_database")] == [StringType()] * 2
 
 
 @pytest.mark.parametrize("rows", [0, 1])

@@ -45,6 +45,19 @@ def test_a_lone_routing_table_belongs_to_the_one_user_database() -> None:
     assert catalog.routes["route_id"].to_pylist() == [65536, 65537]
 
 
+def test_a_catalog_knows_whether_it_has_mirrors_and_services() -> None:
+    with_mirror = route("Sales", "Orders", mirror_address="TCP://b:1")
+    without = rows([route("Sales", "Orders")], schemas.ROUTES)
+    catalogs = [
+        full(),
+        Catalog(rows([route("Sales", "Hub"), with_mirror], schemas.ROUTES)),
+        Catalog(without),
+        Catalog(without.drop_columns(["mirror_address"]), services=schemas.SERVICES.empty_table()),
+    ]
+    assert [catalog.has_mirrors for catalog in catalogs[1:]] == [True, False, False]
+    assert [catalog.has_services for catalog in catalogs] == [True, False, False, False]
+
+
 def test_further_columns_are_carried_after_the_schema_s_own() -> None:
     routes = rows(ROUTES, schemas.ROUTES).append_column("principal_id", pa.array([1, 2, 3, 4]))
     databases = rows(DATABASES, schemas.DATABASES).add_column(0, "state_desc", pa.array(["ONLINE", "OFFLINE"]))

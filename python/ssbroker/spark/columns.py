@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 
 _ID: Final = "conversation_id"
 _HANDLE: Final = "conversation_handle"
+IDS: Final = (_ID, _HANDLE)
+"""The names of the column that tells conversations apart; the first of those that are read, if it is there."""
 
 EXPECTED: Final = {
     "conversation_id": "string or binary",
@@ -37,12 +39,15 @@ DECISION: Final = (
 )
 """The decision columns as Spark has them: labels as text, ids as 16 bytes."""
 
-PACKED: Final = (
-    "struct<verdict:smallint,route_id:int,next_hop_address:string,mirror_address:string,"
-    "target_database:string,broker_instance:binary>"
-)
+PACKED: Final = {
+    "verdict": "smallint",
+    "route_id": "int",
+    "next_hop_address": "string",
+    "mirror_address": "string",
+    "target_database": "string",
+    "broker_instance": "binary",
+}
 """The same with outcome, reason and step in one number, which Spark takes apart: text costs more to move than to look up."""
-
 
 NO_STEP: Final = 15
 """Stands in a verdict for a step that is null."""
@@ -55,8 +60,8 @@ class Labels:
     outcomes: tuple[str, ...]
     reasons: tuple[str, ...]
 
-    def unpacked(self, packed: Column | Mapping[str, Column]) -> dict[str, Column]:
-        """The decision columns of a struct `PACKED`, or of its fields, in the order of the contract."""
+    def unpacked(self, packed: Mapping[str, Column]) -> dict[str, Column]:
+        """The decision columns of columns `PACKED`, in the order of the contract. One that is not there is null."""
         from pyspark.sql import functions as sf  # noqa: PLC0415 - pyspark is an extra
 
         verdict = packed["verdict"]
@@ -66,7 +71,26 @@ class Labels:
             "reason": sf.get(sf.array(*map(sf.lit, self.reasons)), sf.shiftright(verdict, 4).bitwiseAND(15)),
             "match_step": sf.when(step != NO_STEP, step.cast("tinyint")),
         }
-        return {name: taken_apart[name] if name in taken_apart else packed[name] for name in DECISIONS.names}
+        missing = {name: sf.lit(None).cast(kind) for name, kind in PACKED.items() if name not in packed}
+        found = {**packed, **missing, **taken_apart}
+        return {name: found[name] for name in DECISIONS.names}
+
+
+def settable(catalog: Catalog) -> dict[str, str]:
+    """The columns `PACKED` that decisions by a catalog can have; the others are null, and need not come back from Python.
+
+    Args:
+        catalog: The catalog.
+
+    Returns:
+        Their types by name.
+    """
+    never = set()
+    if not catalog.has_mirrors:
+        never.add("mirror_address")
+    if not catalog.has_services:
+        never.add("target_database")
+    return {name: kind for name, kind in PACKED.items() if name not in never}
 
 
 def keys(conversations: DataFrame) -> list[str]:

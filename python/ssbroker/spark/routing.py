@@ -6,7 +6,7 @@ stay in the JVM, and for narrow ones too, whose columns then need not come back 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Final
 
@@ -24,6 +24,8 @@ if TYPE_CHECKING:
     from pyspark.sql.udf import UserDefinedFunction
 
 _PACKED: Final = "ssbroker decision"
+_NO_ID: Final = "ssbroker id"
+_ID_BYTES: Final = 16
 
 
 def route(
@@ -66,8 +68,6 @@ def route(
         Row(to_service_name='//Orders', outcome='REMOTE', next_hop_address='TCP://orders:4022')
         >>> spark.stop()
     """
-    from pyspark.sql import functions as sf  # noqa: PLC0415 - pyspark is an extra
-
     names = columns.keys(conversations_df)
     types = {
         name: columns.arrow_type(name, conversations_df.schema[name].dataType, expected=columns.EXPECTED[name])
@@ -82,18 +82,19 @@ def route(
         pending_request=pending_request,
     )
 
+    fields = columns.settable(catalog)
+
     # Spark reads the kind of function from its annotations, and pyarrow's classes take no parameters when they are read.
     def decide(batches: Iterator[tuple[pa.Array, ...]]) -> Iterator[pa.Array]:  # type: ignore[type-arg]
-        return worker.packed_decisions(task, names, labels, batches)
+        return worker.packed_decisions(task, names, labels, tuple(fields), batches)
 
     # Spark would run a deterministic function twice where a filter follows on what it returns: below the filter and above it.
-    udf = _arrow_udf(decide, columns.PACKED).asNondeterministic()
-    # Over a columnar scan, Spark 4.3 would take an Arrow UDF's rows through a queue and back into columns. Every row passes this
-    # filter; it only makes Spark go by rows, which is a third faster.
-    rows = conversations_df.where(sf.spark_partition_id() >= 0)
-    packed = rows.select("*", udf(*(_quoted(name) for name in names)).alias(_PACKED))
-    added = labels.unpacked(packed[_quoted(_PACKED)])
-    return packed.select("*", *(column.alias(name) for name, column in added.items())).drop(_PACKED)
+    struct = ", ".join(f"{name}: {kind}" for name, kind in fields.items())
+    udf = _arrow_udf(decide, f"struct<{struct}>").asNondeterministic()
+    rows, sent = _sent(conversations_df, types, tie_break=tie_break)
+    packed = rows.select("*", udf(*map(_quoted, sent)).alias(_PACKED))
+    added = labels.unpacked({name: packed[_quoted(_PACKED)][name] for name in fields})
+    return packed.select("*", *(column.alias(name) for name, column in added.items())).drop(_PACKED, _NO_ID)
 
 
 def route_udf(
@@ -145,6 +146,23 @@ def route_udf(
 
     udf: UserDefinedFunction = _arrow_udf(where_to, columns.DECISION)
     return udf
+
+
+def _sent(
+    conversations: DataFrame, types: Mapping[str, pa.DataType], *, tie_break: TieBreak
+) -> tuple[DataFrame, list[str]]:
+    """The rows as they reach the function, and the columns that it gets."""
+    from pyspark.sql import functions as sf  # noqa: PLC0415 - pyspark is an extra
+
+    rows, sent = conversations, list(types)
+    if tie_break == "first" and sent[0] in columns.IDS and types[sent[0]] == pa.binary():
+        # It picks by no id, so that one of 16 bytes is as good as none; any other is an error, which Python tells. Below the filter
+        # the bytes are read for the row anyway.
+        own = sf.col(sent[0])
+        rows, sent[0] = rows.select("*", sf.when(sf.length(own) != _ID_BYTES, own).alias(_NO_ID)), _NO_ID
+    # Over a columnar scan, Spark 4.3 would take an Arrow UDF's rows through a queue and back into columns. Every row passes this
+    # filter; it only makes Spark go by rows, which is a third faster.
+    return rows.where(sf.spark_partition_id() >= 0), sent
 
 
 def _arrow_udf(function: Callable[..., Any], returns: str) -> Any:

@@ -46,14 +46,15 @@ def router_of(catalog: Shipped[Catalog], tie_break: TieBreak, pending_request: P
 
 
 def packed_decisions(
-    task: Task, names: Sequence[str], labels: Labels, batches: Iterator[Any]
+    task: Task, names: Sequence[str], labels: Labels, fields: Sequence[str], batches: Iterator[Any]
 ) -> Iterator[pa.StructArray]:
-    """The decisions of a partition as structs `columns.PACKED`.
+    """The decisions of a partition as structs of fields `columns.PACKED`.
 
     Args:
         task: How to route.
         names: The names of the columns.
         labels: The labels by number.
+        fields: The fields that the structs have; the others are null in every row.
         batches: The columns of each batch; where there is but one, that one.
 
     Yields:
@@ -66,18 +67,17 @@ def packed_decisions(
     for given in batches:
         arrays = list(given) if isinstance(given, tuple) else [given]
         batch = pa.RecordBatch.from_arrays(arrays, names=list(names))
-        yield packed(task, batch, labels, first_row=first_row)
+        yield packed_of(_decide(task, batch, first_row=first_row), labels, fields)
         first_row += batch.num_rows
 
 
-def packed(task: Task, conversations: pa.RecordBatch, labels: Labels, *, first_row: int = 0) -> pa.StructArray:
+def packed(task: Task, conversations: pa.RecordBatch, labels: Labels) -> pa.StructArray:
     """The decisions of one batch as structs `columns.PACKED`.
 
     Args:
         task: How to route.
         conversations: The batch.
         labels: The labels by number.
-        first_row: The row of the job with which it begins.
 
     Returns:
         A struct for each row.
@@ -85,15 +85,16 @@ def packed(task: Task, conversations: pa.RecordBatch, labels: Labels, *, first_r
     Raises:
         InputError: A value is not what was expected.
     """
-    return packed_of(_decide(task, conversations, first_row=first_row), labels)
+    return packed_of(_decide(task, conversations, first_row=0), labels)
 
 
-def packed_of(decided: pa.RecordBatch, labels: Labels) -> pa.StructArray:
-    """Decisions as structs `columns.PACKED`.
+def packed_of(decided: pa.RecordBatch, labels: Labels, fields: Sequence[str] = tuple(columns.PACKED)) -> pa.StructArray:
+    """Decisions as structs of fields `columns.PACKED`.
 
     Args:
         decided: The decisions.
         labels: The labels by number.
+        fields: The fields; the verdict is the first.
 
     Returns:
         A struct for each row.
@@ -102,8 +103,7 @@ def packed_of(decided: pa.RecordBatch, labels: Labels) -> pa.StructArray:
     reason = _numbers(decided["reason"], labels.reasons, shift=4)
     step: _Column = decided["match_step"].cast(pa.int16())
     verdict = pc.add(pc.add(outcome, reason), step.fill_null(columns.NO_STEP))
-    rest = [name for name in DECISIONS.names if name not in {"outcome", "match_step", "reason"}]
-    return pa.StructArray.from_arrays([verdict, *(_plain(decided, name) for name in rest)], ["verdict", *rest])
+    return pa.StructArray.from_arrays([verdict, *(_plain(decided, name) for name in fields[1:])], list(fields))
 
 
 def decisions(task: Task, given: Sequence[_Column], named: dict[str, _Column]) -> pa.StructArray:
