@@ -15,9 +15,25 @@ def to_ipc(rows: pa.RecordBatch | pa.Table) -> bytes:
         2
     """
     sink = pa.BufferOutputStream()
+    write_ipc(rows, sink)
+    return sink.getvalue().to_pybytes()
+
+
+def write_ipc(rows: pa.RecordBatch | pa.Table, sink: pa.NativeFile) -> None:
+    """Writes rows with their schema behind what has been written.
+
+    Args:
+        rows: The rows.
+        sink: Where to write.
+
+    Examples:
+        >>> sink = pa.BufferOutputStream()
+        >>> write_ipc(pa.table({"a": [1, 2]}), sink)
+        >>> of_ipc(sink.getvalue().to_pybytes()).num_rows
+        2
+    """
     with pa.ipc.new_stream(sink, rows.schema) as writer:
         writer.write(rows)
-    return sink.getvalue().to_pybytes()
 
 
 def of_ipc(data: bytes | memoryview) -> pa.Table:

@@ -88,9 +88,16 @@ def _packed(names: Sequence[str], batches: Sequence[pa.RecordBatch], place: int)
     runs: Any = pc.run_end_encode(buckets.take(order))
     ends: list[int] = runs.run_ends.to_pylist()
     starts = [0, *ends[:-1]]
-    sliced = [cells.to_ipc(rows.slice(start, end - start)) for start, end in zip(starts, ends, strict=True)]
+    # All cells in one buffer, which is the column: whoever made it of many values would copy them all, several times as it grows.
+    sink = pa.BufferOutputStream()
+    offsets = [0]
+    for start, end in zip(starts, ends, strict=True):
+        cells.write_ipc(rows.slice(start, end - start), sink)
+        offsets.append(sink.tell())
+    of_all = [None, pa.array(offsets, pa.int32()).buffers()[1], sink.getvalue()]
+    packed_cells = pa.Array.from_buffers(pa.binary(), len(ends), of_all)
     places = same(place, pa.int64(), len(ends))
-    return pa.RecordBatch.from_arrays([runs.values, places, pa.array(sliced, pa.binary())], schema=_PACKED)
+    return pa.RecordBatch.from_arrays([runs.values, places, packed_cells], schema=_PACKED)
 
 
 def _widened(kind: str, rows: pa.RecordBatch, own: Mapping[str, pa.DataType], further: Sequence[str]) -> pa.RecordBatch:
