@@ -18,7 +18,7 @@ import pyarrow.parquet as pq
 from ssbroker import moment, options
 from ssbroker.catalog import Catalog
 from ssbroker.exceptions import InputError, OptionError
-from ssbroker.routing import PendingRequest, Router, TieBreak
+from ssbroker.routing import PendingRequest, TieBreak
 from ssbroker.schemas import DECISIONS
 from ssbroker.spark import columns
 from ssbroker.spark.files.parts import Compression, Parts
@@ -143,8 +143,8 @@ def route_files(
     files = files_of(source)
     schema, splits = splits_of(files, split_bytes=split_bytes)
     columns.check_free_names(schema.names, exact=False)
-    empty = schema.empty_table().to_batches() or [pa.RecordBatch.from_pylist([], schema=schema)]
-    Router(catalog, tie_break=tie_break, pending_request=pending_request).route(empty[0], now=at)
+    types = {name: schema.field(schema.get_all_field_indices(name)[0]).type for name in schema.names}
+    columns.rehearse(catalog, types, tie_break=tie_break, pending_request=pending_request)
     with Staging(Path(target)) as staging:
         job = _Job(
             task=Task(catalog=ship(spark, catalog), now=at, tie_break=tie_break, pending_request=pending_request),
