@@ -31,9 +31,10 @@ pytestmark = [pytest.mark.benchmark(timer=CLOCK), pytest.mark.timeout(3600)]
 FLOOR: Final = "identity mapInArrow"
 FLOOR_OF_RESULT: Final = "identity mapInArrow of the result"
 OURS: Final = "ssbroker.spark.route"
+BY_HASH: Final = "ssbroker.spark.route, by hash"
 JOINS: Final = "broadcast joins"
 PANDAS: Final = "mapInPandas with dicts"
-NARROW: Final = (FLOOR, OURS, FLOOR_OF_RESULT, JOINS, PANDAS)
+NARROW: Final = (FLOOR, OURS, BY_HASH, FLOOR_OF_RESULT, JOINS, PANDAS)
 WIDE: Final = (FLOOR, OURS)
 
 ROWS: Final = SIZE.conversations // 2
@@ -80,6 +81,7 @@ def _narrow(spark: SparkSession, folder: Path, routes: int) -> dict[str, Times]:
     frames = {
         FLOOR: untouched(given),
         OURS: routed,
+        BY_HASH: ssbroker.spark.route(given, catalog, now=workload.NOW),
         FLOOR_OF_RESULT: untouched(spark.read.parquet(str(result))),
         JOINS: joined,
         PANDAS: by_dicts,
