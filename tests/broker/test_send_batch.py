@@ -12,7 +12,7 @@ import pytest
 from ssbroker.broker.database import Database
 from ssbroker.exceptions import BrokerError, InputError, SchemaError
 from tests.broker import talk
-from tests.broker.conftest import INITIATOR, TARGET
+from tests.broker.conftest import INITIATOR, TARGET, Clock
 from tests.broker.talk import begin, drain, receive, said
 
 
@@ -150,3 +150,28 @@ def test_a_batch_may_hold_first_messages_and_several_types(sales: Database) -> N
         ("//Item", "//Till"),
         ("DEFAULT", TARGET),
     ]
+
+
+@pytest.mark.parametrize("number", [8489, 8429])
+def test_b5_what_holds_for_one_conversation_is_not_believed_of_the_next(
+    sales: Database, clock: Clock, number: int
+) -> None:
+    """Those that are alike are judged once; one whose lifetime has passed, or whose far side has ended, is not alike."""
+    with sales.transaction() as t:
+        brief = t.begin_dialog(INITIATOR, TARGET, lifetime=10)
+        lasting = [t.begin_dialog(INITIATOR, TARGET) for _ in range(2)]
+        for dialog in (*lasting, brief):
+            t.send(dialog, b"first")
+    if number == 8489:
+        clock.advance(seconds=11)
+    else:
+        with sales.transaction() as t:
+            t.end_conversation(talk.far_handle(sales, brief))
+    handles = [lasting[0].bytes, lasting[1].bytes, brief.bytes]
+    rows = pa.table({"conversation_handle": pa.array(handles, pa.binary(16)), "message_body": [b"next"] * 3})
+    with pytest.raises(BrokerError) as error:
+        batch(sales, rows)
+    assert error.value.number == number
+    assert [row["message_body"] for row in drain(sales) if row["message_body"] == b"next"] == []
+    batch(sales, rows.slice(0, 2))
+    assert [row["message_body"] for row in drain(sales)] == [b"next"] * 2

@@ -97,7 +97,8 @@ class Arrivals:
             queue_ids: The queues.
         """
         with self._changed:
-            self._counts.update(queue_ids)
+            for queue_id in queue_ids:
+                self._counts[queue_id] += 1
             self._changed.notify_all()
 
     def close(self) -> None:

@@ -81,7 +81,10 @@ class EventLog:
             >>> EventLog().wants(Conversation)
             False
         """
-        return LOGGER.isEnabledFor(kind.LEVEL) or any(issubclass(kind, kinds) for _, kinds in self._subscribers)
+        if LOGGER.isEnabledFor(kind.LEVEL):
+            return True
+        subscribers = self._subscribers
+        return bool(subscribers) and any(issubclass(kind, kinds) for _, kinds in subscribers)
 
     def emit(self, event: Event) -> None:
         """Tells of an event.

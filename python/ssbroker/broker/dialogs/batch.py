@@ -21,6 +21,7 @@ _BODY: Final = "message_body"
 _TYPE: Final = "message_type_name"
 _BINARY: Final = "binary"
 _STRING: Final = "string"
+_GUID_BYTES: Final = 16
 _GUID: Final = "a GUID: string or binary"
 
 
@@ -31,11 +32,10 @@ def send_batch(work: Work, messages: ArrowArrayExportable | ArrowStreamExportabl
     for handle in runs:
         if handle not in found:
             raise refused(8426, kind="conversation", handle=uuid.UUID(bytes=handle))
-    now = work.now()
-    states = {
-        handle: sending.check(work, found[handle], {kind for kind, _ in run}, now=now) for handle, run in runs.items()
-    }
-    sending.send(work, [(found[handle], states[handle], run) for handle, run in runs.items()])
+    senders = [found[handle] for handle in runs]
+    kinds = [frozenset([kind for kind, _ in run]) for run in runs.values()]
+    states = sending.check_all(work, zip(senders, kinds, strict=True), now=work.now())
+    sending.send(work, list(zip(senders, states, runs.values(), strict=True)))
 
 
 def _by_conversation(table: pa.Table) -> dict[bytes, list[tuple[str, bytes | None]]]:
@@ -48,7 +48,8 @@ def _by_conversation(table: pa.Table) -> dict[bytes, list[tuple[str, bytes | Non
     for row, (handle, kind, body) in enumerate(zip(handles, kinds, bodies, strict=True)):
         run = known.get(handle)
         if run is None:
-            run = known[handle] = runs.setdefault(_guid(handle, row), [])
+            is_plain = type(handle) is bytes and len(handle) == _GUID_BYTES
+            run = known[handle] = runs.setdefault(handle if is_plain else _guid(handle, row), [])
         if body is None:
             raise refused(8433)
         if kind is None:

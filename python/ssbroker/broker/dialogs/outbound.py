@@ -21,8 +21,7 @@ def transmit(work: Work, sends: Iterable[tuple[Endpoint, Sequence[Message], Way]
 
     Args:
         work: The transaction of the senders' database.
-        sends: The senders, with their state and `send_sequence` as they are after the send; what each sends, numbered, in order; and where
-            that goes.
+        sends: The senders, in the state that the send has brought them to; what each sends, numbered, in order; and where that goes.
     """
     waiting: list[tuple[Endpoint, Sequence[Message]]] = []
     for endpoint, messages, way in sends:
@@ -88,6 +87,8 @@ def _goes_straight(work: Work, endpoint: Endpoint, way: Way) -> bool:
 
 def put_off(work: Work, sends: Sequence[tuple[Endpoint, Sequence[Message]]]) -> None:
     """Puts what endpoints send into the transmission queue, from where it is delivered after the commit."""
+    if not sends:
+        return
     now = work.now()
     rows = [
         (sender.endpoint_id, False, number, name, is_error, is_end, now, body)

@@ -20,6 +20,7 @@ from ssbroker.protocol.names import BODY_MAX, refused
 from ssbroker.protocol.states import DESCRIPTIONS, Input, State, after
 from ssbroker.store import endpoints, queues
 from ssbroker.store.endpoints import Endpoint
+from ssbroker.store.objects import Queue
 
 _ACCEPTED: Final = "bytes, bytearray or memoryview"
 
@@ -68,6 +69,32 @@ def check(work: Work, endpoint: Endpoint, message_types: Iterable[str], *, now: 
     return state
 
 
+def check_all(work: Work, sends: Iterable[tuple[Endpoint, frozenset[str]]], *, now: int) -> list[State]:
+    """`check` of many, each an endpoint and its message types; of those that are alike, one is looked at.
+
+    Returns:
+        The states that they are in once they have sent, in the same order.
+
+    Raises:
+        BrokerError: One of them may not.
+    """
+    passed: dict[tuple[object, ...], State] = {}
+    states: list[State] = []
+    for endpoint, message_types in sends:
+        alike = (
+            endpoint.state,
+            endpoint.service_id,
+            endpoint.service_contract_id,
+            endpoint.is_initiator,
+            message_types,
+        )
+        state = passed.get(alike)
+        if state is None or endpoint.lifetime <= now:
+            state = passed[alike] = check(work, endpoint, message_types, now=now)
+        states.append(state)
+    return states
+
+
 def send(work: Work, runs: Sequence[tuple[Endpoint, State, Sequence[tuple[str, bytes | None]]]]) -> None:
     """Sends messages in conversations that `check` let pass.
 
@@ -76,17 +103,23 @@ def send(work: Work, runs: Sequence[tuple[Endpoint, State, Sequence[tuple[str, b
         runs: For each conversation its endpoint, the state that `check` gave, and types and bodies in order.
     """
     sends: list[Sent] = []
+    numbers: list[tuple[int, int]] = []
+    is_told = work.effects.wants(Conversation)
     for endpoint, state, messages in runs:
-        first = endpoint.send_sequence
-        numbered = [Message(number, *message) for number, message in enumerate(messages, start=first)]
+        sender, first = endpoint, endpoint.send_sequence
+        numbered = [Message(number, kind, body) for number, (kind, body) in enumerate(messages, start=first)]
+        numbers.append((first + len(numbered), endpoint.endpoint_id))
         if state != endpoint.state:
             endpoints.set_state(work.connection, endpoint.endpoint_id, state)
-        sender = endpoint._replace(state=state, send_sequence=first + len(numbered))
-        _retain(work, sender, numbered)
-        _tell(work, sender, numbered)
+            sender = endpoint._replace(state=state)
+        queue = queue_of(work, endpoint)
+        if queue.is_retention_enabled:
+            _retain(work, sender, queue, numbered)
+        if is_told:
+            _tell(work, sender, numbered)
         sends.append((sender, numbered))
-    work.effects.sent += sum(len(messages) for _, _, messages in runs)
-    endpoints.set_all_sent(work.connection, [(sender.send_sequence, sender.endpoint_id) for sender, _ in sends])
+        work.effects.sent += len(numbered)
+    endpoints.set_all_sent(work.connection, numbers)
     ways = work.ways_of([sender for sender, _ in sends])
     taken = deliver(work, sends, ways)
     transmit(work, [(*each, way) for each, way in zip(sends, ways, strict=True) if each[0].endpoint_id not in taken])
@@ -102,35 +135,32 @@ def refused_in_state(number: int, endpoint: Endpoint) -> Exception:
 
 
 def _tell(work: Work, sender: Endpoint, messages: Sequence[Message]) -> None:
-    if work.effects.wants(Conversation):
-        for message in messages:
-            told_conversation(
-                work,
-                sender,
-                ConversationStep.SEND_MESSAGE,
-                message_type_name=message.message_type_name,
-                message_sequence_number=message.message_sequence_number,
-            )
-
-
-def _retain(work: Work, endpoint: Endpoint, messages: Sequence[Message]) -> None:
-    """Copies of what was sent, in the sender's own queue (fact 146)."""
-    queue = queue_of(work, endpoint)
-    if queue.is_retention_enabled:
-        kinds = work.objects.message_types
-        queues.add(
-            work.connection,
-            [
-                (
-                    queue.queue_id,
-                    queues.RETAINED_SENT,
-                    endpoint.priority,
-                    endpoint.endpoint_id,
-                    queues.IN_ORDER,
-                    message.message_sequence_number,
-                    kinds[message.message_type_name].message_type_id,
-                    message.message_body,
-                )
-                for message in messages
-            ],
+    for message in messages:
+        told_conversation(
+            work,
+            sender,
+            ConversationStep.SEND_MESSAGE,
+            message_type_name=message.message_type_name,
+            message_sequence_number=message.message_sequence_number,
         )
+
+
+def _retain(work: Work, endpoint: Endpoint, queue: Queue, messages: Sequence[Message]) -> None:
+    """Copies of what was sent, in the sender's own queue (fact 146)."""
+    kinds = work.objects.message_types
+    queues.add(
+        work.connection,
+        [
+            (
+                queue.queue_id,
+                queues.RETAINED_SENT,
+                endpoint.priority,
+                endpoint.endpoint_id,
+                queues.IN_ORDER,
+                message.message_sequence_number,
+                kinds[message.message_type_name].message_type_id,
+                message.message_body,
+            )
+            for message in messages
+        ],
+    )

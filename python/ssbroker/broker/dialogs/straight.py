@@ -13,7 +13,7 @@ from ssbroker.store import endpoints
 from ssbroker.store.endpoints import Endpoint
 
 Sent: TypeAlias = tuple[Endpoint, Sequence[Message]]
-"""A sender as it is after the send, and its messages, numbered and in order."""
+"""A sender, in the state that the send has brought it to, and its messages, numbered and in order."""
 
 
 def deliver(work: Work, sends: Sequence[Sent], ways: Sequence[Way]) -> set[int]:

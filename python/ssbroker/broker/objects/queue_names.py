@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from functools import lru_cache
 from typing import Final
 
 from ssbroker.broker.objects.refusals import refusal
@@ -12,6 +13,7 @@ _PART: Final = r"\[(?:[^\]]|\]\])+\]|[^.\[\]]+"
 _NAME: Final = re.compile(rf"(?:(?P<schema>{_PART})\.)?(?P<name>{_PART})")
 
 
+@lru_cache(maxsize=1024)
 def queue_key(name: str) -> tuple[str, str]:
     """The schema and the name of a queue; without a schema it is `dbo` (B20).
 
