@@ -10,8 +10,8 @@ PIP_INSTALL := $(PYTHON_OF_VENV) -m pip install --quiet --disable-pip-version-ch
 # Spark starts `python3` for its workers: the first one on the PATH has to be this one.
 IN_VENV := PATH="$(abspath $(VENV))/bin:$$PATH" PYSPARK_PYTHON=$(PYTHON_OF_VENV)
 
-# The tests run in several processes; each that comes upon a file of Spark's starts a Spark of its own.
-WORKERS := --numprocesses=auto --maxprocesses=4 --dist=loadfile
+# The tests run in several processes, and one that has no more takes some from another; each that comes upon Spark starts one of its own.
+WORKERS := --numprocesses=auto --maxprocesses=4 --dist=worksteal
 
 # Stamps: each is newer than everything that was used to make what it stands for.
 EMPTY := $(VENV)/.empty

@@ -1,10 +1,12 @@
-"""For all tests: Hypothesis profiles, `fast` for every run, `slow` (SSBROKER_HYPOTHESIS=slow) for a long look; Java that starts quickly; signals."""
+"""For all tests: Hypothesis profiles, `fast` for every run, `slow` (SSBROKER_HYPOTHESIS=slow) for a long look; which come first; Java that starts quickly; signals."""
 
 from __future__ import annotations
 
 import os
 import signal
+from typing import Final
 
+import pytest
 from hypothesis import HealthCheck, settings
 
 # No deadline: how long an example takes depends on the machine. Derandomised: a run that was green stays green.
@@ -13,6 +15,18 @@ settings.register_profile(
 )
 settings.register_profile("slow", max_examples=20_000, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile(os.environ.get("SSBROKER_HYPOTHESIS", "fast"))
+
+LONGEST_FIRST: Final = ("tests/docs/test_documents.py", "tests/docs/test_docstrings.py", "tests/spark", "tests/cli")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """What takes longest comes first, so that no process is left with it when all others are done."""
+    items.sort(
+        key=lambda item: next(
+            (rank for rank, name in enumerate(LONGEST_FIRST) if item.nodeid.startswith(name)), len(LONGEST_FIRST)
+        )
+    )
+
 
 # No Spark of a test runs for long enough that Java's second compiler would pay for itself: without it a page takes half the time.
 os.environ.setdefault("SPARK_SUBMIT_OPTS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
