@@ -8,10 +8,10 @@ use arrow_buffer::{ArrowNativeType, BooleanBuffer, Buffer, NullBuffer, ScalarBuf
 use ssbroker_core::route::{Answers, BLOCK};
 use ssbroker_core::{Decision, Guid, NextHop, Outcome, Reason};
 
+use crate::bits::{ones, set_bits};
 use crate::catalog::internal;
 use crate::error::Result;
 use crate::schema::decisions_schema;
-use crate::view::{ones, set_bits};
 
 /// A dictionary with more values than this is cut down to those in use where the batch is not much larger than it.
 const DICTIONARY_SMALL: usize = 16_384;

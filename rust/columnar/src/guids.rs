@@ -6,9 +6,10 @@ use arrow_schema::DataType;
 use ssbroker_core::route::BLOCK;
 use ssbroker_core::{Guid, GuidReader, InvalidKind};
 
+use crate::bits::{ones, set_bits};
 use crate::error::{Error, Result};
 use crate::read::Source;
-use crate::view::{BytesView, ones, set_bits};
+use crate::view::BytesView;
 
 const GUID_FORMS: &str = "a GUID: 36 characters (braces allowed) or 16 bytes";
 

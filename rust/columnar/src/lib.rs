@@ -4,16 +4,19 @@
 #![forbid(unsafe_code)]
 
 mod arrays;
+mod bits;
 mod carry;
 mod catalog;
 mod checkpoint;
 mod decisions;
+mod dictionary;
 mod error;
 mod fragment;
 mod further;
 mod guids;
 mod keys;
 mod md5;
+mod offsets;
 mod read;
 mod reassemble;
 mod route;

@@ -10,8 +10,9 @@ use arrow_buffer::{BooleanBuffer, ScalarBuffer};
 use arrow_schema::{DataType, TimeUnit};
 use ssbroker_core::{Invalid, InvalidKind};
 
+use crate::dictionary::dictionary_parts;
 use crate::error::{Error, Result};
-use crate::view::{BytesView, dictionary_parts};
+use crate::view::BytesView;
 
 /// A table's record batches, of which one is read; errors name its columns and count its rows in the whole input.
 #[derive(Clone, Copy, Debug)]

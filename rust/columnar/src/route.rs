@@ -4,12 +4,13 @@ use arrow_array::{BooleanArray, RecordBatch};
 use ssbroker_core::route::{Answers, BLOCK, Block, Candidates, Stages};
 use ssbroker_core::{Guid, Invalid, InvalidKind, Query, RouteIndex, TieBreak};
 
+use crate::bits::{bits, ones, set_bits};
 use crate::decisions::{Decided, Decisions, Labels};
 use crate::error::{Error, Result};
 use crate::guids::Guids;
 use crate::read::Source;
 use crate::schema::conversations as columns;
-use crate::view::{BytesView, bits, ones, set_bits};
+use crate::view::BytesView;
 
 /// An index, ready to route record batches.
 #[derive(Debug)]
