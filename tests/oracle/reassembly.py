@@ -59,11 +59,14 @@ class Oracle(Room):
             self.m21_see(fragment, is_duplicate=True)
 
     def reason_against(self, fragment: Fragment) -> str | None:
-        """M4 to M10, in this order."""
+        """M4 to M10: in this order, but that what a limit refuses is not looked at."""
         if self.m4_out_of_range(fragment):
             return "out_of_range"
-        if self.m5_corrupt(fragment):
-            return "corrupt_fragment"
+        reason = self.reason_beside_its_own(fragment)
+        return "corrupt_fragment" if reason != "limit_exceeded" and self.m5_corrupt(fragment) else reason
+
+    def reason_beside_its_own(self, fragment: Fragment) -> str | None:
+        """M8 to M10: what is there, and what there is room for."""
         if self.m8_whole_before(fragment):
             return "duplicate" if self.m8_is_authentic(fragment) else "corrupt_message"
         if reason := self.m9_against_what_is_here(fragment):

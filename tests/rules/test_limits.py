@@ -199,6 +199,27 @@ def test_m18_a_message_that_turns_out_corrupt_was_supposed_to_match() -> None:
     assert reasons(push(ssbroker.Reassembler(max_pending_bytes=DIRECTION - 1), corrupt)) == ["limit_exceeded"]
 
 
+def test_m10_what_a_limit_refuses_is_not_looked_at() -> None:
+    """P26, M5, M10: it is not called corrupt, whatever it carries; what is there already is, limit or not."""
+    corrupt = [replace(stranger(number), fragment_signature=signature) for number, signature in ((2, bytes(16)), (3, b"short"))]
+    reassembler = ssbroker.Reassembler(max_pending_messages=2)
+    assert reasons(push(reassembler, *corrupt, stranger(1))) == ["corrupt_fragment"] * 2
+    again = replace(stranger(1), fragment_signature=bytes(16))
+    assert reasons(push(reassembler, *corrupt, again)) == ["limit_exceeded", "limit_exceeded", "corrupt_fragment"]
+
+
+def test_m10_in_the_midst_of_a_flood_parts_are_compared_as_soon_as_there_is_room() -> None:
+    """P23, P26, M10: of one push, what comes before room is made is refused unread, what comes after it is judged as ever."""
+    here, damaged, intact, late = (parts(b"abcd", conversation=UUID(int=number)) for number in range(1, 5))
+    flood = [parts(b"abcd", conversation=UUID(int=number))[0] for number in range(5, 2000)]
+    bad = [replace(each[0], fragment_signature=bytes(16)) for each in (damaged, late)]
+    reassembler = ssbroker.Reassembler(max_pending_messages=2)
+    result = push(reassembler, here[0], *flood, bad[0], here[1], bad[0], intact[0], bad[1])
+    assert reasons(result) == ["limit_exceeded"] * (len(flood) + 1) + ["corrupt_fragment", "limit_exceeded"]
+    assert messages(result) == [(0, b"abcd")]
+    assert reassembler.pending_messages == 1
+
+
 def test_m19_who_is_not_known_may_take_half() -> None:
     """P26, M19: of the bytes, rounded down, by the byte."""
     for limit, refused in ((2 * (DIRECTION + BEGUN) + 1, 0), (2 * (DIRECTION + BEGUN) - 1, 1)):

@@ -124,14 +124,25 @@ impl Model {
         if sequence < 0 || sequence == i64::MAX || count < 1 || number < 0 || number >= count {
             return Err(Rejected::OutOfRange);
         }
+        let found = self.look(sent, id);
         let unreadable = sent.message == Signature::Unreadable || sent.fragment == Signature::Unreadable;
-        if unreadable || sent.fragment.given().is_some_and(|given| *given != digest(&sent.body)) {
+        let is_corrupt = unreadable || sent.fragment.given().is_some_and(|given| *given != digest(&sent.body));
+        if is_corrupt && found != Err(Rejected::LimitExceeded) {
             return Err(Rejected::CorruptFragment);
         }
+        if found == Err(Rejected::Duplicate) {
+            self.events.push((id, None));
+        }
+        found?;
+        self.accept(sent, id, outcome)
+    }
+
+    /// M8 to M10.
+    fn look(&self, sent: &Sent, id: Id) -> Result<(), Rejected> {
+        let Header { sequence, number, count, .. } = sent.header;
         if let Some(direction) = self.directions.get(&id) {
             let there = direction.messages.get(&sequence);
             if sequence < direction.next || there.is_some_and(Message::is_whole) {
-                self.events.push((id, None));
                 return Err(Rejected::Duplicate);
             }
             if let Some(Message::Pending { first, parts }) = there {
@@ -139,17 +150,13 @@ impl Model {
                     return Err(Rejected::Conflict);
                 }
                 match parts.get(&number) {
-                    Some(part) if *part == sent.body => {
-                        self.events.push((id, None));
-                        return Err(Rejected::Duplicate);
-                    }
+                    Some(part) if *part == sent.body => return Err(Rejected::Duplicate),
                     Some(_) => return Err(Rejected::Conflict),
                     None => {}
                 }
             }
         }
-        self.check_limits(sent, id)?;
-        self.accept(sent, id, outcome)
+        self.check_limits(sent, id)
     }
 
     /// M15 to M19: does it, supposing that it matches, and looks whether too much is pending.

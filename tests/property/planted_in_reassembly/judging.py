@@ -49,6 +49,14 @@ class RangesAfterSignatures(Oracle):
         return "corrupt_fragment" if reason == "out_of_range" and self.m5_unreadable(fragment) else reason
 
 
+class SignaturesBeforeLimits(Oracle):
+    """P26, M10: what a limit refuses is looked at, and called corrupt."""
+
+    def reason_against(self, fragment: Fragment) -> str | None:
+        reason = super().reason_against(fragment)
+        return "corrupt_fragment" if reason == "limit_exceeded" and self.m5_corrupt(fragment) else reason
+
+
 class DuplicatesBeforeSignatures(Oracle):
     """M5, M8: a corrupt fragment of a message that is whole is called a duplicate."""
 

@@ -29,11 +29,14 @@ pub(crate) enum Verdict {
     Corrupt,
     /// Nothing is wrong; with the MD5 of the part, where it was needed.
     Intact(Option<Digest>),
+    /// Its part has not been looked at.
+    Unread,
 }
 
-/// A judge of many fragments at a time, who keeps the room for that.
+/// A judge of a block of fragments, who keeps the room for the next one.
 #[derive(Debug, Default)]
 pub(crate) struct Judge {
+    verdicts: Vec<Verdict>,
     digests: Vec<Digest>,
 }
 
@@ -85,33 +88,49 @@ impl Received<'_> {
 }
 
 impl Judge {
-    /// Writes the verdict of each fragment to the same place of `verdicts`.
-    pub(crate) fn judge(&mut self, received: &[Received<'_>], verdicts: &mut Vec<Verdict>) {
-        verdicts.clear();
-        let mut bodies = Vec::with_capacity(received.len());
-        verdicts.extend(received.iter().map(|fragment| {
+    /// Judges a block. The parts of those that are `spared` are not read before somebody asks.
+    pub(crate) fn begin(&mut self, block: &[Received<'_>], mut is_spared: impl FnMut(usize) -> bool) {
+        self.verdicts.clear();
+        self.verdicts.extend(block.iter().map(|fragment| {
             if !fragment.header.is_in_range() {
-                return Verdict::OutOfRange;
+                Verdict::OutOfRange
+            } else if !fragment.has_its_signatures() {
+                Verdict::Corrupt
+            } else if fragment.wants_digest() {
+                Verdict::Unread
+            } else {
+                Verdict::Intact(None)
             }
-            if !fragment.has_its_signatures() {
-                return Verdict::Corrupt;
-            }
-            if fragment.wants_digest() {
-                bodies.push(fragment.body);
-            }
-            Verdict::Intact(None)
         }));
+        self.read(block, |place| !is_spared(place));
+    }
+
+    /// What was found of a fragment of the block.
+    #[inline]
+    pub(crate) fn verdict(&self, place: usize) -> &Verdict {
+        &self.verdicts[place]
+    }
+
+    /// The same, once its part is read. Where one has to be read after all, all that follow probably have to: many cost little more than one.
+    #[inline]
+    pub(crate) fn verdict_of_part(&mut self, block: &[Received<'_>], place: usize) -> &Verdict {
+        if self.verdicts[place] == Verdict::Unread {
+            self.read(block, |other| other >= place);
+        }
+        &self.verdicts[place]
+    }
+
+    /// Reads the parts that are wanted and have not been read.
+    fn read(&mut self, block: &[Received<'_>], mut is_wanted: impl FnMut(usize) -> bool) {
+        let mut places = Vec::with_capacity(block.len());
+        places.extend((0..block.len()).filter(|&place| self.verdicts[place] == Verdict::Unread && is_wanted(place)));
+        let bodies: Vec<&[u8]> = places.iter().map(|&place| block[place].body).collect();
         self.digests.clear();
         self.digests.resize(bodies.len(), [0; 16]);
         digest_many(&bodies, &mut self.digests);
-        let mut digests = self.digests.iter();
-        for (fragment, verdict) in received.iter().zip(verdicts) {
-            if *verdict == Verdict::Intact(None) && fragment.wants_digest() {
-                *verdict = match digests.next() {
-                    Some(digest) if fragment.fragment_matches(*digest) => Verdict::Intact(Some(*digest)),
-                    _ => Verdict::Corrupt,
-                };
-            }
+        for (&place, digest) in places.iter().zip(&self.digests) {
+            let matches = block[place].fragment_matches(*digest);
+            self.verdicts[place] = if matches { Verdict::Intact(Some(*digest)) } else { Verdict::Corrupt };
         }
     }
 }

@@ -12,6 +12,7 @@ mod limits;
 mod message;
 mod output;
 mod piece;
+mod place;
 mod plan;
 mod push;
 mod settle;
@@ -73,6 +74,8 @@ pub struct Assembler {
     /// Direction and sequence number of the messages of which fragments are missing, between pushes.
     partial: BTreeSet<(u32, i64)>,
     pushes: u64,
+    /// A limit refused something of the block that came last.
+    is_flooded: bool,
 }
 
 impl Assembler {
@@ -87,6 +90,7 @@ impl Assembler {
             messages: Messages::new(),
             partial: BTreeSet::new(),
             pushes: 0,
+            is_flooded: false,
         }
     }
 

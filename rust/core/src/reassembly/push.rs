@@ -6,14 +6,10 @@ use super::limits::{Budget, Charge};
 use super::message::{Message, State};
 use super::output::{Label, Output, Pushed, Rejected, Rejection};
 use super::piece::{Body, Piece};
+use super::place::{AHEAD, Place};
 use super::settle::{Queue, Whole};
 use super::{Assembler, Further, FurtherOf};
 use crate::fragment::{Digest, Header};
-
-/// So many fragments are looked up ahead of their turn, so that their waits for the memory overlap,
-const AHEAD: usize = 64;
-/// ... when so many messages are pending that the caches do not hold them.
-const AHEAD_FROM: usize = 4_096;
 
 /// A push that is under way. The lent bodies are those of the fragments it may still need.
 pub(super) struct Push<'p, 'a> {
@@ -35,36 +31,12 @@ pub(super) struct Push<'p, 'a> {
 }
 
 /// What is to be done with a fragment.
+#[derive(Clone, Copy, Debug)]
 enum Step {
     Reject(Rejected),
     /// A duplicate, which its direction acknowledges again.
     Duplicate,
-    /// It depends on how the messages in the queue fare.
-    Settle,
     Accept,
-}
-
-/// Where a fragment belongs, as far as that is there already. Small, so that it stays in a register.
-#[derive(Clone, Copy)]
-struct Place {
-    direction: u32,
-    message: u32,
-}
-
-const NOT_THERE: u32 = u32::MAX;
-
-impl Place {
-    const NEW: Self = Self { direction: NOT_THERE, message: NOT_THERE };
-
-    #[inline]
-    fn direction(self) -> Option<u32> {
-        (self.direction != NOT_THERE).then_some(self.direction)
-    }
-
-    #[inline]
-    fn message(self) -> Option<u32> {
-        (self.message != NOT_THERE).then_some(self.message)
-    }
 }
 
 impl Assembler {
@@ -89,132 +61,132 @@ impl Assembler {
             undone: Vec::new(),
             open: Vec::new(),
         };
-        let (mut judge, mut verdicts, mut row) = (Judge::default(), Vec::new(), 0);
+        let (mut judge, mut first_row) = (Judge::default(), 0);
         for block in blocks {
-            judge.judge(&block, &mut verdicts);
-            for (block, verdicts) in block.chunks(AHEAD).zip(verdicts.chunks(AHEAD)) {
-                let places = push.look_ahead(block);
-                for ((received, verdict), place) in block.iter().zip(verdicts).zip(places) {
-                    if let Err(reason) = push.take(row, received, verdict, place) {
-                        push.rejected.push((row, Rejection { header: received.header, reason }));
-                    }
-                    row += 1;
-                }
-            }
+            push.take_block(first_row, &block, &mut judge);
+            first_row += block.len();
         }
         push.finish()
     }
 }
 
 impl<'a> Push<'_, 'a> {
-    /// Where fragments belong, as far as that is there before the first of them is taken.
-    fn look_ahead(&self, block: &[Received<'a>]) -> [Place; AHEAD] {
-        let Assembler { hash, directions, messages, .. } = &*self.assembler;
-        let mut places = [Place::NEW; AHEAD];
-        if messages.len() < AHEAD_FROM {
-            return places;
-        }
-        for (received, place) in block.iter().zip(&mut places) {
-            let Header { conversation, is_initiator, .. } = received.header;
-            place.direction = directions.find(hash, conversation, is_initiator).unwrap_or(NOT_THERE);
-        }
-        for (received, place) in block.iter().zip(&mut places) {
-            if let Some(direction) = place.direction().filter(|&number| directions.get(number).messages > 0) {
-                place.message = messages.find(hash, direction, received.header.sequence).unwrap_or(NOT_THERE);
+    fn take_block(&mut self, first_row: usize, block: &[Received<'a>], judge: &mut Judge) {
+        // Whoever floods is refused for want of room, again and again: then nothing else is worth a look at a part (M10).
+        let is_flooded = std::mem::take(&mut self.assembler.is_flooded);
+        judge.begin(block, |place| is_flooded && self.will_be_refused(first_row + place, &block[place]));
+        for start in (0..block.len()).step_by(AHEAD) {
+            let ahead = self.assembler.look_ahead(&block[start..block.len().min(start + AHEAD)]);
+            for (place, ahead) in (start..block.len()).zip(ahead) {
+                if let Err(reason) = self.take(first_row, block, place, judge, ahead) {
+                    self.assembler.is_flooded |= reason == Rejected::LimitExceeded;
+                    self.rejected.push((first_row + place, Rejection { header: block[place].header, reason }));
+                }
             }
         }
-        for message in places.iter().filter_map(|place| place.message()) {
-            messages.get(message).pieces.prefetch();
-        }
-        places
+    }
+
+    /// Whether a limit would be against a fragment if it was its turn.
+    fn will_be_refused(&self, row: usize, received: &Received<'a>) -> bool {
+        let step = self.consider(row, received, self.assembler.locate(received, Place::NEW));
+        matches!(step, Some(Step::Reject(Rejected::LimitExceeded)))
     }
 
     /// `ahead` is where the fragment belonged a moment ago.
-    fn take(&mut self, row: usize, received: &Received<'a>, verdict: &Verdict, ahead: Place) -> Result<(), Rejected> {
-        let digest = match verdict {
-            Verdict::OutOfRange => return Err(Rejected::OutOfRange),
-            Verdict::Corrupt => return Err(Rejected::CorruptFragment),
-            Verdict::Intact(digest) => digest.as_ref(),
-        };
+    fn take(
+        &mut self,
+        first_row: usize,
+        block: &[Received<'a>],
+        place: usize,
+        judge: &mut Judge,
+        ahead: Place,
+    ) -> Result<(), Rejected> {
+        if *judge.verdict(place) == Verdict::OutOfRange {
+            return Err(Rejected::OutOfRange);
+        }
+        let (row, received) = (first_row + place, &block[place]);
         loop {
-            let place = self.locate(received, ahead);
-            match self.consider(row, received, place) {
-                Step::Reject(reason) => return Err(reason),
-                Step::Duplicate if !received.is_authentic(digest) => return Err(Rejected::CorruptMessage),
-                Step::Duplicate => {
-                    self.touch(place.direction, None);
-                    return Err(Rejected::Duplicate);
-                }
-                Step::Settle => self.settle(),
-                Step::Accept if received.is_single() && self.queue.is_empty() => {
-                    return self.accept_single(row, received, digest, place);
-                }
-                Step::Accept => {
-                    self.accept(row, received, digest, place);
-                    return Ok(());
-                }
+            let at = self.assembler.locate(received, ahead);
+            let Some(step) = self.consider(row, received, at) else {
+                self.settle();
+                continue;
+            };
+            if let Step::Reject(reason @ Rejected::LimitExceeded) = step {
+                return Err(reason);
+            }
+            let Verdict::Intact(digest) = judge.verdict_of_part(block, place) else {
+                return Err(Rejected::CorruptFragment);
+            };
+            return self.carry_out(step, row, received, digest.as_ref(), at);
+        }
+    }
+
+    /// Does with a fragment that is intact what is to be done.
+    // For every fragment.
+    #[allow(clippy::inline_always)]
+    #[inline(always)]
+    fn carry_out(
+        &mut self,
+        step: Step,
+        row: usize,
+        received: &Received<'a>,
+        digest: Option<&Digest>,
+        place: Place,
+    ) -> Result<(), Rejected> {
+        match step {
+            Step::Reject(reason) => Err(reason),
+            Step::Duplicate if !received.is_authentic(digest) => Err(Rejected::CorruptMessage),
+            Step::Duplicate => {
+                self.touch(place.direction, None);
+                Err(Rejected::Duplicate)
+            }
+            Step::Accept if received.is_single() && self.queue.is_empty() => {
+                self.accept_single(row, received, digest, place)
+            }
+            Step::Accept => {
+                self.accept(row, received, digest, place);
+                Ok(())
             }
         }
     }
 
-    /// Where a fragment belongs now; `ahead` is where it did a moment ago.
-    // For every fragment.
-    #[allow(clippy::inline_always)]
-    #[inline(always)]
-    fn locate(&self, received: &Received<'_>, ahead: Place) -> Place {
-        let Assembler { hash, directions, messages, .. } = &*self.assembler;
-        let Header { conversation, is_initiator, sequence, .. } = received.header;
-        let mut place = Place { message: NOT_THERE, ..ahead };
-        // A direction stays to the end of a push; a message may be gone, and another have its place.
-        if place.direction == NOT_THERE {
-            let Some(found) = directions.find(hash, conversation, is_initiator) else { return Place::NEW };
-            place.direction = found;
-        }
-        if directions.get(place.direction).messages > 0 {
-            let is_there = |&message: &u32| messages.get(message).is(place.direction, sequence);
-            let found = ahead.message().filter(is_there).or_else(|| messages.find(hash, place.direction, sequence));
-            place.message = found.unwrap_or(NOT_THERE);
-        }
-        place
-    }
-
-    /// What is to be done with a fragment that is intact; nothing changes.
-    fn consider(&self, row: usize, received: &Received<'_>, place: Place) -> Step {
+    /// What is to be done with a fragment if it is intact; `None` if it depends on how the messages in the queue fare. Nothing changes.
+    fn consider(&self, row: usize, received: &Received<'_>, place: Place) -> Option<Step> {
         let Assembler { directions, messages, .. } = &*self.assembler;
         let Header { sequence, number, count, .. } = received.header;
         if place.direction().is_some_and(|direction| sequence < directions.get(direction).next) {
-            return Step::Duplicate;
+            return Some(Step::Duplicate);
         }
         let Some(found) = place.message() else { return self.limit(row, received, place) };
         let message = messages.get(found);
         match message.state {
-            State::Held | State::Number => return Step::Duplicate,
-            State::Queued => return Step::Settle,
+            State::Held | State::Number => return Some(Step::Duplicate),
+            State::Queued => return None,
             State::Free | State::Partial => {}
         }
         if message.count != count || message.signature.as_ref() != received.message_signature.given() {
-            return Step::Reject(Rejected::Conflict);
+            return Some(Step::Reject(Rejected::Conflict));
         }
         match message.pieces.find(number) {
-            Some(body) if body.bytes(&self.lent) == received.body => Step::Duplicate,
-            Some(_) => Step::Reject(Rejected::Conflict),
+            Some(body) if body.bytes(&self.lent) == received.body => Some(Step::Duplicate),
+            Some(_) => Some(Step::Reject(Rejected::Conflict)),
             None => self.limit(row, received, place),
         }
     }
 
     /// Accepts, if no limit is against it (M15 to M19).
-    fn limit(&self, row: usize, received: &Received<'_>, place: Place) -> Step {
+    fn limit(&self, row: usize, received: &Received<'_>, place: Place) -> Option<Step> {
         let Assembler { directions, messages, budget, .. } = &*self.assembler;
-        let limits = budget.limits();
+        let (limits, refused) = (budget.limits(), Some(Step::Reject(Rejected::LimitExceeded)));
         let message = place.message().map(|message| messages.get(message));
         let bytes = message.map_or(0, |message| message.bytes) + received.body.len() as u64;
         if received.header.count as u32 > limits.fragments_per_message || bytes > u64::from(limits.message_bytes) {
-            return Step::Reject(Rejected::LimitExceeded);
+            return refused;
         }
         let direction = place.direction().map(|direction| directions.get(direction));
         let (next, queued) = direction.map_or((0, 0), |direction| (direction.next, direction.queued));
         if received.header.sequence.abs_diff(next) >= limits.sequence_distance {
-            return if queued > 0 { Step::Settle } else { Step::Reject(Rejected::LimitExceeded) };
+            return refused.filter(|_| queued == 0);
         }
         let is_known = direction.is_some_and(|direction| direction.is_known);
         let is_whole = message.map_or(0, |message| message.received) + 1 == received.header.count as u32;
@@ -224,15 +196,11 @@ impl<'a> Push<'_, 'a> {
             if is_known || is_whole { budget.has_room(growth) } else { budget.has_room_for_newcomer(growth) }
         };
         if has_room(budget) {
-            return Step::Accept;
+            return Some(Step::Accept);
         }
         // Behind others in the queue it counts as held; alone it might be released.
         let may_be_released = is_whole && !self.queue.is_empty();
-        if may_be_released || has_room(&self.queue.at_best(budget)) {
-            Step::Settle
-        } else {
-            Step::Reject(Rejected::LimitExceeded)
-        }
+        refused.filter(|_| !may_be_released && !has_room(&self.queue.at_best(budget)))
     }
 
     /// By how much more would be pending if the fragment was accepted (M18).
