@@ -152,6 +152,11 @@ impl Output {
         Self { batches: Vec::new(), to_come, planned: VecDeque::new() }
     }
 
+    /// So many bytes of the push were refused, and need no room.
+    pub(crate) fn will_not_come(&mut self, len: usize) {
+        self.to_come = self.to_come.saturating_sub(len);
+    }
+
     /// Begins a message whose body has `len` bytes, and says where to append them.
     // For every fragment.
     #[allow(clippy::inline_always)]

@@ -80,6 +80,7 @@ impl<'a> Push<'_, 'a> {
             for (place, ahead) in (start..block.len()).zip(ahead) {
                 if let Err(reason) = self.take(first_row, block, place, judge, ahead) {
                     self.assembler.is_flooded |= reason == Rejected::LimitExceeded;
+                    self.output.will_not_come(block[place].body.len());
                     self.rejected.push((first_row + place, Rejection { header: block[place].header, reason }));
                 }
             }
