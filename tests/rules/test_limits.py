@@ -201,7 +201,9 @@ def test_m18_a_message_that_turns_out_corrupt_was_supposed_to_match() -> None:
 
 def test_m10_what_a_limit_refuses_is_not_looked_at() -> None:
     """P26, M5, M10: it is not called corrupt, whatever it carries; what is there already is, limit or not."""
-    corrupt = [replace(stranger(number), fragment_signature=signature) for number, signature in ((2, bytes(16)), (3, b"short"))]
+    corrupt = [
+        replace(stranger(number), fragment_signature=signature) for number, signature in ((2, bytes(16)), (3, b"short"))
+    ]
     reassembler = ssbroker.Reassembler(max_pending_messages=2)
     assert reasons(push(reassembler, *corrupt, stranger(1))) == ["corrupt_fragment"] * 2
     again = replace(stranger(1), fragment_signature=bytes(16))
