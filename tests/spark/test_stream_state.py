@@ -139,17 +139,16 @@ def test_cells_are_cut_where_they_would_be_too_large() -> None:
     assert list(cells.pieces(rows.slice(0, 0), most=200)) == []
 
 
-@pytest.mark.parametrize("size", [1, 7, 8, 9, 256, 10_001])
+@pytest.mark.parametrize("size", [*range(1, 17), 256, 10_001])
 def test_bytes_are_the_same_as_text_and_back(size: int) -> None:
     data = Random(size).randbytes(size)
     assert text.to_bytes(text.of_bytes(data)) == data
     assert text.of_bytes(data).isascii()
 
 
-@pytest.mark.parametrize("broken", ["\u00e9\n", "A\nbc"])
-def test_a_text_that_is_none(broken: str) -> None:
+def test_a_text_that_is_none() -> None:
     with pytest.raises(MalformedDataError, match="no state of a stream"):
-        text.to_bytes(broken)
+        text.to_bytes("\u00e9")
 
 
 def test_a_state_without_rows_is_short() -> None:

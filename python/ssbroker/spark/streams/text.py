@@ -1,22 +1,21 @@
 """Bytes as ASCII text: how Spark keeps the state of a bucket (U3).
 
 The JVM's pickler writes bytes as text in which half of them take two, one character after the other, and Python reads it back so. ASCII is
-copied. So the upper bits of all bytes stand before the rest, which costs a sixth in size.
+copied. So the upper bits of all bytes stand before the rest, seven in a character, one of each seventh of the bytes.
 """
 
 from __future__ import annotations
 
-from base64 import b64decode, b64encode
 from typing import Final
 
-import numpy as np
+import pyarrow as pa
 
 from ssbroker.exceptions import MalformedDataError
+from ssbroker.spark.streams.arrays import Column, pc
 
-_UPPER: Final = 0x80
-_LOWER: Final = 0x7F
-_UPPER_PLACE: Final = 7
-_END: Final = b"\n"
+_BITS: Final = 7
+_UPPER: Final = pa.scalar(0x80, pa.uint8())
+_LOWER: Final = pa.scalar(0x7F, pa.uint8())
 
 
 def of_bytes(data: bytes) -> str:
@@ -24,14 +23,18 @@ def of_bytes(data: bytes) -> str:
 
     Examples:
         >>> of_bytes(b"\x01\x82")
-        'Ag==\n\x01\x02'
+        '\x02\x01\x02'
     """
-    values = np.frombuffer(data, np.uint8)
-    upper = b64encode(np.packbits(values & _UPPER, bitorder="little").data) + _END
-    made = np.empty(len(upper) + len(values), np.uint8)
-    made[: len(upper)] = np.frombuffer(upper, np.uint8)
-    np.bitwise_and(values, _LOWER, out=made[len(upper) :])
-    return str(made.data, "ascii")
+    size = -(-len(data) // _BITS)
+    whole = _numbers(data)
+    upper = _numbers(bytes(size))
+    for place in range(_BITS):
+        part = whole.slice(place * size, size)
+        bits = pc.shift_right(pc.bit_wise_and(part, _UPPER), pa.scalar(_BITS - place, pa.uint8()))
+        if len(bits) < size:
+            bits = pa.concat_arrays([bits, _numbers(bytes(size - len(bits)))])
+        upper = pc.bit_wise_or(upper, bits)
+    return b"".join([_bytes(upper), _bytes(pc.bit_wise_and(whole, _LOWER))]).decode("ascii")
 
 
 def to_bytes(text: str) -> bytes:
@@ -45,11 +48,25 @@ def to_bytes(text: str) -> bytes:
         b'\x01\x82'
     """
     try:
-        upper, _, lower = text.encode("ascii").partition(_END)
-        bits = np.frombuffer(b64decode(upper), np.uint8)
+        whole = _numbers(text.encode("ascii"))
     except ValueError as error:
         raise MalformedDataError(f"state: this is no state of a stream of ssbroker: {error}") from error
-    values = np.unpackbits(bits, count=len(lower), bitorder="little")
-    values <<= _UPPER_PLACE
-    values |= np.frombuffer(lower, np.uint8)
-    return values.tobytes()
+    size = -(-len(whole) // (_BITS + 1))
+    upper, lower = whole.slice(0, size), whole.slice(size)
+    parts = []
+    for place in range(_BITS):
+        part = lower.slice(place * size, size)
+        bits = pc.bit_wise_and(upper.slice(0, len(part)), pa.scalar(1 << place, pa.uint8()))
+        parts.append(_bytes(pc.bit_wise_or(part, pc.shift_left(bits, pa.scalar(_BITS - place, pa.uint8())))))
+    return b"".join(parts)
+
+
+def _numbers(data: bytes) -> Column:
+    made: Column = pa.Array.from_buffers(pa.uint8(), len(data), [None, pa.py_buffer(data)])
+    return made
+
+
+def _bytes(numbers: Column) -> memoryview:
+    if not len(numbers):
+        return memoryview(b"")
+    return memoryview(numbers.buffers()[1])[numbers.offset : numbers.offset + len(numbers)]
