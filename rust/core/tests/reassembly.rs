@@ -164,6 +164,18 @@ fn m7_only_what_the_session_key_signed_is_accepted() {
     assert_eq!(verdicts(&moved), (0, vec![Rejected::CorruptFragment; 2]));
 }
 
+#[test]
+fn m9_m10_an_unreadable_signature_contradicts_none_so_no_limit_is_asked() {
+    let mut parts = cut(1, 0, &[b"ab", b"cd"]);
+    parts.iter_mut().for_each(|part| part.message = Signature::Missing);
+    let mut assembler = Assembler::new(Limits { message_bytes: 2, ..Limits::NONE }, true, SEED);
+    let mut reasons =
+        |parts: &[Sent]| push(&mut assembler, parts).rejected.into_iter().map(|one| one.reason).collect::<Vec<_>>();
+    assert_eq!(reasons(&parts), [Rejected::LimitExceeded]);
+    parts[1].message = Signature::Unreadable;
+    assert_eq!(reasons(&parts[1..]), [Rejected::CorruptFragment]);
+}
+
 fn traffic() -> impl Strategy<Value = Vec<Sent>> {
     let message = (0..3u8, 0..4i64, prop::collection::vec(prop::collection::vec(any::<u8>(), 0..3), 1..4));
     let messages = prop::collection::vec((message, any::<u8>()), 1..14);

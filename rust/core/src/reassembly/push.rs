@@ -9,7 +9,7 @@ use super::piece::{Body, Piece};
 use super::place::{AHEAD, Place};
 use super::settle::{Queue, Whole};
 use super::{Assembler, Further, FurtherOf};
-use crate::fragment::{Digest, Header};
+use crate::fragment::{Digest, Header, Signature};
 
 /// A push that is under way. The lent bodies are those of the fragments it may still need.
 pub(super) struct Push<'p, 'a> {
@@ -165,7 +165,8 @@ impl<'a> Push<'_, 'a> {
             State::Queued => return None,
             State::Free | State::Partial => {}
         }
-        if message.count != count || message.signature.as_ref() != received.message_signature.given() {
+        let is_other = message.signature.as_ref() != received.message_signature.given();
+        if message.count != count || is_other || received.message_signature == Signature::Unreadable {
             return Some(Step::Reject(Rejected::Conflict));
         }
         match message.pieces.find(number) {
