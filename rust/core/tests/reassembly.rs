@@ -167,7 +167,9 @@ fn m7_only_what_the_session_key_signed_is_accepted() {
 #[test]
 fn m9_m10_an_unreadable_signature_contradicts_none_so_no_limit_is_asked() {
     let mut parts = cut(1, 0, &[b"ab", b"cd"]);
-    parts.iter_mut().for_each(|part| part.message = Signature::Missing);
+    for part in &mut parts {
+        part.message = Signature::Missing;
+    }
     let mut assembler = Assembler::new(Limits { message_bytes: 2, ..Limits::NONE }, true, SEED);
     let mut reasons =
         |parts: &[Sent]| push(&mut assembler, parts).rejected.into_iter().map(|one| one.reason).collect::<Vec<_>>();
