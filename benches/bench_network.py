@@ -65,7 +65,7 @@ def test_growth_with_conversations(benchmark: BenchmarkFixture, conversations: i
     _growth(benchmark, conversations=conversations, receivers=1)
 
 
-@pytest.mark.parametrize("instances", [2, 4, 8])
+@pytest.mark.parametrize("instances", SIZE.instances)
 def test_growth_with_instances(benchmark: BenchmarkFixture, instances: int) -> None:
     """One instance sends to all others."""
     _growth(benchmark, conversations=56, receivers=instances - 1)

@@ -10,7 +10,8 @@ from typing import Final
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Size:
     """Numbers of rows and rounds; `digested` are bytes, and messages are `shrunk` so many times in number; `queued` of them one at a time,
-    `networked` from process to process; `streamed` are the fragments of a batch of a stream."""
+    `networked` from process to process, and among so many `instances`; `streamed` are the fragments of a batch of a stream.
+    """
 
     routes: tuple[int, ...]
     spark_routes: tuple[int, ...]
@@ -23,6 +24,7 @@ class Size:
     spark_shrunk: int
     queued: int
     networked: int
+    instances: tuple[int, ...]
     streamed: int
     streamed_batches: int
     streamed_conversations: tuple[int, ...]
@@ -34,14 +36,15 @@ SIZES: Final = {
         routes=(100, 10_000),
         spark_routes=(10_000,),
         conversations=300_000,
-        rounds=3,
+        rounds=2,
         built_routes=100_000,
-        flood=8_000,
+        flood=4_000,
         digested=8 << 20,
         shrunk=40,
         spark_shrunk=200,
-        queued=120,
-        networked=500,
+        queued=80,
+        networked=400,
+        instances=(2, 4),
         streamed=8_000,
         streamed_batches=2,
         streamed_conversations=(1_000,),
@@ -59,6 +62,7 @@ SIZES: Final = {
         spark_shrunk=2,
         queued=3_000,
         networked=40_000,
+        instances=(2, 4, 8),
         streamed=200_000,
         streamed_batches=6,
         streamed_conversations=(1_000, 10_000, 50_000),
