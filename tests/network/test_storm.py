@@ -18,7 +18,6 @@ from tests.network.namespaces import Namespaces
 from tests.network.storm import FORWARDER_MIB_MAX, MIB, Violence
 from tests.network.traffic import Plan
 
-pytestmark = pytest.mark.timeout(900)
 TIMEOUT = 600.0
 PLAN = Plan(lanes=10, messages=700, small_bytes=1024, large=1, large_bytes=3 * MIB)
 MENU = Menu(flip_bytes=8 * MIB, cut_bytes=8 * MIB, delay_bytes=MIB, delay_seconds=0.1)

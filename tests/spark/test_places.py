@@ -11,7 +11,6 @@ import pytest
 from tests.guards.repository import ROOT
 
 
-@pytest.mark.timeout(900)
 @pytest.mark.parametrize("place", ["cluster", "connect"])
 def test_a_place(tmp_path: Path, place: str) -> None:
     """T21, U1, U8, U10, U21: see the modules of `tests.spark.places`."""

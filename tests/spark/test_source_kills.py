@@ -11,7 +11,6 @@ from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as pq
-import pytest
 
 import ssbroker
 from tests.guards.repository import ROOT
@@ -42,7 +41,6 @@ def driver(folder: Path) -> Iterator[Callable[[str, Callable[[], bool]], None]]:
         process.wait()
 
 
-@pytest.mark.timeout(900)
 def test_each_row_is_sent_once_wherever_the_driver_is_killed(tmp_path: Path) -> None:
     shop = made(tmp_path / "shop")
     (tmp_path / "rows").mkdir()

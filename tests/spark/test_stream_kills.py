@@ -4,12 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import pytest
-
 from tests.spark.stream_storm import storm
 
 
-@pytest.mark.timeout(900)
 def test_a_stream_that_is_killed_gives_what_the_batch_functions_give(tmp_path: Path) -> None:
     """U2 to U8: each message once, in order, with its decision, though a route comes late; each rejection once."""
     outcome = storm(tmp_path, drivers=1, workers=1, files=6, messages=600, seed=1)
