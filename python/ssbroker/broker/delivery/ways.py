@@ -117,10 +117,10 @@ class Ways:
         """
         known: _Known | None = None
         broker_instance = objects.broker.service_broker_guid
-        stays = self._staying(database, objects)
 
         def ways(endpoints: Sequence[Endpoint]) -> list[Way]:
             nonlocal known
+            stays = self._staying(database, objects)
             if all(each.far_broker_instance == broker_instance and each.far_service in stays for each in endpoints):
                 return [Way(database, broker_instance)] * len(endpoints)
             if known is None:
