@@ -115,7 +115,7 @@ class SqliteLedger:
     def outgoing(self, wanted: Sequence[Wanted]) -> pa.Table:
         """See `Ledger`."""
         rows: list[tuple[Any, ...]] = []
-        missing: list[Key] = []
+        missing: dict[Key, None] = {}
         with self._database.file.read() as connection:
             for key, first, last, most, most_bytes in wanted:
                 before, room = len(rows), most_bytes
@@ -125,9 +125,9 @@ class SqliteLedger:
                     if room <= 0:
                         break
                 if len(rows) == before:
-                    missing.append(key)
+                    missing[key] = None
             found = {row[:2] for row in rows} if missing else ()
-            for key in dict.fromkeys(missing):
+            for key in missing:
                 if key not in found:
                     rows += [_message(key, *row) for row in remote.ended_with(connection, key)]
         return _table(rows, MESSAGES)
