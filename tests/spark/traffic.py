@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from random import Random
-from typing import Any
+from typing import Any, Final
 from uuid import UUID
 
 import pyarrow as pa
@@ -17,6 +17,9 @@ from tests.worlds.fragments import KEYS, TrafficMaker
 from tests.worlds.seeded import SeededChooser
 
 Row = tuple[Any, ...]
+
+WAYS: Final[tuple[dict[str, Any], ...]] = ({}, {"strategy": "sort"}, {"shard_by": "message"})
+"""Options of `reassemble` for each plan that Spark runs."""
 
 
 def worlds(seed: int, *, count: int, theme: str, keys: str = "none", has_further: bool = False) -> list[Fragment]:

@@ -20,9 +20,8 @@ if __name__ == "__main__":
 
     place, folder = sys.argv[1], Path(sys.argv[2])
     spark = session(place)
-    for check in {"cluster": (cluster.check, stream.check), "connect": (connect.check, stream.check, source.check)}[
-        place
-    ]:
+    checks = {"cluster": (cluster.check, stream.check), "connect": (connect.check, stream.check, source.check)}
+    for check in checks[place]:
         check(spark, folder / check.__module__)
         print(check.__module__, "is well")
     spark.stop()

@@ -14,7 +14,7 @@ from pyspark.sql import DataFrame, SparkSession
 import ssbroker.spark
 from tests.spark.frames import decided, expected, frame, world
 from tests.spark.test_pipeline import told
-from tests.spark.traffic import came, rows_of, table_of, worlds, would_come
+from tests.spark.traffic import WAYS, came, rows_of, table_of, worlds, would_come
 from tests.worlds.universe import NOW
 
 
@@ -28,10 +28,9 @@ def check(spark: SparkSession, folder: Path) -> None:
     assert decided(with_killed_workers(routed, marks)) == expected(catalog, table)
     assert list(marks.iterdir())
 
-    ways: list[dict[str, object]] = [{}, {"strategy": "sort"}, {"shard_by": "message"}]
-    for number, options in enumerate(ways):
+    for number, options in enumerate(WAYS):
         table = table_of(worlds(number, count=30, theme="honest"))
-        done = ssbroker.spark.reassemble(frame(spark, table, partitions=3), **options)  # type: ignore[arg-type]
+        done = ssbroker.spark.reassemble(frame(spark, table, partitions=3), **options)
         marks = folder / str(number)
         assert rows_of(with_killed_workers(done.messages, marks)) == would_come(table)["messages"]
         assert list(marks.iterdir())

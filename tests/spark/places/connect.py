@@ -16,7 +16,7 @@ import ssbroker.spark
 from ssbroker.spark import worker
 from tests.spark.frames import decided, expected, frame, world
 from tests.spark.test_pipeline import told
-from tests.spark.traffic import came, keys_of, table_of, worlds, would_come
+from tests.spark.traffic import WAYS, came, keys_of, table_of, worlds, would_come
 from tests.worlds.fragments import KEYS
 from tests.worlds.universe import NOW
 
@@ -92,7 +92,6 @@ def reassembles(spark: SparkSession) -> None:
     table = table_of(fragments, has_further=True, text_ids=True)
     keys = keys_of(fragments, "mapping")
     would = would_come(table, session_keys=keys)
-    ways: list[dict[str, object]] = [{}, {"strategy": "sort"}, {"shard_by": "message"}]
-    for options in ways:
+    for options in WAYS:
         given = frame(spark, table, partitions=3)
-        assert came(ssbroker.spark.reassemble(given, session_keys=keys, **options)) == would  # type: ignore[arg-type]
+        assert came(ssbroker.spark.reassemble(given, session_keys=keys, **options)) == would
