@@ -6,7 +6,7 @@ stay in the JVM, and for narrow ones too, whose columns then need not come back 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Final
 
@@ -17,6 +17,7 @@ from ssbroker.catalog import Catalog
 from ssbroker.routing import PendingRequest, TieBreak
 from ssbroker.schemas import CONVERSATIONS
 from ssbroker.spark import columns, worker
+from ssbroker.spark.crossing import Crossing
 from ssbroker.spark.shipping import ship
 
 if TYPE_CHECKING:
@@ -24,8 +25,6 @@ if TYPE_CHECKING:
     from pyspark.sql.udf import UserDefinedFunction
 
 _PACKED: Final = "ssbroker decision"
-_NO_ID: Final = "ssbroker id"
-_ID_BYTES: Final = 16
 
 
 def route(
@@ -68,6 +67,8 @@ def route(
         Row(to_service_name='//Orders', outcome='REMOTE', next_hop_address='TCP://orders:4022')
         >>> spark.stop()
     """
+    from pyspark.sql import functions as sf  # noqa: PLC0415 - pyspark is an extra
+
     names = columns.keys(conversations_df)
     types = {
         name: columns.arrow_type(name, conversations_df.schema[name].dataType, expected=columns.EXPECTED[name])
@@ -83,18 +84,21 @@ def route(
     )
 
     fields = columns.settable(catalog)
+    crossing = Crossing.of(types, conversations_df, catalog, tie_break)
 
     # Spark reads the kind of function from its annotations, and pyarrow's classes take no parameters when they are read.
     def decide(batches: Iterator[tuple[pa.Array, ...]]) -> Iterator[pa.Array]:  # type: ignore[type-arg]
-        return worker.packed_decisions(task, names, labels, tuple(fields), batches)
+        return worker.packed_decisions(task, crossing, labels, tuple(fields), batches)
 
     # Spark would run a deterministic function twice where a filter follows on what it returns: below the filter and above it.
     struct = ", ".join(f"{name}: {kind}" for name, kind in fields.items())
     udf = _arrow_udf(decide, f"struct<{struct}>").asNondeterministic()
-    rows, sent = _sent(conversations_df, types, tie_break=tie_break)
-    packed = rows.select("*", udf(*map(_quoted, sent)).alias(_PACKED))
+    # Over a columnar scan, Spark 4.3 would take an Arrow UDF's rows through a queue and back into columns. Every row passes this
+    # filter; it only makes Spark go by rows, which is a third faster.
+    rows = conversations_df.where(sf.spark_partition_id() >= 0)
+    packed = rows.select("*", udf(*crossing.sent()).alias(_PACKED))
     added = labels.unpacked({name: packed[_quoted(_PACKED)][name] for name in fields})
-    return packed.select("*", *(column.alias(name) for name, column in added.items())).drop(_PACKED, _NO_ID)
+    return packed.select("*", *(column.alias(name) for name, column in added.items())).drop(_PACKED)
 
 
 def route_udf(
@@ -146,23 +150,6 @@ def route_udf(
 
     udf: UserDefinedFunction = _arrow_udf(where_to, columns.DECISION)
     return udf
-
-
-def _sent(
-    conversations: DataFrame, types: Mapping[str, pa.DataType], *, tie_break: TieBreak
-) -> tuple[DataFrame, list[str]]:
-    """The rows as they reach the function, and the columns that it gets."""
-    from pyspark.sql import functions as sf  # noqa: PLC0415 - pyspark is an extra
-
-    rows, sent = conversations, list(types)
-    if tie_break == "first" and sent[0] in columns.IDS and types[sent[0]] == pa.binary():
-        # It picks by no id, so that one of 16 bytes is as good as none; any other is an error, which Python tells. Below the filter
-        # the bytes are read for the row anyway.
-        own = sf.col(sent[0])
-        rows, sent[0] = rows.select("*", sf.when(sf.length(own) != _ID_BYTES, own).alias(_NO_ID)), _NO_ID
-    # Over a columnar scan, Spark 4.3 would take an Arrow UDF's rows through a queue and back into columns. Every row passes this
-    # filter; it only makes Spark go by rows, which is a third faster.
-    return rows.where(sf.spark_partition_id() >= 0), sent
 
 
 def _arrow_udf(function: Callable[..., Any], returns: str) -> Any:

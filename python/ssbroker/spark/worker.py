@@ -17,6 +17,7 @@ from ssbroker.routing import PendingRequest, Router, TieBreak
 from ssbroker.schemas import CONVERSATIONS, DECISIONS
 from ssbroker.spark import columns
 from ssbroker.spark.columns import Labels
+from ssbroker.spark.crossing import Crossing
 from ssbroker.spark.shipping import Shipped
 
 _Column: TypeAlias = Any  # an Arrow array; what the stubs of pyarrow know of arrays stands in the way here
@@ -46,13 +47,13 @@ def router_of(catalog: Shipped[Catalog], tie_break: TieBreak, pending_request: P
 
 
 def packed_decisions(
-    task: Task, names: Sequence[str], labels: Labels, fields: Sequence[str], batches: Iterator[Any]
+    task: Task, crossing: Crossing, labels: Labels, fields: Sequence[str], batches: Iterator[Any]
 ) -> Iterator[pa.StructArray]:
     """The decisions of a partition as structs of fields `columns.PACKED`.
 
     Args:
         task: How to route.
-        names: The names of the columns.
+        crossing: How the columns came.
         labels: The labels by number.
         fields: The fields that the structs have; the others are null in every row.
         batches: The columns of each batch; where there is but one, that one.
@@ -66,7 +67,7 @@ def packed_decisions(
     first_row = 0
     for given in batches:
         arrays = list(given) if isinstance(given, tuple) else [given]
-        batch = pa.RecordBatch.from_arrays(arrays, names=list(names))
+        batch = crossing.arrived(arrays)
         yield packed_of(_decide(task, batch, first_row=first_row), labels, fields)
         first_row += batch.num_rows
 
