@@ -1,10 +1,9 @@
-"""Runs the examples in the docstrings of modules. Run: `python -m tests.docs.docstrings MODULE ...`."""
+"""Runs the examples in the docstrings of modules."""
 
 from __future__ import annotations
 
 import doctest
 import importlib
-import sys
 from typing import Final
 
 FLAGS: Final = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
@@ -22,7 +21,3 @@ def examples_of(name: str) -> list[doctest.DocTest]:
     """The docstrings of a module that hold examples."""
     module = importlib.import_module(name)
     return [test for test in doctest.DocTestFinder(exclude_empty=True).find(module) if test.examples]
-
-
-if __name__ == "__main__":
-    sys.exit(sum(run(examples_of(name)) for name in sys.argv[1:]))

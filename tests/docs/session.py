@@ -1,53 +1,29 @@
-"""One page being tried: a folder, a shell and one Python process that keeps its names from block to block."""
+"""One page being tried: a folder, a shell and a Python process that keeps its names from block to block."""
 
 from __future__ import annotations
 
-import json
 import os
 import re
+import shlex
 import signal
 import subprocess
-import sys
 import tempfile
 from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
-from typing import Final, Self
+from typing import Self
 
-# Runs each line of its input, a JSON text of source, in one namespace, and answers with what was printed or raised.
-_DRIVER: Final = """
-import contextlib, io, json, os, sys, traceback
-answers = os.fdopen(os.dup(1), "w")
-os.dup2(2, 1)
-names = {"__name__": "__main__"}
-for line in sys.stdin:
-    printed, error = io.StringIO(), None
-    try:
-        with contextlib.redirect_stdout(printed):
-            exec(compile(json.loads(line), "<page>", "exec"), names)
-    except BaseException:
-        error = traceback.format_exc()
-    answers.write(json.dumps([printed.getvalue(), error]) + "\\n")
-    answers.flush()
-answers.close()
-"""
+from tests.docs.interpreter import Interpreter, environment
 
 
 class Session:
     """A page's folder, with what its blocks have left there."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, interpreter: Interpreter | None = None) -> None:
         self._folder = folder
-        binaries = Path(sys.executable).parent
-        self._environment = {
-            **os.environ,
-            "COLUMNS": "120",
-            "NO_COLOR": "1",
-            "PATH": f"{binaries}{os.pathsep}{os.environ['PATH']}",
-            "PYSPARK_PYTHON": sys.executable,
-            "TERM": "dumb",
-        }
-        self._python: subprocess.Popen[str] | None = None
+        self._environment = environment()
+        self._given = interpreter
+        self._own: Interpreter | None = None
         self._groups: list[int] = []
 
     def __enter__(self) -> Self:
@@ -56,36 +32,27 @@ class Session:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if self._python is not None:
-            self._python.communicate()
+        if self._own is not None:
+            self._own.close()
         for group in self._groups:
             with suppress(ProcessLookupError):  # the page has ended what it began
                 os.killpg(group, signal.SIGKILL)
 
     def python(self, source: str) -> str:
         """Run a block in the page's process; what it printed."""
-        if self._python is None:
-            self._python = subprocess.Popen(
-                [sys.executable, "-c", _DRIVER],
-                cwd=self._folder,
-                env=self._environment,
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                text=True,
-            )
-        assert self._python.stdin is not None
-        assert self._python.stdout is not None
-        self._python.stdin.write(json.dumps(source) + "\n")
-        self._python.stdin.flush()
-        printed, error = json.loads(self._python.stdout.readline())
-        assert error is None, error
-        return str(printed)
+        if self._given is None and self._own is None:
+            self._own = Interpreter(self._folder)
+        interpreter = self._given or self._own
+        assert interpreter is not None
+        return interpreter.block(source)
 
     def shell(self, command: str) -> str:
         """Run a command in the page's folder; what it printed on standard output, then on standard error.
 
-        What it leaves in the background runs on, until the page ends.
+        What it leaves in the background runs on, until the page ends. The page's process, where it was given one, runs programs too.
         """
+        if self._given is not None and command.startswith("python "):
+            return self._given.program(shlex.split(command)[1:])
         with tempfile.TemporaryFile("w+") as out, tempfile.TemporaryFile("w+") as err:
             started = subprocess.Popen(
                 ["sh", "-c", command],

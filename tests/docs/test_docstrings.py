@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import ast
 import doctest
-import os
 import pkgutil
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 import ssbroker
+from tests.docs.conftest import SparkRoom
 from tests.docs.docstrings import examples_of, run
 from tests.guards.repository import ROOT
 
@@ -27,12 +25,12 @@ def test_the_examples_of_a_module(name: str, tmp_path: Path, monkeypatch: pytest
     assert run(examples_of(name)) == 0
 
 
-def test_the_examples_of_the_spark_room(tmp_path: Path) -> None:
-    """They start sessions and stop them, so they have a process of their own."""
-    environment = {**os.environ, "PYTHONPATH": str(ROOT), "PYSPARK_PYTHON": sys.executable}
-    command = [sys.executable, "-m", "tests.docs.docstrings", *IN_SPARK]
-    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stdout
+def test_the_examples_of_the_spark_room(spark_room: SparkRoom) -> None:
+    """They start sessions and stop them, so they are run where the pages of Spark are."""
+    spark_room.interpreter.block(f"import sys; sys.path.append({str(ROOT)!r})")
+    spark_room.interpreter.block("from tests.docs.docstrings import examples_of, run")
+    for name in IN_SPARK:
+        assert spark_room.interpreter.block(f"run(examples_of({name!r}))") == ""
 
 
 def test_the_examples_of_the_stub() -> None:

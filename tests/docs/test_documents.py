@@ -15,6 +15,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.docs.conftest import SparkRoom
+from tests.docs.interpreter import Interpreter
 from tests.docs.markdown import Block, blocks, commands
 from tests.docs.session import Session, same
 from tests.guards.repository import ROOT, committed_files, name_of
@@ -31,11 +33,27 @@ ELSEWHERE = {
 FIGURES = {"ARCHITECTURE.md"}
 
 
-@pytest.mark.parametrize("path", [path for path in PAGES if "```" in path.read_text(encoding="utf-8")], ids=name_of)
+SHOWING = [path for path in PAGES if "```" in path.read_text(encoding="utf-8")]
+ON_SPARK = [
+    path for path in SHOWING if re.search(r"^(from pyspark|\$ python examples/)", path.read_text("utf-8"), re.MULTILINE)
+]
+
+
+@pytest.mark.parametrize("path", [path for path in SHOWING if path not in ON_SPARK], ids=name_of)
 def test_a_page_does_what_it_shows(path: Path, tmp_path: Path) -> None:
-    shutil.copytree(ROOT / "examples", tmp_path / "examples", ignore=shutil.ignore_patterns(".cache"))
+    try_page(path, tmp_path, None)
+
+
+@pytest.mark.parametrize("path", ON_SPARK, ids=name_of)
+def test_a_page_of_spark_does_what_it_shows(path: Path, spark_room: SparkRoom) -> None:
+    """In a process that has had other pages; `make demo` runs two of the programs as they are run by hand."""
+    try_page(path, spark_room.folder, spark_room.interpreter)
+
+
+def try_page(path: Path, folder: Path, interpreter: Interpreter | None) -> None:
+    shutil.copytree(ROOT / "examples", folder / "examples", ignore=shutil.ignore_patterns(".cache"))
     page = list(blocks(path.read_text(encoding="utf-8")))
-    with Session(tmp_path) as session:
+    with Session(folder, interpreter) as session:
         for block, following in zip(page, [*page[1:], None], strict=True):
             try_block(name_of(path), block, following, session)
 
