@@ -1,6 +1,6 @@
-"""Files of conversations routed into files: by ssbroker, each worker by itself, and by what one would take otherwise.
+"""Files routed into files, and files of fragments put together: by ssbroker, each worker by itself, and by what one would take otherwise.
 
-The same files, the same answer, two cores, in turns. The floors read the files and write them again without routing: once by Spark,
+The same files, the same answer, two cores, in turns. The floors read the files and write them again as they are: once by Spark,
 once in the way of ours. Nothing here fails for being slow, since the machine may be busy. A wrong answer fails.
 """
 
@@ -8,33 +8,42 @@ from __future__ import annotations
 
 import functools
 import shutil
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
 import pyarrow.parquet as pq
 import pytest
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
 from pytest_benchmark.fixture import BenchmarkFixture
 
 import ssbroker.spark
-from benches import workload
+from benches import shapes, workload
+from benches.fragments import traffic
 from benches.race import ReplayClock, Times, race
 from benches.settings import SIZE, report
+from benches.spark_reassembly_rivals import answer as of_messages
+from benches.spark_reassembly_rivals import natively, natively_in_order
 from benches.spark_rivals import answer, by_joins
-from benches.spark_session import write
+from benches.spark_session import cpu_seconds, write
 from ssbroker import Catalog
 
 CLOCK: Final = ReplayClock()
 pytestmark = [pytest.mark.benchmark(timer=CLOCK), pytest.mark.timeout(3600)]
 
 OURS: Final = "ssbroker.spark.route_files"
-JOINS: Final = "broadcast joins, read and written by Spark"
-FRAMES: Final = "ssbroker.spark.route, read and written by Spark"
-SPARK_FLOOR: Final = "read and written by Spark, not routed"
-ARROW_FLOOR: Final = "read and written by pyarrow on one core, not routed"
+JOINS: Final = "broadcast joins"
+FRAMES: Final = "ssbroker.spark.route, written by Spark"
+SPARK_FLOOR: Final = "read and written by Spark as they are"
+ARROW_FLOOR: Final = "read and written by pyarrow on one core as they are"
 LANES: Final = (OURS, JOINS, FRAMES, SPARK_FLOOR, ARROW_FLOOR)
 ROWS: Final = SIZE.conversations // 2
+TOGETHER: Final = "ssbroker.spark.reassemble_files"
+TOGETHER_FRAMES: Final = "ssbroker.spark.reassemble, written by Spark"
+NATIVE: Final = "Spark's own functions"
+NATIVE_IN_ORDER: Final = "the same, once and in order"
+TOGETHER_LANES: Final = (TOGETHER, NATIVE, NATIVE_IN_ORDER, TOGETHER_FRAMES, SPARK_FLOOR)
 
 
 @pytest.fixture(scope="module")
@@ -47,6 +56,13 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_files(benchmark: BenchmarkFixture, spark: SparkSession, folder: Path, routes: int, name: str) -> None:
     benchmark.group = f"Spark, {routes:,} routes, from files to files"
     CLOCK.replay(benchmark, _raced(spark, folder, routes)[name])
+
+
+@pytest.mark.parametrize("name", TOGETHER_LANES)
+@pytest.mark.parametrize("shape", [shapes.SMALL, shapes.MIDDLE])
+def test_fragments(benchmark: BenchmarkFixture, spark: SparkSession, folder: Path, shape: str, name: str) -> None:
+    benchmark.group = f"Spark, reassembly from files to files ({shape})"
+    CLOCK.replay(benchmark, _put_together(spark, folder, shape)[name])
 
 
 @functools.cache
@@ -69,17 +85,70 @@ def _raced(spark: SparkSession, folder: Path, routes: int) -> dict[str, Times]:
         SPARK_FLOOR: lambda: given.write.parquet(str(target)),
         ARROW_FLOOR: lambda: _copied(source, target),
     }
-    answers = {}
-    for name in (JOINS, FRAMES, OURS):  # ours last, when Spark's workers are warm for all
-        _anew(target, lanes[name])
-        answers[name] = answer(spark.read.parquet(str(target)))
-    assert len(set(answers.values())) == 1, answers
-    times = race({name: functools.partial(_anew, target, lane) for name, lane in lanes.items()}, rounds=SIZE.rounds)
+    _agree(spark, target, {name: lanes[name] for name in (JOINS, FRAMES, OURS)}, answer)
     heading = f"Spark, {routes:,} routes, {ROWS:,} conversations from files to files, two cores"
+    return _race(target, lanes, heading, JOINS, ROWS / 1e6, "million rows/s")
+
+
+@functools.cache
+def _put_together(spark: SparkSession, folder: Path, name: str) -> dict[str, Times]:
+    shape = shapes.shape(name, shrunk=SIZE.spark_shrunk)
+    source, target = folder / f"fragments-{name}", folder / f"messages-{name}"
+    write(traffic(shape).fragments, source)
+    given = spark.read.parquet(str(source))
+    frames = {
+        NATIVE: natively(given),
+        NATIVE_IN_ORDER: natively_in_order(given),
+        TOGETHER_FRAMES: ssbroker.spark.reassemble(given).messages,
+        SPARK_FLOOR: given,
+    }
+    lanes: dict[str, Callable[[], object]] = {
+        TOGETHER: lambda: ssbroker.spark.reassemble_files(spark, source, target)
+    } | {lane: functools.partial(_written, frame, target / "messages") for lane, frame in frames.items()}
+    asked = (NATIVE, NATIVE_IN_ORDER, TOGETHER_FRAMES, TOGETHER)
+    _agree(spark, target, {lane: lanes[lane] for lane in asked}, of_messages, "messages")
+    heading = (
+        f"Spark, reassembly ({name}) from files to files: {shapes.text(shape)}; {shape.nbytes / 1e6:,.0f} MB, two cores"
+    )
+    return _race(target, lanes, heading, NATIVE, shape.nbytes / 1e6, "MB/s")
+
+
+def _agree(
+    spark: SparkSession,
+    target: Path,
+    lanes: dict[str, Callable[[], object]],
+    answer_of: Callable[[DataFrame], tuple[int, int]],
+    within: str = ".",
+) -> None:
+    """The lanes write the same; ours is the last one, when Spark's workers are warm for all."""
+    answers = {}
+    for name, lane in lanes.items():
+        _anew(target, lane)
+        answers[name] = answer_of(spark.read.parquet(str(target / within)))
+    assert len(set(answers.values())) == 1, answers
+
+
+def _race(
+    target: Path, lanes: dict[str, Callable[[], object]], heading: str, rival: str, amount: float, unit: str
+) -> dict[str, Times]:
+    turns = {name: functools.partial(_anew, target, lane) for name, lane in lanes.items()}
+    times = race(turns, rounds=SIZE.rounds, cpu_seconds=_cpu_seconds)
     for name in sorted(times, key=lambda name: times[name].median):
-        rate, ratio = ROWS / times[name].median / 1e6, times[JOINS].median / times[name].median
-        report(heading, f"{name:<52} {rate:6.2f} million rows/s, {ratio:5.2f} x the speed of the joins")
+        wall, cpu = times[rival].median / times[name].median, times[rival].cpu_median / times[name].cpu_median
+        report(
+            heading,
+            f"{name:<52} {amount / times[name].median:7.2f} {unit}, {wall:5.2f} x the speed of {rival}; by CPU time {cpu:5.2f} x",
+        )
     return times
+
+
+def _cpu_seconds() -> float:
+    """Of this process too, in which pyarrow writes."""
+    return cpu_seconds() + time.process_time()
+
+
+def _written(frame: DataFrame, target: Path) -> None:
+    frame.write.parquet(str(target))
 
 
 def _anew(target: Path, lane: Callable[[], object]) -> None:
