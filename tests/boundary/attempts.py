@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Mapping
+from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
@@ -42,26 +44,38 @@ def attempt(run: Callable[[], object]) -> str:
     return "ok"
 
 
-def try_family(families: Families) -> None:
-    """Tries the family that the command line names; each case is named before it is tried, so that a crash has a name."""
-    for case in families[sys.argv[1]]():
-        print(json.dumps([case.name, case.expected]), flush=True)
-        print(json.dumps(attempt(case.run)), flush=True)
+def try_families(families: Families) -> None:
+    """Tries the families that the command line names; each case is named before it is tried, so that a crash has a name."""
+    for family in sys.argv[1:]:
+        for case in families[family]():
+            print(json.dumps([family, case.name, case.expected]), flush=True)
+            print(json.dumps(attempt(case.run)), flush=True)
 
 
 def failures(module: str, family: str) -> list[str]:
-    """Tries a family of a module in another process: what came of each case that went otherwise than expected."""
-    process = subprocess.run(
-        [sys.executable, "-m", module, family], cwd=ROOT, capture_output=True, text=True, check=False, timeout=120
-    )
-    lines = [json.loads(line) for line in process.stdout.splitlines()]
-    cases, results = lines[::2], lines[1::2]
-    if process.returncode != 0:
-        last = cases[-1][0] if len(cases) > len(results) else "before the first case or after the last one"
-        results += [f"* exit status {process.returncode}: {last}\n{process.stderr[:400]}"]
-    assert cases
-    return [
-        f"{name}: expected {expected}, got {result}"
-        for (name, expected), result in zip(cases, results, strict=False)
-        if (result.startswith("*") if expected == CLEAN else result not in expected.split(" | "))
-    ]
+    """What came of each case of a family that went otherwise than expected, tried in another process."""
+    return _failures(module)[family]
+
+
+@cache
+def _failures(module: str) -> dict[str, list[str]]:
+    """Tries all families of a module in one process, which imports everything once; those after a crash in the next."""
+    waiting = list(importlib.import_module(module).FAMILIES)
+    found: dict[str, list[str]] = {}
+    while waiting:
+        command = [sys.executable, "-m", module, *waiting]
+        process = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False, timeout=600)
+        lines = [json.loads(line) for line in process.stdout.splitlines()]
+        cases, results = lines[::2], lines[1::2]
+        crashed = process.returncode != 0
+        ended = waiting[: waiting.index(cases[-1][0]) + 1 if cases else 1] if crashed else waiting
+        assert crashed or {case[0] for case in cases} == set(ended)
+        found |= {family: [] for family in ended}
+        for (family, name, expected), result in zip(cases, results, strict=False):
+            if result.startswith("*") if expected == CLEAN else result not in expected.split(" | "):
+                found[family].append(f"{name}: expected {expected}, got {result}")
+        if crashed:
+            last = cases[-1][1] if len(cases) > len(results) else "before the first case or after the last one"
+            found[ended[-1]].append(f"{last}: exit status {process.returncode}\n{process.stderr[:400]}")
+        waiting = waiting[len(ended) :]
+    return found

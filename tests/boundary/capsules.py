@@ -8,7 +8,7 @@ from typing import Any
 import pyarrow as pa
 
 from ssbroker import Catalog
-from tests.boundary.attempts import CLEAN, Case, Families, try_family
+from tests.boundary.attempts import CLEAN, Case, Families, try_families
 from tests.boundary.malformed import COLUMNS, GOOD, ROUTER, ROWS
 from tests.unit.conversations import NOW, Capsule, ForeignArray, ForeignStream
 
@@ -245,4 +245,4 @@ def raising() -> Iterator[Case]:
 FAMILIES: Families = {family.__name__: family for family in (answers, consumed, contradictions, structs, raising)}
 
 if __name__ == "__main__":
-    try_family(FAMILIES)
+    try_families(FAMILIES)

@@ -7,7 +7,7 @@ import signal
 import sys
 from collections.abc import Iterator
 
-from tests.boundary.attempts import CLEAN, Case, Families, try_family
+from tests.boundary.attempts import CLEAN, Case, Families, try_families
 
 
 def crashes() -> Iterator[Case]:
@@ -17,7 +17,12 @@ def crashes() -> Iterator[Case]:
     yield Case("a crash", lambda: os.kill(os.getpid(), signal.SIGSEGV), CLEAN)
 
 
-FAMILIES: Families = {"crashes": crashes}
+def goes_on() -> Iterator[Case]:
+    """A family that is tried after a crash."""
+    yield Case("nothing", lambda: None, "ok")
+
+
+FAMILIES: Families = {"crashes": crashes, "goes_on": goes_on}
 
 if __name__ == "__main__":
-    try_family(FAMILIES)
+    try_families(FAMILIES)

@@ -8,7 +8,7 @@ from typing import Any
 import pyarrow as pa
 
 import ssbroker
-from tests.boundary.attempts import Case, Families, try_family
+from tests.boundary.attempts import Case, Families, try_families
 from tests.boundary.capsules import NO_CAPSULES, REFUSED, Asks, AsksStream, Gives, Odd, OddStream, Streams, twice
 from tests.boundary.capsules import wrong_answers as wrong_capsules
 from tests.boundary.malformed_fragments import GOOD, cut, whole_push
@@ -84,4 +84,4 @@ def raising() -> Iterator[Case]:
 FAMILIES: Families = {family.__name__: family for family in (answers, consumed, structs, raising)}
 
 if __name__ == "__main__":
-    try_family(FAMILIES)
+    try_families(FAMILIES)

@@ -10,7 +10,7 @@ from typing import Any
 import pyarrow as pa
 
 from ssbroker import Catalog, Router
-from tests.boundary.attempts import CLEAN, Case, Families, try_family
+from tests.boundary.attempts import CLEAN, Case, Families, try_families
 from tests.boundary.layouts import BINARIES, KEYS, Array, DataType, as_dictionary, instead, relaid, shifted
 from tests.boundary.layouts import TEXTS as TEXT_KINDS
 from tests.boundary.writable import Writable, writable
@@ -223,4 +223,4 @@ FAMILIES: Families = {
 }
 
 if __name__ == "__main__":
-    try_family(FAMILIES)
+    try_families(FAMILIES)

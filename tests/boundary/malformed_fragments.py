@@ -9,7 +9,7 @@ from typing import Any
 import pyarrow as pa
 
 import ssbroker
-from tests.boundary.attempts import CLEAN, Case, Families, try_family
+from tests.boundary.attempts import CLEAN, Case, Families, try_families
 from tests.boundary.layouts import BINARIES, KEYS, TEXTS, Array, DataType, as_dictionary, instead, relaid
 from tests.boundary.malformed import ALL_WAYS, BAD, OUR_WAYS, Broken, Way, overwritten, wrong_offsets
 
@@ -221,4 +221,4 @@ def text() -> Iterator[Case]:
 FAMILIES: Families = {family.__name__: family for family in (offsets, last_offsets, views, keys, bitmaps, nested, text)}
 
 if __name__ == "__main__":
-    try_family(FAMILIES)
+    try_families(FAMILIES)

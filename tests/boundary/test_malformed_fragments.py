@@ -21,7 +21,7 @@ from tests.boundary.malformed_fragments import BYTES, GOOD, VALUE
 from tests.boundary.writable import writable
 from tests.unit.conversations import ForeignStream
 
-BATCHES = 3_000
+BATCHES = 2_000
 # What thousands of batches must come to, so that we know that they were looked at closely enough to be refused.
 REFUSALS = {f"{use}{name}Error" for use in ("", "cut ") for name in ("MalformedData", "InvalidGuid", "Null")}
 
