@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import random
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -17,6 +17,7 @@ import pytest
 
 from ssbroker import Catalog, Router
 from ssbroker.cli import main
+from tests.cli.spark_calls import SparkCalls
 
 NOW = datetime(2026, 11, 20, 21, tzinfo=UTC)
 NOW_TEXT = "2026-11-20T21:00:00Z"
@@ -45,6 +46,13 @@ def run(capfd: pytest.CaptureFixture[str]) -> Run:
         return Result(status=status, out=out, err=err)
 
     return ssbroker
+
+
+@pytest.fixture(scope="session")
+def on_spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkCalls]:
+    """Runs `ssbroker` with some arguments where Spark may be started."""
+    with SparkCalls(tmp_path_factory.mktemp("on-spark") / "noise") as calls:
+        yield calls
 
 
 @pytest.fixture

@@ -16,7 +16,7 @@ import ssbroker
 from tests.cli.conftest import Run
 from tests.cli.formats import write
 from tests.cli.fragments import KEYS, messages, rows, shuffled, text_ids
-from tests.cli.test_route_on_spark import runs
+from tests.cli.spark_calls import SparkCalls
 
 
 def traffic() -> pa.Table:
@@ -28,7 +28,7 @@ def traffic() -> pa.Table:
     return pa.concat_tables([damaged, kept, kept.slice(20, 10)]).drop_columns(["priority"])
 
 
-def test_spark_reassembles_and_counts_the_same(tmp_path: Path, run: Run) -> None:
+def test_spark_reassembles_and_counts_the_same(tmp_path: Path, run: Run, on_spark: SparkCalls) -> None:
     table = traffic()
     given = [write(table.slice(0, 100), tmp_path / "in-1.parquet"), write(table.slice(100), tmp_path / "in-2.parquet")]
     keys = pa.table({"conversation_id": [id_.bytes for id_ in KEYS], "session_key": list(KEYS.values())})
@@ -38,25 +38,26 @@ def test_spark_reassembles_and_counts_the_same(tmp_path: Path, run: Run) -> None
     output.parent.mkdir()
     tables = ("--rejected", tmp_path / "rejected", "--incomplete", tmp_path / "incomplete")
 
-    told, noise = runs(
+    calls: list[tuple[object, ...]] = [
         ("reassemble", "--spark", *given, "-o", output, *tables, *by_keys),
         ("reassemble", "--spark", *given, "-o", output, "--any-order", "--max-fragments-per-message", 2, *by_keys),
         ("reassemble", "--spark", write(bad, tmp_path / "bad.parquet"), "-o", output),
-    )
+    ]
+    told = [on_spark(*call) for call in calls]
 
-    assert noise == ""
-    assert [status for status, _, _ in told] == [0, 0, 2]
+    assert [one.noise for one in told] == ["", "", ""]
+    assert [one.status for one in told] == [0, 0, 2]
     wanted = ssbroker.reassemble(table, session_keys=KEYS)
     for folder, rows_wanted in (("rejected", wanted.rejected), ("incomplete", wanted.pending)):
         assert by_text(tmp_path / folder) == sorted(map(str, rows(rows_wanted)))
     local = ("reassemble", *given, "-o", tmp_path / "out.parquet", *by_keys)
-    for (_, out, _), options in zip(told[:2], ((), ("--any-order", "--max-fragments-per-message", 2)), strict=True):
-        assert counts(out) == counts(run(*local, *options).out)
+    for one, options in zip(told[:2], ((), ("--any-order", "--max-fragments-per-message", 2)), strict=True):
+        assert counts(one.out) == counts(run(*local, *options).out)
     limited = ssbroker.Reassembler(in_order=False, max_fragments_per_message=2, session_keys=KEYS).push(table)
     assert by_text(output) == sorted(map(str, rows(limited.messages)))
-    assert told[2][2].startswith("ssbroker: conversation_id, row ")
-    assert "'no guid' is no GUID" in told[2][2]
-    assert told[2][2].count("\n") == 1
+    assert told[2].err.startswith("ssbroker: conversation_id, row ")
+    assert "'no guid' is no GUID" in told[2].err
+    assert told[2].err.count("\n") == 1
     assert [entry.name for entry in output.parent.iterdir()] == ["out"]
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from itertools import repeat
 from pathlib import Path
 from typing import Any
 
@@ -13,31 +14,14 @@ import pytest
 
 from tests.cli.conftest import NOW_TEXT, Run, conversations, expected, readable
 from tests.cli.formats import decisions_of, write
-
-# Several runs in one process, so that only one JVM is started.
-PROGRAM = """
-import contextlib, io, json, sys
-from ssbroker.cli import main
-for arguments in json.loads(sys.argv[1]):
-    out, err = io.StringIO(), io.StringIO()
-    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
-        status = main(arguments)
-    print(json.dumps([status, out.getvalue(), err.getvalue()]))
-"""
-
-
-def runs(*calls: tuple[object, ...]) -> tuple[list[tuple[int, str, str]], str]:
-    """What each call told, and what else was written on standard error."""
-    given = json.dumps([[str(argument) for argument in call] for call in calls])
-    done = subprocess.run([sys.executable, "-c", PROGRAM, given], capture_output=True, text=True, check=True)
-    return [tuple(json.loads(line)) for line in done.stdout.splitlines()], done.stderr
+from tests.cli.spark_calls import SparkCalls
 
 
 def rows(folder: Path) -> list[dict[str, Any]]:
     return [readable(row) for row in pq.read_table(folder).to_pylist()]
 
 
-def test_spark_decides_and_counts_the_same(tmp_path: Path, catalog: Path, run: Run) -> None:
+def test_spark_decides_and_counts_the_same(tmp_path: Path, catalog: Path, run: Run, on_spark: SparkCalls) -> None:
     table = conversations(300)
     wanted = expected(catalog, table)
     common = ("route", "--catalog", catalog, "--now", NOW_TEXT, "--json")
@@ -46,37 +30,40 @@ def test_spark_decides_and_counts_the_same(tmp_path: Path, catalog: Path, run: R
     bad.write_text("conversation_id,database,to_service_name,is_initiator\nno-guid,Sales,//A,true\n")
     worse = tmp_path / "worse.csv"
     worse.write_text(bad.read_text().replace("true", "maybe"))
-    output = tmp_path / "result" / "out"
-    output.parent.mkdir()
+    results = tmp_path / "results"
+    results.mkdir()
+    outputs = [results / file.suffix[1:] for file in inputs]
 
-    told, noise = runs(
-        *((*common, "--spark", "--conversations", file, "-o", tmp_path / f"out-{file.suffix[1:]}") for file in inputs),
-        (*common, "--spark", "--conversations", inputs[0], "-o", output),
-        (*common, "--spark", "--conversations", bad, "-o", output),
-        (*common, "--spark", "--conversations", worse, "-o", output),
-        (*common, "--spark", "--conversations", inputs[0], "-o", output, "--tie-break", "round_robin"),
-    )
+    told = [on_spark(*common, "--spark", "--conversations", *each) for each in zip(inputs, repeat("-o"), outputs)]
+    refused = [
+        on_spark(*common, "--spark", "--conversations", *each, "-o", outputs[0])
+        for each in (
+            (bad,),
+            (worse,),
+            (inputs[0], "--tie-break", "round_robin"),
+        )
+    ]
 
-    assert noise == ""
-    assert [status for status, _, _ in told] == [0, 0, 0, 0, 2, 2, 2]
-    for file in inputs:
-        found = rows(tmp_path / f"out-{file.suffix[1:]}")
+    assert [one.noise for one in (*told, *refused)] == [""] * 6
+    assert [one.status for one in (*told, *refused)] == [0, 0, 0, 2, 2, 2]
+    for output in outputs:
+        found = rows(output)
         order = {row["conversation_id"]: decision for row, decision in zip(table.to_pylist(), wanted, strict=True)}
         assert {row["conversation_id"]: row["route_id"] for row in found} == {
             readable({"id": key})["id"]: decision["route_id"] for key, decision in order.items()
         }
         assert sorted(map(str, decisions_of(found))) == sorted(map(str, wanted))
     local = json.loads(run(*common, "--conversations", inputs[0], "-o", tmp_path / "out.parquet").out)
-    for _, out, _ in told[:4]:
-        summary = json.loads(out)
+    for one in told:
+        summary = json.loads(one.out)
         for name in ("rows", "outcomes", "reasons", "match_steps", "next_hops", "target_databases"):
             assert summary[name] == local[name]
-    assert [err.count("\n") for _, _, err in told[4:]] == [1, 1, 1]
-    assert told[4][2].startswith("ssbroker: conversation_id, row 0: 'no-guid' is no GUID")
-    assert "is_initiator: maybe is not true, false, 1 or 0" in told[5][2]
-    assert "round_robin" in told[6][2]
-    assert len(rows(output)) == 300
-    assert [entry.name for entry in output.parent.iterdir()] == ["out"]
+    assert [one.err.count("\n") for one in refused] == [1, 1, 1]
+    assert refused[0].err.startswith("ssbroker: conversation_id, row 0: 'no-guid' is no GUID")
+    assert "is_initiator: maybe is not true, false, 1 or 0" in refused[1].err
+    assert "round_robin" in refused[2].err
+    assert len(rows(outputs[0])) == 300
+    assert sorted(results.iterdir()) == sorted(outputs)
 
 
 def test_without_pyspark_one_line_says_what_to_install(tmp_path: Path, catalog: Path) -> None:
