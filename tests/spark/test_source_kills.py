@@ -32,7 +32,7 @@ def driver(folder: Path) -> Iterator[Callable[[str, Callable[[], bool]], None]]:
         while not is_so():
             assert process.poll() is None, (folder / "errors").read_text()[-3000:]
             assert time.monotonic() < deadline, f"{what}: {(folder / 'errors').read_text()[-3000:]}"
-            time.sleep(0.02)
+            time.sleep(0.2)
 
     try:
         yield wait
