@@ -13,6 +13,9 @@ IN_VENV := PATH="$(abspath $(VENV))/bin:$$PATH" PYSPARK_PYTHON=$(PYTHON_OF_VENV)
 # The tests run in several processes, and one that has no more takes some from another; each that comes upon Spark starts one of its own.
 WORKERS := --numprocesses=auto --maxprocesses=4 --dist=worksteal
 
+# The wheel is built in a folder of its own: cargo would take for the tree's what was built of the sdist's copy of it.
+WHEEL_TARGET := $(abspath target)/wheel
+
 # Stamps: each is newer than everything that was used to make what it stands for.
 EMPTY := $(VENV)/.empty
 INSTALLED := $(VENV)/.installed
@@ -80,9 +83,13 @@ $(EMPTY): | tools
 	@touch $@
 
 $(INSTALLED): $(EMPTY) $(SOURCES) | tools
-	@echo "building the release wheel (a few minutes the first time)"
-	@rm -rf $(VENV)/wheel
-	@$(PYTHON_OF_VENV) -m maturin build --quiet --release --locked --interpreter $(PYTHON_OF_VENV) --out $(VENV)/wheel
+	@echo "building the release wheel out of the sdist, unpacked (a few minutes the first time)"
+	@rm -rf $(VENV)/wheel $(VENV)/sdist
+	@mkdir -p $(VENV)/sdist/unpacked
+	@$(PYTHON_OF_VENV) -m maturin sdist --out $(VENV)/sdist >$(VENV)/sdist/log 2>&1 || { cat $(VENV)/sdist/log >&2; exit 1; }
+	@tar -xzmf $(VENV)/sdist/*.tar.gz -C $(VENV)/sdist/unpacked --strip-components 1
+	@cd $(VENV)/sdist/unpacked && CARGO_TARGET_DIR=$(WHEEL_TARGET) $(PYTHON_OF_VENV) -m maturin build --quiet --release --locked \
+		--interpreter $(PYTHON_OF_VENV) --out $(abspath $(VENV))/wheel
 	@echo "installing it with what it needs, broker and Spark included"
 	@$(PIP_INSTALL) --force-reinstall --no-deps $(VENV)/wheel/*.whl
 	@$(PIP_INSTALL) "$$(ls $(VENV)/wheel/*.whl)[broker,spark]"
