@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import random
 import threading
 import time
 import uuid
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 
 import pyarrow as pa
 import pytest
@@ -279,6 +281,35 @@ def test_b17_several_groups_at_once_are_what_as_many_calls_would_take(sales: Dat
     for wrong in (0, -1, 1.5):
         with sales.transaction() as t, pytest.raises(OptionError, match="groups"):
             t.receive(QUEUE, groups=wrong)  # type: ignore[arg-type]  # that is what is refused
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_b17_groups_of_one_and_of_several_conversations_at_once_are_what_as_many_calls_would_take(
+    sales: Database, seed: int
+) -> None:
+    chance = random.Random(seed)
+    joined(sales)
+    for number in range(12):
+        begin(sales, *(f"{number} {part}".encode() for part in range(chance.randint(1, 4))))
+    sales.alter_queue(QUEUE, retention=seed % 2 == 1)
+    one_by_one: list[bytes | str] = ["not asked yet"]
+    while one_by_one:
+        top, groups = chance.choice([None, 1, 3, 7, 30]), chance.choice([None, 2, 3, 20])
+        one_by_one = rolled_back(sales, top=top, groups=groups)
+        assert said(receive(sales, top=top, groups=groups)) == one_by_one
+
+
+def rolled_back(database: Database, *, top: int | None, groups: int | None) -> list[bytes | str]:
+    """What calls for one group each take, one after the other, until there is enough; they leave nothing."""
+    bodies: list[bytes | str] = []
+    with suppress(ZeroDivisionError), database.transaction() as t:
+        for _ in range(groups or 1000):
+            taken = said(t.receive(QUEUE, top=None if top is None else top - len(bodies)))
+            bodies += taken
+            if not taken or len(bodies) == top:
+                break
+        raise ZeroDivisionError
+    return bodies
 
 
 def test_a_table_holds_no_more_bytes_than_it_can(sales: Database, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from contextlib import closing
+from itertools import islice
 from typing import Any, Final, NamedTuple, TypeAlias
 
 import pyarrow as pa
@@ -65,17 +67,47 @@ def receive(work: Work, queue_name: str, asked: Asked) -> pa.Table:
     groups, room = asked.groups, BYTES_MAX
     while groups:
         left = asked.top - len(rows) if asked.top != _ALL else _ALL
-        taken, size = _take_group(work, queue, asked, top=left, room=room)
+        number = 0
+        if groups != 1 and not asked.is_named:
+            taken, size, number = _take_alone(work, queue, groups=groups, top=left, room=room)
+        if not number:
+            taken, size = _take_group(work, queue, asked, top=left, room=room)
+            number = 1
         rows += taken
         room -= size
         if not taken or asked.is_named or room <= 0 or len(rows) == asked.top:
             break
-        groups -= 1
+        groups -= number if groups != _ALL else 0
     work.effects.received.append(Received(queue.queue_id, is_empty=not rows, is_named=asked.is_named))
     if not rows:
         return schemas.RECEIVED.empty_table()
     received: Any = pa.array(rows, type=_ROW)  # a StructArray, which the stubs do not say
     return pa.Table.from_batches([pa.RecordBatch.from_struct_array(received)])
+
+
+def _take_alone(work: Work, queue: Queue, *, groups: int, top: int, room: int) -> tuple[list[Row], int, int]:
+    """The messages of the next groups that have one conversation each, the bytes of their bodies, and of how many groups they are."""
+    with closing(queues.next_alone(work.connection, queue.queue_id)) as alone:
+        members = alone if groups == _ALL else islice(alone, groups)
+        found, is_all = queues.ready_in_turn(work.connection, members, most=top, bytes_max=room)
+    rows: list[Row] = []
+    size = 0
+    for endpoint, messages in found:
+        rows += _rows(work, queue, endpoint, messages)
+        size += sum([len(body) for _, _, _, body in messages if body is not None])
+    _take_off(work, queue, found, is_all=is_all)
+    return rows, size, len(found)
+
+
+def _take_off(work: Work, queue: Queue, found: Sequence[tuple[Endpoint, Sequence[Message]]], *, is_all: bool) -> None:
+    """Takes messages off the queue; `is_all` is whether they are all of the last conversation, as they are of those before it."""
+    if queue.is_retention_enabled:
+        queues.retain(work.connection, [message.queuing_order for _, messages in found for message in messages])
+        return
+    whole = found if is_all else found[:-1]
+    queues.remove_all_ready(work.connection, [endpoint.endpoint_id for endpoint, _ in whole])
+    for _, messages in found[len(whole) :]:
+        queues.remove(work.connection, [message.queuing_order for message in messages])
 
 
 def _take_group(work: Work, queue: Queue, asked: Asked, *, top: int, room: int) -> tuple[list[Row], int]:
