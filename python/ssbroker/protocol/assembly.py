@@ -12,7 +12,7 @@ from typing import Any, Final
 
 import pyarrow as pa
 
-from ssbroker.protocol.columns import replaced
+from ssbroker.protocol.columns import listed, replaced
 from ssbroker.protocol.ledger import MESSAGES, STORED
 from ssbroker.reassembler import Reassembler
 
@@ -168,7 +168,7 @@ class Assembly:
         reasons = _reasons(pushed.rejected)
         by_name = {part.incoming.name: part.incoming for part in parts}
         told = pushed.acknowledgements
-        directions: list[Any] = told["conversation_id"].to_pylist()
+        directions: list[Any] = listed(told["conversation_id"])
         for name, acked in zip(directions, told["acked_sequence_number"].to_pylist(), strict=True):
             incoming = by_name[name]
             reached = incoming.base + (-1 if acked is None else acked) + 1
@@ -226,13 +226,11 @@ def _reasons(rejected: pa.Table) -> list[tuple[tuple[bytes, int, int], str]]:
     if not rejected.num_rows:
         return []
     names: tuple[str, ...] = ("conversation_id", "message_sequence_number", "fragment_number", "reason")
-    return [
-        ((row[0], row[1], row[2]), row[3]) for row in zip(*(rejected[name].to_pylist() for name in names), strict=True)
-    ]
+    return [((row[0], row[1], row[2]), row[3]) for row in zip(*(listed(rejected[name]) for name in names), strict=True)]
 
 
 def _released(messages: pa.Table, by_name: dict[bytes, Incoming]) -> pa.Table:
-    names: list[Any] = messages["conversation_id"].to_pylist()
+    names: list[Any] = listed(messages["conversation_id"])
     numbers: list[Any] = messages["message_sequence_number"].to_pylist()
     real = [number + by_name[name].base for name, number in zip(names, numbers, strict=True)]
     return replaced(messages, MESSAGES, {"message_sequence_number": real}).select(MESSAGES.names)

@@ -1,11 +1,32 @@
-"""Columns of tables, replaced."""
+"""Columns of tables: listed, and replaced."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Final
 
 import pyarrow as pa
+
+_WORTH_CASTING: Final = 32
+"""From so many values on, a cast and a list of what any length may have takes less time than the list alone."""
+
+
+def listed(column: pa.ChunkedArray[Any]) -> list[Any]:
+    """The values of a column. Those of a fixed length are listed as if they had any: pyarrow is twenty times as fast with these.
+
+    Args:
+        column: The column.
+
+    Returns:
+        The values.
+
+    Examples:
+        >>> listed(pa.chunked_array([pa.array([b"ab", None], pa.binary(2))]))
+        [b'ab', None]
+    """
+    if len(column) >= _WORTH_CASTING and pa.types.is_fixed_size_binary(column.type):
+        column = column.cast(pa.binary())
+    return column.to_pylist()
 
 
 def replaced(table: pa.Table, schema: pa.Schema, columns: Mapping[str, Sequence[Any]]) -> pa.Table:

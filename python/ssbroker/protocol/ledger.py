@@ -185,8 +185,8 @@ class Ledger(Protocol):
     def admit(self, endpoints: Sequence[Endpoint]) -> Sequence[Endpoint | Refusal]:
         """The endpoints of new conversations with what is settled here (broker id, priority), or why a service does not take one."""
 
-    def judge(self, messages: pa.Table) -> Mapping[int, Refusal]:
-        """Which of the messages (`MESSAGES`) cannot be taken, by row: type, direction, validation (B11)."""
+    def judge(self, messages: pa.Table, contracts: Sequence[str]) -> Mapping[int, Refusal]:
+        """Which of the messages (`MESSAGES`), each with its conversation's contract, cannot be taken, by row: type, direction, validation (B11)."""
 
     def put_aside(self, objects: Mapping[Key, bytes]) -> None:
         """Writes transmission objects to the work table (P32), over what is there; it has to be emptied when the instance starts."""

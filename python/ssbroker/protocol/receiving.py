@@ -10,7 +10,7 @@ from typing import Any, Final
 import pyarrow as pa
 
 from ssbroker.protocol.assembly import Assembled, Assembly, Part, stored_table
-from ssbroker.protocol.columns import replaced
+from ssbroker.protocol.columns import listed, replaced
 from ssbroker.protocol.dialog import Dialog
 from ssbroker.protocol.envelope import Security
 from ssbroker.protocol.event_log import EventLog
@@ -121,7 +121,7 @@ class Receiving:
         if not known:
             return []
         parts: list[Part] = []
-        columns: list[list[Any]] = [column.to_pylist() for column in self._ledger.stored(known).columns]
+        columns: list[list[Any]] = [listed(column) for column in self._ledger.stored(known).columns]
         for conversation, side, sequence, number, count, body, message, fragment, *kind in zip(*columns, strict=True):
             incoming = missing[conversation, not side].incoming
             if incoming is not None and sequence >= incoming.base:
@@ -175,10 +175,11 @@ class Receiving:
 
     def _released(self, assembled: Assembled, by_name: Mapping[bytes, Dialog], result: Received) -> None:
         """Messages and kept fragments under their own names; from a message on that cannot be taken, nothing of its dialog (B11)."""
-        names: list[Any] = assembled.messages["conversation_id"].to_pylist()
+        names: list[Any] = listed(assembled.messages["conversation_id"])
         dialogs = [by_name[name] for name in names]
         messages = _renamed(assembled.messages, [dialog.key for dialog in dialogs])
-        refusals = self._ledger.judge(messages) if messages.num_rows else {}
+        contracts = [dialog.endpoint.service_contract_name for dialog in dialogs]
+        refusals = self._ledger.judge(messages, contracts) if messages.num_rows else {}
         stopped: dict[Key, int] = {}
         if refusals:
             messages = self._stopped(messages, dialogs, refusals, result, stopped)

@@ -12,6 +12,7 @@ import pyarrow as pa
 
 from ssbroker.protocol import envelope
 from ssbroker.protocol.acknowledgement import unpacked
+from ssbroker.protocol.columns import listed
 from ssbroker.protocol.envelope import ENVELOPE
 
 
@@ -134,5 +135,5 @@ def rows_of(table: pa.Table) -> list[Row]:
     """
     at = ENVELOPE.get_field_index("lifetime")
     plain = table.set_column(at, "lifetime", table.column(at).cast(pa.int64()))
-    columns: list[list[Any]] = [column.to_pylist() for column in plain.columns]
+    columns: list[list[Any]] = [listed(column) for column in plain.columns]
     return [Row(*values) for values in zip(*columns, strict=True)]

@@ -10,7 +10,7 @@ import pyarrow.compute as pc
 
 import ssbroker.fragments as cutting
 from ssbroker.protocol.acknowledgement import bit_runs
-from ssbroker.protocol.columns import replaced
+from ssbroker.protocol.columns import listed, replaced
 from ssbroker.protocol.cuts import WORTH_KEEPING, Cuts
 from ssbroker.protocol.dialog import Dialog
 from ssbroker.protocol.envelope import SEQUENCE_MAX
@@ -75,7 +75,7 @@ class Sending:
             for turn in turns:
                 self._launch(turn, now)
             return Cut(messages, [])
-        conversations, sides, sequences, errors = (_listed(messages, name) for name in _MESSAGE)
+        conversations, sides, sequences, errors = (listed(messages[name]) for name in _MESSAGE)
         places = [by_key[key] for key in zip(conversations, sides, strict=True)]
         fragments = pa.concat_tables([*kept, self._fragments(messages, places, turns)])
         self._begin(turns, places, sequences, errors)
@@ -154,7 +154,7 @@ class Sending:
 
     def _taken(self, fragments: pa.Table, turns: Sequence[Turn]) -> tuple[list[int], list[Turn]]:
         """Which rows go, in what order, and whose they are."""
-        places, sequences, numbers, counts = (_listed(fragments, name) for name in _FRAGMENT)
+        places, sequences, numbers, counts = (listed(fragments[name]) for name in _FRAGMENT)
         sizes: list[Any] = pc.binary_length(fragments["message_body"]).to_pylist()
         rows_of: list[list[int]] = [[] for _ in turns]
         for row, place in enumerate(places):
@@ -242,10 +242,6 @@ class Sending:
                 del flight.fragments[number]
         # What is known not to have arrived goes again with the wait that it had: nobody has let that pass in silence.
         return [(flight.fragments, flight.attempt + (flight.due > 0)) for flight in turn.lost if flight.fragments]
-
-
-def _listed(table: pa.Table, name: str) -> list[Any]:
-    return table[name].to_pylist()
 
 
 def _ranges(numbers: Sequence[int]) -> Iterator[tuple[int, int]]:

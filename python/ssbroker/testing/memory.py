@@ -211,7 +211,7 @@ class MemoryLedger:
         """See `Ledger`."""
         return [replace(endpoint, broker_instance=self.broker_instance) for endpoint in endpoints]
 
-    def judge(self, messages: pa.Table) -> Mapping[int, Refusal]:
+    def judge(self, messages: pa.Table, contracts: Sequence[str]) -> Mapping[int, Refusal]:  # noqa: ARG002  # it knows none
         """See `Ledger`."""
         if self._refuses is None:
             return {}

@@ -146,8 +146,8 @@ class SqliteBook:
     def admit(self, endpoints: Sequence[Endpoint]) -> Sequence[Endpoint | Refusal]:
         return self.ledger.admit(endpoints)
 
-    def judge(self, messages: pa.Table) -> Mapping[int, Refusal]:
-        return self.ledger.judge(messages)
+    def judge(self, messages: pa.Table, contracts: Sequence[str]) -> Mapping[int, Refusal]:
+        return self.ledger.judge(messages, contracts)
 
     def put_aside(self, objects: Mapping[Key, bytes]) -> None:
         self.ledger.put_aside(objects)

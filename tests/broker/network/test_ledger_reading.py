@@ -13,7 +13,7 @@ import pytest
 
 from ssbroker.protocol.ledger import MESSAGES, Refusal, Wanted
 from ssbroker.protocol.names import END_DIALOG, ERROR
-from tests.broker.network.sides import DEFAULT, MINUTE, ORDERS, Pair, pair
+from tests.broker.network.sides import DEFAULT, MINUTE, ORDERS, TRADE, Pair, pair
 from tests.broker.talk import end, send
 
 ALL = 2**62
@@ -129,7 +129,7 @@ def test_b11_types_that_only_the_broker_sends_are_not_to_be_forged(both: Pair) -
     def judged(kind: str, body: bytes, *, is_end: bool = False, is_error: bool = False) -> int | None:
         row = (conversation, True, 1, kind, None, is_end, is_error, body)
         arrays = [pa.array([value], field.type) for value, field in zip(row, MESSAGES, strict=True)]
-        answer = both.stock.ledger.judge(pa.Table.from_arrays(arrays, schema=MESSAGES)).get(0)
+        answer = both.stock.ledger.judge(pa.Table.from_arrays(arrays, schema=MESSAGES), [TRADE]).get(0)
         assert answer is None or isinstance(answer, Refusal)
         return None if answer is None else answer.code
 

@@ -12,6 +12,7 @@ from ssbroker.arrow_input import ArrowArrayExportable, ArrowStreamExportable, as
 from ssbroker.broker.dialogs import sending
 from ssbroker.broker.work.work import Work
 from ssbroker.exceptions import InvalidGuidError, NullError, SchemaError
+from ssbroker.protocol.columns import listed
 from ssbroker.protocol.names import BODY_MAX, DEFAULT, refused
 from ssbroker.store import endpoints
 
@@ -91,4 +92,4 @@ def _values(table: pa.Table, name: str, *, expected: str) -> list[Any]:
             expected=expected,
             actual=str(column.type),
         )
-    return list(column.to_pylist())
+    return listed(column)

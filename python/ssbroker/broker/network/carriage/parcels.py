@@ -11,6 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from ssbroker.protocol.adjacent.batch import WIRE
+from ssbroker.protocol.columns import listed
 from ssbroker.protocol.events import ForwardedMessageDropped, ForwardedMessageSent
 from ssbroker.protocol.retry import SECOND
 
@@ -69,7 +70,7 @@ def values(rows: pa.Table, column: str) -> list[Any]:
     Returns:
         The values.
     """
-    return rows[column].to_pylist()
+    return listed(rows[column])
 
 
 def keys_of(rows: pa.Table) -> list[Key]:

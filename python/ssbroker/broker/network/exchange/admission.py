@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, Final
 
 import pyarrow as pa
 
@@ -13,11 +13,14 @@ from ssbroker.broker.dialogs.arriving import Arrival, Envelope
 from ssbroker.broker.dialogs.error_body import Failure, failure
 from ssbroker.broker.dialogs.inbound import target_of
 from ssbroker.broker.objects.permissions import may_send
+from ssbroker.protocol.columns import listed
 from ssbroker.protocol.ledger import Endpoint, Key, Refusal
 from ssbroker.protocol.names import END_DIALOG, ERROR, LIFETIME_MAX
 from ssbroker.protocol.retry import SECOND
 from ssbroker.protocol.states import State
 from ssbroker.store.objects import Contract, MessageType, Objects
+
+_KIND: Final = ("is_initiator", "message_type_name", "is_end_of_dialog", "is_conversation_error")
 
 
 def envelope_of(endpoint: Endpoint) -> Envelope:
@@ -77,6 +80,28 @@ def admitted(objects: Objects, endpoint: Endpoint, *, now: int) -> Endpoint | Re
     return replace(asked, broker_instance=objects.broker.service_broker_guid, priority=priority)
 
 
+def are_plain(objects: Objects, messages: pa.Table, contracts: Sequence[str]) -> bool:
+    """Whether there is nothing to be judged about messages: of each kind among them any may come, whatever it holds.
+
+    Args:
+        objects: What stands in the database.
+        messages: The messages (`protocol.ledger.MESSAGES`).
+        contracts: The contract of each.
+
+    Returns:
+        Whether it is so.
+    """
+    columns: list[list[Any]] = [messages[name].to_pylist() for name in _KIND]
+    for contract_name, side, name, is_end, is_error in set(zip(contracts, *columns, strict=True)):
+        contract = objects.contracts.get(contract_name)
+        if contract is None or is_end or is_error:
+            return False
+        kind = contract_rules.takeable(objects, contract, name, from_initiator=side)
+        if isinstance(kind, Failure) or kind.validation != "N":
+            return False
+    return True
+
+
 def judged(
     objects: Objects, messages: pa.Table, contracts: Mapping[Key, tuple[Contract, State]]
 ) -> Mapping[int, Refusal]:
@@ -118,17 +143,7 @@ def judged(
 
 
 def _rows(messages: pa.Table) -> Iterator[tuple[Any, ...]]:
-    columns: list[list[Any]] = [
-        messages[name].to_pylist()
-        for name in (
-            "conversation_id",
-            "is_initiator",
-            "message_type_name",
-            "is_end_of_dialog",
-            "is_conversation_error",
-            "message_body",
-        )
-    ]
+    columns: list[list[Any]] = [listed(messages[name]) for name in ("conversation_id", *_KIND, "message_body")]
     return zip(*columns, strict=True)
 
 

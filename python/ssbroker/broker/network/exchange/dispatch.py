@@ -14,6 +14,7 @@ from ssbroker import moment
 from ssbroker.broker.asking.dynamic_routing import Ask
 from ssbroker.broker.network.exchange.machine import Machine
 from ssbroker.exceptions import SsbrokerError
+from ssbroker.protocol.columns import listed
 from ssbroker.protocol.events import MessageUndeliverable
 from ssbroker.protocol.ledger import Key
 from ssbroker.schemas import CONVERSATIONS
@@ -93,7 +94,7 @@ class Dispatch:
             StorageError: A file cannot be read.
         """
         sides: list[Any] = rows["is_initiator"].to_pylist()
-        conversations: list[Any] = rows["conversation_id"].to_pylist()
+        conversations: list[Any] = listed(rows["conversation_id"])
         keys: list[Key] = [(conversation, not side) for conversation, side in zip(conversations, sides, strict=True)]
         left = dict.fromkeys(keys)
         homes: dict[Key, Machine] = {}

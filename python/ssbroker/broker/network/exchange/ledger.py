@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING, Any, Final
 import pyarrow as pa
 
 from ssbroker import moment
-from ssbroker.broker.network.exchange.admission import admitted, judged
+from ssbroker.broker.network.exchange.admission import admitted, are_plain, judged
 from ssbroker.broker.network.exchange.settlement import OvertakenError, Settlement
 from ssbroker.broker.work.own_work import own_work
+from ssbroker.protocol.columns import listed
 from ssbroker.protocol.ledger import MESSAGES, STORED, Effects, Endpoint, Key, Refusal, Wanted
 from ssbroker.protocol.states import BEGUN, State
 from ssbroker.store import due, endpoints, fragments, remote, transmission_objects
@@ -150,9 +151,14 @@ class SqliteLedger:
         self._admitted = {answer.key: answer for answer in answers if isinstance(answer, Endpoint)}
         return answers
 
-    def judge(self, messages: pa.Table) -> Mapping[int, Refusal]:
+    def judge(self, messages: pa.Table, contracts: Sequence[str]) -> Mapping[int, Refusal]:
         """See `Ledger`."""
-        conversations: list[Any] = messages["conversation_id"].to_pylist()
+        if are_plain(self._database.objects(), messages, contracts):
+            return {}
+        return self._judge_each(messages)
+
+    def _judge_each(self, messages: pa.Table) -> Mapping[int, Refusal]:
+        conversations: list[Any] = listed(messages["conversation_id"])
         sides: list[Any] = messages["is_initiator"].to_pylist()
         keys = {(conversation, not side) for conversation, side in zip(conversations, sides, strict=True)}
         contracts: dict[Key, tuple[Contract, State]] = {}

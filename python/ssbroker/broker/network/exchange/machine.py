@@ -15,6 +15,7 @@ from ssbroker.broker.network.exchange.counted_ledger import CountedLedger
 from ssbroker.broker.network.exchange.gates import Gates
 from ssbroker.broker.network.exchange.ledger import Stale
 from ssbroker.broker.network.exchange.riders import Riders
+from ssbroker.protocol.columns import listed
 from ssbroker.protocol.dialogs import Dialogs
 from ssbroker.protocol.envelope import ENVELOPE
 from ssbroker.protocol.ledger import Effects, Key, SessionKeys
@@ -186,7 +187,7 @@ class Machine:
         rows = self.dialogs.data_to_send(now=now, most=ROWS_MAX, most_bytes=BYTES_MAX)
         if rows is None:
             return None
-        senders: list[_Sender] = list(zip(*(rows[name].to_pylist() for name in _SENDER), strict=True))
+        senders: list[_Sender] = list(zip(*(listed(rows[name]) for name in _SENDER), strict=True))
         gates = self._gates(rows, senders)
         whole = stamped(rows, now=now, key_exchanges=self.riders.column(rows, now=now))
         if len({*gates.values()}) == 1:

@@ -9,6 +9,7 @@ import pyarrow as pa
 
 from ssbroker.broker.dialogs.status import Status
 from ssbroker.broker.network.hooks import KeyExchanges, Offer, Wait
+from ssbroker.protocol.columns import listed
 from ssbroker.protocol.envelope import Security
 from ssbroker.protocol.ledger import Key
 from ssbroker.store import remote
@@ -76,7 +77,7 @@ class Riders:
         levels: list[Any] = rows["security"].to_pylist()
         if not any(levels):
             return pa.nulls(rows.num_rows, pa.binary())
-        conversations: list[Any] = rows["conversation_id"].to_pylist()
+        conversations: list[Any] = listed(rows["conversation_id"])
         sides: list[Any] = rows["is_initiator"].to_pylist()
         senders: list[Key] = list(zip(conversations, sides, strict=True))
         secured = {sender for sender, level in zip(senders, levels, strict=True) if level != Security.PLAIN}

@@ -16,6 +16,7 @@ from ssbroker.broker.dialogs.queueing import queue_of
 from ssbroker.broker.dialogs.status import DELIVERED
 from ssbroker.broker.network.exchange.admission import envelope_of
 from ssbroker.broker.work.work import Work
+from ssbroker.protocol.columns import listed
 from ssbroker.protocol.ledger import Effects, Key
 from ssbroker.protocol.ledger import Endpoint as Planned
 from ssbroker.protocol.states import State
@@ -207,7 +208,7 @@ class Settlement:
 def _messages(effects: Effects) -> dict[Key, list[Message]]:
     """The messages of each endpoint, in order."""
     found: dict[Key, list[Message]] = {}
-    columns: list[list[Any]] = [column.to_pylist() for column in effects.messages.columns]
+    columns: list[list[Any]] = [listed(column) for column in effects.messages.columns]
     for conversation_id, side, number, name, _, is_end, is_error, body in zip(*columns, strict=True):
         message = Message(number, name, body or None, is_conversation_error=is_error, is_end_of_dialog=is_end)
         found.setdefault((conversation_id, not side), []).append(message)
@@ -215,7 +216,7 @@ def _messages(effects: Effects) -> dict[Key, list[Message]]:
 
 
 def _stored(effects: Effects) -> Iterator[_Stored]:
-    columns: list[list[Any]] = [column.to_pylist() for column in effects.stored.columns]
+    columns: list[list[Any]] = [listed(column) for column in effects.stored.columns]
     for conversation_id, side, number, fragment, count, body, *digests, name, message_id, is_end, is_error in zip(
         *columns, strict=True
     ):
