@@ -17,11 +17,12 @@ from ssbroker.protocol.event_log import EventLog
 from ssbroker.protocol.ledger import Effects, Key, Ledger, SessionKeys
 from ssbroker.protocol.opening import Notice, Opener
 from ssbroker.protocol.outbound import Outbound
+from ssbroker.protocol.pace import Pace
 from ssbroker.protocol.planning import Plan, Planning
 from ssbroker.protocol.receiving import Received, Receiving
 from ssbroker.protocol.residents import Residents
 from ssbroker.protocol.retry import Backoff
-from ssbroker.protocol.rows import Row, rows_of, table_of
+from ssbroker.protocol.rows import rows_of
 from ssbroker.protocol.sending import Sending
 from ssbroker.protocol.settings import Settings
 from ssbroker.protocol.steady import SteadyClock
@@ -29,7 +30,6 @@ from ssbroker.protocol.steering import Steering
 from ssbroker.protocol.telling import tell_acknowledgements
 from ssbroker.protocol.turn import Turn
 
-_TURNS_FIRST: Final = 4
 _NO_KEYS: Final[SessionKeys] = MappingProxyType({})
 
 
@@ -69,6 +69,7 @@ class Dialogs(Steering):
         self._notices: list[Notice] = []
         self._plan: Plan | None = None
         self._clock = SteadyClock()
+        self._pace = Pace()
 
     @property
     def log(self) -> EventLog:
@@ -88,15 +89,15 @@ class Dialogs(Steering):
         """
         moment = self._clock.moment(now)
         owing = [dialog for dialog in self._residents.due(moment) if self._is_due(dialog, moment)]
-        rows: list[Row] = []
+        tables: list[pa.Table] = []
         turns: list[Turn] = []
-        number, size = _TURNS_FIRST, 0  # what a turn comes to is not known before: few are taken first, then more
+        count, pace = 0, self._pace
+        pace.begin()
         try:
-            while len(rows) < most and size < most_bytes and self._turns(turns, moment, now, number):
-                fragments = self._outbound.fragments(self._sending.cut(turns, moment))
-                rows += fragments
-                size += sum([len(row.body) for row in fragments])
-                number *= 2
+            while count < most and pace.bytes < most_bytes and self._turns(turns, moment, now, pace.number):
+                tables.append(self._outbound.fragments(self._sending.cut(turns, moment)))
+                count += tables[-1].num_rows
+                pace.took(len(turns), tables[-1]["message_body"].nbytes)
                 for turn in turns:
                     if turn.is_full:
                         self._residents.is_ready(turn.dialog)
@@ -106,12 +107,11 @@ class Dialogs(Steering):
         except BaseException:
             self._residents.put_back([(turn.dialog, turn.lost) for turn in turns], owing, moment)
             raise
-        # Those whose acknowledgement a fragment has just carried owe nothing any more.
-        rows += [self._outbound.acknowledgement(dialog) for dialog in owing if dialog.ack_due is not None]
-        rows += [self._outbound.notice(notice) for notice in self._notices]
+        tables.append(self._outbound.answers(owing, self._notices))
         self._notices.clear()
+        rows = pa.concat_tables([table for table in tables if table.num_rows] or tables[:1])
         tell_acknowledgements(self._log, rows, is_sent=True, now=now)
-        return table_of(rows) if rows else None
+        return rows if rows.num_rows else None
 
     def _is_due(self, dialog: Dialog, moment: int) -> bool:
         """Whether a dialog has to acknowledge now; where something is to be sent again, it gets its turn."""
@@ -172,8 +172,8 @@ class Dialogs(Steering):
         if self._assembly.is_worn:
             self._unload(self._residents.known.values())
             self._assembly.renew()
+        tell_acknowledgements(self._log, table, is_sent=False, now=now)
         rows = rows_of(table)
-        tell_acknowledgements(self._log, rows, is_sent=False, now=now)
         known = self._residents.load({(row.conversation_id, not row.is_initiator): None for row in rows})
         opened = Opener(
             known,

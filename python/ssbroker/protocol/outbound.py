@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Iterable
 from typing import Any, Final
 from xml.sax.saxutils import escape
 
+import pyarrow as pa
+
 from ssbroker.protocol import envelope, names
+from ssbroker.protocol.columns import listed
 from ssbroker.protocol.dialog import Dialog
-from ssbroker.protocol.envelope import Security
+from ssbroker.protocol.envelope import ENVELOPE, Security
 from ssbroker.protocol.opening import Notice
-from ssbroker.protocol.rows import Row
+from ssbroker.protocol.plain import plain_rows
+from ssbroker.protocol.rows import Row, table_of
 from ssbroker.protocol.settings import Integrity
 from ssbroker.protocol.turn import Cut
 
@@ -57,11 +62,16 @@ class Outbound:
     def __init__(self, integrity: Integrity) -> None:
         self._security = Security.SEALED if integrity == "strict" else Security.SIGNED
 
-    def fragments(self, cut: Cut) -> list[Row]:
+    def fragments(self, cut: Cut) -> pa.Table:
         """The fragments of messages; the first one of each dialog carries the acknowledgement that is due (P15)."""
         if not cut.turns:
-            return []
-        columns: list[list[Any]] = [cut.rows[name].to_pylist() for name in _COLUMNS]
+            return ENVELOPE.empty_table()
+        if all(turn.dialog.outbound is None for turn in cut.turns):
+            return plain_rows(cut)
+        return table_of(self._one_by_one(cut))
+
+    def _one_by_one(self, cut: Cut) -> list[Row]:
+        columns: list[list[Any]] = [listed(cut.rows[name]) for name in _COLUMNS]
         rows: list[Row] = []
         for turn, sequence, number, count, body, message, fragment, kind, message_id, is_end, is_error in zip(
             cut.turns, *columns, strict=True
@@ -100,15 +110,18 @@ class Outbound:
             rows.append(self._secured(row, dialog))
         return rows
 
-    def acknowledgement(self, dialog: Dialog) -> Row:
-        """An acknowledgement that goes alone."""
+    def answers(self, owing: Iterable[Dialog], notices: Iterable[Notice]) -> pa.Table:
+        """Acknowledgements that go alone, and errors of the broker; whose acknowledgement a fragment has carried owes nothing any more."""
+        rows = [self._acknowledgement(dialog) for dialog in owing if dialog.ack_due is not None]
+        return table_of(rows + [self._notice(notice) for notice in notices])
+
+    def _acknowledgement(self, dialog: Dialog) -> Row:
         row = _unsequenced(dialog)
         row.acked, row.ahead = dialog.ack
         dialog.paid()
         return self._secured(row, dialog)
 
-    def notice(self, notice: Notice) -> Row:
-        """An error of the broker."""
+    def _notice(self, notice: Notice) -> Row:
         asked = notice.row
         if notice.dialog is not None:
             row = _unsequenced(notice.dialog)

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Sequence
 from typing import Final
+
+import pyarrow as pa
 
 from ssbroker.protocol.event_log import EventLog
 from ssbroker.protocol.events import AcknowledgementStep, MessageUndeliverable, RemoteMessageAcknowledgement
 from ssbroker.protocol.ledger import Key, Refusal
-from ssbroker.protocol.rows import Row
+from ssbroker.protocol.rows import rows_of
 
 _BEYOND: Final = 28010
 _STEPS: Final = {
@@ -20,21 +21,22 @@ _STEPS: Final = {
 }
 
 
-def tell_acknowledgements(log: EventLog, rows: Sequence[Row], *, is_sent: bool, now: int) -> None:
+def tell_acknowledgements(log: EventLog, table: pa.Table, *, is_sent: bool, now: int) -> None:
     """Tells of the acknowledgements in a batch, if anybody listens.
 
     Args:
         log: Who is told.
-        rows: The batch.
+        table: The batch (`envelope.ENVELOPE`).
         is_sent: Whether it goes out.
         now: The moment.
 
     Examples:
-        >>> tell_acknowledgements(EventLog(), [], is_sent=True, now=0)
+        >>> from ssbroker.protocol.envelope import ENVELOPE
+        >>> tell_acknowledgements(EventLog(), ENVELOPE.empty_table(), is_sent=True, now=0)
     """
     if not log.wants(RemoteMessageAcknowledgement):
         return
-    for row in rows:
+    for row in rows_of(table):
         if row.ahead is not None:
             log.emit(
                 RemoteMessageAcknowledgement(

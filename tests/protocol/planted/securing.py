@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Final
 
 import pytest
 
@@ -12,6 +12,9 @@ from ssbroker.protocol.opening import Opener
 from ssbroker.protocol.rows import Row
 from ssbroker.security import SecuredDirection
 from ssbroker.security import dialog as security
+
+_NUMBER: Final = 4
+"""The place of the sequence number among what `header_as_bytes` is given."""
 
 
 def header_signatures_are_not_compared(patch: pytest.MonkeyPatch) -> None:
@@ -40,21 +43,18 @@ def digests_of_parts_are_not_compared(patch: pytest.MonkeyPatch) -> None:
 def neither_seal_nor_header_know_the_number(patch: pytest.MonkeyPatch) -> None:
     """P22, B32: nothing binds a part to its sequence number."""
     patch.setattr(SecuredDirection, "_nonce", lambda self, _, fragment, bound: security._NONCE.pack(fragment, bound))
-    header: Callable[[Row], bytes] = vars(Row)["header"].fget
+    header: Callable[..., bytes] = envelope.header_as_bytes
 
-    def numberless(row: Row) -> bytes:
-        number, row.sequence = row.sequence, 0
-        made = header(row)
-        row.sequence = number
-        return made
+    def numberless(*fields: Any) -> bytes:
+        return header(*fields[:_NUMBER], 0, *fields[_NUMBER + 1 :])
 
-    patch.setattr(Row, "header", property(numberless))
+    patch.setattr(envelope, "header_as_bytes", numberless)
     patch.setattr(SecuredDirection, "message_digests", lambda _, numbers, __: [None] * len(numbers))
 
 
 def headers_without_names(patch: pytest.MonkeyPatch) -> None:
     """P22: the names of services and message type are not signed."""
-    patch.setattr(Row, "header", property(lambda row: bytes(8) + row.conversation_id + bytes([row.sequence % 256])))
+    patch.setattr(envelope, "header_as_bytes", lambda *fields: bytes(8) + fields[0] + bytes([fields[_NUMBER] % 256]))
 
 
 def acknowledgements_are_not_signed(patch: pytest.MonkeyPatch) -> None:

@@ -4,6 +4,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
 from ssbroker.protocol import outbound, packing, residents, sending
@@ -216,7 +217,7 @@ def acknowledgements_never_ride(patch: pytest.MonkeyPatch) -> None:
     """P15: an acknowledgement goes alone, even where a message goes anyway."""
     fragments = outbound.Outbound.fragments
 
-    def alone(self: outbound.Outbound, cut: Cut) -> list[Row]:
+    def alone(self: outbound.Outbound, cut: Cut) -> pa.Table:
         dues = [(turn.dialog, turn.dialog.ack_due) for turn in cut.turns]
         for dialog, _ in dues:
             dialog.ack_due = None

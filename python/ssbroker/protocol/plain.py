@@ -1,0 +1,97 @@
+"""Fragments of plain conversations as rows of the envelope, column by column: their bodies are not looked at again."""
+
+from __future__ import annotations
+
+import hashlib
+from operator import attrgetter
+from typing import Any, Final
+
+import pyarrow as pa
+
+from ssbroker.protocol import envelope
+from ssbroker.protocol.columns import listed
+from ssbroker.protocol.envelope import CONVERSATION_ERROR, END_OF_DIALOG, ENVELOPE, SEQUENCED, Security
+from ssbroker.protocol.turn import Cut
+
+_LISTED: Final = (
+    "message_sequence_number",
+    "fragment_number",
+    "fragment_count",
+    "message_signature",
+    "fragment_signature",
+    "message_type_name",
+    "message_id",
+    "is_end_of_dialog",
+    "is_conversation_error",
+)
+_OF_ENDPOINTS: Final = {
+    "from_service_name": "service_name",
+    "from_broker_instance": "broker_instance",
+    "to_service_name": "far_service_name",
+    "to_broker_instance": "far_broker_instance",
+    "service_contract_name": "service_contract_name",
+    "priority": "priority",
+    "lifetime": "lifetime",
+}
+"""Columns whose values are attributes of the sender's endpoint."""
+_ATTRIBUTES: Final = attrgetter(*_OF_ENDPOINTS.values())
+
+
+def plain_rows(cut: Cut) -> pa.Table:
+    """The fragments of conversations that have no keys; the first one of each carries the acknowledgement that is due (P15).
+
+    Args:
+        cut: The fragments, at least one, none of a secured conversation.
+
+    Returns:
+        The rows (`envelope.ENVELOPE`), in their order.
+    """
+    signatures: list[bytes] = []
+    acked: list[int | None] = []
+    ahead: list[bytes | None] = []
+    columns: list[list[Any]] = [listed(cut.rows[name]) for name in _LISTED]
+    for turn, sequence, number, count, message, fragment, kind, message_id, is_end, is_error in zip(
+        cut.turns, *columns, strict=True
+    ):
+        dialog = turn.dialog
+        endpoint = dialog.endpoint
+        ack: tuple[int | None, bytes | None] = (None, None)
+        if dialog.ack_due is not None:
+            ack = dialog.ack
+            dialog.paid()
+        header = envelope.header_as_bytes(
+            endpoint.conversation_id,
+            endpoint.broker_instance,
+            endpoint.far_broker_instance,
+            message_id,
+            sequence,
+            number,
+            count,
+            endpoint.lifetime,
+            endpoint.is_initiator | SEQUENCED | is_end * END_OF_DIALOG | is_error * CONVERSATION_ERROR,
+            endpoint.priority,
+            Security.PLAIN,
+            envelope.names_as_bytes(
+                endpoint.service_name, endpoint.far_service_name, endpoint.service_contract_name, kind
+            ),
+        )
+        signed = envelope.signed_bytes(header, message, fragment, *ack)
+        signatures.append(hashlib.md5(signed, usedforsecurity=False).digest())
+        acked.append(ack[0])
+        ahead.append(ack[1])
+    return _rows(cut, {"acked_sequence_number": acked, "acked_ahead": ahead, "header_signature": signatures})
+
+
+def _rows(cut: Cut, columns: dict[str, list[Any]]) -> pa.Table:
+    """The rows: what was cut as it is, what belongs to the endpoints, and some columns that are given."""
+    endpoints = [turn.dialog.endpoint for turn in cut.turns]
+    number = len(endpoints)
+    columns["is_sequenced"] = [True] * number
+    columns["security"] = [Security.PLAIN.value] * number
+    for name, values in zip(_OF_ENDPOINTS, zip(*map(_ATTRIBUTES, endpoints), strict=True), strict=True):
+        columns[name] = list(values)
+    arrays: list[Any] = [
+        pa.array(columns[field.name], field.type) if field.name in columns else cut.rows[field.name]
+        for field in ENVELOPE
+    ]
+    return pa.Table.from_arrays(arrays, schema=ENVELOPE)
