@@ -51,8 +51,7 @@ class Dialog:
         """Whether it has to acknowledge or to send something again."""
         if self.ack_due is not None and self.ack_due <= moment:
             return True
-        due = self.transmission.next_due()
-        return due is not None and due <= moment
+        return self.transmission.is_due(moment)
 
     def bind(self, endpoint: Endpoint) -> None:
         """Takes over the row as it is now that the far side has answered, with the key that it may have brought."""

@@ -113,6 +113,10 @@ class Transmission:
         """When something is sent again; None where all is acknowledged."""
         return min((flight.due for flight in self.flights if self._is_flying(flight)), default=None)
 
+    def is_due(self, moment: int) -> bool:
+        """Whether something is sent again at a moment or before it."""
+        return any(flight.due <= moment and self._is_flying(flight) for flight in self.flights)
+
     def believed(self, acked: int, runs: list[Run]) -> tuple[int, list[Run]]:
         """What of an acknowledgement names what was sent; the rest is false, or of a life before a restart, and says nothing."""
         head, cursor = self.head, self.cursor
