@@ -12,9 +12,11 @@ import pytest
 from pyspark.sql import Row
 from pyspark.sql.streaming.tws_tester import TwsTester
 
+from ssbroker.exceptions import MalformedDataError
 from ssbroker.spark.streams import cells, packing, text
+from ssbroker.spark.streams import parts as kept_parts
 from ssbroker.spark.streams.options import Buckets, Limits
-from ssbroker.spark.streams.processor import VALUE, processor
+from ssbroker.spark.streams.processor import processor
 from ssbroker.spark.streams.state import of_bytes
 from tests.oracle.traffic import Fragment
 from tests.rules.fragments import A, B, begun, ended, parts, single
@@ -47,6 +49,15 @@ def told(rows: list[Row]) -> list[tuple[str, list[dict[str, Any]]]]:
     return [(row.kind, cells.of_ipc(row.cell).to_pylist()) for row in rows]
 
 
+def kept(of: Any) -> bytes | None:
+    """The state of bucket 3, and whether its parts are those that there should be."""
+    found = of.peekMapState(kept_parts.NAME, 3)
+    rows = [(3, number, *part) for (number,), part in found.items()]
+    states = [state for _, state in kept_parts.whole_states(rows)]
+    assert [number for _, number, _, _ in sorted(rows)] == [*range(rows[0][3] if rows else 0)]
+    return states[0] if states else None
+
+
 def timers(of: Any) -> list[int]:
     return [int(timer) for timer in of.handle._timers.listTimers(3)]
 
@@ -59,8 +70,9 @@ def test_cells_in_the_order_of_their_places() -> None:
     rows = told(bucket.test(3, [cell(9, contradiction), cell(1, early), cell(2, late)]))
     assert [kind for kind, _ in rows] == ["rejected", "message"]
     assert rows[1][1][0]["message_body"] == b"abcd"
-    (kept,) = bucket.peekValueState(VALUE, 3)
-    assert of_bytes(text.to_bytes(kept)).waits is None
+    state = kept(bucket)
+    assert state is not None
+    assert of_bytes(state).waits is None
 
 
 def test_one_timer_which_comes_when_something_is_due() -> None:
@@ -77,7 +89,35 @@ def test_one_timer_which_comes_when_something_is_due() -> None:
     second = told(bucket.setProcessingTime((START + 90 * SECOND) // MS))
     assert [(kind, [row["conversation_id"] for row in rows]) for kind, rows in second] == [("expired", [B.bytes])]
     assert timers(bucket) == []
-    assert bucket.peekValueState(VALUE, 3) is None
+    assert kept(bucket) is None
+
+
+def test_a_large_state_is_kept_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """U3: it grows and shrinks, and no part stays behind."""
+    monkeypatch.setattr(kept_parts, "PART_CHARACTERS", 1000)
+    bucket = played(acknowledgements=False, max_message_bytes=10_000)
+    body = bytes(value % 251 for value in range(9000))
+    pieces = parts(body, 0, size=1000)
+    counts = []
+    for place, piece in enumerate(pieces[1:]):
+        assert bucket.test(3, [cell(place, piece)]) == []
+        assert kept(bucket) is not None
+        counts.append(len(bucket.peekMapState(kept_parts.NAME, 3)))
+    assert counts == sorted(counts)
+    assert counts[-1] > len(pieces)
+    ((kind, rows),) = told(bucket.test(3, [cell(20, pieces[0])]))
+    assert (kind, rows[0]["message_body"]) == ("message", body)
+    assert len(bucket.peekMapState(kept_parts.NAME, 3)) == 1
+    assert kept(bucket) is not None
+
+
+def test_parts_in_any_order_and_one_that_is_missing() -> None:
+    """U10."""
+    one, other = text.of_bytes(b"a state"), text.of_bytes(b"another")
+    rows = [(1, 1, one[3:], 2), (2, 0, other, 1), (1, 0, one[:3], 2)]
+    assert list(kept_parts.whole_states(rows)) == [(2, b"another"), (1, b"a state")]
+    with pytest.raises(MalformedDataError, match="state: parts of bucket 1 are missing"):
+        list(kept_parts.whole_states(rows[:2]))
 
 
 def test_a_timer_for_what_has_become_whole_meanwhile_does_nothing() -> None:
@@ -133,13 +173,20 @@ def test_what_must_not_change_is_what_the_state_was_made_by() -> None:
     }
 
 
+@pytest.mark.parametrize(("largest", "room"), [(1, 1 << 30), (256 << 20, 1 << 30), (1 << 30, 1 << 32)])
+def test_there_is_room_for_any_message_unless_it_is_said(largest: int, room: int) -> None:
+    """U3."""
+    changed = {**OPTIONS, "max_message_bytes": largest, "max_pending_bytes": None}
+    assert Limits(**changed).fixed["max_pending_bytes"] == room
+
+
 @pytest.mark.parametrize(
     ("changed", "message"),
     [
         ({"in_order": 1}, "in_order: expected True or False"),
         ({"acknowledgements": None}, "acknowledgements: expected True or False"),
         ({"max_message_bytes": 2**30 + 1}, "max_message_bytes: expected a whole number from 1"),
-        ({"max_pending_bytes": 2**30 + 1}, "max_pending_bytes: expected a whole number from 0"),
+        ({"max_pending_bytes": 2**32 + 1}, "max_pending_bytes: expected a whole number from 0"),
         ({"max_fragments_per_message": 0}, "max_fragments_per_message: expected a whole number from 1"),
         ({"max_pending_age": 60}, "max_pending_age: expected a datetime.timedelta of at least 0:00:01; got 60"),
         ({"max_pending_age": timedelta(0)}, "max_pending_age: expected a datetime.timedelta of at least 0:00:01"),

@@ -184,7 +184,7 @@ def _assembly(spark: SparkSession, limits: Limits) -> Assembly:
         in_order=limits.in_order,
         max_message_bytes=limits.max_message_bytes,
         max_fragments_per_message=limits.max_fragments_per_message,
-        max_pending_bytes=limits.max_pending_bytes,
+        max_pending_bytes=limits.room,
         max_pending_age_us=None if age is None else microseconds(age, name="max_pending_age", least=age),
         session_keys=ship_keys(spark, normal, in_stream=True) if isinstance(normal, dict) else column,
         acknowledgements=limits.acknowledgements,

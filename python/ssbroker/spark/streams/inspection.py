@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
 
 from ssbroker import options
 from ssbroker.schemas import PENDING
-from ssbroker.spark.streams import delayed, text, waiting
+from ssbroker.spark.streams import delayed, waiting
 from ssbroker.spark.streams.arrays import Column, column, nulls, pc, same
-from ssbroker.spark.streams.processor import VALUE
+from ssbroker.spark.streams.parts import NAME, whole_states
 from ssbroker.spark.streams.state import State, of_bytes
 from ssbroker.spark.tagged import plain
 
@@ -60,9 +61,15 @@ def stream_state(spark: SparkSession, checkpoint: str | os.PathLike[str], *, ope
         ssbroker.exceptions.OptionError: operator_id: expected a whole number from 0 to 2147483647; got -1
     """
     options.whole(operator_id, name="operator_id", least=0, most=2**31 - 1)
-    reader = spark.read.format("statestore").option("stateVarName", VALUE).option("operatorId", operator_id)
-    kept = reader.load(os.fspath(checkpoint)).selectExpr("key.bucket as bucket", "value.state as state")
-    return kept.mapInArrow(_read, STATE)
+    reader = spark.read.format("statestore").option("stateVarName", NAME).option("operatorId", operator_id)
+    kept = reader.load(os.fspath(checkpoint))
+    columns = (
+        "key.bucket as bucket",
+        "user_map_key.part as part",
+        "user_map_value.state as state",
+        "user_map_value.parts as parts",
+    )
+    return kept.selectExpr(*columns).mapInArrow(_read, STATE)
 
 
 def waiting_rows(state: State) -> pa.Table:
@@ -84,13 +91,11 @@ def waiting_rows(state: State) -> pa.Table:
 
 
 def _read(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    for batch in batches:
-        buckets: Column = batch.column(0)
-        kept: Column = batch.column(1)
-        for bucket, state in zip(buckets.to_pylist(), kept.to_pylist(), strict=True):
-            for rows in waiting_rows(of_bytes(text.to_bytes(state))).to_batches():
-                number = same(bucket, pa.int32(), rows.num_rows)
-                yield pa.RecordBatch.from_arrays([number, *rows.columns], names=["bucket", *rows.schema.names])
+    told: Iterator[Any] = (zip(*(column.to_pylist() for column in batch.columns), strict=True) for batch in batches)
+    for bucket, state in whole_states(itertools.chain.from_iterable(told)):
+        for rows in waiting_rows(of_bytes(state)).to_batches():
+            number = same(bucket, pa.int32(), rows.num_rows)
+            yield pa.RecordBatch.from_arrays([number, *rows.columns], names=["bucket", *rows.schema.names])
 
 
 def _pending(waits: pa.Table, age_us: int | None) -> dict[str, Column]:

@@ -14,13 +14,15 @@ from ssbroker.catalog import Catalog
 from ssbroker.exceptions import OptionError, SchemaError
 from ssbroker.session_keys import SessionKeys
 
-PENDING_BYTES_MAX: Final = 1 << 30
-"""What may be pending in a bucket at most: its state is one value of Spark's, of less than 2 GiB."""
+PENDING_BYTES_MAX: Final = 1 << 32
+"""What may be pending in a bucket at most: a worker has several copies of it."""
 DELAYED_BYTES_MAX: Final = 1 << 29
 MESSAGE_BYTES_MAX: Final = 1 << 30
 BUCKETS_MAX: Final = 1 << 16
 
 _KEY_BYTES_MAX: Final = 64
+_ROOM: Final = 1 << 30
+_ROOM_IN_MESSAGES: Final = 4
 _MICROSECOND: Final = timedelta(microseconds=1)
 
 
@@ -74,18 +76,26 @@ class Limits:
     acknowledgements: bool
     max_message_bytes: int
     max_fragments_per_message: int | None
-    max_pending_bytes: int
+    max_pending_bytes: int | None
     max_pending_age: timedelta | None
 
     def __post_init__(self) -> None:
         options.flag(self.in_order, name="in_order")
         options.flag(self.acknowledgements, name="acknowledgements")
         options.whole(self.max_message_bytes, name="max_message_bytes", least=1, most=MESSAGE_BYTES_MAX)
-        options.whole(self.max_pending_bytes, name="max_pending_bytes", least=0, most=PENDING_BYTES_MAX)
+        if self.max_pending_bytes is not None:
+            options.whole(self.max_pending_bytes, name="max_pending_bytes", least=0, most=PENDING_BYTES_MAX)
         if self.max_fragments_per_message is not None:
             options.whole(self.max_fragments_per_message, name="max_fragments_per_message", least=1, most=2**31 - 1)
         if self.max_pending_age is not None:
             microseconds(self.max_pending_age, name="max_pending_age", least=timedelta(seconds=1))
+
+    @property
+    def room(self) -> int:
+        """What may be pending in a bucket where `max_pending_bytes` does not say: room for any message, and then some."""
+        if self.max_pending_bytes is None:
+            return max(_ROOM, _ROOM_IN_MESSAGES * self.max_message_bytes)
+        return self.max_pending_bytes
 
     @property
     def fixed(self) -> dict[str, str | int | bool | None]:
@@ -95,7 +105,7 @@ class Limits:
             "session_keys": _origin(self.session_keys),
             "max_message_bytes": self.max_message_bytes,
             "max_fragments_per_message": self.max_fragments_per_message,
-            "max_pending_bytes": self.max_pending_bytes,
+            "max_pending_bytes": self.room,
         }
 
 

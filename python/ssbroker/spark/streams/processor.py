@@ -1,20 +1,17 @@
-"""The part that Spark sees of a bucket: its value, its timer and its cells; what is done with them is `step`'s."""
+"""The part that Spark sees of a bucket: its state, its timer and its cells; what is done with them is `step`'s."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
-from ssbroker.spark.streams import cells, packing, text
+from ssbroker.spark.streams import cells, packing
+from ssbroker.spark.streams.parts import Parts
 from ssbroker.spark.streams.step import step
 from ssbroker.spark.streams.task import Task
 
 if TYPE_CHECKING:
     from pyspark.sql.streaming.stateful_processor import StatefulProcessor
-
-VALUE: Final = "bucket"
-"""The name of the state variable."""
-VALUE_SCHEMA: Final = "state string"
 
 _US: Final = 1000
 
@@ -30,7 +27,7 @@ class Keeper:
     def __init__(self, task: Task, handle: Any) -> None:
         self._task: Final = task
         self._handle: Final = handle
-        self._value: Final = handle.getValueState(VALUE, VALUE_SCHEMA)
+        self._kept: Final = Parts(handle)
 
     def step(self, given: Sequence[bytes], now_ms: int) -> list[tuple[str, bytes]]:
         """Does the step of the bucket whose turn it is.
@@ -42,14 +39,13 @@ class Keeper:
         Returns:
             What it tells: kinds and cells.
         """
-        value = self._value.get()
-        kept = None if value is None else text.to_bytes(value[0])
+        kept = self._kept.get()
         batches = [batch for cell in given for batch in cells.of_ipc(cell).to_batches()]
         done = step(self._task, kept, batches, now_us=now_ms * _US)
         if done.state is None:
-            self._value.clear()
+            self._kept.clear()
         elif done.state is not kept:
-            self._value.update((text.of_bytes(done.state),))
+            self._kept.put(done.state)
         if done.due_us is not None:
             self._come_again(-(-done.due_us // _US), now_ms)
         return list(packing.cells_of(done.rows))
@@ -81,7 +77,7 @@ def processor(task: Task) -> StatefulProcessor:
         return iter([Row(kind=kind, cell=cell) for kind, cell in rows])
 
     class Buckets(StatefulProcessor):
-        """One value and one timer for each bucket."""
+        """The state and one timer of each bucket."""
 
         def init(self, handle: Any) -> None:
             self._keeper = Keeper(task, handle)

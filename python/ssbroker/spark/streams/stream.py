@@ -74,7 +74,7 @@ def stream(
     buckets: int = 16,
     bucket_key: bytes | None = None,
     max_pending_age: timedelta | None = None,
-    max_pending_bytes: int = 1 << 30,
+    max_pending_bytes: int | None = None,
     max_delayed_bytes: int = 64 << 20,
     max_message_bytes: int = 256 << 20,
     max_fragments_per_message: int | None = 1 << 20,
@@ -109,9 +109,10 @@ def stream(
             stays so, too.
         max_pending_age: After how long a message is dropped and told as expired when it does not grow, incomplete or behind a gap;
             its fragments may come again. None for never.
-        max_pending_bytes: What may be charged for all that is remembered in one bucket, as for `Reassembler`.
+        max_pending_bytes: What may be charged for all that is remembered in one bucket, as for `Reassembler`, at most 2**32. None for
+            1 GiB, or four of the largest messages where those are more.
         max_delayed_bytes: How much may wait for a route in one bucket; what is beyond comes out as DELAYED, oldest first.
-        max_message_bytes: The largest message.
+        max_message_bytes: The largest message, at most 2**30.
         max_fragments_per_message: The most fragments of a message.
         catalog_patience: How long the last catalog goes on when the path cannot be read any more.
         observe: A name under which each micro-batch tells its figures (`observedMetrics` of a query's progress), None for no figures.
@@ -184,7 +185,7 @@ def reassemble_stream(
     buckets: int = 16,
     bucket_key: bytes | None = None,
     max_pending_age: timedelta | None = None,
-    max_pending_bytes: int = 1 << 30,
+    max_pending_bytes: int | None = None,
     max_message_bytes: int = 256 << 20,
     max_fragments_per_message: int | None = 1 << 20,
     observe: str | None = None,
