@@ -25,7 +25,7 @@ SOURCES := pyproject.toml Cargo.toml Cargo.lock README.md LICENSE \
 	$(shell find rust python -not -path '*/__pycache__*' -not -path '*/target/*' -not -name '*.so')
 CHECKED := python/ssbroker python/pyspark_ssbroker tests benches examples
 
-.PHONY: help demo test build format lint bench fuzz ci clean tools tools-with-java
+.PHONY: help demo test build format lint lint-rust bench fuzz ci clean tools tools-with-java
 
 help: ## say what each target does
 	@sed -n 's/^\([a-z]*\):.*## \(.*\)/  make \1\t\2/p' Makefile | expand -t 18
@@ -48,13 +48,15 @@ format: tools $(INSTALLED) $(TOOLED) ## format Rust and Python, mend what the li
 	$(PYTHON_OF_VENV) -m tests.guards.traceability --write
 	$(PYTHON_OF_VENV) -m tests.guards.state_picture --write
 
-lint: tools $(INSTALLED) $(TOOLED) ## formatters, linters, types, and the stub against the binary
-	cargo fmt --all --check
-	cargo clippy --quiet --locked --workspace --all-targets -- -D warnings
+lint: lint-rust $(INSTALLED) $(TOOLED) ## formatters, linters, types, and the stub against the binary
 	$(PYTHON_OF_VENV) -m ruff check --quiet $(CHECKED)
 	$(PYTHON_OF_VENV) -m ruff format --quiet --check $(CHECKED) docs README.md
 	$(PYTHON_OF_VENV) -m mypy $(CHECKED)
 	$(IN_VENV) $(PYTHON_OF_VENV) -m mypy.stubtest ssbroker._core --allowlist .mypy-stubtest-allowlist
+
+lint-rust: tools
+	cargo fmt --all --check
+	cargo clippy --quiet --locked --workspace --all-targets -- -D warnings
 
 bench: tools-with-java $(INSTALLED) $(TOOLED) ## compare with the rivals, answers checked first (BENCH_SHORT=1 for small sizes)
 	@$(IN_VENV) $(PYTHON_OF_VENV) -m pytest benches $(ARGS)
