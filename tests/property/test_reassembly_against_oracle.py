@@ -64,6 +64,31 @@ def test_every_row_of_a_crowd_is_the_oracles(in_order: bool) -> None:  # noqa: F
     )
 
 
+def test_every_row_of_thousands_of_conversations_is_the_oracles() -> None:
+    """P11 to P15, P18: more directions and pending messages than are found without asking the memory ahead."""
+    random = Random(14)
+    fragments = [
+        fragment
+        for _ in range(6_000)
+        for id_, is_initiator in [(UUID(int=random.getrandbits(128)), random.random() < 0.5)]
+        for sequence in range(2)
+        for fragment in cut(
+            random.randbytes(random.randrange(1, 9)),
+            conversation_id=id_,
+            is_initiator=is_initiator,
+            sequence=sequence,
+            max_fragment_bytes=4,
+            key=None,
+        )
+    ]
+    random.shuffle(fragments)
+    third = len(fragments) // 3
+    steps = tuple(Step(rows=rows, checkpoint=False) for rows in (third, third, len(fragments) - 2 * third))
+    check_traffic(
+        Traffic(fragments=tuple(fragments), steps=steps, limits=Limits(), in_order=True, keys="none", has_further=False)
+    )
+
+
 @pytest.mark.parametrize("key", [None, KEYS[0]])
 def test_every_row_of_long_messages_is_the_oracles(key: bytes | None) -> None:
     """P13, P21, P23: parts of up to 64 KiB, of wholes of up to a megabyte; some damaged, some twice, in any order."""

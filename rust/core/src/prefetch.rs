@@ -4,6 +4,9 @@
 // A call would cost more than the instruction.
 #![allow(clippy::inline_always)]
 
+/// The bytes of a cache line.
+pub(crate) const LINE: usize = 64;
+
 /// Asks for the cache line at the start of the slice's element `place`.
 #[inline(always)]
 pub(crate) fn prefetch<T>(slice: &[T], place: usize) {
@@ -17,7 +20,7 @@ pub(crate) fn prefetch_line<T>(slice: &[T], place: usize, line: usize) {
     #[cfg(target_arch = "x86_64")]
     {
         use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
-        let address = slice.as_ptr().wrapping_add(place).cast::<i8>().wrapping_add(line * 64);
+        let address = slice.as_ptr().wrapping_add(place).cast::<i8>().wrapping_add(line * LINE);
         // SAFETY: a prefetch reads nothing and faults never, whatever the address.
         unsafe { _mm_prefetch::<_MM_HINT_T0>(address) };
     }
@@ -26,7 +29,7 @@ pub(crate) fn prefetch_line<T>(slice: &[T], place: usize, line: usize) {
 /// Asks for all cache lines of the bytes from `start` to `end`.
 #[inline]
 pub fn prefetch_bytes(bytes: &[u8], start: usize, end: usize) {
-    for at in (start..end).step_by(64) {
+    for at in (start..end).step_by(LINE) {
         prefetch(bytes, at);
     }
 }

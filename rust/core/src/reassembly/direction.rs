@@ -7,7 +7,9 @@ use super::slab::Slab;
 use crate::Guid;
 use crate::hash::NameHash;
 
+/// No larger than a cache line, and in one.
 #[derive(Clone, Debug, Default)]
+#[repr(align(64))]
 pub(crate) struct Direction {
     pub(crate) conversation: Guid,
     pub(crate) is_initiator: bool,
@@ -24,8 +26,8 @@ pub(crate) struct Direction {
     /// How many messages are in the table, and how many of those wait to be compared.
     pub(crate) messages: u32,
     pub(crate) queued: u32,
-    /// The push that touched it last, and how many fragments that has to acknowledge.
-    pub(crate) push: u64,
+    /// This push has touched it, and so many fragments are to be acknowledged.
+    pub(crate) is_touched: bool,
     pub(crate) events: u32,
 }
 
@@ -36,7 +38,8 @@ pub(crate) struct Directions {
 }
 
 impl Direction {
-    fn is(&self, conversation: Guid, is_initiator: bool) -> bool {
+    #[inline]
+    pub(crate) fn is(&self, conversation: Guid, is_initiator: bool) -> bool {
         self.conversation == conversation && self.is_initiator == is_initiator
     }
 
@@ -61,6 +64,14 @@ impl Directions {
         found.copied()
     }
 
+    /// A direction that may be the one, and is it nearly always if that is there; `None` if it is not there. Asks the memory for it.
+    #[inline]
+    pub(crate) fn guess(&self, hash: &NameHash, conversation: Guid, is_initiator: bool) -> Option<u32> {
+        let &guess = self.table.find(hash.of_guid(conversation, u32::from(is_initiator)), |_| true)?;
+        self.slab.prefetch(guess);
+        Some(guess)
+    }
+
     /// Adds a direction that is not there.
     pub(crate) fn insert(&mut self, hash: &NameHash, direction: Direction) -> u32 {
         let key = hash.of_guid(direction.conversation, u32::from(direction.is_initiator));
@@ -79,6 +90,10 @@ impl Directions {
             entry.remove();
         }
         self.slab.remove(number);
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.table.len()
     }
 
     #[inline]

@@ -9,6 +9,9 @@ use super::slab::Slab;
 use crate::fragment::Digest;
 use crate::hash::NameHash;
 
+/// So many messages on, one is asked for that has to be dealt with.
+const SOON: usize = 16;
+
 /// Tells the hashes of messages from those of other keys.
 const SALT: u64 = 2;
 
@@ -88,6 +91,26 @@ impl Messages {
         let found =
             self.table.find(key(hash, direction, sequence), |&number| self.slab[number].is(direction, sequence));
         found.copied()
+    }
+
+    /// A message that may be the one, and is it nearly always if that is there; `None` if it is not there. Asks the memory for it.
+    #[inline]
+    pub(crate) fn guess(&self, hash: &NameHash, direction: u32, sequence: i64) -> Option<u32> {
+        let &guess = self.table.find(key(hash, direction, sequence), |_| true)?;
+        self.slab.prefetch(guess);
+        Some(guess)
+    }
+
+    /// While the message at `place` of a row of them is dealt with, asks the memory for those that come soon, and for what stands beside
+    /// those that come sooner.
+    #[inline]
+    pub(crate) fn prefetch_ahead<T>(&self, row: &[T], place: usize, number: impl Fn(&T) -> u32) {
+        if let Some(soon) = row.get(place + SOON) {
+            self.slab.prefetch(number(soon));
+        }
+        if let Some(sooner) = row.get(place + SOON / 2) {
+            self.get(number(sooner)).pieces.prefetch();
+        }
     }
 
     pub(crate) fn len(&self) -> usize {

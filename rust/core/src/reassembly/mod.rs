@@ -73,7 +73,6 @@ pub struct Assembler {
     messages: Messages,
     /// Direction and sequence number of the messages of which fragments are missing, between pushes.
     partial: BTreeSet<(u32, i64)>,
-    pushes: u64,
     /// A limit refused something of the block that came last.
     is_flooded: bool,
 }
@@ -89,7 +88,6 @@ impl Assembler {
             directions: Directions::new(),
             messages: Messages::new(),
             partial: BTreeSet::new(),
-            pushes: 0,
             is_flooded: false,
         }
     }

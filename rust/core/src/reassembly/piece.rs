@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::slice;
 
-use crate::prefetch::{prefetch, prefetch_bytes};
+use crate::prefetch::{LINE, prefetch_bytes, prefetch_line};
 
 /// Up to so many fragments stand in one vector.
 const FEW: usize = 32;
@@ -106,11 +106,13 @@ impl Pieces {
         }
     }
 
-    /// Asks the memory for the beginning of what stands beside the message.
+    /// Asks the memory for what stands beside the message, if it is not much.
     #[inline]
     pub(crate) fn prefetch(&self) {
         if let Self::Few(few) = self {
-            prefetch(few, 0);
+            for line in 0..size_of_val(&**few).div_ceil(LINE) {
+                prefetch_line(few, 0, line);
+            }
         }
     }
 

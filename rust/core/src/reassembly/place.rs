@@ -6,7 +6,7 @@ use crate::fragment::Header;
 
 /// So many fragments are looked up ahead of their turn, so that their waits for the memory overlap,
 pub(super) const AHEAD: usize = 64;
-/// ... when so many messages are pending that the caches do not hold them.
+/// ... when there are so many directions, or messages are pending, that the caches do not hold them.
 const AHEAD_FROM: usize = 4_096;
 
 /// Where a fragment belongs, as far as that is there already. Small, so that it stays in a register.
@@ -38,16 +38,33 @@ impl Assembler {
     pub(super) fn look_ahead(&self, block: &[Received<'_>]) -> [Place; AHEAD] {
         let Assembler { hash, directions, messages, .. } = self;
         let mut places = [Place::NEW; AHEAD];
-        if messages.len() < AHEAD_FROM {
+        if directions.len().max(messages.len()) < AHEAD_FROM {
             return places;
         }
         for (received, place) in block.iter().zip(&mut places) {
             let Header { conversation, is_initiator, .. } = received.header;
-            place.direction = directions.find(hash, conversation, is_initiator).unwrap_or(NOT_THERE);
+            place.direction = directions.guess(hash, conversation, is_initiator).unwrap_or(NOT_THERE);
+        }
+        for (received, place) in block.iter().zip(&mut places) {
+            let Header { conversation, is_initiator, .. } = received.header;
+            let guess = place.direction;
+            if guess != NOT_THERE && !directions.get(guess).is(conversation, is_initiator) {
+                place.direction = directions.find(hash, conversation, is_initiator).unwrap_or(NOT_THERE);
+            }
+        }
+        if messages.len() < AHEAD_FROM {
+            return places;
         }
         for (received, place) in block.iter().zip(&mut places) {
             if let Some(direction) = place.direction().filter(|&number| directions.get(number).messages > 0) {
-                place.message = messages.find(hash, direction, received.header.sequence).unwrap_or(NOT_THERE);
+                place.message = messages.guess(hash, direction, received.header.sequence).unwrap_or(NOT_THERE);
+            }
+        }
+        for (received, place) in block.iter().zip(&mut places) {
+            let Place { direction, message } = *place;
+            let sequence = received.header.sequence;
+            if message != NOT_THERE && !messages.get(message).is(direction, sequence) {
+                place.message = messages.find(hash, direction, sequence).unwrap_or(NOT_THERE);
             }
         }
         for message in places.iter().filter_map(|place| place.message()) {

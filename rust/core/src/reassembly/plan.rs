@@ -22,7 +22,8 @@ impl Push<'_, '_> {
         };
         let (mut parts, mut ends) = (Vec::new(), Vec::with_capacity(released.len()));
         let mut found = Vec::with_capacity(released.len());
-        for &number in &released {
+        for (place, &number) in released.iter().enumerate() {
+            messages.prefetch_ahead(&released, place, |&number| number);
             messages.get(number).pieces.for_each(|_, body| parts.push(body.bytes(&self.lent)));
             ends.push(parts.len());
             found.push(is_unknown(&digests, number).then_some([0; 16]));
@@ -56,6 +57,7 @@ impl Assembler {
     fn plan(&mut self, queue: &[Whole]) -> Vec<u32> {
         let Self { hash, directions, messages, in_order, .. } = self;
         for (whole, place) in queue.iter().zip(0..) {
+            messages.prefetch_ahead(queue, place as usize, |whole| whole.message);
             let message = messages.get_mut(whole.message);
             message.queued = place;
             let direction = directions.get_mut(message.direction);

@@ -48,7 +48,6 @@ impl Assembler {
         body_bytes: usize,
         further: &dyn Further,
     ) -> Pushed {
-        self.pushes += 1;
         let mut push = Push {
             assembler: self,
             further,
@@ -329,10 +328,8 @@ impl<'a> Push<'_, 'a> {
     /// Counts a fragment that the direction acknowledges (M21).
     fn touch(&mut self, direction: u32, lent: Option<u32>) {
         self.counted.push((direction, lent));
-        let push = self.assembler.pushes;
         let state = self.assembler.directions.get_mut(direction);
-        if state.push != push {
-            (state.push, state.events) = (push, 0);
+        if !std::mem::replace(&mut state.is_touched, true) {
             self.touched.push(direction);
         }
         state.events += 1;

@@ -91,7 +91,8 @@ impl Push<'_, '_> {
             return;
         }
         let digests = self.digests(&queue.whole);
-        for (whole, digest) in queue.whole.iter().zip(digests) {
+        for (place, (whole, digest)) in queue.whole.iter().zip(digests).enumerate() {
+            self.assembler.messages.prefetch_ahead(&queue.whole, place, |whole| whole.message);
             let message = self.assembler.messages.get(whole.message);
             let direction = message.direction;
             let matches = match (message.expected(), &digest) {
@@ -271,8 +272,11 @@ impl Push<'_, '_> {
         }
         let mut acknowledgements = Vec::with_capacity(self.touched.len());
         for &number in &self.touched {
+            let direction = self.assembler.directions.get_mut(number);
+            direction.is_touched = false;
+            let has_events = std::mem::take(&mut direction.events) > 0;
             let direction = self.assembler.directions.get(number);
-            if direction.events > 0 {
+            if has_events {
                 acknowledgements.push(Acknowledgement {
                     conversation: direction.conversation,
                     is_initiator: direction.is_initiator,

@@ -2,6 +2,8 @@
 
 use std::ops::{Index, IndexMut};
 
+use crate::prefetch::{LINE, prefetch_line};
+
 /// Values lie in chunks of so many: what grows does not move, and takes no more than it needs.
 const CHUNK: usize = 1 << 10;
 
@@ -33,6 +35,16 @@ impl<T: Default> Slab<T> {
     pub(crate) fn remove(&mut self, number: u32) {
         self.free.push(number);
         self[number] = T::default();
+    }
+}
+
+impl<T> Slab<T> {
+    /// Asks the memory for a value.
+    #[inline]
+    pub(crate) fn prefetch(&self, number: u32) {
+        for line in 0..size_of::<T>().div_ceil(LINE) {
+            prefetch_line(&self.chunks[number as usize / CHUNK], number as usize % CHUNK, line);
+        }
     }
 }
 
