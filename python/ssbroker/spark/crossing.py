@@ -6,6 +6,7 @@ id become one small number, the situation; what no number stands for crosses as 
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
@@ -18,6 +19,9 @@ from ssbroker.spark import columns
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
+
+ADDED: Final = ("ssbroker situation", "ssbroker text")
+"""The columns that `Crossing.rows` adds."""
 
 _Column: TypeAlias = Any  # an Arrow array; what the stubs of pyarrow know of arrays stands in the way here
 
@@ -71,13 +75,34 @@ class Crossing:
             told.append(_IS_INITIATOR)
         return cls(plain=tuple(name for name in types if name not in told), told=tuple(told), databases=databases)
 
-    def sent(self) -> list[Column]:
-        """What crosses, of rows that have the columns."""
+    def rows(self, given: DataFrame) -> DataFrame:
+        """The rows with what is told of each, by generated code that has their values at hand.
+
+        Where an expression is not deterministic, Spark leaves it where it stands; it would move others up to the function, where each value
+        is read anew. Nor does it hand over batches of columns then: over a columnar scan, Spark 4.3 would take an Arrow UDF's rows through a
+        queue and back into columns, which is a third slower.
+
+        Args:
+            given: The conversations.
+
+        Returns:
+            The same rows, with the columns `ADDED` where something is told.
+        """
         from pyspark.sql import functions as sf  # noqa: PLC0415 - pyspark is an extra
 
-        plain = [sf.col(name) for name in self.plain]
+        always = sf.spark_partition_id() >= 0
         if not self.told:
-            return plain
+            return given.where(always)
+        added = zip(ADDED, self._situation_and_text(), strict=True)
+        return given.select("*", *(sf.when(always, column).alias(name) for name, column in added))
+
+    def sent(self) -> list[str]:
+        """The names of what crosses, among the columns of `rows`."""
+        return [*self.plain, *(_quoted(name) for name in ADDED if self.told)]
+
+    def _situation_and_text(self) -> tuple[Column, Column]:
+        from pyspark.sql import functions as sf  # noqa: PLC0415 - pyspark is an extra
+
         situation, text = sf.lit(0), sf.lit(None).cast("string")
         if _DATABASE in self.told:
             database = sf.col(_DATABASE)
@@ -92,7 +117,7 @@ class Crossing:
             is_wrong = sf.length(name) != _ID_BYTES
             situation += sf.when(is_wrong, _WRONG_ID).otherwise(0)
             text = sf.when(is_wrong, sf.hex(name)).otherwise(text)
-        return [*plain, situation.cast("tinyint"), text]
+        return situation.cast("tinyint"), text
 
     def arrived(self, arrays: Sequence[_Column]) -> pa.RecordBatch:
         """The conversations of a batch, in Python.
@@ -108,10 +133,12 @@ class Crossing:
             situation, text = arrays[len(self.plain) :]
             number: _Column = situation.cast(pa.int32())
             if _DATABASE in self.told:
-                place = _read([None, *range(len(self.databases))], pa.int32(), number, unit=1, numbers=_PLACES)
-                found[_DATABASE] = pa.DictionaryArray.from_arrays(place, pa.array(self.databases, pa.string()))
+                places = _by_situation((None, *range(len(self.databases))), pa.int32(), unit=1, numbers=_PLACES)
+                names = pa.array(self.databases, pa.string())
+                found[_DATABASE] = pa.DictionaryArray.from_arrays(places.take(number), names)
             if _IS_INITIATOR in self.told:
-                found[_IS_INITIATOR] = _read([None, False, True], pa.bool_(), number, unit=_INITIATOR, numbers=4)
+                began = _by_situation((None, False, True), pa.bool_(), unit=_INITIATOR, numbers=4)
+                found[_IS_INITIATOR] = began.take(number)
             found |= dict.fromkeys(self._ids(), pa.nulls(len(text), pa.binary()))
             if text.null_count < len(text):
                 found |= self._wrong(found, number, text)
@@ -134,7 +161,12 @@ class Crossing:
         return [name for name in self.told if name in columns.IDS]
 
 
-def _read(values: Sequence[Any], kind: pa.DataType, number: _Column, *, unit: int, numbers: int) -> _Column:
-    """The values that stand in one part of the situation's number."""
+def _quoted(name: str) -> str:
+    return f"`{name}`"
+
+
+@functools.cache
+def _by_situation(values: tuple[Any, ...], kind: pa.DataType, *, unit: int, numbers: int) -> _Column:
+    """For each situation, the value that stands in one part of its number."""
     by_part = [*values, *[None] * (numbers - len(values))]
-    return pa.array([by_part[whole // unit % numbers] for whole in range(_SITUATIONS)], kind).take(number)
+    return pa.array([by_part[whole // unit % numbers] for whole in range(_SITUATIONS)], kind)

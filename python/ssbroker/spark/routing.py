@@ -17,7 +17,7 @@ from ssbroker.catalog import Catalog
 from ssbroker.routing import PendingRequest, TieBreak
 from ssbroker.schemas import CONVERSATIONS
 from ssbroker.spark import columns, worker
-from ssbroker.spark.crossing import Crossing
+from ssbroker.spark.crossing import ADDED, Crossing
 from ssbroker.spark.shipping import ship
 
 if TYPE_CHECKING:
@@ -67,8 +67,6 @@ def route(
         Row(to_service_name='//Orders', outcome='REMOTE', next_hop_address='TCP://orders:4022')
         >>> spark.stop()
     """
-    from pyspark.sql import functions as sf  # noqa: PLC0415 - pyspark is an extra
-
     names = columns.keys(conversations_df)
     types = {
         name: columns.arrow_type(name, conversations_df.schema[name].dataType, expected=columns.EXPECTED[name])
@@ -93,12 +91,9 @@ def route(
     # Spark would run a deterministic function twice where a filter follows on what it returns: below the filter and above it.
     struct = ", ".join(f"{name}: {kind}" for name, kind in fields.items())
     udf = _arrow_udf(decide, f"struct<{struct}>").asNondeterministic()
-    # Over a columnar scan, Spark 4.3 would take an Arrow UDF's rows through a queue and back into columns. Every row passes this
-    # filter; it only makes Spark go by rows, which is a third faster.
-    rows = conversations_df.where(sf.spark_partition_id() >= 0)
-    packed = rows.select("*", udf(*crossing.sent()).alias(_PACKED))
+    packed = crossing.rows(conversations_df).select("*", udf(*crossing.sent()).alias(_PACKED))
     added = labels.unpacked({name: packed[_quoted(_PACKED)][name] for name in fields})
-    return packed.select("*", *(column.alias(name) for name, column in added.items())).drop(_PACKED)
+    return packed.select("*", *(column.alias(name) for name, column in added.items())).drop(_PACKED, *ADDED)
 
 
 def route_udf(
