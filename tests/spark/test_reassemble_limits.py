@@ -12,7 +12,7 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 
 import ssbroker.spark
-from ssbroker.spark import assembling, reassembly
+from ssbroker.spark import assembling, room
 from tests.rules.fragments import A, B
 from tests.spark.frames import Configure, frame, frame_in_order
 from tests.spark.traffic import came, would_come
@@ -99,7 +99,7 @@ def test_what_waits_behind_a_gap_has_a_limit_and_is_told_when_it_is_refused(
 ) -> None:
     """P26, M10, M18: it could not be delivered; the job goes on, and every fragment is accounted for."""
     configure(BATCH, "64")
-    monkeypatch.setattr(reassembly, "_ROOM", 20_000)
+    monkeypatch.setattr(room, "_LEAST", 20_000)
     late, table = fragments(first=1, messages=300), fragments(conversation=B, messages=300)
     given = frame(spark, pa.concat_tables([late, table]))
     rows = came(ssbroker.spark.reassemble(given, strategy=strategy, max_message_bytes=1000))

@@ -19,6 +19,7 @@ from ssbroker.schemas import MESSAGES, PENDING, REJECTED
 from ssbroker.session_keys import SessionKeys
 from ssbroker.spark import assembling, fragment_columns, gaps, tagged
 from ssbroker.spark.fragment_columns import FragmentColumns
+from ssbroker.spark.room import MESSAGE_BYTES_MAX, room_for
 from ssbroker.spark.shipping import ship_keys
 
 if TYPE_CHECKING:
@@ -30,12 +31,7 @@ Strategy = Literal["hash", "sort"]
 ShardBy = Literal["conversation", "message"]
 """What is never spread over several tasks."""
 
-MESSAGE_BYTES_MAX: Final = 1 << 30
-"""What a message may have at most: beyond it, Spark's memory and its cells of 2 GiB give out."""
-
 _COALESCE_PERSISTED: Final = "spark.sql.optimizer.canChangeCachedPlanOutputPartitioning"
-_ROOM: Final = 1 << 30
-_ROOM_IN_MESSAGES: Final = 4
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,11 +62,6 @@ class Options:
         if self.max_fragments_per_message is not None:
             options.whole(self.max_fragments_per_message, name="max_fragments_per_message", least=1, most=2**31 - 1)
 
-    @property
-    def room(self) -> int:
-        """What may be pending of a direction where `max_pending_bytes` does not say: room for any message, and then some."""
-        return max(_ROOM, _ROOM_IN_MESSAGES * self.max_message_bytes)
-
     def task(
         self, spark: SparkSession, columns: FragmentColumns, routing: assembling.Routing | None
     ) -> assembling.Task:
@@ -84,7 +75,9 @@ class Options:
             in_order=self.in_order,
             max_message_bytes=self.max_message_bytes,
             max_fragments_per_message=self.max_fragments_per_message,
-            max_pending_bytes=self.room if self.max_pending_bytes is None else self.max_pending_bytes,
+            max_pending_bytes=room_for(self.max_message_bytes)
+            if self.max_pending_bytes is None
+            else self.max_pending_bytes,
             session_keys=ship_keys(spark, normal) if isinstance(normal, dict) else column,
             routing=routing,
         )

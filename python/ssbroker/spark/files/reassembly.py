@@ -25,7 +25,7 @@ from ssbroker.spark.files.parts import Compression
 from ssbroker.spark.files.splits import Source, files_of, splits_of
 from ssbroker.spark.files.staging import Staging
 from ssbroker.spark.files.tasks import Watch, run
-from ssbroker.spark.reassembly import MESSAGE_BYTES_MAX
+from ssbroker.spark.room import MESSAGE_BYTES_MAX
 from ssbroker.spark.shipping import ship, ship_keys
 from ssbroker.spark.worker import Task
 

@@ -13,16 +13,14 @@ from ssbroker import session_keys as keys
 from ssbroker.catalog import Catalog
 from ssbroker.exceptions import OptionError, SchemaError
 from ssbroker.session_keys import SessionKeys
+from ssbroker.spark.room import MESSAGE_BYTES_MAX, room_for
 
 PENDING_BYTES_MAX: Final = 1 << 32
 """What may be pending in a bucket at most: a worker has several copies of it."""
 DELAYED_BYTES_MAX: Final = 1 << 29
-MESSAGE_BYTES_MAX: Final = 1 << 30
 BUCKETS_MAX: Final = 1 << 16
 
 _KEY_BYTES_MAX: Final = 64
-_ROOM: Final = 1 << 30
-_ROOM_IN_MESSAGES: Final = 4
 _MICROSECOND: Final = timedelta(microseconds=1)
 
 
@@ -92,9 +90,9 @@ class Limits:
 
     @property
     def room(self) -> int:
-        """What may be pending in a bucket where `max_pending_bytes` does not say: room for any message, and then some."""
+        """What may be pending in a bucket."""
         if self.max_pending_bytes is None:
-            return max(_ROOM, _ROOM_IN_MESSAGES * self.max_message_bytes)
+            return room_for(self.max_message_bytes)
         return self.max_pending_bytes
 
     @property
