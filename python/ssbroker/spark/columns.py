@@ -114,6 +114,16 @@ def keys(conversations: DataFrame) -> list[str]:
     return [name for name in wanted if name in names]
 
 
+def quoted(name: str) -> str:
+    """The name as Spark's expressions take it, whatever is in it.
+
+    Examples:
+        >>> quoted("a`b.c")
+        '`a``b.c`'
+    """
+    return "`" + name.replace("`", "``") + "`"
+
+
 def check_once(wanted: Sequence[str], names: Sequence[str]) -> None:
     """Whatever is read is there once.
 

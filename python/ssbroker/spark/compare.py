@@ -16,6 +16,7 @@ from ssbroker.diagnose.sides import SIDE, Pair, pair
 from ssbroker.exceptions import SchemaError
 from ssbroker.routing import PendingRequest, TieBreak
 from ssbroker.schemas import DECISIONS
+from ssbroker.spark.columns import quoted
 from ssbroker.spark.routing import route
 
 if TYPE_CHECKING:
@@ -47,8 +48,8 @@ class SparkComparison:
 
         keys: dict[str, str] = {name: name for name in ("database", "to_service_name") if name in self.rows.columns}
         keys |= {f"{which}_{name}": f"{which} {name}" for which in ("before", "after") for name in SIDE}
-        picked = self.rows.select(*(sf.col(_quoted(name)).alias(alias) for name, alias in keys.items()))
-        grouped = picked.groupBy(*map(_quoted, keys.values())).agg(sf.count("*").alias(_COUNT))
+        picked = self.rows.select(*(sf.col(quoted(name)).alias(alias) for name, alias in keys.items()))
+        grouped = picked.groupBy(*map(quoted, keys.values())).agg(sf.count("*").alias(_COUNT))
         counts: Counter[Pair] = Counter()
         for row in grouped.toLocalIterator():
             plain: dict[str, Any] = row.asDict()
@@ -108,7 +109,3 @@ def compare(
         routed = route(rows, catalog, now=now, tie_break=tie_break, pending_request=pending_request)
         rows = routed.withColumnsRenamed({name: f"{which}_{name}" for name in DECISIONS.names})
     return SparkComparison(rows=rows, before=before, after=after, moments=moments)
-
-
-def _quoted(name: str) -> str:
-    return f"`{name}`"

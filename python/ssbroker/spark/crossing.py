@@ -98,7 +98,7 @@ class Crossing:
 
     def sent(self) -> list[str]:
         """The names of what crosses, among the columns of `rows`."""
-        return [*self.plain, *(_quoted(name) for name in ADDED if self.told)]
+        return [*self.plain, *(columns.quoted(name) for name in ADDED if self.told)]
 
     def _situation_and_text(self) -> tuple[Column, Column]:
         from pyspark.sql import functions as sf  # noqa: PLC0415 - pyspark is an extra
@@ -159,10 +159,6 @@ class Crossing:
 
     def _ids(self) -> list[str]:
         return [name for name in self.told if name in columns.IDS]
-
-
-def _quoted(name: str) -> str:
-    return f"`{name}`"
 
 
 @functools.cache

@@ -92,7 +92,7 @@ def route(
     struct = ", ".join(f"{name}: {kind}" for name, kind in fields.items())
     udf = _arrow_udf(decide, f"struct<{struct}>").asNondeterministic()
     packed = crossing.rows(conversations_df).select("*", udf(*crossing.sent()).alias(_PACKED))
-    added = labels.unpacked({name: packed[_quoted(_PACKED)][name] for name in fields})
+    added = labels.unpacked({name: packed[columns.quoted(_PACKED)][name] for name in fields})
     return packed.select("*", *(column.alias(name) for name, column in added.items())).drop(_PACKED, *ADDED)
 
 
@@ -152,7 +152,3 @@ def _arrow_udf(function: Callable[..., Any], returns: str) -> Any:
 
     untyped: Any = sf  # its stubs do not have it
     return untyped.arrow_udf(function, returns)
-
-
-def _quoted(name: str) -> str:
-    return "`" + name.replace("`", "``") + "`"
