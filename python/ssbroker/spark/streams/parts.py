@@ -35,14 +35,14 @@ class Parts:
             return None
         begin, self._count = first
         rest = [self._parts.getValue((number,))[0] for number in range(1, self._count)]
-        return text.to_bytes("".join([begin, *rest]) if rest else begin)
+        return text.to_bytes("".join([begin, *rest]))
 
     def put(self, state: bytes) -> None:
         """Keeps this in place of what was kept."""
         whole = text.of_bytes(state)
         count = -(-len(whole) // PART_CHARACTERS)
         for number in range(count):
-            part = whole[number * PART_CHARACTERS :][:PART_CHARACTERS] if count > 1 else whole
+            part = whole[number * PART_CHARACTERS : (number + 1) * PART_CHARACTERS]
             self._parts.updateValue((number,), (part, count))
         for number in range(count, self._count):
             self._parts.removeKey((number,))
