@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable
-from typing import Any, Final
+from typing import Any
 from xml.sax.saxutils import escape
 
 import pyarrow as pa
@@ -14,23 +14,10 @@ from ssbroker.protocol.columns import listed
 from ssbroker.protocol.dialog import Dialog
 from ssbroker.protocol.envelope import ENVELOPE, Security
 from ssbroker.protocol.opening import Notice
-from ssbroker.protocol.plain import plain_rows
+from ssbroker.protocol.plain import LISTED, plain_rows
 from ssbroker.protocol.rows import Row, table_of
 from ssbroker.protocol.settings import Integrity
 from ssbroker.protocol.turn import Cut
-
-_COLUMNS: Final = (
-    "message_sequence_number",
-    "fragment_number",
-    "fragment_count",
-    "message_body",
-    "message_signature",
-    "fragment_signature",
-    "message_type_name",
-    "message_id",
-    "is_end_of_dialog",
-    "is_conversation_error",
-)
 
 
 def error_body(code: int, text: str) -> bytes:
@@ -71,9 +58,9 @@ class Outbound:
         return table_of(self._one_by_one(cut))
 
     def _one_by_one(self, cut: Cut) -> list[Row]:
-        columns: list[list[Any]] = [listed(cut.rows[name]) for name in _COLUMNS]
+        columns: list[list[Any]] = [listed(cut.rows[name]) for name in (*LISTED, "message_body")]
         rows: list[Row] = []
-        for turn, sequence, number, count, body, message, fragment, kind, message_id, is_end, is_error in zip(
+        for turn, sequence, number, count, message, fragment, kind, message_id, is_end, is_error, body in zip(
             cut.turns, *columns, strict=True
         ):
             dialog = turn.dialog

@@ -13,7 +13,7 @@ from ssbroker.protocol.columns import listed
 from ssbroker.protocol.envelope import CONVERSATION_ERROR, END_OF_DIALOG, ENVELOPE, SEQUENCED, Security
 from ssbroker.protocol.turn import Cut
 
-_LISTED: Final = (
+LISTED: Final = (
     "message_sequence_number",
     "fragment_number",
     "fragment_count",
@@ -24,6 +24,7 @@ _LISTED: Final = (
     "is_end_of_dialog",
     "is_conversation_error",
 )
+"""What the header and the signatures of a fragment are made of."""
 _OF_ENDPOINTS: Final = {
     "from_service_name": "service_name",
     "from_broker_instance": "broker_instance",
@@ -49,7 +50,7 @@ def plain_rows(cut: Cut) -> pa.Table:
     signatures: list[bytes] = []
     acked: list[int | None] = []
     ahead: list[bytes | None] = []
-    columns: list[list[Any]] = [listed(cut.rows[name]) for name in _LISTED]
+    columns: list[list[Any]] = [listed(cut.rows[name]) for name in LISTED]
     for turn, sequence, number, count, message, fragment, kind, message_id, is_end, is_error in zip(
         cut.turns, *columns, strict=True
     ):
