@@ -18,6 +18,7 @@ from collections.abc import Callable
 from typing import Any, Final
 
 NAMES: Final[dict[str, Any]] = {}
+PATH: Final = ["", *sys.path]  # as a prompt has it
 
 
 def block(source: str) -> None:
@@ -38,6 +39,7 @@ def page(_: str) -> None:
     stop_spark()
     NAMES.clear()
     NAMES["__name__"] = "__main__"
+    sys.path[:] = PATH
 
 
 def stop_spark() -> None:
@@ -63,7 +65,6 @@ def answer(kind: str, what: Any) -> tuple[str, str | None]:
 def main() -> None:
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
-    sys.path.insert(0, "")  # as a prompt has it
     page("")
     for line in sys.stdin:
         answers.write(json.dumps(answer(*json.loads(line))) + "\n")
