@@ -51,7 +51,7 @@ def run(capfd: pytest.CaptureFixture[str]) -> Run:
 @pytest.fixture(scope="session")
 def on_spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkCalls]:
     """Runs `ssbroker` with some arguments where Spark may be started."""
-    with SparkCalls(tmp_path_factory.mktemp("on-spark") / "noise") as calls:
+    with SparkCalls(tmp_path_factory.mktemp("on-spark")) as calls:
         yield calls
 
 

@@ -7,7 +7,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from tests.guards.repository import ROOT
 
@@ -25,15 +25,21 @@ def environment() -> dict[str, str]:
 
 
 class Interpreter:
-    """A process that keeps its names from block to block, until the page is turned."""
+    """A process that keeps its names from block to block, until the page is turned.
 
-    def __init__(self, folder: Path) -> None:
+    Args:
+        folder: Where it is.
+        noise: A file for what it, or a Java that it starts, writes on standard error; without one that is shown.
+    """
+
+    def __init__(self, folder: Path, noise: IO[str] | None = None) -> None:
         self._process = subprocess.Popen(
             [sys.executable, "-P", ROOT / "tests" / "docs" / "driver.py"],
             cwd=folder,
             env=environment(),
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
+            stderr=noise,
             text=True,
         )
 
