@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from ssbroker.protocol.settings import Settings
@@ -95,6 +97,48 @@ def test_the_command_prints_its_figures(capsys: pytest.CaptureFixture[str]) -> N
     assert out.startswith("seed 5: ")
     assert "288 messages: 0 lost, 0 twice, 0 out of order, 0 altered" in out
     assert "messages for each second of processor time" in out
+
+
+def test_a_run_with_a_journal_goes_on_where_it_was_stopped(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    def told(*given: str) -> str:
+        assert main([*given]) == 0
+        return capsys.readouterr().out.partition("; drained")[0]
+
+    at = ["--first", "5", "--journal", str(tmp_path / "journal")]
+    told("--seeds", "2", *at)
+    whole = (tmp_path / "journal").read_text()
+    (tmp_path / "journal").write_text(whole[:-40])  # as of a process that was killed
+    assert told("--seeds", "3", *at) == told("--seeds", "3", "--first", "5")
+    assert (tmp_path / "journal").read_text().startswith(whole)
+    assert told("--seeds", "3", *at) == told("--seeds", "3", "--first", "5")
+
+
+@pytest.mark.parametrize(
+    ("kept", "says"),
+    [
+        ("nonsense\n", "expected a journal of {"),
+        (None, "line 2: expected the figures of a seed, got {"),
+    ],
+)
+def test_a_journal_of_something_else_is_told(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], kept: str | None, says: str
+) -> None:
+    path = tmp_path / "journal"
+    assert main(["--seeds", "0", "--journal", str(path)]) == 0
+    text = kept or path.read_text() + '{"messages": 3, "happy": 4}\n'
+    path.write_text(text)
+    with pytest.raises(SystemExit):
+        main(["--seeds", "1", "--journal", str(path)])
+    assert says in capsys.readouterr().err
+    assert path.read_text() == text
+
+
+def test_a_journal_of_other_seeds_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = str(tmp_path / "journal")
+    assert main(["--seeds", "0", "--journal", path]) == 0
+    with pytest.raises(SystemExit):
+        main(["--seeds", "1", "--first", "4", "--journal", path])
+    assert '"first": 4' in capsys.readouterr().err
 
 
 def test_what_is_wrong_is_seen() -> None:

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import os
 import sys
-from argparse import ArgumentParser
+from argparse import ArgumentParser, Namespace
 from collections.abc import Sequence
+from pathlib import Path
 
+from ssbroker.exceptions import MalformedDataError
 from ssbroker.testing.figures import Figures
-from ssbroker.testing.runs import run_messages, run_seeds
+from ssbroker.testing.journal import Journal
+from ssbroker.testing.runs import LARGE_DIALOGS, LARGE_MESSAGES, run_messages, run_seeds
 
 
 def _said(text: str) -> None:
@@ -25,8 +28,18 @@ def _arguments() -> ArgumentParser:
     much.add_argument("--seeds", type=int, default=20, metavar="N", help="how many seeds (20)")
     much.add_argument("--messages", type=int, metavar="N", help="seeds of many dialogs until N messages were sent")
     parser.add_argument("--first", type=int, default=0, metavar="SEED", help="the first seed (0)")
+    parser.add_argument(
+        "--journal", type=Path, metavar="FILE", help="keep the figures there, and go on where FILE ends"
+    )
     parser.add_argument("--menus", action="store_true", help="print what goes wrong in each seed")
     return parser
+
+
+def _journal(asked: Namespace) -> Journal | None:
+    if asked.journal is None:
+        return None
+    large = {"dialogs": LARGE_DIALOGS, "messages": LARGE_MESSAGES} if asked.messages else {}
+    return Journal(asked.journal, {"first": asked.first, **large})
 
 
 def main(given: Sequence[str] | None = None) -> int:
@@ -43,18 +56,29 @@ def main(given: Sequence[str] | None = None) -> int:
         0 messages: 0 lost, 0 twice, 0 out of order, 0 altered; 0 fragments sent: ...
         0
     """
-    asked = _arguments().parse_args(given)
-    runs = run_messages(asked.first, asked.messages) if asked.messages else run_seeds(asked.first, asked.seeds)
-    total = Figures()
-    before = sum(os.times()[:2])
+    parser = _arguments()
+    asked = parser.parse_args(given)
+    try:
+        journal = _journal(asked)
+    except MalformedDataError as error:
+        parser.error(str(error))
+    total, done = (journal.total, journal.seeds) if journal else (Figures(), 0)
+    counted_before, before = total.messages, sum(os.times()[:2])
+    first = asked.first + done
+    runs = (
+        run_messages(first, asked.messages - total.messages) if asked.messages else run_seeds(first, asked.seeds - done)
+    )
     for run in runs:
         if asked.menus or not run.figures.is_right:
             _said(run.said)
         if not run.figures.is_right:
             _said(f"WRONG: {run.figures}")
-        total.add(run.figures)
+        if journal:
+            journal.add(run.figures)
+        else:
+            total.add(run.figures)
     spent = sum(os.times()[:2]) - before
-    speed = total.messages / spent if spent else 0
+    speed = (total.messages - counted_before) / spent if spent else 0
     _said(f"{total}; {speed:,.0f} messages for each second of processor time")
     return 0 if total.is_right else 1
 

@@ -1,0 +1,64 @@
+"""The figures of the seeds that have run, in a file, so that a long run goes on where it was stopped."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+from ssbroker.exceptions import MalformedDataError
+from ssbroker.testing.figures import Figures
+
+
+class Journal:
+    """A line of JSON for what runs, then one for each seed.
+
+    Args:
+        path: The file; it need not be there yet.
+        what: What tells these seeds from others, such as how many dialogs each has.
+
+    Raises:
+        MalformedDataError: The file is no journal, or one of other seeds or of another version of ssbroker.
+
+    Examples:
+        >>> journal = Journal(Path("journal"), {"first": 7})
+        >>> journal.add(Figures(messages=20))
+        >>> again = Journal(Path("journal"), {"first": 7})
+        >>> again.seeds, again.total.messages
+        (1, 20)
+    """
+
+    def __init__(self, path: Path, what: dict[str, int]) -> None:
+        self.seeds = 0
+        self.total = Figures()
+        self._path = path
+        head = json.dumps({"ssbroker": version("ssbroker"), **what})
+        text = path.read_text(encoding="utf-8") if path.exists() else ""
+        # What was being written when the run was stopped has no end of line: that seed runs again.
+        whole = text[: text.rfind("\n") + 1]
+        found, *lines = whole.splitlines() or [head]
+        if found != head:
+            raise MalformedDataError(f"{path}: expected a journal of {head}, got one of {found[:200]}")
+        for number, line in enumerate(lines, start=2):
+            self._count(_figures(path, number, line))
+        path.write_text(whole or f"{head}\n", encoding="utf-8")
+
+    def add(self, figures: Figures) -> None:
+        """Writes down what the next seed counted."""
+        with self._path.open("a", encoding="utf-8") as file:
+            file.write(f"{json.dumps(asdict(figures))}\n")
+        self._count(figures)
+
+    def _count(self, figures: Figures) -> None:
+        self.seeds += 1
+        self.total.add(figures)
+
+
+def _figures(path: Path, number: int, line: str) -> Figures:
+    try:
+        told: dict[str, Any] = json.loads(line)
+        return Figures(**told)
+    except (ValueError, TypeError) as error:
+        raise MalformedDataError(f"{path}, line {number}: expected the figures of a seed, got {line[:200]}") from error
