@@ -55,6 +55,12 @@ class Catalog:
     def services(self) -> pa.RecordBatch:
         """The services in `schemas.SERVICES`, in the order of the input."""
 
+    def places(self) -> tuple[list[str], list[str]] | None:
+        """The addresses and the databases where conversations can go, in the order of the numbers that `Router.verdicts` gives them.
+
+        None where a next hop can stand in a service's name (R23), a route has a mirror, or there are more than 65,536 of them.
+        """
+
     @property
     def addresses(self) -> list[str]:
         """The instance's own addresses in their normal form (K1)."""
@@ -95,6 +101,21 @@ class Router:
 
         Returns:
             The decisions in `schemas.DECISIONS`, one row for each conversation, in the same order.
+        """
+
+    def verdicts(self, conversations: ArrowArrayExportable, now_us: int, tells_named: bool, /) -> pa.RecordBatch | None:
+        """Decides every conversation of a batch, and says of each what it can in one number.
+
+        Args:
+            conversations: As for `route`.
+            now_us: As for `route`.
+            tells_named: Whether the broker ids that conversations name come back too.
+
+        Returns:
+            `verdict` (int64): from the lowest bit the step (4 bits, 15 for none), the reason (4), the outcome (3), the number of the place
+            (20; 0 for none, 1 for the first address, databases after the addresses), whether there is no route (1), the route's id (32).
+            `broker_instance` (binary): the id that binds the conversation; null where it is the one that it names, unless `tells_named`.
+            None where `Catalog.places` has no numbers.
         """
 
     def explain(

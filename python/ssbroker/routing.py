@@ -81,6 +81,11 @@ class Router:
         return self._pending_request
 
     @property
+    def native(self) -> _core.Router:
+        """The router as the native module has it."""
+        return self._native
+
+    @property
     def nbytes(self) -> int:
         """The bytes that the index holds, without the catalog."""
         return self._native.nbytes

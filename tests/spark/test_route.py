@@ -14,6 +14,7 @@ from ssbroker import Catalog, moment, schemas
 from ssbroker.routing import PendingRequest, TieBreak
 from ssbroker.spark import columns
 from tests.spark.frames import Configure, decided, expected, frame, world
+from tests.worlds.numbered import hosts, numbered
 from tests.worlds.universe import NOW
 
 BATCH = "spark.sql.execution.arrow.maxRecordsPerBatch"
@@ -67,6 +68,27 @@ def test_the_worlds_have_every_outcome(spark: SparkSession) -> None:
         catalog, table = world(seed, conversations=120)
         seen |= {row["outcome"] for row in expected(catalog, table)}
     assert seen == {"LOCAL", "REMOTE", "FORWARD", "DELAYED", "DROPPED"}
+
+
+@pytest.mark.parametrize(("seed", "text_guids"), [(20, False), (21, True), (22, False), (23, True)])
+def test_decisions_that_come_back_as_numbers(spark: SparkSession, seed: int, *, text_guids: bool) -> None:
+    catalog, table = world(seed, conversations=120, text_guids=text_guids)
+    catalog = numbered(catalog)
+    tie_break: TieBreak = "first" if seed > 21 else "hash"
+    routed = ssbroker.spark.route(frame(spark, table), catalog, now=NOW, tie_break=tie_break)
+    assert catalog.native.places() is not None
+    assert decided(routed) == expected(catalog, table, tie_break=tie_break)
+
+
+def test_many_addresses_stand_beside_the_plan(spark: SparkSession, capsys: pytest.CaptureFixture[str]) -> None:
+    """A plan is read by people; what is short stands in it, and spares the query beside it."""
+    given = spark.createDataFrame([(row, f"//s{row}") for row in range(200)], "row int, to_service_name string")
+    for count, (is_in_plan, is_beside) in ((3, (True, False)), (200, (False, True))):
+        routed = ssbroker.spark.route(given, hosts(count), tie_break="first")
+        plan = plan_of(routed, capsys)
+        assert ("host-002" in plan, "Subquery" in plan) == (is_in_plan, is_beside)
+        addresses = [f"TCP://host-{row:03}.example:4022" if row < count else None for row in range(200)]
+        assert [row["next_hop_address"] for row in decided(routed)] == addresses
 
 
 def test_columns_of_the_input_come_first_and_untouched(spark: SparkSession) -> None:

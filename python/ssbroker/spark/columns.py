@@ -22,6 +22,7 @@ _ID: Final = "conversation_id"
 _HANDLE: Final = "conversation_handle"
 IDS: Final = (_ID, _HANDLE)
 """The names of the column that tells conversations apart; the first of those that are read, if it is there."""
+BROKER: Final = "to_broker_instance"
 
 EXPECTED: Final = {
     "conversation_id": "string or binary",

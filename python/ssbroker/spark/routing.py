@@ -6,7 +6,7 @@ stay in the JVM, and for narrow ones too, whose columns then need not come back 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Final
 
@@ -18,6 +18,7 @@ from ssbroker.routing import PendingRequest, TieBreak
 from ssbroker.schemas import CONVERSATIONS
 from ssbroker.spark import columns, worker
 from ssbroker.spark.crossing import ADDED, Crossing
+from ssbroker.spark.returning import returning
 from ssbroker.spark.shipping import ship
 
 if TYPE_CHECKING:
@@ -81,18 +82,12 @@ def route(
         pending_request=pending_request,
     )
 
-    fields = columns.settable(catalog)
     crossing = Crossing.of(types, conversations_df, catalog, tie_break)
-
-    # Spark reads the kind of function from its annotations, and pyarrow's classes take no parameters when they are read.
-    def decide(batches: Iterator[tuple[pa.Array, ...]]) -> Iterator[pa.Array]:  # type: ignore[type-arg]
-        return worker.packed_decisions(task, crossing, labels, tuple(fields), batches)
-
+    way = returning(catalog, types, labels)
     # Spark would run a deterministic function twice where a filter follows on what it returns: below the filter and above it.
-    struct = ", ".join(f"{name}: {kind}" for name, kind in fields.items())
-    udf = _arrow_udf(decide, f"struct<{struct}>").asNondeterministic()
+    udf = _arrow_udf(way.function(task, crossing), way.struct).asNondeterministic()
     packed = crossing.rows(conversations_df).select("*", udf(*crossing.sent()).alias(_PACKED))
-    added = labels.unpacked({name: packed[columns.quoted(_PACKED)][name] for name in fields})
+    added = way.unpacked(packed, packed[columns.quoted(_PACKED)])
     return packed.select("*", *(column.alias(name) for name, column in added.items())).drop(_PACKED, *ADDED)
 
 

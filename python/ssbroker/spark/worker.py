@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Final, TypeAlias
@@ -11,6 +12,7 @@ from typing import Any, Final, TypeAlias
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from ssbroker import moment
 from ssbroker.catalog import Catalog
 from ssbroker.exceptions import InputError
 from ssbroker.routing import PendingRequest, Router, TieBreak
@@ -72,6 +74,33 @@ def packed_decisions(
         first_row += batch.num_rows
 
 
+def verdicts(task: Task, crossing: Crossing, batches: Iterator[Any], *, tells_named: bool) -> Iterator[pa.StructArray]:
+    """The decisions of a partition as structs of a number and a broker id.
+
+    Args:
+        task: How to route, by a catalog whose places have numbers.
+        crossing: How the columns came.
+        batches: The columns of each batch; where there is but one, that one.
+        tells_named: Whether the broker ids that conversations name come back too.
+
+    Yields:
+        A struct for each row.
+
+    Raises:
+        InputError: A value is not what was expected.
+    """
+    router = router_of(task.catalog, task.tie_break, task.pending_request).native
+    now_us = moment.microseconds(task.now)
+    first_row = 0
+    for given in batches:
+        arrays = list(given) if isinstance(given, tuple) else [given]
+        batch = crossing.arrived(arrays)
+        with _placed(batch, first_row):
+            decided: Any = router.verdicts(batch, now_us, tells_named)
+        yield decided.to_struct_array()
+        first_row += batch.num_rows
+
+
 def packed(task: Task, conversations: pa.RecordBatch, labels: Labels) -> pa.StructArray:
     """The decisions of one batch as structs `columns.PACKED`.
 
@@ -129,8 +158,15 @@ def decisions(task: Task, given: Sequence[_Column], named: dict[str, _Column]) -
 
 def _decide(task: Task, batch: pa.RecordBatch, *, first_row: int) -> pa.RecordBatch:
     router = router_of(task.catalog, task.tie_break, task.pending_request)
-    try:
+    with _placed(batch, first_row):
         return router.route(batch, now=task.now)
+
+
+@contextmanager
+def _placed(batch: pa.RecordBatch, first_row: int) -> Iterator[None]:
+    """Says of an error where in the job the batch is."""
+    try:
+        yield
     except InputError as error:
         from pyspark import TaskContext  # noqa: PLC0415 - pyspark is an extra
 

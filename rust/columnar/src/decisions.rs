@@ -5,10 +5,11 @@ use std::sync::Arc;
 
 use arrow_array::{Array, ArrayRef, FixedSizeBinaryArray, Int8Array, Int32Array, RecordBatch, StringArray};
 use arrow_buffer::{ArrowNativeType, BooleanBuffer, Buffer, NullBuffer, ScalarBuffer};
-use ssbroker_core::route::{Answers, BLOCK};
+use ssbroker_core::route::BLOCK;
 use ssbroker_core::{Decision, Guid, NextHop, Outcome, Reason};
 
-use crate::bits::{ones, set_bits};
+use crate::answered::{Answered, Sink};
+use crate::bits::ones;
 use crate::catalog::internal;
 use crate::error::Result;
 use crate::schema::decisions_schema;
@@ -180,51 +181,6 @@ impl Decisions {
         }
     }
 
-    /// Appends the first `len` rows of a block; those that are left to `decide` must be set afterwards. What is `blocked` came from
-    /// outside and may not be forwarded (R25).
-    #[inline]
-    pub(crate) fn push(&mut self, answers: &Answers, has_broker: u64, from_outside: u64, blocked: u64, len: usize) {
-        let mut outcome = [Outcome::Remote as i8; BLOCK];
-        let mut reason = [Reason::Matched as i8; BLOCK];
-        for row in set_bits(from_outside & answers.network) {
-            outcome[row] = Outcome::Forward as i8;
-        }
-        for row in set_bits(blocked & answers.network) {
-            (outcome[row], reason[row]) = (Outcome::Dropped as i8, Reason::ForwardingDisabled as i8);
-        }
-        for row in set_bits(answers.local) {
-            outcome[row] = Outcome::Local as i8;
-        }
-        let mut steps = answers.steps;
-        for row in set_bits(answers.no_route) {
-            (outcome[row], reason[row], steps[row]) = (Outcome::Delayed as i8, Reason::NoRoute as i8, 7);
-        }
-        let mask = ones(len);
-        let (network, local) = (answers.network & mask, answers.local & mask);
-        self.outcome.extend_from_slice(&outcome[..len]);
-        self.reason.extend_from_slice(&reason[..len]);
-        self.step.push(&steps[..len], (network | local | answers.no_route) & mask);
-        self.route_id.push(&answers.route_ids[..len], network | local);
-        self.next_hop.push(&answers.to[..len], network & !blocked);
-        self.mirror.push(&answers.to[..len], 0);
-        self.database.push(&answers.to[..len], local);
-        self.broker.push(&answers.brokers[..len], (has_broker | answers.bound) & mask);
-    }
-
-    /// Sets a row of the last block that was left to `decide`.
-    pub(crate) fn set(&mut self, row: usize, decision: Decision) {
-        let place = self.outcome.len().saturating_sub(1) / BLOCK * BLOCK + row;
-        self.outcome[place] = decision.outcome as i8;
-        self.reason[place] = decision.reason as i8;
-        self.step.set(row, decision.match_step);
-        self.route_id.set(row, decision.route_id);
-        self.mirror.set(row, decision.mirror.map(|mirror| mirror as i32));
-        self.database.set(row, decision.database.map(i32::from));
-        self.broker.set(row, decision.broker);
-        let hop = decision.next_hop.map(|hop| self.code(hop));
-        self.next_hop.set(row, hop);
-    }
-
     fn code(&mut self, hop: NextHop) -> i32 {
         match hop {
             NextHop::Known(endpoint) => endpoint as i32,
@@ -258,6 +214,38 @@ impl Decisions {
             few(self.reason, &labels.reasons),
         ];
         Ok(Decided { columns })
+    }
+}
+
+impl Sink for Decisions {
+    /// Appends the first `len` rows of a block; those that are left to `decide` must be set afterwards.
+    #[inline]
+    fn push(&mut self, block: &Answered<'_>) {
+        let Answered { answers, has_broker, blocked, len, .. } = *block;
+        let told = block.told();
+        let mask = ones(len);
+        let (network, local) = (answers.network & mask, answers.local & mask);
+        self.outcome.extend_from_slice(&told.outcome[..len]);
+        self.reason.extend_from_slice(&told.reason[..len]);
+        self.step.push(&told.steps[..len], (network | local | answers.no_route) & mask);
+        self.route_id.push(&answers.route_ids[..len], network | local);
+        self.next_hop.push(&answers.to[..len], network & !blocked);
+        self.mirror.push(&answers.to[..len], 0);
+        self.database.push(&answers.to[..len], local);
+        self.broker.push(&answers.brokers[..len], (has_broker | answers.bound) & mask);
+    }
+
+    fn set(&mut self, row: usize, decision: Decision) {
+        let place = self.outcome.len().saturating_sub(1) / BLOCK * BLOCK + row;
+        self.outcome[place] = decision.outcome as i8;
+        self.reason[place] = decision.reason as i8;
+        self.step.set(row, decision.match_step);
+        self.route_id.set(row, decision.route_id);
+        self.mirror.set(row, decision.mirror.map(|mirror| mirror as i32));
+        self.database.set(row, decision.database.map(i32::from));
+        self.broker.set(row, decision.broker);
+        let hop = decision.next_hop.map(|hop| self.code(hop));
+        self.next_hop.set(row, hop);
     }
 }
 

@@ -3,6 +3,7 @@
 //! back.
 #![forbid(unsafe_code)]
 
+mod answered;
 mod arrays;
 mod bits;
 mod carry;
@@ -23,6 +24,7 @@ mod route;
 mod rows;
 pub mod schema;
 mod told;
+mod verdicts;
 mod view;
 mod wire;
 
@@ -34,4 +36,5 @@ pub use keys::{Keys, SessionKeys};
 pub use md5::md5;
 pub use reassemble::{Reassembled, ReassemblyKernel};
 pub use route::RouteKernel;
+pub use verdicts::places;
 pub use wire::{crc32c, decode_fragments};

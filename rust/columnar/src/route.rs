@@ -4,12 +4,14 @@ use arrow_array::{BooleanArray, RecordBatch};
 use ssbroker_core::route::{Answers, BLOCK, Block, Candidates, Stages};
 use ssbroker_core::{Guid, Invalid, InvalidKind, Query, RouteIndex, TieBreak};
 
+use crate::answered::{Answered, Sink};
 use crate::bits::{bits, ones, set_bits};
 use crate::decisions::{Decided, Decisions, Labels};
 use crate::error::{Error, Result};
 use crate::guids::Guids;
 use crate::read::Source;
 use crate::schema::conversations as columns;
+use crate::verdicts::{Places, Verdicts};
 use crate::view::BytesView;
 
 /// An index, ready to route record batches.
@@ -17,6 +19,7 @@ use crate::view::BytesView;
 pub struct RouteKernel {
     index: RouteIndex,
     labels: Labels,
+    places: Option<Places>,
     any_disabled: bool,
 }
 
@@ -53,7 +56,8 @@ impl RouteKernel {
         let endpoints = (0..catalog.endpoint_count() as u32).map(|id| text(catalog.endpoint(id)));
         let labels = Labels::new(endpoints, catalog.databases().iter().map(|database| text(&database.name)));
         let any_disabled = catalog.databases().iter().any(|database| !database.enabled);
-        Self { index, labels, any_disabled }
+        let places = Places::new(catalog);
+        Self { index, labels, places, any_disabled }
     }
 
     /// The index.
@@ -68,9 +72,26 @@ impl RouteKernel {
     /// # Errors
     /// A missing or mistyped column, or the first value that is not what was expected; then nothing is decided.
     pub fn route(&self, batch: &RecordBatch, now: i64, first_row: usize) -> Result<Decided> {
+        let mut decisions = Decisions::new(batch.num_rows(), &self.labels);
+        self.decide_into(batch, now, first_row, &mut decisions)?;
+        decisions.finish(&self.labels)
+    }
+
+    /// The same as numbers, where [`places`](crate::places) has some; the ids that conversations name are left out unless
+    /// `tells_named`.
+    ///
+    /// # Errors
+    /// As `route`.
+    pub fn verdicts(&self, batch: &RecordBatch, now: i64, tells_named: bool) -> Result<Option<RecordBatch>> {
+        let Some(places) = &self.places else { return Ok(None) };
+        let mut verdicts = Verdicts::new(batch.num_rows(), places, tells_named);
+        self.decide_into(batch, now, 0, &mut verdicts)?;
+        verdicts.finish().map(Some)
+    }
+
+    fn decide_into(&self, batch: &RecordBatch, now: i64, first_row: usize, sink: &mut impl Sink) -> Result<()> {
         let conversations = self.columns(Source { batch, table: "", first_row })?;
         let len = batch.num_rows();
-        let mut decisions = Decisions::new(len, &self.labels);
         let mut gathered = Gathered::new();
         let mut answers = Answers::default();
         let mut stages = Stages::default();
@@ -87,16 +108,17 @@ impl RouteKernel {
             let fixed = conversations.fixed_ids.get(start..);
             let id = |row: usize| fixed.and_then(|ids| ids.get(row)).map_or_else(|| gathered.ids[row], |id| Guid(*id));
             self.index.resolve(&gathered.block, now, id, &mut stages, &mut room, &mut answers);
-            let len = gathered.block.len;
-            let blocked = if is_forwarding { 0 } else { gathered.from_outside };
-            decisions.push(&answers, gathered.block.has_broker, gathered.from_outside, blocked, len);
+            let (len, from_outside) = (gathered.block.len, gathered.from_outside);
+            let blocked = if is_forwarding { 0 } else { from_outside };
+            let has_broker = gathered.block.has_broker;
+            sink.push(&Answered { answers: &answers, has_broker, from_outside, blocked, len });
             for row in set_bits(answers.general & ones(len)) {
                 let query = gathered.query(row, answers.brokers[row], id(row));
                 let decision = self.index.decide_with(&query, now, &mut room);
-                decisions.set(row, decision);
+                sink.set(row, decision);
             }
         }
-        decisions.finish(&self.labels)
+        Ok(())
     }
 
     /// The number of a database.

@@ -4,7 +4,7 @@ use std::hash::{BuildHasher, RandomState};
 use std::sync::Arc;
 
 use pyo3::prelude::*;
-use ssbroker_columnar::{CatalogTables, Error, databases_batch, read_catalog, routes_batch, services_batch};
+use ssbroker_columnar::{CatalogTables, Error, databases_batch, places, read_catalog, routes_batch, services_batch};
 use ssbroker_core::{Address, Catalog, Guid, Invalid, InvalidKind, Seed, Settings};
 
 use crate::capsule::{export_batch, import_stream};
@@ -62,6 +62,10 @@ impl PyCatalog {
 
     fn services<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
         export_batch(py, detached(py, || services_batch(&self.catalog))?)
+    }
+
+    fn places(&self) -> Option<(Vec<String>, Vec<String>)> {
+        places(&self.catalog)
     }
 
     #[getter]

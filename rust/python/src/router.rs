@@ -59,6 +59,19 @@ impl PyRouter {
         export_batch(py, decisions)
     }
 
+    #[pyo3(signature = (conversations, now_us, tells_named, /))]
+    fn verdicts<'py>(
+        &self,
+        py: Python<'py>,
+        conversations: &Bound<'py, PyAny>,
+        now_us: i64,
+        tells_named: bool,
+    ) -> PyResult<Option<Bound<'py, PyAny>>> {
+        let batch = import_batch(conversations)?;
+        let verdicts = detached(py, || self.kernel.verdicts(&batch, now_us, tells_named))?;
+        verdicts.map(|verdicts| export_batch(py, verdicts)).transpose()
+    }
+
     #[pyo3(signature = (to_service_name, to_broker_instance, database, is_initiator, conversation_id, now_us, /))]
     #[allow(clippy::too_many_arguments)]
     fn explain<'py>(

@@ -18,6 +18,7 @@ from tests.spark.frames import decided, expected, frame, world
 from tests.spark.test_pipeline import told
 from tests.spark.traffic import WAYS, came, keys_of, table_of, worlds, would_come
 from tests.worlds.fragments import KEYS
+from tests.worlds.numbered import hosts
 from tests.worlds.universe import NOW
 
 COLUMNS = "conversation_id, database, to_service_name, to_broker_instance, is_initiator"
@@ -29,7 +30,7 @@ def check(spark: SparkSession, folder: Path) -> None:
     assert "connect" in type(spark).__module__
     sent = watch_artifacts(spark)
     routes(spark)
-    assert len(sent) == 2, sent
+    assert len(sent) == 3, sent
     before = len(sent)
     reassembles(spark)
     assert len(sent) == before + 1, sent
@@ -54,7 +55,7 @@ def watch_artifacts(spark: SparkSession) -> list[str]:
 
 
 def routes(spark: SparkSession) -> None:
-    """`route` and `route_udf`, twice for each of two catalogs, and what a user sees of wrong input."""
+    """`route` and `route_udf`, twice for each of two catalogs, one of many addresses, and what a user sees of wrong input."""
     for seed in (3, 4):
         catalog, table = world(seed, conversations=60)
         given = frame(spark, table, partitions=3)
@@ -69,6 +70,10 @@ def routes(spark: SparkSession) -> None:
     rows = spark.range(0, 8, 1, 8).mapInArrow(compilations, "pid long, count long").collect()
     assert {row["count"] for row in rows} <= {0, 1, 2}, rows
     refuses(given, catalog)
+    many = ssbroker.spark.route(
+        spark.sql("select 1 as row, '//s150' as to_service_name"), hosts(200), tie_break="first"
+    )
+    assert decided(many, ["next_hop_address"]) == [{"next_hop_address": "TCP://host-150.example:4022"}]
 
 
 def compilations(_: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

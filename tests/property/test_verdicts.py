@@ -1,0 +1,92 @@
+"""What a router says in one number is what it says in columns."""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Iterator
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from ssbroker import Catalog, Router
+from ssbroker.moment import microseconds
+from ssbroker.routing import TieBreak
+from tests.worlds.arrow import batch_of, catalog_of
+from tests.worlds.numbered import hosts, numbered
+from tests.worlds.seeded import seeded_world
+from tests.worlds.universe import NOW
+
+WORLDS = 300
+
+
+def taken_apart(router: Router, verdicts: pa.RecordBatch, decisions: pa.RecordBatch) -> Iterator[dict[str, Any]]:
+    """The decisions that the numbers stand for, their labels found in the dictionaries of the columns."""
+    addresses, databases = router.catalog.native.places() or ([], [])
+    places = [None, *addresses, *databases]
+    outcomes, reasons = (decisions[name].dictionary.to_pylist() for name in ("outcome", "reason"))  # type: ignore[attr-defined]
+    numbers: list[Any] = verdicts["verdict"].to_pylist()
+    for number, broker in zip(numbers, verdicts["broker_instance"].to_pylist(), strict=True):
+        place = number >> 11 & 0xFFFFF
+        yield {
+            "outcome": outcomes[number >> 8 & 7],
+            "match_step": None if number & 15 == 15 else number & 15,
+            "route_id": None if number >> 31 & 1 else number >> 32,
+            "next_hop_address": places[place] if place <= len(addresses) else None,
+            "mirror_address": None,
+            "target_database": places[place] if place > len(addresses) else None,
+            "broker_instance": broker,
+            "reason": reasons[number >> 4 & 15],
+        }
+
+
+@pytest.mark.parametrize("first", range(0, WORLDS, 100))
+def test_the_number_says_what_the_columns_say(first: int) -> None:
+    seen = set()
+    for seed in range(first, first + 100):
+        world, conversations = seeded_world(seed, conversations=90)
+        tie_break: TieBreak = ("hash", "first", "round_robin")[seed % 3]
+        catalog = numbered(catalog_of(world))
+        batch = batch_of(conversations)
+        expected = Router(catalog, tie_break=tie_break).route(batch, now=NOW)
+        router = Router(catalog, tie_break=tie_break)
+        verdicts = router.native.verdicts(batch, microseconds(NOW), True)
+        assert verdicts is not None
+        assert list(taken_apart(router, verdicts, expected)) == expected.to_pylist(), seed
+        seen |= {(row["outcome"], row["reason"]) for row in expected.to_pylist()}
+        short = Router(catalog, tie_break=tie_break).native.verdicts(batch, microseconds(NOW), False)
+        assert short is not None
+        assert short["verdict"] == verdicts["verdict"]
+        named = batch["to_broker_instance"].to_pylist()
+        whole = [known or told for known, told in zip(named, short["broker_instance"].to_pylist(), strict=True)]
+        assert whole == expected["broker_instance"].to_pylist(), seed
+        assert not any(known and told for known, told in zip(named, short["broker_instance"].to_pylist(), strict=True))
+    assert len(seen) > 8
+
+
+def test_places_are_those_of_the_same_catalog_in_another_process() -> None:
+    for seed in range(30):
+        world, _ = seeded_world(seed, conversations=1)
+        catalog = numbered(catalog_of(world))
+        places = catalog.native.places()
+        assert places is not None
+        assert places == pickle.loads(pickle.dumps(catalog)).native.places()
+        shuffled = catalog.routes.take(pa.array(range(catalog.routes.num_rows - 1, -1, -1)))
+        others = Catalog(shuffled, catalog.databases, catalog.services, addresses=catalog.addresses)
+        assert others.native.places() == places
+
+
+@pytest.mark.parametrize("column", ["address", "mirror_address"])
+def test_there_are_none_where_a_next_hop_is_no_place(column: str) -> None:
+    row = {"name": "r", "remote_service_name": "//s", "broker_instance": None, "lifetime": None, "address": "TCP://a"}
+    changed = {"mirror_address": None, column: "TRANSPORT" if column == "address" else "TCP://b"}
+    catalog = Catalog(pa.Table.from_pylist([{**row, **changed}]))
+    batch = pa.record_batch({"to_service_name": ["//s"], "to_broker_instance": pa.nulls(1)})
+    assert catalog.native.places() is None
+    assert Router(catalog, tie_break="first").native.verdicts(batch, 0, True) is None
+
+
+def test_there_are_none_of_more_places_than_should_travel() -> None:
+    beside = 4  # LOCAL, TRANSPORT and two databases
+    assert hosts((1 << 16) - beside).native.places() is not None
+    assert hosts((1 << 16) - beside + 1).native.places() is None

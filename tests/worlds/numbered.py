@@ -1,0 +1,42 @@
+"""Catalogs whose decisions have numbers: without mirrors, and without next hops that stand in the names of services."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from ssbroker import Catalog
+
+
+def numbered(catalog: Catalog) -> Catalog:
+    """The catalog, its mirrors left out and its routes by TRANSPORT leading to an address."""
+    routes = catalog.routes
+    compute: Any = pc  # its stubs know too little
+    is_transport = compute.equal(compute.utf8_upper(routes["address"]), "TRANSPORT")
+    address = compute.if_else(is_transport, "TCP://relay", routes["address"])
+    changed: dict[str, Any] = {"address": address, "mirror_address": pa.nulls(routes.num_rows, pa.string())}
+    for name, column in changed.items():
+        routes = routes.set_column(routes.schema.get_field_index(name), routes.schema.field(name), column)
+    return Catalog(
+        routes,
+        catalog.databases,
+        catalog.services,
+        addresses=catalog.addresses,
+        message_forwarding=catalog.message_forwarding,
+        pending_requests=catalog.pending_requests,
+    )
+
+
+def hosts(count: int) -> Catalog:
+    """A route to a host of its own for each of so many services, `//s0` to `TCP://host-000.example:4022` and so on."""
+    routes = {
+        "name": [f"r{number}" for number in range(count)],
+        "remote_service_name": [f"//s{number}" for number in range(count)],
+        "broker_instance": pa.nulls(count, pa.binary(16)),
+        "lifetime": pa.nulls(count, pa.timestamp("us")),
+        "address": [f"TCP://host-{number:03}.example:4022" for number in range(count)],
+        "mirror_address": pa.nulls(count, pa.string()),
+    }
+    return Catalog(pa.table(routes))
