@@ -7,6 +7,7 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -15,6 +16,7 @@ from pyspark.sql import SparkSession
 import ssbroker.spark
 from ssbroker import Router, schemas
 from ssbroker.exceptions import OptionError, OutputError, SchemaError
+from ssbroker.spark.files.buckets import BucketWriter, rows_of
 from tests.spark.frames import world
 from tests.spark.traffic import Row, in_any_order, keys_of, table_of, worlds, would_come
 from tests.worlds.universe import NOW
@@ -133,3 +135,27 @@ def test_what_is_wrong_is_told_of_before_a_job_starts(spark: SparkSession, sourc
     target.mkdir()
     with pytest.raises(OutputError, match="is there already"):
         ssbroker.spark.reassemble_files(spark, source, target)
+
+
+@pytest.mark.parametrize("has_order", [True, False])
+def test_what_is_dealt_out_is_compressed_where_that_saves_something(tmp_path: Path, *, has_order: bool) -> None:
+    rng = np.random.default_rng(1)
+    rows = [(rng.bytes(16), number, b"<Order/>" * 60 if has_order else rng.bytes(500)) for number in range(3000)]
+    columns = [pa.array(list(column)) for column in zip(*rows, strict=True)]
+    table = pa.table(columns, ["conversation_id", "message_sequence_number", "message_body"])
+    with BucketWriter(tmp_path / "dealt", table.schema, count=5, secret=b"any") as writer:
+        for batch in table.to_batches(700):
+            writer.write(batch)
+    found = [pa.Table.from_batches(rows_of(writer.path, places)) for _, places in sorted(writer.places.items())]
+    assert len(found) == 5
+    assert sorted(pa.concat_tables(found).to_pylist(), key=str) == sorted(table.to_pylist(), key=str)
+    left = writer.path.stat().st_size / table.nbytes
+    assert left < 0.3 if has_order else 0.9 < left < 1.1
+
+
+def test_a_reader_without_rows_deals_out_none(tmp_path: Path) -> None:
+    schema = pa.schema([pa.field("conversation_id", pa.binary())])
+    with BucketWriter(tmp_path / "dealt", schema, count=5, secret=b"any") as writer:
+        pass
+    assert writer.places == {}
+    assert list(rows_of(writer.path, [])) == []

@@ -24,6 +24,8 @@ from ssbroker.spark.worker import Task, router_of
 
 BATCH_ROWS: Final = 1 << 14
 
+_UNIQUE: Final = ("conversation_id", "message_body", "message_signature")
+
 Share: TypeAlias = tuple[tuple[str, tuple[int, ...]], ...]
 """Where the batches of a bucket stand: files, and numbers of batches."""
 
@@ -169,7 +171,15 @@ class _Writing:
             folder = self._attempt / kind
             folder.mkdir()
             name = f"part-{self._number:05}"
-            self._parts[kind] = Parts(folder, name, batch.schema, partition_by=None, compression=self._job.compression)
+            self._parts[kind] = Parts(
+                folder,
+                name,
+                batch.schema,
+                partition_by=None,
+                compression=self._job.compression,
+                unique=_UNIQUE,
+                unordered=_UNIQUE,
+            )
         self._parts[kind].write(batch)
 
     def _routed(self, batch: pa.RecordBatch) -> pa.RecordBatch:

@@ -16,6 +16,11 @@ from ssbroker.fragments import md5
 pc: Any = pyarrow.compute  # its stubs know too little of it
 HELD_BYTES: Final = 64 << 20
 """How much a reader holds before it writes what it has of each bucket."""
+_PLAIN: Final = pa.ipc.IpcWriteOptions()
+_LZ4: Final = pa.ipc.IpcWriteOptions(compression="lz4")
+_SAMPLE_ROWS: Final = 64
+_SAVING: Final = 0.8
+"""What is left of rows that are worth to be compressed."""
 _IDS: Final = ("conversation_id", "conversation_handle")
 
 Places: TypeAlias = dict[int, list[int]]
@@ -39,7 +44,7 @@ class BucketWriter:
         self._secret: Final = secret
         self._schema: Final = schema
         self._sink: Final = pa.OSFile(str(path), "wb")
-        self._writer: Final = pa.ipc.new_file(self._sink, schema, options=pa.ipc.IpcWriteOptions(compression="lz4"))
+        self._writer: pa.ipc.RecordBatchFileWriter | None = None
         self._written = 0
         self._waiting: list[pa.RecordBatch] = []
         self._held = 0
@@ -59,7 +64,7 @@ class BucketWriter:
     ) -> None:
         if error is None:
             self._flush()
-        self._writer.close()
+            self._opened(self._schema.empty_table()).close()
         self._sink.close()
 
     def _flush(self) -> None:
@@ -70,14 +75,30 @@ class BucketWriter:
         numbers = bucket_numbers(table, count=self._count, secret=self._secret)
         order = pc.sort_indices(numbers)  # stable: the rows of a bucket stay as they came
         ordered, sorted_numbers = table.take(order), numbers.take(order)
+        writer = self._opened(ordered)
         runs = pc.run_end_encode(sorted_numbers)
         start = 0
         for number, end in zip(runs.values.to_pylist(), runs.run_ends.to_pylist(), strict=True):
             for batch in ordered.slice(start, end - start).combine_chunks().to_batches():
-                self._writer.write_batch(batch)
+                writer.write_batch(batch)
                 self.places[number].append(self._written)
                 self._written += 1
             start = end
+
+    def _opened(self, first: pa.Table) -> pa.ipc.RecordBatchFileWriter:
+        """The writer; it compresses if that saves something of the first rows."""
+        if self._writer is None:
+            sample = first.slice(0, _SAMPLE_ROWS)
+            saves = _written_bytes(sample, _LZ4) < _SAVING * _written_bytes(sample, _PLAIN)
+            self._writer = pa.ipc.new_file(self._sink, self._schema, options=_LZ4 if saves else _PLAIN)
+        return self._writer
+
+
+def _written_bytes(table: pa.Table, options: pa.ipc.IpcWriteOptions) -> int:
+    sink = pa.MockOutputStream()
+    with pa.ipc.new_stream(sink, table.schema, options=options) as writer:
+        writer.write_table(table)
+    return sink.size()
 
 
 def bucket_numbers(table: pa.Table, *, count: int, secret: bytes) -> Any:
@@ -121,7 +142,7 @@ def rows_of(path: Path, places: list[int]) -> Iterator[pa.RecordBatch]:
     Yields:
         The batches.
     """
-    with pa.OSFile(str(path), "rb") as source, pa.ipc.open_file(source) as reader:
+    with pa.memory_map(str(path)) as source, pa.ipc.open_file(source) as reader:
         for place in places:
             yield reader.get_batch(place)
 

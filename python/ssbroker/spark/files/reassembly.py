@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 SPLIT_BYTES: Final = 128 << 20
-BUCKET_BYTES: Final = 64 << 20
+BUCKET_BYTES: Final = 128 << 20
 BUCKETS_MAX: Final = 1 << 16
 
 
