@@ -50,8 +50,9 @@ class _PostgresSide:
             cursor.executemany(insert, [(body,) for _, body in messages])
 
     def receive(self, most: int) -> list[bytes]:
-        take = f"""DELETE FROM {_TABLE} WHERE id IN
-            (SELECT id FROM {_TABLE} ORDER BY id LIMIT %s FOR UPDATE SKIP LOCKED) RETURNING id, body"""
+        # An array, or the planner may read the whole table for each batch, with all that is deleted and not yet cleared away.
+        take = f"""DELETE FROM {_TABLE} WHERE id = ANY (ARRAY
+            (SELECT id FROM {_TABLE} ORDER BY id LIMIT %s FOR UPDATE SKIP LOCKED)) RETURNING id, body"""
         while not (rows := self._server.execute(take, (most,), binary=True).fetchall()):
             time.sleep(_WAIT_SECONDS)
         return [bytes(body) for _, body in sorted(rows)]
