@@ -117,6 +117,7 @@ def test_a_run_with_a_journal_goes_on_where_it_was_stopped(tmp_path: Path, capsy
     ("kept", "says"),
     [
         ("nonsense\n", "expected a journal of {"),
+        ("a letter without an end of line", "expected a journal of {"),
         (None, "line 2: expected the figures of a seed, got {"),
     ],
 )
@@ -131,6 +132,16 @@ def test_a_journal_of_something_else_is_told(
         main(["--seeds", "1", "--journal", str(path)])
     assert says in capsys.readouterr().err
     assert path.read_text() == text
+
+
+def test_a_journal_that_was_just_begun_is_begun_anew(tmp_path: Path) -> None:
+    path = tmp_path / "journal"
+    assert main(["--seeds", "0", "--journal", str(path)]) == 0
+    head = path.read_text()
+    for end in (0, 5, len(head) - 1):
+        path.write_text(head[:end])
+        assert main(["--seeds", "0", "--journal", str(path)]) == 0
+        assert path.read_text() == head
 
 
 def test_a_journal_of_other_seeds_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -37,13 +37,16 @@ class Journal:
         head = json.dumps({"ssbroker": version("ssbroker"), **what})
         text = path.read_text(encoding="utf-8") if path.exists() else ""
         # What was being written when the run was stopped has no end of line: that seed runs again.
-        whole = text[: text.rfind("\n") + 1]
-        found, *lines = whole.splitlines() or [head]
-        if found != head:
-            raise MalformedDataError(f"{path}: expected a journal of {head}, got one of {found[:200]}")
-        for number, line in enumerate(lines, start=2):
+        *lines, rest = text.split("\n")
+        is_ours = lines[0] == head if lines else head.startswith(rest)
+        if not is_ours:
+            raise MalformedDataError(f"{path}: expected a journal of {head}, got one of {text[:200]}")
+        for number, line in enumerate(lines[1:], start=2):
             self._count(_figures(path, number, line))
-        path.write_text(whole or f"{head}\n", encoding="utf-8")
+        with path.open("a", encoding="utf-8") as file:
+            file.truncate(len(text.encode()) - len(rest.encode()))
+            if not lines:
+                file.write(f"{head}\n")
 
     def add(self, figures: Figures) -> None:
         """Writes down what the next seed counted."""
