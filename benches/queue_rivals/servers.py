@@ -40,8 +40,7 @@ class Postgres:
                 cursor.executemany(insert, [(body,) for _, body in some])
 
     def receive(self, count: int, *, batch: int) -> list[bytes]:
-        take = """DELETE FROM ssbroker_bench_queue WHERE id IN
-            (SELECT id FROM ssbroker_bench_queue ORDER BY id LIMIT %s FOR UPDATE SKIP LOCKED) RETURNING id, body"""
+        take = taking("ssbroker_bench_queue")
         bodies: list[bytes] = []
         while len(bodies) < count:
             bodies += [bytes(body) for _, body in sorted(self._server.execute(take, (batch,), binary=True).fetchall())]
@@ -97,6 +96,17 @@ class RabbitMq:
     def close(self) -> None:
         self._receiving.queue_delete(self._queue)
         self._server.close()
+
+
+def taking(table: str) -> str:
+    """The statement of PostgreSQL that takes messages out of a table, by an array: by `IN`, rounds of the same took 1.2 to 64 s.
+
+    Example:
+        >>> taking("messages").split()[:3]
+        ['DELETE', 'FROM', 'messages']
+    """
+    return f"""DELETE FROM {table} WHERE id = ANY (ARRAY
+        (SELECT id FROM {table} ORDER BY id LIMIT %s FOR UPDATE SKIP LOCKED)) RETURNING id, body"""
 
 
 def library(name: str) -> Any:
