@@ -218,7 +218,6 @@ impl Decisions {
 }
 
 impl Sink for Decisions {
-    /// Appends the first `len` rows of a block; those that are left to `decide` must be set afterwards.
     #[inline]
     fn push(&mut self, block: &Answered<'_>) {
         let Answered { answers, has_broker, blocked, len, .. } = *block;
