@@ -12,6 +12,7 @@ from pyspark.sql import SparkSession
 import ssbroker.spark
 from ssbroker import Catalog, SchemaError, diagnose
 from tests.spark.frames import frame, world
+from tests.worlds.numbered import rerouted
 from tests.worlds.universe import NOW
 
 
@@ -20,14 +21,7 @@ def without(catalog: Catalog, *, address: str) -> Catalog:
     kept = pa.Table.from_pylist(
         [row for row in catalog.routes.to_pylist() if row["address"] != address], schema=catalog.routes.schema
     )
-    return Catalog(
-        kept,
-        catalog.databases,
-        catalog.services,
-        addresses=catalog.addresses,
-        message_forwarding=catalog.message_forwarding,
-        pending_requests=catalog.pending_requests,
-    )
+    return rerouted(catalog, kept)
 
 
 @pytest.mark.parametrize("seed", [2, 3, 5])

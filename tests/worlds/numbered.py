@@ -1,4 +1,4 @@
-"""Catalogs whose decisions have numbers: without mirrors, and without next hops that stand in the names of services."""
+"""Catalogs with other routes, and those whose decisions have numbers: without mirrors, and without next hops that stand in the names of services."""
 
 from __future__ import annotations
 
@@ -19,6 +19,11 @@ def numbered(catalog: Catalog) -> Catalog:
     changed: dict[str, Any] = {"address": address, "mirror_address": pa.nulls(routes.num_rows, pa.string())}
     for name, column in changed.items():
         routes = routes.set_column(routes.schema.get_field_index(name), routes.schema.field(name), column)
+    return rerouted(catalog, routes)
+
+
+def rerouted(catalog: Catalog, routes: pa.Table) -> Catalog:
+    """The catalog with other routes."""
     return Catalog(
         routes,
         catalog.databases,
