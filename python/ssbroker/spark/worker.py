@@ -66,12 +66,8 @@ def packed_decisions(
     Raises:
         InputError: A value is not what was expected.
     """
-    first_row = 0
-    for given in batches:
-        arrays = list(given) if isinstance(given, tuple) else [given]
-        batch = crossing.arrived(arrays)
+    for batch, first_row in _arrived(crossing, batches):
         yield packed_of(_decide(task, batch, first_row=first_row), labels, fields)
-        first_row += batch.num_rows
 
 
 def verdicts(task: Task, crossing: Crossing, batches: Iterator[Any], *, tells_named: bool) -> Iterator[pa.StructArray]:
@@ -91,14 +87,10 @@ def verdicts(task: Task, crossing: Crossing, batches: Iterator[Any], *, tells_na
     """
     router = router_of(task.catalog, task.tie_break, task.pending_request).native
     now_us = moment.microseconds(task.now)
-    first_row = 0
-    for given in batches:
-        arrays = list(given) if isinstance(given, tuple) else [given]
-        batch = crossing.arrived(arrays)
+    for batch, first_row in _arrived(crossing, batches):
         with _placed(batch, first_row):
             decided: Any = router.verdicts(batch, now_us, tells_named)
         yield decided.to_struct_array()
-        first_row += batch.num_rows
 
 
 def packed(task: Task, conversations: pa.RecordBatch, labels: Labels) -> pa.StructArray:
@@ -154,6 +146,15 @@ def decisions(task: Task, given: Sequence[_Column], named: dict[str, _Column]) -
     by_name = {**dict(zip(CONVERSATIONS.names, given, strict=False)), **named}
     decided = _decide(task, pa.RecordBatch.from_arrays(list(by_name.values()), names=list(by_name)), first_row=0)
     return pa.StructArray.from_arrays([_plain(decided, name) for name in DECISIONS.names], DECISIONS.names)
+
+
+def _arrived(crossing: Crossing, batches: Iterator[Any]) -> Iterator[tuple[pa.RecordBatch, int]]:
+    """The conversations of each batch, and the place of the first in the partition."""
+    first_row = 0
+    for given in batches:
+        batch = crossing.arrived(list(given) if isinstance(given, tuple) else [given])
+        yield batch, first_row
+        first_row += batch.num_rows
 
 
 def _decide(task: Task, batch: pa.RecordBatch, *, first_row: int) -> pa.RecordBatch:
