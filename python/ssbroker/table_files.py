@@ -86,8 +86,8 @@ def decode_json(data: bytes | str, *, where: str) -> Any:
 def _parquet(path: Path, _schema: pa.Schema, _name: str) -> pa.Table:
     data = pa.BufferReader(read_bytes(path))
     try:
-        with pq.ParquetFile(data) as file:
-            return file.read()
+        with pq.ParquetFile(data, pre_buffer=False) as file:
+            return file.read(use_threads=False)  # a thread that let go of the bytes at exit would abort the process
     except (pa.ArrowException, OSError, ValueError) as error:
         raise MalformedDataError(f"{path}: is no whole Parquet file: {error}", expected="a Parquet file") from error
 

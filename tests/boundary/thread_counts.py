@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import importlib
 import json
+import tempfile
 import threading
 from pathlib import Path
 
-import pyarrow as pa  # what pyarrow starts is its own affair
+import pyarrow as pa  # what its import starts is its own affair
+import pyarrow.parquet as pq
 
 TASKS = Path("/proc/self/task")
 
@@ -26,6 +28,10 @@ def main() -> None:
     importlib.import_module("ssbroker._core")
     counts.append(threads())
     ssbroker = importlib.import_module("ssbroker")
+    counts.append(threads())
+    with tempfile.NamedTemporaryFile(suffix=".parquet") as file:
+        pq.write_table(routes, file.name)
+        ssbroker.Catalog.load(file.name)
     counts.append(threads())
     catalog = ssbroker.Catalog(routes)
     counts.append(threads())
