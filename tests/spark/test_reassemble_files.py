@@ -16,7 +16,9 @@ from pyspark.sql import SparkSession
 import ssbroker.spark
 from ssbroker import Router, schemas
 from ssbroker.exceptions import OptionError, OutputError, SchemaError
-from ssbroker.spark.files.buckets import BucketWriter, rows_of
+from ssbroker.spark.files import assembling
+from ssbroker.spark.files.buckets import BucketWriter, file_of, rows_of
+from ssbroker.spark.files.splits import files_of, splits_of
 from tests.spark.frames import world
 from tests.spark.traffic import Row, in_any_order, keys_of, table_of, worlds, would_come
 from tests.worlds.universe import NOW
@@ -143,19 +145,101 @@ def test_what_is_dealt_out_is_compressed_where_that_saves_something(tmp_path: Pa
     rows = [(rng.bytes(16), number, b"<Order/>" * 60 if has_order else rng.bytes(500)) for number in range(3000)]
     columns = [pa.array(list(column)) for column in zip(*rows, strict=True)]
     table = pa.table(columns, ["conversation_id", "message_sequence_number", "message_body"])
-    with BucketWriter(tmp_path / "dealt", table.schema, count=5, secret=b"any") as writer:
+    with BucketWriter(tmp_path, table.schema, count=5, secret=b"any") as writer:
         for batch in table.to_batches(700):
             writer.write(batch)
-    found = [pa.Table.from_batches(rows_of(writer.path, places)) for _, places in sorted(writer.places.items())]
-    assert len(found) == 5
+    files = [file_of(tmp_path, bucket, count=5) for bucket in range(5)]
+    found = [pa.Table.from_batches(rows_of(file, writer.places[bucket])) for bucket, file in enumerate(files)]
     assert sorted(pa.concat_tables(found).to_pylist(), key=str) == sorted(table.to_pylist(), key=str)
-    left = writer.path.stat().st_size / table.nbytes
+    left = sum(file.stat().st_size for file in files) / table.nbytes
     assert left < 0.3 if has_order else 0.9 < left < 1.1
 
 
 def test_a_reader_without_rows_deals_out_none(tmp_path: Path) -> None:
     schema = pa.schema([pa.field("conversation_id", pa.binary())])
-    with BucketWriter(tmp_path / "dealt", schema, count=5, secret=b"any") as writer:
+    with BucketWriter(tmp_path, schema, count=5, secret=b"any") as writer:
         pass
     assert writer.places == {}
-    assert list(rows_of(writer.path, [])) == []
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.fixture
+def dealt(source: Path, tmp_path: Path) -> tuple[assembling.Job, tuple[assembling.Share, ...]]:
+    """Two readers dealt rows to 40 shares; 16 files each have room for two or three."""
+    fragments = worlds(3, count=200, theme="hostile", keys="none", has_further=False)
+    written(table_of(fragments, keys="none", has_further=False), source, files=2)
+    schema, splits = splits_of(files_of(source), split_bytes=1 << 20)
+    for folder in ("attempts", "done"):
+        (tmp_path / folder).mkdir()
+    job = assembling.Job(
+        schema=schema,
+        messages=ssbroker.reassemble(schema.empty_table()).messages.schema,
+        splits=tuple(splits),
+        buckets=40,
+        secret=b"any",
+        attempts=str(tmp_path / "attempts"),
+        done=str(tmp_path / "done"),
+        compression="none",
+        in_order=True,
+        max_message_bytes=1 << 20,
+        max_fragments_per_message=None,
+        session_keys=None,
+        routing=None,
+    )
+    told = json.loads(json.dumps([assembling.dealt(job, number) for number in range(len(splits))]))  # as Spark brings it
+    return job, assembling.shares_of(job, told)
+
+
+def left(job: assembling.Job) -> Counter[str]:
+    return Counter(path.name for path in Path(job.attempts).rglob("*.arrow"))
+
+
+def test_what_was_dealt_out_goes_when_all_shares_beside_it_are_done(
+    dealt: tuple[assembling.Job, tuple[assembling.Share, ...]],
+) -> None:
+    job, shares = dealt
+    files = [f"{number}.arrow" for number in range(16)]
+    assert left(job) == dict.fromkeys(files, 2)
+    for bucket in (0, 2, 3):
+        assembling.put_together(job, shares, bucket)
+    assert left(job) == dict.fromkeys(files, 2)
+    assembling.put_together(job, shares, 1)
+    assert left(job) == dict.fromkeys(files[1:], 2)
+    for bucket in reversed(range(4, 40)):
+        assembling.put_together(job, shares, bucket)
+    assert left(job) == {}
+
+
+def test_a_share_that_is_put_together_again_comes_to_the_same(
+    dealt: tuple[assembling.Job, tuple[assembling.Share, ...]],
+) -> None:
+    """Spark runs a task anew whose word was lost, even when what it had read is gone."""
+    job, shares = dealt
+    told = [assembling.put_together(job, shares, number) for number in range(40)]
+    assert [assembling.put_together(job, shares, number) for number in range(40)] == told
+    assert all(Path(path).is_file() for one in told for _, path, _ in one["files"])
+
+
+def test_of_two_tries_at_once_the_slower_takes_the_word_of_the_faster(
+    dealt: tuple[assembling.Job, tuple[assembling.Share, ...]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job, shares = dealt
+    faster = {}
+
+    def overtaken(*given: Any) -> Any:
+        monkeypatch.undo()
+        faster.update({number: assembling.put_together(job, shares, number) for number in (0, 1, 2)})
+        return file_of(*given[:2], count=40)
+
+    monkeypatch.setattr(assembling, "file_of", lambda *given, **_: overtaken(*given))
+    assert assembling.put_together(job, shares, 0) == faster[0]
+
+
+def test_a_file_that_is_gone_before_its_time_is_an_error(
+    dealt: tuple[assembling.Job, tuple[assembling.Share, ...]],
+) -> None:
+    job, shares = dealt
+    file_of(Path(shares[5][0][0]), 5, count=40).unlink()
+    with pytest.raises(FileNotFoundError):
+        assembling.put_together(job, shares, 5)
+    assert assembling.put_together(job, shares, 9)["files"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -15,7 +16,7 @@ from ssbroker.exceptions import InputError
 from ssbroker.reassembler import Reassembler
 from ssbroker.schemas import PENDING, REJECTED
 from ssbroker.spark.assembling import native_keys
-from ssbroker.spark.files.buckets import BucketWriter, rows_of
+from ssbroker.spark.files.buckets import BucketWriter, buckets_beside, file_of, rows_of
 from ssbroker.spark.files.parts import Compression, Parts
 from ssbroker.spark.files.splits import Split
 from ssbroker.spark.files.staging import complete, new_attempt
@@ -27,7 +28,7 @@ BATCH_ROWS: Final = 1 << 14
 _UNIQUE: Final = ("conversation_id", "message_body", "message_signature")
 
 Share: TypeAlias = tuple[tuple[str, tuple[int, ...]], ...]
-"""Where the batches of a bucket stand: files, and numbers of batches."""
+"""Where the batches of a bucket stand: the folders of the readers, and numbers of batches."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,22 +58,22 @@ def dealt(job: Job, number: int) -> dict[str, Any]:
         number: The split's.
 
     Returns:
-        The file, and which of its batches are of which bucket.
+        Where the files stand, and which of their batches are of which bucket.
     """
     split = job.splits[number]
-    path = new_attempt(Path(job.attempts)) / "dealt.arrow"
+    folder = new_attempt(Path(job.attempts))
     with (
         pq.ParquetFile(split.file, pre_buffer=False, buffer_size=1 << 20) as parquet,
-        BucketWriter(path, job.schema, count=job.buckets, secret=job.secret) as writer,
+        BucketWriter(folder, job.schema, count=job.buckets, secret=job.secret) as writer,
     ):
         for batch in parquet.iter_batches(BATCH_ROWS, row_groups=list(split.groups), use_threads=False):
             writer.write(batch.cast(job.schema))
     Path(job.done, f"dealt-{number}").touch()
-    return {"path": str(path), "places": writer.places}
+    return {"folder": str(folder), "places": writer.places}
 
 
 def shares_of(job: Job, told: list[dict[str, Any]]) -> tuple[Share, ...]:
-    """Where the batches of each bucket stand, in the order of the files and rows that were read.
+    """Where the batches of each bucket stand, in the order of the rows that were read.
 
     Args:
         job: What every task knows.
@@ -82,13 +83,13 @@ def shares_of(job: Job, told: list[dict[str, Any]]) -> tuple[Share, ...]:
         A share for each bucket.
     """
     return tuple(
-        tuple((one["path"], tuple(one["places"][str(bucket)])) for one in told if str(bucket) in one["places"])
+        tuple((one["folder"], tuple(one["places"][str(bucket)])) for one in told if str(bucket) in one["places"])
         for bucket in range(job.buckets)
     )
 
 
 def put_together(job: Job, shares: tuple[Share, ...], number: int) -> dict[str, Any]:
-    """Puts the fragments of a share together.
+    """Puts the fragments of a share together. The files that it was read from go as soon as all their shares are done.
 
     Args:
         job: What every task knows.
@@ -96,11 +97,28 @@ def put_together(job: Job, shares: tuple[Share, ...], number: int) -> dict[str, 
         number: Which one.
 
     Returns:
-        The files that were written, each with its name in the result and its rows, and how often each reason occurs.
+        The files that were written, each with its name in the result and its rows, and how often each reason occurs. Where another try
+        of the task was done before, these are its own.
 
     Raises:
         InputError: A value is not what was expected.
     """
+    outcome = _outcome(job, number)
+    try:
+        if not outcome.exists():
+            _put_together(job, shares[number], number)
+    except FileNotFoundError:  # another try was faster, and took the files away
+        if not outcome.exists():
+            raise
+    told: dict[str, Any] = json.loads(outcome.read_bytes())
+    beside = buckets_beside(number, count=job.buckets)
+    if all(_outcome(job, bucket).exists() for bucket in beside):
+        for folder in {folder for bucket in beside for folder, _ in shares[bucket]}:
+            file_of(Path(folder), number, count=job.buckets).unlink(missing_ok=True)
+    return told
+
+
+def _put_together(job: Job, share: Share, number: int) -> None:
     writing = _Writing(job, number)
     reassembler = Reassembler(
         max_pending_bytes=None,
@@ -111,8 +129,8 @@ def put_together(job: Job, shares: tuple[Share, ...], number: int) -> dict[str, 
         in_order=job.in_order,
         session_keys=_keys_of(job.session_keys),
     )
-    for path, places in shares[number]:
-        for batch in rows_of(Path(path), list(places)):
+    for folder, places in share:
+        for batch in rows_of(file_of(Path(folder), number, count=job.buckets), places):
             try:
                 pushed = reassembler.push(batch)
             except InputError as error:
@@ -125,7 +143,12 @@ def put_together(job: Job, shares: tuple[Share, ...], number: int) -> dict[str, 
         writing.messages(job.messages.empty_table())
         writing.rejected(REJECTED.empty_table())
         writing.incomplete(PENDING.empty_table())
-    return writing.finished()
+    writing.complete()
+
+
+def _outcome(job: Job, number: int) -> Path:
+    """What a share came to; a task that Spark runs anew has no other to tell it from."""
+    return Path(job.done, f"whole-{number}")
 
 
 class _Writing:
@@ -154,15 +177,17 @@ class _Writing:
         for batch in rows.to_batches() or _no_rows(rows.schema):
             self._write("incomplete", batch)
 
-    def finished(self) -> dict[str, Any]:
-        """Completes the files."""
+    def complete(self) -> None:
+        """Completes the files, and tells of them."""
         files = []
         for kind, parts in self._parts.items():
             parts.close()
             complete([path for path, _ in parts.files.values()])
             files += [(f"{kind}/{name}", str(path), rows) for name, (path, rows) in parts.files.items()]
-        Path(self._job.done, f"whole-{self._number}").touch()
-        return {"files": files, "reasons": self._reasons}
+        told = self._attempt / "outcome.json"
+        told.write_text(json.dumps({"files": files, "reasons": self._reasons}), encoding="utf-8")
+        complete([told])
+        told.replace(_outcome(self._job, self._number))
 
     def _write(self, kind: str, batch: pa.RecordBatch) -> None:
         if kind not in self._parts:

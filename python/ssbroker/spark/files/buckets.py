@@ -1,9 +1,10 @@
-"""Rows on their way from the tasks that read them to those that put them together: a file for each reader, its batches by bucket."""
+"""Rows on their way from the tasks that read them to those that put them together: files of each reader, their batches by bucket."""
 
 from __future__ import annotations
 
+import itertools
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, Self, TypeAlias
@@ -22,30 +23,31 @@ _SAMPLE_ROWS: Final = 64
 _SAVING: Final = 0.8
 """What is left of rows that are worth to be compressed."""
 _IDS: Final = ("conversation_id", "conversation_handle")
+_FILES_MAX: Final = 16
+"""The files of a reader; the buckets of one stand beside each other, and it can go when they are done."""
 
 Places: TypeAlias = dict[int, list[int]]
-"""The numbers of the batches of each bucket in a file."""
+"""The numbers of the batches of each bucket in its file."""
 
 
 class BucketWriter:
     """Writes the rows of one reader, those of each bucket together.
 
     Args:
-        path: The file.
+        folder: Where the files will stand; a file without rows is not made.
         schema: The columns.
         count: How many buckets there are.
         secret: What ids are hashed with, so that nobody can choose ids that meet in one bucket.
     """
 
-    def __init__(self, path: Path, schema: pa.Schema, *, count: int, secret: bytes) -> None:
-        self.path: Final = path
+    def __init__(self, folder: Path, schema: pa.Schema, *, count: int, secret: bytes) -> None:
+        self.folder: Final = folder
         self.places: Final[Places] = defaultdict(list)
         self._count: Final = count
         self._secret: Final = secret
         self._schema: Final = schema
-        self._sink: Final = pa.OSFile(str(path), "wb")
-        self._writer: pa.ipc.RecordBatchFileWriter | None = None
-        self._written = 0
+        self._files: Final[dict[Path, _File]] = {}
+        self._options: pa.ipc.IpcWriteOptions | None = None
         self._waiting: list[pa.RecordBatch] = []
         self._held = 0
 
@@ -64,8 +66,8 @@ class BucketWriter:
     ) -> None:
         if error is None:
             self._flush()
-            self._opened(self._schema.empty_table()).close()
-        self._sink.close()
+        for file in self._files.values():
+            file.close(whole=error is None)
 
     def _flush(self) -> None:
         if not self._waiting:
@@ -75,23 +77,74 @@ class BucketWriter:
         numbers = bucket_numbers(table, count=self._count, secret=self._secret)
         order = pc.sort_indices(numbers)  # stable: the rows of a bucket stay as they came
         ordered, sorted_numbers = table.take(order), numbers.take(order)
-        writer = self._opened(ordered)
         runs = pc.run_end_encode(sorted_numbers)
         start = 0
         for number, end in zip(runs.values.to_pylist(), runs.run_ends.to_pylist(), strict=True):
-            for batch in ordered.slice(start, end - start).combine_chunks().to_batches():
-                writer.write_batch(batch)
-                self.places[number].append(self._written)
-                self._written += 1
+            rows = ordered.slice(start, end - start)
+            file = self._opened(number, rows)
+            self.places[number] += [file.write(batch) for batch in rows.combine_chunks().to_batches()]
             start = end
 
-    def _opened(self, first: pa.Table) -> pa.ipc.RecordBatchFileWriter:
-        """The writer; it compresses if that saves something of the first rows."""
-        if self._writer is None:
-            sample = first.slice(0, _SAMPLE_ROWS)
-            saves = _written_bytes(sample, _LZ4) < _SAVING * _written_bytes(sample, _PLAIN)
-            self._writer = pa.ipc.new_file(self._sink, self._schema, options=_LZ4 if saves else _PLAIN)
-        return self._writer
+    def _opened(self, bucket: int, rows: pa.Table) -> _File:
+        path = file_of(self.folder, bucket, count=self._count)
+        if path not in self._files:
+            if self._options is None:
+                sample = rows.slice(0, _SAMPLE_ROWS)
+                saves = _written_bytes(sample, _LZ4) < _SAVING * _written_bytes(sample, _PLAIN)
+                self._options = _LZ4 if saves else _PLAIN
+            self._files[path] = _File(path, self._schema, self._options)
+        return self._files[path]
+
+
+class _File:
+    """One file in the making."""
+
+    def __init__(self, path: Path, schema: pa.Schema, options: pa.ipc.IpcWriteOptions) -> None:
+        self._sink: Final = pa.OSFile(str(path), "wb")
+        self._writer: Final = pa.ipc.new_file(self._sink, schema, options=options)
+        self._batches: Final = itertools.count()
+
+    def write(self, batch: pa.RecordBatch) -> int:
+        """Appends rows; returns the number of their batch."""
+        self._writer.write_batch(batch)
+        return next(self._batches)
+
+    def close(self, *, whole: bool) -> None:
+        if whole:
+            self._writer.close()
+        self._sink.close()
+
+
+def file_of(folder: Path, bucket: int, *, count: int) -> Path:
+    """The file of a reader in which the rows of a bucket stand.
+
+    Args:
+        folder: Where its files stand.
+        bucket: The bucket.
+        count: How many buckets there are.
+
+    Examples:
+        >>> [file_of(Path("deal"), bucket, count=40).name for bucket in (0, 1, 2, 3, 39)]
+        ['0.arrow', '0.arrow', '0.arrow', '1.arrow', '15.arrow']
+        >>> buckets_beside(3, count=40)
+        range(3, 5)
+    """
+    return folder / f"{_number(bucket, count)}.arrow"
+
+
+def buckets_beside(bucket: int, *, count: int) -> range:
+    """The buckets that are in the same files as one.
+
+    Args:
+        bucket: The bucket.
+        count: How many buckets there are.
+    """
+    number, files = _number(bucket, count), min(count, _FILES_MAX)
+    return range(-(-number * count // files), -(-(number + 1) * count // files))
+
+
+def _number(bucket: int, count: int) -> int:
+    return bucket * min(count, _FILES_MAX) // count
 
 
 def _written_bytes(table: pa.Table, options: pa.ipc.IpcWriteOptions) -> int:
@@ -132,8 +185,8 @@ def bucket_numbers(table: pa.Table, *, count: int, secret: bytes) -> Any:
     return pc.if_else(pc.is_valid(ids), numbers, pa.scalar(0, pa.int32()))
 
 
-def rows_of(path: Path, places: list[int]) -> Iterator[pa.RecordBatch]:
-    """The batches of one bucket in the file of a reader.
+def rows_of(path: Path, places: Sequence[int]) -> Iterator[pa.RecordBatch]:
+    """The batches of one bucket in a file of a reader.
 
     Args:
         path: The file.
