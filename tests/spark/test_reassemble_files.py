@@ -186,8 +186,8 @@ def dealt(source: Path, tmp_path: Path) -> tuple[assembling.Job, tuple[assemblin
         session_keys=None,
         routing=None,
     )
-    told = json.loads(json.dumps([assembling.dealt(job, number) for number in range(len(splits))]))  # as Spark brings it
-    return job, assembling.shares_of(job, told)
+    told = [assembling.dealt(job, number) for number in range(len(splits))]
+    return job, assembling.shares_of(job, json.loads(json.dumps(told)))  # as Spark brings it
 
 
 def left(job: assembling.Job) -> Counter[str]:
