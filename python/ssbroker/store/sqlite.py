@@ -19,7 +19,7 @@ Connection: TypeAlias = "apsw.Connection"
 """An open connection; other rooms name it without importing apsw."""
 
 STATEMENTS_CACHED: Final = 256
-PAGES_TO_CHECKPOINT: Final = 1000
+PAGES_TO_CHECKPOINT: Final = int(os.environ.get("PAGES", "1000"))
 _PAGE_BYTES: Final = 8192
 _CACHE_KIB: Final = 16 * 1024
 _LOG_BYTES_KEPT: Final = 64 << 20

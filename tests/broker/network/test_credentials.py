@@ -62,7 +62,8 @@ def test_n36_whom_a_pinned_file_stands_for_may_change(tmp_path: Path) -> None:
         pins.write_bytes(files["new"][0].read_bytes())
         assert bank.credentials is not None
         bank.credentials.reload()
-        shop.wait_for(lambda: shop.endpoint.send(bank.address, numbered(1)) > 0 and bank.numbers())
+        shop.wait_for(lambda: shop.endpoint.send(bank.address, numbered(1)) > 0)
+        bank.wait_for(bank.numbers)
         assert bank.batches[0][0].principal == "the shop"
 
 
