@@ -22,6 +22,7 @@ FORGOTTEN_MAX: Final = 1 << 16
 KIND: Final = ("message_type_name", "message_id", "is_end_of_dialog", "is_conversation_error")
 _IS_ERROR: Final = KIND.index("is_conversation_error")
 _TOO_FAR: Final = "limit_exceeded"
+_FRAGMENT_CHARGE: Final = 512
 
 
 @dataclass(slots=True, eq=False)
@@ -33,12 +34,24 @@ class Incoming:
         base: The number at which it was loaded.
         next: The number of the message that is expected next.
         early: For each message that is incomplete or waits, how many fragments it has, and which are there, as bits.
+        charges: What each of these takes in memory, about, in bytes.
     """
 
     name: bytes
     base: int
     next: int
     early: dict[int, tuple[int, int]] = field(default_factory=dict)
+    charges: dict[int, int] = field(default_factory=dict)
+
+    @property
+    def is_proven(self) -> bool:
+        """Whether a message has become whole since it was loaded; of those of which none has, only half of the memory may be taken."""
+        return self.next > self.base
+
+    @property
+    def charge(self) -> int:
+        """What it takes in memory, about, in bytes."""
+        return sum(self.charges.values())
 
 
 @dataclass(slots=True)
@@ -96,7 +109,7 @@ class Assembly:
         max_sequence_distance: How far ahead of the first message that is missing one may be.
     """
 
-    __slots__ = ("_forgotten", "_made", "_options", "_reassembler")
+    __slots__ = ("_forgotten", "_loaded", "_made", "_options", "_reassembler")
 
     def __init__(self, *, max_pending_bytes: int, max_message_bytes: int, max_sequence_distance: int) -> None:
         self._options = (max_pending_bytes, max_message_bytes, max_sequence_distance)
@@ -109,6 +122,7 @@ class Assembly:
         self._reassembler = Reassembler(
             max_pending_bytes=pending, max_message_bytes=message, max_sequence_distance=distance
         )
+        self._loaded: dict[Incoming, None] = {}
         self._forgotten = 0
 
     @property
@@ -118,10 +132,41 @@ class Assembly:
 
     def load(self, receive_sequence: int) -> Incoming:
         """A direction that goes on at a number."""
-        return Incoming(self._name(), receive_sequence, receive_sequence)
+        incoming = Incoming(self._name(), receive_sequence, receive_sequence)
+        self._loaded[incoming] = None
+        return incoming
 
     def unload(self, incoming: Incoming) -> None:
         """Forgets a direction."""
+        self._loaded.pop(incoming, None)
+        self._forget(incoming)
+
+    def in_the_way(self, parts: Sequence[Part]) -> list[Incoming]:
+        """Which directions take the room that parts need (P26).
+
+        Those of which least is there come first, so that the others become whole; those that the parts belong to are left.
+        """
+        most = self._options[0]
+        over = self._reassembler.pending_bytes + sum(map(_charge, parts)) - most
+        if 2 * (over + most) <= most:
+            return []
+        unproven = [incoming.charge for incoming in self._loaded if not incoming.is_proven]
+        unproven += [_charge(part) for part in parts if not part.incoming.is_proven]
+        over_half = sum(unproven) - most // 2
+        needed = {part.incoming for part in parts}
+        others = [each for each in self._loaded if each.early and each not in needed]
+        found: list[Incoming] = []
+        for incoming in sorted(others, key=lambda each: each.charge):
+            if over <= 0 and over_half <= 0:
+                break
+            if over <= 0 and incoming.is_proven:
+                continue
+            found.append(incoming)
+            over -= incoming.charge
+            over_half -= 0 if incoming.is_proven else incoming.charge
+        return found
+
+    def _forget(self, incoming: Incoming) -> None:
         for sequence in incoming.early:
             if sequence >= incoming.base:
                 self._reassembler.forget(
@@ -145,8 +190,9 @@ class Assembly:
         places = {name: (part.incoming, part.sequence) for name, part in over.items()}
         ends = [part for part in parts if (part.incoming, part.sequence) in places.values() and id(part) not in bad]
         for incoming, sequence in places.values():
-            self.unload(incoming)
-            incoming.name, incoming.base, incoming.next, incoming.early = self._name(), sequence, sequence, {}
+            self._forget(incoming)
+            incoming.name, incoming.base, incoming.next = self._name(), sequence, sequence
+            incoming.early, incoming.charges = {}, {}
         second = self._push(ends)
         gone = [incoming for incoming, _ in places.values()]
         taken = {id(part) for part in ends}
@@ -174,6 +220,7 @@ class Assembly:
             reached = incoming.base + (-1 if acked is None else acked) + 1
             if incoming.early and reached > incoming.next:
                 incoming.early = {number: held for number, held in incoming.early.items() if number >= reached}
+                incoming.charges = {number: charge for number, charge in incoming.charges.items() if number >= reached}
             incoming.next = reached
         rejected = [(places[place], reason) for place, reason in reasons if place in places]
         kept = self._keep(parts, {place for place, reason in reasons})
@@ -182,6 +229,7 @@ class Assembly:
             if reason == "corrupt_message":
                 incoming = by_name[name]
                 incoming.early.pop(number + incoming.base, None)
+                incoming.charges.pop(number + incoming.base, None)
                 forgotten.add((name, number + incoming.base))
         return Assembled(_released(pushed.messages, by_name), kept, rejected, forgotten)
 
@@ -198,9 +246,15 @@ class Assembly:
                 continue
             _, mask = incoming.early.get(sequence, (0, 0))
             incoming.early[sequence] = (part.count, mask | 1 << part.fragment)
+            incoming.charges[sequence] = incoming.charges.get(sequence, 0) + _charge(part)
             if not part.is_stored:
                 kept.append(part)
         return kept
+
+
+def _charge(part: Part) -> int:
+    """What a fragment takes in memory, at most, with a share of its message and direction (M18)."""
+    return _FRAGMENT_CHARGE + len(part.body) * 9 // 8
 
 
 def _table(parts: Sequence[Part]) -> pa.Table:

@@ -79,12 +79,20 @@ class Receiving:
         self._assembly = assembly
         self._log = log
 
-    def take(self, opened: Sequence[tuple[Dialog, Row, bytes]], *, begun: Mapping[Key, Dialog], now: int) -> Received:
+    def take(
+        self,
+        opened: Sequence[tuple[Dialog, Row, bytes]],
+        *,
+        begun: Mapping[Key, Dialog],
+        known: Mapping[Key, Dialog],
+        now: int,
+    ) -> Received:
         """Takes fragments in.
 
         Args:
             opened: The fragments, with their dialogs.
             begun: Dialogs that begin with this batch.
+            known: The dialogs that are in memory.
             now: The moment.
 
         Returns:
@@ -98,6 +106,7 @@ class Receiving:
         there = {(part.incoming.name, part.sequence, part.fragment) for part in kept_before}
         parts = [*kept_before, *self._digested(list(_fresh(opened, there, result.owed)), now)]
         if parts:
+            self._make_room(parts, known)
             assembled = self._assembly.push(parts)
             by_name |= {part.incoming.name: by_name[name] for name, part in assembled.renamed.items()}
             self._refused(assembled, by_name, result, now)
@@ -107,6 +116,14 @@ class Receiving:
             if incoming is not None and incoming.next != before[key]:
                 result.received.setdefault(key, incoming.next)
         return result
+
+    def _make_room(self, parts: Sequence[Part], known: Mapping[Key, Dialog]) -> None:
+        """Unloads directions whose room is needed: were the parts refused instead, none of many large messages might ever become whole."""
+        leaving = set(self._assembly.in_the_way(parts))
+        for dialog in known.values() if leaving else ():
+            if dialog.incoming in leaving:
+                self._assembly.unload(dialog.incoming)
+                dialog.incoming = None
 
     def _load(self, dialogs: Mapping[Key, Dialog], begun: Mapping[Key, Dialog]) -> list[Part]:
         """Loads directions, and gives the fragments that are kept for them."""
