@@ -19,10 +19,11 @@ Connection: TypeAlias = "apsw.Connection"
 """An open connection; other rooms name it without importing apsw."""
 
 STATEMENTS_CACHED: Final = 256
-PAGES_TO_CHECKPOINT: Final = int(os.environ.get("PAGES", "1000"))
 _PAGE_BYTES: Final = 8192
-_CACHE_KIB: Final = 16 * 1024
 _LOG_BYTES_KEPT: Final = 64 << 20
+_PAGES_TO_CHECKPOINT: Final = 8000
+"""Most rows of a queue are gone before they have to leave a log of this size; it is what is kept of the log anyway."""
+_CACHE_KIB: Final = 16 * 1024
 _POLL_SECONDS: Final = 0.001
 
 
@@ -173,7 +174,7 @@ def _prepare(connection: apsw.Connection, path: Path) -> None:
         raise StorageError(f"{path}: its file system cannot hold a write-ahead log", file=str(path))
     connection.pragma("synchronous", "full")
     connection.pragma("cache_size", -_CACHE_KIB)
-    connection.pragma("wal_autocheckpoint", PAGES_TO_CHECKPOINT)
+    connection.pragma("wal_autocheckpoint", _PAGES_TO_CHECKPOINT)
     connection.pragma("journal_size_limit", _LOG_BYTES_KEPT)
     connection.pragma("foreign_keys", 1)
 
