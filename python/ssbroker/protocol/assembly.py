@@ -13,6 +13,7 @@ from typing import Any, Final
 import pyarrow as pa
 
 from ssbroker.protocol.columns import listed, replaced
+from ssbroker.protocol.incoming import Incoming, Part, in_the_way
 from ssbroker.protocol.ledger import MESSAGES, STORED
 from ssbroker.reassembler import Reassembler
 
@@ -22,63 +23,6 @@ FORGOTTEN_MAX: Final = 1 << 16
 KIND: Final = ("message_type_name", "message_id", "is_end_of_dialog", "is_conversation_error")
 _IS_ERROR: Final = KIND.index("is_conversation_error")
 _TOO_FAR: Final = "limit_exceeded"
-_FRAGMENT_CHARGE: Final = 512
-
-
-@dataclass(slots=True, eq=False)
-class Incoming:
-    """A direction that is being received.
-
-    Attributes:
-        name: What it is called in the reassembler.
-        base: The number at which it was loaded.
-        next: The number of the message that is expected next.
-        early: For each message that is incomplete or waits, how many fragments it has, and which are there, as bits.
-        charges: What each of these takes in memory, about, in bytes.
-    """
-
-    name: bytes
-    base: int
-    next: int
-    early: dict[int, tuple[int, int]] = field(default_factory=dict)
-    charges: dict[int, int] = field(default_factory=dict)
-
-    @property
-    def is_proven(self) -> bool:
-        """Whether a message has become whole since it was loaded; of those of which none has, only half of the memory may be taken."""
-        return self.next > self.base
-
-    @property
-    def charge(self) -> int:
-        """What it takes in memory, about, in bytes."""
-        return sum(self.charges.values())
-
-
-@dataclass(slots=True)
-class Part:
-    """An opened fragment.
-
-    Attributes:
-        incoming: Its direction.
-        sequence: Its message's number.
-        fragment: Its own.
-        count: How many its message has.
-        body: The part.
-        message_digest: The MD5 of the whole, where it is known.
-        fragment_digest: The MD5 of the part, where it has to be compared.
-        kind: Message type, message id, whether it ends the dialog, whether it is an error.
-        is_stored: Whether it is kept by the ledger already.
-    """
-
-    incoming: Incoming
-    sequence: int
-    fragment: int
-    count: int
-    body: bytes
-    message_digest: bytes | None
-    fragment_digest: bytes | None
-    kind: tuple[str, bytes | None, bool, bool]
-    is_stored: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,33 +82,10 @@ class Assembly:
 
     def unload(self, incoming: Incoming) -> None:
         """Forgets a direction."""
-        self._loaded.pop(incoming, None)
-        self._forget(incoming)
-
-    def in_the_way(self, parts: Sequence[Part]) -> list[Incoming]:
-        """Which directions take the room that parts need (P26).
-
-        Those of which least is there come first, so that the others become whole; those that the parts belong to are left.
-        """
-        most = self._options[0]
-        over = self._reassembler.pending_bytes + sum(map(_charge, parts)) - most
-        if 2 * (over + most) <= most:
-            return []
-        unproven = [incoming.charge for incoming in self._loaded if not incoming.is_proven]
-        unproven += [_charge(part) for part in parts if not part.incoming.is_proven]
-        over_half = sum(unproven) - most // 2
-        needed = {part.incoming for part in parts}
-        others = [each for each in self._loaded if each.early and each not in needed]
-        found: list[Incoming] = []
-        for incoming in sorted(others, key=lambda each: each.charge):
-            if over <= 0 and over_half <= 0:
-                break
-            if over <= 0 and incoming.is_proven:
-                continue
-            found.append(incoming)
-            over -= incoming.charge
-            over_half -= 0 if incoming.is_proven else incoming.charge
-        return found
+        if incoming.is_loaded:
+            incoming.is_loaded = False
+            del self._loaded[incoming]
+            self._forget(incoming)
 
     def _forget(self, incoming: Incoming) -> None:
         for sequence in incoming.early:
@@ -175,10 +96,13 @@ class Assembly:
         self._forgotten += 1
 
     def push(self, parts: Sequence[Part]) -> Assembled:
-        """Takes parts in, each place at most once; what they come to is noted in their directions.
+        """Takes parts in, each place at most once; what they come to is noted in their directions. Others leave, where these need their room.
 
         An error of the application is taken as soon as it comes, whatever is missing before it: its sender has dropped that (B13).
         """
+        pending = self._reassembler.pending_bytes
+        for incoming in in_the_way(self._loaded, parts, pending_bytes=pending, max_pending_bytes=self._options[0]):
+            self.unload(incoming)
         first = self._push(parts)
         if not any(part.kind[_IS_ERROR] for part in parts):
             return first
@@ -246,15 +170,10 @@ class Assembly:
                 continue
             _, mask = incoming.early.get(sequence, (0, 0))
             incoming.early[sequence] = (part.count, mask | 1 << part.fragment)
-            incoming.charges[sequence] = incoming.charges.get(sequence, 0) + _charge(part)
+            incoming.charges[sequence] = incoming.charges.get(sequence, 0) + part.charge
             if not part.is_stored:
                 kept.append(part)
         return kept
-
-
-def _charge(part: Part) -> int:
-    """What a fragment takes in memory, at most, with a share of its message and direction (M18)."""
-    return _FRAGMENT_CHARGE + len(part.body) * 9 // 8
 
 
 def _table(parts: Sequence[Part]) -> pa.Table:

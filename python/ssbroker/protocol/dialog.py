@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ssbroker.protocol.assembly import Incoming
+from ssbroker.protocol.incoming import Incoming
 from ssbroker.protocol.ledger import Endpoint, Key
 from ssbroker.protocol.settings import Settings
 from ssbroker.protocol.transmission import Transmission

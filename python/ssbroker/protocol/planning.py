@@ -63,7 +63,7 @@ class Planning:
             The plan. The directions that are received have gone on already.
         """
         self._admit(opened, now)
-        received = self._receiving.take(opened.messages, begun=opened.created, known=known, now=now)
+        received = self._receiving.take(opened.messages, begun=opened.created, now=now)
         acknowledged = self._acknowledged(opened, known, now)
         return Plan(self._effects(opened, received, acknowledged, known, now), opened, received, acknowledged)
 

@@ -9,12 +9,13 @@ from typing import Any, Final
 
 import pyarrow as pa
 
-from ssbroker.protocol.assembly import Assembled, Assembly, Part, stored_table
+from ssbroker.protocol.assembly import Assembled, Assembly, stored_table
 from ssbroker.protocol.columns import listed, replaced
 from ssbroker.protocol.dialog import Dialog
 from ssbroker.protocol.envelope import Security
 from ssbroker.protocol.event_log import EventLog
 from ssbroker.protocol.events import CorruptedMessage, MessageUndeliverable
+from ssbroker.protocol.incoming import Part
 from ssbroker.protocol.ledger import MESSAGES, Key, Ledger, Refusal
 from ssbroker.protocol.opening import Notice
 from ssbroker.protocol.rows import Row
@@ -79,20 +80,12 @@ class Receiving:
         self._assembly = assembly
         self._log = log
 
-    def take(
-        self,
-        opened: Sequence[tuple[Dialog, Row, bytes]],
-        *,
-        begun: Mapping[Key, Dialog],
-        known: Mapping[Key, Dialog],
-        now: int,
-    ) -> Received:
+    def take(self, opened: Sequence[tuple[Dialog, Row, bytes]], *, begun: Mapping[Key, Dialog], now: int) -> Received:
         """Takes fragments in.
 
         Args:
             opened: The fragments, with their dialogs.
             begun: Dialogs that begin with this batch.
-            known: The dialogs that are in memory.
             now: The moment.
 
         Returns:
@@ -106,7 +99,6 @@ class Receiving:
         there = {(part.incoming.name, part.sequence, part.fragment) for part in kept_before}
         parts = [*kept_before, *self._digested(list(_fresh(opened, there, result.owed)), now)]
         if parts:
-            self._make_room(parts, known)
             assembled = self._assembly.push(parts)
             by_name |= {part.incoming.name: by_name[name] for name, part in assembled.renamed.items()}
             self._refused(assembled, by_name, result, now)
@@ -117,17 +109,11 @@ class Receiving:
                 result.received.setdefault(key, incoming.next)
         return result
 
-    def _make_room(self, parts: Sequence[Part], known: Mapping[Key, Dialog]) -> None:
-        """Unloads directions whose room is needed: were the parts refused instead, none of many large messages might ever become whole."""
-        leaving = set(self._assembly.in_the_way(parts))
-        for dialog in known.values() if leaving else ():
-            if dialog.incoming in leaving:
-                self._assembly.unload(dialog.incoming)
-                dialog.incoming = None
-
     def _load(self, dialogs: Mapping[Key, Dialog], begun: Mapping[Key, Dialog]) -> list[Part]:
         """Loads directions, and gives the fragments that are kept for them."""
-        missing = {key: dialog for key, dialog in dialogs.items() if dialog.incoming is None}
+        missing = {
+            key: dialog for key, dialog in dialogs.items() if dialog.incoming is None or not dialog.incoming.is_loaded
+        }
         if not missing:
             return []
         known = [key for key in missing if key not in begun]

@@ -9,9 +9,10 @@ import pytest
 from ssbroker import Reassembler
 from ssbroker.protocol import assembly, dialogs, receiving
 from ssbroker.protocol.acknowledgement import Run, runs_of
-from ssbroker.protocol.assembly import Assembled, Assembly, Incoming, Part
+from ssbroker.protocol.assembly import Assembled, Assembly
 from ssbroker.protocol.dialog import Dialog
 from ssbroker.protocol.dialogs import Dialogs
+from ssbroker.protocol.incoming import Incoming, Part
 from ssbroker.protocol.ledger import Effects, Key
 from ssbroker.protocol.opening import Opened
 from ssbroker.protocol.planning import Planning
