@@ -147,7 +147,7 @@ def _put_together(job: Job, share: Share, number: int) -> None:
 
 
 def _outcome(job: Job, number: int) -> Path:
-    """What a share came to; a task that Spark runs anew has no other to tell it from."""
+    """The file that says what a share came to: a later try of the task may find the rows gone."""
     return Path(job.done, f"whole-{number}")
 
 
