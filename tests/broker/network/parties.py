@@ -32,6 +32,7 @@ from ssbroker.security.certificates import Certified
 from ssbroker.security.issuing import Validity, make_authority, make_certificate
 
 DEADLINE: Final = 60.0
+LOOK_EVERY: Final = 0.05
 HOST: Final = "127.0.0.1"
 QUICK: Final = EndpointLimits(dial_wait=1000, dial_wait_most=1000)
 """Limits by which a failed dial is repeated at once."""
@@ -98,13 +99,13 @@ class Party:
         self.endpoint.close(DEADLINE if kind is None else 0.0)
 
     def wait_for(self, what: Callable[[], Any]) -> Any:
-        """Waits until something holds, looking whenever this party is told of anything."""
+        """Waits until something holds, looking whenever this party is told of anything, and at times where it is told of nothing."""
         end = time.monotonic() + DEADLINE
         with self._changed:
             while not (found := what()):
                 left = end - time.monotonic()
                 assert left > 0, f"{self.name}: {self.events}, {self.unreachable_at}, {self.reached_at}"
-                self._changed.wait(left)
+                self._changed.wait(min(left, LOOK_EVERY))
         return found
 
     def numbers(self) -> list[int]:
