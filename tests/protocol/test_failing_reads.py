@@ -35,16 +35,18 @@ def arrived_in_vain(both: Pair, rows: list[dict[str, Any]], method: str) -> None
         both.b.arrived(rows, 20 * SECOND)
 
 
-@pytest.mark.parametrize("method", ["judge", "stored", "endpoints"])
+@pytest.mark.parametrize("method", ["judge", "kept", "stored", "endpoints"])
 def test_p16_what_could_not_be_judged_has_not_arrived(machine: Machine, method: str) -> None:
     both = bound(machine)
-    both.a.send(both.outgoing, b"order")
-    both.b.dialogs.flush(now=60 * SECOND)
+    both.a.send(both.outgoing, b"order", b"what waits for it")
     rows = both.a.rows(20 * SECOND)
+    both.b.take([row for row in rows if row["message_sequence_number"] == 2], 20 * SECOND)
+    both.b.rows(23 * SECOND)
+    both.b.dialogs.flush(now=60 * SECOND)
     arrived_in_vain(both, rows, method)
     both.b.take(rows, 21 * SECOND)
     both.a.take(both.b.rows(23 * SECOND), 23 * SECOND)
-    assert both.b.queue(both.incoming)[-1] == b"order"
+    assert both.b.queue(both.incoming)[-2:] == [b"order", b"what waits for it"]
     assert both.a.waiting(both.outgoing) == []
 
 

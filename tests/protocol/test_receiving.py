@@ -194,24 +194,6 @@ def test_p26_memory_follows_what_arrives(machine: Machine) -> None:
     assert both.b.queue(both.incoming) == [b"first", b"one"]
 
 
-def test_p26_n38_large_messages_that_leave_no_room_for_each_other_become_whole(machine: Machine) -> None:
-    """P26, N38: a third of them fits into memory, and none comes before the others; nothing is refused, and nothing has to come again."""
-    both = pair(machine, max_fragment_bytes=1 << 10, max_pending_bytes=400 << 10)
-    bodies = {bytes([number]) * 16: bytes([number]) * (64 << 10) for number in range(10)}
-    for conversation, body in bodies.items():
-        both.a.send(both.begin(conversation=conversation, far_broker_instance=B), body)
-    rows = both.a.rows()
-    assert len(rows) == 640
-    for first in range(0, 64, 8):
-        for conversation in bodies:
-            both.b.take([row for row in rows if row["conversation_id"] == conversation][first : first + 8])
-    assert both.b.refused == []
-    assert {conversation: both.b.queue((conversation, False)) for conversation in bodies} == {
-        conversation: [body] for conversation, body in bodies.items()
-    }
-    assert all(both.b.ledger.accounts[conversation, False].stored == {} for conversation in bodies)
-
-
 def test_p11_what_has_no_number_is_handled_on_arrival(machine: Machine) -> None:
     """P11: an error of the broker goes before messages that wait, and takes the place of no number."""
     both = bound(machine, refuses=lambda kind, _: Refusal(-8428, "there is no such type") if kind == "Odd" else None)

@@ -22,7 +22,8 @@ FORGOTTEN_MAX: Final = 1 << 16
 
 KIND: Final = ("message_type_name", "message_id", "is_end_of_dialog", "is_conversation_error")
 _IS_ERROR: Final = KIND.index("is_conversation_error")
-_TOO_FAR: Final = "limit_exceeded"
+TOO_FAR: Final = "limit_exceeded"
+"""Why a fragment is refused for which there is no room, or whose message is too far ahead."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +75,16 @@ class Assembly:
         """Whether it should be made anew."""
         return self._forgotten >= FORGOTTEN_MAX
 
+    @property
+    def max_pending_bytes(self) -> int:
+        """What may be charged for all that is in memory; for directions of which no message has become whole, half of it."""
+        return self._options[0]
+
+    @property
+    def pending_bytes(self) -> int:
+        """What is charged for all that is in memory."""
+        return self._reassembler.pending_bytes
+
     def load(self, receive_sequence: int) -> Incoming:
         """A direction that goes on at a number."""
         incoming = Incoming(self._name(), receive_sequence, receive_sequence)
@@ -100,13 +111,13 @@ class Assembly:
 
         An error of the application is taken as soon as it comes, whatever is missing before it: its sender has dropped that (B13).
         """
-        pending = self._reassembler.pending_bytes
-        for incoming in in_the_way(self._loaded, parts, pending_bytes=pending, max_pending_bytes=self._options[0]):
+        most = self.max_pending_bytes
+        for incoming in in_the_way(self._loaded, parts, pending_bytes=self.pending_bytes, max_pending_bytes=most):
             self.unload(incoming)
         first = self._push(parts)
         if not any(part.kind[_IS_ERROR] for part in parts):
             return first
-        bad = {id(part) for part, reason in first.rejected if reason != _TOO_FAR}
+        bad = {id(part) for part, reason in first.rejected if reason != TOO_FAR}
         errors = [part for part in parts if part.kind[_IS_ERROR] and id(part) not in bad]
         over = {part.incoming.name: part for part in errors if part.sequence > part.incoming.next}
         if not over:

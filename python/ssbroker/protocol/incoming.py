@@ -68,8 +68,22 @@ class Part:
 
     @property
     def charge(self) -> int:
-        """What it takes in memory, at most, with a share of its message and direction (M18), in bytes."""
-        return _FRAGMENT_CHARGE + len(self.body) * 9 // 8
+        """What it takes in memory, at most, in bytes."""
+        return charge_of(1, len(self.body))
+
+
+def charge_of(fragments: int, body_bytes: int) -> int:
+    """What fragments take in memory, at most, with a share of their message and direction (M18), in bytes.
+
+    Args:
+        fragments: How many.
+        body_bytes: How long their parts are together.
+
+    Examples:
+        >>> charge_of(2, 800)
+        1924
+    """
+    return fragments * _FRAGMENT_CHARGE + body_bytes * 9 // 8
 
 
 def in_the_way(

@@ -179,6 +179,9 @@ class Ledger(Protocol):
         before that (B13).
         """
 
+    def kept(self, keys: Sequence[Key]) -> Mapping[Key, tuple[int, int]]:
+        """How many fragments are kept for endpoints, and how many bytes they have; who has none is left out."""
+
     def stored(self, keys: Sequence[Key]) -> pa.Table:
         """The fragments that are kept for endpoints (`STORED`), in any order."""
 

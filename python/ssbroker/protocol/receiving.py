@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
 import pyarrow as pa
 
-from ssbroker.protocol.assembly import Assembled, Assembly, stored_table
+from ssbroker.protocol.assembly import TOO_FAR, Assembled, Assembly, stored_table
 from ssbroker.protocol.columns import listed, replaced
 from ssbroker.protocol.dialog import Dialog
 from ssbroker.protocol.envelope import Security
@@ -17,6 +17,7 @@ from ssbroker.protocol.event_log import EventLog
 from ssbroker.protocol.events import CorruptedMessage, MessageUndeliverable
 from ssbroker.protocol.incoming import Part
 from ssbroker.protocol.ledger import MESSAGES, Key, Ledger, Refusal
+from ssbroker.protocol.loading import Loading, Share
 from ssbroker.protocol.opening import Notice
 from ssbroker.protocol.rows import Row
 
@@ -73,11 +74,12 @@ class Receiving:
         log: Where what is refused is told of.
     """
 
-    __slots__ = ("_assembly", "_ledger", "_log")
+    __slots__ = ("_assembly", "_ledger", "_loading", "_log")
 
     def __init__(self, ledger: Ledger, assembly: Assembly, log: EventLog) -> None:
         self._ledger = ledger
         self._assembly = assembly
+        self._loading = Loading(ledger, assembly)
         self._log = log
 
     def take(self, opened: Sequence[tuple[Dialog, Row, bytes]], *, begun: Mapping[Key, Dialog], now: int) -> Received:
@@ -92,45 +94,29 @@ class Receiving:
             What came of them. The directions are changed; `unload` takes that back.
         """
         result = Received()
-        dialogs = {dialog.key: dialog for dialog, _, _ in opened}
-        kept_before = self._load(dialogs, begun)
-        by_name = {dialog.incoming.name: dialog for dialog in dialogs.values() if dialog.incoming is not None}
-        before = {key: dialog.incoming.next for key, dialog in dialogs.items() if dialog.incoming is not None}
+        for share in self._loading.shares(opened, begun=begun):
+            if result.messages.nbytes > self._assembly.max_pending_bytes:
+                self._undelivered(((dialog, row.sequence, row.fragment) for dialog, row, _ in share.fragments), now)
+            else:
+                self._take(share, begun, result, now)
+        return result
+
+    def _take(self, share: Share, begun: Mapping[Key, Dialog], result: Received, now: int) -> None:
+        kept_before = self._loading.load(share, begun=begun)
+        dialogs = share.dialogs.items()
+        by_name = {dialog.incoming.name: dialog for _, dialog in dialogs if dialog.incoming is not None}
+        before = {key: dialog.incoming.next for key, dialog in dialogs if dialog.incoming is not None}
         there = {(part.incoming.name, part.sequence, part.fragment) for part in kept_before}
-        parts = [*kept_before, *self._digested(list(_fresh(opened, there, result.owed)), now)]
+        parts = [*kept_before, *self._digested(list(_fresh(share.fragments, there, result.owed)), now)]
         if parts:
             assembled = self._assembly.push(parts)
             by_name |= {part.incoming.name: by_name[name] for name, part in assembled.renamed.items()}
             self._refused(assembled, by_name, result, now)
             self._released(assembled, by_name, result)
-        for key, dialog in dialogs.items():
+        for key, dialog in dialogs:
             incoming = dialog.incoming
             if incoming is not None and incoming.next != before[key]:
                 result.received.setdefault(key, incoming.next)
-        return result
-
-    def _load(self, dialogs: Mapping[Key, Dialog], begun: Mapping[Key, Dialog]) -> list[Part]:
-        """Loads directions, and gives the fragments that are kept for them."""
-        missing = {
-            key: dialog for key, dialog in dialogs.items() if dialog.incoming is None or not dialog.incoming.is_loaded
-        }
-        if not missing:
-            return []
-        known = [key for key in missing if key not in begun]
-        rows = dict(zip(known, self._ledger.endpoints(known), strict=True)) if known else {}
-        for key, dialog in missing.items():
-            row = rows.get(key)
-            dialog.incoming = self._assembly.load(0 if row is None else row.receive_sequence)
-        if not known:
-            return []
-        parts: list[Part] = []
-        columns: list[list[Any]] = [listed(column) for column in self._ledger.stored(known).columns]
-        for conversation, side, sequence, number, count, body, message, fragment, *kind in zip(*columns, strict=True):
-            incoming = missing[conversation, not side].incoming
-            if incoming is not None and sequence >= incoming.base:
-                kind_of: Any = tuple(kind)
-                parts.append(Part(incoming, sequence, number, count, body, message, fragment, kind_of, is_stored=True))
-        return parts
 
     def _digested(self, fresh: Sequence[tuple[Dialog, Row, bytes]], now: int) -> list[Part]:
         """The fragments with digests instead of signatures; in a secured dialog, the signature of the message has to be there (P21)."""
@@ -164,15 +150,7 @@ class Receiving:
             elif reason in _CORRUPT:
                 self._corrupted(dialog, part, "the content does not match its signature", now)
             else:
-                self._log.emit(
-                    MessageUndeliverable(
-                        at=now,
-                        conversation_id=uuid.UUID(bytes=dialog.endpoint.conversation_id),
-                        message_sequence_number=part.sequence,
-                        fragment_number=part.fragment,
-                        text=reason,
-                    )
-                )
+                self._undelivered([(dialog, part.sequence, part.fragment)], now, reason)
         for name, sequence in assembled.forgotten:
             result.dropped.append((by_name[name].endpoint.key, sequence))
 
@@ -186,13 +164,13 @@ class Receiving:
         stopped: dict[Key, int] = {}
         if refusals:
             messages = self._stopped(messages, dialogs, refusals, result, stopped)
-        result.messages = messages
+        result.messages = _joined(result.messages, messages)
         kept = [
             (*_sender_of(dialog.key), part)
             for part in assembled.kept
             if (dialog := by_name[part.incoming.name]).endpoint.key not in stopped
         ]
-        result.stored = stored_table(kept)
+        result.stored = _joined(result.stored, stored_table(kept))
         for key, sequence in stopped.items():
             result.received[key] = sequence
 
@@ -216,6 +194,18 @@ class Receiving:
                 result.notices.append(Notice(dialog, None, refusal.code, refusal.description))
             stays.append(key not in stopped)
         return messages.filter(pa.array(stays, pa.bool_()))
+
+    def _undelivered(self, places: Iterable[tuple[Dialog, int, int]], now: int, reason: str = TOO_FAR) -> None:
+        for dialog, sequence, fragment in places:
+            self._log.emit(
+                MessageUndeliverable(
+                    at=now,
+                    conversation_id=uuid.UUID(bytes=dialog.endpoint.conversation_id),
+                    message_sequence_number=sequence,
+                    fragment_number=fragment,
+                    text=reason,
+                )
+            )
 
     def _corrupted(self, dialog: Dialog, part: Part, text: str, now: int) -> None:
         endpoint = dialog.endpoint
@@ -275,6 +265,11 @@ def _decrypt(dialog: Dialog, rows: Sequence[tuple[Part, Row]]) -> None:
         )
         for (part, _), digest in zip(signed, digests, strict=True):
             part.fragment_digest = digest
+
+
+def _joined(table: pa.Table, more: pa.Table) -> pa.Table:
+    """One table of two, of which nearly always one is empty."""
+    return pa.concat_tables([table, more]) if table.num_rows and more.num_rows else more if more.num_rows else table
 
 
 def _sender_of(key: Key) -> Key:

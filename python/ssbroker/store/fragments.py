@@ -32,6 +32,20 @@ def of(connection: Connection, endpoint_id: int) -> list[tuple[Any, ...]]:
     return connection.execute(_OF, (endpoint_id,)).fetchall()
 
 
+def amounts(connection: Connection, sides: Iterable[tuple[bytes, bool]]) -> dict[tuple[bytes, bool], tuple[int, int]]:
+    """How many fragments are kept for endpoints, and how many bytes they have.
+
+    Args:
+        connection: The database.
+        sides: The conversations, and whether the initiator's side is meant.
+
+    Returns:
+        The numbers, of the endpoints that have any.
+    """
+    rows = connection.executemany(_AMOUNT, sides)
+    return {(conversation, bool(side)): (count, size) for conversation, side, count, size in rows}
+
+
 def are_kept(connection: Connection) -> bool:
     """Whether there are fragments of anything."""
     return connection.execute("SELECT 1 FROM ssb_fragments LIMIT 1").fetchone() is not None
@@ -53,6 +67,10 @@ _ADD: Final = """
     INSERT OR REPLACE INTO ssb_fragments (endpoint_id, message_sequence_number, fragment_number, fragment_count, message_digest,
         fragment_digest, message_type_name, message_id, is_end_of_dialog, is_conversation_error, enqueue_time, message_body)
     VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"""
+_AMOUNT: Final = """
+    SELECT e.conversation_id, e.is_initiator, count(*), sum(length(message_body))
+    FROM ssb_conversation_endpoints e JOIN ssb_fragments USING (endpoint_id)
+    WHERE e.conversation_id = ? AND e.is_initiator = ? GROUP BY endpoint_id"""
 _OF: Final = """
     SELECT message_sequence_number, fragment_number, fragment_count, message_body, message_digest, fragment_digest, message_type_name,
         message_id, is_end_of_dialog, is_conversation_error

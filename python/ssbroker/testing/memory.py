@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, TypeAlias
+from typing import Any, Final, TypeAlias
 
 import pyarrow as pa
 
@@ -13,6 +13,7 @@ from ssbroker.protocol.ledger import MESSAGES, STORED, Effects, Endpoint, Key, R
 from ssbroker.testing.book import Message
 
 Stored: TypeAlias = dict[tuple[int, int], tuple[Any, ...]]
+_BODY: Final = STORED.get_field_index("message_body")
 
 
 @dataclass(slots=True)
@@ -202,6 +203,11 @@ class MemoryLedger:
                     )
                 )
         return _table(rows, MESSAGES)
+
+    def kept(self, keys: Sequence[Key]) -> Mapping[Key, tuple[int, int]]:
+        """See `Ledger`."""
+        lengths = {key: [len(row[_BODY]) for row in self.accounts[key].stored.values()] for key in keys}
+        return {key: (len(each), sum(each)) for key, each in lengths.items() if each}
 
     def stored(self, keys: Sequence[Key]) -> pa.Table:
         """See `Ledger`."""

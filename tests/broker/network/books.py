@@ -140,6 +140,9 @@ class SqliteBook:
     def outgoing(self, wanted: Sequence[Wanted]) -> pa.Table:
         return self.ledger.outgoing(wanted)
 
+    def kept(self, keys: Sequence[Key]) -> Mapping[Key, tuple[int, int]]:
+        return self.ledger.kept(keys)
+
     def stored(self, keys: Sequence[Key]) -> pa.Table:
         return self.ledger.stored(keys)
 

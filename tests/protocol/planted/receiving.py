@@ -14,6 +14,7 @@ from ssbroker.protocol.dialog import Dialog
 from ssbroker.protocol.dialogs import Dialogs
 from ssbroker.protocol.incoming import Incoming, Part
 from ssbroker.protocol.ledger import Effects, Key
+from ssbroker.protocol.loading import Loading, Share
 from ssbroker.protocol.opening import Opened
 from ssbroker.protocol.planning import Planning
 from ssbroker.protocol.receiving import Owed, Received, Receiving
@@ -62,7 +63,8 @@ def no_dedupe(patch: pytest.MonkeyPatch) -> None:
 
     def taken(self: Receiving, opened: Sequence[tuple[Dialog, Row, bytes]], **options: Any) -> Received:
         # Loaded first, so that what comes again can be told.
-        self._load({dialog.key: dialog for dialog, _, _ in opened}, options["begun"])
+        for share in self._loading.shares(opened, **options):
+            self._loading.load(share, **options)
         list(all_of_it(opened, set(), {}))
         return take(self, opened, **options)
 
@@ -108,13 +110,13 @@ def what_is_early_is_not_stored(patch: pytest.MonkeyPatch) -> None:
 
 def what_was_stored_is_not_read_back(patch: pytest.MonkeyPatch) -> None:
     """P14: after a restart what waits is forgotten, though it was acknowledged."""
-    load = Receiving._load
+    load = Loading.load
 
-    def forgets(self: Receiving, missing: Mapping[Key, Dialog], begun: Mapping[Key, Dialog]) -> list[Part]:
-        load(self, missing, begun)
+    def forgets(self: Loading, share: Share, **options: Any) -> list[Part]:
+        load(self, share, **options)
         return []
 
-    patch.setattr(Receiving, "_load", forgets)
+    patch.setattr(Loading, "load", forgets)
 
 
 def duplicates_are_not_acknowledged(patch: pytest.MonkeyPatch) -> None:

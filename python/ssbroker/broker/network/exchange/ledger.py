@@ -133,6 +133,11 @@ class SqliteLedger:
                     rows += [_message(key, *row) for row in remote.ended_with(connection, key)]
         return _table(rows, MESSAGES)
 
+    def kept(self, keys: Sequence[Key]) -> Mapping[Key, tuple[int, int]]:
+        """See `Ledger`."""
+        with self._database.file.read() as connection:
+            return fragments.amounts(connection, keys)
+
     def stored(self, keys: Sequence[Key]) -> pa.Table:
         """See `Ledger`."""
         rows: list[tuple[Any, ...]] = []
