@@ -163,6 +163,26 @@ def test_n28_a_file_says_how_and_options_go_before_it(folder: Path, tmp_path: Pa
 
 
 @pytest.mark.parametrize(
+    ("limit", "said"),
+    [
+        ("dials_at_once = 1000001", "dials_at_once: expected a whole number from 1 to 1000000; got 1000001"),
+        (
+            "max_message_bytes = 2147483648",
+            "max_message_bytes: expected a whole number from 1 to 2147483647; got 2147483648",
+        ),
+    ],
+)
+def test_n28_the_limits_of_a_file_are_those_of_the_endpoint_and_of_the_protocol(
+    folder: Path, tmp_path: Path, run: Run, limit: str, said: str
+) -> None:
+    config = tmp_path / "serve.toml"
+    config.write_text(f"[limits]\n{limit}\n")
+    result = run("serve", folder, *PLAIN, "--config", config)
+    assert (result.status, result.out) == (2, "")
+    assert said in " ".join(result.err.split())
+
+
+@pytest.mark.parametrize(
     ("options", "said"),
     [
         ((), "who may connect: give --certificate, --key and --authority with --name, or --pin"),

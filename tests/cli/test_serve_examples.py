@@ -9,7 +9,9 @@ from pathlib import Path
 import pytest
 
 from ssbroker.broker.directory import FileDirectory
-from ssbroker.cli.serve_settings import Settings
+from ssbroker.broker.network.connections.limits import EndpointLimits
+from ssbroker.cli.serve_settings import LIMITS, Settings
+from ssbroker.protocol import settings as protocol
 from tests.cli.conftest import Run
 from tests.guards.repository import ROOT
 
@@ -27,9 +29,14 @@ def commands() -> list[list[str]]:
     return [shlex.split(called[1]), [part.strip().strip('"') for part in default[1].split(",")]]
 
 
+def _default(name: str) -> object:
+    return getattr(EndpointLimits() if hasattr(EndpointLimits, name) else protocol.Settings(), name)
+
+
 def test_n28_the_settings_are_those_that_the_command_reads() -> None:
     settings = Settings.read(FOLDER / "serve.toml")
     assert settings.tls.certificate == FOLDER / "shop.pem"
+    assert {**settings.limits} == {name: _default(name) for name in LIMITS}
     assert settings.configuration is not None
     assert settings.configuration.directory is not None
     (entry,) = FileDirectory(settings.configuration.directory).find("//shop.example.com/Stock")

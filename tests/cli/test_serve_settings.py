@@ -29,6 +29,10 @@ names = ["stock"]
 [tls.pinned]
 office = ["office.pem", "office-next.pem"]
 
+[limits]
+learnt_most = 5
+max_message_bytes = 1000
+
 [configuration]
 directory = "services.csv"
 database = "Sales"
@@ -60,6 +64,7 @@ def test_n28_a_file_says_everything(file: Path) -> None:
             ("stock",),
             {"office": (folder / "office.pem", folder / "office-next.pem")},
         ),
+        limits={"learnt_most": 5, "max_message_bytes": 1000},
         configuration=Configuration(folder / "services.csv", None, "Sales", ("Sales", "Stock"), 60),
     )
 
@@ -85,13 +90,19 @@ def test_p3_without_a_word_it_listens_on_port_4022_of_this_machine(file: Path) -
         ("allow_unencrypted = 1", "allow_unencrypted: expected true or false, got 1"),
         (
             "lissen = 1",
-            "lissen: is not known here; there are addresses, allow_unencrypted, configuration, dial_only, listen",
+            "lissen: is not known here; there are addresses, allow_unencrypted, configuration, dial_only, limits",
         ),
         ("tls = 1", "tls: expected a table, got 1"),
         ('[tls]\nkey = ""', "tls.key: expected a text, got ''"),
         ('[tls]\nnames = "stock"', "tls.names: expected a list of texts, got 'stock'"),
         ('[tls]\ncert = "x"', "tls.cert: is not known here; there are authority, certificate, key, names, pinned"),
         ('[tls.pinned]\nstock = "x"', "tls.pinned.stock: expected a list of texts, got 'x'"),
+        ("limits = 1", "limits: expected a table, got 1"),
+        ("[limits]\nlearnt_most = true", "limits.learnt_most: expected a whole number above 0, got True"),
+        (
+            "[limits]\nlearned_most = 1",
+            "limits.learned_most: is not known here; there are dials_at_once, dials_per_second, ",
+        ),
         ("[configuration]\nlifetime = 0", "configuration.lifetime: expected a whole number above 0, got 0"),
     ],
 )

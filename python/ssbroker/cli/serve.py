@@ -16,7 +16,7 @@ import typer
 
 from ssbroker.cli import log_lines, serve_settings
 from ssbroker.cli.instances import FolderArgument
-from ssbroker.cli.serve_settings import PORT, Address, Settings, Tls
+from ssbroker.cli.serve_settings import LIMITS_OF_PROTOCOL, PORT, Address, Settings, Tls
 from ssbroker.exceptions import InputError, OptionError
 
 if TYPE_CHECKING:
@@ -126,6 +126,7 @@ def run(folder: Path, settings: Settings) -> None:
         "addresses": settings.addresses,
         "dial_only": settings.dial_only,
         "close_timeout": settings.stop_after,
+        **_limits(settings.limits),
     }
     with ExitStack() as stack:
         handler = log_lines.write_log(settings.log, settings.log_level)
@@ -222,6 +223,16 @@ def _trust(tls: Tls, *, is_none: bool) -> object:
     return Trust(
         certificate=tls.certificate, key=tls.key, authority=tls.authority, names=tls.names, pinned=dict(tls.pinned)
     )
+
+
+def _limits(limits: Mapping[str, int]) -> dict[str, Any]:
+    """The limits, as the endpoint and the protocol take them."""
+    from ssbroker.broker.network.connections.limits import EndpointLimits  # noqa: PLC0415 - the help comes quicker without
+    from ssbroker.protocol import settings as protocol  # noqa: PLC0415 - the same
+
+    of_protocol: dict[str, Any] = {name: most for name, most in limits.items() if name in LIMITS_OF_PROTOCOL}
+    of_endpoint: dict[str, Any] = {name: most for name, most in limits.items() if name not in LIMITS_OF_PROTOCOL}
+    return {"limits": EndpointLimits(**of_endpoint), "settings": protocol.Settings(**of_protocol)}
 
 
 def _pinned(pins: list[str]) -> dict[str, tuple[Path, ...]]:

@@ -14,6 +14,16 @@ from ssbroker.exceptions import InputError, OptionError
 PORT: Final = 4022
 """Where an instance listens by convention (P3)."""
 _PORT_MAX: Final = 65535
+LIMITS_OF_PROTOCOL: Final = ("max_message_bytes", "max_pending_bytes")
+LIMITS: Final = (
+    "dials_at_once",
+    "dials_per_second",
+    "learnt_dials",
+    "learnt_most",
+    "unproven_most",
+    *LIMITS_OF_PROTOCOL,
+)
+"""The limits that a file may set: those of the endpoint, and those of the dialog protocol."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,6 +99,7 @@ class Settings:
     allow_unencrypted: bool = False
     stop_after: float = 10.0
     tls: Tls = Tls()
+    limits: Mapping[str, int] = field(default_factory=dict)
     configuration: Configuration | None = None
 
     @classmethod
@@ -114,6 +125,7 @@ class Settings:
         folder = file.parent
         tables = {
             "tls": lambda table, name: Tls(**_said(table, _tls(folder), name=name)),
+            "limits": lambda table, name: _said(table, dict.fromkeys(LIMITS, _whole), name=name),
             "configuration": lambda table, name: Configuration(**_said(table, _configuration(folder), name=name)),
         }
         return replace(cls(), **_said(found, _SETTINGS | tables, name=f"{file}: "))
