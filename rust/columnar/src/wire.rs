@@ -94,12 +94,18 @@ fn split(body: &Buffer) -> Result<(&[u8], Buffer)> {
     Ok((metadata, body.slice(PREFIX + len)))
 }
 
-/// How many buffers a column of this type has, that of its nulls included.
-fn buffers_of(kind: &DataType) -> usize {
-    if matches!(kind, DataType::Utf8 | DataType::Binary) { 3 } else { 2 }
+/// The buffers of a column of this type, that of its nulls first: how many bytes each of their values has, where these are not bits or bytes.
+fn buffers_of(kind: &DataType) -> &'static [usize] {
+    match kind {
+        DataType::Utf8 | DataType::Binary => &[1, size_of::<i32>(), 1],
+        DataType::Int32 => &[1, size_of::<i32>()],
+        DataType::Int64 | DataType::Timestamp(..) => &[1, size_of::<i64>()],
+        _ => &[1, 1],
+    }
 }
 
-/// Whether the metadata describe columns of this schema, each buffer behind the one before it and all of them within `len` bytes.
+/// Whether the metadata describe columns of this schema, each buffer behind the one before it, of whole values, and all of them within `len`
+/// bytes. That a buffer ends within a value is beyond arrow-rs, which panics.
 fn judge(schema: &Schema, batch: arrow_ipc::RecordBatch<'_>, len: usize) -> Result<()> {
     let rows = batch.length();
     if !(1..=ROWS_MAX).contains(&rows) {
@@ -109,8 +115,8 @@ fn judge(schema: &Schema, batch: arrow_ipc::RecordBatch<'_>, len: usize) -> Resu
     let (Some(nodes), Some(buffers)) = (batch.nodes(), batch.buffers()) else {
         return Err(bad("it has no columns"));
     };
-    let buffers_expected: usize = fields.iter().map(|field| buffers_of(field.data_type())).sum();
-    if nodes.len() != fields.len() || buffers.len() != buffers_expected {
+    let widths: Vec<usize> = fields.iter().flat_map(|field| buffers_of(field.data_type())).copied().collect();
+    if nodes.len() != fields.len() || buffers.len() != widths.len() {
         return Err(bad(format!("it has {} columns; expected {}", nodes.len(), fields.len())));
     }
     for (field, node) in fields.iter().zip(nodes) {
@@ -120,10 +126,14 @@ fn judge(schema: &Schema, batch: arrow_ipc::RecordBatch<'_>, len: usize) -> Resu
         }
     }
     let mut end = 0;
-    for buffer in buffers {
+    for (buffer, width) in buffers.iter().zip(widths) {
         let start =
             usize::try_from(buffer.offset()).ok().filter(|start| *start >= end && start.is_multiple_of(ALIGNMENT));
-        let last = start.zip(usize::try_from(buffer.length()).ok()).and_then(|(start, len)| start.checked_add(len));
+        let size = usize::try_from(buffer.length()).ok();
+        if !size.is_some_and(|size| size.is_multiple_of(width)) {
+            return Err(bad("a buffer ends within a value"));
+        }
+        let last = start.zip(size).and_then(|(start, len)| start.checked_add(len));
         end = last.filter(|last| *last <= len).ok_or_else(|| bad("a buffer lies within another one, or outside"))?;
     }
     Ok(())
