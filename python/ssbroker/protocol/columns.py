@@ -7,8 +7,36 @@ from typing import Any, Final
 
 import pyarrow as pa
 
+_WORTH_SHARING: Final = 1 << 20
+"""From so many bytes on, a value is not copied."""
 _WORTH_CASTING: Final = 32
 """From so many values on, a cast and a list of what any length may have takes less time than the list alone."""
+
+
+def bodies(values: Sequence[bytes | None]) -> pa.ChunkedArray[Any]:
+    """Bytes as a column; large values stay where they are, each in a chunk of its own.
+
+    Args:
+        values: The values, None for null.
+
+    Returns:
+        The column.
+
+    Examples:
+        >>> bodies([b"ab", bytes(1 << 20), b"c"]).num_chunks
+        3
+    """
+    chunks: list[pa.Array[Any]] = []
+    first = 0
+    for at, value in enumerate(values):
+        if value is not None and len(value) >= _WORTH_SHARING:
+            if first < at:
+                chunks.append(pa.array(values[first:at], pa.binary()))
+            offsets = pa.array([0, len(value)], pa.int32()).buffers()[1]
+            chunks.append(pa.Array.from_buffers(pa.binary(), 1, [None, offsets, pa.py_buffer(value)]))
+            first = at + 1
+    chunks.append(pa.array(values[first:], pa.binary()))
+    return pa.chunked_array([chunk for chunk in chunks if len(chunk)], pa.binary())
 
 
 def listed(column: pa.ChunkedArray[Any]) -> list[Any]:

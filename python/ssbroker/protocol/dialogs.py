@@ -82,12 +82,13 @@ class Dialogs(Steering):
         Args:
             now: The moment, in microseconds since 1970.
             most: About how many fragments; what is left comes at the next call.
-            most_bytes: About how many bytes of them.
+            most_bytes: About how many bytes of them, and of the messages that are read for them.
 
         Returns:
             Rows of `envelope.ENVELOPE`; None where nothing is due.
         """
         moment = self._clock.moment(now)
+        self._residents.are_ready(self._sending.large.let_go(moment))
         owing = [dialog for dialog in self._residents.due(moment) if self._is_due(dialog, moment)]
         tables: list[pa.Table] = []
         turns: list[Turn] = []
@@ -95,12 +96,11 @@ class Dialogs(Steering):
         pace.begin()
         try:
             while count < most and pace.bytes < most_bytes and self._turns(turns, moment, now, pace.number):
-                tables.append(self._outbound.fragments(self._sending.cut(turns, moment)))
+                tables.append(self._outbound.fragments(cut := self._sending.cut(turns, moment)))
                 count += tables[-1].num_rows
-                pace.took(len(turns), tables[-1]["message_body"].nbytes)
+                pace.took(len(turns), max(cut.read_bytes, tables[-1]["message_body"].nbytes))
+                self._residents.are_ready(turn.dialog for turn in turns if turn.is_full)
                 for turn in turns:
-                    if turn.is_full:
-                        self._residents.is_ready(turn.dialog)
                     for due in turn.dues:
                         self._residents.wake(turn.dialog.key, due)
                 turns.clear()
@@ -139,8 +139,8 @@ class Dialogs(Steering):
         """
         if self._notices or self._residents.has_ready:
             return 0
-        due = self._residents.next_due
-        return None if due is None else self._clock.wall(due)
+        dues = [due for due in (self._residents.next_due, self._sending.large.due) if due is not None]
+        return self._clock.wall(min(dues)) if dues else None
 
     def arrived(
         self,

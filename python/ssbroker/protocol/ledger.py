@@ -114,6 +114,8 @@ class Wanted(NamedTuple):
     """How many are wanted."""
     most_bytes: int
     """After how many bytes of bodies the rest may stay where it is; at least one message is given."""
+    largest: int = 2**63 - 1
+    """The longest body that is read. A longer message is given without one, and none after it."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-_LEAST: Final = 4
+_LEAST: Final = 1
 _MOST: Final = 64
 _BYTES: Final = 128 << 10
 
@@ -14,14 +14,14 @@ class Pace:
 
     Attributes:
         number: How many have their turn now.
-        bytes: What all turns since the beginning came to.
+        bytes: What all turns since the beginning came to: what was read for them, or of what was read before.
 
     Examples:
         >>> pace = Pace()
         >>> pace.begin()
-        >>> pace.took(4, 4096)
+        >>> pace.took(1, 1024)
         >>> pace.number, pace.bytes
-        (8, 4096)
+        (2, 1024)
         >>> pace.begin()
         >>> pace.number
         64
@@ -41,7 +41,7 @@ class Pace:
         self.bytes = self._turns = 0
 
     def took(self, turns: int, size: int) -> None:
-        """Notes what some turns came to, in bytes."""
+        """Notes what some turns came to, in bytes; a large message is read whole for a turn that sends little of it."""
         self._turns += turns
         self.bytes += size
         self.number *= 2

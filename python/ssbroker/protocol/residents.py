@@ -60,6 +60,11 @@ class Residents:
         priority = dialog.endpoint.priority if self._honor_priority else _USUAL_PRIORITY
         self._ready.setdefault(priority, {})[dialog.key] = None
 
+    def are_ready(self, dialogs: Iterable[Dialog]) -> None:
+        """Notes that dialogs may have something to send."""
+        for dialog in dialogs:
+            self.is_ready(dialog)
+
     def take_ready(self) -> Iterator[Dialog]:
         """Dialogs in turn, the highest priority first; each is taken off."""
         for priority in sorted(self._ready, reverse=True):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
 import pyarrow as pa
@@ -15,7 +15,8 @@ from ssbroker.protocol.cuts import WORTH_KEEPING, Cuts
 from ssbroker.protocol.dialog import Dialog
 from ssbroker.protocol.envelope import SEQUENCE_MAX
 from ssbroker.protocol.interleaving import interleaved
-from ssbroker.protocol.ledger import Ledger, Wanted
+from ssbroker.protocol.large import Large
+from ssbroker.protocol.ledger import Key, Ledger, Wanted
 from ssbroker.protocol.retry import Backoff
 from ssbroker.protocol.settings import Settings
 from ssbroker.protocol.turn import Cut, Turn
@@ -33,15 +34,19 @@ class Sending:
         ledger: Where the messages are.
         settings: The windows and the size of fragments.
         backoff: When what is sent goes again.
+
+    Attributes:
+        large: The dialogs that have a large message under way, or wait until they may go on with theirs.
     """
 
-    __slots__ = ("_backoff", "_cuts", "_ledger", "_settings")
+    __slots__ = ("_backoff", "_cuts", "_ledger", "_settings", "large")
 
     def __init__(self, ledger: Ledger, settings: Settings, backoff: Backoff) -> None:
         self._ledger = ledger
         self._settings = settings
         self._backoff = backoff
         self._cuts = Cuts()
+        self.large = Large(settings.max_fragment_bytes)
 
     def turn(self, dialog: Dialog, now: int) -> Turn:
         """What a dialog may send now."""
@@ -50,7 +55,8 @@ class Sending:
         again = sum([mask.bit_count() for flight in lost for mask in flight.fragments.values()]) if lost else 0
         room = min(settings.turn_fragments - again, settings.window_fragments - transmission.fragments)
         room_bytes = settings.window_bytes - transmission.bytes
-        if transmission.fragments and room_bytes < settings.max_fragment_bytes:
+        is_blocked = transmission.fragments and room_bytes < settings.max_fragment_bytes
+        if is_blocked or (room > 0 and not self.large.goes_on(dialog, now)):
             room = 0
         return Turn(dialog, lost, max(room, 0), room_bytes, self.last_of(dialog))
 
@@ -69,22 +75,39 @@ class Sending:
             if turn.lost or turn.dialog.transmission.cursor
             for part in self._kept(turn, place)
         ]
-        messages = self._ledger.outgoing([wanted for turn in turns for wanted in self._wanted(turn)])
+        largest = self.large.room(now)
+        # One may be begun at a time, for nobody knows how long it is.
+        limits = [largest, *[min(largest, WORTH_KEEPING)] * (len(turns) - 1)]
+        messages = self._ledger.outgoing(
+            [wanted for turn, limit in zip(turns, limits, strict=True) for wanted in self._wanted(turn, limit)]
+        )
         by_key = {turn.dialog.key: number for number, turn in enumerate(turns)}
+        if messages["message_body"].null_count:
+            messages = self._held(messages, turns, by_key)
+            if largest > WORTH_KEEPING and not turns[0].is_held:  # the others may be begun in their next turn
+                for turn in turns:
+                    turn.is_full |= turn.is_held
         if not messages.num_rows and not kept:
-            for turn in turns:
-                self._launch(turn, now)
-            return Cut(messages, [])
+            self._launch(turns, now)
+            return Cut(messages, [], 0)
         conversations, sides, sequences, errors = (listed(messages[name]) for name in _MESSAGE)
         places = [by_key[key] for key in zip(conversations, sides, strict=True)]
         fragments = pa.concat_tables([*kept, self._fragments(messages, places, turns)])
         self._begin(turns, places, sequences, errors)
         taken, owners = self._taken(fragments, turns)
-        for turn in turns:
-            self._launch(turn, now)
+        self._launch(turns, now)
         if taken == list(range(fragments.num_rows)):
-            return Cut(fragments, owners)
-        return Cut(fragments.take(pa.array(taken, pa.int64())), owners)
+            return Cut(fragments, owners, messages.nbytes)
+        return Cut(fragments.take(pa.array(taken, pa.int64())), owners, messages.nbytes)
+
+    @staticmethod
+    def _held(messages: pa.Table, turns: Sequence[Turn], by_key: Mapping[Key, int]) -> pa.Table:
+        """The messages that were read; those that were too long hold up their dialogs."""
+        is_read = messages["message_body"].is_valid()
+        held = messages.filter(pc.invert(is_read))
+        for key in zip(listed(held["conversation_id"]), listed(held["is_initiator"]), strict=True):
+            turns[by_key[key]].is_held = True
+        return messages.filter(is_read)
 
     def _kept(self, turn: Turn, place: int) -> Iterator[pa.Table]:
         """Fragments of large messages that were cut for an earlier turn."""
@@ -104,17 +127,19 @@ class Sending:
         """Forgets all that a dialog has under way."""
         dialog.transmission.abandon()
         self._cuts.forget(dialog.key)
+        self.large.forget(dialog.key)
 
     @staticmethod
-    def _wanted(turn: Turn) -> list[Wanted]:
-        """Ranges of messages: those that go again, the one that is under way, and those after it."""
+    def _wanted(turn: Turn, largest: int) -> list[Wanted]:
+        """Ranges of messages: those that go again, the one that is under way, and those after it, as far as they are not too large to begin."""
         transmission, key = turn.dialog.transmission, turn.dialog.key
         if not turn.dialog.is_known:
-            return [Wanted(key, 0, SEQUENCE_MAX, turn.room, turn.room_bytes)]
+            return [Wanted(key, 0, SEQUENCE_MAX, turn.room, turn.room_bytes, largest)]
         head, after = transmission.head, max(transmission.head, transmission.passed) + 1
         is_begun = transmission.cursor > 0 or after > head + 1
         if not (turn.lost or is_begun):
-            return [Wanted(key, head, turn.last, turn.room, turn.room_bytes)] if turn.room and head <= turn.last else []
+            following = Wanted(key, head, turn.last, turn.room, turn.room_bytes, largest)
+            return [following] if turn.room and head <= turn.last else []
         numbers = {number for flight in turn.lost for number in flight.fragments} - turn.found
         if turn.room and head <= turn.last and head not in turn.found:
             if is_begun:
@@ -125,7 +150,8 @@ class Sending:
             Wanted(key, first, first + number - 1, number, 2**63 - 1) for first, number in _ranges(sorted(numbers))
         ]
         if turn.room and after <= turn.last:
-            wanted.append(Wanted(key, after, turn.last, turn.room, turn.room_bytes))
+            most = largest if after == head else WORTH_KEEPING  # what is larger does not pass the one that is under way
+            wanted.append(Wanted(key, after, turn.last, turn.room, turn.room_bytes, most))
         return wanted
 
     def _fragments(self, messages: pa.Table, places: list[int], turns: Sequence[Turn]) -> pa.Table:
@@ -221,17 +247,21 @@ class Sending:
         turn.fresh[sequence] = turn.fresh.get(sequence, 0) | 1 << number
         return True
 
-    def _launch(self, turn: Turn, now: int) -> None:
-        turn.dialog.is_drained = turn.is_drained
-        transmission = turn.dialog.transmission
-        transmission.used = now
-        flights = self._again(turn) if turn.lost else []
-        if turn.fresh:
-            flights.append((turn.fresh, 0))
-        for fragments, attempt in flights:
-            due = now + self._backoff.wait(attempt)
-            transmission.launch(fragments, due=due, attempt=attempt)
-            turn.dues.append(due)
+    def _launch(self, turns: Sequence[Turn], now: int) -> None:
+        for turn in turns:
+            turn.dialog.is_drained = turn.is_drained
+            transmission = turn.dialog.transmission
+            transmission.used = now
+            flights = self._again(turn) if turn.lost else []
+            if turn.fresh:
+                flights.append((turn.fresh, 0))
+                self.large.went(turn.dialog, now)
+            for fragments, attempt in flights:
+                due = now + self._backoff.wait(attempt)
+                transmission.launch(fragments, due=due, attempt=attempt)
+                turn.dues.append(due)
+            if turn.is_held and not (turn.is_full or transmission.cursor):
+                self.large.wait(turn.dialog, now)
 
     @staticmethod
     def _again(turn: Turn) -> list[tuple[dict[int, int], int]]:

@@ -23,6 +23,7 @@ class Turn:
         fresh: What goes for the first time, as bits for each message.
         found: The messages that its transmission queue still has.
         is_full: Whether more could go at once, in its next turn.
+        is_held: Whether a large message waits until others are through.
         dues: When what goes now goes again.
     """
 
@@ -34,6 +35,7 @@ class Turn:
     fresh: dict[int, int] = field(default_factory=dict)
     found: set[int] = field(default_factory=set)
     is_full: bool = False
+    is_held: bool = False
     dues: list[int] = field(default_factory=list)
 
     @property
@@ -41,7 +43,7 @@ class Turn:
         """Whether the transmission queue held no more than what goes: there was room left, and nothing else in the way."""
         transmission = self.dialog.transmission
         has_room = self.room > 0 and self.room_bytes > 0 and transmission.head <= self.last
-        return has_room and not self.is_full and transmission.cursor == 0
+        return has_room and not (self.is_full or self.is_held) and transmission.cursor == 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +53,9 @@ class Cut:
     Attributes:
         rows: Their columns: those of `schemas.FRAGMENTS`, what kind of message they are of, and the place of their turn.
         turns: The turn of each.
+        read_bytes: How many bytes of messages were read for them.
     """
 
     rows: pa.Table
     turns: list[Turn]
+    read_bytes: int

@@ -68,7 +68,7 @@ def sides_of(connection: Connection, endpoint_ids: Iterable[int]) -> dict[int, t
 
 
 def sent(
-    connection: Connection, side: tuple[bytes, bool], *, first: int, last: int, most: int
+    connection: Connection, side: tuple[bytes, bool], *, first: int, last: int, most: int, largest: int
 ) -> Iterable[tuple[Any, ...]]:
     """What an endpoint sent and nobody has acknowledged, in order, read row by row.
 
@@ -78,11 +78,12 @@ def sent(
         first: The first number.
         last: The last one.
         most: How many at most.
+        largest: The longest body that is read.
 
     Returns:
-        Number, type, whether it ends the dialog, whether it is an error, body.
+        Number, type, whether it ends the dialog, whether it is an error, body; 0 instead of one that is longer.
     """
-    return connection.execute(_SENT, (*side, first, last, most))
+    return connection.execute(_SENT, (largest, *side, first, last, most))
 
 
 def ended_with(connection: Connection, side: tuple[bytes, bool]) -> Iterable[tuple[Any, ...]]:
@@ -120,7 +121,8 @@ _SIDE: Final = """
     SELECT endpoint_id, conversation_id, is_initiator FROM ssb_conversation_endpoints WHERE endpoint_id = ?"""
 # CROSS JOIN: SQLite is to find the endpoint first.
 _SENT: Final = """
-    SELECT message_sequence_number, message_type_name, is_end_of_dialog, is_conversation_error, message_body
+    SELECT message_sequence_number, message_type_name, is_end_of_dialog, is_conversation_error,
+        CASE WHEN length(message_body) > ? THEN 0 ELSE message_body END
     FROM ssb_conversation_endpoints AS e CROSS JOIN ssb_transmission_queue AS t USING (endpoint_id)
     WHERE e.conversation_id = ? AND e.is_initiator = ? AND t.is_inbound = 0 AND t.message_sequence_number BETWEEN ? AND ?
     ORDER BY t.message_sequence_number LIMIT ?"""

@@ -189,7 +189,7 @@ class MemoryLedger:
                     continue
                 if left == 0 or (room <= 0 and left < each.most_messages):
                     break
-                left -= 1
+                left = 0 if len(message.body) > each.largest else left - 1
                 room -= len(message.body)
                 rows.append(
                     (
@@ -199,7 +199,7 @@ class MemoryLedger:
                         message.message_id,
                         message.is_end,
                         message.is_error,
-                        message.body,
+                        message.body if len(message.body) <= each.largest else None,
                     )
                 )
         return _table(rows, MESSAGES)

@@ -49,6 +49,8 @@ def test_p16_it_gives_what_was_asked_for_in_order_as_much_as_fits(both: Pair) ->
     assert [row["message_body"] for row in sent(both, Wanted(one, 0, ALL, 9, 3))] == [b"0", b"1", b"2"]
     assert len(sent(both, Wanted(two, 1, ALL, 9, 1))) == 1  # one is given whatever its size
     assert sent(both, Wanted(one, 7, 9, 9, ALL)) == sent(both) == []
+    assert [row["message_body"] for row in sent(both, Wanted(two, 0, ALL, 9, ALL, 999))] == [b"", None]
+    assert [row["message_body"] for row in sent(both, Wanted(one, 0, ALL, 9, ALL, 0))] == [None]
 
 
 def test_n32_message_ids_are_the_same_whenever_they_are_sent_and_differ(both: Pair) -> None:

@@ -206,9 +206,10 @@ def one_timer_for_all(patch: pytest.MonkeyPatch) -> None:
     """P17: of what was sent at several moments only the first goes again by itself."""
     launch = Sending._launch
 
-    def first_only(self: Sending, turn: Turn, now: int) -> None:
-        launch(self, turn, now)
-        del turn.dues[1:]
+    def first_only(self: Sending, turns: Sequence[Turn], now: int) -> None:
+        launch(self, turns, now)
+        for turn in turns:
+            del turn.dues[1:]
 
     patch.setattr(Sending, "_launch", first_only)
 

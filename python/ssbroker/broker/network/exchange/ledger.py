@@ -14,7 +14,7 @@ from ssbroker import moment
 from ssbroker.broker.network.exchange.admission import admitted, are_plain, judged
 from ssbroker.broker.network.exchange.settlement import OvertakenError, Settlement
 from ssbroker.broker.work.own_work import own_work
-from ssbroker.protocol.columns import listed
+from ssbroker.protocol.columns import bodies, listed
 from ssbroker.protocol.ledger import MESSAGES, STORED, Effects, Endpoint, Key, Refusal, Wanted
 from ssbroker.protocol.states import BEGUN, State
 from ssbroker.store import due, endpoints, fragments, remote, transmission_objects
@@ -118,9 +118,12 @@ class SqliteLedger:
         rows: list[tuple[Any, ...]] = []
         missing: dict[Key, None] = {}
         with self._database.file.read() as connection:
-            for key, first, last, most, most_bytes in wanted:
+            for key, first, last, most, most_bytes, largest in wanted:
                 before, room = len(rows), most_bytes
-                for row in remote.sent(connection, key, first=first, last=last, most=most):
+                for row in remote.sent(connection, key, first=first, last=last, most=most, largest=largest):
+                    if row[-1] == _TOO_LONG:
+                        rows.append((*_message(key, *row)[:-1], None))
+                        break
                     rows.append(_message(key, *row))
                     room -= len(rows[-1][-1])
                     if room <= 0:
@@ -218,6 +221,10 @@ def _planned(objects: Objects, row: endpoints.Endpoint) -> Endpoint:
     )
 
 
+_TOO_LONG: Final = 0
+"""What stands for a body that is too long to be read."""
+
+
 def _message(key: Key, number: int, kind: str, is_end: int, is_error: int, body: bytes | None) -> tuple[Any, ...]:
     return (*key, number, kind, _message_id(key, number), bool(is_end), bool(is_error), body or b"")
 
@@ -241,8 +248,8 @@ def _message_ids(key: Key) -> int:
 def _table(rows: Sequence[tuple[Any, ...]], schema: pa.Schema) -> pa.Table:
     if not rows:
         return schema.empty_table()
-    arrays: list[pa.Array[Any]] = []
-    for field, values in zip(schema, zip(*rows, strict=True), strict=True):
-        column: pa.Array[Any] = pa.array(values, field.type)
-        arrays.append(column)
-    return pa.Table.from_arrays(arrays, schema=schema)
+    columns: list[Any] = [
+        bodies(values) if field.name == "message_body" else pa.array(values, field.type)
+        for field, values in zip(schema, zip(*rows, strict=True), strict=True)
+    ]
+    return pa.Table.from_arrays(columns, schema=schema)

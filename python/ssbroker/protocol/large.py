@@ -1,0 +1,120 @@
+"""How many large messages are under way at once: so many that they can be kept cut, so that each ends before others go on (N39)."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from ssbroker.protocol.cuts import KEPT_MAX, WORTH_KEEPING
+from ssbroker.protocol.dialog import Dialog
+from ssbroker.protocol.ledger import Key
+from ssbroker.protocol.retry import SECOND
+
+_REST: Final = 10 * SECOND
+"""After so long without anything new of it a message keeps nobody waiting: its far side may not be there."""
+_LOOK_AGAIN: Final = SECOND // 4
+
+
+class Large:
+    """The dialogs that have a large message under way, and those that wait until there is room for theirs.
+
+    Args:
+        fragment_bytes: How long a fragment is.
+
+    Attributes:
+        due: When those that wait are looked at again; None where none does.
+
+    Examples:
+        >>> from ssbroker.protocol.dialog import dialog_of
+        >>> from ssbroker.protocol.ledger import Endpoint
+        >>> dialogs = [dialog_of(Endpoint(conversation_id=bytes([number]) * 16, is_initiator=True, service_name="Shop",
+        ...                               broker_instance=bytes(16), far_service_name="Bank")) for number in range(3)]
+        >>> large = Large(32 << 10)
+        >>> for dialog in dialogs:
+        ...     dialog.transmission.send(0, 0, 2000, 32 << 10)
+        ...     print(large.goes_on(dialog, 5))
+        ...     large.went(dialog, 5)
+        True
+        True
+        False
+        >>> large.due, large.let_go(250_005) == dialogs[2:], large.due, large.goes_on(dialogs[2], 10_000_006)
+        (250005, True, None, True)
+    """
+
+    __slots__ = ("_fragment_bytes", "_under_way", "_waiting", "due")
+
+    def __init__(self, fragment_bytes: int) -> None:
+        self._fragment_bytes: Final = fragment_bytes
+        self._under_way: Final[dict[Key, tuple[Dialog, int, int]]] = {}
+        self._waiting: Final[dict[Key, Dialog]] = {}
+        self.due: int | None = None
+
+    def room(self, now: int) -> int:
+        """The longest message that may be begun: any where none is under way.
+
+        Args:
+            now: The moment.
+        """
+        if self._under_way:
+            for key, (dialog, _, used) in list(self._under_way.items()):
+                if not dialog.transmission.cursor or used + _REST <= now:
+                    del self._under_way[key]
+        taken = sum(size for _, size, _ in self._under_way.values())
+        return max(KEPT_MAX - taken, WORTH_KEEPING) if taken else 2**63 - 1
+
+    def goes_on(self, dialog: Dialog, now: int) -> bool:
+        """Whether a dialog may send more of its message; if not, it waits.
+
+        Args:
+            dialog: The dialog.
+            now: The moment.
+        """
+        size = self._size(dialog)
+        if size < WORTH_KEEPING or dialog.key in self._under_way or size <= self.room(now):
+            return True
+        self.wait(dialog, now)
+        return False
+
+    def went(self, dialog: Dialog, now: int) -> None:
+        """Notes that a dialog has sent something new.
+
+        Args:
+            dialog: The dialog.
+            now: The moment.
+        """
+        size = self._size(dialog)
+        if size >= WORTH_KEEPING:
+            self._under_way[dialog.key] = (dialog, size, now)
+        elif self._under_way:
+            self._under_way.pop(dialog.key, None)
+
+    def forget(self, key: Key) -> None:
+        """Notes that nothing of a dialog is under way any more."""
+        self._under_way.pop(key, None)
+
+    def wait(self, dialog: Dialog, now: int) -> None:
+        """Has a dialog wait.
+
+        Args:
+            dialog: The dialog.
+            now: The moment.
+        """
+        self._waiting[dialog.key] = dialog
+        self.due = now + _LOOK_AGAIN if self.due is None else self.due
+
+    def let_go(self, now: int) -> list[Dialog]:
+        """The dialogs that have waited, when it is time to look at them again, in the order in which they came.
+
+        Args:
+            now: The moment.
+        """
+        if self.due is None or now < self.due:
+            return []
+        waited = list(self._waiting.values())
+        self._waiting.clear()
+        self.due = None
+        return waited
+
+    def _size(self, dialog: Dialog) -> int:
+        """How long the message is that is under way, about; 0 where none is."""
+        transmission = dialog.transmission
+        return transmission.counts.get(transmission.head, 0) * self._fragment_bytes if transmission.cursor else 0

@@ -1,0 +1,99 @@
+"""P13, N39: large messages go one after the other, so many at once as can be kept cut; small ones go between them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from ssbroker.protocol import large
+from ssbroker.protocol.ledger import Wanted
+from ssbroker.testing.node import Machine
+from tests.protocol.pair import SECOND, B, Pair, pair
+
+MIB = 1 << 20
+ALL = [bytes([letter]) * 16 for letter in b"123"]
+SMALL = b"s" * 16
+
+
+@pytest.fixture
+def both(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> Pair:
+    """Three dialogs with a message of 2 MiB each, of which one can be kept and half of one may be unacknowledged; one with a small message."""
+    monkeypatch.setattr(large, "KEPT_MAX", 3 * MIB)
+    made = pair(machine, window_bytes=MIB)
+    for conversation in ALL:
+        made.a.send(made.begin(conversation=conversation, far_broker_instance=B), conversation * (MIB // 8))
+    made.a.send(made.begin(conversation=SMALL, far_broker_instance=B), b"small")
+    return made
+
+
+def of(rows: list[dict[str, Any]]) -> set[bytes]:
+    """The conversations of rows."""
+    return {row["conversation_id"] for row in rows}
+
+
+def read_by(both: Pair) -> list[int]:
+    """How many bytes of bodies the initiator reads each time from now on."""
+    read: list[int] = []
+    outgoing = both.a.ledger.outgoing
+
+    def counted(wanted: Sequence[Wanted]) -> pa.Table:
+        table = outgoing(wanted)
+        read.append(sum(len(body) for body in table["message_body"].to_pylist() if body is not None))
+        return table
+
+    both.a.ledger.outgoing = counted  # type: ignore[method-assign]
+    return read
+
+
+def test_p13_n39_what_cannot_be_kept_is_not_begun_nor_read_before_it_can_be(both: Pair) -> None:
+    read = read_by(both)
+    begun: list[bytes] = []
+    rows = both.a.rows(0)
+    assert of(rows) == {ALL[0], SMALL}
+    assert sum(read) < 2 * MIB + 10
+    for step in range(1, 40):
+        now = step * SECOND // 2
+        sent = [row["conversation_id"] for row in rows if row["conversation_id"] in ALL]
+        for conversation in sent:
+            if begun[-1:] != [conversation]:
+                begun.append(conversation)
+        if rows:
+            both.b.take(rows, now)
+        if back := both.b.rows(now):
+            both.a.take(back, now)
+        rows = both.a.rows(now)
+    assert begun == ALL
+    assert [both.b.queue((conversation, False)) for conversation in ALL] == [[each * (MIB // 8)] for each in ALL]
+    assert both.b.queue((SMALL, False)) == [b"small"]
+    assert sum(read) < 3 * 2 * MIB + 10
+    assert all(both.a.waiting((conversation, True)) == [] for conversation in [*ALL, SMALL])
+    assert both.a.dialogs.next_timeout() is None
+
+
+def test_p17_n39_whose_far_side_does_not_answer_keeps_the_others_for_ten_seconds(both: Pair) -> None:
+    rows = both.a.rows(0)
+    moments = [moment * SECOND // 2 for moment in range(1, 30)]
+    for now in moments:
+        later = both.a.rows(now)
+        if of(later) & {*ALL[1:]}:
+            break
+        rows += later
+    assert 10 * SECOND <= now <= 11 * SECOND
+    assert of(later) - {SMALL} <= {ALL[0], ALL[1]}
+    assert of(rows) == {ALL[0], SMALL}
+
+
+def test_n39_those_that_wait_are_asked_again_by_themselves(both: Pair) -> None:
+    both.a.rows(0)
+    assert both.a.dialogs.next_timeout() == SECOND // 4
+
+
+def test_n39_who_has_ended_waits_no_more(both: Pair) -> None:
+    both.a.rows(0)
+    for conversation in ALL[:2]:
+        del both.a.ledger.accounts[conversation, True]
+        both.a.dialogs.forget([(conversation, True)])
+    assert of(both.a.rows(SECOND)) & {*ALL} == {ALL[2]}
