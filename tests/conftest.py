@@ -9,6 +9,8 @@ from typing import Final
 import pytest
 from hypothesis import HealthCheck, settings
 
+from tests import java
+
 # No deadline: how long an example takes depends on the machine. Derandomised: a run that was green stays green.
 settings.register_profile(
     "fast", max_examples=100, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow]
@@ -28,15 +30,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     )
 
 
-# No Spark of a test runs for long enough that Java's second compiler would pay for itself: without it a page takes half the time. And what
-# Spark is made of need not be verified at every start, which takes a fifth of it.
-JAVA: Final = (
-    "-XX:TieredStopAtLevel=1",
-    "-XX:+UseSerialGC",
-    "-XX:+UnlockDiagnosticVMOptions",
-    "-XX:-BytecodeVerificationRemote",
-)
-os.environ.setdefault("SPARK_SUBMIT_OPTS", " ".join(JAVA))
+os.environ.setdefault("SPARK_SUBMIT_OPTS", java.options())
 
 # What a shell has put into the background ignores SIGINT, and so would all that the tests start and interrupt.
 signal.signal(signal.SIGINT, signal.default_int_handler)
