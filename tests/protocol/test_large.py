@@ -97,3 +97,27 @@ def test_n39_who_has_ended_waits_no_more(both: Pair) -> None:
         del both.a.ledger.accounts[conversation, True]
         both.a.dialogs.forget([(conversation, True)])
     assert of(both.a.rows(SECOND)) & {*ALL} == {ALL[2]}
+
+
+def test_p17_n39_a_message_larger_than_all_that_is_kept_is_begun_though_others_never_end(
+    machine: Machine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of two others one is always under way. After ten seconds none of them is begun any more before the one that waits."""
+    monkeypatch.setattr(large, "KEPT_MAX", 5 * MIB)
+    both = pair(machine, window_bytes=MIB)
+    lanes = [both.begin(conversation=conversation, far_broker_instance=B) for conversation in ALL[:2]]
+    giant = both.begin(conversation=b"g" * 16, far_broker_instance=B)
+    both.a.send(lanes[0], *[bytes(2 * MIB)] * 40)
+    both.a.rows(0)
+    both.a.send(lanes[1], *[bytes(2 * MIB)] * 40)
+    both.a.send(giant, bytes(6 * MIB))
+    for step in range(1, 60):
+        now = step * SECOND // 2
+        rows = both.a.rows(now)
+        if (b"g" * 16) in of(rows):
+            break
+        both.b.take(rows, now)
+        if back := both.b.rows(now):
+            both.a.take(back, now)
+    assert 10 * SECOND <= now <= 13 * SECOND
+    assert len(both.a.waiting(lanes[0])) > 1

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Final
 
 from ssbroker.protocol.cuts import KEPT_MAX, WORTH_KEEPING
@@ -12,6 +13,8 @@ from ssbroker.protocol.retry import SECOND
 _REST: Final = 10 * SECOND
 """After so long without anything new of it a message keeps nobody waiting: its far side may not be there."""
 _LOOK_AGAIN: Final = SECOND // 4
+_PATIENCE: Final = 10 * SECOND
+"""After so long a message that waits is begun before any other."""
 
 
 class Large:
@@ -40,26 +43,53 @@ class Large:
         (250005, True, None, True)
     """
 
-    __slots__ = ("_fragment_bytes", "_under_way", "_waiting", "due")
+    __slots__ = ("_fragment_bytes", "_since", "_under_way", "_waiting", "due")
 
     def __init__(self, fragment_bytes: int) -> None:
         self._fragment_bytes: Final = fragment_bytes
         self._under_way: Final[dict[Key, tuple[Dialog, int, int]]] = {}
         self._waiting: Final[dict[Key, Dialog]] = {}
+        # Since when they wait, and when they have said so last, those first that have waited longest.
+        self._since: Final[dict[Key, tuple[int, int]]] = {}
         self.due: int | None = None
 
-    def room(self, now: int) -> int:
-        """The longest message that may be begun: any where none is under way.
+    def chosen(self, dialogs: Sequence[Dialog], now: int) -> int:
+        """Which of some dialogs may begin a message: who has waited for too long, else the first; one, for nobody knows how long it is.
 
         Args:
+            dialogs: The dialogs, at least one.
+            now: The moment.
+
+        Returns:
+            Its place.
+        """
+        key = self._overdue(now)
+        return next((place for place, dialog in enumerate(dialogs) if dialog.key == key), 0)
+
+    def room(self, dialog: Dialog, now: int) -> int:
+        """The longest message that a dialog may begin: any where none is under way, and nobody has waited for too long.
+
+        Args:
+            dialog: The dialog.
             now: The moment.
         """
-        if self._under_way:
-            for key, (dialog, _, used) in list(self._under_way.items()):
-                if not dialog.transmission.cursor or used + _REST <= now:
-                    del self._under_way[key]
+        if not (self._under_way or self._since):
+            return 2**63 - 1
+        for key, (other, _, used) in list(self._under_way.items()):
+            if not other.transmission.cursor or used + _REST <= now:
+                del self._under_way[key]
+        if self._overdue(now) not in (None, dialog.key):
+            return WORTH_KEEPING
         taken = sum(size for _, size, _ in self._under_way.values())
         return max(KEPT_MAX - taken, WORTH_KEEPING) if taken else 2**63 - 1
+
+    def _overdue(self, now: int) -> Key | None:
+        """Who has waited longest, and for too long, and still does."""
+        for key, (since, last) in list(self._since.items()):
+            if last + 4 * _LOOK_AGAIN >= now:
+                return key if since + _PATIENCE <= now else None
+            del self._since[key]
+        return None
 
     def goes_on(self, dialog: Dialog, now: int) -> bool:
         """Whether a dialog may send more of its message; if not, it waits.
@@ -69,7 +99,7 @@ class Large:
             now: The moment.
         """
         size = self._size(dialog)
-        if size < WORTH_KEEPING or dialog.key in self._under_way or size <= self.room(now):
+        if size < WORTH_KEEPING or dialog.key in self._under_way or size <= self.room(dialog, now):
             return True
         self.wait(dialog, now)
         return False
@@ -82,6 +112,7 @@ class Large:
             now: The moment.
         """
         size = self._size(dialog)
+        self._since.pop(dialog.key, None)
         if size >= WORTH_KEEPING:
             self._under_way[dialog.key] = (dialog, size, now)
         elif self._under_way:
@@ -90,6 +121,7 @@ class Large:
     def forget(self, key: Key) -> None:
         """Notes that nothing of a dialog is under way any more."""
         self._under_way.pop(key, None)
+        self._since.pop(key, None)
 
     def wait(self, dialog: Dialog, now: int) -> None:
         """Has a dialog wait.
@@ -99,6 +131,7 @@ class Large:
             now: The moment.
         """
         self._waiting[dialog.key] = dialog
+        self._since[dialog.key] = (self._since.get(dialog.key, (now, now))[0], now)
         self.due = now + _LOOK_AGAIN if self.due is None else self.due
 
     def let_go(self, now: int) -> list[Dialog]:

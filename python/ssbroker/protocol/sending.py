@@ -75,16 +75,18 @@ class Sending:
             if turn.lost or turn.dialog.transmission.cursor
             for part in self._kept(turn, place)
         ]
-        largest = self.large.room(now)
-        # One may be begun at a time, for nobody knows how long it is.
-        limits = [largest, *[min(largest, WORTH_KEEPING)] * (len(turns) - 1)]
+        chosen = self.large.chosen([turn.dialog for turn in turns], now)
+        limits = [WORTH_KEEPING] * len(turns)
+        limits[chosen] = self.large.room(turns[chosen].dialog, now)
         messages = self._ledger.outgoing(
             [wanted for turn, limit in zip(turns, limits, strict=True) for wanted in self._wanted(turn, limit)]
         )
         by_key = {turn.dialog.key: number for number, turn in enumerate(turns)}
         if messages["message_body"].null_count:
             messages = self._held(messages, turns, by_key)
-            if largest > WORTH_KEEPING and not turns[0].is_held:  # the others may be begun in their next turn
+            if (
+                limits[chosen] > WORTH_KEEPING and not turns[chosen].is_held
+            ):  # others may begin theirs in their next turn
                 for turn in turns:
                     turn.is_full |= turn.is_held
         if not messages.num_rows and not kept:
