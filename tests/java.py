@@ -42,9 +42,7 @@ def write_archive() -> None:
 
 
 def _work(folder: Path) -> None:
-    from pyspark import SparkContext  # noqa: PLC0415 - only who writes the archive needs Spark
-
-    import ssbroker.spark  # noqa: PLC0415 - the same
+    import ssbroker.spark  # noqa: PLC0415 - only who writes the archive needs Spark
     from tests.spark.frames import frame, session_builder, world  # noqa: PLC0415 - the same
     from tests.worlds.universe import NOW  # noqa: PLC0415 - the same
 
@@ -57,13 +55,13 @@ def _work(folder: Path) -> None:
     stream = spark.readStream.schema(again.schema).parquet(str(folder / "routed")).writeStream
     query = stream.trigger(availableNow=True).option("checkpointLocation", str(folder / "checkpoint"))
     query.format("parquet").start(str(folder / "streamed")).awaitTermination()
-    context = SparkContext._active_spark_context
-    gateway = None if context is None else context._gateway
+    gateway = spark.sparkContext._gateway
+    assert gateway is not None
     spark.stop()
-    if gateway is not None:  # Java writes the archive as it ends, and would be killed with this process
-        gateway.shutdown()
-        gateway.proc.stdin.close()
-        gateway.proc.wait()
+    # Java writes the archive as it ends, and would be killed with this process.
+    gateway.shutdown()
+    gateway.proc.stdin.close()
+    gateway.proc.wait()
 
 
 if __name__ == "__main__":

@@ -126,8 +126,7 @@ class Assembly:
         ends = [part for part in parts if (part.incoming, part.sequence) in places.values() and id(part) not in bad]
         for incoming, sequence in places.values():
             self._forget(incoming)
-            incoming.name, incoming.base, incoming.next = self._name(), sequence, sequence
-            incoming.early, incoming.charges = {}, {}
+            incoming.skip(self._name(), sequence)
         second = self._push(ends)
         gone = [incoming for incoming, _ in places.values()]
         taken = {id(part) for part in ends}
@@ -152,19 +151,14 @@ class Assembly:
         directions: list[Any] = listed(told["conversation_id"])
         for name, acked in zip(directions, told["acked_sequence_number"].to_pylist(), strict=True):
             incoming = by_name[name]
-            reached = incoming.base + (-1 if acked is None else acked) + 1
-            if incoming.early and reached > incoming.next:
-                incoming.early = {number: held for number, held in incoming.early.items() if number >= reached}
-                incoming.charges = {number: charge for number, charge in incoming.charges.items() if number >= reached}
-            incoming.next = reached
+            incoming.reach(incoming.base + (-1 if acked is None else acked) + 1)
         rejected = [(places[place], reason) for place, reason in reasons if place in places]
         kept = self._keep(parts, {place for place, reason in reasons})
         forgotten: set[tuple[bytes, int]] = set()
         for (name, number, _), reason in reasons:
             if reason == "corrupt_message":
                 incoming = by_name[name]
-                incoming.early.pop(number + incoming.base, None)
-                incoming.charges.pop(number + incoming.base, None)
+                incoming.drop(number + incoming.base)
                 forgotten.add((name, number + incoming.base))
         return Assembled(_released(pushed.messages, by_name), kept, rejected, forgotten)
 
@@ -179,9 +173,7 @@ class Assembly:
                 refused and (incoming.name, sequence - incoming.base, part.fragment) in refused
             ):
                 continue
-            _, mask = incoming.early.get(sequence, (0, 0))
-            incoming.early[sequence] = (part.count, mask | 1 << part.fragment)
-            incoming.charges[sequence] = incoming.charges.get(sequence, 0) + part.charge
+            incoming.note(part)
             if not part.is_stored:
                 kept.append(part)
         return kept

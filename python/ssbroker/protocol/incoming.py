@@ -29,6 +29,30 @@ class Incoming:
     charges: dict[int, int] = field(default_factory=dict)
     is_loaded: bool = True
 
+    def note(self, part: Part) -> None:
+        """Notes that a part is there which is incomplete or early."""
+        sequence = part.sequence
+        _, mask = self.early.get(sequence, (0, 0))
+        self.early[sequence] = (part.count, mask | 1 << part.fragment)
+        self.charges[sequence] = self.charges.get(sequence, 0) + part.charge
+
+    def reach(self, number: int) -> None:
+        """Notes that all messages before a number are whole, and their parts gone."""
+        if self.early and number > self.next:
+            self.early = {sequence: held for sequence, held in self.early.items() if sequence >= number}
+            self.charges = {sequence: charge for sequence, charge in self.charges.items() if sequence >= number}
+        self.next = number
+
+    def drop(self, sequence: int) -> None:
+        """Notes that the parts of a message have gone."""
+        self.early.pop(sequence, None)
+        self.charges.pop(sequence, None)
+
+    def skip(self, name: bytes, number: int) -> None:
+        """Goes on at a number under another name, with nothing there."""
+        self.name, self.base, self.next = name, number, number
+        self.early, self.charges = {}, {}
+
     @property
     def is_proven(self) -> bool:
         """Whether a message has become whole since it was loaded; of those of which none has, only half of the memory may be taken."""
@@ -106,7 +130,8 @@ def in_the_way(
         >>> [len(in_the_way(directions, [part], pending_bytes=120, max_pending_bytes=most)) for most in (1444, 1443, 1300)]
         [0, 1, 2]
     """
-    over = pending_bytes + sum(part.charge for part in parts) - max_pending_bytes
+    fresh = charge_of(len(parts), sum(len(part.body) for part in parts))
+    over = pending_bytes + fresh - max_pending_bytes
     if 2 * (over + max_pending_bytes) <= max_pending_bytes:
         return []
     unproven = [incoming.charge for incoming in loaded if not incoming.is_proven]

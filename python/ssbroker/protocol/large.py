@@ -115,7 +115,7 @@ class Large:
         self._since.pop(dialog.key, None)
         if size >= WORTH_KEEPING:
             self._under_way[dialog.key] = (dialog, size, now)
-        elif self._under_way:
+        else:
             self._under_way.pop(dialog.key, None)
 
     def forget(self, key: Key) -> None:

@@ -106,8 +106,7 @@ class Residents:
     def release(self, keys: Iterable[Key]) -> list[Dialog]:
         """Has endpoints send again; those of them that are in memory."""
         was_ready = {key: self._held.pop(key) for key in keys if key in self._held}
-        for dialog in self.load([key for key, ready in was_ready.items() if ready]).values():
-            self.is_ready(dialog)
+        self.are_ready(self.load([key for key, ready in was_ready.items() if ready]).values())
         return [self.known[key] for key in was_ready if key in self.known]
 
     @property

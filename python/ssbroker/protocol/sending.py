@@ -84,9 +84,8 @@ class Sending:
         by_key = {turn.dialog.key: number for number, turn in enumerate(turns)}
         if messages["message_body"].null_count:
             messages = self._held(messages, turns, by_key)
-            if (
-                limits[chosen] > WORTH_KEEPING and not turns[chosen].is_held
-            ):  # others may begin theirs in their next turn
+            has_room = limits[chosen] > WORTH_KEEPING and not turns[chosen].is_held
+            if has_room:  # the others may begin theirs in their next turn
                 for turn in turns:
                     turn.is_full |= turn.is_held
         if not messages.num_rows and not kept:

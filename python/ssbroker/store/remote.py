@@ -8,6 +8,9 @@ from typing import Any, Final
 from ssbroker.store.endpoints import Endpoint
 from ssbroker.store.sqlite import Connection
 
+TOO_LONG: Final = 0
+"""What stands for a body that is too long to be read."""
+
 
 def find(connection: Connection, sides: Iterable[tuple[bytes, bool]]) -> dict[tuple[bytes, bool], Endpoint]:
     """Endpoints by conversation and side; what is not there is left out.
@@ -81,9 +84,9 @@ def sent(
         largest: The longest body that is read.
 
     Returns:
-        Number, type, whether it ends the dialog, whether it is an error, body; 0 instead of one that is longer.
+        Number, type, whether it ends the dialog, whether it is an error, body; `TOO_LONG` instead of one that is longer.
     """
-    return connection.execute(_SENT, (largest, *side, first, last, most))
+    return connection.execute(_SENT, (largest, TOO_LONG, *side, first, last, most))
 
 
 def ended_with(connection: Connection, side: tuple[bytes, bool]) -> Iterable[tuple[Any, ...]]:
@@ -122,7 +125,7 @@ _SIDE: Final = """
 # CROSS JOIN: SQLite is to find the endpoint first.
 _SENT: Final = """
     SELECT message_sequence_number, message_type_name, is_end_of_dialog, is_conversation_error,
-        CASE WHEN length(message_body) > ? THEN 0 ELSE message_body END
+        CASE WHEN length(message_body) > ? THEN ? ELSE message_body END
     FROM ssb_conversation_endpoints AS e CROSS JOIN ssb_transmission_queue AS t USING (endpoint_id)
     WHERE e.conversation_id = ? AND e.is_initiator = ? AND t.is_inbound = 0 AND t.message_sequence_number BETWEEN ? AND ?
     ORDER BY t.message_sequence_number LIMIT ?"""

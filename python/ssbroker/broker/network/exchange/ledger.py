@@ -121,12 +121,9 @@ class SqliteLedger:
             for key, first, last, most, most_bytes, largest in wanted:
                 before, room = len(rows), most_bytes
                 for row in remote.sent(connection, key, first=first, last=last, most=most, largest=largest):
-                    if row[-1] == _TOO_LONG:
-                        rows.append((*_message(key, *row)[:-1], None))
-                        break
                     rows.append(_message(key, *row))
-                    room -= len(rows[-1][-1])
-                    if room <= 0:
+                    body = rows[-1][-1]
+                    if body is None or (room := room - len(body)) <= 0:
                         break
                 if len(rows) == before:
                     missing[key] = None
@@ -221,12 +218,9 @@ def _planned(objects: Objects, row: endpoints.Endpoint) -> Endpoint:
     )
 
 
-_TOO_LONG: Final = 0
-"""What stands for a body that is too long to be read."""
-
-
-def _message(key: Key, number: int, kind: str, is_end: int, is_error: int, body: bytes | None) -> tuple[Any, ...]:
-    return (*key, number, kind, _message_id(key, number), bool(is_end), bool(is_error), body or b"")
+def _message(key: Key, number: int, kind: str, is_end: int, is_error: int, body: bytes | int | None) -> tuple[Any, ...]:
+    read = None if body == remote.TOO_LONG else body or b""
+    return (*key, number, kind, _message_id(key, number), bool(is_end), bool(is_error), read)
 
 
 def _message_id(key: Key, number: int) -> bytes:
