@@ -2,8 +2,15 @@
 
 from __future__ import annotations
 
+import tracemalloc
+from itertools import pairwise
+
+from hypothesis import given
+from hypothesis import strategies as st
+
 from ssbroker.protocol.acknowledgement import RUNS_MAX, packed, runs_of, unpacked
 from ssbroker.protocol.events import AcknowledgementStep, RemoteMessageAcknowledgement
+from ssbroker.protocol.spans import Spans
 from ssbroker.testing.node import Machine
 from tests.protocol.pair import SECOND, Pair, Row, bound, numbers
 from tests.protocol.test_receiving import acknowledged, resigned
@@ -114,11 +121,92 @@ def test_p16_after_a_restart_what_was_acknowledged_before_helps_as_far_as_it_was
     assert both.a.ledger.waiting() == []
 
 
+def test_n40_a_large_message_goes_on_after_a_restart_where_it_was(machine: Machine) -> None:
+    """P13, P16, N40: no life lasts as long as the message takes, and yet it arrives; of what is there hardly anything goes again."""
+    both = bound(machine, window_fragments=8, max_fragment_bytes=4)
+    both.a.send(both.outgoing, bytes(range(200)) * 2, b"and then")
+    sent = 0
+    for life in range(20):
+        for step in range(4):
+            now = (20 + 10 * life + step) * SECOND
+            rows = both.a.rows(now)
+            sent += len(numbers(rows))
+            both.b.take(rows, now)
+            both.a.take(both.b.rows(now), now)
+        both.restart(both.a)
+    assert both.b.queue(both.incoming)[1:] == [bytes(range(200)) * 2, b"and then"]
+    assert both.a.ledger.waiting() == []
+    assert sent < 3 * 100
+
+
+def test_n40_a_large_message_that_is_there_goes_no_further_after_a_restart(machine: Machine) -> None:
+    """P16, N40: its acknowledgement was lost. It leaves the queue when its last fragment has been sent, and not before."""
+    both = bound(machine, window_fragments=8, max_fragment_bytes=4)
+    both.a.send(both.outgoing, bytes(400))
+    for step in range(100):
+        rows = both.a.rows((20 + step) * SECOND)
+        if any(fragment == 99 for _, fragment in numbers(rows)):
+            both.b.take(rows, (20 + step) * SECOND)
+            break
+        both.b.take(rows, (20 + step) * SECOND)
+        both.a.take(both.b.rows((20 + step) * SECOND), (20 + step) * SECOND)
+    assert len(both.b.queue(both.incoming)) == 2
+    both.restart(both.a)
+    sent = both.exchange(200 * SECOND, times=1)
+    assert both.a.waiting(both.outgoing) == [1]
+    sent += both.exchange(202 * SECOND)
+    assert both.a.ledger.waiting() == []
+    assert len(numbers(sent)) <= 8 + 1
+    assert numbers(sent)[-1] == (1, 99)
+
+
+def test_t11_n40_who_lies_about_a_message_that_is_under_way_has_it_sent_whole(machine: Machine) -> None:
+    """P16, T11, N40: nothing is lost, and nothing leaves the queue."""
+    for lie in ((1, 3, 1, 98), (1, 0, 1, 2**31 - 1), (0, 0, 7, 0)):
+        both = bound(machine, window_fragments=8, max_fragment_bytes=4)
+        both.a.send(both.outgoing, bytes(range(200)) * 2, b"and then")
+        false = with_acknowledgement(both, None, packed([lie]))
+        both.a.take([false], 22 * SECOND)
+        assert both.a.waiting(both.outgoing) == [1, 2]
+        both.exchange(23 * SECOND, times=60)
+        assert both.b.queue(both.incoming)[1:] == [bytes(range(200)) * 2, b"and then"]
+        assert both.a.ledger.waiting() == []
+
+
+def test_t11_a_run_that_goes_beyond_its_message_takes_no_memory(machine: Machine) -> None:
+    """T11, P26: 24 bytes that name two thousand million fragments of a message that has two."""
+    both = bound(machine, max_fragment_bytes=4)
+    both.a.send(both.outgoing, b"message", bytes(40))
+    false = with_acknowledgement(both, None, packed([(1, 2**31 - 2, 1, 2**31 - 1), (2, 0, 2, 2**31 - 1)]))
+    tracemalloc.start()
+    try:
+        both.a.take([false], 22 * SECOND)
+        _, most = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert most < 1 << 20
+
+
+def spans(*numbers: int) -> Spans:
+    """These numbers."""
+    made = Spans()
+    for number in numbers:
+        made.add(number)
+    return made
+
+
+@given(numbers=st.lists(st.integers(0, 12) | st.integers(0, 2**31), max_size=40))
+def test_p15_spans_hold_each_number_once_in_order_and_with_gaps_between_them(numbers: list[int]) -> None:
+    there = list(spans(*numbers))
+    assert sum(last + 1 - first for first, last in there) == len({*numbers})
+    assert all(any(first <= number <= last for first, last in there) for number in numbers)
+    assert all(last + 1 < first for (_, last), (first, _) in pairwise(there))
+
+
 def test_p15_runs_say_what_is_there_and_are_bounded() -> None:
     """P15, P26: what nobody could have meant is refused."""
-    early = dict.fromkeys(range(0, 4 * RUNS_MAX, 2), (1, 1))
-    assert len(runs_of(early)) == RUNS_MAX
-    assert runs_of({3: (2, 0b10), 4: (1, 1), 5: (3, 0b101)}) == [(3, 1, 5, 0), (5, 2, 5, 2)]
+    assert len(runs_of({number: (1, spans(0)) for number in range(0, 4 * RUNS_MAX, 2)})) == RUNS_MAX
+    assert runs_of({3: (2, spans(1)), 4: (1, spans(0)), 5: (3, spans(0, 2))}) == [(3, 1, 5, 0), (5, 2, 5, 2)]
     assert unpacked(packed([(3, 1, 5, 0), (5, 2, 5, 2)])) == [(3, 1, 5, 0), (5, 2, 5, 2)]
     nonsense = ([(3, 0, 2, 0)], [(3, 1, 3, 0)], [(-1, 0, 0, 0)], [(1, -1, 1, 0)], [(3, 0, 3, 5), (3, 5, 4, 0)])
     assert [unpacked(packed(runs)) for runs in nonsense] == [None] * len(nonsense)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tracemalloc
 from collections.abc import Sequence
 
 import pytest
@@ -192,6 +193,22 @@ def test_p26_memory_follows_what_arrives(machine: Machine) -> None:
     assert both.b.refused != []
     both.b.take([row], 20 * SECOND)
     assert both.b.queue(both.incoming) == [b"first", b"one"]
+
+
+def test_p26_the_last_of_many_fragments_takes_no_more_memory_than_the_first(machine: Machine) -> None:
+    both = bound(machine)
+    both.a.send(both.outgoing, b"one")
+    (row,) = both.a.rows(20 * SECOND)
+    last = {"fragment_number": 2**20 - 1, "fragment_count": 2**20}
+    flood = [resigned({**row, "message_sequence_number": 2 + number, **last}) for number in range(500)]
+    tracemalloc.start()
+    try:
+        both.b.take(flood, 20 * SECOND)
+        taken, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert len(both.b.ledger.accounts[both.incoming].stored) == 500
+    assert taken < 500 * 8192
 
 
 def test_p11_what_has_no_number_is_handled_on_arrival(machine: Machine) -> None:

@@ -6,6 +6,8 @@ import struct
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Final, TypeAlias
 
+from ssbroker.protocol.spans import Spans
+
 Run: TypeAlias = tuple[int, int, int, int]
 """From which message and fragment to which, both included; all that lies between is there."""
 
@@ -15,24 +17,27 @@ RUNS_MAX: Final = 512
 _RUN: Final = struct.Struct(">qiqi")
 
 
-def runs_of(early: Mapping[int, tuple[int, int]]) -> list[Run]:
+def runs_of(early: Mapping[int, tuple[int, Spans]]) -> list[Run]:
     """What is there of messages that are incomplete or wait for others, as runs.
 
     Args:
-        early: For each such message how many fragments it has, and which are there, as bits.
+        early: For each such message how many fragments it has, and which are there.
 
     Returns:
         At most `RUNS_MAX` runs, ascending.
 
     Examples:
-        >>> runs_of({3: (1, 1), 4: (4, 0b0111), 6: (1, 1)})
-        [(3, 0, 4, 2), (6, 0, 6, 0)]
+        >>> early = {number: (4, Spans()) for number in (3, 4)}
+        >>> for sequence, fragment in ((3, 2), (3, 3), (4, 0), (4, 3)):
+        ...     early[sequence][1].add(fragment)
+        >>> runs_of(early)
+        [(3, 2, 4, 0), (4, 3, 4, 3)]
     """
     runs: list[Run] = []
     joins = (-1, 0)  # where a run would go on
     for sequence in sorted(early):
-        count, mask = early[sequence]
-        for first, last in bit_runs(mask):
+        count, there = early[sequence]
+        for first, last in there:
             if (sequence, first) == joins:
                 runs[-1] = (*runs[-1][:2], sequence, last)
             elif len(runs) == RUNS_MAX:

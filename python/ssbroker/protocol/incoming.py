@@ -6,6 +6,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
+from ssbroker.protocol.spans import Spans
+
 _FRAGMENT_CHARGE: Final = 512
 
 
@@ -17,7 +19,7 @@ class Incoming:
         name: What it is called in the reassembler.
         base: The number at which it was loaded.
         next: The number of the message that is expected next.
-        early: For each message that is incomplete or waits, how many fragments it has, and which are there, as bits.
+        early: For each message that is incomplete or waits, how many fragments it has, and which are there.
         charges: What each of these takes in memory, about, in bytes.
         is_loaded: Whether the reassembler has it; where others needed its room, it has to be loaded anew (N38).
     """
@@ -25,15 +27,16 @@ class Incoming:
     name: bytes
     base: int
     next: int
-    early: dict[int, tuple[int, int]] = field(default_factory=dict)
+    early: dict[int, tuple[int, Spans]] = field(default_factory=dict)
     charges: dict[int, int] = field(default_factory=dict)
     is_loaded: bool = True
 
     def note(self, part: Part) -> None:
         """Notes that a part is there which is incomplete or early."""
         sequence = part.sequence
-        _, mask = self.early.get(sequence, (0, 0))
-        self.early[sequence] = (part.count, mask | 1 << part.fragment)
+        if sequence not in self.early:
+            self.early[sequence] = (part.count, Spans())
+        self.early[sequence][1].add(part.fragment)
         self.charges[sequence] = self.charges.get(sequence, 0) + part.charge
 
     def reach(self, number: int) -> None:
@@ -125,7 +128,7 @@ def in_the_way(
         The directions to unload.
 
     Examples:
-        >>> directions = [Incoming(bytes([number]), 0, 0, {0: (9, 1)}, {0: 40 * number}) for number in (2, 1)]
+        >>> directions = [Incoming(bytes([number]), 0, 0, {0: (9, Spans())}, {0: 40 * number}) for number in (2, 1)]
         >>> part = Part(Incoming(bytes(1), 0, 0), 0, 0, 9, bytes(80), None, None, ("DEFAULT", None, False, False))
         >>> [len(in_the_way(directions, [part], pending_bytes=120, max_pending_bytes=most)) for most in (1444, 1443, 1300)]
         [0, 1, 2]

@@ -115,7 +115,7 @@ class Sending:
         transmission, key = turn.dialog.transmission, turn.dialog.key
         needed = {number: mask for flight in turn.lost for number, mask in flight.fragments.items()}
         if turn.room and turn.dialog.is_known and transmission.cursor:
-            needed[transmission.head] = needed.get(transmission.head, 0) | ((1 << turn.room) - 1) << transmission.cursor
+            needed[transmission.head] = needed.get(transmission.head, 0) | transmission.coming(turn.room)
         for number, mask in needed.items():
             table = self._cuts.find(key, number)
             if table is not None:

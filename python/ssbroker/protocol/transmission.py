@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from ssbroker.protocol.acknowledgement import Run
+from ssbroker.protocol.acknowledgement import Run, bit_runs
 from ssbroker.protocol.ledger import Key
 
 
@@ -36,6 +36,7 @@ class Transmission:
         head: The first message that was not sent whole.
         cursor: How many of its fragments were sent.
         passed: The last message that was sent before `head` was through; `head` for none.
+        ahead: What the far side has of `head` beyond the cursor, as bits: it was sent before a restart (N40).
         flying: Which fragments were sent and are not acknowledged, as bits for each message.
         counts: How many fragments messages have of which not all is acknowledged, where it is more than one.
         charges: What a fragment of a message in flight counts for, in bytes.
@@ -51,6 +52,7 @@ class Transmission:
     head: int = 0
     cursor: int = 0
     passed: int = 0
+    ahead: int = 0
     flying: dict[int, int] = field(default_factory=dict)
     counts: dict[int, int] = field(default_factory=dict)
     charges: dict[int, int] = field(default_factory=dict)
@@ -72,15 +74,32 @@ class Transmission:
             self.passed = sequence
             return
         self.cursor += 1
+        self._pass_by()
         if self.cursor == count:
             self.head = self.passed = max(self.head, self.passed) + 1
-            self.cursor = 0
+            self.cursor = self.ahead = 0
 
     def is_next(self, sequence: int, fragment: int, count: int) -> bool:
         """Whether this is the next fragment that was never sent: of `head`, or a single message right after what has passed it."""
         if sequence == self.head:
             return fragment == self.cursor
         return count == 1 and sequence == max(self.head, self.passed) + 1
+
+    def coming(self, most: int) -> int:
+        """Which fragments of `head` are to be sent next for the first time, as bits, where some of it was sent.
+
+        Args:
+            most: How many at most.
+        """
+        left = ~self.ahead >> self.cursor << self.cursor
+        taken = 0
+        for first, last in bit_runs(left & ((1 << self.counts[self.head]) - 1)):
+            number = min(most, last + 1 - first)
+            taken |= ((1 << number) - 1) << first
+            most -= number
+            if not most:
+                break
+        return taken
 
     def launch(self, fragments: dict[int, int], *, due: int, attempt: int) -> None:
         """Notes when fragments that are sent now are sent again."""
@@ -118,12 +137,16 @@ class Transmission:
         return any(flight.due <= moment and self._is_flying(flight) for flight in self.flights)
 
     def believed(self, acked: int, runs: list[Run]) -> tuple[int, list[Run]]:
-        """What of an acknowledgement names what was sent; the rest is false, or of a life before a restart, and says nothing."""
+        """What of an acknowledgement names what was sent, or the rest of the message that is under way: a life before a restart may have sent it.
+
+        Anything else is false, and says nothing.
+        """
         head, cursor = self.head, self.cursor
+        last_of_head = self.counts[head] - 1 if cursor else 0
         if acked >= head:
-            runs = [(head, 0, head, cursor), (head + 1, 0, acked, 0), *runs]
-        # Two stretches were sent: to the cursor, and the single messages that have passed it.
-        end = (head, cursor - 1) if cursor else (head - 1, self.counts.get(head - 1, 1) - 1)
+            runs = [(head, 0, head, last_of_head), (head + 1, 0, acked, 0), *runs]
+        # Two stretches: to the end of what is under way, and the single messages that have passed it.
+        end = (head, last_of_head) if cursor else (head - 1, self.counts.get(head - 1, 1) - 1)
         stretches = [((0, 0), end), ((head + 1, 0), (self.passed, 0))]
         sent: list[Run] = []
         for first_message, first, last_message, last in runs:
@@ -142,14 +165,13 @@ class Transmission:
             for sequence in [each for each in self.counts if each <= acked]:
                 del self.counts[sequence]
             self.acked = acked
-        for first_message, first, last_message, last in runs:
-            for sequence in [each for each in self.flying if first_message <= each <= last_message]:
-                mask = -1
-                if sequence == last_message:
-                    mask &= (2 << last) - 1
-                if sequence == first_message:
-                    mask &= -1 << first
-                self._clear(sequence, mask)
+        for run in runs:
+            for sequence in [each for each in self.flying if run[0] <= each <= run[2]]:
+                self._clear(sequence, _named(run, sequence, self.counts.get(sequence, 1)))
+            if self.cursor and run[0] <= self.head <= run[2]:
+                self.ahead |= _named(run, self.head, self.counts[self.head])
+        if self.ahead:
+            self._pass_by()
         self._mend()
         self.flights = [flight for flight in self.flights if self._is_flying(flight)] if self.flying else []
 
@@ -166,7 +188,7 @@ class Transmission:
             self._clear(number, -1)
             self.counts.pop(number, None)
         if self.head < sequence:
-            self.head, self.cursor = sequence, 0
+            self.head, self.cursor, self.ahead = sequence, 0, 0
         self.passed = max(self.passed, self.head)
         self.acked = max(self.acked, sequence - 1)
         self.is_dirty = True
@@ -198,6 +220,13 @@ class Transmission:
         else:
             self.flying[sequence] = before ^ cleared
 
+    def _pass_by(self) -> None:
+        """Takes the cursor past what is there already, but not past the last fragment: only a message that was sent can be acknowledged."""
+        if self.ahead:
+            self.ahead &= (1 << (self.counts[self.head] - 1)) - 1
+            there = self.ahead >> self.cursor
+            self.cursor += (there ^ (there + 1)).bit_length() - 1
+
     def _mend(self) -> None:
         """All of the next message was told to be there, and the message is not: the far side had to forget it (P23), so it goes again."""
         sequence = self.acked + 1
@@ -207,3 +236,11 @@ class Transmission:
             self.charges[sequence] = 0
             self.fragments += count
             self.flights.append(Flight(0, 0, {sequence: self.flying[sequence]}))
+
+
+def _named(run: Run, sequence: int, count: int) -> int:
+    """Which fragments of a message a run names, as bits."""
+    first_message, first, last_message, last = run
+    low = first if sequence == first_message else 0
+    high = min(last, count - 1) if sequence == last_message else count - 1
+    return (2 << high) - (1 << low) if low <= high else 0

@@ -19,6 +19,7 @@ from ssbroker.protocol.opening import Opened
 from ssbroker.protocol.planning import Planning
 from ssbroker.protocol.receiving import Owed, Received, Receiving
 from ssbroker.protocol.rows import Row
+from ssbroker.protocol.spans import Spans
 
 
 def acknowledges_before_storing(patch: pytest.MonkeyPatch) -> None:
@@ -152,7 +153,7 @@ def gaps_are_acknowledged(patch: pytest.MonkeyPatch) -> None:
 def one_fragment_too_many(patch: pytest.MonkeyPatch) -> None:
     """P15: a run names one fragment more than is there."""
 
-    def longer(early: Mapping[int, tuple[int, int]]) -> list[Run]:
+    def longer(early: Mapping[int, tuple[int, Spans]]) -> list[Run]:
         return [(first, number, last, end + 1) for first, number, last, end in runs_of(early)]
 
     patch.setattr(dialogs, "runs_of", longer)

@@ -83,6 +83,11 @@ def believes_only_what_is_wholly_its_own(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Transmission, "believed", nothing_or_all)
 
 
+def large_messages_begin_anew(patch: pytest.MonkeyPatch) -> None:
+    """P16, N40: after a restart a large message goes again from its first fragment on."""
+    patch.setattr(Transmission, "_pass_by", lambda _: None)
+
+
 def what_the_far_side_forgot_is_not_sent(patch: pytest.MonkeyPatch) -> None:
     """P23: a message that was dropped whole does not go again."""
     patch.setattr(Transmission, "_mend", lambda _: None)
