@@ -1,4 +1,4 @@
-"""P13, N39: large messages go one after the other, so many at once as can be kept cut; small ones go between them."""
+"""P13, N39: large messages go one after the other; small ones go between them. Of what was cut before, only what goes is read."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 
 from ssbroker.protocol import large
-from ssbroker.protocol.ledger import Wanted
+from ssbroker.protocol.ledger import Key, Wanted
 from ssbroker.testing.node import Machine
 from tests.protocol.pair import SECOND, B, Pair, pair
 
@@ -21,7 +21,7 @@ SMALL = b"s" * 16
 @pytest.fixture
 def both(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> Pair:
     """Three dialogs with a message of 2 MiB each, of which one can be kept and half of one may be unacknowledged; one with a small message."""
-    monkeypatch.setattr(large, "KEPT_MAX", 3 * MIB)
+    monkeypatch.setattr(large, "UNDER_WAY_MAX", 3 * MIB)
     made = pair(machine, window_bytes=MIB)
     for conversation in ALL:
         made.a.send(made.begin(conversation=conversation, far_broker_instance=B), conversation * (MIB // 8))
@@ -44,7 +44,15 @@ def read_by(both: Pair) -> list[int]:
         read.append(sum(len(body) for body in table["message_body"].to_pylist() if body is not None))
         return table
 
+    parts = both.a.ledger.parts
+
+    def counted_parts(key: Key, sequence: int, spans: Sequence[tuple[int, int]]) -> Sequence[bytes] | None:
+        found = parts(key, sequence, spans)
+        read.append(sum(len(part) for part in found or []))
+        return found
+
     both.a.ledger.outgoing = counted  # type: ignore[method-assign]
+    both.a.ledger.parts = counted_parts  # type: ignore[method-assign]
     return read
 
 
@@ -53,7 +61,7 @@ def test_p13_n39_what_cannot_be_kept_is_not_begun_nor_read_before_it_can_be(both
     begun: list[bytes] = []
     rows = both.a.rows(0)
     assert of(rows) == {ALL[0], SMALL}
-    assert sum(read) < 2 * MIB + 10
+    assert sum(read) < 3 * MIB + 10
     for step in range(1, 40):
         now = step * SECOND // 2
         sent = [row["conversation_id"] for row in rows if row["conversation_id"] in ALL]
@@ -68,7 +76,7 @@ def test_p13_n39_what_cannot_be_kept_is_not_begun_nor_read_before_it_can_be(both
     assert begun == ALL
     assert [both.b.queue((conversation, False)) for conversation in ALL] == [[each * (MIB // 8)] for each in ALL]
     assert both.b.queue((SMALL, False)) == [b"small"]
-    assert sum(read) < 3 * 2 * MIB + 10
+    assert sum(read) < 2 * 3 * 2 * MIB + 10
     assert all(both.a.waiting((conversation, True)) == [] for conversation in [*ALL, SMALL])
     assert both.a.dialogs.next_timeout() is None
 
@@ -84,6 +92,30 @@ def test_p17_n39_whose_far_side_does_not_answer_keeps_the_others_for_ten_seconds
     assert 10 * SECOND <= now <= 11 * SECOND
     assert of(later) - {SMALL} <= {ALL[0], ALL[1]}
     assert of(rows) == {ALL[0], SMALL}
+
+
+def test_p13_n39_what_is_lost_of_large_messages_is_read_and_not_the_rest_of_them(both: Pair) -> None:
+    """Each is cut once, however many there are, and however often parts of them are lost."""
+    begun = [row for step in range(60) for row in both.a.rows(step * SECOND)]
+    assert of(begun) >= {*ALL}
+    read = read_by(both)
+    sent = [row for step in range(60, 300) for row in both.a.rows(step * SECOND)]
+    assert of(sent) >= {*ALL}
+    assert sum(read) <= sum(len(row["message_body"]) for row in sent)
+
+
+def test_p13_n39_all_that_is_lost_of_a_large_message_goes_again_at_once(both: Pair) -> None:
+    """P13, P17: though it was sent at several moments."""
+    first = both.a.rows(0)
+    lost = {row["fragment_number"] for row in first if row["conversation_id"] == ALL[0]}
+    part = [row for row in first if row["conversation_id"] == ALL[0] and row["fragment_number"] % 4 == 0]
+    both.b.take(part, SECOND)
+    both.a.take(both.b.rows(2 * SECOND), 2 * SECOND)
+    second = both.a.rows(2 * SECOND)
+    lost |= {row["fragment_number"] for row in second if row["conversation_id"] == ALL[0]}
+    lost -= {row["fragment_number"] for row in part}
+    again = both.a.rows(20 * SECOND)
+    assert {row["fragment_number"] for row in again if row["conversation_id"] == ALL[0]} == lost
 
 
 def test_n39_those_that_wait_are_asked_again_by_themselves(both: Pair) -> None:
@@ -103,7 +135,7 @@ def test_p17_n39_a_message_larger_than_all_that_is_kept_is_begun_though_others_n
     machine: Machine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Of two others one is always under way. After ten seconds none of them is begun any more before the one that waits."""
-    monkeypatch.setattr(large, "KEPT_MAX", 5 * MIB)
+    monkeypatch.setattr(large, "UNDER_WAY_MAX", 5 * MIB)
     both = pair(machine, window_bytes=MIB)
     lanes = [both.begin(conversation=conversation, far_broker_instance=B) for conversation in ALL[:2]]
     giant = both.begin(conversation=b"g" * 16, far_broker_instance=B)

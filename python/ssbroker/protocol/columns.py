@@ -1,4 +1,4 @@
-"""Columns of tables: listed, and replaced."""
+"""Columns of tables: made of bytes, listed, and replaced."""
 
 from __future__ import annotations
 
@@ -37,6 +37,25 @@ def bodies(values: Sequence[bytes | None]) -> pa.ChunkedArray[Any]:
             first = at + 1
     chunks.append(pa.array(values[first:], pa.binary()))
     return pa.chunked_array([chunk for chunk in chunks if len(chunk)], pa.binary())
+
+
+def pieces(data: bytes, size: int) -> pa.Array[Any]:
+    """Bytes as a column of parts; they stay where they are.
+
+    Args:
+        data: The bytes.
+        size: How many a part has; the last may have fewer.
+
+    Returns:
+        The column.
+
+    Examples:
+        >>> pieces(b"onetwox", 3).to_pylist()
+        [b'one', b'two', b'x']
+    """
+    offsets = [*range(0, len(data), size), len(data)]
+    column = pa.array(offsets, pa.int32()).buffers()[1]
+    return pa.Array.from_buffers(pa.binary(), len(offsets) - 1, [None, column, pa.py_buffer(data)])
 
 
 def listed(column: pa.ChunkedArray[Any]) -> list[Any]:

@@ -1,15 +1,17 @@
-"""How many large messages are under way at once: so many that they can be kept cut, so that each ends before others go on (N39)."""
+"""How many large messages are under way at once: so few that each ends before others go on (N39)."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import Final
 
-from ssbroker.protocol.cuts import KEPT_MAX, WORTH_KEEPING
+from ssbroker.protocol.cuts import WORTH_KEEPING
 from ssbroker.protocol.dialog import Dialog
 from ssbroker.protocol.ledger import Key
 from ssbroker.protocol.retry import SECOND
 
+UNDER_WAY_MAX: Final = 128 << 20
+"""How many bytes of large messages are under way at most, but for the first: half of what a far side has in memory (P26)."""
 _REST: Final = 10 * SECOND
 """After so long without anything new of it a message keeps nobody waiting: its far side may not be there."""
 _LOOK_AGAIN: Final = SECOND // 4
@@ -81,7 +83,7 @@ class Large:
         if self._overdue(now) not in (None, dialog.key):
             return WORTH_KEEPING
         taken = sum(size for _, size, _ in self._under_way.values())
-        return max(KEPT_MAX - taken, WORTH_KEEPING) if taken else 2**63 - 1
+        return max(UNDER_WAY_MAX - taken, WORTH_KEEPING) if taken else 2**63 - 1
 
     def _overdue(self, now: int) -> Key | None:
         """Who has waited longest, and for too long, and still does."""

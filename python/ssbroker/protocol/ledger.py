@@ -181,6 +181,18 @@ class Ledger(Protocol):
         before that (B13).
         """
 
+    def parts(self, key: Key, sequence: int, spans: Sequence[tuple[int, int]]) -> Sequence[bytes] | None:
+        """Parts of the body of a committed message of a transmission queue, without the rest of it being read.
+
+        Args:
+            key: The endpoint that sends it.
+            sequence: Its number.
+            spans: From which byte to before which; what is beyond the end is left out.
+
+        Returns:
+            The bytes of each part; None where the message is not there.
+        """
+
     def kept(self, keys: Sequence[Key]) -> Mapping[Key, tuple[int, int]]:
         """How many fragments are kept for endpoints, and how many bytes they have; who has none is left out."""
 

@@ -91,15 +91,18 @@ class Sending:
         if not messages.num_rows and not kept:
             self._launch(turns, now)
             return Cut(messages, [], 0)
+        read_bytes = messages.nbytes + sum(part.nbytes for part in kept)
         conversations, sides, sequences, errors = (listed(messages[name]) for name in _MESSAGE)
         places = [by_key[key] for key in zip(conversations, sides, strict=True)]
-        fragments = pa.concat_tables([*kept, self._fragments(messages, places, turns)])
+        fresh = self._fragments(messages, places, turns)
+        self._keep(fresh)
+        fragments = pa.concat_tables([*kept, fresh])
         self._begin(turns, places, sequences, errors)
         taken, owners = self._taken(fragments, turns)
         self._launch(turns, now)
         if taken == list(range(fragments.num_rows)):
-            return Cut(fragments, owners, messages.nbytes)
-        return Cut(fragments.take(pa.array(taken, pa.int64())), owners, messages.nbytes)
+            return Cut(fragments, owners, read_bytes)
+        return Cut(fragments.take(pa.array(taken, pa.int64())), owners, read_bytes)
 
     @staticmethod
     def _held(messages: pa.Table, turns: Sequence[Turn], by_key: Mapping[Key, int]) -> pa.Table:
@@ -111,17 +114,21 @@ class Sending:
         return messages.filter(is_read)
 
     def _kept(self, turn: Turn, place: int) -> Iterator[pa.Table]:
-        """Fragments of large messages that were cut for an earlier turn."""
+        """Fragments of large messages that were cut for an earlier turn; their bytes are read."""
         transmission, key = turn.dialog.transmission, turn.dialog.key
-        needed = {number: mask for flight in turn.lost for number, mask in flight.fragments.items()}
+        size = self._settings.max_fragment_bytes
+        needed = _lost(turn)
         if turn.room and turn.dialog.is_known and transmission.cursor:
             needed[transmission.head] = needed.get(transmission.head, 0) | transmission.coming(turn.room)
         for number, mask in needed.items():
-            table = self._cuts.find(key, number)
-            if table is not None:
+            if not self._cuts.has(key, number):
+                continue
+            runs = list(bit_runs(mask))
+            bodies = self._ledger.parts(key, number, [(first * size, (last + 1) * size) for first, last in runs])
+            if bodies is not None:
                 turn.found.add(number)
-                for first, last in bit_runs(mask):
-                    part = table.slice(first, last + 1 - first)
+                for (first, _), body in zip(runs, bodies, strict=True):
+                    part = self._cuts.part(key, number, first, body, size=size)
                     yield replaced(part, part.schema, {_DIALOG: [place] * part.num_rows})
 
     def abandon(self, dialog: Dialog) -> None:
@@ -191,9 +198,7 @@ class Sending:
         for turn, rows in zip(turns, rows_of, strict=True):
             before = len(taken)
             if turn.lost:
-                lost: dict[int, int] = {}
-                for flight in turn.lost:
-                    lost.update({number: lost.get(number, 0) | mask for number, mask in flight.fragments.items()})
+                lost = _lost(turn)
                 taken += [row for row in rows if lost.get(sequences[row], 0) >> numbers[row] & 1]
             if turn.room:
                 at = self._singles(turn, rows, sequences, counts, sizes)
@@ -201,8 +206,6 @@ class Sending:
                 for row in interleaved(rows[at:], sequences, counts):
                     if self._goes(turn, sequences[row], numbers[row], counts[row], sizes[row]):
                         taken.append(row)
-            if turn.dialog.transmission.cursor:
-                self._keep(turn, fragments, [row for row in rows if sequences[row] == turn.dialog.transmission.head])
             turn.is_full |= bool(turn.fresh) and turn.room == 0
             owners += [turn] * (len(taken) - before)
         return taken, owners
@@ -225,14 +228,15 @@ class Sending:
             turn.fresh[sequence] = 1
         return len(rows)
 
-    def _keep(self, turn: Turn, fragments: pa.Table, rows: Sequence[int]) -> None:
-        """Keeps a large message that is under way, for the turns that follow."""
-        transmission = turn.dialog.transmission
-        size = len(rows) * self._settings.max_fragment_bytes
-        is_whole = transmission.cursor and len(rows) == transmission.counts.get(transmission.head)
-        if is_whole and size >= WORTH_KEEPING and self._cuts.find(turn.dialog.key, transmission.head) is None:
-            table = fragments.slice(rows[0], len(rows)).combine_chunks()
-            self._cuts.keep(turn.dialog.key, transmission.head, table, size=size)
+    def _keep(self, fragments: pa.Table) -> None:
+        """Keeps large messages that were read whole, for the turns that follow."""
+        if fragments.nbytes < WORTH_KEEPING:
+            return
+        numbers, counts = (listed(fragments[name]) for name in ("fragment_number", "fragment_count"))
+        least = -(-WORTH_KEEPING // self._settings.max_fragment_bytes)
+        for row in [row for row, number in enumerate(numbers) if number == 0 and counts[row] >= least]:
+            conversation, side, sequence = (fragments[name][row].as_py() for name in _MESSAGE[:3])
+            self._cuts.keep((conversation, side), sequence, fragments.slice(row, counts[row]))
 
     def _goes(self, turn: Turn, sequence: int, number: int, count: int, size: int) -> bool:
         """Whether a fragment goes for the first time now; then that is noted."""
@@ -273,6 +277,15 @@ class Sending:
                 del flight.fragments[number]
         # What is known not to have arrived goes again with the wait that it had: nobody has let that pass in silence.
         return [(flight.fragments, flight.attempt + (flight.due > 0)) for flight in turn.lost if flight.fragments]
+
+
+def _lost(turn: Turn) -> dict[int, int]:
+    """Which fragments go again, as bits for each message."""
+    lost: dict[int, int] = {}
+    for flight in turn.lost:
+        for number, mask in flight.fragments.items():
+            lost[number] = lost.get(number, 0) | mask
+    return lost
 
 
 def _ranges(numbers: Sequence[int]) -> Iterator[tuple[int, int]]:

@@ -89,6 +89,31 @@ def sent(
     return connection.execute(_SENT, (largest, TOO_LONG, *side, first, last, most))
 
 
+def parts_of(
+    connection: Connection, side: tuple[bytes, bool], number: int, spans: Iterable[tuple[int, int]]
+) -> list[bytes] | None:
+    """Parts of the body of a message that an endpoint sent; None where it is not there.
+
+    Args:
+        connection: The database, within a transaction.
+        side: The conversation, and whether its initiator is meant.
+        number: The message.
+        spans: From which byte to before which; what is beyond the end is left out.
+
+    Returns:
+        The bytes of each.
+    """
+    row = connection.execute(_PLACE, (*side, number)).fetchone()
+    if row is None:
+        return None
+    found: list[bytes] = []
+    with connection.blob_open("main", "ssb_transmission_queue", "message_body", row[0], False) as blob:
+        for begin, end in spans:
+            blob.seek(min(begin, blob.length()))
+            found.append(blob.read(end - begin))
+    return found
+
+
 def ended_with(connection: Connection, side: tuple[bytes, bool]) -> Iterable[tuple[Any, ...]]:
     """The error with which an application has ended a conversation, if that waits; as `sent` has it.
 
@@ -129,6 +154,9 @@ _SENT: Final = """
     FROM ssb_conversation_endpoints AS e CROSS JOIN ssb_transmission_queue AS t USING (endpoint_id)
     WHERE e.conversation_id = ? AND e.is_initiator = ? AND t.is_inbound = 0 AND t.message_sequence_number BETWEEN ? AND ?
     ORDER BY t.message_sequence_number LIMIT ?"""
+_PLACE: Final = """
+    SELECT t.transmission_id FROM ssb_conversation_endpoints AS e CROSS JOIN ssb_transmission_queue AS t USING (endpoint_id)
+    WHERE e.conversation_id = ? AND e.is_initiator = ? AND t.is_inbound = 0 AND t.message_sequence_number = ?"""
 _ENDED_WITH: Final = """
     SELECT message_sequence_number, message_type_name, is_end_of_dialog, is_conversation_error, message_body
     FROM ssb_transmission_queue WHERE is_conversation_error = 1 AND transmission_id = (

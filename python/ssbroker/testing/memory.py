@@ -204,6 +204,12 @@ class MemoryLedger:
                 )
         return _table(rows, MESSAGES)
 
+    def parts(self, key: Key, sequence: int, spans: Sequence[tuple[int, int]]) -> Sequence[bytes] | None:
+        """See `Ledger`."""
+        account = self.accounts.get(key)
+        message = None if account is None else account.outgoing.get(sequence)
+        return None if message is None else [message.body[begin:end] for begin, end in spans]
+
     def kept(self, keys: Sequence[Key]) -> Mapping[Key, tuple[int, int]]:
         """See `Ledger`."""
         lengths = {key: [len(row[_BODY]) for row in self.accounts[key].stored.values()] for key in keys}

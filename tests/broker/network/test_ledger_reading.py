@@ -53,6 +53,16 @@ def test_p16_it_gives_what_was_asked_for_in_order_as_much_as_fits(both: Pair) ->
     assert [row["message_body"] for row in sent(both, Wanted(one, 0, ALL, 9, ALL, 0))] == [None]
 
 
+def test_p13_n39_parts_of_a_body_are_given_without_the_rest_of_it(both: Pair) -> None:
+    body = bytes(range(256)) * 400
+    key = both.shop.key(both.begin(b"first", body))
+    spans = [(0, 3), (8190, 8200), (50_000, 100_000), (len(body) - 1, len(body) + 9), (len(body) + 9, len(body) + 10)]
+    assert both.shop.ledger.parts(key, 1, spans) == [body[begin:end] for begin, end in spans]
+    assert both.shop.ledger.parts(key, 1, []) == []
+    assert both.shop.ledger.parts(key, 2, spans) is None
+    assert both.shop.ledger.parts((bytes(16), True), 1, spans) is None
+
+
 def test_n32_message_ids_are_the_same_whenever_they_are_sent_and_differ(both: Pair) -> None:
     keys = [both.shop.key(both.begin(b"1", b"2")) for _ in range(2)]
     ids = [row["message_id"] for row in sent(both, *[Wanted(key, 0, 1, 9, ALL) for key in keys])]
