@@ -2,12 +2,18 @@
 //! never more memory than was received, and what is taken is valid to its last bit.
 #![no_main]
 
+use std::sync::atomic::{AtomicU64, Ordering};
+
 use arbitrary::{Result, Unstructured};
 use arrow_array::{Array, RecordBatch};
 use arrow_buffer::{Buffer, MutableBuffer};
 use libfuzzer_sys::fuzz_target;
 use ssbroker_columnar::{crc32c, decode_fragments};
 use ssbroker_fuzz::sample;
+
+/// How many bodies were decoded, and after how many more that is told.
+static BODIES: AtomicU64 = AtomicU64::new(0);
+const TOLD_EVERY: u64 = 100_000;
 
 /// As the doorway does it: at an address that suits all columns.
 fn aligned(body: &[u8]) -> Buffer {
@@ -17,6 +23,10 @@ fn aligned(body: &[u8]) -> Buffer {
 }
 
 fn take(body: &[u8]) -> Option<RecordBatch> {
+    let bodies = BODIES.fetch_add(1, Ordering::Relaxed) + 1;
+    if bodies.is_multiple_of(TOLD_EVERY) {
+        eprintln!("bodies: {bodies}");
+    }
     let rows = decode_fragments(&aligned(body)).ok()?;
     assert!((1..=1_024).contains(&rows.num_rows()));
     let mut bytes = 0;
