@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left, bisect_right
 from dataclasses import dataclass, field
 
 from ssbroker.protocol.acknowledgement import Run, bit_runs
@@ -165,8 +166,9 @@ class Transmission:
             for sequence in [each for each in self.counts if each <= acked]:
                 del self.counts[sequence]
             self.acked = acked
+        flying = sorted(self.flying) if runs else []
         for run in runs:
-            for sequence in [each for each in self.flying if run[0] <= each <= run[2]]:
+            for sequence in flying[bisect_left(flying, run[0]) : bisect_right(flying, run[2])]:
                 self._clear(sequence, _named(run, sequence, self.counts.get(sequence, 1)))
             if self.cursor and run[0] <= self.head <= run[2]:
                 self.ahead |= _named(run, self.head, self.counts[self.head])
