@@ -1,29 +1,43 @@
-"""What an instance has done in this process, counted as Service Broker counts it (fact 168)."""
+"""What an instance has done in this process, counted as Service Broker counts it (facts 168 and 170)."""
 
 from __future__ import annotations
 
 import threading
-from collections import Counter
 from typing import Final
 
+from ssbroker.broker.objects.priorities import LEVELS
 from ssbroker.broker.work.effects import Effects
 
 SQL_SENDS: Final = "sql_sends"
 SQL_RECEIVES: Final = "sql_receives"
 ENQUEUED_MESSAGES: Final = "enqueued_messages"
+ENQUEUED_LOCAL_MESSAGES: Final = "enqueued_local_messages"
+ENQUEUED_TRANSPORT_MESSAGES: Final = "enqueued_transport_messages"
+ENQUEUED_TRANSPORT_MSG_FRAGS: Final = "enqueued_transport_msg_frags"
 ENQUEUED_TRANSMISSIONQ_MESSAGES: Final = "enqueued_transmissionq_messages"
+DEQUEUED_TRANSMISSIONQ_MESSAGES: Final = "dequeued_transmissionq_messages"
 BROKER_TRANSACTION_ROLLBACKS: Final = "broker_transaction_rollbacks"
 TRAN_OBJECT_GETS: Final = "tran_object_gets"
 TRAN_OBJECT_WRITES: Final = "tran_object_writes"
+TRAN_OBJECT_WRITE_BATCHES: Final = "tran_object_write_batches"
+TRAN_OBJECT_WRITE_SECONDS: Final = "tran_object_write_seconds"
+_BY_PRIORITY: Final = {priority: f"enqueued_p{priority}_messages" for priority in LEVELS}
 
 NAMES: Final = {
     SQL_SENDS: "Messages that were sent.",
     SQL_RECEIVES: "RECEIVE statements, those that found nothing included.",
     ENQUEUED_MESSAGES: "Messages that were put into queues.",
+    ENQUEUED_LOCAL_MESSAGES: "Messages that were put into queues, of conversations within the instance.",
+    ENQUEUED_TRANSPORT_MESSAGES: "Messages that were put into queues, of conversations with other instances.",
+    **{name: f"Messages of priority {priority} that were put into queues." for priority, name in _BY_PRIORITY.items()},
+    ENQUEUED_TRANSPORT_MSG_FRAGS: "Fragments from other instances that were kept until their messages are whole.",
     ENQUEUED_TRANSMISSIONQ_MESSAGES: "Messages that were put into transmission queues.",
+    DEQUEUED_TRANSMISSIONQ_MESSAGES: "Messages that left transmission queues.",
     BROKER_TRANSACTION_ROLLBACKS: "Transactions that were rolled back.",
     TRAN_OBJECT_GETS: "Transmission objects of dialogs with other instances that were read back from the work table.",
     TRAN_OBJECT_WRITES: "Transmission objects of such dialogs that were put aside into the work table.",
+    TRAN_OBJECT_WRITE_BATCHES: "Transactions that put transmission objects aside.",
+    TRAN_OBJECT_WRITE_SECONDS: "The seconds that these took.",
 }
 """What is counted, and what it means."""
 
@@ -40,7 +54,7 @@ class Counters:
 
     def __init__(self) -> None:
         self._guard: Final = threading.Lock()
-        self._counts: Final[Counter[str]] = Counter(dict.fromkeys(NAMES, 0))
+        self._counts: Final[dict[str, float]] = dict.fromkeys(NAMES, 0)
 
     def committed(self, effects: Effects) -> None:
         """Counts what a transaction did.
@@ -51,26 +65,41 @@ class Counters:
         with self._guard:
             self._counts[SQL_SENDS] += effects.sent
             self._counts[SQL_RECEIVES] += len(effects.received)
-            self._counts[ENQUEUED_MESSAGES] += effects.enqueued
+            for (is_remote, priority), number in effects.enqueued.items():
+                self._counts[ENQUEUED_MESSAGES] += number
+                self._counts[ENQUEUED_TRANSPORT_MESSAGES if is_remote else ENQUEUED_LOCAL_MESSAGES] += number
+                self._counts[_BY_PRIORITY[priority]] += number
+            self._counts[ENQUEUED_TRANSPORT_MSG_FRAGS] += effects.fragments
             self._counts[ENQUEUED_TRANSMISSIONQ_MESSAGES] += effects.put_off
+            self._counts[DEQUEUED_TRANSMISSIONQ_MESSAGES] += effects.taken_off
 
     def rolled_back(self) -> None:
         """Counts a transaction that came to nothing."""
         with self._guard:
             self._counts[BROKER_TRANSACTION_ROLLBACKS] += 1
 
-    def objects_moved(self, *, read: int = 0, written: int = 0) -> None:
-        """Counts transmission objects (P32).
+    def objects_read(self, number: int) -> None:
+        """Counts transmission objects that were read back (P32).
 
         Args:
-            read: How many were read back.
-            written: How many were put aside.
+            number: How many.
         """
         with self._guard:
-            self._counts[TRAN_OBJECT_GETS] += read
-            self._counts[TRAN_OBJECT_WRITES] += written
+            self._counts[TRAN_OBJECT_GETS] += number
 
-    def counts(self) -> dict[str, int]:
+    def objects_written(self, number: int, *, seconds: float) -> None:
+        """Counts transmission objects that were put aside in one transaction (P32).
+
+        Args:
+            number: How many.
+            seconds: How long it took.
+        """
+        with self._guard:
+            self._counts[TRAN_OBJECT_WRITES] += number
+            self._counts[TRAN_OBJECT_WRITE_BATCHES] += 1
+            self._counts[TRAN_OBJECT_WRITE_SECONDS] += seconds
+
+    def counts(self) -> dict[str, float]:
         """The numbers of now, by the names of `NAMES`."""
         with self._guard:
             return dict(self._counts)

@@ -100,13 +100,8 @@ def receivers(connection: Connection, queue_id: int) -> list[int]:
     return [row[0] for row in connection.execute(_RECEIVERS, (queue_id,))]
 
 
-def remove_below(connection: Connection, endpoint_id: int, number: int) -> None:
-    """Takes off what an endpoint sent with a lower number: it has been taken (P16)."""
-    connection.execute(_REMOVE_BELOW, (endpoint_id, number))
-
-
-def remove_all_below(connection: Connection, numbers: Iterable[tuple[int, int]]) -> None:
-    """The same of many; each the endpoint and the number."""
+def remove_below(connection: Connection, numbers: Iterable[tuple[int, int]]) -> None:
+    """Takes off what endpoints sent with a lower number: it has been taken (P16); each the endpoint and the number."""
     connection.executemany(_REMOVE_BELOW, numbers)
 
 

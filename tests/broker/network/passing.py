@@ -109,6 +109,7 @@ class Outboxes:
     asked: list[tuple[str, bytes]] = field(default_factory=list)
     is_alive: bool = True
     refusals: int = 0
+    pending: tuple[int, int] = (0, 0)
     sent_by_priority: Counter[int] = field(default_factory=Counter)
     refused: dict[str, str] = field(default_factory=dict)
 

@@ -80,6 +80,11 @@ class Pipe:
         return Counter()
 
     @property
+    def pending(self) -> tuple[int, int]:
+        """See `seam.Endpoint`."""
+        return sum(rows.num_rows for outbox in self.outboxes.values() for rows in outbox), 0
+
+    @property
     def refusals(self) -> int:
         """See `seam.Endpoint`."""
         return 0

@@ -57,7 +57,10 @@ def test_n28_what_is_sent_received_and_rolled_back_is_counted(instance: Instance
     assert found["ssbroker_sql_sends_total"] == 2
     assert found["ssbroker_sql_receives_total"] == 2
     assert found["ssbroker_enqueued_messages_total"] == 2
+    assert found["ssbroker_enqueued_local_messages_total"] == 2
+    assert found["ssbroker_enqueued_transport_messages_total"] == 0
     assert found["ssbroker_enqueued_transmissionq_messages_total"] == 2
+    assert found["ssbroker_dequeued_transmissionq_messages_total"] == 2
     assert found["ssbroker_broker_transaction_rollbacks_total"] == 1
 
 
@@ -67,6 +70,26 @@ def test_n28_within_a_database_nothing_goes_through_the_transmission_queue(sales
     found = numbers(metrics)
     assert found["ssbroker_enqueued_messages_total"] == 1
     assert found["ssbroker_enqueued_transmissionq_messages_total"] == 0
+
+
+def test_n28_messages_are_counted_by_priority(sales: Database, metrics: Metrics) -> None:
+    sales.instance.execute("USE Sales; CREATE BROKER PRIORITY Urgent FOR CONVERSATION SET (PRIORITY_LEVEL = 9);")
+    with sales.transaction() as t:
+        t.send(t.begin_dialog("//Shop", "//Orders"), b"two chairs")
+    found = numbers(metrics)
+    assert found["ssbroker_enqueued_p9_messages_total"] == 1
+    assert sum(found[f"ssbroker_enqueued_p{priority}_messages_total"] for priority in range(1, 11)) == 1
+
+
+def test_n28_what_nobody_takes_any_more_leaves_the_transmission_queue_too(sales: Database, metrics: Metrics) -> None:
+    with sales.transaction() as t:
+        handle = t.begin_dialog("//Shop", "//Nowhere")
+        t.send(handle, b"two chairs")
+        t.send(handle, b"a table")
+    assert numbers(metrics)["ssbroker_dequeued_transmissionq_messages_total"] == 0
+    with sales.transaction() as t:
+        t.end_conversation(handle, cleanup=True)
+    assert numbers(metrics)["ssbroker_dequeued_transmissionq_messages_total"] == 2
 
 
 def test_n28_queues_and_what_waits_are_read_from_the_files(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -10,7 +11,7 @@ import pytest
 
 from ssbroker.broker.instance import Instance
 from ssbroker.broker.network.service.metrics import Metrics
-from tests.broker.network.parties import Party
+from tests.broker.network.parties import HOST, Party
 from tests.broker.network.talking import Talk, talk
 from tests.broker.network.test_metrics import numbers
 from tests.protocol.wire import numbered
@@ -47,7 +48,33 @@ def test_n28_transmission_objects_are_counted_when_they_are_put_aside_and_read_b
     both.pipes.settle()
     found = numbers(metrics)
     assert (found["ssbroker_tran_object_writes_total"], found["ssbroker_tran_object_gets_total"]) == (1, 0)
+    assert found["ssbroker_tran_object_write_batches_total"] == 1
+    assert found["ssbroker_tran_object_write_seconds_total"] > 0
     both.send(b"a table", dialog=dialog)
     both.pipes.settle()
     assert numbers(metrics)["ssbroker_tran_object_gets_total"] == 1
+    metrics.close()
+
+
+def test_n28_what_comes_from_other_instances_is_counted_by_itself(both: Talk) -> None:
+    """Messages, and the fragments that are kept until one is whole; at the far side, what it no longer has to keep."""
+    at_shop, at_bank = Metrics(both.shop), Metrics(both.bank)
+    both.send(bytes(9 << 20))
+    both.pipes.settle()
+    found = numbers(at_bank)
+    assert found["ssbroker_enqueued_transport_messages_total"] == 1
+    assert found["ssbroker_enqueued_local_messages_total"] == 0
+    assert 0 < found["ssbroker_enqueued_transport_msg_frags_total"] <= 288
+    assert numbers(at_shop)["ssbroker_dequeued_transmissionq_messages_total"] == 1
+    at_shop.close()
+    at_bank.close()
+
+
+def test_n28_what_waits_to_be_written_is_shown(instance: Instance) -> None:
+    metrics = Metrics(instance)
+    with socket.create_server((HOST, 0)) as silent, instance.serve(port=0, allow_unencrypted=True) as server:
+        server.endpoint.send(f"TCP://{HOST}:{silent.getsockname()[1]}", numbered(5))
+        found = numbers(metrics)
+        assert found["ssbroker_pending_msg_frags_for_send_io"] == 5
+        assert found["ssbroker_pending_bytes_for_send_io"] > 0
     metrics.close()

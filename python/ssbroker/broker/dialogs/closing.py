@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from ssbroker.broker.dialogs.queueing import Entry, enqueue, queue_of
+from ssbroker.broker.dialogs.taking_off import take_all_off
 from ssbroker.broker.work.telling import told_group
 from ssbroker.broker.work.work import Work
 from ssbroker.protocol.event_steps import GroupStep
@@ -58,7 +59,7 @@ def break_off(
     """
     state = after(State(endpoint.state), happened)
     if isinstance(state, int):
-        transmission.remove_sent(work.connection, endpoint.endpoint_id)
+        take_all_off(work, endpoint.endpoint_id)
         return state
     if state == endpoint.state:
         return None
@@ -66,7 +67,7 @@ def break_off(
         close(work, endpoint)
         return None
     # Nobody takes what was sent, and nothing more comes (fact 126).
-    transmission.remove_sent(work.connection, endpoint.endpoint_id)
+    take_all_off(work, endpoint.endpoint_id)
     queues.remove_early(work.connection, endpoint.endpoint_id)
     endpoints.set_state(work.connection, endpoint.endpoint_id, state)
     endpoints.set_timer(work.connection, endpoint.endpoint_id, None)
@@ -84,5 +85,5 @@ def _leave_group(work: Work, endpoint: Endpoint) -> None:
 
 def _forget(work: Work, endpoint: Endpoint) -> None:
     queues.remove_all(work.connection, endpoint.endpoint_id)
-    transmission.remove_sent(work.connection, endpoint.endpoint_id)
+    take_all_off(work, endpoint.endpoint_id)
     transmission.remove_arrived(work.connection, endpoint.endpoint_id)

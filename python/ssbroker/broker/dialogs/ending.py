@@ -12,6 +12,7 @@ from ssbroker.broker.dialogs.error_body import Failure
 from ssbroker.broker.dialogs.outbound import transmit
 from ssbroker.broker.dialogs.queueing import queue_of
 from ssbroker.broker.dialogs.sending import refused_in_state
+from ssbroker.broker.dialogs.taking_off import take_all_off
 from ssbroker.broker.work.telling import told_conversation
 from ssbroker.broker.work.work import Work
 from ssbroker.exceptions import OptionError
@@ -60,7 +61,7 @@ def end(work: Work, endpoint: Endpoint, failure: Failure | None) -> None:
     if failure is None:
         message = Message(number, END_DIALOG, None, is_end_of_dialog=True)
     else:
-        transmission.remove_sent(connection, endpoint_id)
+        take_all_off(work, endpoint_id)
         message = Message(number, ERROR, failure.body(), is_conversation_error=True)
     endpoints.set_ended(connection, endpoint_id, state=state, end_dialog_sequence=number)
     ended = endpoint._replace(state=state, end_dialog_sequence=number, send_sequence=number + 1)

@@ -8,6 +8,7 @@ from ssbroker.broker.dialogs.arriving import Arrival, Message, envelope_of
 from ssbroker.broker.dialogs.closing import break_off, close
 from ssbroker.broker.dialogs.error_body import Failure, read_failure
 from ssbroker.broker.dialogs.inbound import arrive
+from ssbroker.broker.dialogs.taking_off import take_all_off, take_off
 from ssbroker.broker.work.telling import told_conversation
 from ssbroker.broker.work.work import Way, Work
 from ssbroker.protocol.event_steps import ConversationStep
@@ -47,9 +48,9 @@ def settle(work: Work, endpoint_id: int, arrival: Arrival, *, broker_instance: b
     """
     endpoint = endpoints.by_id(work.connection, endpoint_id)
     if endpoint is None:
-        transmission.remove_sent(work.connection, endpoint_id)
+        take_all_off(work, endpoint_id)
         return
-    transmission.remove_below(work.connection, endpoint_id, arrival.acknowledged)
+    take_off(work, [(endpoint_id, arrival.acknowledged)])
     _settle(work, endpoint, arrival, broker_instance=broker_instance)
 
 

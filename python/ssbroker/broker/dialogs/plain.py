@@ -45,10 +45,10 @@ def put_plain(work: Work, arrivals: Iterable[tuple[Endpoint, Sequence[Message]]]
         if len(run) < len(messages):
             continue
         rows += run
+        work.effects.enqueued[bool(endpoint.is_remote), priority] += len(run)
         taken[endpoint_id] = endpoint.receive_sequence + len(messages)
         work.effects.arrived.add(queue.queue_id)
     queues.add(work.connection, rows)
-    work.effects.enqueued += len(rows)
     return taken
 
 

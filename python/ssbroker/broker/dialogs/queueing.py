@@ -55,7 +55,7 @@ def enqueue(work: Work, endpoint: Endpoint, queue: Queue, entries: Sequence[Entr
             for entry in entries
         ],
     )
-    work.effects.enqueued += len(entries)
+    work.effects.enqueued[bool(endpoint.is_remote), endpoint.priority] += len(entries)
     if any(entry.status == queues.READY for entry in entries):
         work.effects.arrived.add(queue.queue_id)
 

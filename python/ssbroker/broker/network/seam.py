@@ -150,6 +150,10 @@ class Endpoint(Protocol):
         """How many rows of each priority were written to connections."""
 
     @property
+    def pending(self) -> tuple[int, int]:
+        """How many rows wait to go to other instances, or are being written; and how many bytes those count that wait."""
+
+    @property
     def refusals(self) -> int:
         """How many connections were cut off since their address dials too often (T13)."""
 

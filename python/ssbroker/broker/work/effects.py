@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass, field
 
 from ssbroker.protocol.event_log import EventLog
@@ -36,10 +37,14 @@ class Effects:
     """Whether a queue, service, route or the broker's state has changed, so that what waits is to be tried at once."""
     sent: int = 0
     """How many messages were sent."""
-    enqueued: int = 0
-    """How many were put into queues."""
+    enqueued: Counter[tuple[bool, int]] = field(default_factory=Counter)
+    """How many were put into queues, by whether the far side is reached over the network, and by priority."""
+    fragments: int = 0
+    """How many fragments were kept until their messages are whole."""
     put_off: int = 0
     """How many were put into the transmission queue."""
+    taken_off: int = 0
+    """How many left it."""
     events: list[Event] = field(default_factory=list)
     """What subscribers are to hear, in order."""
     log: EventLog | None = None

@@ -88,6 +88,12 @@ class Addresses:
             found = self._destinations.get(address)
             return (self._numbered_from, self._numbered_from) if found is None else found.outbox.progress
 
+    def pending(self) -> tuple[int, int]:
+        """How many rows wait to go to all addresses, or are being written; and how many bytes those count that wait."""
+        with self._changed:
+            each = [destination.outbox.pending for destination in self._destinations.values()]
+        return sum(rows for rows, _ in each), sum(size for _, size in each)
+
     def refuses(self, address: str) -> str | None:
         """Why nothing new is begun with an address.
 

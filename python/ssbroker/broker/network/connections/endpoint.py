@@ -108,6 +108,11 @@ class SocketEndpoint:
         return self._setup.sent_by_priority
 
     @property
+    def pending(self) -> tuple[int, int]:
+        """See `seam.Endpoint`."""
+        return self._board.dialling.addresses.pending()
+
+    @property
     def refusals(self) -> int:
         """See `seam.Endpoint`."""
         return self._board.refusals

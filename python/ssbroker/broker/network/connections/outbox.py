@@ -59,6 +59,12 @@ class Outbox:
         with self._changed:
             return self._taken, self._done
 
+    @property
+    def pending(self) -> tuple[int, int]:
+        """How many rows are not done with, and how many bytes those count that wait."""
+        with self._changed:
+            return self._taken - self._done, self._bytes
+
     def put(self, rows: pa.Table) -> tuple[bool, int]:
         """Takes rows, unless it is full.
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Final
 
@@ -25,11 +26,12 @@ class CountedLedger(SqliteLedger):
 
     def put_aside(self, objects: Mapping[Key, bytes]) -> None:
         """See `Ledger`."""
+        begun = time.perf_counter()
         super().put_aside(objects)
-        self._counters.objects_moved(written=len(objects))
+        self._counters.objects_written(len(objects), seconds=time.perf_counter() - begun)
 
     def read_back(self, keys: Sequence[Key]) -> Mapping[Key, bytes]:
         """See `Ledger`."""
         found = super().read_back(keys)
-        self._counters.objects_moved(read=len(found))
+        self._counters.objects_read(len(found))
         return found

@@ -14,13 +14,14 @@ from ssbroker.broker.dialogs.outbound import broken_by_broker, settle
 from ssbroker.broker.dialogs.plain import put_plain
 from ssbroker.broker.dialogs.queueing import queue_of
 from ssbroker.broker.dialogs.status import DELIVERED
+from ssbroker.broker.dialogs.taking_off import take_off
 from ssbroker.broker.network.exchange.admission import envelope_of
 from ssbroker.broker.work.work import Work
 from ssbroker.protocol.columns import listed
 from ssbroker.protocol.ledger import Effects, Key
 from ssbroker.protocol.ledger import Endpoint as Planned
 from ssbroker.protocol.states import State
-from ssbroker.store import endpoints, fragments, remote, transmission
+from ssbroker.store import endpoints, fragments, remote
 from ssbroker.store.endpoints import Endpoint
 
 _OVER: Final = (State.ER, State.CD)
@@ -168,14 +169,13 @@ class Settlement:
         """Fragments come and go; what the state of an endpoint did not take counts as taken, since it never will be."""
         connection, now = self._work.connection, self._work.now()
         ids = {key: row.endpoint_id for key, row in self._rows.items()}
-        fragments.add(
-            connection,
-            [
-                (ids[stored.key], stored.number, *stored.columns[:-1], now, stored.columns[-1])
-                for stored in self._stored
-                if stored.key in ids
-            ],
-        )
+        rows = [
+            (ids[stored.key], stored.number, *stored.columns[:-1], now, stored.columns[-1])
+            for stored in self._stored
+            if stored.key in ids
+        ]
+        fragments.add(connection, rows)
+        self._work.effects.fragments += len(rows)
         for key, number in self._effects.dropped:
             fragments.remove(connection, ids[key], number)
         received = {ids[key]: number for key, number in self._effects.received.items() if key in ids}
@@ -198,7 +198,7 @@ class Settlement:
                 settle(self._work, row.endpoint_id, Arrival(acked + 1), broker_instance=far)
             if row.transmission_status != DELIVERED:
                 endpoints.set_status(self._work.connection, row.endpoint_id, DELIVERED)
-        transmission.remove_all_below(self._work.connection, plain)
+        take_off(self._work, plain)
 
     def _row_now(self, key: Key) -> Endpoint | None:
         """An endpoint after what was written of it so far; None where that was its end."""

@@ -149,6 +149,15 @@ class Metrics:
                 f"Fragments of messages of priority {priority} written to connections.",
                 value=sent.get(priority, 0),
             )
+        rows, held = (0, 0) if server is None else server.endpoint.pending
+        yield GaugeMetricFamily(
+            "ssbroker_pending_msg_frags_for_send_io",
+            "Fragments and acknowledgements that wait to be written.",
+            value=rows,
+        )
+        yield GaugeMetricFamily(
+            "ssbroker_pending_bytes_for_send_io", "What those count that wait, in bytes.", value=held
+        )
         yield from self._forwarded()
         running = self._instance.view("sys.dm_broker_activated_tasks").num_rows
         yield GaugeMetricFamily("ssbroker_tasks_running", "Readers of queues that run now.", value=running)
