@@ -242,6 +242,25 @@ def test_n10_a_connection_that_breaks_is_told_to_both() -> None:
         assert [event.error for event in shop.steps(ConnectionStep.RECEIVE_IO_ERROR)] == [9755]
 
 
+@pytest.mark.parametrize("answers", [True, False])
+def test_n10_a_line_that_breaks_again_and_again_is_dialled_soon_where_rows_have_come_over_it(answers: bool) -> None:
+    """Else the waits grow: to an hour, were this one to break as often."""
+    limits = replace(QUICK, dial_wait_most=3600_000_000, steady_after=3600_000_000)
+    times = 24 if answers else 4
+    with Party("shop", limits=limits) as shop, Party("bank") as bank:
+        for time in range(times):
+            sends(shop, bank, numbered(1, first=time))
+            bank.wait_for(lambda time=time: bank.numbers()[-1:] == [time])
+            if answers:
+                peer, _ = bank.batches[-1]
+                bank.endpoint.reply(peer.connection_id, numbered(1, first=time))
+                shop.wait_for(lambda time=time: shop.numbers()[-1:] == [time])
+            bank.endpoint._call(bank.endpoint.board.cut)
+            shop.wait_for(lambda time=time: len(shop.unreachable_at) == time + 1)
+        destination = shop.endpoint.board.dialling.addresses.destination(bank.address)
+        assert destination.failures == (1 if answers else times)
+
+
 def test_n12_an_outbox_that_is_full_takes_nothing_and_says_when_it_does_again() -> None:
     """The bank does not read. Nothing that was taken is lost, and nothing that was not is sent."""
     limits = replace(QUICK, outbox_bytes=100_000)

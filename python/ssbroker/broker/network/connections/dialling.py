@@ -178,6 +178,7 @@ class Dialling:
             return
         since = connection.logged_in_at
         is_steady = since is not None and self._setup.clock() - since >= self._setup.limits.steady_after
+        has_served = is_steady or connection.counters.fragments_received > 0
         if ending.reason is Reason.IDLE and pair is not None:
             self.attend(destination)
         elif ending.reason is Reason.SUPERSEDED and pair is not None:
@@ -187,7 +188,7 @@ class Dialling:
             else:
                 self._attach(destination, survivor)
         else:
-            destination.failures = 1 if is_steady else destination.failures + 1
+            destination.failures = 1 if has_served else destination.failures + 1
             destination.why = ending.text
             destination.lose()
             self._wait(destination)

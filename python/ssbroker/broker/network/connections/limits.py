@@ -29,7 +29,7 @@ class EndpointLimits:
         outbox_bytes: What may wait to go to one address, and what may wait as replies on one connection.
         dial_wait: How long to wait after a dial that failed; twice as long after the next, and so on.
         dial_wait_most: The longest of these waits.
-        steady_after: How long a connection has to last so that its end counts as a first failure.
+        steady_after: How long a connection over which no rows have come has to last so that its end counts as a first failure.
 
     Raises:
         OptionError: One of them is not what it can be.
