@@ -19,6 +19,7 @@ from tests.network.applications import DATABASES, INITIATOR, TARGET
 from tests.network.checker import Verdict
 from tests.network.faults import HONEST, Menu
 from tests.network.namespaces import HERE, Place
+from tests.network.node import ROWS_KIB
 from tests.network.processes import Node
 from tests.network.proxy import Proxy
 from tests.network.traffic import Plan
@@ -190,8 +191,9 @@ class Fleet:
 
     def _hearing(self, name: str) -> Callable[[list[str]], None]:
         def hear(words: list[str]) -> None:
+            what, number = words[0], int(words[1])
             with self._changed:
-                self.said[name][words[0]] = int(words[1])
+                self.said[name][what] = max(self.said[name][what], number) if what == ROWS_KIB else number
                 self._changed.notify_all()
 
         return hear

@@ -16,6 +16,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
+import pyarrow as pa
+
 from ssbroker import Instance
 from tests.network import applications
 from tests.network.applications import Initiator, Target
@@ -23,6 +25,8 @@ from tests.network.options import served
 from tests.network.traffic import Plan
 
 FAILED: Final = 3
+ROWS_KIB: Final = "rows_kib"
+"""What it says of the most memory that rows have taken."""
 _LOOK_SECONDS: Final = 0.25
 
 
@@ -42,6 +46,7 @@ def main(role: str, folder: str, host: str, plan: str, options: str) -> int:
             for thread in threads:
                 thread.start()
             while not stopped.wait(_LOOK_SECONDS):
+                tell(ROWS_KIB, (pa.default_memory_pool().max_memory() or 0) >> 10)
                 tell("waiting", sum(applications.waiting(each) for each in instance.databases))
             for thread in threads:
                 thread.join()

@@ -15,7 +15,7 @@ from tests.network import storm
 from tests.network.faults import HONEST, Menu
 from tests.network.fleet import GATE, ROLES, SHOP, STOCK
 from tests.network.namespaces import Namespaces
-from tests.network.storm import FORWARDER_MIB_MAX, MIB, Violence
+from tests.network.storm import FORWARDER_MIB_MAX, FORWARDER_ROWS_MIB_MAX, MIB, Violence
 from tests.network.traffic import Plan
 
 TIMEOUT = 600.0
@@ -40,6 +40,7 @@ def test_p11_p24_nothing_is_lost_twice_or_out_of_order_in_a_storm(tmp_path: Path
     assert dict(found.kills) == {SHOP: 1, GATE: 1, STOCK: 1}
     assert found.network["cut"] > 0
     assert found.forwarder_mib <= FORWARDER_MIB_MAX
+    assert 0 < found.forwarder_rows_mib <= FORWARDER_ROWS_MIB_MAX
 
 
 def test_p11_p21_nothing_is_altered_where_no_tls_sees_the_flipped_bits(tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ import asyncio
 import socket
 import threading
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import pyarrow as pa
@@ -41,6 +42,16 @@ def is_taken(sender: Party, receiver: Party, rows: pa.Table) -> bool:
 def sends(sender: Party, receiver: Party, rows: pa.Table) -> None:
     """Sends rows, as soon as there is room for them."""
     sender.wait_for(lambda: is_taken(sender, receiver, rows))
+
+
+def has_last(party: Party, number: int) -> bool:
+    """Whether a row was the last that came."""
+    return party.numbers()[-1:] == [number]
+
+
+def was_cut_off(party: Party, times: int) -> bool:
+    """Whether an address became unreachable so many times."""
+    return len(party.unreachable_at) == times
 
 
 def test_p2_rows_arrive_in_order_and_answers_go_back_over_the_same_connection() -> None:
@@ -243,20 +254,20 @@ def test_n10_a_connection_that_breaks_is_told_to_both() -> None:
 
 
 @pytest.mark.parametrize("answers", [True, False])
-def test_n10_a_line_that_breaks_again_and_again_is_dialled_soon_where_rows_have_come_over_it(answers: bool) -> None:
+def test_n10_a_line_that_breaks_again_and_again_is_dialled_soon_where_rows_have_come_over_it(*, answers: bool) -> None:
     """Else the waits grow: to an hour, were this one to break as often."""
     limits = replace(QUICK, dial_wait_most=3600_000_000, steady_after=3600_000_000)
     times = 24 if answers else 4
     with Party("shop", limits=limits) as shop, Party("bank") as bank:
         for time in range(times):
             sends(shop, bank, numbered(1, first=time))
-            bank.wait_for(lambda time=time: bank.numbers()[-1:] == [time])
+            bank.wait_for(partial(has_last, bank, time))
             if answers:
                 peer, _ = bank.batches[-1]
                 bank.endpoint.reply(peer.connection_id, numbered(1, first=time))
-                shop.wait_for(lambda time=time: shop.numbers()[-1:] == [time])
+                shop.wait_for(partial(has_last, shop, time))
             bank.endpoint._call(bank.endpoint.board.cut)
-            shop.wait_for(lambda time=time: len(shop.unreachable_at) == time + 1)
+            shop.wait_for(partial(was_cut_off, shop, time + 1))
         destination = shop.endpoint.board.dialling.addresses.destination(bank.address)
         assert destination.failures == (1 if answers else times)
 
