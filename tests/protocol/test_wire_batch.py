@@ -142,6 +142,20 @@ def test_p26_metadata_that_declare_more_than_there_is_are_refused(length: int) -
         unpacked(b"\xff\xff\xff\xff" + struct.pack("<i", length) + packed(SMALL)[8:])
 
 
+def test_p26_a_body_with_more_in_it_than_its_values_is_refused() -> None:
+    """A row holds the body that it came in: what lies behind the values would be counted by nobody."""
+    body = packed(SMALL)
+    (length,) = struct.unpack_from("<i", body, 4)
+    metadata, buffers = body[: 8 + length], body[8 + length :]
+    declared = struct.pack("<q", len(buffers))
+    assert metadata.count(declared) == 1
+    more = 1 << 20
+    grown = metadata.replace(declared, struct.pack("<q", len(buffers) + more)) + buffers + bytes(more)
+    with pytest.raises(PeerError, match="its values need"):
+        unpacked(grown)
+    assert unpacked(body).num_rows == SMALL.num_rows
+
+
 def test_t7_what_is_compressed_is_refused() -> None:
     [batch] = numbered(1000, size=1000).combine_chunks().to_batches()
     for codec in ("lz4", "zstd"):

@@ -22,6 +22,8 @@ const MARKER: [u8; 4] = [0xFF; 4];
 /// Marker and length of the metadata.
 const PREFIX: usize = 8;
 const ALIGNMENT: usize = 8;
+/// Arrow fills buffers up to a multiple of this.
+const PADDING_MAX: usize = 64;
 /// Those of a batch of this schema take less than half of it.
 const METADATA_MAX: usize = 8 << 10;
 /// A batch is a message and what it holds. Tables may be shared, so that a few bytes can stand for a million of them: these are few enough.
@@ -72,6 +74,7 @@ pub fn decode_fragments(body: &Buffer) -> Result<RecordBatch> {
     let decoder = RecordBatchDecoder::try_new(&buffers, batch, schema, &none, &version);
     let rows = decoder.and_then(|decoder| decoder.with_require_alignment(true).read_record_batch());
     let rows = rows.map_err(|error| bad(error.to_string()))?;
+    judge_size(&rows, buffers.len(), batch.buffers().map_or(0, |each| each.len()))?;
     judge_values(&rows)?;
     Ok(rows)
 }
@@ -135,6 +138,18 @@ fn judge(schema: &Schema, batch: arrow_ipc::RecordBatch<'_>, len: usize) -> Resu
         }
         let last = start.zip(size).and_then(|(start, len)| start.checked_add(len));
         end = last.filter(|last| *last <= len).ok_or_else(|| bad("a buffer lies within another one, or outside"))?;
+    }
+    Ok(())
+}
+
+/// Whether there is nothing between the values, nor behind them, but what fills a buffer up: the rows hold all of the body for as long as they live.
+fn judge_size(rows: &RecordBatch, len: usize, buffers: usize) -> Result<()> {
+    let mut needed = buffers * PADDING_MAX;
+    for column in rows.columns() {
+        needed += column.to_data().get_slice_memory_size().map_err(|error| bad(error.to_string()))?;
+    }
+    if len > needed {
+        return Err(bad(format!("its buffers have {len} bytes; its values need {needed} at most")));
     }
     Ok(())
 }
