@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from ssbroker.broker.database import Database
 from ssbroker.broker.dialogs.contract_rules import priority
-from ssbroker.broker.dialogs.error_body import Failure
+from ssbroker.broker.dialogs.error_body import Failure, read_failure
 from ssbroker.broker.dialogs.validation import complaint
 from ssbroker.exceptions import BrokerError
 from ssbroker.protocol.names import ERROR
@@ -86,6 +86,11 @@ BILLION = b"<!DOCTYPE a [<!ENTITY b 'bbbbbbbbbb'>%s]><a>&z;</a>" % b"".join(
     b"<!ENTITY %c '%s'>" % (code, b"&%c;" % (code - 1) * 10) for code in range(ord("c"), ord("{"))
 )
 QUADRATIC = b"<!DOCTYPE a [<!ENTITY b '%s'>]><a>%s</a>" % (b"b" * 100_000, b"&b;" * 100_000)
+MANY_DEFAULTS = b"<!DOCTYPE a [<!ATTLIST a %s>]><a>%s</a>" % (
+    b" ".join(b"b%d CDATA ''" % number for number in range(2000)),
+    b"<a/>" * 20_000,
+)
+MANY_ATTRIBUTES = b"<!DOCTYPE a [<!ATTLIST a %s>]><a/>" % b" ".join(b"b%d CDATA ''" % number for number in range(4000))
 IN_ATTRIBUTE = b"<!DOCTYPE a [<!ENTITY b '%s'>]><a c='%s'/>" % (b"b" * 100_000, b"&b;" * 100_000)
 
 
@@ -105,11 +110,20 @@ IN_ATTRIBUTE = b"<!DOCTYPE a [<!ENTITY b '%s'>]><a c='%s'/>" % (b"b" * 100_000, 
         BILLION,
         QUADRATIC,
         IN_ATTRIBUTE,
+        MANY_DEFAULTS,
+        MANY_ATTRIBUTES,
     ],
     ids=lambda body: str(body)[:40],
 )
 def test_b21_xml_that_is_not_well_formed_or_expands_to_too_much(body: bytes | None) -> None:
     assert complaint("X", body)
+
+
+def test_b21_a_document_may_declare_its_attributes() -> None:
+    assert (
+        complaint("X", b"<!DOCTYPE a [<!ATTLIST a b CDATA 'c' d CDATA #IMPLIED>]><a>%s</a>" % (b"<a/>" * 20_000))
+        is None
+    )
 
 
 def test_b21_external_entities_are_not_read() -> None:
@@ -185,3 +199,10 @@ def test_b19_each_side_has_its_own_priority_and_keeps_it(sales: Database) -> Non
         found = talk.endpoint(sales, side)
         assert found is not None
         assert found.priority == expected
+
+
+@pytest.mark.parametrize("said", [b"&#%s;" % (b"9" * 5000), b"&#x%s;" % (b"f" * 5000)])
+def test_b11_an_error_whose_text_holds_numbers_that_nobody_reads_is_read_as_far_as_it_can_be(said: bytes) -> None:
+    body = b"<Error><Code>-1</Code><Description>%s</Description></Error>" % said
+    found = read_failure(body)
+    assert found is None or found.code == -1

@@ -90,4 +90,7 @@ def read_failure(body: bytes | None) -> Failure | None:
     found = _SAID.search(body or b"")
     if found is None:
         return None
-    return Failure(int(found["code"]), unescape(found["description"].decode(errors="replace")))
+    try:
+        return Failure(int(found["code"]), unescape(found["description"].decode(errors="replace")))
+    except ValueError:  # a number of more digits than Python reads
+        return None

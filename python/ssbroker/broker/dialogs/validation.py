@@ -8,7 +8,7 @@ from xml.parsers import expat
 from ssbroker.store.objects import Validation
 
 EXPANSION_MAX: Final = 8 << 20
-"""The characters to which the entities of a document may expand at most."""
+"""The characters to which the entities of a document may expand at most, and how often declared attributes may be looked at for it."""
 
 
 class _RefusedError(Exception):
@@ -38,7 +38,8 @@ def complaint(validation: Validation, body: bytes | None) -> str | None:
 
 def _xml_complaint(body: bytes) -> str | None:
     parser = expat.ParserCreate()
-    references = body.count(b"&")
+    references, elements = body.count(b"&"), body.count(b"<")
+    attributes = 0
 
     def declared(
         name: str,
@@ -56,7 +57,15 @@ def _xml_complaint(body: bytes) -> str | None:
         if "&" in value or len(value) * references > EXPANSION_MAX:
             raise _RefusedError(f"its entity {name!r} may expand to too much")
 
+    def declared_attribute(*_: object) -> None:
+        # expat looks at all of them for each element, and for each of them.
+        nonlocal attributes
+        attributes += 1
+        if attributes * max(attributes, elements) > EXPANSION_MAX:
+            raise _RefusedError("it declares too many attributes")
+
     parser.EntityDeclHandler = declared
+    parser.AttlistDeclHandler = declared_attribute
     try:
         parser.Parse(body, True)
     except expat.ExpatError as error:
