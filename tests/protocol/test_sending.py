@@ -282,6 +282,19 @@ def test_b30_the_header_says_where_it_comes_from_and_goes_to(machine: Machine) -
     assert (row["service_contract_name"], row["message_type_name"], row["priority"]) == ("DEFAULT", "Order", 5)
 
 
+def test_p13_what_goes_again_takes_turns_too(machine: Machine) -> None:
+    """P13, P23: also where a whole message goes again, because the far side had to forget it, or says so."""
+    both = bound(machine, max_fragment_bytes=4, turn_fragments=8)
+    both.a.send(both.outgoing, bytes(2000))
+    both.a.rows(20 * SECOND)
+    both.a.dialogs.lost([both.outgoing])
+    sent: list[int] = []
+    while (table := both.a.dialogs.data_to_send(now=21 * SECOND, most=16)) is not None:
+        sent.append(table.num_rows)
+    assert sum(sent) == 500
+    assert max(sent) <= 16 + 8
+
+
 def test_p13_a_large_message_is_read_once_and_not_for_each_turn(machine: Machine) -> None:
     """P13, B30: whatever the number of turns; after a restart, and for what is lost, it still comes out whole."""
     both = bound(machine, max_fragment_bytes=1 << 14, turn_fragments=8, window_fragments=32)

@@ -51,14 +51,15 @@ class Sending:
     def turn(self, dialog: Dialog, now: int) -> Turn:
         """What a dialog may send now."""
         settings, transmission = self._settings, dialog.transmission
-        lost = transmission.landed(now)
+        lost = transmission.landed(now, settings.turn_fragments)
         again = sum([mask.bit_count() for flight in lost for mask in flight.fragments.values()]) if lost else 0
         room = min(settings.turn_fragments - again, settings.window_fragments - transmission.fragments)
         room_bytes = settings.window_bytes - transmission.bytes
         is_blocked = transmission.fragments and room_bytes < settings.max_fragment_bytes
         if is_blocked or (room > 0 and not self.large.goes_on(dialog, now)):
             room = 0
-        return Turn(dialog, lost, max(room, 0), room_bytes, self.last_of(dialog))
+        is_full = bool(lost) and any(flight.due <= now for flight in transmission.flights)
+        return Turn(dialog, lost, max(room, 0), room_bytes, self.last_of(dialog), is_full=is_full)
 
     def last_of(self, dialog: Dialog) -> int:
         """The last message that may be sent: the first one only, until it is settled which copy of the service has taken it (R8)."""

@@ -93,30 +93,42 @@ class Transmission:
             most: How many at most.
         """
         left = ~self.ahead >> self.cursor << self.cursor
-        taken = 0
-        for first, last in bit_runs(left & ((1 << self.counts[self.head]) - 1)):
-            number = min(most, last + 1 - first)
-            taken |= ((1 << number) - 1) << first
-            most -= number
-            if not most:
-                break
-        return taken
+        return _lowest(left & ((1 << self.counts[self.head]) - 1), most)
 
     def launch(self, fragments: dict[int, int], *, due: int, attempt: int) -> None:
         """Notes when fragments that are sent now are sent again."""
         self.flights.append(Flight(due, attempt, fragments))
         self.is_dirty = True
 
-    def landed(self, now: int) -> list[Flight]:
-        """Takes out the flights whose time is over, with what of them is still not acknowledged."""
+    def landed(self, now: int, most: int) -> list[Flight]:
+        """Takes out flights whose time is over, with what of them is still not acknowledged.
+
+        Args:
+            now: The moment.
+            most: How many fragments at most; the others stay, and their time is over.
+        """
         due = [flight for flight in self.flights if flight.due <= now]
         if not due:
             return due
         self.flights = [flight for flight in self.flights if flight.due > now]
+        taken: list[Flight] = []
         for flight in due:
-            flight.fragments = self.still_flying(flight.fragments)
+            left = self.still_flying(flight.fragments)
+            if most > 0 and left:
+                first: dict[int, int] = {}
+                for sequence in list(left):
+                    first[sequence] = _lowest(left[sequence], most)
+                    most -= first[sequence].bit_count()
+                    left[sequence] ^= first[sequence]
+                    if not left[sequence]:
+                        del left[sequence]
+                    if not most:
+                        break
+                taken.append(Flight(flight.due, flight.attempt, first))
+            if left:
+                self.flights.append(Flight(flight.due, flight.attempt, left))
         self.is_dirty = True
-        return [flight for flight in due if flight.fragments]
+        return taken
 
     def hasten(self) -> None:
         """Has all that is in flight sent again at the next turn."""
@@ -238,6 +250,20 @@ class Transmission:
             self.charges[sequence] = 0
             self.fragments += count
             self.flights.append(Flight(0, 0, {sequence: self.flying[sequence]}))
+
+
+def _lowest(mask: int, most: int) -> int:
+    """The lowest ones of a number, as many as may be."""
+    if mask.bit_count() <= most:
+        return mask
+    taken = 0
+    for first, last in bit_runs(mask):
+        number = min(most, last + 1 - first)
+        taken |= ((1 << number) - 1) << first
+        most -= number
+        if not most:
+            break
+    return taken
 
 
 def _named(run: Run, sequence: int, count: int) -> int:
