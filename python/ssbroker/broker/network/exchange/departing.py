@@ -95,6 +95,8 @@ class Departing:
         if gate == LOCAL:
             self._loop_back(departure.rows)
             return
+        if self._is_idle_talk(machine, departure):
+            return
         is_doubtful = gate in self._closed or gate in self._carrying.why
         if self._endpoint.send(gate, departure.rows) > 0:
             return
@@ -103,3 +105,10 @@ class Departing:
             each.gates.closes(gate)
         if is_doubtful:
             machine.dialogs.lost(departure.keys)
+
+    def _is_idle_talk(self, machine: Machine, departure: Departure) -> bool:
+        """Whether nobody here has a conversation of it, and it would go where nothing is begun: an answer to an address that a neighbour named (N34)."""
+        gate = departure.gate
+        if MIRRORED in gate or any(machine.dialogs.knows(key) for key in departure.keys):
+            return False
+        return self._endpoint.refuses(gate) is not None

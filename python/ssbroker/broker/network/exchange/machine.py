@@ -216,10 +216,11 @@ class Machine:
         Args:
             now: The moment.
         """
-        if self.dialogs.flush(now=now):
-            self.gates.keep(self.dialogs.knows)
-            self.riders.keep(self.dialogs.knows)
-            self._decisions = {each: way for each, way in self._decisions.items() if self.dialogs.knows(each[:2])}
+        self.dialogs.flush(now=now)
+        # Of conversations that nobody here has, too: what answers them has a way, and no end here.
+        self.gates.keep(self.dialogs.knows)
+        self.riders.keep(self.dialogs.knows)
+        self._decisions = {each: way for each, way in self._decisions.items() if self.dialogs.knows(each[:2])}
 
     def _gates(self, rows: pa.Table, senders: list[_Sender]) -> dict[_Sender, str | None]:
         """Through which gate each sender goes; None for nowhere."""
