@@ -1,0 +1,101 @@
+"""When an address is dialled again, and who is told that it cannot be reached (N10)."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import partial
+
+import pytest
+
+from ssbroker.protocol.event_steps import ConnectionStep
+from tests.broker.network.parties import HOST, QUICK, Party
+from tests.broker.network.test_endpoint import PATIENT, free_port, sends
+from tests.protocol.wire import numbered
+
+
+def has_last(party: Party, number: int) -> bool:
+    """Whether a row was the last that came."""
+    return party.numbers()[-1:] == [number]
+
+
+def was_cut_off(party: Party, times: int) -> bool:
+    """Whether an address became unreachable so many times."""
+    return len(party.unreachable_at) == times
+
+
+def test_n10_an_address_that_cannot_be_reached_is_told_and_takes_nothing_until_the_wait_is_over() -> None:
+    with Party("shop", limits=PATIENT) as shop:
+        address = f"TCP://{HOST}:{free_port()}"
+        assert shop.endpoint.send(address, numbered(2)) > 0
+        shop.wait_for(lambda: [each for each, _ in shop.unreachable_at] == [address])
+        assert "the dial failed: " in shop.unreachable_at[0][1]
+        (event,) = shop.steps(ConnectionStep.CONNECT_FAILED)
+        assert (event.address, event.error) == (address, 9754)
+        assert shop.endpoint.send(address, numbered(1)) == 0
+        assert shop.endpoint.progress(address) == (2, 2)
+
+
+def test_n10_an_address_is_dialled_again_after_the_wait() -> None:
+    with Party("shop") as shop:
+        port = free_port()
+        address = f"TCP://{HOST}:{port}"
+        shop.endpoint.send(address, numbered(1))
+        shop.wait_for(lambda: shop.room_at == [address])
+        with Party("bank", port=port) as bank:
+            shop.endpoint.send(address, numbered(1, first=7))
+            bank.wait_for(lambda: bank.numbers() == [7])
+
+
+def test_n10_what_arrives_from_an_address_ends_the_wait_for_it() -> None:
+    """Nobody dials within an hour, but who could not be reached dials itself."""
+    with Party("shop", limits=PATIENT) as shop:
+        with Party("bank") as bank:
+            port, address = bank.port, bank.address
+            shop.endpoint.send(address, numbered(1))
+            bank.wait_for(bank.numbers)
+        shop.wait_for(lambda: shop.unreachable_at == [(address, "the instance stops")])
+        assert shop.endpoint.send(address, numbered(1)) == 0
+        with Party("bank", port=port, number=77) as again:
+            again.endpoint.send(shop.address, numbered(1))
+            shop.wait_for(lambda: shop.room_at == [address])
+            shop.wait_for(lambda: len(shop.reached_at) == 2)
+            assert shop.endpoint.send(address, numbered(1, first=5)) > 0
+            again.wait_for(lambda: again.numbers() == [5])
+            assert len(again.connections()) == 1
+
+
+def test_n10_a_name_that_is_not_known_is_told() -> None:
+    with Party("shop", limits=PATIENT) as shop:
+        shop.endpoint.send("TCP://nowhere.invalid:4022", numbered(1))
+        shop.wait_for(lambda: shop.unreachable_at)
+        assert "the name nowhere.invalid is not known" in shop.unreachable_at[0][1]
+        assert shop.steps(ConnectionStep.CONNECT_FAILED)[0].error == 9783
+
+
+def test_n10_a_connection_that_breaks_is_told_to_both() -> None:
+    with Party("shop", limits=PATIENT) as shop, Party("bank", limits=PATIENT) as bank:
+        shop.endpoint.send(bank.address, numbered(1))
+        bank.wait_for(bank.numbers)
+        bank.endpoint._call(bank.endpoint.board.cut)
+        shop.wait_for(lambda: shop.unreachable_at)
+        shop.wait_for(lambda: shop.steps(ConnectionStep.CLOSED))
+        assert [event.error for event in shop.steps(ConnectionStep.RECEIVE_IO_ERROR)] == [9755]
+
+
+@pytest.mark.parametrize("answers", [True, False])
+def test_n10_a_line_that_breaks_again_and_again_is_dialled_soon_where_rows_have_come_over_it(*, answers: bool) -> None:
+    """Else the waits grow: to an hour, were this one to break as often."""
+    limits = replace(QUICK, dial_wait_most=3600_000_000, steady_after=3600_000_000)
+    times = 24 if answers else 4
+    with Party("shop", limits=limits) as shop, Party("bank") as bank:
+        for time in range(times):
+            sends(shop, bank, numbered(1, first=time))
+            bank.wait_for(partial(has_last, bank, time))
+            if answers:
+                peer, _ = bank.batches[-1]
+                bank.endpoint.reply(peer.connection_id, numbered(1, first=time))
+                shop.wait_for(partial(has_last, shop, time))
+            bank.endpoint._call(bank.endpoint.board.cut)
+            shop.wait_for(partial(was_cut_off, shop, time + 1))
+        destination = shop.endpoint.board.dialling.addresses.destination(bank.address)
+        assert destination.failures == (1 if answers else times)
