@@ -7,6 +7,9 @@ from typing import Any, Final
 
 from ssbroker.store.sqlite import Connection
 
+OVER: Final = ("ER", "CD")
+"""The states of endpoints of which nothing becomes whole any more."""
+
 
 def add(connection: Connection, rows: Iterable[tuple[Any, ...]]) -> None:
     """Keeps fragments; what is there already goes.
@@ -33,7 +36,7 @@ def of(connection: Connection, endpoint_id: int) -> list[tuple[Any, ...]]:
 
 
 def amounts(connection: Connection, sides: Iterable[tuple[bytes, bool]]) -> dict[tuple[bytes, bool], tuple[int, int]]:
-    """How many fragments are kept for endpoints, and how many bytes they have.
+    """How many fragments are kept for endpoints, and how many bytes they have; of those that are over none counts.
 
     Args:
         connection: The database.
@@ -70,7 +73,7 @@ _ADD: Final = """
 _AMOUNT: Final = """
     SELECT e.conversation_id, e.is_initiator, count(*), sum(length(message_body))
     FROM ssb_conversation_endpoints e JOIN ssb_fragments USING (endpoint_id)
-    WHERE e.conversation_id = ? AND e.is_initiator = ? GROUP BY endpoint_id"""
+    WHERE e.conversation_id = ? AND e.is_initiator = ? AND e.state NOT IN ('ER', 'CD') GROUP BY endpoint_id"""
 _OF: Final = """
     SELECT message_sequence_number, fragment_number, fragment_count, message_body, message_digest, fragment_digest, message_type_name,
         message_id, is_end_of_dialog, is_conversation_error

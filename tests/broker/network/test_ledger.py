@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
 from ssbroker.protocol.event_steps import ConversationStep
 from ssbroker.protocol.events import Conversation, CorruptedMessage, MessageUndeliverable
+from ssbroker.protocol.ledger import Key
 from ssbroker.protocol.names import ERROR
 from tests.broker.network.sides import MINUTE, ORDER, ORDERS, Pair, Side, pair
 from tests.broker.talk import REPLIES, drain, end, receive, said, send, switch
@@ -204,6 +206,36 @@ def test_b11_n31_a_message_that_cannot_be_taken_ends_both_sides(both: Pair) -> N
     assert states(both, shop) == ("ER", "CD")
     (row,) = drain(both.shop.database, REPLIES)
     assert b"<Code>-8430</Code>" in row["message_body"]
+
+
+def test_b11_p26_of_what_comes_for_a_broken_conversation_nothing_is_kept_or_read_back(
+    both: Pair, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shop, stock = both.bound()
+    both.stock.database.alter_message_type(ORDER, validation="WELL_FORMED_XML")
+    send(both.shop.database, shop, b"no XML", b"z" * 450, message_type=ORDER)
+    bad, *early = both.shop.rows()
+    both.stock.take(early[:2])
+    assert both.stock.count("fragments") == 2
+    both.stock.take([bad])
+    assert states(both, shop) == ("CO", "ER")
+    read: list[int] = []
+    stored = both.stock.ledger.stored
+
+    def counted(keys: Sequence[Key]) -> pa.Table:
+        table = stored(keys)
+        read.append(table.num_rows)
+        return table
+
+    monkeypatch.setattr(both.stock.ledger, "stored", counted)
+    both.stock.take([bad])
+    both.stock.dialogs.forget([both.stock.key(stock)])
+    both.stock.take([bad])
+    both.stock.take(early[2:3])
+    assert sum(read) == 0
+    assert both.stock.count("fragments") == 2
+    both.exchange(seconds=MINUTE)
+    assert states(both, shop) == ("ER", "ER")
 
 
 def test_b11_a_first_message_that_cannot_be_taken_leaves_no_endpoint(both: Pair) -> None:

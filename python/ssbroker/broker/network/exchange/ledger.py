@@ -148,6 +148,8 @@ class SqliteLedger:
         rows: list[tuple[Any, ...]] = []
         with self._database.file.read() as connection:
             for key, row in remote.find(connection, keys).items():
+                if row.state in fragments.OVER:
+                    continue
                 sender = (key[0], not key[1])
                 for *fragment, is_end, is_error in fragments.of(connection, row.endpoint_id):
                     rows.append((*sender, *fragment, bool(is_end), bool(is_error)))

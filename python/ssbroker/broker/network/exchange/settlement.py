@@ -20,11 +20,8 @@ from ssbroker.broker.work.work import Work
 from ssbroker.protocol.columns import listed
 from ssbroker.protocol.ledger import Effects, Key
 from ssbroker.protocol.ledger import Endpoint as Planned
-from ssbroker.protocol.states import State
 from ssbroker.store import endpoints, fragments, remote
 from ssbroker.store.endpoints import Endpoint
-
-_OVER: Final = (State.ER, State.CD)
 
 
 class OvertakenError(Exception):
@@ -92,7 +89,7 @@ class Settlement:
                 broken_by_broker(self._work, row, body)
         for key, why in effects.refused.items():
             row = self._row_now(key)
-            if row is not None and row.state not in _OVER:  # else its application has been told
+            if row is not None and row.state not in fragments.OVER:  # else its application has been told
                 Conversation(self._work, row, queue_of(self._work, row)).refuse(Failure(why.code, why.description))
 
     def _keys(self) -> set[Key]:
@@ -172,7 +169,7 @@ class Settlement:
         rows = [
             (ids[stored.key], stored.number, *stored.columns[:-1], now, stored.columns[-1])
             for stored in self._stored
-            if stored.key in ids
+            if stored.key in ids and self._rows[stored.key].state not in fragments.OVER
         ]
         fragments.add(connection, rows)
         self._work.effects.fragments += len(rows)
