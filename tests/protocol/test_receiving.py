@@ -181,7 +181,7 @@ def test_p26_memory_follows_what_arrives(machine: Machine) -> None:
     both = bound(machine, window_fragments=16, max_pending_bytes=1 << 16)
     both.a.send(both.outgoing, b"one")
     (row,) = both.a.rows(20 * SECOND)
-    far = [resigned({**row, "message_sequence_number": number}) for number in (65, 10**6, 2**63 - 2)]
+    far = [resigned({**row, "message_sequence_number": number}) for number in (1 + 4096, 10**6, 2**63 - 2)]
     effects = both.b.take(far, 20 * SECOND)
     assert effects.stored.num_rows == 0
     flood = [

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from random import Random
 
 import pyarrow as pa
@@ -12,7 +13,7 @@ from ssbroker.protocol.ledger import Wanted
 from ssbroker.protocol.packing import PACKED_MAX
 from ssbroker.security.dialog import SALT_BYTES
 from ssbroker.testing.node import Machine
-from tests.protocol.pair import SECOND, A, B, bound, numbers, pair
+from tests.protocol.pair import SECOND, A, B, Row, bound, numbers, pair
 
 
 def test_p13_a_large_message_goes_in_fragments(machine: Machine) -> None:
@@ -293,6 +294,72 @@ def test_p13_what_goes_again_takes_turns_too(machine: Machine) -> None:
         sent.append(table.num_rows)
     assert sum(sent) == 500
     assert max(sent) <= 16 + 8
+
+
+def test_b33_two_sides_may_have_windows_of_different_sizes(machine: Machine) -> None:
+    """P14: what one has passed a large message with, the other takes."""
+    both = bound(machine, max_fragment_bytes=1000, window_fragments=64, turn_fragments=8)
+    both.settings = replace(both.settings, window_fragments=4)
+    both.restart(both.b)
+    both.a.send(both.outgoing, bytes(200_000), *[b"small"] * 200)
+    both.exchange(20 * SECOND, times=60)
+    assert both.a.waiting(both.outgoing) == []
+    assert both.b.refused == []
+
+
+def test_p31_b33_what_comes_back_while_a_large_message_is_under_way_counts_as_much_as_it_did(machine: Machine) -> None:
+    """P32: put aside, what is in flight has one charge for all; more of the same message has its own again."""
+    both = bound(machine, max_fragment_bytes=1000, window_bytes=40_000, turn_fragments=8)
+    both.a.send(both.outgoing, bytes(52_000), *[b"s"] * 30)
+    first = both.a.rows(20 * SECOND)
+    moment = 40 * SECOND
+    while not both.a.dialogs.flush(now=moment):
+        both.a.rows(moment)
+        moment += 11 * SECOND
+    for rows in (first[:20], first[20:]):
+        both.b.take(rows, moment)
+        both.a.take(both.b.rows(moment + SECOND), moment + SECOND)
+        moment += 2 * SECOND
+        sent = both.a.rows(moment)
+        transmission = both.a.dialogs._residents.known[both.outgoing].transmission
+        flying = {number: mask.bit_count() for number, mask in transmission.flying.items()}
+        assert transmission.bytes == sum(transmission.charges[number] * count for number, count in flying.items())
+        assert sum(count * (1000 if number == 1 else 1) for number, count in flying.items()) <= 41_000
+        both.b.take(sent, moment)
+    both.exchange(moment, times=30)
+    assert both.a.waiting(both.outgoing) == []
+
+
+def test_p32_b34_what_was_too_scattered_to_be_packed_goes_again_though_it_comes_back_early(machine: Machine) -> None:
+    """P17: something arrives that acknowledges nothing, long before it is due."""
+    random = Random(4)
+    both = bound(machine, max_fragment_bytes=10, turn_fragments=1024)
+    both.a.send(both.outgoing, *[b"a" * random.choice([5, 35, 120]) for _ in range(900)])
+    both.b.take([row for row in both.a.rows(20 * SECOND) if random.random() < 0.5], 20 * SECOND)
+    both.a.take(both.b.rows(22 * SECOND), 22 * SECOND)
+    both.a.rows(22 * SECOND)
+    moment = 22 * SECOND
+    while not both.a.dialogs.flush(now=moment):
+        moment += 11 * SECOND
+        both.a.rows(moment)
+    both.b.send(both.incoming, b"hello")
+    both.a.take([row for row in both.b.rows(moment) if row["is_sequenced"]], moment)
+    sent: list[Row] = []
+    while (due := both.a.dialogs.next_timeout()) is not None and due < moment + 100 * SECOND:
+        sent += both.a.rows(due)
+    assert numbers(sent) != []
+    both.exchange(moment + 100 * SECOND, times=200)
+    assert both.a.waiting(both.outgoing) == []
+
+
+def test_p13_a_lost_empty_message_goes_again_where_fragments_are_large(machine: Machine) -> None:
+    """P17: a message of one fragment is read as it is, however large a fragment may be."""
+    both = bound(machine, max_fragment_bytes=1 << 20)
+    both.a.send(both.outgoing, bytes(1 << 20), b"")
+    rows = both.a.rows(20 * SECOND)
+    both.b.take(rows[:1], 20 * SECOND)
+    both.a.take(both.b.rows(22 * SECOND), 22 * SECOND)
+    assert numbers(both.a.rows(30 * SECOND)) == [(2, 0)]
 
 
 def test_p13_a_large_message_is_read_once_and_not_for_each_turn(machine: Machine) -> None:

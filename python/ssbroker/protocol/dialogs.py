@@ -24,7 +24,7 @@ from ssbroker.protocol.residents import Residents
 from ssbroker.protocol.retry import Backoff
 from ssbroker.protocol.rows import rows_of
 from ssbroker.protocol.sending import Sending
-from ssbroker.protocol.settings import Settings
+from ssbroker.protocol.settings import SEQUENCE_DISTANCE_MAX, Settings
 from ssbroker.protocol.steady import SteadyClock
 from ssbroker.protocol.steering import Steering
 from ssbroker.protocol.telling import tell_acknowledgements
@@ -60,7 +60,7 @@ class Dialogs(Steering):
         self._assembly = Assembly(
             max_pending_bytes=settings.max_pending_bytes,
             max_message_bytes=settings.max_message_bytes,
-            max_sequence_distance=settings.max_sequence_distance,
+            max_sequence_distance=SEQUENCE_DISTANCE_MAX,
         )
         self._sending = Sending(ledger, settings, self._backoff)
         self._planning = Planning(ledger, Receiving(ledger, self._assembly, self._log), self._log)

@@ -234,7 +234,7 @@ class Sending:
         if fragments.nbytes < WORTH_KEEPING:
             return
         numbers, counts = (listed(fragments[name]) for name in ("fragment_number", "fragment_count"))
-        least = -(-WORTH_KEEPING // self._settings.max_fragment_bytes)
+        least = max(-(-WORTH_KEEPING // self._settings.max_fragment_bytes), 2)
         for row in [row for row, number in enumerate(numbers) if number == 0 and counts[row] >= least]:
             conversation, side, sequence = (fragments[name][row].as_py() for name in _MESSAGE[:3])
             self._cuts.keep((conversation, side), sequence, fragments.slice(row, counts[row]))

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal, TypeAlias
+from typing import Final, Literal, TypeAlias
 
 from ssbroker import options
 from ssbroker.exceptions import OptionError
 from ssbroker.protocol.retry import SECOND
 
+WINDOW_FRAGMENTS_MAX: Final = 1024
+SEQUENCE_DISTANCE_MAX: Final = 4 * WINDOW_FRAGMENTS_MAX
+"""How far ahead of the first message that is missing one is taken, whatever window its sender has."""
 Integrity: TypeAlias = Literal["strict", "compat"]
 
 
@@ -50,7 +53,7 @@ class Settings:
     honor_priority: bool = False
 
     def __post_init__(self) -> None:
-        most = {"window_fragments": 1024}
+        most = {"window_fragments": WINDOW_FRAGMENTS_MAX}
         for name in ("max_fragment_bytes", "window_fragments", "window_bytes", "turn_fragments", "max_message_bytes"):
             options.whole(getattr(self, name), name=name, least=1, most=most.get(name, 2**31 - 1))
         options.whole(self.acknowledgement_wait, name="acknowledgement_wait", least=0, most=SECOND)
@@ -61,5 +64,5 @@ class Settings:
 
     @property
     def max_sequence_distance(self) -> int:
-        """How far ahead of the first message that is not acknowledged another may be sent, and is taken."""
+        """How far ahead of the first message that is not acknowledged another may be sent."""
         return 4 * self.window_fragments

@@ -65,7 +65,10 @@ class Transmission:
 
     def send(self, sequence: int, fragment: int, count: int, charge: int) -> None:
         """Notes that a fragment is sent for the first time: the next of `head`, or a single message after it."""
-        self.flying[sequence] = self.flying.get(sequence, 0) | (1 << fragment)
+        flying = self.flying.get(sequence, 0)
+        if flying and self.charges[sequence] != charge:  # what was packed has come back with one charge for all
+            self.bytes += (charge - self.charges[sequence]) * flying.bit_count()
+        self.flying[sequence] = flying | (1 << fragment)
         self.fragments += 1
         self.bytes += charge
         self.charges[sequence] = charge
@@ -217,9 +220,9 @@ class Transmission:
         return any(flight.due == 0 for flight in self.flights)
 
     def _is_flying(self, flight: Flight) -> bool:
-        """Whether anything of a flight is not acknowledged; what was sent last is looked at first."""
+        """Whether anything of a flight is not acknowledged, or not known; what was sent last is looked at first."""
         flying, fragments = self.flying, flight.fragments
-        return any(fragments[sequence] & flying.get(sequence, 0) for sequence in reversed(fragments))
+        return not fragments or any(fragments[sequence] & flying.get(sequence, 0) for sequence in reversed(fragments))
 
     def _clear(self, sequence: int, mask: int) -> None:
         before = self.flying.get(sequence, 0)

@@ -328,3 +328,19 @@ def test_n2_a_database_whose_file_failed_for_a_moment_is_served_again(
         both.pipes.settle(seconds=70)
     assert both.ordered() == [b"two chairs"]
     assert waiting(both.sales) == []
+
+
+def test_r54_n23_who_waits_for_a_principal_rests_when_that_of_another_database_is_known(both: Talk) -> None:
+    """Two routes name the same pair of addresses; the database of the one is not there yet."""
+    near, far = "TCP://bank:4022", "TCP://two:4022"
+    both.sales.drop_route("There")
+    both.pipes.down.add(far)
+    for service, guid in (("//Other", uuid.uuid4()), (STOCK, both.stock.service_broker_guid)):
+        both.sales.create_route(service, address=near, mirror_address=far, service_name=service, broker_instance=guid)
+    both.send(b"waits", to="//Other")
+    both.pipes.settle()
+    both.send(b"goes")
+    both.pipes.settle()
+    assert both.ordered() == [b"goes"]
+    machines = both.pipes.servers["shop"].exchange._machines.all()
+    assert all(machine.dialogs.next_timeout() != 0 for machine in machines)

@@ -255,6 +255,7 @@ class Machine:
         """Has a dialog rest behind a closed gate; what it has just given goes when that opens."""
         self._closed.add(gate)
         self.gates.lead(key, gate)
+        self.dialogs.hold([key])  # it was let go to find that the gate is closed still
         self.dialogs.lost([key])
 
 
