@@ -11,7 +11,7 @@ import pytest
 from ssbroker.protocol import large
 from ssbroker.protocol.ledger import Key, Wanted
 from ssbroker.testing.node import Machine
-from tests.protocol.pair import SECOND, B, Pair, pair
+from tests.protocol.pair import SECOND, B, Pair, bound, numbers, pair
 
 MIB = 1 << 20
 ALL = [bytes([letter]) * 16 for letter in b"123"]
@@ -116,6 +116,32 @@ def test_p13_n39_all_that_is_lost_of_a_large_message_goes_again_at_once(both: Pa
     lost -= {row["fragment_number"] for row in part}
     again = both.a.rows(20 * SECOND)
     assert {row["fragment_number"] for row in again if row["conversation_id"] == ALL[0]} == lost
+
+
+def test_p14_n41_what_passes_a_large_message_leaves_it_room_at_the_far_side(machine: Machine) -> None:
+    """P13, P26: three hundred small messages alone would fill what there is."""
+    both = bound(
+        machine, max_fragment_bytes=1000, max_pending_bytes=512 << 10, window_bytes=128_000, ahead_bytes=64_000
+    )
+    both.a.send(both.outgoing, bytes(200_000), *[bytes(1000)] * 300)
+    both.exchange(20 * SECOND, times=100)
+    assert both.a.waiting(both.outgoing) == []
+    assert len(both.b.queue(both.incoming)) == 302
+
+
+def test_p14_n41_what_follows_a_message_that_is_not_whole_leaves_room_for_the_rest_of_it(machine: Machine) -> None:
+    """P17: until its fragments go again, the others could fill what there is."""
+    both = bound(machine, max_fragment_bytes=1000, max_pending_bytes=256 << 10, window_bytes=64_000, ahead_bytes=48_000)
+    both.a.send(both.outgoing, bytes(8000), *[bytes(1000)] * 400)
+    lost = [[(1, fragment)] for fragment in range(6)]
+    for step in range(400):
+        now = 20 * SECOND + step * SECOND // 10
+        rows = [row for row in both.a.rows(now) if step > 30 or numbers([row]) not in lost]
+        both.b.take(rows, now)
+        both.a.take(both.b.rows(now), now)
+    both.exchange(70 * SECOND, times=60)
+    assert both.a.waiting(both.outgoing) == []
+    assert len(both.b.queue(both.incoming)) == 402
 
 
 def test_n39_those_that_wait_are_asked_again_by_themselves(both: Pair) -> None:

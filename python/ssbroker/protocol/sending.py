@@ -66,7 +66,10 @@ class Sending:
         endpoint = dialog.endpoint
         if endpoint.is_initiator and not endpoint.is_bound and endpoint.far_broker_instance is None:
             return 0
-        return dialog.transmission.acked + self._settings.max_sequence_distance
+        transmission = dialog.transmission
+        if transmission.begun > self._settings.ahead_bytes:
+            return transmission.head - (transmission.cursor == 0)
+        return transmission.acked + self._settings.max_sequence_distance
 
     def cut(self, turns: Sequence[Turn], now: int) -> Cut:
         """Reads and cuts what the turns need, and notes in the dialogs what goes."""
@@ -118,7 +121,7 @@ class Sending:
         """Fragments of large messages that were cut for an earlier turn; their bytes are read."""
         transmission, key = turn.dialog.transmission, turn.dialog.key
         size = self._settings.max_fragment_bytes
-        needed = _lost(turn)
+        needed = turn.goes_again()
         if turn.room and turn.dialog.is_known and transmission.cursor:
             needed[transmission.head] = needed.get(transmission.head, 0) | transmission.coming(turn.room)
         for number, mask in needed.items():
@@ -199,7 +202,7 @@ class Sending:
         for turn, rows in zip(turns, rows_of, strict=True):
             before = len(taken)
             if turn.lost:
-                lost = _lost(turn)
+                lost = turn.goes_again()
                 taken += [row for row in rows if lost.get(sequences[row], 0) >> numbers[row] & 1]
             if turn.room:
                 at = self._singles(turn, rows, sequences, counts, sizes)
@@ -278,15 +281,6 @@ class Sending:
                 del flight.fragments[number]
         # What is known not to have arrived goes again with the wait that it had: nobody has let that pass in silence.
         return [(flight.fragments, flight.attempt + (flight.due > 0)) for flight in turn.lost if flight.fragments]
-
-
-def _lost(turn: Turn) -> dict[int, int]:
-    """Which fragments go again, as bits for each message."""
-    lost: dict[int, int] = {}
-    for flight in turn.lost:
-        for number, mask in flight.fragments.items():
-            lost[number] = lost.get(number, 0) | mask
-    return lost
 
 
 def _ranges(numbers: Sequence[int]) -> Iterator[tuple[int, int]]:

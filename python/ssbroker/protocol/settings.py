@@ -23,6 +23,7 @@ class Settings:
         max_fragment_bytes: The largest part of a message that goes in one fragment.
         window_fragments: How many fragments of a dialog may be unacknowledged (B33).
         window_bytes: And how many bytes of them.
+        ahead_bytes: With how many bytes of messages begun and not acknowledged in order no further one is begun: the far side keeps them (P14).
         turn_fragments: How many fragments of one dialog go before it is another's turn (P13).
         acknowledgement_wait: How long an acknowledgement waits for a message that could carry it, in microseconds (B35).
         max_pending_bytes: What incomplete and early messages may take in memory (P26), those of dialogs that begin, or were read back, half of
@@ -45,6 +46,7 @@ class Settings:
     max_fragment_bytes: int = 32 << 10
     window_fragments: int = 1024
     window_bytes: int = 4 << 20
+    ahead_bytes: int = 64 << 20
     turn_fragments: int = 64
     acknowledgement_wait: int = SECOND
     max_pending_bytes: int = 256 << 20
@@ -54,7 +56,14 @@ class Settings:
 
     def __post_init__(self) -> None:
         most = {"window_fragments": WINDOW_FRAGMENTS_MAX}
-        for name in ("max_fragment_bytes", "window_fragments", "window_bytes", "turn_fragments", "max_message_bytes"):
+        for name in (
+            "max_fragment_bytes",
+            "window_fragments",
+            "window_bytes",
+            "ahead_bytes",
+            "turn_fragments",
+            "max_message_bytes",
+        ):
             options.whole(getattr(self, name), name=name, least=1, most=most.get(name, 2**31 - 1))
         options.whole(self.acknowledgement_wait, name="acknowledgement_wait", least=0, most=SECOND)
         options.whole(self.max_pending_bytes, name="max_pending_bytes", least=1, most=2**63 - 1)

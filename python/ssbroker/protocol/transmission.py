@@ -41,6 +41,8 @@ class Transmission:
         flying: Which fragments were sent and are not acknowledged, as bits for each message.
         counts: How many fragments messages have of which not all is acknowledged, where it is more than one.
         charges: What a fragment of a message in flight counts for, in bytes.
+        sizes: What messages count for, in bytes, that were begun and are not acknowledged up to their number.
+        begun: What these count for together: what the far side may have to keep.
         flights: When they are sent again.
         fragments: How many fragments are in flight.
         bytes: What they count for.
@@ -57,6 +59,8 @@ class Transmission:
     flying: dict[int, int] = field(default_factory=dict)
     counts: dict[int, int] = field(default_factory=dict)
     charges: dict[int, int] = field(default_factory=dict)
+    sizes: dict[int, int] = field(default_factory=dict)
+    begun: int = 0
     flights: list[Flight] = field(default_factory=list)
     fragments: int = 0
     bytes: int = 0
@@ -74,6 +78,9 @@ class Transmission:
         self.charges[sequence] = charge
         if count > 1:
             self.counts[sequence] = count
+        if sequence not in self.sizes:
+            self.sizes[sequence] = count * charge
+            self.begun += count * charge
         if sequence != self.head:
             self.passed = sequence
             return
@@ -180,6 +187,7 @@ class Transmission:
                 self._clear(sequence, -1)
             for sequence in [each for each in self.counts if each <= acked]:
                 del self.counts[sequence]
+            self._forget_sizes(acked)
             self.acked = acked
         flying = sorted(self.flying) if runs else []
         for run in runs:
@@ -197,6 +205,8 @@ class Transmission:
         for sequence in list(self.flying):
             self._clear(sequence, -1)
         self.flights.clear()
+        self.sizes.clear()
+        self.begun = 0
         self.is_dirty = True
 
     def skip(self, sequence: int) -> None:
@@ -204,6 +214,7 @@ class Transmission:
         for number in [each for each in {*self.flying, *self.counts} if each < sequence]:
             self._clear(number, -1)
             self.counts.pop(number, None)
+        self._forget_sizes(sequence - 1)
         if self.head < sequence:
             self.head, self.cursor, self.ahead = sequence, 0, 0
         self.passed = max(self.passed, self.head)
@@ -236,6 +247,12 @@ class Transmission:
             del self.flying[sequence], self.charges[sequence]
         else:
             self.flying[sequence] = before ^ cleared
+
+    def _forget_sizes(self, last: int) -> None:
+        """Forgets what messages count for, up to a number."""
+        sizes = self.sizes
+        while sizes and (first := next(iter(sizes))) <= last:
+            self.begun -= sizes.pop(first)
 
     def _pass_by(self) -> None:
         """Takes the cursor past what is there already, but not past the last fragment: only a message that was sent can be acknowledged."""

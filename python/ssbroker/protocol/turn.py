@@ -38,6 +38,14 @@ class Turn:
     is_held: bool = False
     dues: list[int] = field(default_factory=list)
 
+    def goes_again(self) -> dict[int, int]:
+        """What goes again, as bits for each message."""
+        found: dict[int, int] = {}
+        for flight in self.lost:
+            for number, mask in flight.fragments.items():
+                found[number] = found.get(number, 0) | mask
+        return found
+
     @property
     def is_drained(self) -> bool:
         """Whether the transmission queue held no more than what goes: there was room left, and nothing else in the way."""
