@@ -42,7 +42,6 @@ SEEN_BY_THE_SIMULATION: dict[Bug, int] = {
     sending.gives_up_after_three_times: 2,
     sending.never_sends_again: 0,
     sending.packing_forgets_what_is_under_way: 0,
-    sending.packing_forgets_what_was_acknowledged: 1,
 }
 
 
