@@ -20,6 +20,7 @@ LIMITS: Final = (
     "dials_per_second",
     "learnt_dials",
     "learnt_most",
+    "principal_most",
     "unproven_most",
     *LIMITS_OF_PROTOCOL,
 )

@@ -96,3 +96,25 @@ def test_t13_the_rate_is_a_number_of_connections() -> None:
     for said in ({"dials_at_once": 0}, {"dials_per_second": 0}, {"dials_at_once": True}):
         with pytest.raises(OptionError, match=next(iter(said))):
             EndpointLimits(**said)
+
+
+def test_t13_one_principal_keeps_only_some_connections_however_many_instances_it_says_it_is(tmp_path: Path) -> None:
+    """T13, T14: the others keep theirs."""
+    authority = Authority(tmp_path)
+    names = ("bank", "mallory", "shop")
+    with contextlib.ExitStack() as stack:
+        limits = EndpointLimits(principal_most=3)
+        bank = stack.enter_context(Party("bank", trust=authority.trust("bank", *names), limits=limits))
+        shop = stack.enter_context(Party("shop", trust=authority.trust("shop", *names)))
+        shop.endpoint.send(bank.address, numbered(1, first=100))
+        bank.wait_for(lambda: bank.numbers() == [100])
+        trust = authority.trust("mallory", *names)
+        for number in range(6):
+            many = stack.enter_context(Party(f"mallory {number}", trust=trust))
+            many.endpoint.send(bank.address, numbered(1, first=number))
+            bank.wait_for(lambda number=number: bank.numbers()[-1] == number)  # type: ignore[misc]
+        bank.wait_for(lambda: len(bank.connections()) == 3 + 1)
+        assert len(bank.steps(ConnectionStep.ACCEPT)) == 7
+        shop.endpoint.send(bank.address, numbered(1, first=101))
+        bank.wait_for(lambda: bank.numbers()[-1] == 101)
+        assert len(bank.steps(ConnectionStep.ACCEPT)) == 7

@@ -22,6 +22,8 @@ class EndpointLimits:
         unproven_bytes: What is taken of a far side before it has proven who it is.
         unproven_most: How many such connections there may be; the oldest goes for a new one. A quarter of the files that the process
             may open is never exceeded, so that databases and honest instances have theirs.
+        principal_most: How many connections that one principal has dialled there may be, whatever instances it says they come from; the oldest
+            goes for a new one. A quarter of the files is not exceeded here either.
         dials_at_once: How many connections one address may dial in one go (N33); an IPv6 network of 64 bits counts as one address.
         dials_per_second: How many more it may dial in each second from then on.
         learnt_most: How many addresses that no route names may be in use at once (N34), as far as others have chosen them.
@@ -46,6 +48,7 @@ class EndpointLimits:
     login_wait: int = 10 * SECOND
     unproven_bytes: int = 16 << 10
     unproven_most: int = 1000
+    principal_most: int = 256
     dials_at_once: int = 200
     dials_per_second: int = 20
     learnt_most: int = 1000
@@ -60,8 +63,14 @@ class EndpointLimits:
             options.whole(getattr(self, name), name=name, least=1, most=_HOUR)
         options.whole(self.steady_after, name="steady_after", least=0, most=_HOUR)
         options.whole(self.unproven_bytes, name="unproven_bytes", least=4 << 10, most=1 << 20)
-        options.whole(self.unproven_most, name="unproven_most", least=1, most=1_000_000)
-        for name in ("dials_at_once", "dials_per_second", "learnt_most", "learnt_dials"):
+        for name in (
+            "unproven_most",
+            "principal_most",
+            "dials_at_once",
+            "dials_per_second",
+            "learnt_most",
+            "learnt_dials",
+        ):
             options.whole(getattr(self, name), name=name, least=1, most=1_000_000)
         options.whole(self.outbox_bytes, name="outbox_bytes", least=1, most=1 << 40)
 
@@ -81,6 +90,15 @@ class EndpointLimits:
         """
         base = min(self.dial_wait << min(failures - 1, 32), self.dial_wait_most)
         return round(base * (1 + JITTER * (2 * roll - 1)))
+
+    def principal_allowed(self) -> int:
+        """How many connections one principal may have dialled in this process, at least one.
+
+        Examples:
+            >>> EndpointLimits(principal_most=1).principal_allowed()
+            1
+        """
+        return max(min(self.principal_most, _files_allowed() // 4), 1)
 
     def unproven_allowed(self) -> int:
         """How many connections that are not proven there may be in this process, at least one.

@@ -44,6 +44,7 @@ class Switchboard:
         self._of_pair: Final[dict[Pair, list[Connection]]] = {}
         self._unproven: Final[dict[Connection, None]] = {}
         self._unproven_most: Final = setup.limits.unproven_allowed()
+        self._principal_most: Final = setup.limits.principal_allowed()
         self._superseded: Final[dict[uuid.UUID, Pair]] = {}
         limits = setup.limits
         self._buckets: Final = Buckets(at_once=limits.dials_at_once, per_second=limits.dials_per_second)
@@ -234,6 +235,18 @@ class Switchboard:
             return
         self.dialling.greeted(connection, pair)
         self._arbitrate(connection, pair)
+        if connection.is_accept and pair[1] is not None:
+            self._cut_oldest(pair[1])
+
+    def _cut_oldest(self, principal: str) -> None:
+        """Has one principal keep only some of the connections that it has dialled: it may call itself as many instances as it likes (T13)."""
+        dialled = [
+            each
+            for each in self.connections.values()
+            if each.is_accept and (_pair(each) or (b"", None))[1] == principal
+        ]
+        for oldest in dialled[: -self._principal_most]:
+            oldest.cut()
 
     def _arbitrate(self, connection: Connection, pair: Pair) -> None:
         """Has one connection stay for each pair of instances."""
