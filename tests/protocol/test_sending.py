@@ -13,7 +13,15 @@ from ssbroker.protocol.ledger import Wanted
 from ssbroker.protocol.packing import PACKED_MAX
 from ssbroker.security.dialog import SALT_BYTES
 from ssbroker.testing.node import Machine
-from tests.protocol.pair import SECOND, A, B, Row, bound, numbers, pair
+from tests.protocol.pair import SECOND, A, B, Pair, Row, bound, numbers, pair
+
+
+def put_aside(both: Pair, moment: int) -> int:
+    """Has nobody answer the initiator until what it has sent is put aside; the moment at which it is."""
+    while not both.a.dialogs.flush(now=moment):
+        moment += 11 * SECOND
+        both.a.rows(moment)
+    return moment
 
 
 def test_p13_a_large_message_goes_in_fragments(machine: Machine) -> None:
@@ -258,10 +266,7 @@ def test_b34_a_packed_object_is_never_larger_than_1024_bytes(machine: Machine) -
         both.b.take([row for row in rows if random.random() < share], 20 * SECOND)
         both.a.take(both.b.rows(22 * SECOND), 22 * SECOND)
         both.a.rows(22 * SECOND)
-        moment = 22 * SECOND
-        while not both.a.dialogs.flush(now=moment):
-            moment += 11 * SECOND
-            both.a.rows(moment)
+        moment = put_aside(both, 22 * SECOND)
         (packed,) = both.a.ledger.work_table.values()
         assert len(packed) <= PACKED_MAX == 1024
         for step in range(40):
@@ -312,10 +317,7 @@ def test_p31_b33_what_comes_back_while_a_large_message_is_under_way_counts_as_mu
     both = bound(machine, max_fragment_bytes=1000, window_bytes=40_000, turn_fragments=8)
     both.a.send(both.outgoing, bytes(52_000), *[b"s"] * 30)
     first = both.a.rows(20 * SECOND)
-    moment = 40 * SECOND
-    while not both.a.dialogs.flush(now=moment):
-        both.a.rows(moment)
-        moment += 11 * SECOND
+    moment = put_aside(both, 40 * SECOND)
     for rows in (first[:20], first[20:]):
         both.b.take(rows, moment)
         both.a.take(both.b.rows(moment + SECOND), moment + SECOND)
@@ -338,10 +340,7 @@ def test_p32_b34_what_was_too_scattered_to_be_packed_goes_again_though_it_comes_
     both.b.take([row for row in both.a.rows(20 * SECOND) if random.random() < 0.5], 20 * SECOND)
     both.a.take(both.b.rows(22 * SECOND), 22 * SECOND)
     both.a.rows(22 * SECOND)
-    moment = 22 * SECOND
-    while not both.a.dialogs.flush(now=moment):
-        moment += 11 * SECOND
-        both.a.rows(moment)
+    moment = put_aside(both, 22 * SECOND)
     both.b.send(both.incoming, b"hello")
     both.a.take([row for row in both.b.rows(moment) if row["is_sequenced"]], moment)
     sent: list[Row] = []

@@ -98,7 +98,7 @@ class EndpointLimits:
             >>> EndpointLimits(principal_most=1).principal_allowed()
             1
         """
-        return max(min(self.principal_most, _files_allowed() // 4), 1)
+        return _within_files(self.principal_most)
 
     def unproven_allowed(self) -> int:
         """How many connections that are not proven there may be in this process, at least one.
@@ -107,7 +107,12 @@ class EndpointLimits:
             >>> EndpointLimits(unproven_most=1).unproven_allowed()
             1
         """
-        return max(min(self.unproven_most, _files_allowed() // 4), 1)
+        return _within_files(self.unproven_most)
+
+
+def _within_files(most: int) -> int:
+    """So many connections, or as many as a quarter of the files is, but one in any case."""
+    return max(min(most, _files_allowed() // 4), 1)
 
 
 def _files_allowed() -> int:

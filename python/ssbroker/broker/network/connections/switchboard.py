@@ -240,11 +240,8 @@ class Switchboard:
 
     def _cut_oldest(self, principal: str) -> None:
         """Has one principal keep only some of the connections that it has dialled: it may call itself as many instances as it likes (T13)."""
-        dialled = [
-            each
-            for each in self.connections.values()
-            if each.is_accept and (_pair(each) or (b"", None))[1] == principal
-        ]
+        accepted = [each for each in self.connections.values() if each.is_accept]
+        dialled = [each for each in accepted if each.peer is not None and each.peer.principal == principal]
         for oldest in dialled[: -self._principal_most]:
             oldest.cut()
 
