@@ -25,7 +25,8 @@ def packed(transmission: Transmission) -> bytes:
     """An object as bytes.
 
     Where more is scattered than fits, it is packed as if nothing after the acknowledged number had been sent: that much goes again,
-    when the first of it would have.
+    when the first of it would have. What the far side has beyond the cursor is not packed, for it says so again with its next acknowledgement;
+    nor what begun messages count for, which is counted anew from those that follow.
 
     Args:
         transmission: The object.
