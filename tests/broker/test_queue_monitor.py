@@ -108,6 +108,21 @@ def test_b24_readers_that_roll_back_are_started_again_at_once_five_times() -> No
     assert needed(monitor, now=NOW + CHECK_EVERY)
 
 
+def test_b23_a_message_that_comes_while_as_many_run_as_may_has_met_the_limit() -> None:
+    """Service Broker counts it (fact 170)."""
+    busy = receiving(readers=2, most=2)
+    assert busy.is_limit_reached(waiting=0, now=NOW)
+    assert not busy.is_limit_reached(waiting=1, now=NOW), "somebody waits for it"
+    assert not receiving(readers=1, most=2).is_limit_reached(waiting=0, now=NOW)
+    assert not QueueMonitor(max_queue_readers=0).is_limit_reached(waiting=0, now=NOW), "there are to be none"
+    busy.received(is_empty=True, is_named=False, now=NOW)
+    assert not busy.is_limit_reached(waiting=0, now=NOW + CHECK_EVERY - 1), "they have found it empty"
+    assert busy.is_limit_reached(waiting=0, now=NOW + CHECK_EVERY)
+    busy.ended(is_done=True, now=NOW)
+    busy.started(now=NOW)
+    assert not busy.is_limit_reached(waiting=0, now=NOW + CHECK_EVERY), "one has not received yet"
+
+
 def test_every_state_has_an_answer_to_everything_that_occurs() -> None:
     assert set(TABLE) == set(Occurrence)
     assert all(set(row) == set(MonitorState) for row in TABLE.values())

@@ -17,6 +17,7 @@ ENQUEUED_TRANSPORT_MSG_FRAGS: Final = "enqueued_transport_msg_frags"
 ENQUEUED_TRANSMISSIONQ_MESSAGES: Final = "enqueued_transmissionq_messages"
 DEQUEUED_TRANSMISSIONQ_MESSAGES: Final = "dequeued_transmissionq_messages"
 BROKER_TRANSACTION_ROLLBACKS: Final = "broker_transaction_rollbacks"
+TASK_LIMIT_REACHED: Final = "task_limit_reached"
 TRAN_OBJECT_GETS: Final = "tran_object_gets"
 TRAN_OBJECT_WRITES: Final = "tran_object_writes"
 TRAN_OBJECT_WRITE_BATCHES: Final = "tran_object_write_batches"
@@ -34,6 +35,7 @@ NAMES: Final = {
     ENQUEUED_TRANSMISSIONQ_MESSAGES: "Messages that were put into transmission queues.",
     DEQUEUED_TRANSMISSIONQ_MESSAGES: "Messages that left transmission queues.",
     BROKER_TRANSACTION_ROLLBACKS: "Transactions that were rolled back.",
+    TASK_LIMIT_REACHED: "Times that a message came, and a queue got no further reader since max_queue_readers of them run.",
     TRAN_OBJECT_GETS: "Transmission objects of dialogs with other instances that were read back from the work table.",
     TRAN_OBJECT_WRITES: "Transmission objects of such dialogs that were put aside into the work table.",
     TRAN_OBJECT_WRITE_BATCHES: "Transactions that put transmission objects aside.",
@@ -77,6 +79,11 @@ class Counters:
         """Counts a transaction that came to nothing."""
         with self._guard:
             self._counts[BROKER_TRANSACTION_ROLLBACKS] += 1
+
+    def task_limit_reached(self) -> None:
+        """Counts that a queue got no further reader, since as many run as may."""
+        with self._guard:
+            self._counts[TASK_LIMIT_REACHED] += 1
 
     def objects_read(self, number: int) -> None:
         """Counts transmission objects that were read back (P32).

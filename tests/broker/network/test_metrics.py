@@ -152,6 +152,28 @@ def test_n28_readers_of_queues_are_counted(sales: Database, instance: Instance, 
     assert numbers(metrics)["ssbroker_tasks_aborted_total"] == 0
 
 
+def test_n28_messages_that_get_no_further_reader_are_counted(
+    sales: Database, instance: Instance, metrics: Metrics
+) -> None:
+    def order(body: bytes) -> None:
+        with sales.transaction() as t:
+            t.send(t.begin_dialog("//Shop", "//Orders"), body)
+
+    def read(database: Database) -> None:
+        with database.transaction() as t:
+            bodies = t.receive(ORDERS)["message_body"].to_pylist()
+        if bodies == [b"two chairs"]:
+            order(b"a chair")
+            order(b"a lamp")
+        received(database, ORDERS)
+
+    sales.activate(ORDERS, read)
+    order(b"two chairs")
+    assert numbers(metrics)["ssbroker_task_limit_reached_total"] == 0
+    instance.run_due()
+    assert numbers(metrics)["ssbroker_task_limit_reached_total"] == 2
+
+
 def test_n28_what_went_over_a_connection_that_is_closed_still_counts(
     instance: Instance, metrics: Metrics, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -102,6 +102,9 @@ class Activation:
             for watched in self._watched(database.database_id, [each.queue_id]):
                 watched.received(is_empty=each.is_empty, is_named=each.is_named, now=now)
         arrived = effects.arrived if is_committed else set()
+        for watched in self._watched(database.database_id, arrived):
+            if watched.is_limit_reached(now=now):
+                self._instance.worker.counters.task_limit_reached()
         self._look(self._watched(database.database_id, {*arrived, *(each.queue_id for each in effects.received)}))
 
     def run_due(self, *, now: int) -> int | None:

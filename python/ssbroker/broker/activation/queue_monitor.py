@@ -91,10 +91,21 @@ class QueueMonitor:
         Returns:
             Whether it is needed, and may be started (fact 143).
         """
-        if not has_messages or not self.can_start(now=now) or waiting > 0:
-            return False
-        empty = self.last_empty_rowset_time
-        return self.running == 0 or empty is None or not 0 <= now - empty < CHECK_EVERY
+        return has_messages and self.can_start(now=now) and waiting == 0 and not self._is_enough(now=now)
+
+    def is_limit_reached(self, *, waiting: int, now: int) -> bool:
+        """Whether a message that comes now would have a further reader started, and does not, since as many run as may (fact 170).
+
+        Args:
+            waiting: How many wait for one in a RECEIVE that names no conversation and no group.
+            now: The moment.
+
+        Returns:
+            Whether it is only the limit that keeps it.
+        """
+        is_at_limit = self.running >= self.max_queue_readers > 0
+        is_receiving = self.state is MonitorState.RECEIVES_OCCURRING
+        return is_at_limit and is_receiving and waiting == 0 and not self._is_enough(now=now)
 
     def can_start(self, *, now: int) -> bool:
         """Whether one more reader may run at all, whatever stands in the queue.
@@ -161,6 +172,11 @@ class QueueMonitor:
         self._failures = 0 if is_done else self._failures + 1
         if not has_received or self._failures >= FAILURES_MAX:
             self._held_until = now + CHECK_EVERY
+
+    def _is_enough(self, *, now: int) -> bool:
+        """Whether the readers that run have found the queue empty a short while ago."""
+        empty = self.last_empty_rowset_time
+        return self.running > 0 and empty is not None and 0 <= now - empty < CHECK_EVERY
 
     def _is_held(self, *, now: int) -> bool:
         # Further away than a check is what was set before the clock was put back.

@@ -104,6 +104,16 @@ class Watched:
                 self._monitor.started(now=now)
             return is_needed
 
+    def is_limit_reached(self, *, now: int) -> bool:
+        """Whether a message that has come now gets no further reader, only because as many run as may.
+
+        Args:
+            now: The moment.
+        """
+        waiting = self.database.arrivals.waiting(self.queue_id)
+        with self._guard:
+            return self._monitor.is_limit_reached(waiting=waiting, now=now)
+
     def next_check(self, *, now: int) -> int | None:
         """When to look again, if nothing is told before; None where nothing is there to be read.
 
