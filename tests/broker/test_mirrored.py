@@ -10,9 +10,10 @@ import pytest
 
 from ssbroker import OptionError
 from ssbroker.broker.database import Database
-from ssbroker.broker.databases.mirrored import role_of
+from ssbroker.broker.databases.mirrored import roles_of
 from ssbroker.broker.instance import Instance
 from ssbroker.exceptions import BrokerError
+from ssbroker.protocol.mirroring import MirroringRole
 from tests.broker import shops
 from tests.broker.shops import STOCK, received, send, statuses
 
@@ -25,6 +26,12 @@ def sales(instance: Instance) -> Database:
 @pytest.fixture
 def stock(instance: Instance) -> Database:
     return shops.stock(instance)
+
+
+def role_of(instance: Instance, broker_instance: bytes) -> tuple[MirroringRole, int]:
+    """What the instance says of a database."""
+    (role,) = roles_of(instance, [broker_instance])
+    return role
 
 
 def shown(instance: Instance) -> dict[str, tuple[int, str, int]]:
@@ -60,6 +67,15 @@ def test_n24_the_number_grows_by_one_with_each_failover(instance: Instance, sale
     sales.set_mirroring_role("mirror", number=7)
     sales.set_mirroring_role("principal")
     assert shown(instance)["Sales"] == (1, "PRINCIPAL", 8)
+
+
+def test_n24_what_another_process_has_said_counts_at_once(instance: Instance, sales: Database) -> None:
+    """N24: an answer that is too old would have two principals."""
+    guid = sales.service_broker_guid.bytes
+    assert role_of(instance, guid) == ("principal", 0)
+    with Instance.open(instance.folder, background=False) as other:
+        other.database("Sales").set_mirroring_role("mirror", number=2)
+        assert role_of(instance, guid) == ("mirror", 2)
 
 
 @pytest.mark.parametrize(

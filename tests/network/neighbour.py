@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Final, Self
@@ -131,9 +131,9 @@ class Neighbour:
     def is_own(self, address: str) -> None:
         """See `Receiver`."""
 
-    def role_of(self, broker_instance: bytes) -> tuple[MirroringRole, int]:  # it has no databases
+    def roles_of(self, broker_instances: Sequence[bytes]) -> list[tuple[MirroringRole, int]]:  # it has no databases
         """See `Receiver`."""
-        return "unknown", 0
+        return [("unknown", 0) for _ in broker_instances]
 
     def role_told(self, address: str, broker_instance: bytes, role: MirroringRole, number: int) -> None:
         """See `Receiver`."""

@@ -69,6 +69,7 @@ class Party:
         self.roles: Final[list[tuple[str, bytes, MirroringRole, int]]] = []
         self.events: Final[list[Connection]] = []
         self.role: tuple[MirroringRole, int] = ("unknown", 0)
+        self.looks = 0
         self.on_arrival: Callable[[], None] = lambda: None
         self._changed: Final = threading.Condition()
         self._frozen_at = now() if frozen else None
@@ -134,8 +135,9 @@ class Party:
     def is_own(self, address: str) -> None:
         self._note(self.own_addresses, address)
 
-    def role_of(self, broker_instance: bytes) -> tuple[MirroringRole, int]:
-        return self.role
+    def roles_of(self, broker_instances: Sequence[bytes]) -> list[tuple[MirroringRole, int]]:
+        self.looks += 1
+        return [self.role for _ in broker_instances]
 
     def role_told(self, address: str, broker_instance: bytes, role: MirroringRole, number: int) -> None:
         self._note(self.roles, (address, broker_instance, role, number))

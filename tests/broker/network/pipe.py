@@ -109,7 +109,7 @@ class Pipe:
         if address in self.pipes.down or address not in self.pipes.pipes:
             self.receiver.unreachable(address, "connection refused")
             return
-        role, number = self.pipes.pipes[address].receiver.role_of(broker_instance)
+        ((role, number),) = self.pipes.pipes[address].receiver.roles_of([broker_instance])
         self.receiver.role_told(address, broker_instance, role, number)
 
     def pause(self) -> None:

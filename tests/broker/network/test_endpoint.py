@@ -11,6 +11,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
+from ssbroker.broker.network.connections import role_answers
 from ssbroker.broker.network.connections.limits import EndpointLimits
 from ssbroker.broker.network.connections.trust import Trust
 from ssbroker.exceptions import EndpointError, ProtocolError
@@ -221,6 +222,21 @@ def test_n23_a_role_is_asked_of_an_address_and_told() -> None:
         shop.endpoint.ask_role(bank.address, b"broker instance.")
         shop.wait_for(lambda: len(shop.roles) == 2)
         assert shop.roles[1][2:] == ("mirror", 4)
+
+
+def test_n23_many_questions_cost_one_look_which_none_of_them_is_younger_than(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Neighbours ask as fast as they like, and each look reads all files."""
+    with Party("shop") as shop, Party("bank") as bank:
+        bank.role = ("principal", 3)
+        shop.endpoint.ask_role(bank.address, bytes(16))
+        shop.wait_for(lambda: len(shop.roles) == 1)
+        monkeypatch.setattr(role_answers, "LOOK_WAIT", 3600.0)
+        bank.role = ("mirror", 4)
+        for number in range(role_answers.MANY):
+            shop.endpoint.ask_role(bank.address, number.to_bytes(16))
+        shop.wait_for(lambda: len(shop.roles) == 1 + role_answers.MANY)
+        assert {each[2:] for each in shop.roles[1:]} == {("mirror", 4)}
+        assert bank.looks == 2
 
 
 def test_n23_who_cannot_be_asked_is_unreachable() -> None:

@@ -216,7 +216,6 @@ def test_n23_what_is_known_is_bounded(sender: Sender, monkeypatch: pytest.Monkey
 def test_n23_an_instance_tells_the_role_of_its_databases(sender: Sender, sales: Database) -> None:
     """N23, N25."""
     guid = sales.service_broker_guid.bytes
-    assert sender.routes.role_of(guid) == ("principal", 0)
+    assert sender.routes.roles_of([guid]) == [("principal", 0)]
     sales.set_mirroring_role("mirror", number=2)
-    assert sender.routes.role_of(guid) == ("mirror", 2)
-    assert sender.routes.role_of(GUID) == ("unknown", 0)
+    assert sender.routes.roles_of([GUID, guid, guid]) == [("unknown", 0), ("mirror", 2), ("mirror", 2)]

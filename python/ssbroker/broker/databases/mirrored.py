@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, get_args
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Final, get_args
 
 from ssbroker import options
 from ssbroker.exceptions import OptionError, SsbrokerError
@@ -16,6 +17,8 @@ from ssbroker.store.sqlite import Connection
 if TYPE_CHECKING:
     from ssbroker.broker.instance import Instance
 
+UNKNOWN: Final[tuple[MirroringRole, int]] = ("unknown", 0)
+"""What is said of a database that is not here; it is no claim (N24)."""
 _NUMBER_MAX = 2**63 - 1
 
 
@@ -32,21 +35,23 @@ def set_role(connection: Connection, objects: Objects, *, role: Role, number: in
     changes.changed(connection)
 
 
-def role_of(instance: Instance, broker_instance: bytes) -> tuple[MirroringRole, int]:
-    """What the database is that delivers, or would if it were no mirror, under a broker id.
+def roles_of(instance: Instance, broker_instances: Sequence[bytes]) -> list[tuple[MirroringRole, int]]:
+    """What the databases are that deliver, or would if they were no mirrors, under some broker ids; all of it after one look.
 
     Args:
         instance: The instance that is asked.
-        broker_instance: The broker id.
+        broker_instances: The broker ids.
 
     Returns:
-        The role and its number; "unknown" where there is no such database, or nobody can say.
+        For each the role and its number; "unknown" where there is no such database, or nobody can say.
     """
     try:
         brokers = [objects.broker for _, objects in instance.seen()]
     except SsbrokerError:
-        return "unknown", 0
-    for broker in brokers:
-        if broker.service_broker_guid == broker_instance and broker.is_broker_enabled:
-            return broker.mirroring_role, broker.mirroring_number
-    return "unknown", 0
+        brokers = []
+    roles: dict[bytes, tuple[MirroringRole, int]] = {
+        broker.service_broker_guid: (broker.mirroring_role, broker.mirroring_number)
+        for broker in brokers
+        if broker.is_broker_enabled
+    }
+    return [roles.get(each, UNKNOWN) for each in broker_instances]

@@ -176,8 +176,8 @@ class Mirrors(Protocol):
     def way(self, address: str, mirror_address: str, broker_instance: bytes | None) -> str | None:
         """Where to send now; None is to hold: the exchange is told with `changed` when that may have become another answer."""
 
-    def role_of(self, broker_instance: bytes) -> tuple[MirroringRole, int]:
-        """The role of a database here, and its number. Called in the endpoint's thread: it must not wait."""
+    def roles_of(self, broker_instances: Sequence[bytes]) -> Sequence[tuple[MirroringRole, int]]:
+        """The roles of databases here, and their numbers. Called in the endpoint's thread: it must not wait."""
 
     def role_told(self, address: str, broker_instance: bytes, role: MirroringRole, number: int) -> None:
         """An address has answered."""

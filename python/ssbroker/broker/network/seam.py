@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -56,8 +56,8 @@ class Receiver(Protocol):
     def is_own(self, address: str) -> None:
         """An address that was dialled is this instance's (N9, R41). Nothing more is sent there."""
 
-    def role_of(self, broker_instance: bytes) -> tuple[MirroringRole, int]:
-        """The mirroring role of a database here: "principal", "mirror" or "unknown"; and its number (N23, N24)."""
+    def roles_of(self, broker_instances: Sequence[bytes]) -> Sequence[tuple[MirroringRole, int]]:
+        """The mirroring roles of databases here: "principal", "mirror" or "unknown"; and their numbers (N23, N24)."""
 
     def role_told(self, address: str, broker_instance: bytes, role: MirroringRole, number: int) -> None:
         """An address that was asked has told a role."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import uuid
 from collections import OrderedDict, defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, NamedTuple
 
@@ -87,16 +87,16 @@ class MirroredRoutes:
         principal = known.mirroring.principal
         return None if principal is None else pair.at(principal)
 
-    def role_of(self, broker_instance: bytes) -> tuple[MirroringRole, int]:
-        """What the database with a broker id is here. It may be asked for by any thread.
+    def roles_of(self, broker_instances: Sequence[bytes]) -> Sequence[tuple[MirroringRole, int]]:
+        """What the databases with some broker ids are here. It may be asked for by any thread.
 
         Args:
-            broker_instance: The broker id.
+            broker_instances: The broker ids.
 
         Returns:
-            The role and its number.
+            For each the role and its number.
         """
-        return mirrored.role_of(self._instance, broker_instance)
+        return mirrored.roles_of(self._instance, broker_instances)
 
     def role_told(self, address: str, broker_instance: bytes, role: MirroringRole, number: int) -> None:
         """An address has said what its database is.

@@ -13,6 +13,7 @@ from ssbroker.broker.network.connections.connection import READ_BYTES, Connectio
 from ssbroker.broker.network.connections.destination import Pair, host_of
 from ssbroker.broker.network.connections.dialling import Dialling
 from ssbroker.broker.network.connections.line import Line
+from ssbroker.broker.network.connections.role_answers import RoleAnswers
 from ssbroker.broker.network.connections.setup import Setup
 from ssbroker.broker.network.connections.standing import LOGIN_REFUSED, Ending
 from ssbroker.protocol.adjacent.arbitration import Met, Stays, stays
@@ -41,6 +42,7 @@ class Switchboard:
 
     def __init__(self, setup: Setup) -> None:
         self._setup: Final = setup
+        self._roles: Final = RoleAnswers(setup)
         self._of_pair: Final[dict[Pair, list[Connection]]] = {}
         self._unproven: Final[dict[Connection, None]] = {}
         self._unproven_most: Final = setup.limits.unproven_allowed()
@@ -143,7 +145,7 @@ class Switchboard:
                 connection.counters.fragments_received += rows.num_rows
                 self._setup.call(partial(self._setup.receiver.arrived, peer, rows))
             case RoleAsked(broker_instance=broker_instance):
-                self._setup.call(partial(self._tell_role, connection, broker_instance))
+                self._roles.asked(connection, broker_instance)
             case RoleTold(broker_instance=broker_instance, role=role, number=number):
                 self.dialling.role_told(connection, broker_instance, role, number)
 
@@ -271,10 +273,6 @@ class Switchboard:
             return
         self.dialling.move(loser, survivor)
         loser.leave(Reason.SUPERSEDED, "another connection of the same two instances stays")
-
-    def _tell_role(self, connection: Connection, broker_instance: bytes) -> None:
-        role, number = self._setup.receiver.role_of(broker_instance)
-        connection.line.tell_role(broker_instance, role, number)
 
     def _tell_end(self, connection: Connection, ending: Ending, *, is_proven: bool) -> None:
         step = ConnectionStep.CLOSED

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Final
 
 import pyarrow as pa
 
+from ssbroker.broker.databases.mirrored import UNKNOWN
 from ssbroker.broker.network.connections.inbox import Inbox
 from ssbroker.protocol.mirroring import MirroringRole
 
@@ -59,9 +60,11 @@ class Reception:
         """See `Receiver`."""
         self.tell(lambda exchange: exchange.is_own(address))
 
-    def role_of(self, broker_instance: bytes) -> tuple[MirroringRole, int]:
+    def roles_of(self, broker_instances: Sequence[bytes]) -> Sequence[tuple[MirroringRole, int]]:
         """See `Receiver`."""
-        return ("unknown", 0) if self.mirrors is None else self.mirrors.role_of(broker_instance)
+        if self.mirrors is None:
+            return [UNKNOWN] * len(broker_instances)
+        return self.mirrors.roles_of(broker_instances)
 
     def role_told(self, address: str, broker_instance: bytes, role: MirroringRole, number: int) -> None:
         """See `Receiver`."""
