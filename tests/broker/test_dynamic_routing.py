@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import logging
 import uuid
 from pathlib import Path
 
 import pytest
 
+from ssbroker import moment
 from ssbroker.broker.asking.dynamic_routing import ANSWERED_FOR, REFUSED_FOR
 from ssbroker.broker.asking.missing_route import MissingRoute
 from ssbroker.broker.database import Database
 from ssbroker.broker.instance import Instance
 from ssbroker.ddl.routes import CONFIGURATION_SERVICE
 from ssbroker.exceptions import MalformedDataError
+from ssbroker.protocol.log_rate import LINES
 from ssbroker.protocol.names import CONFIGURATION_NOTICE, MISSING_ROUTE, SYSTEM_SERVICE
 from ssbroker.protocol.retry import SECOND
 from tests.broker import shops
@@ -128,6 +131,21 @@ def test_r62_an_error_is_told_and_counts_for_a_minute(sales: Database, instance:
     assert requests(sales) == []
     pass_time(instance, clock, seconds=1 + BACK_OFF_MAX)
     assert requests(sales) == [MissingRoute(STOCK)]
+
+
+def test_n35_of_what_is_refused_the_first_lines_of_a_minute_are_logged_and_the_rest_is_counted(
+    sales: Database, instance: Instance, clock: Clock, caplog: pytest.LogCaptureFixture
+) -> None:
+    """N26: neighbours name the services."""
+    caplog.set_level(logging.WARNING)
+    for number in range(LINES + 7):
+        send(sales, b"two chairs", to=f"//{number}")
+        answer(sales, error=(12, "nobody knows it"))
+        instance.run_due()
+    assert sum("9761" in line for line in caplog.messages) == LINES
+    clock.advance(seconds=MINUTE)
+    instance.events.count_left_out(now=moment.microseconds(clock()))
+    assert caplog.messages[-1] == "9761: 7 more in a minute, from Sales"
 
 
 def test_r62_after_an_end_without_a_route_the_service_is_asked_again_later(

@@ -119,12 +119,28 @@ class EventLog:
             words = {"event": name, "left_out": lines, "source": source}
             LOGGER.log(level, "%s: %d more in a minute, from %s", name, lines, _shown(source), extra={"said": words})
 
+    def may_be_logged(self, kind: str, *, level: int, source: str, now: int) -> bool:
+        """Counts a line of a log that is of no event, and of which neighbours can have as many as they like too (N35).
+
+        Args:
+            kind: What it says, such as Service Broker's number.
+            level: Its level.
+            source: Whose doing it is.
+            now: The moment, in microseconds since 1970.
+
+        Returns:
+            Whether it is to be written.
+
+        Examples:
+            >>> EventLog().may_be_logged("9761", level=logging.WARNING, source="msdb", now=0)
+            True
+        """
+        self.count_left_out(now=now)
+        return self._rate.passes((kind, level, source), now=now)
+
     def _may_be_logged(self, event: Event) -> bool:
         source = event.source
-        if source is None:
-            return True
-        self.count_left_out(now=event.at)
-        return self._rate.passes((event.NAME, event.level, source), now=event.at)
+        return source is None or self.may_be_logged(event.NAME, level=event.level, source=source, now=event.at)
 
 
 def _said(event: Event) -> str:

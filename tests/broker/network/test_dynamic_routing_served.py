@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -12,9 +13,14 @@ from ssbroker.broker.asking import dynamic_routing
 from ssbroker.broker.configuration import ConfigurationService, FileDirectory
 from ssbroker.broker.database import Database
 from ssbroker.broker.instance import Instance
+from ssbroker.broker.network.exchange.dispatch import ASKS_AT_ONCE, ASKS_PER_SECOND
+from ssbroker.broker.network.seam import Peer
+from ssbroker.ddl.routes import CONFIGURATION_SERVICE
 from ssbroker.store import route_requests
 from tests.broker import shops
+from tests.broker.network.talking import Talk, talk
 from tests.broker.shops import ORDERS, REPLIES, SHOP, STOCK
+from tests.network.neighbour import row, table_of
 
 DEADLINE = 60.0
 
@@ -81,3 +87,39 @@ def test_t6_neighbours_that_name_services_that_nobody_has_open_only_so_many_requ
     for number in range(5):
         instance.worker.dynamic_routing.ask([dynamic_routing.Ask("msdb", f"//{number}", None)])
     assert instance.msdb.file.ask(route_requests.pending) == ("//0", "//1", "//2")
+
+
+def names(both: Talk, principal: str, *services: str) -> None:
+    """A neighbour brings the bank a row for each of some services, over a connection of its own."""
+    peer = Peer(bytes(16), principal, principal, f"TCP://{principal}:4022", uuid.UUID(int=1), is_accept=True)
+    rows = [
+        row(0, conversation_id=number.to_bytes(16), to_service_name=service) for number, service in enumerate(services)
+    ]
+    both.pipes.pipe("bank").receiver.arrived(peer, table_of(rows))
+
+
+def test_n26_who_names_ever_new_services_has_so_many_asked_for_in_a_second(tmp_path: Path) -> None:
+    """Each request is a dialog that is begun and ended; those of other neighbours are begun all the same."""
+    for both in talk(tmp_path):
+        msdb = both.bank.msdb
+        msdb.create_route("Configuration", service_name=CONFIGURATION_SERVICE, address="LOCAL")
+        names(both, "mallory", *(f"//{number}" for number in range(500)))
+        names(both, "mill", "//Wheat")
+        both.pipes.turn()
+        pending = msdb.file.ask(route_requests.pending)
+        assert len(pending) == ASKS_AT_ONCE + 1
+        assert "//Wheat" in pending
+        both.pipes.clock.advance(seconds=1)
+        names(both, "mallory", *(f"//{number}" for number in range(500)))
+        both.pipes.turn()
+        assert len(msdb.file.ask(route_requests.pending)) == ASKS_AT_ONCE + 1 + ASKS_PER_SECOND
+
+
+def test_n26_a_service_of_which_many_copies_are_named_is_asked_for_once(tmp_path: Path) -> None:
+    """It takes no more of what its neighbour may ask for than any other."""
+    for both in talk(tmp_path):
+        both.bank.msdb.create_route("Configuration", service_name=CONFIGURATION_SERVICE, address="LOCAL")
+        asks = [dynamic_routing.Ask("msdb", "//Copied", bytes([number]) * 16) for number in range(5)]
+        tokens = iter([True])
+        both.bank.worker.dynamic_routing.ask(asks, may_begin=tokens.__next__)
+        assert both.bank.msdb.file.ask(route_requests.pending) == ("//Copied",)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import uuid
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from datetime import timedelta
 from typing import TYPE_CHECKING, Final, NamedTuple
 
@@ -62,12 +62,15 @@ class DynamicRouting:
         self._asking: Final[dict[int, tuple[int, bool]]] = {}
         """For each database the version of its objects, and whether a route among them leads to a configuration service."""
 
-    def ask(self, asks: Iterable[Ask], *, patience: float | None = None) -> dict[Ask, str]:
+    def ask(
+        self, asks: Iterable[Ask], *, patience: float | None = None, may_begin: Callable[[], bool] = lambda: True
+    ) -> dict[Ask, str]:
         """Sends a request for each service for which none is open and none has just been answered.
 
         Args:
             asks: What is missing.
             patience: The seconds to wait for the write lock of a database; None is as long as always.
+            may_begin: Is asked for each request that would be sent; where it says no, that is not.
 
         Returns:
             Why the configuration service has refused, for those that it has.
@@ -85,8 +88,11 @@ class DynamicRouting:
             with database.file.read() as connection:
                 known = {ask: route_requests.find(connection, ask.service_name) for ask in wanted}
                 room = OPEN_MAX - len(route_requests.pending(connection))
-            new = [ask for ask, request in known.items() if request is None or not request.is_in_the_way(now=now)]
-            new = new[: max(room, 0)]
+            unasked: dict[str, Ask] = {}
+            for ask, request in known.items():
+                if request is None or not request.is_in_the_way(now=now):
+                    unasked.setdefault(ask.service_name, ask)
+            new = [ask for ask in list(unasked.values())[: max(room, 0)] if may_begin()]
             if new:
                 _ask(database, new, patience=patience)
             refused |= {
@@ -150,10 +156,27 @@ class DynamicRouting:
         """
         if SYSTEM_SERVICE not in database.objects().services or not database.file.ask(route_requests.over):
             return
+        refused: list[tuple[str, str, int]] = []
         with own_work(database, lock_timeout=patience) as work:
             for service_name, handle in route_requests.over(work.connection):
-                _close(work, service_name, endpoints.by_handle(work.connection, handle))
+                refusal, again = _close(work, service_name, endpoints.by_handle(work.connection, handle))
+                if refusal:
+                    refused.append((service_name, refusal, again))
             work.effects.is_catalog_changed = True
+        self._tell(database, refused)
+
+    def _tell(self, database: Database, refused: Iterable[tuple[str, str, int]]) -> None:
+        """Logs what was refused; neighbours may name any service, so it is as with what they have happen (N35)."""
+        now, may_be_logged = moment.microseconds(database.now()), self._instance.events.may_be_logged
+        for service_name, refusal, again in refused:
+            if may_be_logged("9761", level=logging.WARNING, source=database.name, now=now):
+                LOGGER.warning(
+                    "%s: 9761: the configuration service has no route for %r: %s; it is asked again after %s",
+                    database.name,
+                    service_name,
+                    refusal,
+                    (EPOCH + timedelta(microseconds=again)).isoformat(timespec="seconds"),
+                )
 
 
 def _ask(database: Database, asks: Iterable[Ask], *, patience: float | None) -> None:
@@ -186,8 +209,8 @@ def _send(work: Work, ask: Ask) -> None:
     route_requests.begun(work.connection, ask.service_name, conversation_handle=dialog.conversation_handle)
 
 
-def _close(work: Work, service_name: str, dialog: Endpoint | None) -> None:
-    """The dialog is over, or somebody has removed it."""
+def _close(work: Work, service_name: str, dialog: Endpoint | None) -> tuple[str, int]:
+    """The dialog is over, or somebody has removed it: why there is no route, if that was said, and when the service is asked again."""
     refusal = ""
     if dialog is not None:
         refusal = _refusal(work.connection, work.objects, dialog)
@@ -196,15 +219,7 @@ def _close(work: Work, service_name: str, dialog: Endpoint | None) -> None:
     now = work.now()
     again = now + (REFUSED_FOR if refusal else ANSWERED_FOR)
     route_requests.answered(work.connection, service_name, ask_again_at=again, refusal=refusal, now=now)
-    if refusal:
-        at = EPOCH + timedelta(microseconds=again)
-        LOGGER.warning(
-            "%s: 9761: the configuration service has no route for %r: %s; it is asked again after %s",
-            work.database,
-            service_name,
-            refusal,
-            at.isoformat(timespec="seconds"),
-        )
+    return refusal, again
 
 
 def _refusal(connection: Connection, objects: Objects, dialog: Endpoint) -> str:

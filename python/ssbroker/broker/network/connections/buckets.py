@@ -1,4 +1,4 @@
-"""How often each address may dial: a bucket of tokens for each, which fills again with time (T13)."""
+"""How often each neighbour may have something happen: a bucket of tokens for each, which fills again with time (T13, N26)."""
 
 from __future__ import annotations
 
@@ -11,22 +11,22 @@ from ssbroker.broker.network.connections.hosts import ip_of
 from ssbroker.protocol.retry import SECOND
 
 KNOWN_MOST: Final = 10_000
-"""The addresses whose buckets are kept; the one that has rested longest goes for a new one."""
+"""The neighbours whose buckets are kept; the one that has rested longest goes for a new one."""
 _NETWORK_BITS: Final = 64
 
 
 @dataclass(slots=True)
 class _Bucket:
-    """What one address has left."""
+    """What one neighbour has left."""
 
     tokens: float
     at: int
 
 
 class Buckets:
-    """A bucket of tokens for each address. An IPv6 network of 64 bits counts as one address, since who has one address has them all.
+    """A bucket of tokens for each neighbour, be it known by its principal or by its address.
 
-    A bucket that is full again is as good as none, so what is known is bounded by who has dialled lately, and by `KNOWN_MOST`.
+    An IPv6 network of 64 bits counts as one address, since who has one address has them all. A bucket that is full again is as good as none, so what is known is bounded by who has taken one lately, and by `KNOWN_MOST`.
 
     Args:
         at_once: How many tokens a bucket holds.
@@ -48,17 +48,17 @@ class Buckets:
     def __len__(self) -> int:
         return len(self._buckets)
 
-    def take(self, host: str, *, now: int) -> bool:
-        """Takes a token out of an address's bucket.
+    def take(self, who: str, *, now: int) -> bool:
+        """Takes a token out of a neighbour's bucket.
 
         Args:
-            host: The address, without its port.
+            who: Its principal, or its address without the port.
             now: The moment, in microseconds; one that lies before the last one counts as the same.
 
         Returns:
             Whether there was one.
         """
-        key = _network(host)
+        key = _network(who)
         bucket = self._buckets.get(key)
         if bucket is None:
             self._make_room(now=now)
@@ -83,8 +83,8 @@ class Buckets:
         return min(bucket.tokens + back, self._at_once)
 
 
-def _network(host: str) -> str:
-    ip = ip_of(host)
+def _network(who: str) -> str:
+    ip = ip_of(who)
     if isinstance(ip, IPv6Address):
         return ip.packed[: _NETWORK_BITS // 8].hex()
-    return host if ip is None else str(ip)
+    return who if ip is None else str(ip)

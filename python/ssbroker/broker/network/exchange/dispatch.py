@@ -6,12 +6,14 @@ import logging
 import uuid
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
 
 from ssbroker import moment
 from ssbroker.broker.asking.dynamic_routing import Ask
+from ssbroker.broker.network.connections.buckets import Buckets
 from ssbroker.broker.network.exchange.machine import Machine
 from ssbroker.exceptions import SsbrokerError
 from ssbroker.protocol.columns import listed
@@ -37,6 +39,10 @@ _ERRORS: Final = {
 }
 """Service Broker's number for each `reason` for which what arrives is dropped (R26)."""
 _NOT_MATCHED: Final = 9798
+ASKS_AT_ONCE: Final = 32
+"""The requests for routes that one neighbour has begun at once, by naming services to which none leads (N26)."""
+ASKS_PER_SECOND: Final = 4
+"""And how many more in a second."""
 LOGGER: Final = logging.getLogger("ssbroker.broker")
 
 
@@ -79,6 +85,7 @@ class Dispatch:
         self._machines: Final = machines
         self._machine: Final = machine
         self._forwards: Final = forwards
+        self._asks: Final = Buckets(at_once=ASKS_AT_ONCE, per_second=ASKS_PER_SECOND)
 
     def sort(self, peer: Peer, rows: pa.Table) -> list[Parcel]:
         """Sorts a batch.
@@ -134,7 +141,7 @@ class Dispatch:
         if forwarded and self._forwards is not None:
             chosen = pa.array(forwarded, pa.int64())
             self._forwards.forward(peer, asked.take(chosen), decisions.take(chosen))
-        self._ask_for_routes(asked, decisions, dropped.values())
+        self._ask_for_routes(peer, asked, decisions, dropped.values())
         for number in dropped.values():
             reason = decisions["reason"][number].as_py()
             error = _ERRORS.get(reason, _NOT_MATCHED)
@@ -146,8 +153,8 @@ class Dispatch:
                 principal=peer.principal,
             )
 
-    def _ask_for_routes(self, rows: pa.Table, decisions: pa.Table, numbers: Iterable[int]) -> None:
-        """What comes again finds the route that is asked for now (R14)."""
+    def _ask_for_routes(self, peer: Peer, rows: pa.Table, decisions: pa.Table, numbers: Iterable[int]) -> None:
+        """What comes again finds the route that is asked for now (R14); neighbours without a principal are one."""
         asks = {
             Ask(MSDB_NAME, rows["to_service_name"][number].as_py(), rows["to_broker_instance"][number].as_py())
             for number in numbers
@@ -155,8 +162,10 @@ class Dispatch:
         }
         if not asks:
             return
+        now = moment.microseconds(self._instance.clock())
+        may_begin = partial(self._asks.take, peer.principal or "", now=now)
         try:
-            self._instance.worker.dynamic_routing.ask(sorted(asks, key=repr))
+            self._instance.worker.dynamic_routing.ask(sorted(asks, key=repr), may_begin=may_begin)
         except SsbrokerError as error:
             LOGGER.warning("missing routes could not be asked for, and are when the messages come again: %s", error)
 
