@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import struct
 from collections import OrderedDict
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -30,7 +31,6 @@ _SEALED_BYTES: Final = 12 + KEY_BYTES + 16
 _SIGNED: Final = b"ssbroker key exchange key 1\0"
 _BOUND: Final = b"ssbroker session key 1\0"
 _CACHED_MOST: Final = 1024
-_NEW_MOST: Final = 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,24 +178,22 @@ class Offers:
 
 
 class Openings:
-    """Opens blobs. Key exchange keys are remembered, the bad ones too, so that RSA is paid once for each.
+    """Opens blobs. Key exchange keys are remembered, the bad ones too, so that RSA is paid once for each."""
 
-    RSA is paid for 64 new ones in a batch. Honest senders have one for an hour and a pair of certificates; who sends more of them wants
-    others to wait. What is left out comes again.
-    """
-
-    __slots__ = ("_keys", "_left")
+    __slots__ = ("_keys",)
 
     def __init__(self) -> None:
         self._keys: OrderedDict[bytes, bytes | None] = OrderedDict()
-        self._left = _NEW_MOST
-
-    def next_batch(self) -> None:
-        """Begins a batch."""
-        self._left = _NEW_MOST
 
     def opened(
-        self, blob: Blob, of: Direction, *, own: DialogCertificate, by: DialogCertificate | None, now: int
+        self,
+        blob: Blob,
+        of: Direction,
+        *,
+        own: DialogCertificate,
+        by: DialogCertificate | None,
+        now: int,
+        pays: Callable[[], bool],
     ) -> bytes | None:
         """The session key that a blob carries.
 
@@ -205,9 +203,10 @@ class Openings:
             own: The receiver's certificate, with its private key.
             by: The sender's; None for anonymous security.
             now: The moment.
+            pays: Is asked before RSA is paid for a key exchange key that is new; where it says no, nothing is remembered of that.
 
         Returns:
-            The key; None where the blob is forged, changed, for something else, or too old or new to be more than a replay.
+            The key; None where the blob is forged, changed, for something else, too old or new to be more than a replay, or not paid for.
         """
         is_fresh = now - OLDEST < blob.made_at <= now + FARTHEST
         is_of_key = blob.key_made_at <= blob.made_at < blob.key_made_at + KEY_LIFE
@@ -217,19 +216,20 @@ class Openings:
         )
         if not (is_fresh and is_of_key and is_for_us):
             return None
-        key = self._exchange_key(blob, own, by)
+        key = self._exchange_key(blob, own, by, pays)
         if key is None:
             return None
         return opened_under(key, blob.sealed_key, purpose=_BOUND + blob.header + of.as_bytes)
 
-    def _exchange_key(self, blob: Blob, own: DialogCertificate, by: DialogCertificate | None) -> bytes | None:
+    def _exchange_key(
+        self, blob: Blob, own: DialogCertificate, by: DialogCertificate | None, pays: Callable[[], bool]
+    ) -> bytes | None:
         name = hashlib.sha256(blob.signed + blob.signature).digest()
         if name in self._keys:
             self._keys.move_to_end(name)
             return self._keys[name]
-        if self._left == 0:
+        if not pays():
             return None
-        self._left -= 1
         is_proven = by is None or by.has_signed(blob.signed, blob.signature)
         key = own.unwrapped(blob.wrapped_key) if is_proven else None
         self._keys[name] = key if key is not None and len(key) == KEY_BYTES else None

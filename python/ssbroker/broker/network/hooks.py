@@ -127,6 +127,9 @@ class KeyExchanges(Protocol):
             An offer, or why to wait.
         """
 
+    def next_turn(self) -> None:
+        """A turn of the exchange begins: RSA is paid for some new keys again (N19)."""
+
     def for_arriving(self, database: Database, beginnings: Sequence[Beginning]) -> Sequence[Session | Refused]:
         """Opens what came with the first rows of directions, and says whether they may begin.
 

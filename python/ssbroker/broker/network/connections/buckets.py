@@ -1,4 +1,4 @@
-"""How often each neighbour may have something happen: a bucket of tokens for each, which fills again with time (T13, N26)."""
+"""How often each neighbour may have something happen: a bucket of tokens for each, which fills again with time (T13, N19, N26)."""
 
 from __future__ import annotations
 

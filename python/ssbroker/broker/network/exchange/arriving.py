@@ -50,6 +50,7 @@ class Arriving:
         Returns:
             What could not be taken because others were writing to a file.
         """
+        self._beginnings.next_turn()
         left: list[Batch] = []
         for peer, rows in _joined(batches):
             try:

@@ -36,6 +36,10 @@ class Beginnings:
         self._keys: Final = keys
         self._dispatch: Final = dispatch
 
+    def next_turn(self) -> None:
+        """A turn of the exchange begins."""
+        self._keys.next_turn()
+
     def open(self, peer: Peer, parcel: Parcel) -> tuple[pa.Table, SessionKeys]:
         """Opens what came with first rows.
 

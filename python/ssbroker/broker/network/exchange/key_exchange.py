@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import datetime
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from ssbroker import moment
 from ssbroker.broker.dialogs.status import Status
+from ssbroker.broker.network.connections.buckets import Buckets
 from ssbroker.broker.network.exchange.machine import PATIENCE
 from ssbroker.broker.network.hooks import Answer, Beginning, Offer, Refused, Session, Wait
 from ssbroker.broker.objects.permissions import may_send
@@ -26,6 +28,12 @@ if TYPE_CHECKING:
 _NO_SESSION_KEY: Final = 28050
 _NO_CONTEXT: Final = 11229
 _NOT_VALID: Final = 11230
+NEW_AT_ONCE: Final = 32
+"""The new key exchange keys of one neighbour for which RSA is paid at once (N19); honest senders have one for an hour and a pair of certificates."""
+NEW_PER_SECOND: Final = 32
+"""And how many more in a second."""
+NEW_IN_A_TURN: Final = 128
+"""For how many of all neighbours together it is paid in one turn of the exchange."""
 
 
 class DialogKeys:
@@ -34,6 +42,12 @@ class DialogKeys:
     def __init__(self) -> None:
         self._offers: Final = Offers()
         self._openings: Final = Openings()
+        self._buckets: Final = Buckets(at_once=NEW_AT_ONCE, per_second=NEW_PER_SECOND)
+        self._left = NEW_IN_A_TURN
+
+    def next_turn(self) -> None:
+        """See `KeyExchanges`."""
+        self._left = NEW_IN_A_TURN
 
     def for_sending(self, database: Database, endpoint: Endpoint) -> Answer:
         """See `KeyExchanges`."""
@@ -56,7 +70,6 @@ class DialogKeys:
     def for_arriving(self, database: Database, beginnings: Sequence[Beginning]) -> Sequence[Session | Refused]:
         """See `KeyExchanges`."""
         objects = database.objects()
-        self._openings.next_batch()
         return [
             self._begun(database, objects, one) if one.is_initiator else self._answer(database, objects, one)
             for one in beginnings
@@ -169,12 +182,22 @@ class DialogKeys:
         if not all(each.is_valid(now) for each in (own, by) if each is not None):
             return Refused(_NO_CONTEXT, "a certificate does not hold at this moment")
         of = Direction(one.conversation_id, one.is_initiator, one.from_service_name, one.to_service_name)
-        key = self._openings.opened(blob, of, own=own, by=by, now=moment.microseconds(now))
+        at = moment.microseconds(now)
+        pays = partial(self._pays, one.principal, at)
+        key = self._openings.opened(blob, of, own=own, by=by, now=at, pays=pays)
         if key is None:
             return Refused(
-                _NOT_VALID, "the session key is forged, for another conversation, or too old: are the clocks the same?"
+                _NOT_VALID,
+                "the session key is forged, for another conversation, too old (are the clocks the same?), or one of too many new ones",
             )
         return key, sender
+
+    def _pays(self, principal: str | None, now: int) -> bool:
+        """Whether RSA is paid for a key that this neighbour brings; those without a principal are one."""
+        if not self._left or not self._buckets.take(principal or "", now=now):
+            return False
+        self._left -= 1
+        return True
 
 
 def _sender(database: Database, objects: Objects, blob: Blob) -> tuple[Certificate | None, DialogCertificate | None]:
