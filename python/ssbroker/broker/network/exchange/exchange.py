@@ -89,7 +89,9 @@ class Exchange:
         self._carrying: Final = Carrying()
         self._machines: Final = Machines(instance, settings=settings, keys=keys, closed=closed, mirrors=mirrors)
         dispatch = Dispatch(instance, machines=self._machines.all, machine=self._machines.named, forwards=forwards)
-        self._arriving: Final = Arriving(self._machines, dispatch, Beginnings(keys, dispatch), self._carrying)
+        self._arriving: Final = Arriving(
+            self._machines, dispatch, Beginnings(keys, dispatch), self._carrying, events=instance.events
+        )
         self._departing: Final = Departing(
             reception.endpoint, self._machines, closed=closed, carrying=self._carrying, loop_back=self._loop_back
         )
