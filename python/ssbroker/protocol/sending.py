@@ -13,13 +13,13 @@ from ssbroker.protocol.acknowledgement import bit_runs
 from ssbroker.protocol.columns import listed, replaced
 from ssbroker.protocol.cuts import WORTH_KEEPING, Cuts
 from ssbroker.protocol.dialog import Dialog
-from ssbroker.protocol.envelope import SEQUENCE_MAX
 from ssbroker.protocol.interleaving import interleaved
 from ssbroker.protocol.large import Large
-from ssbroker.protocol.ledger import Key, Ledger, Wanted
+from ssbroker.protocol.ledger import Key, Ledger
 from ssbroker.protocol.retry import Backoff
 from ssbroker.protocol.settings import Settings
 from ssbroker.protocol.turn import Cut, Turn
+from ssbroker.protocol.wanting import wanted
 
 _DIALOG: Final = "dialog"
 _KEY: Final = "session_key"
@@ -83,7 +83,7 @@ class Sending:
         limits = [WORTH_KEEPING] * len(turns)
         limits[chosen] = self.large.room(turns[chosen].dialog, now)
         messages = self._ledger.outgoing(
-            [wanted for turn, limit in zip(turns, limits, strict=True) for wanted in self._wanted(turn, limit)]
+            [each for turn, limit in zip(turns, limits, strict=True) for each in wanted(turn, limit)]
         )
         by_key = {turn.dialog.key: number for number, turn in enumerate(turns)}
         if messages["message_body"].null_count:
@@ -140,31 +140,6 @@ class Sending:
         dialog.transmission.abandon()
         self._cuts.forget(dialog.key)
         self.large.forget(dialog.key)
-
-    @staticmethod
-    def _wanted(turn: Turn, largest: int) -> list[Wanted]:
-        """Ranges of messages: those that go again, the one that is under way, and those after it, as far as they are not too large to begin."""
-        transmission, key = turn.dialog.transmission, turn.dialog.key
-        if not turn.dialog.is_known:
-            return [Wanted(key, 0, SEQUENCE_MAX, turn.room, turn.room_bytes, largest)]
-        head, after = transmission.head, max(transmission.head, transmission.passed) + 1
-        is_begun = transmission.cursor > 0 or after > head + 1
-        if not (turn.lost or is_begun):
-            following = Wanted(key, head, turn.last, turn.room, turn.room_bytes, largest)
-            return [following] if turn.room and head <= turn.last else []
-        numbers = {number for flight in turn.lost for number in flight.fragments} - turn.found
-        if turn.room and head <= turn.last and head not in turn.found:
-            if is_begun:
-                numbers.add(head)
-            else:  # nothing of it was sent, and nothing has passed it: it is the first of those that follow
-                after = head
-        wanted = [
-            Wanted(key, first, first + number - 1, number, 2**63 - 1) for first, number in _ranges(sorted(numbers))
-        ]
-        if turn.room and after <= turn.last:
-            most = largest if after == head else WORTH_KEEPING  # what is larger does not pass the one that is under way
-            wanted.append(Wanted(key, after, turn.last, turn.room, turn.room_bytes, most))
-        return wanted
 
     def _fragments(self, messages: pa.Table, places: list[int], turns: Sequence[Turn]) -> pa.Table:
         keys = [None if turn.dialog.outbound is None else turn.dialog.outbound.signature_key for turn in turns]
@@ -281,14 +256,3 @@ class Sending:
                 del flight.fragments[number]
         # What is known not to have arrived goes again with the wait that it had: nobody has let that pass in silence.
         return [(flight.fragments, flight.attempt + (flight.due > 0)) for flight in turn.lost if flight.fragments]
-
-
-def _ranges(numbers: Sequence[int]) -> Iterator[tuple[int, int]]:
-    """Ascending numbers as runs: first, and how many."""
-    at = 0
-    while at < len(numbers):
-        end = at + 1
-        while end < len(numbers) and numbers[end] == numbers[end - 1] + 1:
-            end += 1
-        yield numbers[at], end - at
-        at = end
