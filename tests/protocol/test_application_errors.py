@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from ssbroker.protocol import names
+from ssbroker.protocol.ledger import Key
 from ssbroker.testing.node import Machine
 from tests.protocol.pair import SECOND, Pair, bound, numbers, pair
 
@@ -36,6 +39,71 @@ def test_b13_and_what_was_never_sent(machine: Machine) -> None:
     both.exchange(MINUTE)
     assert both.b.queue(both.incoming) == [b"first", b"0", b"1", b"sold out"]
     assert both.a.waiting(both.outgoing) == []
+
+
+def test_b13_n30_it_goes_at_once_though_nothing_is_acknowledged(machine: Machine) -> None:
+    """N30: not after the wait of P17, whether the window is full of fragments or of bytes, or of what may be begun."""
+    for window in ({"window_fragments": 2}, {"window_bytes": 2}, {"ahead_bytes": 2, "turn_fragments": 2}):
+        both = bound(machine, **window)
+        both.a.send(both.outgoing, *[b"%d" % number for number in range(9)])
+        assert 0 < len(both.a.rows()) < 9
+        fails(both)
+        sent = both.a.rows()
+        assert numbers(sent) == [(10, 0)]
+        both.b.take(sent)
+        both.a.take(both.b.rows(2 * SECOND), 2 * SECOND)
+        assert both.b.queue(both.incoming) == [b"first", b"sold out"]
+        assert both.a.waiting(both.outgoing) == []
+        assert both.a.rows(2 * SECOND) == []
+        assert both.a.dialogs.next_timeout() is None
+
+
+def test_b13_n30_r8_nor_when_the_target_answers(machine: Machine) -> None:
+    """P17: and where it is lost it goes again, also by who was put aside meanwhile."""
+    both = pair(machine)
+    both.a.send(both.outgoing, b"lost", b"dropped")
+    both.a.rows()
+    fails(both)
+    assert numbers(both.a.rows()) == [(2, 0)]
+    assert numbers(both.a.rows(20 * SECOND)) == [(2, 0)]
+    assert both.a.dialogs.flush(now=31 * SECOND) == 1
+    both.b.take(both.a.rows(MINUTE), MINUTE)
+    assert both.b.queue(both.incoming) == [b"sold out"]
+    both.exchange(2 * MINUTE)
+    assert both.a.waiting(both.outgoing) == []
+
+
+def test_n30_an_error_that_is_longer_than_the_window_comes_whole(machine: Machine) -> None:
+    both = pair(machine, max_fragment_bytes=4, window_fragments=4, turn_fragments=2)
+    both.a.send(both.outgoing, bytes(100))
+    both.a.rows()
+    fails(both, bytes(range(50)))
+    both.a.rows()
+    both.a.dialogs.queued([both.outgoing])
+    both.exchange(times=30)
+    assert both.b.queue(both.incoming) == [bytes(range(50))]
+    assert both.a.waiting(both.outgoing) == []
+
+
+def test_n30_what_is_sent_while_the_window_is_full_is_looked_at_once_each_time(machine: Machine) -> None:
+    both = bound(machine, window_fragments=2)
+    asked: list[int] = []
+    ended = both.a.ledger.ended
+
+    def counted(keys: Sequence[Key]) -> dict[Key, int]:
+        asked.append(len(keys))
+        return ended(keys)
+
+    both.a.ledger.ended = counted  # type: ignore[method-assign]
+    for number in range(5):
+        both.a.send(both.outgoing, b"one more")
+        both.a.rows(20 * SECOND + number)
+        both.a.rows(20 * SECOND + number)
+    assert 3 <= sum(asked) <= 5
+    asked.clear()
+    both.a.rows(30 * SECOND)
+    both.a.rows(40 * SECOND)
+    assert asked == []
 
 
 def test_b13_however_much_that_was(machine: Machine) -> None:

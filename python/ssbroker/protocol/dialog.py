@@ -21,6 +21,8 @@ class Dialog:
         transmission: What it has sent.
         is_known: Whether it is known where its transmission queue begins.
         is_drained: Whether all that its transmission queue held was sent, when it was last read.
+        is_told: Whether more was put into its transmission queue since it was last asked whether the application has ended the dialog (N30).
+        has_ended: Whether the application has ended it with an error, which is all that is left to send.
         outbound: Seals what it sends; None for a plain conversation.
         inbound: Opens what it receives.
         incoming: What it is receiving; None while that is not loaded.
@@ -35,6 +37,8 @@ class Dialog:
     transmission: Transmission
     is_known: bool = False
     is_drained: bool = False
+    is_told: bool = True
+    has_ended: bool = False
     outbound: SecuredDirection | None = None
     inbound: SecuredDirection | None = None
     incoming: Incoming | None = None

@@ -125,7 +125,7 @@ class Dialogs(Steering):
                 self._sending.abandon(dialog)
                 continue
             turn = self._sending.turn(dialog, moment)
-            if turn.lost or turn.room:
+            if turn.lost or turn.room or turn.is_asking:
                 turns.append(turn)
             if len(turns) == most:
                 break

@@ -181,6 +181,12 @@ class Ledger(Protocol):
         before that (B13).
         """
 
+    def ended(self, keys: Sequence[Key]) -> Mapping[Key, int]:
+        """The number of the error with which applications have ended dialogs, as far as it is in the transmission queue still.
+
+        They have dropped what was before that (B13).
+        """
+
     def parts(self, key: Key, sequence: int, spans: Sequence[tuple[int, int]]) -> Sequence[bytes] | None:
         """Parts of the body of a committed message of a transmission queue, without the rest of it being read.
 

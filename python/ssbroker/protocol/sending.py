@@ -13,6 +13,7 @@ from ssbroker.protocol.acknowledgement import bit_runs
 from ssbroker.protocol.columns import listed, replaced
 from ssbroker.protocol.cuts import WORTH_KEEPING, Cuts
 from ssbroker.protocol.dialog import Dialog
+from ssbroker.protocol.envelope import SEQUENCE_MAX
 from ssbroker.protocol.interleaving import interleaved
 from ssbroker.protocol.large import Large
 from ssbroker.protocol.ledger import Key, Ledger
@@ -59,10 +60,14 @@ class Sending:
         if is_blocked or (room > 0 and not self.large.goes_on(dialog, now)):
             room = 0
         is_full = bool(lost) and any(flight.due <= now for flight in transmission.flights)
-        return Turn(dialog, lost, max(room, 0), room_bytes, self.last_of(dialog), is_full=is_full)
+        last = self.last_of(dialog)
+        is_asking = dialog.is_known and dialog.is_told and (room <= 0 or transmission.head > last)
+        return Turn(dialog, lost, max(room, 0), room_bytes, last, is_asking=is_asking, is_full=is_full)
 
     def last_of(self, dialog: Dialog) -> int:
         """The last message that may be sent: the first one only, until it is settled which copy of the service has taken it (R8)."""
+        if dialog.has_ended:
+            return SEQUENCE_MAX
         endpoint = dialog.endpoint
         if endpoint.is_initiator and not endpoint.is_bound and endpoint.far_broker_instance is None:
             return 0
@@ -73,6 +78,7 @@ class Sending:
 
     def cut(self, turns: Sequence[Turn], now: int) -> Cut:
         """Reads and cuts what the turns need, and notes in the dialogs what goes."""
+        self._make_way(turns)
         kept = [
             part
             for place, turn in enumerate(turns)
@@ -107,6 +113,19 @@ class Sending:
         if taken == list(range(fragments.num_rows)):
             return Cut(fragments, owners, read_bytes)
         return Cut(fragments.take(pa.array(taken, pa.int64())), owners, read_bytes)
+
+    def _make_way(self, turns: Sequence[Turn]) -> None:
+        """Has the errors of applications go at once, whatever the windows and R8 say (N30): what they have dropped is forgotten."""
+        asking = [turn for turn in turns if turn.is_asking]
+        ended = self._ledger.ended([turn.dialog.key for turn in asking]) if asking else {}
+        for turn in asking:
+            dialog, transmission, settings = turn.dialog, turn.dialog.transmission, self._settings
+            dialog.is_told = False
+            if dialog.key in ended:
+                dialog.has_ended, turn.last = True, SEQUENCE_MAX
+                transmission.skip(ended[dialog.key])
+                turn.room = min(settings.turn_fragments, settings.window_fragments - transmission.fragments)
+                turn.room_bytes = settings.window_bytes - transmission.bytes
 
     @staticmethod
     def _held(messages: pa.Table, turns: Sequence[Turn], by_key: Mapping[Key, int]) -> pa.Table:
@@ -163,6 +182,7 @@ class Sending:
                 turn.last = self.last_of(turn.dialog)
             if is_error:  # with it the application has ended the dialog, and dropped what was before it (B13)
                 turn.dialog.transmission.skip(number)
+                turn.dialog.has_ended = True
                 turn.last, turn.room = max(turn.last, number), max(turn.room, 1)
 
     def _taken(self, fragments: pa.Table, turns: Sequence[Turn]) -> tuple[list[int], list[Turn]]:

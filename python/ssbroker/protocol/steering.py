@@ -20,7 +20,7 @@ class Steering:
             keys: The endpoints; after a restart, all that have any.
         """
         for dialog in self._residents.load(keys).values():
-            dialog.is_drained = False
+            dialog.is_drained, dialog.is_told = False, True
             self._residents.is_ready(dialog)
 
     def hold(self, keys: Iterable[Key]) -> None:

@@ -20,6 +20,7 @@ class Turn:
         room: How many fragments may go that were never sent.
         room_bytes: And how many bytes of them.
         last: The last message that may go.
+        is_asking: Whether nothing may go but an error of the application, if there is one.
         fresh: What goes for the first time, as bits for each message.
         found: The messages that its transmission queue still has.
         is_full: Whether more could go at once, in its next turn.
@@ -32,6 +33,7 @@ class Turn:
     room: int
     room_bytes: int
     last: int
+    is_asking: bool = False
     fresh: dict[int, int] = field(default_factory=dict)
     found: set[int] = field(default_factory=set)
     is_full: bool = False

@@ -127,6 +127,20 @@ def ended_with(connection: Connection, side: tuple[bytes, bool]) -> Iterable[tup
     return connection.execute(_ENDED_WITH, side)
 
 
+def ended(connection: Connection, sides: Iterable[tuple[bytes, bool]]) -> dict[tuple[bytes, bool], int]:
+    """The numbers of the errors with which applications have ended conversations, as far as they wait.
+
+    Args:
+        connection: The database.
+        sides: The conversations, and whether their initiator is meant.
+
+    Returns:
+        The number by conversation and side.
+    """
+    rows = connection.executemany(_ENDED, sides)
+    return {(conversation_id, bool(side)): number for conversation_id, side, number in rows}
+
+
 def note(connection: Connection, endpoint: Endpoint) -> None:
     """Writes who the far side of an endpoint is, now that it has been heard of over the network."""
     known = (endpoint.far_peer, endpoint.session_key, endpoint.far_session_key, endpoint.far_certificate)
@@ -164,6 +178,12 @@ _ENDED_WITH: Final = """
         WHERE e.conversation_id = ? AND e.is_initiator = ? AND t.is_inbound = 0
         ORDER BY t.message_sequence_number DESC LIMIT 1
     )"""
+_ENDED: Final = """
+    SELECT e.conversation_id, e.is_initiator, t.message_sequence_number
+    FROM ssb_conversation_endpoints AS e CROSS JOIN ssb_transmission_queue AS t ON t.transmission_id = (
+        SELECT transmission_id FROM ssb_transmission_queue WHERE endpoint_id = e.endpoint_id AND is_inbound = 0
+        ORDER BY message_sequence_number DESC LIMIT 1)
+    WHERE e.conversation_id = ? AND e.is_initiator = ? AND t.is_conversation_error = 1"""
 _NOTE: Final = """
     UPDATE ssb_conversation_endpoints SET is_remote = 1, far_peer = ?, session_key = ?, far_session_key = ?, far_certificate = ?
     WHERE endpoint_id = ?"""

@@ -204,6 +204,11 @@ class MemoryLedger:
                 )
         return _table(rows, MESSAGES)
 
+    def ended(self, keys: Sequence[Key]) -> dict[Key, int]:
+        """See `Ledger`."""
+        outgoing = {key: self.accounts[key].outgoing for key in keys if key in self.accounts}
+        return {key: number for key, each in outgoing.items() for number, message in each.items() if message.is_error}
+
     def parts(self, key: Key, sequence: int, spans: Sequence[tuple[int, int]]) -> Sequence[bytes] | None:
         """See `Ledger`."""
         account = self.accounts.get(key)

@@ -140,6 +140,9 @@ class SqliteBook:
     def outgoing(self, wanted: Sequence[Wanted]) -> pa.Table:
         return self.ledger.outgoing(wanted)
 
+    def ended(self, keys: Sequence[Key]) -> Mapping[Key, int]:
+        return self.ledger.ended(keys)
+
     def parts(self, key: Key, sequence: int, spans: Sequence[tuple[int, int]]) -> Sequence[bytes] | None:
         return self.ledger.parts(key, sequence, spans)
 

@@ -133,6 +133,11 @@ class SqliteLedger:
                     rows += [_message(key, *row) for row in remote.ended_with(connection, key)]
         return _table(rows, MESSAGES)
 
+    def ended(self, keys: Sequence[Key]) -> Mapping[Key, int]:
+        """See `Ledger`."""
+        with self._database.file.read() as connection:
+            return remote.ended(connection, keys)
+
     def parts(self, key: Key, sequence: int, spans: Sequence[tuple[int, int]]) -> Sequence[bytes] | None:
         """See `Ledger`."""
         with self._database.file.read() as connection:
