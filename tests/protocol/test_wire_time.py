@@ -184,6 +184,30 @@ def test_n9_a_goodbye_that_is_not_answered_has_five_seconds_from_the_last_that_c
     assert both.shop.is_over
 
 
+def test_n9_leaving_ends_after_a_minute_whatever_the_far_side_trickles() -> None:
+    """N9: half a frame, a byte at a time; whole frames that carry nothing; and who was left by one who reads nothing."""
+    frame = framed(Kind.PONG)
+    for trickled in ([frame[:1], *[bytes([each]) for each in frame[1:15]]], [frame] * 15):
+        both = linked()
+        both.shop.leave(Reason.IDLE, now=SECOND)
+        said(both.shop, SECOND)
+        for second, data in enumerate(trickled, start=1):
+            both.shop.received(data, now=4 * second * SECOND)
+            assert both.shop.handle_timeout(now=4 * second * SECOND) == []
+        assert both.shop.next_timeout() == 61 * SECOND
+        assert both.shop.handle_timeout(now=61 * SECOND) == [Left(Reason.SILENT, "no GOODBYE within 60 s")]
+        assert both.shop.is_over
+    left = linked()
+    left.bank.send(numbered(1))
+    left.shop.leave(Reason.STOPPING, now=0)
+    left.to_bank(0)
+    for second in range(1, 15):
+        left.bank.received(frame[second - 1 : second], now=4 * second * SECOND)
+    assert left.bank.next_timeout() == 60 * SECOND
+    left.bank.handle_timeout(now=60 * SECOND)
+    assert left.bank.is_over
+
+
 def test_n9_who_was_left_and_cannot_write_ends_all_the_same() -> None:
     both = linked()
     both.bank.send(numbered(1))

@@ -19,7 +19,7 @@ class Limits:
         silence: How long nothing may come, while something is unanswered, before the far side counts as gone (N10).
         sign_every: How often a side that does not read gives a sign of its own accord (N12).
         idle: How long a connection may carry nothing before it is closed (P2).
-        goodbye_wait: How long nothing may come or go between GOODBYE and the end.
+        goodbye_wait: How long nothing may come or go between GOODBYE and the end; twelve times that is the end in any case.
 
     Raises:
         OptionError: One of them is not what it can be.

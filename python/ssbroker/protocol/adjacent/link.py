@@ -91,8 +91,7 @@ class Link:
         occurrences: list[Occurrence] = []
         try:
             while (frame := self._frames.next()) is not None:
-                occurrence = self._took(*frame, now)
-                if occurrence is not None:
+                if (occurrence := self._took(*frame, now)) is not None:
                     occurrences.append(occurrence)
         except PeerError as error:
             self._end()
@@ -154,7 +153,7 @@ class Link:
             raise ProtocolError("GOODBYE: expected a reason that the far side can be told; got SILENT")
         if self._phase in (Phase.GREETING, Phase.OPEN):
             self._goodbye = framed(Kind.GOODBYE, goodbye.packed(reason, text))
-            self._patience.moved(now)
+            self._patience.leaves(now)
         if self._phase is Phase.GREETING:
             self._outbox.clear()
             self._questions.clear()
@@ -269,6 +268,7 @@ class Link:
         if kind is Kind.ROLE_TOLD:
             return self._questions.was_told(body)
         reason, text = goodbye.unpacked(body)
+        self._patience.leaves(now)
         if self._goodbye is None and self._phase is Phase.LEFT:
             self._goodbye = framed(Kind.GOODBYE, goodbye.packed(reason, ""))
         return Left(reason, text)

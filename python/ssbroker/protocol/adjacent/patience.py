@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 from enum import StrEnum
+from typing import Final
 
 from ssbroker.protocol.adjacent.limits import Limits
 from ssbroker.protocol.adjacent.phases import Phase
 from ssbroker.protocol.retry import SECOND
+
+_LEAVING_WAITS: Final = 12
+"""How many times as long as a GOODBYE may be waited for in silence, leaving takes at most: whoever trickles bytes ends too."""
 
 
 class Due(StrEnum):
@@ -30,12 +34,13 @@ class Patience:
         now: The moment at which it is made.
     """
 
-    __slots__ = ("_asked", "_carried", "_is_paused", "_limits", "_made", "_moved", "_pinged", "_signed")
+    __slots__ = ("_asked", "_carried", "_is_paused", "_leaving", "_limits", "_made", "_moved", "_pinged", "_signed")
 
     def __init__(self, limits: Limits, now: int) -> None:
         self._limits = limits
         self._made = self._moved = self._carried = self._signed = now
         self._asked: int | None = None
+        self._leaving: int | None = None
         self._pinged = False
         self._is_paused = False
 
@@ -48,6 +53,11 @@ class Patience:
     def moved(self, now: int) -> None:
         """Something has come or gone, or has begun to be waited for."""
         self._moved = now
+
+    def leaves(self, now: int) -> None:
+        """One of the sides leaves."""
+        self._moved = now
+        self._leaving = now if self._leaving is None else self._leaving
 
     def carried(self, now: int) -> None:
         """Rows, a question or an answer have come or gone."""
@@ -86,9 +96,9 @@ class Patience:
 
     def missed(self, phase: Phase) -> str:
         """What has not come in time, for people."""
-        limits = self._limits
+        limits, is_drawn_out = self._limits, self._left() < self._moved + self._limits.goodbye_wait
         what, wait = {Phase.GREETING: ("HELLO", limits.hello_wait), Phase.OPEN: ("sign", limits.silence)}.get(
-            phase, ("GOODBYE", limits.goodbye_wait)
+            phase, ("GOODBYE", limits.goodbye_wait * (_LEAVING_WAITS if is_drawn_out else 1))
         )
         return f"no {what} within {wait / SECOND:g} s"
 
@@ -108,7 +118,7 @@ class Patience:
         if phase is Phase.GREETING:
             return self._made + limits.hello_wait, Due.END
         if phase is not Phase.OPEN:
-            return self._moved + limits.goodbye_wait, Due.END
+            return min(self._moved + limits.goodbye_wait, self._left()), Due.END
         if self._is_paused:
             return self._signed + limits.sign_every, Due.SIGN
         moments = []
@@ -119,3 +129,8 @@ class Patience:
             if not self._pinged:
                 moments.append((self._asked + limits.ping_after, Due.PING))
         return min(moments, default=None)
+
+    def _left(self) -> int:
+        """When leaving ends, whatever comes and goes."""
+        since = self._moved if self._leaving is None else self._leaving
+        return since + _LEAVING_WAITS * self._limits.goodbye_wait
