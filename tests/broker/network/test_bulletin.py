@@ -7,11 +7,13 @@ from pathlib import Path
 import pytest
 
 from ssbroker.broker.instance import Instance
+from ssbroker.broker.network.carriage.parcels import Parcel
 from ssbroker.broker.network.service import bulletin
 from ssbroker.broker.network.service.bulletin import Bulletin
 from ssbroker.broker.overview import overview_of
 from ssbroker.broker.serve_lock import ServeLock
 from tests.broker import shops
+from tests.broker.network.passing import onwards, peer, row, wire
 from tests.broker.shops import ORDERS, REPLIES, SHOP, STOCK
 
 DEADLINE = 60.0
@@ -39,6 +41,24 @@ def test_n28_the_connections_are_in_the_overview_of_every_process(tmp_path: Path
     assert [each["remote_user_name"] for each in found] == ["far"]
     assert found[0]["total_bytes_sent"] > 0
     assert not (tmp_path / "near" / bulletin.FILE).exists()
+
+
+def test_n28_what_is_held_for_others_is_counted_and_not_looked_through(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Parcel, "view_rows", lambda *_given, **_options: pytest.fail("nobody asked for the rows"))
+    with Instance.create(tmp_path / "between", name="between", background=False) as between:
+        between.execute(
+            "CREATE ENDPOINT Broker STATE = STARTED AS TCP (LISTENER_PORT = 4022) FOR SERVICE_BROKER (MESSAGE_FORWARDING = ENABLED);"
+        )
+        with between.serve(port=0, allow_unencrypted=True) as server:
+            held = onwards("TCP://127.0.0.1:1", 3, mirror="TCP://127.0.0.1:2")
+            server.forwarding.forward(peer(), wire([row(number) for number in range(3)]), held)
+            assert server._bulletin is not None
+            server._bulletin.write()
+            said = bulletin.read(between.folder)
+    assert said is not None
+    assert said["forwarded_pending"] == 3
 
 
 def test_n28_what_a_killed_process_left_says_nothing(tmp_path: Path) -> None:

@@ -86,12 +86,13 @@ class Bulletin:
 
     def _said(self) -> dict[str, Any]:
         host, port = self._listens
+        server = self._instance.server
         return {
             "process": os.getpid(),
             "listens": f"{host}:{port}",
             "written_at": self._instance.clock().isoformat(timespec="seconds"),
             "connections": [_row(row) for row in self._instance.view("sys.dm_broker_connections").to_pylist()],
-            "forwarded_pending": self._instance.view("sys.dm_broker_forwarded_messages").num_rows,
+            "forwarded_pending": 0 if server is None else server.forwarding.pending[0],
         }
 
     def _run(self) -> None:
