@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from itertools import islice
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from ssbroker.broker.delivery.transport import Outgoing
 from ssbroker.broker.dialogs.status import DELIVERED, Status
@@ -42,6 +43,16 @@ class Carried:
     waits: Status | None = None
     said: str = ""
     seen: int = 0
+
+
+class Note(NamedTuple):
+    """What is to be written of a conversation."""
+
+    carried: Carried
+    sender: Endpoint
+    """The endpoint, with the status that it has."""
+    says: str
+    """The new one."""
 
 
 class Carrying:
@@ -175,29 +186,35 @@ class Carrying:
             self._carried.clear()
             self._keys.clear()
 
-    def notes(self, addresses: Iterable[str]) -> list[tuple[Outgoing, Endpoint, str]]:
+    def notes(self, addresses: Collection[str], *, most: int) -> list[Note]:
         """What is to be written of the conversations that go to addresses, now that something else is in their way, or nothing.
 
         Args:
             addresses: The addresses.
+            most: Of how many conversations at most.
 
         Returns:
-            For each such conversation its sender with the status that it has, and the new one.
+            The notes; they come again until `noted`.
         """
-        wanted = set(addresses)
-        found: list[tuple[Outgoing, Endpoint, str]] = []
         with self._guard:
-            for carried in self._carried.values():
-                decision = carried.outgoing.decision
-                if carried.waits is None and wanted.isdisjoint((decision.next_hop_address, decision.mirror_address)):
-                    continue
-                status = self._status(carried, carried.since)
-                new = DELIVERED if status is None else str(status)
-                if new != carried.said:
-                    sender = carried.outgoing.sender._replace(transmission_status=carried.said)
-                    found.append((carried.outgoing, sender, new))
-                    carried.said = new
-        return found
+            return list(islice(self._notes(frozenset(addresses)), most))
+
+    def _notes(self, addresses: frozenset[str | None]) -> Iterator[Note]:
+        for carried in self._carried.values():
+            decision = carried.outgoing.decision
+            if carried.waits is None and addresses.isdisjoint((decision.next_hop_address, decision.mirror_address)):
+                continue
+            status = self._status(carried, carried.since)
+            new = DELIVERED if status is None else str(status)
+            if new != carried.said:
+                yield Note(carried, carried.outgoing.sender._replace(transmission_status=carried.said), new)
+
+    def noted(self, notes: Iterable[Note]) -> None:
+        """Notes what has been written; where delivery has said something else meanwhile, that is looked at another time."""
+        with self._guard:
+            for carried, sender, says in notes:
+                if carried.said == sender.transmission_status:
+                    carried.said = says
 
     def _status(self, carried: Carried, now: int) -> Status | None:
         if carried.waits is not None:

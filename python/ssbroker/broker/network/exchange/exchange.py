@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Final
 import pyarrow as pa
 
 from ssbroker import moment
-from ssbroker.broker.delivery import delivery
 from ssbroker.broker.delivery.transport import Outgoing
 from ssbroker.broker.dialogs.status import Status
 from ssbroker.broker.network.connections.addresses import named_by
@@ -21,8 +20,9 @@ from ssbroker.broker.network.exchange.beginnings import Beginnings
 from ssbroker.broker.network.exchange.carrying import Carrying
 from ssbroker.broker.network.exchange.departing import Departing
 from ssbroker.broker.network.exchange.dispatch import Dispatch
-from ssbroker.broker.network.exchange.machine import LOCAL, PATIENCE, Machine
+from ssbroker.broker.network.exchange.machine import LOCAL, Machine
 from ssbroker.broker.network.exchange.machines import Machines
+from ssbroker.broker.network.exchange.noting import Noting
 from ssbroker.broker.network.seam import Peer
 from ssbroker.exceptions import SsbrokerError
 from ssbroker.protocol.ledger import Key
@@ -34,7 +34,6 @@ if TYPE_CHECKING:
     from ssbroker.broker.instance import Instance
     from ssbroker.broker.network.exchange.reception import Reception
     from ssbroker.broker.network.hooks import Forwards, KeyExchanges, Mirrors
-    from ssbroker.store import endpoints
 
 LOGGER: Final = logging.getLogger("ssbroker.broker")
 FLUSH_EVERY: Final = 10 * SECOND
@@ -87,6 +86,7 @@ class Exchange:
         closed: set[str] = set()
         self._inbox: Final = reception.inbox
         self._carrying: Final = Carrying()
+        self._noting: Final = Noting(self._carrying, clock=self._now)
         self._machines: Final = Machines(instance, settings=settings, keys=keys, closed=closed, mirrors=mirrors)
         dispatch = Dispatch(instance, machines=self._machines.all, machine=self._machines.named, forwards=forwards)
         self._arriving: Final = Arriving(
@@ -128,7 +128,8 @@ class Exchange:
         left = self._arriving.take(self._inbox.take(), now=now)
         self._inbox.put_back(left)
         self._take_conversations()
-        moments = [self._departing.send(machine, now=now) for machine in self._machines.all()]
+        moments = [self._noting.write(now=now)]
+        moments += [self._departing.send(machine, now=now) for machine in self._machines.all()]
         moments += [hook.run_due(now=now) for hook in (self._forwards, self._mirrors) if hook is not None]
         if not 0 <= now - self._flushed < FLUSH_EVERY:
             self._flushed = now
@@ -162,7 +163,7 @@ class Exchange:
             self._forwards.unreachable(address, why)
         if self._mirrors is not None:
             self._mirrors.unreachable(address)
-        self._write(self._carrying.notes([address]))
+        self._noting.changed([address])
 
     def stands(self, address: str, peer: Peer) -> None:
         """An address has answered.
@@ -177,7 +178,7 @@ class Exchange:
             self._forwards.reached(address, peer)
         if self._mirrors is not None:
             self._mirrors.reached(address)
-        self._write(self._carrying.notes([address]))
+        self._noting.changed([address])
 
     def is_own(self, address: str) -> None:
         """An address is this instance's (R41).
@@ -249,7 +250,7 @@ class Exchange:
             return False
         self._carrying.waits(database.database_id, key, waits or self._held(outgoing))
         if waits is not None:
-            self._write(self._carrying.notes([]))
+            self._noting.changed()
         return waits is None
 
     def _held(self, outgoing: Outgoing) -> Status | None:
@@ -259,20 +260,6 @@ class Exchange:
             return None
         way = self._mirrors.way(address, mirror, decision.broker_instance)
         return statuses.held(address, mirror) if way is None else None
-
-    def _write(self, notes: Sequence[tuple[Outgoing, endpoints.Endpoint, str]]) -> None:
-        """Writes what `transmission_status` says from now on."""
-        by_database: dict[int, tuple[Database, dict[int, endpoints.Endpoint], dict[int, str]]] = {}
-        for outgoing, sender, text in notes:
-            database = outgoing.database
-            _, senders, says = by_database.setdefault(database.database_id, (database, {}, {}))
-            senders[sender.endpoint_id] = sender
-            says[sender.endpoint_id] = text
-        for database, senders, says in by_database.values():
-            try:
-                delivery.note(database, senders, says, lock_timeout=PATIENCE)
-            except SsbrokerError as error:
-                LOGGER.warning("%s: why messages wait could not be written: %s", database.name, error)
 
     def _flush(self, now: int) -> None:
         self._instance.events.count_left_out(now=now)

@@ -1,0 +1,103 @@
+"""`transmission_status` of conversations whose neighbour comes and goes: truthful, and written in a small part of the time (N16)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ssbroker.broker.delivery import delivery
+from ssbroker.broker.network.exchange import noting
+from ssbroker.exceptions import StorageError
+from tests.broker.network.talking import Talk, talk
+from tests.broker.shops import statuses
+
+BANK = "TCP://bank:4022"
+
+
+@pytest.fixture
+def both(tmp_path: Path) -> Iterator[Talk]:
+    """Five conversations that the bank does not acknowledge."""
+    for made in talk(tmp_path):
+        made.pipes.swallows.add(BANK)
+        for number in range(5):
+            made.send(b"%d" % number)
+        made.pipes.settle()
+        yield made
+
+
+@pytest.fixture
+def written(both: Talk, monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Of how many conversations was written, each time; that takes 50 ms."""
+    counts: list[int] = []
+    note = delivery.note
+
+    def counted(database: Any, senders: Mapping[int, Any], says: Mapping[int, str], **options: Any) -> None:
+        counts.append(len(says))
+        both.pipes.clock.advance(seconds=0.05)
+        note(database, senders, says, **options)
+
+    monkeypatch.setattr(delivery, "note", counted)
+    return counts
+
+
+def breaks(both: Talk) -> None:
+    both.pipes.pipe("shop").receiver.unreachable(BANK, "connection refused")
+    both.pipes.servers["shop"].exchange.turn()
+
+
+def stands(both: Talk) -> None:
+    both.pipes.settle()
+
+
+def test_n16_a_neighbour_that_is_gone_is_told_at_once_and_so_is_its_return(both: Talk, written: list[int]) -> None:
+    breaks(both)
+    assert statuses(both.sales) == {"9754"}
+    both.pipes.clock.advance(seconds=1)
+    stands(both)
+    assert statuses(both.sales) == {""}
+    assert written == [5, 5]
+
+
+def test_n16_one_that_comes_and_goes_has_it_written_in_a_twentieth_of_the_time(both: Talk, written: list[int]) -> None:
+    for _ in range(100):
+        breaks(both)
+        both.pipes.clock.advance(seconds=0.05)
+        both.pipes.pipe("shop").receiver.reached(BANK, both.pipes.servers["shop"].exchange._itself)
+        both.pipes.servers["shop"].exchange.turn()
+        both.pipes.clock.advance(seconds=0.05)
+    assert 5 <= len(written) <= 12
+    breaks(both)
+    both.pipes.clock.advance(seconds=1)
+    both.pipes.servers["shop"].exchange.turn()
+    assert statuses(both.sales) == {"9754"}
+
+
+def test_n16_of_many_conversations_only_some_are_written_at_once(
+    both: Talk, written: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(noting, "NOTES_MOST", 2)
+    breaks(both)
+    assert statuses(both.sales) == {"", "9754"}
+    for _ in range(2):
+        due = both.pipes.servers["shop"].exchange.turn()
+        assert due > 0
+        both.pipes.clock.advance(seconds=1)
+        both.pipes.servers["shop"].exchange.turn()
+    assert statuses(both.sales) == {"9754"}
+    assert written == [2, 2, 1]
+
+
+def test_n16_what_could_not_be_written_is_written_later(both: Talk, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fails(*_given: object, **_options: object) -> None:
+        raise StorageError("the disk is out of reach", file="Sales.sqlite")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(delivery, "note", fails)
+        breaks(both)
+    assert statuses(both.sales) == {""}
+    both.pipes.clock.advance(seconds=1)
+    both.pipes.servers["shop"].exchange.turn()
+    assert statuses(both.sales) == {"9754"}
