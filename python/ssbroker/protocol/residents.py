@@ -24,13 +24,15 @@ class Residents:
         honor_priority: Whether those with a higher priority come first (B19).
     """
 
-    __slots__ = ("_held", "_honor_priority", "_ledger", "_outdated", "_ready", "_timers", "known")
+    __slots__ = ("_held", "_honor_priority", "_ledger", "_outdated", "_ready", "_timers", "_unread", "known")
 
     def __init__(self, ledger: Ledger, *, honor_priority: bool) -> None:
         self._ledger = ledger
         self._honor_priority = honor_priority
         self._ready: dict[int, dict[Key, None]] = {}
         self._timers: list[tuple[int, bytes, bool]] = []
+        # Those that were told of and are to be read in.
+        self._unread: dict[Key, None] = {}
         # Whether they became ready since they are held.
         self._held: dict[Key, bool] = {}
         # Those that were forgotten: what the work table has of them is of a time before.
@@ -65,8 +67,19 @@ class Residents:
         for dialog in dialogs:
             self.is_ready(dialog)
 
+    def are_told(self, keys: Iterable[Key]) -> None:
+        """Notes that endpoints may have something to send, in memory or not: those that are not are read in when turns are given."""
+        for key in keys:
+            if key in self.known:
+                self.is_ready(self.known[key])
+            else:
+                self._unread[key] = None
+
     def take_ready(self) -> Iterator[Dialog]:
         """Dialogs in turn, the highest priority first; each is taken off."""
+        if self._unread:
+            self.are_ready(self.load(self._unread).values())  # where that fails, they are read in the next time
+            self._unread.clear()
         for priority in sorted(self._ready, reverse=True):
             waiting = self._ready[priority]
             while waiting:
@@ -106,13 +119,13 @@ class Residents:
     def release(self, keys: Iterable[Key]) -> list[Dialog]:
         """Has endpoints send again; those of them that are in memory."""
         was_ready = {key: self._held.pop(key) for key in keys if key in self._held}
-        self.are_ready(self.load([key for key, ready in was_ready.items() if ready]).values())
+        self.are_told([key for key, ready in was_ready.items() if ready])
         return [self.known[key] for key in was_ready if key in self.known]
 
     @property
     def has_ready(self) -> bool:
         """Whether a dialog may have something to send."""
-        return any(self._ready.values())
+        return bool(self._unread) or any(self._ready.values())
 
     def wake(self, key: Key, due: int) -> None:
         """Has an endpoint looked at when the moment has come."""

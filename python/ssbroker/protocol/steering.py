@@ -19,9 +19,10 @@ class Steering:
         Args:
             keys: The endpoints; after a restart, all that have any.
         """
-        for dialog in self._residents.load(keys).values():
+        keys = list(keys)
+        for dialog in [self._residents.known[key] for key in keys if key in self._residents.known]:
             dialog.is_drained, dialog.is_told = False, True
-            self._residents.is_ready(dialog)
+        self._residents.are_told(keys)
 
     def hold(self, keys: Iterable[Key]) -> None:
         """Has endpoints send nothing until `release`: where they send to takes no more for now (N12).

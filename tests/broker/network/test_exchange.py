@@ -330,6 +330,34 @@ def test_n2_a_database_whose_file_failed_for_a_moment_is_served_again(
     assert waiting(both.sales) == []
 
 
+@pytest.mark.parametrize("method", ["endpoints", "read_back"])
+def test_n15_a_file_that_cannot_be_read_for_a_moment_keeps_nobody_elses_messages(
+    both: Talk, monkeypatch: pytest.MonkeyPatch, method: str
+) -> None:
+    """P16: neither those of another database, nor its own when it can be read again; what opens meanwhile is not forgotten."""
+
+    def fails(*_given: object, **_options: object) -> None:
+        raise StorageError("the disk is out of reach", file="Sales.sqlite")
+
+    other = shops.shop(both.shop, "Other")
+    other.create_route("There", address="TCP://bank:4022", service_name=STOCK)
+    exchange = both.pipes.servers["shop"].exchange
+    exchange.turn()
+    machine = exchange._machines.named("Sales")
+    assert machine is not None
+    with monkeypatch.context() as patched:
+        patched.setattr(machine.ledger, method, fails)
+        both.send(b"waits")
+        with other.transaction() as t:
+            t.send(t.begin_dialog(SHOP, STOCK, encryption=False), b"goes")
+        both.pipes.settle()
+        both.pipes.pipe("shop").receiver.has_room("TCP://bank:4022")
+        both.pipes.settle()
+        assert both.ordered() == [b"goes"]
+    both.pipes.settle(seconds=1)
+    assert both.ordered() == [b"waits"]
+
+
 def test_r54_n23_who_waits_for_a_principal_rests_when_that_of_another_database_is_known(both: Talk) -> None:
     """Two routes name the same pair of addresses; the database of the one is not there yet."""
     near, far = "TCP://bank:4022", "TCP://two:4022"
