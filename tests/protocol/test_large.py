@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Sequence
+from random import Random
 from typing import Any
 
 import pyarrow as pa
@@ -79,6 +81,24 @@ def test_p13_n39_what_cannot_be_kept_is_not_begun_nor_read_before_it_can_be(both
     assert sum(read) < 2 * 3 * 2 * MIB + 10
     assert all(both.a.waiting((conversation, True)) == [] for conversation in [*ALL, SMALL])
     assert both.a.dialogs.next_timeout() is None
+
+
+@pytest.mark.parametrize(
+    "options", [{"window_fragments": 8}, {"window_bytes": 256 << 10}, {"max_fragment_bytes": 4000}]
+)
+def test_p13_n39_what_an_acknowledgement_lets_go_is_read_and_no_more(machine: Machine, options: dict[str, int]) -> None:
+    """P15: messages of nearly a mebibyte, of which each acknowledgement lets a few fragments go; the next ones are not read for that."""
+    both = bound(machine, acknowledgement_wait=0, **options)
+    bodies = [Random(number).randbytes(MIB - 100) for number in range(4)]
+    read = read_by(both)
+    both.a.send(both.outgoing, bodies[0], b"small", *bodies[1:])
+    under_way = deque(both.a.rows(20 * SECOND))
+    while under_way:
+        both.b.take([under_way.popleft()], 20 * SECOND)
+        both.a.take(both.b.rows(20 * SECOND), 20 * SECOND)
+        under_way += both.a.rows(20 * SECOND)
+    assert both.b.queue(both.incoming)[1:] == [bodies[0], b"small", *bodies[1:]]
+    assert sum(read) < 2.2 * sum(map(len, bodies))
 
 
 def test_p17_n39_whose_far_side_does_not_answer_keeps_the_others_for_ten_seconds(both: Pair) -> None:

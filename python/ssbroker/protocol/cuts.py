@@ -12,9 +12,11 @@ from ssbroker.protocol.columns import pieces
 from ssbroker.protocol.ledger import Key
 
 WORTH_KEEPING: Final = 1 << 20
-"""From how many bytes on a message is kept cut; smaller ones are read and cut again."""
+"""From how many bytes on a message is kept cut in any case; smaller ones while they are under way."""
 FRAGMENTS_MAX: Final = 1 << 16
 """Of how many fragments the digests are kept at most, but for those of the last message."""
+FRAGMENTS_LEAST: Final = 32
+"""As how many fragments a message counts that has fewer: so much does it take anyway."""
 _BODY: Final = schemas.FRAGMENTS.get_field_index("message_body")
 
 
@@ -48,12 +50,12 @@ class Cuts:
             fragments: All its fragments, in order.
         """
         self.drop(key, sequence)
-        while self._kept and self._fragments + fragments.num_rows > FRAGMENTS_MAX:
+        while self._kept and self._fragments + _count(fragments) > FRAGMENTS_MAX:
             _, gone = self._kept.popitem(last=False)
-            self._fragments -= gone.num_rows
+            self._fragments -= _count(gone)
         # Taken, because a slice would hold all that was cut with it, the bytes too.
         self._kept[key, sequence] = fragments.remove_column(_BODY).take(pa.array(range(fragments.num_rows)))
-        self._fragments += fragments.num_rows
+        self._fragments += _count(fragments)
 
     def has(self, key: Key, sequence: int) -> bool:
         """Whether a message is kept; then it has been used."""
@@ -82,9 +84,13 @@ class Cuts:
     def drop(self, key: Key, sequence: int) -> None:
         """Drops one message."""
         gone = self._kept.pop((key, sequence), None)
-        self._fragments -= 0 if gone is None else gone.num_rows
+        self._fragments -= 0 if gone is None else _count(gone)
 
     def forget(self, key: Key) -> None:
         """Drops all of an endpoint."""
         for place in [place for place in self._kept if place[0] == key]:
             self.drop(*place)
+
+
+def _count(fragments: pa.Table) -> int:
+    return max(fragments.num_rows, FRAGMENTS_LEAST)

@@ -52,17 +52,20 @@ class Sending:
     def turn(self, dialog: Dialog, now: int) -> Turn:
         """What a dialog may send now."""
         settings, transmission = self._settings, dialog.transmission
+        size, head = settings.max_fragment_bytes, transmission.head
         lost = transmission.landed(now, settings.turn_fragments)
         again = sum([mask.bit_count() for flight in lost for mask in flight.fragments.values()]) if lost else 0
         room = min(settings.turn_fragments - again, settings.window_fragments - transmission.fragments)
         room_bytes = settings.window_bytes - transmission.bytes
-        is_blocked = transmission.fragments and room_bytes < settings.max_fragment_bytes
+        is_blocked = transmission.fragments and room_bytes < size
         if is_blocked or (room > 0 and not self.large.goes_on(dialog, now)):
             room = 0
         is_full = bool(lost) and any(flight.due <= now for flight in transmission.flights)
         last = self.last_of(dialog)
-        is_asking = dialog.is_known and dialog.is_told and (room <= 0 or transmission.head > last)
-        return Turn(dialog, lost, max(room, 0), room_bytes, last, is_asking=is_asking, is_full=is_full)
+        turn = Turn(dialog, lost, max(room, 0), room_bytes, last, size, is_full=is_full)
+        turn.is_passing = transmission.cursor > 0 and turn.coming().bit_count() == turn.most
+        turn.is_asking = dialog.is_known and dialog.is_told and (room <= 0 or head > last or turn.is_passing)
+        return turn
 
     def last_of(self, dialog: Dialog) -> int:
         """The last message that may be sent: the first one only, until it is settled which copy of the service has taken it (R8)."""
@@ -105,10 +108,10 @@ class Sending:
         conversations, sides, sequences, errors = (listed(messages[name]) for name in _MESSAGE)
         places = [by_key[key] for key in zip(conversations, sides, strict=True)]
         fresh = self._fragments(messages, places, turns)
-        self._keep(fresh)
         fragments = pa.concat_tables([*kept, fresh])
         self._begin(turns, places, sequences, errors)
         taken, owners = self._taken(fragments, turns)
+        self._keep(fresh, turns)
         self._launch(turns, now)
         if taken == list(range(fragments.num_rows)):
             return Cut(fragments, owners, read_bytes)
@@ -122,27 +125,26 @@ class Sending:
             dialog, transmission, settings = turn.dialog, turn.dialog.transmission, self._settings
             dialog.is_told = False
             if dialog.key in ended:
-                dialog.has_ended, turn.last = True, SEQUENCE_MAX
+                dialog.has_ended, turn.is_passing, turn.last = True, False, SEQUENCE_MAX
                 transmission.skip(ended[dialog.key])
                 turn.room = min(settings.turn_fragments, settings.window_fragments - transmission.fragments)
                 turn.room_bytes = settings.window_bytes - transmission.bytes
 
     @staticmethod
     def _held(messages: pa.Table, turns: Sequence[Turn], by_key: Mapping[Key, int]) -> pa.Table:
-        """The messages that were read; those that were too long hold up their dialogs."""
+        """The messages that were read; those that were too long to be begun hold up their dialogs."""
         is_read = messages["message_body"].is_valid()
         held = messages.filter(pc.invert(is_read))
         for key in zip(listed(held["conversation_id"]), listed(held["is_initiator"]), strict=True):
-            turns[by_key[key]].is_held = True
+            turns[by_key[key]].is_held = not turns[by_key[key]].is_passing
         return messages.filter(is_read)
 
     def _kept(self, turn: Turn, place: int) -> Iterator[pa.Table]:
-        """Fragments of large messages that were cut for an earlier turn; their bytes are read."""
-        transmission, key = turn.dialog.transmission, turn.dialog.key
-        size = self._settings.max_fragment_bytes
+        """Fragments of messages that were cut for an earlier turn; their bytes are read."""
+        transmission, key, size = turn.dialog.transmission, turn.dialog.key, turn.fragment_bytes
         needed = turn.goes_again()
         if turn.room and turn.dialog.is_known and transmission.cursor:
-            needed[transmission.head] = needed.get(transmission.head, 0) | transmission.coming(turn.room)
+            needed[transmission.head] = needed.get(transmission.head, 0) | turn.coming()
         for number, mask in needed.items():
             if not self._cuts.has(key, number):
                 continue
@@ -187,7 +189,7 @@ class Sending:
 
     def _taken(self, fragments: pa.Table, turns: Sequence[Turn]) -> tuple[list[int], list[Turn]]:
         """Which rows go, in what order, and whose they are."""
-        places, sequences, numbers, counts = (listed(fragments[name]) for name in _FRAGMENT)
+        places, sequences, numbers, counts = _places(fragments)
         sizes: list[Any] = pc.binary_length(fragments["message_body"]).to_pylist()
         rows_of: list[list[int]] = [[] for _ in turns]
         for row, place in enumerate(places):
@@ -227,15 +229,15 @@ class Sending:
             turn.fresh[sequence] = 1
         return len(rows)
 
-    def _keep(self, fragments: pa.Table) -> None:
-        """Keeps large messages that were read whole, for the turns that follow."""
-        if fragments.nbytes < WORTH_KEEPING:
+    def _keep(self, fragments: pa.Table, turns: Sequence[Turn]) -> None:
+        """Keeps what was read whole and is large, or has not gone whole, for the turns that follow."""
+        heads = [turn.dialog.transmission.head if turn.dialog.transmission.cursor else None for turn in turns]
+        if fragments.nbytes < WORTH_KEEPING and not any(head is not None for head in heads):
             return
-        numbers, counts = (listed(fragments[name]) for name in ("fragment_number", "fragment_count"))
-        least = max(-(-WORTH_KEEPING // self._settings.max_fragment_bytes), 2)
-        for row in [row for row, number in enumerate(numbers) if number == 0 and counts[row] >= least]:
-            conversation, side, sequence = (fragments[name][row].as_py() for name in _MESSAGE[:3])
-            self._cuts.keep((conversation, side), sequence, fragments.slice(row, counts[row]))
+        for row, (place, sequence, number, count) in enumerate(zip(*_places(fragments), strict=True)):
+            is_large = count * turns[place].fragment_bytes >= WORTH_KEEPING
+            if number == 0 and count > 1 and (is_large or sequence == heads[place]):
+                self._cuts.keep(turns[place].dialog.key, sequence, fragments.slice(row, count))
 
     def _goes(self, turn: Turn, sequence: int, number: int, count: int, size: int) -> bool:
         """Whether a fragment goes for the first time now; then that is noted."""
@@ -247,7 +249,7 @@ class Sending:
             return False
         turn.room -= 1
         turn.room_bytes -= size
-        transmission.send(sequence, number, count, size if count == 1 else self._settings.max_fragment_bytes)
+        transmission.send(sequence, number, count, size if count == 1 else turn.fragment_bytes)
         turn.fresh[sequence] = turn.fresh.get(sequence, 0) | 1 << number
         return True
 
@@ -276,3 +278,9 @@ class Sending:
                 del flight.fragments[number]
         # What is known not to have arrived goes again with the wait that it had: nobody has let that pass in silence.
         return [(flight.fragments, flight.attempt + (flight.due > 0)) for flight in turn.lost if flight.fragments]
+
+
+def _places(fragments: pa.Table) -> tuple[list[int], list[int], list[int], list[int]]:
+    """Of fragments their turns, messages, numbers and counts."""
+    places, sequences, numbers, counts = (listed(fragments[name]) for name in _FRAGMENT)
+    return places, sequences, numbers, counts

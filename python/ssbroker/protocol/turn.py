@@ -20,11 +20,13 @@ class Turn:
         room: How many fragments may go that were never sent.
         room_bytes: And how many bytes of them.
         last: The last message that may go.
-        is_asking: Whether nothing may go but an error of the application, if there is one.
+        fragment_bytes: How long a fragment is.
+        is_asking: Whether it is to be asked whether there is an error of the application, which would go before all that may go now.
         fresh: What goes for the first time, as bits for each message.
         found: The messages that its transmission queue still has.
         is_full: Whether more could go at once, in its next turn.
         is_held: Whether a large message waits until others are through.
+        is_passing: Whether the message that is under way takes all the room for itself, so that only single ones may pass it.
         dues: When what goes now goes again.
     """
 
@@ -33,12 +35,28 @@ class Turn:
     room: int
     room_bytes: int
     last: int
+    fragment_bytes: int
     is_asking: bool = False
     fresh: dict[int, int] = field(default_factory=dict)
     found: set[int] = field(default_factory=set)
     is_full: bool = False
     is_held: bool = False
+    is_passing: bool = False
     dues: list[int] = field(default_factory=list)
+
+    def coming(self) -> int:
+        """Which fragments of the message that is under way go now for the first time, as bits."""
+        return self.dialog.transmission.coming(self.most)
+
+    @property
+    def most(self) -> int:
+        """How many whole fragments may go that were never sent; one goes in any case, where there is room at all."""
+        return min(self.room, max(self.room_bytes // self.fragment_bytes, 1))
+
+    @property
+    def most_bytes(self) -> int:
+        """How many bytes of messages have to be read, so that all can go that may."""
+        return min(self.room_bytes, self.room * self.fragment_bytes)
 
     def goes_again(self) -> dict[int, int]:
         """What goes again, as bits for each message."""
@@ -53,7 +71,7 @@ class Turn:
         """Whether the transmission queue held no more than what goes: there was room left, and nothing else in the way."""
         transmission = self.dialog.transmission
         has_room = self.room > 0 and self.room_bytes > 0 and transmission.head <= self.last
-        return has_room and not (self.is_full or self.is_held) and transmission.cursor == 0
+        return has_room and not (self.is_full or self.is_held or self.is_passing) and transmission.cursor == 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,11 +25,11 @@ def wanted(turn: Turn, largest: int) -> list[Wanted]:
     """
     transmission, key = turn.dialog.transmission, turn.dialog.key
     if not turn.dialog.is_known:
-        return [Wanted(key, 0, SEQUENCE_MAX, turn.room, turn.room_bytes, largest)]
+        return [Wanted(key, 0, SEQUENCE_MAX, turn.room, turn.most_bytes, largest)]
     head, after = transmission.head, max(transmission.head, transmission.passed) + 1
     is_begun = transmission.cursor > 0 or after > head + 1
     if not (turn.lost or is_begun):
-        following = Wanted(key, head, turn.last, turn.room, turn.room_bytes, largest)
+        following = Wanted(key, head, turn.last, turn.room, turn.most_bytes, largest)
         return [following] if turn.room and head <= turn.last else []
     numbers = {number for flight in turn.lost for number in flight.fragments} - turn.found
     if turn.room and head <= turn.last and head not in turn.found:
@@ -39,9 +39,14 @@ def wanted(turn: Turn, largest: int) -> list[Wanted]:
             after = head
     ranges = [Wanted(key, first, first + number - 1, number, _ANY) for first, number in _ranges(sorted(numbers))]
     if turn.room and after <= turn.last:
-        most = largest if after == head else WORTH_KEEPING  # what is larger does not pass the one that is under way
-        ranges.append(Wanted(key, after, turn.last, turn.room, turn.room_bytes, most))
+        most = largest if after == head else _passing(turn)
+        ranges.append(Wanted(key, after, turn.last, turn.room, turn.most_bytes, most))
     return ranges
+
+
+def _passing(turn: Turn) -> int:
+    """The longest message that may pass the one that is under way: a single one; where that will be through, what is not large may follow."""
+    return min(turn.fragment_bytes, WORTH_KEEPING) if turn.is_passing else WORTH_KEEPING
 
 
 def _ranges(numbers: Sequence[int]) -> Iterator[tuple[int, int]]:
