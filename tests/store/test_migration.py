@@ -120,7 +120,7 @@ def test_a_migration_that_fails_leaves_the_file_as_it_was(folder: Path, version:
         DatabaseFile.open(path, broken)
     connection = apsw.Connection(str(path))
     assert connection.pragma("user_version") == version
-    assert connection.execute("SELECT count(*) FROM sqlite_schema WHERE name = 'ssb_sent_batches'").get == 0
+    assert connection.execute("SELECT count(*) FROM sqlite_schema WHERE name = 'ssb_other_lengths'").get == 0
     connection.close()
     with opened(folder) as instance:
         assert instance.database("Sales").is_broker_enabled

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Final
 
 from ssbroker.protocol.cuts import WORTH_KEEPING
@@ -23,7 +23,7 @@ class Large:
     """The dialogs that have a large message under way, and those that wait until there is room for theirs.
 
     Args:
-        fragment_bytes: How long a fragment is.
+        fragment_bytes: How long a fragment of a dialog is.
 
     Attributes:
         due: When those that wait are looked at again; None where none does.
@@ -33,7 +33,7 @@ class Large:
         >>> from ssbroker.protocol.ledger import Endpoint
         >>> dialogs = [dialog_of(Endpoint(conversation_id=bytes([number]) * 16, is_initiator=True, service_name="Shop",
         ...                               broker_instance=bytes(16), far_service_name="Bank")) for number in range(3)]
-        >>> large = Large(32 << 10)
+        >>> large = Large(lambda dialog: 32 << 10)
         >>> for dialog in dialogs:
         ...     dialog.transmission.send(0, 0, 2000, 32 << 10)
         ...     print(large.goes_on(dialog, 5))
@@ -47,7 +47,7 @@ class Large:
 
     __slots__ = ("_fragment_bytes", "_since", "_under_way", "_waiting", "due")
 
-    def __init__(self, fragment_bytes: int) -> None:
+    def __init__(self, fragment_bytes: Callable[[Dialog], int]) -> None:
         self._fragment_bytes: Final = fragment_bytes
         self._under_way: Final[dict[Key, tuple[Dialog, int, int]]] = {}
         self._waiting: Final[dict[Key, Dialog]] = {}
@@ -152,4 +152,6 @@ class Large:
     def _size(self, dialog: Dialog) -> int:
         """How long the message is that is under way, about; 0 where none is."""
         transmission = dialog.transmission
-        return transmission.counts.get(transmission.head, 0) * self._fragment_bytes if transmission.cursor else 0
+        return (
+            transmission.counts.get(transmission.head, 0) * self._fragment_bytes(dialog) if transmission.cursor else 0
+        )

@@ -174,6 +174,17 @@ class Ledger(Protocol):
     def endpoints(self, keys: Sequence[Key]) -> Sequence[Endpoint | None]:
         """The endpoints, None where there is none. One that was closed lately is still given, so that replays are told."""
 
+    def cut_with(self, max_fragment_bytes: int) -> Mapping[Key, int]:
+        """Notes, durably, with how long fragments messages are cut from now on; asked once, by each machine that begins.
+
+        Args:
+            max_fragment_bytes: How long they are.
+
+        Returns:
+            The endpoints that go on with another length: they had messages in their transmission queues when it was that, and their far
+            sides may keep fragments of these, which others would contradict.
+        """
+
     def outgoing(self, wanted: Sequence[Wanted]) -> pa.Table:
         """Committed messages of transmission queues (`MESSAGES`), by endpoint and number; what is not there is left out.
 

@@ -40,19 +40,20 @@ class Sending:
         large: The dialogs that have a large message under way, or wait until they may go on with theirs.
     """
 
-    __slots__ = ("_backoff", "_cuts", "_ledger", "_settings", "large")
+    __slots__ = ("_backoff", "_cuts", "_ledger", "_other_lengths", "_settings", "large")
 
     def __init__(self, ledger: Ledger, settings: Settings, backoff: Backoff) -> None:
         self._ledger = ledger
         self._settings = settings
         self._backoff = backoff
         self._cuts = Cuts()
-        self.large = Large(settings.max_fragment_bytes)
+        self._other_lengths = ledger.cut_with(settings.max_fragment_bytes)
+        self.large = Large(self._fragment_bytes)
 
     def turn(self, dialog: Dialog, now: int) -> Turn:
         """What a dialog may send now."""
         settings, transmission = self._settings, dialog.transmission
-        size, head = settings.max_fragment_bytes, transmission.head
+        size, head = self._fragment_bytes(dialog), transmission.head
         lost = transmission.landed(now, settings.turn_fragments)
         again = sum([mask.bit_count() for flight in lost for mask in flight.fragments.values()]) if lost else 0
         room = min(settings.turn_fragments - again, settings.window_fragments - transmission.fragments)
@@ -66,6 +67,9 @@ class Sending:
         turn.is_passing = transmission.cursor > 0 and turn.coming().bit_count() == turn.most
         turn.is_asking = dialog.is_known and dialog.is_told and (room <= 0 or head > last or turn.is_passing)
         return turn
+
+    def _fragment_bytes(self, dialog: Dialog) -> int:
+        return self._other_lengths.get(dialog.key, self._settings.max_fragment_bytes)
 
     def last_of(self, dialog: Dialog) -> int:
         """The last message that may be sent: the first one only, until it is settled which copy of the service has taken it (R8)."""
@@ -169,8 +173,14 @@ class Sending:
         if any(key is not None for key in keys):
             table = table.append_column(_KEY, pa.array([keys[place] for place in places], pa.binary()))
             named = _KEY
-        most = self._settings.max_fragment_bytes
-        return cutting.fragment(table, max_fragment_bytes=most, session_keys=named)
+        lengths = {turn.fragment_bytes for turn in turns}
+        if len(lengths) == 1:
+            return cutting.fragment(table, max_fragment_bytes=lengths.pop(), session_keys=named)
+        cut: list[pa.Table] = []
+        for length in lengths:
+            its = table.filter(pa.array([turns[place].fragment_bytes == length for place in places], pa.bool_()))
+            cut.append(cutting.fragment(its, max_fragment_bytes=length, session_keys=named))
+        return pa.concat_tables(cut)
 
     def _begin(self, turns: Sequence[Turn], places: list[int], numbers: list[int], errors: list[bool]) -> None:
         for place, number, is_error in zip(places, numbers, errors, strict=True):

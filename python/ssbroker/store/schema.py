@@ -246,6 +246,14 @@ DATABASE: Final = (
     ) WITHOUT ROWID;
     CREATE INDEX ssb_writer_dialogs_endpoint ON ssb_writer_dialogs (endpoint_id);
     """,
+    """
+    -- N44: with how long fragments messages are cut, and the endpoints that go on with another length.
+    ALTER TABLE ssb_database ADD COLUMN fragment_bytes INTEGER;
+    CREATE TABLE ssb_other_lengths (
+        endpoint_id INTEGER PRIMARY KEY REFERENCES ssb_conversation_endpoints ON DELETE CASCADE,
+        fragment_bytes INTEGER NOT NULL
+    );
+    """,
 )
 """What leads every database file from version n to n + 1; `PRAGMA user_version` counts."""
 
@@ -277,6 +285,7 @@ MSDB: Final = (
         message_forwarding_size INTEGER NOT NULL DEFAULT 10
     );
     """,
+    "",
     "",
     "",
 )

@@ -63,6 +63,8 @@ class MemoryLedger:
         self.broker_instance = broker_instance
         self.accounts: dict[Key, Account] = {}
         self.work_table: dict[Key, bytes] = {}
+        self.fragment_bytes: int | None = None
+        self.other_lengths: dict[Key, int] = {}
         self._refuses = refuses
 
     def begin(self, endpoint: Endpoint) -> Key:
@@ -168,6 +170,16 @@ class MemoryLedger:
         """See `Ledger`."""
         accounts = [self.accounts.get(key) for key in keys]
         return [None if account is None else account.endpoint for account in accounts]
+
+    def cut_with(self, max_fragment_bytes: int) -> Mapping[Key, int]:
+        """See `Ledger`."""
+        if self.fragment_bytes is None:
+            self.fragment_bytes = max_fragment_bytes
+        waiting = dict.fromkeys(self.waiting(), self.fragment_bytes)
+        lengths = {key: self.other_lengths.get(key, length) for key, length in waiting.items()}
+        self.other_lengths = {key: length for key, length in lengths.items() if length != max_fragment_bytes}
+        self.fragment_bytes = max_fragment_bytes
+        return self.other_lengths
 
     def outgoing(self, wanted: Sequence[Wanted]) -> pa.Table:
         """See `Ledger`."""

@@ -137,6 +137,9 @@ class SqliteBook:
     def endpoints(self, keys: Sequence[Key]) -> Sequence[Endpoint | None]:
         return self.ledger.endpoints(keys)
 
+    def cut_with(self, max_fragment_bytes: int) -> Mapping[Key, int]:
+        return self.ledger.cut_with(max_fragment_bytes)
+
     def outgoing(self, wanted: Sequence[Wanted]) -> pa.Table:
         return self.ledger.outgoing(wanted)
 

@@ -17,7 +17,7 @@ from ssbroker.broker.work.own_work import own_work
 from ssbroker.protocol.columns import bodies, listed
 from ssbroker.protocol.ledger import MESSAGES, STORED, Effects, Endpoint, Key, Refusal, Wanted
 from ssbroker.protocol.states import BEGUN, State
-from ssbroker.store import due, endpoints, fragments, remote, transmission_objects
+from ssbroker.store import cuts, due, endpoints, fragments, remote, transmission_objects
 from ssbroker.store.objects import Contract, Objects
 
 if TYPE_CHECKING:
@@ -112,6 +112,14 @@ class SqliteLedger:
             objects = self._database.objects(connection)
             rows = remote.find(connection, keys)
         return [_planned(objects, rows[key]) if key in rows else None for key in keys]
+
+    def cut_with(self, max_fragment_bytes: int) -> Mapping[Key, int]:
+        """See `Ledger`."""
+        with self._database.file.read() as connection:
+            if cuts.is_settled(connection, max_fragment_bytes):
+                return {}
+        with self._database.file.write() as connection:
+            return cuts.settle(connection, max_fragment_bytes)
 
     def outgoing(self, wanted: Sequence[Wanted]) -> pa.Table:
         """See `Ledger`."""

@@ -1,0 +1,58 @@
+"""N44, P13: a sender that is started anew with fragments of another length does not contradict what it has sent before."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from random import Random
+
+import pytest
+
+from ssbroker.testing.node import Machine
+from tests.protocol.pair import SECOND, Pair, bound, numbers
+
+
+def restart(both: Pair, length: int) -> None:
+    """The sender begins anew, with fragments of another length."""
+    both.settings = replace(both.settings, max_fragment_bytes=length)
+    both.restart(both.a)
+
+
+@pytest.mark.parametrize("secured", [False, True])
+@pytest.mark.parametrize("length", [1, 7, 11, 1000])
+def test_p13_n44_what_was_begun_comes_whole_and_once(machine: Machine, length: int, *, secured: bool) -> None:
+    """P16: whatever part of it the far side keeps, and however often the length changes."""
+    chance = Random(length)
+    for seed in range(10):
+        dialog = {"session_key": bytes(32)} if secured else {}
+        both = bound(machine, max_fragment_bytes=10, turn_fragments=4, window_fragments=16, dialog=dialog)
+        bodies = [chance.randbytes(chance.choice([0, 5, 45, 95, 300])) for _ in range(6)]
+        both.a.send(both.outgoing, *bodies)
+        now = 20 * SECOND
+        for changed in (length, 3, 10):
+            both.b.take([row for row in both.a.rows(now) if chance.random() < 0.5], now)
+            restart(both, changed)
+            both.b.take([row for row in both.a.rows(now) if chance.random() < 0.5], now)
+            now += 5 * SECOND
+        both.a.send(both.outgoing, b"x" * 40)
+        both.exchange(now, times=300)
+        assert both.b.queue(both.incoming)[1:] == [*bodies, b"x" * 40], seed
+        assert both.a.waiting(both.outgoing) == []
+        assert both.b.refused == []
+
+
+def test_n44_a_conversation_that_has_nothing_under_way_is_cut_with_the_new_length(machine: Machine) -> None:
+    """And so are those that begin, while others go on with the old one."""
+    both = bound(machine, max_fragment_bytes=10)
+    late = both.begin(conversation=b"the second one..", far_broker_instance=both.b.name)
+    restart(both, 20)
+    both.a.send(both.outgoing, bytes(40))
+    assert numbers(both.a.rows(20 * SECOND)) == [(1, 0), (1, 1)]
+    restart(both, 40)
+    both.a.send(late, bytes(40))
+    rows = both.a.rows(30 * SECOND)
+    assert {(row["conversation_id"], row["fragment_count"]) for row in rows} == {(both.outgoing[0], 2), (late[0], 1)}
+    both.exchange(40 * SECOND)
+    assert both.a.waiting(both.outgoing) == both.a.waiting(late) == []
+    restart(both, 10)
+    both.a.send(both.outgoing, bytes(40))
+    assert len(both.a.rows(60 * SECOND)) == 4
