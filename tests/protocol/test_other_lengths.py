@@ -1,4 +1,4 @@
-"""N44, P13: a sender that is started anew with fragments of another length does not contradict what it has sent before."""
+"""N42, P13: a sender that is started anew with fragments of another length does not contradict what it has sent before."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def restart(both: Pair, length: int) -> None:
 
 @pytest.mark.parametrize("secured", [False, True])
 @pytest.mark.parametrize("length", [1, 7, 11, 1000])
-def test_p13_n44_what_was_begun_comes_whole_and_once(machine: Machine, length: int, *, secured: bool) -> None:
+def test_p13_n42_what_was_begun_comes_whole_and_once(machine: Machine, length: int, *, secured: bool) -> None:
     """P16: whatever part of it the far side keeps, and however often the length changes."""
     chance = Random(length)
     for seed in range(10):
@@ -40,7 +40,7 @@ def test_p13_n44_what_was_begun_comes_whole_and_once(machine: Machine, length: i
         assert both.b.refused == []
 
 
-def test_n44_a_conversation_that_has_nothing_under_way_is_cut_with_the_new_length(machine: Machine) -> None:
+def test_n42_a_conversation_that_has_nothing_under_way_is_cut_with_the_new_length(machine: Machine) -> None:
     """And so are those that begin, while others go on with the old one."""
     both = bound(machine, max_fragment_bytes=10)
     late = both.begin(conversation=b"the second one..", far_broker_instance=both.b.name)

@@ -1,4 +1,4 @@
-"""With how long fragments the messages of endpoints are cut (N44)."""
+"""With how long fragments the messages of endpoints are cut (N42)."""
 
 from __future__ import annotations
 

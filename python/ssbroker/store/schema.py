@@ -247,7 +247,7 @@ DATABASE: Final = (
     CREATE INDEX ssb_writer_dialogs_endpoint ON ssb_writer_dialogs (endpoint_id);
     """,
     """
-    -- N44: with how long fragments messages are cut, and the endpoints that go on with another length.
+    -- N42: with how long fragments messages are cut, and the endpoints that go on with another length.
     ALTER TABLE ssb_database ADD COLUMN fragment_bytes INTEGER;
     CREATE TABLE ssb_other_lengths (
         endpoint_id INTEGER PRIMARY KEY REFERENCES ssb_conversation_endpoints ON DELETE CASCADE,

@@ -1,4 +1,4 @@
-"""N44: with how long fragments a conversation is cut stands in its file."""
+"""N42: with how long fragments a conversation is cut stands in its file."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def both(tmp_path: Path) -> Iterator[Talk]:
     yield from talk(tmp_path)
 
 
-def test_p13_n44_an_instance_that_is_served_with_another_length_goes_on_where_it_was(both: Talk) -> None:
+def test_p13_n42_an_instance_that_is_served_with_another_length_goes_on_where_it_was(both: Talk) -> None:
     """P16: half of a message is there; so is the rest of it, and what follows, once."""
     both.send(b"first")
     both.pipes.settle()
@@ -46,7 +46,7 @@ def test_p13_n44_an_instance_that_is_served_with_another_length_goes_on_where_it
     assert waiting(sales) == []
 
 
-def test_n44_what_waits_stays_with_its_length_until_it_is_gone(both: Talk) -> None:
+def test_n42_what_waits_stays_with_its_length_until_it_is_gone(both: Talk) -> None:
     both.pipes.down.add(BANK)
     ledger = SqliteLedger(both.sales)
     assert ledger.cut_with(100) == {}
