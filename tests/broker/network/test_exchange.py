@@ -358,6 +358,26 @@ def test_n15_a_file_that_cannot_be_read_for_a_moment_keeps_nobody_elses_messages
     assert both.ordered() == [b"waits"]
 
 
+def test_b10_a_catalog_that_could_not_be_read_for_a_moment_is_followed_in_the_next_turn(
+    both: Talk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fails() -> None:
+        raise StorageError("the disk is out of reach", file="msdb.sqlite")
+
+    both.pipes.settle()
+    both.pipes.swallows.add("TCP://nobody:4022")
+    both.sales.alter_route("There", address="TCP://nobody:4022")
+    both.send(b"one")
+    both.pipes.settle()
+    both.sales.alter_route("There", address="TCP://bank:4022")
+    with monkeypatch.context() as patched:
+        patched.setattr(both.shop, "catalog", fails)
+        with pytest.raises(StorageError):
+            both.pipes.servers["shop"].exchange.turn()
+    both.pipes.settle(seconds=5)
+    assert both.ordered() == [b"one"]
+
+
 def test_r54_n23_who_waits_for_a_principal_rests_when_that_of_another_database_is_known(both: Talk) -> None:
     """Two routes name the same pair of addresses; the database of the one is not there yet."""
     near, far = "TCP://bank:4022", "TCP://two:4022"

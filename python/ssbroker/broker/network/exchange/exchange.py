@@ -215,11 +215,11 @@ class Exchange:
         if picture is not self._picture or self._machines.is_due:
             if self._picture is not None:
                 self._carrying.forget()
-            self._picture = picture
             self._reception.endpoint.routes_lead_to(named_by(self._instance.catalog().routes))
             self._machines.renew()
             for machine in self._machines.all():
                 machine.reroute()
+            self._picture = picture  # where something failed before, all of it is done in the next turn
 
     def _look(self, now: int) -> None:
         """Takes up what was committed, by whichever process (N16)."""
