@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import tracemalloc
-from itertools import pairwise
+from collections.abc import Iterable, Mapping
 
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ssbroker.protocol.acknowledgement import RUNS_MAX, packed, runs_of, unpacked
+from ssbroker.protocol.acknowledgement import RUNS_MAX, packed, unpacked
 from ssbroker.protocol.events import AcknowledgementStep, RemoteMessageAcknowledgement
-from ssbroker.protocol.spans import Spans
+from ssbroker.protocol.incoming import Incoming
 from ssbroker.testing.node import Machine
-from tests.protocol.pair import SECOND, Pair, Row, bound, numbers
+from tests.protocol.pair import CONVERSATION, SECOND, Pair, Row, bound, numbers
 from tests.protocol.test_receiving import acknowledged, resigned
 
 
@@ -187,26 +187,53 @@ def test_t11_a_run_that_goes_beyond_its_message_takes_no_memory(machine: Machine
     assert most < 1 << 20
 
 
-def spans(*numbers: int) -> Spans:
-    """These numbers."""
-    made = Spans()
-    for number in numbers:
-        made.add(number)
+def runs_of(places: Iterable[tuple[int, int]], counts: Mapping[int, int]) -> Incoming:
+    """A direction in which these fragments wait, each put there once."""
+    made = Incoming((CONVERSATION, False), 0)
+    for number, fragment in places:
+        if (number, fragment) not in made.runs:
+            made.note((number, fragment), count=counts[number], digest=None, size=0)
     return made
 
 
-@given(numbers=st.lists(st.integers(0, 12) | st.integers(0, 2**31), max_size=40))
-def test_p15_spans_hold_each_number_once_in_order_and_with_gaps_between_them(numbers: list[int]) -> None:
-    there = list(spans(*numbers))
-    assert sum(last + 1 - first for first, last in there) == len({*numbers})
-    assert all(any(first <= number <= last for first, last in there) for number in numbers)
-    assert all(last + 1 < first for (_, last), (first, _) in pairwise(there))
+COUNTS = {0: 3, 1: 1, 2: 2, 3: 2**31 - 1}
+PLACES = [(number, fragment) for number, count in COUNTS.items() for fragment in range(min(count, 4))]
+
+
+@given(
+    places=st.lists(st.sampled_from(PLACES), max_size=40), gone=st.none() | st.integers(0, 3), reached=st.integers(0, 4)
+)
+def test_p15_runs_hold_each_fragment_once_in_order_and_with_gaps_between_them(
+    places: list[tuple[int, int]], gone: int | None, reached: int
+) -> None:
+    """P15: also when the parts of a message have gone, or messages are whole."""
+    made = runs_of(places, COUNTS)
+    if gone is not None:
+        made.drop(gone)
+    made.reach(reached)
+    there = {place for place in places if place[0] >= reached and place[0] != gone}
+    told = made.runs.told()
+    named = [place for place in PLACES if any(run[:2] <= place <= run[2:] for run in told)]
+    assert named == sorted(there) == [place for place in PLACES if place in made.runs]
+    assert told == sorted(told)
+    assert made.fragments == len(there)
+    expected = sum(before is None or before not in there for before in map(_before, there))
+    assert len(told) == len(made.runs) == expected
+
+
+def _before(place: tuple[int, int]) -> tuple[int, int] | None:
+    """The place that is just before another."""
+    number, fragment = place
+    return (number, fragment - 1) if fragment else (number - 1, COUNTS[number - 1] - 1) if number else None
 
 
 def test_p15_runs_say_what_is_there_and_are_bounded() -> None:
     """P15, P26: what nobody could have meant is refused."""
-    assert len(runs_of({number: (1, spans(0)) for number in range(0, 4 * RUNS_MAX, 2)})) == RUNS_MAX
-    assert runs_of({3: (2, spans(1)), 4: (1, spans(0)), 5: (3, spans(0, 2))}) == [(3, 1, 5, 0), (5, 2, 5, 2)]
+    every_second = range(0, 4 * RUNS_MAX, 2)
+    told = runs_of([(number, 0) for number in every_second], dict.fromkeys(every_second, 1)).runs.told()
+    assert told == [(number, 0, number, 0) for number in every_second[:RUNS_MAX]]
+    there = runs_of([(3, 1), (4, 0), (5, 0), (5, 2)], {3: 2, 4: 1, 5: 3})
+    assert there.runs.told() == [(3, 1, 5, 0), (5, 2, 5, 2)]
     assert unpacked(packed([(3, 1, 5, 0), (5, 2, 5, 2)])) == [(3, 1, 5, 0), (5, 2, 5, 2)]
     nonsense = ([(3, 0, 2, 0)], [(3, 1, 3, 0)], [(-1, 0, 0, 0)], [(1, -1, 1, 0)], [(3, 0, 3, 5), (3, 5, 4, 0)])
     assert [unpacked(packed(runs)) for runs in nonsense] == [None] * len(nonsense)

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from typing import Final, TypeAlias
-
-from ssbroker.protocol.spans import Spans
 
 Run: TypeAlias = tuple[int, int, int, int]
 """From which message and fragment to which, both included; all that lies between is there."""
@@ -15,37 +13,6 @@ RUNS_MAX: Final = 512
 """More runs than this are not told; their fragments are sent once more."""
 
 _RUN: Final = struct.Struct(">qiqi")
-
-
-def runs_of(early: Mapping[int, tuple[int, Spans]]) -> list[Run]:
-    """What is there of messages that are incomplete or wait for others, as runs.
-
-    Args:
-        early: For each such message how many fragments it has, and which are there.
-
-    Returns:
-        At most `RUNS_MAX` runs, ascending.
-
-    Examples:
-        >>> early = {number: (4, Spans()) for number in (3, 4)}
-        >>> for sequence, fragment in ((3, 2), (3, 3), (4, 0), (4, 3)):
-        ...     early[sequence][1].add(fragment)
-        >>> runs_of(early)
-        [(3, 2, 4, 0), (4, 3, 4, 3)]
-    """
-    runs: list[Run] = []
-    joins = (-1, 0)  # where a run would go on
-    for sequence in sorted(early):
-        count, there = early[sequence]
-        for first, last in there:
-            if (sequence, first) == joins:
-                runs[-1] = (*runs[-1][:2], sequence, last)
-            elif len(runs) == RUNS_MAX:
-                return runs
-            else:
-                runs.append((sequence, first, sequence, last))
-            joins = (sequence + 1, 0) if last == count - 1 else (-1, 0)
-    return runs
 
 
 def bit_runs(mask: int) -> Iterator[tuple[int, int]]:

@@ -9,12 +9,13 @@ from typing import Final
 import pyarrow as pa
 
 from ssbroker.exceptions import OptionError, ProtocolError
-from ssbroker.protocol.acknowledgement import Run, packed, runs_of
+from ssbroker.protocol.acknowledgement import Run, packed
 from ssbroker.protocol.assembly import Assembly
 from ssbroker.protocol.dialog import Dialog
 from ssbroker.protocol.envelope import ENVELOPE
 from ssbroker.protocol.event_log import EventLog
 from ssbroker.protocol.ledger import Effects, Key, Ledger, SessionKeys
+from ssbroker.protocol.loading import Loading
 from ssbroker.protocol.opening import Notice, Opener
 from ssbroker.protocol.outbound import Outbound
 from ssbroker.protocol.pace import Pace
@@ -57,13 +58,15 @@ class Dialogs(Steering):
         self._settings = settings = settings or Settings()
         self._log = log or EventLog()
         self._backoff = Backoff(roll)
-        self._assembly = Assembly(
+        self._loading = Loading(ledger, most=settings.max_pending_bytes // 8)
+        assembly = Assembly(
+            ledger,
             max_pending_bytes=settings.max_pending_bytes,
             max_message_bytes=settings.max_message_bytes,
             max_sequence_distance=SEQUENCE_DISTANCE_MAX,
         )
         self._sending = Sending(ledger, settings, self._backoff)
-        self._planning = Planning(ledger, Receiving(ledger, self._assembly, self._log), self._log)
+        self._planning = Planning(ledger, Receiving(ledger, self._loading, assembly, self._log), self._log)
         self._outbound = Outbound(settings.integrity)
         self._residents = Residents(ledger, honor_priority=settings.honor_priority)
         self._notices: list[Notice] = []
@@ -169,9 +172,6 @@ class Dialogs(Steering):
             raise ProtocolError("the effects of the batch before have to be confirmed or undone first")
         if not table.schema.equals(ENVELOPE):
             raise OptionError("table: expected the columns of ssbroker.protocol.envelope.ENVELOPE")
-        if self._assembly.is_worn:
-            self._unload(self._residents.known.values())
-            self._assembly.renew()
         tell_acknowledgements(self._log, table, is_sent=False, now=now)
         rows = rows_of(table)
         known = self._residents.load({(row.conversation_id, not row.is_initiator): None for row in rows})
@@ -186,7 +186,7 @@ class Dialogs(Steering):
         try:
             self._plan = self._planning.plan(opened, self._residents.known, now)
         except BaseException:
-            self._unload([dialog for dialog, _, _ in opened.messages])  # some may count as received by now
+            self._loading.unload([dialog for dialog, _, _ in opened.messages])  # some may count as received by now
             raise
         return self._plan.effects
 
@@ -215,7 +215,7 @@ class Dialogs(Steering):
         for key in effects.errors:
             self._sending.abandon(known[key])
         self._notices += [*plan.opened.notices, *plan.received.notices]
-        self._unload(plan.received.unloaded)
+        self._loading.unload(plan.received.unloaded)
         self._owe(plan.received, moment)
 
     def undo(self, effects: Effects) -> None:
@@ -227,7 +227,7 @@ class Dialogs(Steering):
         Raises:
             ProtocolError: They are not those of the last batch, or were settled already.
         """
-        self._unload([dialog for dialog, _, _ in self._settled(effects).opened.messages])
+        self._loading.unload([dialog for dialog, _, _ in self._settled(effects).opened.messages])
 
     def flush(self, *, now: int) -> int:
         """Puts aside what has been idle: changed objects go to the work table in one batch, and all leave memory (P32).
@@ -241,7 +241,7 @@ class Dialogs(Steering):
         if self._plan is not None:
             return 0
         idle = self._residents.idle(self._clock.moment(now))
-        self._unload(idle)
+        self._loading.unload(idle)
         self._residents.put_aside(idle)
         return len(idle)
 
@@ -252,7 +252,7 @@ class Dialogs(Steering):
             keys: The endpoints.
         """
         gone = self._residents.forget(keys)
-        self._unload(gone)
+        self._loading.unload(gone)
         for dialog in gone:
             self._sending.abandon(dialog)
 
@@ -262,12 +262,6 @@ class Dialogs(Steering):
             raise ProtocolError("these are not the effects of the last batch, or they were settled already")
         self._plan = None
         return plan
-
-    def _unload(self, dialogs: Iterable[Dialog]) -> None:
-        for dialog in dialogs:
-            if dialog.incoming is not None:
-                self._assembly.unload(dialog.incoming)
-                dialog.incoming = None
 
     def _acknowledge(self, dialog: Dialog, acknowledgements: Sequence[tuple[int, list[Run]]], moment: int) -> None:
         for acked, runs in acknowledgements:
@@ -287,7 +281,7 @@ class Dialogs(Steering):
             reached, early = (
                 (received.received.get(key, 0), b"")
                 if incoming is None
-                else (incoming.next, packed(runs_of(incoming.early)))
+                else (incoming.next, packed(incoming.runs.told()))
             )
             dialog.ack = (reached - 1 if reached else None, early)
             dialog.ack_owed += owed.fragments

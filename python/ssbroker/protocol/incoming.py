@@ -1,14 +1,37 @@
-"""What arrives, while it is in memory: directions, their parts, and which of them leave where there is no room for all (N38)."""
+"""What of a direction has arrived and waits, while that is in memory: which parts are there, not the parts (P14, N38)."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-from ssbroker.protocol.spans import Spans
+from ssbroker.protocol.ledger import Key
+from ssbroker.protocol.runs import Place, Runs
 
 _FRAGMENT_CHARGE: Final = 512
+_WEIGHT: Final = 512
+
+
+@dataclass(slots=True)
+class Early:
+    """A message that is incomplete, or waits for others.
+
+    Attributes:
+        count: How many fragments it has.
+        digest: The MD5 of the whole, where it is known.
+        fragments: How many of them are there.
+        body_bytes: And how many bytes these have.
+    """
+
+    count: int
+    digest: bytes | None
+    fragments: int = 0
+    body_bytes: int = 0
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether all of it is there."""
+        return self.fragments == self.count
 
 
 @dataclass(slots=True, eq=False)
@@ -16,55 +39,121 @@ class Incoming:
     """A direction that is being received.
 
     Attributes:
-        name: What it is called in the reassembler.
-        base: The number at which it was loaded.
+        key: The endpoint that receives.
         next: The number of the message that is expected next.
-        early: For each message that is incomplete or waits, how many fragments it has, and which are there.
-        charges: What each of these takes in memory, about, in bytes.
-        is_loaded: Whether the reassembler has it; where others needed its room, it has to be loaded anew (N38).
+        early: The messages that are incomplete or wait, by number.
+        runs: Which of their fragments are there.
+        fragments: How many these are together.
+        body_bytes: And how many bytes they have.
+
+    Examples:
+        >>> incoming = Incoming((bytes(16), True), 3)
+        >>> for number, fragment in ((3, 1), (4, 0), (4, 1)):
+        ...     incoming.note((number, fragment), count=2, digest=None, size=100)
+        >>> incoming.end, incoming.charge, incoming.runs.told()
+        (3, 1836, [(3, 1, 4, 1)])
+        >>> incoming.note((3, 0), count=2, digest=None, size=100)
+        >>> incoming.end
+        5
+        >>> incoming.reach(5)
+        >>> incoming.charge, incoming.weight
+        (0, 0)
     """
 
-    name: bytes
-    base: int
+    key: Key
     next: int
-    early: dict[int, tuple[int, Spans]] = field(default_factory=dict)
-    charges: dict[int, int] = field(default_factory=dict)
-    is_loaded: bool = True
+    early: dict[int, Early] = field(default_factory=dict)
+    runs: Runs = field(default_factory=Runs)
+    fragments: int = 0
+    body_bytes: int = 0
 
-    def note(self, part: Part) -> None:
-        """Notes that a part is there which is incomplete or early."""
-        sequence = part.sequence
-        if sequence not in self.early:
-            self.early[sequence] = (part.count, Spans())
-        self.early[sequence][1].add(part.fragment)
-        self.charges[sequence] = self.charges.get(sequence, 0) + part.charge
+    def note(self, place: Place, *, count: int, digest: bytes | None, size: int) -> None:
+        """Notes that a fragment waits which was not there.
+
+        Args:
+            place: Which one.
+            count: How many its message has.
+            digest: The MD5 of the whole.
+            size: How long it is.
+        """
+        number, fragment = place
+        message = self.early.get(number)
+        if message is None:
+            message = self.early[number] = Early(count, digest)
+        message.fragments += 1
+        message.body_bytes += size
+        self.fragments += 1
+        self.body_bytes += size
+        before = (number, fragment - 1) if fragment else self._last_before(number)
+        self.runs.add(place, before=before, after=(number, fragment + 1) if fragment + 1 < count else (number + 1, 0))
 
     def reach(self, number: int) -> None:
         """Notes that all messages before a number are whole, and their parts gone."""
-        if self.early and number > self.next:
-            self.early = {sequence: held for sequence, held in self.early.items() if sequence >= number}
-            self.charges = {sequence: charge for sequence, charge in self.charges.items() if sequence >= number}
+        if self.early:
+            for each in range(self.next, number):
+                self._forget(each)
+            self.runs.reach(number)
         self.next = number
 
-    def drop(self, sequence: int) -> None:
+    def drop(self, number: int) -> None:
         """Notes that the parts of a message have gone."""
-        self.early.pop(sequence, None)
-        self.charges.pop(sequence, None)
+        if number in self.early:
+            self._forget(number)
+            self.runs.drop(number, before=self._last_before(number))
 
-    def skip(self, name: bytes, number: int) -> None:
-        """Goes on at a number under another name, with nothing there."""
-        self.name, self.base, self.next = name, number, number
-        self.early, self.charges = {}, {}
+    def skip(self, number: int) -> None:
+        """Goes on at a number, with nothing there."""
+        self.next = number
+        self.early, self.runs = {}, Runs()
+        self.fragments = self.body_bytes = 0
+
+    def contradicts(self, part: Part) -> bool:
+        """Whether a part says other things of its message than those that are there."""
+        message = self.early.get(part.sequence)
+        return message is not None and (message.count, message.digest) != (part.count, part.message_digest)
+
+    def has_room(self, part: Part, *, most: int, message_most: int) -> bool:
+        """Whether a part may wait here, or need not, since the first message that is missing becomes whole with it (P26).
+
+        Args:
+            part: The part.
+            most: What may be charged for all that waits.
+            message_most: How long a message may be.
+        """
+        message = self.early.get(part.sequence)
+        if message is None:
+            return len(part.body) <= message_most and self.charge + part.charge <= most
+        is_last = part.sequence == self.next and message.fragments + 1 == message.count
+        return message.body_bytes + len(part.body) <= message_most and (is_last or self.charge + part.charge <= most)
 
     @property
-    def is_proven(self) -> bool:
-        """Whether a message has become whole since it was loaded; of those of which none has, only half of the memory may be taken."""
-        return self.next > self.base
+    def end(self) -> int:
+        """Before which number all is whole."""
+        number = self.next
+        while (message := self.early.get(number)) is not None and message.is_whole:
+            number += 1
+        return number
 
     @property
     def charge(self) -> int:
-        """What it takes in memory, about, in bytes."""
-        return sum(self.charges.values())
+        """What all that waits counts for, in bytes."""
+        return self.fragments * _FRAGMENT_CHARGE + self.body_bytes
+
+    @property
+    def weight(self) -> int:
+        """What it takes in memory to know what is there, about, in bytes."""
+        return (len(self.early) + len(self.runs)) * _WEIGHT
+
+    def _last_before(self, number: int) -> Place | None:
+        """The last fragment of the message before one, if that is known."""
+        message = self.early.get(number - 1)
+        return None if message is None else (number - 1, message.count - 1)
+
+    def _forget(self, number: int) -> None:
+        message = self.early.pop(number, None)
+        if message is not None:
+            self.fragments -= message.fragments
+            self.body_bytes -= message.body_bytes
 
 
 @dataclass(slots=True)
@@ -80,7 +169,6 @@ class Part:
         message_digest: The MD5 of the whole, where it is known.
         fragment_digest: The MD5 of the part, where it has to be compared.
         kind: Message type, message id, whether it ends the dialog, whether it is an error.
-        is_stored: Whether it is kept by the ledger already.
     """
 
     incoming: Incoming
@@ -91,63 +179,14 @@ class Part:
     message_digest: bytes | None
     fragment_digest: bytes | None
     kind: tuple[str, bytes | None, bool, bool]
-    is_stored: bool = False
+
+    @property
+    def sender(self) -> Key:
+        """The side of its conversation that has sent it."""
+        conversation_id, is_initiator = self.incoming.key
+        return (conversation_id, not is_initiator)
 
     @property
     def charge(self) -> int:
-        """What it takes in memory, at most, in bytes."""
-        return charge_of(1, len(self.body))
-
-
-def charge_of(fragments: int, body_bytes: int) -> int:
-    """What fragments take in memory, at most, with a share of their message and direction (M18), in bytes.
-
-    Args:
-        fragments: How many.
-        body_bytes: How long their parts are together.
-
-    Examples:
-        >>> charge_of(2, 800)
-        1924
-    """
-    return fragments * _FRAGMENT_CHARGE + body_bytes * 9 // 8
-
-
-def in_the_way(
-    loaded: Iterable[Incoming], parts: Sequence[Part], *, pending_bytes: int, max_pending_bytes: int
-) -> list[Incoming]:
-    """Which directions take the room that parts need (P26): those of which least is there, so that the others become whole.
-
-    Args:
-        loaded: The directions that are in memory.
-        parts: The parts; their own directions stay.
-        pending_bytes: What is charged for all that is in memory.
-        max_pending_bytes: What may be, of directions of which no message has become whole half of it.
-
-    Returns:
-        The directions to unload.
-
-    Examples:
-        >>> directions = [Incoming(bytes([number]), 0, 0, {0: (9, Spans())}, {0: 40 * number}) for number in (2, 1)]
-        >>> part = Part(Incoming(bytes(1), 0, 0), 0, 0, 9, bytes(80), None, None, ("DEFAULT", None, False, False))
-        >>> [len(in_the_way(directions, [part], pending_bytes=120, max_pending_bytes=most)) for most in (1444, 1443, 1300)]
-        [0, 1, 2]
-    """
-    fresh = charge_of(len(parts), sum(len(part.body) for part in parts))
-    over = pending_bytes + fresh - max_pending_bytes
-    if 2 * (over + max_pending_bytes) <= max_pending_bytes:
-        return []
-    unproven = [incoming.charge for incoming in loaded if not incoming.is_proven]
-    unproven += [part.charge for part in parts if not part.incoming.is_proven]
-    over_half = sum(unproven) - max_pending_bytes // 2
-    needed = {part.incoming for part in parts}
-    found: list[Incoming] = []
-    for incoming in sorted(loaded, key=lambda each: each.charge):
-        if over <= 0 and over_half <= 0:
-            break
-        if incoming in needed or not incoming.early or (over <= 0 and incoming.is_proven):
-            continue
-        found.append(incoming)
-        over -= incoming.charge
-        over_half -= 0 if incoming.is_proven else incoming.charge
-    return found
+        """What it counts for while it waits, in bytes."""
+        return _FRAGMENT_CHARGE + len(self.body)

@@ -11,7 +11,7 @@ from ssbroker.protocol.ledger import Key
 from ssbroker.protocol.retry import SECOND
 
 UNDER_WAY_MAX: Final = 128 << 20
-"""How many bytes of large messages are under way at most, but for the first: half of what a far side has in memory (P26)."""
+"""How many bytes of large messages are under way at most, but for the first: half of what a far side makes whole at once (N38)."""
 _REST: Final = 10 * SECOND
 """After so long without anything new of it a message keeps nobody waiting: its far side may not be there."""
 _LOOK_AGAIN: Final = SECOND // 4

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple, Protocol, TypeAlias
 
 import pyarrow as pa
 
 from ssbroker import schemas
+from ssbroker.protocol.states import State
 
 Key: TypeAlias = tuple[bytes, bool]
 """An endpoint: its conversation's id, and whether it is the initiator."""
@@ -56,6 +57,7 @@ class Endpoint:
         is_bound: Whether the far side has answered, so that broker id and peer are settled (R8, P25).
         far_peer: Who brought the far side's first answer in a plain conversation (N17); None where connections have no certificates.
         receive_sequence: The number of the message that is expected next; all before it are in the queue.
+        state: Its state, when it was read.
     """
 
     conversation_id: bytes
@@ -73,6 +75,7 @@ class Endpoint:
     is_bound: bool = False
     far_peer: bytes | None = None
     receive_sequence: int = 0
+    state: State = field(default=State.CO, compare=False)
 
     @property
     def key(self) -> Key:
@@ -116,6 +119,21 @@ class Wanted(NamedTuple):
     """After how many bytes of bodies the rest may stay where it is; at least one message is given."""
     largest: int = 2**63 - 1
     """The longest body that is read. A longer message is given without one, and none after it."""
+
+
+class Kept(NamedTuple):
+    """A fragment that is kept until its turn comes (P14)."""
+
+    key: Key
+    """The endpoint that receives it."""
+    place: tuple[int, int]
+    """Its message and its own number."""
+    fragment_count: int
+    """How many its message has."""
+    message_digest: bytes | None
+    """The MD5 of the whole."""
+    size: int
+    """How many bytes it has."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -210,11 +228,21 @@ class Ledger(Protocol):
             The bytes of each part; None where the message is not there.
         """
 
-    def kept(self, keys: Sequence[Key]) -> Mapping[Key, tuple[int, int]]:
-        """How many fragments are kept for endpoints, and how many bytes they have; who has none is left out."""
+    def kept(self, keys: Sequence[Key]) -> Iterable[Kept]:
+        """Which fragments are kept for endpoints, without their bodies being read, in any order."""
 
-    def stored(self, keys: Sequence[Key]) -> pa.Table:
-        """The fragments that are kept for endpoints (`STORED`), in any order."""
+    def stored(self, key: Key, first: tuple[int, int], end: int, *, most_bytes: int) -> pa.Table:
+        """Fragments that are kept for an endpoint (`STORED`), in order. For one that is in ER or CD none need be kept.
+
+        Args:
+            key: The endpoint that receives.
+            first: From which message and fragment on.
+            end: Before which message.
+            most_bytes: After how many bytes of bodies the rest may stay where it is.
+
+        Returns:
+            The fragments; none where there are no more.
+        """
 
     def admit(self, endpoints: Sequence[Endpoint]) -> Sequence[Endpoint | Refusal]:
         """The endpoints of new conversations with what is settled here (broker id, priority), or why a service does not take one."""

@@ -1,126 +1,71 @@
-"""Directions are read back as something comes for them, so many at once as memory has room for (P26, N38)."""
+"""Directions are read in when something comes for them, and leave memory where all together take too much of it (P26, N38)."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, Final, TypeAlias
+from collections.abc import Iterable, Mapping
+from typing import Final
 
-from ssbroker.protocol.assembly import Assembly
-from ssbroker.protocol.columns import listed
 from ssbroker.protocol.dialog import Dialog
-from ssbroker.protocol.incoming import Part, charge_of
+from ssbroker.protocol.incoming import Incoming
 from ssbroker.protocol.ledger import Key, Ledger
-from ssbroker.protocol.rows import Row
-
-Fragment: TypeAlias = tuple[Dialog, Row, bytes]
-"""A fragment that has been opened, with its dialog and its body."""
-
-
-@dataclass(frozen=True, slots=True)
-class Share:
-    """What of a batch is taken in one go: all of some dialogs.
-
-    Attributes:
-        fragments: The fragments.
-        dialogs: The dialogs.
-        kept: Of which of them the ledger keeps fragments, so that these have to be read back unless they are in memory.
-    """
-
-    fragments: Sequence[Fragment]
-    dialogs: Mapping[Key, Dialog]
-    kept: frozenset[Key]
 
 
 class Loading:
-    """Has directions in memory when something comes for them.
+    """Knows of directions what is there, as long as there is room for that.
 
     Args:
-        ledger: Where the fragments are that came before.
-        assembly: The directions that are loaded.
+        ledger: Where the fragments are.
+        most: What it may take in memory to know what is there of all directions, about, in bytes; those that a batch is for stay in any case.
     """
 
-    __slots__ = ("_assembly", "_ledger")
+    __slots__ = ("_ledger", "_most", "_weighed", "_weight")
 
-    def __init__(self, ledger: Ledger, assembly: Assembly) -> None:
+    def __init__(self, ledger: Ledger, *, most: int) -> None:
         self._ledger: Final = ledger
-        self._assembly: Final = assembly
+        self._most: Final = most
+        # Those of which anything waits, those first that nothing has come for the longest.
+        self._weighed: Final[dict[Key, tuple[Dialog, int]]] = {}
+        self._weight = 0
 
-    def shares(self, opened: Sequence[Fragment], *, begun: Mapping[Key, Dialog]) -> Iterator[Share]:
-        """Shares a batch out, so that each share and what was kept for its dialogs fit into the memory that there is for dialogs read back.
-
-        Args:
-            opened: The fragments.
-            begun: Dialogs that begin with this batch.
-
-        Yields:
-            The shares: dialogs in memory before others, and of these those first that have most there.
-        """
-        dialogs = {dialog.key: dialog for dialog, _, _ in opened}
-        missing = [key for key in _missing(dialogs) if key not in begun]
-        amounts = self._ledger.kept(missing) if missing else {}
-        kept = frozenset(amounts)
-        most = self._assembly.max_pending_bytes // 2
-        fresh = charge_of(len(opened), sum(len(body) for _, _, body in opened))
-        if not kept and self._assembly.pending_bytes + fresh <= most:
-            yield Share(opened, dialogs, kept)
-            return
-        of_dialog: dict[Key, list[Fragment]] = {}
-        for fragment in opened:
-            of_dialog.setdefault(fragment[0].key, []).append(fragment)
-        there = {
-            key: charge_of(*amounts[key])
-            if key in amounts
-            else 0
-            if dialog.incoming is None
-            else dialog.incoming.charge
-            for key, dialog in dialogs.items()
-        }
-        # What leaves memory for those before it is read back in its turn.
-        kept = frozenset(key for key, charge in there.items() if charge)
-        share: list[Fragment] = []
-        room = most
-        for key in sorted(dialogs, key=lambda each: (each in amounts, -there[each])):
-            needs = there[key] + charge_of(len(of_dialog[key]), sum(len(body) for _, _, body in of_dialog[key]))
-            if share and needs > room:
-                yield _share(share, kept)
-                share, room = [], most
-            share += of_dialog[key]
-            room -= needs
-        yield _share(share, kept)
-
-    def load(self, share: Share, *, begun: Mapping[Key, Dialog]) -> list[Part]:
-        """Loads the directions of a share.
+    def load(self, dialogs: Mapping[Key, Dialog], *, begun: Mapping[Key, Dialog]) -> None:
+        """Has the directions of dialogs in memory.
 
         Args:
-            share: The share.
-            begun: Dialogs that begin with this batch.
-
-        Returns:
-            The fragments that are kept for those that were not in memory.
+            dialogs: The dialogs.
+            begun: Those that begin with this batch.
         """
-        missing = _missing(share.dialogs)
+        missing = {key: dialog for key, dialog in dialogs.items() if dialog.incoming is None}
         known = [key for key in missing if key not in begun]
-        rows = dict(zip(known, self._ledger.endpoints(known), strict=True)) if known else {}
+        found = {key: Incoming(key, 0) for key in missing}
+        if known:
+            for key, row in zip(known, self._ledger.endpoints(known), strict=True):
+                found[key].next = 0 if row is None else row.receive_sequence
+            for key, place, count, digest, size in self._ledger.kept(known):
+                if place[0] >= found[key].next:
+                    found[key].note(place, count=count, digest=digest, size=size)
         for key, dialog in missing.items():
-            row = rows.get(key)
-            dialog.incoming = self._assembly.load(0 if row is None else row.receive_sequence)
-        kept = [key for key in known if key in share.kept]
-        if not kept:
-            return []
-        parts: list[Part] = []
-        columns: list[list[Any]] = [listed(column) for column in self._ledger.stored(kept).columns]
-        for conversation, side, sequence, number, count, body, message, fragment, *kind in zip(*columns, strict=True):
-            incoming = missing[conversation, not side].incoming
-            if incoming is not None and sequence >= incoming.base:
-                kind_of: Any = tuple(kind)
-                parts.append(Part(incoming, sequence, number, count, body, message, fragment, kind_of, is_stored=True))
-        return parts
+            dialog.incoming = found[key]
 
+    def weigh(self, dialogs: Mapping[Key, Dialog]) -> None:
+        """Notes what directions take by now. Where all take too much, those leave that nothing has come for the longest.
 
-def _missing(dialogs: Mapping[Key, Dialog]) -> dict[Key, Dialog]:
-    return {key: dialog for key, dialog in dialogs.items() if dialog.incoming is None or not dialog.incoming.is_loaded}
+        Args:
+            dialogs: The dialogs that something has come for.
+        """
+        for key, dialog in dialogs.items():
+            self._lift(key)
+            if dialog.incoming is not None and (weight := dialog.incoming.weight):
+                self._weighed[key] = (dialog, weight)
+                self._weight += weight
+        while self._weight > self._most and (first := next(iter(self._weighed))) not in dialogs:
+            self.unload([self._weighed[first][0]])
 
+    def unload(self, dialogs: Iterable[Dialog]) -> None:
+        """Forgets the directions of dialogs."""
+        for dialog in dialogs:
+            self._lift(dialog.key)
+            dialog.incoming = None
 
-def _share(fragments: Sequence[Fragment], kept: frozenset[Key]) -> Share:
-    return Share(fragments, {dialog.key: dialog for dialog, _, _ in fragments}, kept)
+    def _lift(self, key: Key) -> None:
+        _, weight = self._weighed.pop(key, (None, 0))
+        self._weight -= weight

@@ -19,7 +19,7 @@ from ssbroker.protocol.settings import Integrity
 from ssbroker.security import SecuredDirection
 
 _ANSWERED_ELSEWHERE: Final = 8495
-_GONE: Final = 8462
+GONE: Final = 8462
 _MALFORMED: Final = 11271
 _UNSIGNED: Final = 11230
 _UNSECURED: Final = 11231
@@ -143,7 +143,7 @@ class Opener:
         if not row.is_initiator:
             # Nobody has the key of a conversation that is gone, so only who needs no proof can be told.
             if row.security == Security.PLAIN and row.is_sequenced and row.is_digested:
-                self._opened.notices.append(Notice(None, row, -_GONE, "the far end of the conversation is gone"))
+                self._opened.notices.append(Notice(None, row, -GONE, "the far end of the conversation is gone"))
             self._undeliverable(row, _UNKNOWN, "the conversation is not one that goes on here")
             return None
         if not row.is_sequenced:

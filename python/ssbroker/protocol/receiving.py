@@ -3,22 +3,23 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
 import pyarrow as pa
 
-from ssbroker.protocol.assembly import TOO_FAR, Assembled, Assembly, stored_table
-from ssbroker.protocol.columns import listed, replaced
+from ssbroker.protocol.assembly import Assembled, Assembly
+from ssbroker.protocol.columns import listed
 from ssbroker.protocol.dialog import Dialog
 from ssbroker.protocol.envelope import Security
 from ssbroker.protocol.event_log import EventLog
 from ssbroker.protocol.events import CorruptedMessage, MessageUndeliverable
 from ssbroker.protocol.incoming import Part
-from ssbroker.protocol.ledger import MESSAGES, Key, Ledger, Refusal
-from ssbroker.protocol.loading import Loading, Share
-from ssbroker.protocol.opening import Notice
+from ssbroker.protocol.ledger import MESSAGES, STORED, Key, Ledger, Refusal
+from ssbroker.protocol.loading import Loading
+from ssbroker.protocol.opening import GONE, Notice
+from ssbroker.protocol.push import stored_table
 from ssbroker.protocol.rows import Row
 
 _DIGEST_BYTES: Final = 16
@@ -56,7 +57,7 @@ class Received:
     """
 
     messages: pa.Table = field(default_factory=MESSAGES.empty_table)
-    stored: pa.Table = field(default_factory=lambda: stored_table([]))
+    stored: pa.Table = field(default_factory=STORED.empty_table)
     received: dict[Key, int] = field(default_factory=dict)
     dropped: list[tuple[Key, int]] = field(default_factory=list)
     owed: dict[Key, Owed] = field(default_factory=dict)
@@ -69,17 +70,18 @@ class Receiving:
     """Puts opened fragments together.
 
     Args:
-        ledger: Where the fragments are that came before.
-        assembly: The directions that are loaded.
+        ledger: What judges messages.
+        loading: Has the directions in memory.
+        assembly: Puts their parts together.
         log: Where what is refused is told of.
     """
 
     __slots__ = ("_assembly", "_ledger", "_loading", "_log")
 
-    def __init__(self, ledger: Ledger, assembly: Assembly, log: EventLog) -> None:
+    def __init__(self, ledger: Ledger, loading: Loading, assembly: Assembly, log: EventLog) -> None:
         self._ledger = ledger
+        self._loading = loading
         self._assembly = assembly
-        self._loading = Loading(ledger, assembly)
         self._log = log
 
     def take(self, opened: Sequence[tuple[Dialog, Row, bytes]], *, begun: Mapping[Key, Dialog], now: int) -> Received:
@@ -91,32 +93,24 @@ class Receiving:
             now: The moment.
 
         Returns:
-            What came of them. The directions are changed; `unload` takes that back.
+            What came of them. The directions are changed; `Loading.unload` takes that back.
         """
         result = Received()
-        for share in self._loading.shares(opened, begun=begun):
-            if result.messages.nbytes > self._assembly.max_pending_bytes:
-                self._undelivered(((dialog, row.sequence, row.fragment) for dialog, row, _ in share.fragments), now)
-            else:
-                self._take(share, begun, result, now)
-        return result
-
-    def _take(self, share: Share, begun: Mapping[Key, Dialog], result: Received, now: int) -> None:
-        kept_before = self._loading.load(share, begun=begun)
-        dialogs = share.dialogs.items()
-        by_name = {dialog.incoming.name: dialog for _, dialog in dialogs if dialog.incoming is not None}
-        before = {key: dialog.incoming.next for key, dialog in dialogs if dialog.incoming is not None}
-        there = {(part.incoming.name, part.sequence, part.fragment) for part in kept_before}
-        parts = [*kept_before, *self._digested(list(_fresh(share.fragments, there, result.owed)), now)]
+        dialogs = {dialog.key: dialog for dialog, _, _ in opened}
+        self._loading.load(dialogs, begun=begun)
+        before = {key: dialog.incoming.next for key, dialog in dialogs.items() if dialog.incoming is not None}
+        parts = self._digested(list(_fresh(opened, result.owed)), now)
         if parts:
             assembled = self._assembly.push(parts)
-            by_name |= {part.incoming.name: by_name[name] for name, part in assembled.renamed.items()}
-            self._refused(assembled, by_name, result, now)
-            self._released(assembled, by_name, result)
-        for key, dialog in dialogs:
+            self._refused(assembled, dialogs, result, now)
+            self._released(assembled, dialogs, result)
+            self._answered(assembled, dialogs, result)
+        for key, dialog in dialogs.items():
             incoming = dialog.incoming
             if incoming is not None and incoming.next != before[key]:
                 result.received.setdefault(key, incoming.next)
+        self._loading.weigh(dialogs)
+        return result
 
     def _digested(self, fresh: Sequence[tuple[Dialog, Row, bytes]], now: int) -> list[Part]:
         """The fragments with digests instead of signatures; in a secured dialog, the signature of the message has to be there (P21)."""
@@ -141,38 +135,40 @@ class Receiving:
             _decrypt(by_key[key], rows)
         return parts
 
-    def _refused(self, assembled: Assembled, by_name: Mapping[bytes, Dialog], result: Received, now: int) -> None:
+    def _refused(self, assembled: Assembled, dialogs: Mapping[Key, Dialog], result: Received, now: int) -> None:
         for part, reason in assembled.rejected:
-            dialog = by_name[part.incoming.name]
+            dialog = dialogs[part.incoming.key]
             owed = result.owed.setdefault(dialog.key, Owed())
             if reason == "duplicate":
                 owed.at_once = True
             elif reason in _CORRUPT:
                 self._corrupted(dialog, part, "the content does not match its signature", now)
             else:
-                self._undelivered([(dialog, part.sequence, part.fragment)], now, reason)
-        for name, sequence in assembled.forgotten:
-            result.dropped.append((by_name[name].endpoint.key, sequence))
+                self._undelivered(dialog, part, reason, now)
+        result.dropped += assembled.forgotten
 
-    def _released(self, assembled: Assembled, by_name: Mapping[bytes, Dialog], result: Received) -> None:
-        """Messages and kept fragments under their own names; from a message on that cannot be taken, nothing of its dialog (B11)."""
-        names: list[Any] = listed(assembled.messages["conversation_id"])
-        dialogs = [by_name[name] for name in names]
-        messages = _renamed(assembled.messages, [dialog.key for dialog in dialogs])
-        contracts = [dialog.endpoint.service_contract_name for dialog in dialogs]
-        refusals = self._ledger.judge(messages, contracts) if messages.num_rows else {}
+    def _released(self, assembled: Assembled, dialogs: Mapping[Key, Dialog], result: Received) -> None:
+        """Messages and kept fragments; from a message on that cannot be taken, nothing of its dialog (B11)."""
+        messages = assembled.messages
         stopped: dict[Key, int] = {}
-        if refusals:
-            messages = self._stopped(messages, dialogs, refusals, result, stopped)
-        result.messages = _joined(result.messages, messages)
-        kept = [
-            (*_sender_of(dialog.key), part)
-            for part in assembled.kept
-            if (dialog := by_name[part.incoming.name]).endpoint.key not in stopped
-        ]
-        result.stored = _joined(result.stored, stored_table(kept))
+        if messages.num_rows:
+            senders = zip(listed(messages["conversation_id"]), listed(messages["is_initiator"]), strict=True)
+            of_each = [dialogs[conversation_id, not side] for conversation_id, side in senders]
+            refusals = self._ledger.judge(messages, [dialog.endpoint.service_contract_name for dialog in of_each])
+            if refusals:
+                messages = self._stopped(messages, of_each, refusals, result, stopped)
+        result.messages = messages
+        result.stored = stored_table([part for part in assembled.kept if part.incoming.key not in stopped])
         for key, sequence in stopped.items():
             result.received[key] = sequence
+
+    @staticmethod
+    def _answered(assembled: Assembled, dialogs: Mapping[Key, Dialog], result: Received) -> None:
+        """Whoever has sent a broken conversation a message is told, as often as it comes (N31)."""
+        for dialog in [dialogs[key] for key in assembled.broken]:
+            result.received[dialog.key] = 0 if dialog.incoming is None else dialog.incoming.next
+            result.unloaded.append(dialog)
+            result.notices.append(Notice(dialog, None, -GONE, "the far end of the conversation takes no more messages"))
 
     @staticmethod
     def _stopped(
@@ -195,17 +191,16 @@ class Receiving:
             stays.append(key not in stopped)
         return messages.filter(pa.array(stays, pa.bool_()))
 
-    def _undelivered(self, places: Iterable[tuple[Dialog, int, int]], now: int, reason: str = TOO_FAR) -> None:
-        for dialog, sequence, fragment in places:
-            self._log.emit(
-                MessageUndeliverable(
-                    at=now,
-                    conversation_id=uuid.UUID(bytes=dialog.endpoint.conversation_id),
-                    message_sequence_number=sequence,
-                    fragment_number=fragment,
-                    text=reason,
-                )
+    def _undelivered(self, dialog: Dialog, part: Part, reason: str, now: int) -> None:
+        self._log.emit(
+            MessageUndeliverable(
+                at=now,
+                conversation_id=uuid.UUID(bytes=dialog.endpoint.conversation_id),
+                message_sequence_number=part.sequence,
+                fragment_number=part.fragment,
+                text=reason,
             )
+        )
 
     def _corrupted(self, dialog: Dialog, part: Part, text: str, now: int) -> None:
         endpoint = dialog.endpoint
@@ -224,17 +219,18 @@ class Receiving:
 
 
 def _fresh(
-    opened: Sequence[tuple[Dialog, Row, bytes]], there: set[tuple[bytes, int, int]], owed_of: dict[Key, Owed]
+    opened: Sequence[tuple[Dialog, Row, bytes]], owed_of: dict[Key, Owed]
 ) -> Iterator[tuple[Dialog, Row, bytes]]:
     """What is not there already; what is owed for all of it is noted."""
+    there: set[tuple[Key, int, int]] = set()
     for item in opened:
         dialog, row, body = item
         incoming = dialog.incoming
         if incoming is None:  # it is loaded
             continue
         owed = owed_of.setdefault(dialog.key, Owed())
-        place = (incoming.name, row.sequence, row.fragment)
-        if row.sequence < incoming.next or place in there:
+        place = (dialog.key, row.sequence, row.fragment)
+        if row.sequence < incoming.next or (row.sequence, row.fragment) in incoming.runs or place in there:
             owed.at_once = True
             continue
         owed.at_once |= row.to_broker is None
@@ -265,22 +261,3 @@ def _decrypt(dialog: Dialog, rows: Sequence[tuple[Part, Row]]) -> None:
         )
         for (part, _), digest in zip(signed, digests, strict=True):
             part.fragment_digest = digest
-
-
-def _joined(table: pa.Table, more: pa.Table) -> pa.Table:
-    """One table of two, of which nearly always one is empty."""
-    return pa.concat_tables([table, more]) if table.num_rows and more.num_rows else more if more.num_rows else table
-
-
-def _sender_of(key: Key) -> Key:
-    """What an endpoint receives is named by its sender's side."""
-    return (key[0], not key[1])
-
-
-def _renamed(messages: pa.Table, keys: Sequence[Key]) -> pa.Table:
-    """Messages under the names of their conversations and senders."""
-    columns: dict[str, list[Any]] = {
-        "conversation_id": [key[0] for key in keys],
-        "is_initiator": [not key[1] for key in keys],
-    }
-    return replaced(messages, MESSAGES, columns)

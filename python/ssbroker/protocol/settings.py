@@ -26,9 +26,9 @@ class Settings:
         ahead_bytes: With how many bytes of messages begun and not acknowledged in order no further one is begun: the far side keeps them (P14).
         turn_fragments: How many fragments of one dialog go before it is another's turn (P13).
         acknowledgement_wait: How long an acknowledgement waits for a message that could carry it, in microseconds (B35).
-        max_pending_bytes: What incomplete and early messages may take in memory (P26), those of dialogs that begin, or were read back, half of
-            it; where others need the room, those of which least is there wait on the disk alone. A message that is larger than that never
-            becomes whole here, and its sender tries until its lifetime ends.
+        max_pending_bytes: What may wait for one dialog of incomplete and early messages (P26), with 512 bytes for each fragment, and how much of
+            what has waited becomes whole at once (N38). A message that is larger than that never becomes whole here, and its sender tries
+            until its lifetime ends.
         max_message_bytes: The largest message that is received.
         integrity: "strict" seals secured dialogs and takes only what is sealed; "compat" sends and takes encrypted MD5 signatures alone,
             which find accidents and not attackers (P22), and leaves acknowledgements without proof.

@@ -22,31 +22,41 @@ def add(connection: Connection, rows: Iterable[tuple[Any, ...]]) -> None:
     connection.executemany(_ADD, rows)
 
 
-def of(connection: Connection, endpoint_id: int) -> list[tuple[Any, ...]]:
-    """The fragments that are kept for an endpoint, in order.
+def of(
+    connection: Connection, side: tuple[bytes, bool], first: tuple[int, int], end: int, *, most_bytes: int
+) -> list[tuple[Any, ...]]:
+    """Fragments that are kept for an endpoint, in order; of one that is over none.
 
     Args:
         connection: The database.
-        endpoint_id: The endpoint.
+        side: The conversation, and whether the initiator's side is meant.
+        first: From which message and fragment on.
+        end: Before which message.
+        most_bytes: After how many bytes of bodies no more is read.
 
     Returns:
         Message, fragment, count, body, both digests, type, message id, whether it ends the dialog, whether it is an error.
     """
-    return connection.execute(_OF, (endpoint_id,)).fetchall()
+    found: list[tuple[Any, ...]] = []
+    for row in connection.execute(_OF, (*side, *first, end)):
+        found.append(row)
+        most_bytes -= len(row[_BODY])
+        if most_bytes <= 0:
+            break
+    return found
 
 
-def amounts(connection: Connection, sides: Iterable[tuple[bytes, bool]]) -> dict[tuple[bytes, bool], tuple[int, int]]:
-    """How many fragments are kept for endpoints, and how many bytes they have; of those that are over none counts.
+def kept(connection: Connection, sides: Iterable[tuple[bytes, bool]]) -> Iterable[tuple[Any, ...]]:
+    """What is kept for endpoints, without the bodies; of those that are over none counts.
 
     Args:
         connection: The database.
         sides: The conversations, and whether the initiator's side is meant.
 
     Returns:
-        The numbers, of the endpoints that have any.
+        Conversation, side, message, fragment, count, digest of the whole, length of the body.
     """
-    rows = connection.executemany(_AMOUNT, sides)
-    return {(conversation, bool(side)): (count, size) for conversation, side, count, size in rows}
+    return connection.executemany(_KEPT, sides)
 
 
 def are_kept(connection: Connection) -> bool:
@@ -70,11 +80,16 @@ _ADD: Final = """
     INSERT OR REPLACE INTO ssb_fragments (endpoint_id, message_sequence_number, fragment_number, fragment_count, message_digest,
         fragment_digest, message_type_name, message_id, is_end_of_dialog, is_conversation_error, enqueue_time, message_body)
     VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"""
-_AMOUNT: Final = f"""
-    SELECT e.conversation_id, e.is_initiator, count(*), sum(length(message_body))
-    FROM ssb_conversation_endpoints e JOIN ssb_fragments USING (endpoint_id)
-    WHERE e.conversation_id = ? AND e.is_initiator = ? AND e.state NOT IN {OVER} GROUP BY endpoint_id"""  # noqa: S608  # words of this library
-_OF: Final = """
+_BODY: Final = 3
+# CROSS JOIN: SQLite is to find the endpoint first.
+_OF_SIDE: Final = f"""
+    FROM ssb_conversation_endpoints AS e CROSS JOIN ssb_fragments AS f USING (endpoint_id)
+    WHERE e.conversation_id = ? AND e.is_initiator = ? AND e.state NOT IN {OVER}"""  # words of this library
+_KEPT: Final = f"""
+    SELECT e.conversation_id, e.is_initiator, message_sequence_number, fragment_number, fragment_count, message_digest,
+        length(message_body) {_OF_SIDE}"""
+_OF: Final = f"""
     SELECT message_sequence_number, fragment_number, fragment_count, message_body, message_digest, fragment_digest, message_type_name,
-        message_id, is_end_of_dialog, is_conversation_error
-    FROM ssb_fragments WHERE endpoint_id = ? ORDER BY message_sequence_number, fragment_number"""
+        message_id, is_end_of_dialog, is_conversation_error {_OF_SIDE}
+    AND (message_sequence_number, fragment_number) >= (?, ?) AND message_sequence_number < ?
+    ORDER BY message_sequence_number, fragment_number"""

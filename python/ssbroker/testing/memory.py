@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Final, TypeAlias
+from typing import Any, TypeAlias
 
 import pyarrow as pa
 
 from ssbroker.protocol import names
-from ssbroker.protocol.ledger import MESSAGES, STORED, Effects, Endpoint, Key, Refusal, Wanted
+from ssbroker.protocol.ledger import MESSAGES, STORED, Effects, Endpoint, Kept, Key, Refusal, Wanted
 from ssbroker.testing.book import Message
 
 Stored: TypeAlias = dict[tuple[int, int], tuple[Any, ...]]
-_BODY: Final = STORED.get_field_index("message_body")
+_COUNT, _BODY, _DIGEST = (
+    STORED.get_field_index(name) for name in ("fragment_count", "message_body", "message_signature")
+)
 
 
 @dataclass(slots=True)
@@ -227,14 +229,24 @@ class MemoryLedger:
         message = None if account is None else account.outgoing.get(sequence)
         return None if message is None else [message.body[begin:end] for begin, end in spans]
 
-    def kept(self, keys: Sequence[Key]) -> Mapping[Key, tuple[int, int]]:
+    def kept(self, keys: Sequence[Key]) -> Iterable[Kept]:
         """See `Ledger`."""
-        lengths = {key: [len(row[_BODY]) for row in self.accounts[key].stored.values()] for key in keys}
-        return {key: (len(each), sum(each)) for key, each in lengths.items() if each}
+        return [
+            Kept(key, place, row[_COUNT], row[_DIGEST], len(row[_BODY]))
+            for key in keys
+            for place, row in self.accounts[key].stored.items()
+        ]
 
-    def stored(self, keys: Sequence[Key]) -> pa.Table:
+    def stored(self, key: Key, first: tuple[int, int], end: int, *, most_bytes: int) -> pa.Table:
         """See `Ledger`."""
-        return _table([row for key in keys for row in self.accounts[key].stored.values()], STORED)
+        stored = self.accounts[key].stored
+        rows: list[tuple[Any, ...]] = []
+        for place in sorted(place for place in stored if first <= place < (end, 0)):
+            if most_bytes <= 0:
+                break
+            rows.append(stored[place])
+            most_bytes -= len(rows[-1][_BODY])
+        return _table(rows, STORED)
 
     def admit(self, endpoints: Sequence[Endpoint]) -> Sequence[Endpoint | Refusal]:
         """See `Ledger`."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -14,7 +14,7 @@ from ssbroker.broker.database import Database
 from ssbroker.broker.instance import Instance
 from ssbroker.broker.network.exchange.ledger import SqliteLedger, Stale
 from ssbroker.protocol import names
-from ssbroker.protocol.ledger import Effects, Endpoint, Key, Refusal, Wanted
+from ssbroker.protocol.ledger import Effects, Endpoint, Kept, Key, Refusal, Wanted
 from ssbroker.protocol.states import State
 from ssbroker.store import endpoints, remote, transmission
 from ssbroker.store.endpoints import Endpoint as Row
@@ -149,11 +149,11 @@ class SqliteBook:
     def parts(self, key: Key, sequence: int, spans: Sequence[tuple[int, int]]) -> Sequence[bytes] | None:
         return self.ledger.parts(key, sequence, spans)
 
-    def kept(self, keys: Sequence[Key]) -> Mapping[Key, tuple[int, int]]:
+    def kept(self, keys: Sequence[Key]) -> Iterable[Kept]:
         return self.ledger.kept(keys)
 
-    def stored(self, keys: Sequence[Key]) -> pa.Table:
-        return self.ledger.stored(keys)
+    def stored(self, key: Key, first: tuple[int, int], end: int, *, most_bytes: int) -> pa.Table:
+        return self.ledger.stored(key, first, end, most_bytes=most_bytes)
 
     def admit(self, endpoints: Sequence[Endpoint]) -> Sequence[Endpoint | Refusal]:
         return self.ledger.admit(endpoints)

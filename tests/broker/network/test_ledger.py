@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -13,7 +13,6 @@ import pytest
 
 from ssbroker.protocol.event_steps import ConversationStep
 from ssbroker.protocol.events import Conversation, CorruptedMessage, MessageUndeliverable
-from ssbroker.protocol.ledger import Key
 from ssbroker.protocol.names import ERROR
 from tests.broker.network.sides import MINUTE, ORDER, ORDERS, Pair, Side, pair
 from tests.broker.talk import REPLIES, drain, end, receive, said, send, switch
@@ -222,8 +221,8 @@ def test_b11_p26_of_what_comes_for_a_broken_conversation_nothing_is_kept_or_read
     read: list[int] = []
     stored = both.stock.ledger.stored
 
-    def counted(keys: Sequence[Key]) -> pa.Table:
-        table = stored(keys)
+    def counted(*given: Any, **options: Any) -> pa.Table:
+        table = stored(*given, **options)
         read.append(table.num_rows)
         return table
 
@@ -236,6 +235,20 @@ def test_b11_p26_of_what_comes_for_a_broken_conversation_nothing_is_kept_or_read
     assert both.stock.count("fragments") == 2
     both.exchange(seconds=MINUTE)
     assert states(both, shop) == ("ER", "ER")
+
+
+def test_b11_n31_whoever_was_not_told_is_told_again_when_the_message_comes_again_in_many_batches(both: Pair) -> None:
+    shop, _ = both.bound()
+    both.stock.database.alter_message_type(ORDER, validation="WELL_FORMED_XML")
+    send(both.shop.database, shop, b"no XML" * 50, message_type=ORDER)
+    both.stock.take(both.shop.rows())
+    assert len(both.stock.rows()) == 1
+    both.shop.restart()
+    for row in both.shop.rows():
+        both.stock.take([row])
+    both.shop.take(both.stock.rows())
+    assert states(both, shop) == ("ER", "ER")
+    assert both.stock.count("fragments") == 0
 
 
 def test_b11_a_first_message_that_cannot_be_taken_leaves_no_endpoint(both: Pair) -> None:
@@ -297,6 +310,25 @@ def test_b13_n29_what_comes_after_end_is_dropped_and_acknowledged(both: Pair) ->
     assert queue(both.stock) == []
     assert both.shop.count("transmission_queue") == both.stock.count("fragments") == 0
     assert states(both, shop) == ("DI", "CD")
+
+
+def test_b13_n29_what_comes_after_the_end_in_many_batches_is_dropped_and_acknowledged_at_once(both: Pair) -> None:
+    """N29, P13: none of it is kept, and none of it comes twice."""
+    shop, stock = both.bound()
+    send(both.shop.database, shop, b"1" * 350, b"2" * 250)
+    sent = both.shop.rows()
+    end(both.stock.database, stock)
+    both.shop.take(both.stock.rows())
+    both.clock.advance(seconds=1)
+    both.stock.take(both.shop.rows())
+    assert states(both, shop) == ("DI", "CD")
+    for row in reversed(sent):
+        both.stock.take([row])
+        assert both.stock.count("fragments") == 0
+    both.clock.advance(seconds=1)
+    both.shop.take(both.stock.rows())
+    assert both.shop.count("transmission_queue") == 0
+    assert queue(both.stock) == []
 
 
 def test_b13_n30_end_with_error_drops_what_waits_and_is_taken_at_once(both: Pair) -> None:

@@ -1,25 +1,25 @@
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import pyarrow as pa
 import pytest
 
 from ssbroker import Reassembler
-from ssbroker.protocol import assembly, dialogs, receiving
-from ssbroker.protocol.acknowledgement import Run, runs_of
+from ssbroker.protocol import assembly, receiving
+from ssbroker.protocol.acknowledgement import Run
 from ssbroker.protocol.assembly import Assembled, Assembly
 from ssbroker.protocol.dialog import Dialog
 from ssbroker.protocol.dialogs import Dialogs
 from ssbroker.protocol.incoming import Incoming, Part
 from ssbroker.protocol.ledger import Effects, Key
-from ssbroker.protocol.loading import Loading, Share
+from ssbroker.protocol.loading import Loading
 from ssbroker.protocol.opening import Opened
 from ssbroker.protocol.planning import Planning
 from ssbroker.protocol.receiving import Owed, Received, Receiving
 from ssbroker.protocol.rows import Row
-from ssbroker.protocol.spans import Spans
+from ssbroker.protocol.runs import Runs
 
 
 def acknowledges_before_storing(patch: pytest.MonkeyPatch) -> None:
@@ -49,33 +49,35 @@ def what_is_rolled_back_counts(patch: pytest.MonkeyPatch) -> None:
 def no_dedupe(patch: pytest.MonkeyPatch) -> None:
     """P12, P18: what was received before is received again."""
     fresh = receiving._fresh
-    made = iter(range(1 << 40, 1 << 41))
 
     def all_of_it(
-        opened: Sequence[tuple[Dialog, Row, bytes]], there: set[tuple[bytes, int, int]], owed: dict[Key, Owed]
+        opened: Sequence[tuple[Dialog, Row, bytes]], owed: dict[Key, Owed]
     ) -> Iterator[tuple[Dialog, Row, bytes]]:
         for dialog, row, _ in opened:
-            incoming = dialog.incoming
-            if incoming is not None and row.sequence < incoming.next:
-                dialog.incoming = Incoming(next(made).to_bytes(16), row.sequence, row.sequence)
-        return fresh(opened, there, owed)
+            if dialog.incoming is not None and row.sequence < dialog.incoming.next:
+                dialog.incoming = Incoming(dialog.key, row.sequence)
+        return fresh(opened, owed)
 
-    take = Receiving.take
+    patch.setattr(receiving, "_fresh", all_of_it)
 
-    def taken(self: Receiving, opened: Sequence[tuple[Dialog, Row, bytes]], **options: Any) -> Received:
-        # Loaded first, so that what comes again can be told.
-        for share in self._loading.shares(opened, **options):
-            self._loading.load(share, **options)
-        list(all_of_it(opened, set(), {}))
-        return take(self, opened, **options)
 
-    patch.setattr(Receiving, "take", taken)
+def _loaded(patch: pytest.MonkeyPatch, change: Callable[[Incoming], None]) -> None:
+    """Has each direction that is read in changed."""
+    load = Loading.load
+
+    def loads(self: Loading, dialogs: Mapping[Key, Dialog], **options: Any) -> None:
+        missing = [dialog for dialog in dialogs.values() if dialog.incoming is None]
+        load(self, dialogs, **options)
+        for dialog in missing:
+            assert dialog.incoming is not None
+            change(dialog.incoming)
+
+    patch.setattr(Loading, "load", loads)
 
 
 def begins_anew_after_a_restart(patch: pytest.MonkeyPatch) -> None:
     """P12, P18: where a dialog stands is known in memory only."""
-    load = Assembly.load
-    patch.setattr(Assembly, "load", lambda self, _: load(self, 0))
+    _loaded(patch, lambda incoming: incoming.skip(0))
 
 
 def wrong_reassembly_slot(patch: pytest.MonkeyPatch) -> None:
@@ -87,7 +89,7 @@ def wrong_reassembly_slot(patch: pytest.MonkeyPatch) -> None:
             if part.count > 1:
                 part.sequence = part.incoming.next
                 part.message_digest = None
-        places = {(part.incoming.name, part.sequence, part.fragment): part for part in parts}
+        places = {(part.incoming.key, part.sequence, part.fragment): part for part in parts}
         return push(self, list(places.values()))
 
     patch.setattr(Assembly, "push", mixed)
@@ -102,22 +104,16 @@ def what_is_early_is_not_stored(patch: pytest.MonkeyPatch) -> None:
     """P14, P16: what is acknowledged and waits is in memory only."""
     keep = Assembly._keep
 
-    def forgets(parts: Sequence[Part], refused: set[tuple[bytes, int, int]]) -> list[Part]:
-        keep(parts, refused)
+    def forgets(*given: Any) -> list[Part]:
+        keep(*given)
         return []
 
-    patch.setattr(Assembly, "_keep", staticmethod(forgets))
+    patch.setattr(Assembly, "_keep", forgets)
 
 
 def what_was_stored_is_not_read_back(patch: pytest.MonkeyPatch) -> None:
     """P14: after a restart what waits is forgotten, though it was acknowledged."""
-    load = Loading.load
-
-    def forgets(self: Loading, share: Share, **options: Any) -> list[Part]:
-        load(self, share, **options)
-        return []
-
-    patch.setattr(Loading, "load", forgets)
+    _loaded(patch, lambda incoming: incoming.skip(incoming.next))
 
 
 def duplicates_are_not_acknowledged(patch: pytest.MonkeyPatch) -> None:
@@ -125,9 +121,9 @@ def duplicates_are_not_acknowledged(patch: pytest.MonkeyPatch) -> None:
     fresh = receiving._fresh
 
     def silent(
-        opened: Sequence[tuple[Dialog, Row, bytes]], there: set[tuple[bytes, int, int]], owed: dict[Key, Owed]
+        opened: Sequence[tuple[Dialog, Row, bytes]], owed: dict[Key, Owed]
     ) -> Iterator[tuple[Dialog, Row, bytes]]:
-        kept = list(fresh(opened, there, owed))
+        kept = list(fresh(opened, owed))
         taken = {dialog.key for dialog, _, _ in kept}
         for key in [key for key in owed if key not in taken]:
             del owed[key]
@@ -153,15 +149,17 @@ def gaps_are_acknowledged(patch: pytest.MonkeyPatch) -> None:
 def one_fragment_too_many(patch: pytest.MonkeyPatch) -> None:
     """P15: a run names one fragment more than is there."""
 
-    def longer(early: Mapping[int, tuple[int, Spans]]) -> list[Run]:
-        return [(first, number, last, end + 1) for first, number, last, end in runs_of(early)]
+    told = Runs.told
 
-    patch.setattr(dialogs, "runs_of", longer)
+    def longer(self: Runs) -> list[Run]:
+        return [(first, number, last, end + 1) for first, number, last, end in told(self)]
+
+    patch.setattr(Runs, "told", longer)
 
 
 def no_runs(patch: pytest.MonkeyPatch) -> None:
     """P13, P15: only whole messages are acknowledged."""
-    patch.setattr(dialogs, "runs_of", lambda _: [])
+    patch.setattr(Runs, "told", lambda _: [])
 
 
 def acknowledges_every_batch_at_once(patch: pytest.MonkeyPatch) -> None:
@@ -192,6 +190,7 @@ def acknowledgements_always_wait(patch: pytest.MonkeyPatch) -> None:
 def no_limits(patch: pytest.MonkeyPatch) -> None:
     """P26: memory is taken for whatever is announced."""
     patch.setattr(assembly, "Reassembler", lambda **_: Reassembler(max_pending_bytes=None, max_sequence_distance=None))
+    patch.setattr(Incoming, "has_room", lambda *_, **__: True)
 
 
 def what_cannot_be_taken_is_acknowledged(patch: pytest.MonkeyPatch) -> None:

@@ -15,7 +15,7 @@ from ssbroker.broker.network.exchange.admission import admitted, are_plain, judg
 from ssbroker.broker.network.exchange.settlement import OvertakenError, Settlement
 from ssbroker.broker.work.own_work import own_work
 from ssbroker.protocol.columns import bodies, listed
-from ssbroker.protocol.ledger import MESSAGES, STORED, Effects, Endpoint, Key, Refusal, Wanted
+from ssbroker.protocol.ledger import MESSAGES, STORED, Effects, Endpoint, Kept, Key, Refusal, Wanted
 from ssbroker.protocol.states import BEGUN, State
 from ssbroker.store import cuts, due, endpoints, fragments, remote, transmission_objects
 from ssbroker.store.objects import Contract, Objects
@@ -151,21 +151,20 @@ class SqliteLedger:
         with self._database.file.read() as connection:
             return remote.parts_of(connection, key, sequence, spans)
 
-    def kept(self, keys: Sequence[Key]) -> Mapping[Key, tuple[int, int]]:
+    def kept(self, keys: Sequence[Key]) -> Iterable[Kept]:
         """See `Ledger`."""
         with self._database.file.read() as connection:
-            return fragments.amounts(connection, keys)
+            return [
+                Kept((conversation, bool(side)), (number, fragment), count, digest, size)
+                for conversation, side, number, fragment, count, digest, size in fragments.kept(connection, keys)
+            ]
 
-    def stored(self, keys: Sequence[Key]) -> pa.Table:
+    def stored(self, key: Key, first: tuple[int, int], end: int, *, most_bytes: int) -> pa.Table:
         """See `Ledger`."""
-        rows: list[tuple[Any, ...]] = []
+        sender = (key[0], not key[1])
         with self._database.file.read() as connection:
-            for key, row in remote.find(connection, keys).items():
-                if row.state in fragments.OVER:
-                    continue
-                sender = (key[0], not key[1])
-                for *fragment, is_end, is_error in fragments.of(connection, row.endpoint_id):
-                    rows.append((*sender, *fragment, bool(is_end), bool(is_error)))
+            found = fragments.of(connection, key, first, end, most_bytes=most_bytes)
+        rows = [(*sender, *fragment, bool(is_end), bool(is_error)) for *fragment, is_end, is_error in found]
         return _table(rows, STORED)
 
     def admit(self, endpoints: Sequence[Endpoint]) -> Sequence[Endpoint | Refusal]:
@@ -235,6 +234,7 @@ def _planned(objects: Objects, row: endpoints.Endpoint) -> Endpoint:
         is_bound=bool(row.is_bound),
         far_peer=row.far_peer,
         receive_sequence=row.receive_sequence,
+        state=State(row.state),
     )
 
 
