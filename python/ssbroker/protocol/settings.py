@@ -12,6 +12,8 @@ from ssbroker.protocol.retry import SECOND
 WINDOW_FRAGMENTS_MAX: Final = 1024
 SEQUENCE_DISTANCE_MAX: Final = 4 * WINDOW_FRAGMENTS_MAX
 """How far ahead of the first message that is missing one is taken, whatever window its sender has."""
+FRAGMENT_BYTES_LEAST: Final = 2048
+"""With smaller parts the largest message has more than 2**20 fragments, and far sides refuse every one of them, for ever (M16)."""
 Integrity: TypeAlias = Literal["strict", "compat"]
 
 

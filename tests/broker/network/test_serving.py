@@ -18,6 +18,7 @@ from ssbroker.broker.network.connections.inbox import Inbox
 from ssbroker.broker.network.connections.trust import Trust
 from ssbroker.broker.serve_lock import ServeLock
 from ssbroker.exceptions import EndpointError, InvalidAddressError, OptionError, ProtocolError, StorageError
+from ssbroker.protocol.settings import Settings
 from tests.broker import shops
 from tests.broker.shops import ORDERS, REPLIES, SHOP, STOCK
 
@@ -166,6 +167,14 @@ def test_n8_options_that_do_not_fit_are_refused(
 ) -> None:
     with pytest.raises(OptionError, match=text):
         made(tmp_path, "shop", stack).serve(**options)
+
+
+def test_p13_parts_so_small_that_far_sides_refuse_a_large_message_for_ever_are_refused(
+    tmp_path: Path, stack: ExitStack
+) -> None:
+    """P13, M16: whoever serves is told from how many bytes on."""
+    with pytest.raises(OptionError, match=r"settings\.max_fragment_bytes: expected a whole number from 2048 to"):
+        made(tmp_path, "shop", stack).serve(allow_unencrypted=True, settings=Settings(max_fragment_bytes=2047))
 
 
 @pytest.mark.parametrize("limit", [{"bytes_max": 32_000}, {"rows_max": 4}])

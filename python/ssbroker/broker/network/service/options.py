@@ -12,7 +12,7 @@ from ssbroker.broker.network.connections.reach import Reach
 from ssbroker.broker.network.connections.trust import Trust
 from ssbroker.catalog import Catalog
 from ssbroker.exceptions import OptionError
-from ssbroker.protocol.settings import Settings
+from ssbroker.protocol.settings import FRAGMENT_BYTES_LEAST, Settings
 
 PORT: Final = 4022
 """Where a Service Broker endpoint listens by convention (P3)."""
@@ -32,7 +32,7 @@ class ServeOptions:
         dial_only: What may be dialled, whatever routes and names of services say: networks (`10.0.0.0/8`), addresses, names of hosts, and
             all names below a domain (`*.example.com`). Left out, everything (N34).
         limits: How long connections wait, and for how much.
-        settings: How the dialog protocol is set up.
+        settings: How the dialog protocol is set up; `max_fragment_bytes` at least 2,048, so that far sides take the largest message.
         close_timeout: The seconds that `close` takes at most to write what is queued.
 
     Raises:
@@ -68,5 +68,11 @@ class ServeOptions:
             raise OptionError("trust: expected certificates, or allow_unencrypted=True to do without them")
         if self.trust is not None and self.allow_unencrypted:
             raise OptionError("trust and allow_unencrypted: expected one of them, got both")
+        options.whole(
+            self.settings.max_fragment_bytes,
+            name="settings.max_fragment_bytes",
+            least=FRAGMENT_BYTES_LEAST,
+            most=2**31 - 1,
+        )
         if isinstance(self.close_timeout, bool) or not self.close_timeout >= 0:
             raise OptionError(f"close_timeout: expected seconds, 0 or more; got {self.close_timeout!r:.80}")
