@@ -26,7 +26,7 @@ def as_utc(now: datetime | None) -> datetime:
         The moment, with the zone UTC.
 
     Raises:
-        OptionError: `now` is something else.
+        OptionError: `now` is something else, or in UTC no moment of the years 1 to 9999.
 
     Examples:
         >>> from datetime import datetime
@@ -40,7 +40,10 @@ def as_utc(now: datetime | None) -> datetime:
     year: object = now.year
     if not isinstance(year, int):  # pandas' NaT is a datetime whose year is not a number
         raise _refused(now)
-    return now.replace(tzinfo=UTC) if now.tzinfo is None else now.astimezone(UTC)
+    try:
+        return now.replace(tzinfo=UTC) if now.tzinfo is None else now.astimezone(UTC)
+    except OverflowError as error:
+        raise OptionError(f"now: expected a moment of the years 1 to 9999 in UTC, got {now.isoformat()}") from error
 
 
 def microseconds(moment: datetime) -> int:

@@ -68,6 +68,14 @@ def test_anything_else_is_no_moment(now: Any) -> None:
         moment.as_utc(now)
 
 
+@pytest.mark.parametrize("now", ["9999-12-31T23:00:00-02:00", "0001-01-01T01:00:00+02:00"])
+def test_a_moment_that_has_no_year_in_utc_is_refused(now: str) -> None:
+    with pytest.raises(
+        OptionError, match=f"now: expected a moment of the years 1 to 9999 in UTC, got {re.escape(now)}"
+    ):
+        moment.as_utc(datetime.fromisoformat(now))
+
+
 @pytest.mark.parametrize("year", [1, 1969, 1970, 9999])
 def test_microseconds_are_exact(year: int) -> None:
     point = datetime(year, 12, 31, 23, 59, 59, 999_999, tzinfo=UTC)
