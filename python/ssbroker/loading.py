@@ -10,7 +10,7 @@ from typing import Any, Final
 
 import pyarrow as pa
 
-from ssbroker import schemas
+from ssbroker import options, schemas
 from ssbroker.exceptions import InputError, MalformedDataError, SchemaError
 from ssbroker.scripts import load_scripts
 from ssbroker.table_files import FORMATS, decode_json, read_bytes, read_table
@@ -155,7 +155,7 @@ def _instance(file: Path) -> dict[str, Any]:
         if key == "message_forwarding":
             expected, fits = "true or false", isinstance(value, bool)
         elif key in ("addresses", "pending_requests"):
-            expected, fits = "a list of texts", isinstance(value, list) and all(isinstance(item, str) for item in value)
+            expected, fits = "a list of texts", isinstance(value, list) and all(map(options.is_text, value))
         else:
             expected, fits = "addresses, message_forwarding or pending_requests", False
         if not fits:

@@ -64,7 +64,7 @@ def texts(values: object, *, name: str) -> list[str]:
         The texts.
 
     Raises:
-        OptionError: It is no sequence, or one of the values is no text.
+        OptionError: It is no sequence, or one of the values is no text that UTF-8 can write.
 
     Examples:
         >>> texts(("TCP://a", "TCP://b"), name="addresses")
@@ -72,7 +72,23 @@ def texts(values: object, *, name: str) -> list[str]:
     """
     if isinstance(values, str) or not isinstance(values, Sequence):
         raise OptionError(f"{name}: expected a sequence of texts, got {values!r:.80}")
-    wrong = [value for value in values if not isinstance(value, str)]
+    wrong = [value for value in values if not is_text(value)]
     if wrong:
         raise OptionError(f"{name}: expected a sequence of texts, one is {wrong[0]!r:.80}")
     return list(values)
+
+
+def is_text(value: object) -> bool:
+    r"""Whether it is text that UTF-8 can write: a lone surrogate, as Python reads bytes of a command line that are no text, is none.
+
+    Examples:
+        >>> is_text("//Größe"), is_text("\udcff"), is_text(b"//Orders")
+        (True, False, False)
+    """
+    if not isinstance(value, str):
+        return False
+    try:
+        value.encode()
+    except UnicodeEncodeError:
+        return False
+    return True

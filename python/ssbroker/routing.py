@@ -9,10 +9,10 @@ from typing import Any, Final, Literal, get_args, overload
 
 import pyarrow as pa
 
-from ssbroker import _core, guids, moment, schemas
+from ssbroker import _core, guids, moment, options, schemas
 from ssbroker.arrow_input import ArrowArrayExportable, ArrowStreamExportable, as_batch, batches, not_arrow
 from ssbroker.catalog import Catalog
-from ssbroker.exceptions import MalformedDataError, OptionError, SchemaError
+from ssbroker.exceptions import InputError, MalformedDataError, OptionError, SchemaError
 from ssbroker.explanation import Explanation
 
 TieBreak = Literal["hash", "round_robin", "first"]
@@ -161,6 +161,7 @@ class Router:
         Raises:
             InvalidGuidError: `to_broker_instance` or `conversation_id` is no GUID.
             UnknownDatabaseError: The catalog does not have `database`.
+            InputError: A name is no text that UTF-8 can write.
             SchemaError: An argument has another type.
             OptionError: `now` is no datetime.
 
@@ -180,6 +181,11 @@ class Router:
                 actual = type(value).__name__
                 raise SchemaError(
                     f"{name}: expected {expected}, got {actual}", column=name, expected=expected, actual=actual
+                )
+            if isinstance(value, str) and not options.is_text(value):
+                expected, shown = "text that UTF-8 can write", ascii(value)[:80]
+                raise InputError(
+                    f"{name}: expected {expected}; got {shown}", column=name, value=shown, expected=expected
                 )
         return Explanation(
             self._native.explain(

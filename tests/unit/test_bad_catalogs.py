@@ -33,6 +33,8 @@ def test_routes_are_needed() -> None:
         ("addresses", None),
         ("pending_requests", "//Orders"),
         ("pending_requests", [None]),
+        ("pending_requests", ["\udcff"]),
+        ("addresses", ["\udcff"]),
         ("message_forwarding", 1),
         ("message_forwarding", None),
     ],

@@ -99,6 +99,7 @@ def test_a_truncated_file_is_never_read_in_part(tmp_path: Path, name: str, write
         ("[]", "expected an object"),
         ('{"addresses": "TCP://me"}', "addresses: 'TCP://me'; expected a list of texts"),
         ('{"addresses": [1]}', "addresses: [1]; expected a list of texts"),
+        ('{"pending_requests": ["\\ud800"]}', r"pending_requests: ['\ud800']; expected a list of texts"),
         ('{"message_forwarding": 1}', "message_forwarding: 1; expected true or false"),
         ('{"forwarding": true}', "forwarding: True; expected addresses, message_forwarding or pending_requests"),
         ("{", "is no JSON"),

@@ -21,7 +21,7 @@ def test_an_explanation_takes_a_guid_in_any_form(broker_instance: Any) -> None:
 
 
 @pytest.mark.parametrize("name", ["to_broker_instance", "conversation_id"])
-@pytest.mark.parametrize("value", ["", "22222222", bytes(15), bytes(17), 5, bytearray(16)])
+@pytest.mark.parametrize("value", ["", "22222222", "\udcff" * 36, bytes(15), bytes(17), 5, bytearray(16)])
 def test_an_explanation_names_what_is_no_guid(name: str, value: Any) -> None:
     with pytest.raises(ssbroker.InvalidGuidError, match=f"^{name}: ") as caught:
         Router(CATALOG).explain("//Orders", database="Sales", **{name: value})
@@ -43,6 +43,13 @@ def test_an_explanation_names_an_argument_of_another_type(name: str, value: Any)
         name: value
     }
     with pytest.raises(ssbroker.SchemaError, match=f"^{name}: expected "):
+        Router(CATALOG).explain(**arguments)
+
+
+@pytest.mark.parametrize("name", ["to_service_name", "database"])
+def test_an_explanation_names_what_no_bytes_can_write(name: str) -> None:
+    arguments: dict[str, Any] = {"to_service_name": "//Orders", "database": "Sales"} | {name: "//\udcff"}
+    with pytest.raises(ssbroker.InputError, match=rf"^{name}: expected text that UTF-8 can write; got '//\\udcff'$"):
         Router(CATALOG).explain(**arguments)
 
 
