@@ -1,9 +1,13 @@
-"""For all tests: Hypothesis profiles, `fast` for every run, `slow` (SSBROKER_HYPOTHESIS=slow) for a long look; which come first; Java that starts quickly; signals."""
+"""For all tests: Hypothesis profiles, `fast` for every run, `slow` (SSBROKER_HYPOTHESIS=slow) for a long look; which come first; Java that starts quickly; signals; a folder."""
 
 from __future__ import annotations
 
 import os
+import shutil
 import signal
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
 from typing import Final
 
 import pytest
@@ -34,3 +38,13 @@ os.environ.setdefault("SPARK_SUBMIT_OPTS", java.options())
 
 # What a shell has put into the background ignores SIGINT, and so would all that the tests start and interrupt.
 signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+@pytest.fixture
+def open_to_all() -> Iterator[Path]:
+    """A folder that everybody can get at; that of pytest only its owner can."""
+    folder = Path(tempfile.mkdtemp())
+    folder.chmod(0o755)
+    yield folder
+    folder.chmod(0o755)
+    shutil.rmtree(folder)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -20,7 +21,7 @@ def is_instance(path: Path) -> bool:
         ...     is_instance(Path(folder))
         False
     """
-    return (path / _MSDB).exists()
+    return os.path.exists(path / _MSDB)  # noqa: PTH110 - pathlib raises where it may not look
 
 
 def catalog_of(folder: Path) -> Catalog:

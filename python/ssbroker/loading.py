@@ -13,7 +13,7 @@ import pyarrow as pa
 from ssbroker import options, schemas
 from ssbroker.exceptions import InputError, MalformedDataError, SchemaError
 from ssbroker.scripts import load_scripts
-from ssbroker.table_files import FORMATS, decode_json, read_bytes, read_table
+from ssbroker.table_files import FORMATS, decode_json, reaching, read_bytes, read_table
 
 INSTANCE_FILE: Final = "instance.json"
 _SCHEMAS: Final = {"routes": schemas.ROUTES, "databases": schemas.DATABASES, "services": schemas.SERVICES}
@@ -80,9 +80,11 @@ def load(path: Path, *, now: datetime) -> Source:
         ...     load(path, now=datetime(2026, 11, 20, tzinfo=UTC)).routes["address"].to_pylist()
         ['TCP://orders:4022']
     """
-    if path.is_dir():
+    with reaching(path):
+        is_folder, is_there = path.is_dir(), path.exists()
+    if is_folder:
         return _load_folder(path, now)
-    if not path.exists():
+    if not is_there:
         raise InputError(f"{path}: there is no such file or folder", value=str(path), expected="a file or folder")
     if path.suffix.lower() == ".sql":
         return _from_scripts([path], path, now)
@@ -95,7 +97,8 @@ def load(path: Path, *, now: datetime) -> Source:
 
 
 def _load_folder(folder: Path, now: datetime) -> Source:
-    entries = sorted(entry for entry in folder.iterdir() if entry.is_file())
+    with reaching(folder):
+        entries = sorted(entry for entry in folder.iterdir() if entry.is_file())
     scripts = [entry for entry in entries if entry.suffix.lower() == ".sql"]
     files: dict[str, Path] = {}
     for entry in entries:

@@ -7,7 +7,8 @@ import csv
 import io
 import json
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final, Literal
 
@@ -61,8 +62,19 @@ def read_bytes(path: Path) -> bytes:
         Traceback (most recent call last):
         ssbroker.exceptions.InputError: no such file: cannot be read: No such file or directory
     """
-    try:
+    with reaching(path):
         return path.read_bytes()
+
+
+@contextmanager
+def reaching(path: Path) -> Iterator[None]:
+    """Turns what the system says of a path that it cannot reach or read into an input error.
+
+    Raises:
+        InputError: It said so: a folder on the way may not be looked into, a name is too long, the disk failed.
+    """
+    try:
+        yield
     except OSError as error:
         raise InputError(f"{path}: cannot be read: {error.strerror}", expected="a file that can be read") from error
 

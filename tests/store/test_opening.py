@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-import os
 import random
-import shutil
-import tempfile
 import threading
-from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from contextlib import closing
 from pathlib import Path
 from typing import Final
 
@@ -17,10 +13,10 @@ import pytest
 
 from ssbroker.exceptions import StorageError
 from ssbroker.store.file import DatabaseFile
+from tests.rights import nobody
 from tests.store.numbered import MIGRATIONS, numbers, numbers_at, write
 
 MORE: Final = (*MIGRATIONS, "CREATE TABLE more (thing)")
-NOBODY: Final = 65534
 
 
 @pytest.fixture
@@ -31,29 +27,6 @@ def path(tmp_path: Path) -> Path:
         for number in range(10):
             write(file, number)
     return path
-
-
-@contextmanager
-def nobody() -> Iterator[None]:
-    """As a user without rights, where the tests run as one who has them all."""
-    if os.geteuid():
-        yield
-        return
-    os.seteuid(NOBODY)
-    try:
-        yield
-    finally:
-        os.seteuid(0)
-
-
-@pytest.fixture
-def open_to_all() -> Iterator[Path]:
-    """A folder that everybody can get at; that of pytest only its owner can."""
-    folder = Path(tempfile.mkdtemp())
-    folder.chmod(0o755)
-    yield folder
-    folder.chmod(0o755)
-    shutil.rmtree(folder)
 
 
 def test_b1_what_is_opened_is_durable(path: Path) -> None:

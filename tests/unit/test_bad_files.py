@@ -1,11 +1,15 @@
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pyarrow as pa
 import pytest
 
+from ssbroker import Catalog
+from ssbroker.diagnose import Fleet
 from ssbroker.exceptions import InputError, MalformedDataError, SsbrokerError
+from tests.rights import nobody
 from tests.unit.route_files import FORMATS, ROWS, Write, load, write_csv, write_parquet
 
 BAD_CELLS = [
@@ -154,3 +158,22 @@ def test_the_error_of_the_library_below_is_the_cause(tmp_path: Path) -> None:
     with pytest.raises(MalformedDataError) as caught:
         load(tmp_path / "routes.parquet")
     assert isinstance(caught.value.__cause__, pa.ArrowException)
+
+
+def test_what_cannot_be_reached_is_an_input_error(tmp_path: Path) -> None:
+    for path in (tmp_path / f"{'x' * 300}.csv", tmp_path / ("x" * 300) / "net"):
+        with pytest.raises(InputError, match="cannot be read: File name too long"):
+            Catalog.load(path)
+    with pytest.raises(InputError, match="cannot be read: File name too long"):
+        Fleet.load(tmp_path / ("x" * 300))
+
+
+def test_a_folder_that_may_not_be_looked_into_is_an_input_error(open_to_all: Path) -> None:
+    write_csv(open_to_all / "routes.csv")
+    open_to_all.chmod(0o600 if os.geteuid() else 0o644)
+    with nobody():
+        for path in (open_to_all, open_to_all / "routes.csv"):
+            with pytest.raises(InputError, match="cannot be read: Permission denied"):
+                Catalog.load(path)
+        with pytest.raises(InputError, match="cannot be read: Permission denied"):
+            Fleet.load(open_to_all)

@@ -91,6 +91,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except BrokenPipeError:  # who read our output has seen enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
+    except OSError as error:
+        return _fail(f"{error.filename or _NAME}: {error.strerror or error}")
+    except (
+        UnicodeEncodeError
+    ) as error:  # of what is not UTF-8 on the command line or on the disk, Python makes lone surrogates
+        return _fail(
+            f"{error.object[max(0, error.start - 40) : error.end + 40]!r} is not UTF-8; expected names that are"
+        )
 
 
 def spread(arguments: Sequence[str]) -> list[str]:

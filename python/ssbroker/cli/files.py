@@ -34,20 +34,13 @@ def expand(patterns: Sequence[str]) -> list[Path]:
     """
     files: list[Path] = []
     for pattern in patterns:
-        path = Path(pattern)
-        if path.is_dir():
-            files += _folder(path)
-        elif path.exists() or not glob.has_magic(pattern):
-            files.append(path)
-        else:
-            found = sorted(Path(name) for name in glob.glob(pattern, recursive=True))  # noqa: PTH207 - Path.glob takes no absolute pattern
-            if not found:
-                raise InputError(f"{pattern}: no file matches the pattern")
-            files += [file for entry in found for file in (_folder(entry) if entry.is_dir() else [entry])]
+        with reading(Path(pattern)):
+            files += _meant_by(pattern)
     seen: set[Path] = set()
     for file in files:
-        if not file.exists():
-            raise InputError(f"{file}: no such file or folder")
+        with reading(file):
+            if not file.exists():
+                raise InputError(f"{file}: no such file or folder")
         if file.resolve() in seen:
             raise InputError(f"{file}: is given twice; its rows would count twice")
         seen.add(file.resolve())
@@ -89,6 +82,18 @@ def open_sources(
         else:
             sources.append(ArrowSource(file, stream=kind is Format.ARROWS))
     return sources
+
+
+def _meant_by(pattern: str) -> list[Path]:
+    path = Path(pattern)
+    if path.is_dir():
+        return _folder(path)
+    if path.exists() or not glob.has_magic(pattern):
+        return [path]
+    found = sorted(Path(name) for name in glob.glob(pattern, recursive=True))  # noqa: PTH207 - Path.glob takes no absolute pattern
+    if not found:
+        raise InputError(f"{pattern}: no file matches the pattern")
+    return [file for entry in found for file in (_folder(entry) if entry.is_dir() else [entry])]
 
 
 def _folder(folder: Path) -> list[Path]:

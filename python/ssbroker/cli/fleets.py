@@ -12,6 +12,7 @@ from ssbroker.catalog import Catalog
 from ssbroker.cli.errors import writing
 from ssbroker.cli.output import replacing_files
 from ssbroker.exceptions import DuplicateError, InputError
+from ssbroker.table_files import reaching
 
 if TYPE_CHECKING:
     from ssbroker.diagnose import Fleet
@@ -92,12 +93,16 @@ def write_text(path: Path, text: str) -> None:
 def instance_name(path: Path) -> str:
     """The name of the instance that a path holds.
 
+    Raises:
+        InputError: The path cannot be reached.
+
     Examples:
         >>> instance_name(Path("net/NORTH.sql"))
         'NORTH'
     """
     resolved = path.resolve()
-    return resolved.name if resolved.is_dir() else resolved.stem
+    with reaching(path):
+        return resolved.name if resolved.is_dir() else resolved.stem
 
 
 def place(text: str | None) -> tuple[str | None, str | None]:

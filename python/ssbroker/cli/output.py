@@ -47,7 +47,7 @@ def replacing_files(paths: Sequence[Path]) -> Iterator[list[Path]]:
                 _sync(target.parent)
     finally:
         for part in parts:
-            with suppress(FileNotFoundError, NotADirectoryError):
+            with suppress(OSError):  # of a place that cannot be written, something was told already
                 part.unlink()
 
 
@@ -95,12 +95,13 @@ def refuse_overwriting(paths: Sequence[Path], *, inputs: Sequence[Path], catalog
     targets: list[Path] = []
     for path in paths:
         target = Path(os.path.realpath(path))
-        for file in inputs:
-            real = Path(os.path.realpath(file))
-            if _same(target, real) or real.is_relative_to(target):
-                raise OutputError(f"{path}: cannot be written: it is also an input ({file})")
-        if any(_same(target, other) for other in targets):
-            raise OutputError(f"{path}: cannot be written: it is given for two outputs")
+        with writing(path):
+            for file in inputs:
+                real = Path(os.path.realpath(file))
+                if _same(target, real) or real.is_relative_to(target):
+                    raise OutputError(f"{path}: cannot be written: it is also an input ({file})")
+            if any(_same(target, other) for other in targets):
+                raise OutputError(f"{path}: cannot be written: it is given for two outputs")
         targets.append(target)
         if catalog is not None:
             _refuse_catalog(path, target, catalog)

@@ -12,6 +12,7 @@ from typing import Final, Self
 from ssbroker import moment
 from ssbroker.catalog import Catalog
 from ssbroker.exceptions import DuplicateError, InputError, SchemaError
+from ssbroker.table_files import reaching
 
 ALONE = "instance"
 """The name of the instance where there is one catalog and no name was given."""
@@ -130,14 +131,18 @@ class Fleet(Mapping[str, Catalog]):
             ['NORTH']
         """
         folder = Path(folder)
-        if not folder.is_dir():
-            raise InputError(f"{folder}: there is no such folder", value=str(folder), expected="a folder of instances")
-        entries = sorted(entry for entry in folder.iterdir() if not entry.name.startswith((".", "_")))
+        with reaching(folder):
+            if not folder.is_dir():
+                raise InputError(
+                    f"{folder}: there is no such folder", value=str(folder), expected="a folder of instances"
+                )
+            entries = sorted(entry for entry in folder.iterdir() if not entry.name.startswith((".", "_")))
+            folders = {entry for entry in entries if entry.is_dir()}
         paths: dict[str, Path] = {}
         for entry in entries:
-            if not entry.is_dir() and entry.suffix.lower() != ".sql":
+            if entry not in folders and entry.suffix.lower() != ".sql":
                 continue
-            name = entry.name if entry.is_dir() else entry.stem
+            name = entry.name if entry in folders else entry.stem
             if name in paths:
                 raise DuplicateError(f"{folder}: {paths[name].name} and {entry.name} are both the instance {name!r}")
             paths[name] = entry

@@ -1,0 +1,83 @@
+"""Places that the system does not let us reach, and names that are not UTF-8: exit status 2, one line, no traceback."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from tests.cli.conftest import Run
+
+TOO_LONG = "x" * 300
+NOT_UTF8 = os.fsdecode(b"//\xff")
+
+
+def refused(run: Run, *arguments: object) -> str:
+    """Runs a command that is to be refused; the one line that it tells."""
+    result = run(*arguments)
+    assert (result.status, result.out) == (2, "")
+    assert result.err.startswith("ssbroker: ")
+    assert result.err.count("\n") == 1
+    return result.err
+
+
+@pytest.fixture
+def given(tmp_path: Path) -> Path:
+    """A conversation."""
+    file = tmp_path / "in.csv"
+    file.write_text("database,to_service_name,conversation_id\nSales,//Stock,00000000-0000-0000-0000-000000000001\n")
+    return file
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ["explain", "--catalog", f"{TOO_LONG}.sql", "--to-service", "//Stock"],
+        ["explain", "--catalog", f"{TOO_LONG}/net", "--to-service", "//Stock"],
+        ["route", "--catalog", f"{TOO_LONG}.csv", "--conversations", "in.csv", "-o", "out.csv"],
+        ["route", "--catalog", "network", "--conversations", f"{TOO_LONG}.csv", "-o", "out.csv"],
+        ["route", "--catalog", "network", "--conversations", f"{TOO_LONG}*.csv", "-o", "out.csv"],
+        ["route", "--catalog", "network", "--conversations", "in.csv", "-o", f"{TOO_LONG}.csv"],
+        ["reassemble", f"{TOO_LONG}.csv", "-o", "out.csv"],
+        ["reassemble", "in.csv", "-o", "out.csv", "--state", TOO_LONG],
+        ["reassemble", "in.csv", "-o", "out.csv", "--session-keys", f"{TOO_LONG}.csv"],
+        ["lint", f"{TOO_LONG}.sql"],
+        ["lint", "--fleet", TOO_LONG],
+        ["lint", "network", "--sarif", TOO_LONG],
+        ["compare", f"{TOO_LONG}.sql", "network"],
+        ["trace", f"{TOO_LONG}.sql", "--to-service", "//Stock"],
+        ["status", TOO_LONG],
+        ["sql", TOO_LONG, "--query", "SELECT * FROM sys.databases"],
+    ],
+    ids=" ".join,
+)
+def test_a_place_that_cannot_be_reached(
+    catalog: Path, given: Path, run: Run, monkeypatch: pytest.MonkeyPatch, command: list[str]
+) -> None:
+    monkeypatch.chdir(catalog.parent)
+    assert "File name too long" in refused(run, *command)
+    assert sorted(entry.name for entry in catalog.parent.iterdir()) == sorted([catalog.name, given.name])
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ["explain", "--catalog", "network", "--to-service", NOT_UTF8, "--database", "Sales"],
+        ["explain", "--catalog", "network", "--to-service", "//Stock", "--database", NOT_UTF8],
+        ["explain", "--catalog", "network", "--to-service", "//Stock", "--from-outside", "--broker-instance", NOT_UTF8],
+        ["trace", "network", "--from", "network/Sales", "--to-service", NOT_UTF8],
+    ],
+    ids=[1, 2, 3, 4],
+)
+def test_a_name_that_is_not_utf8(catalog: Path, run: Run, monkeypatch: pytest.MonkeyPatch, command: list[str]) -> None:
+    monkeypatch.chdir(catalog.parent)
+    assert r"\udcff" in refused(run, *command)
+
+
+@pytest.mark.skipif(os.name == "nt", reason="names of files are UTF-16 there")
+def test_a_file_whose_name_is_not_utf8(catalog: Path, given: Path, run: Run) -> None:
+    named = given.rename(os.fsdecode(os.fsencode(given.parent) + b"/\xff.csv"))
+    told = refused(run, "route", "--catalog", catalog, "--conversations", named, "-o", catalog.parent / "out.csv")
+    assert r"\udcff.csv' is not UTF-8; expected names that are" in told
+    assert sorted(entry.name for entry in catalog.parent.iterdir()) == sorted([catalog.name, named.name])

@@ -1,0 +1,23 @@
+"""Users and folders of few rights, whoever the tests run as."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Final
+
+NOBODY: Final = 65534
+
+
+@contextmanager
+def nobody() -> Iterator[None]:
+    """As a user without rights, where the tests run as one who has them all."""
+    if os.geteuid():
+        yield
+        return
+    os.seteuid(NOBODY)
+    try:
+        yield
+    finally:
+        os.seteuid(0)
