@@ -265,6 +265,22 @@ def test_m19_the_fragment_that_makes_known_is_taken_as_if_it_were() -> None:
     assert reassembler.pending_messages == 2
 
 
+def test_m19_who_becomes_known_within_a_push_is_so_for_what_comes_next() -> None:
+    """M19: also while the message that made it known waits to be compared; how the rows are cut changes nothing."""
+    known = UUID(int=7)
+    rows = [
+        stranger(1),
+        single(0, conversation=known),
+        *parts(b"abcd", 1, conversation=known),
+        single(1),
+        begun(2),
+    ]
+    at_once, one_by_one = (ssbroker.Reassembler(max_pending_messages=3) for _ in range(2))
+    assert reasons(push(at_once, *rows)) == []
+    assert [reason for row in rows for reason in reasons(push(one_by_one, row))] == []
+    assert pending_numbers(at_once) == pending_numbers(one_by_one) == [0, 1, 2]
+
+
 def test_m19_a_corrupt_message_makes_nobody_known() -> None:
     """P21, M12, M19: it was whole, and did not match."""
     reassembler = ssbroker.Reassembler(max_pending_messages=2)

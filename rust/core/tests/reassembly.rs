@@ -178,6 +178,17 @@ fn m9_m10_an_unreadable_signature_contradicts_none_so_no_limit_is_asked() {
     assert_eq!(reasons(&parts[1..]), [Rejected::CorruptFragment]);
 }
 
+#[test]
+fn m19_a_direction_is_known_by_a_message_that_waits_to_be_compared() {
+    let (stranger, known) = (&cut(1, 0, &[b"", b""])[..1], cut(2, 0, &[b""]));
+    let (next, early, begun) = (cut(2, 1, &[b"ab", b"cd"]), cut(3, 1, &[b""]), &cut(3, 2, &[b"", b""])[..1]);
+    let all = [stranger, &known, &next, &early, begun].concat();
+    let limits = Limits { pending_messages: 3, ..Limits::NONE };
+    let mut assembler = Assembler::new(limits, true, SEED);
+    assert_eq!(seen(&mut assembler, &all).rejected, []);
+    assert_eq!(assembler.pending_messages(), 3);
+}
+
 fn traffic() -> impl Strategy<Value = Vec<Sent>> {
     let message = (0..3u8, 0..4i64, prop::collection::vec(prop::collection::vec(any::<u8>(), 0..3), 1..4));
     let messages = prop::collection::vec((message, any::<u8>()), 1..14);
@@ -207,7 +218,8 @@ fn limits() -> impl Strategy<Value = Limits> {
         fragments_per_message: limits.3,
         sequence_distance: limits.4,
     });
-    prop_oneof![Just(Limits::NONE), tight]
+    let few = (2..6u64).prop_map(|pending_messages| Limits { pending_messages, ..Limits::NONE });
+    prop_oneof![Just(Limits::NONE), tight, few]
 }
 
 proptest! {

@@ -192,16 +192,18 @@ impl<'a> Push<'_, 'a> {
         let is_known = direction.is_some_and(|direction| direction.is_known);
         let is_whole = message.map_or(0, |message| message.received) + 1 == received.header.count as u32;
         let growth = self.growth(row, received, place, is_whole);
-        // A fragment that makes its message whole makes its direction known (M19).
-        let has_room = |budget: &Budget| {
-            if is_known || is_whole { budget.has_room(growth) } else { budget.has_room_for_newcomer(growth) }
+        let has_room = |budget: &Budget, is_known: bool| {
+            if is_known { budget.has_room(growth) } else { budget.has_room_for_newcomer(growth) }
         };
-        if has_room(budget) {
+        // A fragment that makes its message whole makes its direction known (M19).
+        if has_room(budget, is_known || is_whole) {
             return Some(Step::Accept);
         }
         // Behind others in the queue it counts as held; alone it might be released.
         let may_be_released = is_whole && !self.queue.is_empty();
-        refused.filter(|_| !may_be_released && !has_room(&self.queue.at_best(budget)))
+        // So does a message in the queue, once it turns out to match.
+        let may_be_known = is_known || is_whole || queued > 0;
+        refused.filter(|_| !may_be_released && !has_room(&self.queue.at_best(budget), may_be_known))
     }
 
     /// By how much more would be pending if the fragment was accepted (M18).
