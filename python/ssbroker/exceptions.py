@@ -84,7 +84,7 @@ class DdlError(InputError):
 
 
 class SchemaError(SsbrokerError, TypeError):
-    """A column is missing or has a type that cannot be read as the one expected.
+    """A column is missing, occurs twice, or has a type that cannot be read as the one expected.
 
     Attributes:
         column: The column.

@@ -227,6 +227,14 @@ def test_a_column_of_another_type_is_named(name: str, column: str, kind: DataTyp
     assert (error.column, bool(error.expected), bool(error.actual)) == (f"{name}.{column}", True, True)
 
 
+@pytest.mark.parametrize(("name", "column"), [(name, column) for name in NULLABLE for column in NULLABLE[name].names])
+def test_a_column_that_occurs_twice_is_named(name: str, column: str) -> None:
+    """As of a join: nobody could say which of the two is meant."""
+    good = table(name, GOOD[name])
+    with pytest.raises(ssbroker.SchemaError, match=f"^{name}.{column}: expected a column of each name, found two"):
+        catalog(**{name: good.append_column(column, good[column])})
+
+
 @pytest.mark.parametrize("name", NULLABLE)
 def test_columns_are_looked_at_where_there_are_no_rows(name: str) -> None:
     """So that a mistake does not wait for the first row; conversations are looked at in the same way."""

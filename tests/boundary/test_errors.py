@@ -252,6 +252,18 @@ def test_a_column_of_a_type_that_is_nearly_right_is_named(column: str, kind: Dat
     assert caught.value.column == column
 
 
+@pytest.mark.parametrize("column", GOOD.schema.names)
+def test_a_column_that_occurs_twice_is_named(column: str) -> None:
+    """As of a join: nobody could say which of the two is meant. Further columns are not looked at."""
+    names = [*GOOD.schema.names, "further", "further"]
+    batch = pa.RecordBatch.from_arrays([*GOOD.columns, GOOD["database"], GOOD["database"]], names=names)
+    assert ROUTER.route(batch, now=NOW).num_rows == ROWS
+    twice = batch.append_column(column, GOOD[column])
+    for given in (*(way(twice) for way in WAYS.values()), twice.slice(0, 0)):
+        with pytest.raises(ssbroker.SchemaError, match=f"^{column}: expected a column of each name, found two"):
+            ROUTER.route(given, now=NOW)
+
+
 @pytest.mark.parametrize("way", WAYS.values(), ids=WAYS)
 def test_errors_go_into_other_processes(way: Callable[[Any], Any]) -> None:
     for bad in BAD.values():

@@ -55,6 +55,7 @@ fn sources<'a>(batches: &'a [RecordBatch], table: &'static str) -> impl Iterator
 }
 
 fn read_databases(builder: &mut CatalogBuilder, source: Source<'_>) -> Result<()> {
+    source.each_once(&databases::ALL)?;
     let names = source.text(databases::NAME)?;
     let brokers = source.guids(databases::SERVICE_BROKER_GUID)?;
     let enabled = source.booleans(databases::IS_BROKER_ENABLED)?;
@@ -68,6 +69,7 @@ fn read_databases(builder: &mut CatalogBuilder, source: Source<'_>) -> Result<()
 }
 
 fn read_routes(builder: &mut CatalogBuilder, source: Source<'_>) -> Result<()> {
+    source.each_once(&routes::ALL)?;
     let in_database = source.optional_text(routes::DATABASE)?;
     let names = source.text(routes::NAME)?;
     let ids = source.integers::<Int32Type>(routes::ROUTE_ID)?;
@@ -102,6 +104,7 @@ fn read_routes(builder: &mut CatalogBuilder, source: Source<'_>) -> Result<()> {
 }
 
 fn read_services(builder: &mut CatalogBuilder, source: Source<'_>) -> Result<()> {
+    source.each_once(&services::ALL)?;
     let in_database = source.text(services::DATABASE)?;
     let names = source.text(services::NAME)?;
     for row in 0..source.batch.num_rows() {

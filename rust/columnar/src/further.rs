@@ -49,8 +49,7 @@ impl FurtherColumns {
         for (field, array) in source.batch.schema_ref().fields().iter().zip(source.batch.columns()) {
             let name = field.name().as_str();
             if !seen.insert(name) {
-                let (expected, actual) = ("a column of each name".to_owned(), Some("two of this one".to_owned()));
-                return Err(Error::Schema { column: source.qualified(name), expected, actual });
+                return Err(source.twice(name));
             }
             let is_id = name == fragments::CONVERSATION_HANDLE && !has_id;
             if is_id || fragments::ALL.contains(&name) || key == Some(name) {

@@ -54,6 +54,19 @@ impl<'a> Source<'a> {
         Error::Schema { column: self.qualified(name), expected: expected.to_owned(), actual }
     }
 
+    /// Two columns have a name that only one can have.
+    pub(crate) fn twice(&self, name: &str) -> Error {
+        let (expected, actual) = ("a column of each name".to_owned(), Some("two of this one".to_owned()));
+        Error::Schema { column: self.qualified(name), expected, actual }
+    }
+
+    /// None of these names is that of two columns; further columns may have what names they like.
+    pub(crate) fn each_once(&self, names: &[&str]) -> Result<()> {
+        let fields = self.batch.schema_ref().fields();
+        let is_twice = |name: &&&str| fields.iter().filter(|field| field.name() == **name).count() > 1;
+        names.iter().find(is_twice).map_or(Ok(()), |name| Err(self.twice(name)))
+    }
+
     pub(crate) fn invalid(
         &self,
         kind: InvalidKind,

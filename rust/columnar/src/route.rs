@@ -139,6 +139,7 @@ impl RouteKernel {
     }
 
     fn columns<'a>(&self, source: Source<'a>) -> Result<Conversations<'a>> {
+        source.each_once(&columns::ALL)?;
         let names = source.text(columns::TO_SERVICE_NAME)?;
         let databases = source.optional_text(columns::DATABASE)?;
         let lone = match (&databases, self.index.catalog().user_database()) {

@@ -15,6 +15,8 @@ pub mod routes {
     pub const LIFETIME: &str = "lifetime";
     pub const ADDRESS: &str = "address";
     pub const MIRROR_ADDRESS: &str = "mirror_address";
+    pub const ALL: [&str; 8] =
+        [DATABASE, NAME, ROUTE_ID, REMOTE_SERVICE_NAME, BROKER_INSTANCE, LIFETIME, ADDRESS, MIRROR_ADDRESS];
 }
 
 /// Columns of `sys.databases`.
@@ -23,6 +25,7 @@ pub mod databases {
     pub const NAME: &str = "name";
     pub const SERVICE_BROKER_GUID: &str = "service_broker_guid";
     pub const IS_BROKER_ENABLED: &str = "is_broker_enabled";
+    pub const ALL: [&str; 3] = [NAME, SERVICE_BROKER_GUID, IS_BROKER_ENABLED];
 }
 
 /// Columns of `sys.services`.
@@ -30,6 +33,7 @@ pub mod services {
     #![allow(missing_docs)]
     pub const DATABASE: &str = "database";
     pub const NAME: &str = "name";
+    pub const ALL: [&str; 2] = [DATABASE, NAME];
 }
 
 /// Columns of the conversations to be routed.
@@ -41,6 +45,8 @@ pub mod conversations {
     pub const TO_SERVICE_NAME: &str = "to_service_name";
     pub const TO_BROKER_INSTANCE: &str = "to_broker_instance";
     pub const IS_INITIATOR: &str = "is_initiator";
+    pub const ALL: [&str; 6] =
+        [CONVERSATION_ID, CONVERSATION_HANDLE, DATABASE, TO_SERVICE_NAME, TO_BROKER_INSTANCE, IS_INITIATOR];
 }
 
 /// Columns of fragments, beside the conversation's, and of the messages that they make.
