@@ -200,3 +200,12 @@ def test_statements_stand_on_one_line_with_semicolons_or_without() -> None:
 
 def test_an_unclosed_string_of_a_megabyte_is_refused_at_once() -> None:
     assert refused("USE Sales", "PRINT '" + "a''" * 500_000).number == 105
+
+
+def test_a_batch_that_runs_too_often_to_be_a_number_is_refused() -> None:
+    error = refused("USE Sales", "GO " + "1" * 5000)
+    assert str(error) == "routes.sql:2: a batch cannot run 1111111111... times"
+
+
+def test_zeros_before_the_number_of_a_go_are_nothing() -> None:
+    assert names(read("USE Sales", ROUTE, "GO " + "0" * 5000 + "1")) == ["AutoCreatedLocal", "R"]

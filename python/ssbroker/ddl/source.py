@@ -44,6 +44,11 @@ class Source:
         """The line, from 1, on which a position stands."""
         return bisect_right(self._breaks, position) + 1
 
+    def line_start(self, position: int) -> int:
+        """Where the line begins on which a position stands."""
+        line = bisect_right(self._breaks, position)
+        return self._breaks[line - 1] if line else 0
+
     def place(self, position: int) -> str:
         """`file:line`, or `line n` where the script came as text."""
         line = self.line(position)

@@ -24,7 +24,9 @@ _TOKEN: Final = re.compile(
     re.VERBOSE | re.DOTALL,
 )
 _BLOCK_COMMENT: Final = re.compile(r"/\*|\*/")
+_BLANK: Final = re.compile(r"\s*+")
 _GO_LINE: Final = re.compile(r"[^\S\r\n]*(?P<count>[0-9]*)(?=[^\S\r\n]*;?[^\S\r\n]*(?:--|/\*|[\r\n]|\Z))")
+_COUNT_DIGITS_MAX: Final = 10
 # A backslash at the end of a line continues the string on the next one.
 _CONTINUATION: Final = re.compile(r"\\(?:\r\n|\n|\r)")
 
@@ -66,7 +68,7 @@ def batches(source: Source) -> Iterator[Batch]:
                 tokens.append(item)
                 continue
             position = separator.end()
-            yield Batch(tokens, annotations, int(separator["count"] or 1))
+            yield Batch(tokens, annotations, _count(source, item, separator["count"]))
             tokens, annotations = [], []
     yield Batch(tokens, annotations, 1)
 
@@ -110,7 +112,13 @@ def _end_of_comment(source: Source, start: int) -> int:
 
 def _go(source: Source, token: Token) -> re.Match[str] | None:
     """What follows a GO that separates batches: alone on its line but for a count."""
-    line_start = max(source.text.rfind("\n", 0, token.start), source.text.rfind("\r", 0, token.start)) + 1
-    if source.text[line_start : token.start].strip():
+    if _BLANK.fullmatch(source.text, source.line_start(token.start), token.start) is None:
         return None
     return _GO_LINE.match(source.text, token.end)
+
+
+def _count(source: Source, token: Token, digits: str) -> int:
+    """How many times a batch runs, by what stands behind its GO."""
+    if len(digits.lstrip("0")) > _COUNT_DIGITS_MAX:
+        raise source.error(token.start, f"a batch cannot run {digits[:_COUNT_DIGITS_MAX]}... times")
+    return int(digits[-_COUNT_DIGITS_MAX:] or 1)
