@@ -233,3 +233,19 @@ def test_a_warning_without_a_file_names_the_line_and_points_at_the_caller() -> N
     assert [(str(w.message), w.category, w.filename) for w in caught] == [
         ("line 2: PRINT 'x': skipped, it says nothing about routing", DdlWarning, __file__)
     ]
+
+
+@pytest.mark.parametrize(
+    ("script", "holds"),
+    [
+        ("IF 1 = 1 " * 5000 + "CREATE QUEUE Q", "CREATE QUEUE"),
+        ("WHILE 1 = 1 " * 5000 + "CREATE QUEUE Q", "CREATE QUEUE"),
+        ("IF 1 = 1 PRINT 'a' ELSE " * 5000 + "CREATE QUEUE Q", "CREATE QUEUE"),
+        ("IF 1 = 1 " * 5000 + "PRINT 'a' " + "ELSE DROP QUEUE Q " * 5000, "DROP QUEUE"),
+    ],
+)
+def test_conditions_may_stand_in_each_other_as_deep_as_they_like(script: str, holds: str) -> None:
+    read_script, said = skipped(f"USE Sales; {script}; CREATE ROUTE After WITH ADDRESS = 'LOCAL'")
+    assert names(read_script) == ["AutoCreatedLocal", "After"]
+    assert len(said) == 1
+    assert said[0].endswith(f"skipped whole, with the {holds} in it")

@@ -130,8 +130,23 @@ def _skip_block(cursor: Cursor, holds: list[str]) -> None:
 
 
 def _skip_conditional(cursor: Cursor, holds: list[str]) -> None:
-    """IF with its ELSE, or WHILE: the condition reaches to the first word that begins a statement."""
-    head = cursor.take().key
+    """IF with its ELSE, or WHILE, however deep they stand in each other: `heads` are those whose statement is still to come."""
+    heads: list[str] = []
+    while True:
+        while cursor.key in ("IF", "WHILE"):
+            heads.append(cursor.take().key)
+            _skip_condition(cursor, heads[-1])
+        _skip_inner(cursor, holds)
+        while heads:
+            if heads.pop() == "IF" and (cursor.accept(";", "ELSE") or cursor.accept("ELSE")):
+                heads.append("ELSE")
+                break
+        if not heads:
+            return
+
+
+def _skip_condition(cursor: Cursor, head: str) -> None:
+    """It reaches to the first word that begins a statement."""
     depth = cases = 0
     while depth > 0 or cases > 0 or cursor.key not in STATEMENT_WORDS:
         if cursor.done or cursor.key == ";":
@@ -139,9 +154,6 @@ def _skip_conditional(cursor: Cursor, holds: list[str]) -> None:
         depth += (cursor.key == "(") - (cursor.key == ")")
         cases += (cursor.key == "CASE") - (cursor.key == "END")
         cursor.take()
-    _skip_inner(cursor, holds)
-    if head == "IF" and (cursor.accept(";", "ELSE") or cursor.accept("ELSE")):
-        _skip_inner(cursor, holds)
 
 
 def _skip_inner(cursor: Cursor, holds: list[str]) -> None:
