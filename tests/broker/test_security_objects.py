@@ -337,3 +337,18 @@ def first_version(connection: Connection) -> None:
         INSERT INTO ssb_services (service_id, name, queue_id) VALUES (65536, '//Orders', 65536);
         """
     )
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "CREATE MASTER KEY ENCRYPTION BY PASSWORD 'hush'",
+        "CREATE MASTER KEY ENCRYPTION BY PASSWORD = hush",
+        "OPEN MASTER KEY DECRYPTION BY PASSWORD = -'hush'",
+        "BACKUP CERTIFICATE C TO FILE = 'f' WITH PRIVATE KEY (FILE = 'k', ENCRYPTION BY PASSWORD = [hush])",
+    ],
+)
+def test_a_syntax_error_tells_no_password(sales: Database, statement: str) -> None:
+    with pytest.raises(DdlError, match="syntax error near") as caught:
+        sales.instance.execute(f"USE Sales; {statement}")
+    assert "hush" not in str(caught.value)
