@@ -267,7 +267,13 @@ def test_files_that_are_none_are_refused(instance: Instance, keyed: Database, tm
         (f"CREATE CERTIFICATE C FROM FILE = '{tmp_path / 'missing'}'", "cannot be read"),
         (f"CREATE CERTIFICATE C FROM FILE = '{tmp_path / 'long'}'", "is longer than a certificate"),
         (f"CREATE CERTIFICATE C FROM FILE = '{tmp_path / 'there'}'", "expected a certificate in PEM or DER"),
+        ("CREATE CERTIFICATE C FROM FILE = 'a\0b'", "15208: a\0b: cannot be read: embedded null byte"),
+        ("CREATE DATABASE Late ON (FILENAME = 'a\0b') FOR ATTACH", "can be no file: embedded null byte"),
         ("CREATE CERTIFICATE C WITH SUBJECT = 's', EXPIRY_DATE = 'soon'", "'soon' is no moment"),
+        ("CREATE CERTIFICATE C WITH SUBJECT = 's', START_DATE = '1900-01-01'", "15297: .* 1950 or later"),
+        ("CREATE CERTIFICATE C WITH SUBJECT = 's', START_DATE = '9999-06-01'", "15297: a year after it begins"),
+        (f"CREATE CERTIFICATE C WITH SUBJECT = '{'s' * 65}'", "15297: .* expected 1 to 64 characters"),
+        ("CREATE CERTIFICATE C WITH SUBJECT = 'CN='", "15297: .* expected 1 to 64 characters"),
     ):
         with pytest.raises(DdlError, match=said):
             instance.execute(statement)
@@ -277,6 +283,24 @@ def test_files_that_are_none_are_refused(instance: Instance, keyed: Database, tm
     with pytest.raises(DdlError, match="ENCRYPTION BY PASSWORD"):
         instance.execute(f"BACKUP CERTIFICATE C TO FILE = 'x' WITH PRIVATE KEY (FILE = '{tmp_path / 'key'}')")
     assert rows(keyed, "sys.certificates", "subject") == ["CN=shop"]
+
+
+def test_a_backup_that_fails_leaves_no_copy_of_the_key(instance: Instance, keyed: Database, tmp_path: Path) -> None:
+    keyed.create_certificate("C")
+    (tmp_path / "there").write_bytes(b"")
+    key = tmp_path / "key"
+    with pytest.raises(DdlError, match="15240"):
+        instance.execute(
+            f"BACKUP CERTIFICATE C TO FILE = '{tmp_path / 'there'}' WITH PRIVATE KEY (FILE = '{key}', ENCRYPTION BY PASSWORD = 'p')"
+        )
+    assert not key.exists()
+    with pytest.raises(DdlError, match="15240"):
+        instance.execute(f"BACKUP CERTIFICATE C TO FILE = '{tmp_path / 'no folder' / 'x'}'")
+
+
+def test_the_subject_of_a_certificate_is_in_any_letters(instance: Instance, keyed: Database) -> None:
+    instance.execute("CREATE CERTIFICATE C WITH SUBJECT = N'Aufträge, für Ωmega'")
+    assert rows(keyed, "sys.certificates", "subject") == ["CN=Aufträge\\, für Ωmega"]
 
 
 @pytest.mark.parametrize(

@@ -22,6 +22,7 @@ KeyKind: TypeAlias = Literal["EC", "RSA"]
 RSA_BITS_LEAST: Final = 2048
 _RSA_EXPONENT: Final = 65_537
 _NAME_LONGEST: Final = 64
+_YEAR_LEAST: Final = 1950
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +34,7 @@ class Validity:
         ends: The last one.
 
     Raises:
-        OptionError: It ends before it begins.
+        OptionError: It ends before it begins, or begins before the year 1950, which certificates do not know.
     """
 
     begins: datetime
@@ -42,6 +43,8 @@ class Validity:
     def __post_init__(self) -> None:
         if self.ends <= self.begins:
             raise OptionError(f"a certificate has to end after it begins; got {self.begins} to {self.ends}")
+        if self.begins.year < _YEAR_LEAST:
+            raise OptionError(f"a certificate begins in the year {_YEAR_LEAST} or later; got {self.begins}")
 
 
 def make_authority(name: str, validity: Validity) -> Certified:
@@ -128,9 +131,7 @@ def make_certificate(
     else:
         issuer, signer = read_certificate(authority.certificate).subject, read_key(authority.key)
     builder = (
-        _builder(subject, issuer, key, validity)
-        .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
-        .add_extension(_usage(signs_certificates=False), critical=True)
+        _leaf(subject, issuer, key, validity)
         .add_extension(
             x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH, ExtendedKeyUsageOID.CLIENT_AUTH]),
             critical=False,
@@ -139,6 +140,33 @@ def make_certificate(
         .add_extension(x509.AuthorityKeyIdentifier.from_issuer_public_key(signer.public_key()), critical=False)
     )
     return _signed(builder, key, signer)
+
+
+def make_dialog_certificate(subject: str, validity: Validity) -> Certified:
+    """Makes a certificate that signs itself, for the owner of a service (N19): known by itself, so its subject is for people alone.
+
+    Args:
+        subject: Whose it is, in any letters.
+        validity: How long it holds.
+
+    Returns:
+        The certificate and its key, of RSA.
+
+    Raises:
+        OptionError: The subject is empty or too long.
+        MissingDependencyError: The library `cryptography` is not installed.
+
+    Examples:
+        >>> from datetime import UTC, timedelta
+        >>> from ssbroker.security.certificates import may_sign
+        >>> begins = datetime(2026, 11, 21, tzinfo=UTC)
+        >>> may_sign(make_dialog_certificate("Aufträge", Validity(begins, begins + timedelta(days=1))).certificate)
+        False
+    """
+    require_cryptography()
+    named = _named(subject)
+    key = _new_key("RSA", RSA_BITS_LEAST)
+    return _signed(_leaf(named, named, key, validity), key, key)
 
 
 def _new_key(kind: KeyKind, bits: int) -> PrivateKey:
@@ -184,6 +212,17 @@ def _builder(subject: x509.Name, issuer: x509.Name, key: PrivateKey, validity: V
         .not_valid_before(validity.begins)
         .not_valid_after(validity.ends)
         .add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False)
+    )
+
+
+def _leaf(subject: x509.Name, issuer: x509.Name, key: PrivateKey, validity: Validity) -> x509.CertificateBuilder:
+    """What cannot sign others."""
+    from cryptography import x509  # noqa: PLC0415 - the reason is above
+
+    return (
+        _builder(subject, issuer, key, validity)
+        .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
+        .add_extension(_usage(signs_certificates=False), critical=True)
     )
 
 

@@ -10,9 +10,9 @@ from ssbroker.broker.objects.credentials import Credentials
 from ssbroker.broker.objects.names import check_object_name
 from ssbroker.broker.objects.principals import principal_id
 from ssbroker.broker.objects.refusals import existing, refusal, refuse_taken
-from ssbroker.exceptions import InputError
+from ssbroker.exceptions import InputError, OptionError
 from ssbroker.security.dialog_certificate import DialogCertificate
-from ssbroker.security.issuing import Validity, make_certificate
+from ssbroker.security.issuing import Validity, make_dialog_certificate
 from ssbroker.security.key_files import plain_key
 from ssbroker.store import object_changes as changes
 from ssbroker.store.object_changes import Value
@@ -121,15 +121,20 @@ def made_certificate(subject: str, *, now: datetime, begins: datetime | None, en
 
     Returns:
         The certificate with its private key.
+
+    Raises:
+        BrokerError: There is no such certificate (15297).
     """
     name = subject.split("=", maxsplit=1)[1].strip() if subject.upper().startswith("CN") and "=" in subject else subject
     start = now if begins is None else begins
-    end = start + YEAR if ends is None else ends
-    if end <= start:
-        raise refusal(
-            f"the certificate would end, at {end.isoformat()}, before it begins, at {start.isoformat()}", 15297
-        )
-    made = make_certificate([name], Validity(start, end), kind="RSA")
+    try:
+        end = start + YEAR if ends is None else ends
+    except OverflowError:
+        raise refusal(f"a year after it begins, at {start.isoformat()}, there is no moment", 15297) from None
+    try:
+        made = make_dialog_certificate(name, Validity(start, end))
+    except OptionError as error:
+        raise refusal(f"the certificate cannot be made: {error}", 15297) from None
     return Given(made.certificate, made.key)
 
 

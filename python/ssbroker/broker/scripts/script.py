@@ -95,7 +95,10 @@ class Script:
             return "skipped FILENAME: the file stands beside that of msdb" if files else None
         if not files:
             raise RefusalError("FOR ATTACH needs ON (FILENAME = '...')")
-        path = Path(files[0]).resolve()
+        try:
+            path = Path(files[0]).resolve()
+        except ValueError as error:
+            raise RefusalError(f"{files[0]}: can be no file: {error}") from None
         database = identity.attach(self._instance, self._alteration, name, path, statement.option)
         self._set_guid(database, annotations)
         return None

@@ -14,7 +14,7 @@ from ssbroker.broker.objects.credentials import Credentials
 from ssbroker.broker.objects.refusals import existing, refusal
 from ssbroker.ddl import security_statements as statements
 from ssbroker.ddl.security_statements import SecurityStatement
-from ssbroker.exceptions import OptionError
+from ssbroker.exceptions import BrokerError, OptionError
 from ssbroker.security.key_files import certificate_as_pem, key_as_pem
 from ssbroker.store.objects import Objects
 from ssbroker.store.sqlite import Connection
@@ -128,14 +128,21 @@ def _given(statement: statements.CreateCertificate, now: datetime) -> Given:
 def _back_up(objects: Objects, statement: statements.BackupCertificate, credentials: Credentials) -> None:
     certificate = existing(objects.security.certificates, statement.name, kind="certificate")
     key = statement.key
-    if key is not None:
-        if not key.password:
-            raise refusal("the private key needs ENCRYPTION BY PASSWORD = '...'")
-        found = credentials.private_key(objects.security, certificate)
-        if found is None:
-            raise refusal(f"the private key of certificate {statement.name!r} is not here, or not open", 15581)
-        _write(key.file, key_as_pem(found, password=key.password))
-    _write(statement.file, certificate_as_pem(certificate.certificate))
+    pem = certificate_as_pem(certificate.certificate)
+    if key is None:
+        _write(statement.file, pem)
+        return
+    if not key.password:
+        raise refusal("the private key needs ENCRYPTION BY PASSWORD = '...'")
+    found = credentials.private_key(objects.security, certificate)
+    if found is None:
+        raise refusal(f"the private key of certificate {statement.name!r} is not here, or not open", 15581)
+    _write(key.file, key_as_pem(found, password=key.password))
+    try:
+        _write(statement.file, pem)
+    except BrokerError:
+        Path(key.file).unlink()  # a copy of the key that nobody was told of
+        raise
 
 
 def _moment(text: str | None) -> datetime | None:
@@ -150,21 +157,29 @@ def _moment(text: str | None) -> datetime | None:
 
 
 def _read(file: str) -> bytes:
-    path = Path(file)
     try:
-        with path.open("rb") as opened:
+        with Path(file).open("rb") as opened:
             data = opened.read(_FILE_MOST + 1)
-    except OSError as error:
-        raise refusal(f"{file}: cannot be read: {error.strerror or error}", 15208) from None
+    except (OSError, ValueError) as error:  # the latter where no file can have the name
+        raise refusal(f"{file}: cannot be read: {_reason(error)}", 15208) from None
     if len(data) > _FILE_MOST:
         raise refusal(f"{file}: is longer than a certificate or a private key", 15208)
     return data
 
 
 def _write(file: str, data: bytes) -> None:
+    """Writes a file that was not there, whole or not at all."""
     try:
         descriptor = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-    except OSError as error:
-        raise refusal(f"{file}: cannot be written: {error.strerror or error}", 15240) from None
-    with os.fdopen(descriptor, "wb") as opened:
-        opened.write(data)
+        try:
+            with os.fdopen(descriptor, "wb") as opened:
+                opened.write(data)
+        except OSError:
+            Path(file).unlink()
+            raise
+    except (OSError, ValueError) as error:
+        raise refusal(f"{file}: cannot be written: {_reason(error)}", 15240) from None
+
+
+def _reason(error: OSError | ValueError) -> str:
+    return getattr(error, "strerror", None) or str(error)
