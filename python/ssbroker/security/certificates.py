@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, TypeAlias
 
@@ -67,10 +69,39 @@ def read_certificate(data: bytes) -> x509.Certificate:
     from cryptography import x509  # noqa: PLC0415 - imported only where certificates are made or read
 
     load = x509.load_pem_x509_certificate if b"-----BEGIN" in data else x509.load_der_x509_certificate
-    try:
+    with parsing(f"expected a certificate in PEM or DER; got {len(data)} bytes that are none"):
         return load(data)
-    except ValueError as error:
-        raise InputError(f"expected a certificate in PEM or DER; got {len(data)} bytes that are none") from error
+
+
+@contextmanager
+def parsing(reason: str) -> Iterator[None]:
+    """Turns all that the library says of a certificate that it cannot read into one error: it reads each part of it when it is asked for.
+
+    Args:
+        reason: The words of the error.
+
+    Raises:
+        InputError: Something cannot be read.
+
+    Examples:
+        >>> with parsing("no certificate"):
+        ...     int("x")
+        Traceback (most recent call last):
+        ssbroker.exceptions.InputError: no certificate
+    """
+    from cryptography import x509  # noqa: PLC0415 - the reason is above
+    from cryptography.exceptions import UnsupportedAlgorithm  # noqa: PLC0415 - the same
+
+    try:
+        yield
+    except (
+        ValueError,
+        UnsupportedAlgorithm,
+        x509.InvalidVersion,
+        x509.DuplicateExtension,
+        x509.UnsupportedGeneralNameType,
+    ) as error:
+        raise InputError(reason) from error
 
 
 def read_key(data: bytes, *, password: bytes | None = None) -> PrivateKey:
@@ -161,7 +192,7 @@ def may_sign(certificate: bytes) -> bool:
         Whether it is an authority's, or does not say that it is none.
 
     Raises:
-        InputError: It is none.
+        InputError: It is none, or its extensions cannot be read.
 
     Examples:
         >>> from datetime import UTC, datetime, timedelta
@@ -173,7 +204,8 @@ def may_sign(certificate: bytes) -> bool:
     found = read_certificate(certificate)
     from cryptography import x509  # noqa: PLC0415 - the reason is above
 
-    try:
-        return found.extensions.get_extension_for_class(x509.BasicConstraints).value.ca
-    except x509.ExtensionNotFound:
-        return True
+    with parsing("expected a certificate; one of its extensions cannot be read"):
+        try:
+            return found.extensions.get_extension_for_class(x509.BasicConstraints).value.ca
+        except x509.ExtensionNotFound:
+            return True

@@ -8,7 +8,7 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Final
 
 from ssbroker.exceptions import InputError
-from ssbroker.security.certificates import der, fingerprint, read_certificate, read_key
+from ssbroker.security.certificates import der, fingerprint, parsing, read_certificate, read_key
 
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric import padding, rsa
@@ -65,7 +65,8 @@ class DialogCertificate:
         self.fingerprint = fingerprint(self.der)
         from cryptography.hazmat.primitives.asymmetric import rsa  # noqa: PLC0415 - imported only where it is needed
 
-        public = found.public_key()
+        with parsing("expected a certificate whose key is RSA, as dialog security needs it; it cannot be read"):
+            public = found.public_key()
         if not isinstance(public, rsa.RSAPublicKey):
             raise InputError(
                 "expected a certificate whose key is RSA, as dialog security needs it; it is another kind's"
@@ -77,14 +78,18 @@ class DialogCertificate:
         if len(self.der) > BYTES_MOST:
             raise InputError(f"expected a certificate of at most {BYTES_MOST} bytes; it has {len(self.der)}")
         self._public: rsa.RSAPublicKey = public
-        self.described: Final = Described(
-            found.subject.rfc4514_string(),
-            found.issuer.rfc4514_string(),
-            f"{found.serial_number:x}",
-            found.not_valid_before_utc,
-            found.not_valid_after_utc,
-            public.key_size,
-        )
+        with parsing("expected a certificate whose key seals something; it seals nothing"):
+            self.wrapped(b"")
+        with parsing("expected a certificate; whose it is, or when it holds, cannot be read"):
+            described = Described(
+                found.subject.rfc4514_string(),
+                found.issuer.rfc4514_string(),
+                f"{found.serial_number:x}",
+                found.not_valid_before_utc,
+                found.not_valid_after_utc,
+                public.key_size,
+            )
+        self.described: Final = described
         self._key: rsa.RSAPrivateKey | None = None if key is None else self._own(key)
 
     def _own(self, key: bytes) -> rsa.RSAPrivateKey:

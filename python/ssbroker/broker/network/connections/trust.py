@@ -123,9 +123,12 @@ def name_of(connection: ssl.SSLObject) -> str | None:
         connection: TLS as agreed; it has verified the certificate.
 
     Returns:
-        The name; None where there is none.
+        The name; None where there is none, or the names are not to be read.
     """
-    alternatives = (connection.getpeercert() or {}).get("subjectAltName", ())
+    try:
+        alternatives = (connection.getpeercert() or {}).get("subjectAltName", ())
+    except ValueError:  # such as bytes that are no characters
+        return None
     return next((str(pair[1]) for pair in alternatives if pair[0] == "DNS"), None)
 
 
