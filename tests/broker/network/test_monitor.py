@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import json
+import logging
 import socket
+import struct
+import threading
 from collections.abc import Iterator
-from http.client import HTTPConnection, HTTPResponse
+from contextlib import suppress
+from http.client import HTTPConnection, HTTPException, HTTPResponse
 
 import pytest
 
@@ -91,6 +95,44 @@ def test_n28_who_says_nothing_keeps_nobody_waiting(address: tuple[str, int]) -> 
     finally:
         for each in silent:
             each.close()
+
+
+def test_t13_who_asks_a_letter_at_a_time_is_hung_up_on_as_well(address: tuple[str, int]) -> None:
+    slow = [socket.create_connection(address, timeout=DEADLINE) for _ in range(16)]
+    over = threading.Event()
+
+    def drip() -> None:
+        while not over.wait(0.2):
+            for each in slow:
+                with suppress(OSError):
+                    each.send(b"x")
+
+    dripping = threading.Thread(target=drip)
+    dripping.start()
+    try:
+        with pytest.raises((HTTPException, OSError)):  # all places are taken
+            get(address, "/health")
+        for each in slow:
+            with suppress(ConnectionResetError):
+                assert each.recv(1) == b""
+        assert get(address, "/health")[0].status == 200
+    finally:
+        over.set()
+        dripping.join()
+        for each in slow:
+            each.close()
+
+
+def test_n35_who_hangs_up_before_the_answer_has_nothing_logged(
+    address: tuple[str, int], caplog: pytest.LogCaptureFixture
+) -> None:
+    for _ in range(20):
+        hasty = socket.create_connection(address, timeout=DEADLINE)
+        hasty.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        hasty.sendall(b"GET /metrics HTTP/1.0\r\n\r\n")
+        hasty.close()
+    assert get(address, "/metrics")[0].status == 200
+    assert [one for one in caplog.records if one.levelno >= logging.INFO] == []
 
 
 def test_n28_an_address_that_is_taken_is_refused(address: tuple[str, int], told: Told) -> None:

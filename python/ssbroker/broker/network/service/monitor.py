@@ -6,12 +6,14 @@ import json
 import logging
 import socket
 import threading
+import time
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any, ClassVar, Final
 
-from ssbroker.exceptions import EndpointError
+from ssbroker.exceptions import EndpointError, SsbrokerError
 
 _SECONDS_TO_ASK: Final = 5.0
 _ANSWERS_AT_ONCE: Final = 16
@@ -87,11 +89,13 @@ class _Server(ThreadingHTTPServer):
     def __init__(self, address: tuple[str, int], handler: type[BaseHTTPRequestHandler]) -> None:
         self.address_family = socket.AF_INET6 if ":" in address[0] else socket.AF_INET
         self._free: Final = threading.BoundedSemaphore(_ANSWERS_AT_ONCE)
+        self._asking: Final[dict[Any, float]] = {}
         super().__init__(address, handler)
 
     def process_request(self, request: Any, client_address: Any) -> None:
         """Answers in a thread; whoever comes while too many ask is not answered."""
         if self._free.acquire(blocking=False):
+            self._asking[request] = time.monotonic()
             super().process_request(request, client_address)
         else:
             self.shutdown_request(request)
@@ -101,7 +105,20 @@ class _Server(ThreadingHTTPServer):
         try:
             super().process_request_thread(request, client_address)
         finally:
+            self.has_asked(request)
             self._free.release()
+
+    def has_asked(self, request: Any) -> None:
+        """Takes note that a request has come."""
+        self._asking.pop(request, None)
+
+    def service_actions(self) -> None:
+        """Hangs up on those that take too long to ask, however little they say at a time; called twice a second."""
+        latest = time.monotonic() - _SECONDS_TO_ASK
+        for request, since in list(self._asking.items()):
+            if since < latest:
+                with suppress(OSError):  # it is closed already
+                    request.shutdown(socket.SHUT_RDWR)
 
     def handle_error(self, request: object, client_address: object) -> None:
         """Whoever asks may hang up whenever they like."""
@@ -117,20 +134,23 @@ class _Handler(BaseHTTPRequestHandler):
 
     def do_GET(self) -> None:
         """Answers."""
-        asked = self.path.partition("?")[0]
+        assert isinstance(self.server, _Server)  # noqa: S101 - who makes it
+        self.server.has_asked(self.connection)
+        self._answer(*self._answer_to(self.path.partition("?")[0]))
+
+    def _answer_to(self, asked: str) -> tuple[HTTPStatus, str, bytes]:
         try:
             if asked == "/metrics":
-                self._answer(HTTPStatus.OK, _TEXT, type(self).metrics())
-            elif asked == "/health":
+                return HTTPStatus.OK, _TEXT, type(self).metrics()
+            if asked == "/health":
                 problems = dict(type(self).health())
                 status = HTTPStatus.SERVICE_UNAVAILABLE if problems else HTTPStatus.OK
                 said: dict[str, Any] = {"status": "failing" if problems else "ok", "problems": problems}
-                self._answer(status, _JSON, json.dumps(said, ensure_ascii=False).encode())
-            else:
-                self._answer(HTTPStatus.NOT_FOUND, _TEXT, b"there are /metrics and /health\n")
-        except (OSError, ValueError, RuntimeError) as error:
+                return status, _JSON, json.dumps(said, ensure_ascii=False).encode()
+        except (SsbrokerError, OSError, ValueError, RuntimeError) as error:
             LOGGER.warning("%s could not be answered: %s", asked, error)
-            self._answer(HTTPStatus.INTERNAL_SERVER_ERROR, _TEXT, f"{error}\n".encode(errors="replace"))
+            return HTTPStatus.INTERNAL_SERVER_ERROR, _TEXT, f"{error}\n".encode(errors="replace")
+        return HTTPStatus.NOT_FOUND, _TEXT, b"there are /metrics and /health\n"
 
     def log_message(self, format: str, *args: Any) -> None:  # noqa: A002 - the name that http.server passes
         """Who asks, for those who debug."""
