@@ -333,3 +333,18 @@ def test_p3_where_the_endpoint_cannot_even_begin_it_says_so(monkeypatch: pytest.
     monkeypatch.setattr(asyncio, "Runner", runner)
     with pytest.raises(EndpointError, match="cannot be listened on: Too many open files"):
         Party("shop")
+
+
+def test_n28_a_connection_whose_socket_never_comes_keeps_nobody_from_ending() -> None:
+    with Party("bank", trust=None) as bank:
+        endpoint = bank.endpoint
+
+        def accept() -> None:
+            """What asyncio does with a connection that it has accepted just before the listener is closed."""
+            endpoint.board.accept()
+
+        endpoint._call(accept)
+        closing = threading.Thread(target=endpoint.close, args=(0.1,), daemon=True)
+        closing.start()
+        closing.join(10)
+        assert not closing.is_alive()

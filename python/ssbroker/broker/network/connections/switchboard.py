@@ -70,7 +70,7 @@ class Switchboard:
         """Begins a connection that others have dialled.
 
         Returns:
-            The connection, whose socket is about to be there.
+            The connection, whose socket is about to be there; it may as well never be, such as where the instance stops.
         """
         line = Line(
             self._setup.channel(is_accept=True),
@@ -80,7 +80,7 @@ class Switchboard:
             now=int(asyncio.get_running_loop().time() * SECOND),
             sent=self._setup.sent_by_priority,
         )
-        return self._begun(line, None)
+        return self._new(line, None)
 
     def accepted(self, connection: Connection) -> None:
         """Takes in a connection that others have dialled, unless they dial too often (T13).
@@ -90,6 +90,7 @@ class Switchboard:
         Args:
             connection: The connection.
         """
+        self.connections[connection.connection_id] = connection
         if self._on_empty is not None:
             connection.end(Ending("the instance stops"))
             connection.cut()
@@ -214,12 +215,13 @@ class Switchboard:
         for connection in list(self.connections.values()):
             connection.cut()
 
-    def _begun(self, line: Line, address: str | None) -> Connection:
-        connection = Connection(
-            self, line, connection_id=self._setup.new_id(), address=address, limits=self._setup.limits
-        )
+    def _begun(self, line: Line, address: str) -> Connection:
+        connection = self._new(line, address)
         self.connections[connection.connection_id] = connection
         return connection
+
+    def _new(self, line: Line, address: str | None) -> Connection:
+        return Connection(self, line, connection_id=self._setup.new_id(), address=address, limits=self._setup.limits)
 
     def _greeted(self, connection: Connection, *, is_self: bool) -> None:
         self._unproven.pop(connection, None)
