@@ -17,8 +17,11 @@ from ssbroker.broker.network.connections.setup import LOGGER, Setup
 from ssbroker.broker.network.connections.switchboard import Switchboard
 from ssbroker.exceptions import EndpointError
 from ssbroker.protocol.adjacent.batch import checked
+from ssbroker.protocol.log_rate import LogRate
 
 _BACKLOG: Final = 1024
+_ACCEPTED_AT_ONCE: Final = 1
+"""More would be accepted before any of them is judged (N11, N33). And where no file is left, asyncio tries that often, and again for each."""
 
 
 class SocketEndpoint:
@@ -40,6 +43,7 @@ class SocketEndpoint:
         self._changed: Final = threading.Lock()
         self._waiting: Final[set[Destination | uuid.UUID]] = set()
         self._started: Final[SimpleQueue[tuple[str, int] | OSError | ValueError | RuntimeError]] = SimpleQueue()
+        self._lines: Final[LogRate[str]] = LogRate(others=lambda _: "")
         self._thread: Final = threading.Thread(
             target=self._run, name=f"ssbroker {setup.own.name} endpoint", daemon=True
         )
@@ -170,8 +174,12 @@ class SocketEndpoint:
 
     async def _serve(self) -> None:
         loop = asyncio.get_running_loop()
+        loop.set_exception_handler(self._troubled)
         try:
-            server = await loop.create_server(self._board.accept, self._host, self._port, backlog=_BACKLOG)
+            server = await loop.create_server(self._board.accept, self._host, self._port, backlog=_ACCEPTED_AT_ONCE)
+            for listening in server.sockets:
+                with listening.dup() as same:
+                    same.listen(_BACKLOG)
         except (OSError, ValueError) as error:  # such as a host that cannot be a name
             self._started.put(error)
             return
@@ -180,6 +188,15 @@ class SocketEndpoint:
         host, port, *_ = server.sockets[0].getsockname()
         self._started.put((host, port))
         await self._stopped.wait()
+
+    def _troubled(self, _loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+        """Tells of what has no connection that it could be told of, such as that no file is left for the next one."""
+        name, message, now = self._setup.own.name, str(context["message"]), self._setup.clock()
+        for left_out, lines in self._lines.left_out(now=now):
+            LOGGER.error("%s: %s: %d more in a minute", name, left_out, lines)
+        if self._lines.passes(message, now=now):
+            error = context.get("exception")
+            LOGGER.error("%s: %s: %s", name, message, error, exc_info=None if isinstance(error, OSError) else error)
 
     def _stop(self, loop: asyncio.AbstractEventLoop, timeout: float) -> None:
         """Ends, in the thread: who dials now finds nobody, what waits is written, and nothing lasts longer than `timeout`."""
