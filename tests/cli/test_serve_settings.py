@@ -94,6 +94,7 @@ def test_p3_without_a_word_it_listens_on_port_4022_of_this_machine(file: Path) -
         ),
         ("tls = 1", "tls: expected a table, got 1"),
         ('[tls]\nkey = ""', "tls.key: expected a text, got ''"),
+        ('[tls]\nkey = "a\\u0000b"', r"tls.key: expected a text, got 'a\x00b'"),
         ('[tls]\nnames = "stock"', "tls.names: expected a list of texts, got 'stock'"),
         ('[tls]\ncert = "x"', "tls.cert: is not known here; there are authority, certificate, key, names, pinned"),
         ('[tls.pinned]\nstock = "x"', "tls.pinned.stock: expected a list of texts, got 'x'"),

@@ -148,7 +148,7 @@ def _said(table: Any, readers: Mapping[str, Reader], *, name: str) -> dict[str, 
 
 
 def text(value: Any, name: str) -> str:
-    """A text that is not empty.
+    """A text that is not empty, and can be the name of a file.
 
     Raises:
         OptionError: It is none.
@@ -157,7 +157,7 @@ def text(value: Any, name: str) -> str:
         >>> text("shop", "name")
         'shop'
     """
-    if not isinstance(value, str) or not value:
+    if not isinstance(value, str) or not value or "\0" in value:
         raise OptionError(f"{name}: expected a text, got {value!r:.80}")
     return value
 
