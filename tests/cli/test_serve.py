@@ -14,6 +14,7 @@ import pytest
 
 from ssbroker import Instance
 from ssbroker.broker.database import Database
+from ssbroker.cli.serve import _told_to_stop
 from tests.broker import shops
 from tests.broker.network.parties import Authority
 from tests.broker.shops import ORDERS, SHOP, STOCK
@@ -216,3 +217,13 @@ def test_n28_what_is_no_instance_is_refused(tmp_path: Path, run: Run) -> None:
 def test_the_help_says_where_it_listens_if_nothing_is_said(run: Run) -> None:
     told = " ".join(run("serve", "--help").out.replace("│", " ").split())
     assert "Where to listen, at port 4022 if none is said; 127.0.0.1 unless told otherwise." in told
+
+
+@pytest.mark.parametrize(("first", "second"), [("SIGTERM", "SIGINT"), ("SIGINT", "SIGTERM"), ("SIGTERM", "SIGTERM")])
+def test_n28_a_second_signal_ends_it_at_once_whichever_it_is(first: str, second: str) -> None:
+    before = signal.getsignal(signal.Signals[second])
+    with _told_to_stop() as stopped:
+        signal.raise_signal(signal.Signals[first])
+        assert stopped.is_set()
+        assert signal.getsignal(signal.Signals[second]) is signal.SIG_DFL
+    assert signal.getsignal(signal.Signals[second]) is before

@@ -254,12 +254,15 @@ def _told_to_stop() -> Iterator[threading.Event]:
     """An event that SIGTERM and SIGINT set; a second one ends the process at once, and what was committed is on the disk."""
     stopped = threading.Event()
 
-    def stop(number: int, _frame: Any) -> None:
+    numbers = (signal.SIGTERM, signal.SIGINT)
+
+    def stop(_number: int, _frame: Any) -> None:
         stopped.set()
-        signal.signal(number, signal.SIG_DFL)
+        for each in numbers:  # the second one may be another
+            signal.signal(each, signal.SIG_DFL)
 
     try:
-        before = {number: signal.signal(number, stop) for number in (signal.SIGTERM, signal.SIGINT)}
+        before = {number: signal.signal(number, stop) for number in numbers}
     except ValueError:  # not the main thread: nobody can be told of signals
         yield stopped
         return
