@@ -105,6 +105,39 @@ def test_b5_a_refused_call_leaves_what_was_done_before(sales: Database) -> None:
     assert said(receive(sales)) == [b"before", b"after"]
 
 
+@pytest.mark.parametrize("sql", ["INSERT INTO orders (what) VALUES ('chair') RETURNING id", "SELECT 1 UNION SELECT 2"])
+def test_b2_a_cursor_that_is_not_read_to_its_end_keeps_nothing_from_being_committed(sales: Database, sql: str) -> None:
+    with sales.transaction() as t:
+        t.connection.execute("CREATE TABLE orders (id INTEGER PRIMARY KEY, what TEXT)")
+    with sales.transaction() as t:
+        cursor = t.connection.execute(sql)
+        assert cursor.fetchone() == (1,)
+        t.send(t.begin_dialog(INITIATOR, TARGET), b"chair")
+    with pytest.raises(apsw.CursorClosedError):
+        cursor.fetchone()
+    assert said(receive(sales)) == [b"chair"]
+
+
+def test_b2_a_blob_that_is_still_open_is_named_as_what_it_is(sales: Database) -> None:
+    with sales.transaction() as t:
+        t.connection.execute("CREATE TABLE orders (what BLOB)")
+        t.connection.execute("INSERT INTO orders VALUES (zeroblob(10))")
+    with pytest.raises(StorageError, match="close it before the transaction ends") as told, sales.transaction() as t:
+        blob = t.connection.blob_open("main", "orders", "what", 1, True)  # apsw takes it by position
+        blob.write(b"chair")
+    assert not isinstance(told.value, LockTimeoutError)
+    with sales.transaction() as t:
+        assert t.connection.execute("SELECT what FROM orders").get == bytes(10)
+
+
+def test_b2_what_an_application_sets_on_the_connection_ends_with_the_transaction(sales: Database) -> None:
+    with sales.transaction() as t:
+        t.connection.row_trace = lambda _cursor, row: row[0]
+        assert t.connection.execute("SELECT 7").get == 7
+    begin(sales, b"chair")
+    assert said(receive(sales)) == [b"chair"]
+
+
 def test_b3_who_cannot_get_the_lock_is_told(instance: Instance, sales: Database) -> None:
     begin(sales, b"x")
     with Instance.open(instance.folder, background=False, lock_timeout=0.02) as other, sales.transaction() as t:

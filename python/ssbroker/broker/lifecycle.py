@@ -6,8 +6,8 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Final
 
 from ssbroker.broker.dialogs import poison
-from ssbroker.broker.work import guarding
 from ssbroker.broker.work.effects import Effects
+from ssbroker.broker.work.guarding import Lent
 from ssbroker.broker.work.own_work import work_on
 from ssbroker.broker.work.work import Work
 from ssbroker.exceptions import BrokerError, SsbrokerError, StorageError
@@ -29,7 +29,7 @@ class Lifecycle:
         self.effects: Final = Effects(log=database.instance.events)
         self._session: Final = database.file.session()
         self._work: Work | None = None
-        self._is_lent = False
+        self._lent: Lent | None = None
         self._is_open = False
         self._is_over = False
         self._is_broken = False
@@ -52,9 +52,8 @@ class Lifecycle:
     def lend(self) -> Connection:
         """The connection, for the application's own SQL."""
         connection = self._begin().connection
-        if not self._is_lent:
-            guarding.lend(connection)
-            self._is_lent = True
+        if self._lent is None:
+            self._lent = Lent(connection)
         return connection
 
     def leave(self) -> None:
@@ -105,9 +104,9 @@ class Lifecycle:
             raise error
 
     def _take_back(self) -> None:
-        if self._is_lent and self._work is not None:
-            guarding.take_back(self._work.connection)
-            self._is_lent = False
+        lent, self._lent = self._lent, None
+        if lent is not None:
+            lent.take_back()
 
     def _begin(self) -> Work:
         if not self._is_open:

@@ -7,6 +7,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from ssbroker.exceptions import StorageError
 from ssbroker.store.connections import Connections, undone_error
 from ssbroker.store.fair_lock import FairLock
 from ssbroker.store.sqlite import lock_timeout_error, storage_errors
@@ -54,6 +55,8 @@ class Session:
         connection = self._connection
         if connection is None:
             return
+        import apsw  # noqa: PLC0415  # whoever has a connection has it
+
         try:
             if self._connections.is_inherited:
                 self._connections.check()
@@ -62,6 +65,9 @@ class Session:
             with storage_errors(self._path, waited=self._lock_timeout):
                 try:
                     self._connections.commit(connection)
+                except apsw.BusyError as error:  # nobody else is in the way of who has the write lock
+                    self._undo(connection)
+                    raise _open_error(self._path) from error
                 except BaseException:
                     self._undo(connection)
                     raise
@@ -110,3 +116,10 @@ class Session:
             connection.execute("BEGIN IMMEDIATE")
             connection.pragma("user_version", connection.pragma("user_version"))
             self._connections.commit(connection)
+
+
+def _open_error(path: Path) -> StorageError:
+    return StorageError(
+        f"{path}: nothing was committed, since something of the application is open, such as a blob; close it before the transaction ends",
+        file=str(path),
+    )

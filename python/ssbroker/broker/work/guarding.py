@@ -1,13 +1,16 @@
-"""Keeps an application's SQL from ending the transaction that it is part of (B2)."""
+"""Keeps an application's SQL from ending the transaction that it is part of (B2), and from outliving it."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
-from typing import Any, Final
+from typing import TYPE_CHECKING, Final
+from weakref import WeakSet
 
 from ssbroker.exceptions import BrokerError
 from ssbroker.store.sqlite import Connection
+
+if TYPE_CHECKING:
+    import apsw
 
 _BLANK: Final = r"(?:\s|;|--[^\n]*(?:\n|\Z)|/\*.*?\*/)*"
 _ENDS: Final = re.compile(
@@ -15,28 +18,34 @@ _ENDS: Final = re.compile(
 )
 
 
-def lend(connection: Connection) -> None:
-    """Makes a connection ready for the application's SQL: statements that begin or end a transaction raise on it, and change nothing.
+class Lent:
+    """A connection while the application has it: statements that begin or end a transaction raise on it, and change nothing.
 
     Args:
         connection: With its transaction begun.
     """
-    connection.exec_trace = _refuse_ends(connection.exec_trace)
 
+    def __init__(self, connection: Connection) -> None:
+        self._connection: Final = connection
+        self._cursors: Final[WeakSet[apsw.Cursor]] = WeakSet()
+        connection.exec_trace = self._traced
 
-def take_back(connection: Connection) -> None:
-    """Ends what `lend` began."""
-    connection.exec_trace = None
+    def take_back(self) -> None:
+        """Has the connection as it was. Cursors that were not read to their end are closed: with `RETURNING`, they would keep SQLite from committing."""
+        self._connection.exec_trace = None
+        self._connection.row_trace = None
+        for cursor in list(self._cursors):
+            cursor.close(force=True)
 
+    def _traced(self, cursor: apsw.Cursor | Connection, sql: str, _bindings: object) -> bool:
+        import apsw  # noqa: PLC0415  # whoever has a connection has it
 
-def _refuse_ends(before: Callable[..., Any] | None) -> Callable[[object, str, object], bool]:
-    def traced(cursor: object, sql: str, bindings: object) -> bool:
         found = _ENDS.match(sql)
         if found is not None:
             raise BrokerError(
                 f"{found['word'].upper()} has no place inside of a transaction of the broker: its `with` block commits at its end, "
                 "and is rolled back where an exception leaves it; for a part of it, use SAVEPOINT"
             )
-        return True if before is None else bool(before(cursor, sql, bindings))
-
-    return traced
+        if isinstance(cursor, apsw.Cursor):  # it is the connection itself, where `with connection` makes a savepoint
+            self._cursors.add(cursor)
+        return True
