@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import logging
+import threading
 from collections.abc import Callable
 from datetime import timedelta
+from pathlib import Path
 
 import pytest
 
@@ -279,3 +281,27 @@ def test_b17_a_reader_whose_queue_is_turned_off_ends_without_alarm(
         instance.run_due()
     assert caplog.text == ""
     assert any(isinstance(event, Activation) and "9617" in event.text for event in told)
+
+
+def test_b23_where_the_system_has_no_thread_to_give_the_commit_stands_and_the_reader_is_started_later(
+    tmp_path: Path, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read = threading.Event()
+
+    def reads(database: Database) -> None:
+        if received(database):
+            read.set()
+
+    def has_none(_thread: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    with Instance.create(tmp_path / "shop", name="shop", clock=clock) as instance:
+        stock, sales = shops.stock(instance), shops.shop(instance)
+        stock.activate(ORDERS, reads)
+        with monkeypatch.context() as system:
+            system.setattr(threading.Thread, "start", has_none)
+            send(sales, b"chair")
+        assert not read.is_set()
+        clock.advance(seconds=5)
+        send(sales, b"table")
+        assert read.wait(30.0)

@@ -129,3 +129,17 @@ def test_closing_does_not_wait_for_a_back_off(work: Work) -> None:
     started = clock()
     runner.close(timeout=DEADLINE)
     assert clock() - started < timedelta(seconds=1)
+
+
+def test_where_the_system_has_no_thread_to_give_the_next_call_asks_again(
+    work: Work, runner: Runner, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def has_none(_thread: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    with monkeypatch.context() as system:
+        system.setattr(threading.Thread, "start", has_none)
+        runner.wake()
+    assert not runner.is_alive
+    runner.wake()
+    assert work.was_called()

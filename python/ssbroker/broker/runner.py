@@ -73,8 +73,13 @@ class Runner:
                 self._next = moment
                 self._changed.notify_all()
             if self._thread is None:
-                self._thread = threading.Thread(target=self._run, name=self._name, daemon=True)
-                self._thread.start()
+                thread = threading.Thread(target=self._run, name=self._name, daemon=True)
+                try:
+                    thread.start()
+                except RuntimeError as error:  # the system has no thread to give; whoever wakes it next tries again
+                    LOGGER.warning("%s: its thread could not be started: %s", self._name, error)
+                    return
+                self._thread = thread
                 atexit.register(self.close)
 
     def close(self, *, timeout: float = 60.0) -> None:

@@ -196,7 +196,12 @@ class Activation:
                 name = f"ssbroker reader of {each.database.name}, {each.queue_name}"
                 thread = threading.Thread(target=self._read, args=(each,), name=name, daemon=True)
                 self._threads.add(thread)
-            thread.start()
+                try:
+                    thread.start()
+                except RuntimeError as error:  # the system has no thread to give
+                    self._threads.discard(thread)
+                    each.not_started(now=now)
+                    LOGGER.warning("%s: could not be started, and is in a few seconds: %s", name, error)
 
     def _read_here(self, watched: Iterable[Watched]) -> None:
         """Runs readers in this thread until none is needed; one that reads is not asked to read by itself."""

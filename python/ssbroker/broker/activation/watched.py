@@ -142,6 +142,15 @@ class Watched:
         with self._guard:
             self._monitor.received(is_empty=is_empty, is_named=is_named, now=now)
 
+    def not_started(self, *, now: int) -> None:
+        """A reader that counts as started could not be; the next one waits for the next check.
+
+        Args:
+            now: The moment.
+        """
+        with self._guard:
+            self._monitor.ended(is_done=False, now=now)
+
     def entered(self) -> None:
         """The calling thread is a reader from now on."""
         with self._guard:
