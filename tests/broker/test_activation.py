@@ -305,3 +305,15 @@ def test_b23_where_the_system_has_no_thread_to_give_the_commit_stands_and_the_re
         clock.advance(seconds=5)
         send(sales, b"table")
         assert read.wait(30.0)
+
+
+def test_b23_a_queue_that_gets_the_number_of_one_that_was_dropped_is_not_read_by_its_readers(
+    instance: Instance, stock: Database, sales: Database, told: list[Event]
+) -> None:
+    stock.create_queue("Old")
+    stock.activate("Old", fails)
+    instance.execute("USE Stock; DROP QUEUE Old; CREATE QUEUE New; ALTER SERVICE [//Stock] ON QUEUE New;")
+    send(sales, b"chair")
+    instance.run_due()
+    assert steps(told) == []
+    assert received(stock, "New") == [b"chair"]

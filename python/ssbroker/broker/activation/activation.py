@@ -14,6 +14,7 @@ from ssbroker.broker.objects.queue_names import queue_key
 from ssbroker.broker.objects.queues import READERS_MAX
 from ssbroker.broker.objects.refusals import existing
 from ssbroker.broker.work.effects import Effects
+from ssbroker.broker.work.telling import queue_name
 from ssbroker.exceptions import BrokerError, OptionError, SsbrokerError
 from ssbroker.protocol.event_steps import ActivationStep
 from ssbroker.protocol.events import Activation as ActivationEvent
@@ -77,9 +78,11 @@ class Activation:
         """The queues of a database have changed: what their ACTIVATION clauses say is done from now on."""
         objects = database.objects()
         with self._guard:
-            for key in [key for key in (*self._by_method, *self._by_ddl) if _is_gone(key, database, objects)]:
-                _retire(self._by_method.pop(key, None))
-                _retire(self._by_ddl.pop(key, None))
+            for watches in (self._by_method, self._by_ddl):
+                for key in [
+                    key for key, each in watches.items() if each.database is database and _is_gone(each, objects)
+                ]:
+                    _retire(watches.pop(key))
             for queue in objects.queues.values():
                 key = (database.database_id, queue.queue_id)
                 known, wanted = self._by_ddl.get(key), self._wanted(database, queue)
@@ -271,8 +274,10 @@ def _is_same(known: Watched, wanted: Watched) -> bool:
     return (known.procedure, known.max_queue_readers) == (wanted.procedure, wanted.max_queue_readers)
 
 
-def _is_gone(key: _Key, database: Database, objects: Objects) -> bool:
-    return key[0] == database.database_id and key[1] not in objects.queues_by_id
+def _is_gone(watched: Watched, objects: Objects) -> bool:
+    """Whether the queue is no longer there, though another may have its number since."""
+    queue = objects.queues_by_id.get(watched.queue_id)
+    return queue is None or queue_name(queue) != watched.queue_name
 
 
 def _retire(watched: Watched | None) -> None:
