@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -146,3 +147,45 @@ def test_what_another_process_makes_is_seen(instance: Instance) -> None:
     with Instance.open(instance.folder, background=False) as other:
         other.create_database("Sales").create_queue("Orders")
         assert set(instance.database("Sales").objects().queues) == {("dbo", "Orders")}
+
+
+@pytest.fixture
+def halved(instance: Instance) -> Iterator[Instance]:
+    """An instance opened anew after the file of one of its databases went; the other one is there."""
+    for name in ("Sales", "Stock"):
+        instance.create_database(name)
+    gone = instance.database("Stock").file.path
+    instance.close()
+    gone.unlink()
+    with Instance.open(instance.folder, background=False) as opened:
+        yield opened
+
+
+def test_b4_a_database_that_is_not_there_is_told_of_once_and_the_others_go_on(
+    halved: Instance, caplog: pytest.LogCaptureFixture
+) -> None:
+    for _ in range(3):
+        with halved.database("Sales").transaction() as t:
+            t.connection.execute("CREATE TABLE IF NOT EXISTS orders (id INTEGER)")
+        halved.run_due()
+    with pytest.raises(StorageError, match="is not there"):
+        halved.database("Stock")
+    assert [line.getMessage() for line in caplog.records if "not available" in line.getMessage()] == [
+        f"the database 'Stock' is not available: {halved.folder / 'Stock.sqlite'}: is not there"
+    ]
+
+
+def test_b4_with_one_database_gone_another_that_cannot_be_read_is_told_of_too(
+    halved: Instance, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looks = 0
+
+    def fails() -> object:
+        nonlocal looks
+        looks += 1
+        assert looks < 10, "it would look for ever"
+        raise StorageError("the disk is on fire", file="Sales.sqlite")
+
+    monkeypatch.setattr(halved.database("Sales"), "objects", fails)
+    with pytest.raises(StorageError, match="on fire"):
+        halved.catalog()

@@ -58,19 +58,22 @@ class Databases:
                 listed = registry.load(connection)
             before = {database.database_id: database for database in self._known.values()}
             databases: dict[str, Database] = {}
-            self._unavailable = {}
+            told, self._unavailable = {name: str(error) for name, error in self._unavailable.items()}, {}
             for row in listed:
                 database = before.pop(row.database_id, None)
                 try:
                     databases[row.name] = self._opened(row) if database is None else database.renamed(row.name)
                 except StorageError as error:
-                    _log.warning("the database %r is not available: %s", row.name, error)
                     self._unavailable[row.name] = error
+                    if told.get(row.name) != str(error):
+                        _log.warning("the database %r is not available: %s", row.name, error)
             for gone in before.values():
                 gone.close()
+            if databases != self._known:
+                self._known = databases
             # One that could not be opened is tried again at the next look.
-            self._known, self._version = databases, None if self._unavailable else version
-            return databases
+            self._version = None if self._unavailable else version
+            return self._known
 
     def seen(self) -> list[tuple[Database, Objects]]:
         """The databases with what stands in them; one that goes meanwhile is left out.
