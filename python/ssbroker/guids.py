@@ -34,7 +34,7 @@ def as_bytes(value: object, *, name: str) -> bytes:
             return _core.parse_guid(value)
         if isinstance(value, bytes) and len(value) == _BYTES:
             return value
-    except (InvalidGuidError, UnicodeEncodeError):
+    except (InvalidGuidError, UnicodeEncodeError):  # the latter for half a surrogate pair
         pass
     expected = "a GUID: a uuid.UUID, text of 36 characters (braces allowed), or 16 bytes"
     raise InvalidGuidError(

@@ -24,14 +24,14 @@ LIFETIME_MAX: Final = 2**31 - 1
 """The longest lifetime or timer, in seconds; a conversation's lifetime unless told otherwise (fact 109)."""
 DESCRIPTION_MAX: Final = 3000
 """The longest description of an error, in characters (fact 126)."""
-BODY_MAX: Final = 2**31 - 1
-"""The longest message, in bytes (fact 112)."""
+BODY_MAX: Final = 10**9 - 2**10
+"""The longest message, in bytes: what a row of SQLite holds, without room for its other columns. (Service Broker's is 2147483647, fact 112.)"""
 
 TEXTS: Final[dict[int, str]] = {
     8408: "service {service!r} does not accept contract {contract!r}: add the contract to the service, or begin the dialog on another",
     8410: "a timer of {timeout} s would end after the conversation's lifetime",
     8411: "{name} is out of range: expected a whole number of seconds from 1 to 2147483647, got {value!r}",
-    8412: "{name!r:.80} is no name of a service: it has to have 1 to 256 characters",
+    8412: "{name!r:.80} is no name of a service: it has to have 1 to 256 characters, and no half of a surrogate pair",
     8426: "there is no {kind} {handle} here",
     8427: "conversation {handle} cannot be ended: it is {state}",
     8428: "there is no message type {message_type!r}",

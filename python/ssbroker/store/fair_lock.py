@@ -37,7 +37,7 @@ class FairLock:
             turn = threading.Event()
             self._waiting.append(turn)
         try:
-            turn.wait(timeout)
+            turn.wait(min(timeout, threading.TIMEOUT_MAX))
         except BaseException:  # Ctrl-C: whoever stands in the queue and never comes would hold up all others
             if self._had_turn(turn):
                 self.release()

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 _QUEUE_OFF: Final = 9617
 _NEVER_RECEIVED: Final = "28087: the reader ended without a RECEIVE from its queue"
 LOGGER: Final = logging.getLogger("ssbroker.broker")
+_LONGEST_WAIT: Final = threading.TIMEOUT_MAX / 2  # what is left of it can be waited for, whatever the clock says
 _Key = tuple[int, int]
 
 
@@ -138,7 +139,7 @@ class Activation:
         Args:
             timeout: The seconds to wait for all of them.
         """
-        deadline = time.monotonic() + timeout
+        deadline = time.monotonic() + min(timeout, _LONGEST_WAIT)
         with self._guard:
             self._is_closed = True
             threads = [each for each in self._threads if each is not threading.current_thread()]

@@ -13,13 +13,13 @@ from ssbroker.store.objects import Contract, MessageType, Objects
 PRIORITY_DEFAULT: Final = 5
 
 
-def sendable(objects: Objects, endpoint: Endpoint, name: str) -> MessageType:
+def sendable(objects: Objects, endpoint: Endpoint, name: object) -> MessageType:
     """The message type that this side is about to send.
 
     Raises:
         BrokerError: There is none of this name (8428), the contract does not hold it (8431), or the other side sends it (8432, 8434).
     """
-    kind = objects.message_types.get(name)
+    kind = objects.message_types.get(name) if isinstance(name, str) else None
     if kind is None:
         raise refused(8428, message_type=name)
     contract = objects.contracts_by_id[endpoint.service_contract_id]

@@ -41,10 +41,10 @@ def body_bytes(body: object) -> bytes | None:
     if not isinstance(body, bytes | bytearray | memoryview):
         actual = type(body).__name__
         raise SchemaError(f"body: expected {_ACCEPTED}, got {actual}", column="body", expected=_ACCEPTED, actual=actual)
-    content = bytes(body)
-    if len(content) > BODY_MAX:
-        raise refused(8459, length=len(content), most=BODY_MAX)
-    return content or None
+    length = memoryview(body).nbytes
+    if length > BODY_MAX:
+        raise refused(8459, length=length, most=BODY_MAX)
+    return bytes(body) or None
 
 
 def check(work: Work, endpoint: Endpoint, message_types: Iterable[str], *, now: int) -> State:

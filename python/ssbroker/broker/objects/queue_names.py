@@ -13,8 +13,7 @@ _PART: Final = r"\[(?:[^\]]|\]\])+\]|[^.\[\]]+"
 _NAME: Final = re.compile(rf"(?:(?P<schema>{_PART})\.)?(?P<name>{_PART})")
 
 
-@lru_cache(maxsize=1024)
-def queue_key(name: str) -> tuple[str, str]:
+def queue_key(name: object) -> tuple[str, str]:
     """The schema and the name of a queue; without a schema it is `dbo` (B20).
 
     Args:
@@ -30,11 +29,10 @@ def queue_key(name: str) -> tuple[str, str]:
         >>> queue_key("Orders"), queue_key("shop.[Orders.New]")
         (('dbo', 'Orders'), ('shop', 'Orders.New'))
     """
-    found = _NAME.fullmatch(name)
-    if found is None:
-        raise refusal(f"{name!r} is no name of a queue, such as Orders, dbo.Orders or [dbo].[Orders]", 208)
-    schema = found["schema"]
-    return DEFAULT_SCHEMA if schema is None else _plain(schema), _plain(found["name"])
+    key = _read(name) if isinstance(name, str) else None
+    if key is None:
+        raise refusal(f"{name!r:.80} is no name of a queue, such as Orders, dbo.Orders or [dbo].[Orders]", 208)
+    return key
 
 
 def queue_text(schema: str, name: str) -> str:
@@ -52,6 +50,15 @@ def queue_text(schema: str, name: str) -> str:
         ('[dbo].[In]]Box]', ('dbo', 'In]Box'))
     """
     return ".".join(f"[{part.replace(']', ']]')}]" for part in (schema, name))
+
+
+@lru_cache(maxsize=1024)
+def _read(name: str) -> tuple[str, str] | None:
+    found = _NAME.fullmatch(name)
+    if found is None:
+        return None
+    schema = found["schema"]
+    return DEFAULT_SCHEMA if schema is None else _plain(schema), _plain(found["name"])
 
 
 def _plain(part: str) -> str:

@@ -31,7 +31,10 @@ def existing(objects: Mapping[Key, Found], key: Key, *, kind: str) -> Found:
     Raises:
         BrokerError: There is none (15151).
     """
-    found = objects.get(key)
+    try:
+        found = objects.get(key)
+    except TypeError:  # a list, say, which no key can be
+        found = None
     if found is None:
         shown = _shown(key)
         near = [_shown(other) for other in objects if _shown(other).casefold() == shown.casefold()]

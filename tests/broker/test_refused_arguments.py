@@ -1,0 +1,90 @@
+"""What is no argument at all is refused like any illegal call: with an error of the library, and the transaction goes on (B5)."""
+
+from __future__ import annotations
+
+import mmap
+import threading
+from pathlib import Path
+from typing import Any
+
+import apsw
+import pytest
+
+from ssbroker.broker.database import Database
+from ssbroker.broker.instance import Instance
+from ssbroker.exceptions import BrokerError, SsbrokerError
+from ssbroker.protocol.names import BODY_MAX
+from tests.broker import talk
+from tests.broker.conftest import INITIATOR, QUEUE, TARGET
+from tests.broker.talk import begin, receive, said
+
+HALF = "\ud800"
+WRONG: list[Any] = [None, [], {}, 5, 1.5, b"S", object(), HALF, "a\0b", "", "x" * 300]
+CALLS: dict[str, Any] = {
+    "from_service": lambda t, _, wrong: t.begin_dialog(wrong, TARGET),
+    "contract": lambda t, _, wrong: t.begin_dialog(INITIATOR, TARGET, contract=wrong),
+    "queue": lambda t, _, wrong: t.receive(wrong),
+    "queue of a group": lambda t, _, wrong: t.get_conversation_group(wrong),
+    "dialog": lambda t, _, wrong: t.send(wrong, b"lost"),
+    "message_type": lambda t, dialog, wrong: t.send(dialog, b"lost", message_type=wrong),
+    "messages": lambda t, _, wrong: t.send_batch(wrong),
+    "ended": lambda t, _, wrong: t.end_conversation(wrong),
+    "group": lambda t, dialog, wrong: t.move_conversation(dialog, wrong),
+}
+
+
+@pytest.mark.parametrize("wrong", WRONG, ids=ascii)
+@pytest.mark.parametrize("call", CALLS)
+def test_b5_whatever_is_given_the_transaction_goes_on(sales: Database, call: str, wrong: object) -> None:
+    dialog = begin(sales, b"first")
+    with sales.transaction() as t:
+        before = talk.contents(sales, t.connection)
+        with pytest.raises(SsbrokerError):
+            CALLS[call](t, dialog, wrong)
+        assert talk.contents(sales, t.connection) == before
+        t.send(dialog, b"second")
+    assert said(receive(sales)) == [b"first", b"second"]
+
+
+@pytest.mark.parametrize("wrong", [None, [], 5, b"S", HALF, "", "x" * 257], ids=ascii)
+def test_b5_what_is_no_name_of_a_service_cannot_be_sent_to(sales: Database, wrong: Any) -> None:
+    with sales.transaction() as t:
+        with pytest.raises((BrokerError, TypeError), match=r"to_service|8412"):
+            t.begin_dialog(INITIATOR, wrong)
+        with pytest.raises(SsbrokerError, match="broker_instance"):
+            t.begin_dialog(INITIATOR, TARGET, broker_instance=wrong if isinstance(wrong, str) else "none")
+        t.send(t.begin_dialog(INITIATOR, TARGET), b"first")
+    assert said(receive(sales)) == [b"first"]
+
+
+def test_8459_a_body_that_no_row_could_hold_is_refused_before_it_is_copied(sales: Database) -> None:
+    with sales.transaction() as t, mmap.mmap(-1, BODY_MAX + 1) as nothing, memoryview(nothing) as body:
+        dialog = t.begin_dialog(INITIATOR, TARGET)
+        with pytest.raises(BrokerError, match="8459"):
+            t.send(dialog, body)
+        t.send(dialog, b"first")
+    assert said(receive(sales)) == [b"first"]
+
+
+def test_8459_what_sqlite_holds_is_a_little_more_than_the_longest_message(sales: Database) -> None:
+    with sales.transaction() as t:
+        assert 512 < t.connection.limit(apsw.SQLITE_LIMIT_LENGTH) - BODY_MAX < 4096
+
+
+def test_b3_whoever_would_wait_for_ever_may(tmp_path: Path) -> None:
+    held, done = threading.Event(), threading.Event()
+    with Instance.create(tmp_path / "shop", name="shop", lock_timeout=float("inf"), background=False) as instance:
+        sales = instance.create_database("Sales")
+
+        def holds() -> None:
+            with sales.transaction() as t:
+                t.connection.execute("CREATE TABLE orders (id INTEGER)")
+                held.set()
+                done.wait(0.05)
+
+        holder = threading.Thread(target=holds)
+        holder.start()
+        held.wait(30.0)
+        sales.create_queue(QUEUE)
+        holder.join(30.0)
+        assert sales.objects().queues
