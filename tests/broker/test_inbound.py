@@ -12,11 +12,12 @@ import pytest
 from ssbroker.broker.database import Database
 from ssbroker.broker.dialogs.arriving import Arrival, Envelope, Message
 from ssbroker.broker.dialogs.inbound import arrive
+from ssbroker.broker.instance import Instance
 from ssbroker.exceptions import BrokerError
 from ssbroker.protocol.names import DEFAULT, END_DIALOG, ERROR
 from tests.broker import talk
-from tests.broker.conftest import INITIATOR, QUEUE, TARGET
-from tests.broker.talk import begin, drain, receive, said
+from tests.broker.conftest import INITIATOR, QUEUE, TARGET, Clock
+from tests.broker.talk import begin, drain, end, handle_of, receive, said, send
 
 ELSEWHERE = uuid.UUID(int=77).bytes
 LIFETIME = 2**60
@@ -286,3 +287,24 @@ def test_b8_p16_what_waits_keeps_its_place(sales: Database) -> None:
     sales.instance.run_due()
     assert talk.waiting(sales) == 0
     assert said(drain(sales)) == [b"one", b"two"]
+
+
+def test_b14_what_comes_for_a_conversation_that_is_over_does_not_wait_until_its_queue_is_on(
+    instance: Instance, clock: Clock, sales: Database
+) -> None:
+    """It waited past the 30 minutes, and then began the conversation anew, which nobody could ever end."""
+    dialog = begin(sales, b"first")
+    with sales.transaction() as t:
+        target = handle_of(t.receive(QUEUE))
+    sales.alter_queue(QUEUE, status=False)
+    send(sales, dialog, b"second")
+    end(sales, target)
+    for seconds in (5, 31 * 60):
+        clock.advance(seconds=seconds)
+        instance.run_due()
+    sales.alter_queue(QUEUE, status=True)
+    instance.run_due()
+    end(sales, dialog)
+    instance.run_due()
+    assert instance.view("sys.conversation_endpoints", "Sales").num_rows == 0
+    assert instance.view("sys.transmission_queue", "Sales").num_rows == 0

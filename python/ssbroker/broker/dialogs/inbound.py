@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Final
 
 from ssbroker.broker.dialogs import contract_rules
 from ssbroker.broker.dialogs.arriving import Arrival, Envelope, Message
@@ -13,10 +14,13 @@ from ssbroker.broker.work.telling import told_conversation, told_group
 from ssbroker.broker.work.work import Work
 from ssbroker.protocol.event_steps import ConversationStep, GroupStep
 from ssbroker.protocol.names import text
-from ssbroker.protocol.states import FIRST_PART, FIRST_WHOLE
+from ssbroker.protocol.states import FIRST_PART, FIRST_WHOLE, State
 from ssbroker.store import endpoints
 from ssbroker.store.endpoints import Endpoint
 from ssbroker.store.objects import Contract, Objects, Service
+
+_TAKING: Final = (State.SI, State.CO)
+"""Where something may come into the queue; for a conversation that is over nothing has to wait until the queue is on."""
 
 
 def arrive(work: Work, envelope: Envelope, messages: Sequence[Message], *, waits_here: bool = True) -> Arrival:
@@ -48,7 +52,7 @@ def _further(
     if endpoint.is_bound and endpoint.far_broker_instance != envelope.from_broker_instance:
         return Arrival(messages[-1].message_sequence_number + 1, error=failure(8495))
     queue = queue_of(work, endpoint)
-    if not queue.is_enqueue_enabled and not waits_here:
+    if not queue.is_enqueue_enabled and not waits_here and endpoint.state in _TAKING:
         return _undelivered(endpoint.receive_sequence, 11219, queue=queue.name)
     if not endpoint.is_bound:
         # A reply that overtook the acknowledgement says the same (R8).
