@@ -147,6 +147,17 @@ def test_b3_who_cannot_get_the_lock_is_told(instance: Instance, sales: Database)
     assert receive(sales).num_rows == 0
 
 
+def test_b3_who_waits_for_a_transaction_of_its_own_is_told_so(sales: Database) -> None:
+    sales.file.lock_timeout = 0.02
+    dialog = begin(sales, b"x")
+    with sales.transaction() as t:
+        t.send(dialog, b"y")
+        for waits in (lambda: sales.create_queue("Late"), lambda: sales.set_broker("NEW_BROKER"), lambda: begin(sales)):
+            with pytest.raises(LockTimeoutError, match="a transaction of its own, which is open"):
+                waits()
+    assert said(receive(sales)) == [b"x", b"y"]
+
+
 def test_a_transaction_is_used_inside_of_its_block(sales: Database) -> None:
     transaction = sales.transaction()
     with pytest.raises(BrokerError, match="inside of its `with` block"):

@@ -88,7 +88,7 @@ class Session:
         self._connections.check()
         deadline = time.monotonic() + self._lock_timeout
         if not self._writer.acquire(timeout=self._lock_timeout):
-            raise lock_timeout_error(self._path, self._lock_timeout)
+            raise lock_timeout_error(self._path, self._lock_timeout, is_own=self._writer.is_held_here)
         try:
             with storage_errors(self._path, waited=self._lock_timeout):
                 connection = self._connections.take(wait=max(0.0, deadline - time.monotonic()))
