@@ -319,3 +319,26 @@ def test_a_table_holds_no_more_bytes_than_it_can(sales: Database, monkeypatch: p
     begin(sales, b"another")
     expected = [[b"123456", b"7890"], [b"next", b"and a long one"], [b"another"], []]
     assert [said(receive(sales, groups=None)) for _ in expected] == expected
+
+
+def test_b17_one_message_of_a_named_group_costs_the_same_however_many_wait(sales: Database) -> None:
+    """GET CONVERSATION GROUP and then RECEIVE message by message, as Service Broker's examples do."""
+    steps = []
+    for waiting in (50, 1000):
+        begin(sales, *[b"x"] * waiting)
+        with sales.transaction() as t:
+            group = t.get_conversation_group(QUEUE)
+            counted = 0
+
+            def count() -> bool:
+                nonlocal counted
+                counted += 1
+                return False
+
+            t.connection.set_progress_handler(count, 10)
+            assert t.receive(QUEUE, conversation_group_id=group, top=1).num_rows == 1
+            t.connection.set_progress_handler(None)
+            while t.receive(QUEUE).num_rows:
+                pass
+        steps.append(counted)
+    assert steps[1] < 2 * steps[0]

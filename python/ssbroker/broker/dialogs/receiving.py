@@ -176,8 +176,13 @@ def _candidates(work: Work, queue: Queue, asked: Asked) -> Iterator[Endpoint]:
         group = first.conversation_group_id
         if queues.is_alone(work.connection, group):
             return
-    elif not any(queue_of(work, member) is queue for member in endpoints.in_group(work.connection, group)):
-        raise refused(8426, kind="conversation group", handle=uuid.UUID(bytes=group))
+    else:
+        members = endpoints.in_group(work.connection, group)
+        if not any(queue_of(work, member) is queue for member in members):
+            raise refused(8426, kind="conversation group", handle=uuid.UUID(bytes=group))
+        if len(members) == 1:  # nobody has to be compared with by how long its messages wait
+            yield members[0]
+            return
     yield from queues.members_ready(work.connection, group, queue.queue_id)
 
 
