@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tracemalloc
 import uuid
 from collections.abc import Iterator
 from itertools import permutations
@@ -15,7 +16,7 @@ from ssbroker.broker.dialogs.inbound import arrive
 from ssbroker.broker.instance import Instance
 from ssbroker.exceptions import BrokerError
 from ssbroker.protocol.names import DEFAULT, END_DIALOG, ERROR
-from tests.broker import talk
+from tests.broker import shops, talk
 from tests.broker.conftest import INITIATOR, QUEUE, TARGET, Clock
 from tests.broker.talk import begin, drain, end, handle_of, receive, said, send
 
@@ -308,3 +309,17 @@ def test_b14_what_comes_for_a_conversation_that_is_over_does_not_wait_until_its_
     instance.run_due()
     assert instance.view("sys.conversation_endpoints", "Sales").num_rows == 0
     assert instance.view("sys.transmission_queue", "Sales").num_rows == 0
+
+
+def test_p34_what_waited_for_a_queue_enters_it_in_order_without_being_held_in_memory(instance: Instance) -> None:
+    shop, stock = shops.shop(instance), shops.stock(instance)
+    stock.alter_queue(shops.ORDERS, status=False)
+    dialog = shops.send(shop, b"begun")
+    for number in range(40):
+        shops.send(shop, bytes([number]) * (1 << 20), dialog=dialog)
+    tracemalloc.start()
+    stock.alter_queue(shops.ORDERS, status=True)
+    _, most = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert most < 20 << 20
+    assert [body[0] for body in shops.received(stock)[1:]] == list(range(40))

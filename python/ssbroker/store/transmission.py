@@ -50,21 +50,24 @@ def is_waiting(connection: Connection, endpoint_id: int) -> bool:
     return row is not None
 
 
-def head_of(connection: Connection, endpoint_id: int, *, most: int, bytes_max: int) -> tuple[list[Waiting], bool]:
-    """The first messages that an endpoint sent and that wait, and whether these are all.
+def head_of(
+    connection: Connection, endpoint_id: int, *, most: int, bytes_max: int, is_inbound: bool = False
+) -> tuple[list[Waiting], bool]:
+    """The first messages that an endpoint sent and that wait, or that wait for its queue to be on, and whether these are all.
 
     Args:
         connection: The database.
-        endpoint_id: The sender.
+        endpoint_id: The endpoint.
         most: How many at most.
         bytes_max: After how many bytes of bodies no further one is read; the first is read in any case.
+        is_inbound: Whether those are meant that wait for its queue.
 
     Returns:
         The messages in order, and whether no more wait.
     """
     found: list[Waiting] = []
     size = 0
-    cursor = connection.execute(_OF_ENDPOINT, (endpoint_id, 0, -1))
+    cursor = connection.execute(_OF_ENDPOINT, (endpoint_id, is_inbound, -1))
     try:
         for row in cursor:
             if len(found) >= most or (found and size >= bytes_max):
@@ -84,11 +87,6 @@ def has_arrived(connection: Connection, endpoint_id: int) -> bool:
     return row is not None
 
 
-def arrived_for(connection: Connection, endpoint_id: int) -> list[Waiting]:
-    """The messages for an endpoint that wait for its queue to be on, in order."""
-    return [Waiting._make(row) for row in connection.execute(_OF_ENDPOINT, (endpoint_id, 1, -1))]
-
-
 def early_for(connection: Connection, endpoint_id: int, number: int) -> list[tuple[int, str]]:
     """Number and type of what waits for an endpoint's queue and has come before its turn, which is that of `number`."""
     rows = connection.execute(_EARLY, (endpoint_id, number))
@@ -103,6 +101,13 @@ def receivers(connection: Connection, queue_id: int) -> list[int]:
 def remove_below(connection: Connection, numbers: Iterable[tuple[int, int]]) -> None:
     """Takes off what endpoints sent with a lower number: it has been taken (P16); each the endpoint and the number."""
     connection.executemany(_REMOVE_BELOW, numbers)
+
+
+def remove(connection: Connection, transmission_ids: Iterable[int]) -> None:
+    """Takes off messages by their own numbers."""
+    connection.executemany(
+        "DELETE FROM ssb_transmission_queue WHERE transmission_id = ?", ((each,) for each in transmission_ids)
+    )
 
 
 def remove_sent(connection: Connection, endpoint_id: int) -> None:

@@ -15,6 +15,10 @@ from ssbroker.store.objects import Queue
 
 _PRECEDENCES: Final = {DIALOG_TIMER: queues.FIRST_OF_ALL, ERROR: queues.BEFORE_MESSAGES}
 
+_RELEASED_AT_ONCE: Final = 2_000
+_BYTES_AT_ONCE: Final = 8 << 20
+"""After so many messages, or bytes of bodies, those that are read go into the queue before others are: they may be any number."""
+
 
 class Entry(NamedTuple):
     """A message for a queue."""
@@ -70,10 +74,14 @@ def release(work: Work, queue: Queue) -> None:
 
 def release_for(work: Work, endpoint: Endpoint, queue: Queue) -> None:
     """The same for one endpoint."""
-    rows = transmission.arrived_for(work.connection, endpoint.endpoint_id)
-    transmission.remove_arrived(work.connection, endpoint.endpoint_id)
     endpoints.set_status(work.connection, endpoint.endpoint_id, DELIVERED)
-    enqueue(work, endpoint, queue, [_unparked(endpoint, row) for row in rows])
+    is_all = False
+    while not is_all:
+        rows, is_all = transmission.head_of(
+            work.connection, endpoint.endpoint_id, most=_RELEASED_AT_ONCE, bytes_max=_BYTES_AT_ONCE, is_inbound=True
+        )
+        transmission.remove(work.connection, [row.transmission_id for row in rows])
+        enqueue(work, endpoint, queue, [_unparked(endpoint, row) for row in rows])
 
 
 def _park(work: Work, endpoint: Endpoint, queue: Queue, entries: Sequence[Entry]) -> None:
