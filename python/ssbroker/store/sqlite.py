@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 
 Connection: TypeAlias = "apsw.Connection"
 """An open connection; other rooms name it without importing apsw."""
+Cursor: TypeAlias = "apsw.Cursor"
+"""What runs a statement on it."""
 
 STATEMENTS_CACHED: Final = 256
 _PAGE_BYTES: Final = 8192

@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, Final
+from typing import Final
 from weakref import WeakSet
 
 from ssbroker.exceptions import BrokerError
-from ssbroker.store.sqlite import Connection
-
-if TYPE_CHECKING:
-    import apsw
+from ssbroker.store.sqlite import Connection, Cursor
 
 _BLANK: Final = r"(?:\s|;|--[^\n]*(?:\n|\Z)|/\*.*?\*/)*"
 _ENDS: Final = re.compile(
@@ -27,7 +24,7 @@ class Lent:
 
     def __init__(self, connection: Connection) -> None:
         self._connection: Final = connection
-        self._cursors: Final[WeakSet[apsw.Cursor]] = WeakSet()
+        self._cursors: Final[WeakSet[Cursor | Connection]] = WeakSet()
         connection.exec_trace = self._traced
 
     def take_back(self) -> None:
@@ -37,15 +34,13 @@ class Lent:
         for cursor in list(self._cursors):
             cursor.close(force=True)
 
-    def _traced(self, cursor: apsw.Cursor | Connection, sql: str, _bindings: object) -> bool:
-        import apsw  # noqa: PLC0415  # whoever has a connection has it
-
+    def _traced(self, cursor: Cursor | Connection, sql: str, _bindings: object) -> bool:
         found = _ENDS.match(sql)
         if found is not None:
             raise BrokerError(
                 f"{found['word'].upper()} has no place inside of a transaction of the broker: its `with` block commits at its end, "
                 "and is rolled back where an exception leaves it; for a part of it, use SAVEPOINT"
             )
-        if isinstance(cursor, apsw.Cursor):  # it is the connection itself, where `with connection` makes a savepoint
+        if cursor is not self._connection:  # which it is where `with connection` makes a savepoint
             self._cursors.add(cursor)
         return True
