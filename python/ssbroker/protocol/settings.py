@@ -7,6 +7,7 @@ from typing import Final, Literal, TypeAlias
 
 from ssbroker import options
 from ssbroker.exceptions import OptionError
+from ssbroker.protocol.names import BODY_MAX
 from ssbroker.protocol.retry import SECOND
 
 WINDOW_FRAGMENTS_MAX: Final = 1024
@@ -31,7 +32,7 @@ class Settings:
         max_pending_bytes: What may wait for one dialog of incomplete and early messages (P26), with 512 bytes for each fragment, and how much of
             what has waited becomes whole at once (N38). A message that is larger than that never becomes whole here, and its sender tries
             until its lifetime ends.
-        max_message_bytes: The largest message that is received.
+        max_message_bytes: The largest message that is received; no more than a row of a queue holds.
         integrity: "strict" seals secured dialogs and takes only what is sealed; "compat" sends and takes encrypted MD5 signatures alone,
             which find accidents and not attackers (P22), and leaves acknowledgements without proof.
         honor_priority: Whether dialogs with a higher priority send first (B19).
@@ -52,12 +53,12 @@ class Settings:
     turn_fragments: int = 64
     acknowledgement_wait: int = SECOND
     max_pending_bytes: int = 256 << 20
-    max_message_bytes: int = 2**31 - 1
+    max_message_bytes: int = BODY_MAX
     integrity: Integrity = "strict"
     honor_priority: bool = False
 
     def __post_init__(self) -> None:
-        most = {"window_fragments": WINDOW_FRAGMENTS_MAX}
+        most = {"window_fragments": WINDOW_FRAGMENTS_MAX, "max_message_bytes": BODY_MAX}
         for name in (
             "max_fragment_bytes",
             "window_fragments",
