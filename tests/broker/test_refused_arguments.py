@@ -19,7 +19,7 @@ from tests.broker.conftest import INITIATOR, QUEUE, TARGET
 from tests.broker.talk import begin, receive, said
 
 HALF = "\ud800"
-WRONG: list[Any] = [None, [], {}, 5, 1.5, b"S", object(), HALF, "a\0b", "", "x" * 300]
+WRONG: list[Any] = [None, [], {}, 5, 1.5, b"S", ..., HALF, "a\0b", "", "x" * 300]
 CALLS: dict[str, Any] = {
     "from_service": lambda t, _, wrong: t.begin_dialog(wrong, TARGET),
     "contract": lambda t, _, wrong: t.begin_dialog(INITIATOR, TARGET, contract=wrong),
