@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any, Final, TypeAlias
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from ssbroker.exceptions import InputError
 from ssbroker.reassembler import Reassembler
@@ -18,7 +17,7 @@ from ssbroker.schemas import PENDING, REJECTED
 from ssbroker.spark.assembling import native_keys
 from ssbroker.spark.files.buckets import BucketWriter, buckets_beside, file_of, rows_of
 from ssbroker.spark.files.parts import Compression, Parts
-from ssbroker.spark.files.splits import Split
+from ssbroker.spark.files.splits import Split, read
 from ssbroker.spark.files.staging import complete, new_attempt
 from ssbroker.spark.shipping import Shipped
 from ssbroker.spark.worker import Task, router_of
@@ -62,11 +61,8 @@ def dealt(job: Job, number: int) -> dict[str, Any]:
     """
     split = job.splits[number]
     folder = new_attempt(Path(job.attempts))
-    with (
-        pq.ParquetFile(split.file, pre_buffer=False, buffer_size=1 << 20) as parquet,
-        BucketWriter(folder, job.schema, count=job.buckets, secret=job.secret) as writer,
-    ):
-        for batch in parquet.iter_batches(BATCH_ROWS, row_groups=list(split.groups), use_threads=False):
+    with BucketWriter(folder, job.schema, count=job.buckets, secret=job.secret) as writer:
+        for batch in read(split, rows_most=BATCH_ROWS):
             writer.write(batch.cast(job.schema))
     Path(job.done, f"dealt-{number}").touch()
     return {"folder": str(folder), "places": writer.places}

@@ -25,6 +25,7 @@ from ssbroker.spark.files.parts import Compression
 from ssbroker.spark.files.splits import Source, files_of, splits_of
 from ssbroker.spark.files.staging import Staging
 from ssbroker.spark.files.tasks import Watch, run
+from ssbroker.spark.paths import local_path
 from ssbroker.spark.room import MESSAGE_BYTES_MAX
 from ssbroker.spark.shipping import ship, ship_keys
 from ssbroker.spark.worker import Task
@@ -102,7 +103,7 @@ def reassemble_files(
         What was written. `_manifest.json` in the folder says the same.
 
     Raises:
-        InputError: Something in `source` is not there.
+        InputError: Something in `source` is not there, or a path is a URI.
         MalformedDataError: A file is no Parquet file.
         SchemaError: A column is missing, has a type that cannot be read or the name of a column of the decision.
         OptionError: An option is not one of those allowed.
@@ -133,7 +134,7 @@ def reassemble_files(
     if max_fragments_per_message is not None:
         options.whole(max_fragments_per_message, name="max_fragments_per_message", least=1, most=2**31 - 1)
     normal = keys.normal(session_keys)
-    files = files_of(source)
+    files, folder = files_of(source), local_path(target, name="target")
     schema, splits = splits_of(files, split_bytes=split_bytes)
     rehearsed = reassemble(schema.empty_table(), session_keys=session_keys)
     routing = None
@@ -143,7 +144,7 @@ def reassemble_files(
         Router(catalog, tie_break=tie_break, pending_request=pending_request).route(rehearsed.messages, now=at)
         routing = Task(catalog=ship(spark, catalog), now=at, tie_break=tie_break, pending_request=pending_request)
     size = sum(file.stat().st_size for file in files)
-    with Staging(Path(target)) as staging:
+    with Staging(folder) as staging:
         job = Job(
             schema=schema,
             messages=rehearsed.messages.schema,
@@ -176,7 +177,7 @@ def reassemble_files(
                 "files": [{"name": name, "rows": rows} for result in results for name, _, rows in result["files"]],
             },
         )
-    return ReassembledFiles(path=Path(target), files=tuple(placed.values()), **counted)
+    return ReassembledFiles(path=folder, files=tuple(placed.values()), **counted)
 
 
 def _told(results: list[dict[str, Any]]) -> dict[str, Any]:

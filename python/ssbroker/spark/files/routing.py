@@ -13,18 +13,18 @@ from typing import TYPE_CHECKING, Any, Final, Literal, get_args
 
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.parquet as pq
 
 from ssbroker import moment, options
 from ssbroker.catalog import Catalog
 from ssbroker.exceptions import InputError, OptionError
 from ssbroker.routing import PendingRequest, TieBreak
-from ssbroker.schemas import DECISIONS
+from ssbroker.schemas import CONVERSATIONS, DECISIONS
 from ssbroker.spark import columns
 from ssbroker.spark.files.parts import Compression, Parts
-from ssbroker.spark.files.splits import Source, Split, files_of, splits_of
+from ssbroker.spark.files.splits import Source, Split, files_of, read, splits_of
 from ssbroker.spark.files.staging import Staging, complete, new_attempt
 from ssbroker.spark.files.tasks import Watch, run
+from ssbroker.spark.paths import local_path
 from ssbroker.spark.shipping import ship
 from ssbroker.spark.worker import Task, router_of
 
@@ -110,7 +110,7 @@ def route_files(
         What was written. `_manifest.json` in the folder says the same, and by which catalog and at what moment.
 
     Raises:
-        InputError: Something in `source` is not there.
+        InputError: Something in `source` is not there, or a path is a URI.
         MalformedDataError: A file is no Parquet file.
         SchemaError: A column is missing, has a type that cannot be read or the name of a column of the decision.
         OptionError: An option is not one of those allowed.
@@ -118,6 +118,7 @@ def route_files(
 
     Examples:
         >>> import tempfile
+        >>> import pyarrow.parquet as pq
         >>> from pyspark.sql import SparkSession
         >>> import ssbroker.spark
         >>> from ssbroker import Catalog
@@ -139,13 +140,14 @@ def route_files(
     options.whole(split_bytes, name="split_bytes", least=1, most=2**63 - 1)
     if compression not in get_args(Compression):
         raise OptionError(f"compression: expected one of {', '.join(get_args(Compression))}; got {compression!r:.80}")
-    at = moment.as_utc(now)
+    at, folder = moment.as_utc(now), local_path(target, name="target")
     files = files_of(source)
     schema, splits = splits_of(files, split_bytes=split_bytes)
+    columns.check_once(CONVERSATIONS.names, schema.names)
     columns.check_free_names(schema.names, exact=False)
     types = {name: schema.field(schema.get_all_field_indices(name)[0]).type for name in schema.names}
     columns.rehearse(catalog, types, tie_break=tie_break, pending_request=pending_request)
-    with Staging(Path(target)) as staging:
+    with Staging(folder) as staging:
         job = _Job(
             task=Task(catalog=ship(spark, catalog), now=at, tie_break=tie_break, pending_request=pending_request),
             splits=tuple(splits),
@@ -171,7 +173,7 @@ def route_files(
                 "files": [{"name": name, "rows": rows} for result in results for name, _, rows in result["files"]],
             },
         )
-    return RoutedFiles(path=Path(target), files=tuple(placed.values()), **told)
+    return RoutedFiles(path=folder, files=tuple(placed.values()), **told)
 
 
 def _routed(job: _Job, number: int) -> dict[str, Any]:
@@ -181,21 +183,21 @@ def _routed(job: _Job, number: int) -> dict[str, Any]:
     counts: dict[str, Counter[str]] = {name: Counter() for name in _COUNTED}
     parts: Parts | None = None
     attempt = new_attempt(Path(job.attempts))
-    with _opened(split.file) as parquet:
-        row = split.first_row
-        for batch in parquet.iter_batches(BATCH_ROWS, row_groups=list(split.groups), use_threads=False):
-            try:
-                decided = router.route(batch, now=job.task.now)
-            except InputError as error:
-                error.add_note(f"Row 0 of this batch of {batch.num_rows} rows is row {row} of {split.file}.")
-                raise
-            row += batch.num_rows
-            _count(decided, counts)
-            joined = pa.RecordBatch.from_arrays(
-                [*batch.columns, *decided.columns], names=[*batch.schema.names, *decided.schema.names]
-            )
-            parts = parts or _parts(job, attempt, number, joined.schema)
-            parts.write(joined)
+    row = split.first_row
+    # Names that occur again and again are read as dictionaries, which the router looks up once each.
+    for batch in read(split, rows_most=BATCH_ROWS, in_dictionaries=_IN_DICTIONARIES):
+        try:
+            decided = router.route(batch, now=job.task.now)
+        except InputError as error:
+            error.add_note(f"Row 0 of this batch of {batch.num_rows} rows is row {row} of {split.file}.")
+            raise
+        row += batch.num_rows
+        _count(decided, counts)
+        joined = pa.RecordBatch.from_arrays(
+            [*batch.columns, *decided.columns], names=[*batch.schema.names, *decided.schema.names]
+        )
+        parts = parts or _parts(job, attempt, number, joined.schema)
+        parts.write(joined)
     return _finished(job, number, parts, counts)
 
 
@@ -232,13 +234,6 @@ def _finished(job: _Job, number: int, parts: Parts | None, counts: dict[str, Cou
         complete([path for path, _ in files.values()])
     Path(job.done, str(number)).touch()
     return {"files": [(name, str(path), rows) for name, (path, rows) in files.items()], **counts}
-
-
-def _opened(file: str) -> pq.ParquetFile:
-    """A file; names that occur again and again are read as dictionaries, which the router looks up once each."""
-    with pq.ParquetFile(file) as looked:
-        names: list[str] = [name for name in _IN_DICTIONARIES if name in looked.schema_arrow.names]
-    return pq.ParquetFile(file, read_dictionary=names, pre_buffer=False, buffer_size=1 << 20)
 
 
 def _count(decided: pa.RecordBatch, counts: dict[str, Counter[str]]) -> None:

@@ -6,17 +6,20 @@ import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TypeAlias
+from typing import Any, Final, TypeAlias
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from ssbroker.exceptions import InputError, MalformedDataError, SchemaError
+from ssbroker.spark.files.moments import Kinds
+from ssbroker.spark.paths import local_path
 
 Source: TypeAlias = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
 """A Parquet file, a folder of them, or several of both."""
 
-_HIDDEN = ("_", ".")
+BATCH_BYTES: Final = 64 << 20
+_HIDDEN: Final = ("_", ".")
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +40,7 @@ class Split:
 
 
 def files_of(source: Source) -> list[Path]:
-    """The Parquet files of a source, those of a folder in the order of their names.
+    """The Parquet files of a source, absolute, those of a folder in the order of their names.
 
     Args:
         source: A file, a folder, which is searched with those below it, or several of both. What begins with `_` or `.` is left out.
@@ -46,7 +49,7 @@ def files_of(source: Source) -> list[Path]:
         The files.
 
     Raises:
-        InputError: Something is not there, holds no Parquet file, or is partitioned by the names of its folders.
+        InputError: Something is not there, is a URI, holds no Parquet file, or is partitioned by the names of its folders.
 
     Examples:
         >>> import tempfile
@@ -57,7 +60,7 @@ def files_of(source: Source) -> list[Path]:
         ['a.parquet', 'b.parquet']
     """
     paths = [source] if isinstance(source, str | os.PathLike) else list(source)
-    found = [file for path in paths for file in _below(Path(path))]
+    found = [file for path in paths for file in _below(local_path(path, name="source"))]
     if not found:
         raise InputError("source: expected at least one file; got none")
     return found
@@ -82,7 +85,7 @@ def splits_of(files: Sequence[Path], *, split_bytes: int) -> tuple[pa.Schema, li
     for file in files:
         try:
             with pq.ParquetFile(file) as opened:
-                columns, metadata = opened.schema_arrow.remove_metadata(), opened.metadata
+                columns, metadata = Kinds.of(opened).schema.remove_metadata(), opened.metadata
         except (pa.ArrowException, OSError) as error:
             raise MalformedDataError(f"{file}: cannot be read as Parquet: {error}") from error
         if schema is None:
@@ -95,16 +98,32 @@ def splits_of(files: Sequence[Path], *, split_bytes: int) -> tuple[pa.Schema, li
     return schema, splits
 
 
+def read(split: Split, *, rows_most: int, in_dictionaries: Sequence[str] = ()) -> Iterator[pa.RecordBatch]:
+    """The rows of a split, in a worker.
+
+    Args:
+        split: What is read.
+        rows_most: The most rows of a batch; of wide rows it has fewer.
+        in_dictionaries: Columns to be read as dictionaries, where they are there.
+
+    Yields:
+        The batches, with the types of `splits_of`, or dictionaries of them.
+    """
+    with pq.ParquetFile(split.file) as looked:
+        kinds, rows = Kinds.of(looked), _batch_rows(looked.metadata, split.groups, rows_most)
+        names: list[str] = [name for name in in_dictionaries if name in looked.schema_arrow.names]
+    settings: Any = {"pre_buffer": False, "buffer_size": 1 << 20, "coerce_int96_timestamp_unit": "us"}
+    with pq.ParquetFile(split.file, read_dictionary=names, **settings) as parquet:
+        for batch in parquet.iter_batches(rows, row_groups=list(split.groups), use_threads=False):
+            yield kinds.given(batch)
+
+
 def _below(path: Path) -> list[Path]:
     if path.is_file():
         return [path]
     if not path.is_dir():
         raise InputError(f"{path}: there is no such file or folder", value=str(path), expected="Parquet files")
-    found = sorted(
-        file
-        for file in path.rglob("*.parquet")
-        if file.is_file() and not any(part.startswith(_HIDDEN) for part in file.relative_to(path).parts)
-    )
+    found = sorted(_searched(path, frozenset()))
     if not found:
         raise InputError(f"{path}: holds no Parquet file", value=str(path), expected="files that end in .parquet")
     for file in found:
@@ -116,6 +135,27 @@ def _below(path: Path) -> list[Path]:
                 value=named[0],
             )
     return found
+
+
+def _searched(folder: Path, above: frozenset[Path]) -> Iterator[Path]:
+    """The Parquet files of a folder and those below it; a link to a folder is one, unless it leads back to one above it."""
+    real = folder.resolve()
+    if real in above:
+        return
+    for entry in folder.iterdir():
+        if entry.name.startswith(_HIDDEN):
+            continue
+        if entry.is_dir():
+            yield from _searched(entry, above | {real})
+        elif entry.suffix == ".parquet" and entry.is_file():
+            yield entry
+
+
+def _batch_rows(metadata: pq.FileMetaData, groups: Sequence[int], most: int) -> int:
+    """How many rows to read at once: wide ones are few."""
+    found = [metadata.row_group(number) for number in groups]
+    widest = max((group.total_byte_size // group.num_rows for group in found if group.num_rows), default=0)
+    return max(1, min(most, BATCH_BYTES // max(1, widest)))
 
 
 def _cut(file: Path, metadata: pq.FileMetaData, split_bytes: int) -> Iterator[Split]:
@@ -144,6 +184,11 @@ def _difference(expected: pa.Schema, found: pa.Schema, *, first: Path) -> str:
         if name not in expected.names:
             return f"has a column {name!r}, which {first} has not"
     for field in expected:
-        if not found.field(field.name).equals(field):
-            return f"column {field.name!r} is {found.field(field.name).type}, and {field.type} in {first}"
+        for other in (found.field(place) for place in found.get_all_field_indices(field.name)):
+            if not other.equals(field):
+                return f"column {field.name!r} is {_told(other)}, and {_told(field)} in {first}"
     return f"has its columns in another order than {first}"
+
+
+def _told(field: Any) -> str:
+    return f"{field.type}{'' if field.nullable else ' not null'}"

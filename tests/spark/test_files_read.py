@@ -1,0 +1,141 @@
+"""What files of others are to `route_files` and `reassemble_files`: moments as Spark writes them, paths in many forms, wide rows."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as sf
+
+import ssbroker.spark
+from ssbroker import Catalog, schemas
+from ssbroker.exceptions import InputError, SchemaError
+from ssbroker.spark.files.splits import files_of, read, splits_of
+from ssbroker.spark.files.staging import Staging
+
+MOMENTS = """struct(
+    timestamp'2024-05-06 07:08:09.123456' as moment, timestamp'1600-01-01 00:00:00' as early,
+    timestamp_ntz'2024-05-06 07:08:09.123456' as without_zone, array(timestamp'3000-01-01 00:00:00', null) as late,
+    named_struct('of', id, 'at', timestamp'2024-05-06 07:08:09') as nested, map('at', timestamp'1969-12-31 23:59:59') as named
+) as every"""
+
+
+@pytest.fixture
+def catalog() -> Catalog:
+    of_one_database = [name for name in schemas.ROUTES.names if name not in ("database", "route_id")]
+    return Catalog(schemas.ROUTES.empty_table().select(of_one_database))
+
+
+@pytest.fixture
+def conversations(tmp_path: Path) -> Path:
+    path = tmp_path / "day.parquet"
+    pq.write_table(pa.table({"conversation_id": [bytes(16)], "to_service_name": ["//a"]}), path)
+    return path
+
+
+def texts(rows: DataFrame) -> list[str]:
+    names = ("moment", "early", "without_zone", "late", "nested", "named")
+    return [row[0] for row in rows.orderBy("conversation_id").select(sf.to_json(sf.struct(*names))).collect()]
+
+
+@pytest.mark.parametrize("kind", ["INT96", "TIMESTAMP_MICROS"])
+def test_moments_of_spark_are_carried(spark: SparkSession, tmp_path: Path, catalog: Catalog, kind: str) -> None:
+    before = spark.conf.get("spark.sql.parquet.outputTimestampType")
+    given = spark.range(3).selectExpr(
+        "unhex(lpad(hex(id), 32, '0')) as conversation_id", "'//a' as to_service_name", MOMENTS
+    )
+    given = given.select("conversation_id", "to_service_name", "every.*")
+    spark.conf.set("spark.sql.parquet.outputTimestampType", kind)
+    try:
+        given.write.parquet(str(tmp_path / "conversations"))
+        own = ("true as is_initiator", "0L as message_sequence_number", "0 as fragment_number", "1 as fragment_count")
+        fragments = given.selectExpr("*", *own, "cast('a body' as binary) as message_body")
+        fragments.write.parquet(str(tmp_path / "fragments"))
+    finally:
+        spark.conf.set("spark.sql.parquet.outputTimestampType", str(before))
+    ssbroker.spark.route_files(spark, tmp_path / "conversations", tmp_path / "routed", catalog)
+    ssbroker.spark.reassemble_files(spark, tmp_path / "fragments", tmp_path / "whole")
+    for found in ("routed", "whole/messages"):
+        rows = spark.read.parquet(str(tmp_path / found))
+        assert {name: rows.schema[name].dataType for name in ("moment", "without_zone", "late")} == {
+            name: given.schema[name].dataType for name in ("moment", "without_zone", "late")
+        }
+        assert texts(rows) == texts(given)
+
+
+def test_paths_are_those_of_the_driver(
+    spark: SparkSession, conversations: Path, tmp_path: Path, catalog: Catalog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)  # the JVM and the workers stay where they are
+    assert ssbroker.spark.route_files(spark, conversations.name, "routed", catalog).rows == 1
+    assert (tmp_path / "routed" / "_SUCCESS").exists()
+
+
+@pytest.mark.parametrize("uri", ["s3://bucket/day", "file:///tmp/day", "hdfs://name:8020/day", "dbfs:/day"])
+def test_a_uri_is_refused_and_makes_no_folder(
+    conversations: Path, tmp_path: Path, catalog: Catalog, monkeypatch: pytest.MonkeyPatch, uri: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    session: SparkSession = None  # type: ignore[assignment] # it is refused before anybody is asked
+    with pytest.raises(InputError, match=f"source: '{uri}' is a URI"):
+        ssbroker.spark.route_files(session, uri, "routed", catalog)
+    with pytest.raises(InputError, match=f"target: '{uri}' is a URI"):
+        ssbroker.spark.route_files(session, conversations, uri, catalog)
+    with pytest.raises(InputError, match=f"source: '{uri}' is a URI"):
+        ssbroker.spark.reassemble_files(session, uri, "whole")
+    assert list(tmp_path.iterdir()) == [conversations]
+
+
+def test_a_link_to_a_folder_is_searched_once(conversations: Path, tmp_path: Path) -> None:
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    conversations.rename(elsewhere / "a.parquet")
+    source = tmp_path / "source"
+    source.mkdir()
+    (source / "linked").symlink_to(elsewhere)
+    (elsewhere / "back").symlink_to(source)
+    assert files_of(source) == [source / "linked" / "a.parquet"]
+
+
+def test_a_column_that_occurs_twice_is_refused(conversations: Path, tmp_path: Path, catalog: Catalog) -> None:
+    table = pq.read_table(conversations)
+    pq.write_table(table.append_column("to_service_name", pa.array(["//b"])), conversations)
+    session: SparkSession = None  # type: ignore[assignment] # the same
+    with pytest.raises(SchemaError, match="to_service_name: expected one column of this name, there are 2"):
+        ssbroker.spark.route_files(session, conversations, tmp_path / "routed", catalog)
+
+
+def test_what_may_be_null_tells_files_apart(conversations: Path, tmp_path: Path) -> None:
+    fields: list[Any] = [
+        pa.field("conversation_id", pa.binary(), nullable=False),
+        pa.field("to_service_name", pa.string()),
+    ]
+    other = tmp_path / "night.parquet"
+    pq.write_table(pq.read_table(conversations).cast(pa.schema(fields)), other)
+    with pytest.raises(SchemaError, match="column 'conversation_id' is binary not null, and binary in "):
+        splits_of([conversations, other], split_bytes=1)
+
+
+def test_wide_rows_are_read_few_at_a_time(tmp_path: Path) -> None:
+    body = pa.array([os.urandom(1 << 20) for _ in range(80)], pa.binary())
+    wide = tmp_path / "wide.parquet"
+    pq.write_table(pa.table({"message_body": body}), wide, row_group_size=80)
+    _, splits = splits_of([wide], split_bytes=1)
+    sizes = [batch.num_rows for split in splits for batch in read(split, rows_most=1 << 16)]
+    assert sum(sizes) == 80
+    assert max(sizes) <= 64
+
+
+def test_what_was_left_beside_a_target_goes_whatever_its_name(tmp_path: Path) -> None:
+    for name in ("day[1]", "day1"):
+        left = tmp_path / f".{name}-staging-0"
+        left.mkdir()
+        (left / "lock").touch()
+    with Staging(tmp_path / "day[1]"):
+        assert not (tmp_path / ".day[1]-staging-0").exists()
+        assert (tmp_path / ".day1-staging-0").exists()
