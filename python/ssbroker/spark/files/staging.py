@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fcntl
+import glob
 import json
 import os
 import shutil
@@ -103,7 +104,7 @@ class Staging:
         """Removes the places of drivers that are no more."""
         if not self.target.parent.is_dir():
             return
-        for place in self.target.parent.glob(f"{self._prefix}*"):
+        for place in self.target.parent.glob(f"{glob.escape(self._prefix)}*"):
             with suppress(OSError), (place / _LOCK).open("rb") as lock:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 shutil.rmtree(place, ignore_errors=True)
