@@ -3,31 +3,38 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final, Literal, TypeAlias
-from urllib.parse import quote
 
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
+
+from ssbroker.exceptions import OutputError
 
 Compression: TypeAlias = Literal["snappy", "zstd", "gzip", "lz4", "brotli", "none"]
 """How Parquet compresses."""
 ROW_GROUP_BYTES: Final = 64 << 20
 ROW_GROUP_ROWS: Final = 1 << 20
 OPEN_MAX: Final = 100
-"""The files that are open at once; beyond that, the one that was written to longest ago is completed."""
+"""The files that are open at once; beyond that, the one that was written to longest ago is completed. Rows that wait need no file."""
 NO_VALUE: Final = "__HIVE_DEFAULT_PARTITION__"
+_compute: Final[Any] = pc  # its stubs know too little of it
+# As Spark has it: it reads %E9 as one character, so what is not ASCII stays as it is.
+_ESCAPED: Final = re.compile(r"""[\x01-\x1f"#%'*/:=?\\\x7f{\[\]^]""")
+_NAME_BYTES: Final = 255
 
 
 class Part:
-    """One Parquet file in the making: rows wait until they make a row group."""
+    """One Parquet file in the making: rows wait until they make a row group, and there is no file before that."""
 
     def __init__(self, path: Path, schema: pa.Schema, settings: Mapping[str, Any]) -> None:
         self.path: Final = path
         self.rows = 0
-        self._writer: Final = pq.ParquetWriter(path, schema, store_schema=False, **settings)
+        self._settings: Final = settings
+        self._writer: pq.ParquetWriter | None = None
         self._schema: Final = schema
         self._waiting: list[pa.RecordBatch] = []
         self._held = self._held_rows = 0
@@ -37,17 +44,29 @@ class Part:
         """The bytes that wait."""
         return self._held
 
-    def write(self, batch: pa.RecordBatch) -> None:
-        """Appends rows."""
+    @property
+    def is_group(self) -> bool:
+        """Whether what waits is enough for a row group."""
+        return self._held >= ROW_GROUP_BYTES or self._held_rows >= ROW_GROUP_ROWS
+
+    @property
+    def is_open(self) -> bool:
+        """Whether there is a file."""
+        return self._writer is not None
+
+    def write(self, batch: pa.RecordBatch) -> int:
+        """Appends rows; returns their bytes."""
+        size = batch.nbytes
         self._waiting.append(batch)
-        self._held += batch.nbytes
+        self._held += size
         self._held_rows += batch.num_rows
         self.rows += batch.num_rows
-        if self._held >= ROW_GROUP_BYTES or self._held_rows >= ROW_GROUP_ROWS:
-            self.flush()
+        return size
 
     def flush(self) -> None:
         """Writes what waits as a row group."""
+        if self._writer is None:
+            self._writer = pq.ParquetWriter(self.path, self._schema, store_schema=False, **self._settings)
         if self._waiting:
             group = pa.Table.from_batches(self._waiting, schema=self._schema)
             self._writer.write_table(group.unify_dictionaries(), row_group_size=max(1, group.num_rows))
@@ -56,7 +75,9 @@ class Part:
 
     def close(self) -> None:
         """Completes the file."""
-        self.flush()
+        if self._held_rows or self._writer is None:
+            self.flush()
+        assert self._writer is not None  # noqa: S101 - it was opened above
         self._writer.close()
 
 
@@ -96,45 +117,114 @@ class Parts:
             "use_dictionary": [path for path in paths if path not in unique],
             "write_statistics": [path for path in paths if path not in skipped],
         }
-        self._open: dict[str, Part] = {}
+        self._parts: Final[dict[str, Part]] = {}
+        self._held = 0
         self.files: Final[dict[str, tuple[Path, int]]] = {}
         """Path and rows of each complete file, by its name in the result."""
 
     def write(self, batch: pa.RecordBatch) -> None:
-        """Appends rows, each to the file of its value."""
+        """Appends rows, each to the file of its value.
+
+        Raises:
+            OutputError: A value is too long for the name of a folder.
+        """
         if self._by is None:
-            self._part("").write(batch)
-            return
-        column: Any = batch.column(self._by)
-        values = column.dictionary_decode() if pa.types.is_dictionary(column.type) else column
-        rest = batch.drop_columns([self._by])
-        for value in pc.unique(values).to_pylist():
-            chosen = pc.is_null(values) if value is None else pc.equal(values, pa.scalar(value, values.type))
-            text = NO_VALUE if value is None else quote(str(value), safe="")
-            self._part(f"{self._by}={text}").write(rest.filter(chosen))
-        while sum(part.held for part in self._open.values()) > ROW_GROUP_BYTES:
-            max(self._open.values(), key=lambda part: part.held).flush()
+            self._append("", batch)
+        else:
+            for value, rows in _by_value(batch, self._by):
+                self._append(folder_of(self._by, value), rows)
+        if self._held > ROW_GROUP_BYTES:
+            self._make_room()
 
     def close(self) -> None:
         """Completes the files."""
-        for folder in list(self._open):
+        for folder in list(self._parts):
             self._complete(folder)
 
-    def _part(self, folder: str) -> Part:
-        part = self._open.pop(folder, None)
+    def _append(self, folder: str, rows: pa.RecordBatch) -> None:
+        part = self._parts.get(folder)
         if part is None:
-            if len(self._open) >= OPEN_MAX:
-                self._complete(next(iter(self._open)))
-            path = self._folder / f"{len(self.files) + len(self._open):06}.parquet"
-            part = Part(path, self._schema, self._settings)
-        self._open[folder] = part  # the last is the one that was written to last
-        return part
+            path = self._folder / f"{len(self.files) + len(self._parts):06}.parquet"
+            part = self._parts[folder] = Part(path, self._schema, self._settings)
+        self._held += part.write(rows)
+        if part.is_group:
+            self._flush(folder)
+
+    def _make_room(self) -> None:
+        """Writes what is most, so that half of the room is free, and small files are few."""
+        for folder in sorted(self._parts, key=lambda folder: -self._parts[folder].held):
+            if 2 * self._held <= ROW_GROUP_BYTES:
+                return
+            self._flush(folder)
+
+    def _flush(self, folder: str) -> None:
+        part = self._parts.pop(folder)
+        if not part.is_open:
+            opened = [name for name, other in self._parts.items() if other.is_open]
+            if len(opened) >= OPEN_MAX:
+                self._complete(opened[0])
+        self._held -= part.held
+        part.flush()
+        self._parts[folder] = part  # the last is the one that was written to last
 
     def _complete(self, folder: str) -> None:
-        part = self._open.pop(folder)
+        part = self._parts.pop(folder)
+        self._held -= part.held
         part.close()
         name = f"{self._name}-{part.path.stem}.parquet"
         self.files[f"{folder}/{name}" if folder else name] = (part.path, part.rows)
+
+
+def folder_of(column: str, value: object) -> str:
+    """The folder of the files with a value, by a name that Spark, Hive and Arrow read alike.
+
+    Args:
+        column: The column.
+        value: The value.
+
+    Returns:
+        The name.
+
+    Raises:
+        OutputError: It is longer than a name can be.
+
+    Examples:
+        >>> folder_of("next_hop_address", "TCP://a:4022"), folder_of("target_database", "销售 50%"), folder_of("target_database", None)
+        ('next_hop_address=TCP%3A%2F%2Fa%3A4022', 'target_database=销售 50%25', 'target_database=__HIVE_DEFAULT_PARTITION__')
+    """
+    text = NO_VALUE if value is None else _ESCAPED.sub(lambda found: f"%{ord(found[0]):02X}", str(value))
+    name = f"{column}={text}"
+    if len(name.encode()) > _NAME_BYTES:
+        raise OutputError(
+            f"partition_by: {column} {str(value)!r:.80} is too long for the name of a folder ({_NAME_BYTES} bytes); "
+            "expected shorter ones, or files that are not parted by it"
+        )
+    return name
+
+
+def _by_value(batch: pa.RecordBatch, column: str) -> Iterator[tuple[object, pa.RecordBatch]]:
+    """The rows of each value, without its column; values in the order in which they come first, and their rows in order, too."""
+    values: Any = batch.column(column)
+    plain = values.dictionary_decode() if pa.types.is_dictionary(values.type) else values
+    coded = plain.dictionary_encode(null_encoding="encode")
+    order = pc.sort_indices(coded.indices)  # stable
+    rest = batch.drop_columns([column]).take(order)
+    runs = _compute.run_end_encode(coded.indices.take(order))
+    start = 0
+    for code, end in zip(runs.values.to_pylist(), runs.run_ends.to_pylist(), strict=True):
+        yield coded.dictionary[code].as_py(), _compact(rest.slice(start, end - start))
+        start = end
+
+
+def _compact(rows: pa.RecordBatch) -> pa.RecordBatch:
+    """The rows without what stands in dictionaries for others: a few rows would be held and written with all of it."""
+    for number, field in enumerate(rows.schema):
+        column: Any = rows.column(number)
+        if pa.types.is_dictionary(field.type) and len(column.dictionary) > rows.num_rows:
+            coded = column.dictionary_decode().dictionary_encode()
+            indices = coded.indices.cast(field.type.index_type)
+            rows = rows.set_column(number, field, pa.DictionaryArray.from_arrays(indices, coded.dictionary))
+    return rows
 
 
 def _paths(schema: pa.Schema) -> list[str]:

@@ -1,0 +1,89 @@
+"""Files that are parted by a value: names that Spark reads as they were meant, and few files though there are many values."""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from pyspark.sql import SparkSession
+
+import ssbroker.spark
+from ssbroker import Catalog
+from ssbroker.exceptions import OutputError
+from ssbroker.spark.files import parts
+from ssbroker.spark.files.parts import Parts, folder_of
+
+NAMES = ["销售", "Продажи", "a b", "100%", "x=y:z/w", "%E9", "[1] {2}^'\"#*?\\"]
+
+
+def test_spark_and_arrow_read_the_values_of_folders_alike(spark: SparkSession, tmp_path: Path) -> None:
+    services = pa.table({"database": NAMES, "name": ["//Orders"] * len(NAMES)})
+    routes = {
+        "database": NAMES,
+        "name": ["Orders"] * len(NAMES),
+        "remote_service_name": ["//Orders"] * len(NAMES),
+        "broker_instance": [None] * len(NAMES),
+        "lifetime": [None] * len(NAMES),
+        "address": ["LOCAL"] * len(NAMES),
+        "mirror_address": [None] * len(NAMES),
+    }
+    ids = [bytes([place]) * 16 for place in range(len(NAMES))]
+    conversations = {"conversation_id": ids, "database": NAMES, "to_service_name": ["//Orders"] * len(NAMES)}
+    pq.write_table(pa.table(conversations), tmp_path / "day.parquet")
+    catalog = Catalog(pa.table(routes), services=services)
+    routed = tmp_path / "routed"
+    ssbroker.spark.route_files(spark, tmp_path / "day.parquet", routed, catalog, partition_by="target_database")
+    by_spark = spark.read.parquet(str(routed)).select("database", "target_database").collect()
+    by_arrow = pq.read_table(routed).select(["database", "target_database"]).to_pylist()
+    assert sorted(tuple(row) for row in by_spark) == sorted((name, name) for name in NAMES)
+    assert sorted(tuple(map(str, row.values())) for row in by_arrow) == sorted((name, name) for name in NAMES)
+
+
+def test_a_value_that_is_too_long_for_a_folder_is_told() -> None:
+    assert len(folder_of("target_database", "销" * 79).encode()) == 253
+    with pytest.raises(OutputError, match=r"partition_by: target_database '销+.* is too long for the name of a folder"):
+        folder_of("target_database", "销" * 128)
+
+
+def rows_of_hops(count: int, *, hops: int, first: int) -> pa.RecordBatch:
+    names = [f"TCP://host{(first + place) % hops}:4022" for place in range(count)]
+    return pa.record_batch(
+        {
+            "row": pa.array(range(first, first + count)),
+            "hop": pa.array(names).dictionary_encode(),
+            "same": pa.array(names).dictionary_encode(),
+        }
+    )
+
+
+@pytest.mark.parametrize(("hops", "room"), [(3, 1 << 26), (500, 1 << 26), (500, 1 << 15)])
+def test_many_values_make_few_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, hops: int, room: int) -> None:
+    monkeypatch.setattr(parts, "ROW_GROUP_BYTES", room)
+    batches = [rows_of_hops(2_000, hops=hops, first=2_000 * number) for number in range(10)]
+    made = Parts(tmp_path, "part", batches[0].schema, partition_by="hop", compression="snappy")
+    held, opened = [], []
+    for batch in batches:
+        made.write(batch)
+        held.append(sum(part.held for part in made._parts.values()))
+        opened.append(sum(part.is_open for part in made._parts.values()))
+    made.close()
+    files = Counter(name.partition("/")[0] for name in made.files)
+    assert len(files) == hops
+    assert max(files.values()) == 1 or room == 1 << 15
+    assert max(held) <= room
+    assert max(opened) <= parts.OPEN_MAX
+    found = [
+        (row["row"], f"hop={row['same'].replace(':', '%3A').replace('/', '%2F')}", name.partition("/")[0])
+        for name, (path, rows) in made.files.items()
+        for row in pq.read_table(path).to_pylist()
+        if rows
+    ]
+    assert sorted(row for row, _, _ in found) == list(range(20_000))
+    assert all(same == folder for _, same, folder in found)
+    paths = [path for path, _ in made.files.values()]
+    assert len(set(paths)) == len(paths)
+    in_files: list[list[int]] = [pq.read_table(path)["row"].to_numpy().tolist() for path in paths]
+    assert all(numbers == sorted(numbers) for numbers in in_files)
