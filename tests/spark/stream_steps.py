@@ -98,7 +98,14 @@ def routing(catalogs: list[ssbroker.Catalog], **changed: Any) -> Routing:
 
 
 def task(assembled: Assembly | None, routed: Routing | None = None, **changed: Any) -> Task:
-    return Task(**{"fixed": FIXED, "assembly": assembled, "routing": routed, "figures": False, **changed})
+    options: dict[str, Any] = {
+        "fixed": FIXED,
+        "carried": tuple(FURTHER),
+        "assembly": assembled,
+        "routing": routed,
+        "figures": False,
+    }
+    return Task(**{**options, **changed})
 
 
 def batch_of(fragments: Sequence[Fragment], *, has_further: bool = False, key_column: bool = False) -> pa.RecordBatch:

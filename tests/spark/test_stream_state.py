@@ -121,6 +121,12 @@ def test_an_option_that_must_not_change_is_named(name: str, value: Any) -> None:
         step(other, played.state, [], now_us=START)
 
 
+def test_what_waits_for_a_route_is_not_overtaken() -> None:
+    """P11: without a catalog, messages that come would be told before those that wait, and these never."""
+    with pytest.raises(OptionError, match=r"^catalog: messages of this checkpoint wait for a route"):
+        step(task(assembly()), kept(), [], now_us=START)
+
+
 def test_what_may_change_changes() -> None:
     """Ages, limits of what waits and catalogs are those of now."""
     played = Player(task(assembly()))

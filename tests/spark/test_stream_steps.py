@@ -13,20 +13,23 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from ssbroker import moment
 from ssbroker.exceptions import NullError, SchemaError
 from ssbroker.schemas import ACKNOWLEDGEMENTS, MESSAGES, PENDING, REJECTED
 from ssbroker.spark.streams import kinds
+from ssbroker.spark.streams.state import of_bytes
 from tests.oracle.reassembly import Oracle
 from tests.oracle.traffic import Fragment, Limits, Row
 from tests.property.reassembling import charge_of
 from tests.rules.fragments import A, B, begun, ended, parts, single
-from tests.spark.stream_steps import SECOND, START, Given, Player, assembly, batch_of, only, task
+from tests.spark.stream_steps import FURTHER, SECOND, START, Given, Player, assembly, batch_of, only, task
 from tests.worlds.fragment_tables import session_keys_of
 from tests.worlds.fragments import Traffic
 from tests.worlds.seeded import seeded_traffic
 from tests.worlds.strategies import traffics
 
 WORLDS = 400
+_struct: Any = pa.struct  # its stubs know too little of it
 
 
 @dataclass
@@ -226,8 +229,58 @@ def test_other_further_columns_than_before_are_refused() -> None:
     """M3: what waits has those of before."""
     player = Player(task(assembly()))
     player.play(batch_of([carrying(begun(0))], has_further=True))
-    with pytest.raises(SchemaError, match="began with the further columns string, int32, now they are none"):
+    with pytest.raises(
+        SchemaError, match="began with the further columns note string, priority int32, now they are none"
+    ):
         player.play(batch_of([single(1)]))
+
+
+def test_further_columns_of_the_same_type_are_not_taken_for_each_other() -> None:
+    """M3: a query that was started again with its columns in another order."""
+    player = Player(task(assembly(), carried=("note", "priority")))
+    player.play(batch_of([carrying(begun(0))], has_further=True))
+    player.task = task(assembly(), carried=("title", "priority"))
+    for batches in ([batch_of([carrying(single(1))], has_further=True)], []):
+        with pytest.raises(SchemaError, match="columns note string, priority int32, now they are title, priority;"):
+            player.play(*batches)
+
+
+def test_a_checkpoint_that_kept_no_names_goes_on() -> None:
+    """As those of before did."""
+    player = Player(task(assembly()))
+    player.play(batch_of([carrying(begun(0))], has_further=True))
+    assert player.state is not None
+    kept = of_bytes(player.state)
+    assert kept.further is not None
+    player.state = replace(kept, further=pa.schema([field.remove_metadata() for field in kept.further])).to_bytes()
+    told = player.play(batch_of([carrying(single(0, conversation=B))], has_further=True))
+    assert [row["further_0"] for row in told[kinds.MESSAGE]] == ["a"]
+
+
+@pytest.mark.parametrize("began_large", [False, True])
+def test_columns_are_the_same_whatever_a_session_calls_their_types(*, began_large: bool) -> None:
+    """U3: the zone of moments is the session's, and so is whether text may be large."""
+    batch = batch_of([carrying(begun(0, body=b"a body"))], has_further=True)
+    rest = batch_of([carrying(ended(begun(0, body=b"a body")))], has_further=True)
+    nested: Any = _struct({"at": pa.list_(pa.timestamp("us", "UTC")), "by": pa.map_(pa.string(), pa.binary())})
+    large: Any = _struct(
+        {"at": pa.list_(pa.timestamp("us", "Asia/Tokyo")), "by": pa.map_(pa.large_string(), pa.large_binary())}
+    )
+    value = [{"at": [moment.EPOCH], "by": [("key", b"value")]}]
+
+    def with_nested(rows: pa.RecordBatch, *, is_large: bool) -> pa.RecordBatch:
+        body = rows.column("message_body").cast(pa.large_binary() if is_large else pa.binary())
+        note = rows.column("further_0").cast(pa.large_string() if is_large else pa.string())
+        rows = rows.append_column("further_2", pa.array(value, large if is_large else nested))
+        rows = rows.set_column(rows.schema.get_field_index("further_0"), "further_0", note)
+        return rows.set_column(rows.schema.get_field_index("message_body"), "message_body", body)
+
+    player = Player(task(assembly(), carried=(*FURTHER, "nested")))
+    player.play(with_nested(batch, is_large=began_large))
+    told = player.play(with_nested(rest, is_large=not began_large))
+    assert [(row["message_body"], row["further_0"], row["further_2"]) for row in told[kinds.MESSAGE]] == [
+        (b"a body", "a", value[0])
+    ]
 
 
 def test_figures_are_told_where_they_are_asked_for() -> None:

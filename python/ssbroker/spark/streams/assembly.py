@@ -71,6 +71,7 @@ def rows(
         routing = _routing(spark, found, forwarding, in_order=limits.in_order)
     task = Task(
         fixed={**buckets.fixed, **limits.fixed},
+        carried=tuple(field.name for field in found.further),
         assembly=_assembly(spark, limits),
         routing=routing,
         figures=observe is not None,

@@ -81,6 +81,7 @@ def route_stream(
     names = {name: on_the_way[fields.names.index(name)] for name in read}
     task = Task(
         fixed={**spread.fixed, "in_order": None},
+        carried=tuple(fields.names),
         assembly=None,
         routing=forwarding.routing(spark, types, names, direction=None),
         figures=observe is not None,

@@ -13,12 +13,12 @@ from typing import Any, Final
 import pyarrow as pa
 
 from ssbroker import moment
-from ssbroker.exceptions import SchemaError
+from ssbroker.exceptions import OptionError, SchemaError
 from ssbroker.reassembler import Reassembler
 from ssbroker.routing import Router
 from ssbroker.spark import assembling, worker
 from ssbroker.spark.shipping import Shipped
-from ssbroker.spark.streams import delayed, kinds, waiting
+from ssbroker.spark.streams import carried, delayed, kinds, waiting
 from ssbroker.spark.streams.arrays import Column, column, nulls, pc
 from ssbroker.spark.streams.state import State, of_bytes
 from ssbroker.spark.streams.task import Assembly, Routing, Task
@@ -56,12 +56,20 @@ def step(task: Task, state: bytes | None, given: Sequence[pa.RecordBatch], *, no
 
     Raises:
         MalformedDataError: The state is cut off, altered or of another version.
-        OptionError: The state was kept under other options than those of the task.
+        OptionError: The state was kept under other options than those of the task, or holds what waits for a route, and there is no
+            catalog any more.
         SchemaError: The rows carry other columns than those before them.
         InputError: A value is not what was expected.
     """
     names = {} if task.routing is None else task.routing.names
     before = State(fixed=task.fixed, names=names) if state is None else of_bytes(state).checked(task.fixed)
+    if before.further is not None and not carried.are_called(before.further, task.carried):
+        raise _other_columns(carried.told(before.further), ", ".join(task.carried) or "none")
+    if before.delayed is not None and task.routing is None:
+        raise OptionError(
+            "catalog: messages of this checkpoint wait for a route, and what follows them must not overtake them: go on with a "
+            "catalog, or begin with a new checkpoint"
+        )
     turn = _Turn(task, before, now_us=now_us)
     turn.take(given)
     return turn.end(state)
@@ -82,7 +90,7 @@ class _Turn:
         """Puts together what is given, routes it and what waits, and gives up what has waited too long."""
         messages = pa.Table.from_batches(list(given)) if given else None
         if messages is not None:
-            self._know(messages.schema)
+            messages = self._known(messages)
         if self._task.assembly is not None:
             messages = self._assemble(self._task.assembly, messages)
         if self._task.routing is not None:
@@ -101,19 +109,15 @@ class _Turn:
             self._tell_batch(kinds.FIGURES, self._figures(0 if after is None else len(after)))
         return Step(self._rows, after, min(self._due, default=None))
 
-    def _know(self, schema: pa.Schema) -> None:
-        """The carried columns are those of before: what waits has none others."""
-        carried = [field for field in schema if field.name.startswith("further_")]
-        further = pa.schema([pa.field(field.name, field.type) for field in carried])
-        if self._state.further is None:
+    def _known(self, rows: pa.Table) -> pa.Table:
+        """The rows, if their carried columns are those of before: what waits has none others."""
+        further, before = carried.of(rows.schema, self._task.carried), self._state.further
+        if before is None:
             self._state = replace(self._state, further=further)
-        elif self._state.further != further:
-            raise SchemaError(
-                f"this checkpoint began with the further columns {_told(self._state.further)}, now they are "
-                f"{_told(further)}; go on with the same columns, or begin with a new checkpoint",
-                expected=_told(self._state.further),
-                actual=_told(further),
-            )
+            return rows
+        if not carried.are_same(before, further):
+            raise _other_columns(carried.told(before), carried.told(further))
+        return carried.as_before(rows, before)
 
     def _assemble(self, assembly: Assembly, fragments: pa.Table | None) -> pa.Table | None:
         """The messages that are whole now and whose turn it is."""
@@ -230,5 +234,10 @@ def _assembler(assembly: Assembly, checkpoint: bytes) -> Reassembler:
     )
 
 
-def _told(further: pa.Schema) -> str:
-    return ", ".join(str(field.type) for field in further) or "none"
+def _other_columns(expected: str, actual: str) -> SchemaError:
+    return SchemaError(
+        f"this checkpoint began with the further columns {expected}, now they are {actual}; go on with the same columns in the "
+        "same order, or begin with a new checkpoint",
+        expected=expected,
+        actual=actual,
+    )

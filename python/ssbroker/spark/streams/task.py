@@ -63,12 +63,14 @@ class Task:
 
     Attributes:
         fixed: The options that must not change while a checkpoint lives, by name.
+        carried: The names of the further columns, by their places.
         assembly: How fragments are put together; None where whole rows come.
         routing: How messages are routed, if they are.
         figures: Whether each step tells how large the bucket is.
     """
 
     fixed: Mapping[str, str | int | bool | None]
+    carried: tuple[str, ...]
     assembly: Assembly | None
     routing: Routing | None
     figures: bool
