@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import bisect
+import itertools
 import os
 import shutil
 import time
@@ -10,10 +12,12 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import pyarrow as pa
+import pyarrow.compute
 
+from ssbroker.broker.dialogs.rows import BODY
 from ssbroker.exceptions import InputError, OutputError
 from ssbroker.instance_folder import is_instance
 
@@ -22,6 +26,7 @@ POSITION: Final = "position"
 _FORGOTTEN_SECONDS: Final = 7 * 24 * 3600
 _ROWS: Final = 8192
 _BYTES: Final = 32 << 20
+_compute: Final[Any] = pyarrow.compute  # its stubs know too little of it
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +91,7 @@ def stage(
 
 
 def parts_of(staged: Sequence[Staged]) -> Iterator[pa.Table]:
-    """The rows of a job in parts of bounded size: by their position where they have one, else as the partitions have them.
+    """The rows of a job in parts of bounded size: by their position where they have one, those without one last; else as the partitions have them.
 
     Args:
         staged: What the tasks told.
@@ -105,10 +110,7 @@ def parts_of(staged: Sequence[Staged]) -> Iterator[pa.Table]:
             for start in range(0, table.num_rows, step := _step(table)):
                 yield table.slice(start, step)
         return
-    whole = pa.concat_tables(tables)
-    order = pa.compute.sort_indices(whole, sort_keys=[(POSITION, "ascending")])
-    for start in range(0, whole.num_rows, step := _step(whole)):
-        yield whole.take(order.slice(start, step))
+    yield from _ordered([batch for table in tables for batch in table.to_batches()])
 
 
 def forget(staged: Iterable[Staged | None]) -> None:
@@ -163,6 +165,38 @@ def _table(one: Staged) -> pa.Table:
             f"{one.file}: is not what the task wrote: {table.num_rows} rows, not {one.rows}", value=one.file
         )
     return table
+
+
+def _ordered(batches: Sequence[pa.RecordBatch]) -> Iterator[pa.Table]:
+    """The rows by their position, in parts. Only what stands in a part is copied, and no column is ever in one piece: it may have more than 2 GiB."""
+    positions: Any = pa.chunked_array([batch.column(POSITION) for batch in batches])
+    order: Any = _compute.sort_indices(positions)
+    firsts = [0, *itertools.accumulate(batch.num_rows for batch in batches)]
+    sizes: Any = pa.concat_arrays([_compute.binary_length(batch.column(BODY)) for batch in batches])
+    numbers: list[int] = []
+    held = 0
+    for at in range(0, len(order), _ROWS):
+        coming = order.slice(at, _ROWS)
+        for number, size in zip(coming.tolist(), sizes.take(coming).tolist(), strict=True):
+            if numbers and (len(numbers) == _ROWS or held + (size or 0) > _BYTES):
+                yield _taken(batches, firsts, numbers)
+                numbers, held = [], 0
+            numbers.append(number)
+            held += size or 0
+    if numbers:
+        yield _taken(batches, firsts, numbers)
+
+
+def _taken(batches: Sequence[pa.RecordBatch], firsts: Sequence[int], numbers: Sequence[int]) -> pa.Table:
+    """The rows of these numbers, in their order."""
+    ascending = sorted(range(len(numbers)), key=numbers.__getitem__)
+    pieces = []
+    for place, group in itertools.groupby(ascending, key=lambda at: bisect.bisect_right(firsts, numbers[at]) - 1):
+        pieces.append(batches[place].take(pa.array([numbers[at] - firsts[place] for at in group], pa.int64())))
+    back = [0] * len(numbers)
+    for found_at, at in enumerate(ascending):
+        back[at] = found_at
+    return pa.Table.from_batches(pieces).take(pa.array(back, pa.int64()))
 
 
 def _step(table: pa.Table) -> int:

@@ -1,0 +1,60 @@
+"""Rows on their way into dialogs, by their positions (U23): in parts of bounded size, of which none is all rows in one piece."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from ssbroker.spark.source import staged
+from ssbroker.spark.source.staged import Staged, parts_of
+
+
+def told(folder: Path, rows: list[tuple[bytes | None, int | None]], partition: int, *, step: int) -> Staged:
+    """A file of a task, with batches of so many rows."""
+    path = folder / f"{partition}.arrow"
+    bodies, positions = (list(values) for values in zip(*rows, strict=True))
+    table = pa.table({"message_body": pa.array(bodies, pa.binary()), "position": pa.array(positions, pa.int64())})
+    with pa.ipc.new_file(str(path), table.schema) as writer:
+        writer.write_table(table, max_chunksize=step)
+    return Staged(str(path), len(rows), partition, None)
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_rows_come_by_position_and_where_it_is_equal_as_they_stood(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int
+) -> None:
+    random = Random(seed)
+    monkeypatch.setattr(staged, "_ROWS", random.choice([1, 7, 8192]))
+    monkeypatch.setattr(staged, "_BYTES", random.choice([1, 100, 1 << 20]))
+    tasks: list[list[tuple[bytes | None, int | None]]] = [
+        [
+            (
+                random.choice([None, b"", bytes(random.randrange(90))]),
+                random.choice([None, *range(random.choice([1, 50]))]),
+            )
+            for _ in range(random.randint(1, 60))
+        ]
+        for _ in range(random.randint(1, 4))
+    ]
+    files = [told(tmp_path, rows, number, step=random.randint(1, 20)) for number, rows in enumerate(tasks)]
+    random.shuffle(files)
+    stood = [row for rows in tasks for row in rows]
+    found: list[Any] = []
+    for part in parts_of(files):
+        sizes = [len(body or b"") for body in part["message_body"].to_pylist()]
+        assert len(sizes) <= staged._ROWS
+        assert len(sizes) == 1 or sum(sizes) <= staged._BYTES
+        found += zip(part["message_body"].to_pylist(), part["position"].to_pylist(), strict=True)
+    assert found == sorted(stood, key=lambda row: (row[1] is None, row[1] or 0))
+
+
+def test_large_rows_that_come_together_are_not_one_part(tmp_path: Path) -> None:
+    """Each stood in a task of its own, among many that are small."""
+    large = 3 << 20
+    rows = [[(bytes(large), 0), *((b"", place) for place in range(1, 2_000))] for _ in range(20)]
+    files = [told(tmp_path, list(each), number, step=10_000) for number, each in enumerate(rows)]
+    assert max(part.nbytes for part in parts_of(files)) <= (32 << 20) + (1 << 20)
