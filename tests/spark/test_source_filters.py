@@ -83,6 +83,13 @@ def test_a_filter_that_is_taken_over_is_answered_as_sql_does(asked: list[Any]) -
     assert all(pushed.after < number <= (pushed.until or number) for number in numbers if number is not None)
 
 
+@pytest.mark.parametrize("least", [-(2**63), -(2**63) + 1, 0])
+def test_no_number_is_below_the_least(least: int) -> None:
+    """A span of a queue is one of the numbers that its files can hold."""
+    pushed, _ = push([spark.LessThan(("queuing_order",), least)], VALUES.schema)
+    assert (pushed.after, pushed.until) == (0, 0)
+
+
 @pytest.mark.parametrize(
     "asked",
     [

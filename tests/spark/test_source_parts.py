@@ -48,6 +48,7 @@ def told(scan: Scan) -> list[dict[str, Any]]:
     [
         ({}, "expected option path"),
         ({"path": "x"}, "expected one of the options view, such as"),
+        ({"path": "s3://bucket/shop", "queue": "q"}, "path: 's3://bucket/shop' is a URI"),
         ({"path": "x", "view": "sys.routes", "queue": "q"}, "expected one of the options view, such as"),
         ({"path": "x", "view": "sys.rotes"}, "there is no view 'sys.rotes'; there are sys.certificates"),
         ({"path": "x", "queue": "sys.routes"}, "is the name of a view"),
@@ -114,6 +115,8 @@ def test_a_schema_of_the_readers_choice_names_columns_in_their_types() -> None:
         narrowed(asked, {"body": "binary"})
     with pytest.raises(InputError, match="columns: Orders has no column 'body'; it has database, status"):
         reading({"path": "x", "queue": "Orders", "columns": "body"}).schema()
+    with pytest.raises(InputError, match="columns: 'status' is asked for twice"):
+        reading({"path": "x", "queue": "Orders", "columns": "status, status"}).schema()
 
 
 def test_a_queue_is_the_same_inline_and_in_slices(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -110,7 +110,9 @@ def _narrowed(pushed: Pushed, asked: Any, expression: Any) -> Pushed:
         if kind.startswith("Greater") or kind == "EqualTo":
             after = max(after, value - (kind != "GreaterThan"))
         if kind.startswith("Less") or kind == "EqualTo":
-            most = value - (kind == "LessThan")
+            most = max(
+                0, value - (kind == "LessThan")
+            )  # numbers begin with 1, and what is stored has no less than -2**63
             until = most if until is None else min(until, most)
     elif name == _DATABASE and kind in {"EqualTo", "In"}:
         named = frozenset(asked.value if kind == "In" else (asked.value,))

@@ -16,6 +16,7 @@ from ssbroker.broker.views.view_schemas import DATABASE_VIEWS, INSTANCE_VIEWS, Q
 from ssbroker.broker.views.views import DATABASE
 from ssbroker.exceptions import InputError, OptionError, SchemaError
 from ssbroker.protocol.names import DEFAULT
+from ssbroker.spark.paths import local_path
 
 _OF_SPARK: Final = {"checkpointlocation", "queryname"}
 """What Spark hands to a source of its own accord."""
@@ -62,13 +63,15 @@ class Reading:
         """The columns, in the types that Spark has.
 
         Raises:
-            InputError: A column is asked for that is not there.
+            InputError: A column is asked for that is not there, or twice.
         """
         whole = INSTANCE_VIEWS.get(self.name)
         if whole is None:
             whole = pa.schema([DATABASE, *DATABASE_VIEWS.get(self.name, QUEUE)])
-        wanted = whole.names if self.columns is None else self.columns
+        wanted = tuple(whole.names) if self.columns is None else self.columns
         for column in wanted:
+            if wanted.count(column) > 1:
+                raise InputError(f"columns: {column!r} is asked for twice", value=column)
             if column not in whole.names:
                 there = ", ".join(whole.names)
                 raise InputError(f"columns: {self.name} has no column {column!r}; it has {there}", value=column)
@@ -107,7 +110,7 @@ def reading(options: Mapping[str, str]) -> Reading:
         ['database', 'status', 'priority']
     """
     given = _given(options, _READ)
-    folder = _needed(given, "path", "the folder of an instance")
+    folder = _folder(given)
     view, queue = given.get("view"), given.get("queue")
     if (view is None) == (queue is None):
         raise OptionError("expected one of the options view, such as sys.routes, and queue, such as dbo.Orders")
@@ -120,7 +123,7 @@ def reading(options: Mapping[str, str]) -> Reading:
     if starting not in {"earliest", "latest"}:
         raise OptionError(f"starting: expected earliest or latest, got {starting!r}")
     return Reading(
-        folder=Path(folder),
+        folder=folder,
         name=view or queue or "",
         database=given.get("database"),
         columns=None if columns is None else tuple(name.strip() for name in columns.split(",")),
@@ -148,7 +151,7 @@ def writing(options: Mapping[str, str]) -> Writing:
     if (query_id is None) != (batch_id is None):
         raise OptionError("query_id and batch_id: expected both or none")
     return Writing(
-        folder=Path(_needed(given, "path", "the folder of an instance")),
+        folder=_folder(given),
         database=_needed(given, "database", "the database that sends"),
         addressing=Addressing(
             from_service=given.get("from_service"),
@@ -208,6 +211,11 @@ def _needed(given: Mapping[str, str], name: str, what: str) -> str:
     if name not in given:
         raise OptionError(f"expected option {name}: {what}")
     return given[name]
+
+
+def _folder(given: Mapping[str, str]) -> Path:
+    path = _needed(given, "path", "the folder of an instance")
+    return local_path(path, name="path")
 
 
 def _flag(given: Mapping[str, str], name: str, *, default: bool) -> bool:
