@@ -99,6 +99,15 @@ def test_what_is_wrong_is_told_as_the_arrow_functions_tell_it(
     assert f"{kind.__module__}.{kind.__name__}: {by_arrow.value}" in str(by_spark.value).splitlines()
 
 
+@pytest.mark.parametrize("tie_break", ["first", "hash"])
+def test_text_that_is_none_names_no_database(spark: SparkSession, tie_break: TieBreak) -> None:
+    """Spark makes text of any bytes."""
+    catalog, table = several(3)
+    given = frame(spark, table).withColumn("database", sf.expr("cast(X'53FF' as string)"))
+    with pytest.raises(PythonException, match="UnknownDatabaseError: database, row 0: 'S\ufffd' is not a database"):
+        ssbroker.spark.route(given, catalog, now=NOW, tie_break=tie_break).collect()
+
+
 def test_a_collation_makes_no_databases_equal(spark: SparkSession) -> None:
     catalog, table = several(3)
     given = frame(spark, table).where("database is not null")

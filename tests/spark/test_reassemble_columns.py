@@ -236,3 +236,17 @@ def test_text_that_is_no_id_is_not_taken_for_the_id_that_it_resembles(spark: Spa
     given = spark.createDataFrame([(A.hex, True, 0, 0, 1, b"")], FRAGMENTS.replace("id binary", "id string"))
     with pytest.raises(PythonException, match="InvalidGuidError"):
         ssbroker.spark.reassemble(given).messages.collect()
+
+
+def test_a_type_that_spark_cannot_carry_is_told_with_its_column(spark: SparkSession) -> None:
+    given = spark.range(1).selectExpr(
+        "cast('' as binary) as conversation_id",
+        "true as is_initiator",
+        "0L as message_sequence_number",
+        "0 as fragment_number",
+        "1 as fragment_count",
+        "cast('' as binary) as message_body",
+        "named_struct('of', make_ym_interval(1)) as `how.long`",
+    )
+    with pytest.raises(SchemaError, match=r"how\.long: Spark cannot carry a column of type struct<of:interval year"):
+        ssbroker.spark.reassemble(given)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
@@ -16,7 +16,7 @@ from ssbroker.schemas import CONVERSATIONS, DECISIONS, ROUTES
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
-    from pyspark.sql.types import DataType
+    from pyspark.sql.types import DataType, StructField
 
 _ID: Final = "conversation_id"
 _HANDLE: Final = "conversation_handle"
@@ -50,6 +50,7 @@ PACKED: Final = {
 }
 """The same with outcome, reason and step in one number, which Spark takes apart: text costs more to move than to look up."""
 
+_NOT_IN_ARROW: Final = ("YearMonthIntervalType", "CalendarIntervalType")
 NO_STEP: Final = 15
 """Stands in a verdict for a step that is null."""
 
@@ -224,6 +225,26 @@ def arrow_type(name: str, spark_type: DataType, *, expected: str) -> pa.DataType
     raise SchemaError(f"{name}: expected {expected}, got {actual}", column=name, expected=expected, actual=actual)
 
 
+def check_carried(fields: Iterable[StructField]) -> None:
+    """Spark can bring further columns to Python and back.
+
+    Args:
+        fields: The columns.
+
+    Raises:
+        SchemaError: One has a type, or holds one, for which Spark knows none of Arrow.
+    """
+    for field in fields:
+        if not _is_carried(field.dataType):
+            actual = field.dataType.simpleString()
+            raise SchemaError(
+                f"{field.name}: Spark cannot carry a column of type {actual:.200} through Python; cast it, or leave it out",
+                column=field.name,
+                expected="a type that Spark has in Arrow",
+                actual=actual,
+            )
+
+
 def rehearse(
     catalog: Catalog, columns: Mapping[str, pa.DataType], *, tie_break: TieBreak, pending_request: PendingRequest
 ) -> Labels:
@@ -253,3 +274,15 @@ def rehearse(
 
 def _dictionary(column: Any) -> tuple[str, ...]:
     return tuple(column.dictionary.to_pylist())
+
+
+def _is_carried(spark_type: DataType) -> bool:
+    from pyspark.sql.types import ArrayType, MapType, StructType  # noqa: PLC0415 - pyspark is an extra
+
+    if isinstance(spark_type, ArrayType):
+        return _is_carried(spark_type.elementType)
+    if isinstance(spark_type, MapType):
+        return _is_carried(spark_type.keyType) and _is_carried(spark_type.valueType)
+    if isinstance(spark_type, StructType):
+        return all(_is_carried(field.dataType) for field in spark_type)
+    return type(spark_type).__name__ not in _NOT_IN_ARROW

@@ -146,8 +146,11 @@ class Crossing:
 
     def _wrong(self, found: Mapping[str, _Column], number: _Column, text: _Column) -> dict[str, _Column]:
         """The columns that the text belongs to, with it."""
-        texts, of_id = text.to_pylist(), [whole >= _WRONG_ID for whole in number.to_pylist()]
-        ids = [bytes.fromhex(told) if is_id else None for told, is_id in zip(texts, of_id, strict=True)]
+        # Text of Spark may hold bytes that are none; what is told of them is that they name nothing.
+        raw = text.cast(pa.large_binary()).to_pylist()
+        texts = [None if told is None else told.decode(errors="replace") for told in raw]
+        of_id = [whole >= _WRONG_ID for whole in number.to_pylist()]
+        ids = [bytes.fromhex(told or "") if is_id else None for told, is_id in zip(texts, of_id, strict=True)]
         mended: dict[str, _Column] = dict.fromkeys(self._ids(), pa.array(ids, pa.binary()))
         if _DATABASE in self.told:
             known = found[_DATABASE].to_pylist()

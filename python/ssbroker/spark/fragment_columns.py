@@ -12,7 +12,7 @@ import pyarrow as pa
 from ssbroker.exceptions import SchemaError
 from ssbroker.reassembler import reassemble
 from ssbroker.schemas import CONVERSATIONS
-from ssbroker.spark.columns import arrow_type, check_once
+from ssbroker.spark.columns import arrow_type, check_carried, check_once
 from ssbroker.spark.tagged import further_name
 
 if TYPE_CHECKING:
@@ -158,6 +158,7 @@ def read(fragments: DataFrame, session_keys: Any) -> FragmentColumns:
         names.append(name)
         kinds[name] = arrow_type(field.name, field.dataType, expected=_TYPES.get(name, "binary"))
     reassemble(pa.schema(kinds).empty_table(), session_keys=session_keys)
+    check_carried(further)
     has_text_ids = pa.types.is_string(kinds[_ID])
     return FragmentColumns(names=tuple(names), further=tuple(further), has_text_ids=has_text_ids)
 

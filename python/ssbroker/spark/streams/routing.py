@@ -77,6 +77,7 @@ def route_stream(
     read = columns.keys(conversations_df)
     fields = conversations_df.schema
     types = {name: columns.arrow_type(name, fields[name].dataType, expected=columns.EXPECTED[name]) for name in read}
+    columns.check_carried(fields)
     on_the_way = [tagged.further_name(place) for place in range(len(fields))]
     names = {name: on_the_way[fields.names.index(name)] for name in read}
     task = Task(
