@@ -326,6 +326,13 @@ def test_a_file_that_is_not_what_the_task_wrote_sends_nothing(folder: Path) -> N
     assert bodies(folder) == []
 
 
+def test_text_that_is_none_is_told_before_it_is_written(folder: Path) -> None:
+    """Spark makes text of any bytes."""
+    names = pa.Array.from_buffers(pa.string(), 1, pa.array([b"\xff"], pa.binary()).buffers())
+    with pytest.raises(InputError, match="to_service: holds bytes that are no text"):
+        sink_of(folder).stage([batch_of(b"1").append_column("to_service", names)], partition=0)
+
+
 def test_rows_are_taken_in_parts_of_bounded_size(folder: Path) -> None:
     sink = sink_of(folder)
     told = [sink.stage([batch_of(*(b"x" * (1 << 20) for _ in range(40)))], partition=0)]

@@ -64,7 +64,7 @@ def stage(
         What the driver is told.
 
     Raises:
-        InputError: This worker does not see the folder.
+        InputError: This worker does not see the folder, or text is none.
         OutputError: The file cannot be written.
     """
     if not is_instance(folder):
@@ -78,6 +78,7 @@ def stage(
         place.mkdir(parents=True, exist_ok=True)
         try:
             for batch in batches:
+                _check_text(batch)
                 if writer is None:
                     writer = pa.ipc.new_file(str(path), batch.schema)
                 writer.write_batch(batch)
@@ -152,6 +153,16 @@ def _folders(place: Path) -> list[Path]:
         return [Path(entry.path) for entry in os.scandir(place) if entry.is_dir()]
     except OSError:
         return []
+
+
+def _check_text(batch: pa.RecordBatch) -> None:
+    """Spark makes text of any bytes."""
+    for field, column in zip(batch.schema, batch.columns, strict=True):
+        if pa.types.is_string(field.type) or pa.types.is_large_string(field.type):
+            try:
+                column.validate(full=True)
+            except pa.ArrowInvalid as error:
+                raise InputError(f"{field.name}: holds bytes that are no text: {error}", column=field.name) from error
 
 
 def _table(one: Staged) -> pa.Table:
