@@ -76,7 +76,7 @@ def test_paths_are_those_of_the_driver(
     assert (tmp_path / "routed" / "_SUCCESS").exists()
 
 
-@pytest.mark.parametrize("uri", ["s3://bucket/day", "file:///tmp/day", "hdfs://name:8020/day", "dbfs:/day"])
+@pytest.mark.parametrize("uri", ["s3://bucket/day", "file:///data/day", "hdfs://name:8020/day", "dbfs:/day"])
 def test_a_uri_is_refused_and_makes_no_folder(
     conversations: Path, tmp_path: Path, catalog: Catalog, monkeypatch: pytest.MonkeyPatch, uri: str
 ) -> None:
