@@ -121,8 +121,11 @@ def test_what_may_be_null_tells_files_apart(conversations: Path, tmp_path: Path)
         splits_of([conversations, other], split_bytes=1)
 
 
-def test_wide_rows_are_read_few_at_a_time(tmp_path: Path) -> None:
-    body = pa.array([os.urandom(1 << 20) for _ in range(80)], pa.binary())
+@pytest.mark.parametrize("bodies", [1, 80])
+def test_wide_rows_are_read_few_at_a_time(tmp_path: Path, bodies: int) -> None:
+    """The same body in each row is written once."""
+    found = [os.urandom(1 << 20) for _ in range(bodies)]
+    body = pa.array([found[place % bodies] for place in range(80)], pa.binary())
     wide = tmp_path / "wide.parquet"
     pq.write_table(pa.table({"message_body": body}), wide, row_group_size=80)
     _, splits = splits_of([wide], split_bytes=1)

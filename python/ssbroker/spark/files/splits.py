@@ -19,6 +19,7 @@ Source: TypeAlias = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
 """A Parquet file, a folder of them, or several of both."""
 
 BATCH_BYTES: Final = 64 << 20
+_SAMPLE_ROWS: Final = 64
 _HIDDEN: Final = ("_", ".")
 
 
@@ -109,10 +110,10 @@ def read(split: Split, *, rows_most: int, in_dictionaries: Sequence[str] = ()) -
     Yields:
         The batches, with the types of `splits_of`, or dictionaries of them.
     """
-    with pq.ParquetFile(split.file) as looked:
-        kinds, rows = Kinds.of(looked), _batch_rows(looked.metadata, split.groups, rows_most)
-        names: list[str] = [name for name in in_dictionaries if name in looked.schema_arrow.names]
     settings: Any = {"pre_buffer": False, "buffer_size": 1 << 20, "coerce_int96_timestamp_unit": "us"}
+    with pq.ParquetFile(split.file, **settings) as looked:
+        kinds, rows = Kinds.of(looked), _batch_rows(looked, split.groups, rows_most)
+        names: list[str] = [name for name in in_dictionaries if name in looked.schema_arrow.names]
     with pq.ParquetFile(split.file, read_dictionary=names, **settings) as parquet:
         for batch in parquet.iter_batches(rows, row_groups=list(split.groups), use_threads=False):
             yield kinds.given(batch)
@@ -151,10 +152,13 @@ def _searched(folder: Path, above: frozenset[Path]) -> Iterator[Path]:
             yield entry
 
 
-def _batch_rows(metadata: pq.FileMetaData, groups: Sequence[int], most: int) -> int:
-    """How many rows to read at once: wide ones are few."""
-    found = [metadata.row_group(number) for number in groups]
+def _batch_rows(parquet: pq.ParquetFile, groups: Sequence[int], most: int) -> int:
+    """How many rows to read at once: wide ones are few. What is written once for many rows, only some of the rows can tell."""
+    found = [parquet.metadata.row_group(number) for number in groups]
     widest = max((group.total_byte_size // group.num_rows for group in found if group.num_rows), default=0)
+    for some in parquet.iter_batches(_SAMPLE_ROWS, row_groups=list(groups), use_threads=False):
+        widest = max(widest, some.nbytes // max(1, some.num_rows))
+        break
     return max(1, min(most, BATCH_BYTES // max(1, widest)))
 
 
