@@ -44,6 +44,9 @@ class WorldMaker:
         chooser: Where the choices come from.
     """
 
+    routes_max = 6
+    """How many routes a table has at most."""
+
     def __init__(self, chooser: Chooser) -> None:
         self.chooser = chooser
         self.theme = chooser.one_of(THEMES)
@@ -94,7 +97,7 @@ class WorldMaker:
         return tuple(databases)
 
     def _table(self, database: str) -> list[Route]:
-        count = self.chooser.count(0, 6)
+        count = self.chooser.count(0, self.routes_max)
         ids: list[int | None] = [None] * count
         if self.chooser.chance(70):
             first = self.chooser.one_of((1, 65530, 2**31 - 20))

@@ -1,5 +1,7 @@
 //! Conversations in, decisions out.
 
+use std::sync::Mutex;
+
 use arrow_array::{BooleanArray, RecordBatch};
 use ssbroker_core::route::{Answers, BLOCK, Block, Candidates, Stages};
 use ssbroker_core::{Guid, Invalid, InvalidKind, Query, RouteIndex, TieBreak};
@@ -21,6 +23,8 @@ pub struct RouteKernel {
     labels: Labels,
     places: Option<Places>,
     any_disabled: bool,
+    /// As many as batches were ever routed at once.
+    rooms: Mutex<Vec<Candidates>>,
 }
 
 /// The columns of a batch of conversations.
@@ -57,7 +61,7 @@ impl RouteKernel {
         let labels = Labels::new(endpoints, catalog.databases().iter().map(|database| text(&database.name)));
         let any_disabled = catalog.databases().iter().any(|database| !database.enabled);
         let places = Places::new(catalog);
-        Self { index, labels, places, any_disabled }
+        Self { index, labels, places, any_disabled, rooms: Mutex::default() }
     }
 
     /// The index.
@@ -95,7 +99,7 @@ impl RouteKernel {
         let mut gathered = Gathered::new();
         let mut answers = Answers::default();
         let mut stages = Stages::default();
-        let mut room = Candidates::default();
+        let mut room = self.take_room();
         let is_forwarding = self.index.catalog().settings().message_forwarding;
         if self.index.options().tie_break == TieBreak::RoundRobin {
             // A batch that raises must take nobody's turn, so all of it is read before the first one is taken.
@@ -118,7 +122,20 @@ impl RouteKernel {
                 sink.set(row, decision);
             }
         }
+        self.give_room(room);
         Ok(())
+    }
+
+    /// A room that remembers what was found in an earlier batch, if there is one. Nobody waits for one: a process that was forked
+    /// while another thread held the lock would wait for ever.
+    fn take_room(&self) -> Candidates {
+        self.rooms.try_lock().ok().and_then(|mut rooms| rooms.pop()).unwrap_or_default()
+    }
+
+    fn give_room(&self, room: Candidates) {
+        if let Ok(mut rooms) = self.rooms.try_lock() {
+            rooms.push(room);
+        }
     }
 
     /// The number of a database.

@@ -4,6 +4,7 @@ use super::decide::{PassContext, Query};
 use super::find::Found;
 use super::index::RouteIndex;
 use super::pick::Choice;
+use super::revise::Revisions;
 use super::tail::Tails;
 use crate::catalog::{LOCAL, NONE, RouteRow, TRANSPORT};
 use crate::ids::Guid;
@@ -31,12 +32,14 @@ pub(crate) enum Chosen {
     None { reason: Reason },
 }
 
-/// Room for candidates, used again from one conversation to the next.
+/// Room for candidates, used again from one conversation to the next, and what is remembered of the routes that are alive. It is for
+/// conversations of one index.
 #[derive(Debug, Default)]
 pub struct Candidates {
     pub(crate) rows: Vec<u32>,
     pub(crate) brokers: Vec<(i32, Guid)>,
     pub(crate) tails: Tails,
+    pub(crate) revisions: Revisions,
 }
 
 impl Class {

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicU32;
 
 use super::hosts::Hosts;
-use super::index::{Act, Entry, Group, Pair, Plan, Quick, RouteIndex, Table};
+use super::index::{Act, Entry, Group, Pair, Plan, Quick, RouteIndex, Summary, Table};
 use super::perfect::Perfect;
 use super::pick::{Options, TieBreak, Turns};
 use crate::catalog::{BROKER_CONFIGURATION, Catalog, LOCAL, NEVER, NONE, RouteRow, TRANSPORT};
@@ -95,26 +95,41 @@ impl RouteIndex {
 
     fn add_entry(&mut self, table: u16, rows: Range<usize>) {
         let number = self.entries.len() as u32;
-        let service = self.route(rows.start).service;
-        let plain_end = rows.start + rows.clone().take_while(|&place| self.route(place).broker.is_none()).count();
-        let plain = self.group(rows.start..plain_end);
-        let first_pair = self.pairs.len() as u32;
-        let keyed = self.keyed(number, plain_end..rows.end);
-        let pair_count = self.pairs.len() as u32 - first_pair;
-        let name = self.catalog.name(service);
+        let name = self.catalog.name(self.route(rows.start).service);
+        let (mut pairs, mut spread) = (std::mem::take(&mut self.pairs), std::mem::take(&mut self.spread));
+        let first_pair = pairs.len() as u32;
+        let Summary { broker, quick, expires, acts } =
+            self.summary(number, &self.order[rows.clone()], &mut pairs, &mut spread);
         let entry = Entry {
             chunks: quarters(name).unwrap_or_default(),
-            broker: keyed.map(|(broker, _)| broker).unwrap_or_default(),
-            quick: [plain.quick, keyed.map(|(_, group)| group.quick).unwrap_or_default()],
-            expires: rows.clone().map(|place| self.route(place).expires).min().unwrap_or(NEVER),
+            broker,
+            quick,
+            expires,
             start: rows.start as u32,
             len: rows.len() as u32,
             first_pair,
-            pair_count,
+            pair_count: pairs.len() as u32 - first_pair,
             key: short_key(table, name.len()),
-            acts: self.acts(plain.plan, keyed.map(|(_, group)| group.plan), pair_count > 0),
+            acts,
         };
         self.entries.push(entry);
+        (self.pairs, self.spread) = (pairs, spread);
+    }
+
+    /// What is known of some routes of an entry, which come by broker id and route id, as long as none of them expires; their pairs and
+    /// the answers of plans that spread are appended.
+    pub(crate) fn summary(&self, entry: u32, rows: &[u32], pairs: &mut Vec<Pair>, spread: &mut Vec<Quick>) -> Summary {
+        let (plain, keyed) = rows.split_at(rows.partition_point(|&row| self.row(row).broker.is_none()));
+        let plain = self.plan(plain.iter().copied(), spread);
+        let pair_count = pairs.len();
+        let keyed = self.keyed(entry, keyed, pairs, spread);
+        let has_pairs = pairs.len() > pair_count;
+        Summary {
+            broker: keyed.map(|(broker, _)| broker).unwrap_or_default(),
+            quick: [plain.quick, keyed.map(|(_, group)| group.quick).unwrap_or_default()],
+            expires: rows.iter().map(|&row| self.row(row).expires).min().unwrap_or(NEVER),
+            acts: self.acts(plain.plan, keyed.map(|(_, group)| group.plan), has_pairs),
+        }
     }
 
     /// What an entry does in each case, by the plans of its routes without a broker id and of those with the first one.
@@ -131,25 +146,18 @@ impl RouteIndex {
         [of_none, other, same, plainly]
     }
 
-    /// The first broker id of an entry and its routes; where there are several ids, each has a pair.
-    fn keyed(&mut self, entry: u32, rows: Range<usize>) -> Option<(Guid, Group)> {
-        let mut groups = Vec::new();
-        let mut at = rows.start;
-        while at < rows.end {
-            let end = self.end_of_run(at, |one, other| {
-                (one.database, one.service, one.broker) == (other.database, other.service, other.broker)
-            });
-            groups.push(at..end);
-            at = end;
-        }
-        groups.sort_by_key(|group| self.route(group.start).route_id);
+    /// The first broker id of these routes and its group; where there are several ids, each has a pair.
+    fn keyed(&self, entry: u32, rows: &[u32], pairs: &mut Vec<Pair>, spread: &mut Vec<Quick>) -> Option<(Guid, Group)> {
+        let mut groups: Vec<&[u32]> =
+            rows.chunk_by(|&one, &other| self.row(one).broker == self.row(other).broker).collect();
+        groups.sort_by_key(|group| self.row(group[0]).route_id);
         let mut first = None;
         let has_pairs = groups.len() > 1;
         for rows in groups {
-            let broker = self.route(rows.start).broker.unwrap_or_default();
-            let group = self.group(rows);
+            let broker = self.row(rows[0]).broker.unwrap_or_default();
+            let group = self.plan(rows.iter().copied(), spread);
             if has_pairs {
-                self.pairs.push(Pair { broker, quick: group.quick, entry, plan: group.plan });
+                pairs.push(Pair { broker, quick: group.quick, entry, plan: group.plan });
             }
             first = first.or(Some((broker, group)));
         }

@@ -108,6 +108,15 @@ pub(crate) struct Entry {
     pub(crate) acts: [Act; 4],
 }
 
+/// What is known of routes that name one service, as long as none of them expires: the part of an entry that time changes.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Summary {
+    pub(crate) broker: Guid,
+    pub(crate) quick: [Quick; 2],
+    pub(crate) expires: i64,
+    pub(crate) acts: [Act; 4],
+}
+
 /// The routes of one entry that name one broker id, where the entry has several.
 #[derive(Clone, Copy, Debug)]
 #[repr(C, align(32))]
@@ -224,10 +233,22 @@ impl Entry {
 
     /// The place of the act for a conversation.
     #[inline]
-    #[allow(clippy::needless_bitwise_bool)]
     pub(crate) fn case(&self, has_broker: bool, broker: Guid) -> usize {
-        usize::from(has_broker) + usize::from(has_broker & (self.broker == broker))
+        case(self.broker, has_broker, broker)
     }
+}
+
+impl Summary {
+    /// What is done for a conversation.
+    pub(crate) fn act(&self, has_broker: bool, broker: Guid) -> Act {
+        self.acts[case(self.broker, has_broker, broker)]
+    }
+}
+
+#[inline]
+#[allow(clippy::needless_bitwise_bool)]
+fn case(first: Guid, has_broker: bool, broker: Guid) -> usize {
+    usize::from(has_broker) + usize::from(has_broker & (first == broker))
 }
 
 impl Pair {
@@ -273,6 +294,12 @@ impl RouteIndex {
 
     pub(crate) fn name_of(&self, entry: &Entry) -> &[u8] {
         self.catalog.name(self.route(entry.start as usize).service)
+    }
+
+    /// The number of the pair of a broker id, which may be that of another id or entry. There must be pairs.
+    #[inline]
+    pub(crate) fn pair_number(&self, entry: u32, broker: Guid) -> u32 {
+        self.pair_at[self.pair_places.place(self.hash.of_guid(broker, entry))]
     }
 
     /// The place of a service name's entry in a table.

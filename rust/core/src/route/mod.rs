@@ -19,6 +19,7 @@ mod locate;
 mod perfect;
 mod pick;
 mod resolve;
+mod revise;
 mod tail;
 mod tell;
 

@@ -6,7 +6,7 @@
 
 use super::block::{Answers, BLOCK, Block, Stages};
 use super::choose::Candidates;
-use super::index::{Act, Entry, Plan, Quick, RouteIndex};
+use super::index::{Act, Entry, Pair, Plan, Quick, RouteIndex, Summary};
 use super::pick::{Choice, TieBreak, pick_by_hash};
 use crate::hash::{quarters, short_key};
 use crate::ids::Guid;
@@ -139,22 +139,16 @@ impl RouteIndex {
         room: &mut Candidates,
         answers: &mut Answers,
     ) {
-        let (table, name) = (asked.block.tables[row], asked.block.names[row]);
         let entry = self.entry_of(stages, row);
-        if !entry.is(table, name, self) {
+        let is_short = entry.key == stages.keys[row] && entry.has_chunks(&stages.chunks[row]);
+        if !is_short && !entry.is(asked.block.tables[row], asked.block.names[row], self) {
             return self.judge_rest(asked, row, room, answers);
         }
-        let broker = answers.brokers[row];
         if asked.now >= entry.expires {
-            let broker = asked.has_broker(row).then_some(broker);
-            if self.has_route(entry, broker, asked.now) {
-                answers.general |= 1 << row;
-                return;
-            }
-            return self.judge_rest(asked, row, room, answers);
+            return self.judge_revised(asked, row, stages.places[row], room, answers);
         }
         // A name of more than 64 bytes.
-        stages.acts[row] = entry.acts[entry.case(asked.has_broker(row), broker) % 4];
+        stages.acts[row] = entry.acts[entry.case(asked.has_broker(row), answers.brokers[row]) % 4];
         let act = stages.acts[row];
         match act.plan() {
             Plan::Network => self.answer(asked, row, act, entry.quick[act.group()], entry.broker, answers),
@@ -162,12 +156,41 @@ impl RouteIndex {
         }
     }
 
-    /// Whether one of an entry's routes, some of which are expired, is for a conversation with this broker id.
-    fn has_route(&self, entry: &Entry, broker: Option<Guid>, now: i64) -> bool {
-        entry
-            .rows()
-            .map(|place| self.route(place))
-            .any(|route| route.is_live(now) && (broker.is_none() || route.broker.is_none() || route.broker == broker))
+    /// A conversation of an entry that has expired routes.
+    fn judge_revised(
+        &self,
+        asked: &Asked<'_, impl Fn(usize) -> Guid>,
+        row: usize,
+        place: u32,
+        room: &mut Candidates,
+        answers: &mut Answers,
+    ) {
+        let entry = &self.entries[place as usize];
+        if entry.len <= 1 {
+            return self.judge_rest(asked, row, room, answers);
+        }
+        let revision = room.revisions.get(self, place, asked.now);
+        let Summary { broker, quick, acts, .. } = revision.summary;
+        let act = revision.summary.act(asked.has_broker(row), answers.brokers[row]);
+        let of_pair = |pair: &Pair, step| (Act::new(pair.plan, step), pair.quick, pair.broker);
+        let (act, quick, broker) = match act.plan() {
+            Plan::Pair => match revision.pair(self, place, entry, answers.brokers[row]) {
+                Some(pair) => of_pair(pair, 1),
+                None => (acts[3], quick[acts[3].group()], broker),
+            },
+            Plan::Pick => {
+                let pairs = &revision.several.pairs;
+                of_pair(&pairs[self.pick(asked, row, Choice::Broker, pairs.len())], 3)
+            }
+            _ => (act, quick[act.group()], broker),
+        };
+        if act.plan() == Plan::Rest {
+            return self.judge_rest(asked, row, room, answers);
+        }
+        self.answer_from(asked, row, &revision.several.spread, act.plan(), act.step(), quick, answers);
+        if act.binds() && answers.general >> row & 1 == 0 {
+            answers.bind(row, broker);
+        }
     }
 
     /// Answers by steps 4 to 7.

@@ -1,0 +1,51 @@
+"""Worlds in which most routes expire, one after the other or several at once."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import timedelta
+from random import Random
+
+from hypothesis import strategies as st
+
+from tests.oracle.world import Conversation, Route, World
+from tests.worlds.making import WorldMaker
+from tests.worlds.seeded import SeededChooser
+from tests.worlds.strategies import DrawnChooser
+from tests.worlds.universe import NOW, TICK
+
+EXPIRIES = tuple(NOW + number * TICK for number in range(5))
+MOMENTS = (NOW - TICK, *EXPIRIES, NOW + timedelta(days=1))
+"""Before, at and after each expiry."""
+
+
+class ExpiringWorldMaker(WorldMaker):
+    """Makes worlds with larger tables, of which most routes have a lifetime, and moments at which to route in them."""
+
+    routes_max = 18
+
+    def moments(self) -> list[int]:
+        """So many places of `MOMENTS`; time may also go back."""
+        return [self.chooser.count(0, len(MOMENTS) - 1) for _ in range(self.chooser.count(2, 6))]
+
+    def _route(self, database: str, number: int, route_id: int | None) -> Route:
+        route = super()._route(database, number, route_id)
+        return replace(route, lifetime=self.chooser.one_of(EXPIRIES) if self.chooser.chance(80) else None)
+
+
+Case = tuple[World, list[Conversation], list[int]]
+
+
+def seeded_case(seed: int, *, conversations: int) -> Case:
+    """The world, the conversations and the moments of a seed."""
+    return _case(ExpiringWorldMaker(SeededChooser(Random(seed))), conversations)
+
+
+@st.composite
+def cases(draw: st.DrawFn) -> Case:
+    """The same from Hypothesis, which shrinks what fails."""
+    return _case(ExpiringWorldMaker(DrawnChooser(draw)), draw(st.integers(1, 8)))
+
+
+def _case(maker: ExpiringWorldMaker, conversations: int) -> Case:
+    return maker.world(), [maker.conversation(number) for number in range(conversations)], maker.moments()
