@@ -13,6 +13,7 @@ use arrow_select::take::take;
 use crate::error::{Error, Result};
 use crate::read::Source;
 use crate::schema::fragments;
+use crate::sound;
 use crate::view::BytesView;
 
 /// What a value is charged beside its bytes, in a column of any type.
@@ -56,7 +57,7 @@ impl FurtherColumns {
                 continue;
             }
             // What is only passed by need not be looked at; what is copied by foreign offsets must be sound.
-            array.to_data().validate_full().map_err(|error| Error::Malformed {
+            sound::check(array).map_err(|error| Error::Malformed {
                 column: source.qualified(name),
                 row: None,
                 what: error.to_string(),

@@ -23,6 +23,7 @@ mod reassemble;
 mod route;
 mod rows;
 pub mod schema;
+mod sound;
 mod told;
 mod verdicts;
 mod view;

@@ -1,0 +1,81 @@
+//! Whether a column of any type is sound wherever its rows lead.
+//!
+//! A slice of a nested column comes with all children of the whole, and a dictionary with all of its values. A table that is pushed in
+//! many slices would be looked through for each of them, so only what the rows refer to is looked at.
+
+use std::sync::Arc;
+
+use arrow_array::cast::AsArray;
+use arrow_array::{Array, ArrayRef, OffsetSizeTrait, make_array};
+use arrow_schema::DataType;
+
+use crate::further::Arrow;
+
+/// How many values that lie one after the other are looked at in the time of one alone.
+const VALUES_FOR_ONE: usize = 256;
+
+/// Refuses offsets, views and keys that lead outside, and text that is no UTF-8.
+pub(crate) fn check(array: &dyn Array) -> Arrow<()> {
+    array.to_data().validate_data()?;
+    parts(array).iter().try_for_each(|part| match part.data_type() {
+        // Rows are made of all values of a dictionary that is inside of another type.
+        DataType::Dictionary(..) => part.to_data().validate_full(),
+        _ => check(part),
+    })
+}
+
+/// What the rows of an array refer to, if the array itself is sound.
+fn parts(array: &dyn Array) -> Vec<ArrayRef> {
+    match array.data_type() {
+        DataType::List(_) => vec![between(array.as_list::<i32>().values(), array.as_list::<i32>().value_offsets())],
+        DataType::LargeList(_) => {
+            vec![between(array.as_list::<i64>().values(), array.as_list::<i64>().value_offsets())]
+        }
+        DataType::ListView(_) => {
+            let lists = array.as_list_view::<i32>();
+            vec![around(lists.values(), lists.value_offsets(), lists.value_sizes())]
+        }
+        DataType::LargeListView(_) => {
+            let lists = array.as_list_view::<i64>();
+            vec![around(lists.values(), lists.value_offsets(), lists.value_sizes())]
+        }
+        DataType::Map(..) => {
+            let entries: ArrayRef = Arc::new(array.as_map().entries().clone());
+            vec![between(&entries, array.as_map().value_offsets())]
+        }
+        // The children of these two were cut with them.
+        DataType::FixedSizeList(..) => vec![Arc::clone(array.as_fixed_size_list().values())],
+        DataType::Struct(_) => array.as_struct().columns().to_vec(),
+        DataType::Dictionary(_, values) if !values.is_nested() => used_values(array),
+        _ => array.to_data().child_data().iter().cloned().map(make_array).collect(),
+    }
+}
+
+/// The values that a dictionary has for its keys.
+fn used_values(array: &dyn Array) -> Vec<ArrayRef> {
+    let dictionary = array.as_any_dictionary();
+    let values = dictionary.values();
+    if values.len() <= array.len().saturating_mul(VALUES_FOR_ONE) {
+        return vec![Arc::clone(values)];
+    }
+    let mut keys = dictionary.normalized_keys();
+    keys.sort_unstable();
+    keys.dedup();
+    keys.chunk_by(|key, next| key + 1 == *next).map(|run| values.slice(run[0], run.len())).collect()
+}
+
+/// The values in which lists of these offsets lie.
+fn between<O: OffsetSizeTrait>(values: &ArrayRef, offsets: &[O]) -> ArrayRef {
+    let end = |offset: Option<&O>| offset.map_or(0, |offset| offset.as_usize());
+    let start = end(offsets.first());
+    values.slice(start, end(offsets.last()) - start)
+}
+
+/// The values in which lists of these offsets and sizes lie.
+fn around<O: OffsetSizeTrait>(values: &ArrayRef, offsets: &[O], sizes: &[O]) -> ArrayRef {
+    let ranges = offsets.iter().zip(sizes).map(|(start, size)| (start.as_usize(), start.as_usize() + size.as_usize()));
+    let ranges = ranges.filter(|(start, end)| start < end);
+    let (start, end) =
+        ranges.reduce(|(first, last), (start, end)| (first.min(start), last.max(end))).unwrap_or_default();
+    values.slice(start, end - start)
+}

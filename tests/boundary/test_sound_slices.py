@@ -1,0 +1,82 @@
+"""Of further columns only what the pushed rows refer to is looked at: a table in many pushes is not looked through for each of them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+import ssbroker
+from tests.boundary.layouts import Array, DataType
+
+ROWS = 6
+BAD_ROW = 4
+TEXTS = pa.Array.from_buffers(
+    pa.string(),
+    ROWS,
+    pa.array([b"\xff\xfe" if row == BAD_ROW else b"ok" for row in range(ROWS)], pa.binary()).buffers(),
+)
+"""One of them is no UTF-8."""
+ENDS = pa.array(range(ROWS + 1), pa.int32())
+ONES = pa.array([1] * ROWS, pa.int32())
+ENTRIES = pa.StructArray.from_arrays(
+    [TEXTS, TEXTS], fields=[pa.field("key", pa.string(), nullable=False), pa.field("value", pa.string())]
+)
+MANY = pa.concat_arrays([TEXTS, pa.array(["ok"] * 10_000)])
+"""So many values that those of the keys are looked for among them."""
+KEYS = pa.array(range(ROWS), pa.int8())
+
+
+def lists(kind: DataType, *numbers: Array, child: Array = TEXTS) -> Array:
+    """Lists of one text each."""
+    return pa.Array.from_buffers(kind, ROWS, [None, *(each.buffers()[1] for each in numbers)], children=[child])
+
+
+COLUMNS: dict[str, Array] = {
+    "texts": TEXTS,
+    "lists": lists(pa.list_(pa.string()), ENDS),
+    "large lists": lists(pa.large_list(pa.string()), ENDS.cast(pa.int64())),
+    "lists of a fixed size": pa.FixedSizeListArray.from_arrays(TEXTS, 1),
+    "list views": lists(pa.list_view(pa.string()), ENDS, ONES),
+    "large list views": lists(pa.large_list_view(pa.string()), ENDS.cast(pa.int64()), ONES.cast(pa.int64())),
+    "structs": pa.StructArray.from_arrays([TEXTS], ["text"]),
+    "lists of lists": lists(pa.list_(pa.list_(pa.string())), ENDS, child=lists(pa.list_(pa.string()), ENDS)),
+    "lists of structs": lists(
+        pa.list_(pa.struct([("text", pa.string())])), ENDS, child=pa.StructArray.from_arrays([TEXTS], ["text"])
+    ),
+    "maps": lists(pa.map_(pa.string(), pa.string()), ENDS, child=ENTRIES),
+    "a large dictionary": pa.DictionaryArray.from_arrays(KEYS, MANY),
+    "a large dictionary in no order": pa.DictionaryArray.from_arrays(pa.array([5, 0, 3, 1, 4, 0], pa.int8()), MANY),
+}
+
+
+def push(column: Array, start: int, rows: int) -> Any:
+    """What comes of pushing a slice of messages with this column, and of cutting it."""
+    messages: Any = pa.record_batch(
+        {
+            "conversation_id": [str(number) * 8 + "-0000-0000-0000-000000000000" for number in range(ROWS)],
+            "is_initiator": [True] * ROWS,
+            "message_sequence_number": [0] * ROWS,
+            "fragment_number": pa.array([0] * ROWS, pa.int32()),
+            "fragment_count": pa.array([1] * ROWS, pa.int32()),
+            "message_body": [b"body"] * ROWS,
+            "further": column,
+        }
+    )
+    return ssbroker.Reassembler().push(messages.slice(start, rows)).messages
+
+
+@pytest.mark.parametrize("column", COLUMNS.values(), ids=COLUMNS)
+def test_what_is_wrong_in_other_rows_is_not_looked_at(column: Array) -> None:
+    for start, rows in ((0, BAD_ROW), (1, 2), (BAD_ROW + 1, 1), (2, 0)):
+        messages = push(column, start, rows)
+        assert messages["further"].to_pylist() == column.slice(start, rows).to_pylist()
+
+
+@pytest.mark.parametrize("column", COLUMNS.values(), ids=COLUMNS)
+def test_what_is_wrong_in_these_rows_is_refused(column: Array) -> None:
+    for start in range(BAD_ROW + 1):
+        with pytest.raises(ssbroker.MalformedDataError) as caught:
+            push(column, start, BAD_ROW + 1 - start)
+        assert caught.value.column == "further"
