@@ -14,6 +14,7 @@ from ssbroker.broker.instance import Instance
 from ssbroker.exceptions import BrokerError, StorageError, UnknownDatabaseError
 from ssbroker.protocol import names
 from tests.broker.conftest import Clock
+from tests.rights import nobody
 
 
 def test_b1_an_instance_is_a_folder_with_one_file_for_each_database(instance: Instance) -> None:
@@ -109,6 +110,19 @@ def test_threads_that_make_the_same_database_at_once_make_it_once(instance: Inst
     assert made[::2] == [None] * 4
     assert sorted(map(str, made[1::2])) == ["1801", "1801", "1801", "None"]
     assert len(instance.databases) == 6
+
+
+def test_a_folder_that_may_not_be_looked_into_is_a_clear_error(open_to_all: Path) -> None:
+    Instance.create(open_to_all, name="shop", background=False).close()
+    open_to_all.chmod(0o600)
+    with nobody():
+        with pytest.raises(StorageError, match="Permission denied"):
+            Instance.open(open_to_all, background=False)
+        for folder in (open_to_all, open_to_all / "another"):
+            with pytest.raises(StorageError, match="Permission denied"):
+                Instance.create(folder, name="another", background=False)
+    open_to_all.chmod(0o755)
+    Instance.open(open_to_all, background=False).close()
 
 
 def test_no_instance_is_a_clear_error(tmp_path: Path) -> None:

@@ -128,6 +128,24 @@ def test_b4_a_folder_without_rights_to_write(open_to_all: Path) -> None:
     assert numbers_at(path) == []
 
 
+def test_b4_a_folder_that_may_not_be_looked_into(open_to_all: Path) -> None:
+    path = open_to_all / "file.sqlite"
+    DatabaseFile.create(path, MIGRATIONS).close()
+    open_to_all.chmod(0o600)
+    with nobody():
+        for make in (DatabaseFile.open, DatabaseFile.create):
+            with pytest.raises(StorageError, match="Permission denied") as caught:
+                make(path, MIGRATIONS)
+            assert caught.value.file == str(path)
+    open_to_all.chmod(0o755)
+    assert numbers_at(path) == []
+
+
+def test_b4_a_name_that_is_too_long(tmp_path: Path) -> None:
+    with pytest.raises(StorageError, match="File name too long"):
+        DatabaseFile.open(tmp_path / f"{'x' * 300}.sqlite", MIGRATIONS)
+
+
 def test_b4_a_file_system_without_shared_memory(tmp_path: Path) -> None:
     with pytest.raises(StorageError, match="write-ahead log"):
         DatabaseFile.create(tmp_path / "file.sqlite", MIGRATIONS, vfs="unix-none")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import stat
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -187,15 +188,30 @@ def _prepare(connection: apsw.Connection, path: Path) -> None:
     connection.pragma("foreign_keys", 1)
 
 
+def is_missing(path: Path) -> bool:
+    """Whether a file is not there; of one in a folder that may not be looked into nobody knows."""
+    try:
+        path.stat()
+    except (FileNotFoundError, NotADirectoryError):
+        return True
+    except OSError:
+        return False
+    return False
+
+
 def _reason(path: Path, error: Exception) -> str:
     """What SQLite said, or why it could not open the file, which it does not say."""
     import apsw  # noqa: PLC0415  # whoever has a connection has it
 
     if not isinstance(error, apsw.CantOpenError | apsw.ReadOnlyError):
         return str(error)
-    if not path.exists():
+    if is_missing(path):
         return "is not there"
-    if path.is_dir():
+    try:
+        is_folder = stat.S_ISDIR(path.stat().st_mode)
+    except OSError as failure:
+        return failure.strerror or str(failure)
+    if is_folder:
         return "is a folder"
     if not os.access(path.parent, os.W_OK, effective_ids=os.access in os.supports_effective_ids):
         return "its folder is read-only; SQLite needs two more files beside it"

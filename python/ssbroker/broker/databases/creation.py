@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 import random as randomness
 import re
 import uuid
@@ -19,7 +20,7 @@ from ssbroker.store import objects as stored
 from ssbroker.store import registry
 from ssbroker.store.file import DatabaseFile
 from ssbroker.store.schema import DATABASE
-from ssbroker.store.sqlite import Connection
+from ssbroker.store.sqlite import Connection, is_missing
 
 if TYPE_CHECKING:
     from ssbroker.broker.instance import Instance
@@ -33,8 +34,11 @@ def create_msdb(
     path: Path, *, name: str, random: randomness.Random, lock_timeout: float, vfs: str | None
 ) -> DatabaseFile:
     """Makes the file of msdb with the list, on which msdb itself stands first."""
-    existed = path.exists()
-    path.parent.mkdir(parents=True, exist_ok=True)
+    existed = os.path.exists(path)  # noqa: PTH110 - pathlib raises where it may not look
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise StorageError(f"{path.parent}: cannot be made: {error.strerror or error}", file=str(path)) from error
     guid = random_guid(random).bytes
     instance_id = random_guid(random).bytes
 
@@ -60,7 +64,7 @@ def open_msdb(path: Path, *, lock_timeout: float, vfs: str | None) -> DatabaseFi
     try:
         return DatabaseFile.open(path, registry.MSDB_MIGRATIONS, lock_timeout=lock_timeout, vfs=vfs)
     except StorageError as error:
-        if path.exists():
+        if not is_missing(path):
             raise
         raise StorageError(
             f"{path.parent}: is not the folder of an instance, since it has no {path.name}; "

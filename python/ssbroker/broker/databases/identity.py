@@ -21,7 +21,7 @@ from ssbroker.store import objects as stored
 from ssbroker.store import registry
 from ssbroker.store.file import DatabaseFile
 from ssbroker.store.schema import DATABASE
-from ssbroker.store.sqlite import Connection
+from ssbroker.store.sqlite import Connection, is_missing
 
 if TYPE_CHECKING:
     from ssbroker.broker.instance import Instance
@@ -172,9 +172,10 @@ def _check_free(listing: Connection, name: str) -> None:
 
 def _refuse_listed(instance: Instance, listing: Connection, path: Path) -> None:
     """Refuses a file that the instance has already, by whatever path (B26)."""
+    identity = registry.identity_of(path)
     for row in registry.load(listing):
         there = instance.folder / row.file
-        if there == path or (there.exists() and path.exists() and there.samefile(path)):
+        if there == path or (identity is not None and registry.identity_of(there) == identity):
             raise refusal(f"{path} is the file of the database {row.name!r}", 5120)
 
 
@@ -186,7 +187,7 @@ def _refuse_attached(instance: Instance, connection: Connection, path: Path) -> 
 
 
 def _open(instance: Instance, path: Path) -> DatabaseFile:
-    if not path.exists():
+    if is_missing(path):
         raise StorageError(f"{path}: there is no such file", file=str(path))
     try:
         file = DatabaseFile.open(path, DATABASE, lock_timeout=instance.lock_timeout, vfs=instance.vfs)
