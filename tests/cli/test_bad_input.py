@@ -147,6 +147,9 @@ def test_a_bad_csv_file_is_told(tmp_path: Path, catalog: Path, run: Run, text: s
 
 
 GOOD = '{"database": "Sales", "to_service_name": "//A"}\n'
+_FULL = '{"database": "Sales", "to_service_name": "//A", "to_broker_instance": null, "x": 1}\n'
+AFTER_BLANK_LINES = f"\n{_FULL}\n \t\n{_FULL}"
+"""Two rows in five lines."""
 
 
 @pytest.mark.parametrize("output", ["out.jsonl", "out.parquet"])
@@ -174,6 +177,46 @@ def test_a_bad_file_of_json_lines_is_told(
     told = refused(run, catalog, given, "--tie-break", "first", output=output)
     assert told.startswith(f"{given}: ")
     assert wanted in told
+
+
+@pytest.mark.parametrize("output", ["out.jsonl", "out.parquet"])
+@pytest.mark.parametrize(
+    ("bad", "wanted"),
+    [
+        ("{nothing", "row 5: Expecting property name"),
+        ('{"to_service_name": 7}', "to_service_name, row 5: 7 is not text"),
+        ('{"to_service_name": null}', "to_service_name, row 5: null is not allowed"),
+        ('{"to_service_name": "//A", "database": "Nowhere"}', "database, row 5: 'Nowhere' is not a database"),
+        ('{"to_service_name": "//A", "to_broker_instance": "x"}', "to_broker_instance, row 5: 'x' is no GUID"),
+    ],
+)
+def test_a_blank_line_of_json_counts_as_one_whatever_is_wrong(
+    tmp_path: Path, catalog: Path, run: Run, bad: str, wanted: str, output: str
+) -> None:
+    """The row that is told is the line of the file, counted from 0: by that it is found."""
+    given = tmp_path / "in.jsonl"
+    given.write_text(f"{AFTER_BLANK_LINES}{bad}\n")
+    assert wanted in refused(run, catalog, given, "--tie-break", "first", output=output)
+
+
+def test_a_blank_line_of_json_counts_where_a_column_changes_its_type(tmp_path: Path, catalog: Path, run: Run) -> None:
+    given = tmp_path / "in.jsonl"
+    given.write_text(AFTER_BLANK_LINES + '{"to_service_name": "//A", "x": {}}\n')
+    assert "x, row 5: is" in refused(run, catalog, given, "--tie-break", "first", output="out.parquet")
+
+
+def test_a_blank_line_of_json_counts_for_fragments_and_keys(tmp_path: Path, run: Run) -> None:
+    keys, fragments = tmp_path / "keys.jsonl", tmp_path / "in.jsonl"
+    row = {"is_initiator": True, "message_sequence_number": 0, "fragment_number": 0, "fragment_count": 2}
+    lines = [json.dumps({"conversation_id": ID, **row, "message_body": body}) for body in ("00", "no digits")]
+    fragments.write_text("\n\n".join(lines) + "\n")
+    told = run("reassemble", fragments, "-o", tmp_path / "out.csv").err
+    assert "message_body, row 2: 'no digits' is not bytes" in told
+    lines = [json.dumps({"conversation_id": ID, "session_key": key}) for key in ("00" * 16, "00")]
+    keys.write_text("\n\n".join(lines) + "\n")
+    fragments.write_text("")
+    told = run("reassemble", fragments, "-o", tmp_path / "out.csv", "--session-keys", keys).err
+    assert "session_key, row 2: expected" in told
 
 
 def test_a_column_of_json_that_appears_late_is_told(tmp_path: Path, catalog: Path, run: Run) -> None:

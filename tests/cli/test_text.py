@@ -78,14 +78,14 @@ def test_digits_are_read_as_bytes(values: list[bytes | None], start: int, mark: 
     spelt = [value and mark + (value.upper() if mark == "0X" else value) for value in digits]
     text = pa.array(spelt, pa.string())[start:]
     for read, name in ((from_json, "message_body"), (from_json, "message_signature"), (from_csv, "message_body")):
-        batch = read(pa.record_batch({name: text}), intake_of_fragments(), file=Path("x"), first_row=0)
+        batch = read(pa.record_batch({name: text}), intake_of_fragments(), file=Path("x"))
         assert batch[name].to_pylist() == values[start:]
 
 
 def test_an_empty_cell_is_no_signature_and_an_empty_body() -> None:
     cells = pa.array(["", "0x", None])
     batch = pa.record_batch({"message_body": cells, "message_signature": cells})
-    found = from_csv(batch, intake_of_fragments(), file=Path("x"), first_row=0)
+    found = from_csv(batch, intake_of_fragments(), file=Path("x"))
     assert found.to_pydict() == {"message_body": [b"", b"", None], "message_signature": [None, b"", None]}
 
 

@@ -101,6 +101,6 @@ def _count(comparer: Comparer, conversations: list[str], *, progress: bool | Non
             try:
                 comparer.add(pa.Table.from_batches([columns]))
             except (InputError, SchemaError) as error:
-                raise located(error, file=piece.file, first_row=piece.first_row) from error
+                raise located(error, file=piece.file, row_of=piece.row_of) from error
             rows += columns.num_rows
             bar.update(rows=rows, position=position)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
@@ -26,26 +26,28 @@ def one_line(text: str) -> str:
     return line if len(line) <= _LENGTH_MAX else f"{line[: _LENGTH_MAX - 100]} ... {line[-90:]}"
 
 
-def located(error: InputError | SchemaError, *, file: Path, first_row: int) -> InputError | SchemaError:
+def located(
+    error: InputError | SchemaError, *, file: Path, row_of: Callable[[int], int] = int
+) -> InputError | SchemaError:
     """The same error, about a file and its rows instead of a piece of it.
 
     Args:
         error: What is wrong with the piece.
         file: The file.
-        first_row: The first row of the piece in the file.
+        row_of: Tells the number in the file of a row of the piece.
 
     Returns:
         The error.
 
     Examples:
-        >>> str(located(InputError("age, row 2: 'x' is no number", row=2), file=Path("people.csv"), first_row=40))
+        >>> str(located(InputError("age, row 2: 'x' is no number", row=2), file=Path("people.csv"), row_of=lambda row: row + 40))
         "people.csv: age, row 42: 'x' is no number"
     """
     message = str(error)
     moved = type(error)(message)
     moved.__dict__.update(error.__dict__)
     if isinstance(moved, InputError) and moved.row is not None:
-        row = first_row + moved.row
+        row = row_of(moved.row)
         message = re.sub(rf"\brow {moved.row}\b", f"row {row}", message, count=1)
         moved.row = row
     moved.args = (f"{file}: {message}",)

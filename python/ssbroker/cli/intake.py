@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import binascii
 import contextlib
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, TypeAlias
@@ -120,7 +121,9 @@ def fragments(*, session_key_column: str | None = None) -> Intake:
     return Intake(columns=columns, added=(), by="reassembly")
 
 
-def from_csv(batch: pa.RecordBatch, intake: Intake, *, file: Path, first_row: int) -> pa.RecordBatch:
+def from_csv(
+    batch: pa.RecordBatch, intake: Intake, *, file: Path, row_of: Callable[[int], int] = int
+) -> pa.RecordBatch:
     """Brings the text of a CSV file to what a command reads; other columns stay as they are.
 
     An empty cell is no value, and so is `NULL`, which SQL Server's tools write.
@@ -129,7 +132,7 @@ def from_csv(batch: pa.RecordBatch, intake: Intake, *, file: Path, first_row: in
         batch: The columns, all text.
         intake: What is read.
         file: The file, for messages.
-        first_row: The number of the first row in the file, for messages.
+        row_of: Tells the number in the file of a row of the batch, for messages.
 
     Returns:
         The columns.
@@ -139,7 +142,7 @@ def from_csv(batch: pa.RecordBatch, intake: Intake, *, file: Path, first_row: in
 
     Examples:
         >>> batch = pa.record_batch({"database": ["Sales", "NULL"], "is_initiator": ["1", "false"]})
-        >>> from_csv(batch, CONVERSATIONS, file=Path("c.csv"), first_row=0).to_pylist()
+        >>> from_csv(batch, CONVERSATIONS, file=Path("c.csv")).to_pylist()
         [{'database': 'Sales', 'is_initiator': True}, {'database': None, 'is_initiator': False}]
     """
     for number, name in enumerate(batch.schema.names):
@@ -149,19 +152,21 @@ def from_csv(batch: pa.RecordBatch, intake: Intake, *, file: Path, first_row: in
         if field.nullable:
             cells = pc.if_else(pc.is_in(cells, value_set=pa.array(_NO_VALUE)), None, cells)
         if field.type != pa.string():
-            cells = _typed(cells, field, file=file, first_row=first_row)
+            cells = _typed(cells, field, file=file, row_of=row_of)
         batch = batch.set_column(number, name, cells)
     return batch
 
 
-def from_json(batch: pa.RecordBatch, intake: Intake, *, file: Path, first_row: int) -> pa.RecordBatch:
+def from_json(
+    batch: pa.RecordBatch, intake: Intake, *, file: Path, row_of: Callable[[int], int] = int
+) -> pa.RecordBatch:
     r"""Brings the text of JSON lines to bytes where a command reads bytes.
 
     Args:
         batch: The columns, those that the command reads as in `intake.in_json`.
         intake: What is read.
         file: The file, for messages.
-        first_row: The number of the first row in the file, for messages.
+        row_of: Tells the number in the file of a row of the batch, for messages.
 
     Returns:
         The columns.
@@ -171,12 +176,12 @@ def from_json(batch: pa.RecordBatch, intake: Intake, *, file: Path, first_row: i
 
     Examples:
         >>> bodies = Intake(columns=pa.schema([("message_body", pa.binary())]), added=(), by="nobody")
-        >>> from_json(pa.record_batch({"message_body": ["0x01ff"]}), bodies, file=Path("f.jsonl"), first_row=0).to_pylist()
+        >>> from_json(pa.record_batch({"message_body": ["0x01ff"]}), bodies, file=Path("f.jsonl")).to_pylist()
         [{'message_body': b'\x01\xff'}]
     """
     for number, name in enumerate(batch.schema.names):
         if name in intake.columns.names and intake.columns.field(name).type == pa.binary():
-            cells = _typed(batch.column(number), intake.columns.field(name), file=file, first_row=first_row)
+            cells = _typed(batch.column(number), intake.columns.field(name), file=file, row_of=row_of)
             batch = batch.set_column(number, name, cells)
     return batch
 
@@ -185,14 +190,14 @@ def _in_json(kind: pa.DataType) -> pa.DataType:
     return pa.string() if kind == pa.binary() else kind
 
 
-def _typed(cells: Column, field: pa.Field[Any], *, file: Path, first_row: int) -> Column:
+def _typed(cells: Column, field: pa.Field[Any], *, file: Path, row_of: Callable[[int], int]) -> Column:
     try:
         if field.type == pa.bool_():
             return _truth(cells)
         return _bytes(cells) if field.type == pa.binary() else _whole(cells, field.type)
     except _BadCellError as error:
         wrong = error.args[0]
-        value, row, expected = cells[wrong].as_py()[:_SHOWN_MAX], first_row + wrong, Intake.expected(field.type)
+        value, row, expected = cells[wrong].as_py()[:_SHOWN_MAX], row_of(wrong), Intake.expected(field.type)
         raise InputError(
             f"{file}: {field.name}, row {row}: {value!r} is not {expected}",
             column=field.name,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import itertools
 import json
 import re
 from collections.abc import Iterator, Sequence
@@ -41,7 +42,7 @@ class JsonLinesSource:
         self._intake = intake
         self._in_json = schema or intake.in_json
         self._nothing = without_rows(self._in_json)
-        self.schema = None if schema is None else from_json(self._nothing, intake, file=file, first_row=0).schema
+        self.schema = None if schema is None else from_json(self._nothing, intake, file=file).schema
         self._keys: Sequence[str] | None = None
         with reading(file), file.open("rb"):
             pass
@@ -59,11 +60,12 @@ class JsonLinesSource:
                 size=3 * len(block),
                 position=position,
                 load=partial(self._load, block, first_row),
+                line_of=partial(line_of, block),
             )
             first_row += block.count(b"\n")
         if empty:
             lines = pa.nulls(0, pa.large_string()) if self.schema is None else None
-            columns = from_json(self._nothing, self._intake, file=self.file, first_row=0)
+            columns = from_json(self._nothing, self._intake, file=self.file)
             yield Piece(
                 file=self.file, first_row=0, size=0, position=0, load=lambda: Rows(columns=columns, lines=lines)
             )
@@ -74,14 +76,15 @@ class JsonLinesSource:
             explicit_schema=self._in_json, unexpected_field_behavior="error" if self.schema else "ignore"
         )
         columns = parsed(block, options, self._intake, self.file, first_row, rows=len(lines))
-        columns = from_json(columns, self._intake, file=self.file, first_row=first_row)
+        row_of = partial(_row_of, block, first_row)
+        columns = from_json(columns, self._intake, file=self.file, row_of=row_of)
         if self.schema is not None:
             return Rows(columns=columns)
         _check_keys(block, self._intake, file=self.file, first_row=first_row)
         absent = [name for name in self._intake.columns.names if name not in (self._keys or ())]
         for name in absent:
             if columns.column(name).null_count < columns.num_rows:
-                row = first_row + pc.index(pc.is_valid(columns.column(name)), True).as_py()
+                row = row_of(pc.index(pc.is_valid(columns.column(name)), True).as_py())
                 raise InputError(
                     f"{self.file}: {name}, row {row}: the first rows of the file lack it; expected it in all rows (null where there is no value), or in none",
                     column=name,
@@ -108,6 +111,21 @@ def blocks(file: Path) -> Iterator[tuple[bytes, int]]:
         last = b"".join(rest)
         if last.strip():
             yield last, position
+
+
+def line_of(block: bytes, row: int) -> int:
+    r"""Which line of a block a row of it is; a blank line is no row.
+
+    Examples:
+        >>> line_of(b"{}\n\n \n{}\n", 1)
+        3
+    """
+    filled = (number for number, line in enumerate(block.split(b"\n")) if line.strip())
+    return next(itertools.islice(filled, row, None), row)
+
+
+def _row_of(block: bytes, first_row: int, row: int) -> int:
+    return first_row + line_of(block, row)
 
 
 def lines_of(block: bytes, file: Path, first_row: int) -> Any:
@@ -139,7 +157,7 @@ def parsed(
         read_options = pyarrow.json.ReadOptions(use_threads=False, block_size=len(block) + 1)
         table = pyarrow.json.read_json(io.BytesIO(block), read_options=read_options, parse_options=options)
     except pa.ArrowException as error:
-        told = _bad_line(block, intake, file, first_row) or _changed_type(str(error), file, first_row)
+        told = _bad_line(block, intake, file, first_row) or _changed_type(str(error), block, file, first_row)
         raise told or MalformedDataError(f"{file}: {one_line(str(error))}") from error
     if table.num_rows != rows:
         raise _bad_line(block, intake, file, first_row) or _malformed(file, first_row)
@@ -187,12 +205,12 @@ def _unless(value: Any, kind: pa.DataType) -> str | None:
     return None if value is None or is_whole else Intake.expected(kind)
 
 
-def _changed_type(told: str, file: Path, first_row: int) -> SchemaError | None:
+def _changed_type(told: str, block: bytes, file: Path, first_row: int) -> SchemaError | None:
     found = re.search(r"Column\(/(.*)\) changed from (\w+) to (\w+) in row (\d+)", told)
     if found is None:
         return None
     name, known, other, row = found.groups()
-    message = f"{file}: {name}, row {first_row + int(row)}: is {other}, and {known} in lines before; expected one type"
+    message = f"{file}: {name}, row {_row_of(block, first_row, int(row))}: is {other}, and {known} in lines before; expected one type"
     return SchemaError(message, column=name, expected=known, actual=other)
 
 

@@ -48,7 +48,8 @@ def load_keys(file: Path) -> Mapping[uuid.UUID | str | bytes, bytes]:
     for piece in source.pieces():
         columns = piece.load().columns
         pairs = zip(columns.column(id_column).to_pylist(), columns.column("session_key").to_pylist(), strict=True)
-        for row, (given, key) in enumerate(pairs, start=piece.first_row):
+        for number, (given, key) in enumerate(pairs):
+            row = piece.row_of(number)
             try:
                 conversation = guids.as_bytes(given, name="conversation_id")
             except InvalidGuidError as error:

@@ -124,7 +124,7 @@ class CsvSource:
         if not self._header:
             raise MalformedDataError(f"{file}: is empty; expected a header line with the names of the columns")
         self._text_schema = pa.schema([(name, pa.string()) for name in self._header])
-        self.schema = from_csv(without_rows(self._text_schema), intake, file=file, first_row=0).schema
+        self.schema = from_csv(without_rows(self._text_schema), intake, file=file).schema
 
     def pieces(self) -> Iterator[Piece]:
         """The rows, in order."""
@@ -178,4 +178,4 @@ class CsvSource:
 
     def _typed(self, piece: Piece) -> Rows:
         columns = piece.load().columns
-        return Rows(columns=from_csv(columns, self._intake, file=self.file, first_row=piece.first_row))
+        return Rows(columns=from_csv(columns, self._intake, file=self.file, row_of=piece.row_of))

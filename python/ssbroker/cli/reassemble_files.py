@@ -100,7 +100,7 @@ def _reassembler(job: Job) -> Reassembler:
     try:
         return Reassembler.restore(state, session_keys=keys)
     except MalformedDataError as error:
-        raise located(error, file=job.state, first_row=0) from error
+        raise located(error, file=job.state) from error
 
 
 def _columns(reassembler: Reassembler, schema: pa.Schema, *, file: Path) -> dict[str, pa.Schema]:
@@ -108,7 +108,7 @@ def _columns(reassembler: Reassembler, schema: pa.Schema, *, file: Path) -> dict
     try:
         messages = reassembler.push(without_rows(schema)).messages.schema
     except (InputError, SchemaError) as error:
-        raise located(error, file=file, first_row=0) from error
+        raise located(error, file=file) from error
     tables = {
         MESSAGES: messages,
         REJECTED: schemas.REJECTED,

@@ -116,7 +116,7 @@ def _pushed(reassembler: Reassembler, loaded: Iterator[_Given], acknowledged: Ac
         try:
             found = reassembler.push(given.columns)
         except (InputError, SchemaError) as error:
-            raise located(error, file=given.piece.file, first_row=given.piece.first_row) from error
+            raise located(error, file=given.piece.file, row_of=given.piece.row_of) from error
         if acknowledged is not None:
             acknowledged.add(found.acknowledgements)
         for name, table in ((MESSAGES, found.messages), (REJECTED, found.rejected)):

@@ -105,7 +105,7 @@ def _route(
         try:
             decisions = router.route(rows.columns, now=job.now)
         except (InputError, SchemaError) as error:
-            raise located(error, file=piece.file, first_row=piece.first_row) from error
+            raise located(error, file=piece.file, row_of=piece.row_of) from error
         if rows.lines is None:
             encoded = result.encode(_side_by_side(conformed(rows.columns, schema), decisions))
         else:
