@@ -113,6 +113,12 @@ def test_n28_what_is_wrong_is_named_with_its_key(file: Path, content: str, said:
         Settings.read(file)
 
 
+def test_n28_a_file_may_begin_with_a_byte_order_mark(file: Path) -> None:
+    """Notepad writes one."""
+    file.write_text('log = "json"', encoding="utf-8-sig")
+    assert Settings.read(file) == Settings(log="json")
+
+
 def test_n28_a_file_that_is_none_is_refused(file: Path) -> None:
     with pytest.raises(InputError, match="cannot be read"):
         Settings.read(file)

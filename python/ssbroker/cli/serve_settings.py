@@ -118,7 +118,7 @@ class Settings:
             OptionError: A value is not what was expected.
         """
         try:
-            found = tomllib.loads(file.read_text(encoding="utf-8"))
+            found = tomllib.loads(file.read_text(encoding="utf-8-sig"))
         except OSError as error:
             raise InputError(f"{file}: cannot be read: {error.strerror or error}", value=str(file)) from error
         except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
