@@ -163,6 +163,14 @@ def test_n28_a_file_says_how_and_options_go_before_it(folder: Path, tmp_path: Pa
             assert served.stop() == 0
 
 
+def test_n27_a_directory_that_is_not_there_is_told_at_the_start(folder: Path, tmp_path: Path, run: Run) -> None:
+    config = tmp_path / "serve.toml"
+    config.write_text('allow_unencrypted = true\nlisten = "127.0.0.1:0"\n[configuration]\ndirectory = "no.csv"')
+    result = run("serve", folder, "--config", config)
+    assert (result.status, result.err.count("\n")) == (2, 1)
+    assert f"configuration.directory: {tmp_path / 'no.csv'}: cannot be read: No such file" in result.err
+
+
 @pytest.mark.parametrize(
     ("limit", "said"),
     [

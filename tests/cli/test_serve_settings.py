@@ -49,6 +49,7 @@ def file(tmp_path: Path) -> Path:
 def test_n28_a_file_says_everything(file: Path) -> None:
     file.write_text(FULL)
     folder = file.parent
+    (folder / "services.csv").touch()
     assert Settings.read(file) == Settings(
         listen=Address("0.0.0.0", 4022),
         addresses=("TCP://shop.example:4022",),

@@ -114,7 +114,7 @@ class Settings:
             What it says, and what goes without saying.
 
         Raises:
-            InputError: It cannot be read, is no TOML, or says something that is not known.
+            InputError: It cannot be read, is no TOML, or says something that is not known; or the directory cannot be read.
             OptionError: A value is not what was expected.
         """
         try:
@@ -220,6 +220,20 @@ def _path(folder: Path) -> Reader:
     return lambda value, name: folder / text(value, name)
 
 
+def _readable(folder: Path) -> Reader:
+    """A file that is there at the start, though it is read later."""
+
+    def path(value: Any, name: str) -> Path:
+        file = folder / text(value, name)
+        try:
+            file.open("rb").close()
+        except OSError as error:
+            raise InputError(f"{name}: {file}: cannot be read: {error.strerror or error}", value=str(file)) from error
+        return file
+
+    return path
+
+
 def _tls(folder: Path) -> dict[str, Reader]:
     path = _path(folder)
 
@@ -235,7 +249,7 @@ def _tls(folder: Path) -> dict[str, Reader]:
 
 
 def _configuration(folder: Path) -> dict[str, Reader]:
-    return {"directory": _path(folder), "table": text, "database": text, "asked_by": _texts, "lifetime": _whole}
+    return {"directory": _readable(folder), "table": text, "database": text, "asked_by": _texts, "lifetime": _whole}
 
 
 _SETTINGS: Final[dict[str, Reader]] = {
