@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import random
+import stat
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -24,6 +26,20 @@ def test_b1_an_instance_is_a_folder_with_one_file_for_each_database(instance: In
         "Sales.sqlite",
     }
     assert [database.name for database in instance.databases] == ["msdb", "Sales"]
+
+
+@pytest.mark.skipif(os.name == "nt", reason="folders have no such modes there")
+def test_b1_the_folder_of_a_new_instance_is_for_its_owner_only(tmp_path: Path) -> None:
+    """Bodies and session keys stand in its files in clear; a folder that somebody has made keeps the mode that he gave it."""
+    (tmp_path / "made").mkdir()
+    (tmp_path / "made").chmod(0o750)
+    before = os.umask(0o022)
+    try:
+        for name in ("new", "made"):
+            Instance.create(tmp_path / name, name=name, background=False).close()
+    finally:
+        os.umask(before)
+    assert [stat.S_IMODE((tmp_path / name).stat().st_mode) for name in ("new", "made")] == [0o700, 0o750]
 
 
 def test_what_was_made_is_there_when_the_instance_is_opened_again(instance: Instance, sales: Database) -> None:

@@ -99,7 +99,7 @@ class Instance(Served):
         """Makes an instance with the database msdb.
 
         Args:
-            folder: Where its files stand; made where it is not there.
+            folder: Where its files stand; made where it is not there, for this user alone.
             name: What it is called.
             clock: Tells the current moment, in UTC.
             random: Where ids come from; left out, from the operating system.

@@ -36,7 +36,7 @@ def create_msdb(
     """Makes the file of msdb with the list, on which msdb itself stands first."""
     existed = os.path.exists(path)  # noqa: PTH110 - pathlib raises where it may not look
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     except OSError as error:
         raise StorageError(f"{path.parent}: cannot be made: {error.strerror or error}", file=str(path)) from error
     guid = random_guid(random).bytes
