@@ -9,6 +9,7 @@ import pytest
 
 from ssbroker import Instance
 from ssbroker.diagnose import Fleet
+from ssbroker.exceptions import StorageError
 from tests.cli.conftest import Run
 
 SCRIPT = """
@@ -64,6 +65,18 @@ def test_sql_says_which_statement_is_refused(run: Run, folder: Path, tmp_path: P
     result = run("sql", folder, wrong)
     assert (result.status, result.out) == (2, "")
     assert result.err == f"ssbroker: {wrong}:2: CREATE QUEUE [Orders]: error 2714: queue 'dbo.Orders' exists\n"
+
+
+def test_sql_says_which_statement_met_with_a_file_that_cannot_be_used(run: Run, folder: Path, tmp_path: Path) -> None:
+    """B4: it is an error of the disk and none of the statement, and has its line all the same."""
+    script, missing = tmp_path / "attach.sql", tmp_path / "none.sqlite"
+    script.write_text(f"CREATE QUEUE New\nCREATE DATABASE Other ON (FILENAME = '{missing}') FOR ATTACH\n")
+    result = run("sql", folder, script)
+    assert (result.status, result.out) == (2, "")
+    assert result.err == f"ssbroker: {script}:2: CREATE DATABASE [Other]: {missing}: there is no such file\n"
+    with Instance.open(folder, background=False) as instance, pytest.raises(StorageError, match=r"^line 2: ") as caught:
+        instance.execute(script.read_text())
+    assert caught.value.file == str(missing)
 
 
 def test_sql_queries_views_and_queues(run: Run, folder: Path) -> None:

@@ -12,9 +12,9 @@ from ssbroker.broker.scripts.script import Script
 from ssbroker.ddl import decode, statements
 from ssbroker.ddl.instance import canonical
 from ssbroker.ddl.parse import Parsed, ParsedBatch, parse
-from ssbroker.ddl.source import RefusalError, Source
+from ssbroker.ddl.source import RefusalError, Source, refusal_text
 from ssbroker.ddl.tokens import batches
-from ssbroker.exceptions import BrokerError, DdlWarning, InputError, UnknownDatabaseError
+from ssbroker.exceptions import BrokerError, DdlWarning, InputError, StorageError, UnknownDatabaseError
 
 if TYPE_CHECKING:
     from ssbroker.broker.instance import Instance
@@ -43,6 +43,7 @@ def execute_file(instance: Instance, path: Path) -> None:
 
     Raises:
         DdlError: A statement is refused, or cannot be read; with file, line and number.
+        StorageError: A statement met with a database file that cannot be used; the words say on which line it stands.
         InputError: The file cannot be read.
     """
     try:
@@ -79,6 +80,9 @@ def _run(source: Source, script: Script, parsed: Parsed) -> str | None:
         reason, number = str(error).removeprefix(f"{error.number}: "), error.number
     except UnknownDatabaseError as error:
         reason, number = str(error), 911
+    except StorageError as error:
+        words = refusal_text(str(error), subject=parsed.subject, number=None)
+        raise type(error)(f"{source.place(parsed.start)}: {words}", file=error.file) from error
     raise source.error(parsed.start, reason, subject=parsed.subject, number=number)
 
 
