@@ -182,6 +182,36 @@ def der(certificate: bytes) -> bytes:
     return found.public_bytes(Encoding.DER)
 
 
+def all_der(data: bytes) -> list[bytes]:
+    """All certificates of a file, in their binary form.
+
+    Args:
+        data: Certificates in PEM, one after the other, or one in DER.
+
+    Returns:
+        The DER form of each.
+
+    Raises:
+        InputError: There is none, or one of them is broken off or cannot be read.
+
+    Examples:
+        >>> all_der(b"something")
+        Traceback (most recent call last):
+        ssbroker.exceptions.InputError: expected certificates in PEM, or one in DER; got 9 bytes that are not, or not whole
+    """
+    require_cryptography()
+    from cryptography import x509  # noqa: PLC0415 - the reason is above
+    from cryptography.hazmat.primitives.serialization import Encoding  # noqa: PLC0415 - the same
+
+    with parsing(f"expected certificates in PEM, or one in DER; got {len(data)} bytes that are not, or not whole"):
+        if b"-----BEGIN" not in data:
+            return [x509.load_der_x509_certificate(data).public_bytes(Encoding.DER)]
+        found = x509.load_pem_x509_certificates(data)
+        if len(found) < data.count(b"-----BEGIN CERTIFICATE"):
+            raise ValueError  # the library passes over one that is broken off
+        return [each.public_bytes(Encoding.DER) for each in found]
+
+
 def may_sign(certificate: bytes) -> bool:
     """Whether others would be believed because this certificate signed them.
 

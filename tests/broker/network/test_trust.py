@@ -200,6 +200,29 @@ def test_n8_a_pinned_certificate_that_could_sign_others_does_not_stand_beside_an
         Contexts.of(trust)
 
 
+def test_n8_a_pinned_file_may_hold_the_old_certificate_and_the_new_one(authority: Authority) -> None:
+    bank, old, new = (authority.certify(name, signs_itself=True) for name in ("bank", "old", "new"))
+    both = authority.folder / "both.pem"
+    both.write_bytes(b"the old one\n" + old[0].read_bytes() + b"the new one\n" + new[0].read_bytes())
+    with Party("bank", trust=Trust(certificate=bank[0], key=bank[1], pinned={"shop": [both]})) as party:
+        for count, (certificate, key) in enumerate((old, new), start=1):
+            trust = Trust(certificate=certificate, key=key, pinned={"bank": [bank[0]]})
+            with Party("shop", trust=trust, limits=PATIENT) as shop:
+                shop.endpoint.send(party.address, numbered(1))
+                party.wait_for(lambda: len(party.numbers()) == count or party.steps(ConnectionStep.RECEIVE_IO_ERROR))  # noqa: B023 - waited for here
+        assert [peer.principal for peer, _ in party.batches] == ["shop", "shop"]
+
+
+def test_n8_of_a_pinned_file_each_certificate_has_to_be_whole(authority: Authority) -> None:
+    (old, key), (new, _) = (authority.certify(name, signs_itself=True) for name in ("old", "new"))
+    both = authority.folder / "both.pem"
+    trust = Trust(certificate=old, key=key, pinned={"shop": [both]})
+    for broken in (new.read_bytes()[:200], b"-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n"):
+        both.write_bytes(old.read_bytes() + broken)
+        with pytest.raises(InputError, match=r"both\.pem: expected certificates in PEM, or one in DER"):
+            Contexts.of(trust)
+
+
 def test_n8_a_certificate_stands_under_one_name(authority: Authority) -> None:
     certificate, key = authority.certify("shop")
     trust = Trust(certificate=certificate, key=key, pinned={"bank": [certificate], "shop": [certificate]})

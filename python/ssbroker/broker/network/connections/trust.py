@@ -11,7 +11,7 @@ from typing import Final
 
 from ssbroker import options
 from ssbroker.exceptions import InputError, OptionError
-from ssbroker.security.certificates import der, may_sign
+from ssbroker.security.certificates import all_der, may_sign
 
 PROTOCOL: Final = "ssbroker/1"
 """What both sides name inside of TLS (ALPN), so that no other protocol's bytes are ever taken for ours."""
@@ -24,8 +24,8 @@ class Trust:
     Attributes:
         certificate: The instance's own certificate, with those between it and its authority behind it, if there are any.
         key: Its private key, not encrypted.
-        pinned: Certificates that may connect, by principal. A principal may have several: those of a mirrored pair, or an old one and
-            its successor.
+        pinned: Certificates that may connect, by principal. A principal may have several, in one file or in many: those of a mirrored
+            pair, or an old one and its successor.
         authority: The certificates of authorities, if any. Who shows a certificate that one of them has signed is the principal of its
             first DNS name.
         names: The principals that an authority may vouch for.
@@ -64,7 +64,7 @@ class Principals:
         trust: Whom the instance believes.
 
     Raises:
-        InputError: A file is no certificate, or cannot be read.
+        InputError: A file holds no certificate, or cannot be read.
         OptionError: A certificate stands under two principals, or could vouch for others without being asked.
     """
 
@@ -80,9 +80,8 @@ class Principals:
 
     def _pin(self, principal: str, file: Path, *, has_authority: bool) -> None:
         try:
-            data = file.read_bytes()
-            binary = der(data)
-            is_signer = may_sign(data)
+            certificates = all_der(file.read_bytes())
+            is_signer = any(may_sign(each) for each in certificates)
         except OSError as error:
             raise InputError(f"{file}: the certificate of {principal} cannot be read: {error.strerror}") from error
         except InputError as error:
@@ -92,10 +91,11 @@ class Principals:
                 f"{file}: the pinned certificate of {principal} may sign others, so it cannot stand beside an authority;"
                 " make it without CA:TRUE, or leave the authority out"
             )
-        known = self._pins.setdefault(hashlib.sha256(binary).digest(), principal)
-        if known != principal:
-            raise OptionError(f"{file}: the certificate is pinned as that of {known} and of {principal}")
-        self.certificates.append(binary)
+        for binary in certificates:
+            known = self._pins.setdefault(hashlib.sha256(binary).digest(), principal)
+            if known != principal:
+                raise OptionError(f"{file}: the certificate is pinned as that of {known} and of {principal}")
+        self.certificates.extend(certificates)
 
     def principal_of(self, connection: ssl.SSLObject) -> str | None:
         """Who the far side has proven to be.
