@@ -52,8 +52,16 @@ def test_n28_unit_and_image_call_the_command_as_it_is(command: list[str], tmp_pa
         for part in command
     ]
     result = run(*here)
-    assert result.status == 2
+    assert result.status == 1
     assert "none" in result.err
+
+
+def test_n28_the_unit_repeats_a_start_unless_the_settings_are_wrong(tmp_path: Path, run: Run) -> None:
+    unit = (FOLDER / "ssbroker@.service").read_text(encoding="utf-8")
+    (never,) = re.findall(r"^RestartPreventExitStatus=(\d+)$", unit, re.MULTILINE)
+    wrong = run("serve", tmp_path, "--allow-unencrypted", "--log", "xml")
+    may_pass = run("serve", tmp_path / "none", "--allow-unencrypted")
+    assert (wrong.status == int(never), may_pass.status == int(never)) == (True, False)
 
 
 def test_n28_the_image_asks_for_health_where_the_settings_answer() -> None:

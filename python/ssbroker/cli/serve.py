@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import logging
-import signal
-import threading
 import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
@@ -15,8 +13,10 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import typer
 
 from ssbroker.cli import log_lines, serve_settings
+from ssbroker.cli.errors import one_line
 from ssbroker.cli.instances import FolderArgument
 from ssbroker.cli.serve_settings import LIMITS_OF_PROTOCOL, PORT, Address, Settings, Tls
+from ssbroker.cli.serve_signals import told_to_reload, told_to_stop
 from ssbroker.exceptions import InputError, OptionError
 
 if TYPE_CHECKING:
@@ -34,6 +34,8 @@ All of that in a file, with logs and numbers for programs:
   ssbroker serve shop/ --config serve.toml --log json --monitor 127.0.0.1:9422
 """
 _LOOK_SECONDS: Final = 1.0
+_MAY_PASS: Final = 1
+"""The exit status of a start that may succeed when it is repeated: a port in use, a folder that another process serves, a disk."""
 LOGGER: Final = logging.getLogger("ssbroker.serve")
 
 
@@ -80,7 +82,8 @@ def serve(
 ) -> None:
     """Serve an instance: exchange messages with other instances until SIGTERM or Ctrl-C.
 
-    Other processes may use the instance meanwhile; what they commit goes out through this one.
+    Other processes may use the instance meanwhile; what they commit goes out through this one. Exit status 1 if it cannot begin for a
+    reason that may pass, such as a port in use; 2 if the settings are wrong.
     """
     settings = Settings() if config is None else Settings.read(config)
     said: dict[str, Any] = {
@@ -100,7 +103,11 @@ def serve(
         "pinned": _pinned(pin or []),
     }
     tls = replace(settings.tls, **_given(of_tls))
-    run(folder, replace(settings, tls=tls, **_given(said)))
+    try:
+        run(folder, replace(settings, tls=tls, **_given(said)))
+    except OSError as error:  # errors of storage and of endpoints among them
+        typer.echo(f"ssbroker: {one_line(str(error))}", err=True)
+        raise typer.Exit(_MAY_PASS) from error
 
 
 def run(folder: Path, settings: Settings) -> None:
@@ -132,8 +139,8 @@ def run(folder: Path, settings: Settings) -> None:
         handler = log_lines.write_log(settings.log, settings.log_level)
         stack.callback(log_lines.end_log, handler)
         stack.enter_context(_warnings_as_records())
-        stopped = stack.enter_context(_told_to_stop())
-        reload = stack.enter_context(_told_to_reload())
+        stopped = stack.enter_context(told_to_stop())
+        reload = stack.enter_context(told_to_reload())
         instance = stack.enter_context(Instance.open(folder))
         server = stack.enter_context(instance.serve(**options))
         if settings.configuration is not None:
@@ -247,45 +254,6 @@ def _pinned(pins: list[str]) -> dict[str, tuple[Path, ...]]:
 
 def _given(said: Mapping[str, Any]) -> dict[str, Any]:
     return {key: value for key, value in said.items() if value}
-
-
-@contextmanager
-def _told_to_stop() -> Iterator[threading.Event]:
-    """An event that SIGTERM and SIGINT set; a second one ends the process at once, and what was committed is on the disk."""
-    stopped = threading.Event()
-
-    numbers = (signal.SIGTERM, signal.SIGINT)
-
-    def stop(_number: int, _frame: Any) -> None:
-        stopped.set()
-        for each in numbers:  # the second one may be another
-            signal.signal(each, signal.SIG_DFL)
-
-    try:
-        before = {number: signal.signal(number, stop) for number in numbers}
-    except ValueError:  # not the main thread: nobody can be told of signals
-        yield stopped
-        return
-    try:
-        yield stopped
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
-
-
-@contextmanager
-def _told_to_reload() -> Iterator[threading.Event]:
-    """An event that SIGHUP sets, where there is such a signal."""
-    asked = threading.Event()
-    number = getattr(signal, "SIGHUP", None)
-    if number is None or threading.current_thread() is not threading.main_thread():
-        yield asked
-        return
-    before = signal.signal(number, lambda *_: asked.set())
-    try:
-        yield asked
-    finally:
-        signal.signal(number, before)
 
 
 @contextmanager
