@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
 import socket
 import uuid
@@ -101,6 +102,33 @@ def test_n36_sighup_has_certificates_read_again_and_broken_ones_end_nothing(fold
         trust.key.write_text("broken")
         served.process.send_signal(signal.SIGHUP)
         assert served.record("the certificates cannot be used: ")["level"] == "warning"
+        assert served.stop() == 0
+
+
+@pytest.mark.skipif(os.name == "nt", reason="there is no SIGHUP")
+def test_n36_sighup_ends_nothing_while_the_process_starts(folder: Path, tmp_path: Path) -> None:
+    config = tmp_path / "serve.toml"
+    os.mkfifo(config)  # so that it stands still where it begins to read its settings
+    served = Served(folder, *PLAIN, "--config", str(config))
+    with config.open("w") as settings:
+        served.process.send_signal(signal.SIGHUP)
+        settings.write('log_level = "info"')
+    with served:
+        assert served.stop() == 0
+
+
+@pytest.mark.skipif(os.name == "nt", reason="there is no SIGHUP")
+def test_n36_who_starts_it_may_have_sighup_ignored_until_it_is_handled(folder: Path) -> None:
+    """As the unit of systemd does: Python takes most of a second before anything here could."""
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        served = Served(folder, *PLAIN)
+        served.process.send_signal(signal.SIGHUP)
+    finally:
+        signal.signal(signal.SIGHUP, before)
+    with served:
+        served.process.send_signal(signal.SIGHUP)
+        assert served.record("there are no certificates to read again")
         assert served.stop() == 0
 
 

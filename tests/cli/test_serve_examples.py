@@ -22,7 +22,7 @@ def commands() -> list[list[str]]:
     """How the unit and the image call `ssbroker`."""
     unit = (FOLDER / "ssbroker@.service").read_text(encoding="utf-8")
     image = (FOLDER / "Containerfile").read_text(encoding="utf-8")
-    called = re.search(r"^ExecStart=\S*/ssbroker (.*)$", unit, re.MULTILINE)
+    called = re.search(r"^ExecStart=/usr/bin/env --ignore-signal=HUP \S*/ssbroker (.*)$", unit, re.MULTILINE)
     default = re.search(r"^CMD \[(.*)\]$", image, re.MULTILINE)
     assert called
     assert default

@@ -16,7 +16,7 @@ from ssbroker.cli import log_lines, serve_settings
 from ssbroker.cli.errors import one_line
 from ssbroker.cli.instances import FolderArgument
 from ssbroker.cli.serve_settings import LIMITS_OF_PROTOCOL, PORT, Address, Settings, Tls
-from ssbroker.cli.serve_signals import told_to_reload, told_to_stop
+from ssbroker.cli.serve_signals import hangup_ignored, told_to_reload, told_to_stop
 from ssbroker.exceptions import InputError, OptionError
 
 if TYPE_CHECKING:
@@ -39,6 +39,7 @@ _MAY_PASS: Final = 1
 LOGGER: Final = logging.getLogger("ssbroker.serve")
 
 
+@hangup_ignored()
 def serve(
     *,
     folder: FolderArgument,

@@ -37,12 +37,25 @@ def told_to_stop() -> Iterator[threading.Event]:
 def told_to_reload() -> Iterator[threading.Event]:
     """An event that SIGHUP sets, where there is such a signal."""
     asked = threading.Event()
+    with _on_hangup(lambda *_: asked.set()):
+        yield asked
+
+
+@contextmanager
+def hangup_ignored() -> Iterator[None]:
+    """SIGHUP ends nothing before it can be told: what it asks for is read at the start anyway."""
+    with _on_hangup(signal.SIG_IGN):
+        yield
+
+
+@contextmanager
+def _on_hangup(handler: Any) -> Iterator[None]:
     number = getattr(signal, "SIGHUP", None)
     if number is None or threading.current_thread() is not threading.main_thread():
-        yield asked
+        yield
         return
-    before = signal.signal(number, lambda *_: asked.set())
+    before = signal.signal(number, handler)
     try:
-        yield asked
+        yield
     finally:
         signal.signal(number, before)
