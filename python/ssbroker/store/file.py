@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, TypeVar
 
-from ssbroker.exceptions import StorageError
+from ssbroker.exceptions import LockTimeoutError, StorageError
 from ssbroker.store.connections import Connections
 from ssbroker.store.fair_lock import FairLock
 from ssbroker.store.schema import APPLICATION_ID
@@ -30,11 +30,13 @@ class DatabaseFile:
     Attributes:
         path: The file.
         lock_timeout: The seconds to wait for the write lock.
+        failure: Why it could not be written when that was last tried here; None where it could be.
     """
 
     def __init__(self, path: Path, *, lock_timeout: float = LOCK_TIMEOUT, vfs: str | None = None) -> None:
         self.path = path
         self.lock_timeout = lock_timeout
+        self.failure: str | None = None
         self._connections = Connections(path, vfs=vfs)
         self._writer = FairLock()
 
@@ -120,6 +122,10 @@ class DatabaseFile:
             with storage_errors(self.path, waited=wait):
                 yield session.begin()
             session.commit()
+        except StorageError as error:
+            if error.file == str(self.path) and not isinstance(error, LockTimeoutError):
+                self.failure = str(error)
+            raise
         finally:
             session.close()
 
@@ -154,7 +160,9 @@ class DatabaseFile:
     def session(self, *, lock_timeout: float | None = None) -> Session:
         """A transaction that is not begun yet; `lock_timeout` as `write` has it."""
         wait = self.lock_timeout if lock_timeout is None else lock_timeout
-        return Session(self.path, connections=self._connections, writer=self._writer, lock_timeout=wait)
+        return Session(
+            self.path, connections=self._connections, writer=self._writer, lock_timeout=wait, ended=self._ended
+        )
 
     def watch(self) -> Watch:
         """What tells whether anybody has committed; it has a connection of its own until it is closed."""
@@ -167,6 +175,9 @@ class DatabaseFile:
             StorageError: The file cannot be written.
         """
         self.ask(lambda connection: connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall())
+
+    def _ended(self, failure: str | None) -> None:
+        self.failure = failure
 
     def close(self) -> None:
         """Closes the connections that are not in use; the others close when they are given back."""

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ssbroker.exceptions import StorageError
+from ssbroker.exceptions import LockTimeoutError, StorageError
 from ssbroker.store.connections import Connections, undone_error
 from ssbroker.store.fair_lock import FairLock
 from ssbroker.store.sqlite import lock_timeout_error, storage_errors
@@ -17,13 +18,31 @@ if TYPE_CHECKING:
 
 
 class Session:
-    """One transaction of a file (B2), begun when it is first needed. Not for several threads at once."""
+    """One transaction of a file (B2), begun when it is first needed. Not for several threads at once.
 
-    def __init__(self, path: Path, *, connections: Connections, writer: FairLock, lock_timeout: float) -> None:
+    Args:
+        path: The file.
+        connections: Its connections.
+        writer: Its write lock within this process.
+        lock_timeout: The seconds to wait for others.
+        ended: Told why the disk did not take a commit, or None where it took one that changed something.
+    """
+
+    def __init__(
+        self,
+        path: Path,
+        *,
+        connections: Connections,
+        writer: FairLock,
+        lock_timeout: float,
+        ended: Callable[[str | None], None],
+    ) -> None:
         self._path = path
         self._connections = connections
         self._writer = writer
         self._lock_timeout = lock_timeout
+        self._ended = ended
+        self._changes = 0
         self._connection: apsw.Connection | None = None
 
     @property
@@ -55,22 +74,14 @@ class Session:
         connection = self._connection
         if connection is None:
             return
-        import apsw  # noqa: PLC0415  # whoever has a connection has it
-
         try:
             if self._connections.is_inherited:
                 self._connections.check()
             if not connection.in_transaction:
                 raise undone_error(self._path)
-            with storage_errors(self._path, waited=self._lock_timeout):
-                try:
-                    self._connections.commit(connection)
-                except apsw.BusyError as error:  # nobody else is in the way of who has the write lock
-                    self._undo(connection)
-                    raise _open_error(self._path) from error
-                except BaseException:
-                    self._undo(connection)
-                    raise
+            self._commit(connection)
+            if connection.total_changes() != self._changes:
+                self._ended(None)
         finally:
             self.close()
 
@@ -100,7 +111,22 @@ class Session:
         except BaseException:
             self._writer.release()
             raise
+        self._changes = connection.total_changes()
         return connection
+
+    def _commit(self, connection: apsw.Connection) -> None:
+        try:
+            with storage_errors(self._path, waited=self._lock_timeout):
+                try:
+                    self._connections.commit(connection)
+                except BaseException:
+                    self._undo(connection)
+                    raise
+        except LockTimeoutError as error:  # nobody else is in the way of who has the write lock
+            raise _open_error(self._path) from error
+        except StorageError as error:
+            self._ended(str(error))
+            raise
 
     def _undo(self, connection: apsw.Connection) -> None:
         """After a commit that failed.

@@ -4,8 +4,12 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from ssbroker.broker.instance import Instance
 from ssbroker.broker.network.service.health import problems
+from ssbroker.exceptions import StorageError
+from tests.store.failing_calls import failing_calls
 
 
 def test_n28_an_instance_that_is_served_is_well(tmp_path: Path) -> None:
@@ -31,3 +35,24 @@ def test_n28_a_file_that_cannot_be_used_is_a_problem(tmp_path: Path) -> None:
     (folder / "Sales.sqlite").write_bytes(b"no database")
     with Instance.open(folder) as instance, instance.serve(port=0, allow_unencrypted=True):
         assert list(problems(instance)) == ["database Sales"]
+
+
+def test_n28_a_file_that_could_not_be_written_is_a_problem_until_it_is(tmp_path: Path) -> None:
+    """B4: who only reads, and a commit of nothing, meet with no full disk."""
+    with (
+        failing_calls("full") as disk,
+        Instance.create(tmp_path / "shop", name="shop") as instance,
+        instance.serve(port=0, allow_unencrypted=True),
+    ):
+        sales = instance.create_database("Sales")
+        instance.create_database("Stock")
+        disk.asked, disk.fails_at = 0, 1
+        with pytest.raises(StorageError, match="full"):
+            sales.create_queue("Orders")
+        with sales.file.write():
+            pass
+        (told,) = problems(instance).items()
+        assert told == ("database Sales", f"could not be written: {sales.file.path}: database or disk is full")
+        disk.fails_at = 0
+        sales.create_queue("Orders")
+        assert problems(instance) == {}

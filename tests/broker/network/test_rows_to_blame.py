@@ -108,3 +108,15 @@ def test_n15_a_disk_that_is_full_is_nobodys_fault(both: Talk, monkeypatch: pytes
     monkeypatch.undo()
     both.pipes.settle(seconds=5)
     assert sorted(both.ordered()) == [BAD, b"one"]
+
+
+def test_n35_a_log_does_not_grow_while_a_disk_is_full(
+    both: Talk, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    tries = judging_fails(monkeypatch, lambda: StorageError("the disk is full"))
+    for _ in range(2 * LINES):
+        both.send(BAD)
+        both.pipes.settle()
+    assert len(tries) >= 2 * LINES
+    lines = [record for record in caplog.records if "what came could not be taken" in record.getMessage()]
+    assert len(lines) <= LINES + 1

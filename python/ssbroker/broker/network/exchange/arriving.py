@@ -87,7 +87,8 @@ class Arriving:
         try:
             parcels = self._dispatch.sort(peer, rows)
         except StorageError as error:
-            LOGGER.warning("what came from %s could not be looked at, and will come again: %s", peer.address, error)
+            if self._may_warn("what came could not be looked at", peer.principal or "somebody", now):
+                LOGGER.warning("what came from %s could not be looked at, and will come again: %s", peer.address, error)
             return []
         except Exception as error:  # noqa: BLE001 - the caller tells of it
             return [(rows, error)]
@@ -99,10 +100,14 @@ class Arriving:
                 left.append((peer, parcel.rows))
             except StorageError as error:
                 name = parcel.machine.database.name
-                LOGGER.warning("%s: what came could not be taken, and will come again: %s", name, error)
+                if self._may_warn("what came could not be taken", name, now):
+                    LOGGER.warning("%s: what came could not be taken, and will come again: %s", name, error)
             except Exception as error:  # noqa: BLE001 - the caller tells of it
                 failed.append((parcel.rows, error))
         return failed
+
+    def _may_warn(self, what: str, source: str, now: int) -> bool:
+        return self._events.may_be_logged(what, level=logging.WARNING, source=source, now=now)
 
     def _drop(self, peer: Peer, rows: pa.Table, error: Exception, now: int) -> None:
         """Tells of rows that cannot be taken."""

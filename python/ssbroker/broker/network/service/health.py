@@ -33,6 +33,9 @@ def problems(instance: Instance) -> dict[str, str]:
         for row in instance.view("sys.databases").to_pylist():
             if row["state_desc"] != "ONLINE":
                 found[f"database {row['name']}"] = "its file is not there, or cannot be used"
+        for database in instance.databases:
+            if database.file.failure is not None:
+                found.setdefault(f"database {database.name}", f"could not be written: {database.file.failure}")
     except SsbrokerError as error:
         found["databases"] = str(error)
     return found
