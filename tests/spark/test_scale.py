@@ -68,7 +68,7 @@ def stepped(fragments: pa.Table, *, max_message_bytes: int) -> Step:
         session_keys=None,
         acknowledgements=False,
     )
-    task = Task(fixed={}, assembly=assembly, routing=None, figures=False)
+    task = Task(fixed={}, assembly=assembly, routing=None, figures=False, carried=())
     return step(task, None, fragments.combine_chunks().to_batches(), now_us=1)
 
 
