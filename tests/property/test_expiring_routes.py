@@ -15,7 +15,7 @@ from tests.oracle.routing import Oracle
 from tests.worlds.arrow import batch_of, catalog_of, decisions_of
 from tests.worlds.expiring import EXPIRIES, MOMENTS, Case, cases, seeded_case
 
-WORLDS = 1000
+WORLDS = 400
 CHUNKS = 4
 CONVERSATIONS = 40
 
