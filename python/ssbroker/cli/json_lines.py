@@ -60,7 +60,7 @@ class JsonLinesSource:
                 size=3 * len(block),
                 position=position,
                 load=partial(self._load, block, first_row),
-                line_of=partial(line_of, block),
+                line_of=partial(line_of, block, first_row),
             )
             first_row += block.count(b"\n")
         if empty:
@@ -76,7 +76,7 @@ class JsonLinesSource:
             explicit_schema=self._in_json, unexpected_field_behavior="error" if self.schema else "ignore"
         )
         columns = parsed(block, options, self._intake, self.file, first_row, rows=len(lines))
-        row_of = partial(_row_of, block, first_row)
+        row_of = partial(line_of, block, first_row)
         columns = from_json(columns, self._intake, file=self.file, row_of=row_of)
         if self.schema is not None:
             return Rows(columns=columns)
@@ -113,19 +113,15 @@ def blocks(file: Path) -> Iterator[tuple[bytes, int]]:
             yield last, position
 
 
-def line_of(block: bytes, row: int) -> int:
-    r"""Which line of a block a row of it is; a blank line is no row.
+def line_of(block: bytes, first: int, row: int) -> int:
+    r"""On which line of a file a row of a block stands that begins with line `first`; a blank line is no row.
 
     Examples:
-        >>> line_of(b"{}\n\n \n{}\n", 1)
-        3
+        >>> line_of(b"{}\n\n \n{}\n", 10, 1)
+        13
     """
-    filled = (number for number, line in enumerate(block.split(b"\n")) if line.strip())
-    return next(itertools.islice(filled, row, None), row)
-
-
-def _row_of(block: bytes, first_row: int, row: int) -> int:
-    return first_row + line_of(block, row)
+    filled = (number for number, line in enumerate(block.split(b"\n"), first) if line.strip())
+    return next(itertools.islice(filled, row, None), first + row)
 
 
 def lines_of(block: bytes, file: Path, first_row: int) -> Any:
@@ -210,7 +206,7 @@ def _changed_type(told: str, block: bytes, file: Path, first_row: int) -> Schema
     if found is None:
         return None
     name, known, other, row = found.groups()
-    message = f"{file}: {name}, row {_row_of(block, first_row, int(row))}: is {other}, and {known} in lines before; expected one type"
+    message = f"{file}: {name}, row {line_of(block, first_row, int(row))}: is {other}, and {known} in lines before; expected one type"
     return SchemaError(message, column=name, expected=known, actual=other)
 
 

@@ -38,11 +38,11 @@ class Piece:
     load: Callable[[], Rows]
     """Gives the rows; where that is work, it is left to the thread that works on them."""
     line_of: Callable[[int], int] | None = None
-    """Which line of the piece a row of it is, where a line may be blank; None where every line is a row."""
+    """The line of the file on which a row of the piece stands, where lines may be blank; None where every line is a row."""
 
     def row_of(self, row: int) -> int:
         """The number in the file of a row of the piece, for errors."""
-        return self.first_row + (row if self.line_of is None else self.line_of(row))
+        return self.first_row + row if self.line_of is None else self.line_of(row)
 
 
 class Source(Protocol):

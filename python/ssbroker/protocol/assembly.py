@@ -19,7 +19,6 @@ from ssbroker.protocol.push import Push, Rejected, table_of
 from ssbroker.protocol.states import State
 from ssbroker.reassembler import Reassembler
 
-_IS_ERROR: Final = 3
 _READ_BYTES: Final = 8 << 20
 """About so much is read back at a time, as much as comes at a time (N12)."""
 TOO_FAR: Final = "limit_exceeded"
@@ -72,10 +71,10 @@ class Assembly:
         An error of the application is taken as soon as it comes, whatever is missing before it: its sender has dropped that (B13).
         """
         first = self._push(parts)
-        if not any(part.kind[_IS_ERROR] for part in parts):
+        if not any(part.is_error for part in parts):
             return first
         bad = {id(part) for part, reason in first.rejected if reason != TOO_FAR}
-        errors = [part for part in parts if part.kind[_IS_ERROR] and id(part) not in bad]
+        errors = [part for part in parts if part.is_error and id(part) not in bad]
         over = {part.incoming: part.sequence for part in errors if part.sequence > part.incoming.next}
         if not over:
             return first

@@ -187,6 +187,11 @@ class Part:
         return (conversation_id, not is_initiator)
 
     @property
+    def is_error(self) -> bool:
+        """Whether it is of an error with which the application has ended the dialog."""
+        return self.kind[-1]
+
+    @property
     def charge(self) -> int:
         """What it counts for while it waits, in bytes."""
         return _FRAGMENT_CHARGE + len(self.body)

@@ -50,7 +50,7 @@ class Push:
         """Takes parts in (`STORED`), their messages counted from where their directions stood."""
         pushed = self._reassembler.push(table)
         told, acked = pushed.acknowledgements, pushed.acknowledgements["acked_sequence_number"].to_pylist()
-        for sender, number in zip(_senders(told), acked, strict=True):
+        for sender, number in zip(senders_of(told), acked, strict=True):
             incoming, base = self._bases[sender]
             if number is not None:
                 incoming.reach(base + number + 1)
@@ -58,7 +58,7 @@ class Push:
             self._reject(pushed.rejected)
         numbers: list[Any] = pushed.messages["message_sequence_number"].to_pylist()
         real = [
-            number + self._bases[sender][1] for sender, number in zip(_senders(pushed.messages), numbers, strict=True)
+            number + self._bases[sender][1] for sender, number in zip(senders_of(pushed.messages), numbers, strict=True)
         ]
         self.messages.append(
             replaced(pushed.messages, MESSAGES, {"message_sequence_number": real}).select(MESSAGES.names)
@@ -91,7 +91,8 @@ class Push:
                 self.forget(incoming, number)
 
 
-def _senders(table: pa.Table) -> Iterator[Key]:
+def senders_of(table: pa.Table) -> Iterator[Key]:
+    """The sides of conversations that have sent the rows of a table, row by row."""
     return zip(listed(table["conversation_id"]), listed(table["is_initiator"]), strict=True)
 
 

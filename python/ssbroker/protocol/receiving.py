@@ -10,7 +10,6 @@ from typing import Any, Final
 import pyarrow as pa
 
 from ssbroker.protocol.assembly import Assembled, Assembly
-from ssbroker.protocol.columns import listed
 from ssbroker.protocol.dialog import Dialog
 from ssbroker.protocol.envelope import Security
 from ssbroker.protocol.event_log import EventLog
@@ -19,7 +18,7 @@ from ssbroker.protocol.incoming import Part
 from ssbroker.protocol.ledger import MESSAGES, STORED, Key, Ledger, Refusal
 from ssbroker.protocol.loading import Loading
 from ssbroker.protocol.opening import GONE, Notice
-from ssbroker.protocol.push import stored_table
+from ssbroker.protocol.push import senders_of, stored_table
 from ssbroker.protocol.rows import Row
 
 _DIGEST_BYTES: Final = 16
@@ -152,8 +151,7 @@ class Receiving:
         messages = assembled.messages
         stopped: dict[Key, int] = {}
         if messages.num_rows:
-            senders = zip(listed(messages["conversation_id"]), listed(messages["is_initiator"]), strict=True)
-            of_each = [dialogs[conversation_id, not side] for conversation_id, side in senders]
+            of_each = [dialogs[conversation_id, not side] for conversation_id, side in senders_of(messages)]
             refusals = self._ledger.judge(messages, [dialog.endpoint.service_contract_name for dialog in of_each])
             if refusals:
                 messages = self._stopped(messages, of_each, refusals, result, stopped)

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import re
 import uuid
 from typing import Final
 
-from ssbroker import guids
+from ssbroker import guids, options
 from ssbroker.broker.dialogs import contract_rules
 from ssbroker.broker.objects.refusals import existing
 from ssbroker.broker.work.telling import told_conversation, told_group
@@ -25,7 +24,6 @@ from ssbroker.store.objects import Service
 CURRENT_DATABASE: Final = "CURRENT DATABASE"
 """As `broker_instance`: the database's own broker id (fact 106)."""
 SERVICE_NAME_MAX: Final = 256
-_HALF_A_PAIR: Final = re.compile("[\ud800-\udfff]")
 
 
 def begin(
@@ -46,7 +44,7 @@ def begin(
     kind = existing(objects.contracts, contract, kind="contract")
     if not isinstance(to_service, str):
         raise SchemaError(f"to_service: expected str, got {type(to_service).__name__}", column="to_service")
-    if not 0 < len(to_service) <= SERVICE_NAME_MAX or _HALF_A_PAIR.search(to_service):
+    if not 0 < len(to_service) <= SERVICE_NAME_MAX or not options.is_text(to_service):
         raise refused(8412, name=to_service)
     expires = work.now() + seconds(LIFETIME_MAX if lifetime is None else lifetime, name="lifetime") * SECOND
     group = _group(work, service, related_conversation, related_conversation_group)

@@ -114,6 +114,7 @@ def read(split: Split, *, rows_most: int, in_dictionaries: Sequence[str] = ()) -
     with pq.ParquetFile(split.file, **settings) as looked:
         kinds, rows = Kinds.of(looked), _batch_rows(looked, split.groups, rows_most)
         names: list[str] = [name for name in in_dictionaries if name in looked.schema_arrow.names]
+        settings["metadata"] = looked.metadata
     with pq.ParquetFile(split.file, read_dictionary=names, **settings) as parquet:
         for batch in parquet.iter_batches(rows, row_groups=list(split.groups), use_threads=False):
             yield kinds.given(batch)

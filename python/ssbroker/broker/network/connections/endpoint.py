@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import threading
 import uuid
 from collections.abc import Callable, Collection, Iterable, Mapping
@@ -17,7 +18,6 @@ from ssbroker.broker.network.connections.setup import LOGGER, Setup
 from ssbroker.broker.network.connections.switchboard import Switchboard
 from ssbroker.exceptions import EndpointError
 from ssbroker.protocol.adjacent.batch import checked
-from ssbroker.protocol.log_rate import LogRate
 
 _BACKLOG: Final = 1024
 _ACCEPTED_AT_ONCE: Final = 1
@@ -43,7 +43,6 @@ class SocketEndpoint:
         self._changed: Final = threading.Lock()
         self._waiting: Final[set[Destination | uuid.UUID]] = set()
         self._started: Final[SimpleQueue[tuple[str, int] | OSError | ValueError | RuntimeError]] = SimpleQueue()
-        self._lines: Final[LogRate[str]] = LogRate(others=lambda _: "")
         self._thread: Final = threading.Thread(
             target=self._run, name=f"ssbroker {setup.own.name} endpoint", daemon=True
         )
@@ -192,9 +191,7 @@ class SocketEndpoint:
     def _troubled(self, _loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
         """Tells of what has no connection that it could be told of, such as that no file is left for the next one."""
         name, message, now = self._setup.own.name, str(context["message"]), self._setup.clock()
-        for left_out, lines in self._lines.left_out(now=now):
-            LOGGER.error("%s: %s: %d more in a minute", name, left_out, lines)
-        if self._lines.passes(message, now=now):
+        if self._setup.events.may_be_logged(message, level=logging.ERROR, source=name, now=now):
             error = context.get("exception")
             LOGGER.error("%s: %s: %s", name, message, error, exc_info=None if isinstance(error, OSError) else error)
 
