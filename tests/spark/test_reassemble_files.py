@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 from collections import Counter
 from pathlib import Path
@@ -19,6 +20,7 @@ from ssbroker.exceptions import OptionError, OutputError, SchemaError
 from ssbroker.spark.files import assembling
 from ssbroker.spark.files.buckets import BucketWriter, file_of, rows_of
 from ssbroker.spark.files.splits import files_of, splits_of
+from ssbroker.spark.files.tasks import run
 from tests.spark.frames import world
 from tests.spark.traffic import Row, in_any_order, keys_of, table_of, worlds, would_come
 from tests.worlds.universe import NOW
@@ -243,3 +245,9 @@ def test_a_file_that_is_gone_before_its_time_is_an_error(
     with pytest.raises(FileNotFoundError):
         assembling.put_together(job, shares, 5)
     assert assembling.put_together(job, shares, 9)["files"]
+
+
+def test_what_workers_import_is_not_searched_for_garbage_after_each_task(spark: SparkSession) -> None:
+    told = run(spark, 2, lambda number: {"number": number, "kept": gc.get_freeze_count()})
+    assert [one["number"] for one in told] == [0, 1]
+    assert all(one["kept"] > 10_000 for one in told)

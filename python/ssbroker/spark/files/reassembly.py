@@ -149,7 +149,7 @@ def reassemble_files(
             schema=schema,
             messages=rehearsed.messages.schema,
             splits=tuple(splits),
-            buckets=min(BUCKETS_MAX, max(1, -(-size // bucket_bytes))),
+            buckets=bucket_count(size, bucket_bytes),
             secret=secrets.token_bytes(16),
             attempts=str(staging.attempts),
             done=str(staging.done),
@@ -178,6 +178,21 @@ def reassemble_files(
             },
         )
     return ReassembledFiles(path=folder, files=tuple(placed.values()), **counted)
+
+
+def bucket_count(size: int, bucket_bytes: int) -> int:
+    """How many shares there are: one, or a multiple of four, so that two or four cores are done at the same time.
+
+    Args:
+        size: The bytes of the files.
+        bucket_bytes: How many a share has at most, about.
+
+    Examples:
+        >>> [bucket_count(size, 100) for size in (0, 100, 101, 400, 401, 10**9)]
+        [1, 1, 4, 4, 8, 65536]
+    """
+    count = -(-size // bucket_bytes)
+    return min(BUCKETS_MAX, 1 if count <= 1 else -(-count // 4) * 4)
 
 
 def _told(results: list[dict[str, Any]]) -> dict[str, Any]:
