@@ -13,6 +13,24 @@ _WORTH_CASTING: Final = 32
 """From so many values on, a cast and a list of what any length may have takes less time than the list alone."""
 
 
+def tabled(rows: Sequence[tuple[Any, ...]], row: pa.StructType) -> pa.Table:
+    """Rows as a table, all columns at once: it takes a third of the time that they take one by one.
+
+    Args:
+        rows: The values of each.
+        row: The columns.
+
+    Returns:
+        The table.
+
+    Examples:
+        >>> tabled([(1, b"a"), (2, None)], pa.struct([("number", pa.int64()), ("body", pa.binary())])).to_pydict()
+        {'number': [1, 2], 'body': [b'a', None]}
+    """
+    made: Any = pa.array(rows, row)  # a StructArray, which the stubs do not say
+    return pa.Table.from_batches([pa.RecordBatch.from_struct_array(made)])
+
+
 def bodies(values: Sequence[bytes | None]) -> pa.ChunkedArray[Any]:
     """Bytes as a column; large values stay where they are, each in a chunk of its own.
 

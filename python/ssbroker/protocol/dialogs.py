@@ -110,11 +110,15 @@ class Dialogs(Steering):
         except BaseException:
             self._residents.put_back([(turn.dialog, turn.lost) for turn in turns], owing, moment)
             raise
-        tables.append(self._outbound.answers(owing, self._notices))
-        self._notices.clear()
-        rows = pa.concat_tables([table for table in tables if table.num_rows] or tables[:1])
+        if owing or self._notices:
+            tables.append(self._outbound.answers(owing, self._notices))
+            self._notices.clear()
+        tables = [table for table in tables if table.num_rows]
+        if not tables:
+            return None
+        rows = pa.concat_tables(tables)
         tell_acknowledgements(self._log, rows, is_sent=True, now=now)
-        return rows if rows.num_rows else None
+        return rows
 
     def _is_due(self, dialog: Dialog, moment: int) -> bool:
         """Whether a dialog has to acknowledge now; where something is to be sent again, it gets its turn."""

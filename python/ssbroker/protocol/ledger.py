@@ -9,6 +9,7 @@ from typing import Any, Final, NamedTuple, Protocol, TypeAlias
 import pyarrow as pa
 
 from ssbroker import schemas
+from ssbroker.protocol.columns import bodies, tabled
 from ssbroker.protocol.states import State
 
 Key: TypeAlias = tuple[bytes, bool]
@@ -35,6 +36,34 @@ MESSAGES: Final = _columns(
 
 STORED: Final = _columns(*schemas.FRAGMENTS, *_KIND)
 """Fragments of what is incomplete or early (P14), opened, with digests instead of signatures."""
+
+_HEAD: Final = pa.struct([each for each in MESSAGES if each.name != "message_body"])
+_PART: Final = pa.struct(list(STORED))
+
+
+def messages_of(rows: Sequence[tuple[Any, ...]]) -> pa.Table:
+    """Messages as a table (`MESSAGES`); large bodies stay where they are.
+
+    Examples:
+        >>> messages_of([]).schema == MESSAGES
+        True
+    """
+    made = tabled([row[:-1] for row in rows], _HEAD)
+    return made.append_column(MESSAGES.field("message_body"), bodies([row[-1] for row in rows]))
+
+
+def parts_of(rows: Sequence[tuple[Any, ...]]) -> pa.Table:
+    """Fragments as a table (`STORED`).
+
+    Examples:
+        >>> parts_of([]).schema == STORED
+        True
+    """
+    return tabled(rows, _PART)
+
+
+NO_MESSAGES: Final = messages_of([])
+NO_PARTS: Final = parts_of([])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -12,7 +12,7 @@ import pyarrow as pa
 from ssbroker.protocol import envelope, names
 from ssbroker.protocol.columns import listed
 from ssbroker.protocol.dialog import Dialog
-from ssbroker.protocol.envelope import ENVELOPE, Security
+from ssbroker.protocol.envelope import Security
 from ssbroker.protocol.opening import Notice
 from ssbroker.protocol.plain import LISTED, plain_rows
 from ssbroker.protocol.rows import Row, table_of
@@ -52,7 +52,7 @@ class Outbound:
     def fragments(self, cut: Cut) -> pa.Table:
         """The fragments of messages; the first one of each dialog carries the acknowledgement that is due (P15)."""
         if not cut.turns:
-            return ENVELOPE.empty_table()
+            return table_of([])
         if all(turn.dialog.outbound is None for turn in cut.turns):
             return plain_rows(cut)
         return table_of(self._one_by_one(cut))

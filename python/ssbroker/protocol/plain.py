@@ -1,4 +1,4 @@
-"""Fragments of plain conversations as rows of the envelope, column by column: their bodies are not looked at again."""
+"""Fragments of plain conversations as rows of the envelope: what was cut stays as it is, and bodies are not looked at again."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any, Final
 import pyarrow as pa
 
 from ssbroker.protocol import envelope
-from ssbroker.protocol.columns import listed
+from ssbroker.protocol.columns import listed, tabled
 from ssbroker.protocol.envelope import CONVERSATION_ERROR, END_OF_DIALOG, ENVELOPE, SEQUENCED, Security
 from ssbroker.protocol.turn import Cut
 
@@ -36,6 +36,8 @@ _OF_ENDPOINTS: Final = {
 }
 """Columns whose values are attributes of the sender's endpoint."""
 _ATTRIBUTES: Final = attrgetter(*_OF_ENDPOINTS.values())
+_NAMES: Final = (*_OF_ENDPOINTS, "is_sequenced", "security", "acked_sequence_number", "acked_ahead", "header_signature")
+_MADE: Final = pa.struct([ENVELOPE.field(name) for name in _NAMES])
 
 
 def plain_rows(cut: Cut) -> pa.Table:
@@ -47,9 +49,7 @@ def plain_rows(cut: Cut) -> pa.Table:
     Returns:
         The rows (`envelope.ENVELOPE`), in their order.
     """
-    signatures: list[bytes] = []
-    acked: list[int | None] = []
-    ahead: list[bytes | None] = []
+    rows: list[tuple[Any, ...]] = []
     columns: list[list[Any]] = [listed(cut.rows[name]) for name in LISTED]
     for turn, sequence, number, count, message, fragment, kind, message_id, is_end, is_error in zip(
         cut.turns, *columns, strict=True
@@ -77,22 +77,9 @@ def plain_rows(cut: Cut) -> pa.Table:
             ),
         )
         signed = envelope.signed_bytes(header, message, fragment, *ack)
-        signatures.append(hashlib.md5(signed, usedforsecurity=False).digest())
-        acked.append(ack[0])
-        ahead.append(ack[1])
-    return _rows(cut, {"acked_sequence_number": acked, "acked_ahead": ahead, "header_signature": signatures})
-
-
-def _rows(cut: Cut, columns: dict[str, list[Any]]) -> pa.Table:
-    """The rows: what was cut as it is, what belongs to the endpoints, and some columns that are given."""
-    endpoints = [turn.dialog.endpoint for turn in cut.turns]
-    number = len(endpoints)
-    columns["is_sequenced"] = [True] * number
-    columns["security"] = [Security.PLAIN.value] * number
-    for name, values in zip(_OF_ENDPOINTS, zip(*map(_ATTRIBUTES, endpoints), strict=True), strict=True):
-        columns[name] = list(values)
-    arrays: list[Any] = [
-        pa.array(columns[field.name], field.type) if field.name in columns else cut.rows[field.name]
-        for field in ENVELOPE
-    ]
-    return pa.Table.from_arrays(arrays, schema=ENVELOPE)
+        signature = hashlib.md5(signed, usedforsecurity=False).digest()
+        rows.append((*_ATTRIBUTES(endpoint), True, Security.PLAIN, *ack, signature))
+    made = tabled(rows, _MADE)
+    return pa.Table.from_arrays(
+        [(made if name in _NAMES else cut.rows)[name] for name in ENVELOPE.names], schema=ENVELOPE
+    )

@@ -10,13 +10,12 @@ import pyarrow.compute as pc
 
 from ssbroker.protocol.columns import listed, replaced
 from ssbroker.protocol.incoming import Incoming, Part
-from ssbroker.protocol.ledger import MESSAGES, STORED, Key
+from ssbroker.protocol.ledger import MESSAGES, STORED, Key, parts_of
 from ssbroker.reassembler import Reassembler
 
 Rejected: TypeAlias = dict[int, tuple[Part, str]]
 """Parts that were refused, and why, by `id`."""
 
-_KINDS: Final = 4
 _DIGEST: Final = STORED.get_field_index("fragment_signature")
 _PLACE: Final = ("conversation_id", "is_initiator", "message_sequence_number", "fragment_number")
 
@@ -109,22 +108,7 @@ def table_of(parts: Sequence[Part]) -> pa.Table:
         >>> table_of([]).num_rows
         0
     """
-    columns: list[list[Any]] = [
-        [part.incoming.key[0] for part in parts],
-        [not part.incoming.key[1] for part in parts],
-        [part.sequence - part.incoming.next for part in parts],
-        [part.fragment for part in parts],
-        [part.count for part in parts],
-        [part.body for part in parts],
-        [part.message_digest for part in parts],
-        [part.fragment_digest for part in parts],
-        *([part.kind[each] for part in parts] for each in range(_KINDS)),
-    ]
-    arrays: list[pa.Array[Any]] = []
-    for each, values in zip(STORED, columns, strict=True):
-        column: pa.Array[Any] = pa.array(values, each.type)
-        arrays.append(column)
-    return pa.Table.from_arrays(arrays, schema=STORED)
+    return parts_of([_values(part, part.sequence - part.incoming.next) for part in parts])
 
 
 def stored_table(parts: Sequence[Part]) -> pa.Table:
@@ -140,6 +124,10 @@ def stored_table(parts: Sequence[Part]) -> pa.Table:
         >>> stored_table([]).num_rows
         0
     """
-    if not parts:
-        return STORED.empty_table()
-    return replaced(table_of(parts), STORED, {"message_sequence_number": [part.sequence for part in parts]})
+    return parts_of([_values(part, part.sequence) for part in parts])
+
+
+def _values(part: Part, sequence: int) -> tuple[Any, ...]:
+    """A row of `STORED`, with the number that its message shall have."""
+    place = (*part.sender, sequence, part.fragment, part.count)
+    return (*place, part.body, part.message_digest, part.fragment_digest, *part.kind)

@@ -15,7 +15,7 @@ from ssbroker.protocol.envelope import Security
 from ssbroker.protocol.event_log import EventLog
 from ssbroker.protocol.events import CorruptedMessage, MessageUndeliverable
 from ssbroker.protocol.incoming import Part
-from ssbroker.protocol.ledger import MESSAGES, STORED, Key, Ledger, Refusal
+from ssbroker.protocol.ledger import NO_MESSAGES, NO_PARTS, Key, Ledger, Refusal
 from ssbroker.protocol.loading import Loading
 from ssbroker.protocol.opening import GONE, Notice
 from ssbroker.protocol.push import senders_of, stored_table
@@ -55,8 +55,8 @@ class Received:
         refused: Why, by endpoint.
     """
 
-    messages: pa.Table = field(default_factory=MESSAGES.empty_table)
-    stored: pa.Table = field(default_factory=STORED.empty_table)
+    messages: pa.Table = field(default_factory=lambda: NO_MESSAGES)
+    stored: pa.Table = field(default_factory=lambda: NO_PARTS)
     received: dict[Key, int] = field(default_factory=dict)
     dropped: list[tuple[Key, int]] = field(default_factory=list)
     owed: dict[Key, Owed] = field(default_factory=dict)

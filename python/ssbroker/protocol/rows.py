@@ -12,7 +12,7 @@ import pyarrow as pa
 
 from ssbroker.protocol import envelope
 from ssbroker.protocol.acknowledgement import unpacked
-from ssbroker.protocol.columns import listed
+from ssbroker.protocol.columns import listed, tabled
 from ssbroker.protocol.envelope import ENVELOPE
 
 
@@ -96,6 +96,8 @@ class Row:
 
 
 _VALUES: Final = attrgetter(*Row.__slots__)
+_ROW: Final = pa.struct(list(ENVELOPE))
+_LIFETIME: Final = ENVELOPE.get_field_index("lifetime")
 
 
 def table_of(rows: Sequence[Row]) -> pa.Table:
@@ -111,13 +113,7 @@ def table_of(rows: Sequence[Row]) -> pa.Table:
         >>> rows_of(table_of([])) == []
         True
     """
-    if not rows:
-        return ENVELOPE.empty_table()
-    arrays: list[pa.Array[Any]] = []
-    for field, values in zip(ENVELOPE, zip(*map(_VALUES, rows), strict=True), strict=True):
-        column: pa.Array[Any] = pa.array(values, field.type)
-        arrays.append(column)
-    return pa.Table.from_arrays(arrays, schema=ENVELOPE)
+    return tabled([_VALUES(row) for row in rows], _ROW)
 
 
 def rows_of(table: pa.Table) -> list[Row]:
@@ -133,7 +129,8 @@ def rows_of(table: pa.Table) -> list[Row]:
         >>> rows_of(ENVELOPE.empty_table())
         []
     """
-    at = ENVELOPE.get_field_index("lifetime")
-    plain = table.set_column(at, "lifetime", table.column(at).cast(pa.int64()))
-    columns: list[list[Any]] = [listed(column) for column in plain.columns]
+    found = list(table.columns)
+    if found[_LIFETIME].null_count < table.num_rows:
+        found[_LIFETIME] = found[_LIFETIME].cast(pa.int64())
+    columns: list[list[Any]] = [listed(column) for column in found]
     return [Row(*values) for values in zip(*columns, strict=True)]

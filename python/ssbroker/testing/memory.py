@@ -9,7 +9,7 @@ from typing import Any, TypeAlias
 import pyarrow as pa
 
 from ssbroker.protocol import names
-from ssbroker.protocol.ledger import MESSAGES, STORED, Effects, Endpoint, Kept, Key, Refusal, Wanted
+from ssbroker.protocol.ledger import STORED, Effects, Endpoint, Kept, Key, Refusal, Wanted, messages_of, parts_of
 from ssbroker.testing.book import Message
 
 Stored: TypeAlias = dict[tuple[int, int], tuple[Any, ...]]
@@ -216,7 +216,7 @@ class MemoryLedger:
                         message.body if len(message.body) <= each.largest else None,
                     )
                 )
-        return _table(rows, MESSAGES)
+        return messages_of(rows)
 
     def ended(self, keys: Sequence[Key]) -> dict[Key, int]:
         """See `Ledger`."""
@@ -246,7 +246,7 @@ class MemoryLedger:
                 break
             rows.append(stored[place])
             most_bytes -= len(rows[-1][_BODY])
-        return _table(rows, STORED)
+        return parts_of(rows)
 
     def admit(self, endpoints: Sequence[Endpoint]) -> Sequence[Endpoint | Refusal]:
         """See `Ledger`."""
@@ -273,13 +273,3 @@ class MemoryLedger:
 def _rows(table: pa.Table) -> list[tuple[Any, ...]]:
     columns: list[list[Any]] = [column.to_pylist() for column in table.columns]
     return list(zip(*columns, strict=True))
-
-
-def _table(rows: Sequence[tuple[Any, ...]], schema: pa.Schema) -> pa.Table:
-    if not rows:
-        return schema.empty_table()
-    arrays: list[pa.Array[Any]] = []
-    for field_of, values in zip(schema, zip(*rows, strict=True), strict=True):
-        column: pa.Array[Any] = pa.array(values, field_of.type)
-        arrays.append(column)
-    return pa.Table.from_arrays(arrays, schema=schema)

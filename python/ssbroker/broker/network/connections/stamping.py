@@ -42,7 +42,10 @@ def stamped(rows: pa.Table, *, now: int, key_exchanges: pa.Array[Any]) -> pa.Tab
 
 
 def _seconds_left(rows: pa.Table, now: int) -> Any:
-    left: Any = pc.divide(pc.subtract(rows["lifetime"].cast(pa.int64()), now), SECOND)
+    lifetimes: Any = rows["lifetime"]
+    if lifetimes.null_count == rows.num_rows:
+        return pa.repeat(pa.scalar(_FOREVER, pa.int32()), rows.num_rows)
+    left: Any = pc.divide(pc.subtract(lifetimes.cast(pa.int64()), now), SECOND)
     least: Any = pa.scalar(0, pa.int64())
     most: Any = pa.scalar(_FOREVER, pa.int64())
     return pc.max_element_wise(pc.min_element_wise(pc.fill_null(left, most), most), least).cast(pa.int32())

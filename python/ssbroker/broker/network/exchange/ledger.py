@@ -14,8 +14,8 @@ from ssbroker import moment
 from ssbroker.broker.network.exchange.admission import admitted, are_plain, judged
 from ssbroker.broker.network.exchange.settlement import OvertakenError, Settlement
 from ssbroker.broker.work.own_work import own_work
-from ssbroker.protocol.columns import bodies, listed
-from ssbroker.protocol.ledger import MESSAGES, STORED, Effects, Endpoint, Kept, Key, Refusal, Wanted
+from ssbroker.protocol.columns import listed
+from ssbroker.protocol.ledger import Effects, Endpoint, Kept, Key, Refusal, Wanted, messages_of, parts_of
 from ssbroker.protocol.states import BEGUN, State
 from ssbroker.store import cuts, due, endpoints, fragments, remote, transmission_objects
 from ssbroker.store.objects import Contract, Objects
@@ -139,7 +139,7 @@ class SqliteLedger:
             for key in missing:
                 if key not in found:
                     rows += [_message(key, *row) for row in remote.ended_with(connection, key)]
-        return _table(rows, MESSAGES)
+        return messages_of(rows)
 
     def ended(self, keys: Sequence[Key]) -> Mapping[Key, int]:
         """See `Ledger`."""
@@ -165,7 +165,7 @@ class SqliteLedger:
         with self._database.file.read() as connection:
             found = fragments.of(connection, key, first, end, most_bytes=most_bytes)
         rows = [(*sender, *fragment, bool(is_end), bool(is_error)) for *fragment, is_end, is_error in found]
-        return _table(rows, STORED)
+        return parts_of(rows)
 
     def admit(self, endpoints: Sequence[Endpoint]) -> Sequence[Endpoint | Refusal]:
         """See `Ledger`."""
@@ -257,13 +257,3 @@ def _message_ids(key: Key) -> int:
     made[6] = made[6] & 0x0F | 0x80
     made[8] = made[8] & 0x3F | 0x80
     return int.from_bytes(made)
-
-
-def _table(rows: Sequence[tuple[Any, ...]], schema: pa.Schema) -> pa.Table:
-    if not rows:
-        return schema.empty_table()
-    columns: list[Any] = [
-        bodies(values) if field.name == "message_body" else pa.array(values, field.type)
-        for field, values in zip(schema, zip(*rows, strict=True), strict=True)
-    ]
-    return pa.Table.from_arrays(columns, schema=schema)
