@@ -16,7 +16,6 @@ import ssbroker.spark
 from ssbroker import Catalog, schemas
 from ssbroker.exceptions import InputError, SchemaError
 from ssbroker.spark.files.splits import files_of, read, splits_of
-from ssbroker.spark.files.staging import Staging
 
 MOMENTS = """struct(
     timestamp'2024-05-06 07:08:09.123456' as moment, timestamp'1600-01-01 00:00:00' as early,
@@ -132,13 +131,3 @@ def test_wide_rows_are_read_few_at_a_time(tmp_path: Path, bodies: int) -> None:
     sizes = [batch.num_rows for split in splits for batch in read(split, rows_most=1 << 16)]
     assert sum(sizes) == 80
     assert max(sizes) <= 64
-
-
-def test_what_was_left_beside_a_target_goes_whatever_its_name(tmp_path: Path) -> None:
-    for name in ("day[1]", "day1"):
-        left = tmp_path / f".{name}-staging-0"
-        left.mkdir()
-        (left / "lock").touch()
-    with Staging(tmp_path / "day[1]"):
-        assert not (tmp_path / ".day[1]-staging-0").exists()
-        assert (tmp_path / ".day1-staging-0").exists()

@@ -11,12 +11,13 @@ import uuid
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, Final, Self
+from typing import IO, Any, Final, Self
 
 from ssbroker.exceptions import OutputError
 
 MANIFEST: Final = "_manifest.json"
 _LOCK: Final = "lock"
+_PARTS: Final = ("attempts", "done", "result")
 
 
 class Staging:
@@ -91,8 +92,7 @@ class Staging:
 
     def close(self) -> None:
         """Removes what did not become the result."""
-        self._lock.close()
-        shutil.rmtree(self._place, ignore_errors=True)
+        _remove(self._place, self._lock)
 
     def __enter__(self) -> Self:
         return self
@@ -101,13 +101,18 @@ class Staging:
         self.close()
 
     def _sweep(self) -> None:
-        """Removes the places of drivers that are no more."""
+        """Removes the places of drivers that are no more; one without a lock is what was left of a place that was being removed."""
         if not self.target.parent.is_dir():
             return
         for place in self.target.parent.glob(f"{glob.escape(self._prefix)}*"):
-            with suppress(OSError), (place / _LOCK).open("rb") as lock:
-                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            try:
+                with (place / _LOCK).open("rb") as lock:
+                    fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                    _remove(place, lock)
+            except FileNotFoundError:
                 shutil.rmtree(place, ignore_errors=True)
+            except OSError:  # it is in use, or somebody else's
+                continue
 
 
 def new_attempt(attempts: Path) -> Path:
@@ -135,6 +140,19 @@ def complete(files: Sequence[Path]) -> None:
     """
     for file in files:
         _sync(file)
+
+
+def _remove(place: Path, lock: IO[bytes]) -> None:
+    """Removes a place for good, though tries of tasks may go on for a while: under another name they do not find it, and make nothing in it.
+
+    The lock goes last, so that of what is left by a driver that is killed meanwhile nobody thinks that it is in use.
+    """
+    with suppress(OSError):
+        place = place.rename(place.with_name(f"{place.name}-over"))
+    for name in _PARTS:
+        shutil.rmtree(place / name, ignore_errors=True)
+    lock.close()
+    shutil.rmtree(place, ignore_errors=True)
 
 
 def _write(path: Path, content: bytes) -> None:
