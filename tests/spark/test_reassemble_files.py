@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import json
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -150,8 +151,8 @@ def test_what_is_dealt_out_is_compressed_where_that_saves_something(tmp_path: Pa
     with BucketWriter(tmp_path, table.schema, count=5, secret=b"any") as writer:
         for batch in table.to_batches(700):
             writer.write(batch)
-    files = [file_of(tmp_path, bucket, count=5) for bucket in range(5)]
-    found = [pa.Table.from_batches(rows_of(file, writer.places[bucket])) for bucket, file in enumerate(files)]
+    files = [file_of(tmp_path, number) for number in writer.files]
+    found = [pa.Table.from_batches(rows_of(file, bucket)) for bucket, file in enumerate(files)]
     assert sorted(pa.concat_tables(found).to_pylist(), key=str) == sorted(table.to_pylist(), key=str)
     left = sum(file.stat().st_size for file in files) / table.nbytes
     assert left < 0.3 if has_order else 0.9 < left < 1.1
@@ -161,12 +162,12 @@ def test_a_reader_without_rows_deals_out_none(tmp_path: Path) -> None:
     schema = pa.schema([pa.field("conversation_id", pa.binary())])
     with BucketWriter(tmp_path, schema, count=5, secret=b"any") as writer:
         pass
-    assert writer.places == {}
+    assert writer.files == []
     assert list(tmp_path.iterdir()) == []
 
 
 @pytest.fixture
-def dealt(source: Path, tmp_path: Path) -> tuple[assembling.Job, tuple[assembling.Share, ...]]:
+def dealt(source: Path, tmp_path: Path) -> tuple[assembling.Job, assembling.Readers]:
     """Two readers dealt rows to 40 shares; 16 files each have room for two or three."""
     fragments = worlds(3, count=200, theme="hostile", keys="none", has_further=False)
     written(table_of(fragments, keys="none", has_further=False), source, files=2)
@@ -189,62 +190,71 @@ def dealt(source: Path, tmp_path: Path) -> tuple[assembling.Job, tuple[assemblin
         routing=None,
     )
     told = [assembling.dealt(job, number) for number in range(len(splits))]
-    return job, assembling.shares_of(job, json.loads(json.dumps(told)))  # as Spark brings it
+    return job, assembling.readers_of(json.loads(json.dumps(told)))  # as Spark brings it
 
 
 def left(job: assembling.Job) -> Counter[str]:
-    return Counter(path.name for path in Path(job.attempts).rglob("*.arrow"))
+    return Counter(path.name for path in Path(job.attempts).glob("*/[0-9]*.*"))
 
 
 def test_what_was_dealt_out_goes_when_all_shares_beside_it_are_done(
-    dealt: tuple[assembling.Job, tuple[assembling.Share, ...]],
+    dealt: tuple[assembling.Job, assembling.Readers],
 ) -> None:
-    job, shares = dealt
-    files = [f"{number}.arrow" for number in range(16)]
+    job, readers = dealt
+    files = [f"{number}.{kind}" for number in range(16) for kind in ("arrow", "places")]
     assert left(job) == dict.fromkeys(files, 2)
     for bucket in (0, 2, 3):
-        assembling.put_together(job, shares, bucket)
+        assembling.put_together(job, readers, bucket)
     assert left(job) == dict.fromkeys(files, 2)
-    assembling.put_together(job, shares, 1)
-    assert left(job) == dict.fromkeys(files[1:], 2)
+    assembling.put_together(job, readers, 1)
+    assert left(job) == dict.fromkeys(files[2:], 2)
     for bucket in reversed(range(4, 40)):
-        assembling.put_together(job, shares, bucket)
+        assembling.put_together(job, readers, bucket)
     assert left(job) == {}
 
 
+def test_what_a_reader_tells_does_not_grow_with_the_number_of_shares(
+    dealt: tuple[assembling.Job, assembling.Readers],
+) -> None:
+    """It is told to every task: of 7,200 readers to 7,200 shares each task unpickled 670 MB."""
+    job, _ = dealt
+    told = [assembling.dealt(replace(job, buckets=buckets), 0) for buckets in (40, 4000)]
+    assert len(json.dumps(told[1])) == len(json.dumps(told[0])) < 250
+
+
 def test_a_share_that_is_put_together_again_comes_to_the_same(
-    dealt: tuple[assembling.Job, tuple[assembling.Share, ...]],
+    dealt: tuple[assembling.Job, assembling.Readers],
 ) -> None:
     """Spark runs a task anew whose word was lost, even when what it had read is gone."""
-    job, shares = dealt
-    told = [assembling.put_together(job, shares, number) for number in range(40)]
-    assert [assembling.put_together(job, shares, number) for number in range(40)] == told
+    job, readers = dealt
+    told = [assembling.put_together(job, readers, number) for number in range(40)]
+    assert [assembling.put_together(job, readers, number) for number in range(40)] == told
     assert all(Path(path).is_file() for one in told for _, path, _ in one["files"])
 
 
 def test_of_two_tries_at_once_the_slower_takes_the_word_of_the_faster(
-    dealt: tuple[assembling.Job, tuple[assembling.Share, ...]], monkeypatch: pytest.MonkeyPatch
+    dealt: tuple[assembling.Job, assembling.Readers], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    job, shares = dealt
+    job, readers = dealt
     faster = {}
 
     def overtaken(*given: Any) -> Any:
         monkeypatch.undo()
-        faster.update({number: assembling.put_together(job, shares, number) for number in (0, 1, 2)})
-        return file_of(*given[:2], count=40)
+        faster.update({number: assembling.put_together(job, readers, number) for number in (0, 1, 2)})
+        return rows_of(*given)
 
-    monkeypatch.setattr(assembling, "file_of", lambda *given, **_: overtaken(*given))
-    assert assembling.put_together(job, shares, 0) == faster[0]
+    monkeypatch.setattr(assembling, "rows_of", overtaken)
+    assert assembling.put_together(job, readers, 0) == faster[0]
 
 
 def test_a_file_that_is_gone_before_its_time_is_an_error(
-    dealt: tuple[assembling.Job, tuple[assembling.Share, ...]],
+    dealt: tuple[assembling.Job, assembling.Readers],
 ) -> None:
-    job, shares = dealt
-    file_of(Path(shares[5][0][0]), 5, count=40).unlink()
+    job, readers = dealt
+    file_of(Path(readers[0][0]), 2).unlink()
     with pytest.raises(FileNotFoundError):
-        assembling.put_together(job, shares, 5)
-    assert assembling.put_together(job, shares, 9)["files"]
+        assembling.put_together(job, readers, 5)
+    assert assembling.put_together(job, readers, 9)["files"]
 
 
 def test_what_workers_import_is_not_searched_for_garbage_after_each_task(spark: SparkSession) -> None:

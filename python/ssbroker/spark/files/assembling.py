@@ -15,7 +15,7 @@ from ssbroker.exceptions import InputError
 from ssbroker.reassembler import Reassembler
 from ssbroker.schemas import PENDING, REJECTED
 from ssbroker.spark.assembling import native_keys
-from ssbroker.spark.files.buckets import BucketWriter, buckets_beside, file_of, rows_of
+from ssbroker.spark.files.buckets import BucketWriter, buckets_beside, file_number, file_of, remove, rows_of
 from ssbroker.spark.files.parts import Compression, Parts
 from ssbroker.spark.files.splits import Split, read
 from ssbroker.spark.files.staging import complete, new_attempt
@@ -26,8 +26,8 @@ BATCH_ROWS: Final = 1 << 14
 
 _UNIQUE: Final = ("conversation_id", "message_body", "message_signature")
 
-Share: TypeAlias = tuple[tuple[str, tuple[int, ...]], ...]
-"""Where the batches of a bucket stand: the folders of the readers, and numbers of batches."""
+Readers: TypeAlias = tuple[tuple[str, tuple[int, ...]], ...]
+"""Where the rows of all buckets stand: the folder of each reader, and the numbers of its files."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,7 +57,7 @@ def dealt(job: Job, number: int) -> dict[str, Any]:
         number: The split's.
 
     Returns:
-        Where the files stand, and which of their batches are of which bucket.
+        Where the files stand, and which there are.
     """
     split = job.splits[number]
     folder = new_attempt(Path(job.attempts))
@@ -65,32 +65,28 @@ def dealt(job: Job, number: int) -> dict[str, Any]:
         for batch in read(split, rows_most=BATCH_ROWS):
             writer.write(batch.cast(job.schema))
     Path(job.done, f"dealt-{number}").touch()
-    return {"folder": str(folder), "places": writer.places}
+    return {"folder": str(folder), "files": writer.files}
 
 
-def shares_of(job: Job, told: list[dict[str, Any]]) -> tuple[Share, ...]:
-    """Where the batches of each bucket stand, in the order of the rows that were read.
+def readers_of(told: list[dict[str, Any]]) -> Readers:
+    """Where the rows of all buckets stand, in the order in which they were read.
 
     Args:
-        job: What every task knows.
         told: What `dealt` came to, for each split.
 
     Returns:
-        A share for each bucket.
+        The readers. It grows with their number alone, for every task is told of it.
     """
-    return tuple(
-        tuple((one["folder"], tuple(one["places"][str(bucket)])) for one in told if str(bucket) in one["places"])
-        for bucket in range(job.buckets)
-    )
+    return tuple((one["folder"], tuple(one["files"])) for one in told)
 
 
-def put_together(job: Job, shares: tuple[Share, ...], number: int) -> dict[str, Any]:
+def put_together(job: Job, readers: Readers, number: int) -> dict[str, Any]:
     """Puts the fragments of a share together. The files that it was read from go as soon as all their shares are done.
 
     Args:
         job: What every task knows.
-        shares: All shares.
-        number: Which one.
+        readers: Where the rows of all shares stand.
+        number: Which share.
 
     Returns:
         The files that were written, each with its name in the result and its rows, and how often each reason occurs. Where another try
@@ -99,22 +95,23 @@ def put_together(job: Job, shares: tuple[Share, ...], number: int) -> dict[str, 
     Raises:
         InputError: A value is not what was expected.
     """
-    outcome = _outcome(job, number)
+    outcome, in_file = _outcome(job, number), file_number(number, count=job.buckets)
+    files = [file_of(Path(folder), in_file) for folder, numbers in readers if in_file in numbers]
     try:
         if not outcome.exists():
-            _put_together(job, shares[number], number)
+            _put_together(job, files, number)
     except FileNotFoundError:  # another try was faster, and took the files away
         if not outcome.exists():
             raise
     told: dict[str, Any] = json.loads(outcome.read_bytes())
     beside = buckets_beside(number, count=job.buckets)
     if all(_outcome(job, bucket).exists() for bucket in beside):
-        for folder in {folder for bucket in beside for folder, _ in shares[bucket]}:
-            file_of(Path(folder), number, count=job.buckets).unlink(missing_ok=True)
+        for file in files:
+            remove(file)
     return told
 
 
-def _put_together(job: Job, share: Share, number: int) -> None:
+def _put_together(job: Job, files: list[Path], number: int) -> None:
     writing = _Writing(job, number)
     reassembler = Reassembler(
         max_pending_bytes=None,
@@ -125,8 +122,8 @@ def _put_together(job: Job, share: Share, number: int) -> None:
         in_order=job.in_order,
         session_keys=_keys_of(job.session_keys),
     )
-    for folder, places in share:
-        for batch in rows_of(file_of(Path(folder), number, count=job.buckets), places):
+    for file in files:
+        for batch in rows_of(file, number):
             try:
                 pushed = reassembler.push(batch)
             except InputError as error:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import itertools
+import json
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Final, Self, TypeAlias
+from typing import Any, Final, Self
 
 import pyarrow as pa
 import pyarrow.compute
@@ -25,9 +26,8 @@ _SAVING: Final = 0.8
 _IDS: Final = ("conversation_id", "conversation_handle")
 _FILES_MAX: Final = 16
 """The files of a reader; the buckets of one stand beside each other, and it can go when they are done."""
-
-Places: TypeAlias = dict[int, list[int]]
-"""The numbers of the batches of each bucket in its file."""
+_PLACES: Final = ".places"
+"""Beside each file another one says which of its batches are of which bucket: all readers' together are too many for one to know."""
 
 
 class BucketWriter:
@@ -42,14 +42,18 @@ class BucketWriter:
 
     def __init__(self, folder: Path, schema: pa.Schema, *, count: int, secret: bytes) -> None:
         self.folder: Final = folder
-        self.places: Final[Places] = defaultdict(list)
         self._count: Final = count
         self._secret: Final = secret
         self._schema: Final = schema
-        self._files: Final[dict[Path, _File]] = {}
+        self._files: Final[dict[int, _File]] = {}
         self._options: pa.ipc.IpcWriteOptions | None = None
         self._waiting: list[pa.RecordBatch] = []
         self._held = 0
+
+    @property
+    def files(self) -> list[int]:
+        """The numbers of the files that there are."""
+        return sorted(self._files)
 
     def write(self, batch: pa.RecordBatch) -> None:
         """Takes rows."""
@@ -82,54 +86,67 @@ class BucketWriter:
         for number, end in zip(runs.values.to_pylist(), runs.run_ends.to_pylist(), strict=True):
             rows = ordered.slice(start, end - start)
             file = self._opened(number, rows)
-            self.places[number] += [file.write(batch) for batch in rows.combine_chunks().to_batches()]
+            for batch in rows.combine_chunks().to_batches():
+                file.write(number, batch)
             start = end
 
     def _opened(self, bucket: int, rows: pa.Table) -> _File:
-        path = file_of(self.folder, bucket, count=self._count)
-        if path not in self._files:
+        number = file_number(bucket, count=self._count)
+        if number not in self._files:
             if self._options is None:
                 sample = rows.slice(0, _SAMPLE_ROWS)
                 saves = _written_bytes(sample, _LZ4) < _SAVING * _written_bytes(sample, _PLAIN)
                 self._options = _LZ4 if saves else _PLAIN
-            self._files[path] = _File(path, self._schema, self._options)
-        return self._files[path]
+            self._files[number] = _File(file_of(self.folder, number), self._schema, self._options)
+        return self._files[number]
 
 
 class _File:
-    """One file in the making."""
+    """One file in the making, and what stands beside it."""
 
     def __init__(self, path: Path, schema: pa.Schema, options: pa.ipc.IpcWriteOptions) -> None:
+        self._path: Final = path
         self._sink: Final = pa.OSFile(str(path), "wb")
         self._writer: Final = pa.ipc.new_file(self._sink, schema, options=options)
         self._batches: Final = itertools.count()
+        self._places: Final[dict[int, list[int]]] = defaultdict(list)
 
-    def write(self, batch: pa.RecordBatch) -> int:
-        """Appends rows; returns the number of their batch."""
+    def write(self, bucket: int, batch: pa.RecordBatch) -> None:
+        """Appends rows of a bucket."""
         self._writer.write_batch(batch)
-        return next(self._batches)
+        self._places[bucket].append(next(self._batches))
 
     def close(self, *, whole: bool) -> None:
         if whole:
             self._writer.close()
+            self._path.with_suffix(_PLACES).write_text(json.dumps(self._places), encoding="ascii")
         self._sink.close()
 
 
-def file_of(folder: Path, bucket: int, *, count: int) -> Path:
-    """The file of a reader in which the rows of a bucket stand.
+def file_of(folder: Path, number: int) -> Path:
+    """One of the files of a reader.
 
     Args:
         folder: Where its files stand.
+        number: The number of the file.
+    """
+    return folder / f"{number}.arrow"
+
+
+def file_number(bucket: int, *, count: int) -> int:
+    """The number of the file in which the rows of a bucket stand, of each reader.
+
+    Args:
         bucket: The bucket.
         count: How many buckets there are.
 
     Examples:
-        >>> [file_of(Path("deal"), bucket, count=40).name for bucket in (0, 1, 2, 3, 39)]
-        ['0.arrow', '0.arrow', '0.arrow', '1.arrow', '15.arrow']
+        >>> [file_number(bucket, count=40) for bucket in (0, 1, 2, 3, 39)]
+        [0, 0, 0, 1, 15]
         >>> buckets_beside(3, count=40)
         range(3, 5)
     """
-    return folder / f"{_number(bucket, count)}.arrow"
+    return bucket * min(count, _FILES_MAX) // count
 
 
 def buckets_beside(bucket: int, *, count: int) -> range:
@@ -139,12 +156,36 @@ def buckets_beside(bucket: int, *, count: int) -> range:
         bucket: The bucket.
         count: How many buckets there are.
     """
-    number, files = _number(bucket, count), min(count, _FILES_MAX)
+    number, files = file_number(bucket, count=count), min(count, _FILES_MAX)
     return range(-(-number * count // files), -(-(number + 1) * count // files))
 
 
-def _number(bucket: int, count: int) -> int:
-    return bucket * min(count, _FILES_MAX) // count
+def rows_of(file: Path, bucket: int) -> Iterator[pa.RecordBatch]:
+    """The batches of one bucket in a file of a reader.
+
+    Args:
+        file: The file.
+        bucket: The bucket.
+
+    Yields:
+        The batches, in the order in which they were written.
+    """
+    places = json.loads(file.with_suffix(_PLACES).read_bytes()).get(str(bucket))
+    if places is None:
+        return
+    with pa.memory_map(str(file)) as source, pa.ipc.open_file(source) as reader:
+        for place in places:
+            yield reader.get_batch(place)
+
+
+def remove(file: Path) -> None:
+    """Removes a file of a reader, if it is still there.
+
+    Args:
+        file: The file.
+    """
+    for path in (file, file.with_suffix(_PLACES)):
+        path.unlink(missing_ok=True)
 
 
 def _written_bytes(table: pa.Table, options: pa.ipc.IpcWriteOptions) -> int:
@@ -183,21 +224,6 @@ def bucket_numbers(table: pa.Table, *, count: int, secret: bytes) -> Any:
     heads = memoryview(md5(joined).buffers()[1]).cast("Q")[: 2 * len(ids) : 2]
     numbers = pa.array([head % count for head in heads.tolist()], pa.int32())
     return pc.if_else(pc.is_valid(ids), numbers, pa.scalar(0, pa.int32()))
-
-
-def rows_of(path: Path, places: Sequence[int]) -> Iterator[pa.RecordBatch]:
-    """The batches of one bucket in a file of a reader.
-
-    Args:
-        path: The file.
-        places: Their numbers.
-
-    Yields:
-        The batches.
-    """
-    with pa.memory_map(str(path)) as source, pa.ipc.open_file(source) as reader:
-        for place in places:
-            yield reader.get_batch(place)
 
 
 def _as_bytes(texts: Any) -> Any:

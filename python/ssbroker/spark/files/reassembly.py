@@ -20,7 +20,7 @@ from ssbroker.reassembler import reassemble
 from ssbroker.routing import PendingRequest, Router, TieBreak
 from ssbroker.session_keys import SessionKeys
 from ssbroker.spark import columns
-from ssbroker.spark.files.assembling import Job, dealt, put_together, shares_of
+from ssbroker.spark.files.assembling import Job, dealt, put_together, readers_of
 from ssbroker.spark.files.parts import Compression
 from ssbroker.spark.files.splits import Source, files_of, splits_of
 from ssbroker.spark.files.staging import Staging
@@ -162,8 +162,7 @@ def reassemble_files(
         )
         with Watch(staging.done, len(splits) + job.buckets, progress):
             told = run(spark, len(splits), functools.partial(dealt, job))
-            shares = shares_of(job, told)
-            results = run(spark, job.buckets, functools.partial(put_together, job, shares))
+            results = run(spark, job.buckets, functools.partial(put_together, job, readers_of(told)))
         placed = {Path(path): name for result in results for name, path, _ in result["files"]}
         counted = _told(results)
         staging.commit(
