@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Sequence
 from typing import Any, Final, NamedTuple
 
 from ssbroker.store import views
@@ -21,7 +21,7 @@ class Cut(NamedTuple):
 
 def cuts(
     connection: Connection, queue_id: int | None, *, after: int, until: int | None, rows_max: int, bytes_max: int
-) -> Iterator[Cut]:
+) -> Generator[Cut]:
     """Cuts what waits in a queue, or in the transmission queue, into slices.
 
     Args:

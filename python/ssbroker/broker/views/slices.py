@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import closing
+from itertools import islice
 from typing import Any, Final
 
 import pyarrow as pa
@@ -19,7 +21,14 @@ TRANSMISSION_QUEUE: Final = "sys.transmission_queue"
 
 
 def cuts(
-    database: Database, name: str, *, after: int = 0, until: int | None = None, rows_max: int, bytes_max: int
+    database: Database,
+    name: str,
+    *,
+    after: int = 0,
+    until: int | None = None,
+    rows_max: int,
+    bytes_max: int,
+    cuts_max: int | None = None,
 ) -> list[Cut]:
     """Where to cut a queue, or the transmission queue, as it is now.
 
@@ -30,6 +39,7 @@ def cuts(
         until: The last number; None is the last that there is.
         rows_max: The most rows of a slice.
         bytes_max: After how many bytes of bodies a slice ends.
+        cuts_max: The most slices; nothing behind them is read.
 
     Returns:
         The slices, in order.
@@ -40,7 +50,8 @@ def cuts(
     with database.file.read() as connection:
         queue_id = _queue_id(database, connection, name)
         found = slices.cuts(connection, queue_id, after=after, until=until, rows_max=rows_max, bytes_max=bytes_max)
-        return list(found)
+        with closing(found):
+            return list(islice(found, cuts_max))
 
 
 def last_number(database: Database) -> int:

@@ -53,10 +53,15 @@ class Tail:
         Args:
             start: Where it begins.
             rows_max: The most rows of it; None is all.
+
+        Raises:
+            InputError: The database has given fewer numbers than the stream has read.
         """
-        cuts = self._cuts(start[_NUMBER], self._target, rows_max=rows_max or SLICE_ROWS, bytes_max=1 << 62)
-        chosen = cuts[:1] if rows_max is not None else cuts[-1:]
-        return {_NUMBER: chosen[0].until} if chosen else start
+        cuts_max = None if rows_max is None else 1
+        cuts = self._cuts(
+            start[_NUMBER], self._target, rows_max=rows_max or SLICE_ROWS, bytes_max=1 << 62, cuts_max=cuts_max
+        )
+        return {_NUMBER: cuts[-1].until} if cuts else start
 
     def stop_at_now(self) -> None:
         """Has the stream end with what has entered until now."""
@@ -68,6 +73,9 @@ class Tail:
         Args:
             start: The last message before it.
             end: Its last message.
+
+        Raises:
+            InputError: The database has given fewer numbers than that.
         """
         cuts = self._cuts(start[_NUMBER], end[_NUMBER], rows_max=SLICE_ROWS, bytes_max=SLICE_BYTES)
         parts = [Slice(self._database, (cut.after, cut.until), cut.rows) for cut in cuts]
@@ -89,10 +97,30 @@ class Tail:
     def _tables(self, part: Slice) -> Iterator[pa.Table]:
         yield pa.Table.from_batches(self.rows(part), self._scan.schema)
 
-    def _cuts(self, after: int, until: int | None, *, rows_max: int, bytes_max: int) -> list[Cut]:
+    def _cuts(
+        self, after: int, until: int | None, *, rows_max: int, bytes_max: int, cuts_max: int | None = None
+    ) -> list[Cut]:
         with opened(self._folder) as instance:
             database = instance.database(self._database)
-            return slices.cuts(database, self._name, after=after, until=until, rows_max=rows_max, bytes_max=bytes_max)
+            self._check_numbers(slices.last_number(database), max(after, until or 0))
+            return slices.cuts(
+                database,
+                self._name,
+                after=after,
+                until=until,
+                rows_max=rows_max,
+                bytes_max=bytes_max,
+                cuts_max=cuts_max,
+            )
+
+    def _check_numbers(self, last: int, seen: int) -> None:
+        """Refuses a database in whose numbers what is new could not be told from what was read."""
+        if last < seen:
+            raise InputError(
+                f"{self._folder}: the stream has come to number {seen}, and {self._database} has given no more than {last}: it is another "
+                "database than before, or an older copy of it; begin with a new checkpoint",
+                value=str(last),
+            )
 
     def _last_number(self) -> int:
         with opened(self._folder) as instance:
