@@ -195,6 +195,7 @@ class _Writing:
                 batch.schema,
                 partition_by=None,
                 compression=self._job.compression,
+                read=self._job.schema if kind == "messages" else None,
                 unique=_UNIQUE,
                 unordered=_UNIQUE,
             )

@@ -13,6 +13,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from ssbroker.exceptions import OutputError
+from ssbroker.spark.files.intervals import noted
 
 Compression: TypeAlias = Literal["snappy", "zstd", "gzip", "lz4", "brotli", "none"]
 """How Parquet compresses."""
@@ -30,10 +31,11 @@ _NAME_BYTES: Final = 255
 class Part:
     """One Parquet file in the making: rows wait until they make a row group, and there is no file before that."""
 
-    def __init__(self, path: Path, schema: pa.Schema, settings: Mapping[str, Any]) -> None:
+    def __init__(self, path: Path, schema: pa.Schema, settings: Mapping[str, Any], notes: Mapping[str, str]) -> None:
         self.path: Final = path
         self.rows = 0
         self._settings: Final = settings
+        self._notes: Final = notes
         self._writer: pq.ParquetWriter | None = None
         self._schema: Final = schema
         self._waiting: list[pa.RecordBatch] = []
@@ -66,7 +68,8 @@ class Part:
     def flush(self) -> None:
         """Writes what waits as a row group."""
         if self._writer is None:
-            self._writer = pq.ParquetWriter(self.path, self._schema, store_schema=False, **self._settings)
+            self._writer = pq.ParquetWriter(self.path, self._schema, **self._settings)
+            self._writer.add_key_value_metadata(dict(self._notes))
         if self._waiting:
             group = pa.Table.from_batches(self._waiting, schema=self._schema)
             self._writer.write_table(group.unify_dictionaries(), row_group_size=max(1, group.num_rows))
@@ -91,6 +94,7 @@ class Parts:
         partition_by: The column whose values part the files, as folders `column=value` have it; None is one file.
         compression: Of Parquet's.
         unique: Columns whose values hardly occur twice: no dictionary is tried.
+        read: The columns of the files that were read, as `intervals.told` has them, if any are carried from there.
         unordered: Columns of which no least and greatest value is looked for, as of those that are dictionaries: it would cost more than
             to write them, and skip nothing.
     """
@@ -103,6 +107,7 @@ class Parts:
         *,
         partition_by: str | None,
         compression: Compression,
+        read: pa.Schema | None = None,
         unique: Sequence[str] = (),
         unordered: Sequence[str] = (),
     ) -> None:
@@ -116,7 +121,10 @@ class Parts:
             "compression": compression,
             "use_dictionary": [path for path in paths if path not in unique],
             "write_statistics": [path for path in paths if path not in skipped],
+            # Of all types of Arrow that Parquet has, only this one is a number without it.
+            "store_schema": any(_has_duration(field.type) for field in self._schema),
         }
+        self._notes: Final = {} if read is None else noted(self._schema, read)
         self._parts: Final[dict[str, Part]] = {}
         self._held = 0
         self.files: Final[dict[str, tuple[Path, int]]] = {}
@@ -145,7 +153,7 @@ class Parts:
         part = self._parts.get(folder)
         if part is None:
             path = self._folder / f"{len(self.files) + len(self._parts):06}.parquet"
-            part = self._parts[folder] = Part(path, self._schema, self._settings)
+            part = self._parts[folder] = Part(path, self._schema, self._settings, self._notes)
         self._held += part.write(rows)
         if part.is_group:
             self._flush(folder)
@@ -233,6 +241,11 @@ def _paths(schema: pa.Schema) -> list[str]:
     pq.write_table(schema.empty_table(), file)
     columns = pq.ParquetFile(file).schema
     return [columns.column(number).path for number in range(len(columns))]
+
+
+def _has_duration(kind: Any) -> bool:
+    nested = [kind.field(number).type for number in range(kind.num_fields)]
+    return pa.types.is_duration(kind) or any(map(_has_duration, nested))
 
 
 def _without(schema: pa.Schema, name: str) -> pa.Schema:

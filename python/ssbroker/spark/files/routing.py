@@ -66,6 +66,7 @@ class _Job:
     """What every task has to know."""
 
     task: Task
+    schema: pa.Schema
     splits: tuple[Split, ...]
     attempts: str
     done: str
@@ -150,6 +151,7 @@ def route_files(
     with Staging(folder) as staging:
         job = _Job(
             task=Task(catalog=ship(spark, catalog), now=at, tie_break=tie_break, pending_request=pending_request),
+            schema=schema,
             splits=tuple(splits),
             attempts=str(staging.attempts),
             done=str(staging.done),
@@ -157,7 +159,7 @@ def route_files(
             compression=compression,
         )
         with Watch(staging.done, len(splits), progress):
-            results = run(spark, len(splits), functools.partial(_routed, job)) or [_written_empty(job, schema)]
+            results = run(spark, len(splits), functools.partial(_routed, job)) or [_written_empty(job)]
         placed = {Path(path): name for result in results for name, path, _ in result["files"]}
         told = _told(results)
         staging.commit(
@@ -201,16 +203,18 @@ def _routed(job: _Job, number: int) -> dict[str, Any]:
     return _finished(job, number, parts, counts)
 
 
-def _written_empty(job: _Job, schema: pa.Schema) -> dict[str, Any]:
+def _written_empty(job: _Job) -> dict[str, Any]:
     """One file without rows, so that the result has columns."""
+    schema = pa.schema([*job.schema, *DECISIONS])
     parts = Parts(
         new_attempt(Path(job.attempts)),
         "part-00000",
-        pa.schema([*schema, *DECISIONS]),
+        schema,
         partition_by=None,
         compression=job.compression,
+        read=job.schema,
     )
-    parts.write(pa.RecordBatch.from_pylist([], schema=pa.schema([*schema, *DECISIONS])))
+    parts.write(pa.RecordBatch.from_pylist([], schema=schema))
     return _finished(job, 0, parts, {name: Counter() for name in _COUNTED})
 
 
@@ -221,6 +225,7 @@ def _parts(job: _Job, attempt: Path, number: int, schema: pa.Schema) -> Parts:
         schema,
         partition_by=job.partition_by,
         compression=job.compression,
+        read=job.schema,
         unique=_UNIQUE,
         unordered=_UNORDERED,
     )

@@ -12,6 +12,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from ssbroker.exceptions import InputError, MalformedDataError, SchemaError
+from ssbroker.spark.files.intervals import kind, told
 from ssbroker.spark.files.moments import Kinds
 from ssbroker.spark.paths import local_path
 
@@ -75,10 +76,10 @@ def splits_of(files: Sequence[Path], *, split_bytes: int) -> tuple[pa.Schema, li
         split_bytes: How many bytes of row groups, as they stand in the file, a task reads, about.
 
     Returns:
-        The schema, and splits that hold every row group once; a file without rows has none.
+        The schema, in which intervals of Spark are told from numbers, and splits that hold every row group once; a file without rows has none.
 
     Raises:
-        SchemaError: A file has other columns than the first.
+        SchemaError: A file has other columns than the first, or a column of Parquet's own intervals.
         MalformedDataError: A file is no Parquet file.
     """
     schema: pa.Schema | None = None
@@ -87,11 +88,13 @@ def splits_of(files: Sequence[Path], *, split_bytes: int) -> tuple[pa.Schema, li
         try:
             with pq.ParquetFile(file) as opened:
                 columns, metadata = Kinds.of(opened).schema.remove_metadata(), opened.metadata
+                _check_intervals(file, opened)
         except (pa.ArrowException, OSError) as error:
             raise MalformedDataError(f"{file}: cannot be read as Parquet: {error}") from error
+        columns = told(columns, metadata.metadata)
         if schema is None:
             schema = columns
-        elif not columns.equals(schema):
+        elif not columns.equals(schema) or [*map(kind, columns)] != [*map(kind, schema)]:
             raise SchemaError(f"{file}: {_difference(schema, columns, first=files[0])}")
         splits += _cut(file, metadata, split_bytes)
     if schema is None:
@@ -190,10 +193,21 @@ def _difference(expected: pa.Schema, found: pa.Schema, *, first: Path) -> str:
             return f"has a column {name!r}, which {first} has not"
     for field in expected:
         for other in (found.field(place) for place in found.get_all_field_indices(field.name)):
-            if not other.equals(field):
+            if not other.equals(field) or kind(other) != kind(field):
                 return f"column {field.name!r} is {_told(other)}, and {_told(field)} in {first}"
     return f"has its columns in another order than {first}"
 
 
 def _told(field: Any) -> str:
-    return f"{field.type}{'' if field.nullable else ' not null'}"
+    return f"{kind(field) or field.type}{'' if field.nullable else ' not null'}"
+
+
+def _check_intervals(file: Path, parquet: pq.ParquetFile) -> None:
+    """Arrow reads Parquet's own intervals as bytes, and neither it nor Spark has a type for them."""
+    for number in range(len(parquet.schema)):
+        column = parquet.schema.column(number)
+        if column.converted_type == "INTERVAL":
+            raise SchemaError(
+                f"{file}: column {column.path!r} holds intervals of Parquet's own, which neither Arrow nor Spark reads; cast it, or leave it out",
+                column=column.path,
+            )
