@@ -18,13 +18,15 @@ from ssbroker.reassembler import Reassembler
 from ssbroker.routing import Router
 from ssbroker.spark import assembling, worker
 from ssbroker.spark.shipping import Shipped
-from ssbroker.spark.streams import carried, delayed, kinds, waiting
+from ssbroker.spark.streams import carried, delayed, kinds, waiting, wrong_rows
 from ssbroker.spark.streams.arrays import Column, column, nulls, pc
 from ssbroker.spark.streams.state import State, of_bytes
 from ssbroker.spark.streams.task import Assembly, Routing, Task
 
 LOOK_US: Final = 4_000_000
 """How often a catalog that may change is looked at while something waits for a route."""
+
+_NUMBER: Final = "message_sequence_number"
 
 
 @dataclass(frozen=True)
@@ -124,7 +126,8 @@ class _Turn:
         assembler, pending, messages = None, None, None
         if fragments is not None:
             assembler = _assembler(assembly, self._state.assembler)
-            pushed = assembler.push(fragments)
+            with wrong_rows.named(fragments, wrong_rows.FRAGMENT):
+                pushed = assembler.push(fragments)
             messages, pending = pushed.messages, pushed.pending
             self._tell(kinds.REJECTION, pushed.rejected)
             if assembly.acknowledgements:
@@ -210,7 +213,8 @@ class _Decide:
         conversations = pa.RecordBatch.from_arrays(
             [messages.column(name) for name in names.values()], names=list(names)
         )
-        decided = self.router.route(conversations, now=moment.EPOCH + timedelta(microseconds=self.now_us))
+        with wrong_rows.named(messages, {**names, _NUMBER: _NUMBER}):
+            decided = self.router.route(conversations, now=moment.EPOCH + timedelta(microseconds=self.now_us))
         packed = worker.packed_of(decided, self.routing.labels)
         columns: list[Column] = [*messages.columns, *packed.flatten()]
         names_ = [*messages.schema.names, *packed.type.names]
