@@ -159,6 +159,22 @@ def test_n12_what_several_addresses_have_goes_in_turn() -> None:
     assert found.index(77_777) < 3000
 
 
+def test_r43_what_is_written_is_done_with_while_more_and_more_follows() -> None:
+    """R43, N21: who fills an outbox as fast as it empties holds no more than what has not been written."""
+    shop, _ = plain()
+    first = 0
+    for _ in range(40):
+        while not shop.replies.is_full:
+            shop.replies.put(numbered(100, first=first, size=1000))
+            first += 100
+        assert shop.data_to_send(now=0) is not None
+        _, waiting = shop.replies.pending
+        taken, done = shop.replies.progress
+        assert waiting > 0
+        assert taken - done < 10_000
+    assert first > 30_000
+
+
 def test_t15_a_certificate_is_asked_for_before_anything_is_believed(contexts: tuple[Contexts, Contexts]) -> None:
     """Bits flipped anywhere in the first flights end the connection, or leave it unopened: nobody becomes another principal."""
     for position in range(0, 512, 16):

@@ -229,9 +229,9 @@ class Link:
         self._patience.resumed(now)
 
     @property
-    def waiting_bytes(self) -> int:
-        """About how many bytes of rows `data_to_send` has not given yet."""
-        return self._outbox.bytes
+    def waiting(self) -> tuple[int, int]:
+        """How many rows `data_to_send` has not given yet, and about how many bytes they take."""
+        return self._outbox.rows, self._outbox.bytes
 
     @property
     def is_leaving(self) -> bool:

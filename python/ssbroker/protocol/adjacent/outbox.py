@@ -23,21 +23,23 @@ class Outbox:
         first_bytes: How full the first frame may be.
 
     Attributes:
+        rows: How many they are.
         bytes: About what they take.
     """
 
-    __slots__ = ("_most", "_pieces", "bytes")
+    __slots__ = ("_most", "_pieces", "bytes", "rows")
 
     def __init__(self, *, first_bytes: int = BYTES_MAX) -> None:
         self._most = first_bytes
         self._pieces: deque[tuple[pa.Table, int]] = deque()
-        self.bytes = 0
+        self.rows = self.bytes = 0
 
     def put(self, rows: pa.Table) -> None:
         """Puts rows behind the others; a ProtocolError where they cannot go, and then none is put in."""
         checked(rows)
         for piece in list(pieces(rows)):
             self._pieces.append(piece)
+            self.rows += piece[0].num_rows
             self.bytes += piece[1]
 
     def take(self) -> bytes | None:
@@ -56,6 +58,7 @@ class Outbox:
             rows += piece.num_rows
             size += length
         self._most = min(2 * self._most, BYTES_MAX)
+        self.rows -= rows
         self.bytes -= size
         return packed(taken[0] if len(taken) == 1 else pa.concat_tables(taken))
 
@@ -71,4 +74,4 @@ class Outbox:
     def clear(self) -> None:
         """Drops all; whoever sent it sends it again (P17)."""
         self._pieces.clear()
-        self.bytes = 0
+        self.rows = self.bytes = 0

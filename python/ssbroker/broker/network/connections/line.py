@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections import Counter
+from collections import Counter, deque
 from typing import Any, Final
 
 import pyarrow as pa
@@ -38,6 +38,7 @@ class Line:
 
     __slots__ = (
         "_fed",
+        "_fed_rows",
         "_has_ended",
         "_is_accept",
         "_leaving",
@@ -69,7 +70,8 @@ class Line:
         self._limits: Final = limits
         self._link: Link | None = None
         self._leaving: tuple[Reason, str] | None = None
-        self._fed: list[tuple[Outbox, int]] = []
+        self._fed: Final[deque[tuple[Outbox, int]]] = deque()
+        self._fed_rows = 0
         self._unproven = 0
         self._has_ended = False
         self.is_paused = False
@@ -147,11 +149,10 @@ class Line:
             return None
         self._feed(link, now)
         plain = link.data_to_send(now=now)
-        if not link.waiting_bytes:
-            self.settle()
-            self._feed(
-                link, now
-            )  # a link that has something to carry is not idle, however long the socket takes nothing
+        waiting, _ = link.waiting
+        self.settle(waiting=waiting)
+        if not waiting:  # a link that has something to carry is not idle, however long the socket takes nothing
+            self._feed(link, now)
         if plain is None:
             return None
         try:
@@ -161,11 +162,16 @@ class Line:
             return None
         return self.channel.data_to_send()
 
-    def settle(self) -> None:
-        """Has outboxes know that what was taken out of them is written or lost."""
-        for outbox, rows in self._fed:
+    def settle(self, *, waiting: int = 0) -> None:
+        """Has outboxes know what of that which was taken out of them is written or lost.
+
+        Args:
+            waiting: How many rows are neither, the last ones.
+        """
+        while self._fed and self._fed_rows - self._fed[0][1] >= waiting:
+            outbox, rows = self._fed.popleft()
+            self._fed_rows -= rows
             outbox.finish(rows)
-        self._fed.clear()
 
     def next_timeout(self) -> int | None:
         """The moment at which `handle_timeout` has something to do; None where there is none."""
@@ -256,7 +262,7 @@ class Line:
         if link.far is None or link.is_leaving:
             return
         empty = 0
-        while link.waiting_bytes < _AHEAD_BYTES and empty < len(self.outboxes):
+        while link.waiting[1] < _AHEAD_BYTES and empty < len(self.outboxes):
             outbox = self.outboxes.pop(0)
             self.outboxes.append(outbox)
             rows = outbox.take()
@@ -268,6 +274,7 @@ class Line:
 
     def _give(self, link: Link, outbox: Outbox, rows: pa.Table) -> None:
         self._fed.append((outbox, rows.num_rows))
+        self._fed_rows += rows.num_rows
         self.sent_rows += rows.num_rows
         priorities: pa.StructArray = pc.value_counts(rows["priority"])
         counts: list[list[Any]] = [priorities.field(number).tolist() for number in (0, 1)]
