@@ -129,6 +129,25 @@ def test_r54_nothing_is_sent_while_the_partner_is_silent(sender: Sender) -> None
     assert sender.way() == A
 
 
+def test_r54_a_clock_that_is_set_back_keeps_nobody_from_asking(sender: Sender) -> None:
+    """R54, R52: neither while nobody is the principal, nor whether the principal still is."""
+    sender.way()
+    for address in (A, M):
+        sender.routes.unreachable(address)
+    sender.clock.advance(seconds=-3600)
+    sender.asked()
+    assert sender.way() is None
+    sender.pass_until_due()
+    assert sender.asked() == [A, M]
+    sender.routes.role_told(A, GUID, "principal", 1)
+    sender.routes.role_told(M, GUID, "mirror", 0)
+    sender.clock.advance(seconds=-3600)
+    assert sender.way() == A
+    sender.clock.advance(seconds=CHECK_EVERY / 1e6)
+    assert sender.way() == A
+    assert sender.asked() == [A]
+
+
 def test_r54_who_is_reached_again_is_asked_at_once(sender: Sender) -> None:
     """R54."""
     led_to(sender, A)

@@ -12,6 +12,7 @@ from ssbroker import moment
 from ssbroker.broker.databases import mirrored
 from ssbroker.protocol.events import MirroredRouteStateChanged
 from ssbroker.protocol.mirroring import Mirroring, MirroringRole, Side, State
+from ssbroker.protocol.steady import SteadyClock
 
 if TYPE_CHECKING:
     from ssbroker.broker.instance import Instance
@@ -59,6 +60,7 @@ class MirroredRoutes:
         self._instance: Final = instance
         self._endpoint: Final = endpoint
         self._changed: Final = changed
+        self._clock: Final = SteadyClock()
         self._known: Final[OrderedDict[Pair, _Known]] = OrderedDict()
         self._at: Final[defaultdict[str, set[Pair]]] = defaultdict(set)
         self._due: int | None = None
@@ -147,13 +149,13 @@ class MirroredRoutes:
         Returns:
             When to call again; None where nobody wants to send.
         """
-        if self._due is None or now < self._due:
-            return self._due
-        self._due = None
-        for pair, known in [*self._known.items()]:
-            known.mirroring.handle_timeout(now=now)
-            self._proceed(pair, now=now)
-        return self._due
+        steady = self._clock.moment(now)
+        if self._due is not None and self._due <= steady:
+            self._due = None
+            for pair, known in [*self._known.items()]:
+                known.mirroring.handle_timeout(now=steady)
+                self._proceed(pair, now=steady)
+        return None if self._due is None else self._clock.wall(self._due)
 
     def _add(self, pair: Pair) -> _Known:
         while len(self._known) >= ROUTES_MAX:
@@ -181,7 +183,7 @@ class MirroredRoutes:
         principal = mirroring.principal
         self._instance.events.emit(
             MirroredRouteStateChanged(
-                at=now,
+                at=self._clock.wall(now),
                 broker_instance=uuid.UUID(bytes=pair.broker_instance),
                 address=pair.address,
                 mirror_address=pair.mirror_address,
@@ -200,7 +202,7 @@ class MirroredRoutes:
             self._due = due
 
     def _now(self) -> int:
-        return moment.microseconds(self._instance.clock())
+        return self._clock.moment(moment.microseconds(self._instance.clock()))
 
 
 _TEXTS: Final = {

@@ -130,7 +130,7 @@ class Exchange:
         self._take_conversations()
         moments = [self._noting.write(now=now)]
         moments += [self._departing.send(machine, now=now) for machine in self._machines.all()]
-        moments += [hook.run_due(now=now) for hook in (self._forwards, self._mirrors) if hook is not None]
+        moments += [hook.run_due(now=self._now()) for hook in (self._forwards, self._mirrors) if hook is not None]
         if not 0 <= now - self._flushed < FLUSH_EVERY:
             self._flushed = now
             self._flush(now)
