@@ -279,6 +279,27 @@ def test_r53_r54_a_mirrored_route_holds_rows_until_the_principal_is_known(forwar
     assert len(forwarder.outboxes.write(MIRROR)) == 1
 
 
+def test_r53_what_waits_for_a_principal_that_was_lost_goes_to_its_successor(forwarder: Forwarder) -> None:
+    """R53, N24: whoever was the principal, comes back and believes it still is gets none of it, and what its senders repeat is no double."""
+    course = onwards(NEXT, 2, mirror=MIRROR, broker_instance=FAR)
+    forwarder.principal = NEXT
+    forwarder.outboxes.box(NEXT).bar()
+    forwarder.forwarding.forward(peer(), wire([row(0), row(1)]), course)
+    forwarder.forwarding.forward(peer(), wire([row(7)]), onwards(NEXT))
+    forwarder.forwarding.unreachable(NEXT, "connection refused")
+    forwarder.principal = None
+    forwarder.forwarding.settled()
+    forwarder.principal = MIRROR
+    forwarder.forwarding.settled()
+    assert [each["message_sequence_number"] for each in forwarder.outboxes.write(MIRROR)] == [0, 1]
+    forwarder.forwarding.forward(peer(), wire([row(0), row(1)]), course)
+    assert forwarder.why == []
+    assert len(forwarder.outboxes.write(MIRROR)) == 2
+    forwarder.outboxes.box(NEXT).open()
+    forwarder.forwarding.has_room(NEXT)
+    assert [each["message_sequence_number"] for each in forwarder.outboxes.write(NEXT)] == [7]
+
+
 def test_r43_the_view_shows_what_is_held_until_it_has_been_written(forwarder: Forwarder) -> None:
     """R43, fact 78: sys.dm_broker_forwarded_messages."""
     forwarder.forwarding.forward(peer(), wire([row(4, fragment=2)], hops=9, consumed=5), onwards(NEXT))

@@ -155,9 +155,14 @@ class Forwarding:
             self._drain(address, now=now)  # so that its outbox says when it takes something again
 
     def settled(self) -> None:
-        """Another address of a mirrored route may be the principal now."""
+        """Another address of a mirrored route may be the principal now: what waits for the one before goes there no more (R53)."""
         with self._telling():
-            held, self._on_hold = self._on_hold, []
+            held: list[Parcel] = []
+            for hop in self._hops.values():
+                held += (each for each in hop.waiting if each.course.mirror_address is not None)
+                hop.waiting = deque(each for each in hop.waiting if each.course.mirror_address is None)
+            held += self._on_hold
+            self._on_hold = []
             for parcel in held:
                 self._place(parcel, now=self._clock())
 
