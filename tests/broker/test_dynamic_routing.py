@@ -133,6 +133,18 @@ def test_r62_an_error_is_told_and_counts_for_a_minute(sales: Database, instance:
     assert requests(sales) == [MissingRoute(STOCK)]
 
 
+def test_n26_a_clock_that_is_set_back_does_not_have_a_refusal_count_until_it_has_caught_up(
+    sales: Database, instance: Instance, clock: Clock
+) -> None:
+    """Such as that of a machine which began with a wrong year."""
+    send(sales, b"two chairs")
+    answer(sales, error=(12, "nobody knows it"))
+    instance.run_due()
+    clock.advance(seconds=-3600)
+    pass_time(instance, clock, seconds=BACK_OFF_MAX)
+    assert requests(sales) == [MissingRoute(STOCK)]
+
+
 def test_n35_of_what_is_refused_the_first_lines_of_a_minute_are_logged_and_the_rest_is_counted(
     sales: Database, instance: Instance, clock: Clock, caplog: pytest.LogCaptureFixture
 ) -> None:

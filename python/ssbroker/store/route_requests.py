@@ -12,6 +12,8 @@ SYSTEM_QUEUE: Final = "ServiceBrokerQueue"
 SYSTEM_QUEUE_ID: Final = 1
 """The id of the queue in which the answers arrive; it is the system's, so it is lower than those of users."""
 _SYSTEM_SERVICE_ID: Final = 1
+WAIT_MOST: Final = 60_000_000
+"""The longest for which nobody asks again, in microseconds: what is farther away was said by a clock that has been set back since."""
 
 
 class Request(NamedTuple):
@@ -37,7 +39,9 @@ class Request(NamedTuple):
             >>> Request(None, 7, "").is_in_the_way(now=7)
             False
         """
-        return self.conversation_handle is not None or (self.ask_again_at is not None and now < self.ask_again_at)
+        if self.conversation_handle is not None:
+            return True
+        return self.ask_again_at is not None and 0 < self.ask_again_at - now <= WAIT_MOST
 
 
 def pending(connection: Connection) -> tuple[str, ...]:

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from ssbroker.broker.database import Database
     from ssbroker.broker.instance import Instance
 
-REFUSED_FOR: Final = 60 * SECOND
+REFUSED_FOR: Final = route_requests.WAIT_MOST
 """For how long an error of the configuration service counts as its answer (N26)."""
 ANSWERED_FOR: Final = 4 * SECOND
 """For how long the end of its dialog does where no error came: a route that leads nowhere has it asked again."""
