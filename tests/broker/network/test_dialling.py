@@ -2,15 +2,23 @@
 
 from __future__ import annotations
 
+import socket
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from functools import partial
 
 import pytest
 
+from ssbroker.protocol.adjacent import goodbye, hello
+from ssbroker.protocol.adjacent.frames import Kind, framed
+from ssbroker.protocol.adjacent.goodbye import Reason
+from ssbroker.protocol.adjacent.limits import Limits
 from ssbroker.protocol.event_steps import ConnectionStep
 from tests.broker.network.parties import HOST, QUICK, Party
 from tests.broker.network.test_endpoint import PATIENT, free_port, sends
-from tests.protocol.wire import numbered
+from tests.protocol.wire import BANK, numbered, own
 
 
 def has_last(party: Party, number: int) -> bool:
@@ -99,3 +107,61 @@ def test_n10_a_line_that_breaks_again_and_again_is_dialled_soon_where_rows_have_
             shop.wait_for(partial(was_cut_off, shop, time + 1))
         destination = shop.endpoint.board.dialling.addresses.destination(bank.address)
         assert destination.failures == (1 if answers else times)
+
+
+@contextmanager
+def taking_leave(reason: Reason) -> Iterator[tuple[str, list[str]]]:
+    """Somebody who says who it is and takes leave at once, of everybody who dials: its address, and who has dialled."""
+    said = framed(Kind.HELLO, hello.packed(own(BANK, name="bank"))) + framed(Kind.GOODBYE, goodbye.packed(reason, ""))
+    dials: list[str] = []
+    with socket.create_server((HOST, 0)) as server:
+
+        def answer() -> None:
+            with suppress(OSError):
+                while True:
+                    opened, who = server.accept()
+                    dials.append(str(who))
+                    with opened:
+                        opened.sendall(said)
+
+        thread = threading.Thread(target=answer, daemon=True)
+        thread.start()
+        yield f"TCP://{HOST}:{server.getsockname()[1]}", dials
+        server.shutdown(socket.SHUT_RDWR)
+        thread.join()
+
+
+def test_n10_who_takes_leave_at_once_since_nothing_was_carried_is_not_dialled_in_a_circle() -> None:
+    """N10: it was dialled 700 times in a second."""
+    with taking_leave(Reason.IDLE) as (address, dials), Party("shop", limits=PATIENT) as shop:
+        shop.endpoint.send(address, numbered(1))
+        shop.wait_for(lambda: shop.unreachable_at or len(dials) > 10)
+        assert len(dials) == 1
+        assert shop.endpoint.send(address, numbered(1)) == 0
+
+
+def test_n10_who_takes_leave_at_once_for_another_connection_that_is_not_there_is_left_for_longer_and_longer() -> None:
+    """N10."""
+    with taking_leave(Reason.SUPERSEDED) as (address, dials), Party("shop") as shop:
+        shop.endpoint.send(address, numbered(1))
+        shop.wait_for(lambda: len(dials) > 3)
+        assert shop.endpoint.board.dialling.addresses.destination(address).failures >= 3
+
+
+def test_n10_a_connection_that_has_lasted_ends_what_was_counted_before_it() -> None:
+    """Also where it ends since there was nothing more to carry: else one failed dial a day later is followed by a minute."""
+    limits = replace(QUICK, link=Limits(idle=1000), steady_after=0)
+    address = f"TCP://{HOST}:{free_port()}"
+    port = int(address.rpartition(":")[2])
+    with Party("shop", limits=limits) as shop:
+        for number in range(5):
+            shop.endpoint.send(address, numbered(1))
+            shop.wait_for(partial(was_cut_off, shop, number + 1))
+            shop.wait_for(lambda: len(shop.room_at) > number)  # noqa: B023 - called at once
+        destination = shop.endpoint.board.dialling.addresses.destination(address)
+        assert destination.failures == 5
+        with Party("bank", port=port) as bank:
+            shop.endpoint.send(address, numbered(1))
+            bank.wait_for(bank.numbers)
+            shop.wait_for(lambda: not shop.connections())
+            assert destination.failures == 0

@@ -94,7 +94,7 @@ def test_n8_pinned_certificates_connect_under_the_name_that_they_stand_under(tmp
 
 
 def test_p2_an_idle_connection_is_closed_and_dialled_anew_when_it_is_needed() -> None:
-    limits = replace(QUICK, link=Limits(idle=1000))
+    limits = replace(QUICK, link=Limits(idle=1000), steady_after=0)
     with Party("shop", limits=limits) as shop, Party("bank", limits=limits) as bank:
         for number in range(3):
             shop.endpoint.send(bank.address, numbered(1, first=number))

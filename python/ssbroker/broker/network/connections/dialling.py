@@ -176,19 +176,21 @@ class Dialling:
     def _ended(self, destination: Destination, connection: Connection, ending: Ending, pair: Pair | None) -> None:
         if self._is_stopped:
             return
-        since = connection.logged_in_at
-        is_steady = since is not None and self._setup.clock() - since >= self._setup.limits.steady_after
-        has_served = is_steady or connection.counters.fragments_received > 0
-        if ending.reason is Reason.IDLE and pair is not None:
+        limits, since = self._setup.limits, connection.logged_in_at
+        is_steady = since is not None and self._setup.clock() - since >= min(limits.steady_after, limits.link.idle)
+        if is_steady or connection.counters.fragments_received:
+            destination.failures = 0
+        if ending.reason is Reason.IDLE and pair is not None and is_steady:
             self.attend(destination)
         elif ending.reason is Reason.SUPERSEDED and pair is not None:
             survivor = self._usable(pair)
             if survivor is None:  # it is about to come
+                destination.failures += 1
                 self._wait(destination)
             else:
                 self._attach(destination, survivor)
         else:
-            destination.failures = 1 if has_served else destination.failures + 1
+            destination.failures += 1
             destination.why = ending.text
             destination.lose()
             self._wait(destination)
