@@ -169,12 +169,13 @@ def test_n8_options_that_do_not_fit_are_refused(
         made(tmp_path, "shop", stack).serve(**options)
 
 
-def test_p13_parts_so_small_that_far_sides_refuse_a_large_message_for_ever_are_refused(
-    tmp_path: Path, stack: ExitStack
+@pytest.mark.parametrize("length", [2047, (1 << 20) + 1])
+def test_p13_parts_so_small_or_large_that_a_large_message_never_arrives_are_refused(
+    tmp_path: Path, stack: ExitStack, length: int
 ) -> None:
-    """P13, M16: whoever serves is told from how many bytes on."""
-    with pytest.raises(OptionError, match=r"settings\.max_fragment_bytes: expected a whole number from 2048 to"):
-        made(tmp_path, "shop", stack).serve(allow_unencrypted=True, settings=Settings(max_fragment_bytes=2047))
+    """P13, M16, N7: whoever serves is told from how many bytes on far sides take all of them, and up to how many they fit a frame."""
+    with pytest.raises(OptionError, match=r"settings\.max_fragment_bytes: expected a whole number from 2048 to 1048576"):
+        made(tmp_path, "shop", stack).serve(allow_unencrypted=True, settings=Settings(max_fragment_bytes=length))
 
 
 @pytest.mark.parametrize("limit", [{"bytes_max": 32_000}, {"rows_max": 4}])

@@ -12,6 +12,7 @@ from ssbroker.broker.network.connections.reach import Reach
 from ssbroker.broker.network.connections.trust import Trust
 from ssbroker.catalog import Catalog
 from ssbroker.exceptions import OptionError
+from ssbroker.protocol.adjacent.batch import BYTES_MAX
 from ssbroker.protocol.settings import FRAGMENT_BYTES_LEAST, Settings
 
 PORT: Final = 4022
@@ -32,7 +33,8 @@ class ServeOptions:
         dial_only: What may be dialled, whatever routes and names of services say: networks (`10.0.0.0/8`), addresses, names of hosts, and
             all names below a domain (`*.example.com`). Left out, everything (N34).
         limits: How long connections wait, and for how much.
-        settings: How the dialog protocol is set up; `max_fragment_bytes` at least 2,048, so that far sides take the largest message.
+        settings: How the dialog protocol is set up; `max_fragment_bytes` from 2,048, so that far sides
+            take the largest message, to 1,048,576, which is what fits a frame (N7).
         close_timeout: The seconds that `close` takes at most to write what is queued.
 
     Raises:
@@ -72,7 +74,7 @@ class ServeOptions:
             self.settings.max_fragment_bytes,
             name="settings.max_fragment_bytes",
             least=FRAGMENT_BYTES_LEAST,
-            most=2**31 - 1,
+            most=BYTES_MAX,
         )
         if isinstance(self.close_timeout, bool) or not self.close_timeout >= 0:
             raise OptionError(f"close_timeout: expected seconds, 0 or more; got {self.close_timeout!r:.80}")
