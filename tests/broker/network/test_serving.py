@@ -174,7 +174,9 @@ def test_p13_parts_so_small_or_large_that_a_large_message_never_arrives_are_refu
     tmp_path: Path, stack: ExitStack, length: int
 ) -> None:
     """P13, M16, N7: whoever serves is told from how many bytes on far sides take all of them, and up to how many they fit a frame."""
-    with pytest.raises(OptionError, match=r"settings\.max_fragment_bytes: expected a whole number from 2048 to 1048576"):
+    with pytest.raises(
+        OptionError, match=r"settings\.max_fragment_bytes: expected a whole number from 2048 to 1048576"
+    ):
         made(tmp_path, "shop", stack).serve(allow_unencrypted=True, settings=Settings(max_fragment_bytes=length))
 
 
