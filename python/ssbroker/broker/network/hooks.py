@@ -157,11 +157,14 @@ class Forwards(Protocol):
             decisions: `schemas.DECISIONS`, a row for each.
         """
 
+    def has_no_room(self, address: str) -> None:
+        """The outbox of an address is full, with what this instance sends itself; `has_room` follows."""
+
     def has_room(self, address: str) -> None:
         """The outbox of an address that was full has drained to a half, or a wait after a failed dial is over."""
 
     def reached(self, address: str, peer: Peer) -> None:
-        """A connection to an address stands: rows that this instance has brought do not go back there (N22)."""
+        """A connection to an address stands: rows that this instance has brought do not go back there (N22). `has_room` follows."""
 
     def unreachable(self, address: str, why: str) -> None:
         """A connection to an address failed or broke: what waits for it is dropped."""

@@ -115,6 +115,16 @@ class Forwarding:
                     self._due = min(admitted.deadline(), self._due or admitted.deadline())
                     self._place(admitted, now=now)
 
+    def has_no_room(self, address: str) -> None:
+        """The outbox of an address is full, with what this instance sends itself: what comes waits for `has_room`.
+
+        Args:
+            address: The address.
+        """
+        with self._guard:
+            if address in self._hops:
+                self._hops[address].is_full = True
+
     def has_room(self, address: str) -> None:
         """The outbox of an address takes rows again.
 
@@ -126,16 +136,15 @@ class Forwarding:
             self._drain(address, now=self._clock())
 
     def reached(self, address: str, peer: Peer) -> None:
-        """A connection to an address stands.
+        """A connection to an address stands; `has_room` follows.
 
         Args:
             address: The address.
             peer: Who has answered.
         """
-        with self._telling():
+        with self._guard:
             hop = self._hops[address]
-            hop.instance_id, hop.is_failing, hop.is_full = peer.instance_id, False, False
-            self._drain(address, now=self._clock())
+            hop.instance_id, hop.is_failing = peer.instance_id, False
 
     def unreachable(self, address: str, why: str) -> None:
         """An address cannot be reached, or its connection broke: what was under way is dropped, since its senders have it.

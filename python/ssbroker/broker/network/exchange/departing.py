@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Final
 
 import pyarrow as pa
 
-from ssbroker.broker.network.exchange.carrying import Carrying
 from ssbroker.broker.network.exchange.machine import LOCAL, MIRRORED, Departure, Machine
 from ssbroker.broker.network.exchange.machines import Machines
 from ssbroker.exceptions import SsbrokerError
@@ -31,7 +30,7 @@ class Departing:
         endpoint: The connections.
         machines: The machines.
         closed: The gates that are closed.
-        carrying: Who knows which addresses cannot be reached.
+        closes: Is told of an address that takes no more.
         loop_back: Takes what is for a database of this instance.
     """
 
@@ -41,13 +40,13 @@ class Departing:
         machines: Machines,
         *,
         closed: set[str],
-        carrying: Carrying,
+        closes: Callable[[str], None],
         loop_back: Callable[[pa.Table], None],
     ) -> None:
         self._endpoint: Final = endpoint
         self._machines: Final = machines
         self._closed: Final = closed
-        self._carrying: Final = carrying
+        self._closes: Final = closes
         self._loop_back: Final = loop_back
 
     def send(self, machine: Machine, *, now: int) -> int | None:
@@ -97,13 +96,15 @@ class Departing:
             return
         if self._is_idle_talk(machine, departure):
             return
-        is_doubtful = gate in self._closed or gate in self._carrying.why
+        before, _ = self._endpoint.progress(gate)
         if self._endpoint.send(gate, departure.rows) > 0:
             return
         self._closed.add(gate)
         for each in self._machines.all():
             each.gates.closes(gate)
-        if is_doubtful:
+        self._closes(gate)
+        taken, _ = self._endpoint.progress(gate)
+        if taken == before:  # it goes as soon as there is room, not after the waits of P17
             machine.dialogs.lost(departure.keys)
 
     def _is_idle_talk(self, machine: Machine, departure: Departure) -> bool:

@@ -82,6 +82,8 @@ class Exchange:
         self._picture: object = None
         self._flushed = self._looked = 0
         self._own_addresses: Final[set[str]] = set()
+        self._opened: Final[dict[str, None]] = {}
+        self._others_first = False
         self._look_wait = LOOK_EVERY
         closed: set[str] = set()
         self._inbox: Final = reception.inbox
@@ -93,7 +95,7 @@ class Exchange:
             self._machines, dispatch, Beginnings(keys, dispatch), self._carrying, events=instance.events
         )
         self._departing: Final = Departing(
-            reception.endpoint, self._machines, closed=closed, carrying=self._carrying, loop_back=self._loop_back
+            reception.endpoint, self._machines, closed=closed, closes=self._closes, loop_back=self._loop_back
         )
         self._itself: Final = Peer(instance.instance_id, instance.name, None, LOCAL, uuid.UUID(int=0), False)
 
@@ -129,7 +131,11 @@ class Exchange:
         self._inbox.put_back(left)
         self._take_conversations()
         moments = [self._noting.write(now=now)]
+        self._others_first ^= bool(self._opened)  # in turn, so that nobody is kept out by what the other has to send
+        if self._others_first:
+            self._pass_on()
         moments += [self._departing.send(machine, now=now) for machine in self._machines.all()]
+        self._pass_on()
         moments += [hook.run_due(now=self._now()) for hook in (self._forwards, self._mirrors) if hook is not None]
         if not 0 <= now - self._flushed < FLUSH_EVERY:
             self._flushed = now
@@ -147,8 +153,7 @@ class Exchange:
             address: The address.
         """
         self._departing.opens(address)
-        if self._forwards is not None:
-            self._forwards.has_room(address)
+        self._opened[address] = None
 
     def broke(self, address: str, why: str) -> None:
         """An address cannot be reached, or the connection to it broke.
@@ -173,9 +178,9 @@ class Exchange:
             peer: Who is there.
         """
         self._carrying.why.pop(address, None)
-        self._departing.opens(address)
         if self._forwards is not None:
             self._forwards.reached(address, peer)
+        self.opens(address)
         if self._mirrors is not None:
             self._mirrors.reached(address)
         self._noting.changed([address])
@@ -260,6 +265,18 @@ class Exchange:
             return None
         way = self._mirrors.way(address, mirror, decision.broker_instance)
         return statuses.held(address, mirror) if way is None else None
+
+    def _closes(self, address: str) -> None:
+        """An address takes no more, so that what is forwarded does not take the room for which the instance's own waits."""
+        if self._forwards is not None:
+            self._forwards.has_no_room(address)
+
+    def _pass_on(self) -> None:
+        """Has what is forwarded go to addresses that take something again."""
+        if self._forwards is not None:
+            for address in self._opened:
+                self._forwards.has_room(address)
+        self._opened.clear()
 
     def _flush(self, now: int) -> None:
         self._instance.events.count_left_out(now=now)
