@@ -198,7 +198,7 @@ def decide(router: Router, database: str, endpoints: Sequence[Sender], *, now: d
     return [Decision(*row) for row in zip(*(found[column].to_pylist() for column in Decision._fields), strict=True)]
 
 
-def explain(router: Router, database: str, endpoint: Endpoint, *, now: datetime) -> Explanation:
+def explain(router: Router, database: str, endpoint: Sender, *, now: datetime) -> Explanation:
     """Tells the whole way of what an endpoint sends.
 
     Args:

@@ -114,6 +114,8 @@ class Forwarding:
                 if admitted.keys:
                     self._due = min(admitted.deadline(), self._due or admitted.deadline())
                     self._place(admitted, now=now)
+                elif course.mirror_address is not None:  # what comes again while it is held still wants to go (N23)
+                    self._way(course.address, course.mirror_address, course.broker_instance)
 
     def has_no_room(self, address: str) -> None:
         """The outbox of an address is full, with what this instance sends itself: what comes waits for `has_room`.

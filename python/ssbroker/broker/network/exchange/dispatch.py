@@ -15,6 +15,7 @@ from ssbroker import moment
 from ssbroker.broker.asking.dynamic_routing import Ask
 from ssbroker.broker.network.connections.buckets import Buckets
 from ssbroker.broker.network.exchange.machine import Machine
+from ssbroker.broker.network.exchange.seeking import ASKS_AT_ONCE, ASKS_PER_SECOND
 from ssbroker.exceptions import SsbrokerError
 from ssbroker.protocol.columns import listed
 from ssbroker.protocol.events import MessageUndeliverable
@@ -39,10 +40,6 @@ _ERRORS: Final = {
 }
 """Service Broker's number for each `reason` for which what arrives is dropped (R26)."""
 _NOT_MATCHED: Final = 9798
-ASKS_AT_ONCE: Final = 32
-"""The requests for routes that one neighbour has begun at once, by naming services to which none leads (N26)."""
-ASKS_PER_SECOND: Final = 4
-"""And how many more in a second."""
 LOGGER: Final = logging.getLogger("ssbroker.broker")
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from random import Random
-from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Final, TypeAlias
 
 import pyarrow as pa
 
@@ -15,6 +15,7 @@ from ssbroker.broker.network.exchange.counted_ledger import CountedLedger
 from ssbroker.broker.network.exchange.gates import Gates
 from ssbroker.broker.network.exchange.ledger import Stale
 from ssbroker.broker.network.exchange.riders import Riders
+from ssbroker.broker.network.exchange.seeking import Asked, Seeking
 from ssbroker.protocol.columns import listed
 from ssbroker.protocol.dialogs import Dialogs
 from ssbroker.protocol.envelope import ENVELOPE
@@ -40,17 +41,10 @@ NOWHERE: Final = "NOWHERE"
 MIRRORED: Final = " or "
 """Stands between the two addresses of a gate behind which nobody knows the principal."""
 
+_ROUTE_REQUESTED: Final = "route_requested"
+
 _Sender: TypeAlias = tuple[bytes, bool, bytes | None]
 """A conversation, the sender's side, and the broker id that it sends to."""
-
-
-class _Asked(NamedTuple):
-    """A sender, as routing has to know it."""
-
-    conversation_id: bytes
-    is_initiator: bool
-    far_service: str
-    far_broker_instance: bytes | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,7 +102,8 @@ class Machine:
         self.riders: Final = Riders(database, keys)
         self._mirrors: Final = mirrors
         self._closed: Final = closed
-        self._decisions: dict[_Sender, Decision] = {}
+        self._decisions: dict[_Sender, tuple[Asked, Decision]] = {}
+        self._seeking: Final = Seeking(database, mirrors, patience=PATIENCE)
 
     def settle_keys(self, sender: Endpoint) -> Status | None:
         """Settles how the messages of an endpoint leave, unless that is settled.
@@ -221,6 +216,11 @@ class Machine:
         self.gates.keep(self.dialogs.knows)
         self.riders.keep(self.dialogs.knows)
         self._decisions = {each: way for each, way in self._decisions.items() if self.dialogs.knows(each[:2])}
+        resting = [
+            way for each, (_, way) in self._decisions.items() if MIRRORED in (self.gates.gate_of(each[:2]) or "")
+        ]
+        self._seeking.principals(resting)
+        self._seeking.routes([asked for asked, way in self._decisions.values() if way.reason == _ROUTE_REQUESTED])
 
     def _gates(self, rows: pa.Table, senders: list[_Sender]) -> dict[_Sender, str | None]:
         """Through which gate each sender goes; None for nowhere."""
@@ -229,13 +229,17 @@ class Machine:
         if new:
             first = {sender: place for place, sender in reversed(list(enumerate(senders)))}
             services = rows["to_service_name"]
-            asked = [_Asked(each[0], each[1], services[first[each]].as_py(), each[2]) for each in new]
-            decided = self.database.instance.worker.ways.decisions(self.database.name, asked)
+            asked = [Asked(each[0], each[1], services[first[each]].as_py(), each[2]) for each in new]
+            decided = list(
+                zip(asked, self.database.instance.worker.ways.decisions(self.database.name, asked), strict=True)
+            )
             self._decisions.update(zip(new, decided, strict=True))
+            missing = [each for each, way in decided if way.reason == _ROUTE_REQUESTED and self.dialogs.knows(each[:2])]
+            self._seeking.routes(missing)
         return {sender: self._gate(sender) for sender in distinct}
 
     def _gate(self, sender: _Sender) -> str | None:
-        decision, key = self._decisions[sender], sender[:2]
+        (_, decision), key = self._decisions[sender], sender[:2]
         if decision.is_local:
             return LOCAL
         address, mirror = decision.next_hop_address, decision.mirror_address
