@@ -10,7 +10,7 @@ from ssbroker import moment
 from ssbroker.broker.database import Database
 from ssbroker.broker.instance import Instance
 from ssbroker.broker.network.carriage import mirrors
-from ssbroker.broker.network.carriage.mirrors import MirroredRoutes
+from ssbroker.broker.network.carriage.mirrors import MirroredRoutes, Pair
 from ssbroker.protocol.events import Event, MirroredRouteStateChanged
 from ssbroker.protocol.mirroring import ANSWER_WAIT, CHECK_EVERY, USED_FOR
 from tests.broker.conftest import Clock
@@ -32,7 +32,8 @@ class Sender:
         self.routes = MirroredRoutes(instance, self.endpoint, changed=self.count)
         instance.subscribe(self.note, MirroredRouteStateChanged)
 
-    def count(self) -> None:
+    def count(self, pair: Pair) -> None:
+        assert pair == (A, M, GUID)
         self.changes += 1
 
     def note(self, event: Event) -> None:

@@ -12,7 +12,7 @@ from ssbroker.broker.delivery import delivery
 from ssbroker.broker.network.exchange import noting
 from ssbroker.exceptions import StorageError
 from tests.broker.network.talking import Talk, talk
-from tests.broker.shops import statuses
+from tests.broker.shops import STOCK, statuses, waiting
 
 BANK = "TCP://bank:4022"
 
@@ -101,3 +101,27 @@ def test_n16_what_could_not_be_written_is_written_later(both: Talk, monkeypatch:
     both.pipes.clock.advance(seconds=1)
     both.pipes.servers["shop"].exchange.turn()
     assert statuses(both.sales) == {"9754"}
+
+
+def test_r53_of_a_mirrored_route_it_tells_of_the_principal(tmp_path: Path) -> None:
+    """R53, R54: where messages were sent, and as soon as nobody is the principal that they wait for one."""
+    for both in talk(tmp_path):
+        guid = both.stock.service_broker_guid
+        both.sales.drop_route("There")
+        both.sales.create_route(
+            "There", service_name=STOCK, broker_instance=guid, address="TCP://nobody:4022", mirror_address=BANK
+        )
+        both.pipes.swallows.add(BANK)
+        both.send(b"two chairs")
+        for _ in range(3):
+            both.pipes.settle(seconds=5)
+            both.shop.run_due(both.pipes.clock())
+        (status,) = [row.transmission_status for row in waiting(both.sales)]
+        assert status.startswith(f"9753: sent to {BANK}, ")
+        both.pipes.down.add(BANK)
+        breaks(both)
+        both.pipes.settle()
+        assert statuses(both.sales) == {"9787"}
+        both.pipes.down.clear()
+        both.pipes.settle(seconds=20)
+        assert statuses(both.sales) == {""}

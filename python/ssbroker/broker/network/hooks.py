@@ -182,6 +182,9 @@ class Mirrors(Protocol):
     def way(self, address: str, mirror_address: str, broker_instance: bytes | None) -> str | None:
         """Where to send now; None is to hold: the exchange is told with `changed` when that may have become another answer."""
 
+    def principal(self, address: str, mirror_address: str, broker_instance: bytes | None) -> str | None:
+        """What `way` would say, without wanting to send. It may be asked for by any thread."""
+
     def roles_of(self, broker_instances: Sequence[bytes]) -> Sequence[tuple[MirroringRole, int]]:
         """The roles of databases here, and their numbers. Called in the endpoint's thread: it must not wait."""
 

@@ -53,10 +53,10 @@ class MirroredRoutes:
     Args:
         instance: The instance that sends.
         endpoint: What asks.
-        changed: Called when `way` may have another answer; never from within `way`.
+        changed: Called when `way` may have another answer for a route; never from within `way`.
     """
 
-    def __init__(self, instance: Instance, endpoint: Endpoint, *, changed: Callable[[], None]) -> None:
+    def __init__(self, instance: Instance, endpoint: Endpoint, *, changed: Callable[[Pair], None]) -> None:
         self._instance: Final = instance
         self._endpoint: Final = endpoint
         self._changed: Final = changed
@@ -86,7 +86,24 @@ class MirroredRoutes:
         now = self._now()
         known.mirroring.use(now=now)
         self._ask(pair, known.mirroring, now=now)
-        principal = known.mirroring.principal
+        return self.principal(*pair)
+
+    def principal(self, address: str, mirror_address: str, broker_instance: bytes | None) -> str | None:
+        """What `way` would say, without wanting to send. It may be asked for by any thread.
+
+        Args:
+            address: The address of a mirrored route.
+            mirror_address: Its other address.
+            broker_instance: The broker id whose principal is meant.
+
+        Returns:
+            The principal's address; None where none is known.
+        """
+        if broker_instance is None:
+            return None
+        pair = Pair(address, mirror_address, broker_instance)
+        known = self._known.get(pair)
+        principal = None if known is None else known.mirroring.principal
         return None if principal is None else pair.at(principal)
 
     def roles_of(self, broker_instances: Sequence[bytes]) -> Sequence[tuple[MirroringRole, int]]:
@@ -192,7 +209,7 @@ class MirroredRoutes:
                 text=_TEXTS[mirroring.state],
             )
         )
-        self._changed()
+        self._changed(pair)
 
     def _ask(self, pair: Pair, mirroring: Mirroring, *, now: int) -> None:
         for side in mirroring.questions(now=now):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from typing import TYPE_CHECKING, Final, NamedTuple
@@ -58,11 +58,15 @@ class Note(NamedTuple):
 class Carrying:
     """The conversations that are carried, by database and endpoint. For any number of threads.
 
+    Args:
+        principal: Which of the addresses of a mirrored route is the principal, as `hooks.Mirrors.principal`.
+
     Attributes:
         why: Why addresses cannot be reached; those that can be are not in it.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, *, principal: Callable[[str, str, bytes | None], str | None]) -> None:
+        self._principal: Final = principal
         self._guard: Final = threading.Lock()
         self._carried: dict[tuple[int, Key], Carried] = {}
         self._new: dict[int, dict[Key, Outgoing]] = {}
@@ -219,7 +223,13 @@ class Carrying:
     def _status(self, carried: Carried, now: int) -> Status | None:
         if carried.waits is not None:
             return carried.waits
-        address = carried.outgoing.decision.next_hop_address or ""
+        decision = carried.outgoing.decision
+        address, mirror = decision.next_hop_address or "", decision.mirror_address
+        if mirror is not None:
+            principal = self._principal(address, mirror, decision.broker_instance)
+            if principal is None:
+                return statuses.held(address, mirror)
+            address = principal
         if address in self.why:
             return statuses.unreachable(address, self.why[address])
         return statuses.unacknowledged(address) if carried.since + QUIET <= now else None

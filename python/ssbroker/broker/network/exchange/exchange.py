@@ -14,7 +14,6 @@ from ssbroker import moment
 from ssbroker.broker.delivery.transport import Outgoing
 from ssbroker.broker.dialogs.status import Status
 from ssbroker.broker.network.connections.addresses import named_by
-from ssbroker.broker.network.exchange import statuses
 from ssbroker.broker.network.exchange.arriving import Arriving
 from ssbroker.broker.network.exchange.beginnings import Beginnings
 from ssbroker.broker.network.exchange.carrying import Carrying
@@ -87,7 +86,8 @@ class Exchange:
         self._look_wait = LOOK_EVERY
         closed: set[str] = set()
         self._inbox: Final = reception.inbox
-        self._carrying: Final = Carrying()
+        principal = (lambda address, *_: address) if mirrors is None else mirrors.principal
+        self._carrying: Final = Carrying(principal=principal)
         self._noting: Final = Noting(self._carrying, clock=self._now)
         self._machines: Final = Machines(instance, settings=settings, keys=keys, closed=closed, mirrors=mirrors)
         dispatch = Dispatch(instance, machines=self._machines.all, machine=self._machines.named, forwards=forwards)
@@ -195,11 +195,16 @@ class Exchange:
             self._own_addresses.add(address)
             self._instance.is_reached_at([address])
 
-    def settled(self) -> None:
-        """`Mirrors.way` may have another answer."""
+    def settled(self, addresses: Collection[str]) -> None:
+        """`Mirrors.way` may have another answer.
+
+        Args:
+            addresses: For which addresses.
+        """
         self._departing.settled()
         if self._forwards is not None:
             self._forwards.settled()
+        self._noting.changed(addresses)
 
     def finish(self) -> None:
         """Takes all that has arrived, and acknowledges it without waiting for a message that could carry that."""
@@ -253,18 +258,10 @@ class Exchange:
         except SsbrokerError as error:
             LOGGER.warning("%s: the keys of a conversation could not be settled: %s", database.name, error)
             return False
-        self._carrying.waits(database.database_id, key, waits or self._held(outgoing))
+        self._carrying.waits(database.database_id, key, waits)
         if waits is not None:
             self._noting.changed()
         return waits is None
-
-    def _held(self, outgoing: Outgoing) -> Status | None:
-        decision = outgoing.decision
-        address, mirror = decision.next_hop_address, decision.mirror_address
-        if self._mirrors is None or address is None or mirror is None:
-            return None
-        way = self._mirrors.way(address, mirror, decision.broker_instance)
-        return statuses.held(address, mirror) if way is None else None
 
     def _closes(self, address: str) -> None:
         """An address takes no more, so that what is forwarded does not take the room for which the instance's own waits."""

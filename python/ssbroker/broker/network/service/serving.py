@@ -74,7 +74,7 @@ class Server:
         self.endpoint: Endpoint = self._connect(reception) if connect is None else connect(reception)
         reception.endpoint = self.endpoint
         self.mirrors: Final = MirroredRoutes(
-            instance, self.endpoint, changed=lambda: reception.tell(lambda exchange: exchange.settled())
+            instance, self.endpoint, changed=lambda pair: reception.tell(lambda exchange: exchange.settled(pair[:2]))
         )
         reception.mirrors = self.mirrors
         self.forwarding: Final = Forwarding(
