@@ -272,12 +272,18 @@ def test_p26_a_value_that_no_instance_sends_is_refused(name: str, values: list[A
         unpacked(other(name, values))
 
 
+def test_n7_a_part_that_would_fit_no_frame_when_it_is_passed_on_is_refused() -> None:
+    """N7: a forwarder dropped it with a traceback in its log, and with it all that had come along."""
+    with pytest.raises(PeerError, match="message_body has a value or length of 1048609; expected 0 to 1048608"):
+        unpacked(other("message_body", [bytes(BYTES_MAX + 33)]))
+
+
 def test_p26_the_largest_values_that_an_instance_sends_are_taken() -> None:
     largest = row(
         to_service_name="\N{MUSICAL SYMBOL G CLEF}" * 256,
         acked_ahead=bytes(512 * 24),
         key_exchange=bytes(8192),
-        message_body=bytes(BYTES_MAX),
+        message_body=bytes(BYTES_MAX + 32),
         lifetime=datetime(9999, 12, 31, 23, 59, 59, 999_999, tzinfo=UTC),
     )
     assert unpacked(packed(table(largest))).to_pylist() == [largest]

@@ -16,7 +16,7 @@ use arrow_schema::{DataType, Schema};
 use flatbuffers::VerifierOptions;
 
 use crate::error::{Error, Result};
-use crate::schema::{wire, wire_schema};
+use crate::schema::{fragments, wire, wire_schema};
 
 const MARKER: [u8; 4] = [0xFF; 4];
 /// Marker and length of the metadata.
@@ -34,6 +34,8 @@ const METADATA: VerifierOptions = VerifierOptions {
     ignore_missing_null_terminator: false,
 };
 const ROWS_MAX: i64 = 1_024;
+/// A part of 1 MiB, with the salt and the tag of a sealed one. A longer one would fit no frame when it is to be passed on.
+const BODY_MAX: i64 = (1 << 20) + 32;
 /// 256 characters of four bytes.
 const NAME_MAX: i64 = 1_024;
 /// 512 runs of 24 bytes.
@@ -157,6 +159,7 @@ fn judge_size(rows: &RecordBatch, len: usize, buffers: usize) -> Result<()> {
 /// Whether the values are within what an instance may send, so that nothing behind this has to fear their size.
 fn judge_values(rows: &RecordBatch) -> Result<()> {
     for (name, expected) in [
+        (fragments::MESSAGE_BODY, 0..=BODY_MAX),
         (wire::FROM_SERVICE_NAME, 1..=NAME_MAX),
         (wire::TO_SERVICE_NAME, 1..=NAME_MAX),
         (wire::SERVICE_CONTRACT_NAME, 1..=NAME_MAX),
