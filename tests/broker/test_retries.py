@@ -88,3 +88,15 @@ def test_a_clock_that_is_put_back_by_an_hour_does_not_prolong_a_wait() -> None:
     waiting.failed(ONE, attempt=9, now=3600 * SECOND)
     assert waiting.claim(5, now=3600 * SECOND) == {}
     assert waiting.claim(5, now=0) == {1: 10}
+
+
+def test_p17_a_thread_that_has_read_the_clock_before_another_has_nothing_tried_too_soon() -> None:
+    """Each send would otherwise try all that waits as soon as two threads send."""
+    waiting = retries()
+    for number in range(100):
+        waiting.failed(Key(5, number), attempt=0, now=SECOND)
+    assert waiting.claim(5, now=SECOND + 50) == {}
+    for late in (50, SECOND, 50):
+        assert waiting.claim(5, now=SECOND + 50 - late) == {}
+        assert waiting.claim(5, now=SECOND + 50) == {}
+    assert waiting.next_moment() == 5 * SECOND

@@ -81,9 +81,11 @@ class Retries:
         """
         with self._guard:
             self._seen[database_id] = self._changes
-            if now < self._latest:
+            # Threads have read the clock before their turn came; one that was put back by less prolongs a wait by that.
+            if now + self._backoff.longest < self._latest:
                 self._move(at=now)
-            self._latest = now
+                self._latest = now
+            self._latest = max(self._latest, now)
             found: dict[int, int] = {}
             order = self._order.get(database_id, [])
             while order and order[0][0] <= now:
