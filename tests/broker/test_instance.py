@@ -205,7 +205,7 @@ def test_b4_a_database_that_is_not_there_is_told_of_once_and_the_others_go_on(
     ]
 
 
-def test_b4_with_one_database_gone_another_that_cannot_be_read_is_told_of_too(
+def test_b42_with_one_database_gone_another_that_cannot_be_read_is_left_out_too(
     halved: Instance, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     looks = 0
@@ -217,5 +217,4 @@ def test_b4_with_one_database_gone_another_that_cannot_be_read_is_told_of_too(
         raise StorageError("the disk is on fire", file="Sales.sqlite")
 
     monkeypatch.setattr(halved.database("Sales"), "objects", fails)
-    with pytest.raises(StorageError, match="on fire"):
-        halved.catalog()
+    assert halved.catalog().databases["name"].to_pylist() == ["msdb"]

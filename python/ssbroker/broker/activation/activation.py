@@ -15,7 +15,7 @@ from ssbroker.broker.objects.queues import READERS_MAX
 from ssbroker.broker.objects.refusals import existing
 from ssbroker.broker.work.effects import Effects
 from ssbroker.broker.work.telling import queue_name
-from ssbroker.exceptions import BrokerError, OptionError, SsbrokerError
+from ssbroker.exceptions import BrokerError, OptionError
 from ssbroker.protocol.event_steps import ActivationStep
 from ssbroker.protocol.events import Activation as ActivationEvent
 from ssbroker.store.objects import Objects, Queue
@@ -120,12 +120,12 @@ class Activation:
         Returns:
             When to look again; None where no queue has messages to be read.
         """
-        databases = {each.database_id for each in self._instance.databases}
         with self._guard:
             for watches in (self._by_method, self._by_ddl):
-                for key in [key for key in watches if key[0] not in databases]:
+                for key in [key for key, each in watches.items() if each.database.arrivals.is_closed]:
                     _retire(watches.pop(key))
-        watched = self._all()
+        databases = {each.database_id for each in self._instance.databases}
+        watched = [each for each in self._all() if each.database.database_id in databases]
         if self._instance.background:
             self._look(watched)
         else:
@@ -225,8 +225,6 @@ class Activation:
             self._run(watched)
             while not self._is_closed and watched.start_if_needed(now=self._now()):
                 self._run(watched)
-        except SsbrokerError as error:
-            LOGGER.warning("%s: whether a reader is needed could not be found out: %s", watched.database.name, error)
         finally:
             with self._guard:
                 self._threads.discard(threading.current_thread())

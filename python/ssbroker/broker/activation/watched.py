@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -9,12 +10,14 @@ from typing import TYPE_CHECKING, Final
 
 from ssbroker.broker.activation.queue_monitor import MonitorState, QueueMonitor
 from ssbroker.broker.work.telling import queue_name
+from ssbroker.exceptions import StorageError
 from ssbroker.store import queues
 from ssbroker.store.objects import Queue
 
 if TYPE_CHECKING:
     from ssbroker.broker.database import Database
 
+LOGGER: Final = logging.getLogger("ssbroker.broker")
 Procedure = Callable[["Database"], object]
 """What a reader runs: it is given the database, begins its own transactions, and returns when it finds the queue empty."""
 
@@ -89,9 +92,6 @@ class Watched:
 
         Returns:
             Whether to start one.
-
-        Raises:
-            StorageError: The file cannot be read.
         """
         with self._guard:
             if not self._monitor.can_start(now=now):
@@ -122,9 +122,6 @@ class Watched:
 
         Returns:
             A moment.
-
-        Raises:
-            StorageError: The file cannot be read.
         """
         if not self._has_messages():
             return None
@@ -193,8 +190,13 @@ class Watched:
             ]
 
     def _has_messages(self) -> bool:
-        with self.database.file.read() as connection:
-            objects = self.database.objects(connection)
-            queue = objects.queues_by_id.get(self.queue_id)
-            is_on = queue is not None and queue.is_receive_enabled and objects.broker.is_delivering
-            return is_on and queues.has_ready(connection, self.queue_id)
+        """Whether messages can be received; a file that cannot be read keeps no other queue from its readers."""
+        try:
+            with self.database.file.read() as connection:
+                objects = self.database.objects(connection)
+                queue = objects.queues_by_id.get(self.queue_id)
+                is_on = queue is not None and queue.is_receive_enabled and objects.broker.is_delivering
+                return is_on and queues.has_ready(connection, self.queue_id)
+        except StorageError as error:
+            LOGGER.warning("%s: whether a reader is needed could not be found out: %s", self.database.name, error)
+            return False

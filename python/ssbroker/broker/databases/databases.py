@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from ssbroker.broker.instance import Instance
 
 _log: Final = logging.getLogger("ssbroker.broker")
+_NOT_AVAILABLE: Final = "the database %r is not available: %s"
 
 
 class Databases:
@@ -29,6 +30,7 @@ class Databases:
         self._msdb: Final = msdb
         self._guard: Final = threading.RLock()
         self._known: dict[str, Database] = {}
+        self._aside: dict[int, Database] = {}
         self._unavailable: dict[str, StorageError] = {}
         self._version: int | None = None
 
@@ -56,17 +58,23 @@ class Databases:
             with self._msdb.read() as connection:
                 version = registry.version_of(connection)
                 listed = registry.load(connection)
-            before = {database.database_id: database for database in self._known.values()}
+            before = {one.database_id: one for one in (*self._known.values(), *self._aside.values())}
+            aside, self._aside = self._aside, {}
             databases: dict[str, Database] = {}
             told, self._unavailable = {name: str(error) for name, error in self._unavailable.items()}, {}
             for row in listed:
                 database = before.pop(row.database_id, None)
                 try:
-                    databases[row.name] = self._opened(row) if database is None else database.renamed(row.name)
+                    database = self._opened(row) if database is None else database.renamed(row.name)
+                    if row.database_id in aside:
+                        self.settle(database)
+                    databases[row.name] = database
                 except StorageError as error:
+                    if database is not None:
+                        self._aside[row.database_id] = database
                     self._unavailable[row.name] = error
                     if told.get(row.name) != str(error):
-                        _log.warning("the database %r is not available: %s", row.name, error)
+                        _log.warning(_NOT_AVAILABLE, row.name, error)
             for gone in before.values():
                 gone.close()
             if databases != self._known:
@@ -76,18 +84,20 @@ class Databases:
             return self._known
 
     def seen(self) -> list[tuple[Database, Objects]]:
-        """The databases with what stands in them; one that goes meanwhile is left out.
+        """The databases with what stands in them; one that goes meanwhile, or cannot be read, is left out.
 
         Raises:
-            StorageError: A file cannot be read.
+            StorageError: The file of msdb cannot be read.
         """
-        while True:
-            databases = self.all()
+        found = []
+        for database in self.all().values():
             try:
-                return [(database, database.objects()) for database in databases.values()]
-            except StorageError:
-                if self.all() is databases:
+                found.append((database, database.objects()))
+            except StorageError as error:
+                if database.name == MSDB_NAME:
                     raise
+                self._put_aside(database, error)
+        return found
 
     def settle(self, database: Database) -> None:
         """Waits for whoever takes a database away, and keeps it where that came to nothing.
@@ -100,11 +110,23 @@ class Databases:
     def close(self) -> None:
         """Closes all files."""
         with self._guard:
-            databases, self._known = self._known, {}
+            databases = [*self._known.values(), *self._aside.values()]
+            self._known, self._aside = {}, {}
             self._version = None
-        for database in databases.values():
+        for database in databases:
             database.close()
         self._msdb.close()
+
+    def _put_aside(self, database: Database, error: StorageError) -> None:
+        """Leaves a database out until its file can be read again (B42); it stays the same object."""
+        with self._guard:
+            if self.all().get(database.name) is not database:
+                return  # it has gone from the list
+            self._known = {name: each for name, each in self._known.items() if each is not database}
+            self._aside[database.database_id] = database
+            self._unavailable[database.name] = error
+            self._version = None
+            _log.warning(_NOT_AVAILABLE, database.name, error)
 
     def _opened(self, row: Listed) -> Database:
         instance, path = self._instance, self._instance.folder / row.file

@@ -85,7 +85,10 @@ class Delivery:
         databases = self._instance.databases
         self._retries.keep_databases(each.database_id for each in databases)
         for database in databases:
-            self._scan(database, now=now)
+            try:
+                self._scan(database, now=now)
+            except SsbrokerError as error:  # the others do not wait for it
+                LOGGER.warning("%s: what waits could not be looked for: %s", database.name, error)
             self._deliver(database, now=now, patience=None)
 
     def _scan(self, database: Database, *, now: int) -> None:

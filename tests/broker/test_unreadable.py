@@ -1,0 +1,137 @@
+"""B42: a database whose file cannot be read any more while the instance is open keeps the others from nothing."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+
+from ssbroker.broker.database import Database
+from ssbroker.broker.instance import Instance
+from ssbroker.broker.network.service.health import problems
+from ssbroker.broker.overview import overview_of
+from ssbroker.exceptions import StorageError
+from tests.broker import shops
+from tests.broker.conftest import Clock
+from tests.broker.shops import ORDERS, STOCK, received, send
+
+_PAGE = 8192
+
+
+@pytest.fixture
+def sales(instance: Instance) -> Database:
+    return shops.shop(instance)
+
+
+@pytest.fixture
+def stock(instance: Instance) -> Database:
+    return shops.stock(instance)
+
+
+@pytest.fixture
+def ledger(instance: Instance) -> Database:
+    """Another database, whose number is the greatest."""
+    database = instance.create_database("Ledger")
+    database.create_queue(ORDERS)
+    database.create_service("//Ledger", queue=ORDERS)
+    return database
+
+
+def away(database: Database) -> Path:
+    """Takes a file away, as a disk does that is gone; where to."""
+    path = database.file.path
+    database.file._connections.let_go()  # the next one has to open it
+    return path.rename(path.with_suffix(".away"))
+
+
+def damage(database: Database, table: str) -> None:
+    """Writes over the pages of a table and its indexes; the others stay whole."""
+    with database.file.read() as connection:
+        roots = connection.execute("SELECT rootpage FROM sqlite_schema WHERE tbl_name = ?", (table,)).fetchall()
+    database.file.checkpoint()
+    database.file._connections.let_go()
+    with database.file.path.open("r+b") as file:
+        for (root,) in roots:
+            file.seek((root - 1) * _PAGE)
+            file.write(b"\xff" * _PAGE)
+
+
+def states_of(instance: Instance) -> dict[str, str]:
+    return {row["name"]: row["state_desc"] for row in instance.view("sys.databases").to_pylist()}
+
+
+def test_b42_the_others_send_and_receive_and_what_is_due_is_done(
+    instance: Instance, sales: Database, stock: Database, ledger: Database, caplog: pytest.LogCaptureFixture
+) -> None:
+    dialog = send(sales, b"one")
+    away(ledger)
+    send(sales, b"two", dialog=dialog)
+    send(sales, b"three")
+    instance.run_due()
+    assert sorted(received(stock)) == [b"one", b"three", b"two"]
+    with sales.transaction() as t:
+        t.begin_conversation_timer(dialog, 5)
+    assert instance.run_due() == instance.clock() + timedelta(seconds=5)
+    told = [line.getMessage() for line in caplog.records]
+    assert told == [f"the database 'Ledger' is not available: {ledger.file.path}: is not there"]
+
+
+def test_b42_it_is_shown_as_one_that_could_not_be_opened(instance: Instance, sales: Database, ledger: Database) -> None:
+    away(ledger)
+    assert instance.catalog().databases["name"].to_pylist() == ["msdb", "Sales"]
+    assert states_of(instance) == {"msdb": "ONLINE", "Sales": "ONLINE", "Ledger": "RECOVERY_PENDING"}
+    assert instance.view("sys.transmission_queue").num_rows == 0
+    assert {row["database"] for row in overview_of(instance)["queues"]} == {"Sales"}
+    assert list(problems(instance)) == ["endpoint", "database Ledger"]
+    with pytest.raises(StorageError, match="is not there"):
+        instance.database("Ledger")
+    assert instance.database("Sales") is sales
+
+
+def test_b42_once_it_can_be_read_it_is_the_same_database_with_what_was_asked_of_it(
+    instance: Instance, sales: Database, ledger: Database
+) -> None:
+    taken: list[bytes] = []
+    ledger.activate(ORDERS, lambda database: taken.extend(received(database)))
+    hidden = away(ledger)
+    send(sales, b"one", to="//Ledger")
+    instance.run_due()
+    hidden.rename(ledger.file.path)
+    instance.run_due()
+    assert instance.database("Ledger") is ledger
+    assert taken == [b"one"]
+
+
+def test_b42_where_it_was_taken_away_meanwhile_nobody_is_alarmed(
+    instance: Instance, sales: Database, ledger: Database, caplog: pytest.LogCaptureFixture
+) -> None:
+    with Instance.open(instance.folder, background=False) as other:
+        other.detach_database("Ledger")
+    with pytest.raises(StorageError):
+        ledger.objects()
+    assert [database.name for database, _ in instance.seen()] == ["msdb", "Sales"]
+    assert instance.database("Sales") is sales
+    assert not caplog.records
+
+
+@pytest.mark.parametrize("table", ["ssb_transmission_queue", "ssb_queue_messages", "ssb_conversation_endpoints"])
+def test_b42_of_a_file_that_is_damaged_in_one_place_the_rest_of_the_instance_does_not_hear(
+    instance: Instance, clock: Clock, table: str
+) -> None:
+    """It comes before the others wherever they are taken in turn."""
+    first = shops.stock(instance, "Archive")
+    sales, stock = shops.shop(instance), shops.stock(instance)
+    send(sales, b"to the archive", to=STOCK)
+    first.activate(ORDERS, received)
+    taken: list[bytes] = []
+    stock.activate(ORDERS, lambda database: taken.extend(received(database)))
+    damage(first, table)
+    with sales.transaction() as t:
+        dialog = t.begin_dialog(shops.SHOP, STOCK, broker_instance=stock.service_broker_guid)
+        t.send(dialog, b"one")
+        t.begin_conversation_timer(dialog, 5)
+    clock.advance(seconds=5)
+    instance.run_due()
+    assert taken[-1:] == [b"one"]
+    assert shops.received_types(sales, shops.REPLIES) == ["DialogTimer"]
