@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import pickle
 import random
 import stat
 from collections.abc import Iterator
@@ -218,3 +219,13 @@ def test_b42_with_one_database_gone_another_that_cannot_be_read_is_left_out_too(
 
     monkeypatch.setattr(halved.database("Sales"), "objects", fails)
     assert halved.catalog().databases["name"].to_pylist() == ["msdb"]
+
+
+@pytest.mark.parametrize("what", ["instance", "database", "transaction"])
+def test_what_belongs_to_one_process_says_so_where_it_is_sent_to_another(
+    instance: Instance, sales: Database, what: str
+) -> None:
+    """As a function of Spark does, or a pool of processes, that mentions it."""
+    one = {"instance": instance, "database": sales, "transaction": sales.transaction()}[what]
+    with pytest.raises(TypeError, match=r"cannot be pickled.*Instance\.open"):
+        pickle.dumps(one)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from abc import ABC, abstractmethod
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NoReturn
 
 import pyarrow as pa
 
@@ -35,6 +35,17 @@ class Hosting(ABC):
     @abstractmethod
     def database(self, name: str) -> Database:
         """One database."""
+
+    def __reduce__(self) -> NoReturn:
+        """An instance is open files, locks and threads of this process.
+
+        Raises:
+            TypeError: Always; it says what another process can do.
+        """
+        instance = self._instance
+        raise TypeError(
+            f"{instance!r} cannot be pickled or copied: open it where it is needed, with Instance.open({str(instance.folder)!r})"
+        )
 
     def seen(self) -> list[tuple[Database, Objects]]:
         """The databases with what stands in them.
