@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import encodings
 import xml.etree.ElementTree as ET
 from itertools import product
 
@@ -12,7 +13,7 @@ from hypothesis import strategies as st
 from ssbroker.broker.database import Database
 from ssbroker.broker.dialogs.contract_rules import priority
 from ssbroker.broker.dialogs.error_body import Failure, read_failure
-from ssbroker.broker.dialogs.validation import complaint
+from ssbroker.broker.dialogs.validation import DEPTH_MAX, complaint
 from ssbroker.exceptions import BrokerError
 from ssbroker.protocol.names import ERROR
 from ssbroker.store.objects import Broker, Objects, Priority
@@ -124,6 +125,40 @@ def test_b21_a_document_may_declare_its_attributes() -> None:
         complaint("X", b"<!DOCTYPE a [<!ATTLIST a b CDATA 'c' d CDATA #IMPLIED>]><a>%s</a>" % (b"<a/>" * 20_000))
         is None
     )
+
+
+def nested(depth: int, *, inner: bytes = b"") -> bytes:
+    return b"<a>" * depth + inner + b"</a>" * depth
+
+
+def test_b21_a_document_may_be_deep_and_not_bottomless() -> None:
+    """Of each element that is open the parser keeps forty times what it takes in the document."""
+    assert complaint("X", nested(DEPTH_MAX)) is None
+    assert complaint("X", nested(DEPTH_MAX + 1)) == "more than 10000 of its elements stand in each other"
+    assert complaint("X", b"<a>" * 1_000_000) == "more than 10000 of its elements stand in each other"
+    assert complaint("X", nested(100, inner=b"<b/>" * DEPTH_MAX)) is None
+
+
+@pytest.mark.parametrize("encoding", ["utf-8", "UTF-16", "windows-1252", "ISO-8859-15", "koi8-u", "us-ascii"])
+def test_b21_a_document_names_its_encoding(encoding: str) -> None:
+    assert complaint("X", f"<?xml version='1.0' encoding='{encoding}'?><a>x</a>".encode(encoding)) is None
+
+
+def test_b21_encodings_that_nobody_knows_are_not_remembered() -> None:
+    """Python keeps each name that it was asked for; whoever sends may make up as many as he likes, and as long ones."""
+    before = {*encodings._cache}  # type: ignore[attr-defined]  # it is Python's own
+    for number in range(100):
+        reason = complaint("X", b"<?xml version='1.0' encoding='x%d%s'?><a/>" % (number, b"y" * 10_000))
+        assert reason is not None
+        assert len(reason) < 200
+    assert {*encodings._cache} == before  # type: ignore[attr-defined]  # it is Python's own
+
+
+def test_b21_a_reason_is_short_whatever_the_document_names() -> None:
+    for declared in (b"<!ENTITY %% %s 'x'>", b"<!ENTITY %s '&#38;x;'>"):
+        reason = complaint("X", b"<!DOCTYPE a [" + declared % (b"n" * 10_000) + b"]><a/>")
+        assert reason is not None
+        assert len(reason) < 200
 
 
 def test_b21_external_entities_are_not_read() -> None:

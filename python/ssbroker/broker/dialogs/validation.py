@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import encodings
+import encodings.aliases
+import pkgutil
+from functools import cache
 from typing import Final
 from xml.parsers import expat
 
@@ -9,6 +13,9 @@ from ssbroker.store.objects import Validation
 
 EXPANSION_MAX: Final = 8 << 20
 """The characters to which the entities of a document may expand at most, and how often declared attributes may be looked at for it."""
+
+DEPTH_MAX: Final = 10_000
+"""How many elements may be open at once; the parser keeps the name of each, in many times the room that it takes in the document."""
 
 
 class _RefusedError(Exception):
@@ -37,11 +44,41 @@ def complaint(validation: Validation, body: bytes | None) -> str | None:
 
 
 def _xml_complaint(body: bytes) -> str | None:
-    parser = expat.ParserCreate()
-    references, elements = body.count(b"&"), body.count(b"<")
-    attributes = 0
+    parser = expat.ParserCreate(intern=None)
+    _Limits(body).watch(parser)
+    try:
+        parser.Parse(body, True)
+    except expat.ExpatError as error:
+        return f"it is no well-formed XML: {error}"
+    except _RefusedError as error:
+        return str(error)
+    except (LookupError, ValueError) as error:  # what it names is an encoding, and not of text
+        return f"it is no well-formed XML: {error}"
+    return None
 
-    def declared(
+
+class _Limits:
+    """Counts what a document asks of its parser, and refuses what is too much."""
+
+    def __init__(self, body: bytes) -> None:
+        self._references: Final = body.count(b"&")
+        self._elements: Final = body.count(b"<")
+        self._attributes = 0
+        self._depth = 0
+
+    def watch(self, parser: expat.XMLParserType) -> None:
+        parser.XmlDeclHandler = self._begun
+        parser.EntityDeclHandler = self._declared
+        parser.AttlistDeclHandler = self._declared_attribute
+        if self._elements > DEPTH_MAX:
+            parser.StartElementHandler, parser.EndElementHandler = self._opened, self._closed
+
+    def _begun(self, _version: str, encoding: str | None, _standalone: int) -> None:
+        if encoding is not None and encodings.normalize_encoding(encoding).lower() not in _known_encodings():
+            raise _RefusedError(f"nobody knows its encoding {encoding!r:.80}")
+
+    def _declared(
+        self,
         name: str,
         is_parameter: bool,  # noqa: FBT001  # expat calls it
         value: str | None,
@@ -51,27 +88,30 @@ def _xml_complaint(body: bytes) -> str | None:
         _notation: str | None,
     ) -> None:
         if is_parameter:
-            raise _RefusedError(f"it declares the parameter entity {name!r}; these are not allowed")
+            raise _RefusedError(f"it declares the parameter entity {name!r:.80}; these are not allowed")
         if value is None:
             return  # an external one, which is never read
-        if "&" in value or len(value) * references > EXPANSION_MAX:
-            raise _RefusedError(f"its entity {name!r} may expand to too much")
+        if "&" in value or len(value) * self._references > EXPANSION_MAX:
+            raise _RefusedError(f"its entity {name!r:.80} may expand to too much")
 
-    def declared_attribute(*_: object) -> None:
+    def _declared_attribute(self, *_: object) -> None:
         # expat looks at all of them for each element, and for each of them.
-        nonlocal attributes
-        attributes += 1
-        if attributes * max(attributes, elements) > EXPANSION_MAX:
+        self._attributes += 1
+        if self._attributes * max(self._attributes, self._elements) > EXPANSION_MAX:
             raise _RefusedError("it declares too many attributes")
 
-    parser.EntityDeclHandler = declared
-    parser.AttlistDeclHandler = declared_attribute
-    try:
-        parser.Parse(body, True)
-    except expat.ExpatError as error:
-        return f"it is no well-formed XML: {error}"
-    except _RefusedError as error:
-        return str(error)
-    except (LookupError, ValueError) as error:  # an encoding that it names and nobody knows
-        return f"it is no well-formed XML: {error}"
-    return None
+    def _opened(self, *_: object) -> None:
+        self._depth += 1
+        if self._depth > DEPTH_MAX:
+            raise _RefusedError(f"more than {DEPTH_MAX} of its elements stand in each other")
+
+    def _closed(self, _name: str) -> None:
+        self._depth -= 1
+
+
+@cache
+def _known_encodings() -> frozenset[str]:
+    """The names of Python's encodings. Each other name that it is asked for it remembers for ever."""
+    return frozenset(
+        [*encodings.aliases.aliases, *(module.name for module in pkgutil.iter_modules(encodings.__path__))]
+    )
