@@ -105,6 +105,27 @@ def test_i6_b28_error_broker_conversations_tells_both_sides(
     assert waiting(sales) == waiting(shop) == 0
 
 
+@pytest.mark.parametrize("error", [None, (7, "over")])
+def test_i6_b28_the_far_side_hears_of_it_though_this_side_has_ended_before_it_could_be_told(
+    instance: Instance, sales: Database, shop: Database, error: tuple[int, str] | None
+) -> None:
+    """An application ends what is broken as soon as it reads of that; telling another database, or instance, takes longer."""
+    dialog = begin(shop, "//Buyer", b"one")
+    received(sales, "Orders")
+    sales.set_broker("DISABLE_BROKER")
+    shop.set_broker("ERROR_BROKER_CONVERSATIONS")
+    with shop.transaction() as t:
+        (told,) = t.receive("Answers").to_pylist()
+        assert b"-9719" in told["message_body"]
+        t.end_conversation(dialog, error=error)
+    assert states(shop) == {("//Buyer", True): "DO"}
+    sales.set_broker("ENABLE_BROKER")
+    instance.run_due()
+    (told,) = received(sales, "Orders")
+    assert b"<Code>-9720</Code>" in told["message_body"]
+    assert (states(shop), waiting(shop)) == ({}, 0)
+
+
 def test_i6_a_database_with_conversations_is_attached_and_ends_them(
     instance: Instance, sales: Database, shop: Database
 ) -> None:

@@ -360,6 +360,16 @@ def test_i6_error_broker_conversations_tells_the_far_side(both: Pair) -> None:
     assert b"<Code>-9720</Code>" in drain(both.stock.database)[0]["message_body"]
 
 
+def test_i6_b28_the_far_side_hears_of_it_though_this_side_has_ended_before_anything_could_leave(both: Pair) -> None:
+    shop, _ = both.bound()
+    both.shop.database.set_broker("ERROR_BROKER_CONVERSATIONS")
+    end(both.shop.database, shop)
+    assert states(both, shop) == ("DO", "CO")
+    both.exchange()
+    assert states(both, shop) == ("CD", "ER")
+    assert b"<Code>-9720</Code>" in drain(both.stock.database)[0]["message_body"]
+
+
 def test_n32_a_lifetime_longer_than_any_is_cut(both: Pair) -> None:
     """Moments that no calendar has would stop what looks at the next one."""
     key = (both.shop.key(both.begin(b"1"))[0], False)

@@ -49,6 +49,9 @@ def end(work: Work, endpoint: Endpoint, failure: Failure | None) -> None:
     state = after(State(endpoint.state), Input.END)
     if isinstance(state, int):
         raise refused_in_state(state, endpoint)
+    is_owed = endpoint.state == State.ER and transmission.is_waiting(work.connection, endpoint.endpoint_id)
+    if is_owed:  # the far side has still to hear of ERROR_BROKER_CONVERSATIONS (B28)
+        state = State.DO
     code, description = (0, "") if failure is None else (failure.code, failure.description)
     step = ConversationStep.END_CONVERSATION if failure is None else ConversationStep.END_CONVERSATION_WITH_ERROR
     told_conversation(work, endpoint, step, state=state, error=code, text=description)
@@ -58,6 +61,9 @@ def end(work: Work, endpoint: Endpoint, failure: Failure | None) -> None:
     connection, endpoint_id, number = work.connection, endpoint.endpoint_id, endpoint.send_sequence
     queues.remove_all(connection, endpoint_id)
     transmission.remove_arrived(connection, endpoint_id)
+    if is_owed:
+        endpoints.set_ended(connection, endpoint_id, state=state, end_dialog_sequence=number - 1)
+        return
     if failure is None:
         message = Message(number, END_DIALOG, None, is_end_of_dialog=True)
     else:
