@@ -8,6 +8,7 @@ from datetime import timedelta
 import pytest
 
 from ssbroker.broker.database import Database
+from ssbroker.broker.delivery import handover
 from ssbroker.broker.instance import Instance
 from ssbroker.protocol.event_steps import ConversationStep
 from ssbroker.protocol.events import Conversation, Event
@@ -146,6 +147,36 @@ def test_b14_a_closed_endpoint_is_kept_for_half_an_hour(
     clock.advance(seconds=1)
     assert instance.run_due() is None
     assert states(stock) == []
+
+
+def test_b14_what_was_under_way_when_a_process_ended_is_a_duplicate_however_late_it_comes(
+    instance: Instance, sales: Database, stock: Database, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The target had all of it and has ended, the sender was not told yet; the next process begins half an hour later."""
+
+    class Crash(BaseException):
+        pass
+
+    def crash(*_args: object, **_named: object) -> None:
+        raise Crash
+
+    with monkeypatch.context() as patched:
+        patched.setattr(handover, "acknowledge", crash)
+        with pytest.raises(Crash), sales.transaction() as t:
+            dialog = t.begin_dialog(SHOP, STOCK)
+            t.send(dialog, b"one")
+            t.end_conversation(dialog)
+    with stock.transaction() as t:
+        rows = t.receive(ORDERS).to_pylist()
+        assert [row["message_body"] for row in rows] == [b"one", None]
+        t.end_conversation(rows[0]["conversation_handle"])
+    assert (states(sales), states(stock), len(waiting(sales))) == (["DO"], ["CD"], 2)
+    instance.close()
+    clock.advance(seconds=30 * 60 + 1)
+    with Instance.open(instance.folder, clock=clock, background=False) as opened:
+        opened.run_due()
+        assert received(opened.database("Stock")) == []
+        assert states(opened.database("Stock")) == states(opened.database("Sales")) == []
 
 
 def test_i2_a_disabled_database_is_left_alone_until_it_is_enabled(

@@ -63,11 +63,11 @@ class Background:
         at = self._now() if now is None else moment.microseconds(moment.as_utc(now))
         self._look_for_changes()
         for database in self._instance.databases:
-            self._timers(database, now=at)
+            self._timers(database, now=at, is_delivered=False)
         self.delivery.run_due(now=at)
         # Readers last, and asked for moments after them: they may have set timers.
         moments = [self.activation.run_due(now=at), self._retries.next_moment()]
-        moments += [self._timers(database, now=at) for database in self._instance.databases]
+        moments += [self._timers(database, now=at, is_delivered=True) for database in self._instance.databases]
         first = min((each for each in moments if each is not None), default=None)
         return None if first is None else EPOCH + timedelta(microseconds=first)
 
@@ -156,10 +156,10 @@ class Background:
     def _now(self) -> int:
         return moment.microseconds(self._instance.clock())
 
-    def _timers(self, database: Database, *, now: int) -> int | None:
+    def _timers(self, database: Database, *, now: int, is_delivered: bool) -> int | None:
         try:
             self.dynamic_routing.settle(database)
-            return timers.run_due(database, now=now)
+            return timers.run_due(database, now=now, is_delivered=is_delivered)
         except SsbrokerError as error:
             LOGGER.warning("%s: what is due is tried again in a second: %s", database.name, error)
             return now + SECOND

@@ -23,12 +23,14 @@ BATCH: Final = 1_000
 _LIFETIME_PASSED: Final = 8489
 
 
-def run_due(database: Database, *, now: int) -> int | None:
+def run_due(database: Database, *, now: int, is_delivered: bool) -> int | None:
     """Does what is due in a database. While its broker is disabled it is left alone, and what is overdue is done after that.
 
     Args:
         database: The database.
         now: The moment.
+        is_delivered: Whether what waited at this moment has been delivered, as far as it can be. Closed endpoints stay until then: what
+            was left on its way when a process ended is a duplicate to them (B14), however long ago that was.
 
     Returns:
         The next moment at which something is due; None where there is none.
@@ -42,7 +44,8 @@ def run_due(database: Database, *, now: int) -> int | None:
             _enter_queues(work)
             _end_lifetimes(work, now=now)
             _fire_timers(work, now=now)
-            due.remove_closed(work.connection, now=now)
+    if is_delivered:
+        _remove_closed(database, now=now)
     with database.file.read() as connection:
         return due.next_moment(connection) if _is_enabled(database, connection) else None
 
@@ -72,8 +75,17 @@ def _is_due(database: Database, *, now: int) -> bool:
     with database.file.read() as connection:
         if not _is_enabled(database, connection):
             return False
-        moment = due.next_moment(connection)
-        return (moment is not None and moment <= now) or bool(due.inbound(connection))
+        found = due.lifetimes(connection, now=now, limit=1) or due.timers(connection, now=now, limit=1)
+        return bool(found or due.inbound(connection))
+
+
+def _remove_closed(database: Database, *, now: int) -> None:
+    """B14."""
+    with database.file.read() as connection:
+        if not _is_enabled(database, connection) or not due.has_closed(connection, now=now):
+            return
+    with own_work(database) as work:
+        due.remove_closed(work.connection, now=now)
 
 
 def _enter_queues(work: Work) -> None:

@@ -62,6 +62,16 @@ def lifetimes(connection: Connection, *, now: int, limit: int) -> list[int]:
     return [endpoint for endpoint, _ in connection.execute(f"{_LIFETIMES} LIMIT ?", (now, limit))]
 
 
+def has_closed(connection: Connection, *, now: int) -> bool:
+    """Whether closed endpoints have been kept long enough (B14).
+
+    Args:
+        connection: The database.
+        now: The moment.
+    """
+    return connection.execute(f"{_CLOSED} LIMIT 1", (now,)).fetchone() is not None
+
+
 def remove_closed(connection: Connection, *, now: int) -> int:
     """Removes the closed endpoints that have been kept long enough (B14).
 
