@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 from ssbroker.exceptions import OptionError
@@ -29,6 +30,31 @@ def whole(value: object, *, name: str, least: int, most: int) -> int:
     if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= most:
         raise OptionError(f"{name}: expected a whole number from {least} to {most}; got {value!r:.80}")
     return value
+
+
+def seconds(value: object, *, name: str) -> float:
+    """How long to wait.
+
+    Args:
+        value: What was given.
+        name: The option, for messages.
+
+    Returns:
+        The seconds; infinity where it is more than a float holds.
+
+    Raises:
+        OptionError: It is no number, or below 0.
+
+    Examples:
+        >>> seconds(0.5, name="timeout"), seconds(10**400, name="timeout")
+        (0.5, inf)
+    """
+    if isinstance(value, bool) or not isinstance(value, int | float) or not value >= 0:
+        raise OptionError(f"{name}: expected seconds, 0 or more; got {value!r:.80}")
+    try:
+        return float(value)
+    except OverflowError:
+        return math.inf
 
 
 def flag(value: object, *, name: str) -> bool:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import mmap
 import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +14,7 @@ import pytest
 
 from ssbroker.broker.database import Database
 from ssbroker.broker.instance import Instance
-from ssbroker.exceptions import BrokerError, SsbrokerError
+from ssbroker.exceptions import BrokerError, OptionError, SsbrokerError
 from ssbroker.protocol.names import BODY_MAX
 from tests.broker import talk
 from tests.broker.conftest import INITIATOR, QUEUE, TARGET
@@ -88,3 +90,31 @@ def test_b3_whoever_would_wait_for_ever_may(tmp_path: Path) -> None:
         sales.create_queue(QUEUE)
         holder.join(30.0)
         assert sales.objects().queues
+
+
+@pytest.mark.parametrize(
+    "wrong", [None, "10", True, -1, -0.001, float("nan"), float("-inf"), -(10**400), [10]], ids=ascii
+)
+def test_b3_a_wait_for_the_lock_that_is_none_is_refused_before_anything_is_made(tmp_path: Path, wrong: Any) -> None:
+    with pytest.raises(OptionError, match="lock_timeout: expected seconds"):
+        Instance.create(tmp_path / "shop", name="shop", lock_timeout=wrong)
+    assert not (tmp_path / "shop" / "msdb.sqlite").exists()
+    Instance.create(tmp_path / "shop", name="shop", background=False).close()
+    with pytest.raises(OptionError, match="lock_timeout: expected seconds"):
+        Instance.open(tmp_path / "shop", lock_timeout=wrong)
+
+
+@pytest.mark.parametrize("endless", [float("inf"), 10**400, 1e300], ids=["infinity", "more than a float holds", "long"])
+def test_whoever_would_wait_for_ever_for_a_message_or_the_lock_may(tmp_path: Path, endless: float) -> None:
+    with Instance.create(tmp_path / "shop", name="shop", lock_timeout=endless, background=False) as instance:
+        sales = instance.create_database("Sales")
+        sales.create_queue(QUEUE)
+        sales.create_service(TARGET, queue=QUEUE)
+        sales.create_service(INITIATOR, queue=QUEUE)
+        with ThreadPoolExecutor(1) as pool:
+            taken = pool.submit(receive, sales, timeout=endless)
+            while not sales.arrivals.waiting(65_536):
+                assert not taken.done()
+                time.sleep(0.001)
+            begin(sales, b"one")
+            assert said(taken.result(30.0)) == [b"one"]

@@ -66,14 +66,13 @@ class Instance(Served):
         *,
         clock: Callable[[], datetime],
         random: randomness.Random,
-        lock_timeout: float,
         background: bool,
         vfs: str | None,
     ) -> None:
         self.folder: Final = folder
         self.clock: Final = clock
         self.random: Final = random
-        self.lock_timeout: Final = lock_timeout
+        self.lock_timeout: Final = file.lock_timeout
         self.background: Final = background
         self.vfs: Final = vfs
         self.credentials: Final = Credentials(folder)
@@ -112,12 +111,13 @@ class Instance(Served):
 
         Raises:
             BrokerError: The folder holds an instance.
+            OptionError: `lock_timeout` is no number of seconds.
             StorageError: The files cannot be written.
         """
         place = Path(folder).resolve()
         chance = random or randomness.SystemRandom()
         file = creation.create_msdb(place / MSDB_FILE, name=name, random=chance, lock_timeout=lock_timeout, vfs=vfs)
-        return cls(place, file, clock=clock, random=chance, lock_timeout=lock_timeout, background=background, vfs=vfs)
+        return cls(place, file, clock=clock, random=chance, background=background, vfs=vfs)
 
     @classmethod
     def open(
@@ -144,6 +144,7 @@ class Instance(Served):
             The instance, open.
 
         Raises:
+            OptionError: `lock_timeout` is no number of seconds.
             StorageError: There is none, or its files cannot be used.
         """
         place = Path(folder).resolve()
@@ -153,7 +154,6 @@ class Instance(Served):
             file,
             clock=clock,
             random=random or randomness.SystemRandom(),
-            lock_timeout=lock_timeout,
             background=background,
             vfs=vfs,
         )

@@ -14,7 +14,7 @@ from ssbroker.arrow_input import ArrowArrayExportable, ArrowStreamExportable
 from ssbroker.broker.dialogs import batch, beginning, ending, receiving, sending
 from ssbroker.broker.lifecycle import Lifecycle
 from ssbroker.broker.objects.queue_names import queue_key
-from ssbroker.broker.waiting import Patience, seconds_to_wait
+from ssbroker.broker.waiting import Patience
 from ssbroker.broker.work.work import Work
 from ssbroker.exceptions import OptionError
 from ssbroker.protocol.names import DEFAULT, refused
@@ -282,7 +282,7 @@ class Transaction:
 
     def _patience(self, queue: str, timeout: float) -> Patience | None:
         """How long to wait for a message; None where a wait is useless, because the lock is held."""
-        wait = seconds_to_wait(timeout)
+        wait = options.seconds(timeout, name="timeout")
         if not wait or self._life.has_lock:
             return None
         return Patience(self._life.database, queue_key(queue), until=time.monotonic() + wait)

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Final
 
 from ssbroker.broker.dialogs.receiving import check_on
 from ssbroker.broker.objects.refusals import existing
-from ssbroker.exceptions import OptionError
 from ssbroker.store import queues
 
 if TYPE_CHECKING:
@@ -53,18 +52,3 @@ class Patience:
                     if queues.has_ready(connection, queue_id):
                         return True
         return False
-
-
-def seconds_to_wait(timeout: object) -> float:
-    """A time-out as an argument.
-
-    Raises:
-        OptionError: It is no number, or below 0.
-
-    Examples:
-        >>> seconds_to_wait(0.5)
-        0.5
-    """
-    if isinstance(timeout, bool) or not isinstance(timeout, int | float) or not timeout >= 0:
-        raise OptionError(f"timeout: expected seconds, 0 or more; got {timeout!r:.80}")
-    return float(timeout)

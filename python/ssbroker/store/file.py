@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, TypeVar
 
+from ssbroker import options
 from ssbroker.exceptions import LockTimeoutError, StorageError
 from ssbroker.store.connections import Connections
 from ssbroker.store.fair_lock import FairLock
@@ -35,7 +36,7 @@ class DatabaseFile:
 
     def __init__(self, path: Path, *, lock_timeout: float = LOCK_TIMEOUT, vfs: str | None = None) -> None:
         self.path = path
-        self.lock_timeout = lock_timeout
+        self.lock_timeout = options.seconds(lock_timeout, name="lock_timeout")
         self.failure: str | None = None
         self._connections = Connections(path, vfs=vfs)
         self._writer = FairLock()
@@ -57,8 +58,8 @@ class DatabaseFile:
         """
         file = cls(path, lock_timeout=lock_timeout, vfs=vfs)
         try:
-            with storage_errors(path, waited=lock_timeout):
-                file._connections.give_back(file._connections.take(wait=lock_timeout, create=True))
+            with storage_errors(path, waited=file.lock_timeout):
+                file._connections.give_back(file._connections.take(wait=file.lock_timeout, create=True))
             with file.write() as connection:
                 check_blank(connection, path)  # another process may have been faster
                 connection.pragma("application_id", APPLICATION_ID)
