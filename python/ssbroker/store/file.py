@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
+import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, TypeVar
 
@@ -21,6 +23,8 @@ if TYPE_CHECKING:
 
 Answer = TypeVar("Answer")
 
+TRIED_AGAIN_AFTER: Final = 120.0
+"""The seconds after a failure from which on `try_again` writes: longer than any wait of P17."""
 LOCK_TIMEOUT: Final = 10.0
 """The seconds to wait for a file's write lock, unless told otherwise (B3)."""
 
@@ -32,12 +36,14 @@ class DatabaseFile:
         path: The file.
         lock_timeout: The seconds to wait for the write lock.
         failure: Why it could not be written when that was last tried here; None where it could be.
+        failed_at: When that was, by `time.monotonic`.
     """
 
     def __init__(self, path: Path, *, lock_timeout: float = LOCK_TIMEOUT, vfs: str | None = None) -> None:
         self.path = path
         self.lock_timeout = options.seconds(lock_timeout, name="lock_timeout")
         self.failure: str | None = None
+        self.failed_at = -math.inf
         self._connections = Connections(path, vfs=vfs)
         self._writer = FairLock()
 
@@ -125,7 +131,7 @@ class DatabaseFile:
             session.commit()
         except StorageError as error:
             if error.file == str(self.path) and not isinstance(error, LockTimeoutError):
-                self.failure = str(error)
+                self._ended(str(error))
             raise
         finally:
             session.close()
@@ -177,8 +183,21 @@ class DatabaseFile:
         """
         self.ask(lambda connection: connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall())
 
+    def try_again(self) -> None:
+        """Writes the least that there is, where the file could not be written for the last time a while ago.
+
+        What failed may have been larger, and is tried again by who wanted it: while that fails, this would say too much.
+        """
+        if self.failure is not None and time.monotonic() - self.failed_at >= TRIED_AGAIN_AFTER:
+            with suppress(StorageError):
+                with self.write(lock_timeout=0.0) as connection:
+                    connection.pragma("user_version", connection.pragma("user_version"))
+                self.failure = None
+
     def _ended(self, failure: str | None) -> None:
         self.failure = failure
+        if failure is not None:
+            self.failed_at = time.monotonic()
 
     def close(self) -> None:
         """Closes the connections that are not in use; the others close when they are given back."""

@@ -9,6 +9,7 @@ import pytest
 from ssbroker.broker.instance import Instance
 from ssbroker.broker.network.service.health import problems
 from ssbroker.exceptions import StorageError
+from ssbroker.store.file import TRIED_AGAIN_AFTER
 from tests.store.failing_calls import failing_calls
 
 
@@ -56,3 +57,24 @@ def test_n28_a_file_that_could_not_be_written_is_a_problem_until_it_is(tmp_path:
         disk.fails_at = 0
         sales.create_queue("Orders")
         assert problems(instance) == {}
+
+
+def test_n28_a_database_that_nobody_writes_to_is_well_again_a_while_after_its_disk_is(tmp_path: Path) -> None:
+    """Small writes may succeed where those that are tried again and again do not; so it is not asked before these are over."""
+    with (
+        failing_calls("full") as disk,
+        Instance.create(tmp_path / "shop", name="shop", background=False) as instance,
+    ):
+        sales = instance.create_database("Sales")
+        disk.asked, disk.fails_at = 0, 1
+        with pytest.raises(StorageError, match="full"):
+            sales.create_queue("Orders")
+        sales.file.failed_at -= TRIED_AGAIN_AFTER
+        assert list(problems(instance)) == ["endpoint", "database Sales"]
+        disk.fails_at = 0
+        assert list(problems(instance)) == ["endpoint", "database Sales"], "it has failed just now"
+        sales.file.failed_at -= TRIED_AGAIN_AFTER
+        assert list(problems(instance)) == ["endpoint"]
+        disk.asked = 0
+        assert list(problems(instance)) == ["endpoint"]
+        assert disk.asked == 0, "nothing is written where nothing has failed"

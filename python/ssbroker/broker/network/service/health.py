@@ -34,6 +34,7 @@ def problems(instance: Instance) -> dict[str, str]:
             if row["state_desc"] != "ONLINE":
                 found[f"database {row['name']}"] = "its file is not there, or cannot be used"
         for database in instance.databases:
+            database.file.try_again()  # nobody else may have a reason to write for a long time
             if database.file.failure is not None:
                 found.setdefault(f"database {database.name}", f"could not be written: {database.file.failure}")
     except SsbrokerError as error:
