@@ -5,7 +5,9 @@ from __future__ import annotations
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from pathlib import Path
 
@@ -62,11 +64,28 @@ def test_b2_a_session_that_is_closed_has_done_nothing(file: DatabaseFile) -> Non
 
 
 def test_b3_the_error_names_the_file_and_the_wait(file: DatabaseFile) -> None:
-    with file.write(), pytest.raises(LockTimeoutError, match=r"more than 0\.05 s") as caught:
-        write(file, 1)
-    assert caught.value.file == str(file.path)
-    assert isinstance(caught.value, TimeoutError)
+    with ThreadPoolExecutor(1) as other, file.write():
+        refused = other.submit(write, file, 1).exception()
+    assert isinstance(refused, LockTimeoutError)
+    assert isinstance(refused, TimeoutError)
+    assert refused.file == str(file.path)
+    assert "more than 0.05 s" in str(refused)
     write(file, 1)
+
+
+def test_b3_a_thread_that_serves_many_waits_for_what_another_thread_has_begun(tmp_path: Path) -> None:
+    """As where each call of a transaction is sent to a pool of threads: the one that took the lock is not the one to give it back."""
+    file = DatabaseFile.create(tmp_path / "pool.sqlite", MIGRATIONS, lock_timeout=30.0)
+    with ThreadPoolExecutor(1) as pool, closing(file):
+        session = file.session()
+        pool.submit(session.begin).result(30.0).execute(INSERT, (1,))
+        waits = pool.submit(write, file, 2)
+        while not file._writer._waiting:
+            assert not waits.done()
+            time.sleep(0.001)
+        session.commit()
+        waits.result(30.0)
+        assert count(file) == 2
 
 
 def test_b3_so_it_does_for_another_process(file: DatabaseFile) -> None:

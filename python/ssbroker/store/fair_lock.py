@@ -24,25 +24,34 @@ class FairLock:
 
     @property
     def is_held_here(self) -> bool:
-        """Whether this thread took it."""
+        """Whether it is for this thread to give it back: whoever asks for it here would wait for itself."""
         return self._holder == threading.get_ident()
 
-    def acquire(self, *, timeout: float) -> bool:
-        """Waits for the lock for up to `timeout` seconds; whether it was given."""
+    def acquire(self, *, timeout: float, holder: int | None = None) -> bool:
+        """Waits for the lock for up to `timeout` seconds.
+
+        Args:
+            timeout: The seconds.
+            holder: The thread that is to give it back, by its number; None is this one.
+
+        Returns:
+            Whether it was given.
+        """
+        holder = threading.get_ident() if holder is None else holder
         with self._guard:
             if not self._is_held:
                 self._is_held = True
-                self._holder = threading.get_ident()
+                self._holder = holder
                 return True
             turn = threading.Event()
             self._waiting.append(turn)
         try:
             turn.wait(min(timeout, threading.TIMEOUT_MAX))
         except BaseException:  # Ctrl-C: whoever stands in the queue and never comes would hold up all others
-            if self._had_turn(turn):
+            if self._had_turn(turn, holder):
                 self.release()
             raise
-        return self._had_turn(turn)
+        return self._had_turn(turn, holder)
 
     def release(self) -> None:
         """Hands the lock to whoever has waited longest."""
@@ -53,11 +62,11 @@ class FairLock:
             else:
                 self._is_held = False
 
-    def _had_turn(self, turn: threading.Event) -> bool:
+    def _had_turn(self, turn: threading.Event, holder: int) -> bool:
         """Whether the lock was handed over, if only just now; otherwise the place in the queue is given up."""
         with self._guard:
             if not turn.is_set():
                 self._waiting.remove(turn)
                 return False
-            self._holder = threading.get_ident()
+            self._holder = holder
             return True

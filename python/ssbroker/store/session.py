@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Callable
 from contextlib import suppress
@@ -11,7 +12,7 @@ from typing import TYPE_CHECKING
 from ssbroker.exceptions import LockTimeoutError, StorageError
 from ssbroker.store.connections import Connections, undone_error
 from ssbroker.store.fair_lock import FairLock
-from ssbroker.store.sqlite import lock_timeout_error, storage_errors
+from ssbroker.store.sqlite import lock_timeout_error, own_lock_error, storage_errors
 
 if TYPE_CHECKING:
     import apsw
@@ -42,6 +43,7 @@ class Session:
         self._writer = writer
         self._lock_timeout = lock_timeout
         self._ended = ended
+        self._thread = threading.get_ident()
         self._changes = 0
         self._connection: apsw.Connection | None = None
 
@@ -54,7 +56,7 @@ class Session:
         """The connection, with the write lock; the lock is taken at the first call.
 
         Raises:
-            LockTimeoutError: It was not free within `lock_timeout` seconds.
+            LockTimeoutError: It was not free within `lock_timeout` seconds, or this thread would wait for itself.
             StorageError: The file cannot be written, or has undone the transaction.
         """
         if self._connection is None:
@@ -98,8 +100,10 @@ class Session:
     def _begin(self) -> apsw.Connection:
         self._connections.check()
         deadline = time.monotonic() + self._lock_timeout
-        if not self._writer.acquire(timeout=self._lock_timeout):
-            raise lock_timeout_error(self._path, self._lock_timeout, is_own=self._writer.is_held_here)
+        if self._writer.is_held_here:
+            raise own_lock_error(self._path)
+        if not self._writer.acquire(timeout=self._lock_timeout, holder=self._thread):
+            raise lock_timeout_error(self._path, self._lock_timeout)
         try:
             with storage_errors(self._path, waited=self._lock_timeout):
                 connection = self._connections.take(wait=max(0.0, deadline - time.monotonic()))

@@ -151,16 +151,19 @@ def raise_if_about_the_file(error: BaseException, path: Path, *, waited: float |
         raise StorageError(f"{path}: {_reason(path, error)}", file=str(path)) from error
 
 
-def lock_timeout_error(path: Path, waited: float | None, *, is_own: bool = False) -> LockTimeoutError:
-    """What is said to who could not get at the file in time (B3); `is_own`: because of a transaction of the same thread."""
+def lock_timeout_error(path: Path, waited: float | None) -> LockTimeoutError:
+    """What is said to who could not get at the file in time (B3)."""
     how_long = "too long" if waited is None else f"more than {waited:g} s"
-    reason = f"others were writing to it for {how_long}"
-    if is_own:
-        reason = (
-            f"this thread waited {how_long} for a transaction of its own, which is open; "
-            "do the work inside of that one, or after its end"
-        )
-    return LockTimeoutError(f"{path}: {reason}", file=str(path))
+    return LockTimeoutError(f"{path}: others were writing to it for {how_long}", file=str(path))
+
+
+def own_lock_error(path: Path) -> LockTimeoutError:
+    """What is said to a thread that would wait for a transaction of its own (B3)."""
+    return LockTimeoutError(
+        f"{path}: this thread would wait for a transaction of its own, which is open; "
+        "do the work inside of that one, or after its end",
+        file=str(path),
+    )
 
 
 def _check(connection: apsw.Connection, path: Path, *, create: bool) -> None:
