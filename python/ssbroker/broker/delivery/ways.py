@@ -10,6 +10,7 @@ import pyarrow as pa
 
 from ssbroker.broker.delivery.staying import staying
 from ssbroker.broker.work.work import Way
+from ssbroker.exceptions import StorageError
 from ssbroker.explanation import Explanation
 from ssbroker.routing import Router, TieBreak
 from ssbroker.schemas import CONVERSATIONS
@@ -98,7 +99,7 @@ class Ways:
         Raises:
             StorageError: A file cannot be read.
         """
-        return self._newest().decisions(database, senders)
+        return self._that_know(database).decisions(database, senders)
 
     @property
     def picture(self) -> object:
@@ -124,10 +125,24 @@ class Ways:
             if all(each.far_broker_instance == broker_instance and each.far_service in stays for each in endpoints):
                 return [Way(database, broker_instance)] * len(endpoints)
             if known is None:
-                known = self._newest()
+                known = self._that_know(database)
             return [decision.way for decision in known.decisions(database, endpoints)]
 
         return ways
+
+    def _that_know(self, database: str) -> _Known:
+        """The decisions of now, if they are made with a database.
+
+        Raises:
+            StorageError: They are not, since its file cannot be read (B42).
+        """
+        known = self._newest()
+        if database not in known.databases:
+            self._instance.database(database)  # says why, or it can be read again
+            known = self._newest()
+        if database not in known.databases:
+            raise StorageError(f"the database {database!r} cannot be read")
+        return known
 
     def _staying(self, database: str, objects: Objects) -> frozenset[str]:
         seen = self._stays.get(database)
@@ -147,6 +162,7 @@ class _Known:
 
     def __init__(self, router: Router, now: datetime) -> None:
         self.router: Final = router
+        self.databases: Final = frozenset(router.catalog.databases["name"].to_pylist())
         self._decisions: dict[_Key, Decision] = {}
         lifetimes = router.catalog.routes["lifetime"].to_pylist()
         self._until: Final = min((moment for moment in lifetimes if moment is not None and moment > now), default=None)
