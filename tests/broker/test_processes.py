@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import multiprocessing
+import os
 import subprocess
 import sys
 from collections import defaultdict
@@ -67,3 +68,48 @@ def test_b3_who_waits_for_another_process_is_told_plainly(tmp_path: Path) -> Non
         holder.wait()
         with sales.transaction() as t:
             t.begin_dialog("//Shop", "//Here")
+
+
+FORKS = """
+import os, sys, threading, time
+from ssbroker import Instance
+from ssbroker.exceptions import StorageError
+
+instance = Instance.open(sys.argv[1])
+sales = instance.database("Sales")
+worker = instance.worker
+held, go_on = threading.Event(), threading.Event()
+
+def hold():
+    with instance._databases._guard, worker._runner._changed:
+        held.set()
+        go_on.wait()
+
+worker.wake()
+thread = threading.Thread(target=hold)
+thread.start()
+held.wait()
+child = os.fork()
+if not child:
+    refused = 0
+    for what in (lambda: instance.databases, lambda: instance.catalog(), lambda: sales.objects(), lambda: instance.run_due()):
+        try:
+            what()
+        except StorageError as error:
+            refused += "before this process was forked" in str(error)
+    instance.close()
+    sys.exit(refused)
+assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 4
+go_on.set()
+thread.join()
+sales.create_queue("Late")
+instance.close()
+"""
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork")
+def test_b3_a_forked_process_is_refused_and_ends_whatever_its_parent_was_doing(tmp_path: Path) -> None:
+    """Locks that threads of the parent held at that moment are held for ever in the new process."""
+    with Instance.create(tmp_path / "shop", name="shop", background=False) as instance:
+        instance.create_database("Sales")
+    subprocess.run([sys.executable, "-c", FORKS, str(tmp_path / "shop")], check=True, timeout=60)

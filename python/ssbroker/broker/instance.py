@@ -273,11 +273,12 @@ class Instance(Served):
         self.worker.changed(database)
 
     def close(self) -> None:
-        """Ends the threads and closes the files. What was committed is on the disk already (B4)."""
-        if self.server is not None:
-            self.server.close()
-        self.worker.close()
-        self._databases.close()
+        """Ends the threads and closes the files. What was committed is on the disk already (B4). A forked process has none of them."""
+        if not self._databases.is_inherited:
+            if self.server is not None:
+                self.server.close()
+            self.worker.close()
+            self._databases.close()
 
     @property
     def _instance(self) -> Instance:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import atexit
 import logging
+import os
 import threading
 from collections.abc import Callable
 from datetime import UTC, datetime
@@ -53,6 +54,7 @@ class Runner:
         self._next: datetime | None = None
         self._is_closed = False
         self._thread: threading.Thread | None = None
+        self._process: Final = os.getpid()
 
     @property
     def is_alive(self) -> bool:
@@ -88,6 +90,8 @@ class Runner:
         Args:
             timeout: The seconds to wait for it.
         """
+        if os.getpid() != self._process:  # a fork has no thread, and nobody who gives its lock back
+            return
         with self._changed:
             self._is_closed = True
             self._changed.notify_all()

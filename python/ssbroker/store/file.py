@@ -112,6 +112,19 @@ class DatabaseFile:
         """Whether this thread holds the write lock: whoever asks for it here would wait for itself."""
         return self._writer.is_held_here
 
+    @property
+    def is_inherited(self) -> bool:
+        """Whether this is a forked process, and its parent has opened the file."""
+        return self._connections.is_inherited
+
+    def check(self) -> None:
+        """Refuses where the file cannot be used by anybody here.
+
+        Raises:
+            StorageError: This process was forked after the file was opened, or the file is closed.
+        """
+        self._connections.check()
+
     @contextmanager
     def write(self, *, lock_timeout: float | None = None) -> Iterator[apsw.Connection]:
         """A transaction that is committed at the end of the block, or rolled back where an exception leaves it.

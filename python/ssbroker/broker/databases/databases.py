@@ -34,6 +34,11 @@ class Databases:
         self._unavailable: dict[str, StorageError] = {}
         self._version: int | None = None
 
+    @property
+    def is_inherited(self) -> bool:
+        """Whether this is a forked process, whose parent may have held any lock at that moment."""
+        return self._msdb.is_inherited
+
     def one(self, name: str) -> Database:
         """A database by its name.
 
@@ -52,6 +57,7 @@ class Databases:
 
     def all(self) -> dict[str, Database]:
         """The databases as the list has them now; objects of those that stay are kept."""
+        self._msdb.check()  # before the lock: in a forked process nobody gives it back
         with self._guard:
             if self._version is not None and self._msdb.ask(registry.version_of) == self._version:
                 return self._known
