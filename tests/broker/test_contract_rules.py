@@ -146,12 +146,12 @@ def test_b21_a_document_names_its_encoding(encoding: str) -> None:
 
 def test_b21_encodings_that_nobody_knows_are_not_remembered() -> None:
     """Python keeps each name that it was asked for; whoever sends may make up as many as he likes, and as long ones."""
-    before = {*encodings._cache}  # type: ignore[attr-defined]  # it is Python's own
+    before = {*encodings._cache}
     for number in range(100):
         reason = complaint("X", b"<?xml version='1.0' encoding='x%d%s'?><a/>" % (number, b"y" * 10_000))
         assert reason is not None
         assert len(reason) < 200
-    assert {*encodings._cache} == before  # type: ignore[attr-defined]  # it is Python's own
+    assert {*encodings._cache} == before
 
 
 def test_b21_a_reason_is_short_whatever_the_document_names() -> None:

@@ -48,11 +48,12 @@ def away(database: Database) -> Path:
 def damage(database: Database, table: str) -> None:
     """Writes over the pages of a table and its indexes; the others stay whole."""
     with database.file.read() as connection:
-        roots = connection.execute("SELECT rootpage FROM sqlite_schema WHERE tbl_name = ?", (table,)).fetchall()
+        rows = connection.execute("SELECT rootpage FROM sqlite_schema WHERE tbl_name = ?", (table,))
+        roots: list[int] = [root for (root,) in rows]
     database.file.checkpoint()
     database.file._connections.let_go()
     with database.file.path.open("r+b") as file:
-        for (root,) in roots:
+        for root in roots:
             file.seek((root - 1) * _PAGE)
             file.write(b"\xff" * _PAGE)
 
