@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from contextlib import closing
 from datetime import timedelta
 from pathlib import Path
 
+import apsw
 import pytest
 
 from ssbroker.broker.database import Database
@@ -136,3 +138,40 @@ def test_b42_of_a_file_that_is_damaged_in_one_place_the_rest_of_the_instance_doe
     instance.run_due()
     assert taken[-1:] == [b"one"]
     assert shops.received_types(sales, shops.REPLIES) == ["DialogTimer"]
+
+
+ALTERATIONS = (
+    "PRAGMA user_version = 0",
+    "PRAGMA user_version = 3",
+    "PRAGMA user_version = -1",
+    "PRAGMA foreign_keys = 0; DROP TABLE ssb_queues",
+    "DROP TABLE ssb_transmission_queue",
+    "DELETE FROM ssb_database",
+)
+
+
+@pytest.mark.parametrize("is_open", [True, False], ids=["while it is open", "before it is opened"])
+@pytest.mark.parametrize("sql", ALTERATIONS)
+def test_b42_a_file_that_somebody_has_altered_is_told_of_and_the_others_go_on(
+    instance: Instance, clock: Clock, sql: str, *, is_open: bool
+) -> None:
+    """An application writes to its own tables with SQL of its own; nobody keeps it from ours."""
+    altered, sales, stock = shops.stock(instance, "Altered"), shops.shop(instance), shops.stock(instance)
+    guid = stock.service_broker_guid
+    if not is_open:
+        instance.close()
+    with closing(apsw.Connection(str(altered.file.path))) as connection:
+        connection.execute(sql)
+    if not is_open:
+        instance = Instance.open(instance.folder, clock=clock, background=False)
+        sales, stock = instance.database("Sales"), instance.database("Stock")
+    with sales.transaction() as t:
+        t.send(t.begin_dialog(shops.SHOP, STOCK, broker_instance=guid), b"one")
+    instance.run_due()
+    assert received(stock) == [b"one"]
+    assert states_of(instance)["Sales"] == "ONLINE"
+    with pytest.raises(StorageError, match=r"Altered\.sqlite"):
+        instance.view("sys.transmission_queue", database="Altered")
+        instance.view("sys.service_queues", database="Altered")
+        Instance.open(instance.folder, background=False).database("Altered")
+    instance.close()

@@ -11,6 +11,7 @@ import apsw
 import pytest
 
 from ssbroker import Instance
+from ssbroker.exceptions import StorageError
 from ssbroker.store.file import DatabaseFile
 from ssbroker.store.registry import MSDB_MIGRATIONS
 from ssbroker.store.schema import DATABASE
@@ -116,7 +117,7 @@ def test_a_number_of_a_queue_is_not_given_twice(folder: Path) -> None:
 def test_a_migration_that_fails_leaves_the_file_as_it_was(folder: Path, version: int) -> None:
     path = folder / "Sales.sqlite"
     broken = (*DATABASE[:-1], f"{DATABASE[-1]} CREATE TABLE ssb_database (wrong INTEGER);")
-    with pytest.raises(apsw.SQLError):
+    with pytest.raises(StorageError, match="its tables are not those of its version"):
         DatabaseFile.open(path, broken)
     connection = apsw.Connection(str(path))
     assert connection.pragma("user_version") == version

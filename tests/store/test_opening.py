@@ -190,7 +190,7 @@ def test_an_older_version_is_brought_up(path: Path) -> None:
 
 
 def test_a_migration_that_fails_leaves_the_old_version(path: Path) -> None:
-    with pytest.raises(apsw.SQLError):
+    with pytest.raises(StorageError, match="its tables are not those of its version: table more already exists"):
         DatabaseFile.open(path, (*MORE, "CREATE TABLE more (again)"))
     with closing(DatabaseFile.open(path, MORE)) as file:
         assert numbers(file) == [7, 8, 9]

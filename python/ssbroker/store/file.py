@@ -99,8 +99,9 @@ class DatabaseFile:
             if version < len(migrations):
                 with file.write() as connection:
                     version = connection.pragma("user_version")
-                    if version < len(migrations):  # no other process was faster
-                        _migrate(connection, migrations, version)
+                    if 0 <= version < len(migrations):  # no other process was faster
+                        with storage_errors(path, is_ours=True):
+                            _migrate(connection, migrations, version)
             _check_version(path, version, len(migrations))
         except BaseException:
             file.close()
@@ -156,7 +157,7 @@ class DatabaseFile:
         Raises:
             StorageError: The file cannot be read.
         """
-        with storage_errors(self.path, waited=self.lock_timeout):
+        with storage_errors(self.path, waited=self.lock_timeout, is_ours=True):
             connection = self._connections.take(wait=self.lock_timeout)
             try:
                 connection.execute("BEGIN")
@@ -170,7 +171,7 @@ class DatabaseFile:
         Raises:
             StorageError: The file cannot be read.
         """
-        with storage_errors(self.path, waited=self.lock_timeout):
+        with storage_errors(self.path, waited=self.lock_timeout, is_ours=True):
             connection = self._connections.take(wait=self.lock_timeout)
             try:
                 return question(connection)
@@ -218,7 +219,7 @@ class DatabaseFile:
 
 
 def _check_version(path: Path, version: int, known: int) -> None:
-    if version > known:
+    if not 0 <= version <= known:
         raise StorageError(f"{path}: has version {version}; this library knows versions up to {known}", file=str(path))
 
 

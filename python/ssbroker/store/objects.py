@@ -9,7 +9,7 @@ from typing import Final, Literal
 from ssbroker.store import security
 from ssbroker.store.mirroring import Role
 from ssbroker.store.security import OWNER, Security
-from ssbroker.store.sqlite import Connection
+from ssbroker.store.sqlite import Connection, only_row
 
 Validation = Literal["N", "E", "X"]
 """NONE, EMPTY or WELL_FORMED_XML (facts 138 and 154)."""
@@ -175,7 +175,7 @@ def version_of(connection: Connection) -> int:
 
 def load(connection: Connection) -> Objects:
     """Reads the objects as this connection sees them, in the order of their ids."""
-    guid, enabled, honor, attached_to, role, number, version = connection.execute(_BROKER).get
+    guid, enabled, honor, attached_to, role, number, version = only_row(connection, _BROKER)
     message_types = [MessageType(*row) for row in connection.execute(_MESSAGE_TYPES)]
     queues = [
         Queue(

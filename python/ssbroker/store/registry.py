@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Final
 
 from ssbroker.store.schema import DATABASE, MSDB
-from ssbroker.store.sqlite import Connection
+from ssbroker.store.sqlite import Connection, only_row
 
 MSDB_MIGRATIONS: Final = tuple(both + msdb for both, msdb in zip(DATABASE, MSDB, strict=True))
 """What leads the file of msdb from version n to n + 1."""
@@ -48,7 +48,7 @@ def create_instance_row(connection: Connection, *, name: str, instance_id: bytes
 
 def instance_row(connection: Connection) -> tuple[str, bytes]:
     """The name and the id of the instance."""
-    name, instance_id = connection.execute("SELECT name, instance_id FROM ssb_instance").get
+    name, instance_id = only_row(connection, "SELECT name, instance_id FROM ssb_instance")
     return name, instance_id
 
 
@@ -130,7 +130,7 @@ def identity_of(path: Path) -> tuple[int, int] | None:
 
 def note_of(connection: Connection) -> Note:
     """What the file notes."""
-    attached_to, device, inode = connection.execute("SELECT attached_to, device, inode FROM ssb_database").get
+    attached_to, device, inode = only_row(connection, "SELECT attached_to, device, inode FROM ssb_database")
     return Note(attached_to, None if device is None else (device, inode))
 
 

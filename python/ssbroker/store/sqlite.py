@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Final, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from ssbroker.exceptions import LockTimeoutError, MissingDependencyError, SsbrokerError, StorageError
 from ssbroker.store.schema import APPLICATION_ID
@@ -100,17 +100,19 @@ class storage_errors:  # noqa: N801  # it is used like a function; as a class it
     Args:
         path: The file.
         waited: The seconds that were waited for others, where that is known.
+        is_ours: Whether all statements are this library's: that one does not fit says that somebody has altered the file.
 
     Raises:
         StorageError: The disk is full, the file is read-only, damaged, or cannot be opened or read.
         LockTimeoutError: Others kept the file to themselves.
     """
 
-    __slots__ = ("_path", "_waited")
+    __slots__ = ("_is_ours", "_path", "_waited")
 
-    def __init__(self, path: Path, *, waited: float | None = None) -> None:
+    def __init__(self, path: Path, *, waited: float | None = None, is_ours: bool = False) -> None:
         self._path = path
         self._waited = waited
+        self._is_ours = is_ours
 
     def __enter__(self) -> None:
         """Nothing has to be prepared."""
@@ -119,10 +121,12 @@ class storage_errors:  # noqa: N801  # it is used like a function; as a class it
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         if error is not None:
-            raise_if_about_the_file(error, self._path, waited=self._waited)
+            raise_if_about_the_file(error, self._path, waited=self._waited, is_ours=self._is_ours)
 
 
-def raise_if_about_the_file(error: BaseException, path: Path, *, waited: float | None = None) -> None:
+def raise_if_about_the_file(
+    error: BaseException, path: Path, *, waited: float | None = None, is_ours: bool = False
+) -> None:
     """What `storage_errors` does with an error.
 
     Raises:
@@ -147,6 +151,8 @@ def raise_if_about_the_file(error: BaseException, path: Path, *, waited: float |
         apsw.NoMemError,
         apsw.PermissionsError,
     )
+    if is_ours and isinstance(error, apsw.SQLError):
+        raise StorageError(f"{path}: its tables are not those of its version: {error}", file=str(path)) from error
     if isinstance(error, about_the_file):
         raise StorageError(f"{path}: {_reason(path, error)}", file=str(path)) from error
 
@@ -164,6 +170,19 @@ def own_lock_error(path: Path) -> LockTimeoutError:
         "do the work inside of that one, or after its end",
         file=str(path),
     )
+
+
+def only_row(connection: Connection, sql: str) -> tuple[Any, ...]:
+    """The row of a table that has one, always.
+
+    Raises:
+        StorageError: Somebody has taken it away.
+    """
+    row: tuple[Any, ...] | None = connection.execute(sql).fetchone()
+    if row is None:
+        path = connection.filename
+        raise StorageError(f"{path}: a row is missing that every file has; somebody has altered it", file=path)
+    return row
 
 
 def _check(connection: apsw.Connection, path: Path, *, create: bool) -> None:

@@ -49,8 +49,8 @@ def _row(listing: Connection, database_id: int) -> Listed | None:
 
 
 def _agree(connection: Connection, row: Listed | None, here: Note) -> bool:
+    broker = stored.load(connection).broker  # refuses an altered file before anything is written to it
     if row is None or registry.note_of(connection) != here:
         return False
-    broker = stored.load(connection).broker
     said = (broker.service_broker_guid, broker.is_broker_enabled)
     return said == (row.service_broker_guid, row.is_broker_enabled)
