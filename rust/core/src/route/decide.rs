@@ -168,8 +168,7 @@ impl RouteIndex {
     /// R7: the broker id of a message from a target, if it is one of this instance's.
     fn replied_to(&self, query: &Query<'_>, context: &PassContext<'_>) -> Option<Guid> {
         let broker = query.broker.filter(|_| context.database.is_none() && !query.is_initiator)?;
-        let is_here = self.catalog.databases.iter().any(|database| database.broker == Some(broker));
-        is_here.then_some(broker)
+        self.hosts.is_broker(broker).then_some(broker)
     }
 
     /// What becomes of a conversation whose route is chosen (K14).

@@ -1,12 +1,19 @@
 //! Which databases have which services.
 
-use crate::catalog::Catalog;
+use std::ops::Range;
 
-/// For each service name, the databases that have it.
+use crate::catalog::Catalog;
+use crate::ids::Guid;
+
+/// For each service name, the databases that have it; and which broker ids there are.
 #[derive(Debug)]
 pub(crate) struct Hosts {
     starts: Vec<u32>,
     databases: Vec<u16>,
+    /// The same databases of each service in the order of their broker ids, those whose id is unknown first.
+    by_broker: Vec<(Option<Guid>, u16)>,
+    /// The broker ids of all databases, those of disabled ones too, in order.
+    brokers: Vec<Guid>,
 }
 
 impl Hosts {
@@ -24,11 +31,22 @@ impl Hosts {
         for place in 0..count {
             starts[place + 1] += starts[place];
         }
-        Self { starts, databases: pairs.into_iter().map(|(_, database)| database).collect() }
+        let databases: Vec<u16> = pairs.into_iter().map(|(_, database)| database).collect();
+        let mut by_broker: Vec<_> =
+            databases.iter().map(|&database| (catalog.databases[usize::from(database)].broker, database)).collect();
+        for service in starts.windows(2) {
+            by_broker[service[0] as usize..service[1] as usize].sort_by_key(|&(broker, _)| broker);
+        }
+        let mut brokers: Vec<Guid> = catalog.databases.iter().filter_map(|database| database.broker).collect();
+        brokers.sort_unstable();
+        Self { starts, databases, by_broker, brokers }
     }
 
     pub(crate) fn nbytes(&self) -> usize {
-        size_of_val(&self.starts[..]) + size_of_val(&self.databases[..])
+        size_of_val(&self.starts[..])
+            + size_of_val(&self.databases[..])
+            + size_of_val(&self.by_broker[..])
+            + size_of_val(&self.brokers[..])
     }
 
     /// Whether no service is hosted at all.
@@ -40,7 +58,24 @@ impl Hosts {
     /// The enabled databases that have the service, by name.
     #[inline]
     pub(crate) fn of(&self, name: u32) -> &[u16] {
+        &self.databases[self.range(name)]
+    }
+
+    /// The enabled database that has the service and this broker id.
+    pub(crate) fn with(&self, name: u32, broker: Guid) -> Option<u16> {
+        let hosts = &self.by_broker[self.range(name)];
+        let place = hosts.partition_point(|&(one, _)| one < Some(broker));
+        hosts.get(place).filter(|&&(one, _)| one == Some(broker)).map(|&(_, database)| database)
+    }
+
+    /// Whether a database has this broker id, enabled or not.
+    pub(crate) fn is_broker(&self, broker: Guid) -> bool {
+        self.brokers.binary_search(&broker).is_ok()
+    }
+
+    #[inline]
+    fn range(&self, name: u32) -> Range<usize> {
         let name = name as usize;
-        &self.databases[self.starts[name] as usize..self.starts[name + 1] as usize]
+        self.starts[name] as usize..self.starts[name + 1] as usize
     }
 }

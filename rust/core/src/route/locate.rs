@@ -14,8 +14,7 @@ impl RouteIndex {
 
     /// R31: the database with this broker id, if its broker is enabled and it has the service.
     pub(crate) fn host_with(&self, broker: Guid, service: Option<NameId>) -> Option<u16> {
-        let hosts = self.hosts.of(service?);
-        hosts.iter().copied().find(|&host| self.catalog.databases[usize::from(host)].broker == Some(broker))
+        self.hosts.with(service?, broker)
     }
 
     /// Whether *Locate* would find a database: what makes a LOCAL route usable.
