@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import os
 import signal
 import sys
 import warnings
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from importlib.metadata import version
 from typing import Annotated, Any, Final, TextIO
 
@@ -15,11 +14,14 @@ import typer
 
 from ssbroker.cli import certificates, compare, explain, lint, reassemble, route, serve, sql, status, trace
 from ssbroker.cli.errors import one_line
+from ssbroker.cli.streams import standard_streams
 from ssbroker.exceptions import SsbrokerError
 
 _NAME: Final = "ssbroker"
 _MANY: Final = "--conversations"
 _INTERRUPTED: Final = 130
+_STANDS: Final = {"sql": "the batches that were done stand", "certificates": "the certificates that were told of stand"}
+"""What is left of a command that is interrupted, where it is something."""
 
 app = typer.Typer(
     name=_NAME,
@@ -73,13 +75,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
         ...
         0
     """
-    given = spread(sys.argv[1:] if arguments is None else arguments)
+    with standard_streams():
+        return _run(spread(sys.argv[1:] if arguments is None else arguments))
+
+
+def _run(given: Sequence[str]) -> int:
     try:
         with _warnings_as_lines(quiet="--quiet" in given or "-q" in given), _terminated_as_interrupted():
             code = app(args=given, prog_name=_NAME, standalone_mode=False)
             sys.stdout.flush()
         if code == _INTERRUPTED:
-            return _fail("interrupted; nothing was written", status=_INTERRUPTED)
+            return _interrupted(given)
         return code if isinstance(code, int) else 0
     except typer.TyperException as error:
         command = getattr(getattr(error, "ctx", None), "command_path", _NAME)
@@ -87,10 +93,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except SsbrokerError as error:
         return _fail(str(error))
     except KeyboardInterrupt:
-        return _fail("interrupted; nothing was written", status=_INTERRUPTED)
-    except BrokenPipeError:  # who read our output has seen enough
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 0
+        return _interrupted(given)
     except OSError as error:
         return _fail(f"{error.filename or _NAME}: {error.strerror or error}")
     except (
@@ -119,8 +122,14 @@ def spread(arguments: Sequence[str]) -> list[str]:
     return spreaded
 
 
+def _interrupted(given: Sequence[str]) -> int:
+    command = next((argument for argument in given if not argument.startswith("-")), "")
+    return _fail(f"interrupted; {_STANDS.get(command, 'nothing was written')}", status=_INTERRUPTED)
+
+
 def _fail(message: str, *, status: int = 2) -> int:
-    sys.stderr.write(f"{_NAME}: {one_line(message)}\n")
+    with suppress(OSError):  # where not even this can be written, the status tells
+        sys.stderr.write(f"{_NAME}: {one_line(message)}\n")
     return status
 
 

@@ -1,0 +1,84 @@
+"""Whoever reads what a command says, or nobody: the work is done to its end, and the exit status is that of the work."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from ssbroker import Instance
+from tests.cli.conftest import Run
+from tests.cli.test_command import COMMAND
+
+pytestmark = pytest.mark.skipif(os.name == "nt", reason="the shell and its devices are those of Unix")
+FINDS = "USE Sales; CREATE ROUTE Orders WITH SERVICE_NAME = '//Orders', ADDRESS = 'LOCAL';\n"
+
+
+def shell(line: str) -> subprocess.CompletedProcess[str]:
+    """Runs a line of a shell."""
+    return subprocess.run(["/bin/sh", "-c", line], capture_output=True, text=True, check=False)
+
+
+@pytest.fixture
+def net(tmp_path: Path) -> Path:
+    """A catalog in which something is found."""
+    path = tmp_path / "net.sql"
+    path.write_text(FINDS)
+    return path
+
+
+@pytest.mark.parametrize(
+    ("arguments", "status", "streams"),
+    [
+        ("explain --catalog {net} --to-service //Orders", 0, "| true"),
+        ("lint {net}", 1, "| true"),
+        ("lint {net} --ignore SSB008", 0, "| true"),
+        ("lint {net} --json", 1, ">&-"),
+        ("lint nosuch.sql", 2, "2>&1 | true"),
+        ("lint nosuch.sql", 2, ">&- 2>&-"),
+    ],
+)
+def test_nobody_reads(net: Path, tmp_path: Path, arguments: str, status: int, streams: str) -> None:
+    """The status was always 1, as where something is found."""
+    command = f"{COMMAND} {arguments.format(net=net)}"
+    redirected, _, pipe = streams.partition("|")
+    done = shell(f"(sleep 0.01; {command} {redirected}; echo $? > {tmp_path}/status) {'| ' if pipe else ''}{pipe}")
+    assert (tmp_path / "status").read_text() == f"{status}\n"
+    assert "Traceback" not in done.stdout + done.stderr
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="the system has no such device")
+def test_a_full_disk_under_the_output_is_one_line(net: Path) -> None:
+    done = shell(f"{COMMAND} lint {net} > /dev/full")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr == "ssbroker: standard output: cannot be written: No space left on device\n"
+    assert shell(f"{COMMAND} lint nosuch.sql 2> /dev/full").returncode == 2
+
+
+def test_scripts_are_run_to_the_last_whoever_reads(tmp_path: Path) -> None:
+    """The second script was not run, and the status was 1: `head` had gone after the first line."""
+    for number in (1, 2, 3):
+        lines = ["USE Sales", "GO", *(f"PRINT 'skipped {each}'" for each in range(40)), f"CREATE QUEUE Q{number}"]
+        (tmp_path / f"{number}.sql").write_text("\n".join(lines))
+    (tmp_path / "0.sql").write_text("CREATE DATABASE Sales")
+    scripts = " ".join(str(tmp_path / f"{number}.sql") for number in range(4))
+    done = shell(f"({COMMAND} sql {tmp_path}/shop --create {scripts} 2>&1; echo $? > {tmp_path}/status) | head -n 1")
+    assert (done.stdout, done.stderr) == (f"{tmp_path}/0.sql: done\n", "")
+    assert (tmp_path / "status").read_text() == "0\n"
+    with Instance.open(tmp_path / "shop", background=False) as instance:
+        assert {name for _, name in instance.database("Sales").objects().queues} == {"Q1", "Q2", "Q3"}
+
+
+def test_an_interrupt_does_not_deny_what_was_done(tmp_path: Path, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It said that nothing was written."""
+    from ssbroker.broker.scripts import execution  # noqa: PLC0415 - to be patched
+
+    def interrupt(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    (tmp_path / "1.sql").write_text("CREATE DATABASE Sales")
+    monkeypatch.setattr(execution, "execute_file", interrupt)
+    stopped = run("sql", tmp_path / "shop", "--create", tmp_path / "1.sql")
+    assert (stopped.status, stopped.err) == (130, "ssbroker: interrupted; the batches that were done stand\n")
