@@ -235,3 +235,38 @@ def test_i7_an_id_that_is_enabled_twice_is_a_finding_and_the_other_instances_are
     assert ("SSB013", "error", "TWICE") in found
     assert ("SSB017", "error", "NORTH") in found or ("SSB017", "error", "SOUTH") in found
     assert run("lint", twice, "--ignore", "SSB013", *AT).status == 0
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("lint", "fleet/NORTH.sql", "--html", "fleet/NORTH.sql"),
+        ("lint", "fleet/NORTH.sql", "--sarif", "fleet/../fleet/NORTH.sql"),
+        ("lint", "--fleet", "fleet", "--sarif", "fleet/SOUTH.sql"),
+        ("lint", "fleet", "--html", "fleet/new.sql"),
+        ("compare", "fleet/NORTH.sql", "fleet/SOUTH.sql", "--html", "fleet/SOUTH.sql"),
+        ("compare", "--fleet", "fleet", "fleet", "--html", "fleet/NORTH.sql"),
+    ],
+    ids=" ".join,
+)
+def test_a_report_does_not_take_the_place_of_a_catalog(
+    folder: Path, run: Run, monkeypatch: pytest.MonkeyPatch, arguments: tuple[str, ...]
+) -> None:
+    """The script was gone, and a page stood in its place."""
+    monkeypatch.chdir(folder.parent)
+    refused = run(*arguments)
+    assert (refused.status, refused.out) == (2, "")
+    assert "cannot be written: it belongs to the catalog (fleet" in refused.err
+    assert [(entry.name, entry.read_text()) for entry in sorted(folder.iterdir())] == [
+        ("NORTH.sql", NORTH),
+        ("SOUTH.sql", SOUTH),
+    ]
+
+
+def test_a_report_does_not_take_the_place_of_another_or_of_the_traffic(folder: Path, run: Run, tmp_path: Path) -> None:
+    twice = run("lint", folder / "NORTH.sql", "--html", tmp_path / "out", "--sarif", tmp_path / "out")
+    assert (twice.status, "it is given for two outputs" in twice.err) == (2, True)
+    traffic = tmp_path / "day.parquet"
+    pq.write_table(conversations(5), traffic)
+    over = run("compare", folder, folder, "--conversations", traffic, "--html", traffic)
+    assert (over.status, f"it is also an input ({traffic})" in over.err) == (2, True)

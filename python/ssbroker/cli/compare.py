@@ -11,8 +11,9 @@ from rich.console import Console
 
 from ssbroker.catalog import Catalog
 from ssbroker.cli.errors import located
-from ssbroker.cli.fleets import AtOption, FleetOption, HtmlOption, write_text
+from ssbroker.cli.fleets import AtOption, FleetOption, HtmlOption, places, write_text
 from ssbroker.cli.options import PendingRequestOption, ProgressOption, TieBreakOption, parse_now
+from ssbroker.cli.output import refuse_overwriting
 from ssbroker.exceptions import InputError, SchemaError
 
 if TYPE_CHECKING:
@@ -59,11 +60,15 @@ def compare(
     Without traffic, every class of conversations is looked at. Exit status 1 if anything changes, 0 if nothing does.
     """
     from ssbroker.cli.compare_text import as_plain, print_comparison  # noqa: PLC0415 - the help comes quicker without
+    from ssbroker.cli.files import expand  # noqa: PLC0415 - the same
     from ssbroker.diagnose import Comparer, Fleet, expiries, html_report  # noqa: PLC0415 - the same
     from ssbroker.diagnose import compare as compare_all  # noqa: PLC0415 - the same
 
     now = parse_now(at, option="--at")
     before_now = now if before_at is None else parse_now(before_at, option="--before-at")
+    if html is not None:
+        standing = [place for side in (before, after) for place in places([side], is_fleet=fleet).values()]
+        refuse_overwriting([html], inputs=expand(conversations or ()), catalogs=standing)
     load = Fleet.load if fleet else Catalog.load
     # A script's LIFETIME counts from one moment for both, else each second of loading would be a difference.
     sides = load(before, now=min(now, before_now)), load(after, now=min(now, before_now))

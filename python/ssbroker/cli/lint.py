@@ -15,6 +15,7 @@ from rich.console import Console
 from ssbroker.catalog import Catalog
 from ssbroker.cli.fleets import AtOption, CatalogsArgument, FleetOption, HtmlOption, places, write_text
 from ssbroker.cli.options import parse_now
+from ssbroker.cli.output import refuse_overwriting
 from ssbroker.exceptions import DuplicateError
 
 if TYPE_CHECKING:
@@ -66,6 +67,7 @@ def lint(
 
     now = parse_now(at, option="--at")
     where = places(catalogs, is_fleet=fleet)
+    refuse_overwriting([path for path in (sarif_file, html) if path is not None], inputs=[], catalogs=[*where.values()])
     loaded, refused = _loaded(where, now=now)
     lasting = find(loaded, at=now, expires_within=timedelta(days=expires_within), ignore=ignore or ())
     found = Findings([*lasting, *refused]).without(ignore or ()).at_least(level)

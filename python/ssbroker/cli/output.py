@@ -81,16 +81,16 @@ def replacing_folder(path: Path) -> Iterator[Path]:
         shutil.rmtree(part, ignore_errors=True)
 
 
-def refuse_overwriting(paths: Sequence[Path], *, inputs: Sequence[Path], catalog: Path | None = None) -> None:
+def refuse_overwriting(paths: Sequence[Path], *, inputs: Sequence[Path], catalogs: Sequence[Path] = ()) -> None:
     """Refuses an output that is one of the files that are read, or another output.
 
     Args:
         paths: Where the results are to be.
         inputs: The files that are read.
-        catalog: The catalog's file or folder, where there is one.
+        catalogs: The file or folder of each catalog that is read.
 
     Raises:
-        OutputError: An output is an input, one of the catalog's files, or written twice.
+        OutputError: An output is an input, one of a catalog's files, or written twice.
     """
     targets: list[Path] = []
     for path in paths:
@@ -102,16 +102,22 @@ def refuse_overwriting(paths: Sequence[Path], *, inputs: Sequence[Path], catalog
                     raise OutputError(f"{path}: cannot be written: it is also an input ({file})")
             if any(_same(target, other) for other in targets):
                 raise OutputError(f"{path}: cannot be written: it is given for two outputs")
+            for catalog in catalogs:
+                _refuse_catalog(path, target, catalog)
         targets.append(target)
-        if catalog is not None:
-            _refuse_catalog(path, target, catalog)
 
 
 def _refuse_catalog(path: Path, target: Path, catalog: Path) -> None:
     where = Path(os.path.realpath(catalog))
-    tables = {"routes", "databases", "services", "instance"}
-    if where.is_relative_to(target) or (target.parent == where and target.stem in tables):
+    is_within = target.parent == where and _may_be_loaded(target)
+    if _same(target, where) or where.is_relative_to(target) or is_within:
         raise OutputError(f"{path}: cannot be written: it belongs to the catalog ({catalog})")
+
+
+def _may_be_loaded(target: Path) -> bool:
+    """Whether a file of this name in the folder of a catalog is part of it: a table, a script, a database of an instance."""
+    tables = {"routes", "databases", "services", "instance"}
+    return target.stem.lower() in tables or target.suffix.lower().startswith((".sql", ".sqlite"))
 
 
 def _same(one: Path, other: Path) -> bool:

@@ -74,7 +74,7 @@ def route_files(job: Job, *, progress: bool | None) -> tuple[Tally, list[Path]]:
     """
     files = expand(job.conversations)
     kind = of_output(job.output, job.format)
-    refuse_overwriting([job.output], inputs=files, catalog=job.catalog)
+    refuse_overwriting([job.output], inputs=files, catalogs=[job.catalog])
     threads = use_threads(job.threads)
     with replacing_files([job.output]) as (part,):
         router = Router(

@@ -37,7 +37,7 @@ def route_on_spark(job: Job) -> tuple[Tally, list[Path]]:
     _check(job)
     files = expand(job.conversations)
     kind = _common_kind(files)
-    refuse_overwriting([job.output], inputs=files, catalog=job.catalog)
+    refuse_overwriting([job.output], inputs=files, catalogs=[job.catalog])
     if kind is not Format.JSONL:  # Spark would take the columns of one file for those of all
         sources = open_sources(files, CONVERSATIONS, lines=False, threads=1, progress=False)
         common_schema(sources, CONVERSATIONS)
