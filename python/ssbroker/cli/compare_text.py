@@ -8,6 +8,7 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
+from ssbroker.cli.shown import cell, shown
 from ssbroker.diagnose import Comparison, Expiry
 
 _SHOWN: Final = 15
@@ -26,7 +27,7 @@ def print_comparison(found: Comparison, following: tuple[Expiry, ...], console: 
     """Prints the causes, the greatest changes, the load of copies and the next expiries."""
 
     def line(text: str) -> None:
-        console.print(text, markup=False, highlight=False, soft_wrap=True)
+        console.print(shown(text), markup=False, highlight=False, soft_wrap=True)
 
     counted = found.conversations is not None
     if found:
@@ -59,7 +60,7 @@ def _causes(rows: list[dict[str, Any]], *, counted: bool) -> Table:
     table.add_column("Conversations" if counted else "Classes", justify="right")
     for row in rows[:_SHOWN]:
         number = row["conversations"] if counted else row["changes"]
-        table.add_row(f"{row['cause']}: {row['instance']}/{row['object']}", row["kind"], f"{number:,}")
+        table.add_row(cell(f"{row['cause']}: {row['instance']}/{row['object']}"), row["kind"], f"{number:,}")
     table.add_row()
     return table
 
@@ -72,6 +73,6 @@ def _load(rows: list[dict[str, Any]]) -> Table:
         table.add_column(heading, justify="right")
     for row in rows:
         skews = ("-" if row[side] is None else f"{row[side]:.2f}" for side in ("skew_before", "skew_after"))
-        table.add_row(row["service"], row["copy"], f"{row['before']:,}", f"{row['after']:,}", *skews)
+        table.add_row(cell(row["service"]), cell(row["copy"]), f"{row['before']:,}", f"{row['after']:,}", *skews)
     table.add_row()
     return table

@@ -10,19 +10,20 @@ from typing import Final
 
 import pyarrow as pa
 
+from ssbroker.cli.shown import shown
 from ssbroker.exceptions import InputError, MalformedDataError, OutputError, SchemaError
 
 _LENGTH_MAX: Final = 600
 
 
 def one_line(text: str) -> str:
-    r"""The text on one line, its middle left out where it is very long.
+    r"""The text on one line as a terminal may have it, its middle left out where it is very long.
 
     Examples:
         >>> one_line("two\n  lines")
         'two lines'
     """
-    line = " ".join(text.split())
+    line = shown(" ".join(text.split()))
     return line if len(line) <= _LENGTH_MAX else f"{line[: _LENGTH_MAX - 100]} ... {line[-90:]}"
 
 

@@ -12,6 +12,7 @@ from rich.console import Console
 from rich.table import Table
 
 from ssbroker.cli.route_tally import Counts
+from ssbroker.cli.shown import cell
 
 TOP: Final = 10
 _STEPS: Final = {
@@ -107,6 +108,6 @@ class Summary:
             label = (
                 f"{'-' if value is None else value} {_STEPS[value]}" if counts.column == "match_step" else str(value)
             )
-            table.add_row(label, f"{rows:,}", f"{rows / self.rows:.1%}")
+            table.add_row(cell(label), f"{rows:,}", f"{rows / self.rows:.1%}")
         table.add_row()
         return table

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 from rich.console import Console
@@ -13,6 +13,7 @@ from rich.text import Text
 
 from ssbroker.cli.instances import FolderArgument
 from ssbroker.cli.query import Rows, plain, query
+from ssbroker.cli.shown import cell
 from ssbroker.exceptions import OptionError
 
 EXAMPLES = """[bold]Examples[/bold]
@@ -77,7 +78,12 @@ def _print(names: list[str], rows: Rows, *, as_json: bool) -> None:
         return
     table = Table(box=None, pad_edge=False, header_style="bold")
     for name in names:
-        table.add_column(Text(name), overflow="fold")
+        table.add_column(cell(name), overflow="fold")
     for row in rows:
-        table.add_row(*(Text("" if row[name] is None else str(plain(row[name]))) for name in names))
+        table.add_row(*(_cell(row[name]) for name in names))
     Console().print(table)
+
+
+def _cell(value: Any) -> Text:
+    """A value in its lines."""
+    return Text("\n").join(map(cell, "" if value is None else str(plain(value)).split("\n")))

@@ -9,9 +9,9 @@ from typing import Annotated, Any
 import typer
 from rich.console import Console
 from rich.table import Table
-from rich.text import Text
 
 from ssbroker.cli.instances import FolderArgument
+from ssbroker.cli.shown import cell
 
 EXAMPLES = """[bold]Examples[/bold]
 
@@ -38,7 +38,7 @@ def status(
         typer.echo(json.dumps(found, indent=2, ensure_ascii=False))
         return
     console = Console()
-    console.print(Text(f"Instance {found['instance']}", style="bold"))
+    console.print(cell(f"Instance {found['instance']}", "bold"))
     for title, rows, none in (
         ("Databases", [_database(row) for row in found["databases"]], ""),
         ("Queues", [_queue(row) for row in found["queues"]], "There are no queues."),
@@ -54,7 +54,7 @@ def status(
     for row in found["transmission_queue"]:
         # Not in the table, and not broken into lines: what to do is there to be copied.
         why = row["transmission_status"] or "not tried yet"
-        console.print(Text(f"to {row['to_service_name']}, from {row['database']}: {why}"), soft_wrap=True)
+        console.print(cell(f"to {row['to_service_name']}, from {row['database']}: {why}"), soft_wrap=True)
     _print_serving(console, found["serving"])
 
 
@@ -64,7 +64,7 @@ def _print_serving(console: Console, serving: dict[str, Any] | None) -> None:
         console.print("No process serves the instance.")
         return
     at = f"{serving['listens']}, as of {serving['written_at']}"
-    console.print(Text(f"Process {serving['process']} serves the instance at {at}."))
+    console.print(cell(f"Process {serving['process']} serves the instance at {at}."))
     console.print()
     rows = [_connection(row) for row in serving["connections"]]
     console.print(_table("Connections", rows) if rows else "There are no connections.")
@@ -119,7 +119,7 @@ def _table(title: str, rows: list[dict[str, str]]) -> Table:
         is_number = all(row[name].isdigit() for row in rows)
         table.add_column(name, justify="right" if is_number else "left", overflow="fold")
     for row in rows:
-        table.add_row(*(Text(value, style=_style(value)) for value in row.values()))
+        table.add_row(*(cell(value, _style(value)) for value in row.values()))
     return table
 
 

@@ -132,7 +132,7 @@ class _Explainer:
         told: dict[str, Any] = {
             "outcome": decision["outcome"],
             "reason": decision["reason"],
-            "end": ending(there.end) + (f"; the way back: {ending(last.end)}" if lost else ""),
+            "end": soften(ending(there.end) + (f"; the way back: {ending(last.end)}" if lost else "")),
         }
         if finding is not None:
             return told | {

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from ssbroker.diagnose.ways import Fate
-from ssbroker.wording import quoted, route_name, soften
+from ssbroker.wording import printable, quoted, route_name, soften
 
 if TYPE_CHECKING:
     from ssbroker.diagnose.tracing import Hop, Trace
@@ -18,20 +18,24 @@ def render(trace: Trace) -> str:
 
 
 def _lines(trace: Trace) -> Iterator[str]:
-    yield f"{trace.instance}/{trace.database} begins a conversation for {quoted(trace.to_service_name)}."
+    yield f"{_place(trace)} begins a conversation for {quoted(trace.to_service_name)}."
     yield from _way(trace)
     back = trace.acknowledgement
     if back is not None:
         yield ""
-        yield f"The acknowledgement goes back to {quoted(back.to_service_name)} in {trace.instance}/{trace.database}."
+        yield f"The acknowledgement goes back to {quoted(back.to_service_name)} in {_place(trace)}."
         yield from _way(back)
         if not back.returned_to(trace):
             yield "It does not come back: the initiator sends the message again, about every minute, until the conversation times out."
 
 
+def _place(trace: Trace) -> str:
+    return printable(f"{trace.instance}/{trace.database}")
+
+
 def _way(trace: Trace) -> Iterator[str]:
     for number, hop in enumerate(trace.hops, start=1):
-        yield f"  {number}. {hop.instance}, table of {quoted(hop.database or 'msdb')}: {_decided(hop)}"
+        yield f"  {number}. {printable(hop.instance)}, table of {quoted(hop.database or 'msdb')}: {_decided(hop)}"
     yield f"  => {ending(trace.end)}"
     others = [fate for fate in trace.possible if fate != trace.end]
     for fate in others:
@@ -67,12 +71,13 @@ def ending(fate: Fate) -> str:
         >>> soften(ending(Fate("DELAYED", "NORTH", reason="no_route")))
         'DELAYED: waits in NORTH (no_route)'
     """
+    instance = printable(fate.instance or "")
     if fate.outcome == "DELIVERED":
-        return f"DELIVERED to {fate.instance}/{fate.database}"
+        return f"DELIVERED to {instance}/{printable(fate.database or '')}"
     if fate.outcome == "DELAYED":
-        return f"DELAYED: waits in {fate.instance} ({fate.reason})"
+        return f"DELAYED: waits in {instance} ({fate.reason})"
     if fate.outcome == "DROPPED":
-        return f"DROPPED by {fate.instance} ({fate.reason}): not acknowledged, so the sender sends it again"
+        return f"DROPPED by {instance} ({fate.reason}): not acknowledged, so the sender sends it again"
     if fate.outcome == "ELSEWHERE":
         return f"ELSEWHERE: leaves for {fate.address}, which no instance here has"
     return "LOOP: goes in circles until its hops or its lifetime are used up"
