@@ -161,3 +161,14 @@ def test_r5_how_a_name_differs_is_told(written: str, difference: str) -> None:
     by_service = here(route(1, "LOCAL"), services=(*there, ("Stores", written)))
     found = [finding.message for finding in lint(catalog_of(by_service), at=NOW) if finding.code == "SSB018"]
     assert [message.endswith(f"by {difference} only") for message in found] == [True]
+
+
+def test_r5_a_name_is_told_of_the_database_that_has_it() -> None:
+    """R5: a slash in the name of a database belongs to it, and not to the instance."""
+    world = World(
+        databases=(Database(name="Sales/EU"), Database(name="Sales/US")),
+        services=(Service(database="Sales/EU", name="Orders"), Service(database="Sales/US", name="orders")),
+    )
+    (finding,) = (finding for finding in lint(catalog_of(world), at=NOW) if finding.code == "SSB018")
+    assert (finding.instance, finding.database) == ("instance", "Sales/US")
+    assert finding.related == ('instance/Sales/EU/service "Orders"',)

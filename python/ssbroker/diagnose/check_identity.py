@@ -129,11 +129,11 @@ class NearServices:
 
     def __init__(self, rows: Mapping[str, Tables]) -> None:
         self._folded = _Folded()
-        self.alike: defaultdict[str, dict[str, str]] = defaultdict(dict)
-        """Services that are nearly the same, each with a database that has it."""
+        self.alike: defaultdict[str, dict[str, tuple[str, str]]] = defaultdict(dict)
+        """Services that are nearly the same, each with the instance and a database that have it."""
         for instance, each in rows.items():
             for service, databases in each.hosts.items():
-                self.alike[self._folded[service]].setdefault(service, f"{instance}/{databases[0]}")
+                self.alike[self._folded[service]].setdefault(service, (instance, databases[0]))
 
     def of(self, meant: str) -> str | None:
         """In which way a service is nearly what is meant; None where none is, or one is just that."""
@@ -141,7 +141,7 @@ class NearServices:
         if not near or meant in near:
             return None
         service, where = next(iter(near.items()))
-        return f"{where} has {name(service)}, which differs by {_difference(meant, service)} only"
+        return f"{'/'.join(where)} has {name(service)}, which differs by {_difference(meant, service)} only"
 
     def nearest(self, meant: str) -> str:
         """The service that `of` tells of."""
@@ -165,15 +165,16 @@ def near_names(setting: Setting) -> Iterator[Finding]:
     for near in services.alike.values():
         first, *others = sorted(near)
         for service in others:
-            instance, _, database = near[service].rpartition("/")
+            instance, database = near[service]
+            there = "/".join(near[first])
             yield about(
                 "SSB018",
                 f"service {name(service)}",
-                f"differs from {name(first)} in {near[first]} by {_difference(service, first)} only",
+                f"differs from {name(first)} in {there} by {_difference(service, first)} only",
                 "If both mean one service, make it anew under one name; names cannot be changed.",
                 instance=instance,
                 database=database,
-                related=[f"{near[first]}/service {name(first)}"],
+                related=[f"{there}/service {name(first)}"],
             )
 
 
