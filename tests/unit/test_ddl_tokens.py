@@ -209,3 +209,12 @@ def test_a_batch_that_runs_too_often_to_be_a_number_is_refused() -> None:
 
 def test_zeros_before_the_number_of_a_go_are_nothing() -> None:
     assert names(read("USE Sales", ROUTE, "GO " + "0" * 5000 + "1")) == ["AutoCreatedLocal", "R"]
+
+
+@pytest.mark.parametrize(
+    "line", ["GO" + " " * 300_000 + "x", " " * 100_000 + "GO " * 100_000, "GO " + "1" * 300_000 + " x"]
+)
+def test_white_space_around_go_is_read_once(line: str) -> None:
+    """4,000 blanks behind a GO took minutes, since each way to divide them was tried."""
+    script, _ = skipped("USE Sales", "GO", "EXEC p", line, ROUTE)
+    assert names(script) == ["AutoCreatedLocal", "R"]

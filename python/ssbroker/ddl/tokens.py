@@ -24,8 +24,7 @@ _TOKEN: Final = re.compile(
     re.VERBOSE | re.DOTALL,
 )
 _BLOCK_COMMENT: Final = re.compile(r"/\*|\*/")
-_BLANK: Final = re.compile(r"\s*+")
-_GO_LINE: Final = re.compile(r"[^\S\r\n]*(?P<count>[0-9]*)(?=[^\S\r\n]*;?[^\S\r\n]*(?:--|/\*|[\r\n]|\Z))")
+_GO_LINE: Final = re.compile(r"[^\S\r\n]*+(?P<count>[0-9]*+)(?=[^\S\r\n]*+(?:;[^\S\r\n]*+)?+(?:--|/\*|[\r\n]|\Z))")
 _COUNT_DIGITS_MAX: Final = 10
 # A backslash at the end of a line continues the string on the next one.
 _CONTINUATION: Final = re.compile(r"\\(?:\r\n|\n|\r)")
@@ -57,19 +56,22 @@ def batches(source: Source) -> Iterator[Batch]:
     """The batches of a script, one at a time."""
     tokens: list[Token] = []
     annotations: list[Annotation] = []
-    position = 0
+    position = blank = 0  # the white space before the position begins at `blank`
     while position < len(source.text):
+        start = position
         item, position = _next(source, position)
         if isinstance(item, Annotation):
             annotations.append(item)
         elif item is not None:
-            separator = _go(source, item) if item.key == "GO" else None
+            separator = _go(source, item, blank=blank) if item.key == "GO" else None
             if separator is None:
                 tokens.append(item)
-                continue
-            position = separator.end()
-            yield Batch(tokens, annotations, _count(source, item, separator["count"]))
-            tokens, annotations = [], []
+            else:
+                position = separator.end()
+                yield Batch(tokens, annotations, _count(source, item, separator["count"]))
+                tokens, annotations = [], []
+        if not source.text[start].isspace():
+            blank = position
     yield Batch(tokens, annotations, 1)
 
 
@@ -110,11 +112,9 @@ def _end_of_comment(source: Source, start: int) -> int:
     raise source.error(start, "the comment /* is not closed", number=113)
 
 
-def _go(source: Source, token: Token) -> re.Match[str] | None:
+def _go(source: Source, token: Token, *, blank: int) -> re.Match[str] | None:
     """What follows a GO that separates batches: alone on its line but for a count."""
-    if _BLANK.fullmatch(source.text, source.line_start(token.start), token.start) is None:
-        return None
-    return _GO_LINE.match(source.text, token.end)
+    return _GO_LINE.match(source.text, token.end) if blank <= source.line_start(token.start) else None
 
 
 def _count(source: Source, token: Token, digits: str) -> int:
