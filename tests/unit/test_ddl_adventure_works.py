@@ -99,22 +99,22 @@ def test_its_routes(loaded: tuple[ddl.Script, list[str]]) -> None:
 def test_what_it_skips(loaded: tuple[ddl.Script, list[str]]) -> None:
     says_nothing = "skipped, it says nothing about routing"
     assert loaded[1] == [
-        f"8: :on error exit: {says_nothing}",
+        f"8: :on ...: {says_nothing}",
         f"9: SET NOCOUNT ON: {says_nothing}",
         f"10: SET XACT_ABORT ON: {says_nothing}",
-        "15: IF NOT EXISTS (SELECT * FROM sys.databases WHERE name = N'Ad...: skipped whole, with the CREATE DATABASE, ALTER DATABASE in it",
+        "15: IF NOT EXISTS (SELECT * FROM sys.databases WHERE name = '......: skipped whole, with the CREATE DATABASE, ALTER DATABASE in it",
         "29: ALTER DATABASE [Old_Works]: skipped RECOVERY",
         f"43: GRANT CONNECT ON ENDPOINT::[SSB Endpoint] TO public: {says_nothing}",
         f"49: CREATE MESSAGE TYPE [//Adventure-Works.com/Expenses/SubmitEx...: {says_nothing}",
         f"50: CREATE MESSAGE TYPE [//Adventure-Works.com/Expenses/Outcome]...: {says_nothing}",
         f"51: CREATE CONTRACT [//Adventure-Works.com/Expenses/Submission] ...: {says_nothing}",
         f"55: CREATE PROCEDURE dbo.MoveRoutes @host nvarchar(200) AS BEGIN...: {says_nothing}",
-        "71: IF EXISTS (SELECT * FROM sys.routes WHERE name = N'ExpenseRo...: skipped whole, with the DROP ROUTE in it",
-        f"86: EXEC (N'CREATE ROUTE NotMe WITH ADDRESS = ''LOCAL'''): {says_nothing}",
-        f"87: EXEC dbo.MoveRoutes @host = N'USE msdb GO DROP ROUTE AutoCre...: {says_nothing}",
+        "71: IF EXISTS (SELECT * FROM sys.routes WHERE name = '...') DROP...: skipped whole, with the DROP ROUTE in it",
+        f"86: EXEC ( ...: {says_nothing}",
+        f"87: EXEC dbo.MoveRoutes ...: {says_nothing}",
         f"103: BEGIN TRANSACTION: {says_nothing}",
         f"107: COMMIT: {says_nothing}",
-        "109: BEGIN TRY CREATE ROUTE Never WITH ADDRESS = N'LOCAL'; END TR...: skipped whole, with the CREATE ROUTE in it",
+        "109: BEGIN TRY CREATE ROUTE Never WITH ADDRESS = '...'; END TRY: skipped whole, with the CREATE ROUTE in it",
         f"112: BEGIN CATCH PRINT ERROR_MESSAGE(); END CATCH: {says_nothing}",
         f"116: GRANT CREATE ROUTE TO [AW\\Deploy]: {says_nothing}",
     ]

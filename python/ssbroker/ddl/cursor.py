@@ -4,14 +4,12 @@ from __future__ import annotations
 
 from typing import Final, Literal, NoReturn
 
+from ssbroker.ddl import telling
 from ssbroker.ddl.source import RefusalError, Source
 from ssbroker.ddl.tokens import Token
 from ssbroker.exceptions import DdlError
 
 NAME_CHARACTERS_MAX: Final = 128
-_SHOWN_CHARACTERS_MAX: Final = 40
-_SHOWN_TOKENS_MAX: Final = 60
-_SECRETS: Final = ("PASSWORD", "SECRET")
 _DIGITS_MAX: Final = 30  # more are out of range everywhere, and very many are too many for int()
 
 # Every word that begins a statement. None of them is a name unless it stands in brackets or quotes.
@@ -116,6 +114,7 @@ class Cursor:
         """Notes that a statement begins here."""
         self.start = self.token.start
         self.subject: str | None = None
+        self._first = self.index
 
     @property
     def token(self) -> Token:
@@ -222,32 +221,21 @@ class Cursor:
     def fail(self, expected: str) -> NoReturn:
         """Raises the syntax error at the position."""
         token = self.token
-        where = "at the end of the batch" if token.kind == "end" else f"near {self._shown()}"
+        where = (
+            "at the end of the batch"
+            if token.kind == "end"
+            else f"near {telling.last(self._source.text, self._tokens[self._first : self.index + 1])}"
+        )
         line = self._source.line(token.start)
         if line != self._source.line(self.start):
             where += f" on line {line}"
         raise self.error(f"syntax error {where}: {expected}", number=102)
 
-    def said(self, since: int) -> str:
-        """The beginning of what was moved past since an index, as it stands in the script but for its passwords."""
-        words, position = "", self.start
-        for index in range(since, min(self.index, since + _SHOWN_TOKENS_MAX)):
-            token = self._tokens[index]
-            words += self._source.text[position : token.start] + self._as_told(index)
-            position = token.end
-        return words
-
-    def _as_told(self, index: int) -> str:
-        """A token as it stands in the script, but for a password: what is told ends up in logs."""
-        token = self._tokens[index]
-        if token.key != "=" and any(one.key in _SECRETS for one in self._tokens[max(index - 2, 0) : index]):
-            return "'...'"
-        return self._source.text[token.start : token.end]
-
-    def _shown(self) -> str:
-        """The token at the position, shortened."""
-        told = self._as_told(self.index)
-        return told if len(told) <= _SHOWN_CHARACTERS_MAX else told[:_SHOWN_CHARACTERS_MAX] + "..."
+    def said(self) -> str:
+        """The beginning of the statement, which was moved past, as it may be told."""
+        tokens = self._tokens[self._first : self.index]
+        is_name = tokens[0].kind in ("word", "name") and tokens[0].key not in STATEMENT_WORDS | {"WITH"}
+        return telling.beginning(self._source.text, tokens, is_call=is_name and self._first == 0)
 
 
 def check_name(name: str) -> None:

@@ -50,14 +50,13 @@ def _statements(source: Source, batch: Batch, reading: Reading) -> Iterator[Pars
         if cursor.accept(";"):
             continue
         cursor.begin()
-        begins = cursor.index
         verb = known(cursor)
         statement = Skipped(skip(cursor)) if verb is None else parse_known(cursor, verb)
         if verb is not None and not _may_follow(cursor):
             cursor.fail("the statement should end here")
         subject = cursor.subject
         if subject is None or isinstance(statement, Skipped):
-            subject = _first_words(cursor.said(since=begins))
+            subject = _first_words(cursor.said())
         end = cursor.token.end if cursor.key == ";" else cursor.end
         yield Parsed(statement, subject, cursor.start, end)
 
