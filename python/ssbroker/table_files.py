@@ -16,6 +16,7 @@ import pyarrow as pa
 import pyarrow.csv
 import pyarrow.parquet as pq
 
+from ssbroker import options
 from ssbroker.cells import typed_column
 from ssbroker.exceptions import InputError, MalformedDataError
 
@@ -194,6 +195,8 @@ def _json(path: Path, schema: pa.Schema, name: str) -> pa.Table:
         for column in row:
             columns.setdefault(column, [])
     for column, values in columns.items():
+        if not options.is_text(column):
+            raise MalformedDataError(f"{path}: {name}: the column {column!a} has a name that is no text")
         values.extend(row.get(column) for row in rows)
     return _typed(columns, schema, path, name)
 

@@ -70,6 +70,7 @@ BAD_FILES = [
     ("routes.json", b'[{"name": "a"}, 5]', "routes, row 1: 5 is not an object"),
     ("routes.json", b"\xff", "is no text in UTF-8"),
     ("routes.json", b'[{"further": 1}, {"further": "x"}]', "routes.further: its values are of no one type"),
+    ("routes.json", b'[{"\\ud800": 1}]', "routes: the column '\\ud800' has a name that is no text"),
 ]
 
 
