@@ -99,6 +99,21 @@ def test_sql_queries_views_and_queues(run: Run, folder: Path) -> None:
         assert str(instance.database("Sales").service_broker_guid) in shown.out
 
 
+def test_columns_of_one_name_are_told_apart(run: Run, folder: Path) -> None:
+    """Each of them showed what the last one has."""
+    asked = run("sql", folder, "--query", "SELECT 1 AS a, 2 AS a, 3 AS a_1, 4 AS a")
+    assert [line.split() for line in asked.out.splitlines()] == [["a", "a_2", "a_1", "a_3"], ["1", "2", "3", "4"]]
+    as_json = run("sql", folder, "--query", "SELECT 1 AS a, 2 AS a", "--json")
+    assert json.loads(as_json.out) == [{"a": 1, "a_1": 2}]
+
+
+def test_numbers_that_json_has_no_word_for_are_text(run: Run, folder: Path) -> None:
+    asked = run(
+        "sql", folder, "--query", "SELECT 'nan'::DOUBLE AS none, 'inf'::DOUBLE AS much, 0.5::DOUBLE AS half", "--json"
+    )
+    assert json.loads(asked.out, parse_constant=pytest.fail) == [{"none": "nan", "much": "inf", "half": 0.5}]
+
+
 @pytest.mark.parametrize(
     "select", ["SELECT", "SELECT * FROM sys.nothing", "COPY (SELECT 1) TO 'x.csv'", "FROM nothing"]
 )

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 import re
 from datetime import datetime
+from itertools import chain, count
 from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
@@ -26,7 +28,7 @@ def query(instance: Instance, text: str) -> tuple[list[str], Rows]:
         text: A query in DuckDB's SQL; views are `sys.databases` and so on, queues `dbo.Orders`.
 
     Returns:
-        The names of the columns, and the rows.
+        The names of the columns, each of them once, and the rows.
 
     Raises:
         MissingDependencyError: DuckDB is not installed.
@@ -43,7 +45,7 @@ def query(instance: Instance, text: str) -> tuple[list[str], Rows]:
                 connection.execute(f'CREATE SCHEMA IF NOT EXISTS "{schema}"')
                 connection.execute(f'CREATE VIEW "{schema}"."{name}" AS FROM view_{number}')
             connection.execute(text)
-            names = [str(column[0]) for column in connection.description or ()]
+            names = _distinct([str(column[0]) for column in connection.description or ()])
             rows = connection.fetchall()
         except duckdb.Error as error:
             raise InputError(f"the query: {one_line(str(error))}") from None
@@ -54,14 +56,27 @@ def plain(value: Any) -> Any:
     r"""A value as JSON has it.
 
     Examples:
-        >>> plain(b"\x01\xff"), plain(datetime(2026, 11, 21))
-        ('0x01ff', '2026-11-21T00:00:00')
+        >>> plain(b"\x01\xff"), plain(datetime(2026, 11, 21)), plain(float("inf"))
+        ('0x01ff', '2026-11-21T00:00:00', 'inf')
     """
     if isinstance(value, bytes | bytearray):
         return f"0x{value.hex()}"
     if isinstance(value, datetime):
         return value.isoformat()
+    if isinstance(value, float) and not math.isfinite(value):
+        return str(value)
     return value if isinstance(value, bool | int | float | str) or value is None else str(value)
+
+
+def _distinct(names: list[str]) -> list[str]:
+    """The names; one that is there already has a number behind it."""
+    found: dict[str, None] = {}
+    for name in names:
+        numbered = (f"{name}_{number}" for number in count(1))
+        found[
+            next(one for one in chain([name], numbered) if one not in found and (one == name or one not in names))
+        ] = None
+    return list(found)
 
 
 def _named(instance: Instance, text: str) -> list[tuple[str, str]]:
