@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import uuid
 from collections.abc import Callable
 from pathlib import Path
@@ -324,3 +325,29 @@ def test_wrong_use_is_told_in_one_line(run: Run, arguments: list[str], wanted: s
 def test_an_output_of_an_unknown_format_is_told(tmp_path: Path, catalog: Path, run: Run) -> None:
     given = write(conversations(5), tmp_path / "in.csv")
     assert "the suffix tells no format" in refused(run, catalog, given, output="out.xlsx")
+
+
+@pytest.mark.parametrize("quote", ["", '"'])
+def test_a_header_of_csv_that_is_very_long_is_told(tmp_path: Path, catalog: Path, run: Run, quote: str) -> None:
+    """It was a traceback."""
+    given = tmp_path / "in.csv"
+    given.write_text(quote + "x" * 200_000 + "\n1\n")
+    assert refused(run, catalog, given).startswith(f"{given}: field larger than field limit")
+
+
+@pytest.mark.parametrize("suffix", SUFFIXES)
+def test_a_value_that_is_nested_very_deeply_is_told(tmp_path: Path, catalog: Path, run: Run, suffix: str) -> None:
+    """It was a traceback, whatever was written."""
+    given = tmp_path / "in.jsonl"
+    row = f'"conversation_id": "{ID}", "database": "Sales", "to_service_name": "a"'
+    given.write_text(f'{{{row}, "x": {"[" * 1500}{"]" * 1500}}}\n')
+    told = refused(run, catalog, given, output=f"out{suffix}")
+    assert "nested too deeply" in told or "maximum recursion depth exceeded while decoding" in told
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="the system has none")
+def test_a_pipe_is_told(tmp_path: Path, catalog: Path, run: Run) -> None:
+    """It was said to be empty."""
+    given = tmp_path / "in.csv"
+    os.mkfifo(given)
+    assert refused(run, catalog, given).startswith(f"{given}: is no regular file")

@@ -94,6 +94,8 @@ def _run(given: Sequence[str]) -> int:
         return _fail(str(error))
     except KeyboardInterrupt:
         return _interrupted(given)
+    except RecursionError:
+        return _fail("a value is nested too deeply; expected one within a few hundred others at most")
     except OSError as error:
         return _fail(f"{error.filename or _NAME}: {error.strerror or error}")
     except (

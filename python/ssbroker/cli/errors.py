@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -69,7 +70,7 @@ def reading(path: Path) -> Iterator[None]:
         raise InputError(f"{path}: no such file or folder") from error
     except PermissionError as error:
         raise InputError(f"{path}: may not be read: {error.strerror or error}") from error
-    except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
+    except (pa.ArrowException, OSError, UnicodeDecodeError, csv.Error) as error:
         raise MalformedDataError(f"{path}: {one_line(str(error))}") from error
 
 

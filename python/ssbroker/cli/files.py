@@ -41,6 +41,8 @@ def expand(patterns: Sequence[str]) -> list[Path]:
         with reading(file):
             if not file.exists():
                 raise InputError(f"{file}: no such file or folder")
+            if not file.is_file():
+                raise InputError(f"{file}: is no regular file; expected one, since it is read more than once")
         if file.resolve() in seen:
             raise InputError(f"{file}: is given twice; its rows would count twice")
         seen.add(file.resolve())
