@@ -196,6 +196,7 @@ def test_one_catalog_at_two_moments(folder: Path, run: Run) -> None:
             ("lint", "{folder}/NORTH.sql", "{folder}/NORTH.sql"),
             "ssbroker: {folder}/NORTH.sql: two catalogs are of the instance 'NORTH'\n",
         ),
+        (("lint", "{folder}", "--expires-within", "9" * 11), "ssbroker: Invalid value for '--expires-within': "),
         (
             ("trace", "--fleet", "{folder}", "--to-service", "//Stock"),
             "ssbroker: instance: has to be named; the fleet has NORTH, SOUTH\n",

@@ -185,6 +185,8 @@ def test_bad_session_keys_are_told_and_no_key_is(
             "--max-pending-bytes: 'many' is no size; expected one such as 256MiB, or none",
         ),
         (["--max-pending-messages", "1e6"], "--max-pending-messages: '1e6' is no number; expected one such as 1000000"),
+        (["--max-pending-bytes", "9" * 5000], "--max-pending-bytes: '999"),
+        (["--max-pending-messages", "9" * 5000], "--max-pending-messages: '999"),
         (["--max-message-bytes", "none"], "max_message_bytes: expected a whole number from 1 to 2147483647; got None"),
         (
             ["--max-message-bytes", "2GiB"],

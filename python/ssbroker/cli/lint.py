@@ -45,7 +45,8 @@ def lint(
     fleet: FleetOption = False,
     at: AtOption = None,
     expires_within: Annotated[
-        int, typer.Option(metavar="DAYS", min=0, help="Report what expires within so many days.")
+        int,
+        typer.Option(metavar="DAYS", min=0, max=timedelta.max.days, help="Report what expires within so many days."),
     ] = 30,
     level: Annotated[Level, typer.Option(help="Leave out what is less bad.")] = "warning",
     ignore: Annotated[

@@ -44,7 +44,8 @@ ProgressOption: TypeAlias = Annotated[
 ]
 
 
-_SIZE: Final = re.compile(r"([0-9]+)(?: ?(?:([kmgt])(i?))?b)?", re.IGNORECASE)
+_SIZE: Final = re.compile(r"([0-9]{1,30})(?: ?(?:([kmgt])(i?))?b)?", re.IGNORECASE)
+_COUNT: Final = re.compile(r"[0-9]{1,30}")
 _UNITS: Final = "kmgt"
 _NO_LIMIT: Final = "none"
 
@@ -81,7 +82,7 @@ def parse_count(text: str, *, option: str) -> int | None:
     """
     if text.lower() == _NO_LIMIT:
         return None
-    if not text.isascii() or not text.isdecimal():
+    if _COUNT.fullmatch(text) is None:
         raise OptionError(f"{option}: {text!r:.80} is no number; expected one such as 1000000, or none")
     return int(text)
 
