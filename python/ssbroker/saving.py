@@ -35,7 +35,7 @@ def save_text(path: Path, text: str) -> None:
         ...     Path(folder, "catalog.sql").read_text()
         '-- nothing\n'
     """
-    path = path.resolve()
+    path = _resolved(path)
     with _workplace(path) as workplace:
         file = workplace / path.name
         file.write_bytes(text.encode())
@@ -67,7 +67,7 @@ def save_folder(path: Path, tables: Mapping[str, pa.Table], instance: Mapping[st
         ...     sorted(file.name for file in Path(folder, "net").iterdir())
         ['instance.json', 'services.parquet']
     """
-    path = path.resolve()
+    path = _resolved(path)
     with _workplace(path) as workplace:
         _refuse_foreign(path, {INSTANCE_FILE, *(f"{name}.parquet" for name in tables)})
         new, old = workplace / "new", workplace / "old"
@@ -88,6 +88,14 @@ def save_folder(path: Path, tables: Mapping[str, pa.Table], instance: Mapping[st
                 old.rename(path)
             raise
         _to_disk(path.parent)
+
+
+def _resolved(path: Path) -> Path:
+    """Where the path leads, so that a link stays one."""
+    try:
+        return Path(os.path.realpath(path))
+    except ValueError as error:
+        raise OutputError(f"{path}: could not be written: {error}") from error
 
 
 @contextlib.contextmanager

@@ -128,3 +128,14 @@ def test_a_place_that_cannot_be_written_to_is_named(tmp_path: Path, parent: str)
     with pytest.raises(OutputError, match="could not be written"):
         saving.save_text(tmp_path / parent / "catalog.sql", "new")
     assert contents(tmp_path) == {"file": b"no folder"}
+
+
+@pytest.mark.parametrize("name", ["a\0b", "a\ud800b", "loop"])
+def test_a_path_that_can_be_no_place_is_an_output_error(tmp_path: Path, name: str) -> None:
+    (tmp_path / "loop").symlink_to(tmp_path / "loop")
+    with pytest.raises(OutputError, match="could not be written"):
+        saving.save_folder(tmp_path / name, TABLES, INSTANCE)
+    if name != "loop":
+        with pytest.raises(OutputError, match="could not be written"):
+            saving.save_text(tmp_path / name, "-- nothing")
+    assert [entry.name for entry in tmp_path.iterdir()] == ["loop"]
