@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import unicodedata
 from typing import Any, Final
 
-_HARD_SPACE: Final = "\N{NO-BREAK SPACE}"
+_HARD_SPACE: Final = "\ue000"
+"""A blank at which no line breaks: for private use, so that no name that was made printable has it."""
 
 
 def quoted(name: str) -> str:
@@ -26,7 +28,22 @@ def printable(text: str) -> str:
     """
     if not text.isprintable():
         text = "".join(sign if sign.isprintable() else sign.encode("unicode_escape").decode() for sign in text)
-    return text.replace(" ", _HARD_SPACE)
+    return _hard(text)
+
+
+def harmless(text: str) -> str:
+    r"""The text with what could steer a terminal as an escape; blanks of every kind stay, so that it can be copied.
+
+    Examples:
+        >>> harmless("注文\u3000受付\x1b[2J")
+        '注文\u3000受付\\x1b[2J'
+    """
+    if text.isprintable():
+        return text
+    return "".join(
+        sign if sign.isprintable() or unicodedata.category(sign) == "Zs" else sign.encode("unicode_escape").decode()
+        for sign in text
+    )
 
 
 def soften(text: str) -> str:
@@ -41,7 +58,7 @@ def bracketed(name: str) -> str:
         >>> bracketed("Order]s")
         '[Order]]s]'
     """
-    return "[" + printable(name).replace("]", "]]") + "]"
+    return _hard("[" + harmless(name).replace("]", "]]") + "]")
 
 
 def literal(text: str) -> str:
@@ -51,7 +68,7 @@ def literal(text: str) -> str:
         >>> literal("O'Hara")
         "N'O''Hara'"
     """
-    return "N'" + printable(text).replace("'", "''") + "'"
+    return _hard("N'" + harmless(text).replace("'", "''") + "'")
 
 
 def moment_text(moment: str) -> str:
@@ -96,3 +113,7 @@ def count(number: int, noun: str) -> str:
         ('1 route', 'no routes')
     """
     return f"{number or 'no'} {noun}{'' if number == 1 else 's'}"
+
+
+def _hard(text: str) -> str:
+    return text.replace(" ", _HARD_SPACE)

@@ -90,6 +90,17 @@ def test_names_are_quoted_as_t_sql_has_it() -> None:
     assert "USE [Sa]]les]; ALTER ROUTE [Or]]ders] WITH SERVICE_NAME = N'//O''Hara';" in text
 
 
+@pytest.mark.parametrize("blank", ["\u3000", "\u00a0", "\u2009"])
+def test_a_command_has_the_blanks_of_a_name(blank: str) -> None:
+    """It had an escape in their place, which T-SQL takes for the name; where a name is told, the escape shows what it is."""
+    name = f"//注文{blank}受付"
+    near = route(65537, f"In{blank}box", "TCP://a:4022", remote_service_name="//注文 受付")
+    sales = table("Sales", "begun_here", "delayed", steps=[step(2, **rejected((near, "name_differs_in_white_space")))])
+    text = str(Explanation(explained({"to_service_name": name}, [sales], _NO_ROUTE)))
+    assert f"USE [Sales]; ALTER ROUTE [In{blank}box] WITH SERVICE_NAME = N'{name}';" in text
+    assert f'"//注文{ascii(blank)[1:-1]}受付"' in text.splitlines()[0]
+
+
 def test_a_route_seen_by_several_steps_is_advised_on_once() -> None:
     expired = route(65537, "Orders", "TCP://a:4022", lifetime="2026-11-01T00:00:00Z")
     steps = [step(number, **rejected((expired, "expired"))) for number in (2, 3)]

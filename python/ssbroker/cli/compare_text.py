@@ -8,8 +8,9 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
-from ssbroker.cli.shown import cell, shown
+from ssbroker.cli.shown import cell
 from ssbroker.diagnose import Comparison, Expiry
+from ssbroker.wording import harmless
 
 _SHOWN: Final = 15
 
@@ -27,7 +28,7 @@ def print_comparison(found: Comparison, following: tuple[Expiry, ...], console: 
     """Prints the causes, the greatest changes, the load of copies and the next expiries."""
 
     def line(text: str) -> None:
-        console.print(shown(text), markup=False, highlight=False, soft_wrap=True)
+        console.print(harmless(text), markup=False, highlight=False, soft_wrap=True)
 
     counted = found.conversations is not None
     if found:

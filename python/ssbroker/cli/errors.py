@@ -11,8 +11,8 @@ from typing import Final
 
 import pyarrow as pa
 
-from ssbroker.cli.shown import shown
 from ssbroker.exceptions import InputError, MalformedDataError, OutputError, SchemaError
+from ssbroker.wording import harmless
 
 _LENGTH_MAX: Final = 600
 
@@ -24,7 +24,7 @@ def one_line(text: str) -> str:
         >>> one_line("two\n  lines")
         'two lines'
     """
-    line = shown(" ".join(text.split()))
+    line = harmless(" ".join(text.split()))
     return line if len(line) <= _LENGTH_MAX else f"{line[: _LENGTH_MAX - 100]} ... {line[-90:]}"
 
 

@@ -7,8 +7,8 @@ from typing import Final
 
 from rich.console import Console
 
-from ssbroker.cli.shown import shown
 from ssbroker.diagnose import CODES, Findings
+from ssbroker.wording import harmless
 
 _SHOWN: Final = 10
 _COLOURS: Final = {"error": "red", "warning": "yellow", "info": "cyan"}
@@ -18,7 +18,7 @@ def print_findings(found: Findings, console: Console) -> None:
     """Prints each code with its findings, the worst first."""
 
     def line(text: str, style: str | None = None) -> None:
-        console.print(shown(text), style=style, markup=False, highlight=False, soft_wrap=True)
+        console.print(harmless(text), style=style, markup=False, highlight=False, soft_wrap=True)
 
     for (code, severity), group in groupby(found, key=lambda finding: (finding.code, finding.severity)):
         findings = list(group)
