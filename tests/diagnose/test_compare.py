@@ -202,6 +202,26 @@ def test_a_cause_is_named(before: World, after: World, cause: tuple[str, str], k
     assert {change.cause for change in compared.changes} == {cause[0]}
 
 
+def test_r41_the_route_of_a_detour_is_told_of_its_own_table() -> None:
+    """R41: the ids of msdb are those of other tables too. A route with the id of another one was taken for it, and told as a change."""
+    sales = (route(1, "TCP://me", service="Orders"), route(2, "LOCAL"))
+    before, after = (
+        here(
+            *sales,
+            replace(route(number, "LOCAL", service="Orders", table=MSDB), name="In"),
+            services=ORDERS,
+            own=("TCP://me",),
+        )
+        for number in (2, 7)
+    )
+    assert not compare(catalog_of(before), catalog_of(after), at=NOW)
+    asked = [
+        Conversation(to_service_name="Orders", database="Sales", conversation_id=UUID(int=number))
+        for number in range(3)
+    ]
+    assert not compare(catalog_of(before), catalog_of(after), batch_of(asked), at=NOW)
+
+
 def test_i5_a_new_broker_id_is_a_cause() -> None:
     """I5: what named the old id is not delivered any more."""
     old = here(route(1, "LOCAL"), services=ORDERS)

@@ -12,6 +12,8 @@ from ssbroker.diagnose.setting import name
 from ssbroker.diagnose.sides import Pair
 from ssbroker.diagnose.tables import BROKER_CONFIGURATION, LOCAL, MSDB, RouteRow, Tables
 
+_FOR_ANY_SERVICE: Final = 5
+
 
 class Cause(NamedTuple):
     """Why a decision changes."""
@@ -57,6 +59,7 @@ class Differences:
             side.outcome in ("FORWARD", "DROPPED")
             or key is None
             or (side.outcome == "LOCAL" and keyed[key].address != LOCAL)
+            or not _is_found(keyed[key], pair.service, side.match_step)
         )
         return by_id.get((MSDB, side.route_id)) if again else key
 
@@ -83,6 +86,11 @@ class Differences:
             if kind is not None:
                 services = frozenset(route.service for route in (old, new) if route is not None)
                 yield key, _Difference(Cause(kind, f"{key[0]}/route {name(key[1])}"), key[0], services)
+
+
+def _is_found(route: RouteRow, service: str | None, step: int | None) -> bool:
+    """Whether a step of the search may have found the route for a service: those that name it at 1 to 3, those that name none at 5."""
+    return route.service == (None if step == _FOR_ANY_SERVICE else service)
 
 
 def _change(old: RouteRow | None, new: RouteRow | None, before_at: datetime, after_at: datetime) -> str | None:
