@@ -22,6 +22,7 @@ from ssbroker.store.file import DatabaseFile
 from ssbroker.store.mirroring import Role
 from ssbroker.store.objects import Objects
 from ssbroker.store.registry import MSDB_NAME
+from ssbroker.store.sight import sight
 from ssbroker.store.sqlite import Connection
 
 if TYPE_CHECKING:
@@ -78,9 +79,24 @@ class Database(Definitions):
             if known is not None and known.version == stored.version_of(connection):
                 return known
             found = stored.load(connection)
-        if not self._is_attached(found):
-            raise StorageError(f"{self.file.path}: is no longer attached to this instance", file=str(self.file.path))
+        self._refuse_foreign(found)
         self._objects = found
+        return found
+
+    def sight(self, connection: Connection) -> Objects:
+        """The objects as a connection sees them, each read when it is asked for: for who changes many.
+
+        Args:
+            connection: The file, locked.
+
+        Returns:
+            The objects.
+
+        Raises:
+            StorageError: The database is no longer the instance's.
+        """
+        found = sight(connection)
+        self._refuse_foreign(found)
         return found
 
     def set_broker(self, option: BrokerOption) -> None:
@@ -229,6 +245,10 @@ class Database(Definitions):
     def _read(self) -> Objects:
         with self.file.read() as reader:
             return stored.load(reader)
+
+    def _refuse_foreign(self, found: Objects) -> None:
+        if not self._is_attached(found):
+            raise StorageError(f"{self.file.path}: is no longer attached to this instance", file=str(self.file.path))
 
     def _is_attached(self, found: Objects) -> bool:
         return found.broker.attached_to == self.instance.instance_id

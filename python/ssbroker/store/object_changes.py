@@ -175,6 +175,11 @@ def create_route(connection: Connection, *, values: Mapping[str, Value], route_i
     return _insert(connection, "ssb_routes", "route_id", route_id, values)
 
 
+def has_route(connection: Connection, *, route_id: int) -> bool:
+    """Whether a route has this id."""
+    return connection.execute("SELECT 1 FROM ssb_routes WHERE route_id = ?", (route_id,)).get is not None
+
+
 def create_priority(connection: Connection, *, values: Mapping[str, Value]) -> int:
     """Writes a broker priority; `values` by the names of the columns. Its id."""
     return _insert(connection, "ssb_conversation_priorities", "priority_id", None, values)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Final, Literal
 
 from ssbroker.store import security
@@ -125,7 +126,7 @@ class Endpoint:
     message_forwarding_size: int
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Objects:
     """All objects of one database at one moment.
 
@@ -148,19 +149,26 @@ class Objects:
     priorities: Mapping[str, Priority]
     endpoint: Endpoint | None = None
     security: Security = field(default_factory=Security)
-    message_types_by_id: Mapping[int, MessageType] = field(init=False)
-    contracts_by_id: Mapping[int, Contract] = field(init=False)
-    queues_by_id: Mapping[int, Queue] = field(init=False)
-    services_by_id: Mapping[int, Service] = field(init=False)
 
-    def __post_init__(self) -> None:
-        for name, by_id in (
-            ("message_types_by_id", {kind.message_type_id: kind for kind in self.message_types.values()}),
-            ("contracts_by_id", {contract.service_contract_id: contract for contract in self.contracts.values()}),
-            ("queues_by_id", {queue.queue_id: queue for queue in self.queues.values()}),
-            ("services_by_id", {service.service_id: service for service in self.services.values()}),
-        ):
-            object.__setattr__(self, name, by_id)
+    @cached_property
+    def message_types_by_id(self) -> Mapping[int, MessageType]:
+        """The message types by their ids."""
+        return {kind.message_type_id: kind for kind in self.message_types.values()}
+
+    @cached_property
+    def contracts_by_id(self) -> Mapping[int, Contract]:
+        """The contracts by their ids."""
+        return {contract.service_contract_id: contract for contract in self.contracts.values()}
+
+    @cached_property
+    def queues_by_id(self) -> Mapping[int, Queue]:
+        """The queues by their ids."""
+        return {queue.queue_id: queue for queue in self.queues.values()}
+
+    @cached_property
+    def services_by_id(self) -> Mapping[int, Service]:
+        """The services by their ids."""
+        return {service.service_id: service for service in self.services.values()}
 
     def services_of(self, queue: Queue) -> tuple[Service, ...]:
         """The services whose messages arrive in a queue."""
@@ -175,41 +183,38 @@ def version_of(connection: Connection) -> int:
 
 def load(connection: Connection) -> Objects:
     """Reads the objects as this connection sees them, in the order of their ids."""
-    guid, enabled, honor, attached_to, role, number, version = only_row(connection, _BROKER)
-    message_types = [MessageType(*row) for row in connection.execute(_MESSAGE_TYPES)]
-    queues = [
-        Queue(
-            number,
-            schema,
-            name,
-            bool(receive),
-            bool(enqueue),
-            bool(retain),
-            bool(active),
-            procedure,
-            most,
-            bool(poison),
-        )
-        for number, schema, name, receive, enqueue, retain, active, procedure, most, poison in connection.execute(
-            _QUEUES
-        )
-    ]
-    routes = [Route(*row) for row in connection.execute(_ROUTES)]
-    priorities = [Priority(*row) for row in connection.execute(_PRIORITIES)]
+    version, broker = load_broker(connection)
+    message_types = [MessageType(*row) for row in connection.execute(MESSAGE_TYPES)]
+    queues = [queue_of(*row) for row in connection.execute(QUEUES)]
+    routes = [Route(*row) for row in connection.execute(ROUTES)]
+    priorities = [Priority(*row) for row in connection.execute(PRIORITIES)]
     return Objects(
         version=version,
-        broker=Broker(guid, bool(enabled), bool(honor), attached_to, role, number),
+        broker=broker,
         message_types={kind.name: kind for kind in message_types},
         contracts=_contracts(connection),
         queues={(queue.schema_name, queue.name): queue for queue in queues},
         services=_services(connection),
         routes={route.name: route for route in routes},
         priorities={priority.name: priority for priority in priorities},
-        endpoint=_endpoint(connection),
+        endpoint=load_endpoint(connection),
         security=security.load(connection),
     )
 
 
+MESSAGE_TYPES: Final = "SELECT message_type_id, name, validation FROM ssb_message_types ORDER BY message_type_id"
+CONTRACTS: Final = "SELECT service_contract_id, name FROM ssb_contracts ORDER BY service_contract_id"
+QUEUES: Final = """
+    SELECT queue_id, schema_name, name, is_receive_enabled, is_enqueue_enabled, is_retention_enabled,
+        is_activation_enabled, activation_procedure, max_readers, is_poison_message_handling_enabled
+    FROM ssb_queues ORDER BY queue_id"""
+SERVICES: Final = "SELECT service_id, name, queue_id, principal_id FROM ssb_services ORDER BY service_id"
+ROUTES: Final = """
+    SELECT route_id, name, remote_service_name, broker_instance, lifetime, address, mirror_address
+    FROM ssb_routes ORDER BY route_id"""
+PRIORITIES: Final = """
+    SELECT priority_id, name, service_contract_id, local_service_id, remote_service_name, priority
+    FROM ssb_conversation_priorities ORDER BY priority_id"""
 _BROKER: Final = """
     SELECT service_broker_guid, is_broker_enabled, is_honor_broker_priority_on, attached_to, mirroring_role, mirroring_number,
         catalog_version
@@ -217,17 +222,40 @@ _BROKER: Final = """
 _ENDPOINT: Final = """
     SELECT name, state, port, ip, is_message_forwarding_enabled, message_forwarding_size
     FROM ssb_service_broker_endpoint"""
-_MESSAGE_TYPES: Final = "SELECT message_type_id, name, validation FROM ssb_message_types ORDER BY message_type_id"
-_QUEUES: Final = """
-    SELECT queue_id, schema_name, name, is_receive_enabled, is_enqueue_enabled, is_retention_enabled,
-        is_activation_enabled, activation_procedure, max_readers, is_poison_message_handling_enabled
-    FROM ssb_queues ORDER BY queue_id"""
-_ROUTES: Final = """
-    SELECT route_id, name, remote_service_name, broker_instance, lifetime, address, mirror_address
-    FROM ssb_routes ORDER BY route_id"""
-_PRIORITIES: Final = """
-    SELECT priority_id, name, service_contract_id, local_service_id, remote_service_name, priority
-    FROM ssb_conversation_priorities ORDER BY priority_id"""
+
+
+def queue_of(
+    number: int,
+    schema: str,
+    name: str,
+    receive: int,
+    enqueue: int,
+    retain: int,
+    active: int,
+    procedure: str | None,
+    most: int,
+    poison: int,
+) -> Queue:
+    """A queue of its columns."""
+    states = bool(receive), bool(enqueue), bool(retain), bool(active)
+    return Queue(number, schema, name, *states, procedure, most, bool(poison))
+
+
+def load_broker(connection: Connection) -> tuple[int, Broker]:
+    """The version of the objects, and what the database says of itself."""
+    guid, enabled, honor, attached_to, role, number, version = only_row(connection, _BROKER)
+    return version, Broker(guid, bool(enabled), bool(honor), attached_to, role, number)
+
+
+def load_endpoint(connection: Connection) -> Endpoint | None:
+    """The instance's endpoint, in msdb."""
+    if connection.execute("SELECT 1 FROM sqlite_schema WHERE name = 'ssb_service_broker_endpoint'").get is None:
+        return None
+    row = connection.execute(_ENDPOINT).get
+    if row is None:
+        return None
+    name, state, port, ip, forwarding, size = row
+    return Endpoint(name, state, port, ip, bool(forwarding), size)
 
 
 def _contracts(connection: Connection) -> dict[str, Contract]:
@@ -236,7 +264,7 @@ def _contracts(connection: Connection) -> dict[str, Contract]:
         "SELECT service_contract_id, message_type_id, is_sent_by_initiator, is_sent_by_target FROM ssb_contract_messages"
     ):
         messages.setdefault(contract, {})[kind] = ContractMessage(kind, bool(initiator), bool(target))
-    rows = connection.execute("SELECT service_contract_id, name FROM ssb_contracts ORDER BY service_contract_id")
+    rows = connection.execute(CONTRACTS)
     return {name: Contract(number, name, messages.get(number, {})) for number, name in rows}
 
 
@@ -244,18 +272,7 @@ def _services(connection: Connection) -> dict[str, Service]:
     contracts: dict[int, set[int]] = {}
     for service, contract in connection.execute("SELECT service_id, service_contract_id FROM ssb_service_contracts"):
         contracts.setdefault(service, set()).add(contract)
-    rows = connection.execute("SELECT service_id, name, queue_id, principal_id FROM ssb_services ORDER BY service_id")
     return {
         name: Service(number, name, queue, frozenset(contracts.get(number, ())), owner)
-        for number, name, queue, owner in rows
+        for number, name, queue, owner in connection.execute(SERVICES)
     }
-
-
-def _endpoint(connection: Connection) -> Endpoint | None:
-    if connection.execute("SELECT 1 FROM sqlite_schema WHERE name = 'ssb_service_broker_endpoint'").get is None:
-        return None
-    row = connection.execute(_ENDPOINT).get
-    if row is None:
-        return None
-    name, state, port, ip, forwarding, size = row
-    return Endpoint(name, state, port, ip, bool(forwarding), size)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any, Final, Literal
 
 from ssbroker.store.sqlite import Connection
@@ -57,7 +58,7 @@ class MasterKey:
     by_service: bytes | None = field(repr=False)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Security:
     """All of it in one database at one moment.
 
@@ -74,14 +75,16 @@ class Security:
     bindings: Mapping[str, Binding] = field(default_factory=dict)
     permissions: Mapping[tuple[int, int], PermissionState] = field(default_factory=dict)
     master_key: MasterKey | None = None
-    by_fingerprint: Mapping[bytes, Certificate] = field(init=False)
-    by_service: Mapping[str, Binding] = field(init=False)
 
-    def __post_init__(self) -> None:
-        prints = {each.fingerprint: each for each in self.certificates.values()}
-        services = {each.remote_service_name: each for each in self.bindings.values()}
-        object.__setattr__(self, "by_fingerprint", prints)
-        object.__setattr__(self, "by_service", services)
+    @cached_property
+    def by_fingerprint(self) -> Mapping[bytes, Certificate]:
+        """The certificates by their fingerprints."""
+        return {each.fingerprint: each for each in self.certificates.values()}
+
+    @cached_property
+    def by_service(self) -> Mapping[str, Binding]:
+        """The bindings by their services."""
+        return {each.remote_service_name: each for each in self.bindings.values()}
 
     def certificates_of(self, principal_id: int) -> list[Certificate]:
         """The certificates of a principal."""
@@ -97,24 +100,35 @@ class Security:
 
 def load(connection: Connection) -> Security:
     """Reads all of it as this connection sees it."""
-    principals = [Principal(*row) for row in connection.execute(_PRINCIPALS)]
-    certificates = [
-        Certificate(number, name, owner, bool(active), fingerprint, certificate, key)
-        for number, name, owner, active, fingerprint, certificate, key in connection.execute(_CERTIFICATES)
-    ]
-    bindings = [
-        Binding(number, name, service, principal, bool(anonymous))
-        for number, name, service, principal, anonymous in connection.execute(_BINDINGS)
-    ]
-    permissions = {(service, principal): state for service, principal, state in connection.execute(_PERMISSIONS)}
-    keys: list[tuple[Any, ...]] = connection.execute("SELECT by_password, by_service FROM ssb_master_key").fetchall()
+    principals = [Principal(*row) for row in connection.execute(PRINCIPALS)]
+    certificates = [certificate_of(*row) for row in connection.execute(CERTIFICATES)]
+    bindings = [binding_of(*row) for row in connection.execute(BINDINGS)]
+    permissions = {(service, principal): state for service, principal, state in connection.execute(PERMISSIONS)}
     return Security(
         {each.name: each for each in principals},
         {each.name: each for each in certificates},
         {each.name: each for each in bindings},
         permissions,
-        MasterKey(*keys[0]) if keys else None,
+        load_master_key(connection),
     )
+
+
+def certificate_of(
+    number: int, name: str, owner: int, active: int, fingerprint: bytes, certificate: bytes, key: bytes | None
+) -> Certificate:
+    """A certificate of its columns."""
+    return Certificate(number, name, owner, bool(active), fingerprint, certificate, key)
+
+
+def binding_of(number: int, name: str, service: str, principal: int, anonymous: int) -> Binding:
+    """A binding of its columns."""
+    return Binding(number, name, service, principal, bool(anonymous))
+
+
+def load_master_key(connection: Connection) -> MasterKey | None:
+    """The master key, if there is one."""
+    keys: list[tuple[Any, ...]] = connection.execute("SELECT by_password, by_service FROM ssb_master_key").fetchall()
+    return MasterKey(*keys[0]) if keys else None
 
 
 def keep_session_key(connection: Connection, endpoint_id: int, key: bytes) -> bytes | None:
@@ -138,11 +152,11 @@ def keep_session_key(connection: Connection, endpoint_id: int, key: bytes) -> by
     return found
 
 
-_PRINCIPALS: Final = "SELECT principal_id, name FROM ssb_principals ORDER BY principal_id"
-_CERTIFICATES: Final = """
+PRINCIPALS: Final = "SELECT principal_id, name FROM ssb_principals ORDER BY principal_id"
+CERTIFICATES: Final = """
     SELECT certificate_id, name, principal_id, is_active_for_begin_dialog, fingerprint, certificate, private_key
     FROM ssb_certificates ORDER BY certificate_id"""
-_BINDINGS: Final = """
+BINDINGS: Final = """
     SELECT remote_service_binding_id, name, remote_service_name, remote_principal_id, is_anonymous_on
     FROM ssb_remote_service_bindings ORDER BY remote_service_binding_id"""
-_PERMISSIONS: Final = "SELECT service_id, principal_id, state FROM ssb_send_permissions"
+PERMISSIONS: Final = "SELECT service_id, principal_id, state FROM ssb_send_permissions"

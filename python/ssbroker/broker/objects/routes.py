@@ -14,7 +14,7 @@ from ssbroker.ddl.source import RefusalError
 from ssbroker.ddl.statements import Clauses
 from ssbroker.store import object_changes as changes
 from ssbroker.store.object_changes import Value
-from ssbroker.store.objects import Objects, Route, load
+from ssbroker.store.objects import Objects, Route
 from ssbroker.store.sqlite import Connection
 
 _TEXTS: Final = ("service_name", "broker_instance", "address", "mirror_address")
@@ -35,11 +35,12 @@ def alter_route(connection: Connection, objects: Objects, *, name: str, clauses:
     changes.alter(connection, "ssb_routes", route.route_id, _values(whole, route.lifetime, now))
 
 
-def annotate(connection: Connection, *, name: str, lifetime: int | None, route_id: int | None) -> None:
-    """Gives a route an exact moment of expiry and an id, where they are said."""
-    number = load(connection).routes[name].route_id
-    taken = {route.route_id for route in load(connection).routes.values()}
-    if route_id is not None and route_id != number and route_id in taken:
+def annotate(
+    connection: Connection, objects: Objects, *, name: str, lifetime: int | None, route_id: int | None
+) -> None:
+    """Gives a route an exact moment of expiry and an id, where they are said; `objects` sees the route, be it new."""
+    number = objects.routes[name].route_id
+    if route_id is not None and route_id != number and changes.has_route(connection, route_id=route_id):
         raise refusal(f"the database has a route with the id {route_id}")
     said: dict[str, Value] = {"lifetime": lifetime, "route_id": route_id}
     changes.alter(connection, "ssb_routes", number, {key: value for key, value in said.items() if value is not None})

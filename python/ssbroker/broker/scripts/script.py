@@ -131,7 +131,7 @@ class Script:
         named = None if queue is None else queue.database
         database = self._database(self._context_name() if named is None else canonical(named))
         connection = self._alteration.connection(database)
-        change(connection, self._alteration.objects(database), statement, annotations, now=self._instance.clock())
+        change(connection, database.sight(connection), statement, annotations, now=self._instance.clock())
 
     def _secure(self, statement: SecurityStatement, annotations: Mapping[str, str]) -> str | None:
         if annotations:
@@ -140,7 +140,7 @@ class Script:
         connection = self._alteration.connection(database)
         return security_script.change(
             connection,
-            self._alteration.objects(database),
+            database.sight(connection),
             statement,
             credentials=self._instance.credentials,
             now=self._instance.clock(),

@@ -84,6 +84,7 @@ def _change_route(
         ends, number = annotations.get("lifetime"), annotations.get("route_id")
         routes.annotate(
             connection,
+            objects,
             name=name,
             lifetime=None if ends is None else moment.microseconds(parse_moment(ends)),
             route_id=None if number is None else parse_route_id(number),
