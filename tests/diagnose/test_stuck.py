@@ -9,7 +9,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from ssbroker import SchemaError, UnknownDatabaseError
+from ssbroker import SchemaError, SsbrokerError, UnknownDatabaseError
 from ssbroker.diagnose import STUCK, Fleet, stuck
 from tests.diagnose.cases import fleet, north, passing, south
 from tests.rules.setting import MSDB, here, route
@@ -89,10 +89,29 @@ def test_the_way_back_is_told_and_the_status_kept() -> None:
 def test_what_is_no_queue_is_refused() -> None:
     with pytest.raises(SchemaError, match="the column is missing"):
         stuck(fleet(A=here()), pa.table({"database": ["Sales"]}))
-    with pytest.raises(UnknownDatabaseError, match="A has no 'Nowhere'"):
+    with pytest.raises(UnknownDatabaseError, match="row 0: 'Nowhere' is not a database of the catalog"):
         explained(fleet(A=here()), "Stock", database="Nowhere")
     empty = pa.table({"database": pa.array([], pa.string()), "to_service_name": pa.array([], pa.string())})
     assert stuck(fleet(A=here()), empty).num_rows == 0
+
+
+@pytest.mark.parametrize(
+    ("columns", "message"),
+    [
+        ({"to_service_name": pa.array([None], pa.string())}, "to_service_name, row 0: null is not allowed here"),
+        ({"to_service_name": [b"Stock"]}, "to_service_name: expected text, found Binary"),
+        ({"database": pa.array([None], pa.string())}, "queue.database, row 0: null is not allowed here"),
+        ({"to_broker_instance": ["no id"]}, "to_broker_instance, row 0: 'no id' is no GUID"),
+        ({"is_initiator": [0]}, "is_initiator: expected bool, found Int64"),
+        ({"transmission_status": [5]}, "queue.transmission_status: expected text, found int64"),
+        ({"from_service_name": [5]}, "queue.from_service_name: expected text, found int64"),
+    ],
+)
+def test_a_row_that_is_no_conversation_is_refused(columns: dict[str, Any], message: str) -> None:
+    """A null was the service "None", bytes were their Python text, and a message of a target with the bit 0 one of an initiator."""
+    queue: Any = {"database": ["Sales"], "to_service_name": ["Stock"], **columns}
+    with pytest.raises(SsbrokerError, match=message):
+        stuck(fleet(A=here()), pa.table(queue))
 
 
 def test_the_loop_is_the_one_that_the_message_is_in() -> None:

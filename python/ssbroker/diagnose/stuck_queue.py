@@ -23,9 +23,9 @@ from ssbroker.diagnose.tables import MSDB
 from ssbroker.diagnose.trace_text import ending
 from ssbroker.diagnose.tracing import Follower, Hop, Trace, place
 from ssbroker.diagnose.ways import Ways
-from ssbroker.exceptions import SchemaError
+from ssbroker.exceptions import NullError, SchemaError
 from ssbroker.guids import as_bytes
-from ssbroker.routing import PendingRequest
+from ssbroker.routing import PendingRequest, Router
 from ssbroker.wording import literal, soften
 
 _FIELDS: Final[list[pa.Field[Any]]] = [
@@ -42,6 +42,7 @@ _FIELDS: Final[list[pa.Field[Any]]] = [
 STUCK: Final = pa.schema(_FIELDS)
 """One row for each message: its decision now (`outcome`, `reason`), where that ends, and the finding that is the cause."""
 _NEEDED: Final = ("database", "to_service_name")
+_OF_CONVERSATIONS: Final = (*_NEEDED, "to_broker_instance", "is_initiator")
 
 
 def stuck(
@@ -87,9 +88,42 @@ def stuck(
     for column in _NEEDED:
         if column not in waiting.schema.names:
             raise SchemaError(f"queue.{column}: the column is missing", column=f"queue.{column}", expected="string")
+    if waiting.num_rows:
+        _check(whole[place(whole, instance, MSDB)[0]], waiting)
     explainer = _Explainer(whole, now=now, pending_request=pending_request)
     rows = [explainer.row(row, *place(whole, instance, str(row["database"]))) for row in waiting.to_pylist()]
     return pa.Table.from_pylist(rows, schema=STUCK)
+
+
+def _check(catalog: Catalog, waiting: pa.Table) -> None:
+    """Refuses rows that are no conversations of the instance, as the router does."""
+    for column in ("transmission_status", "from_service_name"):
+        found = next((field.type for field in waiting.schema if field.name == column), None)
+        if found is not None and not _is_text(found):
+            raise SchemaError(
+                f"queue.{column}: expected text, found {found}",
+                column=f"queue.{column}",
+                expected="text",
+                actual=str(found),
+            )
+    asked = waiting.select([number for number, name in enumerate(waiting.schema.names) if name in _OF_CONVERSATIONS])
+    if "to_broker_instance" not in asked.schema.names:
+        asked = asked.append_column("to_broker_instance", pa.nulls(asked.num_rows, pa.binary(16)))
+    Router(catalog, tie_break="first").route(asked)
+    if waiting["database"].null_count:
+        row, expected = waiting["database"].is_null().index(True).as_py(), "the database in which the message waits"
+        raise NullError(
+            f"queue.database, row {row}: null is not allowed here; expected {expected}",
+            column="queue.database",
+            row=row,
+            expected=expected,
+        )
+
+
+def _is_text(kind: pa.DataType) -> bool:
+    plain = kind.value_type if pa.types.is_dictionary(kind) else kind
+    checks = (pa.types.is_string, pa.types.is_large_string, pa.types.is_string_view, pa.types.is_null)
+    return any(check(plain) for check in checks)
 
 
 class _Explainer:
