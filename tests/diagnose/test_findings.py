@@ -8,7 +8,7 @@ import pyarrow as pa
 import pytest
 
 from ssbroker import OptionError, SchemaError
-from ssbroker.diagnose import FINDINGS, Fleet, lint
+from ssbroker.diagnose import FINDINGS, Fleet, lint, reachability
 from tests.diagnose.cases import fleet, north, south
 from tests.oracle.world import Database, Service, World
 from tests.rules.setting import ELSEWHERE, MSDB, SALES, STORES, here, route
@@ -123,6 +123,10 @@ def test_what_is_no_fleet_no_time_and_no_code_is_refused() -> None:
         lint({})  # type: ignore[arg-type]
     with pytest.raises(OptionError, match="expires_within"):
         lint(Fleet({}), expires_within=timedelta(days=-1))
+    for services in ("Stock", ["Stock", 5], ["\ud800"], 5):
+        with pytest.raises(OptionError, match="services: expected a sequence of texts"):
+            reachability(fleet(A=here()), services=services)  # type: ignore[arg-type]
+    assert reachability(fleet(A=here()), services=(name for name in ["Stock"])).num_rows > 0
     with pytest.raises(OptionError, match="'SSB999' is no code"):
         lint(Fleet({}), ignore=["SSB999"])
     assert len(lint(Fleet({}), at=datetime(2026, 1, 1, tzinfo=UTC))) == 0

@@ -11,7 +11,7 @@ from typing import Any, Final, NamedTuple
 import pyarrow as pa
 import pyarrow.compute
 
-from ssbroker import moment
+from ssbroker import moment, options
 from ssbroker.catalog import Catalog
 from ssbroker.diagnose.collecting import without_collector
 from ssbroker.diagnose.fleets import Fleet
@@ -71,7 +71,7 @@ def reachability(
 
     Raises:
         SchemaError: `fleet` is neither a fleet nor a catalog.
-        OptionError: `at` is no datetime.
+        OptionError: `at` is no datetime, or `services` are no texts.
 
     Examples:
         >>> import pyarrow as pa
@@ -84,8 +84,14 @@ def reachability(
         [{'database': 'Sales', 'service': '//Orders', 'outcome': 'ELSEWHERE', 'next_hop_address': 'TCP://orders:4022'}]
     """
     whole = Fleet.of(fleet)
+    asked = None if services is None else options.texts(_listed(services), name="services")
     ways = Ways(whole, now=moment.as_utc(at), pending_request=pending_request)
-    return matrix(ways, sorted(all_services(ways)) if services is None else list(dict.fromkeys(services)))
+    return matrix(ways, sorted(all_services(ways)) if asked is None else list(dict.fromkeys(asked)))
+
+
+def _listed(values: object) -> object:
+    """What may be walked through once as a list; a lone text, which has letters, stays one."""
+    return list(values) if isinstance(values, Iterable) and not isinstance(values, str) else values
 
 
 def matrix(ways: Ways, services: list[str]) -> pa.Table:
