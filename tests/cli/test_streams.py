@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 from pathlib import Path
@@ -47,6 +48,14 @@ def test_nobody_reads(net: Path, tmp_path: Path, arguments: str, status: int, st
     done = shell(f"(sleep 0.01; {command} {redirected}; echo $? > {tmp_path}/status) {'| ' if pipe else ''}{pipe}")
     assert (tmp_path / "status").read_text() == f"{status}\n"
     assert "Traceback" not in done.stdout + done.stderr
+
+
+def test_an_encoding_that_lacks_a_sign_has_its_escape(net: Path) -> None:
+    """The name was said not to be UTF-8, and nothing was told: so on Windows, where what is piped has the encoding of the region."""
+    command = [COMMAND, "explain", "--catalog", str(net), "--to-service", "//注文/größe", "--json"]
+    done = subprocess.run(command, capture_output=True, check=False, env={**os.environ, "PYTHONIOENCODING": "latin-1"})
+    assert (done.returncode, done.stderr) == (0, b"")
+    assert json.loads(done.stdout.decode("latin-1"))["conversation"]["to_service_name"] == "//注文/größe"
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="the system has no such device")

@@ -20,7 +20,8 @@ def standard_streams() -> Iterator[None]:
     """Has a command go on to its end, whoever reads what it says.
 
     A reader that has seen enough (`ssbroker sql shop/ *.sql | head -1`) stops neither the work nor changes the exit status, and a stream
-    that was closed from the start counts as one that nobody reads. What cannot be written for another reason is an `OutputError`.
+    that was closed from the start counts as one that nobody reads. What cannot be written for another reason is an `OutputError`. A sign that
+    the stream's encoding does not have is written as its escape, which JSON reads too.
     """
     before = sys.stdout, sys.stderr
     sys.stdout, sys.stderr = _lasting(sys.stdout), _lasting(sys.stderr)
@@ -53,7 +54,7 @@ def _lasting(stream: TextIO | None) -> TextIO:
     return io.TextIOWrapper(
         io.BufferedWriter(_File(stream.fileno(), "wb", closefd=False)),
         encoding=stream.encoding,
-        errors=stream.errors,
+        errors="backslashreplace",
         line_buffering=getattr(stream, "line_buffering", False),
         write_through=getattr(stream, "write_through", False),
     )
