@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import uuid
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
 import pyarrow as pa
@@ -102,6 +104,17 @@ def test_a_copy_that_is_disabled_is_a_warning() -> None:
     one_off = lint(fleet(NORTH=north(), SOUTH=south(broker=SALES, enabled=False)), at=NOW)
     assert [finding.severity for finding in both if finding.code == "SSB012"] == ["error"]
     assert [finding.severity for finding in one_off if finding.code == "SSB012"] == ["warning"]
+
+
+def test_i1_zeros_are_no_broker_id() -> None:
+    """`sys.databases` has them for `master` and `model` on every server."""
+    nobody = uuid.UUID(int=0)
+    unused = tuple(
+        Database(name=name, service_broker_guid=nobody, is_broker_enabled=False) for name in ("master", "model")
+    )
+    world = replace(south(), databases=(*south().databases, *unused))
+    found = lint(fleet(NORTH=replace(north(), databases=(*north().databases, *unused)), SOUTH=world), at=NOW)
+    assert [finding for finding in found if finding.code in ("SSB012", "SSB013")] == []
 
 
 def test_r8_a_stale_id_is_seen_across_instances() -> None:

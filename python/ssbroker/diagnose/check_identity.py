@@ -19,7 +19,7 @@ def broker_ids(setting: Setting) -> Iterator[Finding]:
     holders: defaultdict[bytes, list[tuple[str, DatabaseRow]]] = defaultdict(list)
     for instance, rows in setting.rows.items():
         for database in rows.databases.values():
-            if database.broker is not None:
+            if database.broker is not None and any(database.broker):  # zeros are none: `master` and `model` have them
                 holders[database.broker].append((instance, database))
     for broker, found in holders.items():
         by_instance: defaultdict[str, list[DatabaseRow]] = defaultdict(list)
