@@ -7,10 +7,12 @@ from uuid import UUID
 
 import pytest
 
-from ssbroker.diagnose import REACHABILITY, Fate, Loop, lint, loops, reachability, trace
+from ssbroker import OptionError, SchemaError
+from ssbroker.diagnose import REACHABILITY, Fate, Fleet, Loop, lint, loops, reachability, trace
 from ssbroker.diagnose.setting import name as quoted
 from tests.diagnose.random_fleets import ADDRESSES, Sampled
-from tests.rules.setting import BCN
+from tests.rules.setting import BCN, here
+from tests.worlds.arrow import catalog_of
 from tests.worlds.universe import NOW
 
 SEEDS = range(25)
@@ -121,3 +123,14 @@ def test_a_trace_ends_in_one_of_the_outcomes_and_goes_as_the_router_does(seed: i
             assert found.hops[0].database == database
             assert all(hop.database is None for hop in found.hops[1:])
             assert str(found).count("\n") >= len(found.hops)
+
+
+def test_what_is_no_fleet_and_no_names_of_services_is_said() -> None:
+    """A lone name was taken letter by letter."""
+    alone = catalog_of(here())
+    with pytest.raises(SchemaError, match="instances: expected catalogs by the names of instances, got list"):
+        Fleet([alone])  # type: ignore[arg-type]
+    for services in ("Stock", [b"Stock"]):
+        with pytest.raises(OptionError, match="services: expected a sequence of texts"):
+            reachability(alone, services=services)  # type: ignore[arg-type]
+    assert reachability(alone, services=iter(["Stock"]))["service"].to_pylist()

@@ -26,7 +26,7 @@ class Fleet(Mapping[str, Catalog]):
         instances: The catalog of each instance.
 
     Raises:
-        SchemaError: A name is no text, or a value no `Catalog`.
+        SchemaError: It is no mapping, a name is no text, or a value no `Catalog`.
         DuplicateError: Two instances have one address: nobody could say where a route to it leads. Addresses such as `localhost`, which
             each means of itself, may be those of several.
 
@@ -41,6 +41,9 @@ class Fleet(Mapping[str, Catalog]):
     __slots__ = ("_by_address", "_instances", "_own")
 
     def __init__(self, instances: Mapping[str, Catalog]) -> None:
+        given: object = instances
+        if not isinstance(given, Mapping):
+            raise SchemaError(f"instances: expected catalogs by the names of instances, got {type(given).__qualname__}")
         self._instances = dict(instances)
         self._by_address: dict[str, str] = {}
         self._own: dict[str, frozenset[str]] = {}
