@@ -196,7 +196,12 @@ def test_a_syntax_error_names_the_statement_and_where_it_is_not_the_same_the_lin
         ("CREATE ROUTE X WITH LIFETIME = 5, LIFETIME = 6, ADDRESS = 'LOCAL'", 1039, "LIFETIME is given twice"),
         ("CREATE ROUTE [] WITH ADDRESS = 'LOCAL'", 1038, "a name is empty"),
         (f"CREATE ROUTE {'x' * 129} WITH ADDRESS = 'LOCAL'", 103, "has more than 128 characters"),
-        ("CREATE ROUTE AutoCreatedLocal WITH ADDRESS = 'LOCAL'", None, "the database Sales has a route of this name"),
+        (
+            "CREATE ROUTE AutoCreatedLocal WITH ADDRESS = 'LOCAL'",
+            None,
+            "a route of this name: every database begins with it",
+        ),
+        ("CREATE ROUTE X WITH ADDRESS = 'LOCAL' CREATE ROUTE X WITH ADDRESS = 'LOCAL'", None, "a route of this name"),
         ("ALTER ROUTE X WITH ADDRESS = 'LOCAL'", 15151, "the database Sales has no route of this name"),
         ("DROP ROUTE X", 15151, "the database Sales has no route of this name"),
         ("DROP ROUTE autocreatedlocal", 15151, "no route of this name; AutoCreatedLocal differs in case"),

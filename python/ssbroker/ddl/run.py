@@ -11,7 +11,7 @@ from typing import Final
 from ssbroker.ddl import statements
 from ssbroker.ddl.annotations import parse_list, parse_moment, parse_route_id
 from ssbroker.ddl.instance import Endpoint, Instance, Route, canonical
-from ssbroker.ddl.routes import check
+from ssbroker.ddl.routes import AUTO_CREATED_LOCAL, check
 from ssbroker.ddl.security_statements import SecurityStatement
 from ssbroker.ddl.source import RefusalError
 from ssbroker.ddl.statements import BrokerOption, Clauses, EndpointSettings, QueueName, Statement
@@ -134,7 +134,9 @@ def _run_route(
     exists = key in instance.routes
     if isinstance(statement, statements.CreateRoute):
         if exists:
-            raise RefusalError(f"the database {key[0]} has a route of this name")
+            hint = f": every database begins with it; leave it out, or DROP ROUTE {AUTO_CREATED_LOCAL} before"
+            hint = hint if statement.name == AUTO_CREATED_LOCAL else ""
+            raise RefusalError(f"the database {key[0]} has a route of this name{hint}")
         instance.routes[key] = _route(Route(""), statement.clauses, annotations, instance.now)
     elif not exists:
         near = [n for db, n in instance.routes if db == key[0] and n.casefold() == statement.name.casefold()]
