@@ -16,11 +16,12 @@ _MOMENT: Final = re.compile(
 )
 
 
-def as_utc(now: datetime | None) -> datetime:
+def as_utc(now: datetime | None, *, name: str = "now") -> datetime:
     """The moment to route at: `now` in UTC, or the current time where it is None.
 
     Args:
         now: A datetime; one without a zone is UTC.
+        name: What it is called, for messages.
 
     Returns:
         The moment, with the zone UTC.
@@ -36,14 +37,14 @@ def as_utc(now: datetime | None) -> datetime:
     if now is None:
         return datetime.now(UTC)
     if not isinstance(now, datetime):
-        raise _refused(now)
+        raise _refused(now, name)
     year: object = now.year
     if not isinstance(year, int):  # pandas' NaT is a datetime whose year is not a number
-        raise _refused(now)
+        raise _refused(now, name)
     try:
         return now.replace(tzinfo=UTC) if now.tzinfo is None else now.astimezone(UTC)
     except OverflowError as error:
-        raise OptionError(f"now: expected a moment of the years 1 to 9999 in UTC, got {now.isoformat()}") from error
+        raise OptionError(f"{name}: expected a moment of the years 1 to 9999 in UTC, got {now.isoformat()}") from error
 
 
 def microseconds(moment: datetime) -> int:
@@ -88,5 +89,5 @@ def parse(text: str) -> datetime:
         return datetime.max.replace(tzinfo=UTC)  # SQL Server's last moment, 9999-12-31 23:59:59.9999999, means never
 
 
-def _refused(now: object) -> OptionError:
-    return OptionError(f"now: expected a datetime or None, got {now!r} ({type(now).__name__})")
+def _refused(now: object, name: str) -> OptionError:
+    return OptionError(f"{name}: expected a datetime or None, got {now!r} ({type(now).__name__})")

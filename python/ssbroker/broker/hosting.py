@@ -16,6 +16,7 @@ from ssbroker.broker.databases.databases import Databases
 from ssbroker.broker.scripts import execution
 from ssbroker.broker.views import views
 from ssbroker.ddl.statements import BrokerOption
+from ssbroker.exceptions import OptionError
 from ssbroker.store.objects import Objects
 
 if TYPE_CHECKING:
@@ -80,6 +81,7 @@ class Hosting(ABC):
 
         Raises:
             DdlError: A statement is refused, or cannot be read; with line and number. Its batch has changed nothing.
+            OptionError: `ddl` is no text: a file is read first.
             StorageError: A file cannot be written.
 
         Warns:
@@ -93,6 +95,9 @@ class Hosting(ABC):
             ...     [queue.name for queue in instance.database("Sales").objects().queues.values()]
             ['Orders']
         """
+        given: object = ddl
+        if not isinstance(given, str):
+            raise OptionError(f"ddl: expected the text of a script; got {type(given).__name__}")
         execution.execute(self._instance, ddl, file=file)
 
     def view(self, name: str, database: str | None = None) -> pa.Table:

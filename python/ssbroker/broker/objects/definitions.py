@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from ssbroker import options
 from ssbroker.broker.objects import message_types, queues
+from ssbroker.broker.objects.arguments import check_flags, check_numbers, check_texts
 from ssbroker.broker.objects.message_types import SentBy, ValidationName
 from ssbroker.broker.objects.security_definitions import SecurityDefinitions
 from ssbroker.ddl.statements import QueueSettings
+from ssbroker.exceptions import OptionError
 from ssbroker.protocol.names import DEFAULT
 
 
@@ -78,6 +81,9 @@ class Definitions(SecurityDefinitions):
             ...     instance.view("sys.service_contracts", "Sales")["name"].to_pylist()[-1]
             '//ordering'
         """
+        given: object = messages
+        if not isinstance(given, Mapping):
+            raise OptionError(f"messages: expected message types, each with who sends it; got {given!r:.80}")
         self.change(message_types.create_contract, name=name, messages=messages)
 
     def drop_contract(self, name: str) -> None:
@@ -126,6 +132,7 @@ class Definitions(SecurityDefinitions):
             [True]
         """
         settings = QueueSettings(status, retention, activation, procedure, max_queue_readers, poison_message_handling)
+        _check(settings)
         self.change(queues.create_queue, name=name, settings=settings)
 
     def alter_queue(
@@ -164,6 +171,7 @@ class Definitions(SecurityDefinitions):
             [False]
         """
         settings = QueueSettings(status, retention, activation, procedure, max_queue_readers, poison_message_handling)
+        _check(settings)
         self.change(queues.alter_queue, name=name, settings=settings)
 
     def drop_queue(self, name: str) -> None:
@@ -201,7 +209,8 @@ class Definitions(SecurityDefinitions):
             ...     instance.view("sys.services")["name"].to_pylist()
             ['//Orders']
         """
-        self.change(queues.create_service, name=name, queue=queue, contracts=contracts, owner=owner)
+        accepted = options.texts(contracts, name="contracts")
+        self.change(queues.create_service, name=name, queue=queue, contracts=accepted, owner=owner)
 
     def alter_service(
         self,
@@ -222,9 +231,11 @@ class Definitions(SecurityDefinitions):
         Raises:
             BrokerError: Service, queue or contract is not there (15151), or is had already.
         """
-        self.change(
-            queues.alter_service, name=name, queue=queue, add_contracts=add_contracts, drop_contracts=drop_contracts
+        added, dropped = (
+            options.texts(add_contracts, name="add_contracts"),
+            options.texts(drop_contracts, name="drop_contracts"),
         )
+        self.change(queues.alter_service, name=name, queue=queue, add_contracts=added, drop_contracts=dropped)
 
     def drop_service(self, name: str) -> None:
         """Removes a service.
@@ -236,3 +247,14 @@ class Definitions(SecurityDefinitions):
             BrokerError: There is none (15151), or a priority or open conversation uses it.
         """
         self.change(queues.drop_service, name=name)
+
+
+def _check(settings: QueueSettings) -> None:
+    check_flags(
+        status=settings.status,
+        retention=settings.retention,
+        activation=settings.activation,
+        poison_message_handling=settings.poison_message_handling,
+    )
+    check_texts(procedure=settings.procedure)
+    check_numbers(max_queue_readers=settings.max_queue_readers)

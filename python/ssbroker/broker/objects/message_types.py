@@ -92,6 +92,6 @@ def _own_type(objects: Objects, name: str) -> MessageType:
 
 
 def _validation(name: str) -> Validation:
-    if name not in VALIDATIONS:
+    if name not in tuple(VALIDATIONS):
         raise OptionError(f"validation: expected NONE, EMPTY or WELL_FORMED_XML, got {name!r}")
     return VALIDATIONS[name]

@@ -13,6 +13,9 @@ def check_object_name(name: str) -> None:
     Raises:
         BrokerError: It is none.
     """
+    given: object = name
+    if not isinstance(given, str):
+        raise refusal(f"{given!r:.80} is no name: expected text")
     try:
         check_name(name)
         name.encode()

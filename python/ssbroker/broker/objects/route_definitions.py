@@ -8,8 +8,9 @@ from collections.abc import Callable
 from datetime import datetime
 from typing import Concatenate, ParamSpec
 
-from ssbroker import guids
+from ssbroker import guids, options
 from ssbroker.broker.objects import priorities, routes
+from ssbroker.broker.objects.arguments import check_numbers, check_texts
 from ssbroker.broker.objects.priorities import DEFAULT_LEVEL
 from ssbroker.ddl.statements import Clauses
 from ssbroker.store import object_changes as changes
@@ -137,6 +138,8 @@ class RouteDefinitions(ABC):
             ...     instance.view("sys.conversation_priorities")["priority"].to_pylist()
             [9]
         """
+        check_texts(contract=contract, local_service=local_service, remote_service=remote_service)
+        check_numbers(level=level)
         said = [("level", level), ("contract", contract), ("local_service", local_service)]
         self.change(priorities.create_broker_priority, name=name, said=[*said, ("remote_service", remote_service)])
 
@@ -150,6 +153,7 @@ class RouteDefinitions(ABC):
         Raises:
             BrokerError: There is none (15151).
         """
+        check_numbers(level=level)
         self.change(priorities.alter_broker_priority, name=name, said=[("level", level)])
 
     def drop_broker_priority(self, name: str) -> None:
@@ -169,7 +173,7 @@ class RouteDefinitions(ABC):
         Args:
             is_on: Whether it is.
         """
-        self.change(_set_honor, is_on=is_on)
+        self.change(_set_honor, is_on=options.flag(is_on, name="is_on"))
 
 
 def _set_honor(connection: Connection, _: Objects, *, is_on: bool) -> None:
@@ -183,6 +187,8 @@ def _clauses(
     address: str | None,
     mirror_address: str | None,
 ) -> Clauses:
+    check_texts(service_name=service_name, address=address, mirror_address=mirror_address)
+    check_numbers(lifetime=lifetime)
     guid = broker_instance
     if isinstance(guid, bytes):
         guid = uuid.UUID(bytes=guids.as_bytes(guid, name="broker_instance"))

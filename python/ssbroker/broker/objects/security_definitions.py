@@ -5,7 +5,9 @@ from __future__ import annotations
 from abc import abstractmethod
 from datetime import datetime
 
+from ssbroker import moment, options
 from ssbroker.broker.objects import certificates, principals
+from ssbroker.broker.objects.arguments import check_bytes, check_flags, check_texts
 from ssbroker.broker.objects.certificates import Given
 from ssbroker.broker.objects.credentials import Credentials
 from ssbroker.broker.objects.refusals import existing
@@ -66,6 +68,7 @@ class SecurityDefinitions(RouteDefinitions):
         Raises:
             BrokerError: There is one (15578).
         """
+        check_texts(password=password)
         self.change(certificates.create_master_key, credentials=self.credentials, password=password)
 
     def open_master_key(self, password: str) -> None:
@@ -77,6 +80,7 @@ class SecurityDefinitions(RouteDefinitions):
         Raises:
             BrokerError: There is no master key (15151), or it has another password (15313).
         """
+        check_texts(password=password)
         self.change(certificates.open_master_key, credentials=self.credentials, password=password)
 
     def drop_master_key(self) -> None:
@@ -108,8 +112,8 @@ class SecurityDefinitions(RouteDefinitions):
             private_key: Its private key in PEM or DER; None where that is another's.
             password: What the private key is encrypted with; None where it is not.
             subject: Whose the certificate is that is made; None is its name here.
-            begins: From when on that holds; None is from now.
-            ends: Until when; None is for a year.
+            begins: From when on that holds; None is from now. Without a zone it is UTC.
+            ends: Until when; None is for a year. Without a zone it is UTC.
             owner: The user to whom it belongs; None is dbo.
             active: Whether dialogs begin with it.
 
@@ -127,6 +131,11 @@ class SecurityDefinitions(RouteDefinitions):
             ...     instance.view("sys.certificates", "Sales")["subject"].to_pylist()
             ['CN=shop.example.com']
         """
+        options.flag(active, name="active")
+        check_texts(password=password, subject=subject)
+        check_bytes(certificate=certificate, private_key=private_key)
+        begins = None if begins is None else moment.as_utc(begins, name="begins")
+        ends = None if ends is None else moment.as_utc(ends, name="ends")
         given = (
             certificates.made_certificate(subject or name, now=self.now(), begins=begins, ends=ends)
             if certificate is None
@@ -151,7 +160,8 @@ class SecurityDefinitions(RouteDefinitions):
         Raises:
             BrokerError: There is none (15151).
         """
-        self.change(certificates.alter_certificate, credentials=self.credentials, name=name, active=active)
+        is_active = options.flag(active, name="active")
+        self.change(certificates.alter_certificate, credentials=self.credentials, name=name, active=is_active)
 
     def export_certificate(self, name: str) -> bytes:
         """A certificate without its private key, to be taken in by those who are to send here.
@@ -191,6 +201,8 @@ class SecurityDefinitions(RouteDefinitions):
         Raises:
             BrokerError: The name is taken, the service is bound already (9619), or there is no such user (15151).
         """
+        options.flag(anonymous, name="anonymous")
+        check_texts(service=service)
         self.change(principals.create_binding, name=name, service=service, user=user, anonymous=anonymous)
 
     def alter_remote_service_binding(
@@ -206,6 +218,7 @@ class SecurityDefinitions(RouteDefinitions):
         Raises:
             BrokerError: Binding or user is not there (15151).
         """
+        check_flags(anonymous=anonymous)
         self.change(principals.alter_binding, name=name, user=user, anonymous=anonymous)
 
     def drop_remote_service_binding(self, name: str) -> None:

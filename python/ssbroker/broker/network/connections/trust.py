@@ -47,6 +47,14 @@ class Trust:
 
     def __post_init__(self) -> None:
         options.texts(self.names, name="names")
+        given: dict[str, object] = {"certificate": self.certificate, "key": self.key}
+        if self.authority is not None:
+            given["authority"] = self.authority
+        for principal, files in self.pinned.items():
+            given |= {f"pinned: {principal}": file for file in files}
+        for name, file in given.items():
+            if not isinstance(file, Path):
+                raise OptionError(f"{name}: expected a pathlib.Path; got {type(file).__name__}")
         if self.authority is not None and not self.names:
             raise OptionError("names: an authority vouches only for names that are given; give at least one")
         if self.authority is None and self.names:

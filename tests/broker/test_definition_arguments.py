@@ -1,0 +1,93 @@
+"""What no object could be defined by is refused: SQLite would keep it, and `status="OFF"` left a queue on."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ssbroker import Trust
+from ssbroker.broker.database import Database
+from ssbroker.exceptions import BrokerError, OptionError
+from tests.broker.conftest import QUEUE, TARGET
+
+WRONG: list[tuple[str, tuple[Any, ...], dict[str, Any]]] = [
+    ("alter_queue", (QUEUE,), {"status": "OFF"}),
+    ("alter_queue", (QUEUE,), {"retention": 1}),
+    ("create_queue", ("New",), {"activation": "ON"}),
+    ("create_queue", ("New",), {"poison_message_handling": "OFF"}),
+    ("alter_queue", (QUEUE,), {"procedure": print}),
+    ("alter_queue", (QUEUE,), {"max_queue_readers": 1.5}),
+    ("set_honor_broker_priority", (), {"is_on": "OFF"}),
+    ("alter_route", ("AutoCreatedLocal",), {"lifetime": timedelta(hours=1)}),
+    ("alter_route", ("AutoCreatedLocal",), {"address": 5}),
+    ("alter_route", ("AutoCreatedLocal",), {"service_name": b"//Far"}),
+    ("create_broker_priority", ("New",), {"level": "5"}),
+    ("create_broker_priority", ("New",), {"remote_service": 5}),
+    ("create_contract", ("New",), {"messages": ["DEFAULT"]}),
+    ("alter_service", (TARGET,), {"add_contracts": "DEFAULT"}),
+    ("alter_service", (TARGET,), {"drop_contracts": "DEFAULT"}),
+    ("create_certificate", ("New",), {"active": "ON"}),
+    ("create_certificate", ("New",), {"subject": 5}),
+    ("create_certificate", ("New",), {"certificate": "-----BEGIN CERTIFICATE-----"}),
+    ("create_certificate", ("New",), {"ends": 2027}),
+    ("create_master_key", (), {"password": b"secret"}),
+]
+
+
+@pytest.mark.parametrize(("method", "arguments", "wrong"), WRONG)
+def test_b5_what_nothing_can_be_defined_by_is_named(
+    sales: Database, method: str, arguments: tuple[Any, ...], wrong: dict[str, Any]
+) -> None:
+    before = sales.objects()
+    with pytest.raises(OptionError, match=f"^{next(iter(wrong))}: expected "):
+        getattr(sales, method)(*arguments, **wrong)
+    assert sales.objects() == before
+
+
+@pytest.mark.parametrize("anonymous", ["OFF", None, 0])
+def test_n20_a_binding_is_anonymous_only_where_that_is_said(sales: Database, anonymous: Any) -> None:
+    """Any text was as good as true, and the far side was not told who sends."""
+    sales.create_user("Far")
+    with pytest.raises(OptionError, match=r"^anonymous: expected True or False"):
+        sales.create_remote_service_binding("Far", service="//Far", user="Far", anonymous=anonymous)
+    assert not sales.objects().security.bindings
+
+
+@pytest.mark.parametrize("name", [None, 5, b"Orders", ["Orders"]])
+def test_b5_what_is_no_name_names_nothing(sales: Database, name: Any) -> None:
+    with pytest.raises(BrokerError, match="is no name: expected text"):
+        sales.create_contract(name, {"DEFAULT": "ANY"})
+    with pytest.raises(BrokerError, match="is no name: expected text"):
+        sales.instance.create_database(name)
+
+
+def test_b5_a_script_is_its_text_and_no_path(sales: Database) -> None:
+    with pytest.raises(OptionError, match=r"^ddl: expected the text of a script; got "):
+        sales.instance.execute(Path("shop.sql"))  # type: ignore[arg-type]
+
+
+def test_a_moment_of_a_certificate_without_a_zone_is_utc(sales: Database) -> None:
+    """One that ended at such a moment could not be compared with now."""
+    sales.create_master_key("long and secret")
+    sales.create_certificate("Shop", ends=datetime(2030, 1, 1))  # noqa: DTZ001 - as people write it
+    ends = sales.instance.view("sys.certificates", "Sales")["expiry_date"].to_pylist()
+    assert ends == [datetime(2030, 1, 1, tzinfo=UTC)]
+
+
+@pytest.mark.parametrize(
+    ("name", "wrong"),
+    [
+        ("certificate", {"certificate": "shop.pem"}),
+        ("key", {"key": "shop.key"}),
+        ("authority", {"authority": "authority.pem"}),
+        ("pinned: stock", {"pinned": {"stock": "stock.pem"}}),
+        ("pinned: stock", {"pinned": {"stock": ["stock.pem"]}}),
+    ],
+)
+def test_files_of_certificates_are_paths(name: str, wrong: dict[str, Any]) -> None:
+    given: dict[str, Any] = {"certificate": Path("a"), "key": Path("a"), "authority": Path("a"), "names": ["stock"]}
+    with pytest.raises(OptionError, match=f"^{name}: expected a pathlib.Path; got str$"):
+        Trust(**given | wrong)
