@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from importlib.util import find_spec
 
-from ssbroker.exceptions import SsbrokerError
+from ssbroker.exceptions import MissingDependencyError
 from ssbroker.spark.compare import SparkComparison, compare
 from ssbroker.spark.files.reassembly import ReassembledFiles, reassemble_files
 from ssbroker.spark.files.routing import RoutedFiles, route_files
@@ -42,7 +42,7 @@ __all__ = [
 ]
 
 
-class MissingSparkError(SsbrokerError, ImportError):
+class MissingSparkError(MissingDependencyError):
     """`ssbroker.spark` needs PySpark, which is not installed."""
 
 
