@@ -169,12 +169,13 @@ def _csv_header(data: bytes, schema: pa.Schema, path: Path) -> list[str]:
     if not header:
         found = "is empty"
     elif not set(header) & set(schema.names):
-        found = "its first line names no known column"  # SQL Server Management Studio leaves the header out by default
+        # SQL Server Management Studio leaves the header out by default, and Excel may part columns by semicolons.
+        found = f"its first line, {','.join(header)!r:.80}, names no known column"
     elif twice is not None:
         found = f"its header names the column {twice!r} twice"
     else:
         return header
-    expected = f"a header line with the columns {', '.join(schema.names)}"
+    expected = f"a header line with the columns {', '.join(schema.names)}, and commas between them"
     raise MalformedDataError(f"{path}: {found}; expected {expected}", expected=expected)
 
 
@@ -185,8 +186,8 @@ def _json(path: Path, schema: pa.Schema, name: str) -> pa.Table:
     else:
         lines = enumerate(text.split("\n"), start=1)
         rows = [decode_json(line, where=f"{path}, line {number}") for number, line in lines if line.strip()]
-    # Where all rows are null, writers leave the column out; where there is no row, no column can be seen at all.
-    columns: dict[str, list[Any]] = {field.name: [] for field in schema if field.nullable or not rows}
+    # Where there is no row, no column can be seen.
+    columns: dict[str, list[Any]] = {} if rows else {name: [] for name in schema.names}
     for number, row in enumerate(rows):
         if not isinstance(row, dict):
             raise MalformedDataError(

@@ -57,7 +57,12 @@ BAD_FILES = [
     ("routes.arrow", b"ARROW1\0\0 is no file", "is no whole Arrow IPC file"),
     ("routes.feather", b"", "is no whole Arrow IPC file"),
     ("routes.csv", b"", "is empty; expected a header line"),
-    ("routes.csv", b"Sales,Orders,,,,LOCAL,\n", "its first line names no known column; expected a header line with"),
+    (
+        "routes.csv",
+        b"Sales,Orders,,,,LOCAL,\n",
+        "its first line, 'Sales,Orders,,,,LOCAL,', names no known column; expected a header line with",
+    ),
+    ("routes.csv", b"name;address\nA;LOCAL\n", "its first line, 'name;address', names no known column"),
     ("routes.csv", b"name,address,name\n", "its header names the column 'name' twice"),
     ("routes.csv", b"name,address\na,b\nc\n", "routes, row 1: has 1 cells, expected 2 cells: 'c'"),
     ("routes.csv", b"name,address\na,b\n(1 row affected), , \n", "routes, row 1: has 3 cells, expected 2 cells"),
