@@ -2,7 +2,39 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection, Iterable
+from typing import Final
+
 import pyarrow as pa
+
+from ssbroker.exceptions import SchemaError
+
+_PARTS: Final = str.maketrans(" -", "__")
+"""What parts words in other names."""
+
+
+def check_meant(names: Collection[str], *, read: Iterable[str]) -> None:
+    """No further column is meant for one that is read and missing (K27). The native module checks what reaches it by itself.
+
+    Args:
+        names: The columns that there are.
+        read: Those that are read where they are there.
+
+    Raises:
+        SchemaError: One is called as one that is missing, but for upper and lower case, white space or what parts its words.
+
+    Examples:
+        >>> check_meant(["name", "Remote Service Name"], read=["name", "remote_service_name"])
+        Traceback (most recent call last):
+        ssbroker.exceptions.SchemaError: remote_service_name: expected a column of this very name, found "Remote Service Name"
+    """
+    written = {name.strip().lower().translate(_PARTS): name for name in names}
+    for name in read:
+        if name in written and name not in names:
+            expected, actual = "a column of this very name", f'"{written[name]}"'
+            raise SchemaError(
+                f"{name}: expected {expected}, found {actual}", column=name, expected=expected, actual=actual
+            )
 
 
 def columns(table: pa.Table, schema: pa.Schema) -> pa.Table:

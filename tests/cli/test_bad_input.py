@@ -91,6 +91,17 @@ def test_a_missing_column_is_told(tmp_path: Path, catalog: Path, run: Run, suffi
     assert refused(run, catalog, given).startswith(f"{given}: to_service_name: the column is missing")
 
 
+@pytest.mark.parametrize("output", ["out.csv", "out.jsonl"])
+@pytest.mark.parametrize("suffix", SUFFIXES)
+def test_a_misspelt_column_is_told(tmp_path: Path, catalog: Path, run: Run, suffix: str, output: str) -> None:
+    """K27: also where lines of JSON are passed on as they stand."""
+    table = conversations(5)
+    names = ["Database" if name == "database" else name for name in table.column_names]
+    given = write(table.rename_columns(names), tmp_path / f"in{suffix}")
+    says = f'{given}: database: expected a column of this very name, found "Database"'
+    assert refused(run, catalog, given, output=output).startswith(says)
+
+
 def test_a_mistyped_column_is_told(tmp_path: Path, catalog: Path, run: Run) -> None:
     table = conversations(5)
     number = table.column_names.index("is_initiator")

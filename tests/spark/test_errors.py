@@ -43,6 +43,7 @@ KEYS = "conversation_id binary, to_service_name string"
         (f"{KEYS}, is_initiator int", LONE, ["is_initiator", "expected boolean, got int"]),
         (f"{KEYS}, reason string", LONE, ["reason", "rename it"]),
         (f"{KEYS}, Outcome int", LONE, ["Outcome", "rename it"]),
+        (f"{KEYS}, Is_Initiator boolean", LONE, ["is_initiator", 'this very name, found "Is_Initiator"']),
     ],
 )
 def test_columns_are_checked_at_the_call(spark: SparkSession, columns: str, catalog: Catalog, words: list[str]) -> None:
@@ -117,7 +118,7 @@ assert not [name for name in sys.modules if name.startswith("ssbroker.spark")]
 try:
     import ssbroker.spark
 except ImportError as error:
-    assert isinstance(error, ssbroker.SsbrokerError)
+    assert isinstance(error, ssbroker.MissingDependencyError)
     print(error)
 """
     done = subprocess.run([sys.executable, "-c", source], capture_output=True, text=True, check=True)

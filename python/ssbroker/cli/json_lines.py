@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
 import itertools
 import json
@@ -15,7 +16,8 @@ import pyarrow as pa
 import pyarrow.compute
 import pyarrow.json
 
-from ssbroker.cli.errors import one_line, reading
+from ssbroker import further
+from ssbroker.cli.errors import located, one_line, reading
 from ssbroker.cli.intake import Intake, from_json
 from ssbroker.cli.pieces import Piece, Rows, without_rows
 from ssbroker.exceptions import InputError, MalformedDataError, SchemaError
@@ -224,7 +226,18 @@ def _keys_of(block: bytes, file: Path, intake: Intake) -> list[str]:
                 keys.append(name)
         except (ValueError, TypeError, RecursionError) as error:
             raise _bad_line(block, intake, file, 0) or _malformed(file, 0) from error
+    with contextlib.suppress(ValueError, RecursionError):  # what is no JSON is told where it is read
+        first = json.loads(next((line for line in block.split(b"\n") if line.strip()), b"{}"))
+        if isinstance(first, dict):
+            _check_meant([*first, *keys], intake, file)
     return keys
+
+
+def _check_meant(names: list[str], intake: Intake, file: Path) -> None:
+    try:
+        further.check_meant(names, read=intake.columns.names)
+    except SchemaError as error:
+        raise located(error, file=file) from None
 
 
 def _check_keys(block: bytes, intake: Intake, *, file: Path, first_row: int) -> None:

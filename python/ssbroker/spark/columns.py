@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
 
-from ssbroker import moment
+from ssbroker import further, moment
 from ssbroker.catalog import Catalog
 from ssbroker.exceptions import OptionError, SchemaError
 from ssbroker.routing import PendingRequest, Router, TieBreak
@@ -105,13 +105,14 @@ def keys(conversations: DataFrame) -> list[str]:
         Their names; those that are left out are not among them.
 
     Raises:
-        SchemaError: One of them occurs twice, or a column has the name of one that routing adds.
+        SchemaError: One of them occurs twice or is misspelt, or a column has the name of one that routing adds.
     """
     names = conversations.columns
     wanted = [*CONVERSATIONS.names]
     if _ID not in names and _HANDLE in names:
         wanted[wanted.index(_ID)] = _HANDLE
     check_once(wanted, names)
+    further.check_meant(names, read=wanted)
     check_free(conversations, names)
     return [name for name in wanted if name in names]
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 import pyarrow as pa
 
 from ssbroker.exceptions import SchemaError
+from ssbroker.further import check_meant
 from ssbroker.reassembler import reassemble
 from ssbroker.schemas import CONVERSATIONS
 from ssbroker.spark.columns import arrow_type, check_carried, check_once
@@ -145,6 +146,7 @@ def read(fragments: DataFrame, session_keys: Any) -> FragmentColumns:
     if keys.keys() & read_here.keys():
         raise SchemaError(f"{session_keys}: this column holds no session keys", column=session_keys)
     check_once([*read_here.values(), *keys], columns)
+    check_meant([*columns, *own], read=_TYPES)
     by_own = {name: read_name for read_name, name in {**read_here, **keys}.items()}
     names: list[str] = []
     further: list[StructField] = []

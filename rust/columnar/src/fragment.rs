@@ -95,7 +95,7 @@ impl<'a> Messages<'a> {
         let further = FurtherColumns::read(source, keys.column())?;
         let keys = keys.read(source)?;
         let rows = source.batch.num_rows();
-        let shared = source.column(columns::MESSAGE_BODY).and_then(Shared::new);
+        let shared = source.column(columns::MESSAGE_BODY)?.and_then(Shared::new);
         let mut own = Self {
             places,
             bodies,

@@ -45,7 +45,7 @@ impl FurtherColumns {
     /// Those of a batch; `key` is the column that holds session keys.
     pub(crate) fn read(source: Source<'_>, key: Option<&str>) -> Result<Self> {
         let mut seen = HashSet::new();
-        let has_id = source.column(fragments::CONVERSATION_ID).is_some();
+        let has_id = source.batch.column_by_name(fragments::CONVERSATION_ID).is_some();
         let mut own = Self { fields: Vec::new(), arrays: Vec::new() };
         for (field, array) in source.batch.schema_ref().fields().iter().zip(source.batch.columns()) {
             let name = field.name().as_str();

@@ -36,7 +36,7 @@ impl<'a> Source<'a> {
 
     /// A column of GUIDs that may be left out.
     pub(crate) fn guids(&self, name: &'static str) -> Result<Option<Guids<'a>>> {
-        let Some(array) = self.column(name) else { return Ok(None) };
+        let Some(array) = self.column(name)? else { return Ok(None) };
         let view = BytesView::new(array).ok_or_else(|| self.mistyped(name, GUID_FORMS, Some(array.data_type())))?;
         if matches!(array.data_type(), DataType::FixedSizeBinary(size) if *size != 16) {
             return Err(self.mistyped(name, GUID_FORMS, Some(array.data_type())));

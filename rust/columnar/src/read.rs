@@ -36,17 +36,32 @@ fn integer_of<T: Integer>() -> String {
     format!("a {}-bit integer", 8 * size_of::<T::Native>())
 }
 
+/// Whether a column is called so but for upper and lower case, for white space around it, and for what parts its words.
+fn means(found: &str, name: &str) -> bool {
+    let found = found.trim();
+    let same = |(a, b): (u8, u8)| a.eq_ignore_ascii_case(&b) || (b == b'_' && (a == b' ' || a == b'-'));
+    found.len() == name.len() && found.bytes().zip(name.bytes()).all(same)
+}
+
 impl<'a> Source<'a> {
     pub(crate) fn qualified(&self, column: &str) -> String {
         format!("{}{column}", self.table)
     }
 
-    pub(crate) fn column(&self, name: &str) -> Option<&'a ArrayRef> {
-        self.batch.column_by_name(name)
+    /// The column of a name. Where there is none, another may be meant: to pass it by as a further column would say nothing of it (K27).
+    pub(crate) fn column(&self, name: &str) -> Result<Option<&'a ArrayRef>> {
+        let found = self.batch.column_by_name(name);
+        if found.is_none()
+            && let Some(meant) = self.batch.schema_ref().fields().iter().find(|field| means(field.name(), name))
+        {
+            let (expected, actual) = ("a column of this very name".to_owned(), Some(format!("{:?}", meant.name())));
+            return Err(Error::Schema { column: self.qualified(name), expected, actual });
+        }
+        Ok(found)
     }
 
     fn required(&self, name: &str, expected: &str) -> Result<&'a ArrayRef> {
-        self.column(name).ok_or_else(|| self.mistyped(name, expected, None))
+        self.column(name)?.ok_or_else(|| self.mistyped(name, expected, None))
     }
 
     pub(crate) fn mistyped(&self, name: &str, expected: &str, actual: Option<&DataType>) -> Error {
@@ -94,7 +109,7 @@ impl<'a> Source<'a> {
 
     /// A column of text that may be left out.
     pub(crate) fn optional_text(&self, name: &str) -> Result<Option<BytesView<'a>>> {
-        self.column(name).map(|array| self.as_text(name, array)).transpose()
+        self.column(name)?.map(|array| self.as_text(name, array)).transpose()
     }
 
     fn as_text(&self, name: &str, array: &'a ArrayRef) -> Result<BytesView<'a>> {
@@ -123,7 +138,7 @@ impl<'a> Source<'a> {
 
     /// A column of bytes that may be left out; whatever is not null can be read.
     pub(crate) fn optional_bytes(&self, name: &str) -> Result<Option<BytesView<'a>>> {
-        let Some(array) = self.column(name) else { return Ok(None) };
+        let Some(array) = self.column(name)? else { return Ok(None) };
         let view = BytesView::new(array).filter(|view| !view.is_text);
         let view = view.ok_or_else(|| self.mistyped(name, "binary", Some(array.data_type())))?;
         view.first_unreadable().map_or(Ok(Some(view)), |row| Err(self.out_of_bounds(name, row)))
@@ -143,7 +158,7 @@ impl<'a> Source<'a> {
 
     /// A column of booleans that may be left out.
     pub(crate) fn booleans(&self, name: &str) -> Result<Option<BooleanArray>> {
-        let Some(array) = self.column(name) else { return Ok(None) };
+        let Some(array) = self.column(name)? else { return Ok(None) };
         let array = match array.data_type() {
             DataType::Boolean => array.as_boolean().clone(),
             DataType::Null => BooleanArray::new_null(array.len()),
@@ -192,7 +207,7 @@ impl<'a> Source<'a> {
 
     /// A column of integers that may be left out.
     pub(crate) fn integers<T: Integer>(&self, name: &str) -> Result<Option<Vec<Option<T::Native>>>> {
-        let Some(array) = self.column(name) else { return Ok(None) };
+        let Some(array) = self.column(name)? else { return Ok(None) };
         self.narrow_integers::<T>(name, array).map(Some)
     }
 
@@ -242,7 +257,7 @@ impl<'a> Source<'a> {
 
     /// A column of moments that may be left out, in microseconds since 1970; finer ones round up (K25).
     pub(crate) fn moments(&self, name: &str) -> Result<Option<Vec<Option<i64>>>> {
-        let Some(array) = self.column(name) else { return Ok(None) };
+        let Some(array) = self.column(name)? else { return Ok(None) };
         self.by_row(name, array, |array| self.plain_moments(name, array)).map(Some)
     }
 

@@ -12,6 +12,7 @@ from ssbroker.arrow_input import ArrowArrayExportable, ArrowStreamExportable, as
 from ssbroker.broker.dialogs import sending
 from ssbroker.broker.work.work import Work
 from ssbroker.exceptions import InvalidGuidError, NullError, SchemaError
+from ssbroker.further import check_meant
 from ssbroker.protocol.columns import listed
 from ssbroker.protocol.names import BODY_MAX, DEFAULT, refused
 from ssbroker.store import endpoints
@@ -41,6 +42,7 @@ def send_batch(work: Work, messages: ArrowArrayExportable | ArrowStreamExportabl
 
 def _by_conversation(table: pa.Table) -> dict[bytes, list[tuple[str, bytes | None]]]:
     """Type and body of each message, by the handle."""
+    check_meant(table.column_names, read=[_TYPE])
     handles = _values(table, _HANDLE, expected=_GUID)
     bodies = _values(table, _BODY, expected=_BINARY)
     kinds = _values(table, _TYPE, expected=_STRING) if _TYPE in table.column_names else [DEFAULT] * len(bodies)

@@ -1,0 +1,96 @@
+"""K27: a column that is called like one that is read and missing is refused, not passed by as a further column."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+import ssbroker
+from ssbroker import Catalog, Router, further, schemas
+from tests.boundary import test_errors, test_fragment_errors
+from tests.unit.conversations import CATALOG, NOW
+
+SPELLINGS: tuple[Callable[[str], str], ...] = (
+    str.upper,
+    str.title,
+    lambda name: f" {name}",
+    lambda name: f"{name}\t ",
+    lambda name: name.title().replace("_", " "),
+    lambda name: name.replace("_", "-"),
+)
+ROUTES = pa.table(
+    {
+        "database": ["Sales"],
+        "name": ["Orders"],
+        "route_id": pa.array([65536], pa.int32()),
+        "remote_service_name": ["//Orders"],
+        "broker_instance": ["5a1e5000-0000-4000-8000-000000000001"],
+        "lifetime": pa.nulls(1, pa.timestamp("us")),
+        "address": ["TCP://orders"],
+        "mirror_address": ["TCP://spare"],
+    }
+)
+DATABASES = pa.table(
+    {"name": ["Sales"], "service_broker_guid": pa.nulls(1, pa.binary(16)), "is_broker_enabled": [True]}
+)
+SERVICES = pa.table({"database": ["Sales"], "name": ["//Shop"]})
+FRAGMENTS: Any = pa.Table.from_batches([test_fragment_errors.GOOD])
+MESSAGES: Any = FRAGMENTS.drop_columns(["fragment_number", "fragment_count", "fragment_signature", "message_signature"])
+READERS: dict[str, tuple[pa.Table, Callable[[pa.Table], object]]] = {
+    "routes": (ROUTES, Catalog),
+    "databases": (DATABASES, lambda table: Catalog(ROUTES, table)),
+    "services": (SERVICES, lambda table: Catalog(ROUTES, DATABASES, table)),
+    "": (pa.Table.from_batches([test_errors.GOOD]), Router(Catalog(ROUTES)).route),
+    "fragments": (FRAGMENTS, ssbroker.reassemble),
+    "messages": (MESSAGES, lambda table: ssbroker.fragment(table, max_fragment_bytes=8)),
+}
+CASES = [
+    (name, column, spell(column))
+    for name, (table, _) in READERS.items()
+    for column in table.column_names
+    for spell in SPELLINGS
+    if spell(column) != column
+]
+
+
+def renamed(table: pa.Table, column: str, name: str) -> pa.Table:
+    return table.rename_columns([name if each == column else each for each in table.column_names])
+
+
+@pytest.mark.parametrize(("name", "column", "found"), CASES)
+def test_a_misspelt_column_is_named(name: str, column: str, found: str) -> None:
+    table, read = READERS[name]
+    read(table)
+    shown = found.replace("\t", "\\t")
+    where = f"{name}." if name in ("routes", "databases", "services") else ""
+    says = f'{where}{column}: expected a column of this very name, found "{shown}"'
+    with pytest.raises(ssbroker.SchemaError, match=f"^{re.escape(says)}$") as caught:
+        read(renamed(table, column, found))
+    assert (caught.value.column, caught.value.actual) == (f"{where}{column}", f'"{shown}"')
+
+
+@pytest.mark.parametrize("name", ["routes", "fragments"])
+def test_beside_the_column_itself_it_is_a_further_column(name: str) -> None:
+    table, read = READERS[name]
+    for column in table.column_names:
+        read(table.append_column(column.upper(), table[column]))
+
+
+def test_the_other_id_may_have_another_spelling() -> None:
+    """Where there is a `conversation_id`, nobody reads a `conversation_handle`."""
+    given = test_errors.GOOD.append_column("Conversation_Handle", pa.nulls(test_errors.ROWS))
+    Router(CATALOG).route(given, now=NOW)
+
+
+@pytest.mark.parametrize("spell", SPELLINGS)
+def test_where_the_native_module_sees_no_names_the_same_is_said(spell: Callable[[str], str]) -> None:
+    for column in schemas.CONVERSATIONS.names:
+        found = spell(column)
+        further.check_meant([found, column], read=[column])
+        if found != column:
+            with pytest.raises(ssbroker.SchemaError, match="expected a column of this very name"):
+                further.check_meant([found], read=schemas.CONVERSATIONS.names)
