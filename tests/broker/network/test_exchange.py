@@ -123,6 +123,7 @@ def test_r26_what_no_route_leads_on_is_dropped_told_and_not_acknowledged(both: T
     both.pipes.settle(seconds=1)
     (told,) = both.pipes.told("bank", MessageUndeliverable)
     assert told.error == 11210
+    assert told.text.startswith('service_not_found: nothing here takes what is for "//Nobody", from ')
     assert len(waiting(both.sales)) == 1
 
 

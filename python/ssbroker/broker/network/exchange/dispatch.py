@@ -23,6 +23,7 @@ from ssbroker.protocol.ledger import Key
 from ssbroker.schemas import CONVERSATIONS
 from ssbroker.store import carrying
 from ssbroker.store.registry import MSDB_NAME
+from ssbroker.wording import quoted, soften
 
 if TYPE_CHECKING:
     from ssbroker.broker.instance import Instance
@@ -142,11 +143,12 @@ class Dispatch:
         for number in dropped.values():
             reason = decisions["reason"][number].as_py()
             error = _ERRORS.get(reason, _NOT_MATCHED)
+            service = soften(quoted(asked["to_service_name"][number].as_py()))
             self.tell(
                 asked,
                 number,
                 error=error,
-                text=f"{reason}: no route leads on, from {peer.address}",
+                text=f"{reason}: nothing here takes what is for {service}, from {peer.address}",
                 principal=peer.principal,
             )
 
