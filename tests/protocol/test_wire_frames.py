@@ -122,6 +122,11 @@ def test_n4_what_is_no_frame_is_refused_at_its_first_byte_that_shows_it(start: b
         read(start)
 
 
+def test_n4_who_speaks_tls_where_none_is_spoken_is_told_of_as_that() -> None:
+    with pytest.raises(PeerError, match="that is how TLS begins, which is not spoken here"):
+        read(b"\x16\x03\x01")
+
+
 def test_n4_until_both_are_proven_a_body_is_at_most_4_kib() -> None:
     before = Limits().hello_bytes
     assert before == 4096

@@ -10,6 +10,8 @@ from ssbroker._core import crc32c
 from ssbroker.exceptions import PeerError
 
 MAGIC: Final = b"SSBW"
+TLS_BEGINS: Final = b"\x16\x03"
+"""The first bytes of whoever speaks TLS: a handshake, of version 3."""
 VERSION: Final = 1
 HEADER_BYTES: Final = 16
 
@@ -108,7 +110,8 @@ class Frames:
         there = len(self._data) - self._at
         start = bytes(self._data[self._at : self._at + HEADER_BYTES])
         if start[: len(MAGIC)] != MAGIC[: len(start)]:
-            raise PeerError(f"expected a frame, which begins with {MAGIC!r}; got {start[:4]!r}")
+            speaks_tls = "; that is how TLS begins, which is not spoken here" if start[:2] == TLS_BEGINS else ""
+            raise PeerError(f"expected a frame, which begins with {MAGIC!r}; got {start[:4]!r}{speaks_tls}")
         if there < HEADER_BYTES:
             return None
         kind, length = self._judged(start)

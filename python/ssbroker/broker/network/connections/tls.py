@@ -219,5 +219,7 @@ def _told(error: ssl.SSLError) -> str:
         return f"the far side's certificate is not trusted: {error.verify_message}"
     if isinstance(error, ssl.SSLZeroReturnError | ssl.SSLEOFError):
         return "the far side ended TLS"
+    if error.reason == "WRONG_VERSION_NUMBER":  # what OpenSSL says of bytes that are no TLS
+        return "TLS: the far side does not speak it"
     reason = (error.reason or str(error)).replace("_", " ").lower()
     return f"TLS: {reason}"
