@@ -12,7 +12,7 @@ IN_VENV := PATH="$(abspath $(VENV))/bin:$$PATH" PYSPARK_PYTHON=$(PYTHON_OF_VENV)
 
 # The tests run in several processes, and one that has no more takes some from another; each that comes upon Spark starts one of its own.
 # They wait for disks, clocks and Spark for nearly half of their time, so there is one more than there are cores, and four at most.
-WORKERS := --numprocesses=$(shell cores=$$(getconf _NPROCESSORS_ONLN); echo $$((cores < 4 ? cores + 1 : 4))) --dist=worksteal
+WORKERS := --numprocesses=$$($(PYTHON_OF_VENV) -c 'import os; print(min(4, os.cpu_count() + 1))') --dist=worksteal
 
 # The wheel is built in a folder of its own: cargo would take for the tree's what was built of the sdist's copy of it.
 WHEEL_TARGET := $(abspath target)/wheel

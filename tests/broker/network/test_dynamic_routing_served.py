@@ -13,7 +13,7 @@ from ssbroker.broker.asking import dynamic_routing
 from ssbroker.broker.configuration import ConfigurationService, FileDirectory
 from ssbroker.broker.database import Database
 from ssbroker.broker.instance import Instance
-from ssbroker.broker.network.exchange.dispatch import ASKS_AT_ONCE, ASKS_PER_SECOND
+from ssbroker.broker.network.exchange.seeking import ASKS_AT_ONCE, ASKS_PER_SECOND
 from ssbroker.broker.network.seam import Peer
 from ssbroker.ddl.routes import CONFIGURATION_SERVICE
 from ssbroker.store import route_requests
