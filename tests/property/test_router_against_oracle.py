@@ -107,6 +107,23 @@ def test_an_explanation_decides_as_route_does(tie_break: TieBreak, pending_reque
         assert [asdict(decision) for decision in routed] == [asdict(decision) for decision in got]
 
 
+def test_an_explanation_is_of_the_turns_that_are_next() -> None:
+    """R24, R41, K21: also where a conversation of msdb comes back to it, and takes two turns of one table."""
+    for seed in range(100):
+        world, conversations = seeded_world(seed, conversations=15)
+        router = ssbroker.Router(catalog_of(world), tie_break="round_robin")
+        for conversation in (*conversations, *conversations):
+            explanation = router.explain(
+                conversation.to_service_name,
+                to_broker_instance=conversation.to_broker_instance,
+                database=conversation.database,
+                is_initiator=conversation.is_initiator,
+                now=NOW,
+            )
+            (routed,) = decisions_of(router.route(batch_of([conversation]), now=NOW))
+            assert Decision(**explanation.decision) == routed, seed
+
+
 def test_explaining_takes_no_turn() -> None:
     """R24, K21: looking changes nothing: the turns go on as if nobody had asked."""
     for seed in range(100):

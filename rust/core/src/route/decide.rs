@@ -1,9 +1,11 @@
 //! One conversation, decided: the process of R1 to R42 in the order of the rules.
 
+use std::cell::RefCell;
+
 use super::choose::{Candidates, Chosen};
 use super::find::Found;
 use super::index::RouteIndex;
-use super::pick::Picker;
+use super::pick::{Choice, Picker};
 use crate::address::next_hop_of_service_name;
 use crate::catalog::{EndpointId, LOCAL, NONE, NameId, RouteRow, TRANSPORT};
 use crate::ids::Guid;
@@ -93,7 +95,7 @@ impl RouteIndex {
     /// The same, with room for candidates that is used again.
     #[must_use]
     pub fn decide_with(&self, query: &Query<'_>, now: i64, room: &mut Candidates) -> Decision {
-        let mut context = self.first_pass(query, now, true);
+        let mut context = self.first_pass(query, now, None);
         loop {
             match self.pass(query, &context, room).end {
                 End::Decided(decision) => return decision,
@@ -103,13 +105,18 @@ impl RouteIndex {
     }
 
     /// The table of the database where it began, or `msdb`'s for what came from outside (R2).
-    pub(crate) fn first_pass(&self, query: &Query<'_>, now: i64, takes_turns: bool) -> PassContext<'_> {
+    pub(crate) fn first_pass<'a>(
+        &'a self,
+        query: &Query<'_>,
+        now: i64,
+        would_take: Option<&'a RefCell<Vec<(Choice, usize)>>>,
+    ) -> PassContext<'a> {
         let picker = Picker {
             tie_break: self.options.tie_break,
             conversation: query.conversation,
             re_entered: false,
             turns: &self.turns,
-            takes_turns,
+            would_take,
         };
         let service = self.catalog.find_name(query.name);
         PassContext {

@@ -1,5 +1,6 @@
 //! Picking one of several equal candidates (R24, K19 to K21).
 
+use std::cell::RefCell;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use crate::hash::stable_hash;
@@ -35,7 +36,7 @@ pub struct Options {
 }
 
 /// What is picked; each has a hash of its own, so that the choices of one conversation are independent (K20).
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Choice {
     Broker = 0,
     Route = 1,
@@ -60,8 +61,8 @@ pub(crate) struct Picker<'a> {
     pub(crate) conversation: Option<Guid>,
     pub(crate) re_entered: bool,
     pub(crate) turns: &'a Turns,
-    /// False for an explanation, which must not take anybody's turn.
-    pub(crate) takes_turns: bool,
+    /// For an explanation, which must not take anybody's turn: those that its conversation would have taken so far.
+    pub(crate) would_take: Option<&'a RefCell<Vec<(Choice, usize)>>>,
 }
 
 impl Picker<'_> {
@@ -77,10 +78,21 @@ impl Picker<'_> {
                     Choice::Route => &self.turns.routes,
                     Choice::Database => &self.turns.databases,
                 };
-                let step = u32::from(self.takes_turns);
-                turns.get(turn).map_or(0, |at| at.fetch_add(step, Ordering::Relaxed) as usize % count)
+                turns.get(turn).map_or(0, |at| self.number(at, (choice, turn)) as usize % count)
             }
         }
+    }
+}
+
+impl Picker<'_> {
+    /// Whose turn it is, which is taken unless it is only told of.
+    #[inline]
+    fn number(&self, at: &AtomicU32, turn: (Choice, usize)) -> u32 {
+        let Some(would_take) = self.would_take else { return at.fetch_add(1, Ordering::Relaxed) };
+        let mut taken = would_take.borrow_mut();
+        let before = taken.iter().filter(|&&other| other == turn).count();
+        taken.push(turn);
+        at.load(Ordering::Relaxed).wrapping_add(before as u32)
     }
 }
 

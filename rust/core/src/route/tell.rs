@@ -1,5 +1,7 @@
 //! Tells a decision: decides once more, and writes down what was seen on the way.
 
+use std::cell::RefCell;
+
 use unicode_normalization::UnicodeNormalization;
 
 use super::choose::{CLASSES, Candidates, Chosen, Class};
@@ -17,7 +19,8 @@ impl RouteIndex {
     #[must_use]
     pub fn explain(&self, query: &Query<'_>, now: i64) -> Explanation {
         let mut room = Candidates::default();
-        let mut context = self.first_pass(query, now, false);
+        let would_take = RefCell::default();
+        let mut context = self.first_pass(query, now, Some(&would_take));
         let mut passes = Vec::new();
         loop {
             let result = self.pass(query, &context, &mut room);
