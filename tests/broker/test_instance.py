@@ -9,12 +9,13 @@ import stat
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from ssbroker.broker.database import Database
 from ssbroker.broker.instance import Instance
-from ssbroker.exceptions import BrokerError, StorageError, UnknownDatabaseError
+from ssbroker.exceptions import BrokerError, OptionError, SsbrokerError, StorageError, UnknownDatabaseError
 from ssbroker.protocol import names
 from tests.broker.conftest import Clock
 from tests.rights import nobody
@@ -229,3 +230,24 @@ def test_what_belongs_to_one_process_says_so_where_it_is_sent_to_another(
     one = {"instance": instance, "database": sales, "transaction": sales.transaction()}[what]
     with pytest.raises(TypeError, match=r"cannot be pickled.*Instance\.open"):
         pickle.dumps(one)
+
+
+@pytest.mark.parametrize("odd", ["loop", "\udcff", "a\0b"], ids=ascii)
+def test_b4_a_path_that_leads_nowhere_is_a_clear_error(tmp_path: Path, instance: Instance, odd: str) -> None:
+    """Links in a circle, a name that is no UTF-8 as files of other systems have it, and one that no system has."""
+    (tmp_path / "loop").symlink_to(tmp_path / "loop")
+    for use in (
+        lambda: Instance.create(tmp_path / odd, name="other", background=False),
+        lambda: Instance.open(tmp_path / odd, background=False),
+        lambda: instance.attach_database("Other", tmp_path / odd),
+    ):
+        with pytest.raises(SsbrokerError):
+            use()
+    assert [database.name for database in instance.databases] == ["msdb"]
+
+
+@pytest.mark.parametrize("wrong", [None, 7, b"shop", "\udcff"], ids=ascii)
+def test_an_instance_whose_name_is_no_text_is_not_made(tmp_path: Path, wrong: Any) -> None:
+    with pytest.raises(OptionError, match="name: expected text"):
+        Instance.create(tmp_path / "shop", name=wrong, background=False)
+    assert not (tmp_path / "shop").exists()

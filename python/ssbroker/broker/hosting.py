@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import os
 from abc import ABC, abstractmethod
-from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
 import pyarrow as pa
 
 from ssbroker.broker.database import Database
-from ssbroker.broker.databases import identity
+from ssbroker.broker.databases import creation, identity
 from ssbroker.broker.databases.alteration import Alteration
 from ssbroker.broker.databases.databases import Databases
 from ssbroker.broker.scripts import execution
@@ -178,7 +177,7 @@ class Hosting(ABC):
             True
         """
         with Alteration(self._instance) as alteration:
-            identity.attach(self._instance, alteration, name, Path(file).resolve(), option)
+            identity.attach(self._instance, alteration, name, creation.resolved(file), option)
         return self.database(name)
 
     def detach_database(self, name: str) -> None:

@@ -111,10 +111,10 @@ class Instance(Served):
 
         Raises:
             BrokerError: The folder holds an instance.
-            OptionError: `lock_timeout` is no number of seconds.
+            OptionError: `lock_timeout` is no number of seconds, or `name` no text.
             StorageError: The files cannot be written.
         """
-        place = Path(folder).resolve()
+        place = creation.resolved(folder)
         chance = random or randomness.SystemRandom()
         file = creation.create_msdb(place / MSDB_FILE, name=name, random=chance, lock_timeout=lock_timeout, vfs=vfs)
         return cls(place, file, clock=clock, random=chance, background=background, vfs=vfs)
@@ -147,7 +147,7 @@ class Instance(Served):
             OptionError: `lock_timeout` is no number of seconds.
             StorageError: There is none, or its files cannot be used.
         """
-        place = Path(folder).resolve()
+        place = creation.resolved(folder)
         file = creation.open_msdb(place / MSDB_FILE, lock_timeout=lock_timeout, vfs=vfs)
         opened = cls(
             place,

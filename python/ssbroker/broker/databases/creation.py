@@ -12,9 +12,10 @@ from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from ssbroker import options
 from ssbroker.broker.objects import defaults
 from ssbroker.broker.objects.refusals import refusal
-from ssbroker.exceptions import LockTimeoutError, StorageError
+from ssbroker.exceptions import LockTimeoutError, OptionError, StorageError
 from ssbroker.store import object_changes as changes
 from ssbroker.store import objects as stored
 from ssbroker.store import registry
@@ -30,10 +31,28 @@ _ESCAPED: Final = re.compile(r"[^\w -]", re.ASCII)
 _NAME_BYTES_MAX: Final = 200  # file systems allow 255, SQLite appends
 
 
+def resolved(path: str | os.PathLike[str]) -> Path:
+    """Where a path leads.
+
+    Raises:
+        StorageError: Nowhere: it goes in a circle, or SQLite cannot be told of it.
+    """
+    try:
+        place = Path(path).resolve()
+        str(place).encode()
+    except UnicodeEncodeError as error:
+        raise StorageError(f"{os.fsencode(path)!r}: is no path that UTF-8 can write", file=repr(path)) from error
+    except (OSError, RuntimeError, ValueError) as error:
+        raise StorageError(f"{os.fspath(path)!r}: leads nowhere: {error}", file=repr(path)) from error
+    return place
+
+
 def create_msdb(
     path: Path, *, name: str, random: randomness.Random, lock_timeout: float, vfs: str | None
 ) -> DatabaseFile:
     """Makes the file of msdb with the list, on which msdb itself stands first."""
+    if not options.is_text(name):
+        raise OptionError(f"name: expected text that UTF-8 can write; got {name!r:.80}")
     existed = os.path.exists(path)  # noqa: PTH110 - pathlib raises where it may not look
     try:
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
