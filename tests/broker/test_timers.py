@@ -7,6 +7,7 @@ from datetime import timedelta
 
 import pytest
 
+from ssbroker.broker import timers
 from ssbroker.broker.database import Database
 from ssbroker.broker.delivery import handover
 from ssbroker.broker.instance import Instance
@@ -61,6 +62,19 @@ def test_a_timer_that_is_set_again_counts_anew(instance: Instance, sales: Databa
     clock.advance(seconds=10)
     assert instance.run_due() == clock() + timedelta(seconds=10)
     assert received_types(sales, REPLIES) == []
+
+
+@pytest.mark.parametrize("most", [1, 1000])
+def test_a_timer_that_was_to_come_before_the_end_of_the_lifetime_does_though_nobody_looked_in_between(
+    instance: Instance, sales: Database, clock: Clock, monkeypatch: pytest.MonkeyPatch, most: int
+) -> None:
+    """The process was down; or more was due than one transaction takes."""
+    monkeypatch.setattr(timers, "BATCH", most)
+    for _ in range(3):
+        set_timer(sales, begin(sales, lifetime=60, body=None), 50)
+    clock.advance(seconds=100)
+    instance.run_due()
+    assert received_types(sales, REPLIES) == ["DialogTimer", "Error"] * 3
 
 
 def test_a_timer_of_a_queue_that_is_off_waits_for_it(instance: Instance, sales: Database, clock: Clock) -> None:

@@ -42,8 +42,8 @@ def run_due(database: Database, *, now: int, is_delivered: bool) -> int | None:
     while _is_due(database, now=now):
         with own_work(database) as work:
             _enter_queues(work)
-            _end_lifetimes(work, now=now)
-            _fire_timers(work, now=now)
+            if not _fire_timers(work, now=now):  # none is set beyond the lifetime of its conversation
+                _end_lifetimes(work, now=now)
     if is_delivered:
         _remove_closed(database, now=now)
     with database.file.read() as connection:
@@ -108,10 +108,12 @@ def _end_lifetimes(work: Work, *, now: int) -> None:
             )
 
 
-def _fire_timers(work: Work, *, now: int) -> None:
-    """Fact 137."""
-    for endpoint_id in due.timers(work.connection, now=now, limit=BATCH):
+def _fire_timers(work: Work, *, now: int) -> bool:
+    """Fact 137; whether there were any."""
+    found = due.timers(work.connection, now=now, limit=BATCH)
+    for endpoint_id in found:
         endpoint = endpoints.by_id(work.connection, endpoint_id)
         if endpoint is not None:
             endpoints.set_timer(work.connection, endpoint_id, None)
             enqueue(work, endpoint, queue_of(work, endpoint), [Entry(0, DIALOG_TIMER, None)])
+    return bool(found)
