@@ -6,7 +6,7 @@ import os
 import pickle
 import random
 import stat
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from ssbroker.broker.database import Database
+from ssbroker.broker.databases.alteration import Alteration
 from ssbroker.broker.instance import Instance
 from ssbroker.exceptions import BrokerError, OptionError, SsbrokerError, StorageError, UnknownDatabaseError
 from ssbroker.protocol import names
@@ -251,3 +252,37 @@ def test_an_instance_whose_name_is_no_text_is_not_made(tmp_path: Path, wrong: An
     with pytest.raises(OptionError, match="name: expected text"):
         Instance.create(tmp_path / "shop", name=wrong, background=False)
     assert not (tmp_path / "shop").exists()
+
+
+@pytest.mark.parametrize(
+    "go",
+    [
+        lambda instance: instance.detach_database("Stock"),
+        lambda instance: instance.drop_database("Stock"),
+        lambda instance: instance.execute("DROP DATABASE Stock"),
+    ],
+    ids=["detach", "drop", "DDL"],
+)
+@pytest.mark.parametrize("content", [None, b"", b"no database"], ids=["gone", "empty", "damaged"])
+def test_b42_a_database_whose_file_is_lost_can_be_taken_off_and_its_name_given_again(
+    halved: Instance, go: Callable[[Instance], None], content: bytes | None
+) -> None:
+    """Nobody could get rid of it: it was not there for DROP, and there for CREATE and for a backup that is attached."""
+    path = halved.folder / "Stock.sqlite"
+    if content is not None:
+        path.write_bytes(content)
+    go(halved)
+    assert [row["name"] for row in halved.view("sys.databases").to_pylist()] == ["msdb", "Sales"]
+    assert (path.read_bytes() if path.exists() else None) == content
+    path.unlink(missing_ok=True)
+    assert halved.create_database("Stock").is_broker_enabled
+    with Instance.open(halved.folder, background=False) as again:
+        assert [database.name for database in again.databases] == ["msdb", "Sales", "Stock"]
+
+
+def test_b42_one_that_another_process_has_taken_off_meanwhile_is_not_there(halved: Instance) -> None:
+    with Alteration(halved) as alteration:
+        with Instance.open(halved.folder, background=False) as other:
+            other.drop_database("Stock")
+        with pytest.raises(UnknownDatabaseError, match="no longer there"):
+            alteration.forget("Stock")

@@ -58,6 +58,11 @@ class Hosting(ABC):
         """
         return self._databases.seen()
 
+    @property
+    def unavailable(self) -> list[str]:
+        """The names of the databases whose files are not there, or cannot be used (B42)."""
+        return self._databases.unavailable()
+
     def settle(self, database: Database) -> None:
         """Called when a file says that it is not this instance's: waits for whoever takes it away, or keeps it.
 
@@ -183,6 +188,8 @@ class Hosting(ABC):
     def detach_database(self, name: str) -> None:
         """Takes a database off the instance; its file stays whole and can be attached again, here or elsewhere (B29).
 
+        One whose file cannot be used goes too, and what there is of the file stays as it is.
+
         Args:
             name: Its name.
 
@@ -204,7 +211,7 @@ class Hosting(ABC):
             identity.detach(alteration, name)
 
     def drop_database(self, name: str) -> None:
-        """Removes a database with all that stands in it, its file included.
+        """Removes a database with all that stands in it, its file included, unless that cannot be used.
 
         Args:
             name: Its name.

@@ -29,11 +29,15 @@ class Alteration:
     Each file is locked at its first use, msdb's after all others, so that two changes never wait for each other. What a
     database loses, its broker or its place in the instance, is committed before the list, and what it gains after it: a
     crash in between leaves no two databases enabled under one id.
+
+    Attributes:
+        lost: The names on the list of which the files cannot be used.
     """
 
     def __init__(self, instance: Instance) -> None:
         self._instance: Final = instance
         self._open = {database.name: database for database in instance.databases}
+        self.lost: Final = set(instance.unavailable)
         self._msdb: Final = self._open[MSDB_NAME]
         self._sessions: dict[Database, Session] = {}
         self._joined: list[tuple[Database, bool]] = []
@@ -153,6 +157,17 @@ class Alteration:
         del self._open[database.name]
         self._gains.discard(database)
         self._left.append((database, is_dropped))
+
+    def forget(self, name: str) -> None:
+        """Takes a database off the list whose file cannot be used; what there is of the file stays as it is.
+
+        Raises:
+            UnknownDatabaseError: Another process has taken it away.
+        """
+        if all(row.name != name for row in registry.load(self.listing())):
+            raise UnknownDatabaseError(f"the database {name!r} is no longer there", value=name)
+        registry.remove(self.listing(), name=name)
+        self.lost.discard(name)
 
     def renamed(self, database: Database, new: str) -> None:
         """Notes another name; the database object takes it when the list is read again."""

@@ -89,6 +89,12 @@ class Databases:
             self._version = None if self._unavailable else version
             return self._known
 
+    def unavailable(self) -> list[str]:
+        """The names of those on the list whose files cannot be used."""
+        with self._guard:
+            self.all()
+            return list(self._unavailable)
+
     def seen(self) -> list[tuple[Database, Objects]]:
         """The databases with what stands in them; one that goes meanwhile, or cannot be read, is left out.
 

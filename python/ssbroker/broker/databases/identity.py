@@ -88,6 +88,9 @@ def detach(alteration: Alteration, name: str, *, is_dropped: bool = False) -> No
     """Takes a database off the list; its file stays whole (B29), or goes too."""
     if canonical(name) in SYSTEM_DATABASES:
         raise refusal(_MSDB_STAYS, 3708 if is_dropped else 7940)
+    if name in alteration.lost:
+        alteration.forget(name)
+        return
     database = alteration.database(name)
     connection = alteration.connection(database)
     alteration.objects(database)  # refuses what another process took away meanwhile

@@ -120,7 +120,7 @@ class Script:
     def _drop_database(self, name: str, *, if_exists: bool) -> None:
         if name == self.current:
             raise RefusalError(f"the database {name} is in use by this script", 3702)
-        if name not in self._alteration.names and name not in SYSTEM_DATABASES:
+        if name not in {*self._alteration.names, *self._alteration.lost, *SYSTEM_DATABASES}:
             if if_exists:
                 return
             raise RefusalError(f"the database {name} does not exist", 3701)
