@@ -13,6 +13,7 @@ from typing import Any, Final, Literal, Protocol
 
 import pyarrow as pa
 
+from ssbroker.arrow_views import check_views
 from ssbroker.exceptions import MalformedDataError, SchemaError
 
 _ACCEPTED: Final = (
@@ -223,6 +224,7 @@ def check_layout(value: Any, *, name: str, qualified: bool = False) -> None:
     except pa.ArrowInvalid as error:
         column = _broken_column(value)
         raise _refused(error, name=name, column=f"{name}.{column}" if column and qualified else column) from error
+    check_views(value, name=name)
 
 
 def not_arrow(value: object, *, name: str) -> SchemaError:
