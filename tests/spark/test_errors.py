@@ -53,6 +53,34 @@ def test_columns_are_checked_at_the_call(spark: SparkSession, columns: str, cata
     assert [word for word in words if word not in str(caught.value)] == []
 
 
+@pytest.mark.parametrize("given", [None, LONE, "conversations.parquet", pa.table({"to_service_name": ["//s"]})])
+def test_what_is_no_data_frame_of_spark_is_named(spark: SparkSession, given: Any) -> None:
+    """A frame of pandas was told that its `Index` has no attribute `count`."""
+    says = f"expected a DataFrame of Spark, .*; got .*{type(given).__qualname__}$"
+    for call in (
+        lambda: ssbroker.spark.route(given, LONE),
+        lambda: ssbroker.spark.compare(given, LONE, LONE),
+        lambda: ssbroker.spark.reassemble(given),
+        lambda: ssbroker.spark.pipeline(given, LONE),
+        lambda: ssbroker.spark.stream(given),
+        lambda: ssbroker.spark.route_stream(given, LONE),
+    ):
+        with pytest.raises(SchemaError, match=says):
+            call()
+
+
+def test_what_is_no_catalog_is_named(spark: SparkSession) -> None:
+    path: Any = "routes.sql"
+    for call in (
+        lambda: ssbroker.spark.route(spark.createDataFrame([], KEYS), path),
+        lambda: ssbroker.spark.route_udf(spark, path),
+    ):
+        with pytest.raises(
+            SchemaError, match=r"catalog: expected an ssbroker.Catalog, as Catalog.load gives one; got str"
+        ):
+            call()
+
+
 def test_a_column_that_occurs_twice(spark: SparkSession) -> None:
     with pytest.raises(SchemaError, match=r"to_service_name: expected one column of this name, there are 2"):
         ssbroker.spark.route(spark.sql("select '//a' to_service_name, '//b' to_service_name"), LONE)

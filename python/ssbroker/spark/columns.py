@@ -13,6 +13,7 @@ from ssbroker.catalog import Catalog
 from ssbroker.exceptions import OptionError, SchemaError
 from ssbroker.routing import PendingRequest, Router, TieBreak
 from ssbroker.schemas import CONVERSATIONS, DECISIONS, ROUTES
+from ssbroker.spark.frames import check_catalog, check_frame
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
@@ -107,6 +108,7 @@ def keys(conversations: DataFrame) -> list[str]:
     Raises:
         SchemaError: One of them occurs twice or is misspelt, or a column has the name of one that routing adds.
     """
+    check_frame(conversations, name="conversations_df")
     names = conversations.columns
     wanted = [*CONVERSATIONS.names]
     if _ID not in names and _HANDLE in names:
@@ -263,9 +265,10 @@ def rehearse(
         The labels of the decisions.
 
     Raises:
-        SchemaError: A column is missing or has a type that cannot be read.
+        SchemaError: A column is missing or has a type that cannot be read, or the catalog is none.
         OptionError: An option is not one of those allowed.
     """
+    check_catalog(catalog)
     bare = Catalog(ROUTES.empty_table(), catalog.databases)
     router = Router(bare, tie_break=tie_break, pending_request=pending_request)
     fields = [pa.field(name, kind) for name, kind in columns.items()]

@@ -17,6 +17,7 @@ from ssbroker.exceptions import SchemaError
 from ssbroker.routing import PendingRequest, TieBreak
 from ssbroker.schemas import DECISIONS
 from ssbroker.spark.columns import quoted
+from ssbroker.spark.frames import check_frame
 from ssbroker.spark.routing import route
 
 if TYPE_CHECKING:
@@ -101,6 +102,7 @@ def compare(
     """
     after_at = moment.as_utc(at)
     moments = (after_at if before_at is None else moment.as_utc(before_at)), after_at
+    check_frame(conversations_df, name="conversations_df")
     rows = conversations_df
     for which, catalog, now in (("before", before, moments[0]), ("after", after, moments[1])):
         taken = [f"{which}_{name}" for name in DECISIONS.names if f"{which}_{name}" in rows.columns]

@@ -19,6 +19,7 @@ from ssbroker.schemas import MESSAGES, PENDING, REJECTED
 from ssbroker.session_keys import SessionKeys
 from ssbroker.spark import assembling, fragment_columns, gaps, tagged
 from ssbroker.spark.fragment_columns import FragmentColumns
+from ssbroker.spark.frames import check_frame
 from ssbroker.spark.room import MESSAGE_BYTES_MAX, room_for
 from ssbroker.spark.shipping import ship_keys
 
@@ -234,6 +235,7 @@ def read(fragments: DataFrame, session_keys: SessionKeys | None, *, name: str) -
         SchemaError: They are a stream, or a column is missing, occurs twice or has a type that cannot be read.
         OptionError: The session keys are not what they can be.
     """
+    check_frame(fragments, name="fragments_df")
     if fragments.isStreaming:
         raise SchemaError(
             f"fragments: {name} takes no stream, since a message may begin in one micro-batch and end in another; for a stream there are "

@@ -11,6 +11,7 @@ from ssbroker import session_keys as keys
 from ssbroker.exceptions import OptionError, SchemaError
 from ssbroker.spark import columns, fragment_columns, tagged
 from ssbroker.spark.fragment_columns import FragmentColumns
+from ssbroker.spark.frames import check_frame
 from ssbroker.spark.shipping import ship_keys
 from ssbroker.spark.streams import kinds, packing
 from ssbroker.spark.streams.forwarding import Forwarding
@@ -97,6 +98,7 @@ def checked(given: DataFrame, *, name: str, observe: str | None) -> SparkSession
         SchemaError: It is no stream.
         OptionError: The state store is not RocksDB, or the name of the figures is empty.
     """
+    check_frame(given, name=name)
     if not given.isStreaming:
         raise SchemaError(
             f"{name} takes a stream (spark.readStream), and this DataFrame is none; for it there is {_BATCH[name]}",
