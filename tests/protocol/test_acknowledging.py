@@ -173,6 +173,23 @@ def test_t11_n40_who_lies_about_a_message_that_is_under_way_has_it_sent_whole(ma
         assert both.a.ledger.waiting() == []
 
 
+def test_p17_t11_what_the_far_side_has_and_does_not_count_goes_at_once_no_more_than_once(machine: Machine) -> None:
+    """P17, T11, P23: one that has forgotten the conversation says so of each row; each was answered by another at once, without an end, and with one more flight."""
+    both = bound(machine)
+    both.a.send(both.outgoing, b"one")
+    false = with_acknowledgement(both, None, packed([(1, 0, 1, 0)]))
+    sent = 0
+    for _ in range(100):
+        both.a.take([false], 22 * SECOND)
+        sent += len(both.a.rows(22 * SECOND))
+    assert sent == 1
+    for second in range(23, 623):
+        rows = both.a.rows(second * SECOND)
+        sent += len(rows)
+        both.a.take([false] * len(rows), second * SECOND)
+    assert 10 <= sent <= 40
+
+
 def test_t11_a_run_that_goes_beyond_its_message_takes_no_memory(machine: Machine) -> None:
     """T11, P26: 24 bytes that name two thousand million fragments of a message that has two."""
     both = bound(machine, max_fragment_bytes=4)

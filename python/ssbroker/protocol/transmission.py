@@ -48,6 +48,7 @@ class Transmission:
         bytes: What they count for.
         is_dirty: Whether it was changed since it was packed (P32).
         used: The moment of its last change.
+        mended: The last message that was sent anew at once since the far side had to forget it.
     """
 
     key: Key
@@ -66,6 +67,7 @@ class Transmission:
     bytes: int = 0
     is_dirty: bool = True
     used: int = 0
+    mended: int = -1
 
     def send(self, sequence: int, fragment: int, count: int, charge: int) -> None:
         """Notes that a fragment is sent for the first time: the next of `head`, or a single message after it."""
@@ -262,14 +264,16 @@ class Transmission:
             self.cursor += (there ^ (there + 1)).bit_length() - 1
 
     def _mend(self) -> None:
-        """All of the next message was told to be there, and the message is not: the far side had to forget it (P23), so it goes again."""
+        """All of the next message was told to be there, and it is not whole: the far side had to forget it (P23). It goes again, at once for once."""
         sequence = self.acked + 1
         if sequence < self.head and sequence not in self.flying:
             count = self.counts.get(sequence, 1)
             self.flying[sequence] = (1 << count) - 1
             self.charges[sequence] = 0
             self.fragments += count
-            self.flights.append(Flight(0, 0, {sequence: self.flying[sequence]}))
+            if sequence != self.mended or not any(sequence in flight.fragments for flight in self.flights):
+                self.flights.append(Flight(0, 0, {sequence: self.flying[sequence]}))
+            self.mended = sequence
 
 
 def _lowest(mask: int, most: int) -> int:
