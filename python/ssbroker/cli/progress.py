@@ -45,13 +45,15 @@ class ProgressBar:
         self._progress.update(self._task, completed=position, rows=rows, speed=rows / seconds if seconds else 0.0)
 
     def __enter__(self) -> Self:
-        self._progress.start()
+        if not self._progress.disable:
+            self._progress.start()
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        self._progress.stop()
+        if not self._progress.disable:  # where nothing is shown, rich before 15 would end it with an empty line
+            self._progress.stop()
 
 
 def _on_one_line() -> Column:
