@@ -102,7 +102,8 @@ def route_udf(
     """A function of columns for `select` and, once registered, for SQL: it returns the decision as a struct.
 
     It takes `conversation_id`, `database`, `to_service_name`, `to_broker_instance` and `is_initiator`, in this order or by name;
-    by name, those that the contract lets out may be left out.
+    by name, those that the contract lets out may be left out. A stream on Spark Connect cannot use it: for that there are `route_stream` and
+    `route`.
 
     Args:
         spark: The session, classic or Spark Connect.

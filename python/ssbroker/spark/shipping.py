@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 
 from ssbroker.catalog import Catalog
+from ssbroker.exceptions import InputError
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -84,8 +85,15 @@ class _Artifact(Shipped[_Value]):
     def value(self) -> _Value:
         from pyspark import SparkFiles  # noqa: PLC0415 - pyspark is an extra
 
-        # The file comes from the same client as the function that reads it, which could do anything as well.
-        value: _Value = pickle.loads(Path(SparkFiles.get(self.file)).read_bytes())  # noqa: S301
+        try:
+            pickled = Path(SparkFiles.get(self.file)).read_bytes()
+        except FileNotFoundError as error:
+            raise InputError(
+                "a streaming query on Spark Connect sees nothing of what was sent to its session, and so not the catalog of route_udf; "
+                "expected ssbroker.spark.route_stream or route"
+            ) from error
+        # It comes from the same client as the function that reads it, which could do anything as well.
+        value: _Value = pickle.loads(pickled)  # noqa: S301
         return value
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from pyspark.errors import PythonException
+from pyspark.errors import PythonException, StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 
 import ssbroker.spark
@@ -26,7 +26,6 @@ COLUMNS = "conversation_id, database, to_service_name, to_broker_instance, is_in
 
 def check(spark: SparkSession, folder: Path) -> None:
     """All of it."""
-    del folder
     assert "connect" in type(spark).__module__
     sent = watch_artifacts(spark)
     routes(spark)
@@ -38,6 +37,18 @@ def check(spark: SparkSession, folder: Path) -> None:
     catalog, messages, fragments = told(5, messages=60)
     done = ssbroker.spark.pipeline(frame(spark, fragments, partitions=3), catalog, now=NOW)
     assert decided(done.messages) == expected(catalog, messages)
+    refuses_a_stream(spark, folder)
+
+
+def refuses_a_stream(spark: SparkSession, folder: Path) -> None:
+    """U13: a streaming query has nothing of what was sent to its session, and says so."""
+    folder.mkdir()
+    spark.range(1).write.parquet(str(folder / "rows"))
+    stream = spark.readStream.schema("id bigint").parquet(str(folder / "rows"))
+    routed = stream.selectExpr("where_to(to_service_name => '//a', conversation_id => cast('' as binary)) as decision")
+    query = routed.writeStream.format("noop").option("checkpointLocation", str(folder / "checkpoint"))
+    with pytest.raises(StreamingQueryException, match="sees nothing of what was sent to its session"):
+        query.trigger(availableNow=True).start().awaitTermination()
 
 
 def watch_artifacts(spark: SparkSession) -> list[str]:
