@@ -386,10 +386,11 @@ def test_p13_a_large_message_is_read_once_and_not_for_each_turn(machine: Machine
     assert sum(reads) == 1
 
 
-def test_p15_where_nothing_is_due_no_table_is_made(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_p15_where_nothing_is_due_no_table_is_made(machine: Machine) -> None:
     """P15: a served instance looks several times for each message; an empty table took longer than all the rest."""
     both = bound(machine)
     both.exchange(60 * SECOND)
     made: list[int] = []
-    monkeypatch.setattr("ssbroker.protocol.outbound.table_of", lambda rows: made.append(len(rows)))
-    assert (both.a.dialogs.data_to_send(now=60 * SECOND), made) == (None, [])
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("ssbroker.protocol.outbound.table_of", lambda rows: made.append(len(rows)))
+        assert (both.a.dialogs.data_to_send(now=60 * SECOND), made) == (None, [])
