@@ -72,10 +72,8 @@ def _distinct(names: list[str]) -> list[str]:
     """The names; one that is there already has a number behind it."""
     found: dict[str, None] = {}
     for name in names:
-        numbered = (f"{name}_{number}" for number in count(1))
-        found[
-            next(one for one in chain([name], numbered) if one not in found and (one == name or one not in names))
-        ] = None
+        numbered = (f"{name}_{number}" for number in count(1) if f"{name}_{number}" not in names)
+        found[next(one for one in chain([name], numbered) if one not in found)] = None
     return list(found)
 
 

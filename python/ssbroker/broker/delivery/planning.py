@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final
 from ssbroker import moment
 from ssbroker.broker.asking.dynamic_routing import Ask
 from ssbroker.broker.delivery.transport import Outgoing
-from ssbroker.broker.delivery.ways import Decision, Ways, explain
+from ssbroker.broker.delivery.ways import Decision, Ways, explain, missing_in
 from ssbroker.broker.dialogs import status
 from ssbroker.broker.dialogs.status import Status
 from ssbroker.explanation import Explanation
@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     from ssbroker.broker.database import Database
 
 _SENDER_DISABLED: Final = "sender_disabled"
-_ROUTE_REQUESTED: Final = "route_requested"
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,9 +67,8 @@ def plan(ways: Ways, database: Database, senders: Sequence[Endpoint], *, has_tra
             is_mirror = decision.reason == _SENDER_DISABLED and database.mirroring_role == "mirror"
             why = status.mirror_copy(database.name) if is_mirror else status.classified(explained[asked])
             found.stays[sender.endpoint_id] = why or status.unclassified("its route has just changed")
-            if decision.reason == _ROUTE_REQUESTED:
-                table = explained[asked].details["passes"][-1]["database"]
-                ask = Ask(table, sender.far_service, sender.far_broker_instance)
+            if decision.is_requested:
+                ask = Ask(missing_in(explained[asked]), sender.far_service, sender.far_broker_instance)
                 found.asks.setdefault(ask, []).append(sender.endpoint_id)
     return found
 

@@ -24,6 +24,7 @@ NOWHERE: Final = Way(None, None)
 KEPT_MAX: Final = 100_000
 """The decisions that are kept; beyond that all are made anew."""
 _LOCAL: Final = "LOCAL"
+_ROUTE_REQUESTED: Final = "route_requested"
 _Key: TypeAlias = tuple[str, bytes, int, bytes | None]
 
 
@@ -41,6 +42,11 @@ class Decision(NamedTuple):
     def is_local(self) -> bool:
         """Whether a database of this instance takes the conversation."""
         return self.outcome == _LOCAL
+
+    @property
+    def is_requested(self) -> bool:
+        """Whether no route leads on, and one is to be asked for (R14)."""
+        return self.reason == _ROUTE_REQUESTED
 
     @property
     def way(self) -> Way:
@@ -234,3 +240,15 @@ def explain(router: Router, database: str, endpoint: Sender, *, now: datetime) -
         conversation_id=endpoint.conversation_id,
         now=now,
     )
+
+
+def missing_in(explained: Explanation) -> str:
+    """The database in whose table the route is missing that a conversation asks for (R41).
+
+    Args:
+        explained: The whole way of what its endpoint sends.
+
+    Returns:
+        Its name.
+    """
+    return str(explained.details["passes"][-1]["database"])

@@ -231,10 +231,8 @@ class Definitions(SecurityDefinitions):
         Raises:
             BrokerError: Service, queue or contract is not there (15151), or is had already.
         """
-        added, dropped = (
-            options.texts(add_contracts, name="add_contracts"),
-            options.texts(drop_contracts, name="drop_contracts"),
-        )
+        added = options.texts(add_contracts, name="add_contracts")
+        dropped = options.texts(drop_contracts, name="drop_contracts")
         self.change(queues.alter_service, name=name, queue=queue, add_contracts=added, drop_contracts=dropped)
 
     def drop_service(self, name: str) -> None:

@@ -33,7 +33,7 @@ def run(spark: SparkSession, count: int, work: Callable[[int], dict[str, Any]]) 
         return []
 
     def worked(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        keep_imports()
+        _keep_imports()
         for batch in batches:
             numbers: list[Any] = batch.column(0).to_pylist()
             told = pa.array([json.dumps(work(number)) for number in numbers], pa.string())
@@ -45,7 +45,7 @@ def run(spark: SparkSession, count: int, work: Callable[[int], dict[str, Any]]) 
 
 
 @functools.cache
-def keep_imports() -> None:
+def _keep_imports() -> None:
     """Has the garbage collection of a worker, which Spark calls for after each task, pass over what is imported: it took as long as a small task."""
     gc.freeze()
 

@@ -41,8 +41,6 @@ NOWHERE: Final = "NOWHERE"
 MIRRORED: Final = " or "
 """Stands between the two addresses of a gate behind which nobody knows the principal."""
 
-_ROUTE_REQUESTED: Final = "route_requested"
-
 _Sender: TypeAlias = tuple[bytes, bool, bytes | None]
 """A conversation, the sender's side, and the broker id that it sends to."""
 
@@ -220,7 +218,7 @@ class Machine:
             way for each, (_, way) in self._decisions.items() if MIRRORED in (self.gates.gate_of(each[:2]) or "")
         ]
         self._seeking.principals(resting)
-        self._seeking.routes([asked for asked, way in self._decisions.values() if way.reason == _ROUTE_REQUESTED])
+        self._seeking.routes([asked for asked, way in self._decisions.values() if way.is_requested])
 
     def _gates(self, rows: pa.Table, senders: list[_Sender]) -> dict[_Sender, str | None]:
         """Through which gate each sender goes; None for nowhere."""
@@ -234,7 +232,7 @@ class Machine:
                 zip(asked, self.database.instance.worker.ways.decisions(self.database.name, asked), strict=True)
             )
             self._decisions.update(zip(new, decided, strict=True))
-            missing = [each for each, way in decided if way.reason == _ROUTE_REQUESTED and self.dialogs.knows(each[:2])]
+            missing = [each for each, way in decided if way.is_requested and self.dialogs.knows(each[:2])]
             self._seeking.routes(missing)
         return {sender: self._gate(sender) for sender in distinct}
 

@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable
-from datetime import datetime
 from functools import partial
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from ssbroker import moment
 from ssbroker.broker.asking.dynamic_routing import Ask
-from ssbroker.broker.delivery.ways import Decision, explain
+from ssbroker.broker.delivery.ways import Decision, explain, missing_in
 from ssbroker.broker.network.connections.buckets import Buckets
 from ssbroker.exceptions import SsbrokerError
-from ssbroker.routing import Router
 
 if TYPE_CHECKING:
     from ssbroker.broker.database import Database
@@ -75,12 +73,8 @@ class Seeking:
         may_begin = partial(self._asks.take, "", now=moment.microseconds(now))
         try:
             router = instance.router(tie_break=instance.worker.ways.tie_break)
-            asks = [Ask(self._table(router, sender, now), *service) for service, sender in wanted.items()]
+            explained = {service: explain(router, self._database.name, one, now=now) for service, one in wanted.items()}
+            asks = [Ask(missing_in(way), *service) for service, way in explained.items()]
             instance.worker.dynamic_routing.ask(asks, patience=self._patience, may_begin=may_begin)
         except SsbrokerError as error:
             LOGGER.warning("%s: missing routes could not be asked for, and are later: %s", self._database.name, error)
-
-    def _table(self, router: Router, sender: Asked, now: datetime) -> str:
-        """The database in whose table the route is missing (R41)."""
-        found = explain(router, self._database.name, sender, now=now)
-        return str(found.details["passes"][-1]["database"])

@@ -76,5 +76,4 @@ class ServeOptions:
             least=FRAGMENT_BYTES_LEAST,
             most=BYTES_MAX,
         )
-        if isinstance(self.close_timeout, bool) or not self.close_timeout >= 0:
-            raise OptionError(f"close_timeout: expected seconds, 0 or more; got {self.close_timeout!r:.80}")
+        options.seconds(self.close_timeout, name="close_timeout")
