@@ -10,15 +10,12 @@ from typing import Any, Final, Protocol
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.csv
-import pyarrow.parquet as pq
 
 from ssbroker.cli.conform import conformed
 from ssbroker.cli.formats import Format
 from ssbroker.cli.pieces import without_rows
 from ssbroker.cli.text import Column, csv_cells, joined_text, json_values
-
-_ROW_GROUP_BYTES: Final = 64 << 20
-_ROW_GROUP_ROWS: Final = 1 << 20
+from ssbroker.row_groups import RowGroups
 
 
 class Writer(Protocol):
@@ -120,9 +117,7 @@ class ParquetWriter:
 
     def __init__(self, path: Path, schema: pa.Schema) -> None:
         self._schema = schema
-        self._writer = pq.ParquetWriter(path, self._schema)
-        self._waiting: list[pa.RecordBatch] = []
-        self._waiting_bytes = self._waiting_rows = 0
+        self._groups = RowGroups(path, schema)
 
     def encode(self, batch: pa.RecordBatch, lines: Column | None = None) -> pa.RecordBatch:
         """The rows as a batch."""
@@ -131,23 +126,13 @@ class ParquetWriter:
 
     def write(self, encoded: pa.RecordBatch) -> None:
         """Appends rows."""
-        self._waiting.append(encoded)
-        self._waiting_bytes += encoded.nbytes
-        self._waiting_rows += encoded.num_rows
-        if self._waiting_bytes >= _ROW_GROUP_BYTES or self._waiting_rows >= _ROW_GROUP_ROWS:
-            self._write_group()
+        self._groups.write(encoded)
+        if self._groups.is_group:
+            self._groups.flush()
 
     def close(self) -> None:
         """Completes the file."""
-        if self._waiting_rows:
-            self._write_group()
-        self._writer.close()
-
-    def _write_group(self) -> None:
-        group = pa.Table.from_batches(self._waiting, schema=self._schema)
-        self._waiting = []
-        self._waiting_bytes = self._waiting_rows = 0
-        self._writer.write_table(group, row_group_size=max(1, group.num_rows))
+        self._groups.close()
 
 
 class ArrowWriter:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, Final, Literal, TypeAlias
 
@@ -12,13 +12,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from ssbroker import row_groups
 from ssbroker.exceptions import OutputError
+from ssbroker.row_groups import RowGroups
 from ssbroker.spark.files.intervals import noted
 
 Compression: TypeAlias = Literal["snappy", "zstd", "gzip", "lz4", "brotli", "none"]
 """How Parquet compresses."""
-ROW_GROUP_BYTES: Final = 64 << 20
-ROW_GROUP_ROWS: Final = 1 << 20
 OPEN_MAX: Final = 100
 """The files that are open at once; beyond that, the one that was written to longest ago is completed. Rows that wait need no file."""
 NO_VALUE: Final = "__HIVE_DEFAULT_PARTITION__"
@@ -26,62 +26,6 @@ _compute: Final[Any] = pc  # its stubs know too little of it
 # As Spark has it: it reads %E9 as one character, so what is not ASCII stays as it is.
 _ESCAPED: Final = re.compile(r"""[\x01-\x1f"#%'*/:=?\\\x7f{\[\]^]""")
 _NAME_BYTES: Final = 255
-
-
-class Part:
-    """One Parquet file in the making: rows wait until they make a row group, and there is no file before that."""
-
-    def __init__(self, path: Path, schema: pa.Schema, settings: Mapping[str, Any], notes: Mapping[str, str]) -> None:
-        self.path: Final = path
-        self.rows = 0
-        self._settings: Final = settings
-        self._notes: Final = notes
-        self._writer: pq.ParquetWriter | None = None
-        self._schema: Final = schema
-        self._waiting: list[pa.RecordBatch] = []
-        self._held = self._held_rows = 0
-
-    @property
-    def held(self) -> int:
-        """The bytes that wait."""
-        return self._held
-
-    @property
-    def is_group(self) -> bool:
-        """Whether what waits is enough for a row group."""
-        return self._held >= ROW_GROUP_BYTES or self._held_rows >= ROW_GROUP_ROWS
-
-    @property
-    def is_open(self) -> bool:
-        """Whether there is a file."""
-        return self._writer is not None
-
-    def write(self, batch: pa.RecordBatch) -> int:
-        """Appends rows; returns their bytes."""
-        size = batch.nbytes
-        self._waiting.append(batch)
-        self._held += size
-        self._held_rows += batch.num_rows
-        self.rows += batch.num_rows
-        return size
-
-    def flush(self) -> None:
-        """Writes what waits as a row group."""
-        if self._writer is None:
-            self._writer = pq.ParquetWriter(self.path, self._schema, **self._settings)
-            self._writer.add_key_value_metadata(dict(self._notes))
-        if self._waiting:
-            group = pa.Table.from_batches(self._waiting, schema=self._schema)
-            self._writer.write_table(group.unify_dictionaries(), row_group_size=max(1, group.num_rows))
-        self._waiting = []
-        self._held = self._held_rows = 0
-
-    def close(self) -> None:
-        """Completes the file."""
-        if self._held_rows or self._writer is None:
-            self.flush()
-        assert self._writer is not None  # noqa: S101 - it was opened above
-        self._writer.close()
 
 
 class Parts:
@@ -117,7 +61,7 @@ class Parts:
         self._schema: Final = schema if partition_by is None else _without(schema, partition_by)
         paths = _paths(self._schema)
         skipped = {*unordered, *(field.name for field in self._schema if pa.types.is_dictionary(field.type))}
-        self._settings: Final = {
+        self._settings: Final[dict[str, Any]] = {
             "compression": compression,
             "use_dictionary": [path for path in paths if path not in unique],
             "write_statistics": [path for path in paths if path not in skipped],
@@ -125,7 +69,7 @@ class Parts:
             "store_schema": any(_has_duration(field.type) for field in self._schema),
         }
         self._notes: Final = {} if read is None else noted(self._schema, read)
-        self._parts: Final[dict[str, Part]] = {}
+        self._parts: Final[dict[str, RowGroups]] = {}
         self._held = 0
         self.files: Final[dict[str, tuple[Path, int]]] = {}
         """Path and rows of each complete file, by its name in the result."""
@@ -141,7 +85,7 @@ class Parts:
         else:
             for value, rows in _by_value(batch, self._by):
                 self._append(folder_of(self._by, value), rows)
-        if self._held > ROW_GROUP_BYTES:
+        if self._held > row_groups.ROW_GROUP_BYTES:
             self._make_room()
 
     def close(self) -> None:
@@ -153,7 +97,7 @@ class Parts:
         part = self._parts.get(folder)
         if part is None:
             path = self._folder / f"{len(self.files) + len(self._parts):06}.parquet"
-            part = self._parts[folder] = Part(path, self._schema, self._settings, self._notes)
+            part = self._parts[folder] = RowGroups(path, self._schema, notes=self._notes, **self._settings)
         self._held += part.write(rows)
         if part.is_group:
             self._flush(folder)
@@ -161,7 +105,7 @@ class Parts:
     def _make_room(self) -> None:
         """Writes what is most, so that half of the room is free, and small files are few."""
         for folder in sorted(self._parts, key=lambda folder: -self._parts[folder].held):
-            if 2 * self._held <= ROW_GROUP_BYTES:
+            if 2 * self._held <= row_groups.ROW_GROUP_BYTES:
                 return
             self._flush(folder)
 
