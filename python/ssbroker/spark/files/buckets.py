@@ -16,8 +16,9 @@ import pyarrow.compute
 from ssbroker.fragments import md5
 
 pc: Any = pyarrow.compute  # its stubs know too little of it
-HELD_BYTES: Final = 64 << 20
-"""How much a reader holds before it writes what it has of each bucket."""
+HELD_BYTES_MIN: Final = 16 << 20
+HELD_BYTES_MAX: Final = 64 << 20
+_HELD_BYTES_OF_A_BUCKET: Final = 2 << 20
 _PLAIN: Final = pa.ipc.IpcWriteOptions()
 _LZ4: Final = pa.ipc.IpcWriteOptions(compression="lz4")
 _SAMPLE_ROWS: Final = 64
@@ -59,7 +60,7 @@ class BucketWriter:
         """Takes rows."""
         self._waiting.append(batch)
         self._held += batch.nbytes
-        if self._held >= HELD_BYTES:
+        if self._held >= held_bytes(self._count):
             self._flush()
 
     def __enter__(self) -> Self:
@@ -121,6 +122,19 @@ class _File:
             self._writer.close()
             self._path.with_suffix(_PLACES).write_text(json.dumps(self._places), encoding="ascii")
         self._sink.close()
+
+
+def held_bytes(count: int) -> int:
+    """How much a reader holds before it writes what it has of each bucket: little, which is the same memory again, but for many buckets.
+
+    Args:
+        count: How many buckets there are.
+
+    Examples:
+        >>> [held_bytes(count) >> 20 for count in (1, 8, 16, 40, 10_000)]
+        [16, 16, 32, 64, 64]
+    """
+    return min(HELD_BYTES_MAX, max(HELD_BYTES_MIN, count * _HELD_BYTES_OF_A_BUCKET))
 
 
 def file_of(folder: Path, number: int) -> Path:

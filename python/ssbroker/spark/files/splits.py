@@ -19,7 +19,8 @@ from ssbroker.spark.paths import local_path
 Source: TypeAlias = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
 """A Parquet file, a folder of them, or several of both."""
 
-BATCH_BYTES: Final = 64 << 20
+BATCH_BYTES: Final = 4 << 20
+"""Of wide rows, of which much at once costs a large piece of new memory each time."""
 _SAMPLE_ROWS: Final = 64
 _HIDDEN: Final = ("_", ".")
 
