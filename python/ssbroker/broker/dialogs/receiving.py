@@ -16,6 +16,7 @@ from ssbroker.broker.objects.queue_names import queue_key
 from ssbroker.broker.objects.refusals import existing
 from ssbroker.broker.work.effects import Received
 from ssbroker.broker.work.work import Work
+from ssbroker.protocol.columns import tabled
 from ssbroker.protocol.names import refused
 from ssbroker.store import endpoints, queues
 from ssbroker.store.endpoints import Endpoint
@@ -79,10 +80,7 @@ def receive(work: Work, queue_name: str, asked: Asked) -> pa.Table:
             break
         groups -= number if groups != _ALL else 0
     work.effects.received.append(Received(queue.queue_id, is_empty=not rows, is_named=asked.is_named))
-    if not rows:
-        return schemas.RECEIVED.empty_table()
-    received: Any = pa.array(rows, type=_ROW)  # a StructArray, which the stubs do not say
-    return pa.Table.from_batches([pa.RecordBatch.from_struct_array(received)])
+    return tabled(rows, _ROW) if rows else schemas.RECEIVED.empty_table()
 
 
 def _take_alone(work: Work, queue: Queue, *, groups: int, top: int, room: int) -> tuple[list[Row], int, int]:
