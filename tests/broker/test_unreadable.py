@@ -140,6 +140,43 @@ def test_b42_of_a_file_that_is_damaged_in_one_place_the_rest_of_the_instance_doe
     assert shops.received_types(sales, shops.REPLIES) == ["DialogTimer"]
 
 
+@pytest.mark.parametrize("table", ["ssb_transmission_queue", "ssb_queue_messages", "ssb_conversation_endpoints"])
+def test_b42_n28_whoever_watches_hears_of_a_file_that_is_damaged_in_one_place_and_the_numbers_of_the_others(
+    instance: Instance, sales: Database, stock: Database, table: str
+) -> None:
+    """What can be read of it, such as the broker's state, says nothing of what cannot."""
+    with stock.transaction() as t:
+        t.send(t.begin_dialog(STOCK, "//nowhere"), b"one")
+    damage(stock, table)
+    send(sales, b"two", to="//nowhere")
+    found = overview_of(instance)
+    states = {row["name"]: row["state_desc"] for row in found["databases"]}
+    assert states == {"msdb": "ONLINE", "Sales": "ONLINE", "Stock": "SUSPECT"}
+    assert [row["problem"] for row in found["databases"] if row["problem"]] == [
+        f"{stock.file.path}: database disk image is malformed"
+    ]
+    assert {row["database"] for row in found["queues"]} == {"Sales"}
+    assert [row["messages"] for row in found["transmission_queue"]] == [1]
+    told = problems(instance)
+    assert told["database Stock"] == f"could not be read: {stock.file.path}: database disk image is malformed"
+    assert stock.objects().broker.is_broker_enabled, "this much can be read"
+    assert problems(instance) == told, "a read that succeeds is of another place"
+    assert "database Sales" not in told
+
+
+def test_b42_n28_a_file_that_has_gone_from_its_folder_is_a_problem_while_all_of_it_can_still_be_read(
+    instance: Instance, sales: Database
+) -> None:
+    """What is open of it goes on, and takes commits that nobody finds again."""
+    with sales.file.read():
+        pass  # the connection stays for the next one
+    hidden = sales.file.path.rename(sales.file.path.with_suffix(".away"))
+    assert states_of(instance)["Sales"] == "ONLINE"
+    assert "is not there any more" in problems(instance)["database Sales"]
+    hidden.rename(sales.file.path)
+    assert "database Sales" not in problems(instance)
+
+
 ALTERATIONS = (
     "PRAGMA user_version = 0",
     "PRAGMA user_version = 3",

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+from contextlib import closing
 from pathlib import Path
 
+import apsw
 import pytest
 
 from ssbroker import Instance
@@ -175,6 +177,17 @@ def test_status_as_json(run: Run, folder: Path) -> None:
     (waiting,) = found["transmission_queue"]
     assert (waiting["to_service_name"], waiting["messages"], waiting["conversations"]) == ("//Nowhere", 2, 1)
     assert "9796" in waiting["transmission_status"]
+
+
+def test_b42_status_of_a_file_that_is_damaged_in_one_place_says_so_and_shows_the_others(
+    run: Run, folder: Path
+) -> None:
+    with closing(apsw.Connection(str(folder / "Sales.sqlite"))) as connection:
+        connection.execute("DROP TABLE ssb_transmission_queue")
+    result = run("status", folder)
+    assert result.status == 0
+    assert "Sales file cannot be read" in " ".join(result.out.split())
+    assert f"database Sales: {folder / 'Sales.sqlite'}: its tables are not those of its version" in result.out
 
 
 def test_status_of_an_empty_instance(run: Run, tmp_path: Path) -> None:

@@ -51,6 +51,9 @@ def status(
     ):
         console.print()
         console.print(_table(title, rows) if rows else none)
+    for row in found["databases"]:
+        if row["problem"] is not None:
+            console.print(cell(f"database {row['name']}: {row['problem']}"), soft_wrap=True)
     for row in found["transmission_queue"]:
         # Not in the table, and not broken into lines: what to do is there to be copied.
         why = row["transmission_status"] or "not tried yet"
@@ -73,7 +76,7 @@ def _print_serving(console: Console, serving: dict[str, Any] | None) -> None:
 def _database(row: dict[str, Any]) -> dict[str, str]:
     broker = "enabled" if row["is_broker_enabled"] else "disabled"
     if row["state_desc"] != "ONLINE":
-        broker = "file not available"
+        broker = "file not available" if row["problem"] is None else "file cannot be read"
     return {"database": row["name"], "broker": broker, "broker id": row["service_broker_guid"]}
 
 
@@ -124,4 +127,10 @@ def _table(title: str, rows: list[dict[str, str]]) -> Table:
 
 
 def _style(value: str) -> str:
-    return {"off": "red", "disabled": "yellow", "file not available": "red", "ER ERROR": "red"}.get(value, "")
+    return {
+        "off": "red",
+        "disabled": "yellow",
+        "file not available": "red",
+        "file cannot be read": "red",
+        "ER ERROR": "red",
+    }.get(value, "")

@@ -15,7 +15,7 @@ from ssbroker.store.connections import Connections
 from ssbroker.store.fair_lock import FairLock
 from ssbroker.store.schema import APPLICATION_ID
 from ssbroker.store.session import Session
-from ssbroker.store.sqlite import Connection, check_blank, storage_errors
+from ssbroker.store.sqlite import Connection, check_blank, is_missing, storage_errors
 from ssbroker.store.watch import Watch
 
 if TYPE_CHECKING:
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 Answer = TypeVar("Answer")
 
 TRIED_AGAIN_AFTER: Final = 120.0
-"""The seconds after a failure from which on `try_again` writes: longer than any wait of P17."""
+"""The seconds after a failure from which on `try_again` writes: longer than any wait of P17. A read that failed is told of for as long."""
 LOCK_TIMEOUT: Final = 10.0
 """The seconds to wait for a file's write lock, unless told otherwise (B3)."""
 
@@ -44,6 +44,8 @@ class DatabaseFile:
         self.lock_timeout = options.seconds(lock_timeout, name="lock_timeout")
         self.failure: str | None = None
         self.failed_at = -math.inf
+        self._unread = ""
+        self._unread_at = -math.inf
         self._connections = Connections(path, vfs=vfs)
         self._writer = FairLock()
 
@@ -157,13 +159,17 @@ class DatabaseFile:
         Raises:
             StorageError: The file cannot be read.
         """
-        with storage_errors(self.path, waited=self.lock_timeout, is_ours=True):
-            connection = self._connections.take(wait=self.lock_timeout)
-            try:
-                connection.execute("BEGIN")
-                yield connection
-            finally:
-                self._connections.give_back(connection)
+        try:
+            with storage_errors(self.path, waited=self.lock_timeout, is_ours=True):
+                connection = self._connections.take(wait=self.lock_timeout)
+                try:
+                    connection.execute("BEGIN")
+                    yield connection
+                finally:
+                    self._connections.give_back(connection)
+        except StorageError as error:
+            self._not_read(error)
+            raise
 
     def ask(self, question: Callable[[Connection], Answer]) -> Answer:
         """What one statement finds in what was committed last; for that it costs less than `read`.
@@ -171,12 +177,16 @@ class DatabaseFile:
         Raises:
             StorageError: The file cannot be read.
         """
-        with storage_errors(self.path, waited=self.lock_timeout, is_ours=True):
-            connection = self._connections.take(wait=self.lock_timeout)
-            try:
-                return question(connection)
-            finally:
-                self._connections.give_back(connection)
+        try:
+            with storage_errors(self.path, waited=self.lock_timeout, is_ours=True):
+                connection = self._connections.take(wait=self.lock_timeout)
+                try:
+                    return question(connection)
+                finally:
+                    self._connections.give_back(connection)
+        except StorageError as error:
+            self._not_read(error)
+            raise
 
     def session(self, *, lock_timeout: float | None = None) -> Session:
         """A transaction that is not begun yet; `lock_timeout` as `write` has it."""
@@ -207,6 +217,22 @@ class DatabaseFile:
                 with self.write(lock_timeout=0.0) as connection:
                     connection.pragma("user_version", connection.pragma("user_version"))
                 self.failure = None
+
+    @property
+    def trouble(self) -> str | None:
+        """Why the file cannot be trusted with anything, though some of it may still be read; None where nothing is known.
+
+        It is not there any more, and what is open of it is all that there is; or something of it could not be read of late: what is damaged
+        in one place is whole in others, so a read that succeeds says nothing.
+        """
+        if is_missing(self.path):
+            return "its file is not there any more: what is committed now may be lost when the process ends"
+        is_late = time.monotonic() - self._unread_at < TRIED_AGAIN_AFTER
+        return f"could not be read: {self._unread}" if is_late else None
+
+    def _not_read(self, error: StorageError) -> None:
+        if error.file == str(self.path) and not isinstance(error, LockTimeoutError):
+            self._unread, self._unread_at = str(error), time.monotonic()
 
     def _ended(self, failure: str | None) -> None:
         self.failure = failure

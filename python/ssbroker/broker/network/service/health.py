@@ -35,6 +35,9 @@ def problems(instance: Instance) -> dict[str, str]:
                 found[f"database {row['name']}"] = "its file is not there, or cannot be used"
         for database in instance.databases:
             database.file.try_again()  # nobody else may have a reason to write for a long time
+            trouble = database.file.trouble
+            if trouble is not None:
+                found.setdefault(f"database {database.name}", trouble)
             if database.file.failure is not None:
                 found.setdefault(f"database {database.name}", f"could not be written: {database.file.failure}")
     except SsbrokerError as error:
