@@ -56,7 +56,7 @@ def status(
             console.print(cell(f"database {row['name']}: {row['problem']}"), soft_wrap=True)
     for row in found["transmission_queue"]:
         # Not in the table, and not broken into lines: what to do is there to be copied.
-        why = row["transmission_status"] or "not tried yet"
+        why = row["transmission_status"] or "not tried yet, or sent a moment ago and not acknowledged yet"
         console.print(cell(f"to {row['to_service_name']}, from {row['database']}: {why}"), soft_wrap=True)
     _print_serving(console, found["serving"])
 
