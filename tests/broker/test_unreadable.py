@@ -14,6 +14,7 @@ from ssbroker.broker.instance import Instance
 from ssbroker.broker.network.service.health import problems
 from ssbroker.broker.overview import overview_of
 from ssbroker.exceptions import StorageError
+from ssbroker.protocol.log_rate import LINES
 from tests.broker import shops
 from tests.broker.conftest import Clock
 from tests.broker.shops import ORDERS, STOCK, received, send
@@ -175,6 +176,21 @@ def test_b42_n28_a_file_that_has_gone_from_its_folder_is_a_problem_while_all_of_
     assert "is not there any more" in problems(instance)["database Sales"]
     hidden.rename(sales.file.path)
     assert "database Sales" not in problems(instance)
+
+
+def test_b42_n35_what_fails_each_time_it_is_tried_does_not_fill_the_log(
+    instance: Instance, stock: Database, clock: Clock, caplog: pytest.LogCaptureFixture
+) -> None:
+    """One conversation that waits is tried often; so many of them would have a line each, for as long as nobody mends the file."""
+    shops.shop(instance)
+    damage(stock, "ssb_conversation_endpoints")
+    for _ in range(200):
+        instance.run_due()
+        clock.advance(seconds=0.1)
+    assert 0 < len(caplog.records) <= 3 * LINES
+    clock.advance(seconds=60)
+    instance.run_due()
+    assert [line for line in caplog.records if "more in a minute, from Stock" in line.getMessage()]
 
 
 ALTERATIONS = (

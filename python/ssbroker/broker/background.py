@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from contextlib import suppress
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Final
@@ -16,6 +15,7 @@ from ssbroker.broker.delivery.delivery import Delivery
 from ssbroker.broker.delivery.retries import Retries
 from ssbroker.broker.delivery.ways import Ways
 from ssbroker.broker.dialogs import poison
+from ssbroker.broker.failing import told_failure
 from ssbroker.broker.runner import Runner
 from ssbroker.broker.work.effects import Effects
 from ssbroker.exceptions import SsbrokerError, StorageError
@@ -25,8 +25,6 @@ from ssbroker.protocol.retry import SECOND, Backoff
 if TYPE_CHECKING:
     from ssbroker.broker.database import Database
     from ssbroker.broker.instance import Instance
-
-LOGGER: Final = logging.getLogger("ssbroker.broker")
 
 
 class Background:
@@ -118,7 +116,7 @@ class Background:
             try:
                 poison.rolled_back(database, queue_ids)
             except SsbrokerError as error:
-                LOGGER.warning("%s: a rollback could not be counted: %s", database.name, error)
+                told_failure(database, "a rollback could not be counted", error)
         self._activate(database, effects, is_committed=False)
 
     def changed(self, database: Database) -> None:
@@ -149,7 +147,7 @@ class Background:
             database.arrivals.tell(list(database.objects().queues_by_id))
             self.activation.changed(database)
         except SsbrokerError as error:
-            LOGGER.warning("%s: %s", database.name, error)
+            told_failure(database, "what has changed is taken up later", error)
             return False
         return True
 
@@ -161,14 +159,14 @@ class Background:
             self.dynamic_routing.settle(database)
             return timers.run_due(database, now=now, is_delivered=is_delivered)
         except SsbrokerError as error:
-            LOGGER.warning("%s: what is due is tried again in a second: %s", database.name, error)
+            told_failure(database, "what is due is tried again in a second", error)
             return now + SECOND
 
     def _deliver(self, database: Database, effects: Effects) -> None:
         try:
             is_left = self.delivery.sent(database, effects.outbound)
         except SsbrokerError as error:  # the commit stands, and the thread takes it up
-            LOGGER.warning("%s: messages could not be delivered, and are tried again: %s", database.name, error)
+            told_failure(database, "messages could not be delivered, and are tried again", error)
             is_left = True
         left = self._retries.next_moment()
         if left is not None:
@@ -178,7 +176,7 @@ class Background:
         try:
             self.activation.ended(database, effects, is_committed=is_committed)
         except SsbrokerError as error:
-            LOGGER.warning("%s: whether a reader is needed could not be found out: %s", database.name, error)
+            told_failure(database, "whether a reader is needed could not be found out", error)
 
     def _wake(self, at: int | None) -> None:
         """Has the thread call `run_due` at a moment; None is at once."""

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import logging
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from ssbroker.broker.activation.queue_monitor import MonitorState, QueueMonitor
+from ssbroker.broker.failing import told_failure
 from ssbroker.broker.work.telling import queue_name
 from ssbroker.exceptions import StorageError
 from ssbroker.store import queues
@@ -17,7 +17,6 @@ from ssbroker.store.objects import Queue
 if TYPE_CHECKING:
     from ssbroker.broker.database import Database
 
-LOGGER: Final = logging.getLogger("ssbroker.broker")
 Procedure = Callable[["Database"], object]
 """What a reader runs: it is given the database, begins its own transactions, and returns when it finds the queue empty."""
 
@@ -198,5 +197,5 @@ class Watched:
                 is_on = queue is not None and queue.is_receive_enabled and objects.broker.is_delivering
                 return is_on and queues.has_ready(connection, self.queue_id)
         except StorageError as error:
-            LOGGER.warning("%s: whether a reader is needed could not be found out: %s", self.database.name, error)
+            told_failure(self.database, "whether a reader is needed could not be found out", error)
             return False

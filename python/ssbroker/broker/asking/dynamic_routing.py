@@ -12,6 +12,7 @@ from ssbroker import moment
 from ssbroker.broker.asking.missing_route import MissingRoute
 from ssbroker.broker.dialogs import beginning, ending, sending
 from ssbroker.broker.dialogs.error_body import read_failure
+from ssbroker.broker.failing import told_failure
 from ssbroker.broker.work.own_work import own_work
 from ssbroker.broker.work.work import Work
 from ssbroker.ddl.routes import CONFIGURATION_SERVICE
@@ -140,7 +141,7 @@ class DynamicRouting:
         try:
             self.settle(database, patience=PATIENCE if self._instance.background else None)
         except SsbrokerError as error:
-            LOGGER.warning("%s: answers for missing routes are looked at later: %s", database.name, error)
+            told_failure(database, "answers for missing routes are looked at later", error)
             return True
         return False
 

@@ -14,6 +14,7 @@ from ssbroker.broker.delivery.retries import Key, Retries
 from ssbroker.broker.delivery.round import Round
 from ssbroker.broker.delivery.transport import Transport
 from ssbroker.broker.dialogs.status import DELIVERED, Status, route_refused
+from ssbroker.broker.failing import told_failure
 from ssbroker.broker.serve_lock import ServeLock
 from ssbroker.broker.work.own_work import own_work
 from ssbroker.exceptions import SsbrokerError
@@ -88,7 +89,7 @@ class Delivery:
             try:
                 self._scan(database, now=now)
             except SsbrokerError as error:  # the others do not wait for it
-                LOGGER.warning("%s: what waits could not be looked for: %s", database.name, error)
+                told_failure(database, "what waits could not be looked for", error)
             self._deliver(database, now=now, patience=None)
 
     def _scan(self, database: Database, *, now: int) -> None:
@@ -135,7 +136,7 @@ class Delivery:
         try:
             failed, carried, later = self._round(database, attempts, patience=patience)
         except SsbrokerError as error:
-            LOGGER.warning("%s: messages could not be delivered, and are tried again: %s", database.name, error)
+            told_failure(database, "messages could not be delivered, and are tried again", error)
         except Exception:
             LOGGER.exception("%s: messages could not be delivered, and are tried again", database.name)
         finally:

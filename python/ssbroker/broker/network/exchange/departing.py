@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
 import pyarrow as pa
 
+from ssbroker.broker.failing import told_failure
 from ssbroker.broker.network.exchange.machine import LOCAL, MIRRORED, Departure, Machine
 from ssbroker.broker.network.exchange.machines import Machines
 from ssbroker.exceptions import SsbrokerError
@@ -16,7 +16,6 @@ from ssbroker.protocol.retry import SECOND
 if TYPE_CHECKING:
     from ssbroker.broker.network.seam import Endpoint
 
-LOGGER: Final = logging.getLogger("ssbroker.broker")
 TURNS_MAX: Final = 8
 """How many batches of one machine go before others have their turn."""
 FAILED_WAIT: Final = SECOND
@@ -68,7 +67,7 @@ class Departing:
                     self._send(machine, departure)
             return machine.dialogs.next_timeout()
         except SsbrokerError as error:
-            LOGGER.warning("%s: nothing can be sent for now: %s", machine.database.name, error)
+            told_failure(machine.database, "nothing can be sent for now", error)
             return now + FAILED_WAIT
 
     def opens(self, gate: str) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import uuid
 from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
@@ -13,6 +12,7 @@ import pyarrow as pa
 from ssbroker import moment
 from ssbroker.broker.delivery.transport import Outgoing
 from ssbroker.broker.dialogs.status import Status
+from ssbroker.broker.failing import told_failure
 from ssbroker.broker.network.connections.addresses import named_by
 from ssbroker.broker.network.exchange.arriving import Arriving
 from ssbroker.broker.network.exchange.beginnings import Beginnings
@@ -34,7 +34,6 @@ if TYPE_CHECKING:
     from ssbroker.broker.network.exchange.reception import Reception
     from ssbroker.broker.network.hooks import Forwards, KeyExchanges, Mirrors
 
-LOGGER: Final = logging.getLogger("ssbroker.broker")
 FLUSH_EVERY: Final = 10 * SECOND
 LOOK_EVERY: Final = SECOND // 20
 """How soon is seen what other processes have committed (N16)."""
@@ -238,7 +237,7 @@ class Exchange:
                 sent = partial(self._carrying.sent_of, machine.database.database_id)
                 found = self._machines.waiting_anew(machine, sent)
             except SsbrokerError as error:
-                LOGGER.warning("%s: what waits could not be looked for: %s", machine.database.name, error)
+                told_failure(machine.database, "what waits could not be looked for", error)
                 continue
             if found:
                 self._carrying.add(found, now=now)
@@ -256,7 +255,7 @@ class Exchange:
         try:
             waits = machine.settle_keys(outgoing.sender)
         except SsbrokerError as error:
-            LOGGER.warning("%s: the keys of a conversation could not be settled: %s", database.name, error)
+            told_failure(database, "the keys of a conversation could not be settled", error)
             return False
         self._carrying.waits(database.database_id, key, waits)
         if waits is not None:
@@ -283,7 +282,7 @@ class Exchange:
             try:
                 machine.flush(now=now)
             except SsbrokerError as error:
-                LOGGER.warning("%s: what is idle could not be put aside: %s", machine.database.name, error)
+                told_failure(machine.database, "what is idle could not be put aside", error)
 
     def _loop_back(self, rows: pa.Table) -> None:
         self._inbox.put(self._itself, rows)

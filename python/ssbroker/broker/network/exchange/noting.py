@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Final
 
 from ssbroker.broker.delivery import delivery
+from ssbroker.broker.failing import told_failure
 from ssbroker.broker.network.exchange.carrying import Carrying, Note
 from ssbroker.broker.network.exchange.machine import PATIENCE
 from ssbroker.exceptions import SsbrokerError
@@ -15,7 +15,6 @@ from ssbroker.protocol.retry import SECOND
 if TYPE_CHECKING:
     from ssbroker.broker.database import Database
 
-LOGGER: Final = logging.getLogger("ssbroker.broker")
 NOTES_MOST: Final = 1000
 """How many conversations are written of at once; meanwhile nobody's messages go."""
 SHARE: Final = 20
@@ -83,7 +82,7 @@ class Noting:
             try:
                 delivery.note(database, senders, says, lock_timeout=PATIENCE)
             except SsbrokerError as error:
-                LOGGER.warning("%s: why messages wait could not be written: %s", database.name, error)
+                told_failure(database, "why messages wait could not be written", error)
                 is_written = False
             else:
                 self._carrying.noted(its)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Iterable
 from functools import partial
 from typing import TYPE_CHECKING, Final, NamedTuple
@@ -10,6 +9,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from ssbroker import moment
 from ssbroker.broker.asking.dynamic_routing import Ask
 from ssbroker.broker.delivery.ways import Decision, explain, missing_in
+from ssbroker.broker.failing import told_failure
 from ssbroker.broker.network.connections.buckets import Buckets
 from ssbroker.exceptions import SsbrokerError
 
@@ -21,7 +21,6 @@ ASKS_AT_ONCE: Final = 32
 """The requests for routes that neighbours have begun at once, by naming services to which none leads (N26)."""
 ASKS_PER_SECOND: Final = 4
 """And how many more in a second."""
-LOGGER: Final = logging.getLogger("ssbroker.broker")
 
 
 class Asked(NamedTuple):
@@ -77,4 +76,4 @@ class Seeking:
             asks = [Ask(missing_in(way), *service) for service, way in explained.items()]
             instance.worker.dynamic_routing.ask(asks, patience=self._patience, may_begin=may_begin)
         except SsbrokerError as error:
-            LOGGER.warning("%s: missing routes could not be asked for, and are later: %s", self._database.name, error)
+            told_failure(self._database, "missing routes could not be asked for, and are later", error)

@@ -1,0 +1,27 @@
+"""Tells the log of what failed for a database and is tried again: as often as that is tried, it would fill the disk with the same line (N35)."""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING, Final
+
+from ssbroker import moment
+from ssbroker.exceptions import SsbrokerError
+
+if TYPE_CHECKING:
+    from ssbroker.broker.database import Database
+
+LOGGER: Final = logging.getLogger("ssbroker.broker")
+
+
+def told_failure(database: Database, what: str, error: SsbrokerError) -> None:
+    """Logs that something failed: for 20 lines a minute of each kind and database, and then as one that counts the others.
+
+    Args:
+        database: The database.
+        what: What could not be done, and what happens next.
+        error: Why.
+    """
+    now = moment.microseconds(database.now())
+    if database.instance.events.may_be_logged(what, level=logging.WARNING, source=database.name, now=now):
+        LOGGER.warning("%s: %s: %s", database.name, what, error)
