@@ -111,6 +111,7 @@ class Outboxes:
     refusals: int = 0
     pending: tuple[int, int] = (0, 0)
     sent_by_priority: Counter[int] = field(default_factory=Counter)
+    traffic: dict[str, int] = field(default_factory=dict)
     refused: dict[str, str] = field(default_factory=dict)
 
     def box(self, address: str) -> Outbox:

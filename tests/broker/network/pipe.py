@@ -96,6 +96,11 @@ class Pipe:
     def routes_lead_to(self, addresses: Collection[str]) -> None:
         """See `seam.Endpoint`."""
 
+    @property
+    def traffic(self) -> dict[str, int]:
+        """See `seam.Endpoint`."""
+        return {}
+
     def view_rows(self) -> tuple[()]:
         """See `seam.Endpoint`."""
         return ()

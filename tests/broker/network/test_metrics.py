@@ -6,14 +6,12 @@ import sys
 import uuid
 from collections.abc import Iterator
 
-import pyarrow as pa
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from ssbroker.broker.database import Database
 from ssbroker.broker.instance import Instance
 from ssbroker.broker.network.service.metrics import Metrics
-from ssbroker.broker.views.view_schemas import INSTANCE_VIEWS
 from ssbroker.exceptions import MissingDependencyError
 from ssbroker.protocol.events import (
     Connection,
@@ -172,34 +170,6 @@ def test_n28_messages_that_get_no_further_reader_are_counted(
     assert numbers(metrics)["ssbroker_task_limit_reached_total"] == 0
     instance.run_due()
     assert numbers(metrics)["ssbroker_task_limit_reached_total"] == 2
-
-
-def test_n28_what_went_over_a_connection_that_is_closed_still_counts(
-    instance: Instance, metrics: Metrics, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    schema, view = INSTANCE_VIEWS[CONNECTIONS], instance.view
-    rows: list[dict[str, object]] = []
-
-    def shown(name: str, database: str | None = None) -> pa.Table:
-        return pa.Table.from_pylist(rows, schema=schema) if name == CONNECTIONS else view(name, database)
-
-    monkeypatch.setattr(instance, "view", shown)
-    rows[:] = [
-        {"connection_id": uuid.UUID(int=number).bytes, "total_bytes_sent": 10 * number, "total_sends": 1}
-        for number in (1, 2)
-    ]
-    found = numbers(metrics)
-    assert (found["ssbroker_open_connections"], found["ssbroker_transport_send_bytes_total"]) == (2, 30)
-    rows[:] = [{"connection_id": uuid.UUID(int=2).bytes, "total_bytes_sent": 25, "total_sends": 3}]
-    found = numbers(metrics)
-    assert (found["ssbroker_open_connections"], found["ssbroker_transport_send_bytes_total"]) == (1, 35)
-    assert found["ssbroker_transport_send_ios_total"] == 4
-    rows.clear()
-    assert numbers(metrics)["ssbroker_transport_send_bytes_total"] == 35
-    rows[:] = [{"connection_id": uuid.UUID(int=3).bytes, "total_bytes_sent": 5}]
-    instance.events.emit(Connection(at=0, connection_id=uuid.UUID(int=3), step=ConnectionStep.CLOSING))
-    rows.clear()
-    assert numbers(metrics)["ssbroker_transport_send_bytes_total"] == 40
 
 
 def test_n28_the_extra_is_named_where_the_library_is_missing(

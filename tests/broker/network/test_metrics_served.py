@@ -11,6 +11,8 @@ import pytest
 
 from ssbroker.broker.instance import Instance
 from ssbroker.broker.network.service.metrics import Metrics
+from ssbroker.protocol.event_steps import ConnectionStep
+from ssbroker.protocol.events import Connection, Event
 from tests.broker.network.parties import HOST, Party
 from tests.broker.network.talking import Talk, talk
 from tests.broker.network.test_metrics import numbers
@@ -37,6 +39,31 @@ def test_n28_fragments_are_counted_by_priority(instance: Instance) -> None:
     }
     assert found["ssbroker_connections_refused_total"] == 0
     assert numbers(metrics)["ssbroker_message_fragment_p3_sends_total"] == 0
+    metrics.close()
+
+
+def test_n28_what_went_over_a_connection_that_broke_between_two_looks_counts(instance: Instance) -> None:
+    """It says no GOODBYE, and nobody has asked for the numbers while it was there."""
+    metrics = Metrics(instance)
+    ended: list[Event] = []
+    instance.subscribe(ended.append, Connection)
+    with instance.serve(port=0, allow_unencrypted=True) as server:
+        for took in (1, 2):
+            with Party("bank") as bank:
+                server.endpoint.send(bank.address, numbered(5))
+                bank.wait_for(lambda bank=bank: len(bank.numbers()) == 5)
+                bank.endpoint.reply(bank.batches[0][0].connection_id, numbered(3))
+                bank.wait_for(lambda took=took: server.endpoint.traffic["total_fragments_received"] == 3 * took)
+                bank.endpoint._call(bank.endpoint.board.cut)
+                bank.wait_for(lambda: not instance.view("sys.dm_broker_connections").num_rows)
+        found = numbers(metrics)
+    assert [event for event in ended if isinstance(event, Connection) and event.step is ConnectionStep.CLOSING] == []
+    assert found["ssbroker_open_connections"] == 0
+    assert found["ssbroker_message_fragment_sends_total"] == 10
+    assert sum(found[f"ssbroker_message_fragment_p{priority}_sends_total"] for priority in range(1, 11)) == 10
+    assert found["ssbroker_message_fragment_receives_total"] == 6
+    assert found["ssbroker_transport_send_bytes_total"] > 0
+    assert found["ssbroker_transport_receive_bytes_total"] > 0
     metrics.close()
 
 

@@ -157,6 +157,10 @@ class Endpoint(Protocol):
     def refusals(self) -> int:
         """How many connections were cut off since their address dials too often (T13)."""
 
+    @property
+    def traffic(self) -> Mapping[str, int]:
+        """What has gone over all connections, those that have ended included, by the names of `sys.dm_broker_connections`."""
+
     def view_rows(self) -> Iterable[tuple[Any, ...]]:
         """The rows of `sys.dm_broker_connections`."""
 

@@ -120,6 +120,11 @@ class SocketEndpoint:
         """See `seam.Endpoint`."""
         return self._board.refusals
 
+    @property
+    def traffic(self) -> Mapping[str, int]:
+        """See `seam.Endpoint`."""
+        return self._board.traffic.totals(self._board.connections)
+
     def view_rows(self) -> Iterable[tuple[Any, ...]]:
         """See `seam.Endpoint`."""
         return rows_of(self._board)

@@ -16,6 +16,7 @@ from ssbroker.broker.network.connections.line import Line
 from ssbroker.broker.network.connections.role_answers import RoleAnswers
 from ssbroker.broker.network.connections.setup import Setup
 from ssbroker.broker.network.connections.standing import LOGIN_REFUSED, Ending
+from ssbroker.broker.network.connections.traffic import Traffic
 from ssbroker.protocol.adjacent.arbitration import Met, Stays, stays
 from ssbroker.protocol.adjacent.goodbye import Reason
 from ssbroker.protocol.adjacent.occurrences import Batch, Greeted, Occurrence, RoleAsked, RoleTold
@@ -38,6 +39,7 @@ class Switchboard:
         connections: All connections, by their ids, in the order in which they began.
         dialling: The addresses that are sent to.
         refusals: How many connections were cut off since their address dials too often.
+        traffic: What has gone over connections that have ended.
     """
 
     def __init__(self, setup: Setup) -> None:
@@ -55,6 +57,7 @@ class Switchboard:
             " are taken from one address"
         )
         self.refusals = 0
+        self.traffic: Final = Traffic()
         self._is_paused = False
         self._is_deaf = False
         self._on_empty: Callable[[], None] | None = None
@@ -166,7 +169,7 @@ class Switchboard:
             connection: The connection.
             ending: Why.
         """
-        self.connections.pop(connection.connection_id, None)
+        self.traffic.ends(self.connections, connection)
         self._unproven.pop(connection, None)
         pair = _pair(connection)
         if pair is not None:

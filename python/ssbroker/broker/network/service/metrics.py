@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, Final
 
 from ssbroker.broker import counters
@@ -86,8 +86,6 @@ class Metrics:
         self._instance: Final = instance
         self._guard: Final = threading.Lock()
         self._events: Final[Counter[str]] = Counter(dict.fromkeys(_EVENTS, 0))
-        self._closed: Final[Counter[str]] = Counter(dict.fromkeys(_TRANSPORT, 0))
-        self._open: dict[bytes, Mapping[str, Any]] = {}
         self._registry: Final = CollectorRegistry()
         self._registry.register(self)
         self._stop: Final = instance.subscribe(
@@ -130,13 +128,15 @@ class Metrics:
             events = dict(self._events)
         for name, (_, meaning) in _EVENTS.items():
             yield CounterMetricFamily(f"ssbroker_{name}", meaning, value=events[name])
-        open_connections, transport = self._connections()
         yield GaugeMetricFamily(
-            "ssbroker_open_connections", "Connections to other instances that are open.", value=open_connections
+            "ssbroker_open_connections",
+            "Connections to other instances that are open.",
+            value=self._instance.view("sys.dm_broker_connections").num_rows,
         )
-        for name, (_, meaning) in _TRANSPORT.items():
-            yield CounterMetricFamily(f"ssbroker_{name}", meaning, value=transport[name])
         server = self._instance.server
+        traffic = {} if server is None else server.endpoint.traffic
+        for name, (column, meaning) in _TRANSPORT.items():
+            yield CounterMetricFamily(f"ssbroker_{name}", meaning, value=traffic.get(column, 0))
         yield CounterMetricFamily(
             "ssbroker_connections_refused",
             "Connections that were cut off before TLS, since their address dials too often.",
@@ -213,25 +213,9 @@ class Metrics:
         yield from (enabled, messages, is_on, conversations)
         yield from _waiting(found["transmission_queue"])
 
-    def _connections(self) -> tuple[int, Counter[str]]:
-        """How many connections are open, and what has gone over these and over those that were seen before."""
-        rows: dict[bytes, Mapping[str, Any]] = {
-            row["connection_id"]: row for row in self._instance.view("sys.dm_broker_connections").to_pylist()
-        }
-        with self._guard:
-            for gone in self._open.keys() - rows.keys():
-                self._closed.update({name: self._open[gone][column] or 0 for name, (column, _) in _TRANSPORT.items()})
-            self._open = rows
-            totals = Counter(self._closed)
-        for row in rows.values():
-            totals.update({name: row[column] or 0 for name, (column, _) in _TRANSPORT.items()})
-        return len(rows), totals
-
     def _count(self, event: Event) -> None:
         with self._guard:
             self._events.update(name for name, (is_one, _) in _EVENTS.items() if is_one(event))
-        if isinstance(event, Connection) and event.step is ConnectionStep.CLOSING:
-            self._connections()  # it may have come and gone between two looks
 
 
 def _waiting(rows: list[dict[str, Any]]) -> Iterator[Metric]:
