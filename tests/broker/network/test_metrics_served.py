@@ -11,6 +11,7 @@ import pytest
 
 from ssbroker.broker.instance import Instance
 from ssbroker.broker.network.service.metrics import Metrics
+from ssbroker.broker.network.service.serving import Server
 from ssbroker.protocol.event_steps import ConnectionStep
 from ssbroker.protocol.events import Connection, Event
 from tests.broker.network.parties import HOST, Party
@@ -42,20 +43,25 @@ def test_n28_fragments_are_counted_by_priority(instance: Instance) -> None:
     metrics.close()
 
 
+def _talks_and_breaks_off(instance: Instance, server: Server, *, took: int) -> None:
+    """Five fragments go to another instance, three come back, after which there were `took`, and it is cut off."""
+    with Party("bank") as bank:
+        server.endpoint.send(bank.address, numbered(5))
+        bank.wait_for(lambda: len(bank.numbers()) == 5)
+        bank.endpoint.reply(bank.batches[0][0].connection_id, numbered(3))
+        bank.wait_for(lambda: server.endpoint.traffic["total_fragments_received"] == took)
+        bank.endpoint._call(bank.endpoint.board.cut)
+        bank.wait_for(lambda: not instance.view("sys.dm_broker_connections").num_rows)
+
+
 def test_n28_what_went_over_a_connection_that_broke_between_two_looks_counts(instance: Instance) -> None:
     """It says no GOODBYE, and nobody has asked for the numbers while it was there."""
     metrics = Metrics(instance)
     ended: list[Event] = []
     instance.subscribe(ended.append, Connection)
     with instance.serve(port=0, allow_unencrypted=True) as server:
-        for took in (1, 2):
-            with Party("bank") as bank:
-                server.endpoint.send(bank.address, numbered(5))
-                bank.wait_for(lambda bank=bank: len(bank.numbers()) == 5)
-                bank.endpoint.reply(bank.batches[0][0].connection_id, numbered(3))
-                bank.wait_for(lambda took=took: server.endpoint.traffic["total_fragments_received"] == 3 * took)
-                bank.endpoint._call(bank.endpoint.board.cut)
-                bank.wait_for(lambda: not instance.view("sys.dm_broker_connections").num_rows)
+        for took in (3, 6):
+            _talks_and_breaks_off(instance, server, took=took)
         found = numbers(metrics)
     assert [event for event in ended if isinstance(event, Connection) and event.step is ConnectionStep.CLOSING] == []
     assert found["ssbroker_open_connections"] == 0
