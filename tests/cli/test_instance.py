@@ -179,9 +179,7 @@ def test_status_as_json(run: Run, folder: Path) -> None:
     assert "9796" in waiting["transmission_status"]
 
 
-def test_b42_status_of_a_file_that_is_damaged_in_one_place_says_so_and_shows_the_others(
-    run: Run, folder: Path
-) -> None:
+def test_b42_status_of_a_file_that_is_damaged_in_one_place_says_so_and_shows_the_others(run: Run, folder: Path) -> None:
     with closing(apsw.Connection(str(folder / "Sales.sqlite"))) as connection:
         connection.execute("DROP TABLE ssb_transmission_queue")
     result = run("status", folder)

@@ -7,6 +7,8 @@ import json
 import logging
 import uuid
 
+import pytest
+
 from ssbroker.cli.log_lines import Form, end_log, write_log
 from ssbroker.protocol.event_log import EventLog
 from ssbroker.protocol.events import Connection, ConnectionStep, Conversation, ConversationStep, QueueDisabled
@@ -29,6 +31,18 @@ def test_n28_a_line_is_a_json_object() -> None:
     found = json.loads(line)
     assert found.pop("time").endswith("Z")
     assert found == {"level": "warning", "logger": "ssbroker.broker", "message": "Sales: two\nlines", "more": 1}
+
+
+@pytest.mark.parametrize("encoding", ["utf-8", "latin-1", "ascii", "cp1252"])
+def test_n28_a_line_is_json_whatever_letters_the_machine_writes(encoding: str) -> None:
+    """Standard error writes what it has no letter for as Python does, and JSON knows no `\\xe9`."""
+    written = io.BytesIO()
+    handler = write_log("json", "info", to=io.TextIOWrapper(written, encoding=encoding, errors="backslashreplace"))
+    try:
+        logging.getLogger("ssbroker.broker").warning("%s", "Caf\xe9 \U0001f600 \u4e2d \udcff")
+    finally:
+        end_log(handler)
+    assert json.loads(written.getvalue())["message"] == "Caf\xe9 \U0001f600 \u4e2d \udcff"
 
 
 def test_n28_an_event_comes_with_its_attributes() -> None:

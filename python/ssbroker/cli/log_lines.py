@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import json
 import logging
 import sys
@@ -29,8 +30,9 @@ def write_log(form: Form, level: str, *, to: TextIO | None = None) -> logging.Ha
     Returns:
         What writes, to be given to `end_log`.
     """
-    handler = logging.StreamHandler(to or sys.stderr)
-    handler.setFormatter(JsonLines() if form == "json" else TextLines())
+    stream = to or sys.stderr
+    handler = logging.StreamHandler(stream)
+    handler.setFormatter(JsonLines(is_ascii=not _is_utf8(stream)) if form == "json" else TextLines())
     logger = logging.getLogger(ROOT)
     logger.addHandler(handler)
     logger.setLevel(LEVELS[level])
@@ -53,11 +55,19 @@ class JsonLines(logging.Formatter):
 
     An event of the broker comes with its name as `event`, and its attributes by their names.
 
+    Args:
+        is_ascii: Whether all other letters are escaped, for a stream that does not write UTF-8: what it has no letter for it would escape as
+            Python does, which is no JSON.
+
     Examples:
         >>> record = logging.LogRecord("ssbroker.broker", logging.INFO, "", 0, "serving %s", ("shop",), None)
         >>> json.loads(JsonLines().format(record))["message"]
         'serving shop'
     """
+
+    def __init__(self, *, is_ascii: bool = False) -> None:
+        super().__init__()
+        self._is_ascii: Final = is_ascii
 
     def format(self, record: logging.LogRecord) -> str:
         """The line."""
@@ -78,7 +88,7 @@ class JsonLines(logging.Formatter):
         line |= getattr(record, "said", {})
         if record.exc_info:
             line["exception"] = self.formatException(record.exc_info)
-        return json.dumps(line, ensure_ascii=False, default=_plain)
+        return json.dumps(line, ensure_ascii=self._is_ascii, default=_plain)
 
 
 class TextLines(logging.Formatter):
@@ -96,6 +106,12 @@ class TextLines(logging.Formatter):
         shown = "".join(character if character.isprintable() else ascii(character)[1:-1] for character in words)
         line = f"{_moment(record)} {record.levelname} {shown}"
         return f"{line}\n{self.formatException(record.exc_info)}" if record.exc_info else line
+
+
+def _is_utf8(stream: TextIO) -> bool:
+    """Whether all letters can be written to a stream as JSON has them; one in memory takes any."""
+    encoding: str | None = getattr(stream, "encoding", None)
+    return encoding is None or codecs.lookup(encoding).name == "utf-8"
 
 
 def _moment(record: logging.LogRecord) -> str:
