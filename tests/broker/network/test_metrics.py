@@ -11,6 +11,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from ssbroker.broker.database import Database
 from ssbroker.broker.instance import Instance
+from ssbroker.broker.network.service import metrics as service_metrics
 from ssbroker.broker.network.service.metrics import Metrics
 from ssbroker.exceptions import MissingDependencyError
 from ssbroker.protocol.events import (
@@ -108,6 +109,29 @@ def test_n28_queues_and_what_waits_are_read_from_the_files(
     assert found[f"ssbroker_transmission_queue_oldest_seconds{waits}"] == 90
     sales.set_broker("DISABLE_BROKER")
     assert numbers(metrics)["ssbroker_database_enabled[database=Sales]"] == 0
+
+
+def test_n28_n34_services_that_neighbours_name_make_no_further_figures_without_end(
+    sales: Database, metrics: Metrics, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Those that were told apart stay so, and of all others there is the sum and the oldest."""
+    monkeypatch.setattr(service_metrics, "SERVICES", 3)
+
+    def waiting() -> dict[str, float]:
+        name = "ssbroker_transmission_queue_messages["
+        return {key.rpartition("=")[2][:-1]: value for key, value in numbers(metrics).items() if key.startswith(name)}
+
+    with sales.transaction() as t:
+        for number in range(2):
+            t.send(t.begin_dialog("//Shop", f"//early {number}"), b"one")
+    assert waiting() == {"//early 0": 1, "//early 1": 1}
+    with sales.transaction() as t:
+        for number in range(5):
+            t.send(t.begin_dialog("//Shop", f"//late {number}"), b"one")
+    found = waiting()
+    assert (len(found), found["(others)"], sum(found.values())) == (4, 4, 7)
+    assert found.items() >= {"//early 0": 1, "//early 1": 1}.items()
+    assert waiting() == found
 
 
 def test_n28_a_name_may_hold_whatever_it_likes(instance: Instance, metrics: Metrics) -> None:

@@ -56,6 +56,9 @@ _EVENTS: Final[dict[str, tuple[Callable[[Event], bool], str]]] = {
     ),
 }
 _STATES: Final = ("ready", "incomplete", "retained")
+SERVICES: Final = 1000
+"""The services for which something waits that are told apart; all further ones are one. Neighbours name those that answers go to."""
+_OTHERS: Final = "(others)"
 
 
 class Metrics:
@@ -86,6 +89,7 @@ class Metrics:
         self._instance: Final = instance
         self._guard: Final = threading.Lock()
         self._events: Final[Counter[str]] = Counter(dict.fromkeys(_EVENTS, 0))
+        self._services: Final[set[tuple[str, str]]] = set()
         self._registry: Final = CollectorRegistry()
         self._registry.register(self)
         self._stop: Final = instance.subscribe(
@@ -211,7 +215,16 @@ class Metrics:
         for row in found["conversations"]:
             conversations.add_metric([row["database"], row["state"]], row["count"])
         yield from (enabled, messages, is_on, conversations)
-        yield from _waiting(found["transmission_queue"])
+        with self._guard:
+            waiting = [{**row, "to_service_name": self._told_apart(row)} for row in found["transmission_queue"]]
+        yield from _waiting(waiting)
+
+    def _told_apart(self, row: dict[str, Any]) -> str:
+        """The service of a row, as it is called in the figures for as long as the process lives."""
+        key = (row["database"], row["to_service_name"])
+        if len(self._services) < SERVICES:
+            self._services.add(key)
+        return key[1] if key in self._services else _OTHERS
 
     def _count(self, event: Event) -> None:
         with self._guard:
