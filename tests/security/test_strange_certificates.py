@@ -75,12 +75,17 @@ def test_a_pinned_file_that_cannot_be_read_leaves_those_from_before(tmp_path: Pa
         Trust(certificate=tmp_path / "shop.pem", key=tmp_path / "shop.key", pinned={"stock": [pinned]})
     )
     before = credentials.contexts
-    pinned.write_bytes(strange(None, (BASIC, b"\4\2ab")))
-    credentials.look()
-    credentials.look()
-    assert credentials.contexts is before
-    with pytest.raises(InputError, match=r"stock\.pem: .* one of its extensions cannot be read"):
-        credentials.reload()
+    no_characters = der(stock.certificate).replace(b"stock", b"st\xf6ck", 1)
+    for data, said in (
+        (strange(None, (BASIC, b"\4\2ab")), "one of its extensions cannot be read"),
+        (no_characters, "OpenSSL cannot read it"),
+    ):
+        pinned.write_bytes(data)
+        credentials.look()
+        credentials.look()
+        assert credentials.contexts is before
+        with pytest.raises(InputError, match=rf"stock\.pem: .* {said}"):
+            credentials.reload()
 
 
 def test_names_that_are_no_characters_are_nobodys(tmp_path: Path) -> None:

@@ -81,7 +81,7 @@ class Principals:
     def __init__(self, trust: Trust) -> None:
         self._names: Final = frozenset(trust.names)
         self._pins: Final[dict[bytes, str]] = {}
-        self.certificates: Final[list[bytes]] = []
+        self.certificates: Final[list[tuple[Path, bytes]]] = []
         for principal, files in trust.pinned.items():
             for file in files:
                 self._pin(principal, file, has_authority=trust.authority is not None)
@@ -103,7 +103,7 @@ class Principals:
             known = self._pins.setdefault(hashlib.sha256(binary).digest(), principal)
             if known != principal:
                 raise OptionError(f"{file}: the certificate is pinned as that of {known} and of {principal}")
-        self.certificates.extend(certificates)
+        self.certificates.extend((file, binary) for binary in certificates)
 
     def principal_of(self, connection: ssl.SSLObject) -> str | None:
         """Who the far side has proven to be.
@@ -187,8 +187,11 @@ def _context(protocol: int, trust: Trust, principals: Principals) -> ssl.SSLCont
     if protocol == ssl.PROTOCOL_TLS_SERVER:
         context.num_tickets = 0
     _load_own(context, trust)
-    for certificate in principals.certificates:
-        context.load_verify_locations(cadata=certificate)
+    for file, certificate in principals.certificates:
+        try:
+            context.load_verify_locations(cadata=certificate)
+        except ssl.SSLError as error:  # such as names that are no characters, which the other library does not look at
+            raise InputError(f"{file}: expected a certificate that TLS can use; OpenSSL cannot read it") from error
     if trust.authority is not None:
         try:
             context.load_verify_locations(cafile=trust.authority)
