@@ -99,6 +99,38 @@ def test_n36_files_that_have_changed_are_read_once_nobody_writes_them_any_more(
         assert looks(5) == ["INFO"]
 
 
+def test_n36_what_could_not_be_read_for_a_while_is_read_once_it_can_be(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A new key that the process may not read, whose mode is then put right; or no file can be opened: no file changes by that."""
+    trust = Authority(tmp_path).trust("bank", "shop")
+    credentials = Credentials(trust)
+    first = credentials.contexts
+    trust.key.write_bytes(trust.key.read_bytes() + b"\n")
+    read_bytes = Path.read_bytes
+    reason = "Permission denied"
+
+    def refused(path: Path) -> bytes:
+        if path == trust.key:
+            raise PermissionError(13, reason)
+        return read_bytes(path)
+
+    with caplog.at_level(logging.INFO, "ssbroker.broker"):
+        with monkeypatch.context() as patch:
+            patch.setattr(Path, "read_bytes", refused)
+            for reason in ("Permission denied", "Too many open files"):  # noqa: B007 - `refused` says it
+                for _ in range(3):
+                    credentials.look()
+        assert [record.levelname for record in caplog.records] == ["WARNING", "WARNING"]
+        assert credentials.contexts is first
+        credentials.look()
+        assert credentials.contexts is not first
+        second = credentials.contexts
+        credentials.look()
+        assert credentials.contexts is second
+        assert caplog.records[-1].levelname == "INFO"
+
+
 def test_n36_a_server_reads_them_again_when_it_is_asked(tmp_path: Path) -> None:
     authority = Authority(tmp_path / "certificates")
     trust = authority.trust("bank", "shop")

@@ -35,6 +35,7 @@ class Credentials:
         self._trust: Final = trust
         self._read: _Marks = self._marks()
         self._seen: _Marks = self._read
+        self._failed: tuple[_Marks, str] | None = None
         self.contexts: Contexts = Contexts.of(trust)
 
     def reload(self) -> None:
@@ -44,23 +45,31 @@ class Credentials:
             InputError: A file cannot be read, or is not what it should be.
             OptionError: They do not fit each other.
         """
-        self._read = self._seen = self._marks()
-        self.contexts = Contexts.of(self._trust)
+        self._seen = self._marks()
+        try:
+            self.contexts = Contexts.of(self._trust)
+        except (InputError, OptionError) as error:
+            self._failed = self._seen, str(error)
+            raise
+        self._read, self._failed = self._seen, None
 
     def look(self) -> None:
         """Reads the files again where they have changed since, and have not for one look, so that nobody is still writing them.
 
-        What is wrong with them is logged once for each change.
+        What is wrong with them is logged once for each change, and they are read again at each look until nothing is: what was in the
+        way may not be in them, such as the rights of a file.
         """
         seen, self._seen = self._seen, self._marks()
         if self._seen == self._read or self._seen != seen:
             return
+        failed = self._failed
         try:
             self.reload()
         except (InputError, OptionError) as error:
-            LOGGER.warning(
-                "the certificates have changed, and cannot be used: %s; those from before go on to be used", error
-            )
+            if self._failed != failed:
+                LOGGER.warning(
+                    "the certificates have changed, and cannot be used: %s; those from before go on to be used", error
+                )
         else:
             LOGGER.info("the certificates have changed, and were read again: new connections use them")
 
