@@ -152,6 +152,20 @@ def keep_session_key(connection: Connection, endpoint_id: int, key: bytes) -> by
     return found
 
 
+def keep_far_certificate(connection: Connection, side: tuple[bytes, bool], fingerprint: bytes) -> None:
+    """Notes that the far side of an endpoint has proven itself by another certificate.
+
+    Args:
+        connection: The database, locked.
+        side: The conversation, and whether its initiator is meant.
+        fingerprint: The certificate's.
+    """
+    connection.execute(
+        "UPDATE ssb_conversation_endpoints SET far_certificate = ? WHERE conversation_id = ? AND is_initiator = ?",
+        (fingerprint, *side),
+    )
+
+
 PRINCIPALS: Final = "SELECT principal_id, name FROM ssb_principals ORDER BY principal_id"
 CERTIFICATES: Final = """
     SELECT certificate_id, name, principal_id, is_active_for_begin_dialog, fingerprint, certificate, private_key

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Protocol, TypeAlias
 import pyarrow as pa
 
 from ssbroker.broker.dialogs.status import Status
+from ssbroker.protocol.ledger import Endpoint as Taken
 from ssbroker.protocol.ledger import Exchanged
 from ssbroker.protocol.mirroring import MirroringRole
 
@@ -141,6 +142,24 @@ class KeyExchanges(Protocol):
 
         Returns:
             An answer for each, in the same order.
+        """
+
+    def renewed(self, database: Database, endpoint: Taken, one: Beginning) -> bool:
+        """Looks at a blob that came for a conversation that was taken here before, for its sender may have another certificate by now.
+
+        Where it brings the key that the conversation has, under another certificate, that is durable at return, and what is answered
+        goes under it.
+
+        Args:
+            database: The database.
+            endpoint: The target's endpoint, as committed.
+            one: What came.
+
+        Returns:
+            Whether it is another certificate.
+
+        Raises:
+            LockTimeoutError: Others were writing to the file.
         """
 
 

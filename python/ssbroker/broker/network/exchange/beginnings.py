@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
@@ -9,7 +10,7 @@ import pyarrow as pa
 
 from ssbroker.broker.network.exchange.dispatch import Dispatch, Parcel
 from ssbroker.broker.network.hooks import Beginning, KeyExchanges, Refused
-from ssbroker.protocol.ledger import Exchanged, Key, SessionKeys
+from ssbroker.protocol.ledger import Endpoint, Exchanged, Key, SessionKeys
 
 if TYPE_CHECKING:
     from ssbroker.broker.network.seam import Peer
@@ -51,19 +52,11 @@ class Beginnings:
             The rows that may be taken, and the keys of conversations that begin with them.
         """
         rows = parcel.rows
-        asked = self._asked(parcel)
-        if not asked:
+        asked, taken = self._asked(parcel)
+        if not asked and not taken:
             return rows, {}
-        columns: dict[str, Any] = {name: rows[name] for name in _COLUMNS}
-        beginnings = [
-            Beginning(
-                conversation_id=key[0],
-                is_initiator=not key[1],
-                principal=peer.principal,
-                **{name: column[place].as_py() for name, column in columns.items()},
-            )
-            for key, place in asked.items()
-        ]
+        self._renew(peer, parcel, taken)
+        beginnings = _beginnings(peer, rows, asked)
         answers = self._keys.for_arriving(parcel.machine.database, beginnings)
         refused: set[Key] = set()
         keys: dict[bytes, Exchanged] = {}
@@ -78,9 +71,21 @@ class Beginnings:
             rows = rows.filter(pa.array([key not in refused for key in parcel.keys], pa.bool_()))
         return rows, keys
 
+    def _renew(self, peer: Peer, parcel: Parcel, taken: Mapping[Endpoint, int]) -> None:
+        """Looks whether the senders of conversations that were taken before have other certificates by now."""
+        machine = parcel.machine
+        came = _beginnings(peer, parcel.rows, {endpoint.key: place for endpoint, place in taken.items()})
+        renewed = [
+            endpoint.key
+            for endpoint, one in zip(taken, came, strict=True)
+            if self._keys.renewed(machine.database, endpoint, one)
+        ]
+        if renewed:
+            machine.renewed(renewed)
+
     @staticmethod
-    def _asked(parcel: Parcel) -> dict[Key, int]:
-        """The directions to ask for, and a row of each: one with a blob where there is any."""
+    def _asked(parcel: Parcel) -> tuple[dict[Key, int], dict[Endpoint, int]]:
+        """The directions to ask for, and the targets' endpoints that were taken before; with a row of each: one with a blob where there is any."""
         asked: dict[Key, int] = {}
         if parcel.fresh:
             for place, key in enumerate(parcel.keys):
@@ -88,21 +93,36 @@ class Beginnings:
                     asked.setdefault(key, place)
         blobs = parcel.rows["key_exchange"]
         if blobs.null_count == len(blobs):
-            return asked
+            return asked, {}
         with_blob: dict[Key, int] = {}
         for place, (key, blob) in enumerate(zip(parcel.keys, blobs.to_pylist(), strict=True)):
             if blob is not None:
                 with_blob.setdefault(key, place)
         known = [key for key in with_blob if key not in parcel.fresh]
         senders = parcel.rows["from_broker_instance"]
+        endpoints = [each for each in parcel.machine.ledger.endpoints(known) if each is not None]
         unanswered = {
             endpoint.key
-            for endpoint in parcel.machine.ledger.endpoints(known)
-            if endpoint is not None
-            and endpoint.is_initiator
+            for endpoint in endpoints
+            if endpoint.is_initiator
             and not (endpoint.is_bound and senders[with_blob[endpoint.key]].as_py() == endpoint.far_broker_instance)
         }
         for key, place in with_blob.items():
             if key in asked or key in unanswered:
                 asked[key] = place
-        return asked
+        return asked, {
+            each: with_blob[each.key] for each in endpoints if each.far_certificate and not each.is_initiator
+        }
+
+
+def _beginnings(peer: Peer, rows: pa.Table, places: Mapping[Key, int]) -> list[Beginning]:
+    columns: dict[str, Any] = {name: rows[name] for name in _COLUMNS}
+    return [
+        Beginning(
+            conversation_id=key[0],
+            is_initiator=not key[1],
+            principal=peer.principal,
+            **{name: column[place].as_py() for name, column in columns.items()},
+        )
+        for key, place in places.items()
+    ]

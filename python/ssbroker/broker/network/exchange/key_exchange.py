@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from datetime import datetime
 from functools import partial
+from hmac import compare_digest
 from typing import TYPE_CHECKING, Final
 
 from ssbroker import moment
@@ -23,6 +24,7 @@ from ssbroker.wording import quoted
 
 if TYPE_CHECKING:
     from ssbroker.broker.database import Database
+    from ssbroker.protocol.ledger import Endpoint as Taken
     from ssbroker.store.endpoints import Endpoint
 
 _NO_SESSION_KEY: Final = 28050
@@ -75,6 +77,24 @@ class DialogKeys:
             for one in beginnings
         ]
 
+    def renewed(self, database: Database, endpoint: Taken, one: Beginning) -> bool:
+        """See `KeyExchanges`."""
+        objects = database.objects()
+        service = objects.services.get(endpoint.service_name)
+        blob = None if one.key_exchange is None else exchange.read_blob(one.key_exchange)
+        if service is None or blob is None or blob.from_certificate in (None, endpoint.far_certificate):
+            return False
+        opened = self._opened(database, objects, one, blob.as_bytes, service)
+        if isinstance(opened, Refused):
+            return False
+        key, sender = opened
+        is_own = endpoint.far_session_key is not None and compare_digest(key, endpoint.far_session_key)
+        if sender is None or not is_own or not may_send(objects, service, sender.fingerprint):
+            return False
+        with database.file.write(lock_timeout=PATIENCE) as connection:
+            stored.keep_far_certificate(connection, endpoint.key, sender.fingerprint)
+        return True
+
     def _offered(
         self, database: Database, objects: Objects, service: Service, endpoint: Endpoint, binding: Binding
     ) -> Answer:
@@ -106,8 +126,8 @@ class DialogKeys:
             return _wait(_own_certificate(database, objects, service))
         if far is None:
             return _wait(
-                "the certificate with which the conversation began has been dropped here. Take it in again: CREATE CERTIFICATE <name> "
-                "AUTHORIZATION <user> FROM FILE = '<file>';"
+                "the certificate with which the conversation began has been dropped here. It goes on once its sender shows one that is "
+                "here, or take that one in again: CREATE CERTIFICATE <name> AUTHORIZATION <user> FROM FILE = '<file>';"
             )
         to = database.credentials.certificate(objects.security, far)
         return self._blob(database, service, endpoint, key, to, by)

@@ -165,6 +165,16 @@ class Machine:
         self.dialogs.forget(keys)
         self.dialogs.queued(keys)
 
+    def renewed(self, keys: Iterable[Key]) -> None:
+        """Notes that the far sides of endpoints have other certificates than before.
+
+        Args:
+            keys: The endpoints.
+        """
+        keys = list(keys)
+        self.riders.anew(keys)
+        self.read_anew(keys)
+
     def departures(self, *, now: int) -> list[Departure] | None:
         """What the dialogs send now.
 

@@ -95,6 +95,15 @@ class Riders:
             self._offers.pop(key, None)
             self._done.add(key)
 
+    def anew(self, keys: Iterable[Key]) -> None:
+        """Has what rides with endpoints made anew: their far sides have other certificates.
+
+        Args:
+            keys: The endpoints.
+        """
+        for key in keys:
+            self._offers.pop(key, None)
+
     def forget(self) -> None:
         """Has all that is not answered settled again: the catalog has changed."""
         self._offers.clear()

@@ -1,0 +1,109 @@
+"""Certificates of services' owners are renewed while dialogs wait for their first answer (N19, facts 178 and 180)."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ssbroker.security.certificates import Certified, fingerprint
+from ssbroker.security.exchange import Direction, Offers
+from ssbroker.security.issuing import Validity, make_certificate
+from tests.broker.network.secured import begin, bring, rows_to, secured
+from tests.broker.network.talking import Talk
+from tests.broker.shops import REPLIES, SHOP, STOCK, received, waiting
+from tests.security.certified import certified, own, public
+
+MINUTE = 60
+LATER = datetime(2041, 1, 1, tzinfo=UTC)
+
+
+@pytest.fixture
+def both(tmp_path: Path) -> Iterator[Talk]:
+    """With full security."""
+    yield from secured(tmp_path)
+
+
+def unanswered(both: Talk) -> uuid.UUID:
+    """A dialog that the bank has taken, while nothing of the bank's comes to the shop."""
+    both.pipes.down.add("TCP://shop:4022")
+    dialog = begin(both, b"two chairs")
+    both.pipes.settle(seconds=5)
+    assert far_certificates(both) == [public("Shop").fingerprint]
+    return dialog
+
+
+def far_certificates(both: Talk) -> list[Any]:
+    """By which certificates those have proven themselves who talk to the bank."""
+    with both.stock.file.read() as connection:
+        return [one for (one,) in connection.execute("SELECT far_certificate FROM ssb_conversation_endpoints")]
+
+
+def take_in(both: Talk, made: Certified) -> None:
+    """The shop's new certificate, on both sides."""
+    both.sales.create_certificate("New", certificate=made.certificate, private_key=made.key, owner="Shop")
+    both.stock.create_certificate("New", certificate=made.certificate, owner="Shop")
+
+
+def is_whole(both: Talk) -> None:
+    """A message there and one back, and nothing left."""
+    both.pipes.down.clear()
+    for _ in range(3):
+        both.shop.run_due()
+        both.bank.run_due()
+        both.pipes.settle(seconds=5 * MINUTE)
+    assert both.answer(b"on their way") == [b"two chairs"]
+    both.pipes.settle(seconds=MINUTE)
+    assert received(both.sales, REPLIES) == [b"on their way"]
+    assert waiting(both.sales) == waiting(both.stock) == []
+
+
+@pytest.mark.parametrize("dropped", ["here", "there", "both"])
+def test_fact_180_the_old_certificate_may_go_before_the_first_answer(both: Talk, dropped: str) -> None:
+    """What the documents say of a renewal, with a dialog in the middle of it: it is answered under the new certificate."""
+    unanswered(both)
+    new = certified("New Shop", ends=LATER)
+    take_in(both, new)
+    if dropped != "there":
+        both.sales.drop_certificate("OwnShop")
+    if dropped != "here":
+        both.stock.drop_certificate("OfShop")
+    is_whole(both)
+    assert far_certificates(both) == [fingerprint(new.certificate)]
+
+
+def test_fact_180_a_certificate_may_end_before_the_first_answer(both: Talk) -> None:
+    now = both.pipes.clock()
+    short = make_certificate(["short"], Validity(now - timedelta(hours=1), now + timedelta(minutes=30)), kind="RSA")
+    both.sales.drop_certificate("OwnShop")
+    both.sales.create_certificate("Short", certificate=short.certificate, private_key=short.key, owner="Shop")
+    both.stock.create_certificate("Short", certificate=short.certificate, owner="Shop")
+    both.pipes.down.add("TCP://shop:4022")
+    begin(both, b"two chairs")
+    both.pipes.settle(seconds=40 * MINUTE)
+    take_in(both, certified("New Shop"))
+    is_whole(both)
+
+
+@pytest.mark.parametrize("flaw", ["another key", "who may not send"])
+def test_t14_nobody_else_takes_a_dialog_over_by_a_certificate_of_his_own(both: Talk, flaw: str) -> None:
+    """The bank knows the thief's certificate, and he has seen all that went by; or he had the key and may not send."""
+    both.stock.create_user("Thief")
+    both.stock.create_certificate("OfThief", certificate=certified("Thief").certificate, owner="Thief")
+    if flaw == "another key":
+        both.stock.grant_send(STOCK, "Thief")
+    unanswered(both)
+    row = rows_to(both, "bank")[-1]
+    with both.sales.file.read() as connection:
+        key: Any = connection.execute("SELECT session_key FROM ssb_conversation_endpoints").get
+    of = Direction(row["conversation_id"], True, SHOP, STOCK)
+    now = int(both.pipes.clock().timestamp() * 1_000_000)
+    given = bytes(32) if flaw == "another key" else key
+    stolen = Offers().blob(given, of, to=public("Bank"), by=own("Thief"), now=now)
+    bring(both, "bank", [row | {"key_exchange": stolen}])
+    assert far_certificates(both) == [public("Shop").fingerprint]
+    is_whole(both)
