@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import stat
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
 
 from ssbroker import Instance
 from ssbroker.broker.network.connections.trust import Contexts, Trust
-from ssbroker.security.certificates import fingerprint, may_sign
+from ssbroker.security.certificates import fingerprint, may_sign, read_certificate
+from ssbroker.security.issuing import Validity, make_authority, make_certificate
 from tests.broker import shops
 from tests.broker.shops import ORDERS, SHOP, STOCK
 from tests.cli.conftest import Run
@@ -74,6 +76,39 @@ def test_n8_an_authority_without_its_key_is_refused(tmp_path: Path, run: Run) ->
     result = run("certificates", tmp_path, "--name", "stock")
     assert (result.status, result.err.count("\n")) == (2, 1)
     assert "authority.key: cannot be read" in result.err
+
+
+def test_n8_no_certificate_holds_longer_than_its_authority(tmp_path: Path, run: Run) -> None:
+    """Who makes one says until when it is believed, not what was asked for."""
+    assert run("certificates", tmp_path, "--name", "shop", "--days", "30").status == 0
+    result = run("certificates", tmp_path, "--name", "stock", "--days", "365")
+    authority, made = (read_certificate((tmp_path / f"{name}.pem").read_bytes()) for name in ("authority", "stock"))
+    assert made.not_valid_after_utc == authority.not_valid_after_utc
+    assert f"until {authority.not_valid_after_utc:%Y-%m-%d}" in result.out
+
+
+@pytest.mark.parametrize("flaw", ["has ended on", "it may sign no others", "it is another one's"])
+def test_n8_an_authority_that_nobody_would_believe_signs_nothing(tmp_path: Path, run: Run, flaw: str) -> None:
+    now = datetime.now(UTC)
+    over = Validity(now - timedelta(days=2), now - timedelta(days=1))
+    holds = Validity(now - timedelta(days=2), now + timedelta(days=1))
+    made = make_authority("old", over) if "ended" in flaw else make_authority("old", holds)
+    if "sign" in flaw:
+        made = make_certificate(["old"], holds)
+    key = make_authority("old", holds).key if "another" in flaw else made.key
+    (tmp_path / "authority.pem").write_bytes(made.certificate)
+    (tmp_path / "authority.key").write_bytes(key)
+    result = run("certificates", tmp_path, "--name", "shop")
+    assert (result.status, result.out, result.err.count("\n")) == (2, "", 1)
+    assert flaw in result.err
+    assert not (tmp_path / "shop.pem").exists()
+
+
+def test_n8_an_address_is_nobodys_name(tmp_path: Path, run: Run) -> None:
+    """It would stand in the certificate as an address, and who connects is known by a name of DNS."""
+    result = run("certificates", tmp_path / "keys", "--name", "127.0.0.1")
+    assert (result.status, result.out, result.err.count("\n")) == (2, "", 1)
+    assert "--name: expected the name of an instance" in result.err
 
 
 def test_p24_two_processes_believe_each_other(tmp_path: Path, run: Run) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ipaddress
+from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Annotated, Final
@@ -10,7 +12,7 @@ import typer
 
 from ssbroker.cli.errors import writing
 from ssbroker.exceptions import InputError, OptionError
-from ssbroker.security.certificates import Certified
+from ssbroker.security.certificates import Certified, may_sign, read_certificate, read_key
 from ssbroker.security.issuing import Validity, make_authority, make_certificate
 
 EXAMPLES = """[bold]Examples[/bold]
@@ -39,7 +41,7 @@ def certificates(
 ) -> None:
     """Make an authority and certificates that it has signed: NAME.pem and NAME.key for each instance, and authority.pem for all.
 
-    Where the authority is there already, it signs the new ones. Who has authority.key can make certificates that all instances believe: keep it where no instance runs.
+    Where the authority is there already, it signs the new ones, and none of them holds longer than itself. Who has authority.key can make certificates that all instances believe: keep it where no instance runs.
     """
     begins = datetime.now(UTC) - _EARLIER
     validity = Validity(begins, begins + _EARLIER + timedelta(days=days))
@@ -48,11 +50,16 @@ def certificates(
             raise OptionError(
                 f"--name: expected a name that can be that of a file, and not {AUTHORITY}; got {each!r:.80}"
             )
+        if _is_address(each):
+            raise OptionError(
+                f"--name: expected the name of an instance, which says who it is and not where; got {each}"
+            )
         if _files(folder, each)[0].exists():
             raise OptionError(f"{_files(folder, each)[0]}: is there already; remove it, or choose another name")
     with writing(folder):
         folder.mkdir(parents=True, exist_ok=True)
     authority = _authority(folder, validity)
+    validity = _within(folder, validity, read_certificate(authority.certificate).not_valid_after_utc)
     for each in dict.fromkeys(name):
         _write(folder, each, make_certificate([each], validity, authority=authority))
         typer.echo(f"{_files(folder, each)[0]}: for {each}, until {validity.ends:%Y-%m-%d}")
@@ -67,9 +74,31 @@ def _authority(folder: Path, validity: Validity) -> Certified:
         typer.echo(f"{certificate}: the authority, which all instances believe")
         return made
     try:
-        return Certified(certificate.read_bytes(), key.read_bytes())
+        found = Certified(certificate.read_bytes(), key.read_bytes())
     except OSError as error:
         raise InputError(f"{error.filename}: cannot be read: {error.strerror}", value=str(error.filename)) from error
+    if not may_sign(found.certificate):
+        raise InputError(f"{certificate}: expected the certificate of an authority; it may sign no others")
+    if read_key(found.key).public_key() != read_certificate(found.certificate).public_key():
+        raise InputError(f"{key}: expected the private key of {certificate}; it is another one's")
+    return found
+
+
+def _within(folder: Path, validity: Validity, ends: datetime) -> Validity:
+    """No certificate is believed longer than the authority that has signed it."""
+    if ends <= datetime.now(UTC):
+        raise InputError(
+            f"{_files(folder, AUTHORITY)[0]}: the authority has ended on {ends:%Y-%m-%d}, so nobody would believe what it signs; "
+            "make another one in another folder"
+        )
+    return Validity(validity.begins, min(validity.ends, ends))
+
+
+def _is_address(name: str) -> bool:
+    with suppress(ValueError):
+        ipaddress.ip_address(name)
+        return True
+    return False
 
 
 def _write(folder: Path, name: str, made: Certified) -> None:
