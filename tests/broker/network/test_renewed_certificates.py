@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from ssbroker.protocol.events import MessageUndeliverable
 from ssbroker.security.certificates import Certified, fingerprint
 from ssbroker.security.exchange import Direction, Offers
 from ssbroker.security.issuing import Validity, make_certificate
@@ -41,6 +42,13 @@ def far_certificates(both: Talk) -> list[Any]:
     """By which certificates those have proven themselves who talk to the bank."""
     with both.stock.file.read() as connection:
         return [one for (one,) in connection.execute("SELECT far_certificate FROM ssb_conversation_endpoints")]
+
+
+def undelivered(both: Talk) -> str:
+    """What the bank said last of what it did not take."""
+    *_, last = both.pipes.told("bank", MessageUndeliverable)
+    assert isinstance(last, MessageUndeliverable)
+    return last.text
 
 
 def take_in(both: Talk, made: Certified) -> None:
@@ -107,3 +115,25 @@ def test_t14_nobody_else_takes_a_dialog_over_by_a_certificate_of_his_own(both: T
     bring(both, "bank", [row | {"key_exchange": stolen}])
     assert far_certificates(both) == [public("Shop").fingerprint]
     is_whole(both)
+
+
+def test_fact_181_a_refusal_names_the_certificate_that_is_missing_or_does_not_hold(
+    both: Talk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The sender hears nothing; who has to mend it reads it at the target, and then it goes."""
+    both.stock.drop_certificate("OfShop")
+    begin(both, b"two chairs")
+    both.pipes.settle(seconds=5)
+    assert public("Shop").fingerprint.hex() in undelivered(both)
+    now = both.pipes.clock()
+    tomorrow = make_certificate(["later"], Validity(now + timedelta(minutes=2), now + timedelta(days=9)), kind="RSA")
+    both.stock.create_certificate("OfShop", certificate=certified("Shop").certificate, owner="Shop")
+    both.stock.create_certificate("Tomorrow", certificate=tomorrow.certificate, private_key=tomorrow.key, owner="Bank")
+    both.sales.create_certificate("Tomorrow", certificate=tomorrow.certificate, owner="Bank")
+    both.sales.drop_certificate("OfBank")
+    monkeypatch.setattr(both.shop, "clock", lambda: both.pipes.clock() + timedelta(minutes=4))
+    both.shop.run_due()
+    both.pipes.settle(seconds=MINUTE)
+    assert 'certificate "Tomorrow" holds from ' in undelivered(both)
+    both.pipes.settle(seconds=3 * MINUTE)
+    assert both.ordered() == [b"two chairs"]

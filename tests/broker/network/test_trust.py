@@ -99,6 +99,14 @@ def test_n8_a_certificate_whose_time_is_over_is_refused(authority: Authority, ba
     assert at_bank == "the far side's certificate is not trusted: certificate has expired"
 
 
+def test_n8_whose_own_certificate_is_refused_is_told_that_it_is_his(authority: Authority, bank_trust: Trust) -> None:
+    """Not as an alert of a protocol: it is the operator who has to renew it that reads this."""
+    ended = datetime.now(UTC) - timedelta(minutes=1)
+    certificate, key = authority.certify("bank", validity=Validity(ended - timedelta(days=1), ended))
+    _, at_bank = refused(authority.trust("shop", "bank"), replace(bank_trust, certificate=certificate, key=key))
+    assert at_bank == "the far side does not believe the certificate of this instance: certificate expired"
+
+
 def test_n8_a_certificate_that_is_not_pinned_is_refused_whatever_its_names(authority: Authority) -> None:
     shop, thief, bank = (authority.certify(name, "shop", signs_itself=True) for name in ("shop", "thief", "bank"))
     bank_trust = Trust(certificate=bank[0], key=bank[1], pinned={"shop": [shop[0]]})

@@ -14,6 +14,17 @@ _VERSION: Final = 3
 _HEADER_BYTES: Final = 5
 _RECORD_BYTES_MAX: Final = 16 << 10
 _READ_BYTES: Final = 64 << 10
+_UNBELIEVED: Final = frozenset(
+    {
+        "bad certificate",
+        "certificate expired",
+        "certificate revoked",
+        "certificate unknown",
+        "unknown ca",
+        "unsupported certificate",
+    }
+)
+"""What alerts of TLS say to whom has shown a certificate."""
 
 
 class Channel(Protocol):
@@ -222,4 +233,7 @@ def _told(error: ssl.SSLError) -> str:
     if error.reason == "WRONG_VERSION_NUMBER":  # what OpenSSL says of bytes that are no TLS
         return "TLS: the far side does not speak it"
     reason = (error.reason or str(error)).replace("_", " ").lower()
+    alert = reason.partition(" alert ")[2]
+    if alert in _UNBELIEVED:
+        return f"the far side does not believe the certificate of this instance: {alert}"
     return f"TLS: {reason}"

@@ -198,9 +198,19 @@ class DialogKeys:
             )
         sender, by = _sender(database, objects, blob)
         if blob.from_certificate is not None and by is None:
-            return Refused(_NO_CONTEXT, "the sender's certificate is not here")
-        if not all(each.is_valid(now) for each in (own, by) if each is not None):
-            return Refused(_NO_CONTEXT, "a certificate does not hold at this moment")
+            return Refused(
+                _NO_CONTEXT,
+                f"the sender's certificate is not here; by SHA-256 it is {blob.from_certificate.hex()}. Take it in: CREATE CERTIFICATE "
+                "<name> AUTHORIZATION <user> FROM FILE = '<file>';",
+            )
+        for held, each in ((row, own), (sender, by)):
+            if held is not None and each is not None and not each.is_valid(now):
+                begins, ends = each.described.begins, each.described.ends
+                return Refused(
+                    _NO_CONTEXT,
+                    f"certificate {quoted(held.name)} holds from {begins:%Y-%m-%d %H:%M:%S} to {ends:%Y-%m-%d %H:%M:%S} UTC, and not at "
+                    "this moment",
+                )
         of = Direction(one.conversation_id, one.is_initiator, one.from_service_name, one.to_service_name)
         at = moment.microseconds(now)
         pays = partial(self._pays, one.principal, at)
