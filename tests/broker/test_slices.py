@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from functools import partial
 
 import pyarrow as pa
 import pytest
@@ -10,6 +11,7 @@ import pytest
 from ssbroker import BrokerError
 from ssbroker.broker.database import Database
 from ssbroker.broker.views import slices
+from tests.broker import effort
 from tests.broker.conftest import INITIATOR, QUEUE, TARGET
 
 
@@ -64,3 +66,20 @@ def test_a_queue_that_is_not_there_is_told(sales: Database) -> None:
     with pytest.raises(BrokerError, match=r"'dbo\.No' does not exist") as told:
         slices.cuts(sales, "No", rows_max=1, bytes_max=1)
     assert told.value.number == 15151
+
+
+def test_u21_a_slice_is_as_much_work_as_its_rows_however_many_stand_before_and_behind_it(sales: Database) -> None:
+    """A queue that is read slice by slice, by a stream or by tasks, would else be read whole for each of them."""
+    cut, read = [], []
+    for messages in (100, 900):
+        with sales.transaction() as t:
+            dialog = t.begin_dialog(INITIATOR, TARGET)
+            for _ in range(messages):
+                t.send(dialog, b"one")
+        last = slices.last_number(sales)
+        cut.append(effort.steps(sales, lambda: slices.cuts(sales, QUEUE, rows_max=50, bytes_max=1 << 30, cuts_max=1)))
+        for first in (0, last - 50):
+            span = (first, first + 50)
+            read.append(effort.steps(sales, partial(slices.slice_of, sales, QUEUE, span, ["message_body"])))
+    assert max(cut) < min(cut) * 1.5, cut
+    assert max(read) < min(read) * 1.5, read

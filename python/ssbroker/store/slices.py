@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Sequence
+import heapq
+from collections.abc import Generator, Iterator, Sequence
 from typing import Any, Final, NamedTuple
 
-from ssbroker.store import views
+from ssbroker.store import queues, views
 from ssbroker.store.sqlite import Connection
 
 
@@ -37,7 +38,7 @@ def cuts(
     """
     rows = size = 0
     number = after
-    for number, length in connection.execute(_LENGTHS[queue_id is None], (queue_id, after, until)):
+    for number, length in _lengths(connection, queue_id, after=after, until=_LAST_NUMBER if until is None else until):
         rows, size = rows + 1, size + (length or 0)
         if rows == rows_max or size >= bytes_max:
             yield Cut(after, number, rows, size)
@@ -78,21 +79,39 @@ def rows(
     return connection.execute(f"WITH v ({view}) AS ({select}) SELECT {chosen} FROM v", bindings).fetchall()  # noqa: S608
 
 
+def _lengths(
+    connection: Connection, queue_id: int | None, *, after: int, until: int
+) -> Iterator[tuple[int, int | None]]:
+    """Number and length of each body, in order; no more of them are looked at than are taken."""
+    if queue_id is None:
+        return iter(connection.execute(_LENGTHS_WAITING, (after, until)))
+    return heapq.merge(
+        *(
+            connection.execute(_LENGTHS_QUEUED, (queue_id, after, until, status, priority))
+            for status in _STATUSES
+            for priority in _PRIORITIES
+        )
+    )
+
+
 def _select(queue_id: int | None, span: tuple[int, int] | None) -> tuple[str, tuple[object, ...]]:
     if queue_id is None:
         return (_PARKED, ()) if span is None else (_WAITING, span)
     return (views.QUEUE_INCOMPLETE, (queue_id,)) if span is None else (_QUEUED, (queue_id, *span))
 
 
-_LENGTHS: Final = (
-    """
+_LAST_NUMBER: Final = 2**63 - 1
+_STATUSES: Final = (queues.RETAINED_RECEIVED, queues.READY, queues.EARLY, queues.RETAINED_SENT)
+_PRIORITIES: Final = range(1, 11)
+# The index of a queue's messages has them by status and priority before their number.
+_LENGTHS_QUEUED: Final = """
     SELECT queuing_order, length(message_body) FROM ssb_queue_messages
-    WHERE queue_id = ?1 AND queuing_order > ?2 AND queuing_order <= ifnull(?3, 9223372036854775807) ORDER BY queuing_order""",
-    """
+    WHERE queue_id = ?1 AND status = ?4 AND priority = ?5 AND queuing_order > ?2 AND queuing_order <= ?3 ORDER BY queuing_order"""
+_LENGTHS_WAITING: Final = """
     SELECT transmission_id, length(message_body) FROM ssb_transmission_queue
-    WHERE ?1 IS NULL AND transmission_id > ?2 AND transmission_id <= ifnull(?3, 9223372036854775807) ORDER BY transmission_id""",
-)
-_QUEUED: Final = f"{views.QUEUED} AND queuing_order > ?2 AND queuing_order <= ?3 ORDER BY queuing_order"
+    WHERE transmission_id > ?1 AND transmission_id <= ?2 ORDER BY transmission_id"""
+_QUEUED: Final = f"""{views.QUEUED} AND q.status IN {_STATUSES} AND q.priority IN {tuple(_PRIORITIES)}
+    AND queuing_order > ?2 AND queuing_order <= ?3 ORDER BY queuing_order"""
 _WAITING: Final = f"""
     SELECT {views.TRANSMITTED} FROM ssb_transmission_queue t {views.TRANSMITTED_WITH}
     WHERE transmission_id > ?1 AND transmission_id <= ?2 ORDER BY transmission_id"""  # noqa: S608
