@@ -16,7 +16,7 @@ from ssbroker.broker.instance import Instance
 from ssbroker.exceptions import BrokerError, OptionError
 from ssbroker.protocol.event_steps import ActivationStep
 from ssbroker.protocol.events import Activation, Event, QueueDisabled
-from tests.broker import shops
+from tests.broker import effort, shops
 from tests.broker.conftest import Clock
 from tests.broker.shops import ORDERS, REPLIES, received, send
 
@@ -317,3 +317,31 @@ def test_b23_a_queue_that_gets_the_number_of_one_that_was_dropped_is_not_read_by
     instance.run_due()
     assert steps(told) == []
     assert received(stock, "New") == [b"chair"]
+
+
+def test_b23_queues_that_are_empty_are_not_looked_at_one_by_one(instance: Instance, stock: Database) -> None:
+    """The look comes every few seconds, and whenever a timer or a closed endpoint is due."""
+    work = []
+    for first, last in ((0, 10), (10, 100)):
+        for number in range(first, last):
+            stock.create_queue(f"Q{number}")
+            stock.activate(f"Q{number}", answers)
+        instance.run_due()
+        work.append(effort.steps(stock, instance.run_due))
+    assert work[1] < work[0] * 1.5, work
+
+
+def test_b23_a_queue_that_a_reader_fills_is_read_in_the_same_turn(
+    instance: Instance, sales: Database, stock: Database, told: list[Event]
+) -> None:
+    def takes(database: Database) -> None:
+        received(database, REPLIES)
+
+    stock.activate(ORDERS, answers)
+    sales.activate(REPLIES, takes)
+    send(sales, b"one")
+    instance.run_due()
+    assert [event.queue for event in told if isinstance(event, Activation) and event.step is STARTED] == [
+        "dbo.Orders",
+        "dbo.Replies",
+    ]

@@ -71,6 +71,11 @@ def has_ready(connection: Connection, queue_id: int) -> bool:
     return row is not None
 
 
+def with_ready(connection: Connection) -> set[int]:
+    """The queues of which a message can be received, found without looking at those that are empty."""
+    return {queue_id for (queue_id,) in connection.execute(_WITH_READY)}
+
+
 def ready(connection: Connection, endpoint_id: int, *, most: int, bytes_max: int) -> tuple[list[Message], bool]:
     """The messages of a conversation that can be received, in order (fact 118), and whether these are all.
 
@@ -224,6 +229,17 @@ _ADD: Final = """
 _NEXT_ENDPOINT: Final = """
     SELECT e.* FROM ssb_queue_messages AS m CROSS JOIN ssb_conversation_endpoints AS e USING (endpoint_id)
     WHERE m.queue_id = ? AND m.status = 1 ORDER BY m.priority DESC, m.queuing_order LIMIT 1"""
+# A jump from one queue that holds anything to the next, however many messages each has.
+_WITH_READY: Final = """
+    WITH RECURSIVE held (queue_id) AS (
+        SELECT (SELECT queue_id FROM ssb_queue_messages ORDER BY queue_id LIMIT 1)
+        UNION ALL
+        SELECT (
+            SELECT later.queue_id FROM ssb_queue_messages AS later WHERE later.queue_id > held.queue_id ORDER BY later.queue_id LIMIT 1
+        ) FROM held WHERE held.queue_id IS NOT NULL
+    )
+    SELECT queue_id FROM held
+    WHERE EXISTS (SELECT 1 FROM ssb_queue_messages AS m WHERE m.queue_id = held.queue_id AND m.status = 1)"""
 _READY: Final = """
     SELECT queuing_order, message_sequence_number, message_type_id, message_body FROM ssb_queue_messages
     WHERE endpoint_id = ? AND status = 1 ORDER BY precedence, message_sequence_number LIMIT ?"""

@@ -5,11 +5,11 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from typing import TYPE_CHECKING, Final
 
 from ssbroker import moment, options
-from ssbroker.broker.activation.watched import MonitorRow, Procedure, TaskRow, Watched
+from ssbroker.broker.activation.watched import MonitorRow, Procedure, TaskRow, Watched, with_messages
 from ssbroker.broker.objects.queue_names import queue_key
 from ssbroker.broker.objects.queues import READERS_MAX
 from ssbroker.broker.objects.refusals import existing
@@ -91,7 +91,7 @@ class Activation:
                     _retire(self._by_ddl.pop(key, None))
                     if wanted is not None:
                         self._by_ddl[key] = wanted
-        self._look(self._watched(database.database_id, objects.queues_by_id))
+        self._look(with_messages(self._watched(database.database_id, objects.queues_by_id)))
 
     def ended(self, database: Database, effects: Effects, *, is_committed: bool) -> None:
         """A transaction has ended: the monitors of its queues hear of it, and readers are started where they are needed now."""
@@ -127,10 +127,10 @@ class Activation:
         databases = {each.database_id for each in self._instance.databases}
         watched = [each for each in self._all() if each.database.database_id in databases]
         if self._instance.background:
-            self._look(watched)
+            self._look(with_messages(watched))
         else:
             self._read_here(watched)
-        checks = [each.next_check(now=now) for each in watched]
+        checks = [each.next_check(now=now) for each in with_messages(watched)]
         return min((each for each in checks if each is not None), default=None)
 
     def close(self, *, timeout: float) -> None:
@@ -207,15 +207,19 @@ class Activation:
                     each.not_started(now=now)
                     LOGGER.warning("%s: could not be started, and is in a few seconds: %s", name, error)
 
-    def _read_here(self, watched: Iterable[Watched]) -> None:
+    def _read_here(self, watched: Collection[Watched]) -> None:
         """Runs readers in this thread until none is needed; one that reads is not asked to read by itself."""
         if getattr(self._reader, "is_reading", False):
             return
         self._reader.is_reading = True
         try:
+            found, has_run = with_messages(watched), False
             for each in watched:
+                if each not in found and not has_run:  # a reader may have filled it
+                    continue
                 while not self._is_closed and each.start_if_needed(now=self._now()):
                     self._run(each)
+                    has_run = True
         finally:
             self._reader.is_reading = False
 

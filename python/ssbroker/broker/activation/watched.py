@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections import defaultdict
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
@@ -199,3 +200,26 @@ class Watched:
         except StorageError as error:
             told_failure(self.database, "whether a reader is needed could not be found out", error)
             return False
+
+
+def with_messages(watched: Iterable[Watched]) -> set[Watched]:
+    """Those whose queues hold messages; a database is looked at once, however many of its queues are watched.
+
+    Args:
+        watched: The queues.
+
+    Returns:
+        Some of them; none of a database that cannot be read.
+    """
+    by_database: dict[Database, list[Watched]] = defaultdict(list)
+    for each in watched:
+        by_database[each.database].append(each)
+    found: set[Watched] = set()
+    for database, queues_of_it in by_database.items():
+        try:
+            held = database.file.ask(queues.with_ready)
+        except StorageError as error:
+            LOGGER.warning("%s: whether readers are needed could not be found out: %s", database.name, error)
+            continue
+        found.update(each for each in queues_of_it if each.queue_id in held)
+    return found
