@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import uuid
+from collections.abc import Callable
 from datetime import timedelta
 
 import pytest
@@ -13,6 +14,8 @@ from ssbroker.broker.delivery import handover
 from ssbroker.broker.instance import Instance
 from ssbroker.protocol.event_steps import ConversationStep
 from ssbroker.protocol.events import Conversation, Event
+from ssbroker.store import due
+from ssbroker.store.sqlite import Connection
 from tests.broker import shops
 from tests.broker.conftest import Clock
 from tests.broker.shops import ORDERS, REPLIES, SHOP, STOCK, received, received_types, send, states, waiting
@@ -163,6 +166,27 @@ def test_b14_a_closed_endpoint_is_kept_for_half_an_hour(
     assert states(stock) == []
 
 
+def test_b14_no_transaction_removes_any_number_of_closed_endpoints(
+    instance: Instance, sales: Database, stock: Database, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An instance that was closed for a day may find millions: nobody could write until all of them are gone."""
+    monkeypatch.setattr("ssbroker.broker.timers.BATCH", 3)
+    removed: list[int] = []
+    monkeypatch.setattr("ssbroker.store.due.remove_closed", _noted(due.remove_closed, removed))
+    with sales.transaction() as t:
+        dialogs = [t.begin_dialog(SHOP, STOCK) for _ in range(10)]
+        for dialog in dialogs:
+            t.send(dialog, b"one")
+            t.end_conversation(dialog)
+    with stock.transaction() as t:
+        for handle in {each for each, _ in shops.orders(t.receive(ORDERS, groups=None))}:
+            t.end_conversation(handle)
+    assert states(stock) == ["CD"] * 10
+    clock.advance(seconds=30 * 60)
+    instance.run_due()
+    assert (states(stock), max(removed), sum(removed)) == ([], 3, 10)
+
+
 def test_b14_what_was_under_way_when_a_process_ended_is_a_duplicate_however_late_it_comes(
     instance: Instance, sales: Database, stock: Database, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -221,3 +245,11 @@ def test_subscribers_hear_that_a_lifetime_has_passed(instance: Instance, sales: 
     (event,) = told
     assert isinstance(event, Conversation)
     assert (event.step, event.error) == (ConversationStep.BROKER_INITIATED_ERROR, -8489)
+
+
+def _noted(remove: Callable[..., int], removed: list[int]) -> Callable[..., int]:
+    def noted(connection: Connection, **named: int) -> int:
+        removed.append(remove(connection, **named))
+        return removed[-1]
+
+    return noted

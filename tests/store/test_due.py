@@ -110,8 +110,14 @@ def test_b14_closed_endpoints_go_when_their_time_has_come(connection: Connection
     endpoint(connection, 1, state="CD", closed=30)
     endpoint(connection, 2, state="CD", closed=31)
     endpoint(connection, 3, closed=1)
-    assert due.remove_closed(connection, now=now) == 3 - left
+    assert due.remove_closed(connection, now=now, limit=10) == 3 - left
     assert connection.execute("SELECT count(*) FROM ssb_conversation_endpoints").get == left
+
+
+def test_b14_of_many_closed_endpoints_the_longest_closed_go_first(connection: Connection) -> None:
+    for number, closed in ((1, 12), (2, 10), (3, 11)):
+        endpoint(connection, number, state="CD", closed=closed)
+    assert [due.remove_closed(connection, now=20, limit=2) for _ in range(3)] == [2, 1, 0]
 
 
 def test_the_next_moment_is_the_earliest_of_all_that_can_happen(connection: Connection) -> None:

@@ -81,11 +81,14 @@ def _is_due(database: Database, *, now: int) -> bool:
 
 def _remove_closed(database: Database, *, now: int) -> None:
     """B14."""
+    while _has_closed(database, now=now):
+        with own_work(database) as work:
+            due.remove_closed(work.connection, now=now, limit=BATCH)
+
+
+def _has_closed(database: Database, *, now: int) -> bool:
     with database.file.read() as connection:
-        if not _is_enabled(database, connection) or not due.has_closed(connection, now=now):
-            return
-    with own_work(database) as work:
-        due.remove_closed(work.connection, now=now)
+        return _is_enabled(database, connection) and due.has_closed(connection, now=now)
 
 
 def _enter_queues(work: Work) -> None:

@@ -72,17 +72,18 @@ def has_closed(connection: Connection, *, now: int) -> bool:
     return connection.execute(f"{_CLOSED} LIMIT 1", (now,)).fetchone() is not None
 
 
-def remove_closed(connection: Connection, *, now: int) -> int:
-    """Removes the closed endpoints that have been kept long enough (B14).
+def remove_closed(connection: Connection, *, now: int, limit: int) -> int:
+    """Removes the closed endpoints that have been kept long enough (B14), the longest first.
 
     Args:
         connection: The database, with its write lock.
         now: The moment.
+        limit: How many at most.
 
     Returns:
         How many.
     """
-    connection.execute("DELETE FROM ssb_conversation_endpoints WHERE state = 'CD' AND security_timestamp <= ?", (now,))
+    connection.execute(_REMOVE_CLOSED, (now, limit))
     return connection.changes()
 
 
@@ -127,3 +128,8 @@ _LIFETIMES: Final = f"""
 _CLOSED: Final = """
     SELECT endpoint_id, security_timestamp FROM ssb_conversation_endpoints
     WHERE state = 'CD' AND security_timestamp <= ? ORDER BY security_timestamp"""
+_REMOVE_CLOSED: Final = """
+    DELETE FROM ssb_conversation_endpoints WHERE endpoint_id IN (
+        SELECT endpoint_id FROM ssb_conversation_endpoints
+        WHERE state = 'CD' AND security_timestamp <= ? ORDER BY security_timestamp LIMIT ?
+    )"""
