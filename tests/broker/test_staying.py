@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+import weakref
 from uuid import UUID
 
 import pytest
@@ -139,3 +141,23 @@ def test_b10_i7_another_database_of_the_name_takes_nothing_from_who_is_bound(
     with sales.transaction() as t:
         t.send(dialog, b"3")
     assert [each.message_sequence_number for each in waiting(sales)] == [2], "I2: it stays in the transmission queue"
+
+
+def test_nothing_is_kept_of_a_database_that_is_dropped(instance: Instance, sales: Database) -> None:
+    """Whoever makes databases and drops them, under names of their own, for years would keep a picture of each."""
+
+    def picture(name: str) -> weakref.ref[Objects]:
+        database = instance.create_database(name)
+        database.create_queue("Q")
+        database.create_service("//Q", queue="Q")
+        with database.transaction() as t:
+            t.send(t.begin_dialog("//Q", "//Q"), b"one")
+        kept = weakref.ref(database.objects())
+        instance.drop_database(name)
+        return kept
+
+    pictures = [picture(f"Tenant {number}") for number in range(3)]
+    with sales.transaction() as t:
+        t.send(t.begin_dialog(INITIATOR, TARGET), b"one")
+    gc.collect()
+    assert [each() for each in pictures] == [None] * 3

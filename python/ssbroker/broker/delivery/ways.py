@@ -160,6 +160,8 @@ class Ways:
         router, known, now = self._instance.router(tie_break=self.tie_break), self._known, self._instance.clock()
         if known is None or known.router is not router or not known.holds(now):
             known = self._known = _Known(router, now)
+            for gone in [name for name in list(self._stays) if name not in known.databases]:
+                self._stays.pop(gone, None)
         return known
 
 
