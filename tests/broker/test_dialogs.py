@@ -9,7 +9,8 @@ import pytest
 from ssbroker.broker.database import Database
 from ssbroker.broker.instance import Instance
 from ssbroker.exceptions import BrokerError, InputError, OptionError, SchemaError
-from tests.broker import talk
+from ssbroker.protocol.events import ConversationGroup
+from tests.broker import effort, talk
 from tests.broker.conftest import INITIATOR, QUEUE, TARGET, Clock
 from tests.broker.talk import begin, end, handle_of, receive, said, send
 
@@ -310,3 +311,33 @@ def test_b15_end_removes_the_messages_at_once_even_where_the_far_side_cannot_hea
     send(sales, target, b"too late")
     assert talk.drain(sales, talk.REPLIES) == []
     assert talk.state(sales, target) == "CO"
+
+
+def test_a_conversation_joins_and_leaves_its_group_however_many_are_in_it(instance: Instance, sales: Database) -> None:
+    """Facts 108 and 123: a job with thousands of conversations has them in one group."""
+    instance.subscribe(lambda _event: None, ConversationGroup)
+    group = uuid.uuid4()
+    joined, moved, left = [], [], []
+    for members in (5, 100):
+        with sales.transaction() as t:
+            for _ in range(members):
+                t.begin_dialog(INITIATOR, TARGET, related_conversation_group=group)
+            other = t.begin_dialog(INITIATOR, TARGET)
+
+        def join() -> None:
+            with sales.transaction() as t:
+                t.begin_dialog(INITIATOR, TARGET, related_conversation_group=group)
+
+        def move(dialog: uuid.UUID = other) -> None:
+            with sales.transaction() as t:
+                t.move_conversation(dialog, group)
+
+        def leave(dialog: uuid.UUID = other) -> None:
+            with sales.transaction() as t:
+                t.end_conversation(dialog, cleanup=True)
+
+        joined.append(effort.steps(sales, join))
+        moved.append(effort.steps(sales, move))
+        left.append(effort.steps(sales, leave))
+    for work in (joined, moved, left):
+        assert work[1] < work[0] * 1.5, (joined, moved, left)

@@ -135,9 +135,9 @@ def by_conversation(connection: Connection, conversation_id: bytes, *, is_initia
     )
 
 
-def in_group(connection: Connection, group: bytes) -> list[Endpoint]:
-    """The endpoints of a conversation group that are not closed."""
-    return [Endpoint._make(row) for row in connection.execute(_IN_GROUP, (group,))]
+def in_group(connection: Connection, group: bytes, *, limit: int = -1) -> list[Endpoint]:
+    """The endpoints of a conversation group that are not closed; no more than `limit` of them, -1 is all."""
+    return [Endpoint._make(row) for row in connection.execute(_IN_GROUP, (group, limit))]
 
 
 def with_handles(connection: Connection, handles: Iterable[bytes]) -> dict[bytes, Endpoint]:
@@ -244,7 +244,7 @@ _FAR_READY: Final = """
     AND NOT EXISTS (SELECT 1 FROM ssb_transmission_queue WHERE endpoint_id = e.endpoint_id AND is_inbound = 1)
     AND NOT EXISTS (SELECT 1 FROM ssb_queue_messages WHERE endpoint_id = e.endpoint_id AND status = 2)"""
 _IN_GROUP: Final = """
-    SELECT * FROM ssb_conversation_endpoints WHERE conversation_group_id = ? AND state <> 'CD' ORDER BY endpoint_id"""
+    SELECT * FROM ssb_conversation_endpoints WHERE conversation_group_id = ? AND state <> 'CD' ORDER BY endpoint_id LIMIT ?"""
 _OPEN: Final = "SELECT * FROM ssb_conversation_endpoints WHERE state <> 'CD' ORDER BY endpoint_id"
 _SET_ENDED: Final = """
     UPDATE ssb_conversation_endpoints SET state = ?, end_dialog_sequence = ?, send_sequence = ?, dialog_timer = NULL

@@ -114,12 +114,12 @@ def _group(work: Work, service: Service, conversation: object, group: object) ->
         return _of_service(work, [related], service, related.conversation_group_id)
     if group is not None:
         wanted = guids.as_bytes(group, name="related_conversation_group")
-        return _of_service(work, endpoints.in_group(work.connection, wanted), service, wanted)
+        return _of_service(work, endpoints.in_group(work.connection, wanted, limit=1), service, wanted)
     return work.new_id()
 
 
 def _of_service(work: Work, members: list[Endpoint], service: Service, group: bytes) -> bytes:
-    for member in members[:1]:
+    for member in members:
         if member.service_id != service.service_id:
             other = work.objects.services_by_id[member.service_id].name
             raise refused(9610, service=service.name, other=other)

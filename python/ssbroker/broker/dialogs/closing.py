@@ -78,8 +78,8 @@ def break_off(
 def _leave_group(work: Work, endpoint: Endpoint) -> None:
     """A group goes with the last of its conversations that is not over."""
     if endpoint.state != State.CD and work.effects.wants(ConversationGroup):
-        members = endpoints.in_group(work.connection, endpoint.conversation_group_id)
-        if all(each.endpoint_id == endpoint.endpoint_id or each.state == State.CD for each in members):
+        members = endpoints.in_group(work.connection, endpoint.conversation_group_id, limit=2)
+        if all(each.endpoint_id == endpoint.endpoint_id for each in members):
             told_group(work, endpoint.conversation_group_id, GroupStep.DROP)
 
 

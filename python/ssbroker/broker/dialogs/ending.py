@@ -98,7 +98,7 @@ def move(work: Work, endpoint: Endpoint, group: bytes) -> None:
     state = after(State(endpoint.state), Input.MOVE)
     if isinstance(state, int):
         raise refused_in_state(state, endpoint)
-    members = endpoints.in_group(work.connection, group)
+    members = endpoints.in_group(work.connection, group, limit=1)
     if not members:
         raise refused(8426, kind="conversation group", handle=uuid.UUID(bytes=group))
     if queue_of(work, members[0]) != queue_of(work, endpoint):
