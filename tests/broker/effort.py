@@ -2,31 +2,52 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
 from ssbroker.broker.database import Database
+from ssbroker.store.sqlite import Connection
+
+
+class Steps:
+    """Steps of SQLite's virtual machine.
+
+    Attributes:
+        number: How many were taken, in tens.
+    """
+
+    def __init__(self) -> None:
+        self.number = 0
+
+    def count(self) -> bool:
+        """Counts ten more; what runs is not to be interrupted."""
+        self.number += 1
+        return False
+
+
+@contextmanager
+def counted(connection: Connection) -> Iterator[Steps]:
+    """Counts what a connection does within the block."""
+    taken = Steps()
+    connection.set_progress_handler(taken.count, 10)
+    try:
+        yield taken
+    finally:
+        connection.set_progress_handler(None)
 
 
 def steps(database: Database, call: Callable[[], object]) -> int:
-    """The steps of SQLite's virtual machine that a call takes to read a database, in tens.
+    """The steps, in tens, that a call takes in a database that nobody else uses.
 
     Args:
         database: The database.
-        call: Reads it, in this thread.
+        call: Uses it, in this thread.
 
     Returns:
         Their number.
     """
-    number = 0
-
-    def count() -> bool:
-        nonlocal number
-        number += 1
-        return False
-
-    with database.file.read() as connection:  # whoever reads next is given the same one
-        connection.set_progress_handler(count, 10)
-    call()
-    with database.file.read() as connection:
-        connection.set_progress_handler(None)
-    return number
+    with database.file.read() as connection:  # whoever comes next is given the same one
+        pass
+    with counted(connection) as taken:
+        call()
+    return taken.number

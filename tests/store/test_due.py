@@ -11,6 +11,7 @@ from ssbroker.store import due
 from ssbroker.store.file import DatabaseFile
 from ssbroker.store.schema import DATABASE
 from ssbroker.store.sqlite import Connection
+from tests.broker import effort
 
 ON, OFF = 1, 2
 """Two queues, and the service of each."""
@@ -66,6 +67,20 @@ def test_b9_each_conversation_that_waits_is_found_once(connection: Connection) -
         message(connection, number, is_inbound=0)
     message(connection, 5, is_inbound=1)
     assert due.outbound(connection) == [1, 3, 7]
+
+
+@pytest.mark.parametrize("query", [due._OUTBOUND, due._INBOUND])
+def test_what_waits_is_found_past_any_number_of_messages(connection: Connection, query: str) -> None:
+    """A dialog to a queue that is off may have a million of them; its endpoint is looked past every few seconds."""
+    work = []
+    for first, last in ((0, 10), (10, 500)):
+        for _ in range(first, last):
+            message(connection, 5, is_inbound=1)
+            message(connection, 6, is_inbound=0)
+        with effort.counted(connection) as taken:
+            connection.execute(query).fetchall()
+        work.append(taken.number)
+    assert work[1] < work[0] * 1.5, work
 
 
 def test_nothing_waits_in_an_empty_queue(connection: Connection) -> None:

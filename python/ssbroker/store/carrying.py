@@ -49,7 +49,7 @@ def known(connection: Connection, keys: Iterable[tuple[bytes, bool]]) -> list[tu
     return [(conversation, bool(side)) for conversation, side in connection.executemany(_KNOWN, keys)]
 
 
-_WAITING: Final = f"""{WAITING.format(0)}
+_WAITING: Final = f"""{WAITING}
     SELECT endpoint_id, conversation_handle, send_sequence FROM waiting JOIN ssb_conversation_endpoints USING (endpoint_id)"""  # noqa: S608
 _BY_ID: Final = "SELECT * FROM ssb_conversation_endpoints WHERE endpoint_id = ?"
 _KNOWN: Final = """

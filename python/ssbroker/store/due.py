@@ -104,20 +104,24 @@ def next_moment(connection: Connection) -> int | None:
 
 _LAST_MOMENT: Final = 2**63 - 1
 _QUEUE: Final = "JOIN ssb_services USING (service_id) JOIN ssb_queues USING (queue_id)"
-# A jump from one endpoint to the next, however many messages each has.
-WAITING: Final = """
-    WITH RECURSIVE waiting (endpoint_id) AS (
-        SELECT (SELECT endpoint_id FROM ssb_transmission_queue WHERE is_inbound = {0} ORDER BY endpoint_id LIMIT 1)
+# A jump from one endpoint to the next, however many messages each has and of whichever kind.
+_HELD: Final = """
+    WITH RECURSIVE held (endpoint_id) AS (
+        SELECT (SELECT endpoint_id FROM ssb_transmission_queue WHERE {0} ORDER BY endpoint_id LIMIT 1)
         UNION ALL
         SELECT (
             SELECT later.endpoint_id FROM ssb_transmission_queue AS later
-            WHERE later.is_inbound = {0} AND later.endpoint_id > waiting.endpoint_id ORDER BY later.endpoint_id LIMIT 1
-        ) FROM waiting WHERE waiting.endpoint_id IS NOT NULL
+            WHERE {0} AND later.endpoint_id > held.endpoint_id ORDER BY later.endpoint_id LIMIT 1
+        ) FROM held WHERE held.endpoint_id IS NOT NULL
     )"""
-"""The table `waiting` of the endpoints with messages in the transmission queue, and a null at its end; to be formatted with `is_inbound`."""
-_OUTBOUND: Final = f"{WAITING.format(0)} SELECT endpoint_id FROM waiting WHERE endpoint_id IS NOT NULL"  # noqa: S608
-_INBOUND: Final = f"""{WAITING.format(1)}
-    SELECT endpoint_id FROM waiting JOIN ssb_conversation_endpoints USING (endpoint_id) {_QUEUE} WHERE is_enqueue_enabled"""  # noqa: S608
+WAITING: Final = f"""{_HELD.format("TRUE")}, waiting (endpoint_id) AS (
+        SELECT endpoint_id FROM held
+        WHERE EXISTS (SELECT 1 FROM ssb_transmission_queue AS t WHERE t.endpoint_id = held.endpoint_id AND t.is_inbound = 0)
+    )"""  # noqa: S608
+"""The table `waiting` of the endpoints with messages in the transmission queue that are to be delivered."""
+_OUTBOUND: Final = f"{WAITING} SELECT endpoint_id FROM waiting"  # noqa: S608
+_INBOUND: Final = f"""{_HELD.format("is_inbound = 1")}
+    SELECT endpoint_id FROM held JOIN ssb_conversation_endpoints USING (endpoint_id) {_QUEUE} WHERE is_enqueue_enabled"""  # noqa: S608
 _TIMERS: Final = f"""
     SELECT endpoint_id, dialog_timer FROM ssb_conversation_endpoints {_QUEUE}
     WHERE dialog_timer IS NOT NULL AND dialog_timer <= ? AND is_enqueue_enabled ORDER BY dialog_timer"""  # noqa: S608
