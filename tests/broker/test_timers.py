@@ -187,6 +187,24 @@ def test_b14_no_transaction_removes_any_number_of_closed_endpoints(
     assert (states(stock), max(removed), sum(removed)) == ([], 3, 10)
 
 
+def test_b14_dialogs_that_end_one_after_the_other_are_removed_together(
+    instance: Instance, sales: Database, stock: Database, clock: Clock
+) -> None:
+    """A hundred of them in a second would else be a hundred transactions half an hour later."""
+    for _ in range(20):
+        dialog = send(sales, b"one")
+        with sales.transaction() as t:
+            t.end_conversation(dialog)
+        with stock.transaction() as t:
+            t.end_conversation(t.receive(ORDERS)["conversation_handle"][0].as_py())
+        clock.advance(seconds=0.1)
+    looks = 0
+    while (moment := instance.run_due()) is not None:
+        looks += 1
+        clock.advance(seconds=max(0.0, (moment - clock()).total_seconds()))
+    assert (states(stock), looks) == ([], 1)
+
+
 def test_b14_what_was_under_way_when_a_process_ended_is_a_duplicate_however_late_it_comes(
     instance: Instance, sales: Database, stock: Database, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:

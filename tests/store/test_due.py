@@ -141,7 +141,7 @@ def test_the_next_moment_is_the_earliest_of_all_that_can_happen(connection: Conn
     assert due.next_moment(connection) == 50
     endpoint(connection, 2, timer=40)
     assert due.next_moment(connection) == 40
-    endpoint(connection, 3, state="CD", closed=30)
+    endpoint(connection, 3, state="CD", closed=30 - due.GATHERED)
     assert due.next_moment(connection) == 30
     endpoint(connection, 4, timer=10, lifetime=9, service=OFF)
     assert due.next_moment(connection) == 30

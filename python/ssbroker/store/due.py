@@ -88,7 +88,7 @@ def remove_closed(connection: Connection, *, now: int, limit: int) -> int:
 
 
 def next_moment(connection: Connection) -> int | None:
-    """When the next timer, lifetime or closed endpoint is due.
+    """When the next timer or lifetime is due, or the closed endpoints of `GATHERED` are.
 
     Args:
         connection: The database.
@@ -97,11 +97,14 @@ def next_moment(connection: Connection) -> int | None:
         The moment, past or future; None where there is none.
     """
     first = [
-        connection.execute(f"{query} LIMIT 1", (_LAST_MOMENT,)).fetchone() for query in (_TIMERS, _LIFETIMES, _CLOSED)
+        (connection.execute(f"{query} LIMIT 1", (_LAST_MOMENT,)).fetchone(), gathered)
+        for query, gathered in ((_TIMERS, 0), (_LIFETIMES, 0), (_CLOSED, GATHERED))
     ]
-    return min((row[1] for row in first if row is not None), default=None)
+    return min((row[1] + gathered for row, gathered in first if row is not None), default=None)
 
 
+GATHERED: Final = 5_000_000
+"""For so many microseconds closed endpoints whose time has come may stay, so that one transaction removes those of all of it (B14)."""
 _LAST_MOMENT: Final = 2**63 - 1
 _QUEUE: Final = "JOIN ssb_services USING (service_id) JOIN ssb_queues USING (queue_id)"
 # A jump from one endpoint to the next, however many messages each has and of whichever kind.

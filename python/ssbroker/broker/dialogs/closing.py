@@ -13,7 +13,7 @@ from ssbroker.protocol.events import ConversationGroup
 from ssbroker.protocol.names import ERROR
 from ssbroker.protocol.retry import SECOND
 from ssbroker.protocol.states import Input, State, after
-from ssbroker.store import endpoints, queues, transmission
+from ssbroker.store import due, endpoints, queues, transmission
 from ssbroker.store.endpoints import Endpoint
 
 CLOSED_FOR: Final = 30 * 60 * SECOND
@@ -32,7 +32,7 @@ def close(work: Work, endpoint: Endpoint) -> None:
     _leave_group(work, endpoint)
     until = work.now() + CLOSED_FOR
     endpoints.set_closed(work.connection, endpoint.endpoint_id, state=State.CD, until=until)
-    work.effects.is_due_at(until)
+    work.effects.is_due_at(until + due.GATHERED)
 
 
 def remove(work: Work, endpoint: Endpoint) -> None:
