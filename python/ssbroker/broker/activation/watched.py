@@ -219,7 +219,7 @@ def with_messages(watched: Iterable[Watched]) -> set[Watched]:
         try:
             held = database.file.ask(queues.with_ready)
         except StorageError as error:
-            LOGGER.warning("%s: whether readers are needed could not be found out: %s", database.name, error)
+            told_failure(database, "whether readers are needed could not be found out", error)
             continue
         found.update(each for each in queues_of_it if each.queue_id in held)
     return found
