@@ -215,6 +215,17 @@ def test_p17_who_cannot_write_to_the_target_tries_again(
     assert statuses(sales) == set()
 
 
+def test_p17_the_wait_of_a_conversation_that_is_gone_is_not_that_of_the_next_one(
+    sales: Database, stock: Database
+) -> None:
+    """Endpoints that are begun get numbers of those that are gone."""
+    lost = send(sales, b"lost", to="//Nobody")
+    with sales.transaction() as t:
+        t.end_conversation(lost, cleanup=True)
+    send(sales, b"found")
+    assert received(stock) == [b"found"]
+
+
 def test_p17_the_waits_are_4_8_16_32_64_seconds_with_a_jitter(
     instance: Instance, sales: Database, clock: Clock
 ) -> None:

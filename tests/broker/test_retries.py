@@ -46,6 +46,15 @@ def test_what_is_new_is_tried_at_its_moment_and_what_is_known_keeps_its_own() ->
     assert waiting.claim(5, now=0) == {2: 0}
 
 
+def test_a_number_that_goes_to_another_conversation_keeps_no_wait() -> None:
+    waiting = retries()
+    waiting.failed(ONE, attempt=3, now=0)
+    waiting.forget(ONE)
+    assert waiting.next_moment() is None
+    waiting.add([ONE], at=0)
+    assert waiting.claim(5, now=0) == {1: 0}
+
+
 def test_p17_a_change_has_everything_tried_at_once_and_the_waits_go_on_growing() -> None:
     waiting = retries()
     waiting.failed(ONE, attempt=0, now=0)

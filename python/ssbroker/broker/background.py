@@ -12,7 +12,7 @@ from ssbroker.broker.activation.activation import Activation
 from ssbroker.broker.asking.dynamic_routing import DynamicRouting
 from ssbroker.broker.counters import Counters
 from ssbroker.broker.delivery.delivery import Delivery
-from ssbroker.broker.delivery.retries import Retries
+from ssbroker.broker.delivery.retries import Key, Retries
 from ssbroker.broker.delivery.ways import Ways
 from ssbroker.broker.dialogs import poison
 from ssbroker.broker.failing import told_failure
@@ -80,6 +80,15 @@ class Background:
             for database in self._instance.databases:
                 database.arrivals.close()
         self.activation.close(timeout=self._instance.lock_timeout)
+
+    def begins(self, database_id: int, endpoint_id: int) -> None:
+        """A transaction makes an endpoint: whoever had its number before is gone, with the waits of its messages.
+
+        Args:
+            database_id: The database.
+            endpoint_id: The endpoint.
+        """
+        self._retries.forget(Key(database_id, endpoint_id))
 
     def committed(self, database: Database, effects: Effects) -> None:
         """A transaction has committed: subscribers hear of it, whoever waits is woken, what it sent is delivered.

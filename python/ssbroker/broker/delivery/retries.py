@@ -108,6 +108,15 @@ class Retries:
             at = now if is_changed else now + self._backoff.wait(attempt)
             self._put(key, _Try(attempt + 1, at, is_carried))
 
+    def forget(self, key: Key) -> None:
+        """Forgets a conversation that is gone: another one has its number now.
+
+        Args:
+            key: The number.
+        """
+        with self._guard:
+            self._tries.pop(key, None)
+
     def keep_databases(self, database_ids: Iterable[int]) -> None:
         """Forgets the conversations of databases that are not in the instance any more.
 

@@ -72,6 +72,7 @@ def begin(
     if to_service in objects.security.by_service:  # N20: a binding secures what begins while it is there
         key = stored.keep_session_key(work.connection, endpoint.endpoint_id, at_rest.new_key())
         endpoint = endpoint._replace(session_key=key)
+    work.begins(endpoint.endpoint_id)
     work.effects.is_due_at(expires)
     if related_conversation is None and related_conversation_group is None:
         told_group(work, group, GroupStep.CREATE)

@@ -133,6 +133,7 @@ def begin_here(work: Work, envelope: Envelope, service: Service, contract: Contr
             far_service=envelope.from_service_name,
         ),
     )
+    work.begins(endpoint.endpoint_id)
     work.effects.is_due_at(envelope.lifetime)
     told_group(work, endpoint.conversation_group_id, GroupStep.CREATE)
     told_conversation(work, endpoint, ConversationStep.DIALOG_CREATED)

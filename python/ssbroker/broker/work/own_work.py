@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import TYPE_CHECKING
 
 from ssbroker import moment
@@ -56,6 +57,7 @@ def work_on(database: Database, connection: Connection, effects: Effects) -> Wor
         objects=objects,
         now=lambda: moment.microseconds(instance.clock()),
         new_id=lambda: instance.new_guid().bytes,
+        begins=partial(instance.worker.begins, database.database_id),
         ways_of=instance.worker.ways.ways_of(database.name, objects),
         effects=effects,
     )

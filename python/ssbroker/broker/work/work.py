@@ -31,6 +31,7 @@ class Work:
         objects: What stands in the database.
         now: Tells the moment, in microseconds since 1970.
         new_id: Makes a random id.
+        begins: Is told of each endpoint (`endpoint_id`) that is made, since another one may have had its number.
         ways_of: Routes conversations that have their senders here.
         effects: What others are told when the transaction has ended.
     """
@@ -40,6 +41,7 @@ class Work:
     objects: Objects
     now: Callable[[], int]
     new_id: Callable[[], bytes]
+    begins: Callable[[int], None]
     ways_of: Callable[[Sequence[Endpoint]], list[Way]]
     effects: Effects
 
