@@ -7,7 +7,7 @@ import secrets
 from typing import Final
 
 from ssbroker.exceptions import OptionError
-from ssbroker.security.library import cryptography_of
+from ssbroker.security.ciphers import cryptography_of
 
 KEY_BYTES: Final = 32
 """The length of a master key, of an instance's key and of a session key."""

@@ -8,8 +8,8 @@ import struct
 from collections.abc import Sequence
 from typing import Final
 
+from ssbroker.security.ciphers import Sealer, cryptography_of
 from ssbroker.security.keys import derived
-from ssbroker.security.library import Sealer, cryptography_of
 
 SALT_BYTES: Final = 16
 """What stands before a sealed part, so that no two runs of a sender seal with the same key."""

@@ -7,7 +7,7 @@ from typing import Final
 
 from ssbroker import options
 from ssbroker.exceptions import OptionError
-from ssbroker.security.library import cryptography_of
+from ssbroker.security.ciphers import cryptography_of
 
 SESSION_KEY_BYTES: Final = 32
 """The length of a session key."""
