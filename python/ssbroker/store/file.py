@@ -159,17 +159,9 @@ class DatabaseFile:
         Raises:
             StorageError: The file cannot be read.
         """
-        try:
-            with storage_errors(self.path, waited=self.lock_timeout, is_ours=True):
-                connection = self._connections.take(wait=self.lock_timeout)
-                try:
-                    connection.execute("BEGIN")
-                    yield connection
-                finally:
-                    self._connections.give_back(connection)
-        except StorageError as error:
-            self._not_read(error)
-            raise
+        with self._lent() as connection:
+            connection.execute("BEGIN")
+            yield connection
 
     def ask(self, question: Callable[[Connection], Answer]) -> Answer:
         """What one statement finds in what was committed last; for that it costs less than `read`.
@@ -177,16 +169,8 @@ class DatabaseFile:
         Raises:
             StorageError: The file cannot be read.
         """
-        try:
-            with storage_errors(self.path, waited=self.lock_timeout, is_ours=True):
-                connection = self._connections.take(wait=self.lock_timeout)
-                try:
-                    return question(connection)
-                finally:
-                    self._connections.give_back(connection)
-        except StorageError as error:
-            self._not_read(error)
-            raise
+        with self._lent() as connection:
+            return question(connection)
 
     def session(self, *, lock_timeout: float | None = None) -> Session:
         """A transaction that is not begun yet; `lock_timeout` as `write` has it."""
@@ -229,6 +213,20 @@ class DatabaseFile:
             return "its file is not there any more: what is committed now may be lost when the process ends"
         is_late = time.monotonic() - self._unread_at < TRIED_AGAIN_AFTER
         return f"could not be read: {self._unread}" if is_late else None
+
+    @contextmanager
+    def _lent(self) -> Iterator[Connection]:
+        """A connection to read by; that it could not be read is remembered for `trouble`."""
+        try:
+            with storage_errors(self.path, waited=self.lock_timeout, is_ours=True):
+                connection = self._connections.take(wait=self.lock_timeout)
+                try:
+                    yield connection
+                finally:
+                    self._connections.give_back(connection)
+        except StorageError as error:
+            self._not_read(error)
+            raise
 
     def _not_read(self, error: StorageError) -> None:
         if error.file == str(self.path) and not isinstance(error, LockTimeoutError):
