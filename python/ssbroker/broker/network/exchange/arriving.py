@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Final
 
 import pyarrow as pa
 
+from ssbroker.broker.failing import told_failure
 from ssbroker.broker.network.connections.inbox import Batch
 from ssbroker.broker.network.exchange.beginnings import Beginnings
 from ssbroker.broker.network.exchange.carrying import Carrying
@@ -87,7 +88,10 @@ class Arriving:
         try:
             parcels = self._dispatch.sort(peer, rows)
         except StorageError as error:
-            if self._may_warn("what came could not be looked at", peer.principal or "somebody", now):
+            source = peer.principal or "somebody"
+            if self._events.may_be_logged(
+                "what came could not be looked at", level=logging.WARNING, source=source, now=now
+            ):
                 LOGGER.warning("what came from %s could not be looked at, and will come again: %s", peer.address, error)
             return []
         except Exception as error:  # noqa: BLE001 - the caller tells of it
@@ -99,15 +103,10 @@ class Arriving:
             except LockTimeoutError:
                 left.append((peer, parcel.rows))
             except StorageError as error:
-                name = parcel.machine.database.name
-                if self._may_warn("what came could not be taken", name, now):
-                    LOGGER.warning("%s: what came could not be taken, and will come again: %s", name, error)
+                told_failure(parcel.machine.database, "what came could not be taken, and will come again", error)
             except Exception as error:  # noqa: BLE001 - the caller tells of it
                 failed.append((parcel.rows, error))
         return failed
-
-    def _may_warn(self, what: str, source: str, now: int) -> bool:
-        return self._events.may_be_logged(what, level=logging.WARNING, source=source, now=now)
 
     def _drop(self, peer: Peer, rows: pa.Table, error: Exception, now: int) -> None:
         """Tells of rows that cannot be taken."""
