@@ -16,8 +16,8 @@ import pyarrow.compute
 from ssbroker.fragments import md5
 
 pc: Any = pyarrow.compute  # its stubs know too little of it
-HELD_BYTES_MIN: Final = 16 << 20
-HELD_BYTES_MAX: Final = 64 << 20
+_HELD_BYTES_MIN: Final = 16 << 20
+_HELD_BYTES_MAX: Final = 64 << 20
 _HELD_BYTES_OF_A_BUCKET: Final = 2 << 20
 _PLAIN: Final = pa.ipc.IpcWriteOptions()
 _LZ4: Final = pa.ipc.IpcWriteOptions(compression="lz4")
@@ -50,6 +50,7 @@ class BucketWriter:
         self._options: pa.ipc.IpcWriteOptions | None = None
         self._waiting: list[pa.RecordBatch] = []
         self._held = 0
+        self._held_most: Final = held_bytes(count)
 
     @property
     def files(self) -> list[int]:
@@ -60,7 +61,7 @@ class BucketWriter:
         """Takes rows."""
         self._waiting.append(batch)
         self._held += batch.nbytes
-        if self._held >= held_bytes(self._count):
+        if self._held >= self._held_most:
             self._flush()
 
     def __enter__(self) -> Self:
@@ -134,7 +135,7 @@ def held_bytes(count: int) -> int:
         >>> [held_bytes(count) >> 20 for count in (1, 8, 16, 40, 10_000)]
         [16, 16, 32, 64, 64]
     """
-    return min(HELD_BYTES_MAX, max(HELD_BYTES_MIN, count * _HELD_BYTES_OF_A_BUCKET))
+    return min(_HELD_BYTES_MAX, max(_HELD_BYTES_MIN, count * _HELD_BYTES_OF_A_BUCKET))
 
 
 def file_of(folder: Path, number: int) -> Path:
