@@ -14,6 +14,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from ssbroker import disk
 from ssbroker.exceptions import OutputError
 from ssbroker.loading import INSTANCE_FILE
 
@@ -41,9 +42,9 @@ def save_text(path: Path, text: str) -> None:
         file.write_bytes(text.encode())
         if path.exists():
             shutil.copymode(path, file)
-        _to_disk(file)
+        disk.sync(file)
         file.replace(path)
-        _to_disk(path.parent)
+        disk.sync(path.parent)
 
 
 def save_folder(path: Path, tables: Mapping[str, pa.Table], instance: Mapping[str, Any]) -> None:
@@ -76,8 +77,8 @@ def save_folder(path: Path, tables: Mapping[str, pa.Table], instance: Mapping[st
             pq.write_table(table, new / f"{name}.parquet")
         (new / INSTANCE_FILE).write_bytes(json.dumps(instance, indent=2, ensure_ascii=False).encode() + b"\n")
         for file in new.iterdir():
-            _to_disk(file)
-        _to_disk(new)
+            disk.sync(file)
+        disk.sync(new)
         if path.exists():
             shutil.copymode(path, new)
             path.rename(old)
@@ -87,7 +88,7 @@ def save_folder(path: Path, tables: Mapping[str, pa.Table], instance: Mapping[st
             if old.exists():
                 old.rename(path)
             raise
-        _to_disk(path.parent)
+        disk.sync(path.parent)
 
 
 def _resolved(path: Path) -> Path:
@@ -124,14 +125,3 @@ def _refuse_foreign(path: Path, own: set[str]) -> None:
         raise OutputError(
             f"{path}: holds {foreign[0]!r}, which would be lost; expected a new folder, or one that a catalog was saved to"
         )
-
-
-def _to_disk(path: Path) -> None:
-    """Waits until a file or folder is on the disk, where the system lets us (Windows does not open folders)."""
-    if path.is_dir() and os.name == "nt":
-        return
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

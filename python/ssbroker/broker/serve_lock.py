@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import os
-import sys
 import time
 from pathlib import Path
 from typing import Final
 
+from ssbroker import disk
 from ssbroker.exceptions import StorageError
 
 FILE: Final = "serve.lock"
@@ -40,14 +40,19 @@ class ServeLock:
         """Takes the lock, and leaves the number of this process in the file, for people.
 
         Raises:
-            StorageError: Another process serves the instance, or this one does already.
+            StorageError: Another process serves the instance, this one does already, or the file cannot be made or locked.
         """
-        file = os.open(self._path, os.O_RDWR | os.O_CREAT, 0o644)
         try:
-            self._take(file)
-        except BaseException:
-            os.close(file)
+            file = os.open(self._path, os.O_RDWR | os.O_CREAT, 0o644)
+            try:
+                self._take(file)
+            except BaseException:
+                os.close(file)
+                raise
+        except StorageError:
             raise
+        except OSError as error:
+            raise StorageError(f"{self._path}: cannot be locked: {error.strerror}", file=str(self._path)) from error
         self._file = file
 
     def release(self) -> None:
@@ -58,7 +63,7 @@ class ServeLock:
 
     def _take(self, file: int) -> None:
         looks = 0
-        while not _lock(file):  # whoever asks holds it for a moment
+        while not disk.lock(file):  # whoever asks holds it for a moment
             looks += 1
             if looks == _LOOKS:
                 holder = os.read(file, 20).decode(errors="replace").strip()
@@ -82,27 +87,9 @@ class ServeLock:
         """
         try:
             file = os.open(folder / FILE, os.O_RDWR)
-        except OSError:
+            try:
+                return not disk.lock(file)
+            finally:
+                os.close(file)
+        except OSError:  # then nobody could take it either
             return False
-        try:
-            return not _lock(file)
-        finally:
-            os.close(file)
-
-
-def _lock(file: int) -> bool:
-    if sys.platform == "win32":
-        import msvcrt  # noqa: PLC0415  # there only
-
-        try:
-            msvcrt.locking(file, msvcrt.LK_NBLCK, 1)
-        except OSError:
-            return False
-        return True
-    import fcntl  # noqa: PLC0415  # there only
-
-    try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
-        return False
-    return True

@@ -9,6 +9,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
+from ssbroker import disk
 from ssbroker.cli.errors import writing
 from ssbroker.exceptions import OutputError
 
@@ -40,11 +41,11 @@ def replacing_files(paths: Sequence[Path]) -> Iterator[list[Path]]:
             with writing(path):
                 if target.exists():
                     shutil.copymode(target, part)
-                _sync(part)
+                disk.sync(part)
         for path, target, part in zip(paths, targets, parts, strict=True):
             with writing(path):
                 part.replace(target)
-                _sync(target.parent)
+                disk.sync(target.parent)
     finally:
         for part in parts:
             with suppress(OSError):  # of a place that cannot be written, something was told already
@@ -152,13 +153,3 @@ def _swap(part: Path, target: Path) -> None:
             old.rename(target)
         raise
     shutil.rmtree(old, ignore_errors=True)
-
-
-def _sync(path: Path) -> None:
-    if os.name == "nt" and path.is_dir():
-        return
-    handle = os.open(path, os.O_RDONLY if path.is_dir() else os.O_RDWR)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)

@@ -9,6 +9,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
+from ssbroker import disk
 from ssbroker.exceptions import StorageError
 
 FILE: Final = "service_master.key"
@@ -68,20 +69,10 @@ def read_or_create(folder: Path, new: Callable[[], bytes]) -> bytes:
                 os.link(part, path)
         finally:
             Path(part).unlink()
-        _sync_folder(folder)
+        disk.sync(folder)
     except OSError as error:
         raise StorageError(f"{path}: cannot be written: {error.strerror or error}", file=str(path)) from error
     made = read(folder)
     if made is None:
         raise StorageError(f"{path}: was removed as soon as it was made", file=str(path))
     return made
-
-
-def _sync_folder(folder: Path) -> None:
-    if os.name == "nt":  # folders cannot be opened there
-        return
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
 import glob
 import json
 import os
@@ -13,6 +12,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import IO, Any, Final, Self
 
+from ssbroker import disk
 from ssbroker.exceptions import OutputError
 
 MANIFEST: Final = "_manifest.json"
@@ -56,7 +56,8 @@ class Staging:
         try:
             self._place.mkdir(parents=True)
             self._lock: Final = (self._place / _LOCK).open("wb")
-            fcntl.flock(self._lock, fcntl.LOCK_EX)
+            if not disk.lock(self._lock.fileno()):  # somebody took the place for one that was left
+                raise BlockingIOError("another job with this target began at the same moment")
             self.attempts.mkdir()
             self.done.mkdir()
         except OSError as error:
@@ -82,11 +83,11 @@ class Staging:
             _write(result / MANIFEST, json.dumps(manifest, indent=2, ensure_ascii=False).encode() + b"\n")
             _write(result / "_SUCCESS", b"")
             for folder, _, _ in os.walk(result):
-                _sync(Path(folder))
+                disk.sync(Path(folder))
             if self.target.exists():  # a rename would take the place of an empty folder
-                raise OutputError(f"{self.target}: was made by somebody else meanwhile")
+                raise FileExistsError("it was made by somebody else meanwhile")
             result.rename(self.target)
-            _sync(self.target.parent)
+            disk.sync(self.target.parent)
         except OSError as error:
             raise OutputError(f"{self.target}: cannot be written: {error}") from error
 
@@ -106,12 +107,12 @@ class Staging:
             return
         for place in self.target.parent.glob(f"{glob.escape(self._prefix)}*"):
             try:
-                with (place / _LOCK).open("rb") as lock:
-                    fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                    _remove(place, lock)
+                with (place / _LOCK).open("r+b") as lock:
+                    if disk.lock(lock.fileno()):
+                        _remove(place, lock)
             except FileNotFoundError:
                 shutil.rmtree(place, ignore_errors=True)
-            except OSError:  # it is in use, or somebody else's
+            except OSError:  # it is somebody else's
                 continue
 
 
@@ -139,7 +140,7 @@ def complete(files: Sequence[Path]) -> None:
         files: The files.
     """
     for file in files:
-        _sync(file)
+        disk.sync(file)
 
 
 def _remove(place: Path, lock: IO[bytes]) -> None:
@@ -157,12 +158,4 @@ def _remove(place: Path, lock: IO[bytes]) -> None:
 
 def _write(path: Path, content: bytes) -> None:
     path.write_bytes(content)
-    _sync(path)
-
-
-def _sync(path: Path) -> None:
-    opened = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(opened)
-    finally:
-        os.close(opened)
+    disk.sync(path)
