@@ -11,7 +11,7 @@ from typing import Final
 import apsw
 import pytest
 
-from ssbroker.exceptions import StorageError
+from ssbroker.exceptions import LockTimeoutError, StorageError
 from ssbroker.store.file import DatabaseFile
 from tests.rights import nobody
 from tests.store.numbered import MIGRATIONS, numbers, numbers_at, write
@@ -102,6 +102,20 @@ def test_b4_of_several_who_make_a_file_one_does(tmp_path: Path) -> None:
         thread.join()
     assert sorted(made) == [*["exists already"] * 3, "made"]
     assert numbers_at(tmp_path / "file.sqlite") == []
+
+
+def test_b3_who_makes_a_file_waits_for_who_has_its_lock(tmp_path: Path) -> None:
+    """SQLite itself waits for no lock while it turns a file to a write-ahead log."""
+    path = tmp_path / "file.sqlite"
+    with closing(apsw.Connection(str(path))) as other:
+        other.execute("BEGIN IMMEDIATE")
+        with pytest.raises(LockTimeoutError, match=r"others were writing to it for more than 0\.2 s"):
+            DatabaseFile.create(path, MIGRATIONS, lock_timeout=0.2)
+        lets_go = threading.Timer(0.2, other.execute, ["ROLLBACK"])
+        lets_go.start()
+        DatabaseFile.create(path, MIGRATIONS).close()
+        lets_go.join()
+    assert numbers_at(path) == []
 
 
 def test_b4_a_file_without_rights_to_write(open_to_all: Path) -> None:

@@ -59,7 +59,7 @@ def connect(path: Path, *, create: bool = False, wait: float = 0.0, vfs: str | N
         try:
             connection.set_busy_handler(patience(wait))
             _check(connection, path, create=create)
-            _prepare(connection, path)
+            _prepare(connection, path, wait=wait)
         except BaseException:
             connection.close(force=True)
             raise
@@ -194,20 +194,33 @@ def _check(connection: apsw.Connection, path: Path, *, create: bool) -> None:
         raise StorageError(f"{path}: is read-only", file=str(path))
 
 
-def _prepare(connection: apsw.Connection, path: Path) -> None:
+def _prepare(connection: apsw.Connection, path: Path, *, wait: float) -> None:
     import apsw  # noqa: PLC0415  # whoever has a connection has it
 
     # Without this, SQLite plans a cached statement anew at each use: it looks at the values that are bound. Four times the cost.
     connection.config(apsw.SQLITE_DBCONFIG_ENABLE_QPSG, 1)
     connection.pragma("page_size", _PAGE_BYTES)
-    mode = connection.pragma("journal_mode", "wal")
-    if mode != "wal":
+    if _journal_mode(connection, patience(wait)) != "wal":
         raise StorageError(f"{path}: its file system cannot hold a write-ahead log", file=str(path))
     connection.pragma("synchronous", "full")
     connection.pragma("cache_size", -_CACHE_KIB)
     connection.pragma("wal_autocheckpoint", _PAGES_TO_CHECKPOINT)
     connection.pragma("journal_size_limit", _LOG_BYTES_KEPT)
     connection.pragma("foreign_keys", 1)
+
+
+def _journal_mode(connection: apsw.Connection, goes_on: Callable[[int], bool]) -> str:
+    """Turns a file to a write-ahead log. It is read first and then written, and between these SQLite asks no busy handler."""
+    import apsw  # noqa: PLC0415  # whoever has a connection has it
+
+    looks = 0
+    while True:
+        try:
+            return str(connection.pragma("journal_mode", "wal"))
+        except apsw.BusyError:
+            if not goes_on(looks):
+                raise
+        looks += 1
 
 
 def is_missing(path: Path) -> bool:
