@@ -19,6 +19,7 @@ DEQUEUED_TRANSMISSIONQ_MESSAGES: Final = "dequeued_transmissionq_messages"
 BROKER_TRANSACTION_ROLLBACKS: Final = "broker_transaction_rollbacks"
 TASK_LIMIT_REACHED: Final = "task_limit_reached"
 TRAN_OBJECT_GETS: Final = "tran_object_gets"
+TRAN_OBJECTS_MARKED_DIRTY: Final = "tran_objects_marked_dirty"
 TRAN_OBJECT_WRITES: Final = "tran_object_writes"
 TRAN_OBJECT_WRITE_BATCHES: Final = "tran_object_write_batches"
 TRAN_OBJECT_WRITE_SECONDS: Final = "tran_object_write_seconds"
@@ -37,6 +38,7 @@ NAMES: Final = {
     BROKER_TRANSACTION_ROLLBACKS: "Transactions that were rolled back.",
     TASK_LIMIT_REACHED: "Times that a message came, and a queue got no further reader since max_queue_readers of them run.",
     TRAN_OBJECT_GETS: "Transmission objects of dialogs with other instances that were read back from the work table.",
+    TRAN_OBJECTS_MARKED_DIRTY: "Transmission objects that were changed for the first time since they were made or read back.",
     TRAN_OBJECT_WRITES: "Transmission objects of such dialogs that were put aside into the work table.",
     TRAN_OBJECT_WRITE_BATCHES: "Transactions that put transmission objects aside.",
     TRAN_OBJECT_WRITE_SECONDS: "The seconds that these took.",
@@ -93,6 +95,15 @@ class Counters:
         """
         with self._guard:
             self._counts[TRAN_OBJECT_GETS] += number
+
+    def objects_marked(self, number: int) -> None:
+        """Counts transmission objects that became dirty (P32).
+
+        Args:
+            number: How many.
+        """
+        with self._guard:
+            self._counts[TRAN_OBJECTS_MARKED_DIRTY] += number
 
     def objects_written(self, number: int, *, seconds: float) -> None:
         """Counts transmission objects that were put aside in one transaction (P32).

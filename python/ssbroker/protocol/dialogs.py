@@ -210,7 +210,7 @@ class Dialogs(Steering):
         for endpoint in effects.created:
             dialog = plan.opened.created[endpoint.key]
             dialog.is_known = True
-            known[endpoint.key] = dialog
+            self._residents.take_in(dialog)
         for endpoint in effects.bound:
             known[endpoint.key].bind(endpoint)
             self._residents.is_ready(known[endpoint.key])

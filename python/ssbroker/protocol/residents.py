@@ -24,7 +24,18 @@ class Residents:
         honor_priority: Whether those with a higher priority come first (B19).
     """
 
-    __slots__ = ("_held", "_honor_priority", "_ledger", "_outdated", "_ready", "_timers", "_unread", "known")
+    __slots__ = (
+        "_held",
+        "_honor_priority",
+        "_ledger",
+        "_marked",
+        "_outdated",
+        "_ready",
+        "_timers",
+        "_unmarked",
+        "_unread",
+        "known",
+    )
 
     def __init__(self, ledger: Ledger, *, honor_priority: bool) -> None:
         self._ledger = ledger
@@ -37,6 +48,9 @@ class Residents:
         self._held: dict[Key, bool] = {}
         # Those that were forgotten: what the work table has of them is of a time before.
         self._outdated: set[Key] = set()
+        # Those whose transmission objects nobody has seen dirty since they came into memory, and how many were seen so far.
+        self._unmarked: set[Key] = set()
+        self._marked = 0
         self.known: dict[Key, Dialog] = {}
 
     def load(self, keys: Iterable[Key]) -> dict[Key, Dialog]:
@@ -50,9 +64,19 @@ class Residents:
                     self._outdated.discard(key)
                 else:
                     data = None if key in self._outdated else aside.get(key)
-                    self.known[endpoint.key] = dialog_of(endpoint, None if data is None else unpacked(data))
+                    self.take_in(dialog_of(endpoint, None if data is None else unpacked(data)))
         known = self.known
         return {key: known[key] for key in keys if key in known}
+
+    def take_in(self, dialog: Dialog) -> None:
+        """Has an endpoint in memory from now on."""
+        self.known[dialog.key] = dialog
+        self._unmarked.add(dialog.key)
+
+    def marked(self) -> int:
+        """How many transmission objects became dirty so far (fact 170): changed for the first time since they came into memory."""
+        self._count([self.known[key] for key in self._unmarked])
+        return self._marked
 
     def is_ready(self, dialog: Dialog) -> None:
         """Notes that a dialog may have something to send."""
@@ -177,16 +201,26 @@ class Residents:
         if changed:
             self._ledger.put_aside(changed)
             self._outdated.difference_update(changed)
+        self._count(dialogs)
         for dialog in dialogs:
             del self.known[dialog.key]
+            self._unmarked.discard(dialog.key)
 
     def forget(self, keys: Iterable[Key]) -> list[Dialog]:
         """Drops endpoints that are no more."""
         gone = [self.known.pop(key) for key in keys if key in self.known]
+        self._count(gone)
         for dialog in gone:
+            self._unmarked.discard(dialog.key)
             for waiting in self._ready.values():
                 waiting.pop(dialog.key, None)
             if dialog.key in self._held:
                 self._held[dialog.key] = False
             self._outdated.add(dialog.key)
         return gone
+
+    def _count(self, dialogs: Iterable[Dialog]) -> None:
+        for dialog in dialogs:
+            if dialog.transmission.is_dirty and dialog.key in self._unmarked:
+                self._unmarked.remove(dialog.key)
+                self._marked += 1

@@ -9,7 +9,7 @@ from ssbroker.protocol.residents import Residents
 
 
 class Steering:
-    """The methods of the machine by which its owner says whose turn may come."""
+    """The methods of the machine by which its owner says whose turn may come, and looks at what is in memory."""
 
     _residents: Residents
 
@@ -66,3 +66,11 @@ class Steering:
             Whether it is.
         """
         return key in self._residents.known
+
+    def marked_dirty(self) -> int:
+        """How many transmission objects became dirty so far: changed for the first time since they were made or read back (P32).
+
+        Returns:
+            The number, which only grows.
+        """
+        return self._residents.marked()

@@ -83,9 +83,16 @@ def test_n28_transmission_objects_are_counted_when_they_are_put_aside_and_read_b
     assert (found["ssbroker_tran_object_writes_total"], found["ssbroker_tran_object_gets_total"]) == (1, 0)
     assert found["ssbroker_tran_object_write_batches_total"] == 1
     assert found["ssbroker_tran_object_write_seconds_total"] > 0
-    both.send(b"a table", dialog=dialog)
-    both.pipes.settle()
+    assert found["ssbroker_tran_objects_marked_dirty_total"] == 1
+    for _ in range(3):
+        both.send(b"a table", dialog=dialog)
+        both.pipes.settle()
     assert numbers(metrics)["ssbroker_tran_object_gets_total"] == 1
+    for _ in range(2):
+        both.pipes.clock.advance(seconds=60)
+        both.pipes.settle()
+    found = numbers(metrics)
+    assert (found["ssbroker_tran_object_writes_total"], found["ssbroker_tran_objects_marked_dirty_total"]) == (2, 2)
     metrics.close()
 
 
