@@ -1,6 +1,6 @@
 """Reassembly in Spark by ssbroker and by Spark's own functions: the same files, the same messages, two cores, in turns.
 
-The floor is a shuffle by direction and `mapInArrow` with a function that returns its batches as they come.
+The floors are a shuffle by direction, and one with `mapInArrow` after it, of a function that returns its batches as they come.
 Nothing here fails for being slow, since the machine may be busy. A wrong answer fails.
 """
 
@@ -19,18 +19,19 @@ from benches import shapes
 from benches.fragments import traffic
 from benches.race import ReplayClock, Times, race
 from benches.settings import SIZE, report
-from benches.spark_reassembly_rivals import answer, natively, natively_in_order, shuffled_untouched
+from benches.spark_reassembly_rivals import answer, natively, natively_in_order, shuffled, shuffled_untouched
 from benches.spark_session import cpu_seconds, seconds, write
 
 CLOCK: Final = ReplayClock()
 pytestmark = [pytest.mark.benchmark(timer=CLOCK), pytest.mark.timeout(3600)]
 
+SHUFFLE: Final = "shuffle"
 FLOOR: Final = "shuffle, identity mapInArrow"
 OURS: Final = "ssbroker.spark.reassemble"
 OURS_SORTED: Final = 'ssbroker, strategy="sort"'
 NATIVE: Final = "Spark's own functions"
 NATIVE_IN_ORDER: Final = "the same, once and in order"
-LANES: Final = (FLOOR, OURS, OURS_SORTED, NATIVE, NATIVE_IN_ORDER)
+LANES: Final = (SHUFFLE, FLOOR, OURS, OURS_SORTED, NATIVE, NATIVE_IN_ORDER)
 SHAPES: Final = (shapes.SMALL, shapes.MIDDLE)
 
 
@@ -52,13 +53,14 @@ def _race(spark: SparkSession, folder: Path, name: str) -> dict[str, Times]:
     write(traffic(shape).fragments, folder / name)
     given = spark.read.parquet(str(folder / name))
     frames = {
+        SHUFFLE: shuffled(given),
         FLOOR: shuffled_untouched(given),
         OURS: ssbroker.spark.reassemble(given).messages,
         OURS_SORTED: ssbroker.spark.reassemble(given, strategy="sort").messages,
         NATIVE: natively(given),
         NATIVE_IN_ORDER: natively_in_order(given),
     }
-    answers = {lane: answer(frame) for lane, frame in frames.items() if lane != FLOOR}
+    answers = {lane: answer(frame) for lane, frame in frames.items() if lane not in (SHUFFLE, FLOOR)}
     assert answers == dict.fromkeys(answers, answers[OURS])
     assert answers[OURS][0] == shape.messages
     lanes = {lane: functools.partial(seconds, frame) for lane, frame in frames.items()}
