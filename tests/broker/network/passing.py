@@ -136,9 +136,6 @@ class Outboxes:
     def view_rows(self) -> tuple[()]:
         return ()
 
-    def reply(self, connection_id: uuid.UUID, rows: pa.Table) -> bool:
-        return False
-
     def start(self) -> tuple[str, int]:
         return "127.0.0.1", 4022
 

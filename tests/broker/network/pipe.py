@@ -105,10 +105,6 @@ class Pipe:
         """See `seam.Endpoint`."""
         return ()
 
-    def reply(self, connection_id: uuid.UUID, rows: pa.Table) -> bool:
-        """See `seam.Endpoint`."""
-        return False
-
     def ask_role(self, address: str, broker_instance: bytes) -> None:
         """See `seam.Endpoint`."""
         if address in self.pipes.down or address not in self.pipes.pipes:

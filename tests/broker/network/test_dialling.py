@@ -100,8 +100,7 @@ def test_n10_a_line_that_breaks_again_and_again_is_dialled_soon_where_rows_have_
             sends(shop, bank, numbered(1, first=time))
             bank.wait_for(partial(has_last, bank, time))
             if answers:
-                peer, _ = bank.batches[-1]
-                bank.endpoint.reply(peer.connection_id, numbered(1, first=time))
+                sends(bank, shop, numbered(1, first=time))
                 shop.wait_for(partial(has_last, shop, time))
             bank.endpoint._call(bank.endpoint.board.cut)
             shop.wait_for(partial(was_cut_off, shop, time + 1))

@@ -6,6 +6,7 @@ import pytest
 
 from ssbroker.broker.network.connections.limits import EndpointLimits
 from ssbroker.broker.network.connections.line import Line
+from ssbroker.broker.network.connections.outbox import Outbox
 from ssbroker.broker.network.connections.tls import Channel, Plain, Secured
 from ssbroker.broker.network.connections.trust import Contexts
 from ssbroker.exceptions import PeerError
@@ -26,11 +27,13 @@ def contexts(tmp_path_factory: pytest.TempPathFactory) -> tuple[Contexts, Contex
 
 
 def pair(shop: Channel, bank: Channel) -> tuple[Line, Line]:
-    """A shop that has dialled a bank."""
-    return (
+    """A shop that has dialled a bank, and has an outbox for it."""
+    lines = (
         Line(shop, own=own(SHOP, name="shop", number=1), is_accept=False, limits=LIMITS, now=0),
         Line(bank, own=own(BANK, name="bank", number=2), is_accept=True, limits=LIMITS, now=0),
     )
+    lines[0].outboxes.append(Outbox(LIMITS.outbox_bytes))
+    return lines
 
 
 def plain() -> tuple[Line, Line]:
@@ -67,28 +70,28 @@ def test_n8_tls_and_frames_come_to_the_same_in_pieces_of_any_size(
     contexts: tuple[Contexts, Contexts], piece: int
 ) -> None:
     shop, bank = pair(Secured(contexts[0], is_accept=False), Secured(contexts[1], is_accept=True))
-    shop.replies.put(numbered(20, size=3000))
+    shop.outboxes[0].put(numbered(20, size=3000))
     found = shaken(shop, bank, piece=piece)
     assert {each.far.name for each in found if isinstance(each, Greeted)} == {"bank", "shop"}
     assert numbers(found) == list(range(20))
     assert (shop.channel.principal, bank.channel.principal) == ("bank", "shop")
-    assert shop.replies.progress == (20, 20)
+    assert shop.outboxes[0].progress == (20, 20)
 
 
 def test_n8_nothing_is_said_before_the_far_side_has_proven_who_it_is(contexts: tuple[Contexts, Contexts]) -> None:
     shop, bank = pair(Secured(contexts[0], is_accept=False), Secured(contexts[1], is_accept=True))
-    shop.replies.put(numbered(1))
+    shop.outboxes[0].put(numbered(1))
     assert carried(shop, bank) == []
     assert not shop.channel.is_open
     assert not bank.is_usable
-    assert shop.replies.progress == (1, 0)
+    assert shop.outboxes[0].progress == (1, 0)
 
 
 def test_n12_an_end_whose_rows_the_socket_does_not_take_is_not_idle() -> None:
     """The socket has taken one piece and takes no more for an hour, in which the far side gives signs of life."""
     shop, bank = plain()
     for number in range(3):
-        shop.replies.put(numbered(1000, first=1000 * number, size=1000))
+        shop.outboxes[0].put(numbered(1000, first=1000 * number, size=1000))
     assert shop.data_to_send(now=0) is not None
     bank.pause(now=0)
     for second in range(0, 3600, 5):
@@ -114,7 +117,7 @@ def test_p2_an_end_that_has_nothing_to_carry_leaves_after_30_seconds() -> None:
 def test_n9_an_end_that_leaves_writes_what_waits_before_it() -> None:
     shop, bank = plain()
     for number in range(3):
-        shop.replies.put(numbered(1000, first=1000 * number, size=1000))
+        shop.outboxes[0].put(numbered(1000, first=1000 * number, size=1000))
     assert shop.leave(Reason.SUPERSEDED, "another stays")
     assert not shop.is_usable
     found = exchanged(shop, bank)
@@ -123,7 +126,7 @@ def test_n9_an_end_that_leaves_writes_what_waits_before_it() -> None:
     assert kinds.index(Left) > len(kinds) - 1 - kinds[::-1].index(Batch)
     assert shop.is_over
     assert bank.is_over
-    assert shop.replies.progress == (3000, 3000)
+    assert shop.outboxes[0].progress == (3000, 3000)
 
 
 def test_n9_nobody_takes_leave_of_who_has_not_said_hello() -> None:
@@ -148,7 +151,7 @@ def test_n11_after_hello_there_is_no_such_limit() -> None:
 def test_n12_what_several_addresses_have_goes_in_turn() -> None:
     """An address that has much does not keep the rows of another waiting until it has nothing."""
     shop, bank = plain()
-    first = shop.replies
+    first = shop.outboxes[0]
     second = type(first)(8 << 20)
     shop.outboxes.append(second)
     for number in range(4):
@@ -164,12 +167,12 @@ def test_r43_what_is_written_is_done_with_while_more_and_more_follows() -> None:
     shop, _ = plain()
     first = 0
     for _ in range(40):
-        while not shop.replies.is_full:
-            shop.replies.put(numbered(100, first=first, size=1000))
+        while not shop.outboxes[0].is_full:
+            shop.outboxes[0].put(numbered(100, first=first, size=1000))
             first += 100
         assert shop.data_to_send(now=0) is not None
-        _, waiting = shop.replies.pending
-        taken, done = shop.replies.progress
+        _, waiting = shop.outboxes[0].pending
+        taken, done = shop.outboxes[0].progress
         assert waiting > 0
         assert taken - done < 10_000
     assert first > 30_000

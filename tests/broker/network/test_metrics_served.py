@@ -43,13 +43,15 @@ def test_n28_fragments_are_counted_by_priority(instance: Instance) -> None:
     metrics.close()
 
 
-def _talks_and_breaks_off(instance: Instance, server: Server, *, took: int) -> None:
-    """Five fragments go to another instance, three come back, after which there were `took`, and it is cut off."""
+def _talks_and_breaks_off(instance: Instance, server: Server, *, took: int, ended: list[Event]) -> None:
+    """Five fragments go to another instance, three come back, after which there were `took`, and it is cut off; `ended` begins there."""
     with Party("bank") as bank:
         server.endpoint.send(bank.address, numbered(5))
         bank.wait_for(lambda: len(bank.numbers()) == 5)
-        bank.endpoint.reply(bank.batches[0][0].connection_id, numbered(3))
+        bank.endpoint.send(f"TCP://{HOST}:{server.port}", numbered(3))
         bank.wait_for(lambda: server.endpoint.traffic["total_fragments_received"] == took)
+        bank.wait_for(lambda: instance.view("sys.dm_broker_connections").num_rows == len(bank.connections()) == 1)
+        ended.clear()
         bank.endpoint._call(bank.endpoint.board.cut)
         bank.wait_for(lambda: not instance.view("sys.dm_broker_connections").num_rows)
 
@@ -61,7 +63,7 @@ def test_n28_what_went_over_a_connection_that_broke_between_two_looks_counts(ins
     instance.subscribe(ended.append, Connection)
     with instance.serve(port=0, allow_unencrypted=True) as server:
         for took in (3, 6):
-            _talks_and_breaks_off(instance, server, took=took)
+            _talks_and_breaks_off(instance, server, took=took, ended=ended)
         found = numbers(metrics)
     assert [event for event in ended if isinstance(event, Connection) and event.step is ConnectionStep.CLOSING] == []
     assert found["ssbroker_open_connections"] == 0

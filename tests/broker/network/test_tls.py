@@ -8,6 +8,7 @@ import pytest
 
 from ssbroker.broker.network.connections.limits import EndpointLimits
 from ssbroker.broker.network.connections.line import Line
+from ssbroker.broker.network.connections.outbox import Outbox
 from ssbroker.broker.network.connections.tls import Secured
 from ssbroker.broker.network.connections.trust import Contexts
 from ssbroker.exceptions import PeerError
@@ -71,7 +72,8 @@ def test_p24_a_line_whose_far_side_has_ended_tls_is_over_though_rows_wait(tmp_pa
             while (data := source.data_to_send(now=0)) is not None:
                 target.received(data, now=0)
     assert near.is_usable
-    near.replies.put(table_of([row(0)]))
+    near.outboxes.append(Outbox(1000))
+    near.outboxes[0].put(table_of([row(0)]))
     near.channel.close()
     near.channel.data_to_send()
     assert not near.is_over

@@ -103,17 +103,6 @@ class Endpoint(Protocol):
             an address that was forgotten since nothing went there, both are more than they were.
         """
 
-    def reply(self, connection_id: uuid.UUID, rows: pa.Table) -> bool:
-        """Sends rows over the connection on which others came.
-
-        Args:
-            connection_id: `Peer.connection_id`.
-            rows: The rows.
-
-        Returns:
-            Whether they were taken: the connection is there, and its outbox not full.
-        """
-
     def refuses(self, address: str) -> str | None:
         """Why nothing new is begun with an address that others have chosen (N34).
 

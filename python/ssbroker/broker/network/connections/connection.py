@@ -146,8 +146,6 @@ class Connection(asyncio.BufferedProtocol):
         self._is_closing = True
         self.state = State.CLOSED
         self.line.settle()
-        self.line.replies.bar()
-        self.line.replies.clear()
         self._owner.ended(self, self.ending or ending)
 
     def pump(self) -> None:

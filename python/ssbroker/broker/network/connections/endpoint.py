@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import threading
-import uuid
 from collections.abc import Callable, Collection, Iterable, Mapping
 from queue import SimpleQueue
 from typing import Any, Final
@@ -41,7 +40,7 @@ class SocketEndpoint:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._stopped: Final = asyncio.Event()
         self._changed: Final = threading.Lock()
-        self._waiting: Final[set[Destination | uuid.UUID]] = set()
+        self._waiting: Final[set[Destination]] = set()
         self._started: Final[SimpleQueue[tuple[str, int] | OSError | ValueError | RuntimeError]] = SimpleQueue()
         self._thread: Final = threading.Thread(
             target=self._run, name=f"ssbroker {setup.own.name} endpoint", daemon=True
@@ -73,17 +72,6 @@ class SocketEndpoint:
     def progress(self, address: str) -> tuple[int, int]:
         """See `seam.Endpoint`."""
         return self._board.dialling.addresses.progress(address)
-
-    def reply(self, connection_id: uuid.UUID, rows: pa.Table) -> bool:
-        """See `seam.Endpoint`."""
-        checked(rows)
-        connection = self._board.connection(connection_id)
-        if connection is None or not connection.is_usable:
-            return False
-        is_taken, _ = connection.line.replies.put(rows)
-        if is_taken:
-            self._attend(connection_id)
-        return is_taken
 
     def refuses(self, address: str) -> str | None:
         """See `seam.Endpoint`."""
@@ -143,11 +131,11 @@ class SocketEndpoint:
         """All connections."""
         return self._board
 
-    def _attend(self, what: Destination | uuid.UUID) -> None:
+    def _attend(self, destination: Destination) -> None:
         """Has the thread look at what waits; many calls come to one look."""
         with self._changed:
             is_first = not self._waiting
-            self._waiting.add(what)
+            self._waiting.add(destination)
         if is_first:
             self._call(self._look)
 
@@ -155,11 +143,8 @@ class SocketEndpoint:
         with self._changed:
             waiting = list(self._waiting)
             self._waiting.clear()
-        for each in waiting:
-            if isinstance(each, Destination):
-                self._board.dialling.attend(each)
-            elif (connection := self._board.connection(each)) is not None:
-                connection.pump()
+        for destination in waiting:
+            self._board.dialling.attend(destination)
 
     def _call(self, what: Callable[[], None]) -> None:
         """Has the thread call something soon."""

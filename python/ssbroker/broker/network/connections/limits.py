@@ -28,7 +28,7 @@ class EndpointLimits:
         dials_per_second: How many more it may dial in each second from then on.
         learnt_most: How many addresses that no route names may be in use at once (N34), as far as others have chosen them.
         learnt_dials: How many of these are dialled at once; the others wait.
-        outbox_bytes: What may wait to go to one address, and what may wait as replies on one connection.
+        outbox_bytes: What may wait to go to one address.
         dial_wait: How long to wait after a dial that failed; twice as long after the next, and so on.
         dial_wait_most: The longest of these waits.
         steady_after: How long a connection over which no rows have come has to last so that its end counts as a first failure.

@@ -50,7 +50,6 @@ class Line:
         "channel",
         "is_paused",
         "outboxes",
-        "replies",
         "sent_rows",
     )
 
@@ -76,8 +75,7 @@ class Line:
         self._has_ended = False
         self.is_paused = False
         self.channel: Final = channel
-        self.replies: Final = Outbox(limits.outbox_bytes)
-        self.outboxes: list[Outbox] = [self.replies]
+        self.outboxes: list[Outbox] = []
         self.sent_rows = 0
         self._begin(now)
 

@@ -25,7 +25,6 @@ from ssbroker.protocol.retry import SECOND
 
 _OF_ONE_DIALLER_MOST: Final = 4
 _OF_ONE_PAIR_MOST: Final = 16
-_SUPERSEDED_MOST: Final = 1024
 
 
 class Switchboard:
@@ -49,7 +48,6 @@ class Switchboard:
         self._unproven: Final[dict[Connection, None]] = {}
         self._unproven_most: Final = setup.limits.unproven_allowed()
         self._principal_most: Final = setup.limits.principal_allowed()
-        self._superseded: Final[dict[uuid.UUID, Pair]] = {}
         limits = setup.limits
         self._buckets: Final = Buckets(at_once=limits.dials_at_once, per_second=limits.dials_per_second)
         self._too_often: Final = (
@@ -121,19 +119,6 @@ class Switchboard:
         """
         return next((each for each in reversed(self._of_pair.get(pair, [])) if each.is_usable), None)
 
-    def connection(self, connection_id: uuid.UUID) -> Connection | None:
-        """The connection that has an id, or the one that has taken its place; from any thread.
-
-        Args:
-            connection_id: The id.
-
-        Returns:
-            The connection, or None.
-        """
-        found = self.connections.get(connection_id)
-        pair = self._superseded.get(connection_id)
-        return found if pair is None or (found is not None and found.is_usable) else self.usable(pair)
-
     def occurred(self, connection: Connection, occurrence: Occurrence) -> None:
         """Something has come over a connection.
 
@@ -176,10 +161,6 @@ class Switchboard:
             self._of_pair[pair].remove(connection)
             if not self._of_pair[pair]:
                 del self._of_pair[pair]
-            if ending.reason is Reason.SUPERSEDED:
-                self._superseded[connection.connection_id] = pair
-        while len(self._superseded) > _SUPERSEDED_MOST:
-            self._superseded.pop(next(iter(self._superseded)))
         self._tell_end(connection, ending, is_proven=pair is not None)
         self.dialling.ended(connection, ending, pair)
         if not self.connections and self._on_empty is not None:
