@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
@@ -9,7 +10,9 @@ import pytest
 from ssbroker.broker.instance import Instance
 from ssbroker.broker.network.service.health import problems
 from ssbroker.exceptions import StorageError
+from ssbroker.security.issuing import Validity
 from ssbroker.store.file import TRIED_AGAIN_AFTER
+from tests.broker.network.parties import Authority
 from tests.store.failing_calls import failing_calls
 
 
@@ -18,6 +21,29 @@ def test_n28_an_instance_that_is_served_is_well(tmp_path: Path) -> None:
         with instance.serve(port=0, allow_unencrypted=True):
             assert problems(instance) == {}
         assert list(problems(instance)) == ["endpoint"]
+
+
+def test_n36_a_certificate_that_has_ended_is_a_problem_until_it_is_renewed(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Each other instance refuses it, and none of them can say so here."""
+    authority = Authority(tmp_path)
+    trust = authority.trust("shop", "bank")
+    now = datetime.now(UTC)
+    authority.certify("shop", validity=Validity(now - timedelta(days=2), now - timedelta(days=1)))
+    with Instance.create(tmp_path / "shop", name="shop") as instance, instance.serve(port=0, trust=trust) as server:
+        (told,) = problems(instance).items()
+        assert told[0] == "certificate"
+        assert "shop.pem: this certificate ended at " in told[1]
+        assert server.credentials is not None
+        server.credentials.look()
+        assert [record.getMessage() for record in caplog.records if "ended at" in record.getMessage()] == [told[1]]
+        authority.certify("shop", validity=Validity(now + timedelta(days=1), now + timedelta(days=2)))
+        server.reload_certificates()
+        assert "this certificate begins at " in problems(instance)["certificate"]
+        authority.certify("shop")
+        server.reload_certificates()
+        assert problems(instance) == {}
 
 
 def test_n28_an_endpoint_whose_thread_has_ended_is_a_problem(tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ from ssbroker.broker.network.service.metrics import Metrics
 from ssbroker.broker.network.service.serving import Server
 from ssbroker.protocol.event_steps import ConnectionStep
 from ssbroker.protocol.events import Connection, Event
-from tests.broker.network.parties import HOST, Party
+from tests.broker.network.parties import HOST, Authority, Party
 from tests.broker.network.talking import Talk, talk
 from tests.broker.network.test_metrics import numbers
 from tests.protocol.wire import numbered
@@ -110,6 +110,18 @@ def test_n28_what_comes_from_other_instances_is_counted_by_itself(both: Talk) ->
     assert numbers(at_shop)["ssbroker_dequeued_transmissionq_messages_total"] == 1
     at_shop.close()
     at_bank.close()
+
+
+def test_n36_the_end_of_the_certificate_is_shown_before_it_comes(tmp_path: Path, instance: Instance) -> None:
+    metrics = Metrics(instance)
+    authority = Authority(tmp_path / "certificates")
+    with instance.serve(port=0, trust=authority.trust("shop", "bank")):
+        assert numbers(metrics)["ssbroker_certificate_expiry_timestamp_seconds"] == int(
+            authority.validity.ends.timestamp()
+        )
+    with instance.serve(port=0, allow_unencrypted=True):
+        assert "ssbroker_certificate_expiry_timestamp_seconds" not in numbers(metrics)
+    metrics.close()
 
 
 def test_n28_what_waits_to_be_written_is_shown(instance: Instance) -> None:

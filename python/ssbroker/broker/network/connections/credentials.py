@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from datetime import UTC, datetime
 from itertools import chain
 from pathlib import Path
 from typing import Final, TypeAlias
@@ -36,7 +37,9 @@ class Credentials:
         self._read: _Marks = self._marks()
         self._seen: _Marks = self._read
         self._failed: tuple[_Marks, str] | None = None
+        self._told: str | None = None
         self.contexts: Contexts = Contexts.of(trust)
+        self._tell()
 
     def reload(self) -> None:
         """Reads the files again, now. Where one of them is broken, what was read before goes on to be used.
@@ -52,13 +55,23 @@ class Credentials:
             self._failed = self._seen, str(error)
             raise
         self._read, self._failed = self._seen, None
+        self._tell()
+
+    def trouble(self) -> str | None:
+        """Why every other instance refuses the certificate of this one now; None where its dates are no reason to."""
+        now, contexts = datetime.now(UTC), self.contexts
+        if contexts.begins <= now <= contexts.ends:
+            return None
+        what, when = ("begins", contexts.begins) if now < contexts.begins else ("ended", contexts.ends)
+        return f"{self._trust.certificate}: this certificate {what} at {when:%Y-%m-%d %H:%M:%S} UTC; other instances refuse it"
 
     def look(self) -> None:
         """Reads the files again where they have changed since, and have not for one look, so that nobody is still writing them.
 
         What is wrong with them is logged once for each change, and they are read again at each look until nothing is: what was in the
-        way may not be in them, such as the rights of a file.
+        way may not be in them, such as the rights of a file. That the own certificate has ended is logged once.
         """
+        self._tell()
         seen, self._seen = self._seen, self._marks()
         if self._seen == self._read or self._seen != seen:
             return
@@ -72,6 +85,11 @@ class Credentials:
                 )
         else:
             LOGGER.info("the certificates have changed, and were read again: new connections use them")
+
+    def _tell(self) -> None:
+        told, self._told = self._told, self.trouble()
+        if self._told is not None and self._told != told:
+            LOGGER.warning("%s", self._told)
 
     def _marks(self) -> _Marks:
         return tuple(_mark(file) for file in self._files)

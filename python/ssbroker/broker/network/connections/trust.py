@@ -6,12 +6,13 @@ import hashlib
 import ssl
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import datetime
 from pathlib import Path
 from typing import Final
 
 from ssbroker import options
 from ssbroker.exceptions import InputError, OptionError
-from ssbroker.security.certificates import all_der, may_sign
+from ssbroker.security.certificates import all_der, may_sign, read_certificate
 
 PROTOCOL: Final = "ssbroker/1"
 """What both sides name inside of TLS (ALPN), so that no other protocol's bytes are ever taken for ours."""
@@ -148,11 +149,15 @@ class Contexts:
         accept: For connections that others have dialled.
         dial: For those that this instance dials.
         principals: Whose certificates are whose.
+        begins: From when on the instance's own certificate is valid.
+        ends: Until when.
     """
 
     accept: ssl.SSLContext
     dial: ssl.SSLContext
     principals: Principals
+    begins: datetime
+    ends: datetime
 
     @classmethod
     def of(cls, trust: Trust) -> Contexts:
@@ -169,11 +174,14 @@ class Contexts:
             OptionError: They do not fit each other.
         """
         principals = Principals(trust)
-        return cls(
-            _context(ssl.PROTOCOL_TLS_SERVER, trust, principals),
-            _context(ssl.PROTOCOL_TLS_CLIENT, trust, principals),
-            principals,
+        accept, dial = (
+            _context(protocol, trust, principals) for protocol in (ssl.PROTOCOL_TLS_SERVER, ssl.PROTOCOL_TLS_CLIENT)
         )
+        try:
+            own = read_certificate(trust.certificate.read_bytes())
+        except InputError as error:  # of what OpenSSL took
+            raise InputError(f"{trust.certificate}: {error}") from error
+        return cls(accept, dial, principals, own.not_valid_before_utc, own.not_valid_after_utc)
 
 
 def _context(protocol: int, trust: Trust, principals: Principals) -> ssl.SSLContext:

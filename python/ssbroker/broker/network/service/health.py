@@ -29,6 +29,9 @@ def problems(instance: Instance) -> dict[str, str]:
     found: dict[str, str] = {}
     if instance.server is None or not instance.server.is_alive:
         found["endpoint"] = "no thread of this process serves the instance"
+    credentials = None if instance.server is None else instance.server.credentials
+    if credentials is not None and (trouble := credentials.trouble()) is not None:
+        found["certificate"] = trouble
     try:
         for row in instance.view("sys.databases").to_pylist():
             if row["state_desc"] != "ONLINE":

@@ -146,6 +146,12 @@ class Metrics:
             "Connections that were cut off before TLS, since their address dials too often.",
             value=0 if server is None else server.endpoint.refusals,
         )
+        if server is not None and server.credentials is not None:
+            yield GaugeMetricFamily(
+                "ssbroker_certificate_expiry_timestamp_seconds",
+                "When the certificate of this instance ends, in seconds since 1970, UTC.",
+                value=server.credentials.contexts.ends.timestamp(),
+            )
         sent = {} if server is None else server.endpoint.sent_by_priority
         for priority in LEVELS:
             yield CounterMetricFamily(

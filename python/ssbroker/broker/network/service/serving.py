@@ -52,6 +52,7 @@ class Server:
         mirrors: Which instances are the principals of mirrored routes.
         forwarding: What is passed on for others.
         exchange: What carries conversations.
+        credentials: Certificates and keys; None without TLS.
     """
 
     def __init__(
@@ -69,7 +70,7 @@ class Server:
         self._runner: Final = Runner(self._run, clock=instance.clock, name=f"ssbroker {instance.name} exchange")
         self._is_open = False
         self._bulletin: Bulletin | None = None
-        self._credentials: Final = None if options.trust is None else Credentials(options.trust)
+        self.credentials: Final = None if options.trust is None else Credentials(options.trust)
         reception = Reception(self._wake)
         self.endpoint: Endpoint = self._connect(reception) if connect is None else connect(reception)
         reception.endpoint = self.endpoint
@@ -139,9 +140,9 @@ class Server:
             InputError: A file cannot be read, or is not what it should be. What was read before goes on to be used.
             OptionError: They do not fit each other; the same.
         """
-        if self._credentials is None:
+        if self.credentials is None:
             return False
-        self._credentials.reload()
+        self.credentials.reload()
         return True
 
     def _begin(self) -> None:
@@ -153,7 +154,7 @@ class Server:
         instance.worker.delivery.transport = self.exchange
         for database in instance.databases:
             instance.objects_changed(database)  # what waited for an endpoint goes
-        look = (lambda: None) if self._credentials is None else self._credentials.look
+        look = (lambda: None) if self.credentials is None else self.credentials.look
         self._bulletin = Bulletin(instance, (self.host, self.port), look=look)
         self._bulletin.start()
         self._wake()
@@ -188,7 +189,7 @@ class Server:
         setup = Setup(
             own=own,
             receiver=reception,
-            credentials=self._credentials,
+            credentials=self.credentials,
             limits=options.limits,
             events=instance.events,
             clock=self._now,
