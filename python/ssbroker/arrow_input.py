@@ -13,8 +13,14 @@ from typing import Any, Final, Literal, Protocol
 
 import pyarrow as pa
 
-from ssbroker.arrow_views import check_views
-from ssbroker.exceptions import MalformedDataError, SchemaError
+from ssbroker.exceptions import MalformedDataError, MissingDependencyError, SchemaError
+from ssbroker.versions import PYARROW, is_older
+
+if is_older(pa.__version__, PYARROW):
+    raise MissingDependencyError(
+        f"ssbroker needs pyarrow {PYARROW} or newer, and {pa.__version__} is installed: pip install 'pyarrow>={PYARROW}'",
+        name="pyarrow",
+    )
 
 _ACCEPTED: Final = (
     "an Arrow object, which offers __arrow_c_stream__ or __arrow_c_array__: a pyarrow Table, RecordBatch or RecordBatchReader, "
@@ -224,7 +230,6 @@ def check_layout(value: Any, *, name: str, qualified: bool = False) -> None:
     except pa.ArrowInvalid as error:
         column = _broken_column(value)
         raise _refused(error, name=name, column=f"{name}.{column}" if column and qualified else column) from error
-    check_views(value, name=name)
 
 
 def not_arrow(value: object, *, name: str) -> SchemaError:

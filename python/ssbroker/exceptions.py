@@ -113,7 +113,7 @@ class OutputError(SsbrokerError, OSError):
 
 
 class MissingDependencyError(SsbrokerError, ImportError):
-    """A library is not installed that this part needs; the message names the extra that brings it."""
+    """A library is not installed that this part needs, or is too old for it; the message names what brings it."""
 
 
 class StorageError(SsbrokerError, OSError):

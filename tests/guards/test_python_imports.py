@@ -15,7 +15,7 @@ PACKAGE = ROOT / "python" / "ssbroker"
 
 # The modules and folders of each room. One noun, and what is told beside it.
 MODULES: dict[str, set[str]] = {
-    "ground": {"arrow_input", "arrow_views", "disk", "exceptions", "moment", "options", "row_groups", "schemas"},
+    "ground": {"arrow_input", "disk", "exceptions", "moment", "options", "row_groups", "schemas", "versions"},
     "native": {"_core"},
     "ids": {"guids"},
     "ddl": {"ddl"},
