@@ -1,7 +1,7 @@
 """The format `ssbroker` for Spark, which finds this module by its name: `spark.read.format("ssbroker")`.
 
 Spark imports every module `pyspark_*` when it looks for any format: here stands only what it needs for that. Instances are read and
-written by `ssbroker.spark.source`. Needs PySpark 4.2 or newer.
+written by `ssbroker.spark.source`, which says so where PySpark is older than 4.2; so it is asked before what a newer one has is imported.
 """
 
 from __future__ import annotations
@@ -41,28 +41,31 @@ class DefaultSource(DataSource):
 
     def reader(self, schema: StructType) -> DataSourceReader:
         """Reads once."""
+        scan = self._scan(schema)
         from pyspark_ssbroker.source import FilteringReader, Reader  # noqa: PLC0415 - see above
 
-        scan = self._scan(schema)
         return FilteringReader(scan) if scan.reading.pushdown else Reader(scan)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802 - Spark's name
         """Follows a queue."""
+        scan = self._scan(schema)
         from pyspark_ssbroker.source import Follower  # noqa: PLC0415 - see above
 
-        return Follower(self._scan(schema))
+        return Follower(scan)
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceArrowWriter:  # noqa: FBT001 - Spark's way to call
         """Sends the rows of a DataFrame."""
+        sink = self._sink(schema, overwrite=overwrite, is_stream=False)
         from pyspark_ssbroker.source import Writer  # noqa: PLC0415 - see above
 
-        return Writer(self._sink(schema, overwrite=overwrite, is_stream=False))
+        return Writer(sink)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamArrowWriter:  # noqa: FBT001, N802 - the same
         """Sends the rows of a stream."""
+        sink = self._sink(schema, overwrite=overwrite, is_stream=True)
         from pyspark_ssbroker.source import StreamWriter  # noqa: PLC0415 - see above
 
-        return StreamWriter(self._sink(schema, overwrite=overwrite, is_stream=True))
+        return StreamWriter(sink)
 
     def _scan(self, schema: StructType) -> Scan:
         from ssbroker.spark.source.scan import Scan  # noqa: PLC0415 - see above

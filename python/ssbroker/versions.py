@@ -9,6 +9,7 @@ PYARROW: Final = "25"
 """Up to 24, the process ends where a cast to views of short values is handed over; up to 23, cells of CSV come out as others."""
 PYSPARK: Final = "4.1"
 PYSPARK_OF_THE_FORMAT: Final = "4.2"
+"""The first that asks a stream how much it may read."""
 
 
 def is_older(found: str, least: str) -> bool:

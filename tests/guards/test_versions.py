@@ -6,20 +6,67 @@ import subprocess
 import sys
 import tomllib
 
-from ssbroker.versions import PYARROW
+import pytest
+
+from ssbroker.versions import PYARROW, PYSPARK, PYSPARK_OF_THE_FORMAT
 from tests.guards.repository import ROOT
 
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+SCHEMA = "pyspark.sql.types.StructType()"
 
 
 def test_what_pip_is_asked_for_is_what_is_demanded() -> None:
     assert f"pyarrow>={PYARROW}" in PROJECT["dependencies"]
+    assert f"pyspark[connect,sql]>={PYSPARK},<5" in PROJECT["optional-dependencies"]["spark"]
+
+
+def test_the_pages_say_which_pyspark() -> None:
+    page = (ROOT / "docs/how-to/spark.md").read_text(encoding="utf-8")
+    assert f"({PYSPARK} or newer; the format `ssbroker` needs {PYSPARK_OF_THE_FORMAT})" in page
+    page = (ROOT / "docs/how-to/spark-data-source.md").read_text(encoding="utf-8")
+    assert f"Spark ({PYSPARK_OF_THE_FORMAT} or newer) has a format `ssbroker`" in page
+
+
+def last_line(source: str) -> str:
+    done = subprocess.run([sys.executable, "-c", source], capture_output=True, text=True, check=False)
+    return done.stderr.splitlines()[-1]
 
 
 def test_pyarrow_that_would_end_the_process_is_refused_when_the_package_is_imported() -> None:
-    source = "import pyarrow; pyarrow.__version__ = '24.0.0'; import ssbroker"
-    done = subprocess.run([sys.executable, "-c", source], capture_output=True, text=True, check=False)
-    assert done.stderr.splitlines()[-1] == (
+    assert last_line("import pyarrow; pyarrow.__version__ = '24.0.0'; import ssbroker") == (
         "ssbroker.exceptions.MissingDependencyError: "
         "ssbroker needs pyarrow 25 or newer, and 24.0.0 is installed: pip install 'pyarrow>=25'"
+    )
+
+
+def test_pyspark_that_is_too_old_is_refused_when_the_room_is_imported() -> None:
+    assert last_line("import pyspark; pyspark.__version__ = '4.0.1'; import ssbroker.spark") == (
+        "ssbroker.spark.MissingSparkError: "
+        "ssbroker.spark needs PySpark 4.1 or newer, and 4.0.1 is installed: pip install 'pyspark>=4.1,<5'"
+    )
+
+
+@pytest.mark.parametrize(
+    "door",
+    [
+        "schema()",
+        f"reader({SCHEMA})",
+        f"streamReader({SCHEMA})",
+        f"writer({SCHEMA}, False)",
+        f"streamWriter({SCHEMA}, False)",
+    ],
+)
+def test_the_format_says_which_pyspark_it_needs_at_every_door(door: str) -> None:
+    """What is newer than the PySpark that is there cannot be imported."""
+    source = f"""
+import sys
+import pyspark.sql.streaming
+import pyspark_ssbroker
+pyspark.__version__ = "4.1.0"
+sys.modules["pyspark.sql.streaming.datasource"] = None
+pyspark_ssbroker.DefaultSource({{}}).{door}
+"""
+    assert last_line(source) == (
+        "ssbroker.spark.MissingSparkError: "
+        "the format ssbroker needs PySpark 4.2 or newer, and 4.1.0 is installed: pip install 'pyspark>=4.2,<5'"
     )

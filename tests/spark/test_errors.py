@@ -150,4 +150,4 @@ except ImportError as error:
     print(error)
 """
     done = subprocess.run([sys.executable, "-c", source], capture_output=True, text=True, check=True)
-    assert done.stdout == "ssbroker.spark needs PySpark 4: pip install 'ssbroker[spark]'\n"
+    assert done.stdout == "ssbroker.spark needs PySpark 4.1 or newer: pip install 'ssbroker[spark]'\n"

@@ -5,8 +5,6 @@ Needs PySpark 4.1 or newer (`pip install 'ssbroker[spark]'`); the workers need s
 
 from __future__ import annotations
 
-from importlib.util import find_spec
-
 from ssbroker.exceptions import MissingDependencyError
 from ssbroker.spark.compare import SparkComparison, compare
 from ssbroker.spark.files.reassembly import ReassembledFiles, reassemble_files
@@ -18,6 +16,7 @@ from ssbroker.spark.streams.inspection import stream_state
 from ssbroker.spark.streams.kinds import StreamKinds
 from ssbroker.spark.streams.routing import route_stream
 from ssbroker.spark.streams.stream import Stream, reassemble_stream, stream
+from ssbroker.versions import PYSPARK, is_older
 
 __all__ = [
     "MissingSparkError",
@@ -43,8 +42,30 @@ __all__ = [
 
 
 class MissingSparkError(MissingDependencyError):
-    """`ssbroker.spark` needs PySpark, which is not installed."""
+    """PySpark is not installed, or too old for `ssbroker.spark` or for the format `ssbroker`."""
 
 
-if find_spec("pyspark") is None:
-    raise MissingSparkError("ssbroker.spark needs PySpark 4: pip install 'ssbroker[spark]'", name="pyspark")
+def demand(least: str = PYSPARK, *, what: str = "ssbroker.spark") -> None:
+    """Says so where PySpark is missing or too old.
+
+    Args:
+        least: The oldest version that will do.
+        what: What needs it.
+
+    Raises:
+        MissingSparkError: It is not there, or older.
+    """
+    try:
+        from pyspark import __version__ as found  # noqa: PLC0415 - pyspark is an extra
+    except ImportError:
+        raise MissingSparkError(
+            f"{what} needs PySpark {least} or newer: pip install 'ssbroker[spark]'", name="pyspark"
+        ) from None
+    if is_older(found, least):
+        raise MissingSparkError(
+            f"{what} needs PySpark {least} or newer, and {found} is installed: pip install 'pyspark>={least},<5'",
+            name="pyspark",
+        )
+
+
+demand()
