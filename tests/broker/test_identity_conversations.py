@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import uuid
+from pathlib import Path
+from shutil import copy
 from typing import Any
 
 import pytest
@@ -124,6 +126,35 @@ def test_i6_b28_the_far_side_hears_of_it_though_this_side_has_ended_before_it_co
     (told,) = received(sales, "Orders")
     assert b"<Code>-9720</Code>" in told["message_body"]
     assert (states(shop), waiting(shop)) == ({}, 0)
+
+
+@pytest.mark.parametrize("restored", ["initiator", "target"])
+def test_i6_b28_the_far_side_hears_of_a_restore_though_it_has_taken_more_than_the_backup_knows_of(
+    instance: Instance, sales: Database, shop: Database, tmp_path: Path, restored: str
+) -> None:
+    """What the documents advise where the far sides have gone on: both ends hear that the conversation is over."""
+    dialog = begin(shop, "//Buyer", b"one")
+    with sales.transaction() as t:
+        answered = t.receive("Orders")["conversation_handle"][0].as_py()
+    name, path = ("Shop", shop.file.path) if restored == "initiator" else ("Sales", sales.file.path)
+    instance.detach_database(name)
+    copy(path, tmp_path / "backup")
+    instance.attach_database(name, path)
+    shop, sales = instance.database("Shop"), instance.database("Sales")
+    for database, handle in ((shop, dialog), (sales, uuid.UUID(bytes=answered))):
+        with database.transaction() as t:
+            for number in range(3):
+                t.send(handle, b"since then %d" % number)
+    assert len(received(sales, "Orders")) == len(received(shop, "Answers")) == 3
+    instance.detach_database(name)
+    copy(tmp_path / "backup", path)
+    instance.attach_database(name, path, option="ERROR_BROKER_CONVERSATIONS")
+    shop, sales = instance.database("Shop"), instance.database("Sales")
+    told = [row["message_body"] for row in (*received(shop, "Answers"), *received(sales, "Orders"))]
+    codes = (b"-9719", b"-9720") if restored == "initiator" else (b"-9720", b"-9719")
+    assert [body[body.index(b"-") :][:5] for body in told] == [*codes]
+    assert {*states(shop).values(), *states(sales).values()} == {"ER"}
+    assert waiting(shop) == waiting(sales) == 0
 
 
 def test_i6_a_database_with_conversations_is_attached_and_ends_them(

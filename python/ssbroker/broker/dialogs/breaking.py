@@ -18,6 +18,9 @@ _HERE: Final = 9719
 _FAR: Final = 9720
 _WITHOUT_FAR_SIDE: Final = (State.SO, State.DO, State.ER)
 """Nothing was sent, or the far side has been told already."""
+_AHEAD: Final = 1 << 40
+"""How far above all that was sent the error of a far side is numbered. A database that was restored from an old backup counts from where that
+stood, and what its far sides have taken since would have them take the error for a duplicate."""
 
 
 def break_off_all(work: Work, *, is_told: bool) -> None:
@@ -41,7 +44,7 @@ def _tell(work: Work, endpoint: Endpoint) -> None:
     far = endpoints.by_conversation(work.connection, endpoint.conversation_id, is_initiator=not endpoint.is_initiator)
     if far is not None:
         return  # it stands in this database, and has an error of its own
-    number = endpoint.send_sequence
+    number = endpoint.send_sequence + _AHEAD
     endpoints.set_sent(work.connection, endpoint.endpoint_id, send_sequence=number + 1)
     broken = endpoint._replace(state=State.ER, send_sequence=number + 1)
     put_off(work, [(broken, [Message(number, ERROR, failure(_FAR).body(), is_conversation_error=True)])])

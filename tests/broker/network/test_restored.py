@@ -1,0 +1,67 @@
+"""Databases that are restored and copied while they talk with other instances (I5, I6, B28)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from shutil import copy
+
+import pytest
+
+from ssbroker.broker.database import Database
+from ssbroker.broker.instance import Instance
+from ssbroker.ddl.statements import BrokerOption
+from tests.broker.network.secured import secured
+from tests.broker.network.talking import Talk, talk
+from tests.broker.shops import ORDERS, REPLIES, received, states, waiting
+
+MINUTE = 60
+
+
+@pytest.fixture(params=["plain", "secured"])
+def both(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Talk]:
+    """A shop and a bank."""
+    yield from (talk if request.param == "plain" else secured)(tmp_path)
+
+
+def moved(
+    both: Talk, side: str, *, kept: Path | None = None, back: Path | None = None, option: BrokerOption | None = None
+) -> None:
+    """Takes the database of a side away and attaches it again: a copy of it is kept, or one that was kept takes its place."""
+    instance: Instance = getattr(both, side)
+    database: Database = both.sales if side == "shop" else both.stock
+    path = database.file.path
+    instance.detach_database(database.name)
+    if kept is not None:
+        copy(path, kept)
+    if back is not None:
+        copy(back, path)
+    instance.attach_database(database.name, path, option=option)
+    both.sales, both.stock = both.shop.database("Sales"), both.bank.database("Stock")
+
+
+@pytest.mark.parametrize("side", ["shop", "bank"])
+def test_i6_b28_both_ends_hear_of_a_restore_though_the_far_side_has_gone_on(
+    both: Talk, tmp_path: Path, side: str
+) -> None:
+    """The error is no duplicate of what was sent under its number since the backup, nor acknowledged as one."""
+    dialog = both.send(b"one")
+    both.pipes.settle(seconds=MINUTE)
+    assert both.answer(b"thanks") == [b"one"]
+    both.pipes.settle(seconds=MINUTE)
+    moved(both, side, kept=tmp_path / "backup")
+    both.send(b"two", b"three", dialog=dialog)
+    both.pipes.settle(seconds=MINUTE)
+    assert both.answer(b"many", b"thanks") == [b"two", b"three"]
+    both.pipes.settle(seconds=MINUTE)
+    assert received(both.sales, REPLIES) == [b"thanks", b"many", b"thanks"]
+    moved(both, side, back=tmp_path / "backup", option="ERROR_BROKER_CONVERSATIONS")
+    both.pipes.settle(seconds=5 * MINUTE)
+    here, there = (both.sales, both.stock) if side == "shop" else (both.stock, both.sales)
+    for database, code in ((here, b"-9719"), (there, b"-9720")):
+        (told,) = (
+            body for body in received(database, REPLIES if database is both.sales else ORDERS) if b"Error" in body
+        )
+        assert b"<Code>" + code + b"</Code>" in told
+    assert states(both.sales) + states(both.stock) == ["ER", "ER"]
+    assert waiting(both.sales) == waiting(both.stock) == []
