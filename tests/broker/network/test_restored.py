@@ -65,3 +65,27 @@ def test_i6_b28_both_ends_hear_of_a_restore_though_the_far_side_has_gone_on(
         assert b"<Code>" + code + b"</Code>" in told
     assert states(both.sales) + states(both.stock) == ["ER", "ER"]
     assert waiting(both.sales) == waiting(both.stock) == []
+
+
+@pytest.mark.parametrize("side", ["shop", "bank"])
+@pytest.mark.parametrize("is_first", [False, True])
+def test_i5_n14_a_copy_with_an_id_of_its_own_takes_nothing_of_what_is_for_the_original(
+    both: Talk, tmp_path: Path, side: str, *, is_first: bool
+) -> None:
+    """Both have an endpoint of the conversation, whichever was attached first; the broker id tells whose it is."""
+    dialog = both.send(b"one")
+    both.pipes.settle(seconds=MINUTE)
+    assert both.answer(b"thanks") == [b"one"]
+    both.pipes.settle(seconds=MINUTE)
+    assert received(both.sales, REPLIES) == [b"thanks"]
+    instance: Instance = getattr(both, side)
+    moved(both, side, kept=tmp_path / "copy")
+    instance.attach_database("Copy", tmp_path / "copy", option="NEW_BROKER")
+    if is_first:
+        moved(both, side)
+    both.send(b"two", dialog=dialog)
+    both.pipes.settle(seconds=5 * MINUTE)
+    assert both.answer(b"more thanks") == [b"two"]
+    both.pipes.settle(seconds=5 * MINUTE)
+    assert received(both.sales, REPLIES) == [b"more thanks"]
+    assert waiting(both.sales) == waiting(both.stock) == []

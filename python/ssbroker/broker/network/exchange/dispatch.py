@@ -101,19 +101,35 @@ class Dispatch:
         sides: list[Any] = rows["is_initiator"].to_pylist()
         conversations: list[Any] = listed(rows["conversation_id"])
         keys: list[Key] = [(conversation, not side) for conversation, side in zip(conversations, sides, strict=True)]
-        left = dict.fromkeys(keys)
-        homes: dict[Key, Machine] = {}
-        machines = list(self._machines())
-        for machine in machines:
-            homes.update((key, machine) for key in left if machine.dialogs.knows(key))
-        for machine in machines:
-            if unknown := [key for key in left if key not in homes]:
-                with machine.database.file.read() as connection:
-                    homes.update((key, machine) for key in carrying.known(connection, unknown))
+        left = dict(zip(keys, listed(rows["to_broker_instance"]), strict=True))
+        homes = self._homes(left)
         fresh = {key for key in left if key not in homes}
         if fresh:
             self._route(peer, rows, keys, fresh, homes)
         return list(_parcels(rows, keys, homes, fresh))
+
+    def _homes(self, left: Mapping[Key, bytes | None]) -> dict[Key, Machine]:
+        """Where the endpoints are that are here. Of a database and its copy both may have one; the broker id tells which is meant.
+
+        Args:
+            left: The endpoints, and the broker id by which each is named, if any.
+        """
+        homes: dict[Key, Machine] = {}
+        others: dict[Key, Machine] = {}
+        machines = list(self._machines())
+
+        def has(machine: Machine, keys: Iterable[Key]) -> None:
+            for key in keys:
+                is_meant = left[key] in (None, machine.ledger.broker_instance)
+                (homes if is_meant else others).setdefault(key, machine)
+
+        for machine in machines:
+            has(machine, (key for key in left if machine.dialogs.knows(key)))
+        for machine in machines:
+            if unknown := [key for key in left if key not in homes]:
+                with machine.database.file.read() as connection:
+                    has(machine, carrying.known(connection, unknown))
+        return others | homes
 
     def _route(
         self, peer: Peer, rows: pa.Table, keys: Sequence[Key], fresh: set[Key], homes: dict[Key, Machine]
