@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from ssbroker.protocol.incoming import Incoming
 from ssbroker.protocol.ledger import Endpoint, Key
@@ -62,6 +62,13 @@ class Dialog:
         self.endpoint = endpoint
         if endpoint.far_session_key is not None:
             self.inbound = inbound_of(endpoint.key, endpoint.far_session_key)
+
+    def answers_unmade(self) -> None:
+        """Has what is answered sealed under the far side's key: no endpoint is made here, with which one of its own would go there."""
+        given = self.endpoint.far_session_key
+        if given is not None:
+            self.endpoint = replace(self.endpoint, session_key=given, far_session_key=None)
+            self.outbound = SecuredDirection(given, conversation_id=self.key[0], is_initiator=self.key[1])
 
     def paid(self) -> None:
         """Notes that the acknowledgement goes now."""

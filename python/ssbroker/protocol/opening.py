@@ -153,7 +153,8 @@ class Opener:
         keys = Exchanged(given) if isinstance(given, bytes) else given
         if keys is not None and keys.of not in (None, (True, row.from_service, row.to_service)):
             keys = None  # whoever was proven to send something else is nobody here
-        own = None if keys is None else keys.session_key
+        # Where the first that is heard of a conversation is its error, no endpoint is made, with which a key would go.
+        own = None if keys is None or row.is_error else keys.session_key
         far = None if keys is None else keys.far_session_key
         return dialog_of(
             Endpoint(

@@ -78,6 +78,7 @@ class Planning:
                 del opened.created[dialog.key]
                 refused.add(dialog.key)
                 if answer.is_told:
+                    dialog.answers_unmade()
                     opened.notices.append(Notice(dialog, None, answer.code, answer.description))
                 else:
                     self._log.emit(undeliverable(dialog.key, answer, now, peer=opened.peer))
@@ -106,6 +107,8 @@ class Planning:
         refused = {dialog.key for dialog in received.unloaded}
         begun = [key for key in opened.created if not (key in refused and received.received.get(key) == 0)]
         gone = opened.created.keys() - begun
+        for key in gone:
+            opened.created[key].answers_unmade()
         reached = {key: max(acked for acked, _ in each) for key, each in acknowledged.items()}
         return Effects(
             at=now,
