@@ -157,6 +157,23 @@ def test_i6_b28_the_far_side_hears_of_a_restore_though_it_has_taken_more_than_th
     assert waiting(shop) == waiting(sales) == 0
 
 
+def test_i6_b28_a_far_side_that_was_not_told_of_the_end_yet_is_told_of_the_error(
+    instance: Instance, sales: Database, shop: Database
+) -> None:
+    dialog = begin(shop, "//Buyer", b"one")
+    received(sales, "Orders")
+    sales.set_broker("DISABLE_BROKER")
+    with shop.transaction() as t:
+        t.end_conversation(dialog)
+    shop.set_broker("ERROR_BROKER_CONVERSATIONS")
+    assert (states(shop), waiting(shop)) == ({("//Buyer", True): "DO"}, 1)
+    sales.set_broker("ENABLE_BROKER")
+    instance.run_due()
+    (told,) = received(sales, "Orders")
+    assert b"<Code>-9720</Code>" in told["message_body"]
+    assert (states(shop), waiting(shop)) == ({}, 0)
+
+
 def test_i6_a_database_with_conversations_is_attached_and_ends_them(
     instance: Instance, sales: Database, shop: Database
 ) -> None:

@@ -89,3 +89,23 @@ def test_i5_n14_a_copy_with_an_id_of_its_own_takes_nothing_of_what_is_for_the_or
     both.pipes.settle(seconds=5 * MINUTE)
     assert received(both.sales, REPLIES) == [b"more thanks"]
     assert waiting(both.sales) == waiting(both.stock) == []
+
+
+def test_i6_b28_who_was_not_told_of_the_end_yet_is_told_of_the_error(both: Talk) -> None:
+    """The end of the application has not left: the far side may not go on in a conversation that is over."""
+    dialog = both.send(b"one")
+    both.pipes.settle(seconds=MINUTE)
+    assert both.answer(b"thanks") == [b"one"]
+    both.pipes.settle(seconds=MINUTE)
+    both.pipes.down.add("TCP://bank:4022")
+    with both.sales.transaction() as t:
+        t.end_conversation(dialog)
+    both.pipes.settle(seconds=MINUTE)
+    both.sales.set_broker("ERROR_BROKER_CONVERSATIONS")
+    assert states(both.sales) == ["DO"]
+    both.pipes.down.clear()
+    both.pipes.settle(seconds=2 * MINUTE)
+    (told,) = received(both.stock, ORDERS)
+    assert b"<Code>-9720</Code>" in told
+    assert states(both.sales) + states(both.stock) == ["CD", "ER"]
+    assert waiting(both.sales) == waiting(both.stock) == []

@@ -8,6 +8,7 @@ from ssbroker.broker.dialogs.arriving import Message
 from ssbroker.broker.dialogs.closing import break_off
 from ssbroker.broker.dialogs.error_body import failure
 from ssbroker.broker.dialogs.outbound import put_off
+from ssbroker.broker.dialogs.taking_off import take_all_off
 from ssbroker.broker.work.work import Work
 from ssbroker.protocol.names import ERROR
 from ssbroker.protocol.states import State
@@ -16,7 +17,7 @@ from ssbroker.store.endpoints import Endpoint
 
 _HERE: Final = 9719
 _FAR: Final = 9720
-_WITHOUT_FAR_SIDE: Final = (State.SO, State.DO, State.ER)
+_WITHOUT_FAR_SIDE: Final = (State.SO, State.ER)
 """Nothing was sent, or the far side has been told already."""
 _AHEAD: Final = 1 << 40
 """How far above all that was sent the error of a far side is numbered. A database that was restored from an old backup counts from where that
@@ -31,20 +32,31 @@ def break_off_all(work: Work, *, is_told: bool) -> None:
         is_told: Whether the far sides get an error too.
     """
     found = endpoints.open_endpoints(work.connection)
+    owed = {endpoint.endpoint_id: endpoint for endpoint in found if is_told and _is_owed(work, endpoint)}
     for endpoint in found:
-        break_off(work, endpoint, failure(_HERE).body())
-    if is_told:
-        for endpoint in found:
-            _tell(work, endpoint)
+        if endpoint.state != State.DO or endpoint.endpoint_id not in owed:
+            break_off(work, endpoint, failure(_HERE).body())
+    for endpoint in owed.values():
+        _tell(work, endpoint)
+
+
+def _is_owed(work: Work, endpoint: Endpoint) -> bool:
+    """Whether there is a far side to be told; one that stands in this database has an error of its own."""
+    if endpoint.state in _WITHOUT_FAR_SIDE:
+        return False
+    far = endpoints.by_conversation(work.connection, endpoint.conversation_id, is_initiator=not endpoint.is_initiator)
+    return far is None
 
 
 def _tell(work: Work, endpoint: Endpoint) -> None:
-    if endpoint.state in _WITHOUT_FAR_SIDE:
-        return
-    far = endpoints.by_conversation(work.connection, endpoint.conversation_id, is_initiator=not endpoint.is_initiator)
-    if far is not None:
-        return  # it stands in this database, and has an error of its own
+    """Sends the error. Of a side that was ended it takes the place of the end, which the far side has not acknowledged."""
+    connection, endpoint_id = work.connection, endpoint.endpoint_id
     number = endpoint.send_sequence + _AHEAD
-    endpoints.set_sent(work.connection, endpoint.endpoint_id, send_sequence=number + 1)
-    broken = endpoint._replace(state=State.ER, send_sequence=number + 1)
+    state = State.ER
+    if endpoint.state == State.DO:
+        state = State.DO
+        take_all_off(work, endpoint_id)
+        endpoints.set_ended(connection, endpoint_id, state=state, end_dialog_sequence=number)
+    endpoints.set_sent(connection, endpoint_id, send_sequence=number + 1)
+    broken = endpoint._replace(state=state, send_sequence=number + 1)
     put_off(work, [(broken, [Message(number, ERROR, failure(_FAR).body(), is_conversation_error=True)])])
