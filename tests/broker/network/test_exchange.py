@@ -90,6 +90,8 @@ def test_fact_152_what_is_not_acknowledged_says_so(both: Talk) -> None:
     both.pipes.settle(seconds=5)
     both.shop.run_due()
     assert statuses(both.sales) == {"9753"}
+    both.pipes.settle(seconds=20)
+    assert statuses(both.sales) == {"9753"}, "that the bank is there, and takes what comes again, is no answer"
     assert both.ordered() == [b"two chairs"], "it is there: what is missing is the way back"
     both.stock.create_route("Back", address="TCP://shop:4022", service_name=SHOP)
     both.pipes.settle(seconds=80)

@@ -190,27 +190,29 @@ class Carrying:
             self._carried.clear()
             self._keys.clear()
 
-    def notes(self, addresses: Collection[str], *, most: int) -> list[Note]:
+    def notes(self, addresses: Collection[str], *, most: int, now: int) -> list[Note]:
         """What is to be written of the conversations that go to addresses, now that something else is in their way, or nothing.
 
         Args:
             addresses: The addresses.
             most: Of how many conversations at most.
+            now: The moment.
 
         Returns:
             The notes; they come again until `noted`.
         """
         with self._guard:
-            return list(islice(self._notes(frozenset(addresses)), most))
+            return list(islice(self._notes(frozenset(addresses), now), most))
 
-    def _notes(self, addresses: frozenset[str | None]) -> Iterator[Note]:
+    def _notes(self, addresses: frozenset[str | None], now: int) -> Iterator[Note]:
         for carried in self._carried.values():
             decision = carried.outgoing.decision
             if carried.waits is None and addresses.isdisjoint((decision.next_hop_address, decision.mirror_address)):
                 continue
             status = self._status(carried, carried.since)
             new = DELIVERED if status is None else str(status)
-            if new != carried.said:
+            # That nobody has answered yet is no news: where delivery has said so, it holds still.
+            if carried.said != new and carried.said != str(self._status(carried, now)):
                 yield Note(carried, carried.outgoing.sender._replace(transmission_status=carried.said), new)
 
     def noted(self, notes: Iterable[Note]) -> None:

@@ -59,7 +59,7 @@ class Noting:
             return None
         if 0 <= now - self._wrote < self._wait:
             return self._wrote + self._wait
-        notes = self._carrying.notes(self._addresses, most=NOTES_MOST)
+        notes = self._carrying.notes(self._addresses, most=NOTES_MOST, now=now)
         is_written = self._write(notes)
         self._wrote = self._clock()
         self._wait = SHARE * max(self._wrote - now, 0) if is_written else FAILED_WAIT
