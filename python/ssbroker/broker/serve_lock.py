@@ -88,7 +88,7 @@ class ServeLock:
         try:
             file = os.open(folder / FILE, os.O_RDWR)
             try:
-                return not disk.lock(file)
+                return disk.is_locked(file)
             finally:
                 os.close(file)
         except OSError:  # then nobody could take it either

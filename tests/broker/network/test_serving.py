@@ -12,6 +12,8 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from ssbroker import disk
+from ssbroker.broker import serve_lock
 from ssbroker.broker.database import Database
 from ssbroker.broker.instance import Instance
 from ssbroker.broker.network.connections.inbox import Inbox
@@ -77,6 +79,19 @@ def test_n16_the_lock_goes_with_the_end(tmp_path: Path, stack: ExitStack) -> Non
     assert here.server is None
     with here.serve(port=0, allow_unencrypted=True):
         assert ServeLock.is_held(here.folder)
+
+
+def test_n16_who_asks_is_not_taken_for_who_serves(tmp_path: Path) -> None:
+    """Every process that sends asks, at each commit; what it takes for served is left to whoever serves."""
+    lock = ServeLock(tmp_path)
+    lock.acquire()
+    lock.release()
+    with (tmp_path / serve_lock.FILE).open("r+b") as asks:
+        assert not disk.is_locked(asks.fileno())
+        assert not ServeLock.is_held(tmp_path)
+    lock.acquire()
+    assert ServeLock.is_held(tmp_path)
+    lock.release()
 
 
 def test_closing_the_instance_ends_its_server(tmp_path: Path) -> None:
