@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from contextlib import closing
+from pathlib import Path
+
 import apsw
 import pytest
 
@@ -144,6 +147,17 @@ def test_b3_who_cannot_get_the_lock_is_told(instance: Instance, sales: Database)
         assert said(t.receive(QUEUE)) == [b"x"]
         with pytest.raises(LockTimeoutError), other.database("Sales").transaction() as second:
             second.begin_dialog(INITIATOR, TARGET)
+    assert receive(sales).num_rows == 0
+
+
+def test_b3_what_is_busy_beside_the_transaction_is_not_told_as_its_own_file(sales: Database, tmp_path: Path) -> None:
+    """Who has the write lock waits for nobody; a file of the application's own does not wait unless it is told to."""
+    path = tmp_path / "theirs.sqlite"
+    with closing(apsw.Connection(str(path))) as writes, closing(apsw.Connection(str(path))) as finds_it_busy:
+        writes.execute("BEGIN IMMEDIATE")
+        with pytest.raises(apsw.BusyError, match="database is locked"), sales.transaction() as t:
+            t.send(t.begin_dialog(INITIATOR, TARGET), b"lost")
+            finds_it_busy.execute("BEGIN IMMEDIATE")
     assert receive(sales).num_rows == 0
 
 

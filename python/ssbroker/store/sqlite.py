@@ -99,7 +99,8 @@ class storage_errors:  # noqa: N801  # it is used like a function; as a class it
 
     Args:
         path: The file.
-        waited: The seconds that were waited for others, where that is known.
+        waited: The seconds that were waited for others; None where the write lock is held: then this file keeps nobody waiting, and what is
+            busy is something of the application's own.
         is_ours: Whether all statements are this library's: that one does not fit says that somebody has altered the file.
 
     Raises:
@@ -140,6 +141,8 @@ def raise_if_about_the_file(
     if not isinstance(error, apsw.Error):
         return
     if isinstance(error, apsw.BusyError | apsw.ProtocolError):
+        if waited is None:
+            return
         raise lock_timeout_error(path, waited) from error
     about_the_file = (
         apsw.FullError,
@@ -157,10 +160,9 @@ def raise_if_about_the_file(
         raise StorageError(f"{path}: {_reason(path, error)}", file=str(path)) from error
 
 
-def lock_timeout_error(path: Path, waited: float | None) -> LockTimeoutError:
+def lock_timeout_error(path: Path, waited: float) -> LockTimeoutError:
     """What is said to who could not get at the file in time (B3)."""
-    how_long = "too long" if waited is None else f"more than {waited:g} s"
-    return LockTimeoutError(f"{path}: others were writing to it for {how_long}", file=str(path))
+    return LockTimeoutError(f"{path}: others were writing to it for more than {waited:g} s", file=str(path))
 
 
 def own_lock_error(path: Path) -> LockTimeoutError:
