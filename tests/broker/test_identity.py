@@ -282,6 +282,20 @@ def test_b29_a_detached_file_is_whole_though_another_process_has_it_open(
             assert t.receive("Orders")["message_body"].to_pylist() == [b"kept"]
 
 
+def test_b29_a_file_that_others_read_is_detached_and_said_not_to_be_whole(instance: Instance, sales: Database) -> None:
+    path = sales.file.path
+    sales.file.lock_timeout = 0.1
+    with Instance.open(instance.folder, background=False) as other, other.database("Sales").file.read() as reads:
+        assert reads.execute("SELECT count(*) FROM ssb_queues").get
+        with sales.transaction() as t:
+            t.send(t.begin_dialog("//Shop", "//Orders"), b"kept")
+        with pytest.warns(BrokerWarning, match=r"what was committed last stands beside its file, in Sales.sqlite-wal"):
+            instance.detach_database("Sales")
+        assert [one.name for one in instance.databases] == ["msdb"]
+    with instance.attach_database("Sales", path).transaction() as t:
+        assert t.receive("Orders")["message_body"].to_pylist() == [b"kept"]
+
+
 def test_who_still_has_a_detached_file_open_cannot_write_to_it(instance: Instance, sales: Database) -> None:
     with Instance.open(instance.folder, background=False) as other:
         held = other.database("Sales")

@@ -198,6 +198,10 @@ class Hosting(ABC):
             BrokerError: It is msdb (7940).
             LockTimeoutError: Others were writing to it for too long.
 
+        Warns:
+            BrokerWarning: What was committed last could not be put into the file itself, since others read it for longer than
+                `lock_timeout`, or the disk failed: it stands in the file's `-wal`, which has to stay beside it.
+
         Examples:
             >>> import tempfile
             >>> from ssbroker import Instance

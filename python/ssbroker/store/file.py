@@ -15,7 +15,7 @@ from ssbroker.store.connections import Connections
 from ssbroker.store.fair_lock import FairLock
 from ssbroker.store.schema import APPLICATION_ID
 from ssbroker.store.session import Session
-from ssbroker.store.sqlite import Connection, check_blank, is_missing, storage_errors
+from ssbroker.store.sqlite import Connection, check_blank, is_missing, only_row, patience, storage_errors
 from ssbroker.store.watch import Watch
 
 if TYPE_CHECKING:
@@ -187,9 +187,18 @@ class DatabaseFile:
         """Puts all that is committed into the file itself, so that it is whole without what SQLite keeps beside it.
 
         Raises:
+            LockTimeoutError: Others read what stood there before, for too long.
             StorageError: The file cannot be written.
         """
-        self.ask(lambda connection: connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall())
+        goes_on = patience(self.lock_timeout)
+        with self._lent() as connection:
+            # SQLite says so in a column, and where somebody else moves the log, it says so at once.
+            while only_row(connection, "PRAGMA wal_checkpoint(TRUNCATE)")[0]:
+                if not goes_on(0):
+                    raise LockTimeoutError(
+                        f"{self.path}: others were reading or writing it for more than {self.lock_timeout:g} s",
+                        file=str(self.path),
+                    )
 
     def try_again(self) -> None:
         """Writes the least that there is, where the file could not be written for the last time a while ago.

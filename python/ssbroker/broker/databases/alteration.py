@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from types import TracebackType
@@ -12,7 +13,7 @@ from ssbroker.broker.databases import creation
 from ssbroker.broker.work.effects import Effects
 from ssbroker.broker.work.own_work import work_on
 from ssbroker.broker.work.work import Work
-from ssbroker.exceptions import LockTimeoutError, StorageError, UnknownDatabaseError
+from ssbroker.exceptions import BrokerWarning, LockTimeoutError, StorageError, UnknownDatabaseError
 from ssbroker.store import registry
 from ssbroker.store.objects import Objects
 from ssbroker.store.registry import MSDB_NAME, Listed
@@ -43,6 +44,7 @@ class Alteration:
         self._joined: list[tuple[Database, bool]] = []
         self._effects: Final[dict[Database, Effects]] = {}
         self._left: list[tuple[Database, bool]] = []
+        self._not_whole: list[str] = []
         self._gains: set[Database] = set()
 
     def lock(self, names: Iterable[str]) -> None:
@@ -187,6 +189,8 @@ class Alteration:
             self._undo()
         if error is None:
             self._tell(touched)
+        for what in self._not_whole:
+            warnings.warn(what, BrokerWarning, stacklevel=3)  # the caller of Instance.detach_database
 
     def _tell(self, touched: dict[str, Effects | None]) -> None:
         for database in self._instance.databases:
@@ -211,10 +215,21 @@ class Alteration:
             database.close()  # the instance opens it anew, now that it is on the list
         for database, is_dropped in self._left:
             if not is_dropped:
-                database.file.checkpoint()  # other processes may have it open still
+                self._make_whole(database)
             database.close()
             if is_dropped:
                 creation.remove_dropped(self._instance, self._msdb.file, database.file.path)
+
+    def _make_whole(self, database: Database) -> None:
+        """B29: other processes may have the file open still."""
+        try:
+            database.file.checkpoint()
+        except StorageError as error:  # it is off the list, whatever becomes of the log
+            path = database.file.path
+            self._not_whole.append(
+                f"{database.name!r} is detached, and what was committed last stands beside its file, in {path.name}-wal: "
+                f"leave the two together until it is attached again ({error})"
+            )
 
     def _undo(self) -> None:
         with ExitStack() as stack:
