@@ -18,6 +18,7 @@ from ssbroker.broker.databases.alteration import Alteration
 from ssbroker.broker.instance import Instance
 from ssbroker.exceptions import BrokerError, OptionError, SsbrokerError, StorageError, UnknownDatabaseError
 from ssbroker.protocol import names
+from ssbroker.store.file import DatabaseFile
 from tests.broker.conftest import Clock
 from tests.rights import nobody
 
@@ -114,6 +115,41 @@ def test_what_a_crash_left_of_making_an_instance_does_not_stop_the_next_try(tmp_
     (tmp_path / "msdb.sqlite").touch()
     with Instance.create(tmp_path, name="shop", background=False) as made:
         assert made.msdb.is_broker_enabled
+
+
+def test_who_makes_an_instance_that_another_makes_meanwhile_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    create = DatabaseFile.create
+
+    def comes_between(*given: Any, **options: Any) -> DatabaseFile:
+        monkeypatch.undo()
+        Instance.create(tmp_path, name="first", background=False).close()
+        return create(*given, **options)
+
+    monkeypatch.setattr(DatabaseFile, "create", comes_between)
+    with pytest.raises(BrokerError, match="holds an instance"):
+        Instance.create(tmp_path, name="second")
+    assert Instance.open(tmp_path, background=False).name == "first"
+
+
+def test_a_file_that_comes_while_a_database_is_made_is_refused_and_stays(
+    instance: Instance, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Somebody may copy a backup to that place at that moment."""
+    theirs = instance.create_database("Stock").file.path
+    instance.detach_database("Stock")
+    place = theirs.with_name("Sales.sqlite")
+    create = DatabaseFile.create
+
+    def comes_between(*given: Any, **options: Any) -> DatabaseFile:
+        theirs.rename(place)
+        return create(*given, **options)
+
+    monkeypatch.setattr(DatabaseFile, "create", comes_between)
+    with pytest.raises(BrokerError, match="stands there already"):
+        instance.create_database("Sales")
+    assert instance.attach_database("Stock", place).is_broker_enabled
 
 
 def test_threads_that_make_the_same_database_at_once_make_it_once(instance: Instance) -> None:

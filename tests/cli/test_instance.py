@@ -61,6 +61,18 @@ def test_sql_makes_and_changes_an_instance(run: Run, tmp_path: Path, script: Pat
         assert {name for _, name in instance.database("Sales").objects().queues} == {"Orders", "Second"}
 
 
+def test_sql_makes_an_instance_where_a_crash_left_an_empty_file_and_goes_on_with_one_that_is_there(
+    run: Run, tmp_path: Path, script: Path
+) -> None:
+    """The empty file may also be that of another process, which is just making the instance."""
+    (tmp_path / "msdb.sqlite").touch()
+    further = tmp_path / "further.sql"
+    further.write_text("USE Sales; CREATE QUEUE Second;")
+    for each in (script, further):
+        made = run("sql", tmp_path, "--create", each)
+        assert (made.status, made.out, made.err) == (0, f"{each}: done\n", "")
+
+
 def test_sql_says_which_statement_is_refused(run: Run, folder: Path, tmp_path: Path) -> None:
     wrong = tmp_path / "wrong.sql"
     wrong.write_text("CREATE QUEUE New\nCREATE QUEUE Orders\n")

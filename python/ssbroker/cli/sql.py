@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from contextlib import suppress
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -14,7 +15,7 @@ from rich.text import Text
 from ssbroker.cli.instances import FolderArgument
 from ssbroker.cli.query import Rows, plain, query
 from ssbroker.cli.shown import cell
-from ssbroker.exceptions import OptionError
+from ssbroker.exceptions import BrokerError, OptionError
 
 EXAMPLES = """[bold]Examples[/bold]
 
@@ -55,13 +56,10 @@ def sql(
 
     if not files and select is None:
         raise OptionError("there is nothing to run: give scripts, or --query")
-    is_new = create and not (folder / "msdb.sqlite").exists()
-    made = (
-        Instance.create(folder, name=folder.resolve().name, background=False)
-        if is_new
-        else Instance.open(folder, background=False)
-    )
-    with made as instance:
+    if create:
+        with suppress(BrokerError):  # it is there, or another process is just making it
+            Instance.create(folder, name=folder.resolve().name, background=False).close()
+    with Instance.open(folder, background=False) as instance:
         for file in files or ():
             execute_file(instance, file)
             if not quiet:

@@ -30,6 +30,10 @@ _CACHE_KIB: Final = 16 * 1024
 _POLL_SECONDS: Final = 0.001
 
 
+class NotBlankError(StorageError):
+    """A file is not made, since somebody has made something of it, perhaps just now."""
+
+
 def connect(path: Path, *, create: bool = False, wait: float = 0.0, vfs: str | None = None) -> apsw.Connection:
     """Opens a database file of an instance, durable at each commit (B1). A file of others is left as it is.
 
@@ -87,11 +91,11 @@ def check_blank(connection: apsw.Connection, path: Path) -> None:
     """Refuses a file of which somebody has made something.
 
     Raises:
-        StorageError: It is not empty.
+        NotBlankError: It is not empty.
     """
     marks = (connection.pragma("application_id"), connection.pragma("user_version"))
     if marks != (0, 0) or connection.execute("SELECT count(*) FROM sqlite_schema").get != 0:
-        raise StorageError(f"{path}: exists already", file=str(path))
+        raise NotBlankError(f"{path}: exists already", file=str(path))
 
 
 class storage_errors:  # noqa: N801  # it is used like a function; as a class it costs less in every call

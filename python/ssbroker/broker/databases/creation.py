@@ -21,7 +21,7 @@ from ssbroker.store import objects as stored
 from ssbroker.store import registry
 from ssbroker.store.file import DatabaseFile
 from ssbroker.store.schema import DATABASE
-from ssbroker.store.sqlite import Connection, is_missing
+from ssbroker.store.sqlite import Connection, NotBlankError, is_missing
 
 if TYPE_CHECKING:
     from ssbroker.broker.instance import Instance
@@ -73,7 +73,7 @@ def create_msdb(
     except LockTimeoutError:
         raise
     except StorageError as error:
-        if existed:
+        if existed or isinstance(error, NotBlankError):
             raise refusal(f"{path.parent} holds an instance") from error
         raise
 
@@ -116,7 +116,7 @@ def create_database(instance: Instance, listing: Connection, *, name: str, servi
             vfs=instance.vfs,
         )
     except StorageError as error:
-        if existed and not isinstance(error, LockTimeoutError):
+        if isinstance(error, NotBlankError) or (existed and not isinstance(error, LockTimeoutError)):
             raise refusal(f"{path} stands there already: attach it, or move it away", 5170) from error
         if not existed:
             remove_files(path)
