@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from ssbroker.store.connections import Connections
-from ssbroker.store.sqlite import storage_errors
+from ssbroker.store.sqlite import patience, storage_errors
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -43,6 +43,8 @@ class Watch:
         with storage_errors(self._path, waited=self._wait):
             if self._connection is None:
                 self._connection = self._connections.take(wait=self._wait)
+            else:
+                self._connection.set_busy_handler(patience(self._wait))
             version: int = self._connection.pragma("data_version")
         before, self._version = self._version, version
         return version != before
