@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import uuid
 from collections.abc import Iterator, Sequence
 from contextlib import closing
@@ -27,8 +28,6 @@ _ALL: Final = -1
 BYTES_MAX: Final = 1 << 30
 """After so many bytes of bodies no further message is taken at once, so that the table can hold them."""
 _ROW: Final = pa.struct(list(schemas.RECEIVED))
-_NOTHING: Final = schemas.RECEIVED.empty_table()
-"""Made once: to make it takes as long as all else of a RECEIVE that finds nothing, three times over."""
 
 Row: TypeAlias = tuple[Any, ...]
 
@@ -82,7 +81,13 @@ def receive(work: Work, queue_name: str, asked: Asked) -> pa.Table:
             break
         groups -= number if groups != _ALL else 0
     work.effects.received.append(Received(queue.queue_id, is_empty=not rows, is_named=asked.is_named))
-    return tabled(rows, _ROW) if rows else _NOTHING
+    return tabled(rows, _ROW) if rows else _nothing()
+
+
+@functools.cache
+def _nothing() -> pa.Table:
+    """No messages. Made once: that takes as long as all else of a RECEIVE that finds nothing, three times over."""
+    return schemas.RECEIVED.empty_table()
 
 
 def _take_alone(work: Work, queue: Queue, *, groups: int, top: int, room: int) -> tuple[list[Row], int, int]:
