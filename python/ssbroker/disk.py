@@ -52,21 +52,7 @@ def lock(descriptor: int) -> bool:
         ...     lock(one.fileno()), lock(other.fileno())
         (True, False)
     """
-    if sys.platform == "win32":
-        import msvcrt  # noqa: PLC0415  # there only
-
-        try:
-            msvcrt.locking(descriptor, msvcrt.LK_NBLCK, 1)
-        except PermissionError:
-            return False
-        return True
-    import fcntl  # noqa: PLC0415  # there only
-
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    return True
+    return _take(descriptor, is_shared=False)
 
 
 def is_locked(descriptor: int) -> bool:
@@ -87,12 +73,22 @@ def is_locked(descriptor: int) -> bool:
         ...     is_locked(one.fileno()), is_locked(other.fileno()), lock(third.fileno())
         (False, False, False)
     """
+    return not _take(descriptor, is_shared=True)
+
+
+def _take(descriptor: int, *, is_shared: bool) -> bool:
     if sys.platform == "win32":
-        return not lock(descriptor)
+        import msvcrt  # noqa: PLC0415  # there only
+
+        try:
+            msvcrt.locking(descriptor, msvcrt.LK_NBLCK, 1)
+        except PermissionError:
+            return False
+        return True
     import fcntl  # noqa: PLC0415  # there only
 
     try:
-        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        fcntl.flock(descriptor, (fcntl.LOCK_SH if is_shared else fcntl.LOCK_EX) | fcntl.LOCK_NB)
     except BlockingIOError:
-        return True
-    return False
+        return False
+    return True

@@ -12,7 +12,7 @@ import typer
 
 from ssbroker.cli.errors import writing
 from ssbroker.exceptions import InputError, OptionError
-from ssbroker.security.certificates import Certified, may_sign, read_certificate, read_key
+from ssbroker.security.certificates import Certified, holds, may_sign, read_certificate, read_key
 from ssbroker.security.issuing import Validity, make_authority, make_certificate
 
 EXAMPLES = """[bold]Examples[/bold]
@@ -59,7 +59,7 @@ def certificates(
     with writing(folder):
         folder.mkdir(parents=True, exist_ok=True)
     authority = _authority(folder, validity)
-    validity = _within(folder, validity, read_certificate(authority.certificate).not_valid_after_utc)
+    validity = _within(folder, validity, holds(authority.certificate)[1])
     for each in dict.fromkeys(name):
         _write(folder, each, make_certificate([each], validity, authority=authority))
         typer.echo(f"{_files(folder, each)[0]}: for {each}, until {validity.ends:%Y-%m-%d}")

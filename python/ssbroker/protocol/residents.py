@@ -48,7 +48,7 @@ class Residents:
         self._held: dict[Key, bool] = {}
         # Those that were forgotten: what the work table has of them is of a time before.
         self._outdated: set[Key] = set()
-        # Those whose transmission objects nobody has seen dirty since they came into memory, and how many were seen so far.
+        # Those whose transmission objects nobody has seen dirty since they came into memory, and how many were seen that nobody has taken.
         self._unmarked: set[Key] = set()
         self._marked = 0
         self.known: dict[Key, Dialog] = {}
@@ -73,10 +73,11 @@ class Residents:
         self.known[dialog.key] = dialog
         self._unmarked.add(dialog.key)
 
-    def marked(self) -> int:
-        """How many transmission objects became dirty so far (fact 170): changed for the first time since they came into memory."""
+    def take_marked(self) -> int:
+        """How many transmission objects became dirty since the last call (fact 170): changed for the first time since they came into memory."""
         self._count([self.known[key] for key in self._unmarked])
-        return self._marked
+        marked, self._marked = self._marked, 0
+        return marked
 
     def is_ready(self, dialog: Dialog) -> None:
         """Notes that a dialog may have something to send."""

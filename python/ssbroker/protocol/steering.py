@@ -67,10 +67,10 @@ class Steering:
         """
         return key in self._residents.known
 
-    def marked_dirty(self) -> int:
-        """How many transmission objects became dirty so far: changed for the first time since they were made or read back (P32).
+    def take_marked_dirty(self) -> int:
+        """How many transmission objects became dirty since the last call: changed for the first time since they were made or read back (P32).
 
         Returns:
-            The number, which only grows.
+            The number.
         """
-        return self._residents.marked()
+        return self._residents.take_marked()

@@ -6,6 +6,7 @@ import hashlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from datetime import datetime
 from typing import TYPE_CHECKING, TypeAlias
 
 from ssbroker.exceptions import InputError, MissingDependencyError
@@ -71,6 +72,29 @@ def read_certificate(data: bytes) -> x509.Certificate:
     load = x509.load_pem_x509_certificate if b"-----BEGIN" in data else x509.load_der_x509_certificate
     with parsing(f"expected a certificate in PEM or DER; got {len(data)} bytes that are none"):
         return load(data)
+
+
+def holds(certificate: bytes) -> tuple[datetime, datetime]:
+    """From when until when a certificate holds, in UTC.
+
+    Args:
+        certificate: In PEM or DER; of several in PEM, the first.
+
+    Returns:
+        Its first and its last moment.
+
+    Raises:
+        InputError: It is none, or when it holds cannot be read.
+        MissingDependencyError: The library `cryptography` is not installed.
+
+    Examples:
+        >>> holds(b"something")
+        Traceback (most recent call last):
+        ssbroker.exceptions.InputError: expected a certificate in PEM or DER; got 9 bytes that are none
+    """
+    found = read_certificate(certificate)
+    with parsing("expected a certificate; when it holds cannot be read"):
+        return found.not_valid_before_utc, found.not_valid_after_utc
 
 
 @contextmanager

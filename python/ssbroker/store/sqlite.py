@@ -219,14 +219,12 @@ def _journal_mode(connection: apsw.Connection, goes_on: Callable[[int], bool]) -
     """Turns a file to a write-ahead log. It is read first and then written, and between these SQLite asks no busy handler."""
     import apsw  # noqa: PLC0415  # whoever has a connection has it
 
-    looks = 0
     while True:
         try:
             return str(connection.pragma("journal_mode", "wal"))
         except apsw.BusyError:
-            if not goes_on(looks):
+            if not goes_on(0):
                 raise
-        looks += 1
 
 
 def is_missing(path: Path) -> bool:

@@ -52,9 +52,8 @@ def _tell(work: Work, endpoint: Endpoint) -> None:
     """Sends the error. Of a side that was ended it takes the place of the end, which the far side has not acknowledged."""
     connection, endpoint_id = work.connection, endpoint.endpoint_id
     number = endpoint.send_sequence + _AHEAD
-    state = State.ER
-    if endpoint.state == State.DO:
-        state = State.DO
+    state = State.DO if endpoint.state == State.DO else State.ER
+    if state == State.DO:
         take_all_off(work, endpoint_id)
         endpoints.set_ended(connection, endpoint_id, state=state, end_dialog_sequence=number)
     endpoints.set_sent(connection, endpoint_id, send_sequence=number + 1)

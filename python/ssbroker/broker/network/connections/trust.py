@@ -12,7 +12,7 @@ from typing import Final
 
 from ssbroker import options
 from ssbroker.exceptions import InputError, OptionError
-from ssbroker.security.certificates import all_der, may_sign, read_certificate
+from ssbroker.security.certificates import all_der, holds, may_sign
 
 PROTOCOL: Final = "ssbroker/1"
 """What both sides name inside of TLS (ALPN), so that no other protocol's bytes are ever taken for ours."""
@@ -174,14 +174,23 @@ class Contexts:
             OptionError: They do not fit each other.
         """
         principals = Principals(trust)
+        own = _bytes_of(trust.certificate)
+        _bytes_of(trust.key)  # OpenSSL does not say which of the two it cannot read
         accept, dial = (
             _context(protocol, trust, principals) for protocol in (ssl.PROTOCOL_TLS_SERVER, ssl.PROTOCOL_TLS_CLIENT)
         )
         try:
-            own = read_certificate(trust.certificate.read_bytes())
+            begins, ends = holds(own)
         except InputError as error:  # of what OpenSSL took
             raise InputError(f"{trust.certificate}: {error}") from error
-        return cls(accept, dial, principals, own.not_valid_before_utc, own.not_valid_after_utc)
+        return cls(accept, dial, principals, begins, ends)
+
+
+def _bytes_of(file: Path) -> bytes:
+    try:
+        return file.read_bytes()
+    except OSError as error:
+        raise InputError(f"{file}: cannot be read: {error.strerror}") from error
 
 
 def _context(protocol: int, trust: Trust, principals: Principals) -> ssl.SSLContext:
@@ -216,11 +225,6 @@ def _load_own(context: ssl.SSLContext, trust: Trust) -> None:
             f"{trust.key}: the private key is encrypted; give one that is not, readable by its user alone"
         )
 
-    for file in (trust.certificate, trust.key):
-        try:
-            file.read_bytes()
-        except OSError as error:
-            raise InputError(f"{file}: cannot be read: {error.strerror}") from error
     try:
         context.load_cert_chain(trust.certificate, trust.key, password=refuse)
     except ssl.SSLError as error:

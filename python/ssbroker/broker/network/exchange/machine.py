@@ -101,7 +101,6 @@ class Machine:
         self._mirrors: Final = mirrors
         self._closed: Final = closed
         self._decisions: dict[_Sender, tuple[Asked, Decision]] = {}
-        self._marked = 0
         self._seeking: Final = Seeking(database, mirrors, patience=PATIENCE)
 
     def settle_keys(self, sender: Endpoint) -> Status | None:
@@ -221,9 +220,7 @@ class Machine:
             now: The moment.
         """
         self.dialogs.flush(now=now)
-        marked = self.dialogs.marked_dirty()
-        self.database.instance.worker.counters.objects_marked(marked - self._marked)
-        self._marked = marked
+        self.database.instance.worker.counters.objects_marked(self.dialogs.take_marked_dirty())
         # Of conversations that nobody here has, too: what answers them has a way, and no end here.
         self.gates.keep(self.dialogs.knows)
         self.riders.keep(self.dialogs.knows)
