@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import random
 import struct
 import time
@@ -20,11 +21,17 @@ HEAD_BYTES: Final = _HEAD.size
 
 def messages(count: int, conversations: int, size: int, *, first: int = 0) -> Iterator[Message]:
     """Messages of all conversations in turns, numbered on from `first`; what they hold is random, the same for all."""
-    rest = random.Random(1).randbytes(size - HEAD_BYTES)
-    digest = zlib.crc32(rest)
+    rest, digest = _rest(size - HEAD_BYTES)
     for place in range(first, first + count):
         number, conversation = divmod(place, conversations)
         yield conversation, _HEAD.pack(conversation, number, time.monotonic_ns(), digest) + rest
+
+
+@functools.cache
+def _rest(size: int) -> tuple[bytes, int]:
+    """What follows the head, and its CRC-32; made once, since to make 16 MiB takes longer than some rivals need to send them."""
+    rest = random.Random(1).randbytes(size)
+    return rest, zlib.crc32(rest)
 
 
 @dataclass(slots=True)
