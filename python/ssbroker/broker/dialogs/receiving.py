@@ -172,13 +172,14 @@ def _candidates(work: Work, queue: Queue, asked: Asked) -> Iterator[Endpoint]:
             raise refused(8426, kind="conversation", handle=uuid.UUID(bytes=conversation))
         yield endpoint
         return
+    first = queues.next_endpoint(work.connection, queue.queue_id)
     if group is None:
-        first = queues.next_endpoint(work.connection, queue.queue_id)
         if first is None:
             return
+        group = first.conversation_group_id
+    if first is not None and first.conversation_group_id == group:
         # The first of its group too: by priority, then by how long it has waited.
         yield first
-        group = first.conversation_group_id
         if queues.is_alone(work.connection, group):
             return
     else:
