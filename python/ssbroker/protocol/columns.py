@@ -7,7 +7,7 @@ from typing import Any, Final
 
 import pyarrow as pa
 
-_WORTH_SHARING: Final = 1 << 20
+WORTH_SHARING: Final = 1 << 20
 """From so many bytes on, a value is not copied."""
 _WORTH_CASTING: Final = 32
 """From so many values on, a cast and a list of what any length may have takes less time than the list alone."""
@@ -47,7 +47,7 @@ def bodies(values: Sequence[bytes | None]) -> pa.ChunkedArray[Any]:
     chunks: list[pa.Array[Any]] = []
     first = 0
     for at, value in enumerate(values):
-        if value is not None and len(value) >= _WORTH_SHARING:
+        if value is not None and len(value) >= WORTH_SHARING:
             if first < at:
                 chunks.append(pa.array(values[first:at], pa.binary()))
             offsets = pa.array([0, len(value)], pa.int32()).buffers()[1]

@@ -17,7 +17,7 @@ from ssbroker.broker.objects.queue_names import queue_key
 from ssbroker.broker.objects.refusals import existing
 from ssbroker.broker.work.effects import Received
 from ssbroker.broker.work.work import Work
-from ssbroker.protocol.columns import tabled
+from ssbroker.protocol.columns import WORTH_SHARING, bodies, tabled
 from ssbroker.protocol.names import refused
 from ssbroker.store import endpoints, queues
 from ssbroker.store.endpoints import Endpoint
@@ -28,6 +28,7 @@ _ALL: Final = -1
 BYTES_MAX: Final = 1 << 30
 """After so many bytes of bodies no further message is taken at once, so that the table can hold them."""
 _ROW: Final = pa.struct(list(schemas.RECEIVED))
+_BODY: Final = schemas.RECEIVED.get_field_index("message_body")
 
 Row: TypeAlias = tuple[Any, ...]
 
@@ -81,7 +82,15 @@ def receive(work: Work, queue_name: str, asked: Asked) -> pa.Table:
             break
         groups -= number if groups != _ALL else 0
     work.effects.received.append(Received(queue.queue_id, is_empty=not rows, is_named=asked.is_named))
-    return tabled(rows, _ROW) if rows else _nothing()
+    return _tabled(rows, size=BYTES_MAX - room) if rows else _nothing()
+
+
+def _tabled(rows: Sequence[Row], *, size: int) -> pa.Table:
+    """The messages; large bodies stay where they are."""
+    if size < WORTH_SHARING or all(len(row[_BODY] or b"") < WORTH_SHARING for row in rows):
+        return tabled(rows, _ROW)
+    without = tabled([(*row[:_BODY], None, *row[_BODY + 1 :]) for row in rows], _ROW)
+    return without.set_column(_BODY, schemas.RECEIVED.field(_BODY), bodies([row[_BODY] for row in rows]))
 
 
 @functools.cache
