@@ -2,24 +2,29 @@
 
 from __future__ import annotations
 
+import functools
 import random
 import threading
 import time
 import uuid
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from unittest import mock
 
 import pyarrow as pa
 import pytest
 
 from ssbroker import schemas
+from ssbroker.broker import waiting
 from ssbroker.broker.database import Database
 from ssbroker.broker.dialogs import receiving
 from ssbroker.broker.instance import Instance
+from ssbroker.broker.objects.queue_names import queue_key
+from ssbroker.broker.waiting import Patience
 from ssbroker.exceptions import BrokerError, OptionError
 from tests.broker import talk
 from tests.broker.conftest import INITIATOR, QUEUE, TARGET, Clock
-from tests.broker.effort import counted
+from tests.broker.effort import counted, steps
 from tests.broker.talk import begin, receive, said, send
 
 WAIT = 60.0
@@ -260,6 +265,21 @@ def test_b2_a_wait_ends_at_its_time(sales: Database) -> None:
         assert t.get_conversation_group(QUEUE, timeout=0.02) is None
 
 
+def test_b2_a_receive_that_finds_a_message_pays_nothing_for_its_timeout(sales: Database) -> None:
+    begin(sales, *[b"x"] * 4)
+    receive(sales, top=1)
+    costs = [steps(sales, functools.partial(receive, sales, top=1, timeout=timeout)) for timeout in (0.0, WAIT)]
+    assert costs[0] == costs[1]
+
+
+def test_b2_what_was_told_before_the_wait_begins_ends_it(sales: Database) -> None:
+    """Between the look that found nothing and the wait."""
+    patience = Patience(sales, queue_key(QUEUE), until=time.monotonic() + WAIT)
+    begin(sales, b"meanwhile")
+    with mock.patch.object(waiting, "LOOK_EVERY", WAIT):
+        assert patience.wait()
+
+
 def test_b2_who_has_the_lock_does_not_wait(sales: Database) -> None:
     with sales.transaction() as t:
         t.begin_dialog(INITIATOR, TARGET)
@@ -337,8 +357,8 @@ def test_a_large_body_is_not_copied_into_the_table(sales: Database) -> None:
 def test_b17_one_message_of_a_named_group_costs_the_same_however_many_wait(sales: Database) -> None:
     """GET CONVERSATION GROUP and then RECEIVE message by message, as Service Broker's examples do."""
     costs = []
-    for waiting in (50, 1000):
-        begin(sales, *[b"x"] * waiting)
+    for number in (50, 1000):
+        begin(sales, *[b"x"] * number)
         costs.append(cost_of_one(sales, QUEUE))
     assert costs[1] < 2 * costs[0]
 

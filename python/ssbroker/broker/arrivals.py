@@ -26,12 +26,18 @@ class Arrivals:
         self._changed = threading.Condition()
         self._counts: Counter[int] = Counter()
         self._waiting: Counter[int] = Counter()
+        self._told = 0
         self._is_closed = False
 
     @property
     def is_closed(self) -> bool:
         """Whether nothing more will be told."""
         return self._is_closed
+
+    @property
+    def told(self) -> int:
+        """How often anything was told so far: a number that only grows."""
+        return self._told
 
     def count(self, queue_id: int) -> int:
         """How often something was told of the queue so far.
@@ -97,6 +103,7 @@ class Arrivals:
             queue_ids: The queues.
         """
         with self._changed:
+            self._told += 1
             for queue_id in queue_ids:
                 self._counts[queue_id] += 1
             self._changed.notify_all()

@@ -14,10 +14,12 @@ if TYPE_CHECKING:
 
 LOOK_EVERY: Final = 0.05
 """The seconds between two looks at what other processes have committed."""
+_NOTHING: Final = -1
+"""What `Arrivals.count` never says: whoever has seen no more looks at once."""
 
 
 class Patience:
-    """One RECEIVE that waits. It begins to count before its first look, so that nothing that comes after it is missed.
+    """One RECEIVE that may have to wait. It notes what was told before its first look, so that nothing that comes after it is missed.
 
     Args:
         database: The database.
@@ -29,8 +31,9 @@ class Patience:
         self._database: Final = database
         self._key: Final = queue
         self._until: Final = until
-        self._queue_id: Final = existing(database.objects().queues, queue, kind="queue").queue_id
-        self._seen = database.arrivals.count(self._queue_id)
+        self._told: Final = database.arrivals.told
+        self._queue_id: int | None = None
+        self._seen = _NOTHING
 
     def wait(self) -> bool:
         """Waits until a message may be there.
@@ -42,7 +45,12 @@ class Patience:
             BrokerError: The queue was turned off (9617) or dropped (15151).
             StorageError: The database was closed.
         """
-        arrivals, queue_id = self._database.arrivals, self._queue_id
+        arrivals = self._database.arrivals
+        queue_id = self._queue_id
+        if queue_id is None:
+            queue_id = self._queue_id = existing(self._database.objects().queues, self._key, kind="queue").queue_id
+            seen = arrivals.count(queue_id)
+            self._seen = seen if arrivals.told == self._told else _NOTHING
         with arrivals.waits(queue_id):
             while not arrivals.is_closed and (left := self._until - time.monotonic()) > 0:
                 arrivals.wait(queue_id, seen=self._seen, timeout=min(LOOK_EVERY, left))
