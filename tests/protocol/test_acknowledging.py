@@ -78,7 +78,7 @@ def with_acknowledgement(both: Pair, acked: int | None, ahead: bytes) -> Row:
 
 def test_p16_what_was_not_sent_is_not_believed_to_be_acknowledged(machine: Machine) -> None:
     """P16, T11, B39: beyond what was sent an acknowledgement says nothing, and is told of as 28010."""
-    for acked, ahead in ((1000, b""), (None, packed([(1, 0, 1000, 0)]))):
+    for acked, ahead in ((1000, b""), (0, packed([(1, 0, 1000, 0)]))):
         both = bound(machine, window_fragments=4)
         both.a.send(both.outgoing, *[b"%d" % number for number in range(1, 9)])
         false = with_acknowledgement(both, acked, ahead)
@@ -165,7 +165,7 @@ def test_t11_n40_who_lies_about_a_message_that_is_under_way_has_it_sent_whole(ma
     for lie in ((1, 3, 1, 98), (1, 0, 1, 2**31 - 1), (0, 0, 7, 0)):
         both = bound(machine, window_fragments=8, max_fragment_bytes=4)
         both.a.send(both.outgoing, bytes(range(200)) * 2, b"and then")
-        false = with_acknowledgement(both, None, packed([lie]))
+        false = with_acknowledgement(both, 0, packed([lie]))
         both.a.take([false], 22 * SECOND)
         assert both.a.waiting(both.outgoing) == [1, 2]
         both.exchange(23 * SECOND, times=60)
@@ -174,10 +174,10 @@ def test_t11_n40_who_lies_about_a_message_that_is_under_way_has_it_sent_whole(ma
 
 
 def test_p17_t11_what_the_far_side_has_and_does_not_count_goes_at_once_no_more_than_once(machine: Machine) -> None:
-    """P17, T11, P23: one that has forgotten the conversation says so of each row; each was answered by another at once, without an end, and with one more flight."""
+    """P17, T11, P23: one that has forgotten a message says so of each row; each was answered by another at once, without an end, and with one more flight."""
     both = bound(machine)
     both.a.send(both.outgoing, b"one")
-    false = with_acknowledgement(both, None, packed([(1, 0, 1, 0)]))
+    false = with_acknowledgement(both, 0, packed([(1, 0, 1, 0)]))
     sent = 0
     for _ in range(100):
         both.a.take([false], 22 * SECOND)
@@ -190,11 +190,44 @@ def test_p17_t11_what_the_far_side_has_and_does_not_count_goes_at_once_no_more_t
     assert 10 <= sent <= 40
 
 
+def test_b28_a_far_side_that_lost_what_it_had_acknowledged_is_told(machine: Machine) -> None:
+    """B28: it has a message that was sent after the acknowledgement which it does not know of any more."""
+    both = bound(machine)
+    both.a.send(both.outgoing, b"one")
+    both.a.take([with_acknowledgement(both, None, packed([(1, 0, 1, 0)]))], 22 * SECOND)
+    assert both.a.ledger.failed(both.outgoing) is not None
+    assert [number for number, _ in numbers(both.a.rows(23 * SECOND))] == both.a.waiting(both.outgoing)
+    assert both.a.waiting(both.outgoing)[0] > 1 << 40
+
+
+def test_b28_an_old_acknowledgement_is_no_sign_of_a_loss(machine: Machine) -> None:
+    """B28, P12: whenever it comes again, after a restart of the sender too, and whatever it named beside what was whole."""
+    both = bound(machine, window_fragments=8, max_fragment_bytes=4)
+    old: list[Row] = []
+    for round_ in range(12):
+        now = (20 + 20 * round_) * SECOND
+        both.a.send(both.outgoing, b"one", b"in three one", b"two", b"three")
+        for second in range(8):
+            rows = both.a.rows(now + second * SECOND)
+            for row in reversed(rows[round_ % 3 :]):
+                both.b.take([row], now + second * SECOND)
+                old += both.b.rows(now + second * SECOND)
+            both.a.take(old[-1:] if second % 2 else old, now + second * SECOND)
+        if round_ % 4 == 1:
+            both.restart(both.a)
+        elif round_ % 4 == 2:
+            both.a.dialogs.flush(now=now + 19 * SECOND)
+    both.exchange(300 * SECOND, times=80)
+    assert both.a.ledger.failed(both.outgoing) is None
+    assert both.a.ledger.waiting() == []
+    assert sum(row["acked_ahead"] not in (None, b"") for row in old) > 20
+
+
 def test_t11_a_run_that_goes_beyond_its_message_takes_no_memory(machine: Machine) -> None:
     """T11, P26: 24 bytes that name two thousand million fragments of a message that has two."""
     both = bound(machine, max_fragment_bytes=4)
     both.a.send(both.outgoing, b"message", bytes(40))
-    false = with_acknowledgement(both, None, packed([(1, 2**31 - 2, 1, 2**31 - 1), (2, 0, 2, 2**31 - 1)]))
+    false = with_acknowledgement(both, 0, packed([(1, 2**31 - 2, 1, 2**31 - 1), (2, 0, 2, 2**31 - 1)]))
     tracemalloc.start()
     try:
         both.a.take([false], 22 * SECOND)

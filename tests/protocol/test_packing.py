@@ -21,6 +21,7 @@ def drawn(seed: int, most: int) -> Transmission:
     random = Random(seed)
     begins = random.choice([0, 1, 10**12])
     made = Transmission(KEY, acked=begins - 1, head=begins, passed=begins, used=random.randrange(10**15))
+    made.unsent = random.choice([0, begins, 2**63 - 1])
     for _ in range(random.randrange(most)):
         flight: dict[int, int] = {}
         head, count = made.head, random.choice([1, 1, 1, 1, 5, 40])
@@ -49,6 +50,7 @@ def test_b34_an_object_comes_back_as_it_was_or_as_if_less_had_been_sent(seed: in
     back = unpacked(data)
     assert len(data) <= PACKED_MAX == 1024
     assert (back.key, back.acked, back.used, back.is_dirty) == (made.key, made.acked, made.used, False)
+    assert back.unsent == made.unsent
     due = min((flight.due for flight in made.flights), default=None)
     assert [flight.due for flight in back.flights] == ([] if due is None else [due])
     if (back.head, back.cursor, back.passed) == (made.head, made.cursor, made.passed):

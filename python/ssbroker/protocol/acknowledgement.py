@@ -66,3 +66,50 @@ def unpacked(data: bytes) -> list[Run] | None:
             return None
         before = (last_message, last)
     return runs
+
+
+def lowest(mask: int, most: int) -> int:
+    """The lowest ones of a number, as many as may be.
+
+    Args:
+        mask: The number.
+        most: How many.
+
+    Returns:
+        The number without its other ones.
+
+    Examples:
+        >>> bin(lowest(0b10110, 2))
+        '0b110'
+    """
+    if mask.bit_count() <= most:
+        return mask
+    taken = 0
+    for first, last in bit_runs(mask):
+        number = min(most, last + 1 - first)
+        taken |= ((1 << number) - 1) << first
+        most -= number
+        if not most:
+            break
+    return taken
+
+
+def named(run: Run, sequence: int, count: int) -> int:
+    """Which fragments of a message a run names.
+
+    Args:
+        run: The run.
+        sequence: The message.
+        count: How many fragments it has.
+
+    Returns:
+        They as bits.
+
+    Examples:
+        >>> bin(named((3, 1, 4, 0), 3, 4))
+        '0b1110'
+    """
+    first_message, first, last_message, last = run
+    low = first if sequence == first_message else 0
+    high = min(last, count - 1) if sequence == last_message else count - 1
+    return (2 << high) - (1 << low) if low <= high else 0

@@ -92,9 +92,8 @@ def dialog_of(endpoint: Endpoint, transmission: Transmission | None = None) -> D
         >>> dialog_of(row).transmission.head
         0
     """
-    dialog = Dialog(
-        endpoint.key, endpoint, transmission or Transmission(endpoint.key), is_known=transmission is not None
-    )
+    begun = transmission or Transmission(endpoint.key, unsent=endpoint.send_sequence)
+    dialog = Dialog(endpoint.key, endpoint, begun, is_known=transmission is not None)
     if endpoint.session_key is not None:
         dialog.outbound = SecuredDirection(
             endpoint.session_key, conversation_id=endpoint.conversation_id, is_initiator=endpoint.is_initiator

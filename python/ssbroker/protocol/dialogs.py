@@ -216,7 +216,7 @@ class Dialogs(Steering):
             self._residents.is_ready(known[endpoint.key])
         for key, acknowledgements in plan.acknowledged.items():
             self._acknowledge(known[key], acknowledgements, moment)
-        for key in effects.errors:
+        for key in (*effects.errors, *effects.forgotten):
             self._sending.abandon(known[key])
         self._notices += [*plan.opened.notices, *plan.received.notices]
         self._loading.unload(plan.received.unloaded)

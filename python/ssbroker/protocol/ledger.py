@@ -87,6 +87,7 @@ class Endpoint:
         far_peer: Who brought the far side's first answer in a plain conversation (N17); None where connections have no certificates.
         receive_sequence: The number of the message that is expected next; all before it are in the queue.
         state: Its state, when it was read.
+        send_sequence: The number of the message that it sends next, when it was read.
     """
 
     conversation_id: bytes
@@ -105,6 +106,7 @@ class Endpoint:
     far_peer: bytes | None = None
     receive_sequence: int = 0
     state: State = field(default=State.CO, compare=False)
+    send_sequence: int = field(default=0, compare=False)
 
     @property
     def key(self) -> Key:
@@ -195,6 +197,7 @@ class Effects:
         acknowledged: Up to which number the far side has the messages of an endpoint, which so leave its transmission queue.
         errors: Errors of the far broker, by endpoint: the endpoint goes to ER, its messages leave the transmission queue.
         refused: Endpoints of which a message cannot be taken, and why: they go to ER, with this in their own queue (B11).
+        forgotten: Endpoints whose far sides have lost messages that they had acknowledged: both ends go to ER (B28).
     """
 
     at: int
@@ -207,12 +210,16 @@ class Effects:
     acknowledged: Mapping[Key, int]
     errors: Mapping[Key, bytes]
     refused: Mapping[Key, Refusal] = field(default_factory=dict)
+    forgotten: tuple[Key, ...] = ()
 
     @property
     def is_empty(self) -> bool:
         """Whether there is nothing to be written, so that no transaction is needed before it is confirmed."""
-        changes = (self.created, self.bound, self.received, self.dropped, self.acknowledged, self.errors, self.refused)
-        return not any(changes) and self.messages.num_rows == self.stored.num_rows == 0
+        made = (self.created, self.bound, self.received, self.dropped, self.acknowledged)
+        return (
+            not any((*made, self.errors, self.refused, self.forgotten))
+            and self.messages.num_rows == self.stored.num_rows == 0
+        )
 
 
 class Ledger(Protocol):

@@ -12,8 +12,8 @@ from ssbroker.protocol.transmission import Flight, Transmission
 
 PACKED_MAX: Final = 1024
 
-_FIXED: Final = struct.Struct(">B16s?qqiqqqbH")
-_VERSION: Final = 1
+_FIXED: Final = struct.Struct(">B16s?qqiqqqqbH")
+_VERSION: Final = 2
 _CHARGE_MAX: Final = 5
 _NOTHING_WAITS: Final = -1
 _ATTEMPTS_MAX: Final = 100
@@ -36,7 +36,7 @@ def packed(transmission: Transmission) -> bytes:
 
     Examples:
         >>> len(packed(Transmission((bytes(16), True))))
-        66
+        74
     """
     entries = [number for entry in _entries(transmission) for number in entry]
     data = b"".join(map(_varint, entries))
@@ -48,12 +48,18 @@ def packed(transmission: Transmission) -> bytes:
         waits = [Flight(due, attempt, {})]
         return packed(
             Transmission(
-                transmission.key, transmission.acked, first, passed=first, flights=waits, used=transmission.used
+                transmission.key,
+                transmission.acked,
+                first,
+                passed=first,
+                unsent=transmission.unsent,
+                flights=waits,
+                used=transmission.used,
             )
         )
     charge = -(-transmission.bytes // transmission.fragments) if transmission.fragments else 0
     conversation_id, is_initiator = transmission.key
-    place = (transmission.acked, transmission.head, transmission.cursor, transmission.passed)
+    place = (transmission.acked, transmission.head, transmission.cursor, transmission.passed, transmission.unsent)
     fixed = _FIXED.pack(
         _VERSION,
         conversation_id,
@@ -112,15 +118,15 @@ def unpacked(data: bytes) -> Transmission:
 
 
 def _unpacked(data: bytes) -> Transmission:
-    version, conversation, is_initiator, acked, head, cursor, passed, due, used, attempt, count = _FIXED.unpack_from(
-        data
+    version, conversation, is_initiator, acked, head, cursor, passed, unsent, due, used, attempt, count = (
+        _FIXED.unpack_from(data)
     )
     if version != _VERSION or len(data) > PACKED_MAX:
         raise ValueError(version)
     numbers = _Numbers(data, _FIXED.size)
     charge = numbers.next()
     end = numbers.taken + count
-    made = Transmission((conversation, is_initiator), acked, head, cursor, passed, is_dirty=False, used=used)
+    made = Transmission((conversation, is_initiator), acked, head, cursor, passed, unsent, is_dirty=False, used=used)
     sequence = acked
     while numbers.taken < end:
         fragments, distance = numbers.next(), numbers.next()

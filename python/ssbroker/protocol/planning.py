@@ -121,4 +121,11 @@ class Planning:
             acknowledged={key: acked for key, acked in reached.items() if acked > known[key].transmission.acked},
             errors={key: body for key, body in opened.errors.items() if key in known},
             refused={key: why for key, why in received.refused.items() if key not in gone},
+            forgotten=tuple(key for key, each in acknowledged.items() if _is_forgotten(known[key], each)),
         )
+
+
+def _is_forgotten(dialog: Dialog, acknowledgements: list[tuple[int, list[Run]]]) -> bool:
+    """Whether the far side has lost what it had acknowledged; who has ended with an error has dropped it as well."""
+    forgets = dialog.transmission.is_forgotten
+    return not dialog.has_ended and any(forgets(*acknowledgement) for acknowledgement in acknowledgements)

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from dataclasses import dataclass, field
+from typing import Final
 
-from ssbroker.protocol.acknowledgement import Run, bit_runs
+from ssbroker.protocol.acknowledgement import Run, lowest, named
 from ssbroker.protocol.ledger import Key
+
+_NEVER: Final = 2**63 - 1
 
 
 @dataclass(slots=True)
@@ -37,6 +40,7 @@ class Transmission:
         head: The first message that was not sent whole.
         cursor: How many of its fragments were sent.
         passed: The last message that was sent before `head` was through; `head` for none.
+        unsent: The first message that nobody had ever sent when `acked` was told last, as far as that is known: whoever has it has told that.
         ahead: What the far side has of `head` beyond the cursor, as bits: it was sent before a restart (N40).
         flying: Which fragments were sent and are not acknowledged, as bits for each message.
         counts: How many fragments messages have of which not all is acknowledged, where it is more than one.
@@ -56,6 +60,7 @@ class Transmission:
     head: int = 0
     cursor: int = 0
     passed: int = 0
+    unsent: int = 0
     ahead: int = 0
     flying: dict[int, int] = field(default_factory=dict)
     counts: dict[int, int] = field(default_factory=dict)
@@ -105,7 +110,7 @@ class Transmission:
             most: How many at most.
         """
         left = ~self.ahead >> self.cursor << self.cursor
-        return _lowest(left & ((1 << self.counts[self.head]) - 1), most)
+        return lowest(left & ((1 << self.counts[self.head]) - 1), most)
 
     def launch(self, fragments: dict[int, int], *, due: int, attempt: int) -> None:
         """Notes when fragments that are sent now are sent again."""
@@ -129,7 +134,7 @@ class Transmission:
             if most > 0 and left:
                 first: dict[int, int] = {}
                 for sequence in list(left):
-                    first[sequence] = _lowest(left[sequence], most)
+                    first[sequence] = lowest(left[sequence], most)
                     most -= first[sequence].bit_count()
                     left[sequence] ^= first[sequence]
                     if not left[sequence]:
@@ -181,6 +186,13 @@ class Transmission:
                     sent.append((*low, *high))
         return min(acked, head - 1), sent
 
+    def is_forgotten(self, acked: int, runs: list[Run]) -> bool:
+        """Whether an acknowledgement says that the far side has lost messages which it had acknowledged before it got one that it names (B28).
+
+        Only what is `believed`. An acknowledgement that is merely old names nothing that was sent after a later one had come.
+        """
+        return acked < self.acked and any(run[2] >= self.unsent for run in runs)
+
     def acknowledge(self, acked: int, runs: list[Run]) -> None:
         """Takes what an acknowledgement names out of flight; only what is `believed`."""
         self.is_dirty = True
@@ -191,12 +203,14 @@ class Transmission:
                 del self.counts[sequence]
             self._forget_sizes(acked)
             self.acked = acked
+            sent = max(self.head - (self.cursor == 0), self.passed - (self.passed == self.head))
+            self.unsent = max(self.unsent, sent + 1)
         flying = sorted(self.flying) if runs else []
         for run in runs:
             for sequence in flying[bisect_left(flying, run[0]) : bisect_right(flying, run[2])]:
-                self._clear(sequence, _named(run, sequence, self.counts.get(sequence, 1)))
+                self._clear(sequence, named(run, sequence, self.counts.get(sequence, 1)))
             if self.cursor and run[0] <= self.head <= run[2]:
-                self.ahead |= _named(run, self.head, self.counts[self.head])
+                self.ahead |= named(run, self.head, self.counts[self.head])
         if self.ahead:
             self._pass_by()
         self._mend()
@@ -220,7 +234,7 @@ class Transmission:
         if self.head < sequence:
             self.head, self.cursor, self.ahead = sequence, 0, 0
         self.passed = max(self.passed, self.head)
-        self.acked = max(self.acked, sequence - 1)
+        self.acked, self.unsent = max(self.acked, sequence - 1), _NEVER
         self.is_dirty = True
 
     def drop(self, sequence: int) -> None:
@@ -274,25 +288,3 @@ class Transmission:
             if sequence != self.mended or not any(sequence in flight.fragments for flight in self.flights):
                 self.flights.append(Flight(0, 0, {sequence: self.flying[sequence]}))
             self.mended = sequence
-
-
-def _lowest(mask: int, most: int) -> int:
-    """The lowest ones of a number, as many as may be."""
-    if mask.bit_count() <= most:
-        return mask
-    taken = 0
-    for first, last in bit_runs(mask):
-        number = min(most, last + 1 - first)
-        taken |= ((1 << number) - 1) << first
-        most -= number
-        if not most:
-            break
-    return taken
-
-
-def _named(run: Run, sequence: int, count: int) -> int:
-    """Which fragments of a message a run names, as bits."""
-    first_message, first, last_message, last = run
-    low = first if sequence == first_message else 0
-    high = min(last, count - 1) if sequence == last_message else count - 1
-    return (2 << high) - (1 << low) if low <= high else 0

@@ -163,6 +163,11 @@ class MemoryLedger:
             account = self.accounts[key]
             account.error = account.error or body
             account.outgoing.clear()
+        for key in effects.forgotten:
+            account = self.accounts[key]
+            account.error = account.error or b"the far side has forgotten"
+            account.next += 1 << 40
+            self.send(key, b"the far side has forgotten", message_type=names.ERROR)
 
     def restart(self) -> None:
         """What a restart of the instance loses: the work table."""
@@ -171,7 +176,7 @@ class MemoryLedger:
     def endpoints(self, keys: Sequence[Key]) -> Sequence[Endpoint | None]:
         """See `Ledger`."""
         accounts = [self.accounts.get(key) for key in keys]
-        return [None if account is None else account.endpoint for account in accounts]
+        return [None if each is None else replace(each.endpoint, send_sequence=each.next) for each in accounts]
 
     def cut_with(self, max_fragment_bytes: int) -> Mapping[Key, int]:
         """See `Ledger`."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from shutil import copy
 
@@ -109,3 +110,52 @@ def test_i6_b28_who_was_not_told_of_the_end_yet_is_told_of_the_error(both: Talk)
     assert b"<Code>-9720</Code>" in told
     assert states(both.sales) + states(both.stock) == ["CD", "ER"]
     assert waiting(both.sales) == waiting(both.stock) == []
+
+
+def broken(both: Talk) -> list[tuple[bool, bool]]:
+    """For the shop and the bank, whether it is told that the far side is gone, and whether anything of it waits."""
+    found = [(received(both.sales, REPLIES), waiting(both.sales)), (received(both.stock, ORDERS), waiting(both.stock))]
+    return [(any(b"<Code>-8462</Code>" in body for body in bodies), bool(left)) for bodies, left in found]
+
+
+@pytest.mark.parametrize("side", ["shop", "bank"])
+def test_i8_b28_both_ends_hear_that_one_lost_what_it_had_acknowledged(both: Talk, tmp_path: Path, side: str) -> None:
+    """Without an option of the restore: what left the one queue is in the other no more, so the conversation cannot go on."""
+    dialog = both.send(b"one")
+    both.pipes.settle(seconds=MINUTE)
+    assert both.answer(b"thanks") == [b"one"]
+    both.pipes.settle(seconds=MINUTE)
+    moved(both, side, kept=tmp_path / "backup")
+    both.send(b"two", dialog=dialog)
+    both.pipes.settle(seconds=MINUTE)
+    assert both.answer(b"more thanks") == [b"two"]
+    both.send(b"three", dialog=dialog)
+    both.pipes.settle(seconds=MINUTE)
+    moved(both, side, back=tmp_path / "backup")
+    if side == "bank":
+        both.send(b"four", dialog=dialog)
+    else:
+        assert both.answer(b"still thanks") == [b"three"]
+    for _ in range(2):
+        both.pipes.settle(seconds=5 * MINUTE)
+    assert states(both.sales) + states(both.stock) == ["ER", "ER"]
+    assert broken(both) == [(True, False), (True, False)]
+
+
+@pytest.mark.parametrize("hours", [0, 1])
+def test_i8_b28_both_ends_of_a_plain_dialog_hear_that_the_target_has_nothing_of_it(
+    tmp_path: Path, *, hours: int
+) -> None:
+    """The backup is older than the dialog, so the target waits for a first message that its far side has not any more."""
+    with contextmanager(talk)(tmp_path) as both:
+        moved(both, "bank", kept=tmp_path / "backup")
+        dialog = both.send(b"one")
+        both.pipes.settle(seconds=MINUTE)
+        assert both.answer(b"thanks") == [b"one"]
+        both.pipes.settle(seconds=MINUTE + 60 * hours * MINUTE)
+        moved(both, "bank", back=tmp_path / "backup")
+        both.send(b"two", dialog=dialog)
+        for _ in range(2):
+            both.pipes.settle(seconds=5 * MINUTE)
+        assert states(both.sales) + states(both.stock) == ["ER", "ER"]
+        assert broken(both) == [(True, False), (True, False)]

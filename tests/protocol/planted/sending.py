@@ -83,6 +83,16 @@ def believes_only_what_is_wholly_its_own(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Transmission, "believed", nothing_or_all)
 
 
+def what_is_old_counts_as_lost(patch: pytest.MonkeyPatch) -> None:
+    """B28: an acknowledgement of less than was acknowledged ends the conversation, whatever it names."""
+    patch.setattr(Transmission, "is_forgotten", lambda self, acked, runs: bool(runs) and acked < self.acked)
+
+
+def what_lives_before_have_sent_counts_as_new(patch: pytest.MonkeyPatch) -> None:
+    """B28: after a restart an old acknowledgement of what goes again ends the conversation."""
+    patch.setattr("ssbroker.protocol.dialog.Transmission", lambda key, unsent: Transmission(key, unsent=0 * unsent))
+
+
 def large_messages_begin_anew(patch: pytest.MonkeyPatch) -> None:
     """P16, N40: after a restart a large message goes again from its first fragment on."""
     patch.setattr(Transmission, "_pass_by", lambda _: None)
@@ -197,7 +207,10 @@ def packing_forgets_what_was_acknowledged(patch: pytest.MonkeyPatch) -> None:
     def coarse(transmission: Transmission) -> bytes:
         first = transmission.acked + 1
         flights = [Flight(min(flight.due for flight in transmission.flights), 0, {})] if transmission.flights else []
-        return packed(Transmission(transmission.key, transmission.acked, first, passed=first, flights=flights))
+        unsent = transmission.unsent
+        return packed(
+            Transmission(transmission.key, transmission.acked, first, passed=first, unsent=unsent, flights=flights)
+        )
 
     patch.setattr(residents, "packed", coarse)
 

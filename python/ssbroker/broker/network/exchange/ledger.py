@@ -235,6 +235,7 @@ def _planned(objects: Objects, row: endpoints.Endpoint) -> Endpoint:
         far_peer=row.far_peer,
         receive_sequence=row.receive_sequence,
         state=State(row.state),
+        send_sequence=row.send_sequence,
     )
 
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from ssbroker.broker.dialogs.arriving import Arrival, Message
+from ssbroker.broker.dialogs.breaking import break_off_forgotten
 from ssbroker.broker.dialogs.conversation import Conversation
 from ssbroker.broker.dialogs.error_body import Failure
 from ssbroker.broker.dialogs.inbound import begin_here, target_of
@@ -83,14 +84,7 @@ class Settlement:
                 self._take(key, messages)
         self._keep(taken)
         self._acknowledge()
-        for key, body in effects.errors.items():
-            row = self._row_now(key)
-            if row is not None:
-                broken_by_broker(self._work, row, body)
-        for key, why in effects.refused.items():
-            row = self._row_now(key)
-            if row is not None and row.state not in fragments.OVER:  # else its application has been told
-                Conversation(self._work, row, queue_of(self._work, row)).refuse(Failure(why.code, why.description))
+        self._break_off()
 
     def _keys(self) -> set[Key]:
         effects = self._effects
@@ -98,6 +92,7 @@ class Settlement:
         keys.update(endpoint.key for endpoint in (*effects.created, *effects.bound))
         keys.update(key for key, _ in effects.dropped)
         keys.update(self._messages, effects.received, effects.acknowledged, effects.errors, effects.refused)
+        keys.update(effects.forgotten)
         return keys
 
     def _check(self, keys: set[Key]) -> None:
@@ -196,6 +191,22 @@ class Settlement:
             if row.transmission_status != DELIVERED:
                 endpoints.set_status(self._work.connection, row.endpoint_id, DELIVERED)
         take_off(self._work, plain)
+
+    def _break_off(self) -> None:
+        """Conversations that cannot go on end with an error."""
+        effects = self._effects
+        for key, body in effects.errors.items():
+            row = self._row_now(key)
+            if row is not None:
+                broken_by_broker(self._work, row, body)
+        for key in effects.forgotten:
+            row = self._row_now(key)
+            if row is not None:
+                break_off_forgotten(self._work, row)
+        for key, why in effects.refused.items():
+            row = self._row_now(key)
+            if row is not None and row.state not in fragments.OVER:  # else its application has been told
+                Conversation(self._work, row, queue_of(self._work, row)).refuse(Failure(why.code, why.description))
 
     def _row_now(self, key: Key) -> Endpoint | None:
         """An endpoint after what was written of it so far; None where that was its end."""
