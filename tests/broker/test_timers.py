@@ -5,6 +5,7 @@ from __future__ import annotations
 import uuid
 from collections.abc import Callable
 from datetime import timedelta
+from functools import partial
 
 import pytest
 
@@ -18,6 +19,7 @@ from ssbroker.store import due
 from ssbroker.store.sqlite import Connection
 from tests.broker import shops
 from tests.broker.conftest import Clock
+from tests.broker.effort import steps
 from tests.broker.shops import ORDERS, REPLIES, SHOP, STOCK, received, received_types, send, states, waiting
 
 
@@ -89,6 +91,26 @@ def test_a_timer_of_a_queue_that_is_off_waits_for_it(instance: Instance, sales: 
     sales.alter_queue(REPLIES, status=True)
     instance.run_due()
     assert received_types(sales, REPLIES) == ["DialogTimer"]
+
+
+def test_p34_what_waits_for_a_queue_that_is_off_is_not_walked_through_at_each_look(
+    instance: Instance, sales: Database, stock: Database
+) -> None:
+    """P34: only once the objects have changed, by whichever process."""
+    stock.alter_queue(ORDERS, status=False)
+    for _ in range(2):
+        with sales.transaction() as t:
+            for _ in range(100):
+                t.send(t.begin_dialog(SHOP, STOCK), b"one")
+        first, second = (steps(stock, partial(timers.enter_queues, stock)) for _ in range(2))
+    assert max(first, second) < 50
+    stock.create_message_type("Other")
+    instance.run_due()
+    assert len(waiting(stock)) == 200
+    with Instance.open(instance.folder, background=False) as other:
+        other.database(stock.name).alter_queue(ORDERS, status=True)
+    instance.run_due()
+    assert len(received(stock)) == 200
 
 
 def test_b16_a_lifetime_that_has_passed_is_an_error_at_both_ends(

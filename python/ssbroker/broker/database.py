@@ -38,6 +38,7 @@ class Database(Definitions):
         name: Its name.
         file: Its file.
         arrivals: Who waits for its messages in this process.
+        enters_nothing: The version of the objects with which nothing that waits for a queue may enter it (P34), as far as one was found.
     """
 
     def __init__(self, instance: Instance, *, database_id: int, name: str, file: DatabaseFile) -> None:
@@ -46,6 +47,7 @@ class Database(Definitions):
         self.name = name
         self.file: Final = file
         self.arrivals: Final = Arrivals()
+        self.enters_nothing: int | None = None
         self._objects: Objects | None = None
 
     @property

@@ -61,7 +61,7 @@ def enter_queues(database: Database) -> None:
         StorageError: It cannot be used.
     """
     with database.file.read() as connection:
-        if not _is_enabled(database, connection) or not due.inbound(connection):
+        if not _is_enabled(database, connection) or not _enters(database, connection):
             return
     with own_work(database) as work:
         _enter_queues(work)
@@ -76,7 +76,21 @@ def _is_due(database: Database, *, now: int) -> bool:
         if not _is_enabled(database, connection):
             return False
         found = due.lifetimes(connection, now=now, limit=1) or due.timers(connection, now=now, limit=1)
-        return bool(found or due.inbound(connection))
+        return bool(found) or _enters(database, connection)
+
+
+def _enters(database: Database, connection: Connection) -> bool:
+    """Whether anything waits for a queue that is on by now.
+
+    What comes waits for a queue that is off, so nothing enters one before the objects have changed; what waits is not walked through at each look.
+    """
+    version = database.objects(connection).version
+    if database.enters_nothing == version:
+        return False
+    if due.inbound(connection):
+        return True
+    database.enters_nothing = version
+    return False
 
 
 def _remove_closed(database: Database, *, now: int) -> None:
