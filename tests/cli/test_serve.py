@@ -261,6 +261,25 @@ def test_n28_what_is_no_instance_is_refused(tmp_path: Path, run: Run) -> None:
         assert result.err.startswith(f"ssbroker: {folder}: is not the folder of an instance")
 
 
+@pytest.mark.parametrize(
+    ("options", "status", "said"),
+    [
+        (PLAIN, 1, "is not the folder of an instance"),
+        ((), 2, "who may connect: give --certificate"),
+        (("--certificate", "x.pem", "--key", "x.key", "--pin", "stock=x.pem"), 2, "x.pem: "),
+    ],
+)
+def test_n28_a_start_that_fails_is_a_line_of_json_where_the_log_is(
+    tmp_path: Path, run: Run, options: tuple[str, ...], status: int, said: str
+) -> None:
+    if status == 2:  # these are looked at with the instance
+        Instance.create(tmp_path / "here", name="here", background=False).close()
+    result = run("serve", tmp_path / "here", "--log", "json", *options)
+    (line,) = map(json.loads, result.err.splitlines())
+    assert (result.status, result.out, line["level"], line["logger"]) == (status, "", "error", "ssbroker.serve")
+    assert said in line["message"]
+
+
 def test_the_help_says_where_it_listens_if_nothing_is_said(run: Run) -> None:
     told = " ".join(run("serve", "--help").out.replace("│", " ").split())
     assert "Where to listen, at port 4022 if none is said; 127.0.0.1 unless told otherwise." in told

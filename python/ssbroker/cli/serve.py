@@ -17,7 +17,7 @@ from ssbroker.cli.errors import one_line
 from ssbroker.cli.instances import FolderArgument
 from ssbroker.cli.serve_settings import LIMITS_OF_PROTOCOL, PORT, Address, Settings, Tls
 from ssbroker.cli.serve_signals import hangup_ignored, told_to_reload, told_to_stop
-from ssbroker.exceptions import InputError, OptionError
+from ssbroker.exceptions import InputError, OptionError, SsbrokerError
 
 if TYPE_CHECKING:
     from ssbroker.broker.instance import Instance
@@ -34,6 +34,7 @@ All of that in a file, with logs and numbers for programs:
   ssbroker serve shop/ --config serve.toml --log json --monitor 127.0.0.1:9422
 """
 _LOOK_SECONDS: Final = 1.0
+_WRONG: Final = 2
 _MAY_PASS: Final = 1
 """The exit status of a start that may succeed when it is repeated: a port in use, a folder that another process serves, a disk."""
 LOGGER: Final = logging.getLogger("ssbroker.serve")
@@ -123,23 +124,26 @@ def run(folder: Path, settings: Settings) -> None:
         InputError: A file is not what it should be.
         StorageError: The instance cannot be opened, or another process serves it.
         EndpointError: An address cannot be listened on.
+        typer.Exit: Any of these, where the log is JSON: it has been told.
     """
     from ssbroker.broker.instance import Instance  # noqa: PLC0415 - the help comes quicker without the broker
 
-    options: dict[str, Any] = {
-        "host": settings.listen.host,
-        "port": settings.listen.port,
-        "trust": _trust(settings.tls, is_none=settings.allow_unencrypted),
-        "allow_unencrypted": settings.allow_unencrypted,
-        "addresses": settings.addresses,
-        "dial_only": settings.dial_only,
-        "close_timeout": settings.stop_after,
-        **_limits(settings.limits),
-    }
     with ExitStack() as stack:
         handler = log_lines.write_log(settings.log, settings.log_level)
         stack.callback(log_lines.end_log, handler)
         stack.enter_context(_warnings_as_records())
+        if settings.log == "json":
+            stack.enter_context(_failure_as_record())
+        options: dict[str, Any] = {
+            "host": settings.listen.host,
+            "port": settings.listen.port,
+            "trust": _trust(settings.tls, is_none=settings.allow_unencrypted),
+            "allow_unencrypted": settings.allow_unencrypted,
+            "addresses": settings.addresses,
+            "dial_only": settings.dial_only,
+            "close_timeout": settings.stop_after,
+            **_limits(settings.limits),
+        }
         stopped = stack.enter_context(told_to_stop())
         reload = stack.enter_context(told_to_reload())
         instance = stack.enter_context(Instance.open(folder))
@@ -267,3 +271,13 @@ def _warnings_as_records() -> Iterator[None]:
     with warnings.catch_warnings():
         warnings.showwarning = show
         yield
+
+
+@contextmanager
+def _failure_as_record() -> Iterator[None]:
+    """What ends the process is a line of the log like all others."""
+    try:
+        yield
+    except (OSError, SsbrokerError) as error:
+        LOGGER.error("%s", one_line(str(error)))  # noqa: TRY400 - where it was raised is of no use to whoever starts it
+        raise typer.Exit(_MAY_PASS if isinstance(error, OSError) else _WRONG) from error
