@@ -61,6 +61,14 @@ def test_n8_a_name_that_is_no_file_is_refused(tmp_path: Path, run: Run, name: st
     assert not (tmp_path / "keys").exists()
 
 
+@pytest.mark.parametrize("name", ["a" * 65, "sh\N{LATIN SMALL LETTER O WITH DIAERESIS}p"])
+def test_n8_a_name_that_no_certificate_can_have_leaves_nothing_behind(tmp_path: Path, run: Run, name: str) -> None:
+    """Not the authority either, nor the certificates of the names before it."""
+    result = run("certificates", tmp_path / "keys", "--name", "stock", "--name", name)
+    assert (result.status, result.out, result.err.count("\n")) == (2, "", 1)
+    assert not (tmp_path / "keys").exists()
+
+
 def test_n8_nothing_is_overwritten(tmp_path: Path, run: Run) -> None:
     run("certificates", tmp_path, "--name", "shop")
     before = (tmp_path / "shop.pem").read_bytes()

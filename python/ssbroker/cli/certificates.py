@@ -56,23 +56,23 @@ def certificates(
             )
         if _files(folder, each)[0].exists():
             raise OptionError(f"{_files(folder, each)[0]}: is there already; remove it, or choose another name")
+    is_new = not _files(folder, AUTHORITY)[0].exists()
+    authority = make_authority("ssbroker authority", validity) if is_new else _authority(folder)
+    validity = _within(folder, validity, holds(authority.certificate)[1])
+    made = {each: make_certificate([each], validity, authority=authority) for each in name}
     with writing(folder):
         folder.mkdir(parents=True, exist_ok=True)
-    authority = _authority(folder, validity)
-    validity = _within(folder, validity, holds(authority.certificate)[1])
-    for each in dict.fromkeys(name):
-        _write(folder, each, make_certificate([each], validity, authority=authority))
+    if is_new:
+        _write(folder, AUTHORITY, authority)
+        typer.echo(f"{_files(folder, AUTHORITY)[0]}: the authority, which all instances believe")
+    for each, certified in made.items():
+        _write(folder, each, certified)
         typer.echo(f"{_files(folder, each)[0]}: for {each}, until {validity.ends:%Y-%m-%d}")
 
 
-def _authority(folder: Path, validity: Validity) -> Certified:
-    """The authority of a folder, made where there is none."""
+def _authority(folder: Path) -> Certified:
+    """The authority of a folder."""
     certificate, key = _files(folder, AUTHORITY)
-    if not certificate.exists():
-        made = make_authority("ssbroker authority", validity)
-        _write(folder, AUTHORITY, made)
-        typer.echo(f"{certificate}: the authority, which all instances believe")
-        return made
     try:
         found = Certified(certificate.read_bytes(), key.read_bytes())
     except OSError as error:
