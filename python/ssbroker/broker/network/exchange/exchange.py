@@ -14,6 +14,7 @@ from ssbroker.broker.delivery.transport import Outgoing
 from ssbroker.broker.dialogs.status import Status
 from ssbroker.broker.failing import told_failure
 from ssbroker.broker.network.connections.addresses import named_by
+from ssbroker.broker.network.exchange import statuses
 from ssbroker.broker.network.exchange.arriving import Arriving
 from ssbroker.broker.network.exchange.beginnings import Beginnings
 from ssbroker.broker.network.exchange.carrying import Carrying
@@ -256,7 +257,7 @@ class Exchange:
             waits = machine.settle_keys(outgoing.sender)
         except SsbrokerError as error:
             told_failure(database, "the keys of a conversation could not be settled", error)
-            return False
+            waits = statuses.without_keys(str(error))
         self._carrying.waits(database.database_id, key, waits)
         if waits is not None:
             self._noting.changed()

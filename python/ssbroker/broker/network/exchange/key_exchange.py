@@ -14,6 +14,7 @@ from ssbroker.broker.network.connections.buckets import Buckets
 from ssbroker.broker.network.exchange.machine import PATIENCE
 from ssbroker.broker.network.hooks import Answer, Beginning, Offer, Refused, Session, Wait
 from ssbroker.broker.objects.permissions import may_send
+from ssbroker.exceptions import StorageError
 from ssbroker.security import at_rest, exchange
 from ssbroker.security.dialog_certificate import DialogCertificate
 from ssbroker.security.exchange import Blob, Direction, Offers, Openings
@@ -190,7 +191,10 @@ class DialogKeys:
             return Refused(
                 _NO_CONTEXT, "the session key is under a certificate that the owner of the service does not have"
             )
-        own = database.credentials.certificate(objects.security, row)
+        try:
+            own = database.credentials.certificate(objects.security, row)
+        except StorageError as error:  # the key of the instance is no reason for others to wait
+            return Refused(_NO_CONTEXT, f"the private key of certificate {quoted(row.name)} cannot be opened: {error}")
         if not own.has_key:
             return Refused(
                 _NO_CONTEXT,

@@ -46,6 +46,24 @@ def unacknowledged(address: str) -> Status:
     )
 
 
+def without_keys(why: str) -> Status:
+    """What secures the conversation cannot be read or written here.
+
+    Args:
+        why: What failed.
+
+    Returns:
+        The status.
+
+    Examples:
+        >>> print(str(without_keys("service_master.key: expected a key of 32 bytes; it has 2"))[:55])
+        28050: the dialog is to be secured, and its keys cannot
+    """
+    return Status(
+        28050, f"the dialog is to be secured, and its keys cannot be had: {why}. It is tried again by itself."
+    )
+
+
 def held(address: str, mirror_address: str) -> Status:
     """Neither of two mirrored addresses is known to be the principal (R54).
 
