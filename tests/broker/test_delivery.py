@@ -226,6 +226,25 @@ def test_p17_the_wait_of_a_conversation_that_is_gone_is_not_that_of_the_next_one
     assert received(stock) == [b"found"]
 
 
+def test_p17_nor_that_of_one_that_goes_while_it_is_tried(
+    instance: Instance, sales: Database, stock: Database, clock: Clock
+) -> None:
+    """The next one has its number, and has sent, before the attempt is over."""
+
+    def replaces(_: Event) -> None:
+        stop()
+        with sales.transaction() as t:
+            t.end_conversation(lost, cleanup=True)
+        send(sales, b"found")
+
+    lost = send(sales, b"lost", to="//Nobody")
+    stop = instance.subscribe(replaces, MessageClassify)
+    clock.advance(seconds=5)
+    instance.run_due()
+    assert received(stock) == [b"found"]
+    assert waiting(sales) == []
+
+
 def test_p17_the_waits_are_4_8_16_32_64_seconds_with_a_jitter(
     instance: Instance, sales: Database, clock: Clock
 ) -> None:

@@ -55,6 +55,20 @@ def test_a_number_that_goes_to_another_conversation_keeps_no_wait() -> None:
     assert waiting.claim(5, now=0) == {1: 0}
 
 
+def test_p17_nor_a_wait_of_one_that_went_while_it_was_being_tried() -> None:
+    """The attempt ends after the other conversation has sent, whose first message would wait for up to a minute."""
+    waiting = retries()
+    waiting.failed(ONE, attempt=8, now=0)
+    now = 64 * SECOND
+    assert waiting.claim(5, now=now) == {1: 9}
+    waiting.forget(ONE)
+    waiting.add([ONE], at=now)
+    waiting.failed(ONE, attempt=9, now=now)
+    assert waiting.claim(5, now=now) == {1: 0}
+    waiting.failed(ONE, attempt=0, now=now)
+    assert waiting.next_moment() == now + 4 * SECOND
+
+
 def test_p17_a_change_has_everything_tried_at_once_and_the_waits_go_on_growing() -> None:
     waiting = retries()
     waiting.failed(ONE, attempt=0, now=0)

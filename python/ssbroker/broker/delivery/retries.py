@@ -55,6 +55,8 @@ class Retries:
         self._changes = 0
         self._seen: dict[int, int] = {}
         """For each database the changes that its last claim knew of."""
+        self._replaced: dict[int, set[int]] = {}
+        """For each database the numbers that other conversations have since its last claim."""
 
     def add(self, keys: Iterable[Key], *, at: int) -> None:
         """Has conversations tried at a moment; those that have failed stay as they are, those that are carried do not wait.
@@ -81,6 +83,7 @@ class Retries:
         """
         with self._guard:
             self._seen[database_id] = self._changes
+            self._replaced.pop(database_id, None)
             # Threads have read the clock before their turn came; one that was put back by less prolongs a wait by that.
             if now + self._backoff.longest < self._latest:
                 self._move(at=now)
@@ -97,6 +100,8 @@ class Retries:
     def failed(self, key: Key, *, attempt: int, now: int, is_carried: bool = False) -> None:
         """Has a conversation tried again after a longer wait than before; at once where something has changed since its claim.
 
+        One that is gone since then is not tried again, nor does the one that has its number now wait for it.
+
         Args:
             key: The conversation.
             attempt: What `claim` said.
@@ -104,6 +109,8 @@ class Retries:
             is_carried: Whether its messages are on their way to another instance.
         """
         with self._guard:
+            if key.endpoint_id in self._replaced.get(key.database_id, ()):
+                return
             is_changed = self._seen.get(key.database_id, self._changes) != self._changes
             at = now if is_changed else now + self._backoff.wait(attempt)
             self._put(key, _Try(attempt + 1, at, is_carried))
@@ -116,6 +123,7 @@ class Retries:
         """
         with self._guard:
             self._tries.pop(key, None)
+            self._replaced.setdefault(key.database_id, set()).add(key.endpoint_id)
 
     def keep_databases(self, database_ids: Iterable[int]) -> None:
         """Forgets the conversations of databases that are not in the instance any more.
