@@ -33,6 +33,16 @@ def lists(kind: DataType, *numbers: Array, child: Array = TEXTS) -> Array:
     return pa.Array.from_buffers(kind, ROWS, [None, *(each.buffers()[1] for each in numbers)], children=[child])
 
 
+def runs(ends: Array, bad_run: int) -> Array:
+    """Texts, each for some rows; pyarrow makes none that are no UTF-8, so one becomes so afterwards."""
+    texts = bytearray(b"ok" * len(ends))
+    starts = pa.array(range(0, 2 * len(ends) + 1, 2), pa.int32()).buffers()[1]
+    values = pa.Array.from_buffers(pa.string(), len(ends), [None, starts, pa.py_buffer(texts)])
+    made: Array = pa.RunEndEncodedArray.from_arrays(ends, values)
+    texts[2 * bad_run : 2 * bad_run + 2] = b"\xff\xfe"
+    return made.slice(0, ROWS)
+
+
 COLUMNS: dict[str, Array] = {
     "texts": TEXTS,
     "lists": lists(pa.list_(pa.string()), ENDS),
@@ -46,6 +56,20 @@ COLUMNS: dict[str, Array] = {
         pa.list_(pa.struct([("text", pa.string())])), ENDS, child=pa.StructArray.from_arrays([TEXTS], ["text"])
     ),
     "maps": lists(pa.map_(pa.string(), pa.string()), ENDS, child=ENTRIES),
+    "sparse unions": pa.UnionArray.from_sparse(pa.array([0] * ROWS, pa.int8()), [TEXTS, KEYS]),
+    "dense unions": pa.UnionArray.from_dense(
+        pa.array([0] * ROWS, pa.int8()), pa.array(range(ROWS), pa.int32()), [TEXTS, KEYS]
+    ),
+    "dense unions of several types": pa.UnionArray.from_dense(
+        pa.array(
+            [1, 0, 1, 0, 0, 1],
+            pa.int8(),
+        ),
+        pa.array([5, 3, 4, 0, BAD_ROW, 2], pa.int32()),
+        [TEXTS, KEYS],
+    ),
+    "runs": runs(ENDS[1:], BAD_ROW),
+    "longer runs": runs(pa.array([2, 4, 5, 9], pa.int16()), 2),
     "a large dictionary": pa.DictionaryArray.from_arrays(KEYS, MANY),
     "a large dictionary in no order": pa.DictionaryArray.from_arrays(pa.array([5, 0, 3, 1, 4, 0], pa.int8()), MANY),
 }

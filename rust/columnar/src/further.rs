@@ -57,13 +57,13 @@ impl FurtherColumns {
                 continue;
             }
             // What is only passed by need not be looked at; what is copied by foreign offsets must be sound.
-            sound::check(array).map_err(|error| Error::Malformed {
+            let sound = sound::cut(array).and_then(|array| sound::check(&array).map(|()| array));
+            own.arrays.push(sound.map_err(|error| Error::Malformed {
                 column: source.qualified(name),
                 row: None,
                 what: error.to_string(),
-            })?;
+            })?);
             own.fields.push(Arc::clone(field));
-            own.arrays.push(Arc::clone(array));
         }
         Ok(own)
     }

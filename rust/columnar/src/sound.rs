@@ -6,13 +6,65 @@
 use std::sync::Arc;
 
 use arrow_array::cast::AsArray;
-use arrow_array::{Array, ArrayRef, OffsetSizeTrait, make_array};
-use arrow_schema::DataType;
+use arrow_array::types::{Int16Type, Int32Type, Int64Type, RunEndIndexType};
+use arrow_array::{Array, ArrayRef, OffsetSizeTrait, PrimitiveArray, UnionArray, make_array};
+use arrow_buffer::ArrowNativeType;
+use arrow_schema::{ArrowError, DataType, UnionMode};
 
 use crate::further::Arrow;
 
 /// How many values that lie one after the other are looked at in the time of one alone.
 const VALUES_FOR_ONE: usize = 256;
+
+/// How many ids a union has for its types.
+const UNION_IDS: usize = 128;
+
+/// The rows of a dense union or of runs with no more behind them than they refer to; any other column as it is.
+///
+/// Of these two all values are looked at, and written where rows are kept.
+pub(crate) fn cut(array: &ArrayRef) -> Arrow<ArrayRef> {
+    match array.data_type() {
+        DataType::Union(_, UnionMode::Dense) => union(array.as_union()),
+        DataType::RunEndEncoded(ends, _) => match ends.data_type() {
+            DataType::Int16 => runs::<Int16Type>(array),
+            DataType::Int32 => runs::<Int32Type>(array),
+            _ => runs::<Int64Type>(array),
+        },
+        _ => Ok(Arc::clone(array)),
+    }
+}
+
+fn union(array: &UnionArray) -> Arrow<ArrayRef> {
+    array.to_data().validate_data()?;
+    let (fields, ids, offsets, children) = array.clone().into_parts();
+    let places = || ids.iter().map(|&id| id as usize).zip(offsets.iter().flat_map(|offsets| offsets.iter().copied()));
+    let mut ranges = [(i32::MAX, -1); UNION_IDS];
+    for (id, offset) in places() {
+        let (first, last) = ranges[id];
+        ranges[id] = (first.min(offset), last.max(offset));
+    }
+    let offsets = places().map(|(id, offset)| offset - ranges[id].0).collect();
+    let used = |(id, child): (i8, &ArrayRef)| match ranges[id as usize] {
+        (_, -1) => child.slice(0, 0),
+        (first, last) => child.slice(first as usize, (last - first) as usize + 1),
+    };
+    let children = fields.iter().map(|(id, _)| id).zip(&children).map(used).collect();
+    Ok(Arc::new(UnionArray::try_new(fields, ids, Some(offsets), children)?))
+}
+
+fn runs<R: RunEndIndexType>(array: &ArrayRef) -> Arrow<ArrayRef> {
+    let runs = array.as_run::<R>();
+    let ends = runs.run_ends();
+    // Where the ends are not ascending, what is found is refused below.
+    let used = if array.is_empty() { 0..0 } else { ends.get_start_physical_index()..ends.get_end_physical_index() + 1 };
+    let outside = || ArrowError::InvalidArgumentError("run ends that are not ascending".to_owned());
+    let found = ends.values().get(used.clone()).filter(|_| used.end <= runs.values().len()).ok_or_else(outside)?;
+    let end = |end: &R::Native| R::Native::usize_as(end.as_usize().saturating_sub(ends.offset()).min(array.len()));
+    let ends = PrimitiveArray::<R>::from_iter_values(found.iter().map(end));
+    let values = runs.values().slice(used.start, used.len());
+    let made = array.to_data().into_builder().offset(0).child_data(vec![ends.to_data(), values.to_data()]);
+    Ok(make_array(made.build()?))
+}
 
 /// Refuses offsets, views and keys that lead outside, and text that is no UTF-8.
 pub(crate) fn check(array: &dyn Array) -> Arrow<()> {
