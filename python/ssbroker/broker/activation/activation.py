@@ -9,7 +9,7 @@ from collections.abc import Collection, Iterable
 from typing import TYPE_CHECKING, Final
 
 from ssbroker import moment, options
-from ssbroker.broker.activation.watched import MonitorRow, Procedure, TaskRow, Watched, with_messages
+from ssbroker.broker.activation.watched import Asked, MonitorRow, Procedure, Reader, TaskRow, Watched, with_messages
 from ssbroker.broker.objects.queue_names import queue_key
 from ssbroker.broker.objects.queues import READERS_MAX
 from ssbroker.broker.objects.refusals import existing
@@ -42,10 +42,9 @@ class Activation:
         self._instance: Final = instance
         self._guard: Final = threading.RLock()
         self._procedures: dict[tuple[str, str], Procedure] = {}
-        self._by_method: dict[_Key, Watched] = {}
-        self._by_ddl: dict[_Key, Watched] = {}
+        self._queues: dict[_Key, Watched] = {}
         self._threads: set[threading.Thread] = set()
-        self._reader: Final = threading.local()
+        self._reader: Final = Reader()
         self._is_closed = False
 
     def activate(self, database: Database, queue: str, procedure: Procedure, *, max_queue_readers: int) -> None:
@@ -54,10 +53,9 @@ class Activation:
         most = options.whole(max_queue_readers, name="max_queue_readers", least=0, most=READERS_MAX)
         found = existing(database.objects().queues, queue_key(queue), kind="queue")
         name = getattr(procedure, "__qualname__", type(procedure).__qualname__)
-        watched = Watched(database, found, procedure_name=name, procedure=procedure, max_queue_readers=most)
         with self._guard:
-            _retire(self._by_method.get((database.database_id, found.queue_id)))
-            self._by_method[database.database_id, found.queue_id] = watched
+            watched = self._watch(database, found)
+            watched.ask(Asked(procedure, name, most), by="method")
         self._look([watched])
         self._instance.worker.wake()  # from now on it looks every few seconds
 
@@ -65,7 +63,10 @@ class Activation:
         """Has no further reader started that `activate` asked for."""
         found = existing(database.objects().queues, queue_key(queue), kind="queue")
         with self._guard:
-            _retire(self._by_method.pop((database.database_id, found.queue_id), None))
+            watched = self._queues.get((database.database_id, found.queue_id))
+            if watched is not None:
+                watched.ask(None, by="method")
+                self._forget_those_over()
 
     def register(self, name: str, procedure: Procedure) -> None:
         """Gives a function the name by which queues ask for it, as `Instance.register_procedure` says."""
@@ -79,27 +80,25 @@ class Activation:
         """The queues of a database have changed: what their ACTIVATION clauses say is done from now on."""
         objects = database.objects()
         with self._guard:
-            for watches in (self._by_method, self._by_ddl):
-                for key in [
-                    key for key, each in watches.items() if each.database is database and _is_gone(each, objects)
-                ]:
-                    _retire(watches.pop(key))
+            for each in [one for one in self._queues.values() if one.database is database and _is_gone(one, objects)]:
+                self._drop(each)
             for queue in objects.queues.values():
-                key = (database.database_id, queue.queue_id)
-                known, wanted = self._by_ddl.get(key), self._wanted(database, queue)
-                if known is None or wanted is None or not _is_same(known, wanted):
-                    _retire(self._by_ddl.pop(key, None))
-                    if wanted is not None:
-                        self._by_ddl[key] = wanted
+                wanted = self._wanted(queue)
+                if wanted is not None or (database.database_id, queue.queue_id) in self._queues:
+                    self._watch(database, queue).ask(wanted, by="clause")
+            self._forget_those_over()
         self._look(with_messages(self._watched(database.database_id, objects.queues_by_id)))
 
     def ended(self, database: Database, effects: Effects, *, is_committed: bool) -> None:
         """A transaction has ended: the monitors of its queues hear of it, and readers are started where they are needed now."""
-        if not self._by_method and not self._by_ddl:
+        if not self._queues:
             return
         now = self._now()
         if any(not each.is_empty for each in effects.received) and is_committed:
             self._reader.is_done = True
+        reads = self._reader.watched
+        if reads is not None and reads.database is database:
+            self._reader.has_received |= any(each.queue_id == reads.queue_id for each in effects.received)
         for each in effects.received:
             if each.is_empty and not each.is_named:
                 self._reader.is_done = True
@@ -121,9 +120,9 @@ class Activation:
             When to look again; None where no queue has messages to be read.
         """
         with self._guard:
-            for watches in (self._by_method, self._by_ddl):
-                for key in [key for key, each in watches.items() if each.database.arrivals.is_closed]:
-                    _retire(watches.pop(key))
+            for each in [one for one in self._queues.values() if one.database.arrivals.is_closed]:
+                self._drop(each)
+            self._forget_those_over()
         databases = {each.database_id for each in self._instance.databases}
         watched = [each for each in self._all() if each.database.database_id in databases]
         if self._instance.background:
@@ -158,19 +157,33 @@ class Activation:
         return moment.microseconds(self._instance.clock())
 
     def _all(self) -> list[Watched]:
-        """What `activate` said of a queue goes before its ACTIVATION clause."""
         with self._guard:
-            return list({**self._by_ddl, **self._by_method}.values())
+            return list(self._queues.values())
 
     def _watched(self, database_id: int, queue_ids: Iterable[int]) -> list[Watched]:
         with self._guard:
-            found = [
-                self._by_method.get((database_id, each)) or self._by_ddl.get((database_id, each))
-                for each in sorted(queue_ids)
-            ]
+            found = [self._queues.get((database_id, each)) for each in sorted(queue_ids)]
         return [each for each in found if each is not None]
 
-    def _wanted(self, database: Database, queue: Queue) -> Watched | None:
+    def _watch(self, database: Database, queue: Queue) -> Watched:
+        """The one that watches a queue; another queue may have had its number."""
+        key = (database.database_id, queue.queue_id)
+        known = self._queues.get(key)
+        if known is None or known.queue_name != queue_name(queue):
+            if known is not None:
+                self._drop(known)
+            known = self._queues[key] = Watched(database, queue)
+        return known
+
+    def _drop(self, watched: Watched) -> None:
+        watched.retire()
+        del self._queues[watched.database.database_id, watched.queue_id]
+
+    def _forget_those_over(self) -> None:
+        for each in [one for one in self._queues.values() if one.is_over]:
+            self._drop(each)
+
+    def _wanted(self, queue: Queue) -> Asked | None:
         """What a queue's ACTIVATION clause asks for, if this process has the procedure."""
         if not queue.is_activation_enabled or queue.activation_procedure is None:
             return None
@@ -178,15 +191,7 @@ class Activation:
             procedure = self._procedures.get(queue_key(queue.activation_procedure))
         except BrokerError:
             return None
-        if procedure is None:
-            return None
-        return Watched(
-            database,
-            queue,
-            procedure_name=queue.activation_procedure,
-            procedure=procedure,
-            max_queue_readers=queue.max_readers,
-        )
+        return None if procedure is None else Asked(procedure, queue.activation_procedure, queue.max_readers)
 
     def _look(self, watched: Iterable[Watched]) -> None:
         """Starts the readers that are needed now, each in a thread of its own; without `background`, `run_due` does it."""
@@ -195,10 +200,11 @@ class Activation:
         now = self._now()
         for each in watched:
             with self._guard:
-                if self._is_closed or not each.start_if_needed(now=now):
+                asked = None if self._is_closed else each.start_if_needed(now=now)
+                if asked is None:
                     continue
                 name = f"ssbroker reader of {each.database.name}, {each.queue_name}"
-                thread = threading.Thread(target=self._read, args=(each,), name=name, daemon=True)
+                thread = threading.Thread(target=self._read, args=(each, asked), name=name, daemon=True)
                 self._threads.add(thread)
                 try:
                     thread.start()
@@ -209,7 +215,7 @@ class Activation:
 
     def _read_here(self, watched: Collection[Watched]) -> None:
         """Runs readers in this thread until none is needed; one that reads is not asked to read by itself."""
-        if getattr(self._reader, "is_reading", False):
+        if self._reader.is_reading:
             return
         self._reader.is_reading = True
         try:
@@ -217,42 +223,45 @@ class Activation:
             for each in watched:
                 if each not in found and not has_run:  # a reader may have filled it
                     continue
-                while not self._is_closed and each.start_if_needed(now=self._now()):
-                    self._run(each)
+                while not self._is_closed and (asked := each.start_if_needed(now=self._now())) is not None:
+                    self._run(each, asked)
                     has_run = True
         finally:
             self._reader.is_reading = False
 
-    def _read(self, watched: Watched) -> None:
+    def _read(self, watched: Watched, asked: Asked | None) -> None:
         """A reader's thread: when its function has returned and is needed again, it is called again."""
         try:
-            self._run(watched)
-            while not self._is_closed and watched.start_if_needed(now=self._now()):
-                self._run(watched)
+            while asked is not None:
+                self._run(watched, asked)
+                asked = None if self._is_closed else watched.start_if_needed(now=self._now())
         finally:
             with self._guard:
                 self._threads.discard(threading.current_thread())
 
-    def _run(self, watched: Watched) -> None:
+    def _run(self, watched: Watched, asked: Asked) -> None:
         """Calls a reader's function once. What it raises goes no further."""
-        self._reader.is_done = False
-        watched.entered()
+        self._reader.watched, self._reader.has_received, self._reader.is_done = watched, False, False
+        watched.entered(asked.procedure_name)
         self._tell(watched, ActivationStep.STARTED)
         step, text = ActivationStep.ABORTED, "it was interrupted"
         try:
-            watched.procedure(watched.database)
+            asked.procedure(watched.database)
             step, text = ActivationStep.ENDED, ""
         except Exception as error:
             if isinstance(error, BrokerError) and error.number == _QUEUE_OFF:
-                LOGGER.info("a reader ended: %s: %s", watched.procedure_name, error)
+                LOGGER.info("a reader ended: %s: %s", asked.procedure_name, error)
             else:
-                LOGGER.exception("a reader failed: %s", watched.procedure_name)
+                LOGGER.exception("a reader failed: %s", asked.procedure_name)
             text = f"{type(error).__name__}: {error}"
         finally:
-            has_received = watched.ended(is_done=self._reader.is_done, now=self._now())
-            if step is ActivationStep.ENDED and not has_received:
+            self._reader.watched = None
+            is_in_vain = watched.ended(
+                has_received=self._reader.has_received, is_done=self._reader.is_done, now=self._now()
+            )
+            if step is ActivationStep.ENDED and is_in_vain:
                 text = _NEVER_RECEIVED
-                LOGGER.warning("%s: %s", watched.procedure_name, text)
+                LOGGER.warning("%s: %s", asked.procedure_name, text)
             self._tell(watched, step, text)
 
     def _tell(self, watched: Watched, step: ActivationStep, text: str = "") -> None:
@@ -273,16 +282,7 @@ def _check_callable(procedure: object) -> None:
         raise OptionError(f"function: expected a callable that is given the database, got {procedure!r:.80}")
 
 
-def _is_same(known: Watched, wanted: Watched) -> bool:
-    return (known.procedure, known.max_queue_readers) == (wanted.procedure, wanted.max_queue_readers)
-
-
 def _is_gone(watched: Watched, objects: Objects) -> bool:
     """Whether the queue is no longer there, though another may have its number since."""
     queue = objects.queues_by_id.get(watched.queue_id)
     return queue is None or queue_name(queue) != watched.queue_name
-
-
-def _retire(watched: Watched | None) -> None:
-    if watched is not None:
-        watched.retire()

@@ -27,12 +27,14 @@ class MonitorState(StrEnum):
 class Occurrence(StrEnum):
     """What a monitor is told."""
 
+    ASKED = "ASKED"
+    """Other readers are asked for; those that were started before are not waited for."""
     STARTED = "STARTED"
     """A reader was started."""
     RECEIVED = "RECEIVED"
     """Somebody, a reader or not, received from the queue, or found it empty."""
     ENDED = "ENDED"
-    """A reader ended, and others run."""
+    """A reader ended that has not received, and others run."""
     ENDED_LAST = "ENDED_LAST"
     """The last reader ended."""
 
@@ -41,6 +43,7 @@ _INACTIVE, _NOTIFIED, _OCCURRING = MonitorState
 
 # fmt: off
 TABLE: Final[dict[Occurrence, dict[MonitorState, MonitorState]]] = {
+    Occurrence.ASKED:      {_INACTIVE: _INACTIVE, _NOTIFIED: _OCCURRING, _OCCURRING: _OCCURRING},
     Occurrence.STARTED:    {_INACTIVE: _NOTIFIED, _NOTIFIED: _NOTIFIED,  _OCCURRING: _NOTIFIED},
     Occurrence.RECEIVED:   {_INACTIVE: _INACTIVE, _NOTIFIED: _OCCURRING, _OCCURRING: _OCCURRING},
     Occurrence.ENDED:      {_INACTIVE: _INACTIVE, _NOTIFIED: _OCCURRING, _OCCURRING: _OCCURRING},
@@ -135,6 +138,16 @@ class QueueMonitor:
             return self._held_until
         return now + CHECK_EVERY
 
+    def begin_anew(self, *, max_queue_readers: int) -> None:
+        """Something else is asked for: what became of the readers before says nothing about the next, but those that run still run.
+
+        Args:
+            max_queue_readers: How many readers may run at once from now on.
+        """
+        self.max_queue_readers = max_queue_readers
+        self._failures, self._held_until = 0, None
+        self._enter(Occurrence.ASKED)
+
     def started(self, *, now: int) -> None:
         """A reader was started.
 
@@ -158,20 +171,29 @@ class QueueMonitor:
             self.last_empty_rowset_time = now
         self._enter(Occurrence.RECEIVED)
 
-    def ended(self, *, is_done: bool, now: int) -> None:
+    def ended(self, *, has_received: bool, is_done: bool, now: int) -> bool:
         """A reader ended.
 
         Args:
+            has_received: Whether it received from the queue, or found it empty. One that did leaves the monitor waiting for one that was
+                started after it, and that has not received yet.
             is_done: Whether it took something from the queue for good, or found it empty. One that did neither would be started again
                 at once and for ever; after `FAILURES_MAX` such in a row, the next waits for the next check.
             now: The moment.
+
+        Returns:
+            Whether it ended without a RECEIVE, its own or anybody's since the last reader was started.
         """
-        has_received = self.state is not MonitorState.NOTIFIED
+        is_in_vain = not has_received and self.state is MonitorState.NOTIFIED
         self.running -= 1
-        self._enter(Occurrence.ENDED if self.running else Occurrence.ENDED_LAST)
+        if not self.running:
+            self._enter(Occurrence.ENDED_LAST)
+        elif not has_received:
+            self._enter(Occurrence.ENDED)
         self._failures = 0 if is_done else self._failures + 1
-        if not has_received or self._failures >= FAILURES_MAX:
+        if is_in_vain or self._failures >= FAILURES_MAX:
             self._held_until = now + CHECK_EVERY
+        return is_in_vain
 
     def _is_enough(self, *, now: int) -> bool:
         """Whether the readers that run have found the queue empty a short while ago."""

@@ -6,7 +6,7 @@ import threading
 from collections import defaultdict
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Literal, NamedTuple
 
 from ssbroker.broker.activation.queue_monitor import MonitorState, QueueMonitor
 from ssbroker.broker.failing import told_failure
@@ -46,28 +46,40 @@ class TaskRow:
     execute_as: int = 1
 
 
+class Asked(NamedTuple):
+    """What is to read a queue."""
+
+    procedure: Procedure
+    procedure_name: str
+    """What views call it."""
+    max_queue_readers: int
+
+
+Asking = Literal["method", "clause"]
+"""Who asks for readers: `Database.activate`, or the queue's ACTIVATION clause."""
+ASKING: Final[tuple[Asking, ...]] = ("method", "clause")
+"""Whoever stands first goes first."""
+
+
 class Watched:
     """A queue, its monitor, and what its readers run. For any number of threads.
+
+    There is one for a queue, whoever asks for readers and however often that changes, so that the readers that still run count.
 
     Attributes:
         database: The queue's database.
         queue_id: The queue.
         queue_name: Its schema and name.
-        procedure_name: What views call its readers.
-        procedure: What they run.
     """
 
-    def __init__(
-        self, database: Database, queue: Queue, *, procedure_name: str, procedure: Procedure, max_queue_readers: int
-    ) -> None:
+    def __init__(self, database: Database, queue: Queue) -> None:
         self.database: Final = database
         self.queue_id: Final = queue.queue_id
         self.queue_name: Final = queue_name(queue)
-        self.procedure_name: Final = procedure_name
-        self.procedure: Final = procedure
         self._guard: Final = threading.Lock()
-        self._monitor: Final = QueueMonitor(max_queue_readers=max_queue_readers)
-        self._readers: set[int] = set()
+        self._monitor: Final = QueueMonitor(max_queue_readers=0)
+        self._asked: dict[Asking, Asked] = {}
+        self._readers: dict[int, str] = {}
 
     @property
     def running(self) -> int:
@@ -75,34 +87,53 @@ class Watched:
         return self._monitor.running
 
     @property
-    def max_queue_readers(self) -> int:
-        """How many readers may run at once."""
-        return self._monitor.max_queue_readers
+    def is_over(self) -> bool:
+        """Whether nobody asks for readers, and none runs."""
+        with self._guard:
+            return not self._asked and not self._monitor.running
+
+    def ask(self, asked: Asked | None, *, by: Asking) -> None:
+        """Has readers started as somebody asks from now on; those that run end by themselves.
+
+        Args:
+            asked: What is asked for; None is nothing.
+            by: Who asks. What the method says goes before what the clause says.
+        """
+        with self._guard:
+            before = self._effective()
+            if asked is None:
+                self._asked.pop(by, None)
+            else:
+                self._asked[by] = asked
+            now = self._effective()
+            if now != before or (by == "method" and asked is not None):
+                self._monitor.begin_anew(max_queue_readers=0 if now is None else now.max_queue_readers)
 
     def retire(self) -> None:
-        """No further reader is started; those that run end by themselves."""
-        with self._guard:
-            self._monitor.max_queue_readers = 0
+        """The queue is gone: no further reader is started."""
+        for by in ASKING:
+            self.ask(None, by=by)
 
-    def start_if_needed(self, *, now: int) -> bool:
+    def start_if_needed(self, *, now: int) -> Asked | None:
         """Whether one more reader is needed; if so, it counts as started, and has to be.
 
         Args:
             now: The moment.
 
         Returns:
-            Whether to start one.
+            What it is to run; None where none is needed.
         """
         with self._guard:
             if not self._monitor.can_start(now=now):
-                return False
+                return None
         has_messages = self._has_messages()
         waiting = self.database.arrivals.waiting(self.queue_id)
         with self._guard:
             is_needed = self._monitor.is_reader_needed(has_messages=has_messages, waiting=waiting, now=now)
-            if is_needed:
-                self._monitor.started(now=now)
-            return is_needed
+            if not is_needed:
+                return None
+            self._monitor.started(now=now)
+            return self._effective()
 
     def is_limit_reached(self, *, now: int) -> bool:
         """Whether a message that has come now gets no further reader, only because as many run as may.
@@ -146,28 +177,31 @@ class Watched:
             now: The moment.
         """
         with self._guard:
-            self._monitor.ended(is_done=False, now=now)
+            self._monitor.ended(has_received=False, is_done=False, now=now)
 
-    def entered(self) -> None:
-        """The calling thread is a reader from now on."""
+    def entered(self, procedure_name: str) -> None:
+        """The calling thread is a reader from now on.
+
+        Args:
+            procedure_name: What views call it.
+        """
         with self._guard:
-            self._readers.add(threading.get_native_id())
+            self._readers[threading.get_native_id()] = procedure_name
 
-    def ended(self, *, is_done: bool, now: int) -> bool:
+    def ended(self, *, has_received: bool, is_done: bool, now: int) -> bool:
         """The calling thread's reader has ended.
 
         Args:
-            is_done: Whether it took something for good, or found the queue empty.
+            has_received: Whether it received from the queue, or found it empty.
+            is_done: Whether it took something for good, or found a queue empty.
             now: The moment.
 
         Returns:
-            Whether anybody has received from the queue since a reader was last started.
+            Whether nobody has received from the queue since a reader was last started, nor has this one at all.
         """
         with self._guard:
-            has_received = self._monitor.state is not MonitorState.NOTIFIED
-            self._readers.discard(threading.get_native_id())
-            self._monitor.ended(is_done=is_done, now=now)
-            return has_received
+            self._readers.pop(threading.get_native_id(), None)
+            return self._monitor.ended(has_received=has_received, is_done=is_done, now=now)
 
     def monitor_row(self) -> MonitorRow:
         """What `sys.dm_broker_queue_monitors` says of it."""
@@ -185,9 +219,12 @@ class Watched:
         """What `sys.dm_broker_activated_tasks` says of it."""
         with self._guard:
             return [
-                TaskRow(reader, self.database.database_id, self.queue_id, self.procedure_name)
-                for reader in sorted(self._readers)
+                TaskRow(reader, self.database.database_id, self.queue_id, name)
+                for reader, name in sorted(self._readers.items())
             ]
+
+    def _effective(self) -> Asked | None:
+        return next((self._asked[by] for by in ASKING if by in self._asked), None)
 
     def _has_messages(self) -> bool:
         """Whether messages can be received; a file that cannot be read keeps no other queue from its readers."""
@@ -200,6 +237,19 @@ class Watched:
         except StorageError as error:
             told_failure(self.database, "whether a reader is needed could not be found out", error)
             return False
+
+
+class Reader(threading.local):
+    """What the calling thread does as a reader."""
+
+    watched: Watched | None = None
+    """Of which queue it is one."""
+    has_received = False
+    """Whether it has received from that queue, or found it empty."""
+    is_done = False
+    """Whether it has taken something for good, or found a queue empty."""
+    is_reading = False
+    """Whether this thread runs readers one after the other."""
 
 
 def with_messages(watched: Iterable[Watched]) -> set[Watched]:
