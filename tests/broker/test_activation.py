@@ -168,6 +168,38 @@ def test_b23_the_activation_clause_of_a_queue_starts_a_registered_procedure(
     assert received(sales, REPLIES) == [b"done: one"]
 
 
+@pytest.mark.parametrize(
+    ("written", "registered"),
+    [
+        ("Stock.dbo.handle", "handle"),
+        ("Stock..handle", "dbo.handle"),
+        ("[dbo].[handle.orders]", "[handle.orders]"),
+        ("[handle]]orders]", "[dbo].[handle]]orders]"),
+        ('dbo."handle orders"', "handle orders"),
+    ],
+)
+def test_b23_a_procedure_is_found_however_its_name_is_written(
+    instance: Instance, sales: Database, stock: Database, written: str, registered: str
+) -> None:
+    """T-SQL lets PROCEDURE_NAME have a database in front. What cannot be found starts nobody, and nothing says so."""
+    instance.register_procedure(registered, answers)
+    instance.execute(
+        "USE Stock; ALTER QUEUE Orders WITH ACTIVATION "
+        f"(STATUS = ON, PROCEDURE_NAME = {written}, MAX_QUEUE_READERS = 1, EXECUTE AS SELF);"
+    )
+    send(sales, b"one")
+    instance.run_due()
+    assert received(sales, REPLIES) == [b"done: one"]
+
+
+@pytest.mark.parametrize("name", ["Stock.dbo.handle", "a..b", "[handle", "handle]", "."])
+def test_b23_what_can_be_no_procedure_is_refused(instance: Instance, stock: Database, name: str) -> None:
+    with pytest.raises(BrokerError, match=r"208: .* is no name of a procedure"):
+        stock.alter_queue(ORDERS, activation=True, procedure=name, max_queue_readers=1)
+    with pytest.raises(BrokerError, match=r"208: .* is no name of a procedure"):
+        instance.register_procedure(name, answers)
+
+
 ENDS: dict[str, Callable[[Database], None]] = {
     "STATUS = OFF": lambda stock: stock.alter_queue(ORDERS, activation=False),
     "no readers": lambda stock: stock.alter_queue(ORDERS, max_queue_readers=0),

@@ -130,14 +130,18 @@ def alter_priority(cursor: Cursor) -> Statement:
     return statements.AlterPriority(name, _priority_settings(cursor))
 
 
-def _queue(cursor: Cursor, *, parts_max: int) -> QueueName:
+def _parts(cursor: Cursor, *, kind: str, parts_max: int) -> list[str]:
     parts = [cursor.name()]
     while cursor.accept("."):
         # `database..queue` leaves the schema to the default.
         parts.append("dbo" if len(parts) == 1 and cursor.key == "." else cursor.name())
     if len(parts) > parts_max:
-        cursor.fail(f"the name of the queue has more than {parts_max} parts")
-    *prefix, name = parts
+        cursor.fail(f"the name of the {kind} has more than {parts_max} parts")
+    return parts
+
+
+def _queue(cursor: Cursor, *, parts_max: int) -> QueueName:
+    *prefix, name = _parts(cursor, kind="queue", parts_max=parts_max)
     schema = prefix.pop() if prefix else "dbo"
     return QueueName(prefix.pop() if prefix else None, schema, name)
 
@@ -184,10 +188,9 @@ def _activation(cursor: Cursor) -> dict[str, Any]:
             said["activation"] = on_or_off(cursor)
         elif key == "PROCEDURE_NAME":
             cursor.expect("=")
-            parts = [cursor.name()]
-            while cursor.accept("."):
-                parts.append(cursor.name())
-            said["procedure"] = ".".join(parts)
+            # Its database says nothing: functions are registered with the process.
+            *_, schema, name = "", *_parts(cursor, kind="procedure", parts_max=3)
+            said["procedure"] = f"{_as_part(schema)}.{_as_part(name)}" if schema else _as_part(name)
         elif key == "MAX_QUEUE_READERS":
             cursor.expect("=")
             said["max_queue_readers"] = cursor.integer()
@@ -197,6 +200,11 @@ def _activation(cursor: Cursor) -> dict[str, Any]:
         if not cursor.accept(","):
             cursor.expect(")")
             return said
+
+
+def _as_part(name: str) -> str:
+    """A part of a name, in brackets where it could be read as more than one."""
+    return f"[{name.replace(']', ']]')}]" if set(name) & set(".[]") else name
 
 
 def _validation(cursor: Cursor) -> str:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final
 
 from ssbroker import moment, options
 from ssbroker.broker.activation.watched import Asked, MonitorRow, Procedure, Reader, TaskRow, Watched, with_messages
-from ssbroker.broker.objects.queue_names import queue_key
+from ssbroker.broker.objects.queue_names import procedure_key, queue_key
 from ssbroker.broker.objects.queues import READERS_MAX
 from ssbroker.broker.objects.refusals import existing
 from ssbroker.broker.work.effects import Effects
@@ -72,7 +72,7 @@ class Activation:
         """Gives a function the name by which queues ask for it, as `Instance.register_procedure` says."""
         _check_callable(procedure)
         with self._guard:
-            self._procedures[queue_key(name)] = procedure
+            self._procedures[procedure_key(name)] = procedure
         for database in self._instance.databases:
             self.changed(database)
 
@@ -188,7 +188,7 @@ class Activation:
         if not queue.is_activation_enabled or queue.activation_procedure is None:
             return None
         try:
-            procedure = self._procedures.get(queue_key(queue.activation_procedure))
+            procedure = self._procedures.get(procedure_key(queue.activation_procedure))
         except BrokerError:
             return None
         return None if procedure is None else Asked(procedure, queue.activation_procedure, queue.max_readers)

@@ -29,10 +29,26 @@ def queue_key(name: object) -> tuple[str, str]:
         >>> queue_key("Orders"), queue_key("shop.[Orders.New]")
         (('dbo', 'Orders'), ('shop', 'Orders.New'))
     """
-    key = _read(name) if isinstance(name, str) else None
-    if key is None:
-        raise refusal(f"{name!r:.80} is no name of a queue, such as Orders, dbo.Orders or [dbo].[Orders]", 208)
-    return key
+    return _key(name, "a queue, such as Orders, dbo.Orders or [dbo].[Orders]")
+
+
+def procedure_key(name: object) -> tuple[str, str]:
+    """The schema and the name of what an ACTIVATION clause calls its readers; without a schema it is `dbo`.
+
+    Args:
+        name: Such as `handle`, `dbo.handle` or `[dbo].[handle.orders]`.
+
+    Returns:
+        The schema, then the name.
+
+    Raises:
+        BrokerError: It is no name of a procedure (208).
+
+    Examples:
+        >>> procedure_key("handle"), procedure_key("[dbo].[handle.orders]")
+        (('dbo', 'handle'), ('dbo', 'handle.orders'))
+    """
+    return _key(name, "a procedure, such as handle, dbo.handle or [dbo].[handle]")
 
 
 def queue_text(schema: str, name: str) -> str:
@@ -50,6 +66,13 @@ def queue_text(schema: str, name: str) -> str:
         ('[dbo].[In]]Box]', ('dbo', 'In]Box'))
     """
     return ".".join(f"[{part.replace(']', ']]')}]" for part in (schema, name))
+
+
+def _key(name: object, expected: str) -> tuple[str, str]:
+    key = _read(name) if isinstance(name, str) else None
+    if key is None:
+        raise refusal(f"{name!r:.80} is no name of {expected}", 208)
+    return key
 
 
 @lru_cache(maxsize=1024)

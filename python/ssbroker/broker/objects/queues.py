@@ -7,7 +7,7 @@ from typing import Final
 
 from ssbroker.broker.objects.names import check_object_name
 from ssbroker.broker.objects.principals import principal_id
-from ssbroker.broker.objects.queue_names import queue_key
+from ssbroker.broker.objects.queue_names import procedure_key, queue_key
 from ssbroker.broker.objects.refusals import existing, forget_conversations, refusal, refuse_taken
 from ssbroker.ddl.statements import QueueSettings
 from ssbroker.store import object_changes as changes
@@ -23,6 +23,8 @@ def queue_values(settings: QueueSettings) -> dict[str, Value]:
     readers = settings.max_queue_readers
     if readers is not None and not 0 <= readers <= READERS_MAX:
         raise refusal(f"MAX_QUEUE_READERS = {readers} is outside the range 0 to {READERS_MAX}", 9607)
+    if settings.procedure:
+        procedure_key(settings.procedure)
     said: dict[str, Value] = {
         "is_receive_enabled": settings.status,
         "is_enqueue_enabled": settings.status,
