@@ -46,6 +46,15 @@ class Talk:
                 t.send(handle, body)
         return found
 
+    def crash(self, name: str) -> None:
+        """Ends an instance as a crash would, and opens it again."""
+        self.pipes.crash(name)
+        instance = self.pipes.instance(name)
+        if name == "shop":
+            self.shop, self.sales = instance, instance.database(SALES)
+        else:
+            self.bank, self.stock = instance, instance.database(self.stock.name)
+
     def ordered(self) -> list[bytes]:
         """What the bank receives."""
         return received(self.stock)

@@ -192,13 +192,13 @@ def test_n19_keys_outlive_crashes(both: Talk, side: str) -> None:
     """In the middle of the exchange, and after it."""
     dialog = begin(both, b"two chairs")
     both.pipes.turn()
-    _crash(both, side)
+    both.crash(side)
     both.pipes.settle(seconds=65)
     assert both.answer(b"on their way") == [b"two chairs"]
-    _crash(both, side)
+    both.crash(side)
     both.pipes.settle(seconds=65)
     assert received(both.sales, REPLIES) == [b"on their way"]
-    _crash(both, side)
+    both.crash(side)
     both.send(b"a table", dialog=dialog)
     both.pipes.settle(seconds=65)
     assert both.ordered() == [b"a table"]
@@ -214,15 +214,6 @@ def test_t2_a_blob_is_made_anew_while_nobody_answers(both: Talk) -> None:
     for _ in range(2):
         both.pipes.settle(seconds=MINUTE)
     assert both.ordered() == [b"two chairs"]
-
-
-def _crash(both: Talk, name: str) -> None:
-    both.pipes.crash(name)
-    instance = both.pipes.instance(name)
-    if name == "shop":
-        both.shop, both.sales = instance, instance.database("Sales")
-    else:
-        both.bank, both.stock = instance, instance.database("Stock")
 
 
 def error_of(database: Database, queue: str = REPLIES) -> list[Any]:

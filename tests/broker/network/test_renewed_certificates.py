@@ -16,7 +16,7 @@ from ssbroker.security.exchange import Direction, Offers
 from ssbroker.security.issuing import Validity, make_certificate
 from tests.broker.network.secured import begin, bring, rows_to, secured
 from tests.broker.network.talking import Talk
-from tests.broker.shops import REPLIES, SHOP, STOCK, received, waiting
+from tests.broker.shops import ORDERS, REPLIES, SHOP, STOCK, received, waiting
 from tests.security.certified import certified, own, public
 
 MINUTE = 60
@@ -137,3 +137,49 @@ def test_fact_181_a_refusal_names_the_certificate_that_is_missing_or_does_not_ho
     assert 'certificate "Tomorrow" holds from ' in undelivered(both)
     both.pipes.settle(seconds=3 * MINUTE)
     assert both.ordered() == [b"two chairs"]
+
+
+def renewed(both: Talk) -> None:
+    """The shop's certificate is another one, on both sides, and the old one is gone."""
+    take_in(both, certified("New Shop", ends=LATER))
+    both.sales.drop_certificate("OwnShop")
+    both.stock.drop_certificate("OfShop")
+
+
+def an_answer_arrives(both: Talk, handle: uuid.UUID) -> None:
+    with both.stock.transaction() as t:
+        t.send(handle, b"on their way at last")
+    both.pipes.settle(seconds=MINUTE)
+    assert received(both.sales, REPLIES) == [b"on their way at last"]
+    assert waiting(both.stock) == []
+
+
+@pytest.mark.parametrize("restarted", [False, True])
+def test_fact_180_the_old_certificate_may_go_while_the_bank_thinks(both: Talk, *, restarted: bool) -> None:
+    """The shop knows the bank's key since the acknowledgement, and has no more to say; the bank does not know that it does."""
+    begin(both, b"two chairs")
+    both.pipes.settle(seconds=5)
+    with both.stock.transaction() as t:
+        handle = t.receive(ORDERS)["conversation_handle"][0].as_py()
+    renewed(both)
+    if restarted:
+        both.crash("bank")
+    an_answer_arrives(both, handle)
+
+
+@pytest.mark.parametrize("dropped", ["the shop's", "the bank's"])
+def test_n19_dialogs_go_on_with_the_keys_that_they_have_after_a_restart(both: Talk, dropped: str) -> None:
+    """What `drop_certificate` says; after a restart the bank does not know what has been settled."""
+    begin(both, b"two chairs")
+    both.pipes.settle(seconds=5)
+    with both.stock.transaction() as t:
+        handle = t.receive(ORDERS)["conversation_handle"][0].as_py()
+        t.send(handle, b"we will see")
+    both.pipes.settle(seconds=5)
+    assert received(both.sales, REPLIES) == [b"we will see"]
+    if dropped == "the shop's":
+        renewed(both)
+    else:
+        both.stock.drop_certificate("OwnBank")
+    both.crash("bank")
+    an_answer_arrives(both, handle)

@@ -29,7 +29,8 @@ class Offer:
     Attributes:
         key_exchange: What rides with its rows, acknowledgements and errors as well, until the far side has it (N19); None for nothing.
             An initiator's far side has it once the endpoint is bound; a target's, once something of it was acknowledged.
-        until: From when on it is too old and has to be asked for anew, in microseconds since 1970; None for never.
+        until: From when on it is too old and has to be asked for anew, in microseconds since 1970; None for never. Nothing may ride until
+            then too: where nothing can be made.
     """
 
     key_exchange: bytes | None = None

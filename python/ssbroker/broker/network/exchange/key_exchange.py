@@ -19,6 +19,7 @@ from ssbroker.security import at_rest, exchange
 from ssbroker.security.dialog_certificate import DialogCertificate
 from ssbroker.security.exchange import Blob, Direction, Offers, Openings
 from ssbroker.store import security as stored
+from ssbroker.store import transmission
 from ssbroker.store.objects import Objects, Service
 from ssbroker.store.security import Binding, Certificate
 from ssbroker.wording import quoted
@@ -123,13 +124,11 @@ class DialogKeys:
             return Offer()
         far = objects.security.by_fingerprint.get(print_of_far)
         by = _chosen(database, objects, service.principal_id, needs_key=True)
-        if by is None:
+        if by is None and not _has_been_heard(database, endpoint):
             return _wait(_own_certificate(database, objects, service))
-        if far is None:
-            return _wait(
-                "the certificate with which the conversation began has been dropped here. It goes on once its sender shows one that is "
-                "here, or take that one in again: CREATE CERTIFICATE <name> AUTHORIZATION <user> FROM FILE = '<file>';"
-            )
+        if by is None or far is None:
+            # Most often the initiator has the key already, and says no more. If not, it shows who it is again, by a certificate that is here.
+            return Offer(until=moment.microseconds(database.now()) + exchange.RENEWED)
         to = database.credentials.certificate(objects.security, far)
         return self._blob(database, service, endpoint, key, to, by)
 
@@ -237,6 +236,14 @@ class DialogKeys:
 def _sender(database: Database, objects: Objects, blob: Blob) -> tuple[Certificate | None, DialogCertificate | None]:
     found = None if blob.from_certificate is None else objects.security.by_fingerprint.get(blob.from_certificate)
     return found, None if found is None else database.credentials.certificate(objects.security, found)
+
+
+def _has_been_heard(database: Database, endpoint: Endpoint) -> bool:
+    """Whether something that an endpoint sent is no longer waiting, so that its far side has most likely the key."""
+    first, _ = database.file.ask(
+        lambda connection: transmission.head_of(connection, endpoint.endpoint_id, most=1, bytes_max=1)
+    )
+    return endpoint.send_sequence > 0 and (not first or first[0].message_sequence_number > 0)
 
 
 def _chosen(database: Database, objects: Objects, principal_id: int, *, needs_key: bool) -> DialogCertificate | None:

@@ -59,7 +59,8 @@ class Riders:
 
     def has_blob(self, key: Key) -> bool:
         """Whether something rides with what an endpoint sends."""
-        return key in self._offers
+        offer = self._offers.get(key)
+        return offer is not None and offer.key_exchange is not None
 
     def column(self, rows: pa.Table, *, now: int) -> pa.Array[Any]:
         """The blobs that ride with rows.
@@ -135,7 +136,7 @@ class Riders:
                 self._note(key, answer)
 
     def _note(self, key: Key, offer: Offer) -> None:
-        if offer.key_exchange is None:
+        if offer == Offer():
             self._done.add(key)
         else:
             self._offers[key] = offer
