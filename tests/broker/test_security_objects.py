@@ -298,6 +298,22 @@ def test_a_backup_that_fails_leaves_no_copy_of_the_key(instance: Instance, keyed
         instance.execute(f"BACKUP CERTIFICATE C TO FILE = '{tmp_path / 'no folder' / 'x'}'")
 
 
+def test_b37_what_a_batch_has_backed_up_goes_with_the_batch(
+    instance: Instance, keyed: Database, tmp_path: Path
+) -> None:
+    """Left there, it would be a copy of the key that nobody was told of, and the mended script would be refused (15240)."""
+    keyed.create_certificate("C")
+    files = [tmp_path / name for name in ("certificate", "key")]
+    backup = "BACKUP CERTIFICATE C TO FILE = '{}' WITH PRIVATE KEY (FILE = '{}', ENCRYPTION BY PASSWORD = 'p');".format(
+        *files
+    )
+    with pytest.raises(DdlError, match="15151"):
+        instance.execute(backup + "DROP QUEUE Nowhere;")
+    assert not any(file.exists() for file in files)
+    instance.execute(backup)
+    assert all(file.exists() for file in files)
+
+
 def test_the_subject_of_a_certificate_is_in_any_letters(instance: Instance, keyed: Database) -> None:
     instance.execute("CREATE CERTIFICATE C WITH SUBJECT = N'Aufträge, für Ωmega'")
     assert rows(keyed, "sys.certificates", "subject") == ["CN=Aufträge\\, für Ωmega"]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, contextmanager
+from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Final, Self
 
@@ -44,6 +45,7 @@ class Alteration:
         self._joined: list[tuple[Database, bool]] = []
         self._effects: Final[dict[Database, Effects]] = {}
         self._left: list[tuple[Database, bool]] = []
+        self._written: list[Path] = []
         self._not_whole: list[str] = []
         self._gains: set[Database] = set()
 
@@ -160,6 +162,10 @@ class Alteration:
         self._gains.discard(database)
         self._left.append((database, is_dropped))
 
+    def wrote(self, file: Path) -> None:
+        """Notes a file that was not there before; undone, it goes again."""
+        self._written.append(file.absolute())
+
     def forget(self, name: str) -> None:
         """Takes a database off the list whose file cannot be used; what there is of the file stays as it is.
 
@@ -211,6 +217,7 @@ class Alteration:
         joined, self._joined = self._joined, []
         for session in late:
             session.commit()
+        self._written.clear()
         for database, _ in joined:
             database.close()  # the instance opens it anew, now that it is on the list
         for database, is_dropped in self._left:
@@ -239,6 +246,8 @@ class Alteration:
                 stack.callback(database.close)
             for session in self._sessions.values():
                 stack.callback(session.close)
+            for file in self._written:
+                stack.callback(file.unlink, missing_ok=True)
 
 
 def _gone(database: Database) -> UnknownDatabaseError:

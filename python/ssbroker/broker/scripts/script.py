@@ -144,6 +144,7 @@ class Script:
             statement,
             credentials=self._instance.credentials,
             now=self._instance.clock(),
+            wrote=self._alteration.wrote,
         )
 
     def _context_name(self) -> str:

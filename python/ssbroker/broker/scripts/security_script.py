@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Final
+from typing import Final, TypeAlias
 
 from ssbroker import moment
 from ssbroker.broker.objects import certificates, principals
@@ -14,7 +15,7 @@ from ssbroker.broker.objects.credentials import Credentials
 from ssbroker.broker.objects.refusals import existing, refusal
 from ssbroker.ddl import security_statements as statements
 from ssbroker.ddl.security_statements import SecurityStatement
-from ssbroker.exceptions import BrokerError, OptionError
+from ssbroker.exceptions import OptionError
 from ssbroker.security.key_files import certificate_as_pem, key_as_pem
 from ssbroker.store.objects import Objects
 from ssbroker.store.sqlite import Connection
@@ -23,8 +24,17 @@ _FILE_MOST: Final = 64 * 1024
 _AMERICAN: Final = "%m/%d/%Y"
 
 
+Wrote: TypeAlias = Callable[[Path], None]
+
+
 def change(
-    connection: Connection, objects: Objects, statement: SecurityStatement, *, credentials: Credentials, now: datetime
+    connection: Connection,
+    objects: Objects,
+    statement: SecurityStatement,
+    *,
+    credentials: Credentials,
+    now: datetime,
+    wrote: Wrote,
 ) -> str | None:
     """Does what a statement says.
 
@@ -34,6 +44,7 @@ def change(
         statement: The statement.
         credentials: What opens the instance's keys.
         now: The current moment.
+        wrote: Is told of each file that was written, which is to go again if the change is undone.
 
     Returns:
         What was left out of account, for a warning.
@@ -59,7 +70,7 @@ def change(
         case statements.SetOwner(service, user):
             principals.set_owner(connection, objects, service=service, user=user)
         case _:
-            _change_keys(connection, objects, statement, credentials, now)
+            _change_keys(connection, objects, statement, credentials, now, wrote)
     return None
 
 
@@ -76,6 +87,7 @@ def _change_keys(
     | statements.DropCertificate,
     credentials: Credentials,
     now: datetime,
+    wrote: Wrote,
 ) -> None:
     match statement:
         case statements.CreateMasterKey(password):
@@ -108,7 +120,7 @@ def _change_keys(
                 removes_key=removes_key,
             )
         case statements.BackupCertificate():
-            _back_up(objects, statement, credentials)
+            _back_up(objects, statement, credentials, wrote)
         case statements.DropCertificate(name):
             certificates.drop_certificate(connection, objects, name=name)
 
@@ -125,24 +137,18 @@ def _given(statement: statements.CreateCertificate, now: datetime) -> Given:
     return Given(_read(statement.file), None if key is None else _read(key.file), None if key is None else key.password)
 
 
-def _back_up(objects: Objects, statement: statements.BackupCertificate, credentials: Credentials) -> None:
+def _back_up(objects: Objects, statement: statements.BackupCertificate, credentials: Credentials, wrote: Wrote) -> None:
     certificate = existing(objects.security.certificates, statement.name, kind="certificate")
     key = statement.key
     pem = certificate_as_pem(certificate.certificate)
-    if key is None:
-        _write(statement.file, pem)
-        return
-    if not key.password:
-        raise refusal("the private key needs ENCRYPTION BY PASSWORD = '...'")
-    found = credentials.private_key(objects.security, certificate)
-    if found is None:
-        raise refusal(f"the private key of certificate {statement.name!r} is not here, or not open", 15581)
-    _write(key.file, key_as_pem(found, password=key.password))
-    try:
-        _write(statement.file, pem)
-    except BrokerError:
-        Path(key.file).unlink()  # a copy of the key that nobody was told of
-        raise
+    if key is not None:
+        if not key.password:
+            raise refusal("the private key needs ENCRYPTION BY PASSWORD = '...'")
+        found = credentials.private_key(objects.security, certificate)
+        if found is None:
+            raise refusal(f"the private key of certificate {statement.name!r} is not here, or not open", 15581)
+        _write(key.file, key_as_pem(found, password=key.password), wrote)
+    _write(statement.file, pem, wrote)
 
 
 def _moment(text: str | None) -> datetime | None:
@@ -167,7 +173,7 @@ def _read(file: str) -> bytes:
     return data
 
 
-def _write(file: str, data: bytes) -> None:
+def _write(file: str, data: bytes, wrote: Wrote) -> None:
     """Writes a file that was not there, whole or not at all."""
     try:
         descriptor = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
@@ -179,6 +185,7 @@ def _write(file: str, data: bytes) -> None:
             raise
     except (OSError, ValueError) as error:
         raise refusal(f"{file}: cannot be written: {_reason(error)}", 15240) from None
+    wrote(Path(file))
 
 
 def _reason(error: OSError | ValueError) -> str:
