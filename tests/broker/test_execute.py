@@ -141,7 +141,8 @@ def test_b37_a_batch_is_done_whole_or_not_at_all(instance: Instance, sales: Data
     )
     assert error.number == 15151
     assert (error.file, error.line) == ("x.sql", 11)
-    assert str(error) == "x.sql:11: DROP QUEUE [Nothing]: error 15151: queue 'dbo.Nothing' does not exist"
+    said = "x.sql:11: DROP QUEUE [Nothing]: error 15151: queue 'dbo.Nothing' does not exist; what stands up to line 2 is done"
+    assert str(error) == said
     assert set(sales.objects().queues) == {*before[0].queues, ("dbo", "First")}
     assert instance.msdb.objects() == before[1]
     assert [database.name for database in instance.databases] == ["msdb", "Sales"]
@@ -151,7 +152,24 @@ def test_b37_a_batch_is_done_whole_or_not_at_all(instance: Instance, sales: Data
 def test_b37_what_cannot_be_read_changes_nothing_of_its_batch(instance: Instance, sales: Database) -> None:
     error = refused(instance, "CREATE QUEUE First\nCREATE QUEUE\n")
     assert (error.number, error.line) == (102, 2)
+    assert "is done" not in str(error)
     assert ("dbo", "First") not in sales.objects().queues
+
+
+@pytest.mark.parametrize(
+    ("script", "up_to"),
+    [
+        ("CREATE QUEUE First\nGO\nGO\nCREATE QUEUE 'x'", 1),
+        ("CREATE QUEUE First;\nCREATE QUEUE Second\n  WITH\n  STATUS = ON;\nGO\n-- more\nSELECT [", 4),
+        ("CREATE QUEUE First\nGO 2", 1),
+    ],
+)
+def test_b37_a_refusal_says_up_to_where_the_script_is_done(
+    instance: Instance, sales: Database, script: str, up_to: int
+) -> None:
+    """Whoever runs the mended script again has to begin behind it."""
+    assert str(refused(instance, script)).endswith(f"; what stands up to line {up_to} is done")
+    assert ("dbo", "First") in sales.objects().queues
 
 
 def test_a_batch_makes_a_database_and_what_stands_in_it(instance: Instance) -> None:

@@ -14,7 +14,7 @@ from ssbroker.ddl.instance import canonical
 from ssbroker.ddl.parse import Parsed, ParsedBatch, parse
 from ssbroker.ddl.source import RefusalError, Source, refusal_text
 from ssbroker.ddl.tokens import batches
-from ssbroker.exceptions import BrokerError, DdlWarning, InputError, StorageError, UnknownDatabaseError
+from ssbroker.exceptions import BrokerError, DdlError, DdlWarning, InputError, StorageError, UnknownDatabaseError
 
 if TYPE_CHECKING:
     from ssbroker.broker.instance import Instance
@@ -24,14 +24,23 @@ def execute(instance: Instance, text: str, *, file: str | None) -> None:
     """Runs a script; before any USE it is about the one user database."""
     source = Source(text, file)
     current: str | None = None
-    for batch in batches(source):
-        parsed = parse(source, batch, reading="objects")
-        # The second run says all that further ones would: what it makes is there already.
-        for turn in range(min(batch.count, 2)):
-            current, skipped = _run_batch(instance, source, parsed, current)
-            if turn == 0:
-                for what in skipped:
-                    warnings.warn(what, DdlWarning, stacklevel=3)  # the caller of Instance.execute
+    done = 0  # the last line of what stands, whatever comes
+    try:
+        for batch in batches(source):
+            parsed = parse(source, batch, reading="objects")
+            # The second run says all that further ones would: what it makes is there already.
+            for turn in range(min(batch.count, 2)):
+                current, skipped = _run_batch(instance, source, parsed, current)
+                if parsed.statements:
+                    done = source.line(parsed.statements[-1].end - 1)
+                if turn == 0:
+                    for what in skipped:
+                        warnings.warn(what, DdlWarning, stacklevel=3)  # the caller of Instance.execute
+    except DdlError as error:
+        if not done:
+            raise
+        words = f"{error}; what stands up to line {done} is done"
+        raise DdlError(words, number=error.number, file=error.file, line=error.line) from None
 
 
 def execute_file(instance: Instance, path: Path) -> None:
