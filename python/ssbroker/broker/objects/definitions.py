@@ -103,9 +103,9 @@ class Definitions(SecurityDefinitions):
         *,
         status: bool = True,
         retention: bool = False,
-        activation: bool = False,
+        activation: bool | None = None,
         procedure: str | None = None,
-        max_queue_readers: int = 0,
+        max_queue_readers: int | None = None,
         poison_message_handling: bool = True,
     ) -> None:
         """Makes a queue.
@@ -114,9 +114,9 @@ class Definitions(SecurityDefinitions):
             name: Its name, with its schema if that is not `dbo`: `Orders`, `shop.Orders`, `[shop].[Orders.New]`.
             status: Whether it takes and gives messages.
             retention: Whether messages stay until their conversation ends.
-            activation: Whether its readers are started when messages wait.
+            activation: Whether its readers are started when messages wait; left out, whether they have a procedure (B23).
             procedure: What its readers are called.
-            max_queue_readers: How many of them run at once.
+            max_queue_readers: How many of them run at once; left out, one where they have a procedure.
             poison_message_handling: Whether five rollbacks in a row turn it off.
 
         Raises:
@@ -146,7 +146,7 @@ class Definitions(SecurityDefinitions):
         max_queue_readers: int | None = None,
         poison_message_handling: bool | None = None,
     ) -> None:
-        """Changes what is given of a queue; the rest stays. The options are those of `create_queue`.
+        """Changes what is given of a queue; the rest stays, but for what `create_queue` says of a queue that gets its first procedure.
 
         Args:
             name: Its name.

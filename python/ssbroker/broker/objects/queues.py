@@ -40,19 +40,32 @@ def queue_values(settings: QueueSettings) -> dict[str, Value]:
     return values
 
 
+def activation_values(settings: QueueSettings, *, max_readers: int = 0) -> dict[str, Value]:
+    """What is not said of a queue that has had no procedure, and is given one (B23); it has had `max_readers` all the same."""
+    values: dict[str, Value] = {}
+    if settings.procedure and settings.activation is None:
+        values["is_activation_enabled"] = True
+    if settings.procedure and settings.max_queue_readers is None:
+        values["max_readers"] = max_readers or 1
+    return values
+
+
 def create_queue(connection: Connection, objects: Objects, *, name: str, settings: QueueSettings) -> None:
     """Makes a queue."""
     schema, plain = key = queue_key(name)
     check_object_name(schema)
     check_object_name(plain)
     refuse_taken(objects.queues, key, kind="queue", number=2714)
-    changes.create_queue(connection, schema_name=schema, name=plain, options=queue_values(settings))
+    options = queue_values(settings) | activation_values(settings)
+    changes.create_queue(connection, schema_name=schema, name=plain, options=options)
 
 
 def alter_queue(connection: Connection, objects: Objects, *, name: str, settings: QueueSettings) -> None:
     """Changes a queue; turning it on forgets the rollbacks that turned it off (B24)."""
     queue = existing(objects.queues, queue_key(name), kind="queue")
     values = queue_values(settings)
+    if queue.activation_procedure is None:
+        values |= activation_values(settings, max_readers=queue.max_readers)
     if settings.status:
         values["rollbacks"] = 0
     changes.alter(connection, "ssb_queues", queue.queue_id, values)

@@ -1,0 +1,42 @@
+"""What the ACTIVATION clause of a queue leaves out (B23, fact 142)."""
+
+from __future__ import annotations
+
+import pytest
+
+from ssbroker.broker.database import Database
+from ssbroker.broker.instance import Instance
+
+
+@pytest.mark.parametrize(
+    ("clause", "expected"),
+    [
+        ("PROCEDURE_NAME = p, MAX_QUEUE_READERS = 5, EXECUTE AS SELF", (True, 5)),
+        ("PROCEDURE_NAME = p, EXECUTE AS SELF", (True, 1)),
+        ("STATUS = OFF, PROCEDURE_NAME = p, MAX_QUEUE_READERS = 0, EXECUTE AS SELF", (False, 0)),
+        ("MAX_QUEUE_READERS = 5", (False, 5)),
+    ],
+)
+@pytest.mark.parametrize(
+    "statement", ["CREATE QUEUE Q WITH ACTIVATION ({});", "CREATE QUEUE Q; ALTER QUEUE Q WITH ACTIVATION ({});"]
+)
+def test_b23_a_first_procedure_is_started_unless_the_clause_says_otherwise(
+    instance: Instance, sales: Database, statement: str, clause: str, expected: tuple[bool, int]
+) -> None:
+    """As SQL Server's own examples have it, without STATUS: the queue started nobody, and nothing said so."""
+    instance.execute("USE Sales; " + statement.format(clause))
+    assert activation_of(sales) == expected
+    instance.execute("USE Sales; ALTER QUEUE Q WITH ACTIVATION (STATUS = OFF, MAX_QUEUE_READERS = 3);")
+    instance.execute("USE Sales; ALTER QUEUE Q WITH ACTIVATION (PROCEDURE_NAME = another);")
+    had_one = "PROCEDURE_NAME" in clause
+    assert activation_of(sales) == (not had_one, 3)
+
+
+def test_b23_a_queue_that_is_made_with_a_procedure_starts_it(sales: Database) -> None:
+    sales.create_queue("Q", procedure="p")
+    assert activation_of(sales) == (True, 1)
+
+
+def activation_of(database: Database) -> tuple[bool, int]:
+    queue = database.objects().queues["dbo", "Q"]
+    return bool(queue.is_activation_enabled), queue.max_readers
