@@ -89,25 +89,34 @@ def sent(
     return connection.execute(_SENT, (largest, TOO_LONG, *side, first, last, most))
 
 
-def parts_of(
-    connection: Connection, side: tuple[bytes, bool], number: int, spans: Iterable[tuple[int, int]]
-) -> list[bytes] | None:
-    """Parts of the body of a message that an endpoint sent; None where it is not there.
+def place_of(connection: Connection, side: tuple[bytes, bool], number: int) -> int | None:
+    """Where a message that an endpoint sent stands in the transmission queue (`transmission_id`); None where it is not there.
 
     Args:
-        connection: The database, within a transaction.
+        connection: The database.
         side: The conversation, and whether its initiator is meant.
         number: The message.
+
+    Returns:
+        The number of its row.
+    """
+    row = connection.execute(_PLACE, (*side, number)).fetchone()
+    return None if row is None else int(row[0])
+
+
+def parts_of(connection: Connection, transmission_id: int, spans: Iterable[tuple[int, int]]) -> list[bytes]:
+    """Parts of the body of a message in the transmission queue. SQLite walks to each from the body's beginning, once for all of them.
+
+    Args:
+        connection: The database, within the transaction in which the message was found.
+        transmission_id: Its row.
         spans: From which byte to before which; what is beyond the end is left out.
 
     Returns:
         The bytes of each.
     """
-    row = connection.execute(_PLACE, (*side, number)).fetchone()
-    if row is None:
-        return None
     found: list[bytes] = []
-    with connection.blob_open("main", "ssb_transmission_queue", "message_body", row[0], False) as blob:
+    with connection.blob_open("main", "ssb_transmission_queue", "message_body", transmission_id, False) as blob:
         for begin, end in spans:
             blob.seek(min(begin, blob.length()))
             found.append(blob.read(end - begin))

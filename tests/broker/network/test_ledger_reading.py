@@ -6,13 +6,17 @@ import uuid
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from random import Random
 from typing import Any
 
+import apsw
 import pyarrow as pa
 import pytest
 
+from ssbroker.broker.network.exchange import reading_ahead
 from ssbroker.protocol.ledger import MESSAGES, Refusal, Wanted
 from ssbroker.protocol.names import END_DIALOG, ERROR
+from ssbroker.store.sqlite import Connection
 from tests.broker.network.sides import DEFAULT, MINUTE, ORDERS, TRADE, Pair, pair
 from tests.broker.talk import end, send
 
@@ -61,6 +65,52 @@ def test_p13_n39_parts_of_a_body_are_given_without_the_rest_of_it(both: Pair) ->
     assert both.shop.ledger.parts(key, 1, []) == []
     assert both.shop.ledger.parts(key, 2, spans) is None
     assert both.shop.ledger.parts((bytes(16), True), 1, spans) is None
+
+
+MIB = 1 << 20
+
+
+def test_n39_a_large_body_is_read_once_however_many_turns_it_takes(both: Pair) -> None:
+    """SQLite walks to a place from the body's beginning: 192 MiB in turns of one had 96 times as many pages read."""
+    size = 33 * MIB + 5
+    body = Random(1).randbytes(size)
+    key = both.shop.key(both.begin(body))
+    with both.shop.database.file.read() as connection:  # whoever comes next is given the same one
+        pass
+    before = pages_visited(connection)
+    found: list[bytes] = []
+    for begin in range(0, size, MIB):
+        found += both.shop.ledger.parts(key, 0, [(begin, begin + MIB)]) or [b""]
+    assert b"".join(found) == body
+    assert pages_visited(connection) - before < 4 * size // 8192
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_n39_what_is_read_ahead_is_what_stands_there(both: Pair, monkeypatch: pytest.MonkeyPatch, seed: int) -> None:
+    """Turns of several messages, with parts that go again, and messages that are taken off or another's meanwhile."""
+    chance = Random(seed)
+    monkeypatch.setattr(reading_ahead, "HELD_BYTES_MAX", chance.choice([100, 1000, 5000]))
+    bodies = {both.shop.key(both.begin(body)): body for body in (chance.randbytes(4000) for _ in range(3))}
+    places = dict.fromkeys(bodies, 0)
+    for _ in range(200):
+        key = chance.choice(list(bodies))
+        if chance.random() < 0.1:
+            both.shop.ledger.let_go()
+        step, place = chance.randint(0, 400), places[key]
+        again = sorted(chance.sample(range(place + 1), 2)) if place and chance.random() < 0.3 else None
+        spans = [*([(again[0], again[1])] if again else []), (place, place + step)]
+        expected = [bodies[key][begin:end] for begin, end in spans]
+        assert both.shop.ledger.parts(key, 0, spans) == expected
+        places[key] = (place + step) if place < 4200 else 0
+    gone = next(iter(bodies))
+    with both.shop.database.transaction() as t:
+        t.connection.execute("DELETE FROM ssb_transmission_queue WHERE transmission_id = 1")
+    assert both.shop.ledger.parts(gone, 0, [(0, 9)]) is None
+
+
+def pages_visited(connection: Connection) -> int:
+    """How many pages a connection has asked for, wherever they were found."""
+    return sum(connection.status(each)[0] for each in (apsw.SQLITE_DBSTATUS_CACHE_HIT, apsw.SQLITE_DBSTATUS_CACHE_MISS))
 
 
 def test_n32_message_ids_are_the_same_whenever_they_are_sent_and_differ(both: Pair) -> None:

@@ -12,6 +12,7 @@ import pyarrow as pa
 
 from ssbroker import moment
 from ssbroker.broker.network.exchange.admission import admitted, are_plain, judged
+from ssbroker.broker.network.exchange.reading_ahead import ReadingAhead
 from ssbroker.broker.network.exchange.settlement import OvertakenError, Settlement
 from ssbroker.broker.work.own_work import own_work
 from ssbroker.protocol.columns import listed
@@ -55,6 +56,7 @@ class SqliteLedger:
         self._database: Final = database
         self._broker_instance: Final = database.objects().broker.service_broker_guid
         self._admitted: dict[Key, Endpoint] = {}
+        self._ahead: Final = ReadingAhead()
         if not database.file.ask(transmission_objects.is_empty):
             with database.file.write() as connection:
                 transmission_objects.clear(connection)
@@ -149,7 +151,11 @@ class SqliteLedger:
     def parts(self, key: Key, sequence: int, spans: Sequence[tuple[int, int]]) -> Sequence[bytes] | None:
         """See `Ledger`."""
         with self._database.file.read() as connection:
-            return remote.parts_of(connection, key, sequence, spans)
+            return self._ahead.parts(connection, key, sequence, spans)
+
+    def let_go(self) -> None:
+        """Holds nothing any more of what was read ahead."""
+        self._ahead.let_go()
 
     def kept(self, keys: Sequence[Key]) -> Iterable[Kept]:
         """See `Ledger`."""

@@ -220,6 +220,7 @@ class Machine:
             now: The moment.
         """
         self.dialogs.flush(now=now)
+        self.ledger.let_go()
         self.database.instance.worker.counters.objects_marked(self.dialogs.take_marked_dirty())
         # Of conversations that nobody here has, too: what answers them has a way, and no end here.
         self.gates.keep(self.dialogs.knows)
