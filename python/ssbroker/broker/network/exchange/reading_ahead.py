@@ -12,21 +12,25 @@ from ssbroker.store import remote
 from ssbroker.store.sqlite import Connection
 
 HELD_BYTES_MAX: Final = 16 << 20
-"""How many bytes are held of all bodies together."""
+"""How many bytes are read ahead of all bodies together; held are twice as many at most, with what was asked for."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Held:
-    """What comes next of a body."""
+    """A piece of a body that was read last."""
 
     sequence: int
     transmission_id: int
     begin: int
     data: bytes
+    reaches_end: bool
 
     @property
     def end(self) -> int:
         return self.begin + len(self.data)
+
+    def has(self, begin: int, end: int) -> bool:
+        return begin >= self.begin and (end <= self.end or self.reaches_end)
 
 
 class ReadingAhead:
@@ -53,27 +57,26 @@ class ReadingAhead:
         held = self._held.pop(key, None)
         if place is None:
             return None
-        if held is not None and (held.sequence, held.transmission_id) != (sequence, place):
-            held = None
-        if held is not None and all(held.begin <= begin and end <= held.end for begin, end in spans):
+        if held is not None and (held.sequence, held.transmission_id) == (sequence, place):
             self._held[key] = held
-            return [held.data[begin - held.begin : end - held.begin] for begin, end in spans]
-        ahead = HELD_BYTES_MAX // (len(self._held) + 1)
-        *earlier, (begin, end) = spans or [(0, 0)]
-        if held is not None and end <= held.end:  # something goes again, and what is held is still to come
-            self._held[key] = held
-            return remote.parts_of(connection, place, spans)
-        *found, read = remote.parts_of(connection, place, [*earlier, (begin, end + ahead)])
-        self._hold(key, _Held(sequence, place, end, read[end - begin :]))
-        return [*found, read[: end - begin]] if spans else []
+            if all(held.has(*span) for span in spans):
+                return [held.data[begin - held.begin : end - held.begin] for begin, end in spans]
+            if spans[-1][1] <= held.end:  # something goes again, and what is held is still to come
+                return remote.parts_of(connection, place, spans)
+            del self._held[key]
+        if not spans:
+            return []
+        *earlier, (begin, end) = spans
+        asked = end + HELD_BYTES_MAX // (len(self._held) + 1)
+        *found, read = remote.parts_of(connection, place, [*earlier, (begin, asked)])
+        self._hold(key, _Held(sequence, place, begin, read, reaches_end=len(read) < asked - begin))
+        return [*found, read[: end - begin]]
 
     def let_go(self) -> None:
         """Holds nothing any more."""
         self._held.clear()
 
     def _hold(self, key: Key, held: _Held) -> None:
-        if not held.data:
-            return
         self._held[key] = held
-        while sum(len(each.data) for each in self._held.values()) > HELD_BYTES_MAX:
+        while sum(len(each.data) for each in self._held.values()) > 2 * HELD_BYTES_MAX:
             self._held.popitem(last=False)
