@@ -32,14 +32,19 @@ def standard_streams() -> Iterator[None]:
 
 
 class _File(io.FileIO):
-    """A stream of the process; what its reader does not want any more is gone."""
+    """A stream of the process; what its reader does not want any more is gone, and so is what comes after an error that was told."""
+
+    _is_lost = False
 
     def write(self, data: Any, /) -> int:
+        if self._is_lost:
+            return memoryview(data).nbytes
         try:
             return super().write(data)
         except BrokenPipeError:
             return memoryview(data).nbytes
         except OSError as error:
+            self._is_lost = True
             name = _NAMES.get(self.fileno(), "the output")
             raise OutputError(f"{name}: cannot be written: {error.strerror}") from error
 
