@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import tracemalloc
 
 from ssbroker.broker.delivery.retries import Key, Retries
 from ssbroker.protocol.retry import SECOND, Backoff
@@ -67,6 +68,18 @@ def test_p17_nor_a_wait_of_one_that_went_while_it_was_being_tried() -> None:
     assert waiting.claim(5, now=now) == {1: 0}
     waiting.failed(ONE, attempt=0, now=now)
     assert waiting.next_moment() == now + 4 * SECOND
+
+
+def test_numbers_of_conversations_that_were_never_tried_take_no_memory() -> None:
+    """Each conversation that begins has one; where nothing has to wait, nobody comes to take them out."""
+    waiting = retries()
+    tracemalloc.start()
+    try:
+        for number in range(20_000):
+            waiting.forget(Key(5, number))
+        assert tracemalloc.get_traced_memory()[0] < 50_000
+    finally:
+        tracemalloc.stop()
 
 
 def test_p17_a_change_has_everything_tried_at_once_and_the_waits_go_on_growing() -> None:

@@ -55,8 +55,10 @@ class Retries:
         self._changes = 0
         self._seen: dict[int, int] = {}
         """For each database the changes that its last claim knew of."""
+        self._tried: dict[int, set[int]] = {}
+        """For each database the numbers that its last claim took out."""
         self._replaced: dict[int, set[int]] = {}
-        """For each database the numbers that other conversations have since its last claim."""
+        """Of these, those that other conversations have since then."""
 
     def add(self, keys: Iterable[Key], *, at: int) -> None:
         """Has conversations tried at a moment; those that have failed stay as they are, those that are carried do not wait.
@@ -95,6 +97,7 @@ class Retries:
                 at, endpoint_id = heapq.heappop(order)
                 if self._is_current(Key(database_id, endpoint_id), at):
                     found[endpoint_id] = self._tries.pop(Key(database_id, endpoint_id)).attempt
+            self._tried[database_id] = set(found)
             return dict(sorted(found.items()))
 
     def failed(self, key: Key, *, attempt: int, now: int, is_carried: bool = False) -> None:
@@ -123,7 +126,8 @@ class Retries:
         """
         with self._guard:
             self._tries.pop(key, None)
-            self._replaced.setdefault(key.database_id, set()).add(key.endpoint_id)
+            if key.endpoint_id in self._tried.get(key.database_id, ()):
+                self._replaced.setdefault(key.database_id, set()).add(key.endpoint_id)
 
     def keep_databases(self, database_ids: Iterable[int]) -> None:
         """Forgets the conversations of databases that are not in the instance any more.
