@@ -50,6 +50,12 @@ def is_waiting(connection: Connection, endpoint_id: int) -> bool:
     return row is not None
 
 
+def first_waiting(connection: Connection, endpoint_id: int) -> int | None:
+    """The number of the first message that an endpoint sent and that waits here; None where none does."""
+    row = connection.execute(_FIRST, (endpoint_id,)).fetchone()
+    return None if row is None else int(row[0])
+
+
 def head_of(
     connection: Connection, endpoint_id: int, *, most: int, bytes_max: int, is_inbound: bool = False
 ) -> tuple[list[Waiting], bool]:
@@ -132,5 +138,8 @@ _RECEIVERS: Final = """
 _EARLY: Final = """
     SELECT message_sequence_number, message_type_name FROM ssb_transmission_queue
     WHERE endpoint_id = ? AND is_inbound = 1 AND message_sequence_number >= ?"""
+_FIRST: Final = """
+    SELECT message_sequence_number FROM ssb_transmission_queue WHERE endpoint_id = ? AND is_inbound = 0
+    ORDER BY message_sequence_number LIMIT 1"""
 _OF_ENDPOINT: Final = """
     SELECT * FROM ssb_transmission_queue WHERE endpoint_id = ? AND is_inbound = ? ORDER BY message_sequence_number LIMIT ?"""

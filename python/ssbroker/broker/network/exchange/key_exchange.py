@@ -240,10 +240,8 @@ def _sender(database: Database, objects: Objects, blob: Blob) -> tuple[Certifica
 
 def _has_been_heard(database: Database, endpoint: Endpoint) -> bool:
     """Whether something that an endpoint sent is no longer waiting, so that its far side has most likely the key."""
-    first, _ = database.file.ask(
-        lambda connection: transmission.head_of(connection, endpoint.endpoint_id, most=1, bytes_max=1)
-    )
-    return endpoint.send_sequence > 0 and (not first or first[0].message_sequence_number > 0)
+    first = database.file.ask(lambda connection: transmission.first_waiting(connection, endpoint.endpoint_id))
+    return endpoint.send_sequence > 0 and first != 0
 
 
 def _chosen(database: Database, objects: Objects, principal_id: int, *, needs_key: bool) -> DialogCertificate | None:
