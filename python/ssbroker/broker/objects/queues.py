@@ -43,9 +43,11 @@ def queue_values(settings: QueueSettings) -> dict[str, Value]:
 def activation_values(settings: QueueSettings, *, max_readers: int = 0) -> dict[str, Value]:
     """What is not said of a queue that has had no procedure, and is given one (B23); it has had `max_readers` all the same."""
     values: dict[str, Value] = {}
-    if settings.procedure and settings.activation is None:
+    if not settings.procedure:
+        return values
+    if settings.activation is None:
         values["is_activation_enabled"] = True
-    if settings.procedure and settings.max_queue_readers is None:
+    if settings.max_queue_readers is None:
         values["max_readers"] = max_readers or 1
     return values
 
