@@ -13,8 +13,8 @@ use crate::scalar::{closing, compress, digest, digest_of, words_of};
 use std::cmp::Reverse;
 use std::{mem, slice};
 
-/// For fewer messages the plain registers are faster than any vector.
-pub(crate) const LANES_MIN: usize = 2;
+/// For fewer messages the plain registers are faster: they digest one as fast as a vector of AVX-512 two and a quarter.
+pub(crate) const LANES_MIN: usize = 3;
 
 /// Writes the digest of every input to its place in `into`, which has as many.
 pub(crate) fn digest_all(vectors: Vectors, inputs: &[&[u8]], into: &mut [Digest]) {
