@@ -102,6 +102,33 @@ def test_json_lines_longer_than_a_block(tmp_path: Path, monkeypatch: pytest.Monk
     assert lines == given.read_text(encoding="utf-8").splitlines()
 
 
+@pytest.mark.parametrize("output", ["out.jsonl", "out.csv"])
+@pytest.mark.parametrize("blank", [10, 3_000_000], ids=["a few lines", "more than a block"])
+@pytest.mark.parametrize("place", ["alone", "before", "between"])
+def test_blank_lines_of_json_are_no_rows(
+    tmp_path: Path, catalog: Path, run: Run, place: str, blank: int, output: str
+) -> None:
+    """Also where there are no others, as `echo > in.jsonl` makes them, or a whole block of them."""
+    row = '{"database": "Sales", "to_service_name": "//A"}\n'
+    first, last = {"alone": ("", ""), "before": ("", row), "between": (row, row)}[place]
+    (tmp_path / "in.jsonl").write_text(first + "\n" * blank + last)
+    given = ["--catalog", catalog, "--conversations", tmp_path / "in.jsonl", "--tie-break", "first"]
+    result = run("route", *given, "-o", tmp_path / output)
+    assert (result.status, result.err) == (0, "")
+    assert len(read(tmp_path / output)) == len((first + last).splitlines())
+
+
+@pytest.mark.parametrize("end", ["", "\n"])
+def test_the_last_line_of_json_belongs_to_its_block_with_a_line_end_or_without(
+    tmp_path: Path, catalog: Path, run: Run, end: str
+) -> None:
+    (tmp_path / "in.jsonl").write_text(
+        '{"to_service_name": "//A"}\n{"database": "Sales", "to_service_name": "//A"}' + end
+    )
+    given = ["--catalog", catalog, "--conversations", tmp_path / "in.jsonl", "--tie-break", "first"]
+    assert run("route", *given, "-o", tmp_path / "out.jsonl").status == 0
+
+
 def test_a_spark_folder_and_a_file_without_a_suffix_are_read(tmp_path: Path, catalog: Path, run: Run) -> None:
     write(conversations(5), tmp_path / "part-0.parquet").rename(tmp_path / "plain")
     result = run("route", "--catalog", catalog, "--conversations", tmp_path / "plain", "-o", tmp_path / "out.jsonl")

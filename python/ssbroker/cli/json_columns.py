@@ -69,10 +69,8 @@ class _Block:
 def _numbered(files: Sequence[Path]) -> Iterator[_Block]:
     before = 0
     for file in files:
-        first_row = 0
-        for data, position in blocks(file):
+        for data, first_row, position in blocks(file):
             yield _Block(file=file, data=data, first_row=first_row, position=before + position)
-            first_row += data.count(b"\n")
         before += file.stat().st_size
 
 

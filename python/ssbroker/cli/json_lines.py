@@ -51,8 +51,8 @@ class JsonLinesSource:
 
     def pieces(self) -> Iterator[Piece]:
         """The rows, in order."""
-        first_row, empty = 0, True
-        for block, position in blocks(self.file):
+        empty = True
+        for block, first_row, position in blocks(self.file):
             empty = False
             if self.schema is None and self._keys is None:
                 self._keys = _keys_of(block, self.file, self._intake)
@@ -64,7 +64,6 @@ class JsonLinesSource:
                 load=partial(self._load, block, first_row),
                 line_of=partial(line_of, block, first_row),
             )
-            first_row += block.count(b"\n")
         if empty:
             lines = pa.nulls(0, pa.large_string()) if self.schema is None else None
             columns = from_json(self._nothing, self._intake, file=self.file)
@@ -96,23 +95,29 @@ class JsonLinesSource:
         return Rows(columns=columns.drop_columns(absent), lines=lines)
 
 
-def blocks(file: Path) -> Iterator[tuple[bytes, int]]:
-    """The lines of a file, several megabytes at a time, each block with the position after it."""
+def blocks(file: Path) -> Iterator[tuple[bytes, int, int]]:
+    """The lines of a file, several megabytes at a time, each block with the number of its first line and the position after it.
+
+    A block of blank lines alone is left out.
+    """
     with reading(file), file.open("rb") as opened:
         rest: list[bytes] = []  # the beginning of a line that may be long
-        position = 0
+        first_row = position = 0
         while data := opened.read(BLOCK_BYTES):
             if position == 0:
                 data = data.removeprefix(_BOM)
-            position = opened.tell()
-            end = data.rfind(b"\n") + 1
+            size, position = position + BLOCK_BYTES, opened.tell()
+            end = len(data) if position < size else data.rfind(b"\n") + 1
             if end:
-                yield b"".join([*rest, data[:end]]), position
+                block = b"".join([*rest, data[:end]])
                 rest = []
+                if block.strip():
+                    yield block, first_row, position
+                first_row += block.count(b"\n")
             rest.append(data[end:])
         last = b"".join(rest)
         if last.strip():
-            yield last, position
+            yield last, first_row, position
 
 
 def line_of(block: bytes, first: int, row: int) -> int:
