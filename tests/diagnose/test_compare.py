@@ -22,6 +22,8 @@ from tests.worlds.universe import NOW
 
 SIDE = ("outcome", "reason", "match_step", "next_hop_address", "mirror_address", "target_database")
 ORDERS = (("Sales", "Orders"),)
+BEGUN = (("Stock", "REMOTE TCP://one:4022"), (None, "DELAYED (no_route)"))
+NOTHING = "NONE (no such database)"
 TO_STOCK = route(1, "TCP://one", service="Stock")
 
 
@@ -200,6 +202,21 @@ def test_a_cause_is_named(before: World, after: World, cause: tuple[str, str], k
     assert cause in {(change.cause, change.object) for change in compared.changes}
     assert kind in {change.kind for change in compared.changes if (change.cause, change.object) == cause}
     assert {change.cause for change in compared.changes} == {cause[0]}
+
+
+def test_a_database_that_one_side_lacks_changes_all_that_begins_there() -> None:
+    """R1: its routing table goes with it. Such catalogs were told to be equal."""
+    stores = route(1, "TCP://one", service="Stock", table="Stores")
+    both = catalog_of(here(stores))
+    without = ssbroker.Catalog(both.routes.slice(0, 0), both.databases.filter(pa.compute.field("name") != "Stores"))
+
+    for cause, sides in (("database dropped", (both, without)), ("database created", (without, both))):
+        changes = [change for change in compare(*sides, at=NOW).changes if change.database == "Stores"]
+        assert {(each.cause, each.object, each.kind) for each in changes} == {(cause, "Stores", "outcome")}
+        told = {(each.service, each.before, each.after) for each in changes}
+        assert told == {
+            (service, *((decided, NOTHING) if sides[0] is both else (NOTHING, decided))) for service, decided in BEGUN
+        }
 
 
 def test_r41_the_route_of_a_detour_is_told_of_its_own_table() -> None:

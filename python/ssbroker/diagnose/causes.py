@@ -13,6 +13,8 @@ from ssbroker.diagnose.sides import Pair
 from ssbroker.diagnose.tables import BROKER_CONFIGURATION, LOCAL, MSDB, RouteRow, Tables
 
 _FOR_ANY_SERVICE: Final = 5
+_CREATED: Final = "database created"
+_DROPPED: Final = "database dropped"
 
 
 class Cause(NamedTuple):
@@ -44,6 +46,9 @@ class Differences:
         self._by_id: Final = tuple({route.key: key for key, route in keyed.items()} for keyed in self._keys)
         self._routes: Final = dict(self._compare_routes(before_at, after_at))
         self._databases: Final = list(_compare_databases(self.before, self.after))
+        self._one_sided: Final = {
+            each.table: each.cause for each in self._databases if each.cause.kind in (_CREATED, _DROPPED)
+        }
         self._instance: Final = list(_compare_instances(before, after))
 
     def route(self, pair: Pair, which: Literal[0, 1]) -> RouteKey | None:
@@ -65,6 +70,8 @@ class Differences:
 
     def cause(self, pair: Pair, taken: list[RouteKey | None]) -> Cause:
         """The difference that changes the decision: that of a route that was or is taken, else the nearest that bears on it."""
+        if pair.database in self._one_sided:
+            return self._one_sided[pair.database]
         for key in taken:
             if key is not None and key in self._routes:
                 return self._routes[key].cause
@@ -128,9 +135,7 @@ def _compare_databases(before: Tables, after: Tables) -> Iterator[_Difference]:
         old, new = before.databases.get(database), after.databases.get(database)
         either: frozenset[str | None] = frozenset((*had, *has, None))
         if old is None or new is None:
-            yield _Difference(
-                Cause("database dropped" if new is None else "database created", database), database, either
-            )
+            yield _Difference(Cause(_DROPPED if new is None else _CREATED, database), database, either)
         elif old.enabled != new.enabled:
             yield _Difference(
                 Cause("delivery turned on" if new.enabled else "delivery turned off", database), database, either

@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterator
 from datetime import datetime
+from itertools import repeat
 from typing import NamedTuple
 
 from ssbroker.catalog import Catalog
 from ssbroker.diagnose.behaviour import Behaviour
 from ssbroker.diagnose.picks import ANY_ADDRESS
 from ssbroker.diagnose.questions import Answer, Question
-from ssbroker.diagnose.sides import Side
+from ssbroker.diagnose.sides import NOT_BEGUN, Side
 from ssbroker.diagnose.tables import MSDB
 from ssbroker.routing import PendingRequest
 
@@ -34,7 +35,7 @@ def classes(
 ) -> Iterator[Class]:
     """The classes, each once.
 
-    A database that only one of the catalogs has is left out: no conversation is begun there with both.
+    What begins in a database that only one of the catalogs has is `NOT_BEGUN` with the other.
 
     Args:
         before: The one catalog.
@@ -58,9 +59,9 @@ def classes(
         for route in behaviour.tables.routes:
             if route.service is not None and route.broker is not None:
                 ids[route.service].add(route.broker)
-    for database in (None, *sorted(both[0].tables.databases.keys() & both[1].tables.databases.keys())):
+    for database in (None, *sorted(both[0].tables.databases.keys() | both[1].tables.databases.keys())):
         table = MSDB if database is None else database
-        names = sorted(both[0].in_play[table] | both[1].in_play[table])
+        names = sorted(frozenset().union(*(behaviour.in_play.get(table, ()) for behaviour in both)))
         reading = [ANY_ADDRESS] if any(behaviour.asks_names(table) for behaviour in both) else []
         questions = [
             Question(database, name, broker, is_initiator)
@@ -68,10 +69,13 @@ def classes(
             for broker in (None, other_broker, *sorted(ids[name] | own))
             for is_initiator in ((True, False) if database is None and broker in own else (True,))
         ]
-        answers = [behaviour.ask(questions) for behaviour in both]
-        for question, old, new in zip(questions, *answers, strict=True):
+        sides = [
+            map(_sides, behaviour.ask(questions)) if table in behaviour.tables.databases else repeat((NOT_BEGUN,))
+            for behaviour in both
+        ]
+        for question, old, new in zip(questions, *sides, strict=False):
             service = None if question.service == other else question.service
-            yield Class(database, service, question.broker, _sides(old), _sides(new))
+            yield Class(database, service, question.broker, old, new)
 
 
 def _sides(answers: tuple[Answer, ...]) -> tuple[Side, ...]:

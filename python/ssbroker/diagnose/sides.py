@@ -35,6 +35,10 @@ class Side(NamedTuple):
         return f"{self.outcome} {where}" if where is not None else f"{self.outcome} ({self.reason})"
 
 
+NOT_BEGUN: Final = Side("NONE", "no such database", None, None, None, None, None)
+"""Stands for the decision with a catalog that lacks the database: no conversation is begun there."""
+
+
 class Pair(NamedTuple):
     """Conversations that are alike, and what is decided with each of two catalogs."""
 
