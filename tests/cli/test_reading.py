@@ -6,6 +6,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import polars as pl
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -69,6 +70,25 @@ def test_small_batches_are_put_together(tmp_path: Path, suffix: str) -> None:
     (piece,) = source.pieces()
 
     assert piece.load().columns["to_service_name"].to_pylist() == [f"//{number}" for number in range(200)]
+
+
+@pytest.mark.parametrize("suffix", [".arrow", ".arrows"])
+@pytest.mark.parametrize("output", ["out.parquet", "out.arrow", "out.csv", "out.jsonl"])
+def test_categories_of_polars_are_read(tmp_path: Path, catalog: Path, run: Run, suffix: str, output: str) -> None:
+    """It writes them as dictionaries of views, in which pyarrow looks nothing up."""
+    frame = pl.DataFrame({"database": ["Sales", None], "to_service_name": ["//A", "//B"], "note": ["é", None]})
+    given = tmp_path / f"in{suffix}"
+    categories = frame.with_columns(pl.all().cast(pl.Categorical))
+    categories.write_ipc(given) if suffix == ".arrow" else categories.write_ipc_stream(given)
+    done = run(
+        *("route", "--catalog", catalog, "--conversations", given, "--tie-break", "first", "-o", tmp_path / output)
+    )
+    assert (done.status, done.err) == (0, "")
+    columns = ("database", "to_service_name", "note")
+    found = [tuple(row[name] or None for name in columns) for row in read(tmp_path / output)]
+    assert found == [("Sales", "//A", "é"), (None, "//B", None)]
+    compared = run("compare", catalog, catalog, "--conversations", given, "--tie-break", "first")
+    assert (compared.status, compared.err) == (0, "")
 
 
 @pytest.mark.parametrize(

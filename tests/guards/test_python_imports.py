@@ -15,7 +15,7 @@ PACKAGE = ROOT / "python" / "ssbroker"
 
 # The modules and folders of each room. One noun, and what is told beside it.
 MODULES: dict[str, set[str]] = {
-    "ground": {"arrow_input", "disk", "exceptions", "moment", "options", "row_groups", "schemas", "versions"},
+    "ground": {"arrow_input", "disk", "exceptions", "moment", "options", "row_groups", "schemas", "versions", "views"},
     "native": {"_core"},
     "ids": {"guids"},
     "ddl": {"ddl"},

@@ -18,6 +18,7 @@ from ssbroker.cli.errors import reading
 from ssbroker.cli.intake import Intake, from_csv
 from ssbroker.cli.pieces import Piece, Rows, joined, rows_of, without_rows
 from ssbroker.exceptions import MalformedDataError
+from ssbroker.views import type_without_views, without_views
 
 _PROBE_ROWS: Final = 1024
 _READ_BYTES: Final = 1 << 20
@@ -75,7 +76,7 @@ class ArrowSource:
                 self._map = mmap.mmap(opened.fileno(), 0, access=mmap.ACCESS_READ)
             self._buffer = pa.BufferReader(pa.py_buffer(self._map))
             self._reader: Any = pa.ipc.open_stream(self._buffer) if stream else pa.ipc.open_file(self._buffer)
-            self.schema = self._reader.schema.remove_metadata()
+            self.schema = pa.schema([_with_plain_words(field) for field in self._reader.schema.remove_metadata()])
 
     def pieces(self) -> Iterator[Piece]:
         """The rows, in order."""
@@ -97,14 +98,27 @@ class ArrowSource:
         if empty:
             yield without_rows(self.schema), size
 
+    def _plain(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        """The batch with plain words in its dictionaries: of views, which Polars writes, pyarrow looks none up."""
+        for number, field in enumerate(self.schema):
+            column: Any = batch.column(number)
+            if column.type != field.type:
+                column.dictionary.validate(full=True)
+                batch = batch.set_column(number, field, without_views(column))
+        return batch
+
     def _stream_batches(self) -> Iterator[tuple[pa.RecordBatch, int]]:
         for batch in self._reader:
-            yield batch, self._buffer.tell()
+            yield self._plain(batch), self._buffer.tell()
 
     def _file_batches(self) -> Iterator[tuple[pa.RecordBatch, int]]:
         count = self._reader.num_record_batches
         for number in range(count):
-            yield self._reader.get_batch(number), len(self._map) * (number + 1) // count
+            yield self._plain(self._reader.get_batch(number)), len(self._map) * (number + 1) // count
+
+
+def _with_plain_words(field: pa.Field[Any]) -> pa.Field[Any]:
+    return field.with_type(type_without_views(field.type)) if pa.types.is_dictionary(field.type) else field
 
 
 class CsvSource:

@@ -7,6 +7,8 @@ from typing import Any, Final, NamedTuple
 
 import pyarrow as pa
 
+from ssbroker.views import without_views
+
 SIDE: Final = (
     "outcome",
     "reason",
@@ -84,4 +86,5 @@ def pair(row: dict[str, Any]) -> Pair:
 
 
 def _plain(column: Any) -> Any:
-    return column.dictionary_decode() if pa.types.is_dictionary(column.type) else column
+    words = without_views(column)
+    return words.dictionary_decode() if pa.types.is_dictionary(words.type) else words
