@@ -7,6 +7,9 @@ first one), which value, and what was expected.
 
 from __future__ import annotations
 
+import re
+from collections.abc import Callable
+
 
 class SsbrokerError(Exception):
     """The base of every error that ssbroker raises."""
@@ -39,6 +42,22 @@ class InputError(SsbrokerError, ValueError):
 
     def __reduce__(self) -> tuple[object, ...]:
         return (_rebuild, (type(self), self.args[0], self.__dict__))
+
+
+def at_row_of(error: InputError, row_of: Callable[[int], int]) -> InputError:
+    """The same error, told by the row of the whole where it was found in a part.
+
+    Examples:
+        >>> str(at_row_of(InputError("age, row 2: 'x' is no number", row=2), lambda row: row + 40))
+        "age, row 42: 'x' is no number"
+    """
+    if error.row is None:
+        return error
+    row = row_of(error.row)
+    moved = type(error)(re.sub(rf"\brow {error.row}\b", f"row {row}", str(error), count=1))
+    moved.__dict__.update(error.__dict__)
+    moved.row = row
+    return moved
 
 
 class InvalidGuidError(InputError):

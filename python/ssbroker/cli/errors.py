@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import csv
-import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -11,7 +10,7 @@ from typing import Final
 
 import pyarrow as pa
 
-from ssbroker.exceptions import InputError, MalformedDataError, OutputError, SchemaError
+from ssbroker.exceptions import InputError, MalformedDataError, OutputError, SchemaError, at_row_of
 from ssbroker.wording import harmless
 
 _LENGTH_MAX: Final = 600
@@ -45,15 +44,10 @@ def located(
         >>> str(located(InputError("age, row 2: 'x' is no number", row=2), file=Path("people.csv"), row_of=lambda row: row + 40))
         "people.csv: age, row 42: 'x' is no number"
     """
-    message = str(error)
-    moved = type(error)(message)
-    moved.__dict__.update(error.__dict__)
-    if isinstance(moved, InputError) and moved.row is not None:
-        row = row_of(moved.row)
-        message = re.sub(rf"\brow {moved.row}\b", f"row {row}", message, count=1)
-        moved.row = row
-    moved.args = (f"{file}: {message}",)
-    return moved
+    moved = at_row_of(error, row_of) if isinstance(error, InputError) else error
+    there = type(moved)(f"{file}: {moved}")
+    there.__dict__.update(moved.__dict__)
+    return there
 
 
 @contextmanager

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from datetime import datetime
 from typing import Any, Final
 
 import pyarrow as pa
-import pyarrow.compute
 
 from ssbroker import moment, schemas
 from ssbroker.arrow_input import ArrowArrayExportable, ArrowStreamExportable, as_table
@@ -19,12 +18,9 @@ from ssbroker.diagnose.comparison import Change, Comparison, cause_of, kind_of
 from ssbroker.diagnose.fleets import Fleet
 from ssbroker.diagnose.setting import name
 from ssbroker.diagnose.sides import Pair, Side, counted
-from ssbroker.exceptions import OptionError, SchemaError
+from ssbroker.diagnose.traffic import parts
+from ssbroker.exceptions import InputError, OptionError, at_row_of
 from ssbroker.routing import PendingRequest, Router, TieBreak
-
-pc: Any = pyarrow.compute  # its stubs know too little of it
-INSTANCE: Final = "instance"
-_BATCH_ROWS: Final = 1 << 18
 
 
 def compare(
@@ -139,14 +135,16 @@ class Comparer:
             SchemaError: A column is missing or has a type that cannot be read.
             InputError: A value is not what was expected.
         """
-        for instance, part in _by_instance(conversations, list(self._pairs)):
-            database = self._pairs[instance][0].user_database
-            for batch in part.to_batches(_BATCH_ROWS):
+        for instance, batch, row_of in parts(conversations, list(self._pairs)):
+            try:
                 decided = [
                     router.route(batch, now=now)
                     for router, now in zip(self._routers[instance], self._moments, strict=True)
                 ]
-                self._counts[instance].update(counted(batch, *decided, database=database))
+            except InputError as error:
+                raise at_row_of(error, row_of) from error
+            database = self._pairs[instance][0].user_database
+            self._counts[instance].update(counted(batch, *decided, database=database))
 
     def result(self) -> Comparison:
         """What was found so far."""
@@ -270,23 +268,3 @@ def _of_class(instance: str, each: Class, differences: Differences) -> Change | 
         route_after=told[1] or None,
         conversations=None,
     )
-
-
-def _by_instance(table: pa.Table, names: list[str]) -> Iterable[tuple[str, pa.Table]]:
-    """The traffic of each instance."""
-    if len(names) == 1:
-        yield names[0], table
-        return
-    if INSTANCE not in table.schema.names:
-        raise SchemaError(
-            f"conversations.{INSTANCE}: the column is missing; there are the instances {', '.join(names)}",
-            column=f"conversations.{INSTANCE}",
-            expected="string",
-        )
-    for instance in pc.unique(table[INSTANCE]).to_pylist():
-        if instance not in names:
-            raise SchemaError(
-                f"conversations.{INSTANCE}: there is no instance {instance!r:.80}; expected one of {', '.join(names)}",
-                column=f"conversations.{INSTANCE}",
-            )
-        yield instance, table.filter(pc.equal(table[INSTANCE], instance)).drop_columns([INSTANCE])
