@@ -140,8 +140,17 @@ def test_broken_offsets_in_arrow_ipc_are_told(tmp_path: Path, catalog: Path, run
     ("text", "wanted"),
     [
         ("", "is empty; expected a header line"),
-        ("database,to_service_name\nSales\n", "Expected 2 columns, got 1"),
-        ("database,to_service_name\nSales,\xff\n", "invalid UTF8"),
+        ("database,to_service_name\nSales,//A\n\nSales\n", "row 1: has 1 cells, expected 2: 'Sales'"),
+        ("database,to_service_name\nSales,//A,\n", "row 0: has 3 cells, expected 2: 'Sales,//A,'"),
+        (
+            "database,to_service_name\nSales,//A\nSales,\xff\n",
+            "to_service_name, row 1: is no text in UTF-8 (byte 0xff)",
+        ),
+        ('database,to_service_name\n,//A\n,//A\n",//A\n,//A\n', "row 2: a quote that begins here has no end"),
+        ('to_service_name,note\n//A,1\n//A,"2\n//A,3\n', "row 1: a quote that begins here has no end"),
+        ('to_service_name,note\n//A,1\n//A,"2', "row 1: a quote that begins here has no end"),
+        ("database;to_service_name\nSales;//A\n", "'database;to_service_name', names no known column"),
+        ("Sales,//A\n", "'Sales,//A', names no known column; expected a header line with columns such as"),
         ("database,database,to_service_name\nSales,Sales,//A\n", "has the column database twice"),
         (
             "database,to_service_name,is_initiator\nSales,//A,1\nSales,//A,maybe\n",
@@ -156,6 +165,22 @@ def test_a_bad_csv_file_is_told(tmp_path: Path, catalog: Path, run: Run, text: s
     told = refused(run, catalog, given, "--tie-break", "first")
     assert told.startswith(f"{given}: ")
     assert wanted in told
+
+
+def test_a_quote_that_never_ends_is_told_however_far_it_reaches(tmp_path: Path, run: Run) -> None:
+    """What followed it, further than a block, was the end of one cell: those rows were missing, and all was said to be done."""
+    given = tmp_path / "in.csv"
+    rows = [f"//A,{number}\n" for number in range(300_000)]
+    rows[150_000] = '//A,"open\n'
+    given.write_text("to_service_name,note\n" + "".join(rows))
+    lone = tmp_path / "lone.csv"
+    lone.write_text("name,address\nAll,LOCAL\n")
+    told = refused(run, lone, given, "--tie-break", "first")
+    assert told.startswith(f"{given}: row 150000: a quote that begins here has no end")
+    given.write_text(given.read_text().replace('"open', '5" pipe'))
+    done = run("route", "--catalog", lone, "--conversations", given, "--tie-break", "first", "-o", tmp_path / "out.csv")
+    assert (done.status, done.err) == (0, "")
+    assert "300,000 conversations routed" in done.out
 
 
 GOOD = '{"database": "Sales", "to_service_name": "//A"}\n'

@@ -14,10 +14,12 @@ import pyarrow as pa
 import pyarrow.csv
 import pyarrow.parquet as pq
 
-from ssbroker.cli.errors import reading
+from ssbroker import further
+from ssbroker.cli.csv_rows import may_lack_a_quote, wrong_row
+from ssbroker.cli.errors import located, reading
 from ssbroker.cli.intake import Intake, from_csv
 from ssbroker.cli.pieces import Piece, Rows, joined, rows_of, without_rows
-from ssbroker.exceptions import MalformedDataError
+from ssbroker.exceptions import MalformedDataError, SchemaError
 from ssbroker.views import type_without_views, without_views
 
 _PROBE_ROWS: Final = 1024
@@ -25,6 +27,7 @@ _READ_BYTES: Final = 1 << 20
 _CSV_BLOCK_BYTES: Final = 2 << 20
 _CSV_BLOCK_GROWTH: Final = 16
 _CSV_BLOCK_BYTES_MAX: Final = 512 << 20
+_SHOWN_MAX: Final = 80
 _TOO_LONG: Final = "straddling"
 _UTF16: Final = (b"\xff\xfe", b"\xfe\xff")
 
@@ -137,6 +140,7 @@ class CsvSource:
                 self._has_rows = text.read(1) != ""
         if not self._header:
             raise MalformedDataError(f"{file}: is empty; expected a header line with the names of the columns")
+        _check_header(self._header, intake, file=file)
         self._text_schema = pa.schema([(name, pa.string()) for name in self._header])
         self.schema = from_csv(without_rows(self._text_schema), intake, file=file).schema
 
@@ -156,13 +160,18 @@ class CsvSource:
                 break
             except pa.ArrowInvalid as error:  # a row may be longer than a block
                 if _TOO_LONG not in str(error):
-                    raise
+                    raise self._wrong_row() or error from error
                 block_bytes *= _CSV_BLOCK_GROWTH
                 if block_bytes > _CSV_BLOCK_BYTES_MAX:
                     message = f"{self.file}: row {done} or later: a row is longer than {_CSV_BLOCK_BYTES_MAX >> 20} MiB"
                     raise MalformedDataError(f"{message}, or a quote has no end", row=done) from error
+        if may_lack_a_quote(self.file, encoding=self._encoding) and (wrong := self._wrong_row()) is not None:
+            raise wrong
         if done == 0:
             yield without_rows(self._text_schema), self.file.stat().st_size
+
+    def _wrong_row(self) -> MalformedDataError | None:
+        return wrong_row(self.file, self._header, encoding=self._encoding, cell_max=_CSV_BLOCK_BYTES_MAX)
 
     def _batches_by(self, block_bytes: int, *, skipped: int) -> Iterator[tuple[pa.RecordBatch, int]]:
         with pa.OSFile(str(self.file), "rb") as opened:
@@ -193,3 +202,18 @@ class CsvSource:
     def _typed(self, piece: Piece) -> Rows:
         columns = piece.load().columns
         return Rows(columns=from_csv(columns, self._intake, file=self.file, row_of=piece.row_of))
+
+
+def _check_header(header: list[str], intake: Intake, *, file: Path) -> None:
+    """Refuses a first line that names nothing that is read: it is a row, or its columns are parted by something else."""
+    read = intake.columns.names
+    if not set(header) & set(read):
+        try:
+            further.check_meant(header, read=read)
+        except SchemaError as error:
+            raise located(error, file=file) from None
+        expected = f"a header line with columns such as {', '.join(read)}, and commas between them"
+        shown = ",".join(header)[:_SHOWN_MAX]
+        raise MalformedDataError(
+            f"{file}: its first line, {shown!r}, names no known column; expected {expected}", expected=expected
+        )
