@@ -43,8 +43,8 @@ def typed_column(
     if not isinstance(values, pa.ChunkedArray):
         return pa.chunked_array([pa.array(_parsed(values, parse, where, expected), kind)])
     if pa.types.is_string(kind):
-        return _without_nulls(values) if field.nullable else values
-    distinct = _without_nulls(pc.utf8_trim_whitespace(values)).combine_chunks().dictionary_encode()
+        return _without_nulls(values, _NO_VALUE if field.nullable else ("",))
+    distinct = _without_nulls(pc.utf8_trim_whitespace(values), _NO_VALUE).combine_chunks().dictionary_encode()
     readable: list[Any] = []
     unreadable: list[int] = []
     for number, value in enumerate(distinct.dictionary.to_pylist()):
@@ -111,9 +111,9 @@ def _text(value: Any) -> str:
     return value
 
 
-def _without_nulls(values: pa.ChunkedArray[Any]) -> pa.ChunkedArray[Any]:
-    """An empty cell is null, and so is the word that SQL Server Management Studio writes for it."""
-    filled: pa.ChunkedArray[Any] = pc.if_else(pc.is_in(values, value_set=pa.array(_NO_VALUE)), None, values)
+def _without_nulls(values: pa.ChunkedArray[Any], no_value: Sequence[str]) -> pa.ChunkedArray[Any]:
+    """An empty cell is null, and so is, where there may be none, the word that SQL Server Management Studio writes for it."""
+    filled: pa.ChunkedArray[Any] = pc.if_else(pc.is_in(values, value_set=pa.array(no_value)), None, values)
     return filled
 
 

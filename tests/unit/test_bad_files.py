@@ -8,7 +8,7 @@ import pytest
 
 from ssbroker import Catalog
 from ssbroker.diagnose import Fleet
-from ssbroker.exceptions import InputError, MalformedDataError, SsbrokerError
+from ssbroker.exceptions import InputError, MalformedDataError, NullError, SsbrokerError
 from tests.rights import nobody
 from tests.unit.route_files import FORMATS, ROWS, Write, load, write_csv, write_parquet
 
@@ -50,6 +50,18 @@ def test_a_bad_cell_is_named(tmp_path: Path, name: str, content: str, column: st
     error = caught.value
     assert (error.column, error.row, error.value) == (column, 1, value)
     assert str(error).startswith(f"{tmp_path / name}: {column}, row 1: {value} is not {expected}")
+
+
+@pytest.mark.parametrize("column", ["routes.database", "routes.name", "routes.address"])
+@pytest.mark.parametrize("cell", ["", '""'])
+def test_an_empty_cell_of_csv_is_null_where_no_null_may_be(tmp_path: Path, column: str, cell: str) -> None:
+    """A route without a database was put into one without a name, and found by nobody."""
+    row = {"routes.database": "Sales", "routes.name": "Orders", "routes.address": "LOCAL", column: cell}
+    rows = ["database,name,address", "Sales,All,LOCAL", "Stores,All,LOCAL", ",".join(row.values())]
+    (tmp_path / "routes.csv").write_text("\n".join(rows))
+    with pytest.raises(NullError, match=f"routes.csv: {column}, row 2: null is not allowed here") as caught:
+        Catalog.load(tmp_path)
+    assert (caught.value.column, caught.value.row) == (column, 2)
 
 
 BAD_FILES = [
