@@ -17,6 +17,7 @@ import pyarrow.parquet as pq
 from ssbroker import disk
 from ssbroker.exceptions import OutputError
 from ssbroker.loading import INSTANCE_FILE
+from ssbroker.views import table_without_views
 
 
 def save_text(path: Path, text: str) -> None:
@@ -74,7 +75,7 @@ def save_folder(path: Path, tables: Mapping[str, pa.Table], instance: Mapping[st
         new, old = workplace / "new", workplace / "old"
         new.mkdir()
         for name, table in tables.items():
-            pq.write_table(table, new / f"{name}.parquet")
+            pq.write_table(table_without_views(table), new / f"{name}.parquet")
         (new / INSTANCE_FILE).write_bytes(json.dumps(instance, indent=2, ensure_ascii=False).encode() + b"\n")
         for file in new.iterdir():
             disk.sync(file)

@@ -28,6 +28,22 @@ def without_views(column: Any) -> Any:
     return pa.DictionaryArray.from_arrays(column.indices, column.dictionary.cast(kind.value_type), ordered=kind.ordered)
 
 
+def table_without_views(table: pa.Table) -> pa.Table:
+    """The table with all its columns so; Parquet has no dictionaries of views.
+
+    Examples:
+        >>> table_without_views(pa.table({"name": pa.array(["Orders"], pa.string_view())})).schema.types
+        [DataType(string)]
+    """
+    columns = [
+        pa.chunked_array(list(map(without_views, column.chunks)), type_without_views(column.type))
+        for column in table.columns
+    ]
+    return pa.Table.from_arrays(
+        columns, schema=pa.schema([f.with_type(c.type) for f, c in zip(table.schema, columns, strict=True)])
+    )
+
+
 def type_without_views(kind: Any) -> Any:
     """The type of an array after `without_views`.
 

@@ -4,6 +4,7 @@ import os
 from pathlib import Path
 from typing import Any
 
+import polars as pl
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -60,6 +61,15 @@ def test_a_table_that_parquet_cannot_hold_changes_nothing(tmp_path: Path) -> Non
         saving.save_folder(tmp_path / "net", OTHER_TABLES | unfit, INSTANCE)
     assert isinstance(caught.value.__cause__, pa.ArrowException)
     assert contents(tmp_path) == before
+
+
+def test_categories_of_polars_are_saved(tmp_path: Path) -> None:
+    """They are dictionaries of views, which Parquet has not."""
+    frame = pl.DataFrame({"name": ["Orders", "Stock"], "owner": ["me", None]}).with_columns(
+        pl.col("owner").cast(pl.Categorical)
+    )
+    saving.save_folder(tmp_path / "net", {"routes": pa.table(frame)}, INSTANCE)
+    assert pq.read_table(tmp_path / "net" / "routes.parquet").to_pylist() == frame.to_dicts()
 
 
 def test_a_swap_that_fails_half_way_is_undone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
