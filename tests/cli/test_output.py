@@ -132,6 +132,15 @@ def test_a_folder_or_device_is_no_output(tmp_path: Path, catalog: Path, given: P
         assert (result.status, result.err) == (2, f"ssbroker: {tmp_path / name}: cannot be written: {what}\n")
 
 
+def test_a_pipe_is_no_output(catalog: Path, given: Path) -> None:
+    """`/dev/stdout` of a pipe leads to a name that is nowhere: it was said not to exist."""
+    program = "import sys; from ssbroker.cli import main; sys.exit(main(sys.argv[1:]))"
+    files = ["--catalog", str(catalog), "--conversations", str(given), "-o", "/dev/stdout", "--format", "csv"]
+    done = subprocess.run([sys.executable, "-c", program, "route", *files], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr == "ssbroker: /dev/stdout: cannot be written: it is no regular file\n"
+
+
 def test_a_read_only_file_is_not_replaced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "out.csv").write_text("old")
     monkeypatch.setattr(os, "access", lambda *_: False)

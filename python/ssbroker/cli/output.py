@@ -126,8 +126,8 @@ def _same(one: Path, other: Path) -> bool:
 
 
 def _begin(path: Path, target: Path, part: Path) -> None:
-    if target.exists() and not target.is_file():
-        raise OutputError(f"{path}: cannot be written: it is {'a folder' if target.is_dir() else 'no regular file'}")
+    if path.exists() and not path.is_file():
+        raise OutputError(f"{path}: cannot be written: it is {'a folder' if path.is_dir() else 'no regular file'}")
     if target.exists() and not os.access(target, os.W_OK):
         raise OutputError(f"{path}: cannot be written: the file there is read-only")
     os.close(os.open(part, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o666))
