@@ -214,3 +214,23 @@ def test_not_a_time_of_pandas_is_no_moment() -> None:
     with pytest.raises(ssbroker.OptionError, match="now: expected a datetime or None, got NaT"):
         Router(EXPECTED).route(CONVERSATIONS, now=pd.NaT)
     assert Router(EXPECTED).route(CONVERSATIONS, now=pd.Timestamp(NOW)).to_pylist() == DECISIONS
+
+
+def test_what_duckdb_hands_over_without_loss_is_read() -> None:
+    """Ids as Arrow's UUIDs, truth values of 8 bits: `is_initiator` was said to be a number."""
+    with duckdb.connect() as connection:
+        connection.execute("SET arrow_lossless_conversion = true")
+        for name, table in (("d", DATABASES), ("c", CONVERSATIONS)):
+            connection.register(name, table)
+        databases = "SELECT * REPLACE (service_broker_guid::uuid AS service_broker_guid) FROM d"
+        conversations = "SELECT * REPLACE (conversation_id::uuid AS conversation_id) FROM c"
+        lossless = connection.sql(databases).to_arrow_table()
+        assert isinstance(lossless.schema.field("is_broker_enabled").type, pa.Bool8Type)
+        router = Router(Catalog(ROUTES, connection.sql(databases), SERVICES))
+        wanted = Router(Catalog(ROUTES, DATABASES, SERVICES)).route(CONVERSATIONS, now=NOW)
+        assert router.route(connection.sql(conversations), now=NOW).to_pylist() == wanted.to_pylist()
+        (batch,) = connection.sql(conversations).to_arrow_table().to_batches()
+        assert router.route(batch, now=NOW).to_pylist() == wanted.to_pylist()
+        message = "SELECT uuid() AS conversation_id, true AS is_initiator, 0 AS message_sequence_number, 'abc'::blob AS message_body"
+        fragments = ssbroker.fragment(connection.sql(message), max_fragment_bytes=2)
+        assert ssbroker.reassemble(fragments).messages["message_body"].to_pylist() == [b"abc"]

@@ -15,7 +15,18 @@ PACKAGE = ROOT / "python" / "ssbroker"
 
 # The modules and folders of each room. One noun, and what is told beside it.
 MODULES: dict[str, set[str]] = {
-    "ground": {"arrow_input", "disk", "exceptions", "moment", "options", "row_groups", "schemas", "versions", "views"},
+    "ground": {
+        "arrow_input",
+        "bool8",
+        "disk",
+        "exceptions",
+        "moment",
+        "options",
+        "row_groups",
+        "schemas",
+        "versions",
+        "views",
+    },
     "native": {"_core"},
     "ids": {"guids"},
     "ddl": {"ddl"},
