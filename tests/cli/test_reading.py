@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 from pathlib import Path
@@ -136,6 +137,21 @@ def test_blank_lines_of_json_are_no_rows(
     result = run("route", *given, "-o", tmp_path / output)
     assert (result.status, result.err) == (0, "")
     assert len(read(tmp_path / output)) == len((first + last).splitlines())
+
+
+@pytest.mark.parametrize("suffix", [".csv", ".parquet"])
+def test_text_of_json_that_looks_like_a_moment_stays_as_it_is(
+    tmp_path: Path, catalog: Path, run: Run, suffix: str
+) -> None:
+    """It was read as a moment: a day got a time, and 10 o'clock two hours east was written as 8 o'clock of nowhere."""
+    told = {"day": "2026-01-01", "zoned": "2026-01-01T10:00:00+02:00", "deep": {"day": ["2026-01-01T10:00:00Z"]}}
+    lines = [json.dumps({"database": "Sales", "to_service_name": "//A", **told})] * 2
+    (tmp_path / "in.jsonl").write_text("\n".join(lines))
+    given = ["--catalog", catalog, "--conversations", tmp_path / "in.jsonl", "--tie-break", "first"]
+    assert run("route", *given, "-o", tmp_path / f"out{suffix}").status == 0
+    for row in read(tmp_path / f"out{suffix}"):
+        deep = row["deep"] if suffix == ".parquet" else json.loads(row["deep"])
+        assert {**{name: row[name] for name in told}, "deep": deep} == told
 
 
 @pytest.mark.parametrize("end", ["", "\n"])

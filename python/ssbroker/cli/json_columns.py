@@ -77,18 +77,25 @@ def _numbered(files: Sequence[Path]) -> Iterator[_Block]:
 def _schema_of(intake: Intake, block: _Block) -> tuple[pa.Schema, int, _Block]:
     rows = len(lines_of(block.data, block.file, block.first_row))
     batch = parsed(block.data, pyarrow.json.ParseOptions(), intake, block.file, block.first_row, rows=rows)
-    return batch.schema, rows, block
+    return pa.schema([field.with_type(_with_text(field.type)) for field in batch.schema]), rows, block
+
+
+def _with_text(kind: Any) -> Any:
+    """JSON has no moments: pyarrow makes them of text that looks so, and loses how it was written and its zone."""
+    if pa.types.is_timestamp(kind):
+        return pa.string()
+    if pa.types.is_list(kind):
+        return pa.list_(_with_text(kind.value_type))
+    if pa.types.is_struct(kind):
+        return pa.struct([field.with_type(_with_text(field.type)) for field in kind])
+    return kind
 
 
 def _united(one: pa.Schema, other: pa.Schema, *, file: Path, first_row: int) -> pa.Schema:
-    """The columns of both; text that looks like a moment in some lines only is text."""
+    """The columns of both."""
     fields = {field.name: field for field in one}
     for field in other:
         known = fields.get(field.name, field)
-        kinds = {known.type, field.type}
-        if len(kinds) > 1 and any(map(pa.types.is_timestamp, kinds)) and pa.string() in kinds:
-            fields[field.name] = pa.field(field.name, pa.string())
-            continue
         try:
             united = pa.unify_schemas([pa.schema([known]), pa.schema([field])], promote_options="permissive")
         except pa.ArrowException as error:
