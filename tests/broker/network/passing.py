@@ -11,9 +11,13 @@ from typing import Any
 import pyarrow as pa
 
 from ssbroker import schemas
+from ssbroker.broker.network.carriage.forwarding import Forwarding
 from ssbroker.broker.network.connections.outbox import Outbox
 from ssbroker.broker.network.seam import Peer
 from ssbroker.protocol.adjacent.batch import WIRE
+from ssbroker.protocol.event_log import EventLog
+from ssbroker.protocol.events import Event, ForwardedMessageDropped, ForwardedMessageSent
+from ssbroker.protocol.retry import SECOND
 from ssbroker.protocol.rows import Row, table_of
 
 TO = "//Stock"
@@ -21,6 +25,7 @@ FROM = "//Shop"
 FAR = uuid.UUID(int=0xFA).bytes
 NEAR = uuid.UUID(int=0xEA).bytes
 HOUR = 3600
+NO_LIMIT = 1 << 40
 
 
 def peer(number: int = 1, *, address: str = "TCP://shop.example:4022") -> Peer:
@@ -156,3 +161,37 @@ class Outboxes:
             written += rows.to_pylist()
             box.finish(rows.num_rows)
         return written
+
+
+@dataclass
+class Forwarder:
+    """An instance that passes on, with a clock that the test moves."""
+
+    most: int = NO_LIMIT
+    outboxes: Outboxes = field(default_factory=Outboxes)
+    now: int = 1_000 * SECOND
+    principal: str | None = None
+
+    def __post_init__(self) -> None:
+        self.log = EventLog()
+        self.sent: list[ForwardedMessageSent] = []
+        self.dropped: list[ForwardedMessageDropped] = []
+        self.log.subscribe(self.note)
+        self.forwarding = Forwarding(
+            self.outboxes,
+            way=lambda address, mirror, broker_instance: self.principal,
+            most=lambda: self.most,
+            events=self.log,
+            clock=lambda: self.now,
+        )
+
+    def note(self, event: Event) -> None:
+        if isinstance(event, ForwardedMessageSent):
+            self.sent.append(event)
+        elif isinstance(event, ForwardedMessageDropped):
+            self.dropped.append(event)
+
+    @property
+    def why(self) -> list[int]:
+        """The numbers of why rows were dropped."""
+        return [event.error for event in self.dropped]

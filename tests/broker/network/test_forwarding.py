@@ -2,57 +2,31 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-
 import pytest
 
-from ssbroker.broker.network.carriage.forwarding import LOOK_EVERY, Forwarding
+from ssbroker.broker.network.carriage.forwarding import LOOK_EVERY
 from ssbroker.broker.network.carriage.parcels import ROW_BYTES, sizes_of
 from ssbroker.broker.network.connections.outbox import Outbox
 from ssbroker.broker.views.view_schemas import INSTANCE_VIEWS
-from ssbroker.protocol.event_log import EventLog
-from ssbroker.protocol.events import Event, ForwardedMessageDropped, ForwardedMessageSent
 from ssbroker.protocol.retry import SECOND
-from tests.broker.network.passing import FAR, FROM, HOUR, NEAR, TO, Outboxes, decided, onwards, peer, row, wire
+from tests.broker.network.passing import (
+    FAR,
+    FROM,
+    HOUR,
+    NEAR,
+    TO,
+    Forwarder,
+    Outboxes,
+    decided,
+    onwards,
+    peer,
+    row,
+    wire,
+)
 
 NEXT = "TCP://stock.example:4022"
 OTHER = "TCP://archive.example:4022"
 MIRROR = "TCP://mirror.example:4022"
-NO_LIMIT = 1 << 40
-
-
-@dataclass
-class Forwarder:
-    """An instance that passes on, with a clock that the test moves."""
-
-    most: int = NO_LIMIT
-    outboxes: Outboxes = field(default_factory=Outboxes)
-    now: int = 1_000 * SECOND
-    principal: str | None = None
-
-    def __post_init__(self) -> None:
-        self.log = EventLog()
-        self.sent: list[ForwardedMessageSent] = []
-        self.dropped: list[ForwardedMessageDropped] = []
-        self.log.subscribe(self.note)
-        self.forwarding = Forwarding(
-            self.outboxes,
-            way=lambda address, mirror, broker_instance: self.principal,
-            most=lambda: self.most,
-            events=self.log,
-            clock=lambda: self.now,
-        )
-
-    def note(self, event: Event) -> None:
-        if isinstance(event, ForwardedMessageSent):
-            self.sent.append(event)
-        elif isinstance(event, ForwardedMessageDropped):
-            self.dropped.append(event)
-
-    @property
-    def why(self) -> list[int]:
-        """The numbers of why rows were dropped."""
-        return [event.error for event in self.dropped]
 
 
 @pytest.fixture

@@ -5,7 +5,7 @@ All of it is called in the exchange's thread, one call at a time, and outside of
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol, TypeAlias
 
@@ -190,6 +190,9 @@ class Forwards(Protocol):
 
     def settled(self) -> None:
         """What `Mirrors.way` says may have become another answer."""
+
+    def reroute(self, route: Callable[[pa.Table], pa.Table]) -> None:
+        """What `route` says of rows that are held may have become another answer."""
 
     def run_due(self, *, now: int) -> int | None:
         """Does what is due; when it wants to be called again, in microseconds since 1970, if ever."""

@@ -4,15 +4,24 @@ from __future__ import annotations
 
 import threading
 from collections import defaultdict, deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import Any, Final
 
 import pyarrow as pa
 
-from ssbroker.broker.network.carriage.holding import BACKWARDS, TOO_MUCH, UNREACHABLE, Counters, Holding
-from ssbroker.broker.network.carriage.parcels import Course, Parcel, hops_after, keys_of, sizes_of, values
+from ssbroker.broker.network.carriage.holding import BACKWARDS, NO_WAY, TOO_MUCH, UNREACHABLE, Counters, Holding
+from ssbroker.broker.network.carriage.hop import Hop
+from ssbroker.broker.network.carriage.parcels import (
+    NOWHERE,
+    Course,
+    Parcel,
+    courses_of,
+    hops_after,
+    keys_of,
+    sizes_of,
+)
 from ssbroker.broker.network.seam import Endpoint, Peer
 from ssbroker.protocol.adjacent.batch import WIRE
 from ssbroker.protocol.event_log import EventLog
@@ -22,24 +31,6 @@ LOOK_EVERY: Final = SECOND
 """How often what has been written is let go where nothing else asks for it."""
 HOPS_KNOWN: Final = 1024
 """The addresses of which something is known while nothing goes there."""
-
-
-@dataclass(slots=True)
-class _Hop:
-    """An address to which rows go."""
-
-    waiting: deque[Parcel] = field(default_factory=deque)
-    """What its outbox has not taken."""
-    under_way: deque[Parcel] = field(default_factory=deque)
-    """What its outbox has taken and not written."""
-    is_full: bool = False
-    is_failing: bool = False
-    instance_id: bytes | None = None
-    """Which instance has answered there."""
-
-    @property
-    def is_idle(self) -> bool:
-        return not self.waiting and not self.under_way
 
 
 class Forwarding:
@@ -67,7 +58,7 @@ class Forwarding:
         self._log: Final = events
         self._clock: Final = clock
         self._guard: Final = threading.Lock()
-        self._hops: Final[defaultdict[str, _Hop]] = defaultdict(_Hop)
+        self._hops: Final[defaultdict[str, Hop]] = defaultdict(Hop)
         self._on_hold: list[Parcel] = []
         self._due: int | None = None
         self._holding: Final = Holding(most=most, events=events)
@@ -108,7 +99,7 @@ class Forwarding:
         whole = Parcel(counted, keys_of(rows), sizes_of(rows), now, peer.instance_id)
         with self._telling():
             self._let_go()
-            for course, indices in _courses(decisions).items():
+            for course, indices in courses_of(decisions).items():
                 parcel = whole.picked(indices).bound_for(course)
                 admitted = self._holding.admit(parcel, now=now, make_room=lambda: self._make_room(now=now))
                 if admitted.keys:
@@ -177,6 +168,33 @@ class Forwarding:
             for parcel in held:
                 self._place(parcel, now=self._clock())
 
+    def reroute(self, route: Callable[[pa.Table], pa.Table]) -> None:
+        """The catalog has changed: what no outbox has taken goes where it leads now, and is dropped where it leads nowhere on (N21).
+
+        What an outbox has taken for another way than the one of now may come again meanwhile: it is no double there.
+
+        Args:
+            route: Gives `schemas.DECISIONS` for rows of `WIRE`.
+        """
+        now = self._clock()
+        with self._telling():
+            self._let_go()
+            waiting = [*self._on_hold, *(each for hop in self._hops.values() for each in hop.waiting)]
+            taken = [each for hop in self._hops.values() for each in hop.under_way]
+            if not waiting and not taken:
+                return
+            decisions, place = route(pa.concat_tables([each.rows for each in (*waiting, *taken)])), 0
+            self._on_hold = []
+            for hop in self._hops.values():
+                hop.waiting.clear()
+            for number, parcel in enumerate((*waiting, *taken)):
+                courses = courses_of(decisions.slice(place, len(parcel.keys)))
+                place += len(parcel.keys)
+                if number < len(waiting):
+                    self._place_anew(parcel, courses, now=now)
+                elif {*courses} != {parcel.course}:
+                    self._holding.may_come_again(parcel)
+
     def run_due(self, *, now: int) -> int | None:
         """Drops what has been held for too long, and lets go what has been written.
 
@@ -208,6 +226,14 @@ class Forwarding:
         else:
             self._hops[chosen].waiting.append(parcel)
             self._drain(chosen, now=now)
+
+    def _place_anew(self, parcel: Parcel, courses: Mapping[Course, Sequence[int]], *, now: int) -> None:
+        for course, indices in courses.items():
+            some = parcel.picked(indices)
+            if course == NOWHERE:
+                self._holding.drop(some, error=NO_WAY, now=now)
+            else:
+                self._place(some.bound_for(course), now=now)
 
     def _drain(self, address: str, *, now: int) -> None:
         hop = self._hops[address]
@@ -262,15 +288,3 @@ class Forwarding:
             said = self._holding.said()
         for event in said:
             self._log.emit(event)
-
-
-def _courses(decisions: pa.Table) -> dict[Course, Sequence[int]]:
-    """The rows of each way. The broker id matters to mirrored routes only; without one, all rows to an address go together."""
-    addresses = decisions["next_hop_address"].unique()
-    if len(addresses) == 1 and decisions["mirror_address"].null_count == decisions.num_rows:
-        return {Course(str(addresses[0])): range(decisions.num_rows)}
-    names = ("next_hop_address", "mirror_address", "broker_instance")
-    courses: defaultdict[Course, list[int]] = defaultdict(list)
-    for row, (address, mirror, broker) in enumerate(zip(*(values(decisions, name) for name in names), strict=True)):
-        courses[Course(address) if mirror is None else Course(address, mirror, broker)].append(row)
-    return {**courses}

@@ -16,6 +16,7 @@ DOUBLE: Final = 11288
 TOO_MUCH: Final = 11289
 TOO_LATE: Final = 11291
 UNREACHABLE: Final = 11292
+NO_WAY: Final = 11294
 BACKWARDS: Final = 28071
 
 REASONS: Final = {
@@ -24,6 +25,7 @@ REASONS: Final = {
     TOO_MUCH: "it would exceed message_forward_size",
     TOO_LATE: "its time to live is over",
     UNREACHABLE: "the next hop cannot be reached",
+    NO_WAY: "no route leads it on any more",
     BACKWARDS: "it would go back to the instance that brought it",
 }
 """Why a row is dropped, by Service Broker's numbers (facts 70 to 75). Its sender has it still, and sends it again."""
@@ -109,6 +111,14 @@ class Holding:
         """
         self._let_go(parcel)
         self._discard(parcel, dict.fromkeys(range(len(parcel.keys)), error), now=now, why=why)
+
+    def may_come_again(self, parcel: Parcel) -> None:
+        """Has the same rows taken, should they come: those that are held go another way than they would.
+
+        Args:
+            parcel: Rows that are held.
+        """
+        self._keys.difference_update(parcel.keys)
 
     def punctual(self, parcels: Iterable[Parcel], *, now: int) -> Iterator[Parcel]:
         """Drops rows whose time to live is over.

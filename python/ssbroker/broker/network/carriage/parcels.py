@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import uuid
+from collections import defaultdict
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final, NamedTuple, TypeAlias
@@ -58,6 +59,7 @@ class Course(NamedTuple):
 
 
 NOWHERE: Final = Course("")
+"""That of rows that are not passed on."""
 
 
 def values(rows: pa.Table, column: str) -> list[Any]:
@@ -71,6 +73,28 @@ def values(rows: pa.Table, column: str) -> list[Any]:
         The values.
     """
     return listed(rows[column])
+
+
+def courses_of(decisions: pa.Table) -> dict[Course, Sequence[int]]:
+    """Where rows go; the broker id matters to mirrored routes only, so that without one all rows to an address go together.
+
+    Args:
+        decisions: `schemas.DECISIONS`, a row for each.
+
+    Returns:
+        The rows of each course; `NOWHERE` is that of those that are not passed on.
+    """
+    addresses = decisions["next_hop_address"].unique().to_pylist()
+    if len(addresses) == 1 and decisions["mirror_address"].null_count == decisions.num_rows:
+        return {Course(addresses[0] or ""): range(decisions.num_rows)}
+    courses: defaultdict[Course, list[int]] = defaultdict(list)
+    names = ("next_hop_address", "mirror_address", "broker_instance")
+    for row, (address, mirror, broker) in enumerate(zip(*(values(decisions, name) for name in names), strict=True)):
+        if address is None:
+            courses[NOWHERE].append(row)
+        else:
+            courses[Course(address) if mirror is None else Course(address, mirror, broker)].append(row)
+    return {**courses}
 
 
 def keys_of(rows: pa.Table) -> list[Key]:

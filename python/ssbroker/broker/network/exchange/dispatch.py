@@ -108,6 +108,20 @@ class Dispatch:
             self._route(peer, rows, keys, fresh, homes)
         return list(_parcels(rows, keys, homes, fresh))
 
+    def decisions(self, rows: pa.Table) -> pa.Table:
+        """What routing says of rows that come from outside.
+
+        Args:
+            rows: The rows.
+
+        Returns:
+            `schemas.DECISIONS`, a row for each.
+
+        Raises:
+            StorageError: A file cannot be read.
+        """
+        return self._instance.router().route(_conversations(rows), now=self._instance.clock())
+
     def _homes(self, left: Mapping[Key, bytes | None]) -> dict[Key, Machine]:
         """Where the endpoints are that are here. Of a database and its copy both may have one; the broker id tells which is meant.
 
@@ -137,7 +151,7 @@ class Dispatch:
         """Routes what has no endpoint here as arrivals are routed: with msdb's table, or to the database that a reply names."""
         places = [place for place, key in enumerate(keys) if key in fresh]
         asked = rows if len(places) == len(keys) else rows.take(pa.array(places, pa.int64()))
-        decisions = self._instance.router().route(_conversations(asked), now=self._instance.clock())
+        decisions = self.decisions(asked)
         outcomes: list[Any] = decisions["outcome"].to_pylist()
         databases: list[Any] = decisions["target_database"].to_pylist()
         forwarded: list[int] = []

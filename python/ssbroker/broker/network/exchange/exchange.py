@@ -90,9 +90,11 @@ class Exchange:
         self._carrying: Final = Carrying(principal=principal)
         self._noting: Final = Noting(self._carrying, clock=self._now)
         self._machines: Final = Machines(instance, settings=settings, keys=keys, closed=closed, mirrors=mirrors)
-        dispatch = Dispatch(instance, machines=self._machines.all, machine=self._machines.named, forwards=forwards)
+        self._dispatch: Final = Dispatch(
+            instance, machines=self._machines.all, machine=self._machines.named, forwards=forwards
+        )
         self._arriving: Final = Arriving(
-            self._machines, dispatch, Beginnings(keys, dispatch), self._carrying, events=instance.events
+            self._machines, self._dispatch, Beginnings(keys, self._dispatch), self._carrying, events=instance.events
         )
         self._departing: Final = Departing(
             reception.endpoint, self._machines, closed=closed, closes=self._closes, loop_back=self._loop_back
@@ -229,6 +231,8 @@ class Exchange:
             self._machines.renew()
             for machine in self._machines.all():
                 machine.reroute()
+            if self._forwards is not None:
+                self._forwards.reroute(self._dispatch.decisions)
             self._picture = picture  # where something failed before, all of it is done in the next turn
 
     def _look(self, now: int) -> None:

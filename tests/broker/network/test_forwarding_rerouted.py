@@ -1,0 +1,145 @@
+"""R43, N21: what an instance holds for others when its routes change."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import ExitStack
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+from ssbroker import schemas
+from tests.broker.network.passing import FAR, Forwarder, Outboxes, decided, onwards, peer, row, wire
+from tests.broker.network.pipe import Pipes
+from tests.broker.shops import SHOP, STOCK, received, shop, stock, waiting
+
+OLD = "TCP://old.example:4022"
+NEW = "TCP://new.example:4022"
+OTHER = "TCP://other.example:4022"
+MIRROR = "TCP://mirror.example:4022"
+
+
+@pytest.fixture
+def forwarder() -> Forwarder:
+    return Forwarder()
+
+
+def all_to(address: str) -> Callable[[pa.Table], pa.Table]:
+    """Routing that sends all there is to one address."""
+    return lambda rows: onwards(address, rows.num_rows)
+
+
+def nowhere(rows: pa.Table) -> pa.Table:
+    """Routing that finds nothing."""
+    dropped = {"outcome": "DROPPED", "match_step": 7, "reason": "no_route"}
+    return pa.Table.from_pylist([dropped] * rows.num_rows, schema=schemas.DECISIONS)
+
+
+def cannot_be_reached(forwarder: Forwarder, address: str) -> None:
+    """A dial has failed, and its wait has begun (N10)."""
+    forwarder.outboxes.box(address).bar()
+    forwarder.forwarding.unreachable(address, "connection refused")
+
+
+def numbers(rows: list[dict[str, int]]) -> list[int]:
+    return [each["message_sequence_number"] for each in rows]
+
+
+def test_r54_what_was_held_for_a_mirrored_route_goes_where_the_changed_route_leads(tmp_path: Path) -> None:
+    """R54, N21: held for partners that are gone for good, it would be a double as often as its sender sends it."""
+    with ExitStack() as stack:
+        pipes = Pipes(tmp_path, stack)
+        near, between, far = (pipes.instance(name) for name in ("near", "between", "far"))
+        sales, orders = shop(near), stock(far)
+        sales.create_route("There", service_name=STOCK, address="TCP://between:4022")
+        orders.create_route("Back", service_name=SHOP, address="TCP://near:4022")
+        between.execute(
+            "CREATE ENDPOINT Broker STATE = STARTED AS TCP (LISTENER_PORT = 4022) FOR SERVICE_BROKER (MESSAGE_FORWARDING = ENABLED)"
+        )
+        between.msdb.create_route("Back", service_name=SHOP, address="TCP://near:4022")
+        guid = orders.service_broker_guid
+        between.msdb.create_route(
+            "On", service_name=STOCK, broker_instance=str(guid), address=OLD, mirror_address=MIRROR
+        )
+        with sales.transaction() as t:
+            t.send(t.begin_dialog(SHOP, STOCK, encryption=False, broker_instance=guid), b"two chairs")
+        pipes.settle()
+        assert between.view("sys.dm_broker_forwarded_messages").num_rows == 1
+        between.msdb.drop_route("On")
+        between.msdb.create_route("On", service_name=STOCK, address="TCP://far:4022")
+        pipes.settle(seconds=2)
+        assert received(orders) == [b"two chairs"]
+        assert waiting(sales) == []
+        assert between.view("sys.dm_broker_forwarded_messages").num_rows == 0
+
+
+def test_n21_what_waits_for_who_cannot_be_reached_goes_where_the_routes_lead_now(forwarder: Forwarder) -> None:
+    """R43: and nothing of it to an address that no route names any more."""
+    cannot_be_reached(forwarder, OLD)
+    forwarder.forwarding.forward(peer(), wire([row(0), row(1)]), onwards(OLD, 2))
+    forwarder.forwarding.reroute(all_to(NEW))
+    assert numbers(forwarder.outboxes.write(NEW)) == [0, 1]
+    forwarder.outboxes.box(OLD).open()
+    forwarder.forwarding.has_room(OLD)
+    assert forwarder.outboxes.write(OLD) == []
+    assert forwarder.forwarding.pending == (0, 0)
+    assert forwarder.why == []
+
+
+def test_n21_rows_that_came_together_may_part(forwarder: Forwarder) -> None:
+    """R43."""
+    cannot_be_reached(forwarder, OLD)
+    forwarder.forwarding.forward(peer(), wire([row(number) for number in range(4)]), onwards(OLD, 4))
+    ways = [NEW, OTHER, OLD, NEW]
+    forwarder.forwarding.reroute(lambda _: decided([(way, None, None) for way in ways]))
+    assert numbers(forwarder.outboxes.write(NEW)) == [0, 3]
+    assert numbers(forwarder.outboxes.write(OTHER)) == [1]
+    forwarder.outboxes.box(OLD).open()
+    forwarder.forwarding.has_room(OLD)
+    assert numbers(forwarder.outboxes.write(OLD)) == [2]
+
+
+def test_n21_what_no_route_leads_on_any_more_is_dropped(forwarder: Forwarder) -> None:
+    """R42, R43: 11294; forwarding that was turned off and a service that is here now are reasons as well."""
+    cannot_be_reached(forwarder, OLD)
+    forwarder.forwarding.forward(peer(), wire([row(0)]), onwards(OLD))
+    forwarder.forwarding.forward(peer(), wire([row(1)]), onwards(OLD, mirror=MIRROR, broker_instance=FAR))
+    forwarder.forwarding.reroute(nowhere)
+    assert forwarder.why == [11294, 11294]
+    assert {each.next_hop_address for each in forwarder.dropped} == {OLD}
+    assert forwarder.forwarding.pending == (0, 0)
+
+
+def test_n21_what_keeps_its_way_keeps_its_place(forwarder: Forwarder) -> None:
+    """R43, N12: a catalog that changes often is no reason to send anything again."""
+    forwarder = Forwarder(outboxes=Outboxes(most=1))
+    for number in range(4):
+        forwarder.forwarding.forward(peer(), wire([row(number)]), onwards(OLD))
+    forwarder.forwarding.reroute(all_to(OLD))
+    forwarder.forwarding.forward(peer(), wire([row(0), row(3)]), onwards(OLD, 2))
+    assert forwarder.why == [11288, 11288]
+    seen = []
+    while written := forwarder.outboxes.write(OLD):
+        seen += numbers(written)
+        forwarder.forwarding.has_room(OLD)
+    assert seen == [0, 1, 2, 3]
+
+
+def test_n21_what_stands_in_the_outbox_of_who_does_not_read_may_come_again(forwarder: Forwarder) -> None:
+    """R43: a next hop that stands still is why somebody changes a route."""
+    forwarder.forwarding.forward(peer(), wire([row(0)]), onwards(OLD))
+    forwarder.forwarding.reroute(all_to(NEW))
+    forwarder.forwarding.forward(peer(), wire([row(0)]), onwards(NEW))
+    assert numbers(forwarder.outboxes.write(NEW)) == [0]
+    assert forwarder.why == []
+
+
+def test_n21_where_nothing_is_held_routing_is_not_asked(forwarder: Forwarder) -> None:
+    forwarder.forwarding.forward(peer(), wire([row(0)]), onwards(OLD))
+    forwarder.outboxes.write(OLD)
+
+    def refuse(rows: pa.Table) -> pa.Table:
+        raise AssertionError(rows)
+
+    forwarder.forwarding.reroute(refuse)
