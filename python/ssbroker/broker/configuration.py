@@ -11,7 +11,7 @@ from dataclasses import replace
 from datetime import datetime
 from typing import Final
 
-from ssbroker import options
+from ssbroker import moment, options
 from ssbroker.broker.asking.missing_route import MissingRoute
 from ssbroker.broker.database import Database
 from ssbroker.broker.directory import Directory, Entry, FileDirectory, TableDirectory
@@ -20,7 +20,7 @@ from ssbroker.broker.objects.queue_names import queue_key, queue_text
 from ssbroker.ddl.routes import CONFIGURATION_SERVICE, LIFETIME_SECONDS_MAX
 from ssbroker.ddl.statements import Clauses
 from ssbroker.exceptions import BrokerError, LockTimeoutError, SsbrokerError
-from ssbroker.protocol.names import CONFIGURATION_NOTICE, END_DIALOG, ERROR, MISSING_ROUTE
+from ssbroker.protocol.names import CONFIGURATION_NOTICE, DESCRIPTION_MAX, END_DIALOG, ERROR, MISSING_ROUTE
 from ssbroker.store import route_requests
 from ssbroker.store.objects import Objects
 from ssbroker.store.sqlite import Connection
@@ -36,6 +36,7 @@ NOT_ANSWERED: Final = 3
 QUESTIONS_MAX: Final = 100
 _NAME_MAX: Final = 100
 _PREFIX: Final = "Configured"
+_UNANSWERED: Final = "a request for a route could not be answered"
 LOGGER: Final = logging.getLogger("ssbroker.broker")
 
 
@@ -125,7 +126,8 @@ class ConfigurationService:
             for handle, error in verdicts.items():
                 with suppress(BrokerError):  # it is over, or another process has answered
                     t.receive(name, conversation_handle=handle)
-                    t.end_conversation(handle, error=error)
+                    # What is said may hold what was asked, by whomever, at any length.
+                    t.end_conversation(handle, error=None if error is None else (error[0], error[1][:DESCRIPTION_MAX]))
         return True
 
     def _verdict(self, database: Database, asking: bytes, kind: str, body: bytes | None) -> tuple[int, str] | None:
@@ -139,8 +141,16 @@ class ConfigurationService:
         except LockTimeoutError:
             raise  # the reader is started again
         except SsbrokerError as error:
-            LOGGER.warning("%s: a request for a route could not be answered: %s", database.name, error)
-            return NOT_USABLE, str(error)
+            return self._refuse(database, str(error))
+        except Exception as error:  # noqa: BLE001  # the directory may be anybody's; requests for other services do not wait for it
+            return self._refuse(database, f"{type(error).__name__}: {error}", error)
+
+    def _refuse(self, database: Database, why: str, unforeseen: Exception | None = None) -> tuple[int, str]:
+        """The error that answers a request of which the directory can make nothing; neighbours may name any service (N35)."""
+        now = moment.microseconds(database.now())
+        if database.instance.events.may_be_logged(_UNANSWERED, level=logging.WARNING, source=database.name, now=now):
+            LOGGER.warning("%s: %s: %s", database.name, _UNANSWERED, why, exc_info=unforeseen)
+        return NOT_USABLE, why
 
     def _make_routes(self, database: Database, asking: bytes, request: MissingRoute) -> tuple[int, str] | None:
         entries = [

@@ -95,11 +95,13 @@ class FileDirectory:
         missing = [name for name in _NEEDED if name not in table.column_names]
         if missing:
             raise InputError(f"{self._path}: there is no column {missing[0]!r}", column=missing[0])
-        rows = table.select([name for name in _COLUMNS if name in table.column_names]).to_pylist()
+        numbers = [at for at, name in enumerate(table["service_name"].to_pylist()) if name == service_name]
+        rows = table.select([name for name in _COLUMNS if name in table.column_names]).take(
+            pa.array(numbers, pa.int64())
+        )
         return [
             _entry(row, where=f"{self._path}, row {number}")
-            for number, row in enumerate(rows)
-            if row["service_name"] == service_name
+            for number, row in zip(numbers, rows.to_pylist(), strict=True)
         ]
 
 
@@ -124,15 +126,23 @@ class TableDirectory:
 
 
 def _entry(row: dict[str, Any], *, where: str) -> Entry:
-    address, guid, lifetime = row["address"], row.get("broker_instance"), row.get("lifetime")
-    if not isinstance(address, str):
-        raise InputError(f"{where}: address: expected an address, got {address!r:.80}", column="address")
+    guid, lifetime = row.get("broker_instance"), row.get("lifetime")
+    address, mirror = (_address(row, name, where=where) for name in ("address", "mirror_address"))
+    if address is None:
+        raise InputError(f"{where}: address: expected an address, got None", column="address")
     if lifetime is not None:
         lifetime = options.whole(lifetime, name=f"{where}: lifetime", least=1, most=LIFETIME_SECONDS_MAX)
     return Entry(
         row["service_name"],
         address,
         None if guid is None else uuid.UUID(bytes=guids.as_bytes(guid, name=f"{where}: broker_instance")),
-        row.get("mirror_address"),
+        mirror,
         lifetime,
     )
+
+
+def _address(row: dict[str, Any], name: str, *, where: str) -> str | None:
+    value = row.get(name)
+    if value is not None and not isinstance(value, str):
+        raise InputError(f"{where}: {name}: expected an address, got {value!r:.80}", column=name)
+    return value
