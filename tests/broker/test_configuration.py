@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import uuid
 from collections.abc import Callable
 from datetime import timedelta
@@ -21,7 +22,7 @@ from ssbroker.broker.configuration import (
 )
 from ssbroker.broker.database import Database
 from ssbroker.broker.instance import Instance
-from ssbroker.exceptions import InputError, OptionError
+from ssbroker.exceptions import BrokerWarning, InputError, OptionError
 from ssbroker.protocol.names import CONFIGURATION_NOTICE
 from tests.broker import shops
 from tests.broker.conftest import BEGINNING, Clock
@@ -182,6 +183,42 @@ def test_n27_one_service_answers_several_databases(sales: Database, instance: In
     assert len(configured(sales)) == 1
     assert configured(instance.msdb) == []
     assert received(stock) == [b"two chairs"]
+
+
+@pytest.mark.parametrize("copy", ["Archive", "Yesterday"])
+def test_n27_of_a_database_and_its_copy_the_one_that_asks_gets_the_route(
+    sales: Database, instance: Instance, directory: Path, tmp_path: Path, copy: str
+) -> None:
+    """I7: whichever was attached first; a route in the copy is no answer, and would be asked for again for ever."""
+    stock = shops.stock(instance)
+    add(directory, STOCK, None, "LOCAL", None, None)
+    sales.file.checkpoint()
+    shutil.copyfile(sales.file.path, tmp_path / "copy.sqlite")
+    if copy == "Archive":
+        instance.detach_database("Sales")
+        instance.attach_database(copy, tmp_path / "copy.sqlite").set_broker("DISABLE_BROKER")
+        sales = instance.attach_database("Sales", sales.file.path)
+    else:
+        with pytest.warns(BrokerWarning, match="9773"):
+            instance.attach_database(copy, tmp_path / "copy.sqlite")
+    ConfigurationService(FileDirectory(directory)).install(instance.msdb, asked_by=[sales])
+    send(sales, b"two chairs")
+    instance.run_due()
+    instance.run_due()
+    assert configured(instance.database(copy)) == []
+    assert received(stock) == [b"two chairs"]
+
+
+def test_n27_a_database_that_was_disabled_after_it_had_asked_gets_the_route_all_the_same(
+    sales: Database, instance: Instance, directory: Path
+) -> None:
+    service = ConfigurationService(FileDirectory(directory))
+    add(directory, STOCK, None, "LOCAL", None, None)
+    service.install(instance.msdb, asked_by=[sales])
+    send(sales, b"two chairs")
+    sales.set_broker("DISABLE_BROKER")
+    service(instance.msdb)
+    assert len(configured(sales)) == 1
 
 
 def test_n27_a_request_from_another_instance_ends_with_error_2(

@@ -160,11 +160,18 @@ class ConfigurationService:
         ]
         if not entries:
             return NOT_KNOWN, f"the directory does not know the service {request.service_name!r}{_with(request)}"
-        found = [one for one, objects in database.instance.seen() if objects.broker.service_broker_guid == asking]
-        if not found:
+        seen = [
+            (objects.broker.is_broker_enabled, one)
+            for one, objects in database.instance.seen()
+            if objects.broker.service_broker_guid == asking
+        ]
+        if not seen:
             return NOT_USABLE, f"the broker id {uuid.UUID(bytes=asking)}, which asks, is not of this instance"
         lasting = [replace(entry, lifetime=entry.lifetime or self._lifetime) for entry in entries]
-        found[0].change(_renew, entries=lasting, now=database.now())
+        _, found = max(
+            seen, key=lambda each: each[0]
+        )  # of a database and its copies one is enabled (I7): that one asks
+        found.change(_renew, entries=lasting, now=database.now())
         return None
 
 
