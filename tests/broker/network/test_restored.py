@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from shutil import copy
 
@@ -12,9 +12,10 @@ import pytest
 from ssbroker.broker.database import Database
 from ssbroker.broker.instance import Instance
 from ssbroker.ddl.statements import BrokerOption
+from tests.broker.network.pipe import Pipes
 from tests.broker.network.secured import secured
 from tests.broker.network.talking import Talk, talk
-from tests.broker.shops import ORDERS, REPLIES, received, states, waiting
+from tests.broker.shops import ORDERS, REPLIES, SHOP, STOCK, received, shop, states, stock, waiting
 
 MINUTE = 60
 
@@ -159,3 +160,31 @@ def test_i8_b28_both_ends_of_a_plain_dialog_hear_that_the_target_has_nothing_of_
             both.pipes.settle(seconds=5 * MINUTE)
         assert states(both.sales) + states(both.stock) == ["ER", "ER"]
         assert broken(both) == [(True, False), (True, False)]
+
+
+@pytest.mark.parametrize("of", ["Sales", "Stock"])
+def test_i5_n14_a_copy_on_a_forwarder_takes_nothing_of_what_passes_to_the_original(tmp_path: Path, of: str) -> None:
+    """R43: the hub has endpoints of the same conversations, under another broker id than the one that they name."""
+    with ExitStack() as stack:
+        pipes = Pipes(tmp_path, stack)
+        near, hub, far = (pipes.instance(name) for name in ("near", "hub", "far"))
+        both = Talk(pipes, near, far, shop(near), stock(far))
+        hub.execute(
+            "CREATE ENDPOINT Broker STATE = STARTED AS TCP (LISTENER_PORT = 4022) FOR SERVICE_BROKER (MESSAGE_FORWARDING = ENABLED)"
+        )
+        both.sales.create_route("There", service_name=STOCK, address="TCP://hub:4022")
+        both.stock.create_route("Back", service_name=SHOP, address="TCP://hub:4022")
+        hub.msdb.create_route("There", service_name=STOCK, address="TCP://far:4022")
+        hub.msdb.create_route("Back", service_name=SHOP, address="TCP://near:4022")
+        dialog = both.send(b"one")
+        pipes.settle(seconds=MINUTE)
+        assert both.answer(b"thanks") == [b"one"]
+        pipes.settle(seconds=MINUTE)
+        moved(both, "shop" if of == "Sales" else "bank", kept=tmp_path / "copy")
+        hub.attach_database("Copy", tmp_path / "copy", option="NEW_BROKER")
+        both.send(b"two", dialog=dialog)
+        pipes.settle(seconds=5 * MINUTE)
+        assert both.answer(b"more thanks") == [b"two"]
+        pipes.settle(seconds=5 * MINUTE)
+        assert received(both.sales, REPLIES) == [b"thanks", b"more thanks"]
+        assert waiting(both.sales) == waiting(both.stock) == []

@@ -123,19 +123,18 @@ class Dispatch:
         return self._instance.router().route(_conversations(rows), now=self._instance.clock())
 
     def _homes(self, left: Mapping[Key, bytes | None]) -> dict[Key, Machine]:
-        """Where the endpoints are that are here. Of a database and its copy both may have one; the broker id tells which is meant.
+        """Where the endpoints are that are here. What names another broker id than their databases have is for a copy, maybe elsewhere.
 
         Args:
             left: The endpoints, and the broker id by which each is named, if any.
         """
         homes: dict[Key, Machine] = {}
-        others: dict[Key, Machine] = {}
         machines = list(self._machines())
 
         def has(machine: Machine, keys: Iterable[Key]) -> None:
             for key in keys:
-                is_meant = left[key] in (None, machine.ledger.broker_instance)
-                (homes if is_meant else others).setdefault(key, machine)
+                if left[key] in (None, machine.ledger.broker_instance):
+                    homes.setdefault(key, machine)
 
         for machine in machines:
             has(machine, (key for key in left if machine.dialogs.knows(key)))
@@ -143,7 +142,7 @@ class Dispatch:
             if unknown := [key for key in left if key not in homes]:
                 with machine.database.file.read() as connection:
                     has(machine, carrying.known(connection, unknown))
-        return others | homes
+        return homes
 
     def _route(
         self, peer: Peer, rows: pa.Table, keys: Sequence[Key], fresh: set[Key], homes: dict[Key, Machine]
