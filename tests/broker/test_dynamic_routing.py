@@ -222,6 +222,29 @@ def test_n26_the_answer_is_asked_for_in_the_table_that_was_read(instance: Instan
     assert requests(instance.msdb) == [MissingRoute(STOCK)]
 
 
+def test_n26_a_request_of_another_database_that_nobody_answers_is_in_nobodys_way(
+    sales: Database, stock: Database, instance: Instance, clock: Clock
+) -> None:
+    """R1, R14: what the other one is answered makes no route here."""
+    send(sales, b"two chairs")
+    other = shops.shop(instance, "Other")
+    other.drop_route("AutoCreatedLocal")
+    other.create_queue(CONFIG)
+    other.create_service(CONFIGURATION_SERVICE, queue=CONFIG, contracts=[CONFIGURATION_NOTICE])
+    other.create_route("Configuration", service_name=CONFIGURATION_SERVICE, address="LOCAL")
+    send(other, b"a table")
+    send(other, b"a lamp")
+    assert statuses(other) == {"9770"}
+    pass_time(instance, clock, seconds=BACK_OFF_MAX)
+    assert requests(other) == [MissingRoute(STOCK)]
+    other.create_route("Stock", service_name=STOCK, address="LOCAL")
+    answer(other)
+    instance.run_due()
+    assert received(stock) == [b"a table", b"a lamp"]
+    assert requests(sales) == [MissingRoute(STOCK)]
+    assert len(waiting(sales)) == 1
+
+
 def test_n26_what_goes_back_to_the_asking_service_asks_for_no_route(sales: Database, instance: Instance) -> None:
     """Fact 65: dynamic routing hides the services of the instance; the answers do not fall into that."""
     sales.drop_route("Configuration")

@@ -16,6 +16,7 @@ from ssbroker.broker.instance import Instance
 from ssbroker.broker.network.exchange.seeking import ASKS_AT_ONCE, ASKS_PER_SECOND
 from ssbroker.broker.network.seam import Peer
 from ssbroker.ddl.routes import CONFIGURATION_SERVICE
+from ssbroker.protocol.names import SYSTEM_SERVICE
 from ssbroker.store import route_requests
 from tests.broker import shops
 from tests.broker.network.talking import Talk, talk
@@ -123,3 +124,26 @@ def test_n26_a_service_of_which_many_copies_are_named_is_asked_for_once(tmp_path
         tokens = iter([True])
         both.bank.worker.dynamic_routing.ask(asks, may_begin=tokens.__next__)
         assert both.bank.msdb.file.ask(route_requests.pending) == ("//Copied",)
+
+
+def test_n26_msdb_asks_though_a_request_of_another_database_is_open(tmp_path: Path) -> None:
+    """R1, R26: else what comes from outside is dropped for as long as nobody answers the other one."""
+    for both in talk(tmp_path):
+        other = both.bank.create_database("Other")
+        for database in (both.bank.msdb, other):
+            database.create_route("Configuration", service_name=CONFIGURATION_SERVICE, address="LOCAL")
+        both.bank.worker.dynamic_routing.ask([dynamic_routing.Ask("Other", "//Wheat", None)])
+        names(both, "mill", "//Wheat", SYSTEM_SERVICE)
+        both.pipes.turn()
+        assert both.bank.msdb.file.ask(route_requests.pending) == ("//Wheat",)
+
+
+def test_n26_a_database_without_a_way_to_a_configuration_service_asks_nobody(tmp_path: Path) -> None:
+    """R14: whatever others ask."""
+    for both in talk(tmp_path):
+        other = both.bank.create_database("Other")
+        other.create_route("Configuration", service_name=CONFIGURATION_SERVICE, address="LOCAL")
+        both.bank.worker.dynamic_routing.ask([dynamic_routing.Ask("Other", "//Wheat", None)])
+        names(both, "mill", "//Wheat")
+        both.pipes.turn()
+        assert both.bank.msdb.file.ask(route_requests.pending) == ()

@@ -66,7 +66,7 @@ class DynamicRouting:
     def ask(
         self, asks: Iterable[Ask], *, patience: float | None = None, may_begin: Callable[[], bool] = lambda: True
     ) -> dict[Ask, str]:
-        """Sends a request for each service for which none is open and none has just been answered.
+        """Sends a request for each service for which the database has none open and none has just been answered.
 
         Args:
             asks: What is missing.
@@ -82,7 +82,8 @@ class DynamicRouting:
         refused: dict[Ask, str] = {}
         by_database: dict[str, list[Ask]] = {}
         for ask in asks:
-            by_database.setdefault(ask.database, []).append(ask)
+            if ask.service_name != SYSTEM_SERVICE:  # what it is answered is never missing
+                by_database.setdefault(ask.database, []).append(ask)
         for name, wanted in by_database.items():
             database = self._instance.database(name)
             now = moment.microseconds(database.now())
@@ -123,6 +124,24 @@ class DynamicRouting:
         if not known[1]:
             return ()
         return (SYSTEM_SERVICE, *database.file.ask(route_requests.pending))
+
+    def is_asking(self, database: Database, *, now: int) -> bool:
+        """Whether a route of a database leads to a configuration service.
+
+        Args:
+            database: The database.
+            now: The moment, in microseconds since 1970.
+
+        Returns:
+            Whether.
+
+        Raises:
+            StorageError: The file cannot be read.
+        """
+        return any(
+            route.remote_service_name == CONFIGURATION_SERVICE and (route.lifetime is None or now < route.lifetime)
+            for route in database.objects().routes.values()
+        )
 
     def arrived(self, database: Database, queue_ids: Iterable[int]) -> bool:
         """Called after a commit that put messages into queues: an answer may be among them.

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final
 from ssbroker import moment
 from ssbroker.broker.asking.dynamic_routing import Ask
 from ssbroker.broker.delivery.transport import Outgoing
-from ssbroker.broker.delivery.ways import Decision, Ways, explain, missing_in
+from ssbroker.broker.delivery.ways import Decision, Ways, explain, is_wanted, missing_in
 from ssbroker.broker.dialogs import status
 from ssbroker.broker.dialogs.status import Status
 from ssbroker.explanation import Explanation
@@ -67,7 +67,7 @@ def plan(ways: Ways, database: Database, senders: Sequence[Endpoint], *, has_tra
             is_mirror = decision.reason == _SENDER_DISABLED and database.mirroring_role == "mirror"
             why = status.mirror_copy(database.name) if is_mirror else status.classified(explained[asked])
             found.stays[sender.endpoint_id] = why or status.unclassified("its route has just changed")
-            if decision.is_requested:
+            if is_wanted(explained[asked]):
                 ask = Ask(missing_in(explained[asked]), sender.far_service, sender.far_broker_instance)
                 found.asks.setdefault(ask, []).append(sender.endpoint_id)
     return found

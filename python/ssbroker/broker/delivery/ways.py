@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple, Protocol, TypeAlias
 import pyarrow as pa
 
 from ssbroker.broker.delivery.staying import staying
+from ssbroker.broker.dialogs.status import is_pending
 from ssbroker.broker.work.work import Way
 from ssbroker.exceptions import StorageError
 from ssbroker.explanation import Explanation
@@ -47,6 +48,11 @@ class Decision(NamedTuple):
     def is_requested(self) -> bool:
         """Whether no route leads on, and one is to be asked for (R14)."""
         return self.reason == _ROUTE_REQUESTED
+
+    @property
+    def is_nowhere(self) -> bool:
+        """Whether no route leads on."""
+        return not self.is_local and self.next_hop_address is None
 
     @property
     def way(self) -> Way:
@@ -254,3 +260,20 @@ def missing_in(explained: Explanation) -> str:
         Its name.
     """
     return str(explained.details["passes"][-1]["database"])
+
+
+def is_wanted(explained: Explanation) -> bool:
+    """Whether a route is to be asked for: none is found, and at most the request of some database for one to this service is open.
+
+    Each database asks for itself (R1): what another one is answered makes no route here.
+
+    Args:
+        explained: The whole way of what an endpoint sends.
+
+    Returns:
+        Whether.
+    """
+    decision = explained.decision
+    if decision["outcome"] == _LOCAL or decision["next_hop_address"] is not None:
+        return False
+    return decision["reason"] == _ROUTE_REQUESTED or is_pending(explained.details)

@@ -56,9 +56,22 @@ def classified(explanation: Explanation) -> Status | None:
         return None
     if decision["next_hop_address"] is not None:
         return no_endpoint(decision["next_hop_address"])
-    number, reason = (_route_requested if _is_pending(details) else _REASONS[decision["reason"]])(details)
+    number, reason = (_route_requested if is_pending(details) else _REASONS[decision["reason"]])(details)
     shown = f"the way that was tried: instance.router().explain({_asked(details['conversation'])})"
     return Status(number, " ".join([f"{reason}.", *map(_said, advice(details)), f"To see {shown}."]))
+
+
+def is_pending(details: dict[str, Any]) -> bool:
+    """Whether a request for the service's route is open, so that nothing was asked in step 4 (R14).
+
+    Args:
+        details: The way of a conversation, as `Explanation.details` has it.
+
+    Returns:
+        Whether.
+    """
+    steps = details["passes"][-1]["steps"]
+    return any(each["why"] == "pending_request" for step in steps for each in step["rejected"])
 
 
 def no_endpoint(next_hop: str) -> Status:
@@ -201,12 +214,6 @@ def _no_route(details: dict[str, Any]) -> tuple[int, str]:
 
 def _route_requested(details: dict[str, Any]) -> tuple[int, str]:
     return 9770, f"routing information for {_service(details)} has been asked for"
-
-
-def _is_pending(details: dict[str, Any]) -> bool:
-    """Whether a request for the service's route is open, so that nothing was asked in step 4 (R14)."""
-    steps = details["passes"][-1]["steps"]
-    return any(each["why"] == "pending_request" for step in steps for each in step["rejected"])
 
 
 def _service_not_found(details: dict[str, Any]) -> tuple[int, str]:

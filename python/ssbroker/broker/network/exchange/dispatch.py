@@ -41,6 +41,7 @@ _ERRORS: Final = {
 }
 """Service Broker's number for each `reason` for which what arrives is dropped (R26)."""
 _NOT_MATCHED: Final = 9798
+_ASKING_STEP: Final = 4
 LOGGER: Final = logging.getLogger("ssbroker.broker")
 
 
@@ -183,17 +184,27 @@ class Dispatch:
 
     def _ask_for_routes(self, peer: Peer, rows: pa.Table, decisions: pa.Table, numbers: Iterable[int]) -> None:
         """What comes again finds the route that is asked for now (R14); neighbours without a principal are one."""
+        now = moment.microseconds(self._instance.clock())
         asks = {
             Ask(MSDB_NAME, rows["to_service_name"][number].as_py(), rows["to_broker_instance"][number].as_py())
             for number in numbers
             if decisions["reason"][number].as_py() == "route_requested"
         }
+        # Where another database has asked, the step was passed over; what that one is answered makes no route in msdb (R1).
+        routing = self._instance.worker.dynamic_routing
+        is_asking = routing.is_asking(self._instance.msdb, now=now)
+        pending = frozenset(self._instance.catalog().pending_requests if is_asking else ())
+        asks |= {
+            Ask(MSDB_NAME, service, rows["to_broker_instance"][number].as_py())
+            for number in numbers
+            if (service := rows["to_service_name"][number].as_py()) in pending
+            and (decisions["match_step"][number].as_py() or 0) > _ASKING_STEP
+        }
         if not asks:
             return
-        now = moment.microseconds(self._instance.clock())
         may_begin = partial(self._asks.take, peer.principal or "", now=now)
         try:
-            self._instance.worker.dynamic_routing.ask(sorted(asks, key=repr), may_begin=may_begin)
+            routing.ask(sorted(asks, key=repr), may_begin=may_begin)
         except SsbrokerError as error:
             LOGGER.warning("missing routes could not be asked for, and are when the messages come again: %s", error)
 

@@ -230,7 +230,7 @@ class Machine:
             way for each, (_, way) in self._decisions.items() if MIRRORED in (self.gates.gate_of(each[:2]) or "")
         ]
         self._seeking.principals(resting)
-        self._seeking.routes([asked for asked, way in self._decisions.values() if way.is_requested])
+        self._seeking.routes(self._decisions.values())
 
     def _gates(self, rows: pa.Table, senders: list[_Sender]) -> dict[_Sender, str | None]:
         """Through which gate each sender goes; None for nowhere."""
@@ -244,8 +244,7 @@ class Machine:
                 zip(asked, self.database.instance.worker.ways.decisions(self.database.name, asked), strict=True)
             )
             self._decisions.update(zip(new, decided, strict=True))
-            missing = [each for each, way in decided if way.is_requested and self.dialogs.knows(each[:2])]
-            self._seeking.routes(missing)
+            self._seeking.routes(each for each in decided if self.dialogs.knows(each[0][:2]))
         return {sender: self._gate(sender) for sender in distinct}
 
     def _gate(self, sender: _Sender) -> str | None:

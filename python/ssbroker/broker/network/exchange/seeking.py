@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from ssbroker import moment
 from ssbroker.broker.asking.dynamic_routing import Ask
-from ssbroker.broker.delivery.ways import Decision, explain, missing_in
+from ssbroker.broker.delivery.ways import Decision, explain, is_wanted, missing_in
 from ssbroker.broker.failing import told_failure
 from ssbroker.broker.network.connections.buckets import Buckets
 from ssbroker.exceptions import SsbrokerError
@@ -59,21 +59,26 @@ class Seeking:
             if self._mirrors is not None and address is not None and mirror is not None:
                 self._mirrors.way(address, mirror, broker)
 
-    def routes(self, senders: Iterable[Asked]) -> None:
+    def routes(self, decided: Iterable[tuple[Asked, Decision]]) -> None:
         """Asks for routes that are missing, unless that was done lately.
 
         Args:
-            senders: Who has none, and is to ask for one.
+            decided: Senders, and where their rows go.
         """
-        wanted = {(each.far_service, each.far_broker_instance): each for each in senders}
-        if not wanted:
+        lost = {(each.far_service, each.far_broker_instance): (each, way) for each, way in decided if way.is_nowhere}
+        if not lost:
             return
         instance, now = self._database.instance, self._database.now()
         may_begin = partial(self._asks.take, "", now=moment.microseconds(now))
         try:
             router = instance.router(tie_break=instance.worker.ways.tie_break)
-            explained = {service: explain(router, self._database.name, one, now=now) for service, one in wanted.items()}
-            asks = [Ask(missing_in(way), *service) for service, way in explained.items()]
+            pending = frozenset(router.catalog.pending_requests)
+            explained = {
+                service: explain(router, self._database.name, one, now=now)
+                for service, (one, way) in lost.items()
+                if way.is_requested or one.far_service in pending
+            }
+            asks = [Ask(missing_in(way), *service) for service, way in explained.items() if is_wanted(way)]
             instance.worker.dynamic_routing.ask(asks, patience=self._patience, may_begin=may_begin)
         except SsbrokerError as error:
             told_failure(self._database, "missing routes could not be asked for, and are later", error)
