@@ -195,6 +195,26 @@ def test_n26_a_request_outlives_the_process(sales: Database, instance: Instance,
         assert requests(again.database("Sales")) == [MissingRoute(STOCK)]
 
 
+def test_n26_a_database_that_has_moved_asks_where_it_is_now(instance: Instance, clock: Clock, tmp_path: Path) -> None:
+    """I8, R62: whoever was asked before makes no route in a file that is elsewhere, and may never hear that it is asked."""
+    sales = shops.shop(instance)
+    with Instance.create(tmp_path / "other", name="other", clock=clock, background=False) as other:
+        for each in (instance, other):
+            each.msdb.create_queue(CONFIG)
+            each.msdb.create_service(CONFIGURATION_SERVICE, queue=CONFIG, contracts=[CONFIGURATION_NOTICE])
+        sales.drop_route("AutoCreatedLocal")
+        sales.create_route("Configuration", service_name=CONFIGURATION_SERVICE, address="LOCAL")
+        send(sales, b"two chairs")
+        assert requests(instance.msdb) == [MissingRoute(STOCK)]
+        instance.detach_database("Sales")
+        moved = other.attach_database("Sales", sales.file.path)
+        pass_time(other, clock, seconds=BACK_OFF_MAX)
+        assert requests(other.msdb) == [MissingRoute(STOCK)]
+        answer(other.msdb, error=(12, "nobody knows it"))
+        other.run_due()
+        assert statuses(moved) == {"9761"}
+
+
 def test_n26_an_answer_that_came_before_a_crash_is_looked_at_later(
     sales: Database, stock: Database, instance: Instance, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -61,6 +61,18 @@ def find(connection: Connection, service_name: str) -> Request | None:
     return None if row is None else Request._make(row)
 
 
+def forget_open(connection: Connection) -> list[bytes]:
+    """Forgets which services are being asked for.
+
+    Returns:
+        The handles of the dialogs that ask.
+    """
+    rows = connection.execute(
+        "DELETE FROM ssb_route_requests WHERE conversation_handle IS NOT NULL RETURNING conversation_handle"
+    )
+    return [handle for (handle,) in rows]
+
+
 def over(connection: Connection) -> list[tuple[str, bytes]]:
     """Service and handle of each dialog that the configuration service has ended, or that is gone."""
     rows = connection.execute(

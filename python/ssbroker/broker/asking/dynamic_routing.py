@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from ssbroker import moment
 from ssbroker.broker.asking.missing_route import MissingRoute
-from ssbroker.broker.dialogs import beginning, ending, sending
+from ssbroker.broker.dialogs import beginning, closing, ending, sending
 from ssbroker.broker.dialogs.error_body import read_failure
 from ssbroker.broker.failing import told_failure
 from ssbroker.broker.work.own_work import own_work
@@ -197,6 +197,18 @@ class DynamicRouting:
                     refusal,
                     (EPOCH + timedelta(microseconds=again)).isoformat(timespec="seconds"),
                 )
+
+
+def ask_anew(work: Work) -> None:
+    """Has a database that is attached ask for what it still lacks: whom it had asked may be of another instance, and makes no route here.
+
+    Args:
+        work: A transaction of the database.
+    """
+    for handle in route_requests.forget_open(work.connection):
+        dialog = endpoints.by_handle(work.connection, handle)
+        if dialog is not None:
+            closing.remove(work, dialog)
 
 
 def _ask(database: Database, asks: Iterable[Ask], *, patience: float | None) -> None:

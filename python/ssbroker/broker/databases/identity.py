@@ -7,6 +7,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, get_args
 
+from ssbroker.broker.asking.dynamic_routing import ask_anew
 from ssbroker.broker.database import Database
 from ssbroker.broker.databases import creation
 from ssbroker.broker.databases.alteration import Alteration
@@ -70,6 +71,7 @@ def attach(instance: Instance, alteration: Alteration, name: str, path: Path, op
     _refuse_attached(instance, connection, path)
     registry.note(connection, attached_to=instance.instance_id, identity=registry.identity_of(path))
     changes.set_honor_broker_priority(connection, is_on=False)  # fact 150
+    ask_anew(alteration.work(database))
     wanted = option or ("ENABLE_BROKER" if broker.is_broker_enabled else "DISABLE_BROKER")
     twin = registry.enabled_twin(listing, service_broker_guid=broker.service_broker_guid, name=name)
     if twin is not None and wanted in ("ENABLE_BROKER", "ERROR_BROKER_CONVERSATIONS"):
