@@ -121,7 +121,8 @@ class Dispatch:
         Raises:
             StorageError: A file cannot be read.
         """
-        return self._instance.router().route(_conversations(rows), now=self._instance.clock())
+        # Rows that came one by one are as many chunks, and each would be routed, and found again, by itself.
+        return self._instance.router().route(_conversations(rows).combine_chunks(), now=self._instance.clock())
 
     def _homes(self, left: Mapping[Key, bytes | None]) -> dict[Key, Machine]:
         """Where the endpoints are that are here. What names another broker id than their databases have is for a copy, maybe elsewhere.
