@@ -80,6 +80,24 @@ def test_n27_a_mirror_address_that_is_no_text_ends_with_error_2(
     )
 
 
+@pytest.mark.parametrize(
+    ("made", "told"),
+    [
+        ("another (service_name)", "there is none of that name"),
+        ("place (Service_Name, Broker_Instance, mirror_address, lifetime)", "there is no column 'address'"),
+    ],
+)
+def test_n27_a_table_that_is_no_directory_is_told_so(sales: Database, instance: Instance, made: str, told: str) -> None:
+    """It was said that the file's own tables were not those of its version."""
+    with sales.transaction() as t:
+        t.connection.execute(f"CREATE TABLE {made}")
+    ConfigurationService(TableDirectory(sales, "place")).install(sales)
+    send(sales, b"two chairs")
+    instance.run_due()
+    instance.run_due()
+    assert f"error 2, table 'place' of 'Sales': {told}" in waiting(sales)[0].transmission_status
+
+
 def test_n27_who_asks_at_great_length_keeps_no_other_waiting(
     sales: Database, instance: Instance, tmp_path: Path
 ) -> None:

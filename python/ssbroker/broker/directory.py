@@ -119,9 +119,16 @@ class TableDirectory:
 
     def find(self, service_name: str) -> Sequence[Entry]:
         """Where a service is."""
+        table = f"table {self._table!r} of {self._database.name!r}"
         with self._database.file.read() as connection:
+            found = route_requests.directory_columns(connection, self._table)
+            if not found:
+                raise InputError(f"{table}: there is none of that name")
+            for name in _COLUMNS:
+                if name not in found:
+                    raise InputError(f"{table}: there is no column {name!r}", column=name)
             rows = route_requests.directory_rows(connection, self._table, service_name)
-        where = f"table {self._table!r} of {self._database.name!r}, service {service_name!r}"
+        where = f"{table}, service {service_name!r}"
         return [_entry(dict(zip(_COLUMNS, row, strict=True)), where=where) for row in rows]
 
 

@@ -141,6 +141,11 @@ def questions(connection: Connection, queue_id: int, *, most: int) -> list[tuple
     return [(handle, guid, kind, body) for handle, guid, kind, body in rows]
 
 
+def directory_columns(connection: Connection, table: str) -> set[str]:
+    """The columns of an application's table in lower case, as SQLite compares them; none where there is no such table."""
+    return {name.lower() for (name,) in connection.execute("SELECT name FROM pragma_table_info(?)", (table,))}
+
+
 def directory_rows(connection: Connection, table: str, service_name: str) -> list[tuple[object, ...]]:
     """The rows of an application's table that say where a service is."""
     quoted = table.replace('"', '""')
