@@ -58,8 +58,9 @@ def test_one_catalog_at_two_moments(spark: SparkSession) -> None:
     assert Counter(compared.comparison().changes) == Counter(expected.changes)
 
 
-def test_a_column_of_that_name_is_refused(spark: SparkSession) -> None:
+@pytest.mark.parametrize("name", ["after_outcome", "Before_Outcome"])
+def test_a_column_of_that_name_is_refused(spark: SparkSession, name: str) -> None:
     catalog, table = world(2, conversations=4)
-    taken = table.append_column("after_outcome", pa.array(["x"] * 4))
-    with pytest.raises(SchemaError, match="after_outcome"):
+    taken = table.append_column(name, pa.array(["x"] * 4))
+    with pytest.raises(SchemaError, match=name):
         ssbroker.spark.compare(frame(spark, taken, partitions=1), catalog, catalog, at=NOW)

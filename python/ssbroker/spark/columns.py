@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
@@ -14,6 +14,7 @@ from ssbroker.exceptions import OptionError, SchemaError
 from ssbroker.routing import PendingRequest, Router, TieBreak
 from ssbroker.schemas import CONVERSATIONS, DECISIONS, ROUTES
 from ssbroker.spark.frames import check_catalog, check_frame
+from ssbroker.spark.names import check_free, check_once
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
@@ -117,64 +118,6 @@ def keys(conversations: DataFrame) -> list[str]:
     further.check_meant(names, read=wanted)
     check_free(conversations, names)
     return [name for name in wanted if name in names]
-
-
-def quoted(name: str) -> str:
-    """The name as Spark's expressions take it, whatever is in it.
-
-    Examples:
-        >>> quoted("a`b.c")
-        '`a``b.c`'
-    """
-    return "`" + name.replace("`", "``") + "`"
-
-
-def check_once(wanted: Sequence[str], names: Sequence[str]) -> None:
-    """Whatever is read is there once.
-
-    Args:
-        wanted: What is read.
-        names: The columns that there are.
-
-    Raises:
-        SchemaError: A column occurs twice.
-    """
-    for name in wanted:
-        if names.count(name) > 1:
-            raise SchemaError(f"{name}: expected one column of this name, there are {names.count(name)}", column=name)
-
-
-def check_free(given: DataFrame, names: Sequence[str]) -> None:
-    """The names of the decision's columns are not taken.
-
-    Args:
-        given: Knows whether upper and lower case differ.
-        names: The columns beside which the decision's will stand.
-
-    Raises:
-        SchemaError: A column has the name of one that routing adds.
-    """
-    check_free_names(names, exact=given.sparkSession.conf.get("spark.sql.caseSensitive") == "true")
-
-
-def check_free_names(names: Sequence[str], *, exact: bool) -> None:
-    """The names of the decision's columns are not among these.
-
-    Args:
-        names: The columns beside which the decision's will stand.
-        exact: Whether upper and lower case differ.
-
-    Raises:
-        SchemaError: A column has the name of one that routing adds.
-    """
-    added = {name if exact else name.lower() for name in DECISIONS.names}
-    for name in names:
-        if (name if exact else name.lower()) in added:
-            raise SchemaError(
-                f"{name}: there is a column of the name of one that routing adds; rename it or drop it",
-                column=name,
-                expected="no column of this name",
-            )
 
 
 def check_tie_break(tie_break: TieBreak) -> None:

@@ -16,8 +16,8 @@ from ssbroker.diagnose.sides import SIDE, Pair, pair
 from ssbroker.exceptions import SchemaError
 from ssbroker.routing import PendingRequest, TieBreak
 from ssbroker.schemas import DECISIONS
-from ssbroker.spark.columns import quoted
 from ssbroker.spark.frames import check_frame
+from ssbroker.spark.names import quoted, tells_case
 from ssbroker.spark.routing import route
 
 if TYPE_CHECKING:
@@ -103,9 +103,10 @@ def compare(
     after_at = moment.as_utc(at)
     moments = (after_at if before_at is None else moment.as_utc(before_at)), after_at
     check_frame(conversations_df, name="conversations_df")
-    rows = conversations_df
+    rows, exact = conversations_df, tells_case(conversations_df)
     for which, catalog, now in (("before", before, moments[0]), ("after", after, moments[1])):
-        taken = [f"{which}_{name}" for name in DECISIONS.names if f"{which}_{name}" in rows.columns]
+        added = {f"{which}_{name}" for name in DECISIONS.names}
+        taken = [name for name in rows.columns if (name if exact else name.lower()) in added]
         if taken:
             raise SchemaError(f"{taken[0]}: the name is that of a column that the comparison adds", column=taken[0])
         routed = route(rows, catalog, now=now, tie_break=tie_break, pending_request=pending_request)

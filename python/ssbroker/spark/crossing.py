@@ -16,6 +16,7 @@ import pyarrow as pa
 from ssbroker.catalog import Catalog
 from ssbroker.routing import TieBreak
 from ssbroker.spark import columns
+from ssbroker.spark.names import quoted
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
@@ -98,7 +99,7 @@ class Crossing:
 
     def sent(self) -> list[str]:
         """The names of what crosses, among the columns of `rows`."""
-        return [*self.plain, *(columns.quoted(name) for name in ADDED if self.told)]
+        return [*self.plain, *(quoted(name) for name in ADDED if self.told)]
 
     def _situation_and_text(self) -> tuple[Column, Column]:
         from pyspark.sql import functions as sf  # noqa: PLC0415 - pyspark is an extra

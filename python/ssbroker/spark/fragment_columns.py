@@ -13,7 +13,8 @@ from ssbroker.exceptions import SchemaError
 from ssbroker.further import check_meant
 from ssbroker.reassembler import reassemble
 from ssbroker.schemas import CONVERSATIONS
-from ssbroker.spark.columns import arrow_type, check_carried, check_once
+from ssbroker.spark.columns import arrow_type, check_carried
+from ssbroker.spark.names import check_once
 from ssbroker.spark.tagged import further_name
 
 if TYPE_CHECKING:

@@ -14,6 +14,7 @@ from ssbroker.routing import PendingRequest, TieBreak
 from ssbroker.session_keys import SessionKeys
 from ssbroker.spark import columns, reassembly, tagged, worker
 from ssbroker.spark.assembling import Routing
+from ssbroker.spark.names import check_free
 from ssbroker.spark.reassembly import Options, Reassembly, ShardBy, Strategy
 from ssbroker.spark.shipping import ship
 
@@ -109,7 +110,7 @@ def pipeline(
     )
     columns.check_tie_break(tie_break)
     found = reassembly.read(fragments_df, session_keys, name="ssbroker.spark.pipeline")
-    columns.check_free(fragments_df, [field.name for field in found.further])
+    check_free(fragments_df, [field.name for field in found.further])
     carried = found.of_conversations()
     types: dict[str, pa.DataType] = {
         "conversation_id": pa.binary(),

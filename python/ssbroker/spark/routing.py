@@ -18,6 +18,7 @@ from ssbroker.routing import PendingRequest, TieBreak
 from ssbroker.schemas import CONVERSATIONS
 from ssbroker.spark import columns, worker
 from ssbroker.spark.crossing import ADDED, Crossing
+from ssbroker.spark.names import check_told_apart, quoted
 from ssbroker.spark.returning import returning
 from ssbroker.spark.shipping import ship
 
@@ -69,6 +70,7 @@ def route(
         >>> spark.stop()
     """
     names = columns.keys(conversations_df)
+    check_told_apart(names, conversations_df)
     types = {
         name: columns.arrow_type(name, conversations_df.schema[name].dataType, expected=columns.EXPECTED[name])
         for name in names
@@ -87,7 +89,7 @@ def route(
     # Spark would run a deterministic function twice where a filter follows on what it returns: below the filter and above it.
     udf = _arrow_udf(way.function(task, crossing), way.struct).asNondeterministic()
     packed = crossing.rows(conversations_df).select("*", udf(*crossing.sent()).alias(_PACKED))
-    added = way.unpacked(packed, packed[columns.quoted(_PACKED)])
+    added = way.unpacked(packed, packed[quoted(_PACKED)])
     return packed.select("*", *(column.alias(name) for name, column in added.items())).drop(_PACKED, *ADDED)
 
 

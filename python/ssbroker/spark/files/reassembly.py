@@ -25,6 +25,7 @@ from ssbroker.spark.files.parts import Compression
 from ssbroker.spark.files.splits import Source, files_of, splits_of
 from ssbroker.spark.files.staging import Staging
 from ssbroker.spark.files.tasks import Watch, run
+from ssbroker.spark.names import check_free_names
 from ssbroker.spark.paths import local_path
 from ssbroker.spark.room import MESSAGE_BYTES_MAX
 from ssbroker.spark.shipping import ship, ship_keys
@@ -139,7 +140,7 @@ def reassemble_files(
     rehearsed = reassemble(schema.empty_table(), session_keys=session_keys)
     routing = None
     if catalog is not None:
-        columns.check_free_names(schema.names, exact=False)
+        check_free_names(schema.names, exact=False)
         at = moment.as_utc(now)
         Router(catalog, tie_break=tie_break, pending_request=pending_request).route(rehearsed.messages, now=at)
         routing = Task(catalog=ship(spark, catalog), now=at, tie_break=tie_break, pending_request=pending_request)

@@ -24,6 +24,7 @@ from ssbroker.spark.files.parts import Compression, Parts
 from ssbroker.spark.files.splits import Source, Split, files_of, read, splits_of
 from ssbroker.spark.files.staging import Staging, complete, new_attempt
 from ssbroker.spark.files.tasks import Watch, run
+from ssbroker.spark.names import check_free_names, check_once
 from ssbroker.spark.paths import local_path
 from ssbroker.spark.shipping import ship
 from ssbroker.spark.worker import Task, router_of
@@ -144,8 +145,8 @@ def route_files(
     at, folder = moment.as_utc(now), local_path(target, name="target")
     files = files_of(source)
     schema, splits = splits_of(files, split_bytes=split_bytes)
-    columns.check_once(CONVERSATIONS.names, schema.names)
-    columns.check_free_names(schema.names, exact=False)
+    check_once(CONVERSATIONS.names, schema.names)
+    check_free_names(schema.names, exact=False)
     types = {name: schema.field(schema.get_all_field_indices(name)[0]).type for name in schema.names}
     columns.rehearse(catalog, types, tie_break=tie_break, pending_request=pending_request)
     with Staging(folder) as staging:

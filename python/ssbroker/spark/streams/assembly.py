@@ -12,6 +12,7 @@ from ssbroker.exceptions import OptionError, SchemaError
 from ssbroker.spark import columns, fragment_columns, tagged
 from ssbroker.spark.fragment_columns import FragmentColumns
 from ssbroker.spark.frames import check_frame
+from ssbroker.spark.names import check_free
 from ssbroker.spark.shipping import ship_keys
 from ssbroker.spark.streams import kinds, packing
 from ssbroker.spark.streams.forwarding import Forwarding
@@ -68,7 +69,7 @@ def rows(
     further = {tagged.further_name(place): field for place, field in enumerate(found.further)}
     routing = None
     if forwarding is not None:
-        columns.check_free(fragments, [field.name for field in found.further])
+        check_free(fragments, [field.name for field in found.further])
         routing = _routing(spark, found, forwarding, in_order=limits.in_order)
     task = Task(
         fixed={**buckets.fixed, **limits.fixed},
