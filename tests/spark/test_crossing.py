@@ -14,7 +14,7 @@ import ssbroker.spark
 from ssbroker import Catalog, Router, SsbrokerError
 from ssbroker.routing import TieBreak
 from ssbroker.spark.crossing import Crossing
-from tests.spark.frames import decided, expected, frame, frame_in_order, world
+from tests.spark.frames import Configure, decided, expected, frame, frame_in_order, world
 from tests.worlds.universe import NOW
 
 NUMBERED = 14
@@ -114,3 +114,16 @@ def test_a_collation_makes_no_databases_equal(spark: SparkSession) -> None:
     collated = given.withColumn("database", sf.upper("database").cast("string collate UTF8_LCASE"))
     with pytest.raises(PythonException, match=r"UnknownDatabaseError: database, row 0: '(SALES 0|SALES 1|MSDB)'"):
         ssbroker.spark.route(collated, catalog, now=NOW).collect()
+
+
+@pytest.mark.parametrize("tie_break", ["hash", "first"])
+def test_text_of_a_length_is_text(spark: SparkSession, configure: Configure, tie_break: TieBreak) -> None:
+    """Where a session keeps char and varchar, names and ids come as these."""
+    configure("spark.sql.preserveCharVarcharTypeInfo", "true")
+    catalog, table = world(3, conversations=40, text_guids=True)
+    given = frame(spark, table)
+    for name in ("conversation_id", "database", "to_service_name", "to_broker_instance"):
+        given = given.withColumn(name, sf.expr(f"cast({name} as varchar(256))"))
+    assert given.schema["to_service_name"].dataType.simpleString() == "varchar(256)"
+    routed = ssbroker.spark.route(given, catalog, now=NOW, tie_break=tie_break)
+    assert decided(routed) == expected(catalog, table, tie_break=tie_break)

@@ -52,7 +52,7 @@ PACKED: Final = {
 }
 """The same with outcome, reason and step in one number, which Spark takes apart: text costs more to move than to look up."""
 
-_NOT_IN_ARROW: Final = ("YearMonthIntervalType", "CalendarIntervalType")
+_NOT_IN_ARROW: Final = ("YearMonthIntervalType", "CalendarIntervalType", "CharType", "VarcharType")
 NO_STEP: Final = 15
 """Stands in a verdict for a step that is null."""
 
@@ -153,6 +153,8 @@ def arrow_type(name: str, spark_type: DataType, *, expected: str) -> pa.DataType
 
     kinds: list[tuple[type[DataType], pa.DataType]] = [
         (types.StringType, pa.string()),
+        (types.CharType, pa.string()),
+        (types.VarcharType, pa.string()),
         (types.BinaryType, pa.binary()),
         (types.BooleanType, pa.bool_()),
         (types.NullType, pa.null()),
@@ -223,13 +225,17 @@ def _dictionary(column: Any) -> tuple[str, ...]:
     return tuple(column.dictionary.to_pylist())
 
 
-def _is_carried(spark_type: DataType) -> bool:
-    from pyspark.sql.types import ArrayType, MapType, StructType  # noqa: PLC0415 - pyspark is an extra
+def _is_carried(spark_type: DataType, *, nullable: bool = True) -> bool:
+    from pyspark.sql.types import ArrayType, MapType, NullType, StructType  # noqa: PLC0415 - pyspark is an extra
 
     if isinstance(spark_type, ArrayType):
-        return _is_carried(spark_type.elementType)
+        return _is_carried(spark_type.elementType, nullable=spark_type.containsNull)
     if isinstance(spark_type, MapType):
-        return _is_carried(spark_type.keyType) and _is_carried(spark_type.valueType)
+        is_key_carried = _is_carried(spark_type.keyType, nullable=False)
+        return is_key_carried and _is_carried(spark_type.valueType, nullable=spark_type.valueContainsNull)
     if isinstance(spark_type, StructType):
-        return all(_is_carried(field.dataType) for field in spark_type)
+        is_unique = len(set(spark_type.names)) == len(spark_type.names)
+        return is_unique and all(_is_carried(field.dataType, nullable=field.nullable) for field in spark_type)
+    if isinstance(spark_type, NullType):
+        return nullable
     return type(spark_type).__name__ not in _NOT_IN_ARROW
