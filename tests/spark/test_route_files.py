@@ -155,6 +155,19 @@ def test_a_value_that_is_wrong_names_its_file_and_leaves_nothing(
     assert {path.name for path in tmp_path.iterdir()} == {"source"}
 
 
+def test_a_file_whose_pages_are_damaged_is_named(spark: SparkSession, source: Path, tmp_path: Path) -> None:
+    """Arrow's own error names none: of thousands of files nobody knew which one to copy anew."""
+    catalog, table = world(9, conversations=40)
+    written(table, source)
+    damaged = source / "1.parquet"
+    content = bytearray(damaged.read_bytes())
+    content[4:64] = b"\xff" * 60
+    damaged.write_bytes(content)
+    with pytest.raises(Exception, match=r"MalformedDataError: .*1\.parquet: cannot be read as Parquet"):
+        ssbroker.spark.route_files(spark, source, tmp_path / "routed", catalog, now=NOW)
+    assert {path.name for path in tmp_path.iterdir()} == {"source"}
+
+
 def test_sources_that_cannot_be_read_are_told_of_before_a_job_starts(
     spark: SparkSession, source: Path, tmp_path: Path
 ) -> None:

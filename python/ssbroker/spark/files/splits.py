@@ -113,7 +113,17 @@ def read(split: Split, *, rows_most: int, in_dictionaries: Sequence[str] = ()) -
 
     Yields:
         The batches, with the types of `splits_of`, or dictionaries of them.
+
+    Raises:
+        MalformedDataError: What stands in the file cannot be read.
     """
+    try:
+        yield from _batches(split, rows_most=rows_most, in_dictionaries=in_dictionaries)
+    except (pa.ArrowException, OSError) as error:
+        raise MalformedDataError(f"{split.file}: cannot be read as Parquet: {error}") from error
+
+
+def _batches(split: Split, *, rows_most: int, in_dictionaries: Sequence[str]) -> Iterator[pa.RecordBatch]:
     settings: Any = {"pre_buffer": False, "buffer_size": 1 << 20, "coerce_int96_timestamp_unit": "us"}
     with pq.ParquetFile(split.file, **settings) as looked:
         kinds, rows = Kinds.of(looked), _batch_rows(looked, split.groups, rows_most)
