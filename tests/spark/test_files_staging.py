@@ -8,6 +8,8 @@ from typing import Any
 
 import pytest
 
+from ssbroker import InputError, OutputError
+from ssbroker.spark.files.splits import files_of
 from ssbroker.spark.files.staging import Staging, new_attempt
 
 
@@ -53,3 +55,11 @@ def test_the_place_of_a_job_that_runs_stays(tmp_path: Path) -> None:
         with Staging(tmp_path / "day"):
             pass
         assert runs.attempts.is_dir()
+
+
+def test_a_name_that_no_folder_can_have_is_told_in_our_words(tmp_path: Path) -> None:
+    too_long = tmp_path / ("x" * 300)
+    with pytest.raises(OutputError, match="cannot be written: File name too long"):
+        Staging(too_long)
+    with pytest.raises(InputError, match="cannot be read: File name too long"):
+        files_of(too_long)

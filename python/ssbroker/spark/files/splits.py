@@ -135,9 +135,13 @@ def _batches(split: Split, *, rows_most: int, in_dictionaries: Sequence[str]) ->
 
 
 def _below(path: Path) -> list[Path]:
-    if path.is_file():
-        return [path]
-    if not path.is_dir():
+    try:
+        if path.is_file():
+            return [path]
+        is_folder = path.is_dir()
+    except OSError as error:  # no name can be so long
+        raise InputError(f"{path}: cannot be read: {error.strerror}", value=str(path)) from error
+    if not is_folder:
         raise InputError(f"{path}: there is no such file or folder", value=str(path), expected="Parquet files")
     found = sorted(_searched(path, frozenset()))
     if not found:

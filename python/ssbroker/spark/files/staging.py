@@ -47,7 +47,11 @@ class Staging:
     def __init__(self, target: Path) -> None:
         self.target: Final = Path(os.path.realpath(target))
         self._prefix: Final = f".{self.target.name}-staging-"
-        if self.target.exists():
+        try:
+            is_there = self.target.exists()
+        except OSError as error:  # no name can be so long
+            raise OutputError(f"{target}: cannot be written: {error.strerror}") from error
+        if is_there:
             raise OutputError(f"{target}: is there already; expected a folder that is yet to be made")
         self._sweep()
         self._place: Final = self.target.parent / f"{self._prefix}{uuid.uuid4().hex}"
