@@ -44,6 +44,7 @@ KEYS = "conversation_id binary, to_service_name string"
         (f"{KEYS}, reason string", LONE, ["reason", "rename it"]),
         (f"{KEYS}, Outcome int", LONE, ["Outcome", "rename it"]),
         (f"{KEYS}, To_Service_Name int", LONE, ["to_service_name", "'To_Service_Name', too", "rename it"]),
+        (f"{KEYS}, `ssbroker text` string", LONE, ["ssbroker text", "rename it"]),
         (f"{KEYS}, Is_Initiator boolean", LONE, ["is_initiator", 'this very name, found "Is_Initiator"']),
     ],
 )

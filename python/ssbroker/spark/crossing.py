@@ -16,13 +16,10 @@ import pyarrow as pa
 from ssbroker.catalog import Catalog
 from ssbroker.routing import TieBreak
 from ssbroker.spark import columns
-from ssbroker.spark.names import quoted
+from ssbroker.spark.names import TOLD, quoted
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
-
-ADDED: Final = ("ssbroker situation", "ssbroker text")
-"""The columns that `Crossing.rows` adds."""
 
 _Column: TypeAlias = Any  # an Arrow array; what the stubs of pyarrow know of arrays stands in the way here
 
@@ -87,19 +84,19 @@ class Crossing:
             given: The conversations.
 
         Returns:
-            The same rows, with the columns `ADDED` where something is told.
+            The same rows, with the columns `TOLD` where something is told.
         """
         from pyspark.sql import functions as sf  # noqa: PLC0415 - pyspark is an extra
 
         always = sf.spark_partition_id() >= 0
         if not self.told:
             return given.where(always)
-        added = zip(ADDED, self._situation_and_text(), strict=True)
+        added = zip(TOLD, self._situation_and_text(), strict=True)
         return given.select("*", *(sf.when(always, column).alias(name) for name, column in added))
 
     def sent(self) -> list[str]:
         """The names of what crosses, among the columns of `rows`."""
-        return [*self.plain, *(quoted(name) for name in ADDED if self.told)]
+        return [*self.plain, *(quoted(name) for name in TOLD if self.told)]
 
     def _situation_and_text(self) -> tuple[Column, Column]:
         from pyspark.sql import functions as sf  # noqa: PLC0415 - pyspark is an extra

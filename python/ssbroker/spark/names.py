@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from ssbroker.exceptions import SchemaError
 from ssbroker.schemas import DECISIONS
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
+
+PACKED: Final = "ssbroker decision"
+"""The column of decisions in one piece, which is taken apart and dropped."""
+TOLD: Final = ("ssbroker situation", "ssbroker text")
+"""The columns that tell a worker of others, dropped like it."""
 
 
 def quoted(name: str) -> str:
@@ -66,7 +71,7 @@ def tells_case(given: DataFrame) -> bool:
 
 
 def check_free(given: DataFrame, names: Sequence[str]) -> None:
-    """The names of the decision's columns are not taken.
+    """The names of the decision's columns are not taken, nor those of columns that are dropped in the end.
 
     Args:
         given: Knows whether upper and lower case differ.
@@ -75,7 +80,7 @@ def check_free(given: DataFrame, names: Sequence[str]) -> None:
     Raises:
         SchemaError: A column has the name of one that routing adds.
     """
-    check_free_names(names, exact=tells_case(given))
+    _check_free(names, (*DECISIONS.names, PACKED, *TOLD), exact=tells_case(given))
 
 
 def check_free_names(names: Sequence[str], *, exact: bool) -> None:
@@ -88,7 +93,10 @@ def check_free_names(names: Sequence[str], *, exact: bool) -> None:
     Raises:
         SchemaError: A column has the name of one that routing adds.
     """
-    added = {name if exact else name.lower() for name in DECISIONS.names}
+    _check_free(names, DECISIONS.names, exact=exact)
+
+
+def _check_free(names: Sequence[str], added: Sequence[str], *, exact: bool) -> None:
     for name in names:
         if (name if exact else name.lower()) in added:
             raise SchemaError(

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
@@ -17,16 +17,14 @@ from ssbroker.catalog import Catalog
 from ssbroker.routing import PendingRequest, TieBreak
 from ssbroker.schemas import CONVERSATIONS
 from ssbroker.spark import columns, worker
-from ssbroker.spark.crossing import ADDED, Crossing
-from ssbroker.spark.names import check_told_apart, quoted
+from ssbroker.spark.crossing import Crossing
+from ssbroker.spark.names import PACKED, TOLD, check_told_apart, quoted
 from ssbroker.spark.returning import returning
 from ssbroker.spark.shipping import ship
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.udf import UserDefinedFunction
-
-_PACKED: Final = "ssbroker decision"
 
 
 def route(
@@ -88,9 +86,9 @@ def route(
     way = returning(catalog, types, labels)
     # Spark would run a deterministic function twice where a filter follows on what it returns: below the filter and above it.
     udf = _arrow_udf(way.function(task, crossing), way.struct).asNondeterministic()
-    packed = crossing.rows(conversations_df).select("*", udf(*crossing.sent()).alias(_PACKED))
-    added = way.unpacked(packed, packed[quoted(_PACKED)])
-    return packed.select("*", *(column.alias(name) for name, column in added.items())).drop(_PACKED, *ADDED)
+    packed = crossing.rows(conversations_df).select("*", udf(*crossing.sent()).alias(PACKED))
+    added = way.unpacked(packed, packed[quoted(PACKED)])
+    return packed.select("*", *(column.alias(name) for name, column in added.items())).drop(PACKED, *TOLD)
 
 
 def route_udf(
