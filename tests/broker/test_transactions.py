@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from contextlib import closing
 from pathlib import Path
+from typing import NoReturn
 
 import apsw
 import pytest
@@ -139,6 +140,51 @@ def test_b2_what_an_application_sets_on_the_connection_ends_with_the_transaction
         assert t.connection.execute("SELECT 7").get == 7
     begin(sales, b"chair")
     assert said(receive(sales)) == [b"chair"]
+
+
+@pytest.mark.parametrize(
+    "sql",
+    [
+        "PRAGMA query_only = 1",
+        "PRAGMA locking_mode = EXCLUSIVE",
+        "ATTACH ':memory:' AS other",
+        "CREATE TEMP TABLE mine (number)",
+        "/* mine */ create\n temporary view mine AS SELECT 1",
+    ],
+)
+def test_b4_what_sqlite_keeps_for_the_connection_ends_with_the_transaction(sales: Database, sql: str) -> None:
+    for _ in range(2):
+        with sales.transaction() as t:
+            t.connection.execute("CREATE TABLE IF NOT EXISTS invoices (number)")
+            t.connection.execute(sql)
+        with sales.transaction() as t:
+            t.connection.execute("INSERT INTO invoices VALUES (1)")
+            t.send(t.begin_dialog(INITIATOR, TARGET), b"two chairs")
+    assert sales.instance.view(QUEUE, database=sales.name).num_rows == 2
+
+
+def test_b4_what_is_called_for_the_connection_ends_with_the_transaction(sales: Database) -> None:
+    def refuses(*_: object) -> NoReturn:
+        raise AssertionError
+
+    with sales.transaction() as t:
+        t.connection.execute("CREATE TABLE invoices (number)")
+        t.connection.set_update_hook(refuses)
+        t.connection.cursor_factory = refuses
+    with sales.transaction() as t:
+        t.connection.execute("INSERT INTO invoices VALUES (1)")
+
+
+def test_b4_a_connection_that_the_application_closes_undoes_its_transaction_only(sales: Database) -> None:
+    for is_used_after in (False, True):
+        with pytest.raises(StorageError, match="nothing of it stands"), sales.transaction() as t:
+            dialog = t.begin_dialog(INITIATOR, TARGET)
+            t.connection.close()
+            if is_used_after:
+                t.send(dialog, b"two chairs")
+    with sales.transaction() as t:
+        t.send(t.begin_dialog(INITIATOR, TARGET), b"a table")
+    assert said(receive(sales)) == [b"a table"]
 
 
 def test_b3_who_cannot_get_the_lock_is_told(instance: Instance, sales: Database) -> None:

@@ -106,7 +106,7 @@ class Lifecycle:
     def _take_back(self) -> None:
         lent, self._lent = self._lent, None
         if lent is not None:
-            lent.take_back()
+            self._session.is_reusable = lent.take_back()
 
     def _begin(self) -> Work:
         if not self._is_open:

@@ -86,8 +86,8 @@ class Connections:
         finally:
             connection.set_commit_hook(self._refuse)
 
-    def give_back(self, connection: apsw.Connection) -> None:
-        """Undoes what is not committed, and keeps the connection for the next one who needs it."""
+    def give_back(self, connection: apsw.Connection, *, is_reusable: bool = True) -> None:
+        """Undoes what is not committed, and keeps the connection for the next one who needs it, unless it is not to be used again."""
         import apsw  # noqa: PLC0415  # whoever has a connection has it
 
         if self.is_inherited:
@@ -100,7 +100,7 @@ class Connections:
         except apsw.Error:
             is_clean = False
         with self._guard:
-            if is_clean and not self._is_closed and len(self._idle) < _IDLE_MAX:
+            if is_clean and is_reusable and not self._is_closed and len(self._idle) < _IDLE_MAX:
                 self._idle.append(connection)
                 return
             self._all.discard(connection)

@@ -27,6 +27,9 @@ class Session:
         writer: Its write lock within this process.
         lock_timeout: The seconds to wait for others.
         ended: Told why the disk did not take a commit, or None where it took one that changed something.
+
+    Attributes:
+        is_reusable: Whether the connection may serve others afterwards.
     """
 
     def __init__(
@@ -43,6 +46,7 @@ class Session:
         self._writer = writer
         self._lock_timeout = lock_timeout
         self._ended = ended
+        self.is_reusable = True
         self._thread = threading.get_ident()
         self._changes = 0
         self._connection: apsw.Connection | None = None
@@ -63,7 +67,7 @@ class Session:
             self._connection = self._begin()
         elif self._connections.is_inherited:
             self._connections.check()
-        elif not self._connection.in_transaction:
+        elif not _is_in_transaction(self._connection):
             raise undone_error(self._path)
         return self._connection
 
@@ -79,7 +83,7 @@ class Session:
         try:
             if self._connections.is_inherited:
                 self._connections.check()
-            if not connection.in_transaction:
+            if not _is_in_transaction(connection):
                 raise undone_error(self._path)
             self._commit(connection)
             if connection.total_changes() != self._changes:
@@ -93,8 +97,9 @@ class Session:
         if connection is None:
             return
         try:
-            self._connections.give_back(connection)
+            self._connections.give_back(connection, is_reusable=self.is_reusable)
         finally:
+            self.is_reusable = True
             self._writer.release()
 
     def _begin(self) -> apsw.Connection:
@@ -146,6 +151,15 @@ class Session:
             connection.execute("BEGIN IMMEDIATE")
             connection.pragma("user_version", connection.pragma("user_version"))
             self._connections.commit(connection)
+
+
+def _is_in_transaction(connection: apsw.Connection) -> bool:
+    import apsw  # noqa: PLC0415  # whoever has a connection has it
+
+    try:
+        return connection.in_transaction
+    except apsw.ConnectionClosedError:  # by the application, which had it lent
+        return False
 
 
 def _open_error(path: Path) -> StorageError:

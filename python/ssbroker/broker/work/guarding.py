@@ -13,6 +13,8 @@ _BLANK: Final = r"(?:\s|;|--[^\n]*(?:\n|\Z)|/\*.*?\*/)*"
 _ENDS: Final = re.compile(
     rf"{_BLANK}(?P<word>BEGIN|COMMIT|END|ROLLBACK(?!(?:\s+TRANSACTION)?\s+TO\b))\b", re.IGNORECASE | re.DOTALL
 )
+_STAYS: Final = re.compile(rf"{_BLANK}(?:PRAGMA|ATTACH|DETACH|CREATE\b.*\bTEMP(?:ORARY)?)\b", re.IGNORECASE | re.DOTALL)
+"""What SQLite keeps for the connection beyond the transaction, a rollback included."""
 
 
 class Lent:
@@ -25,14 +27,27 @@ class Lent:
     def __init__(self, connection: Connection) -> None:
         self._connection: Final = connection
         self._cursors: Final[WeakSet[Cursor | Connection]] = WeakSet()
+        self._has_set = False
         connection.exec_trace = self._traced
 
-    def take_back(self) -> None:
-        """Has the connection as it was. Cursors that were not read to their end are closed: with `RETURNING`, they would keep SQLite from committing."""
-        self._connection.exec_trace = None
-        self._connection.row_trace = None
+    def take_back(self) -> bool:
+        """Has the connection as it was. Cursors that were not read to their end are closed: with `RETURNING`, they would keep SQLite from committing.
+
+        Returns:
+            Whether it may serve other transactions: the application has set nothing that would stay, and has not closed it.
+        """
+        import apsw  # noqa: PLC0415  # whoever has a connection has it
+
+        try:
+            self._connection.exec_trace = None
+            self._connection.row_trace = None
+            self._connection.cursor_factory = apsw.Cursor
+            self._connection.set_update_hook(None)
+        except apsw.ConnectionClosedError:
+            return False
         for cursor in list(self._cursors):
             cursor.close(force=True)
+        return not self._has_set
 
     def _traced(self, cursor: Cursor | Connection, sql: str, _bindings: object) -> bool:
         found = _ENDS.match(sql)
@@ -43,4 +58,5 @@ class Lent:
             )
         if cursor is not self._connection:  # which it is where `with connection` makes a savepoint
             self._cursors.add(cursor)
+        self._has_set = self._has_set or _STAYS.match(sql) is not None
         return True
