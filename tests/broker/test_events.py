@@ -176,3 +176,40 @@ def test_events_go_to_logging_too(instance: Instance, sales: Database, caplog: p
         send(sales, b"two chairs")
     assert "Broker:Message Classify: database=Sales" in caplog.text
     assert "SEND Message" in caplog.text
+
+
+def test_what_is_committed_goes_on_its_way_though_a_subscriber_is_interrupted(
+    instance: Instance, sales: Database, stock: Database
+) -> None:
+    def interrupts(_event: Event) -> None:
+        stop()
+        raise KeyboardInterrupt
+
+    stop = instance.subscribe(interrupts)
+    with pytest.raises(KeyboardInterrupt):
+        send(sales, b"two chairs")
+    assert received(stock) == [b"two chairs"]
+
+
+def test_a_commit_does_not_fail_with_a_handler_of_the_log(
+    instance: Instance, sales: Database, stock: Database, capsys: pytest.CaptureFixture[str]
+) -> None:
+    class Full(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            raise OSError("the log is full")
+
+    def fails(_event: Event) -> None:
+        raise ValueError
+
+    logger, handler = logging.getLogger("ssbroker.events"), Full()
+    logger.addHandler(handler)
+    level = logger.level
+    logger.setLevel(logging.DEBUG)
+    instance.subscribe(fails)
+    try:
+        send(sales, b"two chairs")
+    finally:
+        logger.removeHandler(handler)
+        logger.setLevel(level)
+    assert received(stock) == [b"two chairs"]
+    assert "the log is full" in capsys.readouterr().err

@@ -98,8 +98,13 @@ class Background:
             effects: What the transaction did.
         """
         self.counters.committed(effects)
-        for event in effects.events:
-            self._instance.events.emit(event)
+        try:
+            for event in effects.events:
+                self._instance.events.emit(event)
+        finally:  # an interrupt, too, keeps nothing that is committed from its way
+            self._go_on(database, effects)
+
+    def _go_on(self, database: Database, effects: Effects) -> None:
         if effects.arrived:
             database.arrivals.tell(effects.arrived)
             if self.dynamic_routing.arrived(database, effects.arrived):

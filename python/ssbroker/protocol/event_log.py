@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import logging
+import traceback
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import fields
 from typing import Final, TypeAlias
 
@@ -24,8 +26,8 @@ class EventLog:
     Of what neighbours can have happen as often as they like, subscribers see all; a log gets the first lines of a minute of each kind and
     neighbour, and then one that counts the others (N35).
 
-    An exception in a subscriber is logged and harms nobody else. It may be fed from several threads; a subscriber is called in the
-    thread that feeds.
+    An exception in a subscriber is logged and harms nobody else; one in a handler or filter of `logging` is printed, as `logging` does
+    with most. It may be fed from several threads; a subscriber is called in the thread that feeds.
 
     Examples:
         >>> from ssbroker.protocol.events import QueueDisabled
@@ -97,14 +99,17 @@ class EventLog:
             >>> EventLog().emit(QueueDisabled(at=0, queue="Orders"))
         """
         self.counts[event.NAME] += 1
-        if LOGGER.isEnabledFor(event.level) and self._may_be_logged(event):
-            LOGGER.log(event.level, "%s: %s", event.NAME, _said(event), extra={"event": event})
+        if LOGGER.isEnabledFor(event.level):
+            with _printed():
+                if self._may_be_logged(event):
+                    LOGGER.log(event.level, "%s: %s", event.NAME, _said(event), extra={"event": event})
         for subscriber, kinds in self._subscribers:
             if isinstance(event, kinds):
                 try:
                     subscriber(event)
                 except Exception:
-                    LOGGER.exception("%s: a subscriber failed", event.NAME)
+                    with _printed():
+                        LOGGER.exception("%s: a subscriber failed", event.NAME)
 
     def count_left_out(self, *, now: int) -> None:
         """Logs how many lines were left out in the minutes that are over (N35).
@@ -141,6 +146,16 @@ class EventLog:
     def _may_be_logged(self, event: Event) -> bool:
         source = event.source
         return source is None or self.may_be_logged(event.NAME, level=event.level, source=source, now=event.at)
+
+
+@contextmanager
+def _printed() -> Iterator[None]:
+    """What a handler or filter of `logging` raises goes no further than most of them have it: what the event tells of has happened."""
+    try:
+        yield
+    except Exception:  # noqa: BLE001  # there is no log to tell of it
+        if logging.raiseExceptions:
+            traceback.print_exc()
 
 
 def _said(event: Event) -> str:

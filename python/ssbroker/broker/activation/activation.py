@@ -243,9 +243,9 @@ class Activation:
         """Calls a reader's function once. What it raises goes no further."""
         self._reader.watched, self._reader.has_received, self._reader.is_done = watched, False, False
         watched.entered(asked.procedure_name)
-        self._tell(watched, ActivationStep.STARTED)
         step, text = ActivationStep.ABORTED, "it was interrupted"
         try:
+            self._tell(watched, ActivationStep.STARTED)
             asked.procedure(watched.database)
             step, text = ActivationStep.ENDED, ""
         except Exception as error:
