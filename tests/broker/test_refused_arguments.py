@@ -5,7 +5,9 @@ from __future__ import annotations
 import mmap
 import threading
 import time
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -118,3 +120,36 @@ def test_whoever_would_wait_for_ever_for_a_message_or_the_lock_may(tmp_path: Pat
                 time.sleep(0.001)
             begin(sales, b"one")
             assert said(taken.result(30.0)) == [b"one"]
+
+
+async def _promised(_database: Database) -> None: ...
+
+
+def _yields(_database: Database) -> Iterator[None]:
+    yield
+
+
+class _Promising:
+    async def __call__(self, _database: Database) -> None: ...
+
+
+@pytest.mark.parametrize("function", [_promised, partial(_promised), _Promising(), _yields, "a name"])
+def test_b23_what_would_do_nothing_when_it_is_called_is_no_reader(sales: Database, function: Any) -> None:
+    with pytest.raises(OptionError, match=r"function: expected"):
+        sales.activate(QUEUE, function)
+    with pytest.raises(OptionError, match=r"function: expected"):
+        sales.instance.register_procedure("dbo.reader", function)
+
+
+def test_what_cannot_be_called_with_events_is_refused_when_it_subscribes(sales: Database) -> None:
+    subscribe: Any = sales.instance.subscribe
+    with pytest.raises(OptionError, match=r"subscriber: expected a callable"):
+        subscribe("print")
+    with pytest.raises(
+        OptionError, match=r"kinds: expected classes of events, such as QueueDisabled, got 'QueueDisabled'"
+    ):
+        subscribe(print, "QueueDisabled")
+    with pytest.raises(OptionError, match=r"kinds: expected classes"):
+        subscribe(print, int)
+    begin(sales, b"two chairs")
+    assert said(receive(sales)) == [b"two chairs"]

@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from dataclasses import fields
 from typing import Final, TypeAlias
 
+from ssbroker.exceptions import OptionError
 from ssbroker.protocol.events import Event
 from ssbroker.protocol.log_rate import LogRate
 
@@ -57,10 +58,17 @@ class EventLog:
         Returns:
             A function that ends it.
 
+        Raises:
+            OptionError: `subscriber` cannot be called, or one of `kinds` is no class of events.
+
         Examples:
             >>> stop = EventLog().subscribe(print)
             >>> stop()
         """
+        if not callable(subscriber):
+            raise OptionError(f"subscriber: expected a callable that is given the event, got {subscriber!r:.80}")
+        for kind in kinds:
+            _check_kind(kind)
         entry = (subscriber, kinds or (Event,))
         self._subscribers = (*self._subscribers, entry)
 
@@ -146,6 +154,11 @@ class EventLog:
     def _may_be_logged(self, event: Event) -> bool:
         source = event.source
         return source is None or self.may_be_logged(event.NAME, level=event.level, source=source, now=event.at)
+
+
+def _check_kind(kind: object) -> None:
+    if not (isinstance(kind, type) and issubclass(kind, Event)):
+        raise OptionError(f"kinds: expected classes of events, such as QueueDisabled, got {kind!r:.80}")
 
 
 @contextmanager

@@ -9,13 +9,22 @@ from collections.abc import Collection, Iterable
 from typing import TYPE_CHECKING, Final
 
 from ssbroker import moment, options
-from ssbroker.broker.activation.watched import Asked, MonitorRow, Procedure, Reader, TaskRow, Watched, with_messages
+from ssbroker.broker.activation.watched import (
+    Asked,
+    MonitorRow,
+    Procedure,
+    Reader,
+    TaskRow,
+    Watched,
+    check_callable,
+    with_messages,
+)
 from ssbroker.broker.objects.queue_names import procedure_key, queue_key
 from ssbroker.broker.objects.queues import READERS_MAX
 from ssbroker.broker.objects.refusals import existing
 from ssbroker.broker.work.effects import Effects
 from ssbroker.broker.work.telling import queue_name
-from ssbroker.exceptions import BrokerError, OptionError
+from ssbroker.exceptions import BrokerError
 from ssbroker.protocol.event_steps import ActivationStep
 from ssbroker.protocol.events import Activation as ActivationEvent
 from ssbroker.store.objects import Objects, Queue
@@ -49,7 +58,7 @@ class Activation:
 
     def activate(self, database: Database, queue: str, procedure: Procedure, *, max_queue_readers: int) -> None:
         """Has readers of a queue started from now on, as `Database.activate` says."""
-        _check_callable(procedure)
+        check_callable(procedure)
         most = options.whole(max_queue_readers, name="max_queue_readers", least=0, most=READERS_MAX)
         found = existing(database.objects().queues, queue_key(queue), kind="queue")
         name = getattr(procedure, "__qualname__", type(procedure).__qualname__)
@@ -70,7 +79,7 @@ class Activation:
 
     def register(self, name: str, procedure: Procedure) -> None:
         """Gives a function the name by which queues ask for it, as `Instance.register_procedure` says."""
-        _check_callable(procedure)
+        check_callable(procedure)
         with self._guard:
             self._procedures[procedure_key(name)] = procedure
         for database in self._instance.databases:
@@ -275,11 +284,6 @@ class Activation:
                 text=text,
             )
         )
-
-
-def _check_callable(procedure: object) -> None:
-    if not callable(procedure):
-        raise OptionError(f"function: expected a callable that is given the database, got {procedure!r:.80}")
 
 
 def _is_gone(watched: Watched, objects: Objects) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import threading
 from collections import defaultdict
 from collections.abc import Callable, Iterable
@@ -11,7 +12,7 @@ from typing import TYPE_CHECKING, Final, Literal, NamedTuple
 from ssbroker.broker.activation.queue_monitor import MonitorState, QueueMonitor
 from ssbroker.broker.failing import told_failure
 from ssbroker.broker.work.telling import queue_name
-from ssbroker.exceptions import StorageError
+from ssbroker.exceptions import OptionError, StorageError
 from ssbroker.store import queues
 from ssbroker.store.objects import Queue
 
@@ -273,3 +274,25 @@ def with_messages(watched: Iterable[Watched]) -> set[Watched]:
             continue
         found.update(each for each in queues_of_it if each.queue_id in held)
     return found
+
+
+def check_callable(procedure: object) -> None:
+    """Refuses what no reader can run.
+
+    Raises:
+        OptionError: It cannot be called, or a call would not do its work.
+    """
+    if not callable(procedure):
+        raise OptionError(f"function: expected a callable that is given the database, got {procedure!r:.80}")
+    if any(_only_promises(each) for each in (procedure, type(procedure).__call__)):
+        raise OptionError(
+            f"function: expected one that does its work when it is called, in a thread; got {procedure!r:.80}, which is async or "
+            "yields and would do nothing: call it from a function of its own, with asyncio.run(...)"
+        )
+
+
+def _only_promises(function: object) -> bool:
+    return any(
+        kind(function)
+        for kind in (inspect.iscoroutinefunction, inspect.isasyncgenfunction, inspect.isgeneratorfunction)
+    )
