@@ -227,6 +227,20 @@ def _journal_mode(connection: apsw.Connection, goes_on: Callable[[int], bool]) -
                 raise
 
 
+def clear(connection: Connection) -> bool:
+    """Takes off what an application may have set to be called by a connection; whether it has left it open."""
+    import apsw  # noqa: PLC0415  # whoever has a connection has it
+
+    try:
+        connection.exec_trace = None
+        connection.row_trace = None
+        connection.cursor_factory = apsw.Cursor
+        connection.set_update_hook(None)
+    except apsw.ConnectionClosedError:
+        return False
+    return True
+
+
 def is_missing(path: Path) -> bool:
     """Whether a file is not there; of one in a folder that may not be looked into nobody knows."""
     try:

@@ -7,7 +7,7 @@ from typing import Final
 from weakref import WeakSet
 
 from ssbroker.exceptions import BrokerError
-from ssbroker.store.sqlite import Connection, Cursor
+from ssbroker.store.sqlite import Connection, Cursor, clear
 
 _BLANK: Final = r"(?:\s|;|--[^\n]*(?:\n|\Z)|/\*.*?\*/)*"
 _ENDS: Final = re.compile(
@@ -36,14 +36,7 @@ class Lent:
         Returns:
             Whether it may serve other transactions: the application has set nothing that would stay, and has not closed it.
         """
-        import apsw  # noqa: PLC0415  # whoever has a connection has it
-
-        try:
-            self._connection.exec_trace = None
-            self._connection.row_trace = None
-            self._connection.cursor_factory = apsw.Cursor
-            self._connection.set_update_hook(None)
-        except apsw.ConnectionClosedError:
+        if not clear(self._connection):
             return False
         for cursor in list(self._cursors):
             cursor.close(force=True)
