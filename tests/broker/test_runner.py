@@ -95,6 +95,25 @@ def test_what_raises_is_logged_and_tried_again(runner: Runner, work: Work, caplo
     assert "the disk is on fire" in caplog.text
 
 
+def test_the_thread_outlives_a_handler_of_the_log_that_fails(
+    runner: Runner, work: Work, capsys: pytest.CaptureFixture[str]
+) -> None:
+    class Full(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            raise OSError("the log is full")
+
+    logger, handler = logging.getLogger("ssbroker.broker"), Full()
+    logger.addHandler(handler)
+    work.raises = 1
+    try:
+        runner.wake()
+        work.was_called()
+        work.was_called()
+    finally:
+        logger.removeHandler(handler)
+    assert "the log is full" in capsys.readouterr().err
+
+
 def test_nothing_is_called_after_it_was_closed(work: Work) -> None:
     runner = Runner(work, clock=clock, name="due", longest_wait=0.001)
     runner.wake()

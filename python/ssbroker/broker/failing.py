@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 from ssbroker import moment
 from ssbroker.exceptions import SsbrokerError
+from ssbroker.protocol.event_log import printed
 
 if TYPE_CHECKING:
     from ssbroker.broker.database import Database
@@ -24,4 +25,5 @@ def told_failure(database: Database, what: str, error: SsbrokerError) -> None:
     """
     now = moment.microseconds(database.now())
     if database.instance.events.may_be_logged(what, level=logging.WARNING, source=database.name, now=now):
-        LOGGER.warning("%s: %s: %s", database.name, what, error)
+        with printed():
+            LOGGER.warning("%s: %s: %s", database.name, what, error)

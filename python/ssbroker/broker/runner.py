@@ -10,6 +10,8 @@ from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Final
 
+from ssbroker.protocol.event_log import printed
+
 LONGEST_WAIT: Final = 5.0
 """The seconds after which the thread looks again though nobody told it anything: other processes may have written to the files."""
 _BACK_OFF_MAX: Final = 60.0
@@ -79,7 +81,8 @@ class Runner:
                 try:
                     thread.start()
                 except RuntimeError as error:  # the system has no thread to give; whoever wakes it next tries again
-                    LOGGER.warning("%s: its thread could not be started: %s", self._name, error)
+                    with printed():
+                        LOGGER.warning("%s: its thread could not be started: %s", self._name, error)
                     return
                 self._thread = thread
                 atexit.register(self.close)
@@ -109,7 +112,8 @@ class Runner:
                 moment = self._work()
                 failures = 0
             except Exception:
-                LOGGER.exception("what was due could not be done; it is tried again")
+                with printed():
+                    LOGGER.exception("what was due could not be done; it is tried again")
                 moment = None
                 failures += 1
             if moment is not None:

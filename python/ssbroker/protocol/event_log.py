@@ -108,7 +108,7 @@ class EventLog:
         """
         self.counts[event.NAME] += 1
         if LOGGER.isEnabledFor(event.level):
-            with _printed():
+            with printed():
                 if self._may_be_logged(event):
                     LOGGER.log(event.level, "%s: %s", event.NAME, _said(event), extra={"event": event})
         for subscriber, kinds in self._subscribers:
@@ -116,7 +116,7 @@ class EventLog:
                 try:
                     subscriber(event)
                 except Exception:
-                    with _printed():
+                    with printed():
                         LOGGER.exception("%s: a subscriber failed", event.NAME)
 
     def count_left_out(self, *, now: int) -> None:
@@ -162,8 +162,13 @@ def _check_kind(kind: object) -> None:
 
 
 @contextmanager
-def _printed() -> Iterator[None]:
-    """What a handler or filter of `logging` raises goes no further than most of them have it: what the event tells of has happened."""
+def printed() -> Iterator[None]:
+    """What a handler or filter of `logging` raises is printed and goes no further, as most of them have it: what the line tells of has happened.
+
+    Examples:
+        >>> with printed():
+        ...     raise OSError("the log is full")
+    """
     try:
         yield
     except Exception:  # noqa: BLE001  # there is no log to tell of it
