@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import logging
 import uuid
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
@@ -11,15 +10,16 @@ from dataclasses import replace
 from datetime import datetime
 from typing import Final
 
-from ssbroker import moment, options
+from ssbroker import options
 from ssbroker.broker.asking.missing_route import MissingRoute
 from ssbroker.broker.database import Database
 from ssbroker.broker.directory import Directory, Entry, FileDirectory, TableDirectory
+from ssbroker.broker.failing import told_failure
 from ssbroker.broker.objects import routes
 from ssbroker.broker.objects.queue_names import queue_key, queue_text
 from ssbroker.ddl.routes import CONFIGURATION_SERVICE, LIFETIME_SECONDS_MAX
 from ssbroker.ddl.statements import Clauses
-from ssbroker.exceptions import BrokerError, LockTimeoutError, SsbrokerError
+from ssbroker.exceptions import BrokerError, LockTimeoutError
 from ssbroker.protocol.names import CONFIGURATION_NOTICE, DESCRIPTION_MAX, END_DIALOG, ERROR, MISSING_ROUTE
 from ssbroker.store import route_requests
 from ssbroker.store.objects import Objects
@@ -36,8 +36,6 @@ NOT_ANSWERED: Final = 3
 QUESTIONS_MAX: Final = 100
 _NAME_MAX: Final = 100
 _PREFIX: Final = "Configured"
-_UNANSWERED: Final = "a request for a route could not be answered"
-LOGGER: Final = logging.getLogger("ssbroker.broker")
 
 
 class ConfigurationService:
@@ -140,17 +138,8 @@ class ConfigurationService:
             return self._make_routes(database, asking, MissingRoute.read(body))
         except LockTimeoutError:
             raise  # the reader is started again
-        except SsbrokerError as error:
-            return self._refuse(database, str(error))
         except Exception as error:  # noqa: BLE001  # the directory may be anybody's; requests for other services do not wait for it
-            return self._refuse(database, f"{type(error).__name__}: {error}", error)
-
-    def _refuse(self, database: Database, why: str, unforeseen: Exception | None = None) -> tuple[int, str]:
-        """The error that answers a request of which the directory can make nothing; neighbours may name any service (N35)."""
-        now = moment.microseconds(database.now())
-        if database.instance.events.may_be_logged(_UNANSWERED, level=logging.WARNING, source=database.name, now=now):
-            LOGGER.warning("%s: %s: %s", database.name, _UNANSWERED, why, exc_info=unforeseen)
-        return NOT_USABLE, why
+            return NOT_USABLE, told_failure(database, "a request for a route could not be answered", error)
 
     def _make_routes(self, database: Database, asking: bytes, request: MissingRoute) -> tuple[int, str] | None:
         entries = [
@@ -160,18 +149,16 @@ class ConfigurationService:
         ]
         if not entries:
             return NOT_KNOWN, f"the directory does not know the service {request.service_name!r}{_with(request)}"
-        seen = [
-            (objects.broker.is_broker_enabled, one)
+        enabled = {
+            one: objects.broker.is_broker_enabled
             for one, objects in database.instance.seen()
             if objects.broker.service_broker_guid == asking
-        ]
-        if not seen:
+        }
+        if not enabled:
             return NOT_USABLE, f"the broker id {uuid.UUID(bytes=asking)}, which asks, is not of this instance"
         lasting = [replace(entry, lifetime=entry.lifetime or self._lifetime) for entry in entries]
-        _, found = max(
-            seen, key=lambda each: each[0]
-        )  # of a database and its copies one is enabled (I7): that one asks
-        found.change(_renew, entries=lasting, now=database.now())
+        # Of a database and its copies one is enabled (I7): that one asks.
+        max(enabled, key=lambda one: enabled[one]).change(_renew, entries=lasting, now=database.now())
         return None
 
 

@@ -15,15 +15,21 @@ if TYPE_CHECKING:
 LOGGER: Final = logging.getLogger("ssbroker.broker")
 
 
-def told_failure(database: Database, what: str, error: SsbrokerError) -> None:
+def told_failure(database: Database, what: str, error: Exception) -> str:
     """Logs that something failed: for 20 lines a minute of each kind and database, and then as one that counts the others.
 
     Args:
         database: The database.
         what: What could not be done, and what happens next.
-        error: Why.
+        error: Why. One that nobody foresaw is logged with the way that it came.
+
+    Returns:
+        The same in a line.
     """
+    is_foreseen = isinstance(error, SsbrokerError)
+    why = str(error) if is_foreseen else f"{type(error).__name__}: {error}"
     now = moment.microseconds(database.now())
     if database.instance.events.may_be_logged(what, level=logging.WARNING, source=database.name, now=now):
         with printed():
-            LOGGER.warning("%s: %s: %s", database.name, what, error)
+            LOGGER.warning("%s: %s: %s", database.name, what, why, exc_info=None if is_foreseen else error)
+    return why
