@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -53,8 +53,9 @@ def infer_schema(files: Sequence[Path], intake: Intake, *, threads: int, progres
     keys = intake.in_json
     if not found.names:
         return keys
+    # Where no value is known, text stands in for the type: Parquet readers often know no other.
     return pa.schema(
-        [keys.field(field.name) if field.name in keys.names else _without_null_types(field) for field in found]
+        [keys.field(field.name) if field.name in keys.names else _with_text(field, pa.types.is_null) for field in found]
     )
 
 
@@ -77,18 +78,23 @@ def _numbered(files: Sequence[Path]) -> Iterator[_Block]:
 def _schema_of(intake: Intake, block: _Block) -> tuple[pa.Schema, int, _Block]:
     rows = len(lines_of(block.data, block.file, block.first_row))
     batch = parsed(block.data, pyarrow.json.ParseOptions(), intake, block.file, block.first_row, rows=rows)
-    return pa.schema([field.with_type(_with_text(field.type)) for field in batch.schema]), rows, block
+    # JSON has no moments: pyarrow makes them of text that looks so, and loses how it was written and its zone.
+    return pa.schema([_with_text(field, pa.types.is_timestamp) for field in batch.schema]), rows, block
 
 
-def _with_text(kind: Any) -> Any:
-    """JSON has no moments: pyarrow makes them of text that looks so, and loses how it was written and its zone."""
-    if pa.types.is_timestamp(kind):
-        return pa.string()
-    if pa.types.is_list(kind):
-        return pa.list_(_with_text(kind.value_type))
-    if pa.types.is_struct(kind):
-        return pa.struct([field.with_type(_with_text(field.type)) for field in kind])
-    return kind
+def _with_text(field: pa.Field[Any], stands: Callable[[Any], bool]) -> pa.Field[Any]:
+    """The column as text where such a type is found, in lists and structs too."""
+
+    def typed(kind: Any) -> Any:
+        if stands(kind):
+            return pa.string()
+        if pa.types.is_list(kind):
+            return pa.list_(typed(kind.value_type))
+        if pa.types.is_struct(kind):
+            return pa.struct([_with_text(each, stands) for each in kind])
+        return kind
+
+    return pa.field(field.name, typed(field.type))
 
 
 def _united(one: pa.Schema, other: pa.Schema, *, file: Path, first_row: int) -> pa.Schema:
@@ -107,18 +113,3 @@ def _united(one: pa.Schema, other: pa.Schema, *, file: Path, first_row: int) -> 
             ) from error
         fields[field.name] = united.field(0)
     return pa.schema(list(fields.values()))
-
-
-def _without_null_types(field: pa.Field[Any]) -> pa.Field[Any]:
-    """Where no value is known, text stands in for the type: Parquet readers often know no other."""
-    return pa.field(field.name, _typed(field.type))
-
-
-def _typed(kind: Any) -> Any:
-    if pa.types.is_null(kind):
-        return pa.string()
-    if pa.types.is_list(kind):
-        return pa.list_(_typed(kind.value_type))
-    if pa.types.is_struct(kind):
-        return pa.struct([_without_null_types(kind.field(number)) for number in range(kind.num_fields)])
-    return kind
