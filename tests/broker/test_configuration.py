@@ -51,6 +51,15 @@ def add(path: Path, *cells: object) -> None:
         file.write(",".join("" if cell is None else str(cell) for cell in cells) + "\n")
 
 
+def asked(sales: Database, instance: Instance, directory: Path) -> ConfigurationService:
+    """A service of msdb that knows where the stock is, and has been asked for it."""
+    service = ConfigurationService(FileDirectory(directory))
+    add(directory, STOCK, None, "LOCAL", None, None)
+    service.install(instance.msdb, asked_by=[sales])
+    send(sales, b"two chairs")
+    return service
+
+
 def configured(database: Database) -> list[tuple[str, object, str, object]]:
     """What leads to services because somebody asked for it: service, broker id, address, moment of expiry."""
     return [
@@ -212,10 +221,7 @@ def test_n27_of_a_database_and_its_copy_the_one_that_asks_gets_the_route(
 def test_n27_a_database_that_was_disabled_after_it_had_asked_gets_the_route_all_the_same(
     sales: Database, instance: Instance, directory: Path
 ) -> None:
-    service = ConfigurationService(FileDirectory(directory))
-    add(directory, STOCK, None, "LOCAL", None, None)
-    service.install(instance.msdb, asked_by=[sales])
-    send(sales, b"two chairs")
+    service = asked(sales, instance, directory)
     sales.set_broker("DISABLE_BROKER")
     service(instance.msdb)
     assert len(configured(sales)) == 1
@@ -225,10 +231,7 @@ def test_n27_a_request_from_another_instance_ends_with_error_2(
     sales: Database, instance: Instance, directory: Path
 ) -> None:
     """Nobody can make a route in a file that is elsewhere."""
-    service = ConfigurationService(FileDirectory(directory))
-    add(directory, STOCK, None, "LOCAL", None, None)
-    service.install(instance.msdb, asked_by=[sales])
-    send(sales, b"two chairs")
+    service = asked(sales, instance, directory)
     instance.detach_database("Sales")
     service(instance.msdb)
     (ended,) = (
