@@ -170,7 +170,8 @@ class Dispatch:
         if forwarded and self._forwards is not None:
             chosen = pa.array(forwarded, pa.int64())
             self._forwards.forward(peer, asked.take(chosen), decisions.take(chosen))
-        self._ask_for_routes(peer, asked, decisions, dropped.values())
+        if dropped:
+            self._ask_for_routes(peer, asked, decisions, dropped.values())
         for number in dropped.values():
             reason = decisions["reason"][number].as_py()
             error = _ERRORS.get(reason, _NOT_MATCHED)
