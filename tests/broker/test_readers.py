@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -82,6 +83,22 @@ def test_b23_readers_that_take_one_message_and_return_go_on_side_by_side(instanc
     stock.activate(ORDERS, reads, max_queue_readers=2)
     assert counter.all_received.wait(PATIENCE)
     assert set(texts) == {""}
+
+
+def test_b23_a_reader_that_calls_sys_exit_is_called_again_at_once(instance: Instance) -> None:
+    """It was called again when somebody next looked, five seconds later: all of these took a minute."""
+    stock, sales = shops.stock(instance), shops.shop(instance)
+    counter = Counter(expected=12)
+    counter.gate.set()
+
+    def reads(database: Database) -> None:
+        counter.read(database)
+        sys.exit(1)
+
+    for number in range(12):
+        send(sales, b"%d" % number)
+    stock.activate(ORDERS, reads)
+    assert counter.all_received.wait(PATIENCE)
 
 
 def lowers(instance: Instance, _stock: Database, _counter: Counter) -> None:

@@ -6,6 +6,7 @@ import logging
 import threading
 import time
 from collections.abc import Collection, Iterable
+from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 
 from ssbroker import moment, options
@@ -242,7 +243,8 @@ class Activation:
         """A reader's thread: when its function has returned and is needed again, it is called again."""
         try:
             while asked is not None:
-                self._run(watched, asked)
+                with suppress(SystemExit):
+                    self._run(watched, asked)
                 asked = None if self._is_closed else watched.start_if_needed(now=self._now())
         finally:
             with self._guard:
