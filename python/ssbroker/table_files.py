@@ -6,7 +6,7 @@ import codecs
 import csv
 import io
 import json
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -165,7 +165,7 @@ def _csv_header(data: bytes, schema: pa.Schema, path: Path) -> list[str]:
             deque(rows, maxlen=0)
     except (UnicodeDecodeError, csv.Error) as error:
         raise MalformedDataError(f"{path}: is no CSV in UTF-8: {error}", expected="CSV in UTF-8") from error
-    twice = next((column for column in header if header.count(column) > 1), None)
+    twice = next((column for column, count in Counter(header).items() if count > 1), None)
     if not header:
         found = "is empty"
     elif not set(header) & set(schema.names):
