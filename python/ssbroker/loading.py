@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import stat
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -11,11 +12,12 @@ from typing import Any, Final
 import pyarrow as pa
 
 from ssbroker import options, schemas
-from ssbroker.exceptions import InputError, MalformedDataError, SchemaError
+from ssbroker.exceptions import InputError, MalformedDataError, SchemaError, SsbrokerError
 from ssbroker.scripts import load_scripts
 from ssbroker.table_files import FORMATS, decode_json, reaching, read_bytes, read_table
 
 INSTANCE_FILE: Final = "instance.json"
+_TRIES: Final = 6
 _SCHEMAS: Final = {"routes": schemas.ROUTES, "databases": schemas.DATABASES, "services": schemas.SERVICES}
 
 
@@ -66,10 +68,11 @@ def load(path: Path, *, now: datetime) -> Source:
         now: The moment from which LIFETIME of a script counts.
 
     Returns:
-        What was read.
+        What was read: all of it of one moment. What was written or replaced meanwhile is read anew.
 
     Raises:
-        InputError: There is no such file, it is of no known format, or a value in it is not what was expected.
+        InputError: There is no such file, it is of no known format, or a value in it is not what was expected; or it changed
+            each time that it was read.
 
     Examples:
         >>> import tempfile
@@ -80,13 +83,75 @@ def load(path: Path, *, now: datetime) -> Source:
         ...     load(path, now=datetime(2026, 11, 20, tzinfo=UTC)).routes["address"].to_pylist()
         ['TCP://orders:4022']
     """
+    for _ in range(_TRIES):
+        before = _look(path)
+        try:
+            source = _load(path, now)
+        except SsbrokerError:
+            if _look(path) == before:
+                raise
+        else:
+            if _look(path) == before:
+                return source
+    raise InputError(
+        f"{path}: changed each of the {_TRIES} times that it was read; expected one that rests, or is replaced as a whole",
+        value=str(path),
+        expected="a catalog that is not being written",
+    )
+
+
+def files_of(path: Path) -> list[Path]:
+    """The files that `load` reads; what else lies beside them is none of its business.
+
+    Args:
+        path: As for `load`.
+
+    Returns:
+        The files of a folder by name, else the path itself.
+
+    Raises:
+        OSError: A folder may not be looked into.
+
+    Examples:
+        >>> import tempfile
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     for name in ("routes.csv", "instance.json", "notes.csv", "routes.log"):
+        ...         Path(folder, name).touch()
+        ...     [file.name for file in files_of(Path(folder))]
+        ['instance.json', 'routes.csv']
+    """
+    if not path.is_dir():
+        return [path]
+    known = [entry for entry in sorted(path.iterdir()) if _is_script(entry) or _is_table(entry) or _is_settings(entry)]
+    own = [entry for entry in known if entry.is_file()]
+    has_scripts = any(map(_is_script, own))
+    return [entry for entry in own if not (has_scripts and _is_settings(entry))]
+
+
+def _look(path: Path) -> object:
+    """What differs when a file of the catalog was written or replaced, or the folder was; None where it cannot be looked at."""
+    try:
+        # Of the folder only which one it is: its times change with whatever else is written in it.
+        folder, files = path.stat(), [(file.name, file.stat()) for file in files_of(path)]
+    except (OSError, ValueError):
+        return None
+    # What is no file, as a pipe, is read once and cannot be read again.
+    kept = [
+        (name, found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns)
+        for name, found in files
+        if stat.S_ISREG(found.st_mode)
+    ]
+    return folder.st_dev, folder.st_ino, kept
+
+
+def _load(path: Path, now: datetime) -> Source:
     with reaching(path):
         is_folder, is_there = path.is_dir(), path.exists()
     if is_folder:
         return _load_folder(path, now)
     if not is_there:
         raise InputError(f"{path}: there is no such file or folder", value=str(path), expected="a file or folder")
-    if path.suffix.lower() == ".sql":
+    if _is_script(path):
         return _from_scripts([path], path, now)
     if path.suffix.lower() not in FORMATS:
         known = ", ".join([".sql", *FORMATS])
@@ -98,13 +163,11 @@ def load(path: Path, *, now: datetime) -> Source:
 
 def _load_folder(folder: Path, now: datetime) -> Source:
     with reaching(folder):
-        entries = sorted(entry for entry in folder.iterdir() if entry.is_file())
-    scripts = [entry for entry in entries if entry.suffix.lower() == ".sql"]
+        entries = files_of(folder)
+    scripts = [entry for entry in entries if _is_script(entry)]
     files: dict[str, Path] = {}
-    for entry in entries:
+    for entry in filter(_is_table, entries):
         name = entry.stem.lower()
-        if name not in _SCHEMAS or entry.suffix.lower() not in FORMATS:
-            continue
         if name in files:
             raise InputError(
                 f"{folder}: both {files[name].name} and {entry.name} hold the {name}; expected one of them"
@@ -131,6 +194,18 @@ def _load_folder(folder: Path, now: datetime) -> Source:
         path=folder,
         files=files,
     )
+
+
+def _is_script(file: Path) -> bool:
+    return file.suffix.lower() == ".sql"
+
+
+def _is_table(file: Path) -> bool:
+    return file.stem.lower() in _SCHEMAS and file.suffix.lower() in FORMATS
+
+
+def _is_settings(file: Path) -> bool:
+    return file.name == INSTANCE_FILE
 
 
 def _from_scripts(scripts: list[Path], path: Path, now: datetime) -> Source:
