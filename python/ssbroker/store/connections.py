@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import os
 import threading
+import time
 import weakref
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -16,6 +17,9 @@ if TYPE_CHECKING:
     import apsw
 
 _IDLE_MAX: Final = 8
+_FORK_WAITS: Final = 1.0
+"""The seconds for which a fork waits for other threads to come out of the files."""
+_FORK_LOOKS_EVERY: Final = 0.0005
 
 
 class Connections:
@@ -23,7 +27,8 @@ class Connections:
 
     No connection commits, whatever is executed on it, but by `commit`: neither `COMMIT` in an application's SQL nor a statement
     after SQLite has undone the transaction by itself, as it does when a disk fails, can leave half of a transaction behind.
-    A process that was forked never uses or closes those of its parent.
+    A process that was forked never uses or closes those of its parent. Who forks waits until other threads are out of SQLite: a mutex
+    that one of them held would be held for ever in the new process.
     """
 
     def __init__(self, path: Path, *, vfs: str | None = None) -> None:
@@ -31,8 +36,9 @@ class Connections:
         self._vfs = vfs
         self._forks = _forks
         self._guard = threading.Lock()
-        self._all: set[apsw.Connection] = set()
+        self._used: dict[object, int] = {}
         self._idle: list[apsw.Connection] = []
+        self._resting: set[apsw.Connection] = set()
         self._is_closed = False
         _POOLS.add(self)
 
@@ -62,21 +68,55 @@ class Connections:
             LockTimeoutError: Other processes kept it to themselves.
         """
         self.check()
-        with self._guard:
-            connection = self._idle.pop() if self._idle else None
-        if connection is not None:
-            connection.set_busy_handler(patience(wait))
-            return connection
-        if _inherited and not _inherited.isdisjoint(_identity(self._path)):
+        if _is_spoilt:
             raise StorageError(
-                f"{self._path}: was in use when this process was forked; fork before, or start processes with `spawn`",
+                f"{self._path}: other threads used files when this process was forked, and SQLite may wait for them for ever; "
+                "fork before an instance is opened, or start processes with `spawn`",
                 file=str(self._path),
             )
-        connection = connect(self._path, create=create, wait=wait, vfs=self._vfs)
-        connection.set_commit_hook(self._refuse)
+        place, thread = object(), threading.get_ident()
+        try:
+            self._enter(place, thread)
+            with self._guard:
+                connection = self._idle.pop() if self._idle else None
+                if connection is not None:
+                    self._used[connection] = thread
+            if connection is not None:
+                connection.set_busy_handler(patience(wait))
+                return connection
+            if _inherited and not _inherited.isdisjoint(_identity(self._path)):
+                raise StorageError(
+                    f"{self._path}: was in use when this process was forked; fork before, or start processes with `spawn`",
+                    file=str(self._path),
+                )
+            connection = connect(self._path, create=create, wait=wait, vfs=self._vfs)
+            connection.set_commit_hook(self._refuse)
+            self._used[connection] = thread
+            return connection
+        finally:
+            self._used.pop(place, None)
+
+    def rest(self, connection: apsw.Connection) -> None:
+        """Says that whoever took a connection keeps it, and does not use it before `resume`."""
         with self._guard:
-            self._all.add(connection)
-        return connection
+            self._used.pop(connection, None)
+            self._resting.add(connection)
+
+    def resume(self, connection: apsw.Connection) -> bool:
+        """Whether a connection that rested is still there to be used; a fork closes it.
+
+        Raises:
+            StorageError: This process was forked after the file was opened.
+        """
+        if self.is_inherited:
+            self.check()
+        self._enter(connection, threading.get_ident())
+        with self._guard:
+            is_there = connection in self._resting
+            self._resting.discard(connection)
+        if not is_there:
+            self._used.pop(connection, None)
+        return is_there
 
     def commit(self, connection: apsw.Connection) -> None:
         """Commits the transaction of a connection that was taken."""
@@ -101,30 +141,42 @@ class Connections:
             is_clean = False
         with self._guard:
             if is_clean and is_reusable and not self._is_closed and len(self._idle) < _IDLE_MAX:
+                self._used.pop(connection, None)
                 self._idle.append(connection)
                 return
-            self._all.discard(connection)
-        connection.close(force=True)
+        try:
+            connection.close(force=True)
+        finally:
+            self._used.pop(connection, None)
 
     def close(self) -> None:
         """Closes the connections that are not in use; the others close when they are given back."""
         if self.is_inherited:
             return
-        with self._guard:
-            self._is_closed = True
-            idle, self._idle = self._idle, []
-            self._all.difference_update(idle)
-        for connection in idle:
-            connection.close(force=True)
+        place = object()
+        try:
+            self._enter(place, threading.get_ident())
+            with self._guard:
+                self._is_closed = True
+                idle, self._idle = self._idle, []
+            for connection in idle:
+                connection.close(force=True)
+        finally:
+            self._used.pop(place, None)
+
+    @property
+    def users(self) -> set[int]:
+        """The threads that may be inside of SQLite for this file."""
+        return {*list(self._used.values())}
 
     def let_go(self) -> None:
         """Before a fork: closes what is not in use, so that the new process inherits nothing of it and may open the file itself."""
         import apsw  # noqa: PLC0415  # whoever has a connection has it
 
         with self._guard:
-            idle, self._idle = self._idle, []
-            self._all.difference_update(idle)
-        for connection in idle:
+            unused = [*self._idle, *self._resting]
+            self._idle, self._resting = [], set()
+        for connection in unused:
             connection.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1)  # that would be work for nothing
             connection.close(force=True)
 
@@ -136,10 +188,23 @@ class Connections:
         """
         import apsw  # noqa: PLC0415  # whoever has a connection has it
 
-        if self._all:
-            for kept in (apsw, *self._all):  # the module closes all connections when it goes
+        if self._used:
+            for kept in (apsw, *self._used):  # the module closes all connections when it goes
                 ctypes.pythonapi.Py_IncRef(ctypes.py_object(kept))
             _inherited.update(_identity(self._path))
+
+    def _enter(self, place: object, thread: int) -> None:
+        """Notes that a thread may be inside of SQLite from now on; while the process forks, those wait that were not yet."""
+        while True:
+            self._used[place] = thread
+            if _forking in (None, thread):
+                return
+            del self._used[place]
+            if thread in _users(list(_POOLS)):  # the fork waits for it
+                self._used[place] = thread
+                return
+            with _GATE:
+                pass
 
     def _refuse(self) -> bool:
         raise undone_error(self._path)
@@ -171,17 +236,44 @@ _inherited: Final[set[tuple[int, int]]] = set()
 """The files of which connections were in use when this process was forked."""
 
 
+_is_spoilt = False
+"""Whether another thread was inside of SQLite at the fork, and may have held one of its mutexes, which nobody gives back here."""
+_GATE: Final = threading.RLock()
+"""Held by the thread that forks."""
+_forking: int | None = None
+"""The thread that forks."""
+
+
 def _before_fork() -> None:
-    for pool in list(_POOLS):
+    global _forking  # noqa: PLW0603  # it is the process's own
+    _GATE.acquire()
+    _forking = threading.get_ident()
+    pools, until = list(_POOLS), time.monotonic() + _FORK_WAITS
+    while _users(pools) - {_forking} and time.monotonic() < until:
+        time.sleep(_FORK_LOOKS_EVERY)
+    for pool in pools:
         pool.let_go()
 
 
-def _after_fork() -> None:
-    global _forks  # noqa: PLW0603  # it is the process's own
+def _after_fork_in_parent() -> None:
+    global _forking  # noqa: PLW0603  # it is the process's own
+    _forking = None
+    _GATE.release()
+
+
+def _after_fork_in_child() -> None:
+    global _forks, _is_spoilt  # noqa: PLW0603  # they are the process's own
     _forks += 1
-    for pool in list(_POOLS):
+    pools = list(_POOLS)
+    _is_spoilt = _is_spoilt or bool(_users(pools) - {_forking})
+    for pool in pools:
         pool.keep_inherited()
+    _after_fork_in_parent()
+
+
+def _users(pools: list[Connections]) -> set[int]:
+    return set().union(*(pool.users for pool in pools))
 
 
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(before=_before_fork, after_in_child=_after_fork)
+    os.register_at_fork(before=_before_fork, after_in_parent=_after_fork_in_parent, after_in_child=_after_fork_in_child)

@@ -41,16 +41,20 @@ class Watch:
             StorageError: The file cannot be read.
         """
         with storage_errors(self._path, waited=self._wait):
-            if self._connection is None:
+            if self._connection is None or not self._connections.resume(self._connection):
+                self._connection = self._version = None  # what another connection has counted says nothing
                 self._connection = self._connections.take(wait=self._wait)
             else:
                 self._connection.set_busy_handler(patience(self._wait))
-            version: int = self._connection.pragma("data_version")
+            try:
+                version: int = self._connection.pragma("data_version")
+            finally:
+                self._connections.rest(self._connection)
         before, self._version = self._version, version
         return version != before
 
     def close(self) -> None:
         """Gives the connection back."""
         connection, self._connection = self._connection, None
-        if connection is not None:
+        if connection is not None and self._connections.resume(connection):
             self._connections.give_back(connection)
