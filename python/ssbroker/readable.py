@@ -8,12 +8,15 @@ from collections.abc import Sequence
 from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
-from typing import Protocol, Self
+from typing import Final, Protocol, Self
 
 import pyarrow as pa
 
 from ssbroker import instance_folder, loading, moment, options, sql_server
 from ssbroker.exceptions import InputError, SchemaError
+
+# SQLite writes its shared memory also when it only reads.
+_NEVER_SAYS_ANYTHING: Final = "-shm"
 
 
 class Contents(Protocol):
@@ -133,3 +136,28 @@ class Readable(ABC):
         source = sql_server.read(connection)
         further = options.texts(addresses, name="addresses")
         return cls.of_contents(replace(source, addresses=(*source.addresses, *further)))
+
+
+def files_of(path: Path) -> list[Path]:
+    """The files that a catalog is loaded from: what else is written beside them, as a log, changes nothing.
+
+    Args:
+        path: As for `Readable.load`.
+
+    Returns:
+        The files.
+
+    Raises:
+        OSError: A folder may not be looked into.
+
+    Examples:
+        >>> import tempfile
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     for name in ("msdb.sqlite", "msdb.sqlite-shm", "msdb.sqlite-wal"):
+        ...         Path(folder, name).touch()
+        ...     [file.name for file in files_of(Path(folder))]
+        ['msdb.sqlite', 'msdb.sqlite-wal']
+    """
+    if not instance_folder.is_instance(path):
+        return loading.files_of(path)
+    return sorted(file for file in path.iterdir() if file.is_file() and not file.name.endswith(_NEVER_SAYS_ANYTHING))

@@ -130,6 +130,18 @@ def test_lifetime_counts_from_when_the_script_was_written(tmp_path: Path) -> Non
     assert datetime(2026, 11, 20, 21, 1, tzinfo=UTC) in routes["lifetime"].to_pylist()
 
 
+def test_a_file_beside_scripts_lets_no_route_live_longer(tmp_path: Path) -> None:
+    """The moment is that of the scripts: with a log beside them, a route would never expire."""
+    path = tmp_path / "1.sql"
+    path.write_text("USE msdb; CREATE ROUTE A WITH SERVICE_NAME = '//A', LIFETIME = 60, ADDRESS = 'TCP://far:4022';")
+    written = datetime(2026, 11, 20, 21, tzinfo=UTC)
+    os.utime(path, (written.timestamp(), written.timestamp()))
+    before = catalogs.signature(tmp_path)
+    (tmp_path / "ssbroker.log").write_text("busy")
+    assert catalogs.signature(tmp_path) == before
+    assert datetime(2026, 11, 20, 21, 1, tzinfo=UTC) in catalogs.load(tmp_path).routes["lifetime"].to_pylist()
+
+
 def test_workers_find_it_by_its_path(tmp_path: Path) -> None:
     """The fingerprint is what what waits is compared by."""
     path = tmp_path / "catalog.sql"

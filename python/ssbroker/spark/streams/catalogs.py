@@ -13,14 +13,13 @@ from typing import Final
 from ssbroker import moment
 from ssbroker.catalog import Catalog
 from ssbroker.exceptions import SsbrokerError
+from ssbroker.readable import files_of
 from ssbroker.routing import PendingRequest, Router, TieBreak
 from ssbroker.spark import worker
 from ssbroker.spark.shipping import Shipped
 
 _LOG: Final = logging.getLogger("ssbroker.spark")
 _PATHS_MAX: Final = 4
-# SQLite writes its shared memory also when it only reads.
-_NEVER_SAYS_ANYTHING: Final = "-shm"
 
 
 @dataclass(frozen=True)
@@ -156,7 +155,7 @@ def load(path: Path) -> Catalog:
         SsbrokerError: It cannot be read, or a value in it is not what was expected.
         OSError: The same.
     """
-    newest = max((file.stat().st_mtime_ns for file in _files(path) if file.exists()), default=0)
+    newest = max((file.stat().st_mtime_ns for file in files_of(path) if file.exists()), default=0)
     return Catalog.load(path, now=moment.EPOCH + timedelta(microseconds=newest // 1000))
 
 
@@ -173,16 +172,10 @@ def signature(path: Path) -> object:
         OSError: It cannot be looked at.
     """
     found = []
-    for file in _files(path):
+    for file in files_of(path):
         stat = file.stat()
         found.append((file.name, stat.st_size, stat.st_mtime_ns, stat.st_ino))
     return found
-
-
-def _files(path: Path) -> list[Path]:
-    if not path.is_dir():
-        return [path]
-    return sorted(file for file in path.iterdir() if file.is_file() and not file.name.endswith(_NEVER_SAYS_ANYTHING))
 
 
 @functools.lru_cache(maxsize=_PATHS_MAX)
