@@ -1,4 +1,4 @@
-"""What is given in the place of a DataFrame or a catalog, and is none."""
+"""What is given in the place of a DataFrame, a session or a catalog, and is none."""
 
 from __future__ import annotations
 
@@ -25,6 +25,27 @@ def check_frame(given: object, *, name: str) -> None:
             expected=expected,
             actual=actual,
         )
+
+
+def check_session(given: object) -> None:
+    """Refuses what is no session of Spark, classic or of Connect.
+
+    Args:
+        given: What was given.
+
+    Raises:
+        SchemaError: It is something else.
+
+    Examples:
+        >>> check_session(None)
+        Traceback (most recent call last):
+        ssbroker.exceptions.SchemaError: spark: expected a SparkSession, got NoneType
+    """
+    # The two have no class in common, and that of Connect is not installed everywhere.
+    kinds = [(kind.__module__.partition(".")[0], kind.__name__) for kind in type(given).__mro__]
+    if ("pyspark", "SparkSession") not in kinds:
+        expected, actual = "a SparkSession", type(given).__qualname__
+        raise SchemaError(f"spark: expected {expected}, got {actual}", expected=expected, actual=actual)
 
 
 def check_catalog(given: object) -> None:

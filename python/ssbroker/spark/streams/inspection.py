@@ -5,12 +5,15 @@ from __future__ import annotations
 import itertools
 import os
 from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
 
 from ssbroker import options
+from ssbroker.exceptions import InputError, SchemaError
 from ssbroker.schemas import PENDING
+from ssbroker.spark.frames import check_session
 from ssbroker.spark.streams import delayed, waiting
 from ssbroker.spark.streams.arrays import Column, column, nulls, pc, same
 from ssbroker.spark.streams.parts import NAME, whole_states
@@ -36,6 +39,8 @@ STATE: Final = (
     "waits_for_sequence_number bigint, to_service_name string, tries int, since timestamp, until timestamp"
 )
 """The columns of `stream_state`."""
+_NO_OPERATION: Final = "requirement failed"
+"""All that Spark says where an operation of this number has no state."""
 
 
 def stream_state(spark: SparkSession, checkpoint: str | os.PathLike[str], *, operator_id: int = 0) -> DataFrame:
@@ -52,7 +57,9 @@ def stream_state(spark: SparkSession, checkpoint: str | os.PathLike[str], *, ope
         route was looked for; since when it waits; until when: it is given up or tried again, null for never.
 
     Raises:
+        SchemaError: `spark` is no session, or `checkpoint` no path.
         OptionError: `operator_id` is no number that there can be.
+        InputError: The checkpoint cannot be read, is of another query, or nothing has been committed yet.
 
     Examples:
         >>> import ssbroker.spark
@@ -61,15 +68,51 @@ def stream_state(spark: SparkSession, checkpoint: str | os.PathLike[str], *, ope
         ssbroker.exceptions.OptionError: operator_id: expected a whole number from 0 to 2147483647; got -1
     """
     options.whole(operator_id, name="operator_id", least=0, most=2**31 - 1)
+    check_session(spark)
+    path = _path(checkpoint)
     reader = spark.read.format("statestore").option("stateVarName", NAME).option("operatorId", operator_id)
-    kept = reader.load(os.fspath(checkpoint))
-    columns = (
-        "key.bucket as bucket",
-        "user_map_key.part as part",
-        "user_map_value.state as state",
-        "user_map_value.parts as parts",
-    )
-    return kept.selectExpr(*columns).mapInArrow(_read, STATE)
+    with _reading(path, operator_id):
+        kept = reader.load(path).selectExpr(
+            "key.bucket as bucket",
+            "user_map_key.part as part",
+            "user_map_value.state as state",
+            "user_map_value.parts as parts",
+        )
+        kept.schema  # noqa: B018 - Spark Connect looks for the checkpoint only now
+    return kept.mapInArrow(_read, STATE)
+
+
+def _path(given: object) -> str:
+    path = os.fspath(given) if isinstance(given, os.PathLike) else given
+    if not isinstance(path, str):
+        raise SchemaError(f"checkpoint: expected a path, got {type(given).__qualname__}", expected="a path")
+    if not path.strip() or not options.is_text(path):
+        raise InputError(f"checkpoint: expected a path, got {path!r:.200}", value=path, expected="a path")
+    return path
+
+
+@contextmanager
+def _reading(path: str, operator_id: int) -> Iterator[None]:
+    """Turns what Spark says of a checkpoint that holds no state of ours into our words."""
+    from pyspark.errors import AnalysisException, PySparkException  # noqa: PLC0415 - pyspark is an extra
+
+    expected = "the checkpointLocation of a query on stream, reassemble_stream or route_stream"
+    try:
+        yield
+    except Exception as error:
+        # What Hadoop throws comes as it is, by a library that Spark Connect does without.
+        if not isinstance(error, PySparkException) and type(error).__module__ != "py4j.protocol":
+            raise
+        condition = (isinstance(error, PySparkException) and error.getCondition()) or ""
+        if condition.startswith("STDS_COMMITTED_BATCH_UNAVAILABLE"):
+            found = f"nothing has been committed there; expected {expected} that has run"
+        elif condition.startswith("STDS_") or isinstance(error, AnalysisException) or _NO_OPERATION in str(error):
+            found = f"operation {operator_id} of the query keeps no state of ssbroker; expected {expected}"
+            found += ", and as operator_id the number of this one among its stateful operations"
+        else:
+            thrown = getattr(error, "java_exception", None)
+            found = f"cannot be read: {str(error if thrown is None else thrown).splitlines()[0]:.400}"
+        raise InputError(f"checkpoint: {path}: {found}", value=path, expected=expected) from error
 
 
 def waiting_rows(state: State) -> pa.Table:

@@ -1,0 +1,83 @@
+"""`stream_state`: what it is given in the place of a checkpoint is told at the call, in our words (U10)."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from pyspark.sql import SparkSession
+
+import ssbroker.spark
+from ssbroker.exceptions import InputError, OptionError, SchemaError
+from ssbroker.spark.streams.assembly import PROVIDER, ROCKSDB
+from tests.rules.fragments import begun
+from tests.spark.frames import Configure, frame_in_order
+from tests.worlds.fragment_tables import fragment_batch
+
+STREAM = "expected the checkpointLocation of a query on stream, reassemble_stream or route_stream"
+
+
+@pytest.fixture(autouse=True)
+def _rocksdb(configure: Configure) -> None:
+    configure(PROVIDER, ROCKSDB)
+    configure("spark.sql.streaming.noDataMicroBatches.enabled", "false")
+
+
+@pytest.mark.parametrize("given", [None, "session", SparkSession.builder])
+def test_what_is_no_session_is_told(tmp_path: Path, given: Any) -> None:
+    with pytest.raises(SchemaError, match=r"^spark: expected a SparkSession, got (NoneType|str|SparkSession.Builder)$"):
+        ssbroker.spark.stream_state(given, tmp_path)
+
+
+@pytest.mark.parametrize("given", [None, 7, b"checkpoint", ["checkpoint"]])
+def test_what_is_no_path_is_told(spark: SparkSession, given: Any) -> None:
+    with pytest.raises(SchemaError, match=rf"^checkpoint: expected a path, got {type(given).__name__}$"):
+        ssbroker.spark.stream_state(spark, given)
+
+
+@pytest.mark.parametrize("given", ["", " ", "checkpoint\udcff"])
+def test_a_path_that_no_folder_has_is_told(spark: SparkSession, given: str) -> None:
+    with pytest.raises(InputError, match=r"^checkpoint: expected a path, got '"):
+        ssbroker.spark.stream_state(spark, given)
+
+
+@pytest.mark.parametrize("given", [True, "0", 1.0, -1, 2**31])
+def test_what_is_no_number_of_an_operation_is_told(spark: SparkSession, tmp_path: Path, given: Any) -> None:
+    with pytest.raises(OptionError, match=r"^operator_id: expected a whole number from 0 to 2147483647; got "):
+        ssbroker.spark.stream_state(spark, tmp_path, operator_id=given)
+
+
+def test_a_folder_that_is_no_checkpoint_is_told(spark: SparkSession, tmp_path: Path) -> None:
+    for path in (tmp_path, tmp_path / "missing", f"file:{tmp_path}"):
+        with pytest.raises(InputError, match=f"{path}: nothing has been committed there; {STREAM} that has run$"):
+            ssbroker.spark.stream_state(spark, path)
+
+
+def test_what_spark_cannot_reach_is_told(spark: SparkSession) -> None:
+    for path in ("nothing-of-hadoop://bucket/checkpoint", "a:b"):
+        with pytest.raises(InputError, match=rf"^checkpoint: {path}: cannot be read: .+$"):
+            ssbroker.spark.stream_state(spark, path)
+
+
+def test_a_checkpoint_of_another_query_is_told(spark: SparkSession, tmp_path: Path) -> None:
+    """Without state, or with another one; and an operation that there is not."""
+    fragments = frame_in_order(spark, pa.Table.from_batches([fragment_batch([begun(0)])]))
+    fragments.write.parquet(str(tmp_path / "in"))
+    arriving = spark.readStream.schema(fragments.schema).parquet(str(tmp_path / "in"))
+    ours = ssbroker.spark.reassemble_stream(arriving, buckets=1).rows
+    queries = {
+        "none": (arriving, "append"),
+        "other": (arriving.groupBy("is_initiator").count(), "complete"),
+        "ours": (ours, "append"),
+    }
+    for name, (rows, mode) in queries.items():
+        writer = rows.writeStream.format("noop").option("checkpointLocation", str(tmp_path / name))
+        assert writer.outputMode(mode).trigger(availableNow=True).start().awaitTermination(600)
+    for name, number in (("none", 0), ("other", 0), ("ours", 1)):
+        with pytest.raises(
+            InputError, match=f"{name}: operation {number} of the query keeps no state of ssbroker; {STREAM}"
+        ):
+            ssbroker.spark.stream_state(spark, tmp_path / name, operator_id=number)
+    assert ssbroker.spark.stream_state(spark, str(tmp_path / "ours")).count() == 1
