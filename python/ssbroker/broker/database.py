@@ -241,8 +241,9 @@ class Database(Definitions):
 
     def close(self) -> None:
         """Ends the waits for its messages, and closes the file."""
-        self.arrivals.close()
-        self.file.close()
+        if not self.file.is_inherited:
+            self.arrivals.close()
+            self.file.close()
 
     def _read(self) -> Objects:
         with self.file.read() as reader:

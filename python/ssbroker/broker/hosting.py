@@ -47,6 +47,19 @@ class Hosting(ABC):
             f"{instance!r} cannot be pickled or copied: open it where it is needed, with Instance.open({str(instance.folder)!r})"
         )
 
+    @property
+    def is_inherited(self) -> bool:
+        """Whether this is a forked process, and its parent has opened the instance: nothing of it can be used here."""
+        return self._databases.is_inherited
+
+    def check(self) -> None:
+        """Refuses where the instance cannot be used by anybody here.
+
+        Raises:
+            StorageError: This process was forked after the instance was opened, or the instance is closed.
+        """
+        self._databases.check()
+
     def seen(self) -> list[tuple[Database, Objects]]:
         """The databases with what stands in them.
 

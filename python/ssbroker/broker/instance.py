@@ -274,7 +274,7 @@ class Instance(Served):
 
     def close(self) -> None:
         """Ends the threads and closes the files. What was committed is on the disk already (B4). A forked process has none of them."""
-        if not self._databases.is_inherited:
+        if not self.is_inherited:
             if self.server is not None:
                 self.server.close()
             self.worker.close()

@@ -85,8 +85,11 @@ class Lifecycle:
                 is_committed = True
         finally:
             self.leave()
-            worker = self.database.instance.worker
-            (worker.committed if is_committed else worker.rolled_back)(self.database, self.effects)
+            if (
+                not self.database.file.is_inherited
+            ):  # there nothing has happened, and locks of the parent's threads are never given back
+                worker = self.database.instance.worker
+                (worker.committed if is_committed else worker.rolled_back)(self.database, self.effects)
         if error is not None:
             raise_if_about_the_file(error, self.database.file.path)
 

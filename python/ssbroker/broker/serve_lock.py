@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import os
 import time
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Final
 
 from ssbroker import disk
+from ssbroker.broker import forks
 from ssbroker.exceptions import StorageError
 
 FILE: Final = "serve.lock"
@@ -35,6 +37,7 @@ class ServeLock:
     def __init__(self, folder: Path) -> None:
         self._path: Final = folder / FILE
         self._file: int | None = None
+        forks.lets_go(self)
 
     def acquire(self) -> None:
         """Takes the lock, and leaves the number of this process in the file, for people.
@@ -60,6 +63,10 @@ class ServeLock:
         file, self._file = self._file, None
         if file is not None:
             os.close(file)
+
+    def descriptors(self) -> Iterable[int]:
+        """See `forks.Holder`."""
+        return () if self._file is None else (self._file,)
 
     def _take(self, file: int) -> None:
         looks = 0

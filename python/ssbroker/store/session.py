@@ -94,7 +94,7 @@ class Session:
     def close(self) -> None:
         """Undoes what was not committed, and gives back the lock."""
         connection, self._connection = self._connection, None
-        if connection is None:
+        if connection is None or self._connections.is_inherited:
             return
         try:
             self._connections.give_back(connection, is_reusable=self.is_reusable)

@@ -81,6 +81,7 @@ class Activation:
     def register(self, name: str, procedure: Procedure) -> None:
         """Gives a function the name by which queues ask for it, as `Instance.register_procedure` says."""
         check_callable(procedure)
+        self._instance.check()
         with self._guard:
             self._procedures[procedure_key(name)] = procedure
         for database in self._instance.databases:

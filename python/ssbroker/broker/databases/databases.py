@@ -39,6 +39,14 @@ class Databases:
         """Whether this is a forked process, whose parent may have held any lock at that moment."""
         return self._msdb.is_inherited
 
+    def check(self) -> None:
+        """Refuses where the files cannot be used by anybody here.
+
+        Raises:
+            StorageError: This process was forked after they were opened, or they are closed.
+        """
+        self._msdb.check()
+
     def one(self, name: str) -> Database:
         """A database by its name.
 
@@ -91,6 +99,7 @@ class Databases:
 
     def unavailable(self) -> list[str]:
         """The names of those on the list whose files cannot be used."""
+        self.check()
         with self._guard:
             self.all()
             return list(self._unavailable)

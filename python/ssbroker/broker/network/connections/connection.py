@@ -7,6 +7,7 @@ import uuid
 from typing import Final
 
 from ssbroker.broker.network.connections import standing
+from ssbroker.broker.network.connections.hosts import address_of
 from ssbroker.broker.network.connections.limits import EndpointLimits
 from ssbroker.broker.network.connections.line import Line
 from ssbroker.broker.network.connections.owner import Owner
@@ -76,6 +77,12 @@ class Connection(asyncio.BufferedProtocol):
     def unsent_bytes(self) -> int:
         """What the operating system has not taken yet."""
         return 0 if self._transport is None else self._transport.get_write_buffer_size()
+
+    @property
+    def descriptor(self) -> int:
+        """The number of its socket; -1 where it has none."""
+        found: int = -1 if self._transport is None else self._transport.get_extra_info("socket").fileno()
+        return found
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """The socket is there."""
@@ -276,23 +283,3 @@ class Connection(asyncio.BufferedProtocol):
 
     def _clock(self) -> int:
         return int(self._loop.time() * SECOND)
-
-
-def address_of(name: object) -> str:
-    """The address of a socket's other end.
-
-    Args:
-        name: As the operating system has it.
-
-    Returns:
-        As routes have it.
-
-    Examples:
-        >>> address_of(("127.0.0.1", 4022)), address_of(("::1", 4022, 0, 0))
-        ('TCP://127.0.0.1:4022', 'TCP://[::1]:4022')
-    """
-    match name:
-        case (str(host), int(port), *_):
-            return f"TCP://[{host}]:{port}" if ":" in host else f"TCP://{host}:{port}"
-        case _:
-            return ""

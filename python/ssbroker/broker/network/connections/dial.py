@@ -5,9 +5,10 @@ from __future__ import annotations
 import asyncio
 import socket
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any, Final, TypeAlias
 
+from ssbroker.broker import forks
 from ssbroker.broker.network.connections.hosts import ip_of
 from ssbroker.broker.network.connections.reach import Reach
 
@@ -19,6 +20,14 @@ _LOOKUPS: Final = threading.BoundedSemaphore(_LOOKUPS_MOST)
 
 _Found: TypeAlias = list[Any]
 """As `socket.getaddrinfo` has it."""
+
+
+class _Socket(socket.socket):
+    """One that a forked process lets go of."""
+
+    def descriptors(self) -> Iterable[int]:
+        """See `forks.Holder`."""
+        return (self.fileno(),)
 
 
 async def connected(host: str, port: int, reach: Reach) -> socket.socket:
@@ -95,7 +104,8 @@ async def _looked_up(look: Callable[[], _Found]) -> _Found:
 async def _first(found: _Found) -> socket.socket:
     loop = asyncio.get_running_loop()
     for left, (family, kind, protocol, _, address) in zip(reversed(range(len(found))), found, strict=True):
-        opened = socket.socket(family, kind, protocol)
+        opened = _Socket(family, kind, protocol)
+        forks.lets_go(opened)
         try:
             opened.setblocking(False)
             async with asyncio.timeout(_NEXT_ADDRESS_AFTER if left else None):

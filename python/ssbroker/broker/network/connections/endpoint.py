@@ -5,12 +5,13 @@ from __future__ import annotations
 import asyncio
 import logging
 import threading
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from queue import SimpleQueue
 from typing import Any, Final
 
 import pyarrow as pa
 
+from ssbroker.broker import forks
 from ssbroker.broker.network.connections.connections import rows as rows_of
 from ssbroker.broker.network.connections.destination import Destination
 from ssbroker.broker.network.connections.setup import LOGGER, Setup
@@ -38,6 +39,7 @@ class SocketEndpoint:
         self._port: Final = port
         self._board: Final = Switchboard(setup)
         self._loop: asyncio.AbstractEventLoop | None = None
+        self._server: asyncio.Server | None = None
         self._stopped: Final = asyncio.Event()
         self._changed: Final = threading.Lock()
         self._waiting: Final[set[Destination]] = set()
@@ -53,6 +55,7 @@ class SocketEndpoint:
 
     def start(self) -> tuple[str, int]:
         """See `seam.Endpoint`."""
+        forks.lets_go(self)
         self._thread.start()
         started = self._started.get()
         if isinstance(started, Exception):
@@ -131,6 +134,12 @@ class SocketEndpoint:
         """All connections."""
         return self._board
 
+    def descriptors(self) -> Iterator[int]:
+        """See `forks.Holder`: where it listens, and whoever has dialled; what it has dialled itself tells of itself."""
+        if self._server is not None:
+            yield from (listening.fileno() for listening in self._server.sockets)
+        yield from (connection.descriptor for connection in list(self._board.connections.values()))
+
     def _attend(self, destination: Destination) -> None:
         """Has the thread look at what waits; many calls come to one look."""
         with self._changed:
@@ -166,6 +175,7 @@ class SocketEndpoint:
         loop.set_exception_handler(self._troubled)
         try:
             server = await loop.create_server(self._board.accept, self._host, self._port, backlog=_ACCEPTED_AT_ONCE)
+            self._server = server
             for listening in server.sockets:
                 with listening.dup() as same:
                     same.listen(_BACKLOG)
@@ -173,7 +183,7 @@ class SocketEndpoint:
             self._started.put(error)
             return
         with self._changed:
-            self._loop, self._server = loop, server
+            self._loop = loop
         host, port, *_ = server.sockets[0].getsockname()
         self._started.put((host, port))
         await self._stopped.wait()
@@ -187,6 +197,7 @@ class SocketEndpoint:
 
     def _stop(self, loop: asyncio.AbstractEventLoop, timeout: float) -> None:
         """Ends, in the thread: who dials now finds nobody, what waits is written, and nothing lasts longer than `timeout`."""
-        self._server.close()
+        if self._server is not None:
+            self._server.close()
         loop.call_later(timeout, self._board.cut)
         self._board.stop(self._stopped.set)

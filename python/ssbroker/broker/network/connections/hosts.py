@@ -1,4 +1,4 @@
-"""Hosts that are given as numbers."""
+"""Hosts that are given as numbers, and addresses with them."""
 
 from __future__ import annotations
 
@@ -25,3 +25,23 @@ def ip_of(host: str) -> IPv4Address | IPv6Address | None:
     if isinstance(ip, IPv6Address) and ip.ipv4_mapped is not None:
         return ip.ipv4_mapped
     return ip
+
+
+def address_of(name: object) -> str:
+    """The address of a socket's other end.
+
+    Args:
+        name: As the operating system has it.
+
+    Returns:
+        As routes have it.
+
+    Examples:
+        >>> address_of(("127.0.0.1", 4022)), address_of(("::1", 4022, 0, 0))
+        ('TCP://127.0.0.1:4022', 'TCP://[::1]:4022')
+    """
+    match name:
+        case (str(host), int(port), *_):
+            return f"TCP://[{host}]:{port}" if ":" in host else f"TCP://{host}:{port}"
+        case _:
+            return ""

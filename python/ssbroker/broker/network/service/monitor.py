@@ -7,12 +7,13 @@ import logging
 import socket
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any, ClassVar, Final
 
+from ssbroker.broker import forks
 from ssbroker.exceptions import EndpointError, SsbrokerError
 
 _SECONDS_TO_ASK: Final = 5.0
@@ -91,6 +92,11 @@ class _Server(ThreadingHTTPServer):
         self._free: Final = threading.BoundedSemaphore(_ANSWERS_AT_ONCE)
         self._asking: Final[dict[Any, float]] = {}
         super().__init__(address, handler)
+        forks.lets_go(self)
+
+    def descriptors(self) -> Iterable[int]:
+        """See `forks.Holder`."""
+        return (self.fileno(), *(request.fileno() for request in list(self._asking)))
 
     def process_request(self, request: Any, client_address: Any) -> None:
         """Answers in a thread; whoever comes while too many ask is not answered."""

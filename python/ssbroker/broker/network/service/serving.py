@@ -113,9 +113,10 @@ class Server:
             The server.
 
         Raises:
-            StorageError: Another process serves the instance.
+            StorageError: Another process serves the instance, or this one was forked from one that has it open.
             EndpointError: The port cannot be listened on.
         """
+        self.instance.check()
         self._lock.acquire()
         try:
             self.host, self.port = self.endpoint.start()
@@ -161,7 +162,9 @@ class Server:
 
     def close(self) -> None:
         """Serves no more: what has arrived is taken and acknowledged, what is queued is written, connections end with a goodbye."""
-        if not self._is_open:
+        if (
+            not self._is_open or self.instance.is_inherited
+        ):  # a forked process has let go of it, and the other one serves on
             return
         self._is_open = False
         if self._bulletin is not None:
