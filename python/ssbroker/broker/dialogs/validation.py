@@ -17,6 +17,14 @@ EXPANSION_MAX: Final = 8 << 20
 DEPTH_MAX: Final = 10_000
 """How many elements may be open at once; the parser keeps the name of each, in many times the room that it takes in the document."""
 
+_NOT_OF_CHARACTERS: Final = frozenset(
+    {
+        *("aliases", "charmap", "idna", "mbcs", "oem", "punycode", "raw_unicode_escape", "undefined", "unicode_escape"),
+        *("base64_codec", "bz2_codec", "hex_codec", "quopri_codec", "rot_13", "uu_codec", "zlib_codec"),
+    }
+)
+"""What Python also calls encodings: some it would take for one of XML, and `unicode_escape` warns of each other byte."""
+
 
 class _RefusedError(Exception):
     """The document asks for what is not done for it."""
@@ -111,7 +119,6 @@ class _Limits:
 
 @cache
 def _known_encodings() -> frozenset[str]:
-    """The names of Python's encodings. Each other name that it is asked for it remembers for ever."""
-    return frozenset(
-        [*encodings.aliases.aliases, *(module.name for module in pkgutil.iter_modules(encodings.__path__))]
-    )
+    """The names of Python's encodings of characters. Each other name that it is asked for it remembers for ever."""
+    modules = {module.name for module in pkgutil.iter_modules(encodings.__path__)} - _NOT_OF_CHARACTERS
+    return frozenset({*modules, *(alias for alias, module in encodings.aliases.aliases.items() if module in modules)})
