@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import stat
 import time
@@ -27,6 +28,12 @@ _LOG_BYTES_KEPT: Final = 64 << 20
 _PAGES_TO_CHECKPOINT: Final = 8000
 """Most rows of a queue are gone before they have to leave a log of this size; it is what is kept of the log anyway."""
 _CACHE_KIB: Final = 16 * 1024
+_FILES_NEEDED: Final = 4
+"""What SQLite opens for a database: the file, its log, the log's index, and for a moment the folder."""
+_NO_FILE_LEFT: Final = {
+    errno.EMFILE: "too many files are open in this process: raise its limit (ulimit -n), or keep fewer files, sockets and instances open",
+    errno.ENFILE: "too many files are open in this system: raise its limit (fs.file-max), or end what keeps them open",
+}
 _POLL_SECONDS: Final = 0.001
 
 
@@ -252,10 +259,26 @@ def is_missing(path: Path) -> bool:
     return False
 
 
+def _lack_of_files() -> str | None:
+    """What is said where the system gives no more files, which SQLite does not say; those that it had opened it has closed again."""
+    opened: list[int] = []
+    try:
+        while len(opened) < _FILES_NEEDED:
+            opened.append(os.open(os.devnull, os.O_RDONLY))
+    except OSError as failure:
+        return _NO_FILE_LEFT.get(failure.errno or 0)
+    finally:
+        for descriptor in opened:
+            os.close(descriptor)
+    return None
+
+
 def _reason(path: Path, error: Exception) -> str:
     """What SQLite said, or why it could not open the file, which it does not say."""
     import apsw  # noqa: PLC0415  # whoever has a connection has it
 
+    if isinstance(error, apsw.CantOpenError | apsw.IOError) and (reason := _lack_of_files()):
+        return reason
     if not isinstance(error, apsw.CantOpenError | apsw.ReadOnlyError):
         return str(error)
     if is_missing(path):
