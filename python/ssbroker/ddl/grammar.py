@@ -27,7 +27,9 @@ def known(cursor: Cursor) -> str | None:
     """The verb and noun of the known statement that begins here, None where there is none."""
     if cursor.key == "USE":
         return "USE"
-    if cursor.key not in _VERBS:
+    if cursor.key not in _VERBS or (
+        cursor.key in security.PERMISSIONS and not security.is_permission_on_service(cursor)
+    ):
         return None
     nouns = (cursor.ahead(1).key, cursor.ahead(2).key, cursor.ahead(3).key)
     for verb in (f"{cursor.key} {nouns[0]}", f"{cursor.key} {nouns[0]} {nouns[1]}"):

@@ -8,10 +8,21 @@ from typing import Any, Final
 from ssbroker.ddl import security_statements as statements
 from ssbroker.ddl.cursor import Cursor
 from ssbroker.ddl.pieces import named, on_or_off, owner, skip_rest
-from ssbroker.ddl.security_statements import KeyFile, Permission
+from ssbroker.ddl.security_statements import KeyFile, Owned, Permission
 from ssbroker.ddl.statements import Skipped, Statement
 
-_PERMISSIONS: Final[tuple[Permission, ...]] = ("GRANT", "DENY", "REVOKE")
+PERMISSIONS: Final[tuple[Permission, ...]] = ("GRANT", "DENY", "REVOKE")
+# Those that there are on a service, each by its words.
+_ON_SERVICES: Final = (("ALTER",), ("CONTROL",), ("SEND",), ("TAKE", "OWNERSHIP"), ("VIEW", "DEFINITION"))
+_LIST_MAX: Final = 32  # words: all permissions of a service, with the commas, and a few more
+_OWNED: Final[dict[str, Owned]] = {"SERVICE": "service", "CERTIFICATE": "certificate"}
+
+
+def is_permission_on_service(cursor: Cursor) -> bool:
+    """Whether a GRANT, DENY or REVOKE that begins here is about a service."""
+    keys = [cursor.ahead(count).key for count in range(1, _LIST_MAX)]
+    ends = [keys.index(word) for word in ("ON", "TO", "FROM", ";") if word in keys]
+    return bool(ends) and keys[min(ends) : min(ends) + 4] == ["ON", "SERVICE", ":", ":"]
 
 
 def _create_user(cursor: Cursor) -> Statement:
@@ -165,9 +176,9 @@ def _drop_binding(cursor: Cursor) -> Statement:
 
 def _permission(permission: Permission) -> Callable[[Cursor], Statement]:
     def read(cursor: Cursor) -> Statement:
-        if not cursor.accept("ON", "SERVICE", ":", ":"):
-            _skip_permission(cursor)
-            return Skipped()
+        cursor.index -= 1  # back to the first of the permissions, by which the statement was known
+        listed = _listed(cursor)
+        cursor.expect("ON", "SERVICE", ":", ":")
         service = named(cursor)
         if permission != "REVOKE" or not cursor.accept("FROM"):
             cursor.expect("TO")
@@ -178,24 +189,38 @@ def _permission(permission: Permission) -> Callable[[Cursor], Statement]:
             cursor.accept("WITH", "GRANT", "OPTION")
         else:
             cursor.accept("CASCADE")
-        return statements.SetPermission(permission, service, tuple(users))
+        if cursor.accept("AS"):
+            cursor.name()
+        meant = {"SEND", "CONTROL"} & set(listed)
+        if not meant:
+            return Skipped()
+        ignored = ", ".join(each for each in listed if each not in meant)
+        return statements.SetPermission(permission, service, tuple(users), "SEND" not in meant, ignored)
 
     return read
 
 
-def _skip_permission(cursor: Cursor) -> None:
-    while not cursor.done and cursor.key not in ("TO", "FROM", ";"):
-        cursor.take()
-    skip_rest(cursor)
+def _listed(cursor: Cursor) -> list[str]:
+    listed: list[str] = []
+    while True:
+        found = next((words for words in _ON_SERVICES if cursor.accept(*words)), None)
+        if found is None:
+            cursor.fail(
+                "a permission on a service was expected: SEND, CONTROL, ALTER, TAKE OWNERSHIP or VIEW DEFINITION"
+            )
+        listed.append(" ".join(found))
+        if not cursor.accept(","):
+            return listed
 
 
 def _alter_authorization(cursor: Cursor) -> Statement:
-    if not cursor.accept("ON", "SERVICE", ":", ":"):
+    kind = _OWNED.get(cursor.ahead(1).key)
+    if kind is None or not cursor.accept("ON", cursor.ahead(1).key, ":", ":"):
         skip_rest(cursor)
         return Skipped()
-    service = named(cursor)
+    name = named(cursor)
     cursor.expect("TO")
-    return statements.SetOwner(service, cursor.name())
+    return statements.SetOwner(kind, name, cursor.name())
 
 
 GRAMMAR: Final[dict[str, Callable[[Cursor], Statement]]] = {
@@ -213,7 +238,7 @@ GRAMMAR: Final[dict[str, Callable[[Cursor], Statement]]] = {
     "CREATE REMOTE SERVICE": _create_binding,
     "ALTER REMOTE SERVICE": _alter_binding,
     "DROP REMOTE SERVICE": _drop_binding,
-    **{f"{verb} SEND": _permission(verb) for verb in _PERMISSIONS},
+    **{f"{verb} {words[0]}": _permission(verb) for verb in PERMISSIONS for words in _ON_SERVICES},
     "ALTER AUTHORIZATION": _alter_authorization,
 }
 """What follows each verb and noun."""

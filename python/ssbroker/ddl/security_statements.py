@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 Permission = Literal["GRANT", "DENY", "REVOKE"]
+Owned = Literal["service", "certificate"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,18 +127,21 @@ class DropBinding:
 
 @dataclass(frozen=True, slots=True)
 class SetPermission:
-    """GRANT, DENY or REVOKE of SEND on a service."""
+    """GRANT, DENY or REVOKE of SEND on a service; `by_control` of CONTROL, which holds SEND; `ignored` is what else is listed."""
 
     permission: Permission
     service: str
     users: tuple[str, ...]
+    by_control: bool = False
+    ignored: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class SetOwner:
-    """ALTER AUTHORIZATION ON SERVICE."""
+    """ALTER AUTHORIZATION ON SERVICE or ON CERTIFICATE."""
 
-    service: str
+    kind: Owned
+    name: str
     user: str
 
 

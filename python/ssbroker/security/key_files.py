@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 from ssbroker.security.certificates import read_certificate, read_key
+
+KEY_PASSWORD_BYTES_MAX: Final = 1023
+"""OpenSSL encrypts no key under a longer password."""
 
 
 def plain_key(data: bytes, *, password: str | None) -> bytes:

@@ -87,9 +87,7 @@ def create_certificate(
     check_object_name(name)
     security = objects.security
     refuse_taken(security.certificates, name, kind="certificate", number=15232)
-    belongs = principal_id(objects, owner)
-    if belongs == PUBLIC:
-        raise refusal(f"certificate {name!r} cannot belong to 'public'")
+    belongs = _owner(objects, name, owner)
     try:
         key = None if given.private_key is None else plain_key(given.private_key, password=given.password)
         found = DialogCertificate(given.certificate, key)
@@ -166,10 +164,24 @@ def alter_certificate(
     changes.alter(connection, "ssb_certificates", certificate.certificate_id, values)
 
 
+def set_owner(connection: Connection, objects: Objects, *, name: str, user: str) -> None:
+    """Gives a certificate to a user."""
+    certificate = existing(objects.security.certificates, name, kind="certificate")
+    values: dict[str, Value] = {"principal_id": _owner(objects, name, user)}
+    changes.alter(connection, "ssb_certificates", certificate.certificate_id, values)
+
+
 def drop_certificate(connection: Connection, objects: Objects, *, name: str) -> None:
     """Removes a certificate; dialogs that it has begun go on with the keys that they have."""
     certificate = existing(objects.security.certificates, name, kind="certificate")
     changes.drop(connection, "ssb_certificates", certificate.certificate_id)
+
+
+def _owner(objects: Objects, name: str, user: str | None) -> int:
+    found = principal_id(objects, user)
+    if found == PUBLIC:
+        raise refusal(f"certificate {name!r} cannot belong to 'public'")
+    return found
 
 
 def _master_key(objects: Objects) -> MasterKey:

@@ -16,21 +16,28 @@ PermissionVerb = Literal["GRANT", "DENY", "REVOKE"]
 
 _STATES: Final[dict[PermissionVerb, PermissionState | None]] = {"GRANT": "G", "DENY": "D", "REVOKE": None}
 _BEARERS: Final = (PUBLIC, OWNER)
+_EVERYWHERE: Final = ("public", "dbo")
 _SERVICE_NAME_MAX: Final = 256
 
 
 def principal_id(objects: Objects, name: str | None) -> int:
-    """The id of a user; None is dbo.
+    """The id of a user; None is dbo. Those who are in every database, public and dbo, are known in any case of letters (N43).
 
     Raises:
         BrokerError: There is none (15151).
     """
-    return OWNER if name is None else existing(objects.security.principals, name, kind="user").principal_id
+    if name is None:
+        return OWNER
+    if str(name).lower() in _EVERYWHERE and name not in objects.security.principals:
+        name = name.lower()
+    return existing(objects.security.principals, name, kind="user").principal_id
 
 
 def create_user(connection: Connection, objects: Objects, *, name: str) -> None:
     """Makes a user."""
     check_object_name(name)
+    if name.lower() in _EVERYWHERE:
+        raise refusal(f"user {name.lower()!r} is there already", 15023)
     refuse_taken(objects.security.principals, name, kind="user", number=15023)
     changes.create(connection, "ssb_principals", values={"name": name})
 
@@ -57,25 +64,40 @@ def drop_user(connection: Connection, objects: Objects, *, name: str) -> None:
     changes.drop(connection, "ssb_principals", user.principal_id)
 
 
-def set_owner(connection: Connection, objects: Objects, *, service: str, user: str) -> None:
+def set_owner(connection: Connection, objects: Objects, *, name: str, user: str) -> None:
     """Gives a service to a user, with whose certificates its dialogs are secured from now on."""
-    number = existing(objects.services, service, kind="service").service_id
+    number = existing(objects.services, name, kind="service").service_id
     owner = principal_id(objects, user)
     if owner == PUBLIC:
-        raise refusal(f"service {service!r} cannot belong to 'public'")
+        raise refusal(f"service {name!r} cannot belong to 'public'")
     changes.alter(connection, "ssb_services", number, {"principal_id": owner})
 
 
 def set_permission(
-    connection: Connection, objects: Objects, *, verb: PermissionVerb, service: str, users: tuple[str, ...]
-) -> None:
-    """Grants or denies users to send to a service, or takes back what was said."""
+    connection: Connection,
+    objects: Objects,
+    *,
+    verb: PermissionVerb,
+    service: str,
+    users: tuple[str, ...],
+    by_control: bool = False,
+) -> list[str]:
+    """Grants or denies users to send to a service, or takes back what was said.
+
+    Returns:
+        Those whose denial stays, since it was said of CONTROL, which lifts none of SEND (N43).
+    """
+    denied = []
     number = existing(objects.services, service, kind="service").service_id
     for user in users:
         holder = principal_id(objects, user)
         if holder == OWNER:
             raise refusal("'dbo' may always send; nothing can be granted or denied to it", 15151)
+        if by_control and verb != "DENY" and objects.security.permissions.get((number, holder)) == "D":
+            denied.append(user)
+            continue
         changes.set_send_permission(connection, service_id=number, principal_id=holder, state=_STATES[verb])
+    return denied
 
 
 def create_binding(

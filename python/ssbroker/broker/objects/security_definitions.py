@@ -278,4 +278,4 @@ class SecurityDefinitions(RouteDefinitions):
         Raises:
             BrokerError: Service or user is not there (15151).
         """
-        self.change(principals.set_owner, service=service, user=user)
+        self.change(principals.set_owner, name=service, user=user)

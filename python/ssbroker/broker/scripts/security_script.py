@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Callable
-from datetime import UTC, datetime
+from datetime import datetime
 from pathlib import Path
 from typing import Final, TypeAlias
 
@@ -15,13 +16,16 @@ from ssbroker.broker.objects.credentials import Credentials
 from ssbroker.broker.objects.refusals import existing, refusal
 from ssbroker.ddl import security_statements as statements
 from ssbroker.ddl.security_statements import SecurityStatement
-from ssbroker.exceptions import OptionError
-from ssbroker.security.key_files import certificate_as_pem, key_as_pem
+from ssbroker.security.key_files import KEY_PASSWORD_BYTES_MAX, certificate_as_pem, key_as_pem
 from ssbroker.store.objects import Objects
 from ssbroker.store.sqlite import Connection
 
 _FILE_MOST: Final = 64 * 1024
-_AMERICAN: Final = "%m/%d/%Y"
+# What SQL Server reads beside ISO 8601: 20261121, and 11/21/2026.
+_DAYS: Final = (
+    re.compile(r"(?P<year>\d{4})(?P<month>\d\d)(?P<day>\d\d)(?=\Z|[T ])", re.ASCII),
+    re.compile(r"(?P<month>\d{1,2})/(?P<day>\d{1,2})/(?P<year>\d{4})(?=\Z|[T ])", re.ASCII),
+)
 
 
 Wrote: TypeAlias = Callable[[Path], None]
@@ -65,13 +69,22 @@ def change(
             principals.alter_binding(connection, objects, name=name, user=changed, anonymous=said)
         case statements.DropBinding(name):
             principals.drop_binding(connection, objects, name=name)
-        case statements.SetPermission(verb, service, users):
-            principals.set_permission(connection, objects, verb=verb, service=service, users=users)
-        case statements.SetOwner(service, user):
-            principals.set_owner(connection, objects, service=service, user=user)
+        case statements.SetPermission():
+            return _permit(connection, objects, statement)
+        case statements.SetOwner(kind, name, user):
+            (principals if kind == "service" else certificates).set_owner(connection, objects, name=name, user=user)
         case _:
             _change_keys(connection, objects, statement, credentials, now, wrote)
     return None
+
+
+def _permit(connection: Connection, objects: Objects, said: statements.SetPermission) -> str | None:
+    denied = principals.set_permission(
+        connection, objects, verb=said.permission, service=said.service, users=said.users, by_control=said.by_control
+    )
+    if denied:
+        return f"SEND stays denied to {', '.join(denied)}: CONTROL lifts no denial, REVOKE SEND does"
+    return f"skipped {said.ignored}" if said.ignored else None
 
 
 def _change_keys(
@@ -144,6 +157,11 @@ def _back_up(objects: Objects, statement: statements.BackupCertificate, credenti
     if key is not None:
         if not key.password:
             raise refusal("the private key needs ENCRYPTION BY PASSWORD = '...'")
+        if len(key.password.encode()) > KEY_PASSWORD_BYTES_MAX:
+            raise refusal(
+                f"the password is too long: in UTF-8 one of a private key has at most {KEY_PASSWORD_BYTES_MAX} bytes",
+                15118,
+            )
         found = credentials.private_key(objects.security, certificate)
         if found is None:
             raise refusal(f"the private key of certificate {statement.name!r} is not here, or not open", 15581)
@@ -154,12 +172,14 @@ def _back_up(objects: Objects, statement: statements.BackupCertificate, credenti
 def _moment(text: str | None) -> datetime | None:
     if text is None:
         return None
+    found = next(filter(None, (days.match(text) for days in _DAYS)), None)
+    day = "" if found is None else f"{found['year']}-{found['month']:0>2}-{found['day']:0>2}"
     try:
-        if "/" in text:
-            return datetime.strptime(text, _AMERICAN).replace(tzinfo=UTC)
-        return moment.parse(text)
-    except (ValueError, OptionError):
-        raise refusal(f"{text!r} is no moment: write it as in '2026-11-21' or '2026-11-21 08:00:00'", 241) from None
+        return moment.parse(text if found is None else day + text[found.end() :])
+    except ValueError:
+        raise refusal(
+            f"{text!r:.80} is no moment: write it as in '2026-11-21', '20261121' or '2026-11-21 08:00:00'", 241
+        ) from None
 
 
 def _read(file: str) -> bytes:

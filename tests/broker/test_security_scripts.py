@@ -1,0 +1,131 @@
+"""What scripts of real servers say of permissions, owners and certificates (N19, N20, N43)."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ssbroker.broker.database import Database
+from ssbroker.broker.instance import Instance
+from ssbroker.exceptions import BrokerError, DdlError, DdlWarning
+from tests.broker.conftest import TARGET
+
+SERVICE = f"SERVICE::[{TARGET}]"
+
+
+@pytest.fixture
+def keyed(sales: Database) -> Database:
+    """Sales with a user, a master key and a certificate."""
+    sales.create_user("Ann")
+    sales.create_master_key("long and secret")
+    return sales
+
+
+def granted(database: Database) -> dict[str, str]:
+    """Who may send to the service, and who may not."""
+    names = {row["principal_id"]: row["name"] for row in rows(database, "sys.database_principals")}
+    number = database.objects().services[TARGET].service_id
+    permissions = rows(database, "sys.database_permissions")
+    return {names[row["grantee_principal_id"]]: row["state_desc"] for row in permissions if row["major_id"] == number}
+
+
+def rows(database: Database, view: str) -> list[dict[str, Any]]:
+    """The rows of a view."""
+    found: list[dict[str, Any]] = database.instance.view(view, database.name).to_pylist()
+    return found
+
+
+@pytest.mark.parametrize(
+    ("script", "expected"),
+    [
+        (f"DENY SEND ON {SERVICE} TO PUBLIC", {"public": "DENY"}),
+        (f"DENY SEND ON {SERVICE} TO [Public], Ann CASCADE AS DBO", {"public": "DENY", "Ann": "DENY"}),
+        (f"GRANT SEND ON {SERVICE} TO Ann WITH GRANT OPTION AS dbo;", {"public": "GRANT", "Ann": "GRANT"}),
+        (f"REVOKE SEND ON {SERVICE} TO PUBLIC CASCADE AS dbo", {}),
+        (f"REVOKE CONTROL ON {SERVICE} FROM PUBLIC GRANT CONTROL ON {SERVICE} TO Ann", {"Ann": "GRANT"}),
+        (f"DENY CONTROL ON {SERVICE} TO PUBLIC", {"public": "DENY"}),
+        (f"GRANT SEND ON {SERVICE} TO Ann; DENY CONTROL, SEND ON {SERVICE} TO Ann", {"public": "GRANT", "Ann": "DENY"}),
+    ],
+)
+def test_n43_permissions_on_a_service_are_read_in_every_form(
+    instance: Instance, keyed: Database, script: str, expected: dict[str, str]
+) -> None:
+    """PUBLIC in capitals, CONTROL, lists, and who has said it."""
+    instance.execute(script)
+    assert granted(keyed) == expected
+
+
+@pytest.mark.parametrize("verb", ["GRANT CONTROL ON {} TO Ann", "REVOKE CONTROL ON {} FROM Ann"])
+def test_n43_control_lifts_no_denial(instance: Instance, keyed: Database, verb: str) -> None:
+    """It may have been one of SEND, which nothing said of CONTROL takes back."""
+    keyed.deny_send(TARGET, "Ann")
+    with pytest.warns(DdlWarning, match=r"SEND stays denied to Ann: CONTROL lifts no denial, REVOKE SEND does"):
+        instance.execute(verb.format(SERVICE))
+    assert granted(keyed)["Ann"] == "DENY"
+    instance.execute(f"GRANT SEND, CONTROL ON {SERVICE} TO Ann")
+    assert granted(keyed)["Ann"] == "GRANT"
+
+
+def test_what_else_is_listed_is_told(instance: Instance, keyed: Database) -> None:
+    """Among others SEND counts; without it nothing does."""
+    with pytest.warns(DdlWarning, match=r"skipped VIEW DEFINITION, TAKE OWNERSHIP"):
+        instance.execute(f"DENY VIEW DEFINITION, SEND, TAKE OWNERSHIP ON {SERVICE} TO Ann")
+    assert granted(keyed)["Ann"] == "DENY"
+    with pytest.warns(DdlWarning, match=r"GRANT ALTER .*skipped, it means nothing to an instance"):
+        instance.execute(f"GRANT ALTER ON {SERVICE} TO Ann GRANT SEND ON {SERVICE} TO Ann")
+    assert granted(keyed)["Ann"] == "GRANT"
+
+
+def test_nobody_can_be_called_public(keyed: Database) -> None:
+    """A grant to PUBLIC would be one to that user alone."""
+    with pytest.raises(BrokerError, match=r"15023: user 'public' is there already"):
+        keyed.create_user("Public")
+
+
+@pytest.mark.parametrize("text", ["20301031", "2030-10-31", "10/31/2030", "20301031 00:00", "10/31/2030 00:00:00"])
+def test_a_certificate_ends_when_it_is_said(instance: Instance, keyed: Database, text: str) -> None:
+    """The forms of a day that SQL Server reads whatever its language is, and the American one."""
+    instance.execute(f"CREATE CERTIFICATE C WITH SUBJECT = 'shop', EXPIRY_DATE = '{text}'")
+    assert rows(keyed, "sys.certificates")[0]["expiry_date"] == datetime(2030, 10, 31, tzinfo=UTC)
+
+
+@pytest.mark.parametrize("text", ["20301332", "2030103", "203010311", "", "31/31/2030"])
+def test_what_is_no_day_is_refused(instance: Instance, keyed: Database, text: str) -> None:
+    """As any other text."""
+    with pytest.raises(DdlError, match=r"error 241: .* is no moment") as caught:
+        instance.execute(f"CREATE CERTIFICATE C WITH SUBJECT = 'shop', EXPIRY_DATE = '{text}'")
+    assert caught.value.number == 241
+    assert rows(keyed, "sys.certificates") == []
+
+
+def test_a_certificate_gets_another_owner(instance: Instance, keyed: Database) -> None:
+    """As a service does; it was skipped, so that dialogs found no certificate."""
+    keyed.create_certificate("C", subject="shop")
+    instance.execute("ALTER AUTHORIZATION ON CERTIFICATE::[C] TO Ann")
+    ann = keyed.objects().security.principals["Ann"].principal_id
+    assert rows(keyed, "sys.certificates")[0]["principal_id"] == ann
+    with pytest.raises(DdlError, match=r"error 15151: certificate 'D' does not exist"):
+        instance.execute("ALTER AUTHORIZATION ON CERTIFICATE::D TO Ann")
+    with pytest.raises(DdlError, match=r"certificate 'C' cannot belong to 'public'"):
+        instance.execute("ALTER AUTHORIZATION ON CERTIFICATE::C TO PUBLIC")
+
+
+def test_a_password_that_no_key_can_have_is_refused(instance: Instance, keyed: Database, tmp_path: Path) -> None:
+    """OpenSSL takes 1,023 bytes; nothing is written with a longer one."""
+    keyed.create_certificate("C", subject="shop")
+    for password, number in (("é" * 512, 15118), ("x" * 1024, 15118), ("x" * 1023, None)):
+        script = f"""
+            BACKUP CERTIFICATE C TO FILE = '{tmp_path}/c.cer'
+            WITH PRIVATE KEY (FILE = '{tmp_path}/c.key', ENCRYPTION BY PASSWORD = '{password}')
+            """
+        if number is None:
+            instance.execute(script)
+        else:
+            with pytest.raises(DdlError, match=r"at most 1023 bytes") as caught:
+                instance.execute(script)
+            assert caught.value.number == number
+            assert not list(tmp_path.glob("c.*"))
+    assert len(list(tmp_path.glob("c.*"))) == 2
