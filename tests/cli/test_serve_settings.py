@@ -8,8 +8,10 @@ from typing import Any
 
 import pytest
 
+from ssbroker import Instance
 from ssbroker.cli.serve_settings import Address, Configuration, Settings, Tls
 from ssbroker.exceptions import InputError, OptionError
+from tests.cli.conftest import Run
 
 FULL = """
 listen = "0.0.0.0"
@@ -86,8 +88,22 @@ def test_p3_without_a_word_it_listens_on_port_4022_of_this_machine(file: Path) -
         ('monitor = "127.0.0.1"', "monitor: expected HOST:PORT"),
         ('log = "xml"', "log: expected json or text; got 'xml'"),
         ('log_level = "loud"', "log_level: expected one of debug, info, warning, error; got 'loud'"),
-        ("stop_after = -1", "stop_after: expected a number of seconds, got -1"),
-        ("stop_after = nan", "stop_after: expected a number of seconds, got nan"),
+        ("stop_after = -1", "stop_after: expected a number of seconds from 0 to 86400, got -1"),
+        ("stop_after = nan", "stop_after: expected a number of seconds from 0 to 86400, got nan"),
+        (f"stop_after = {'9' * 400}", "stop_after: expected a number of seconds from 0 to 86400, got 999"),
+        ("stop_after = 1e300", "stop_after: expected a number of seconds from 0 to 86400, got 1e+300"),
+        ("log_level = []", "log_level: expected one of debug, info, warning, error; got []"),
+        ("log_level = {a = 1}", "log_level: expected one of debug, info, warning, error; got {'a': 1}"),
+        ("log = {a = 1}", "log: expected json or text; got {'a': 1}"),
+        ('listen = "a..b:1"', "listen: expected HOST:PORT"),
+        ('listen = "a b:1"', "listen: expected HOST:PORT"),
+        ('listen = "[shop]:1"', "listen: expected HOST:PORT"),
+        (f'monitor = "{"h" * 300}:1"', "monitor: expected HOST:PORT"),
+        ('addresses = ["shop"]', "addresses: 'shop' is no address; expected TCP://host[:port]"),
+        ('dial_only = ["10.0.0.0/99"]', "dial_only: '10.0.0.0/99' is no network"),
+        ("[limits]\nlearnt_most = 99999999", "limits.learnt_most: expected a whole number from 1 to 1000000; got 9"),
+        (f"[limits]\nmax_message_bytes = {10**30}", "limits.max_message_bytes: expected a whole number from 1 to "),
+        (f"[configuration]\nlifetime = {10**30}", "configuration.lifetime: expected a whole number from 1 to 2147483"),
         ("allow_unencrypted = 1", "allow_unencrypted: expected true or false, got 1"),
         (
             "lissen = 1",
@@ -148,3 +164,33 @@ def test_p3_an_address_to_listen_on(text: str, expected: Address) -> None:
 def test_p3_an_address_that_is_none(text: Any) -> None:
     with pytest.raises(OptionError, match="expected HOST:PORT"):
         Address.parse(text, name="listen")
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (["--listen", ""], "--listen: expected HOST:PORT"),
+        (["--monitor", ""], "--monitor: expected HOST:PORT"),
+        (["--log", ""], "--log: expected json or text; got ''"),
+        (["--log-level", ""], "--log-level: expected one of debug, info, warning, error; got ''"),
+        (["--name", ""], "--name: expected a text, got ''"),
+        (["--address", "shop"], "--address: 'shop' is no address; expected TCP://host[:port]"),
+        (["--dial-only", "10.0.0.0/99"], "--dial-only: '10.0.0.0/99' is no network"),
+        (["--listen", "a..b:1"], "--listen: expected HOST:PORT"),
+    ],
+)
+def test_n28_an_option_that_is_wrong_is_named(run: Run, tmp_path: Path, options: list[str], said: str) -> None:
+    """An empty one is what a variable gives that was not set; it was taken for one that was not said."""
+    result = run("serve", tmp_path, "--allow-unencrypted", *options)
+    assert result.status == 2
+    assert result.err.startswith(f"ssbroker: {said}")
+    assert result.err.count("\n") == 1
+
+
+def test_n28_a_database_that_is_not_there_is_named_with_its_key(run: Run, file: Path, tmp_path: Path) -> None:
+    """Where the file says it."""
+    Instance.create(tmp_path / "shop", name="shop", background=False).close()
+    file.write_text('[configuration]\ntable = "t"\nasked_by = ["Sales"]')
+    result = run("serve", tmp_path / "shop", "--config", file, "--listen", "127.0.0.1:0", "--allow-unencrypted")
+    assert result.status == 2
+    assert "configuration.asked_by: the instance has no database 'Sales'" in result.err

@@ -12,14 +12,16 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
-from ssbroker.cli import log_lines, serve_settings
+from ssbroker.cli import log_lines, serve_values
 from ssbroker.cli.errors import one_line
 from ssbroker.cli.instances import FolderArgument
-from ssbroker.cli.serve_settings import LIMITS_OF_PROTOCOL, PORT, Address, Settings, Tls
+from ssbroker.cli.serve_settings import PORT, Address, Settings, Tls
 from ssbroker.cli.serve_signals import hangup_ignored, told_to_reload, told_to_stop
-from ssbroker.exceptions import InputError, OptionError, SsbrokerError
+from ssbroker.cli.serve_values import LIMITS_OF_PROTOCOL
+from ssbroker.exceptions import InputError, OptionError, SsbrokerError, UnknownDatabaseError
 
 if TYPE_CHECKING:
+    from ssbroker.broker.database import Database
     from ssbroker.broker.instance import Instance
     from ssbroker.broker.network.service.serving import Server
 
@@ -89,19 +91,19 @@ def serve(
     """
     settings = Settings() if config is None else Settings.read(config)
     said: dict[str, Any] = {
-        "listen": listen and Address.parse(listen, name="--listen", port=PORT),
-        "addresses": tuple(address or ()),
-        "dial_only": tuple(dial_only or ()),
+        "listen": None if listen is None else Address.parse(listen, name="--listen", port=PORT),
+        "addresses": serve_values.addresses(address or [], "--address"),
+        "dial_only": serve_values.dial_only(dial_only or [], "--dial-only"),
         "allow_unencrypted": allow_unencrypted,
-        "monitor": monitor and Address.parse(monitor, name="--monitor"),
-        "log": log and serve_settings.form(log, "--log"),
-        "log_level": log_level and serve_settings.level(log_level, "--log-level"),
+        "monitor": None if monitor is None else Address.parse(monitor, name="--monitor"),
+        "log": None if log is None else serve_values.form(log, "--log"),
+        "log_level": None if log_level is None else serve_values.level(log_level, "--log-level"),
     }
     of_tls: dict[str, Any] = {
         "certificate": certificate,
         "key": key,
         "authority": authority,
-        "names": tuple(name or ()),
+        "names": tuple(serve_values.text(each, "--name") for each in name or ()),
         "pinned": _pinned(pin or []),
     }
     tls = replace(settings.tls, **_given(of_tls))
@@ -198,15 +200,22 @@ def _configure(instance: Instance, settings: Settings) -> None:
         return
     if (said.directory is None) == (said.table is None):
         raise OptionError("configuration: expected a directory, which is a file, or a table, and one of them")
-    database = instance.database(said.database)
+    database = _database(instance, said.database, "configuration.database")
     directory = (
         configuration.FileDirectory(said.directory)
         if said.directory is not None
         else configuration.TableDirectory(database, said.table or "")
     )
     lifetime = configuration.LIFETIME if said.lifetime is None else said.lifetime
-    asked_by = [instance.database(each) for each in said.asked_by] or None
+    asked_by = [_database(instance, each, "configuration.asked_by") for each in said.asked_by] or None
     configuration.ConfigurationService(directory, lifetime=lifetime).install(database, asked_by=asked_by)
+
+
+def _database(instance: Instance, name: str, setting: str) -> Database:
+    try:
+        return instance.database(name)
+    except UnknownDatabaseError as error:
+        raise OptionError(f"{setting}: {error}") from error
 
 
 def _trust(tls: Tls, *, is_none: bool) -> object:

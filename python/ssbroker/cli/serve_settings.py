@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import tomllib
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from ipaddress import ip_address
 from pathlib import Path
-from typing import Any, Final, Literal, cast
+from typing import Any, Final
 
-from ssbroker.cli.log_lines import LEVELS, Form
+from ssbroker.cli import serve_values as values
+from ssbroker.cli.log_lines import Form
+from ssbroker.cli.serve_values import LIMITS_OF_PROTOCOL, Reader
 from ssbroker.exceptions import InputError, OptionError
 
 PORT: Final = 4022
 """Where an instance listens by convention (P3)."""
 _PORT_MAX: Final = 65535
-LIMITS_OF_PROTOCOL: Final = ("max_message_bytes", "max_pending_bytes")
+_HOST_CHARACTERS_MAX: Final = 253
+_IPV6: Final = 6
 LIMITS: Final = (
     "dials_at_once",
     "dials_per_second",
@@ -60,7 +64,7 @@ class Address:
         if is_bracketed:
             host = host[1:-1]
         is_port = number.isascii() and number.isdecimal() and int(number) <= _PORT_MAX
-        if not host or not is_port or (":" in host and not is_bracketed):
+        if not is_port or not (_is_ipv6(host) if is_bracketed else _is_host(host)):
             raise OptionError(f"{name}: expected HOST:PORT, such as 127.0.0.1:{PORT}; got {text!r}")
         return cls(host, int(number))
 
@@ -125,14 +129,27 @@ class Settings:
             raise InputError(f"{file}: is no TOML: {error}", value=str(file)) from error
         folder = file.parent
         tables = {
-            "tls": lambda table, name: Tls(**_said(table, _tls(folder), name=name)),
-            "limits": lambda table, name: _said(table, dict.fromkeys(LIMITS, _whole), name=name),
-            "configuration": lambda table, name: Configuration(**_said(table, _configuration(folder), name=name)),
+            "tls": lambda table, name: Tls(**_said(table, _tls(folder), name=f"{name}.")),
+            "limits": lambda table, name: _said(table, dict.fromkeys(LIMITS, values.limit), name=f"{name}."),
+            "configuration": lambda table, name: Configuration(**_said(table, _configuration(folder), name=f"{name}.")),
         }
         return replace(cls(), **_said(found, _SETTINGS | tables, name=f"{file}: "))
 
 
-Reader = Callable[[Any, str], Any]
+def _is_ipv6(host: str) -> bool:
+    try:
+        return ip_address(host).version == _IPV6
+    except ValueError:
+        return False
+
+
+def _is_host(host: str) -> bool:
+    """Whether it is a name or an address of IPv4: what the system could at least look up."""
+    try:
+        host.encode("idna")
+    except UnicodeError:
+        return False
+    return 0 < len(host) <= _HOST_CHARACTERS_MAX and ":" not in host and host.isprintable() and " " not in host
 
 
 def _said(table: Any, readers: Mapping[str, Reader], *, name: str) -> dict[str, Any]:
@@ -141,124 +158,40 @@ def _said(table: Any, readers: Mapping[str, Reader], *, name: str) -> dict[str, 
     for key in table:
         if key not in readers:
             raise InputError(f"{name}{key}: is not known here; there are {', '.join(sorted(readers))}", value=key)
-    return {
-        key: readers[key](value, f"{name}{key}" + ("." if isinstance(value, dict) else ""))
-        for key, value in table.items()
-    }
-
-
-def text(value: Any, name: str) -> str:
-    """A text that is not empty, and can be the name of a file.
-
-    Raises:
-        OptionError: It is none.
-
-    Examples:
-        >>> text("shop", "name")
-        'shop'
-    """
-    if not isinstance(value, str) or not value or "\0" in value:
-        raise OptionError(f"{name}: expected a text, got {value!r:.80}")
-    return value
-
-
-def level(value: Any, name: str) -> str:
-    """A level of the log.
-
-    Raises:
-        OptionError: It is none.
-
-    Examples:
-        >>> level("info", "log_level")
-        'info'
-    """
-    if value not in LEVELS:
-        raise OptionError(f"{name}: expected one of {', '.join(LEVELS)}; got {value!r:.80}")
-    return str(value)
-
-
-def form(value: Any, name: str) -> Form:
-    """A form of the log.
-
-    Raises:
-        OptionError: It is none.
-
-    Examples:
-        >>> form("json", "log")
-        'json'
-    """
-    if value not in ("json", "text"):
-        raise OptionError(f"{name}: expected json or text; got {value!r:.80}")
-    return cast("Literal['json', 'text']", value)
-
-
-def _flag(value: Any, name: str) -> bool:
-    if not isinstance(value, bool):
-        raise OptionError(f"{name}: expected true or false, got {value!r:.80}")
-    return value
-
-
-def _seconds(value: Any, name: str) -> float:
-    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < float("inf"):
-        raise OptionError(f"{name}: expected a number of seconds, got {value!r:.80}")
-    return float(value)
-
-
-def _whole(value: Any, name: str) -> int:
-    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-        raise OptionError(f"{name}: expected a whole number above 0, got {value!r:.80}")
-    return value
-
-
-def _texts(value: Any, name: str) -> tuple[str, ...]:
-    if not isinstance(value, list):
-        raise OptionError(f"{name}: expected a list of texts, got {value!r:.80}")
-    return tuple(text(each, name) for each in value)
-
-
-def _path(folder: Path) -> Reader:
-    return lambda value, name: folder / text(value, name)
-
-
-def _readable(folder: Path) -> Reader:
-    """A file that is there at the start, though it is read later."""
-
-    def path(value: Any, name: str) -> Path:
-        file = folder / text(value, name)
-        try:
-            file.open("rb").close()
-        except OSError as error:
-            raise InputError(f"{name}: {file}: cannot be read: {error.strerror or error}", value=str(file)) from error
-        return file
-
-    return path
+    return {key: readers[key](value, f"{name}{key}") for key, value in table.items()}
 
 
 def _tls(folder: Path) -> dict[str, Reader]:
-    path = _path(folder)
+    path = values.path(folder)
 
     def pinned(value: Any, name: str) -> dict[str, tuple[Path, ...]]:
         if not isinstance(value, dict):
             raise OptionError(f"{name}: expected a table of lists of files by principal, got {value!r:.80}")
         return {
-            principal: tuple(folder / file for file in _texts(files, f"{name}{principal}"))
+            principal: tuple(folder / file for file in values.texts(files, f"{name}.{principal}"))
             for principal, files in value.items()
         }
 
-    return {"certificate": path, "key": path, "authority": path, "names": _texts, "pinned": pinned}
+    return {"certificate": path, "key": path, "authority": path, "names": values.texts, "pinned": pinned}
 
 
 def _configuration(folder: Path) -> dict[str, Reader]:
-    return {"directory": _readable(folder), "table": text, "database": text, "asked_by": _texts, "lifetime": _whole}
+    return {
+        "directory": values.readable(folder),
+        "table": values.text,
+        "database": values.text,
+        "asked_by": values.texts,
+        "lifetime": values.lifetime,
+    }
 
 
 _SETTINGS: Final[dict[str, Reader]] = {
-    "listen": lambda value, name: Address.parse(text(value, name), name=name, port=PORT),
-    "addresses": _texts,
-    "dial_only": _texts,
-    "monitor": lambda value, name: Address.parse(text(value, name), name=name),
-    "log": form,
-    "log_level": level,
-    "allow_unencrypted": _flag,
-    "stop_after": _seconds,
+    "listen": lambda value, name: Address.parse(values.text(value, name), name=name, port=PORT),
+    "addresses": values.addresses,
+    "dial_only": values.dial_only,
+    "monitor": lambda value, name: Address.parse(values.text(value, name), name=name),
+    "log": values.form,
+    "log_level": values.level,
+    "allow_unencrypted": values.flag,
+    "stop_after": values.seconds,
 }
