@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
@@ -11,6 +12,10 @@ WORTH_SHARING: Final = 1 << 20
 """From so many bytes on, a value is not copied."""
 _WORTH_CASTING: Final = 32
 """From so many values on, a cast and a list of what any length may have takes less time than the list alone."""
+_VIEW: Final = struct.Struct("<i4sii")
+"""A view of a value beyond `_INLINE_BYTES`: its length, how it begins, in which buffer it lies, and where there."""
+_INLINE: Final = struct.Struct("<i12s")
+_INLINE_BYTES: Final = 12
 
 
 def tabled(rows: Sequence[tuple[Any, ...]], row: pa.StructType) -> pa.Table:
@@ -55,6 +60,30 @@ def bodies(values: Sequence[bytes | None]) -> pa.ChunkedArray[Any]:
             first = at + 1
     chunks.append(pa.array(values[first:], pa.binary()))
     return pa.chunked_array([chunk for chunk in chunks if len(chunk)], pa.binary())
+
+
+def views(values: Sequence[bytes]) -> pa.Array[Any]:
+    """Bytes as a column of views, one array however many they are; each value stays where it is.
+
+    Args:
+        values: The values.
+
+    Returns:
+        The column.
+
+    Examples:
+        >>> views([b"short", b"longer than a view"]).to_pylist()
+        [b'short', b'longer than a view']
+    """
+    made = bytearray(len(values) * _VIEW.size)
+    shared: list[pa.Buffer] = []
+    for at, value in enumerate(values):
+        if len(value) <= _INLINE_BYTES:
+            _INLINE.pack_into(made, at * _VIEW.size, len(value), value)
+        else:
+            _VIEW.pack_into(made, at * _VIEW.size, len(value), value[:4], len(shared), 0)
+            shared.append(pa.py_buffer(value))
+    return pa.Array.from_buffers(pa.binary_view(), len(values), [None, pa.py_buffer(made), *shared])
 
 
 def pieces(data: bytes, size: int) -> pa.Array[Any]:

@@ -1,0 +1,26 @@
+"""Fragments as a table: the bodies in it are those that were given, however long each is."""
+
+from __future__ import annotations
+
+import pytest
+
+from ssbroker.protocol.ledger import STORED, parts_of
+
+BEFORE = (bytes(16), True, 3)
+BEHIND = (None, None, "DEFAULT", None, False, False)
+
+
+@pytest.mark.parametrize(
+    "bodies",
+    [
+        pytest.param([b"", b"short", bytes(range(13)), b"x" * 4096], id="most of them short"),
+        pytest.param([b"", b"twelve bytes", b"thirteen byte", bytes(range(256)) * 1024], id="one of them long"),
+        pytest.param([bytes([number % 256]) * 32768 for number in range(300)], id="many long ones"),
+    ],
+)
+def test_bodies_are_as_they_were(bodies: list[bytes]) -> None:
+    table = parts_of([(*BEFORE, number, len(bodies), body, *BEHIND) for number, body in enumerate(bodies)])
+    table.validate(full=True)
+    assert table.schema == STORED
+    assert table["message_body"].to_pylist() == bodies
+    assert table["fragment_number"].to_pylist() == list(range(len(bodies)))
