@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from contextlib import closing
 from datetime import timedelta
 from pathlib import Path
@@ -78,7 +79,9 @@ def test_b42_the_others_send_and_receive_and_what_is_due_is_done(
         t.begin_conversation_timer(dialog, 5)
     assert instance.run_due() == instance.clock() + timedelta(seconds=5)
     told = [line.getMessage() for line in caplog.records]
-    assert told == [f"the database 'Ledger' is not available: {ledger.file.path}: is not there"]
+    assert told == [
+        f"the database 'Ledger' is not available: {ledger.file.path}: is not there any more; what would be written to it would be lost"
+    ]
 
 
 def test_b42_it_is_shown_as_one_that_could_not_be_opened(instance: Instance, sales: Database, ledger: Database) -> None:
@@ -165,17 +168,46 @@ def test_b42_n28_whoever_watches_hears_of_a_file_that_is_damaged_in_one_place_an
     assert "database Sales" not in told
 
 
-def test_b42_n28_a_file_that_has_gone_from_its_folder_is_a_problem_while_all_of_it_can_still_be_read(
+def test_b42_n28_a_file_that_has_gone_from_its_folder_takes_no_more_commits(
     instance: Instance, sales: Database
 ) -> None:
-    """What is open of it goes on, and takes commits that nobody finds again."""
-    with sales.file.read():
-        pass  # the connection stays for the next one
+    """All of it can still be read and written by what is open, and nobody would find it again."""
+    with sales.transaction() as t:
+        t.connection.execute("CREATE TABLE kept (number)")
     hidden = sales.file.path.rename(sales.file.path.with_suffix(".away"))
-    assert states_of(instance)["Sales"] == "ONLINE"
-    assert "is not there any more" in problems(instance)["database Sales"]
+    with pytest.raises(StorageError, match="is not there any more"), sales.transaction() as t:
+        t.connection.execute("INSERT INTO kept VALUES (1)")
+    assert states_of(instance)["Sales"] == "RECOVERY_PENDING"
+    assert "is not there" in problems(instance)["database Sales"]
     hidden.rename(sales.file.path)
     assert "database Sales" not in problems(instance)
+    assert instance.database("Sales") is sales
+    with sales.transaction() as t:
+        assert t.connection.execute("SELECT count(*) FROM kept").get == 0
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="nobody replaces an open file there")
+def test_b42_a_file_that_another_takes_the_place_of_takes_no_more_commits(instance: Instance, sales: Database) -> None:
+    """As a restore by hand does it: SQLite writes on to the file that has no name any more, and it is lost with the process."""
+    with sales.transaction() as t:
+        t.connection.execute("CREATE TABLE kept (number)")
+    copy = sales.file.path.with_suffix(".copy")
+    sales.file.ask(lambda connection: connection.execute("VACUUM INTO ?", (str(copy),)))
+    replaced = r"Sales\.sqlite: another file has taken its place .* Close the instance in each process, remove the old file's -wal and -shm"
+    with pytest.raises(StorageError, match=replaced), sales.transaction() as t:
+        t.connection.execute("INSERT INTO kept VALUES (1)")
+        copy.replace(sales.file.path)
+    for use in (sales.objects, lambda: send(sales, b"")):
+        with pytest.raises(StorageError, match=replaced):
+            use()
+    assert states_of(instance) == {"msdb": "ONLINE", "Sales": "RECOVERY_PENDING"}
+    with pytest.raises(StorageError, match=replaced):
+        instance.database("Sales")
+    instance.close()
+    for beside in ("-wal", "-shm"):
+        sales.file.path.with_name(f"{sales.file.path.name}{beside}").unlink(missing_ok=True)
+    with Instance.open(instance.folder, background=False) as again, again.database("Sales").transaction() as t:
+        assert t.connection.execute("SELECT count(*) FROM kept").get == 0
 
 
 def test_b42_n35_what_fails_each_time_it_is_tried_does_not_fill_the_log(

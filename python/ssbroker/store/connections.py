@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from ssbroker.exceptions import StorageError
+from ssbroker.store.place import Place, identity_of
 from ssbroker.store.sqlite import connect, patience
 
 if TYPE_CHECKING:
@@ -29,10 +30,14 @@ class Connections:
     after SQLite has undone the transaction by itself, as it does when a disk fails, can leave half of a transaction behind.
     A process that was forked never uses or closes those of its parent. Who forks waits until other threads are out of SQLite: a mutex
     that one of them held would be held for ever in the new process.
+
+    Attributes:
+        place: Where the file stands.
     """
 
     def __init__(self, path: Path, *, vfs: str | None = None) -> None:
         self._path = path
+        self.place: Final = Place(path)
         self._vfs = vfs
         self._forks = _forks
         self._guard = threading.Lock()
@@ -74,6 +79,7 @@ class Connections:
                 "fork before an instance is opened, or start processes with `spawn`",
                 file=str(self._path),
             )
+        self.place.check()
         place, thread = object(), threading.get_ident()
         try:
             self._enter(place, thread)
@@ -84,13 +90,14 @@ class Connections:
             if connection is not None:
                 connection.set_busy_handler(patience(wait))
                 return connection
-            if _inherited and not _inherited.isdisjoint(_identity(self._path)):
+            if _inherited and identity_of(str(self._path)) in _inherited:
                 raise StorageError(
                     f"{self._path}: was in use when this process was forked; fork before, or start processes with `spawn`",
                     file=str(self._path),
                 )
             connection = connect(self._path, create=create, wait=wait, vfs=self._vfs)
             connection.set_commit_hook(self._refuse)
+            self.place.opened()
             self._used[connection] = thread
             return connection
         finally:
@@ -191,7 +198,8 @@ class Connections:
         if self._used:
             for kept in (apsw, *self._used):  # the module closes all connections when it goes
                 ctypes.pythonapi.Py_IncRef(ctypes.py_object(kept))
-            _inherited.update(_identity(self._path))
+            _inherited.add(identity_of(str(self._path)))
+            _inherited.discard(None)  # it is not there any more
 
     def _enter(self, place: object, thread: int) -> None:
         """Notes that a thread may be inside of SQLite from now on; while the process forks, those wait that were not yet."""
@@ -210,15 +218,6 @@ class Connections:
         raise undone_error(self._path)
 
 
-def _identity(path: Path) -> set[tuple[int, int]]:
-    """The device and the inode of a file; nothing where it is not there."""
-    try:
-        found = path.stat()
-    except OSError:
-        return set()
-    return {(found.st_dev, found.st_ino)}
-
-
 def undone_error(path: Path) -> StorageError:
     """What is said where a transaction is not there any more that should be."""
     return StorageError(
@@ -232,7 +231,7 @@ _forks = 0
 """How many forks lie between this process and the first one: asking the system for the process each time takes longer."""
 
 
-_inherited: Final[set[tuple[int, int]]] = set()
+_inherited: Final[set[tuple[int, int] | None]] = set()
 """The files of which connections were in use when this process was forked."""
 
 

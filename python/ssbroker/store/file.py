@@ -13,9 +13,10 @@ from ssbroker import options
 from ssbroker.exceptions import LockTimeoutError, StorageError
 from ssbroker.store.connections import Connections
 from ssbroker.store.fair_lock import FairLock
+from ssbroker.store.place import NotInPlaceError
 from ssbroker.store.schema import APPLICATION_ID
 from ssbroker.store.session import Session
-from ssbroker.store.sqlite import Connection, check_blank, is_missing, only_row, patience, storage_errors
+from ssbroker.store.sqlite import Connection, check_blank, only_row, patience, storage_errors
 from ssbroker.store.watch import Watch
 
 if TYPE_CHECKING:
@@ -146,7 +147,7 @@ class DatabaseFile:
                 yield session.begin()
             session.commit()
         except StorageError as error:
-            if error.file == str(self.path) and not isinstance(error, LockTimeoutError):
+            if error.file == str(self.path) and not isinstance(error, LockTimeoutError | NotInPlaceError):
                 self._ended(str(error))
             raise
         finally:
@@ -215,11 +216,8 @@ class DatabaseFile:
     def trouble(self) -> str | None:
         """Why the file cannot be trusted with anything, though some of it may still be read; None where nothing is known.
 
-        It is not there any more, and what is open of it is all that there is; or something of it could not be read of late: what is damaged
-        in one place is whole in others, so a read that succeeds says nothing.
+        Something of it could not be read of late: what is damaged in one place is whole in others, so a read that succeeds says nothing.
         """
-        if is_missing(self.path):
-            return "its file is not there any more: what is committed now may be lost when the process ends"
         is_late = time.monotonic() - self._unread_at < TRIED_AGAIN_AFTER
         return f"could not be read: {self._unread}" if is_late else None
 
@@ -238,7 +236,7 @@ class DatabaseFile:
             raise
 
     def _not_read(self, error: StorageError) -> None:
-        if error.file == str(self.path) and not isinstance(error, LockTimeoutError):
+        if error.file == str(self.path) and not isinstance(error, LockTimeoutError | NotInPlaceError):
             self._unread, self._unread_at = str(error), time.monotonic()
 
     def _ended(self, failure: str | None) -> None:

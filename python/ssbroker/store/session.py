@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from ssbroker.exceptions import LockTimeoutError, StorageError
 from ssbroker.store.connections import Connections, undone_error
 from ssbroker.store.fair_lock import FairLock
+from ssbroker.store.place import NotInPlaceError
 from ssbroker.store.sqlite import lock_timeout_error, own_lock_error, storage_errors
 
 if TYPE_CHECKING:
@@ -131,8 +132,11 @@ class Session:
                 except BaseException:
                     self._undo(connection)
                     raise
+                self._connections.place.check()
         except LockTimeoutError as error:  # nobody else is in the way of who has the write lock
             raise _open_error(self._path) from error
+        except NotInPlaceError:
+            raise
         except StorageError as error:
             self._ended(str(error))
             raise
