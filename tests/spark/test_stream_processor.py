@@ -188,8 +188,10 @@ def test_there_is_room_for_any_message_unless_it_is_said(largest: int, room: int
         ({"max_message_bytes": 2**30 + 1}, "max_message_bytes: expected a whole number from 1"),
         ({"max_pending_bytes": 2**32 + 1}, "max_pending_bytes: expected a whole number from 0"),
         ({"max_fragments_per_message": 0}, "max_fragments_per_message: expected a whole number from 1"),
-        ({"max_pending_age": 60}, "max_pending_age: expected a datetime.timedelta of at least 0:00:01; got 60"),
+        ({"max_pending_age": 60}, "max_pending_age: .* of at least 0:00:01 and at most 36525 days; got 60"),
         ({"max_pending_age": timedelta(0)}, "max_pending_age: expected a datetime.timedelta of at least 0:00:01"),
+        ({"max_pending_age": timedelta(36525, 1)}, "max_pending_age: .* at most 36525 days; got .*days=36525"),
+        ({"max_pending_age": timedelta.max}, "max_pending_age: .* at most 36525 days; got .*days=999999999"),
     ],
 )
 def test_an_option_that_cannot_be_is_refused_at_once(changed: dict[str, Any], message: str) -> None:

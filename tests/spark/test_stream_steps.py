@@ -17,6 +17,7 @@ from ssbroker import moment
 from ssbroker.exceptions import NullError, SchemaError
 from ssbroker.schemas import ACKNOWLEDGEMENTS, MESSAGES, PENDING, REJECTED
 from ssbroker.spark.streams import kinds
+from ssbroker.spark.streams.options import AGE_MAX
 from ssbroker.spark.streams.state import of_bytes
 from tests.oracle.reassembly import Oracle
 from tests.oracle.traffic import Fragment, Limits, Row
@@ -177,6 +178,14 @@ def test_what_is_given_up_may_come_again() -> None:
     assert player.state is None
     whole = player.play(batch_of([begun(0), ended(begun(0))]), now_us=START + 61 * SECOND)
     assert len(whole[kinds.MESSAGE]) == 1
+
+
+def test_until_when_the_longest_wait_is_can_be_told() -> None:
+    """U7, U10: it is a date, years from now too."""
+    player = Player(task(assembly(max_pending_age_us=AGE_MAX // timedelta(microseconds=1))))
+    player.play(batch_of([begun(0)]), now_us=START + 1000 * 365 * 24 * 3600 * SECOND)
+    (waits,) = player.waits()
+    assert waits["until"] - waits["since"] == AGE_MAX
 
 
 def test_what_grows_is_not_given_up() -> None:

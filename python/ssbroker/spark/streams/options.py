@@ -19,6 +19,8 @@ PENDING_BYTES_MAX: Final = 1 << 32
 """What may be pending in a bucket at most: a worker has several copies of it."""
 DELAYED_BYTES_MAX: Final = 1 << 29
 BUCKETS_MAX: Final = 1 << 16
+AGE_MAX: Final = timedelta(days=36525)
+"""After how long a message is given up at most: the moments at which that would be have to be dates."""
 
 _KEY_BYTES_MAX: Final = 64
 _MICROSECOND: Final = timedelta(microseconds=1)
@@ -86,7 +88,7 @@ class Limits:
         if self.max_fragments_per_message is not None:
             options.whole(self.max_fragments_per_message, name="max_fragments_per_message", least=1, most=2**31 - 1)
         if self.max_pending_age is not None:
-            microseconds(self.max_pending_age, name="max_pending_age", least=timedelta(seconds=1))
+            microseconds(self.max_pending_age, name="max_pending_age", least=timedelta(seconds=1), most=AGE_MAX)
 
     @property
     def room(self) -> int:
@@ -117,26 +119,28 @@ def _origin(session_keys: SessionKeys | None) -> str:
             return "given"
 
 
-def microseconds(value: object, *, name: str, least: timedelta) -> int:
+def microseconds(value: object, *, name: str, least: timedelta, most: timedelta = timedelta.max) -> int:
     """A span of time.
 
     Args:
         value: What was given.
         name: The option, for messages.
         least: The shortest that is allowed.
+        most: The longest.
 
     Returns:
         Its microseconds.
 
     Raises:
-        OptionError: It is no span of time, or a shorter one.
+        OptionError: It is no span of time, or not within the limits.
 
     Examples:
-        >>> microseconds(timedelta(seconds=2), name="max_pending_age", least=timedelta(seconds=1))
+        >>> microseconds(timedelta(seconds=2), name="max_pending_age", least=timedelta(seconds=1), most=AGE_MAX)
         2000000
     """
-    if not isinstance(value, timedelta) or value < least:
-        raise OptionError(f"{name}: expected a datetime.timedelta of at least {least}; got {value!r:.80}")
+    if not isinstance(value, timedelta) or not least <= value <= most:
+        and_most = "" if most == timedelta.max else f" and at most {most.days} days"
+        raise OptionError(f"{name}: expected a datetime.timedelta of at least {least}{and_most}; got {value!r:.80}")
     return value // _MICROSECOND
 
 

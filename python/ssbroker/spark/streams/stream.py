@@ -108,7 +108,7 @@ def stream(
         bucket_key: By what conversations are spread over the parts, so that who chooses their ids cannot choose where they meet. It
             stays so, too.
         max_pending_age: After how long a message is dropped and told as expired when it does not grow, incomplete or behind a gap;
-            its fragments may come again. None for never.
+            its fragments may come again. From 1 second to 36,525 days; None for never.
         max_pending_bytes: What may be charged for all that is remembered in one bucket, as for `Reassembler`, at most 2**32. None for
             1 GiB, or four of the largest messages where those are more.
         max_delayed_bytes: How much may wait for a route in one bucket; what is beyond comes out as DELAYED, oldest first.
