@@ -81,6 +81,20 @@ def test_what_cannot_be_read_is_told(spark: SparkSession, folder: Path, options:
         read(spark, Path(path), **options).collect()
 
 
+def test_a_table_of_sparks_catalog_is_refused_with_what_there_is_for_it(spark: SparkSession, folder: Path) -> None:
+    """It ended in an option location that nobody had given; with columns it was made, and had no path when it was read."""
+    of_routes = f"USING ssbroker OPTIONS (path '{folder}', view 'sys.routes')"
+    told = r"no table of Spark's own catalog can stand for an instance.*; expected CREATE TEMPORARY VIEW"
+    with pytest.raises(PySparkException, match=f"CREATE TABLE: {told}"):
+        spark.sql(f"CREATE TABLE instance_routes {of_routes}")
+    spark.sql(f"CREATE TABLE instance_routes (name string) {of_routes}")
+    try:
+        with pytest.raises(PySparkException, match=f"expected option path: .*{told}"):
+            spark.sql("SELECT name FROM instance_routes").collect()
+    finally:
+        spark.sql("DROP TABLE instance_routes")
+
+
 def test_rows_of_a_dataframe_become_messages(spark: SparkSession, folder: Path) -> None:
     """U23."""
     rows = [(b"%d" % number, str(number % 3), number) for number in range(30)]

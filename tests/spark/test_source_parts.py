@@ -55,7 +55,10 @@ def told(scan: Scan) -> list[dict[str, Any]]:
         ({"path": "x", "queue": "q", "colums": "a"}, "there is no option colums; there are path, view"),
         ({"path": "x", "queue": "q", "pushdown": "1"}, "pushdown: expected true or false, got '1'"),
         ({"path": "x", "queue": "q", "starting": "now"}, "starting: expected earliest or latest"),
-        ({"path": "x", "queue": "q", "max_rows_per_batch": "0"}, "a whole number from 1 on, got '0'"),
+        (
+            {"path": "x", "queue": "q", "max_rows_per_batch": "0"},
+            "a whole number from 1 to 9223372036854775807, got '0'",
+        ),
     ],
 )
 def test_an_option_of_a_read_that_is_wrong_is_told(options: dict[str, str], message: str) -> None:
@@ -70,6 +73,10 @@ def test_an_option_of_a_read_that_is_wrong_is_told(options: dict[str, str], mess
         ({"path": "x", "database": "d", "query_id": "q"}, "expected both or none"),
         ({"path": "x", "database": "d", "view": "sys.routes"}, "there is no option view"),
         ({"path": "x", "database": "d", "lifetime": "soon"}, "lifetime: expected a whole number"),
+        ({"path": "x", "query_id": "q", "batch_id": str(2**63)}, "batch_id: .* 0 to 9223372036854775807, got '9223"),
+        ({"path": "x", "query_id": "q", "batch_id": "1" * 5000}, "batch_id: .* 0 to 9223372036854775807, got '1111"),
+        ({"database": "d"}, "expected option path: the folder of an instance; no table of Spark's own catalog"),
+        ({"location": "x", "database": "d"}, "CREATE TABLE: no table of .*; expected CREATE TEMPORARY VIEW"),
     ],
 )
 def test_an_option_of_a_write_that_is_wrong_is_told(options: dict[str, str], message: str) -> None:

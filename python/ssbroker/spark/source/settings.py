@@ -20,10 +20,17 @@ from ssbroker.spark.paths import local_path
 
 _OF_SPARK: Final = {"checkpointlocation", "queryname"}
 """What Spark hands to a source of its own accord."""
+_LOCATION: Final = "location"
+"""What Spark makes of the path of a table that it is told to create."""
 _READ: Final = "path view queue database columns pushdown inline starting max_rows_per_batch"
 _WRITE: Final = (
     "path database from_service to_service contract message_type to_broker_instance lifetime encryption "
     "end_conversation query_id batch_id"
+)
+_LONG: Final = 2**63 - 1
+_NO_TABLE: Final = (
+    "no table of Spark's own catalog can stand for an instance, since Spark does not say again where it lies when the table is used; "
+    "expected CREATE TEMPORARY VIEW ... USING ssbroker OPTIONS (path '...', ...), or spark.read and df.write with the path"
 )
 _WORDS: Final = {"true": True, "false": False}
 
@@ -201,6 +208,8 @@ def narrowed(wanted: Reading, columns: Mapping[str, str]) -> pa.Schema:
 
 def _given(options: Mapping[str, str], known: str) -> dict[str, str]:
     given = {name.lower(): value for name, value in options.items() if name.lower() not in _OF_SPARK}
+    if _LOCATION in given:
+        raise OptionError(f"CREATE TABLE: {_NO_TABLE}")
     for name in given:
         if name not in known.split():
             raise OptionError(f"there is no option {name}; there are {known.replace(' ', ', ')}")
@@ -214,7 +223,7 @@ def _needed(given: Mapping[str, str], name: str, what: str) -> str:
 
 
 def _folder(given: Mapping[str, str]) -> Path:
-    path = _needed(given, "path", "the folder of an instance")
+    path = _needed(given, "path", f"the folder of an instance; {_NO_TABLE}")
     return local_path(path, name="path")
 
 
@@ -231,8 +240,9 @@ def _number(given: Mapping[str, str], name: str, *, least: int = 1) -> int | Non
     text = given.get(name)
     if text is None:
         return None
-    if not text.isascii() or not text.isdigit() or int(text) < least:
-        raise OptionError(f"{name}: expected a whole number from {least} on, got {text!r}")
+    is_number = text.isascii() and text.isdigit() and len(text) <= len(str(_LONG))
+    if not is_number or not least <= int(text) <= _LONG:
+        raise OptionError(f"{name}: expected a whole number from {least} to {_LONG}, got {text!r:.80}")
     return int(text)
 
 
