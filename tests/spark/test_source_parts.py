@@ -269,7 +269,7 @@ def test_rows_are_sent_in_the_order_of_partitions_or_of_their_positions(folder: 
     assert left(folder) == []
 
 
-def test_a_batch_of_a_stream_that_comes_again_is_not_sent_again(folder: Path) -> None:
+def test_a_batch_of_a_stream_that_comes_again_is_not_sent_again(folder: Path, caplog: pytest.LogCaptureFixture) -> None:
     """U24: also where another try wrote other files."""
     sink = sink_of(folder)
     for _ in range(2):
@@ -277,15 +277,22 @@ def test_a_batch_of_a_stream_that_comes_again_is_not_sent_again(folder: Path) ->
         sink.commit([told], 0)
         assert bodies(folder) == [b"1"]
         assert left(folder) == []
+    assert not [record for record in caplog.records if record.levelno >= logging.WARNING]
     sink.commit([sink.stage([batch_of(b"2")], partition=0, query_id="q", batch_id=1)], 1)
     assert dialogs(folder) == [[b"1", b"2"]]
 
 
-def test_a_batch_write_with_a_name_and_a_number_is_sent_once(folder: Path) -> None:
-    for _ in range(2):
-        sink = sink_of(folder, query_id="night", batch_id="7")
-        sink.commit([sink.stage([batch_of(b"1")], partition=0)])
-    assert bodies(folder) == [b"1"]
+def test_a_batch_write_with_a_name_and_a_number_is_sent_once(folder: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """The second time it says so: whoever used a number twice for other rows would miss them."""
+    for number, warnings in (("7", []), ("7", ["7"]), ("6", ["6"]), ("8", [])):
+        caplog.clear()
+        sink = sink_of(folder, query_id="night", batch_id=number)
+        sink.commit([sink.stage([batch_of(number.encode())], partition=0)])
+        told = [record.getMessage() for record in caplog.records if record.levelno == logging.WARNING]
+        assert len(told) == len(warnings)
+        for text, batch_id in zip(told, warnings, strict=True):
+            assert f"shop: nothing is sent of this write: batch_id {batch_id} of query_id 'night', or a later" in text
+    assert bodies(folder) == [b"7", b"8"]
 
 
 def test_abort_after_a_commit_that_failed_deletes_only_files_and_nothing_that_was_sent(folder: Path) -> None:

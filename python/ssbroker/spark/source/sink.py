@@ -112,9 +112,22 @@ class Sink:
                 database = instance.database(writing.database)
                 sent = send_once(database, staged.parts_of(told), writing.addressing, batch=batch)
             if sent is None:
-                _log.info("%s: batch %s was sent before", writing.folder, batch)
+                self._tell_sent_before(batch, is_stream=query_id is not None)
         staged.forget(told)
         staged.sweep(writing.folder, query_id or self.job, None if query_id is None else batch_id)
+
+    def _tell_sent_before(self, batch: Batch | None, *, is_stream: bool) -> None:
+        """A stream gives a batch again when it goes on; who numbers batch writes may have used a number twice."""
+        if batch is None or is_stream:
+            _log.info("%s: batch %s was sent before", self.writing.folder, batch)
+            return
+        _log.warning(
+            "%s: nothing is sent of this write: batch_id %d of query_id %r, or a later one, was sent before; rows that are new need a "
+            "higher batch_id",
+            self.writing.folder,
+            batch.batch_id,
+            batch.writer,
+        )
 
     def abort(self, told: Iterable[Staged | None]) -> None:
         """Removes the files of tasks; what was sent stands in the database, and is no file."""
