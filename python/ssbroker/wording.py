@@ -115,5 +115,15 @@ def count(number: int, noun: str) -> str:
     return f"{number or 'no'} {noun}{'' if number == 1 else 's'}"
 
 
+def host_and_port(host: str, port: int) -> str:
+    """Where something listens; an IPv6 address stands in brackets.
+
+    Examples:
+        >>> host_and_port("shop.example", 4022), host_and_port("::1", 4022)
+        ('shop.example:4022', '[::1]:4022')
+    """
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
 def _hard(text: str) -> str:
     return text.replace(" ", _HARD_SPACE)

@@ -19,6 +19,7 @@ from ssbroker.cli.serve_settings import PORT, Address, Settings, Tls
 from ssbroker.cli.serve_signals import hangup_ignored, told_to_reload, told_to_stop
 from ssbroker.cli.serve_values import LIMITS_OF_PROTOCOL
 from ssbroker.exceptions import InputError, OptionError, SsbrokerError, UnknownDatabaseError
+from ssbroker.wording import host_and_port
 
 if TYPE_CHECKING:
     from ssbroker.broker.database import Database
@@ -153,7 +154,7 @@ def run(folder: Path, settings: Settings) -> None:
         if settings.configuration is not None:
             _configure(instance, settings)
         watched = _watched(instance, settings, stack)
-        listens = f"{server.host}:{server.port}"
+        listens = host_and_port(server.host, server.port)
         words: dict[str, Any] = {"instance": instance.name, "listen": listens, "monitor": watched}
         LOGGER.info("serving %s at %s", instance.name, listens, extra={"said": words})
         while not stopped.wait(_LOOK_SECONDS):
@@ -186,9 +187,9 @@ def _watched(instance: Instance, settings: Settings, stack: ExitStack) -> str | 
     stack.callback(metrics.close)
     where = settings.monitor
     monitor = Monitor(where.host, where.port, metrics=metrics.text, health=lambda: problems(instance))
-    host, port = monitor.start()
+    address = monitor.start()
     stack.callback(monitor.close)
-    return f"{host}:{port}"
+    return host_and_port(*address)
 
 
 def _configure(instance: Instance, settings: Settings) -> None:

@@ -8,11 +8,11 @@ from pathlib import Path
 from typing import Any, Final, Literal, cast
 
 from ssbroker.cli.log_lines import LEVELS, Form
-from ssbroker.ddl.routes import LIFETIME_SECONDS_MAX
 from ssbroker.exceptions import InputError, OptionError
 
 LIMITS_OF_PROTOCOL: Final = ("max_message_bytes", "max_pending_bytes")
 SECONDS_MAX: Final = 86_400
+LIFETIME_MAX: Final = 2**31 - 1  # seconds, as CREATE ROUTE has it
 
 Reader = Callable[[Any, str], Any]
 
@@ -129,8 +129,8 @@ def lifetime(value: Any, name: str) -> int:
     Raises:
         OptionError: It is none.
     """
-    if whole(value, name) > LIFETIME_SECONDS_MAX:
-        raise OptionError(f"{name}: expected a whole number from 1 to {LIFETIME_SECONDS_MAX}, got {value!r:.80}")
+    if whole(value, name) > LIFETIME_MAX:
+        raise OptionError(f"{name}: expected a whole number from 1 to {LIFETIME_MAX}, got {value!r:.80}")
     return int(value)
 
 

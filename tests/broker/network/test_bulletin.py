@@ -10,8 +10,10 @@ from ssbroker.broker.instance import Instance
 from ssbroker.broker.network.carriage.parcels import Parcel
 from ssbroker.broker.network.service import bulletin
 from ssbroker.broker.network.service.bulletin import Bulletin
+from ssbroker.broker.network.service.monitor import Monitor
 from ssbroker.broker.overview import overview_of
 from ssbroker.broker.serve_lock import ServeLock
+from ssbroker.exceptions import EndpointError
 from tests.broker import shops
 from tests.broker.network.passing import onwards, peer, row, wire
 from tests.broker.shops import ORDERS, REPLIES, SHOP, STOCK
@@ -93,3 +95,38 @@ def test_n28_a_file_that_cannot_be_removed_is_no_reason_not_to_end(
             pass
         assert not ServeLock.is_held(instance.folder)
     assert f"{bulletin.FILE}: cannot be removed: " in caplog.text
+
+
+def test_a_file_that_cannot_be_written_is_told_once_until_it_can(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It is tried every two seconds, and a full disk may last for days."""
+    with Instance.create(tmp_path / "shop", name="shop", background=False) as instance:
+        obstacle = instance.folder / "serving.new"
+        written = Bulletin(instance, ("127.0.0.1", 1))
+        for told in (1, 2):
+            obstacle.mkdir()
+            written.write()
+            written.write()
+            assert caplog.text.count("cannot be written") == told
+            obstacle.rmdir()
+            written.write()
+
+
+def test_an_ipv6_address_stands_in_brackets(tmp_path: Path) -> None:
+    """So that it can be told from its port, and be given to another program."""
+    with Instance.create(tmp_path / "shop", name="shop", background=False) as instance:
+        lock = ServeLock(instance.folder)
+        lock.acquire()
+        Bulletin(instance, ("::1", 4022)).write()
+        said = bulletin.read(instance.folder)
+        lock.release()
+    assert said is not None
+    assert said["listens"] == "[::1]:4022"
+
+
+def test_where_it_cannot_listen_is_told_in_brackets() -> None:
+    """2001:db8:: is for documents, and no machine's."""
+    monitor = Monitor("2001:db8::1", 4022, metrics=lambda: b"", health=dict)
+    with pytest.raises(EndpointError, match=r"^\[2001:db8::1\]:4022: cannot be listened on: "):
+        monitor.start()

@@ -18,6 +18,7 @@ from ssbroker.broker.network.connections.setup import LOGGER, Setup
 from ssbroker.broker.network.connections.switchboard import Switchboard
 from ssbroker.exceptions import EndpointError
 from ssbroker.protocol.adjacent.batch import checked
+from ssbroker.wording import host_and_port
 
 _BACKLOG: Final = 1024
 _ACCEPTED_AT_ONCE: Final = 1
@@ -61,7 +62,8 @@ class SocketEndpoint:
         if isinstance(started, Exception):
             self._thread.join()
             reason = getattr(started, "strerror", None) or started
-            raise EndpointError(f"{self._host}:{self._port}: cannot be listened on: {reason}") from started
+            where = host_and_port(self._host, self._port)
+            raise EndpointError(f"{where}: cannot be listened on: {reason}") from started
         return started
 
     def send(self, address: str, rows: pa.Table) -> int:

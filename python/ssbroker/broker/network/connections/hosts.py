@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from ipaddress import IPv4Address, IPv6Address, ip_address
 
+from ssbroker.wording import host_and_port
+
 
 def ip_of(host: str) -> IPv4Address | IPv6Address | None:
     """The address that a host is given as.
@@ -42,6 +44,6 @@ def address_of(name: object) -> str:
     """
     match name:
         case (str(host), int(port), *_):
-            return f"TCP://[{host}]:{port}" if ":" in host else f"TCP://{host}:{port}"
+            return f"TCP://{host_and_port(host, port)}"
         case _:
             return ""

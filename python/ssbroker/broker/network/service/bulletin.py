@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from ssbroker.broker.serve_lock import ServeLock
 from ssbroker.exceptions import StorageError
+from ssbroker.wording import host_and_port
 
 if TYPE_CHECKING:
     from ssbroker.broker.instance import Instance
@@ -54,6 +55,7 @@ class Bulletin:
         self._path: Final = instance.folder / FILE
         self._guard: Final = threading.Lock()
         self._is_over: Final = threading.Event()
+        self._is_told = False  # that the file cannot be written, for as long as it cannot
         self._thread: Final = threading.Thread(target=self._run, name=f"ssbroker {instance.name} bulletin", daemon=True)
 
     def start(self) -> None:
@@ -73,23 +75,25 @@ class Bulletin:
             LOGGER.warning("%s: cannot be removed: %s", self._path, error)
 
     def write(self) -> None:
-        """Writes the file now. That it cannot be written is logged, and no reason to serve nobody."""
+        """Writes the file now. That it cannot be written is logged, once until it can, and no reason to serve nobody."""
         with self._guard:
             try:
                 beside = self._path.with_suffix(".new")
                 beside.write_text(json.dumps(self._said(), ensure_ascii=False), encoding="utf-8")
                 beside.replace(self._path)
+                self._is_told = False
             except (OSError, StorageError) as error:
-                LOGGER.warning(
-                    "%s: cannot be written, so `ssbroker status` knows no connections: %s", self._path, error
-                )
+                if not self._is_told:
+                    self._is_told = True
+                    LOGGER.warning(
+                        "%s: cannot be written, so `ssbroker status` knows no connections: %s", self._path, error
+                    )
 
     def _said(self) -> dict[str, Any]:
-        host, port = self._listens
         server = self._instance.server
         return {
             "process": os.getpid(),
-            "listens": f"{host}:{port}",
+            "listens": host_and_port(*self._listens),
             "written_at": self._instance.clock().isoformat(timespec="seconds"),
             "connections": [_row(row) for row in self._instance.view("sys.dm_broker_connections").to_pylist()],
             "forwarded_pending": 0 if server is None else server.forwarding.pending[0],

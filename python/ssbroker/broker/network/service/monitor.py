@@ -15,6 +15,7 @@ from typing import Any, ClassVar, Final
 
 from ssbroker.broker import forks
 from ssbroker.exceptions import EndpointError, SsbrokerError
+from ssbroker.wording import host_and_port
 
 _SECONDS_TO_ASK: Final = 5.0
 _ANSWERS_AT_ONCE: Final = 16
@@ -65,7 +66,8 @@ class Monitor:
             server = _Server((self._host, self._port), handler)
         except (OSError, OverflowError) as error:
             reason = getattr(error, "strerror", None) or error
-            raise EndpointError(f"{self._host}:{self._port}: cannot be listened on: {reason}") from error
+            where = host_and_port(self._host, self._port)
+            raise EndpointError(f"{where}: cannot be listened on: {reason}") from error
         self._server = server
         self._thread = threading.Thread(target=server.serve_forever, name="ssbroker monitor", daemon=True)
         self._thread.start()

@@ -24,6 +24,7 @@ from ssbroker.broker.serve_lock import ServeLock
 from ssbroker.exceptions import ProtocolError
 from ssbroker.moment import EPOCH
 from ssbroker.protocol.adjacent.hello import Own
+from ssbroker.wording import host_and_port
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -32,7 +33,7 @@ if TYPE_CHECKING:
     from ssbroker.broker.instance import Instance
     from ssbroker.broker.network.seam import Endpoint
 
-_LOOPBACK: Final = ("localhost", "127.0.0.1", "[::1]")
+_LOOPBACK: Final = ("localhost", "127.0.0.1", "::1")
 _MEGABYTE: Final = 1 << 20
 
 
@@ -230,9 +231,9 @@ def _addresses(host: str, port: int) -> list[str]:
     """The addresses of a listener, the one to tell others in front."""
     ip = ip_of(host)
     if ip is None:
-        return [f"TCP://{host}:{port}"]
-    shown = f"[{ip.compressed}]" if ip.version == 6 else str(ip)  # noqa: PLR2004 - the version of IP
-    if ip.is_unspecified:
-        return [f"TCP://{each}:{port}" for each in _LOOPBACK]
-    others = [each for each in _LOOPBACK if each != shown] if ip.is_loopback else []
-    return [f"TCP://{each}:{port}" for each in (shown, *others)]
+        hosts = [host]
+    elif ip.is_unspecified:
+        hosts = [*_LOOPBACK]
+    else:
+        hosts = [ip.compressed, *(each for each in _LOOPBACK if ip.is_loopback and each != ip.compressed)]
+    return [f"TCP://{host_and_port(each, port)}" for each in hosts]
