@@ -15,6 +15,7 @@ from ssbroker.exceptions import StorageError
 FILE: Final = "serve.lock"
 _LOOKS: Final = 100
 _PAUSE_SECONDS: Final = 0.01
+_NUMBER_BYTES: Final = 20
 
 
 class ServeLock:
@@ -73,7 +74,7 @@ class ServeLock:
         while not disk.lock(file):  # whoever asks holds it for a moment
             looks += 1
             if looks == _LOOKS:
-                holder = os.read(file, 20).decode(errors="replace").strip()
+                holder = os.read(file, _NUMBER_BYTES).decode(errors="replace").strip()
                 raise StorageError(
                     f"{self._path.parent}: process {holder} serves the instance already; one process does at a time",
                     file=str(self._path),
@@ -92,11 +93,33 @@ class ServeLock:
         Returns:
             Whether one does.
         """
+        return ServeLock.holder(folder) is not None
+
+    @staticmethod
+    def holder(folder: Path) -> int | None:
+        """Which process serves an instance.
+
+        Args:
+            folder: The instance's folder.
+
+        Returns:
+            Its number; 0 where it has not written that yet, None where no process serves the instance.
+        """
         try:
-            file = os.open(folder / FILE, os.O_RDWR)
-            try:
-                return disk.is_locked(file)
-            finally:
-                os.close(file)
-        except OSError:  # then nobody could take it either
-            return False
+            # Whoever may read the file may ask; Windows has a lock only for who may write.
+            file = os.open(folder / FILE, os.O_RDWR if os.name == "nt" else os.O_RDONLY)
+        except OSError:
+            return None
+        try:
+            return _number(file) if disk.is_locked(file) else None
+        except OSError:  # the file system knows no locks, so nobody could take it either
+            return None
+        finally:
+            os.close(file)
+
+
+def _number(file: int) -> int:
+    try:
+        return int(os.read(file, _NUMBER_BYTES))
+    except (OSError, ValueError):  # Windows lets nobody read what is locked
+        return 0

@@ -66,6 +66,10 @@ def _print_serving(console: Console, serving: dict[str, Any] | None) -> None:
     if serving is None:
         console.print("No process serves the instance.")
         return
+    if serving["listens"] is None:
+        who = "A process" if serving["process"] is None else f"Process {serving['process']}"
+        console.print(f"{who} serves the instance, and has not told where, nor with which connections.")
+        return
     at = f"{serving['listens']}, as of {serving['written_at']}"
     console.print(cell(f"Process {serving['process']} serves the instance at {at}."))
     console.print()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -70,9 +71,13 @@ def test_n28_what_a_killed_process_left_says_nothing(tmp_path: Path) -> None:
         lock = ServeLock(instance.folder)
         lock.acquire()
         assert bulletin.read(instance.folder) is not None
-        (instance.folder / bulletin.FILE).write_text("{half")
-        assert bulletin.read(instance.folder) is None
+        for content in ("{half", '{"process": 1, "listens": "127.0.0.1:2"}'):  # the latter was left by another process
+            (instance.folder / bulletin.FILE).write_text(content)
+            found = bulletin.read(instance.folder)
+            assert found is not None
+            assert (found["process"], found["listens"]) == (os.getpid(), None)
         lock.release()
+        assert bulletin.read(instance.folder) is None
 
 
 def test_n28_a_folder_that_takes_no_file_is_served_all_the_same(

@@ -112,18 +112,28 @@ def read(folder: Path) -> dict[str, Any] | None:
         folder: The instance's folder.
 
     Returns:
-        The content of the file; None where no process serves the instance, or it has told nothing yet.
+        The content of the file, if the process has written it that serves the instance; else who that is, and nothing about it. None where no
+        process does.
 
     Examples:
         >>> read(Path("no such folder"))
     """
-    if not ServeLock.is_held(folder):
+    process = ServeLock.holder(folder)
+    if process is None:
         return None
     try:
         found = json.loads((folder / FILE).read_text(encoding="utf-8"))
     except (OSError, ValueError):
-        return None
-    return found if isinstance(found, dict) else None
+        found = None
+    if isinstance(found, dict) and process in (found.get("process"), 0):
+        return found
+    return {
+        "process": process or None,
+        "listens": None,
+        "written_at": None,
+        "connections": [],
+        "forwarded_pending": 0,
+    }
 
 
 def _row(row: dict[str, Any]) -> dict[str, Any]:
