@@ -32,12 +32,17 @@ class Alteration:
     database loses, its broker or its place in the instance, is committed before the list, and what it gains after it: a
     crash in between leaves no two databases enabled under one id.
 
+    Args:
+        instance: The instance.
+        changed: Takes the databases that were changed, for a caller who makes many changes and tells of them at the end; None tells at once.
+
     Attributes:
         lost: The names on the list of which the files cannot be used.
     """
 
-    def __init__(self, instance: Instance) -> None:
+    def __init__(self, instance: Instance, *, changed: set[Database] | None = None) -> None:
         self._instance: Final = instance
+        self._changed: Final = changed
         self._open = {database.name: database for database in instance.databases}
         self.lost: Final = set(instance.unavailable)
         self._msdb: Final = self._open[MSDB_NAME]
@@ -201,8 +206,11 @@ class Alteration:
     def _tell(self, touched: dict[str, Effects | None]) -> None:
         for database in self._instance.databases:
             if database.name in touched:
-                self._instance.objects_changed(database)
                 effects = touched[database.name]
+                if self._changed is None or effects is not None:
+                    self._instance.objects_changed(database)
+                else:
+                    self._changed.add(database)
                 if effects is not None:
                     self._instance.worker.committed(database, effects)
 

@@ -17,6 +17,7 @@ from ssbroker.ddl.tokens import batches
 from ssbroker.exceptions import BrokerError, DdlError, DdlWarning, InputError, StorageError, UnknownDatabaseError
 
 if TYPE_CHECKING:
+    from ssbroker.broker.database import Database
     from ssbroker.broker.instance import Instance
 
 
@@ -25,12 +26,14 @@ def execute(instance: Instance, text: str, *, file: str | None) -> None:
     source = Source(text, file)
     current: str | None = None
     done = 0  # the last line of what stands, whatever comes
+    # Told at the end: what is told has all objects read again, which after each of thousands of batches took longer than they did.
+    changed: set[Database] = set()
     try:
         for batch in batches(source):
             parsed = parse(source, batch, reading="objects")
             # The second run says all that further ones would: what it makes is there already.
             for turn in range(min(batch.count, 2)):
-                current, skipped = _run_batch(instance, source, parsed, current)
+                current, skipped = _run_batch(instance, source, parsed, current, changed)
                 if parsed.statements:
                     done = source.line(parsed.statements[-1].end - 1)
                 if turn == 0:
@@ -41,6 +44,10 @@ def execute(instance: Instance, text: str, *, file: str | None) -> None:
             raise
         words = f"{error}; what stands up to line {done} is done"
         raise DdlError(words, number=error.number, file=error.file, line=error.line) from None
+    finally:
+        for database in instance.databases:
+            if database in changed:
+                instance.objects_changed(database)
 
 
 def execute_file(instance: Instance, path: Path) -> None:
@@ -63,14 +70,14 @@ def execute_file(instance: Instance, path: Path) -> None:
 
 
 def _run_batch(
-    instance: Instance, source: Source, batch: ParsedBatch, current: str | None
+    instance: Instance, source: Source, batch: ParsedBatch, current: str | None, changed: set[Database]
 ) -> tuple[str | None, list[str]]:
     """The database that is current afterwards, and what was left out of account."""
     skipped = [
         f"{source.place(position)}: the annotation {key} means nothing to an instance, which knows by itself"
         for position, key, _ in batch.instance
     ]
-    with Alteration(instance) as alteration:
+    with Alteration(instance, changed=changed) as alteration:
         script = Script(instance, alteration, current)
         alteration.lock(_touched(batch, script))
         for parsed in batch.statements:
