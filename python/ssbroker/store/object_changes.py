@@ -129,6 +129,26 @@ def set_send_permission(
     changed(connection)
 
 
+def belonging(connection: Connection, *, principal_id: int) -> tuple[str, str] | None:
+    """The kind and name of something that belongs to a principal, the services first; None where nothing does."""
+    for kind, table, column in (
+        ("service", "ssb_services", "principal_id"),
+        ("certificate", "ssb_certificates", "principal_id"),
+        ("remote service binding", "ssb_remote_service_bindings", "remote_principal_id"),
+    ):
+        # Names of this library.
+        name = connection.execute(f"SELECT name FROM {table} WHERE {column} = ? LIMIT 1", (principal_id,)).get  # noqa: S608
+        if name is not None:
+            return kind, name
+    return None
+
+
+def drop_send_permissions(connection: Connection, *, principal_id: int) -> None:
+    """Takes back whatever was said to a principal of SEND."""
+    connection.execute("DELETE FROM ssb_send_permissions WHERE principal_id = ?", (principal_id,))
+    changed(connection)
+
+
 def set_master_key(connection: Connection, *, by_password: bytes, by_service: bytes | None) -> None:
     """Writes the master key, sealed twice."""
     connection.execute(

@@ -86,9 +86,17 @@ class Security:
         """The bindings by their services."""
         return {each.remote_service_name: each for each in self.bindings.values()}
 
+    @cached_property
+    def by_principal(self) -> Mapping[int, list[Certificate]]:
+        """The certificates by those to whom they belong."""
+        found: dict[int, list[Certificate]] = {}
+        for each in self.certificates.values():
+            found.setdefault(each.principal_id, []).append(each)
+        return found
+
     def certificates_of(self, principal_id: int) -> list[Certificate]:
         """The certificates of a principal."""
-        return [each for each in self.certificates.values() if each.principal_id == principal_id]
+        return self.by_principal.get(principal_id, [])
 
     def may_send(self, service_id: int, principal_id: int, *, owner: int) -> bool:
         """Whether a principal may send to a service: it is the owner's, or granted and not denied to it or to public."""

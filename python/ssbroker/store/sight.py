@@ -7,6 +7,7 @@ after the other, would have a picture made for each of them.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, ValuesView
+from dataclasses import dataclass
 from typing import Any, Final, TypeVar
 
 from ssbroker.store import objects, security
@@ -41,7 +42,7 @@ def sight(connection: Connection) -> Objects:
         routes=_Rows[str, Route](connection, objects.ROUTES, _NAME, Route),
         priorities=_Rows[str, Priority](connection, objects.PRIORITIES, _NAME, Priority),
         endpoint=objects.load_endpoint(connection),
-        security=Security(
+        security=_SeenSecurity(
             _Rows[str, Principal](connection, security.PRINCIPALS, _NAME, Principal),
             _Rows[str, security.Certificate](connection, security.CERTIFICATES, _NAME, security.certificate_of),
             _Rows[str, security.Binding](connection, security.BINDINGS, _NAME, security.binding_of),
@@ -52,8 +53,32 @@ def sight(connection: Connection) -> Objects:
                 lambda _service, _principal, state: state,
             ),
             security.load_master_key(connection),
+            fingerprints=_Rows[bytes, security.Certificate](
+                connection, security.CERTIFICATES, ("fingerprint",), security.certificate_of
+            ),
+            services=_Rows[str, security.Binding](
+                connection, security.BINDINGS, ("remote_service_name",), security.binding_of
+            ),
         ),
     )
+
+
+@dataclass(frozen=True, kw_only=True)
+class _SeenSecurity(Security):
+    """What is asked for by another key than its name is looked up as well: by walking through all, each binding took longer than the one before."""
+
+    fingerprints: Mapping[bytes, security.Certificate]
+    services: Mapping[str, security.Binding]
+
+    @property
+    def by_fingerprint(self) -> Mapping[bytes, security.Certificate]:
+        """The certificates by their fingerprints."""
+        return self.fingerprints
+
+    @property
+    def by_service(self) -> Mapping[str, security.Binding]:
+        """The bindings by their services."""
+        return self.services
 
 
 class _Rows(Mapping[Key, Found]):

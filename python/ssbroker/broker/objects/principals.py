@@ -47,20 +47,11 @@ def drop_user(connection: Connection, objects: Objects, *, name: str) -> None:
     user = existing(objects.security.principals, name, kind="user")
     if user.principal_id in _BEARERS:
         raise refusal(f"user {name!r} cannot be dropped", 15150)
-    held = [
-        *(f"service {one.name!r}" for one in objects.services.values() if one.principal_id == user.principal_id),
-        *(f"certificate {one.name!r}" for one in objects.security.certificates_of(user.principal_id)),
-        *(
-            f"remote service binding {one.name!r}"
-            for one in objects.security.bindings.values()
-            if one.remote_principal_id == user.principal_id
-        ),
-    ]
-    if held:
-        raise refusal(f"user {name!r} cannot be dropped: {held[0]} is of that user", 15138)
-    for service_id, holder in objects.security.permissions:
-        if holder == user.principal_id:
-            changes.set_send_permission(connection, service_id=service_id, principal_id=holder, state=None)
+    held = changes.belonging(connection, principal_id=user.principal_id)
+    if held is not None:
+        kind, other = held
+        raise refusal(f"user {name!r} cannot be dropped: {kind} {other!r} is of that user", 15138)
+    changes.drop_send_permissions(connection, principal_id=user.principal_id)
     changes.drop(connection, "ssb_principals", user.principal_id)
 
 

@@ -1,0 +1,56 @@
+"""Thousands of users, bindings and certificates: each is looked up, and none walked past (N19, N20)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from ssbroker.broker.database import Database
+from ssbroker.broker.instance import Instance
+from ssbroker.exceptions import DdlError
+from ssbroker.store.sight import _Rows
+
+
+@pytest.fixture
+def walks(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """What has been walked through."""
+    found: list[str] = []
+
+    def walked(self: Any) -> Any:
+        found.append(self._select)
+        return values(self)
+
+    values = _Rows.values
+    monkeypatch.setattr(_Rows, "values", walked)
+    return found
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "CREATE REMOTE SERVICE BINDING C TO SERVICE '//new' WITH USER = Ann",
+        "ALTER REMOTE SERVICE BINDING B WITH ANONYMOUS = ON",
+        "DROP USER Bob",
+        "CREATE CERTIFICATE D WITH SUBJECT = 'D'",
+    ],
+)
+def test_a_script_walks_through_no_list(instance: Instance, sales: Database, walks: list[str], statement: str) -> None:
+    """The 4,000th binding took 4,000 times as long as the first, all of them 15 seconds and not 0.4."""
+    instance.execute(
+        """
+        CREATE MASTER KEY ENCRYPTION BY PASSWORD = 'long and secret'; CREATE USER Ann; CREATE USER Bob
+        CREATE CERTIFICATE C AUTHORIZATION Ann WITH SUBJECT = 'C'
+        CREATE REMOTE SERVICE BINDING B TO SERVICE '//old' WITH USER = Ann
+        """
+    )
+    walks.clear()
+    instance.execute(statement)
+    assert walks == []
+
+
+def test_a_user_to_whom_something_belongs_says_what(instance: Instance, sales: Database) -> None:
+    """Found without a walk, too."""
+    instance.execute("CREATE USER Ann; CREATE REMOTE SERVICE BINDING B TO SERVICE '//old' WITH USER = Ann")
+    with pytest.raises(DdlError, match=r"15138.*remote service binding 'B' is of that user"):
+        instance.execute("DROP USER Ann")
