@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import stat
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -54,7 +55,27 @@ def test_n8_the_authority_that_is_there_signs_further_ones(tmp_path: Path, run: 
     Contexts.of(trust(tmp_path, "stock", "shop"))
 
 
-@pytest.mark.parametrize("name", ["authority", "", "../shop", "a/b", "."])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "authority",
+        "Authority",
+        "",
+        "../shop",
+        "a/b",
+        ".",
+        "..",
+        "a b",
+        " ",
+        "shop\n",
+        "a\nb",
+        "\t",
+        "-x",
+        "a..b",
+        "a.",
+        "*",
+    ],
+)
 def test_n8_a_name_that_is_no_file_is_refused(tmp_path: Path, run: Run, name: str) -> None:
     result = run("certificates", tmp_path / "keys", "--name", name)
     assert (result.status, result.out, result.err.count("\n")) == (2, "", 1)
@@ -76,6 +97,43 @@ def test_n8_nothing_is_overwritten(tmp_path: Path, run: Run) -> None:
     assert (result.status, result.err.count("\n")) == (2, 1)
     assert (tmp_path / "shop.pem").read_bytes() == before
     assert not (tmp_path / "stock.pem").exists()
+
+
+@pytest.mark.parametrize("name", ["shop", "authority"])
+@pytest.mark.parametrize("kind", ["file", "link", "dangling"])
+def test_n8_a_private_key_is_never_overwritten(tmp_path: Path, run: Run, name: str, kind: str) -> None:
+    """Not one whose certificate is gone either, nor what a link leads to."""
+    folder, there = tmp_path / "keys", tmp_path / "elsewhere"
+    folder.mkdir()
+    key = folder / f"{name}.key"
+    if kind == "file":
+        key.write_text("precious")
+    else:
+        key.symlink_to(there)
+    if kind == "link":
+        there.write_text("precious")
+    result = run("certificates", folder, "--name", "stock", "--name", "shop")
+    assert (result.status, result.out, result.err.count("\n")) == (2, "", 1)
+    assert f"{name}.key: is there already" in result.err
+    assert [path.name for path in folder.iterdir()] == [key.name]
+    assert there.exists() == (kind == "link")
+    assert kind == "dangling" or key.read_text() == "precious"
+
+
+def test_n8_what_fails_midway_leaves_nothing_new(tmp_path: Path, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    """And what came in between stays: here another process makes a key of the same name."""
+
+    def opened(path: Path, flags: int, mode: int = 0o777) -> int:
+        if Path(path).name == "stock.key":
+            Path(path).write_text("another's")
+        return system(path, flags, mode)
+
+    system = os.open
+    monkeypatch.setattr(os, "open", opened)
+    result = run("certificates", tmp_path, "--name", "shop", "--name", "stock")
+    assert (result.status, result.out, result.err.count("\n")) == (2, "", 1)
+    assert "stock.key: cannot be written: File exists" in result.err
+    assert [(path.name, path.read_text()) for path in tmp_path.iterdir()] == [("stock.key", "another's")]
 
 
 def test_n8_an_authority_without_its_key_is_refused(tmp_path: Path, run: Run) -> None:

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import ipaddress
+import os
+import re
+from collections.abc import Mapping
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -27,6 +30,8 @@ Later, one more of the same authority:
 """
 AUTHORITY: Final = "authority"
 DAYS: Final = 365
+# What is a name of a file everywhere, and one of DNS.
+_NAME: Final = re.compile(r"[a-z0-9_](?:[a-z0-9_-]|\.(?=[a-z0-9_]))*", re.ASCII | re.IGNORECASE)
 _EARLIER: Final = timedelta(hours=1)
 """Certificates hold from a little before now on, since not all clocks are right."""
 
@@ -46,27 +51,22 @@ def certificates(
     begins = datetime.now(UTC) - _EARLIER
     validity = Validity(begins, begins + _EARLIER + timedelta(days=days))
     for each in name:
-        if each == AUTHORITY or not each or Path(each).name != each:
-            raise OptionError(
-                f"--name: expected a name that can be that of a file, and not {AUTHORITY}; got {each!r:.80}"
-            )
-        if _is_address(each):
-            raise OptionError(
-                f"--name: expected the name of an instance, which says who it is and not where; got {each}"
-            )
-        if _files(folder, each)[0].exists():
-            raise OptionError(f"{_files(folder, each)[0]}: is there already; remove it, or choose another name")
-    is_new = not _files(folder, AUTHORITY)[0].exists()
+        _check_name(each)
+        _refuse_taken(folder, each, "remove it, or choose another name")
+    is_new = not os.path.lexists(_files(folder, AUTHORITY)[0])
+    if is_new:
+        _refuse_taken(
+            folder, AUTHORITY, "it may be all that is left of an authority; move it away, or choose another folder"
+        )
     authority = make_authority("ssbroker authority", validity) if is_new else _authority(folder)
     validity = _within(folder, validity, holds(authority.certificate)[1])
     made = {each: make_certificate([each], validity, authority=authority) for each in name}
     with writing(folder):
         folder.mkdir(parents=True, exist_ok=True)
+    _write_all(folder, {AUTHORITY: authority, **made} if is_new else made)
     if is_new:
-        _write(folder, AUTHORITY, authority)
         typer.echo(f"{_files(folder, AUTHORITY)[0]}: the authority, which all instances believe")
-    for each, certified in made.items():
-        _write(folder, each, certified)
+    for each in made:
         typer.echo(f"{_files(folder, each)[0]}: for {each}, until {validity.ends:%Y-%m-%d}")
 
 
@@ -94,6 +94,22 @@ def _within(folder: Path, validity: Validity, ends: datetime) -> Validity:
     return Validity(validity.begins, min(validity.ends, ends))
 
 
+def _check_name(name: str) -> None:
+    if name.lower() == AUTHORITY or _NAME.fullmatch(name) is None:
+        raise OptionError(
+            f"--name: expected letters, digits, '_', '-' and single dots between them, and not {AUTHORITY}; got {name!r:.80}"
+        )
+    if _is_address(name):
+        raise OptionError(f"--name: expected the name of an instance, which says who it is and not where; got {name}")
+
+
+def _refuse_taken(folder: Path, name: str, advice: str) -> None:
+    """A private key that is overwritten is lost for good; so may be one that a link leads to, which may not be there now."""
+    for file in _files(folder, name):
+        if os.path.lexists(file):
+            raise OptionError(f"{file}: is there already; {advice}")
+
+
 def _is_address(name: str) -> bool:
     with suppress(ValueError):
         ipaddress.ip_address(name)
@@ -101,13 +117,24 @@ def _is_address(name: str) -> bool:
     return False
 
 
-def _write(folder: Path, name: str, made: Certified) -> None:
-    certificate, key = _files(folder, name)
-    with writing(key):
-        key.touch(mode=0o600)
-        key.chmod(0o600)
-        key.write_bytes(made.key)
-        certificate.write_bytes(made.certificate)
+def _write_all(folder: Path, made: Mapping[str, Certified]) -> None:
+    """Writes files that are not there, all of them or none."""
+    written: list[Path] = []
+    try:
+        for name, certified in made.items():
+            certificate, key = _files(folder, name)
+            for file, data, mode in ((key, certified.key, 0o600), (certificate, certified.certificate, 0o644)):
+                with writing(file):
+                    # Exclusively, so that neither what came meanwhile is overwritten nor what a link leads to.
+                    descriptor = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
+                    written.append(file)
+                    with os.fdopen(descriptor, "wb") as opened:
+                        opened.write(data)
+    except BaseException:
+        for file in written:
+            with suppress(OSError):
+                file.unlink()
+        raise
 
 
 def _files(folder: Path, name: str) -> tuple[Path, Path]:
