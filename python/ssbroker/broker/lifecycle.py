@@ -85,9 +85,8 @@ class Lifecycle:
                 is_committed = True
         finally:
             self.leave()
-            if (
-                not self.database.file.is_inherited
-            ):  # there nothing has happened, and locks of the parent's threads are never given back
+            # In a forked process nothing has happened, and locks of its parent's threads are never given back.
+            if not self.database.file.is_inherited:
                 worker = self.database.instance.worker
                 (worker.committed if is_committed else worker.rolled_back)(self.database, self.effects)
         if error is not None:

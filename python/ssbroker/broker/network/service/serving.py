@@ -163,9 +163,7 @@ class Server:
 
     def close(self) -> None:
         """Serves no more: what has arrived is taken and acknowledged, what is queued is written, connections end with a goodbye."""
-        if (
-            not self._is_open or self.instance.is_inherited
-        ):  # a forked process has let go of it, and the other one serves on
+        if not self._is_open or self.instance.is_inherited:  # what was forked has let go, and its parent serves on
             return
         self._is_open = False
         if self._bulletin is not None:
