@@ -12,6 +12,8 @@ WORTH_SHARING: Final = 1 << 20
 """From so many bytes on, a value is not copied."""
 _WORTH_CASTING: Final = 32
 """From so many values on, a cast and a list of what any length may have takes less time than the list alone."""
+_WORTH_VIEWING: Final = 4096
+"""From so many bytes on, a value is not copied where it can be looked at."""
 _VIEW: Final = struct.Struct("<i4sii")
 """A view of a value beyond `_INLINE_BYTES`: its length, how it begins, in which buffer it lies, and where there."""
 _INLINE: Final = struct.Struct("<i12s")
@@ -62,19 +64,32 @@ def bodies(values: Sequence[bytes | None]) -> pa.ChunkedArray[Any]:
     return pa.chunked_array([chunk for chunk in chunks if len(chunk)], pa.binary())
 
 
-def views(values: Sequence[bytes]) -> pa.Array[Any]:
-    """Bytes as a column of views, one array however many they are; each value stays where it is.
+def viewed(rows: Sequence[tuple[Any, ...]], row: pa.StructType, at: int) -> pa.Table:
+    """Rows as a table, with one column of views, whose values stay where they are if they are long.
 
     Args:
-        values: The values.
+        rows: The values of each; there is none missing in that column.
+        row: The columns.
+        at: Which of them is of views.
 
     Returns:
-        The column.
+        The table.
 
     Examples:
-        >>> views([b"short", b"longer than a view"]).to_pylist()
-        [b'short', b'longer than a view']
+        >>> row = pa.struct([("number", pa.int64()), ("body", pa.binary_view())])
+        >>> viewed([(1, b"a"), (2, bytes(8192))], row, 1)["body"][0].as_py()
+        b'a'
     """
+    values = [each[at] for each in rows]
+    if sum(map(len, values)) < _WORTH_VIEWING * max(1, len(values)):
+        return tabled(rows, row)
+    fields = list(row)
+    field = fields.pop(at)
+    others = tabled([(*each[:at], *each[at + 1 :]) for each in rows], pa.struct(fields))
+    return others.add_column(at, field, _views(values))
+
+
+def _views(values: Sequence[bytes]) -> pa.Array[Any]:
     made = bytearray(len(values) * _VIEW.size)
     shared: list[pa.Buffer] = []
     for at, value in enumerate(values):

@@ -9,7 +9,7 @@ from typing import Any, Final, NamedTuple, Protocol, TypeAlias
 import pyarrow as pa
 
 from ssbroker import schemas
-from ssbroker.protocol.columns import bodies, tabled, views
+from ssbroker.protocol.columns import bodies, tabled, viewed
 from ssbroker.protocol.states import State
 
 Key: TypeAlias = tuple[bytes, bool]
@@ -39,12 +39,9 @@ STORED: Final = _columns(*schemas.FRAGMENTS, *_KIND).set(
     _BODY, pa.field("message_body", pa.binary_view(), nullable=False)
 )
 """Fragments of what is incomplete or early (P14), opened, with digests instead of signatures."""
-_WORTH_VIEWING: Final = 4096
-"""From so many bytes on a body is not copied."""
 
 _HEAD: Final = pa.struct([each for each in MESSAGES if each.name != "message_body"])
 _PART: Final = pa.struct(list(STORED))
-_WITHOUT_BODY: Final = pa.struct(list(STORED.remove(_BODY)))
 
 
 def messages_of(rows: Sequence[tuple[Any, ...]]) -> pa.Table:
@@ -65,11 +62,7 @@ def parts_of(rows: Sequence[tuple[Any, ...]]) -> pa.Table:
         >>> parts_of([]).schema == STORED
         True
     """
-    found = [row[_BODY] for row in rows]
-    if sum(map(len, found)) < _WORTH_VIEWING * max(1, len(found)):
-        return tabled(rows, _PART)
-    heads = tabled([(*row[:_BODY], *row[_BODY + 1 :]) for row in rows], _WITHOUT_BODY)
-    return heads.add_column(_BODY, STORED.field(_BODY), views(found))
+    return viewed(rows, _PART, _BODY)
 
 
 NO_MESSAGES: Final = messages_of([])
