@@ -14,7 +14,7 @@ from ssbroker.spark.fragment_columns import FragmentColumns
 from ssbroker.spark.frames import check_frame
 from ssbroker.spark.names import check_free
 from ssbroker.spark.shipping import ship_keys
-from ssbroker.spark.streams import kinds, packing
+from ssbroker.spark.streams import carried, kinds, packing
 from ssbroker.spark.streams.forwarding import Forwarding
 from ssbroker.spark.streams.kinds import StreamKinds
 from ssbroker.spark.streams.options import Buckets, Limits, microseconds
@@ -66,7 +66,8 @@ def rows(
     """
     spark = checked(fragments, name=name, observe=observe)
     found = fragment_columns.read(fragments, limits.session_keys)
-    further = {tagged.further_name(place): field for place, field in enumerate(found.further)}
+    behind = carried.without_watermark(found.further)
+    further = {tagged.further_name(place): field for place, field in enumerate(behind)}
     routing = None
     if forwarding is not None:
         check_free(fragments, [field.name for field in found.further])
@@ -81,7 +82,7 @@ def rows(
     placed = found.by_bucket(fragments, count=buckets.count, key=buckets.key or b"")
     labels = None if routing is None else routing.labels
     made = through_buckets(placed, found.names, task, further)
-    return observed(made, observe), StreamKinds(found.further, labels, limits.acknowledgements)
+    return observed(made, observe), StreamKinds(behind, labels, limits.acknowledgements)
 
 
 def checked(given: DataFrame, *, name: str, observe: str | None) -> SparkSession:
@@ -131,7 +132,7 @@ def through_buckets(
         The rows of all kinds, and the figures among them.
     """
     own = kinds.own_columns(assembled=task.assembly is not None, routed=task.routing is not None)
-    carried = tuple(further)
+    on_the_way = tuple(further)
 
     def pack(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         from pyspark import TaskContext  # noqa: PLC0415 - pyspark is an extra
@@ -140,7 +141,7 @@ def through_buckets(
         return packing.packed(names, batches, partition=context.partitionId())
 
     def unpack(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        return packing.unpacked(own, carried, batches)
+        return packing.unpacked(own, on_the_way, batches)
 
     schema = kinds.schema(further, assembled=task.assembly is not None, routed=task.routing is not None)
     stateful = (
@@ -196,9 +197,9 @@ def _assembly(spark: SparkSession, limits: Limits) -> Assembly:
 
 
 def _routing(spark: SparkSession, found: FragmentColumns, forwarding: Forwarding, *, in_order: bool) -> Routing:
-    carried = found.of_conversations()
+    read = found.of_conversations()
     types: dict[str, pa.DataType] = {"conversation_id": pa.binary(), "is_initiator": pa.bool_()}
-    for name, (_, kind) in carried.items():
+    for name, (_, kind) in read.items():
         types[name] = columns.arrow_type(name, kind, expected=columns.EXPECTED[name])
-    names = {**dict(zip(_DIRECTION, _DIRECTION, strict=True)), **{name: at for name, (at, _) in carried.items()}}
+    names = {**dict(zip(_DIRECTION, _DIRECTION, strict=True)), **{name: at for name, (at, _) in read.items()}}
     return forwarding.routing(spark, types, names, direction=_DIRECTION if in_order else None)

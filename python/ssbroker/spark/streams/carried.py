@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
 
 from ssbroker.spark.streams.arrays import column
 from ssbroker.spark.tagged import further_name
 
+if TYPE_CHECKING:
+    from pyspark.sql.types import StructField
+
 _NAME: Final = b"name"
+_WATERMARK: Final = "spark.watermarkDelayMs"
+"""By what Spark knows the column of event time behind `withWatermark`."""
 _PLAIN: Final[dict[Any, Any]] = {pa.large_string(): pa.string(), pa.large_binary(): pa.binary()}
 
 
@@ -35,6 +40,28 @@ def of(schema: pa.Schema, names: Sequence[str]) -> pa.Schema:
             for field in schema
             if field.name in called
         ]
+    )
+
+
+def without_watermark(fields: Sequence[StructField]) -> tuple[StructField, ...]:
+    """The columns as they are behind the state, where what waits comes out later than Spark's watermark allows (U15).
+
+    Args:
+        fields: The columns before it.
+
+    Returns:
+        The same columns, of which none claims to be that of event time.
+    """
+    from pyspark.sql.types import StructField  # noqa: PLC0415 - pyspark is an extra
+
+    return tuple(
+        StructField(
+            field.name,
+            field.dataType,
+            field.nullable,
+            {name: value for name, value in field.metadata.items() if name != _WATERMARK},
+        )
+        for field in fields
     )
 
 

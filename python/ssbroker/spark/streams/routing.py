@@ -10,7 +10,7 @@ from ssbroker.catalog import Catalog
 from ssbroker.routing import PendingRequest, TieBreak
 from ssbroker.spark import columns, tagged
 from ssbroker.spark.fragment_columns import bucket_of
-from ssbroker.spark.streams import assembly, kinds
+from ssbroker.spark.streams import assembly, carried, kinds
 from ssbroker.spark.streams.forwarding import Forwarding
 from ssbroker.spark.streams.options import Buckets
 from ssbroker.spark.streams.stream import PATIENCE
@@ -90,8 +90,9 @@ def route_stream(
     named = conversations_df.toDF(*on_the_way)
     # The text of an id may be spelled in several ways; where each row is for itself, it does not matter where it waits.
     placed = named.select(bucket_of(sf.col(names[read[0]]), count=spread.count, key=spread.key or b""), *on_the_way)
-    further = dict(zip(on_the_way, fields, strict=True))
+    behind = carried.without_watermark(fields.fields)
+    further = dict(zip(on_the_way, behind, strict=True))
     made = assembly.observed(assembly.through_buckets(placed, tuple(on_the_way), task, further), observe)
-    carried = tagged.selected_further(tuple(fields))
+    columns_behind = tagged.selected_further(behind)
     assert task.routing is not None  # noqa: S101 - it was made above
-    return made.select(*carried, *kinds.decisions(task.routing.labels))
+    return made.select(*columns_behind, *kinds.decisions(task.routing.labels))
