@@ -13,8 +13,8 @@ from typing import Any, Final, Literal, Protocol
 
 import pyarrow as pa
 
-from ssbroker.bool8 import with_plain_bools
 from ssbroker.exceptions import MalformedDataError, MissingDependencyError, SchemaError
+from ssbroker.plain_rows import plain
 from ssbroker.versions import PYARROW, is_older
 
 if is_older(pa.__version__, PYARROW):
@@ -75,7 +75,7 @@ def as_table(value: object, *, name: str) -> pa.Table:
             else:
                 raise not_arrow(value, name=name)
     check_layout(table, name=name, qualified=True)
-    return with_plain_bools(table)
+    return plain(table)
 
 
 def as_batch(value: object, *, name: str) -> pa.RecordBatch | pa.Array[Any]:
@@ -104,7 +104,7 @@ def as_batch(value: object, *, name: str) -> pa.RecordBatch | pa.Array[Any]:
         with _reading(value, name=name):
             batch = _taken(value, "__arrow_c_array__", pa.array, name=name)
     check_layout(batch, name=name)
-    return with_plain_bools(batch) if isinstance(batch, pa.RecordBatch) else batch
+    return plain(batch) if isinstance(batch, pa.RecordBatch) else batch
 
 
 def batches(value: object, *, name: str) -> Iterator[pa.RecordBatch]:
@@ -138,11 +138,11 @@ def batches(value: object, *, name: str) -> Iterator[pa.RecordBatch]:
         for batch in reader:
             empty = False
             check_layout(batch, name=name)
-            yield with_plain_bools(batch)
+            yield plain(batch)
         if empty:
             # Not `empty_table`: that cannot make a column of a union.
             columns: list[Any] = [pa.nulls(0, field.type) for field in reader.schema]
-            yield with_plain_bools(pa.RecordBatch.from_arrays(columns, schema=reader.schema))
+            yield plain(pa.RecordBatch.from_arrays(columns, schema=reader.schema))
 
 
 def pieces(value: object, *, name: str) -> Iterator[pa.RecordBatch | pa.Array[Any]]:

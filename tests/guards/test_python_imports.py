@@ -22,6 +22,7 @@ MODULES: dict[str, set[str]] = {
         "exceptions",
         "moment",
         "options",
+        "plain_rows",
         "row_groups",
         "schemas",
         "versions",
