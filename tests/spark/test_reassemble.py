@@ -129,6 +129,19 @@ def test_a_hot_conversation_is_spread_over_partitions(spark: SparkSession, confi
     assert partitions.count() == 4
 
 
+@pytest.mark.parametrize(("threshold", "is_broadcast"), [("10485760b", True), ("0", True), ("-1", False)])
+def test_who_switches_broadcasts_off_gets_none(
+    spark: SparkSession, configure: Configure, threshold: str, *, is_broadcast: bool
+) -> None:
+    """Where millions of directions have a gap, no driver has room for them; a hint made Spark broadcast them all the same."""
+    configure("spark.sql.autoBroadcastJoinThreshold", threshold)
+    table = table_of(hot(messages=40))
+    done = ssbroker.spark.reassemble(frame(spark, table, partitions=3), shard_by="message")
+    plan = done.messages._jdf.queryExecution().executedPlan().toString()
+    assert ("Broadcast" in plan) == is_broadcast
+    assert came(done) == would_come(table)
+
+
 def test_nothing_is_computed_twice_once_it_is_persisted(spark: SparkSession, tmp_path: object) -> None:
     """The files are gone before the second reading."""
     table = table_of(worlds(7, count=10, theme="honest"))

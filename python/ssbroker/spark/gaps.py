@@ -13,12 +13,15 @@ _CONVERSATION, _IS_INITIATOR, _NUMBER = KEYS
 _NEXT: Final = "next_number"
 _WHOLE: Final = "whole_messages"
 _OF: Final = "of_"
+_THRESHOLD: Final = "spark.sql.autoBroadcastJoinThreshold"
+"""Above how many bytes Spark broadcasts nothing of its own accord; below 0 it never does."""
 
 
 def delivered(rows: DataFrame) -> DataFrame:
     """The messages before which none of their direction is missing.
 
-    Bodies are not shuffled for it: the directions that have a gap, by number few, are brought to them.
+    Bodies are not shuffled for it: the directions that have a gap, by number few, are brought to them, unless the session
+    has switched broadcasts off (`spark.sql.autoBroadcastJoinThreshold=-1`).
 
     Args:
         rows: Messages and others, as `tagged.schema` has them.
@@ -28,7 +31,9 @@ def delivered(rows: DataFrame) -> DataFrame:
     """
     from pyspark.sql import functions as sf  # noqa: PLC0415 - pyspark is an extra
 
-    gaps = sf.broadcast(_next_numbers(rows).where(sf.col(_NEXT) < sf.col(_WHOLE)))
+    gaps = _next_numbers(rows).where(sf.col(_NEXT) < sf.col(_WHOLE))
+    if _may_broadcast(rows):
+        gaps = sf.broadcast(gaps)
     messages = rows.where(sf.col(KIND) == MESSAGE)
     in_turn = sf.col(_NEXT).isNull() | (sf.col(_NUMBER) < sf.col(_NEXT))
     return messages.join(gaps, _same_direction(), "left").where(in_turn).select(*rows.columns)
@@ -57,6 +62,12 @@ def waiting(rows: DataFrame) -> DataFrame:
     ).drop("message_body")
     joined = kept.join(_next_numbers(rows), _same_direction(), "left").where(~is_whole | (number >= next_number))
     return joined.withColumn("waits_for_sequence_number", sf.when(number > next_number, next_number))
+
+
+def _may_broadcast(rows: DataFrame) -> bool:
+    """Whether the session allows broadcasts at all: by a hint, Spark makes one also where it does not."""
+    threshold = str(rows.sparkSession.conf.get(_THRESHOLD)).strip()
+    return not threshold.startswith("-")
 
 
 def _next_numbers(rows: DataFrame) -> DataFrame:
