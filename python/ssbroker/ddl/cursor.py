@@ -92,7 +92,10 @@ _RESERVED: Final = (STATEMENT_WORDS - {"DISABLE", "ENABLE", "GET", "MOVE", "RECE
         "WITH",
     }
 )
-
+# A statement that ends with one of them was cut off.
+_UNFINISHED: Final = frozenset(
+    {",", "=", ".", ":", "AS", "BY", "COLLATE", "FOR", "FROM", "LOG", "PRIMARY", "SNAPSHOT", "TO", "WITH"}
+)
 
 Reading = Literal["routing", "objects"]
 """Which statements are read: those about routing, or all that say something to a running instance."""
@@ -142,9 +145,9 @@ class Cursor:
         return self._tokens[index] if index < len(self._tokens) else self._end
 
     def take(self) -> Token:
-        """The token at the position, which moves on."""
+        """The token at the position, which moves on, but not past the end of the batch."""
         token = self.ahead(0)
-        self.index += 1
+        self.index = min(self.index + 1, len(self._tokens))
         return token
 
     def to_end(self) -> None:
@@ -170,6 +173,11 @@ class Cursor:
             return True
         between = self._source.text[self.end : self.token.start]
         return "\n" in between or "\r" in between
+
+    def expect_whole(self) -> None:
+        """Fails where the statement ends here, and its last word says that something is to follow."""
+        if (self.done or self.key == ";") and self.index > 0 and self._tokens[self.index - 1].key in _UNFINISHED:
+            self.fail("the rest of the statement was expected")
 
     def name(self) -> str:
         """A name: a word, or anything in brackets or quotes."""

@@ -68,6 +68,8 @@ def _endpoint(cursor: Cursor) -> tuple[str | None, str | None, EndpointSettings]
         else:
             _parenthesised(cursor)
     if cursor.accept("FOR"):
+        if cursor.token.kind != "word":
+            cursor.fail("what the endpoint is for was expected, such as SERVICE_BROKER")
         kind = cursor.take().key
         if kind == "SERVICE_BROKER":
             settings = _broker(cursor, settings) if cursor.key == "(" else settings

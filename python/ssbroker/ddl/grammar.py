@@ -11,6 +11,26 @@ from ssbroker.ddl.pieces import named, on_or_off, owner, skip_rest
 from ssbroker.ddl.statements import BrokerOption, Clauses, Statement
 
 _BROKER_OPTIONS: Final = frozenset({"ENABLE_BROKER", "DISABLE_BROKER", "NEW_BROKER", "ERROR_BROKER_CONVERSATIONS"})
+# What may follow these words in CREATE DATABASE.
+_FOLLOWERS: Final = {
+    "FOR": frozenset({"ATTACH", "ATTACH_REBUILD_LOG"}),
+    "SNAPSHOT": frozenset({"OF"}),
+    "WITH": _BROKER_OPTIONS
+    | {
+        "CATALOG_COLLATION",
+        "DB_CHAINING",
+        "DEFAULT_FULLTEXT_LANGUAGE",
+        "DEFAULT_LANGUAGE",
+        "FILESTREAM",
+        "LEDGER",
+        "NESTED_TRIGGERS",
+        "PERSISTENT_LOG_BUFFER",
+        "RESTRICTED_USER",
+        "TRANSFORM_NOISE_WORDS",
+        "TRUSTWORTHY",
+        "TWO_DIGIT_YEAR_CUTOFF",
+    },
+}
 # These begin like statements about databases and services, and are about something else.
 _OTHER_OBJECTS: Final = frozenset(
     {
@@ -80,7 +100,7 @@ def _create_database(cursor: Cursor) -> Statement:
     start, depth = cursor.index, 0
     skip_rest(cursor)
     end, cursor.index = cursor.index, start
-    attached = snapshot = False
+    attached = snapshot = is_log = False
     files: list[str] = []
     option: BrokerOption | None = None
     while cursor.index < end:
@@ -89,7 +109,12 @@ def _create_database(cursor: Cursor) -> Statement:
             if option is not None or not attached:
                 cursor.fail("one broker option is allowed, after FOR ATTACH WITH")
             option = cast("BrokerOption", cursor.key)
-        attached |= depth == 0 and cursor.key == "FOR" and cursor.ahead(1).key.startswith("ATTACH")
+        _check_follower(cursor, depth=depth)
+        if cursor.key == "ON" and cursor.index + 1 == end and (cursor.index == start or is_log):
+            cursor.take()
+            cursor.fail("the files were expected")
+        is_log = cursor.key == "LOG"
+        attached |= depth == 0 and cursor.key == "FOR"
         snapshot |= depth == 0 and cursor.key == "SNAPSHOT" and cursor.ahead(1).key == "OF"
         if cursor.accept("FILENAME", "="):
             files.append(cursor.string())
@@ -97,6 +122,14 @@ def _create_database(cursor: Cursor) -> Statement:
             cursor.take()
     # A snapshot is read-only: nothing is sent from it and nothing delivered to it.
     return statements.Skipped() if snapshot else statements.CreateDatabase(name, attached, option, tuple(files))
+
+
+def _check_follower(cursor: Cursor, *, depth: int) -> None:
+    """What follows decides whether a database is made or taken in, and what becomes of its conversations."""
+    expected = _FOLLOWERS.get(cursor.key, ())
+    if depth == 0 and expected and cursor.ahead(1).key not in expected:
+        cursor.take()
+        cursor.fail(f"one of {', '.join(sorted(expected))} was expected")
 
 
 def _alter_database(cursor: Cursor) -> Statement:
@@ -141,6 +174,9 @@ def _set_options(cursor: Cursor) -> tuple[BrokerOption | None, bool | None, list
             while not cursor.done and (depth or cursor.key not in STATEMENT_WORDS | {";", ",", "WITH"}):
                 depth += (cursor.key == "(") - (cursor.key == ")")
                 cursor.take()
+            if depth:
+                cursor.fail("the parentheses do not match")
+            cursor.expect_whole()
         if not cursor.accept(","):
             return option, honor, ignored
 

@@ -13,6 +13,7 @@ def skip_rest(cursor: Cursor) -> None:
         cursor.take()
     if depth:
         cursor.fail("the parentheses do not match")
+    cursor.expect_whole()
 
 
 def named(cursor: Cursor) -> str:

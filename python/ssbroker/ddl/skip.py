@@ -157,6 +157,8 @@ def _skip_condition(cursor: Cursor, head: str) -> None:
 
 
 def _skip_inner(cursor: Cursor, holds: list[str]) -> None:
+    if cursor.done or cursor.key == ";":
+        cursor.fail("a statement was expected")
     verb = known(cursor)
     if verb is None:
         _skip(cursor, holds)
