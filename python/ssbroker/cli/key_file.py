@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
 from ssbroker import guids
 from ssbroker.cli.files import open_sources
 from ssbroker.cli.intake import SESSION_KEYS
-from ssbroker.exceptions import InputError, InvalidGuidError, SchemaError
+from ssbroker.exceptions import InputError, InvalidGuidError, MalformedDataError, SchemaError
 
 _LENGTHS: Final = (16, 24, 32)
 _IDS: Final = ("conversation_id", "conversation_handle")
-_EXPECTED: Final = "a key of 16, 24 or 32 bytes"
+_EXPECTED: Final = "a key of 16, 24 or 32 bytes, which text has as hexadecimal digits"
 
 
 def load_keys(file: Path) -> Mapping[uuid.UUID | str | bytes, bytes]:
@@ -38,6 +39,26 @@ def load_keys(file: Path) -> Mapping[uuid.UUID | str | bytes, bytes]:
         ...     [key.hex() for key in load_keys(path).values()]
         ['abababababababababababababababab']
     """
+    with _untold(file):
+        return _keys(file)
+
+
+@contextmanager
+def _untold(file: Path) -> Iterator[None]:
+    """Errors that would tell what stands in the file tell where alone: it may be a key in another form."""
+    try:
+        yield
+    except InputError as error:
+        if not isinstance(error, MalformedDataError) and error.column != "session_key":
+            raise
+        row = "" if error.row is None else f", row {error.row}"
+        reason = f"{file}: session_key{row}: expected {_EXPECTED}"
+        if error.column is None:
+            reason = f"{file}{row}: expected a table with the columns conversation_id and session_key"
+        raise type(error)(reason, column=error.column, row=error.row, expected=_EXPECTED) from None
+
+
+def _keys(file: Path) -> Mapping[uuid.UUID | str | bytes, bytes]:
     (source,) = open_sources([file], SESSION_KEYS, lines=False, threads=1, progress=False)
     names = [] if source.schema is None else source.schema.names
     id_column = next((name for name in _IDS if name in names), "conversation_id")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final, Literal, NamedTuple
 
 from ssbroker.ddl.annotations import Annotation, annotation
@@ -46,7 +46,7 @@ class Token(NamedTuple):
 class Batch:
     """What stands between two `GO`."""
 
-    tokens: list[Token]
+    tokens: list[Token] = field(repr=False)  # passwords among them
     annotations: list[Annotation]
     count: int
     """How many times the batch runs."""

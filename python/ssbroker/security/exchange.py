@@ -141,8 +141,8 @@ def read_blob(data: bytes) -> Blob | None:
 class _ExchangeKey:
     key: bytes = field(repr=False)
     made_at: int
-    wrapped: bytes
-    signature: bytes
+    wrapped: bytes = field(repr=False)
+    signature: bytes = field(repr=False)
 
 
 class Offers:

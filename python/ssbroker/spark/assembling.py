@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final, TypeAlias
 
 import pyarrow as pa
@@ -61,7 +61,7 @@ class Task:
     max_message_bytes: int
     max_fragments_per_message: int | None
     max_pending_bytes: int
-    session_keys: str | Shipped[dict[bytes, bytes]] | None
+    session_keys: str | Shipped[dict[bytes, bytes]] | None = field(repr=False)
     routing: Routing | None
 
 

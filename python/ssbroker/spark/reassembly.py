@@ -7,7 +7,7 @@ The fragments of a conversation are brought together by a shuffle, and each task
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, Literal, Self, get_args
 
 import pyarrow as pa
@@ -46,7 +46,7 @@ class Options:
     strategy: Strategy
     shard_by: ShardBy
     in_order: bool
-    session_keys: SessionKeys | None
+    session_keys: SessionKeys | None = field(repr=False)
     max_message_bytes: int
     max_pending_bytes: int | None
     max_fragments_per_message: int | None

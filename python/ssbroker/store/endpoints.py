@@ -49,6 +49,9 @@ class Endpoint(NamedTuple):
     far_certificate: bytes | None = None
     """By which certificate the far side has proven itself, as its fingerprint."""
 
+    def __repr__(self) -> str:
+        return f"Endpoint({self.endpoint_id}, conversation {self.conversation_id.hex()}, state {self.state})"
+
 
 def insert(
     connection: Connection,

@@ -33,7 +33,7 @@ class Offer:
             then too: where nothing can be made.
     """
 
-    key_exchange: bytes | None = None
+    key_exchange: bytes | None = field(default=None, repr=False)
     until: int | None = None
 
 

@@ -45,7 +45,7 @@ class Job:
     in_order: bool
     max_message_bytes: int
     max_fragments_per_message: int | None
-    session_keys: str | Shipped[dict[bytes, bytes]] | None
+    session_keys: str | Shipped[dict[bytes, bytes]] | None = field(repr=False)
     routing: Task | None
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Final
 
@@ -39,7 +39,7 @@ class Buckets:
     """
 
     count: int
-    key: bytes | None
+    key: bytes | None = field(repr=False)
 
     def __post_init__(self) -> None:
         options.whole(self.count, name="buckets", least=1, most=BUCKETS_MAX)
@@ -72,7 +72,7 @@ class Limits:
     """
 
     in_order: bool
-    session_keys: SessionKeys | None
+    session_keys: SessionKeys | None = field(repr=False)
     acknowledgements: bool
     max_message_bytes: int
     max_fragments_per_message: int | None

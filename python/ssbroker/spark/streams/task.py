@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from ssbroker.routing import PendingRequest, TieBreak
 from ssbroker.spark.columns import Labels
@@ -30,7 +30,7 @@ class Assembly:
     max_fragments_per_message: int | None
     max_pending_bytes: int
     max_pending_age_us: int | None
-    session_keys: str | Shipped[dict[bytes, bytes]] | None
+    session_keys: str | Shipped[dict[bytes, bytes]] | None = field(repr=False)
     acknowledgements: bool
 
 

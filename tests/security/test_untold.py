@@ -1,0 +1,91 @@
+"""Keys and passwords are in no text that an object gives of itself: what is printed ends up in logs (N19, B32)."""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib
+import inspect
+import pkgutil
+import re
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import ssbroker
+from ssbroker.cli.key_file import load_keys
+from ssbroker.ddl.source import Source
+from ssbroker.ddl.tokens import batches
+from ssbroker.exceptions import InputError
+from ssbroker.spark.streams.options import Buckets
+from ssbroker.store.endpoints import Endpoint
+
+_SECRET = re.compile(
+    r"((far_|answer_)?session_keys?|private_key|password|by_password|by_service|\w+ed_key|key_exchange|pickled|tokens)"
+)
+_MAY_BE_TOLD = {
+    "ssbroker.broker.network.connections.buckets._Bucket.tokens",  # a number
+    "ssbroker.cli.reassemble_files.Job.session_keys",  # a path
+    "ssbroker.ddl.security_statements.AlterMasterKey.by_service",  # a flag
+}
+
+
+def classes() -> Iterator[type]:
+    for module in pkgutil.walk_packages(ssbroker.__path__, "ssbroker."):
+        if "__main__" not in module.name:
+            found = vars(importlib.import_module(module.name)).values()
+            yield from (each for each in found if inspect.isclass(each) and each.__module__ == module.name)
+
+
+def told(of: type) -> list[str]:
+    """The fields that its text tells."""
+    if "__repr__" in vars(of) and not dataclasses.is_dataclass(of):
+        return []
+    names = (
+        [each.name for each in dataclasses.fields(of) if each.repr]
+        if dataclasses.is_dataclass(of)
+        else list(getattr(of, "_fields", ()))
+    )
+    return [f"{of.__module__}.{of.__name__}.{name}" for name in names]
+
+
+def test_b32_no_class_tells_a_field_that_is_named_like_a_secret() -> None:
+    found = {name for each in classes() for name in told(each) if _SECRET.fullmatch(name.rpartition(".")[2])}
+    assert found - _MAY_BE_TOLD == set()
+
+
+def test_b32_what_holds_a_key_does_not_tell_it() -> None:
+    """A row of an endpoint, a bucket key, and the tokens of a statement with a password."""
+    key = bytes(range(65, 91))
+    row = Endpoint(*(key if name.endswith("session_key") else bytes(16) for name in Endpoint._fields))  # type: ignore[arg-type]
+    assert key.decode() not in repr(row)
+    assert key.decode() not in repr(Buckets(count=2, key=key))
+    (batch,) = batches(Source(f"CREATE MASTER KEY ENCRYPTION BY PASSWORD = '{key.decode()}'", None))
+    assert key.decode() not in repr(batch)
+
+
+@pytest.mark.parametrize("name", ["session_key", "by_password"])
+def test_the_guard_sees_a_field(name: str) -> None:
+    made = dataclasses.make_dataclass("Made", [(name, bytes)])
+    assert told(made)[0].endswith(f".Made.{name}")
+
+
+@pytest.mark.parametrize(
+    ("file", "content"),
+    [
+        ("keys.csv", "conversation_id,session_key\n{id},t0psecret\n"),
+        ("keys.csv", "conversation_id,session_key\n{id},00,t0psecret\n"),
+        ("keys.json", '[{{"conversation_id": "{id}", "session_key": "t0psecret"}}]'),
+        ("keys.jsonl", '{{"conversation_id": "{id}", "session_key": "t0psecret"}}'),
+        ("keys.jsonl", '{{"conversation_id": "{id}", "session_key": t0psecret'),
+    ],
+)
+def test_a_key_in_a_file_that_cannot_be_read_is_not_told(tmp_path: Path, file: str, content: str) -> None:
+    """It may be the right one in another form, such as base64."""
+    (tmp_path / file).write_text(content.format(id=uuid.UUID(int=1)))
+    with pytest.raises(InputError, match=file) as caught:
+        load_keys(tmp_path / file)
+    assert "t0psecret" not in str(caught.value)
+    assert "t0psecret" not in str(caught.value.value)
+    assert caught.value.__cause__ is None
