@@ -140,3 +140,22 @@ def test_n28_an_address_that_is_taken_is_refused(address: tuple[str, int], told:
         Monitor(*address, metrics=told.metrics, health=told.health).start()
     with pytest.raises(EndpointError, match="cannot be listened on"):
         Monitor("127.0.0.1", 70000, metrics=told.metrics, health=told.health).start()
+
+
+@pytest.mark.parametrize("path", ["/metrics", "/health", "/else"])
+def test_n28_head_says_what_get_does_without_the_body(path: str) -> None:
+    """Load balancers ask so; they were told 501, and took the instance for one that is down."""
+    monitor = Monitor("127.0.0.1", 0, metrics=lambda: b"one 1\n", health=lambda: {"endpoint": "none"})
+    host, port = monitor.start()
+    try:
+        told = []
+        for method in ("GET", "HEAD"):
+            connection = HTTPConnection(host, port, timeout=60)
+            connection.request(method, path)
+            response = connection.getresponse()
+            told.append((response.status, response.headers["Content-Length"], response.headers["Content-Type"]))
+            assert bool(response.read()) == (method == "GET")
+            connection.close()
+    finally:
+        monitor.close()
+    assert told[0] == told[1]

@@ -25,7 +25,7 @@ LOGGER: Final = logging.getLogger("ssbroker.broker")
 
 
 class Monitor:
-    """Answers `GET /metrics` and `GET /health` in threads of its own. It is for a network that the operator trusts.
+    """Answers `GET` and `HEAD` of `/metrics` and `/health` in threads of its own. It is for a network that the operator trusts.
 
     Args:
         host: Where it listens.
@@ -146,6 +146,10 @@ class _Handler(BaseHTTPRequestHandler):
         self.server.has_asked(self.connection)
         self._answer(*self._answer_to(self.path.partition("?")[0]))
 
+    def do_HEAD(self) -> None:
+        """Answers without a body, as load balancers ask."""
+        self.do_GET()
+
     def _answer_to(self, asked: str) -> tuple[HTTPStatus, str, bytes]:
         try:
             if asked == "/metrics":
@@ -169,4 +173,5 @@ class _Handler(BaseHTTPRequestHandler):
         self.send_header("Content-Type", kind)
         self.send_header("Content-Length", str(len(body)))
         self.end_headers()
-        self.wfile.write(body)
+        if self.command != "HEAD":
+            self.wfile.write(body)
