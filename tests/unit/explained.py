@@ -55,6 +55,7 @@ def table(database: str, origin: str, result: str, **others: Any) -> dict[str, A
         "database": database,
         "origin": origin,
         "sender_disabled": False,
+        "id_enabled_in": None,
         "reply": None,
         "route_count": 0,
         "expired_count": 0,
@@ -130,8 +131,20 @@ def _delayed() -> dict[str, Any]:
 def _located() -> dict[str, Any]:
     wildcard = route(65536, "AutoCreatedLocal", "LOCAL")
     databases = [
-        {"name": "Archive", "broker_instance": None, "is_broker_enabled": False, "has_service": True},
-        {"name": "Orders", "broker_instance": ORDERS_ID, "is_broker_enabled": True, "has_service": True},
+        {
+            "name": "Archive",
+            "broker_instance": None,
+            "is_broker_enabled": False,
+            "has_service": True,
+            "id_enabled_in": None,
+        },
+        {
+            "name": "Orders",
+            "broker_instance": ORDERS_ID,
+            "is_broker_enabled": True,
+            "has_service": True,
+            "id_enabled_in": None,
+        },
     ]
     sales = table(
         "Sales",
@@ -250,7 +263,13 @@ def _mirrored() -> dict[str, Any]:
 
 
 def _reply_refused() -> dict[str, Any]:
-    database = {"name": "Orders", "broker_instance": ORDERS_ID, "is_broker_enabled": False, "has_service": True}
+    database = {
+        "name": "Orders",
+        "broker_instance": ORDERS_ID,
+        "is_broker_enabled": False,
+        "has_service": True,
+        "id_enabled_in": None,
+    }
     msdb = table("msdb", "from_outside", "dropped", route_count=4, reply={"databases": [database], "applies": True})
     decision = {"outcome": "DROPPED", "match_step": 0, "broker_instance": ORDERS_ID, "reason": "service_not_found"}
     asked = {"database": None, "is_initiator": False, "to_broker_instance": ORDERS_ID, "conversation_id": STALE_ID}

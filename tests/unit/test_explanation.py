@@ -118,7 +118,15 @@ def test_what_is_not_listed_is_counted() -> None:
 def test_a_stale_broker_id_is_explained() -> None:
     """R31: the conversation names an id that its service's database has no more."""
     local = route(65536, "AutoCreatedLocal", "LOCAL")
-    databases = [{"name": "Orders", "broker_instance": ORDERS_ID, "is_broker_enabled": True, "has_service": True}]
+    databases = [
+        {
+            "name": "Orders",
+            "broker_instance": ORDERS_ID,
+            "is_broker_enabled": True,
+            "has_service": True,
+            "id_enabled_in": None,
+        }
+    ]
     sales = table(
         "Sales",
         "begun_here",
@@ -199,7 +207,8 @@ def test_databases_that_are_only_looked_at_are_not_picked() -> None:
         for n, address in enumerate(("LOCAL", "TCP://a:4022"))
     ]
     databases = [
-        {"name": name, "broker_instance": None, "is_broker_enabled": True, "has_service": True} for name in ("A", "B")
+        {"name": name, "broker_instance": None, "is_broker_enabled": True, "has_service": True, "id_enabled_in": None}
+        for name in ("A", "B")
     ]
     sales = table(
         "Sales",

@@ -78,6 +78,7 @@ impl<'py> Teller<'_, 'py> {
         };
         dict.set_item("origin", origin)?;
         dict.set_item("sender_disabled", pass.sender_disabled)?;
+        dict.set_item("id_enabled_in", pass.id_enabled_in.map(|database| self.database(database)))?;
         let reply = pass.reply.as_ref().map(|(databases, applies)| {
             let reply = PyDict::new(self.py);
             reply.set_item("databases", self.list(databases, |&host| self.host(host))?)?;
@@ -147,6 +148,7 @@ impl<'py> Teller<'_, 'py> {
         dict.set_item("broker_instance", guid(database.broker))?;
         dict.set_item("is_broker_enabled", database.enabled)?;
         dict.set_item("has_service", host.has_service)?;
+        dict.set_item("id_enabled_in", host.id_enabled_in.map(|database| self.database(database)))?;
         Ok(dict)
     }
 

@@ -41,6 +41,8 @@ pub struct Pass {
     pub origin: Origin,
     /// Delivery is disabled in the database where the conversation began (R34).
     pub sender_disabled: bool,
+    /// Where it is: the other database in which its broker id is enabled (I7).
+    pub id_enabled_in: Option<u16>,
     /// The databases that a reply was held against (R7), and whether it was one for this instance.
     pub reply: Option<(Vec<HostSeen>, bool)>,
     /// Routes of the table.
@@ -145,6 +147,8 @@ pub struct HostSeen {
     pub database: u16,
     /// Whether it has the service.
     pub has_service: bool,
+    /// The other database in which its broker id is enabled, so that it cannot be enabled itself (I7).
+    pub id_enabled_in: Option<u16>,
 }
 
 /// *Locate*.

@@ -54,6 +54,7 @@ impl RouteIndex {
             database: context.table,
             origin,
             sender_disabled,
+            id_enabled_in: if sender_disabled { self.id_enabled_in(context.table) } else { None },
             reply: self.tell_reply(query, context, sender_disabled),
             route_count: of_table().count(),
             expired_count: of_table().filter(|route| !route.is_live(context.now)).count(),
@@ -83,9 +84,23 @@ impl RouteIndex {
     fn databases_seen(&self, query: &Query<'_>, is_wanted: impl Fn(u16, bool) -> bool) -> Vec<HostSeen> {
         let name = self.catalog.find_name(query.name);
         let has_service = |database: u16| name.is_some_and(|name| self.catalog.services.contains(&(database, name)));
-        let all = (0..self.catalog.databases.len() as u16)
-            .map(|database| HostSeen { database, has_service: has_service(database) });
-        all.filter(|seen| is_wanted(seen.database, seen.has_service)).collect()
+        let all =
+            (0..self.catalog.databases.len() as u16).filter(|&database| is_wanted(database, has_service(database)));
+        all.map(|database| HostSeen {
+            database,
+            has_service: has_service(database),
+            id_enabled_in: self.id_enabled_in(database),
+        })
+        .collect()
+    }
+
+    /// The enabled database, other than this disabled one, that has its broker id (I7).
+    fn id_enabled_in(&self, database: u16) -> Option<u16> {
+        let databases = &self.catalog.databases;
+        let disabled = databases.get(usize::from(database)).filter(|disabled| !disabled.enabled)?;
+        let broker = disabled.broker?;
+        let holder = databases.iter().position(|other| other.enabled && other.broker == Some(broker))?;
+        u16::try_from(holder).ok()
     }
 
     fn tell_steps(&self, query: &Query<'_>, context: &PassContext<'_>, found: Option<&Found>) -> Vec<StepSeen> {
