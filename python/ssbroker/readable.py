@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
@@ -15,6 +16,7 @@ import pyarrow as pa
 from ssbroker import instance_folder, loading, moment, options, sql_server
 from ssbroker.exceptions import InputError, SchemaError
 
+_INSTANCES_MAX: Final = 4
 # SQLite writes its shared memory also when it only reads.
 _NEVER_SAYS_ANYTHING: Final = "-shm"
 
@@ -149,15 +151,27 @@ def files_of(path: Path) -> list[Path]:
 
     Raises:
         OSError: A folder may not be looked into.
+        StorageError: It is that of an instance whose files cannot be read.
 
     Examples:
         >>> import tempfile
+        >>> from ssbroker import Instance
         >>> with tempfile.TemporaryDirectory() as folder:
-        ...     for name in ("msdb.sqlite", "msdb.sqlite-shm", "msdb.sqlite-wal"):
-        ...         Path(folder, name).touch()
+        ...     with Instance.create(folder, name="shop") as instance:
+        ...         _ = instance.create_database("Sales")
         ...     [file.name for file in files_of(Path(folder))]
-        ['msdb.sqlite', 'msdb.sqlite-wal']
+        ['Sales.sqlite', 'msdb.sqlite']
     """
     if not instance_folder.is_instance(path):
         return loading.files_of(path)
-    return sorted(file for file in path.iterdir() if file.is_file() and not file.name.endswith(_NEVER_SAYS_ANYTHING))
+    own = sorted(file for file in path.iterdir() if file.is_file() and not file.name.endswith(_NEVER_SAYS_ANYTHING))
+    stats = [(file.name, file.stat()) for file in own if file.name.startswith(instance_folder.MSDB)]
+    listed = tuple((name, found.st_ino, found.st_size, found.st_mtime_ns) for name, found in stats)
+    with_logs = [(file, file.with_name(f"{file.name}-wal")) for file in _files_elsewhere(path, listed)]
+    return own + [file for pair in with_logs for file in pair if file.exists()]
+
+
+@functools.lru_cache(maxsize=_INSTANCES_MAX)
+def _files_elsewhere(path: Path, _listed: object) -> list[Path]:
+    """Where databases lie stands in msdb: it is asked again when that has changed."""
+    return instance_folder.files_elsewhere(path)

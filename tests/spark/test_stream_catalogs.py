@@ -84,6 +84,26 @@ def test_a_folder_is_looked_into(tmp_path: Path) -> None:
     assert services(found.router(START, patience_us=PATIENCE)) == ["//A", "//B"]
 
 
+def test_a_database_of_an_instance_that_lies_elsewhere_is_looked_at(tmp_path: Path) -> None:
+    """A change of its routes was taken up only when msdb changed, too."""
+    shop, elsewhere = tmp_path / "shop", tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    with ssbroker.Instance.create(tmp_path / "first", name="first", background=False) as instance:
+        instance.create_database("Sales")
+        instance.detach_database("Sales")
+    (tmp_path / "first" / "Sales.sqlite").rename(elsewhere / "Sales.sqlite")
+    with ssbroker.Instance.create(shop, name="shop", background=False) as instance:
+        instance.attach_database("Sales", elsewhere / "Sales.sqlite")
+    found, compiled = watched(shop)
+    assert services(found.router(START, patience_us=PATIENCE)) == []
+    for number, name in enumerate(("//A", "//B"), start=1):
+        with ssbroker.Instance.open(shop, background=False) as instance:
+            route = f"CREATE ROUTE R{number} WITH SERVICE_NAME = '{name}', ADDRESS = 'TCP://far:4022'"
+            instance.execute(f"USE Sales; {route}")
+        assert services(found.router(START, patience_us=PATIENCE))[-1] == name
+    assert compiled.count == 3
+
+
 def test_a_broken_file_leaves_the_router_for_a_while(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     path = tmp_path / "catalog.sql"
     path.write_text(script("//A"))
