@@ -61,7 +61,8 @@ class SocketEndpoint:
         started = self._started.get()
         if isinstance(started, Exception):
             self._thread.join()
-            reason = getattr(started, "strerror", None) or started
+            # asyncio says where as Python writes a tuple, and then why.
+            reason = str(getattr(started, "strerror", None) or started).rpartition("): ")[2]
             where = host_and_port(self._host, self._port)
             raise EndpointError(f"{where}: cannot be listened on: {reason}") from started
         return started
