@@ -15,21 +15,7 @@ _BROKER_OPTIONS: Final = frozenset({"ENABLE_BROKER", "DISABLE_BROKER", "NEW_BROK
 _FOLLOWERS: Final = {
     "FOR": frozenset({"ATTACH", "ATTACH_REBUILD_LOG"}),
     "SNAPSHOT": frozenset({"OF"}),
-    "WITH": _BROKER_OPTIONS
-    | {
-        "CATALOG_COLLATION",
-        "DB_CHAINING",
-        "DEFAULT_FULLTEXT_LANGUAGE",
-        "DEFAULT_LANGUAGE",
-        "FILESTREAM",
-        "LEDGER",
-        "NESTED_TRIGGERS",
-        "PERSISTENT_LOG_BUFFER",
-        "RESTRICTED_USER",
-        "TRANSFORM_NOISE_WORDS",
-        "TRUSTWORTHY",
-        "TWO_DIGIT_YEAR_CUTOFF",
-    },
+    "WITH": _BROKER_OPTIONS | {"FILESTREAM", "RESTRICTED_USER"},  # after FOR ATTACH; a database that is made takes more
 }
 # These begin like statements about databases and services, and are about something else.
 _OTHER_OBJECTS: Final = frozenset(
@@ -109,7 +95,8 @@ def _create_database(cursor: Cursor) -> Statement:
             if option is not None or not attached:
                 cursor.fail("one broker option is allowed, after FOR ATTACH WITH")
             option = cast("BrokerOption", cursor.key)
-        _check_follower(cursor, depth=depth)
+        if depth == 0 and (attached or cursor.key != "WITH"):
+            _check_follower(cursor)
         if cursor.key == "ON" and cursor.index + 1 == end and (cursor.index == start or is_log):
             cursor.take()
             cursor.fail("the files were expected")
@@ -124,10 +111,10 @@ def _create_database(cursor: Cursor) -> Statement:
     return statements.Skipped() if snapshot else statements.CreateDatabase(name, attached, option, tuple(files))
 
 
-def _check_follower(cursor: Cursor, *, depth: int) -> None:
+def _check_follower(cursor: Cursor) -> None:
     """What follows decides whether a database is made or taken in, and what becomes of its conversations."""
     expected = _FOLLOWERS.get(cursor.key, ())
-    if depth == 0 and expected and cursor.ahead(1).key not in expected:
+    if expected and cursor.ahead(1).key not in expected:
         cursor.take()
         cursor.fail(f"one of {', '.join(sorted(expected))} was expected")
 
