@@ -12,8 +12,9 @@ import pyarrow as pa
 from ssbroker import _core, guids, moment, options, schemas
 from ssbroker.arrow_input import ArrowArrayExportable, ArrowStreamExportable, as_batch, batches, not_arrow
 from ssbroker.catalog import Catalog
-from ssbroker.exceptions import InputError, MalformedDataError, OptionError, SchemaError
+from ssbroker.exceptions import InputError, MalformedDataError, OptionError, SchemaError, UnknownDatabaseError
 from ssbroker.explanation import Explanation
+from ssbroker.near_misses import NearNames, did_you_mean
 
 TieBreak = Literal["hash", "round_robin", "first"]
 """How the pick among equals is made (R24)."""
@@ -22,6 +23,7 @@ PendingRequest = Literal["continue", "delay"]
 
 _PICKLE_FORMAT: Final = 1
 _INPUT: Final = "conversations"
+_STUCK: Final = ("DELAYED", "DROPPED")
 
 
 class Router:
@@ -51,7 +53,7 @@ class Router:
         (['REMOTE'], ['TCP://orders:4022'])
     """
 
-    __slots__ = ("_catalog", "_native", "_pending_request", "_tie_break")
+    __slots__ = ("_catalog", "_native", "_near", "_pending_request", "_tie_break")
 
     def __init__(
         self, catalog: Catalog, *, tie_break: TieBreak = "hash", pending_request: PendingRequest = "continue"
@@ -63,6 +65,7 @@ class Router:
         self._catalog: Final = catalog
         self._tie_break: Final[TieBreak] = tie_break
         self._pending_request: Final[PendingRequest] = pending_request
+        self._near: NearNames | None = None
         self._native: Final = _core.Router(catalog.native, tie_break=tie_break, pending_request=pending_request)
 
     @property
@@ -187,16 +190,40 @@ class Router:
                 raise InputError(
                     f"{name}: expected {expected}; got {shown}", column=name, value=shown, expected=expected
                 )
-        return Explanation(
-            self._native.explain(
-                to_service_name,
-                _guid("to_broker_instance", to_broker_instance),
-                database,
-                is_initiator,
-                _guid("conversation_id", conversation_id),
-                moment.microseconds(moment.as_utc(now)),
-            )
+        broker_instance, conversation = (
+            _guid("to_broker_instance", to_broker_instance),
+            _guid("conversation_id", conversation_id),
         )
+        now_us = moment.microseconds(moment.as_utc(now))
+
+        def told(service: str) -> dict[str, Any]:
+            return self._native.explain(service, broker_instance, database, is_initiator, conversation, now_us)
+
+        try:
+            details = told(to_service_name)
+        except UnknownDatabaseError as error:
+            names: list[Any] = self._catalog.databases["name"].to_pylist()
+            question = did_you_mean(str(database), names)
+            raise UnknownDatabaseError(
+                f"{error}{question}", column=error.column, value=error.value, expected=error.expected
+            ) from None
+        return Explanation(details | {"near_names": self._near_names(to_service_name, details, told)})
+
+    def _near_names(
+        self, to_service_name: str, details: dict[str, Any], told: Callable[[str], dict[str, Any]]
+    ) -> list[str]:
+        """Services of nearly the name that was asked for, which are on their way where this one is not."""
+        if details["decision"]["outcome"] not in _STUCK or details["decision"]["reason"] == "sender_disabled":
+            return []
+        if self._near is None:
+            every = pa.chunked_array(
+                [*self._catalog.services["name"].chunks, *self._catalog.routes["remote_service_name"].chunks],
+                pa.string(),
+            )
+            names: list[Any] = every.drop_null().unique().to_pylist()
+            self._near = NearNames(names)
+        near = self._near.of(to_service_name)
+        return [name for name in near if told(name)["decision"]["outcome"] not in _STUCK]
 
     def __repr__(self) -> str:
         return f"Router({self._catalog!r}, tie_break={self._tie_break!r}, pending_request={self._pending_request!r})"

@@ -44,7 +44,7 @@ MODULES: dict[str, set[str]] = {
         "table_files",
     },
     "doorway": {"instance_folder"},
-    "explanation": {"advice", "explanation", "explanation_text", "wording"},
+    "explanation": {"advice", "explanation", "explanation_text", "near_misses", "wording"},
     "routing": {"routing"},
     "reassembly": {"fragments", "reassembler", "reassembly", "session_keys"},
     "diagnose": {"diagnose"},

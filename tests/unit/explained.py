@@ -83,6 +83,7 @@ def explained(
         "message_forwarding": False,
         "passes": tables,
         "picks_undetermined": False,
+        "near_names": [],
         "decision": columns | decision,
     } | others
 
