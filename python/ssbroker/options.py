@@ -32,6 +32,30 @@ def whole(value: object, *, name: str, least: int, most: int) -> int:
     return value
 
 
+def number(value: object, *, name: str, least: float, most: float) -> float:
+    """A number within limits.
+
+    Args:
+        value: What was given.
+        name: The option, for messages.
+        least: The smallest number allowed.
+        most: The largest.
+
+    Returns:
+        The number.
+
+    Raises:
+        OptionError: It is no number, or not within the limits.
+
+    Examples:
+        >>> number(0.25, name="loss", least=0, most=1)
+        0.25
+    """
+    if isinstance(value, bool) or not isinstance(value, int | float) or not least <= value <= most:
+        raise OptionError(f"{name}: expected a number from {least:,} to {most:,}; got {value!r:.80}")
+    return value
+
+
 def seconds(value: object, *, name: str) -> float:
     """How long to wait.
 

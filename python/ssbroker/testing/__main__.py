@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from argparse import ArgumentParser, Namespace
+from argparse import ArgumentParser, ArgumentTypeError, Namespace
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -19,14 +19,20 @@ def _said(text: str) -> None:
     sys.stdout.flush()
 
 
+def _count(text: str) -> int:
+    if not text.isascii() or not text.isdecimal():
+        raise ArgumentTypeError(f"expected a whole number, 0 or more; got {text!r:.80}")
+    return int(text)
+
+
 def _arguments() -> ArgumentParser:
     parser = ArgumentParser(
         prog="python -m ssbroker.testing",
         description="Simulates dialogs over a faulty network, and says whether every message arrived once, in order, unaltered.",
     )
     much = parser.add_mutually_exclusive_group()
-    much.add_argument("--seeds", type=int, default=20, metavar="N", help="how many seeds (20)")
-    much.add_argument("--messages", type=int, metavar="N", help="seeds of many dialogs until N messages were sent")
+    much.add_argument("--seeds", type=_count, default=20, metavar="N", help="how many seeds (20)")
+    much.add_argument("--messages", type=_count, metavar="N", help="seeds of many dialogs until N messages were sent")
     parser.add_argument("--first", type=int, default=0, metavar="SEED", help="the first seed (0)")
     parser.add_argument(
         "--journal", type=Path, metavar="FILE", help="keep the figures there, and go on where FILE ends"
@@ -38,7 +44,7 @@ def _arguments() -> ArgumentParser:
 def _journal(asked: Namespace) -> Journal | None:
     if asked.journal is None:
         return None
-    large = {"dialogs": LARGE_DIALOGS, "messages": LARGE_MESSAGES} if asked.messages else {}
+    large = {"dialogs": LARGE_DIALOGS, "messages": LARGE_MESSAGES} if asked.messages is not None else {}
     return Journal(asked.journal, {"first": asked.first, **large})
 
 
@@ -66,7 +72,9 @@ def main(given: Sequence[str] | None = None) -> int:
     counted_before, before = total.messages, sum(os.times()[:2])
     first = asked.first + done
     runs = (
-        run_messages(first, asked.messages - total.messages) if asked.messages else run_seeds(first, asked.seeds - done)
+        run_seeds(first, asked.seeds - done)
+        if asked.messages is None
+        else run_messages(first, asked.messages - total.messages)
     )
     for run in runs:
         if asked.menus or not run.figures.is_right:

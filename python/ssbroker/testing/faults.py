@@ -4,6 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass, fields
 from random import Random
+from typing import Final
+
+from ssbroker import options
+
+_NO_SHARES: Final = ("delay", "partitions", "partition_seconds", "outage_period", "clock_jumps")
+_MOST: Final = 86_400
+"""Of the seconds of something, and of its times a minute."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,6 +32,9 @@ class Faults:
         rollbacks: The share of batches whose transaction is rolled back.
         clock_jumps: How many times a minute the clock of an instance is set, by up to an hour.
 
+    Raises:
+        OptionError: A share is no number from 0 to 1, or another one none from 0 to 86,400.
+
     Examples:
         >>> Faults(loss=0.3).loss
         0.3
@@ -43,6 +53,12 @@ class Faults:
     crashes: float = 0.0
     rollbacks: float = 0.0
     clock_jumps: float = 0.0
+
+    def __post_init__(self) -> None:
+        for field in fields(self):
+            options.number(
+                getattr(self, field.name), name=field.name, least=0, most=_MOST if field.name in _NO_SHARES else 1
+            )
 
     @classmethod
     def drawn(cls, seed: int) -> Faults:

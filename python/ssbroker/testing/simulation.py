@@ -7,6 +7,8 @@ from dataclasses import dataclass, field
 from random import Random
 from typing import Final
 
+from ssbroker import options
+from ssbroker.exceptions import OptionError
 from ssbroker.protocol import names
 from ssbroker.protocol.dialogs import Dialogs
 from ssbroker.protocol.ledger import Endpoint, Key
@@ -23,6 +25,9 @@ _REJECTIONS: Final = ("Broker:Corrupted Message", "Broker:Message Undeliverable"
 _HOUR: Final = 3600 * SECOND
 _MINUTE: Final = 60 * SECOND
 _FRAGMENT_BYTES: Final = 128
+_DIALOGS_MAX: Final = 1_000_000
+_MESSAGES_MAX: Final = 1_000_000
+_SECONDS_MAX: Final = 30 * 86_400
 _YEAR_2026: Final = 1_767_225_600 * SECOND
 
 
@@ -57,6 +62,9 @@ class Simulation:
         machine: What makes the machines; `Dialogs` unless a test plants a bug.
         books: What keeps what is durable of each instance, by its name; in memory unless told otherwise.
 
+    Raises:
+        OptionError: There is nothing to send, it takes longer than the faults, or one of the arguments is not what it can be.
+
     Examples:
         >>> figures = Simulation(7, dialogs=2, messages=5).run()
         >>> figures.is_right, figures.messages
@@ -76,6 +84,14 @@ class Simulation:
         machine: Machine = Dialogs,
         books: Books = memory_of,
     ) -> None:
+        options.whole(dialogs, name="dialogs", least=1, most=_DIALOGS_MAX)
+        options.whole(messages, name="messages", least=1, most=_MESSAGES_MAX)
+        options.number(faulty_seconds, name="faulty_seconds", least=0, most=_SECONDS_MAX)
+        if sending_seconds is not None:
+            options.number(sending_seconds, name="sending_seconds", least=0, most=faulty_seconds)
+        for name, given, kind in (("faults", faults, Faults), ("settings", settings, Settings)):
+            if given is not None and not isinstance(given, kind):
+                raise OptionError(f"{name}: expected {kind.__name__}(...); got {given!r:.80}")
         self.seed = seed
         self.faults = Faults.drawn(seed) if faults is None else faults
         self._random = random = Random(f"simulation {seed}")  # noqa: S311 - chance that can be repeated

@@ -1,0 +1,62 @@
+"""What a simulation is given and cannot use is told at once: a share of 30 for 30 % lost everything, and NaN nothing."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from ssbroker.exceptions import OptionError
+from ssbroker.testing import Faults, Simulation
+from ssbroker.testing.__main__ import main
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("loss", 30),
+        ("loss", -0.1),
+        ("duplication", float("nan")),
+        ("reordering", "0.5"),
+        ("corruption", True),
+        ("one_way", 1.5),
+        ("outage_share", None),
+        ("crashes", 2),
+        ("rollbacks", 1.01),
+        ("delay", float("inf")),
+        ("partition_seconds", -1),
+        ("partitions", -4),
+        ("outage_period", float("nan")),
+        ("clock_jumps", 86_401),
+    ],
+)
+def test_faults_that_cannot_be_are_named(name: str, value: Any) -> None:
+    with pytest.raises(OptionError, match=rf"^{name}: expected a number from 0 to (1|86,400); got "):
+        Faults(**{name: value})
+
+
+@pytest.mark.parametrize(
+    ("given", "told"),
+    [
+        ({"dialogs": 0}, "dialogs: expected a whole number from 1 to 1000000; got 0"),
+        ({"messages": -1}, "messages: expected a whole number from 1 to 1000000; got -1"),
+        ({"faulty_seconds": -1}, "faulty_seconds: expected a number from 0 to 2,592,000; got -1"),
+        ({"faulty_seconds": float("nan")}, "faulty_seconds: expected a number from 0 to 2,592,000; got nan"),
+        ({"sending_seconds": 46}, "sending_seconds: expected a number from 0 to 45; got 46"),
+        ({"faults": {"loss": 0.3}}, "faults: expected Faults(...); got {'loss': 0.3}"),
+        ({"settings": "strict"}, "settings: expected Settings(...); got 'strict'"),
+    ],
+)
+def test_what_a_simulation_cannot_be_made_of_is_named(given: dict[str, Any], told: str) -> None:
+    with pytest.raises(OptionError) as refused:
+        Simulation(7, **given)
+    assert str(refused.value) == told
+
+
+@pytest.mark.parametrize("given", [["--seeds", "-3"], ["--messages", "-1"], ["--messages", "many"]])
+def test_the_command_runs_no_negative_numbers(given: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    """They printed that nothing was lost."""
+    with pytest.raises(SystemExit) as ended:
+        main(given)
+    assert ended.value.code == 2
+    assert "expected a whole number, 0 or more" in capsys.readouterr().err
