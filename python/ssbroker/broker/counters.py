@@ -57,7 +57,7 @@ class Counters:
     """
 
     def __init__(self) -> None:
-        self._guard: Final = threading.Lock()
+        self._guard: Final = threading.RLock()
         self._counts: Final[dict[str, float]] = dict.fromkeys(NAMES, 0)
 
     def committed(self, effects: Effects) -> None:

@@ -10,11 +10,14 @@ from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Final
 
+from ssbroker.broker.interrupting import is_inside_another
 from ssbroker.protocol.event_log import printed
 
 LONGEST_WAIT: Final = 5.0
 """The seconds after which the thread looks again though nobody told it anything: other processes may have written to the files."""
 _BACK_OFF_MAX: Final = 60.0
+_PATIENCE_INSIDE: Final = 1.0
+"""The seconds to wait for a thread that may wait for the call in the middle of which this is."""
 _LONG_AGO: Final = datetime.min.replace(tzinfo=UTC)
 LOGGER: Final = logging.getLogger("ssbroker.broker")
 
@@ -90,6 +93,9 @@ class Runner:
     def close(self, *, timeout: float = 60.0) -> None:
         """Ends the thread once the call that runs has returned; nothing is called after that.
 
+        Where a signal has interrupted a call of an instance, and its handler closes it, the thread may wait for that call, and is left to
+        end by itself.
+
         Args:
             timeout: The seconds to wait for it.
         """
@@ -103,7 +109,7 @@ class Runner:
             return
         atexit.unregister(self.close)
         if thread is not threading.current_thread():
-            thread.join(timeout)
+            thread.join(min(timeout, _PATIENCE_INSIDE) if is_inside_another() else timeout)
 
     def _run(self) -> None:
         failures = 0
@@ -112,6 +118,8 @@ class Runner:
                 moment = self._work()
                 failures = 0
             except Exception:
+                if self._is_closed:  # by who could not wait for it: what it needs is gone
+                    return
                 with printed():
                     LOGGER.exception("what was due could not be done; it is tried again")
                 moment = None

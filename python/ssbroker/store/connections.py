@@ -26,6 +26,8 @@ _FORK_LOOKS_EVERY: Final = 0.0005
 class Connections:
     """Connections that are taken and given back; one that is given back serves again, unless something of it is still open.
 
+    There is no lock here: each step is one that nothing can come in the middle of, neither another thread nor the handler of a signal.
+
     No connection commits, whatever is executed on it, but by `commit`: neither `COMMIT` in an application's SQL nor a statement
     after SQLite has undone the transaction by itself, as it does when a disk fails, can leave half of a transaction behind.
     A process that was forked never uses or closes those of its parent. Who forks waits until other threads are out of SQLite: a mutex
@@ -40,7 +42,6 @@ class Connections:
         self.place: Final = Place(path)
         self._vfs = vfs
         self._forks = _forks
-        self._guard = threading.Lock()
         self._used: dict[object, int] = {}
         self._idle: list[apsw.Connection] = []
         self._resting: set[apsw.Connection] = set()
@@ -83,11 +84,8 @@ class Connections:
         place, thread = object(), threading.get_ident()
         try:
             self._enter(place, thread)
-            with self._guard:
-                connection = self._idle.pop() if self._idle else None
-                if connection is not None:
-                    self._used[connection] = thread
-            if connection is not None:
+            if (connection := self._from_idle()) is not None:
+                self._used[connection] = thread
                 connection.set_busy_handler(patience(wait))
                 return connection
             if _inherited and identity_of(str(self._path)) in _inherited:
@@ -105,9 +103,8 @@ class Connections:
 
     def rest(self, connection: apsw.Connection) -> None:
         """Says that whoever took a connection keeps it, and does not use it before `resume`."""
-        with self._guard:
-            self._used.pop(connection, None)
-            self._resting.add(connection)
+        self._resting.add(connection)
+        self._used.pop(connection, None)
 
     def resume(self, connection: apsw.Connection) -> bool:
         """Whether a connection that rested is still there to be used; a fork closes it.
@@ -118,12 +115,12 @@ class Connections:
         if self.is_inherited:
             self.check()
         self._enter(connection, threading.get_ident())
-        with self._guard:
-            is_there = connection in self._resting
-            self._resting.discard(connection)
-        if not is_there:
+        try:
+            self._resting.remove(connection)
+        except KeyError:
             self._used.pop(connection, None)
-        return is_there
+            return False
+        return True
 
     def commit(self, connection: apsw.Connection) -> None:
         """Commits the transaction of a connection that was taken."""
@@ -146,11 +143,9 @@ class Connections:
             is_clean = connection.txn_state() == apsw.SQLITE_TXN_NONE
         except apsw.Error:
             is_clean = False
-        with self._guard:
-            if is_clean and is_reusable and not self._is_closed and len(self._idle) < _IDLE_MAX:
-                self._used.pop(connection, None)
-                self._idle.append(connection)
-                return
+        if is_clean and is_reusable and not self._is_closed and len(self._idle) < _IDLE_MAX:
+            self._keep(connection)
+            return
         try:
             connection.close(force=True)
         finally:
@@ -163,10 +158,8 @@ class Connections:
         place = object()
         try:
             self._enter(place, threading.get_ident())
-            with self._guard:
-                self._is_closed = True
-                idle, self._idle = self._idle, []
-            for connection in idle:
+            self._is_closed = True
+            while (connection := self._from_idle()) is not None:
                 connection.close(force=True)
         finally:
             self._used.pop(place, None)
@@ -180,10 +173,9 @@ class Connections:
         """Before a fork: closes what is not in use, so that the new process inherits nothing of it and may open the file itself."""
         import apsw  # noqa: PLC0415  # whoever has a connection has it
 
-        with self._guard:
-            unused = [*self._idle, *self._resting]
-            self._idle, self._resting = [], set()
-        for connection in unused:
+        resting = list(self._resting)
+        self._resting.difference_update(resting)
+        while (connection := resting.pop() if resting else self._from_idle()) is not None:
             connection.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1)  # that would be work for nothing
             connection.close(force=True)
 
@@ -200,6 +192,22 @@ class Connections:
                 ctypes.pythonapi.Py_IncRef(ctypes.py_object(kept))
             _inherited.add(identity_of(str(self._path)))
             _inherited.discard(None)  # it is not there any more
+
+    def _keep(self, connection: apsw.Connection) -> None:
+        """Keeps a connection for whoever asks next."""
+        place = object()  # so that a fork in between does not miss it
+        self._used[place] = self._used.get(connection, threading.get_ident())
+        del self._used[connection]
+        self._idle.append(connection)
+        del self._used[place]
+        if self._is_closed:  # meanwhile
+            self.close()
+
+    def _from_idle(self) -> apsw.Connection | None:
+        try:
+            return self._idle.pop()
+        except IndexError:
+            return None
 
     def _enter(self, place: object, thread: int) -> None:
         """Notes that a thread may be inside of SQLite from now on; while the process forks, those wait that were not yet."""

@@ -4,10 +4,16 @@ from __future__ import annotations
 
 import threading
 from collections import deque
+from typing import Final
+
+_HANDED_ON: Final = -1
+"""The holder until the thread whose turn it is has seen that: no thread's number."""
 
 
 class FairLock:
     """Threads get it one after the other, first come, first served; whoever waits too long gives up its place.
+
+    A signal may interrupt a thread anywhere in here, and its handler ask for the lock too: what is held is said by one assignment.
 
     Examples:
         >>> lock = FairLock()
@@ -17,8 +23,7 @@ class FairLock:
     """
 
     def __init__(self) -> None:
-        self._guard = threading.Lock()
-        self._is_held = False
+        self._guard = threading.RLock()
         self._holder: int | None = None
         self._waiting: deque[threading.Event] = deque()
 
@@ -39,8 +44,7 @@ class FairLock:
         """
         holder = threading.get_ident() if holder is None else holder
         with self._guard:
-            if not self._is_held:
-                self._is_held = True
+            if self._holder is None:
                 self._holder = holder
                 return True
             turn = threading.Event()
@@ -56,11 +60,13 @@ class FairLock:
     def release(self) -> None:
         """Hands the lock to whoever has waited longest."""
         with self._guard:
-            self._holder = None
-            if self._waiting:
-                self._waiting.popleft().set()
+            try:
+                turn = self._waiting.popleft()
+            except IndexError:
+                self._holder = None
             else:
-                self._is_held = False
+                self._holder = _HANDED_ON
+                turn.set()
 
     def _had_turn(self, turn: threading.Event, holder: int) -> bool:
         """Whether the lock was handed over, if only just now; otherwise the place in the queue is given up."""

@@ -77,7 +77,7 @@ class Watched:
         self.database: Final = database
         self.queue_id: Final = queue.queue_id
         self.queue_name: Final = queue_name(queue)
-        self._guard: Final = threading.Lock()
+        self._guard: Final = threading.RLock()
         self._monitor: Final = QueueMonitor(max_queue_readers=0)
         self._asked: dict[Asking, Asked] = {}
         self._readers: dict[int, str] = {}

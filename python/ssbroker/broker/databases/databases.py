@@ -33,6 +33,7 @@ class Databases:
         self._aside: dict[int, Database] = {}
         self._unavailable: dict[str, StorageError] = {}
         self._version: int | None = None
+        self._is_looking = False
 
     @property
     def is_inherited(self) -> bool:
@@ -67,35 +68,49 @@ class Databases:
         """The databases as the list has them now; objects of those that stay are kept."""
         self._msdb.check()  # before the lock: in a forked process nobody gives it back
         with self._guard:
-            if self._version is not None and self._msdb.ask(registry.version_of) == self._version:
+            if self._is_looking:  # the handler of a signal, or of the log, in the thread that looks
+                if not self._known:
+                    raise StorageError(
+                        f"{self._msdb.path}: its databases are being opened by what this has interrupted"
+                    )
                 return self._known
-            with self._msdb.read() as connection:
-                version = registry.version_of(connection)
-                listed = registry.load(connection)
-            before = {one.database_id: one for one in (*self._known.values(), *self._aside.values())}
-            aside, self._aside = self._aside, {}
-            databases: dict[str, Database] = {}
-            told, self._unavailable = {name: str(error) for name, error in self._unavailable.items()}, {}
-            for row in listed:
-                database = before.pop(row.database_id, None)
-                try:
-                    database = self._opened(row) if database is None else database.renamed(row.name)
-                    if row.database_id in aside:
-                        self.settle(database)
-                    databases[row.name] = database
-                except StorageError as error:
-                    if database is not None:
-                        self._aside[row.database_id] = database
-                    self._unavailable[row.name] = error
-                    if told.get(row.name) != str(error):
-                        _log.warning(_NOT_AVAILABLE, row.name, error)
-            for gone in before.values():
-                gone.close()
-            if databases != self._known:
-                self._known = databases
-            # One that could not be opened is tried again at the next look.
-            self._version = None if self._unavailable else version
+            self._is_looking = True
+            try:
+                return self._look()
+            finally:
+                self._is_looking = False
+
+    def _look(self) -> dict[str, Database]:
+        """What `all` does, with the lock."""
+        if self._version is not None and self._msdb.ask(registry.version_of) == self._version:
             return self._known
+        with self._msdb.read() as connection:
+            version = registry.version_of(connection)
+            listed = registry.load(connection)
+        before = {one.database_id: one for one in (*self._known.values(), *self._aside.values())}
+        aside, self._aside = self._aside, {}
+        databases: dict[str, Database] = {}
+        told, self._unavailable = {name: str(error) for name, error in self._unavailable.items()}, {}
+        for row in listed:
+            database = before.pop(row.database_id, None)
+            try:
+                database = self._opened(row) if database is None else database.renamed(row.name)
+                if row.database_id in aside:
+                    self.settle(database)
+                databases[row.name] = database
+            except StorageError as error:
+                if database is not None:
+                    self._aside[row.database_id] = database
+                self._unavailable[row.name] = error
+                if told.get(row.name) != str(error):
+                    _log.warning(_NOT_AVAILABLE, row.name, error)
+        for gone in before.values():
+            gone.close()
+        if databases != self._known:
+            self._known = databases
+        # One that could not be opened is tried again at the next look.
+        self._version = None if self._unavailable else version
+        return self._known
 
     def unavailable(self) -> list[str]:
         """The names of those on the list whose files cannot be used."""

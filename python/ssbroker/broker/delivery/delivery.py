@@ -45,7 +45,7 @@ class Delivery:
         self._instance: Final = instance
         self._retries: Final = retries
         self._scanned: dict[int, int] = {}
-        self._turns: Final[dict[int, threading.Lock]] = defaultdict(threading.Lock)
+        self._turns: Final[dict[int, threading.RLock]] = defaultdict(threading.RLock)
         self._thread: Final = _Thread()
         self.transport: Transport | None = None
 

@@ -27,7 +27,7 @@ class Pictures:
 
     def __init__(self, instance: Instance) -> None:
         self._instance: Final = instance
-        self._guard: Final = threading.Lock()
+        self._guard: Final = threading.RLock()
         self._version: Hashable = None
         self._catalog: Catalog | None = None
         self._addresses: tuple[str, ...] = ()

@@ -47,7 +47,7 @@ class Retries:
 
     def __init__(self, backoff: Backoff) -> None:
         self._backoff: Final = backoff
-        self._guard: Final = threading.Lock()
+        self._guard: Final = threading.RLock()
         self._tries: dict[Key, _Try] = {}
         # For each database the moments and senders, the earliest first; one whose moment is not that of its try is past.
         self._order: dict[int, list[tuple[int, int]]] = {}
@@ -160,10 +160,11 @@ class Retries:
             The moment, past or future; None where nothing waits.
         """
         with self._guard:
-            for database_id, order in self._order.items():
+            orders = list(self._order.items())  # the handler of a signal may add to them
+            for database_id, order in orders:
                 while order and not self._is_current(Key(database_id, order[0][1]), order[0][0]):
                     heapq.heappop(order)
-            return min((order[0][0] for order in self._order.values() if order), default=None)
+            return min((order[0][0] for _, order in orders if order), default=None)
 
     def _put(self, key: Key, new: _Try) -> None:
         self._tries[key] = new

@@ -57,7 +57,7 @@ class Forwarding:
         self._way: Final = way
         self._log: Final = events
         self._clock: Final = clock
-        self._guard: Final = threading.Lock()
+        self._guard: Final = threading.RLock()
         self._hops: Final[defaultdict[str, Hop]] = defaultdict(Hop)
         self._on_hold: list[Parcel] = []
         self._due: int | None = None

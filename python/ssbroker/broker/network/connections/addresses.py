@@ -38,7 +38,7 @@ class Addresses:
 
     def __init__(self, setup: Setup) -> None:
         self._setup: Final = setup
-        self._changed: Final = threading.Lock()
+        self._changed: Final = threading.RLock()
         self._destinations: Final[dict[str, Destination]] = {}
         self._routed: Collection[str] = frozenset()
         self._forget_beyond = KNOWN

@@ -42,7 +42,7 @@ class SocketEndpoint:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._server: asyncio.Server | None = None
         self._stopped: Final = asyncio.Event()
-        self._changed: Final = threading.Lock()
+        self._changed: Final = threading.RLock()
         self._waiting: Final[set[Destination]] = set()
         self._started: Final[SimpleQueue[tuple[str, int] | OSError | ValueError | RuntimeError]] = SimpleQueue()
         self._thread: Final = threading.Thread(

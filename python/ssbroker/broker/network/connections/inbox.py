@@ -55,7 +55,7 @@ class Inbox:
         self._resume: Final = resume
         self._rows_max: Final = rows_max
         self._bytes_max: Final = bytes_max
-        self._guard: Final = threading.Lock()
+        self._guard: Final = threading.RLock()
         self._batches: deque[tuple[Batch, int]] = deque()
         self._rows = self._bytes = 0
         self._is_paused = False

@@ -36,7 +36,7 @@ class Outbox:
     def __init__(self, most: int, *, first: int = 0, tell_room: Callable[[], None] = lambda: None) -> None:
         self._tell_room: Final = tell_room
         self._most: Final = most
-        self._changed: Final = threading.Lock()
+        self._changed: Final = threading.RLock()
         self._rows: Final[deque[tuple[pa.Table, int]]] = deque()
         self._bytes = 0
         self._taken = self._done = first

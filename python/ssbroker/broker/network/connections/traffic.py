@@ -15,7 +15,7 @@ class Traffic:
     """Counts by the names of `sys.dm_broker_connections`. The numbers only grow, whichever thread asks for them while connections end."""
 
     def __init__(self) -> None:
-        self._guard: Final = threading.Lock()
+        self._guard: Final = threading.RLock()
         self._ended: Final[Counter[str]] = Counter()
 
     def ends(self, connections: dict[uuid.UUID, Connection], connection: Connection) -> None:

@@ -67,7 +67,7 @@ class Carrying:
 
     def __init__(self, *, principal: Callable[[str, str, bytes | None], str | None]) -> None:
         self._principal: Final = principal
-        self._guard: Final = threading.Lock()
+        self._guard: Final = threading.RLock()
         self._carried: dict[tuple[int, Key], Carried] = {}
         self._new: dict[int, dict[Key, Outgoing]] = {}
         self._keys: dict[tuple[int, int], Key] = {}

@@ -53,7 +53,7 @@ class Bulletin:
         self._listens: Final = listens
         self._look: Final = look
         self._path: Final = instance.folder / FILE
-        self._guard: Final = threading.Lock()
+        self._guard: Final = threading.RLock()
         self._is_over: Final = threading.Event()
         self._is_told = False  # that the file cannot be written, for as long as it cannot
         self._thread: Final = threading.Thread(target=self._run, name=f"ssbroker {instance.name} bulletin", daemon=True)

@@ -87,7 +87,7 @@ class Metrics:
                 "metrics need prometheus-client: pip install 'ssbroker[broker]'", name="prometheus_client"
             ) from error
         self._instance: Final = instance
-        self._guard: Final = threading.Lock()
+        self._guard: Final = threading.RLock()
         self._events: Final[Counter[str]] = Counter(dict.fromkeys(_EVENTS, 0))
         self._services: Final[set[tuple[str, str]]] = set()
         self._registry: Final = CollectorRegistry()
