@@ -131,6 +131,17 @@ def test_r7_a_way_back_needs_no_route_at_the_initiator() -> None:
     assert "SSB017" not in [finding.code for finding in lint(fleet(NORTH=north(), SOUTH=south("TCP://north")), at=NOW)]
 
 
+def test_each_service_without_a_way_back_gets_a_route_of_its_own() -> None:
+    """Who had made the one that was told saw the same finding again, of the next service."""
+    services = tuple(Service(database="Sales", name=name) for name in ("Orders", "Returns", "Gifts"))
+    several = replace(north("LOCAL"), services=services)
+    found = [each for each in lint(fleet(NORTH=several, SOUTH=south("LOCAL")), at=NOW) if each.code == "SSB017"]
+    assert [
+        each.remedy.endswith("ADDRESS = N'TCP://north:4022'; Likewise for each other service.") for each in found
+    ] == [True]
+    assert len(found[0].related) == 3
+
+
 def test_what_is_no_fleet_no_time_and_no_code_is_refused() -> None:
     with pytest.raises(SchemaError, match="expected a Fleet or a Catalog, got dict"):
         lint({})  # type: ignore[arg-type]

@@ -105,7 +105,7 @@ def _unreached(setting: Setting, reached: set[tuple[str, str, str]]) -> Iterator
                     "SSB019",
                     f"service {name(service)}",
                     "is the target of no conversation",
-                    f"If it is to be one: USE <database>; CREATE ROUTE <name> WITH SERVICE_NAME = {literal(service)}, ADDRESS = <address>;",
+                    f"If it is to be one: USE <database>; CREATE ROUTE <name> WITH SERVICE_NAME = {literal(service)}, ADDRESS = N'<address>';",
                     instance=instance,
                     database=database,
                 )
@@ -153,13 +153,14 @@ def _no_way_back(
 ) -> Finding:
     others = len(related) - 1
     more = f", nor to {others} other service{'' if others == 1 else 's'} that may have begun one" if others else ""
+    likewise = f" Likewise for {'the' if others == 1 else 'each'} other service." if others else ""
     address = next(iter(setting.fleet[initiator.instance].addresses), "TCP://<host>:4022")
     return about(
         "SSB017",
         f"database {name(target.database)}",
         f"takes conversations for {name(taken)} from {'/'.join(initiator)}, and has no sure way back to {name(service)}{more}",
         f"In {target.instance}: USE {bracketed(target.database)}; CREATE ROUTE <name> WITH SERVICE_NAME = {literal(service)}, "
-        f"ADDRESS = N'{'LOCAL' if initiator.instance == target.instance else address}';",
+        f"ADDRESS = N'{'LOCAL' if initiator.instance == target.instance else address}';{likewise}",
         instance=target.instance,
         database=target.database,
         related=related,
