@@ -158,7 +158,7 @@ class BrokerError(SsbrokerError):
     """Service Broker refuses a call; what the transaction did before stands.
 
     Attributes:
-        number: Service Broker's error number.
+        number: Service Broker's error number, None where it has none.
     """
 
     def __init__(self, message: str, *, number: int | None = None) -> None:
