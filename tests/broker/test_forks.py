@@ -8,6 +8,7 @@ import socket
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
@@ -34,12 +35,12 @@ with Instance.open(sys.argv[1]) as instance, instance.serve(port=0, allow_unencr
     sys.stdin.readline()
     child = os.fork()
     if child:
-        print(child, flush=True)
+        os.write(1, b"%d\\n" % child)  # in one piece, since both processes write there
         threading.Event().wait()
     if sys.argv[3] == "ends":
         server.close()
         instance.close()
-    print("forked", flush=True)
+    os.write(1, b"forked\\n")
     threading.Event().wait()
 """
 
@@ -125,13 +126,7 @@ def test_b3_n16_a_forked_process_keeps_neither_lock_nor_port_nor_connections(
     folder: Path, far_side: socket.socket, child_does: str
 ) -> None:
     """Its parent is killed: the next one serves at once, at the same port, and far sides see that the connections have ended."""
-    port = far_side.getsockname()[1]
-    with subprocess.Popen(
-        [sys.executable, "-c", SERVES, folder, str(port), child_does],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-    ) as parent:
+    with serving(folder, far_side.getsockname()[1], child_does) as parent:
         assert parent.stdin is not None
         assert parent.stdout is not None
         own_port = int(parent.stdout.readline())
@@ -157,8 +152,17 @@ def test_b3_n16_a_forked_process_keeps_neither_lock_nor_port_nor_connections(
                     assert server.port == own_port
                 os.kill(child, 0)
             finally:
-                parent.kill()
                 os.kill(child, signal.SIGKILL)
+
+
+@contextmanager
+def serving(folder: Path, port: int, child_does: str) -> Iterator[subprocess.Popen[str]]:
+    command = [sys.executable, "-c", SERVES, str(folder), str(port), child_does]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as parent:
+        try:
+            yield parent
+        finally:
+            parent.kill()
 
 
 def test_b3_every_call_on_an_inherited_instance_says_to_open_its_own(folder: Path) -> None:
