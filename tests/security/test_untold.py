@@ -89,3 +89,11 @@ def test_a_key_in_a_file_that_cannot_be_read_is_not_told(tmp_path: Path, file: s
     assert "t0psecret" not in str(caught.value)
     assert "t0psecret" not in str(caught.value.value)
     assert caught.value.__cause__ is None
+
+
+@pytest.mark.parametrize("file", ["folder.csv", "folder.csv/keys.csv", "none/keys.jsonl", f"{'x' * 300}.csv"])
+def test_a_file_of_keys_that_cannot_be_reached_is_told_to_be_so(tmp_path: Path, file: str) -> None:
+    """What the system says holds nothing of the content."""
+    (tmp_path / "folder.csv").mkdir()
+    with pytest.raises(InputError, match=r"Is a directory|no such file|File name too long"):
+        load_keys(tmp_path / file)

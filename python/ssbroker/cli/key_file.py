@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Final
 
 from ssbroker import guids
+from ssbroker.cli.errors import reading
 from ssbroker.cli.files import open_sources
 from ssbroker.cli.intake import SESSION_KEYS
 from ssbroker.exceptions import InputError, InvalidGuidError, MalformedDataError, SchemaError
@@ -39,7 +40,7 @@ def load_keys(file: Path) -> Mapping[uuid.UUID | str | bytes, bytes]:
         ...     [key.hex() for key in load_keys(path).values()]
         ['abababababababababababababababab']
     """
-    with _untold(file):
+    with _untold(file), reading(file):
         return _keys(file)
 
 
@@ -49,7 +50,8 @@ def _untold(file: Path) -> Iterator[None]:
     try:
         yield
     except InputError as error:
-        if not isinstance(error, MalformedDataError) and error.column != "session_key":
+        of_system = isinstance(error.__cause__, OSError) and error.__cause__.errno is not None
+        if of_system or (not isinstance(error, MalformedDataError) and error.column != "session_key"):
             raise
         row = "" if error.row is None else f", row {error.row}"
         reason = f"{file}: session_key{row}: expected {_EXPECTED}"
