@@ -97,3 +97,12 @@ def test_a_file_of_keys_that_cannot_be_reached_is_told_to_be_so(tmp_path: Path, 
     (tmp_path / "folder.csv").mkdir()
     with pytest.raises(InputError, match=r"Is a directory|no such file|File name too long"):
         load_keys(tmp_path / file)
+
+
+@pytest.mark.parametrize("ending", ["csv", "parquet", "arrow"])
+def test_a_file_of_keys_that_is_empty_is_told_to_be_so(tmp_path: Path, ending: str) -> None:
+    """There is nothing in it that could be told."""
+    file = tmp_path / f"keys.{ending}"
+    file.touch()
+    with pytest.raises(InputError, match="is empty"):
+        load_keys(file)

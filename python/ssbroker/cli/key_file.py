@@ -56,8 +56,16 @@ def _untold(file: Path) -> Iterator[None]:
         row = "" if error.row is None else f", row {error.row}"
         reason = f"{file}: session_key{row}: expected {_EXPECTED}"
         if error.column is None:
-            reason = f"{file}{row}: expected a table with the columns conversation_id and session_key"
+            told = "is empty; expected" if _is_empty(file) else "expected"
+            reason = f"{file}{row}: {told} a table with the columns conversation_id and session_key"
         raise type(error)(reason, column=error.column, row=error.row, expected=_EXPECTED) from None
+
+
+def _is_empty(file: Path) -> bool:
+    try:
+        return file.stat().st_size == 0
+    except OSError:  # it has gone meanwhile
+        return False
 
 
 def _keys(file: Path) -> Mapping[uuid.UUID | str | bytes, bytes]:
