@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from contextlib import closing
 from pathlib import Path
 from typing import NoReturn
@@ -227,6 +228,28 @@ def test_a_transaction_is_used_inside_of_its_block(sales: Database) -> None:
     for use in (lambda: transaction.receive(QUEUE), lambda: transaction.connection, transaction.__enter__):
         with pytest.raises(BrokerError):
             use()
+
+
+@pytest.mark.parametrize("circle", ["by itself", "in a circle"])
+def test_b3_a_transaction_that_is_dropped_before_its_end_is_undone(sales: Database, circle: str) -> None:
+    """Who enters it by hand and loses it cannot end it any more: nobody could write to the file again."""
+
+    def lose() -> None:
+        lost = [sales.transaction().__enter__()]
+        lost[0].send(lost[0].begin_dialog(INITIATOR, TARGET), b"lost")
+        lost[0].connection.execute("CREATE TABLE orders (id INTEGER PRIMARY KEY)")
+        if circle == "in a circle":
+            lost.append(lost)  # type: ignore[arg-type]
+
+    def collect() -> None:
+        lose()
+        gc.collect()
+
+    with pytest.warns(ResourceWarning, match="use it in a `with` block"):
+        collect()
+    with sales.transaction() as t:
+        t.connection.execute("CREATE TABLE orders (id INTEGER PRIMARY KEY)")
+        assert t.receive(QUEUE).num_rows == 0
 
 
 def test_b4_a_call_that_fails_on_its_way_undoes_the_transaction(sales: Database) -> None:

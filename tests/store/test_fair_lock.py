@@ -112,3 +112,19 @@ def test_who_took_it_knows_that_it_would_wait_for_itself() -> None:
     thread.join(30.0)
     assert seen == [False, True, False]
     assert elsewhere == [False, True, False]
+
+
+def test_b3_what_is_given_back_while_its_thread_asks_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A transaction that nobody has any more ends wherever Python collects, in the middle of asking too: nobody else would wake who asks."""
+    lock, turn = FairLock(), threading.Event()
+    assert lock.acquire(timeout=0.0)
+
+    def collects() -> threading.Event:
+        lock.release()
+        return turn
+
+    with monkeypatch.context() as patched:
+        patched.setattr(threading, "Event", collects)
+        assert lock.acquire(timeout=0.0)
+    lock.release()
+    assert lock.acquire(timeout=0.0)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from types import TracebackType
 from typing import TYPE_CHECKING, Final
 
@@ -33,6 +34,13 @@ class Lifecycle:
         self._is_open = False
         self._is_over = False
         self._is_broken = False
+
+    def __del__(self) -> None:
+        """Undoes what was entered without `with`, and dropped: nobody else could give back the lock."""
+        if self.has_lock and not self.database.file.is_inherited:
+            self.leave()
+            message = f"{self.database.file.path}: a transaction was dropped before its end, and is undone; use it in a `with` block"
+            warnings.warn(message, ResourceWarning, stacklevel=2)
 
     @property
     def has_lock(self) -> bool:

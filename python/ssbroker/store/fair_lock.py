@@ -44,11 +44,16 @@ class FairLock:
         """
         holder = threading.get_ident() if holder is None else holder
         with self._guard:
-            if self._holder is None:
-                self._holder = holder
+            if self._take(holder):
                 return True
             turn = threading.Event()
             self._waiting.append(turn)
+            if (
+                self._holder is None
+            ):  # a transaction that nobody has any more gave it back just now, wherever Python collects
+                self._waiting.remove(turn)
+                self._holder = holder
+                return True
         try:
             turn.wait(min(timeout, threading.TIMEOUT_MAX))
         except BaseException:  # Ctrl-C: whoever stands in the queue and never comes would hold up all others
@@ -67,6 +72,12 @@ class FairLock:
             else:
                 self._holder = _HANDED_ON
                 turn.set()
+
+    def _take(self, holder: int) -> bool:
+        if self._holder is not None:
+            return False
+        self._holder = holder
+        return True
 
     def _had_turn(self, turn: threading.Event, holder: int) -> bool:
         """Whether the lock was handed over, if only just now; otherwise the place in the queue is given up."""
