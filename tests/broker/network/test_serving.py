@@ -155,6 +155,22 @@ def test_a_server_is_entered_once(tmp_path: Path, stack: ExitStack) -> None:
         pass
 
 
+def test_a_server_that_has_ended_or_could_not_begin_says_how_to_get_another(tmp_path: Path, stack: ExitStack) -> None:
+    instance = made(tmp_path, "shop", stack)
+    with instance.serve(port=0, allow_unencrypted=True) as ended:
+        taken = made(tmp_path, "bank", stack).serve(port=ended.port, allow_unencrypted=True)
+        for error in (EndpointError, ProtocolError):
+            with pytest.raises(error):
+                taken.start()
+        with pytest.raises(ProtocolError, match="served by this object already"):
+            ended.start()
+        assert ended.is_alive
+    with pytest.raises(ProtocolError, match=r"Instance\.serve makes another"):
+        ended.start()
+    with instance.serve(port=0, allow_unencrypted=True) as another:
+        assert another.is_alive
+
+
 def test_r41_an_address_that_is_none_is_refused_before_anything_is_opened(tmp_path: Path, stack: ExitStack) -> None:
     with pytest.raises(InvalidAddressError, match="'no address' is no address"):
         made(tmp_path, "shop", stack).serve(allow_unencrypted=True, addresses=["no address"])

@@ -69,7 +69,7 @@ class Server:
         self.port: int = options.port
         self._lock: Final = ServeLock(instance.folder)
         self._runner: Final = Runner(self._run, clock=instance.clock, name=f"ssbroker {instance.name} exchange")
-        self._is_open = False
+        self._is_open = self._has_begun = False
         self._bulletin: Bulletin | None = None
         self.credentials: Final = None if options.trust is None else Credentials(options.trust)
         reception = Reception(self._wake)
@@ -116,9 +116,15 @@ class Server:
         Raises:
             StorageError: Another process serves the instance, or this one was forked from one that has it open.
             EndpointError: The port cannot be listened on.
+            ProtocolError: It has begun before: it serves, has ended, or could not listen.
         """
         self.instance.check()
+        if self._is_open:
+            raise ProtocolError("the instance is being served by this object already")
+        if self._has_begun:
+            raise ProtocolError("a server begins once; Instance.serve makes another")
         self._lock.acquire()
+        self._has_begun = True
         try:
             self.host, self.port = self.endpoint.start()
         except BaseException:
@@ -215,8 +221,6 @@ class Server:
         return 0 if endpoint is None else endpoint.message_forwarding_size * _MEGABYTE
 
     def __enter__(self) -> Self:
-        if self._is_open:
-            raise ProtocolError("the instance is being served by this object already")
         return self.start()
 
     def __exit__(
