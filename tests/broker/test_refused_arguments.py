@@ -153,3 +153,12 @@ def test_what_cannot_be_called_with_events_is_refused_when_it_subscribes(sales: 
         subscribe(print, int)
     begin(sales, b"two chairs")
     assert said(receive(sales)) == [b"two chairs"]
+
+
+@pytest.mark.parametrize("wrong", [None, "enable_broker", 1], ids=ascii)
+def test_i4_what_is_no_option_of_a_broker_leaves_it_disabled(sales: Database, wrong: Any) -> None:
+    """None is what `attach_database` takes for no option; here it enabled the broker."""
+    sales.set_broker("DISABLE_BROKER")
+    with pytest.raises(OptionError, match="option: expected one of ENABLE_BROKER"):
+        sales.set_broker(wrong)
+    assert not sales.is_broker_enabled

@@ -48,7 +48,8 @@ def create(instance: Instance, alteration: Alteration, name: str) -> Database:
 
 def attach(instance: Instance, alteration: Alteration, name: str, path: Path, option: BrokerOption | None) -> Database:
     """Takes in a database file as it is (I8), but for I7 and the option."""
-    check_option(option)
+    if option is not None:
+        _check_option(option)
     listing = alteration.listing()
     _check_free(listing, name)
     _refuse_listed(instance, listing, path)
@@ -114,7 +115,7 @@ def rename(alteration: Alteration, name: str, new: str) -> None:
 
 def set_broker(instance: Instance, alteration: Alteration, database: Database, option: BrokerOption) -> None:
     """Enables or disables a database's broker, with a new id or the old one (I4, I5, I6)."""
-    check_option(option)
+    _check_option(option)
     connection = alteration.connection(database)
     broker = alteration.objects(database).broker
     listing = alteration.listing()
@@ -158,14 +159,9 @@ def _check_alone(listing: Connection, name: str, guid: bytes) -> None:
         raise refusal(f"the broker id of {name!r} is that of {twin!r}, which is enabled", 9772)
 
 
-def check_option(option: str | None) -> None:
-    """Refuses what is no broker option.
-
-    Raises:
-        OptionError: It is none.
-    """
+def _check_option(option: object) -> None:
     options = get_args(BrokerOption)
-    if option is not None and option not in options:
+    if option not in options:
         raise OptionError(f"option: expected one of {', '.join(options)}; got {option!r}")
 
 
