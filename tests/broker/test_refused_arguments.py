@@ -16,7 +16,7 @@ import pytest
 
 from ssbroker.broker.database import Database
 from ssbroker.broker.instance import Instance
-from ssbroker.exceptions import BrokerError, OptionError, SsbrokerError
+from ssbroker.exceptions import BrokerError, InputError, OptionError, SsbrokerError, UnknownDatabaseError
 from ssbroker.protocol.names import BODY_MAX
 from tests.broker import talk
 from tests.broker.conftest import INITIATOR, QUEUE, TARGET
@@ -162,3 +162,13 @@ def test_i4_what_is_no_option_of_a_broker_leaves_it_disabled(sales: Database, wr
     with pytest.raises(OptionError, match="option: expected one of ENABLE_BROKER"):
         sales.set_broker(wrong)
     assert not sales.is_broker_enabled
+
+
+@pytest.mark.parametrize("wrong", [None, b"Sales", 5], ids=ascii)
+def test_what_is_no_name_of_a_view_or_a_database_is_refused(sales: Database, wrong: Any) -> None:
+    instance = sales.instance
+    with pytest.raises(InputError, match=r"name: expected a view or a queue"):
+        instance.view(wrong)
+    for call in (instance.database, instance.detach_database, instance.drop_database):
+        with pytest.raises(UnknownDatabaseError, match="the instance has no database"):
+            call(wrong)

@@ -184,6 +184,9 @@ def test_r41_an_address_that_is_none_is_refused_before_anything_is_opened(tmp_pa
         ({"allow_unencrypted": True, "host": ""}, "host"),
         ({"allow_unencrypted": True, "close_timeout": -1}, "close_timeout"),
         ({"allow_unencrypted": True, "addresses": "TCP://a:1"}, "addresses"),
+        ({"allow_unencrypted": True, "limits": {}}, "limits: expected EndpointLimits"),
+        ({"allow_unencrypted": True, "settings": None}, "settings: expected Settings"),
+        ({"trust": "keys/shop.pem"}, "trust: expected Trust"),
         (
             {
                 "allow_unencrypted": True,

@@ -17,6 +17,7 @@ from ssbroker.broker.objects.refusals import refusal
 from ssbroker.ddl.instance import SYSTEM_DATABASES, canonical
 from ssbroker.ddl.statements import BrokerOption
 from ssbroker.exceptions import BrokerWarning, LockTimeoutError, OptionError, StorageError
+from ssbroker.options import is_text
 from ssbroker.store import object_changes as changes
 from ssbroker.store import objects as stored
 from ssbroker.store import registry
@@ -89,7 +90,7 @@ def attach(instance: Instance, alteration: Alteration, name: str, path: Path, op
 
 def detach(alteration: Alteration, name: str, *, is_dropped: bool = False) -> None:
     """Takes a database off the list; its file stays whole (B29), or goes too."""
-    if canonical(name) in SYSTEM_DATABASES:
+    if is_text(name) and canonical(name) in SYSTEM_DATABASES:
         raise refusal(_MSDB_STAYS, 3708 if is_dropped else 7940)
     if name in alteration.lost:
         alteration.forget(name)

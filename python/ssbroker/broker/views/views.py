@@ -14,6 +14,7 @@ from ssbroker.broker.database import Database
 from ssbroker.broker.objects.queue_names import queue_key
 from ssbroker.broker.views.view_schemas import DATABASE_VIEWS, INSTANCE_VIEWS, QUEUE
 from ssbroker.exceptions import InputError, StorageError
+from ssbroker.options import is_text
 from ssbroker.protocol.states import DESCRIPTIONS, State
 from ssbroker.security.dialog_certificate import DialogCertificate
 from ssbroker.store import registry, views
@@ -33,6 +34,8 @@ _FIRST_ENDPOINT_ID: Final = 65_536
 
 def view(instance: Instance, name: str, database: str | None) -> pa.Table:
     """The rows of a view, or of a queue."""
+    if not is_text(name):
+        raise InputError(f"name: expected a view or a queue, got {name!r:.80}", value=name)
     if name in INSTANCE_VIEWS:
         if database is not None:
             raise InputError(f"{name} is about the whole instance; leave database out", value=database)

@@ -66,6 +66,10 @@ class ServeOptions:
         options.flag(self.allow_unencrypted, name="allow_unencrypted")
         Catalog(schemas.ROUTES.empty_table(), addresses=options.texts(self.addresses, name="addresses"))
         Reach(self.dial_only)
+        if self.trust is not None:
+            _check_kind(self.trust, Trust, name="trust")
+        _check_kind(self.limits, EndpointLimits, name="limits")
+        _check_kind(self.settings, Settings, name="settings")
         if self.trust is None and not self.allow_unencrypted:
             raise OptionError("trust: expected certificates, or allow_unencrypted=True to do without them")
         if self.trust is not None and self.allow_unencrypted:
@@ -77,3 +81,8 @@ class ServeOptions:
             most=BYTES_MAX,
         )
         options.seconds(self.close_timeout, name="close_timeout")
+
+
+def _check_kind(value: object, kind: type, *, name: str) -> None:
+    if not isinstance(value, kind):
+        raise OptionError(f"{name}: expected {kind.__name__}, got {value!r:.80}")
