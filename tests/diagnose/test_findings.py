@@ -153,6 +153,10 @@ def test_what_is_no_fleet_no_time_and_no_code_is_refused() -> None:
     assert reachability(fleet(A=here()), services=(name for name in ["Stock"])).num_rows > 0
     with pytest.raises(OptionError, match="'SSB999' is no code"):
         lint(Fleet({}), ignore=["SSB999"])
+    with pytest.raises(OptionError, match="ignore: expected a sequence of texts, got 'SSB008'"):
+        lint(Fleet({}), ignore="SSB008")
+    with pytest.raises(OptionError, match="severity: expected one of error, warning, info; got 'fatal'"):
+        lint(Fleet({})).at_least("fatal")  # type: ignore[arg-type]
     assert len(lint(Fleet({}), at=datetime(2026, 1, 1, tzinfo=UTC))) == 0
 
 

@@ -10,6 +10,7 @@ from typing import Any, Final, overload
 import pyarrow as pa
 
 from ssbroker.diagnose.codes import CODES, SEVERITIES, Code, Severity
+from ssbroker.exceptions import OptionError
 
 _COLUMNS: Final[list[pa.Field[Any]]] = [
     pa.field("code", pa.string(), nullable=False),
@@ -104,7 +105,13 @@ class Findings(Sequence[Finding]):
         return {severity: counted[severity] for severity in SEVERITIES}
 
     def at_least(self, severity: Severity) -> Findings:
-        """Those that are as bad as this, or worse."""
+        """Those that are as bad as this, or worse.
+
+        Raises:
+            OptionError: It is no severity.
+        """
+        if severity not in SEVERITIES:
+            raise OptionError(f"severity: expected one of {', '.join(SEVERITIES)}; got {severity!r:.80}")
         kept = SEVERITIES[: SEVERITIES.index(severity) + 1]
         return Findings([finding for finding in self if finding.severity in kept])
 

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Set as AbstractSet
 from datetime import datetime, timedelta
 from typing import Final
 
-from ssbroker import moment
+from ssbroker import moment, options
 from ssbroker.catalog import Catalog
 from ssbroker.diagnose import check_fleet, check_identity, check_routes
 from ssbroker.diagnose.codes import CODES
@@ -41,7 +42,7 @@ def lint(
     *,
     at: datetime | None = None,
     expires_within: timedelta = EXPIRES_WITHIN,
-    ignore: Sequence[str] = (),
+    ignore: Sequence[str] | AbstractSet[str] = (),
 ) -> Findings:
     """Finds what is wrong with the routing tables, databases and services of a fleet.
 
@@ -72,7 +73,9 @@ def lint(
     within: object = expires_within
     if not isinstance(within, timedelta) or within < timedelta(0):
         raise OptionError(f"expires_within: expected a timedelta of 0 or more, got {expires_within!r}")
-    unknown = sorted(set(ignore) - CODES.keys())
+    unknown = sorted(
+        {*options.texts([*ignore] if isinstance(ignore, AbstractSet) else ignore, name="ignore")} - CODES.keys()
+    )
     if unknown:
         raise OptionError(f"ignore: {unknown[0]!r} is no code; expected one of {', '.join(CODES)}")
     now = moment.as_utc(at)
