@@ -137,6 +137,13 @@ def test_trace_of_one_instance_needs_no_from(folder: Path, run: Run) -> None:
     assert run("trace", folder / "NORTH.sql", *AT, "--to-service", "//Stock", "--from", "Sales", "--json") == found
 
 
+def test_trace_from_an_instance_with_one_database_needs_only_the_instance(folder: Path, run: Run) -> None:
+    given = ("trace", "--fleet", folder, *AT, "--to-service", "//Stock", "--from")
+    found = run(*given, "NORTH")
+    assert (found.status, found.err) == (0, "")
+    assert found == run(*given, "NORTH/Sales")
+
+
 def test_compare_without_traffic_is_complete(folder: Path, planned: Path, run: Run) -> None:
     found = run("compare", "--fleet", folder, planned, *AT)
     assert (found.status, found.err) == (1, "")

@@ -105,21 +105,25 @@ def instance_name(path: Path) -> str:
         return resolved.name if resolved.is_dir() else resolved.stem
 
 
-def place(text: str | None) -> tuple[str | None, str | None]:
-    """Reads `INSTANCE/DATABASE`; without an instance the database alone.
+def place(text: str | None, fleet: Fleet) -> tuple[str | None, str | None]:
+    """Reads `INSTANCE/DATABASE`; of one instance the database alone, of several the instance alone.
 
     Raises:
         InputError: There is nothing before or behind the slash.
 
     Examples:
-        >>> place("NORTH/Sales"), place("Sales"), place(None)
-        (('NORTH', 'Sales'), (None, 'Sales'), (None, None))
+        >>> from ssbroker import Catalog, schemas
+        >>> from ssbroker.diagnose import Fleet
+        >>> empty = Catalog(schemas.ROUTES.empty_table())
+        >>> one, two = Fleet({"NORTH": empty}), Fleet({"NORTH": empty, "SOUTH": empty})
+        >>> place("NORTH/Sales", one), place("Sales", one), place("NORTH", two), place(None, two)
+        (('NORTH', 'Sales'), (None, 'Sales'), ('NORTH', None), (None, None))
     """
     if text is None:
         return None, None
     instance, slash, database = text.partition("/")
     if not slash:
-        return None, text
+        return (text, None) if len(fleet) > 1 and text in fleet else (None, text)
     if not instance or not database:
         raise InputError(f"--from: {text!r:.80}; expected INSTANCE/DATABASE", value=text)
     return instance, database

@@ -55,9 +55,10 @@ def trace(
     from ssbroker.diagnose import trace as follow  # noqa: PLC0415 - the help comes quicker without
 
     now = parse_now(at, option="--at")
-    instance, database = place(begun_in)
+    instances = load_fleet(catalogs, is_fleet=fleet, now=now)
+    instance, database = place(begun_in, instances)
     found = follow(
-        load_fleet(catalogs, is_fleet=fleet, now=now),
+        instances,
         to_service,
         instance=instance,
         database=database,
