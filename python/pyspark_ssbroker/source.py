@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from functools import cached_property
 from typing import Any
 
 import pyarrow as pa
@@ -55,8 +56,13 @@ class Follower(DataSourceStreamReader, SupportsTriggerAvailableNow):
     """What enters a queue."""
 
     def __init__(self, scan: Scan) -> None:
-        self._tail = Tail(scan)
+        self._scan = scan
         self._rows_max = scan.reading.rows_per_batch_max
+
+    @cached_property
+    def _tail(self) -> Tail:
+        """Made when Spark asks for something: of an error while it makes the reader itself, it tells one of its own instead."""
+        return Tail(self._scan)
 
     def initialOffset(self) -> dict[str, int]:  # noqa: N802 - Spark's name
         """Where a new stream begins."""

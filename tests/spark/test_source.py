@@ -168,12 +168,19 @@ def test_a_stream_is_sent_once_where_tasks_fail_and_commits_come_again(
     assert not [path for path in (folder / ".spark-staging").rglob("*") if path.is_file()]
 
 
-def test_a_view_is_not_followed(spark: SparkSession, folder: Path, tmp_path: Path) -> None:
-    stream = spark.readStream.format(FORMAT).options(view="sys.routes").load(str(folder))
-    with pytest.raises(StreamingQueryException, match="cannot be followed by a stream"):
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [({"view": "sys.routes"}, "cannot be followed by a stream"), ({"queue": "Orders"}, "expected option database")],
+)
+def test_what_is_not_followed_is_told_at_the_end_of_what_spark_says(
+    spark: SparkSession, folder: Path, tmp_path: Path, options: dict[str, str], said: str
+) -> None:
+    stream = spark.readStream.format(FORMAT).options(**options).load(str(folder))
+    with pytest.raises(StreamingQueryException, match=said) as told:
         stream.writeStream.format("noop").option(
             "checkpointLocation", str(tmp_path / "checkpoint")
         ).start().awaitTermination()
+    assert "UnboundLocalError" not in str(told.value)
 
 
 def test_an_instance_that_is_open_elsewhere_goes_on(spark: SparkSession, folder: Path) -> None:
