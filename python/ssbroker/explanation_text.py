@@ -47,6 +47,11 @@ _ORIGINS: Final = {
     "from_outside": "because the message arrived from outside this instance",
     "re_entered": "because the next hop is this instance itself, and the conversation now counts as from outside",
 }
+_COMES_FIRST: Final = {
+    "begun_here": ", the one where the conversation began first",
+    "from_outside": "; none comes first for what came from outside",
+    "re_entered": "; none comes first for what came from outside",
+}
 _PICKS: Final = {
     "hash": "picked by the conversation id",
     "round_robin": "picked: its turn",
@@ -119,7 +124,7 @@ def _table(table: dict[str, Any], details: dict[str, Any]) -> Iterator[str]:
             yield from _class(group, details)
     if table["locate"] is not None:
         yield ""
-        yield from _locate(table["locate"], details)
+        yield from _locate(table["locate"], table["origin"], details)
     if table["next_hop"] is not None:
         yield ""
         yield f"Next hop: {table['next_hop']['address']}, {_whose(table['next_hop'])}"
@@ -189,12 +194,12 @@ def _class(group: dict[str, Any], details: dict[str, Any]) -> Iterator[str]:
             yield from _wrapped(f"{text} (not picked)" if group["picked"] is not None else text, "     + ")
 
 
-def _locate(locate: dict[str, Any], details: dict[str, Any]) -> Iterator[str]:
+def _locate(locate: dict[str, Any], origin: str, details: dict[str, Any]) -> Iterator[str]:
     wanted = locate["broker_instance"]
     if wanted is not None:
         yield f"Locate: the database with broker id {wanted}, if it has the service"
     else:
-        yield "Locate: a database that has the service, the one where the conversation began first"
+        yield f"Locate: a database that has the service{_COMES_FIRST[origin]}"
     yield from _databases(locate["databases"], wanted)
     if not locate["databases"]:
         yield f"  - no database here has the service{'' if wanted is None else ' or the broker id'}"

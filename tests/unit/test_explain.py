@@ -3,11 +3,12 @@ from __future__ import annotations
 import uuid
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
 import ssbroker
-from ssbroker import Explanation, Router
-from tests.unit.conversations import CATALOG, IDS, NOW, ORDERS_ID, conversations
+from ssbroker import Catalog, Explanation, Router
+from tests.unit.conversations import CATALOG, IDS, NOW, ORDERS_ID, conversations, routes
 from tests.unit.explained import SCENARIOS
 
 
@@ -98,3 +99,28 @@ def test_what_the_tests_of_the_text_suppose_is_what_the_router_tells() -> None:
         path: told[path] for path in told.keys() & supposed.keys()
     }
     assert supposed.keys() <= told.keys()
+
+
+@pytest.mark.parametrize(
+    ("database", "comes_first"),
+    [("Stores", True), ("Sales", False), (None, False)],
+)
+def test_the_database_of_a_conversation_comes_first_only_where_it_counts_as_begun_here(
+    database: str | None, *, comes_first: bool
+) -> None:
+    """R32, R41, K11: it was said of what arrived, and of what came back to this instance, though another database was picked."""
+    tables = routes(
+        {"name": "ToMyself", "remote_service_name": "//Orders", "address": "TCP://me"},
+        {"name": "Here", "address": "LOCAL", "database": "Stores"},
+        {"name": "Arrived", "address": "LOCAL", "database": "msdb"},
+    )
+    services = pa.table({"database": ["Sales", "Stores"], "name": ["//Orders"] * 2})
+    router = Router(Catalog(tables, services=services, addresses=["TCP://me"]))
+    told = [router.explain("//Orders", database=database, conversation_id=id_, now=NOW) for id_ in IDS[:20]]
+    assert {each.decision["target_database"] for each in told} == ({"Stores"} if comes_first else {"Sales", "Stores"})
+    sentence = (
+        ", the one where the conversation began first"
+        if comes_first
+        else "; none comes first for what came from outside"
+    )
+    assert all(f"Locate: a database that has the service{sentence}\n" in str(each) for each in told)
