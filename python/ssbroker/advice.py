@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterator
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
-from ssbroker.near_misses import changes
+from ssbroker.hosting import Advice, created, enable, enabled_elsewhere, enabled_hosts, taken
+from ssbroker.near_misses import changes, needs_forwarding
 from ssbroker.wording import bracketed, literal, quoted, route_name
+
+__all__ = ["Advice", "advice"]
 
 _NEAR_MISSES: Final = {
     ("expired",): "Prolong {route}",
@@ -24,17 +26,7 @@ _NEAR_MISSES: Final = {
 _BY_ID: Final = 1
 """The step that asks for the service name and the broker id (R11)."""
 _FORWARD: Final = "ALTER ENDPOINT <endpoint> FOR SERVICE_BROKER (MESSAGE_FORWARDING = ENABLED);"
-_HOLDS_ADDRESS: Final = re.compile(r"(tcp://)?[^/\s]+:\d+(/|$)", re.IGNORECASE)
 _NAMED_MAX: Final = 3
-
-
-class Advice(NamedTuple):
-    """One thing to do."""
-
-    sentence: str
-    """In words."""
-    command: str | None = None
-    """In T-SQL; what the reader fills in stands in <angle brackets>."""
 
 
 def advice(details: dict[str, Any]) -> list[Advice]:
@@ -61,39 +53,41 @@ def _no_route(details: dict[str, Any], table: dict[str, Any]) -> Iterator[Advice
     yield from _near_misses(details, table)
     yield from _near_services(details)
     yield _way_out(details, table, "If the service is in another instance, create a route to it")
-    yield Advice(
-        "If it is in this instance, create a route to LOCAL:",
+    yield from _to_local(
+        details,
+        "If it is in this instance, create a route to LOCAL",
         _create_route(details, table["database"], address="LOCAL"),
     )
 
 
+def _to_local(details: dict[str, Any], sentence: str, command: str) -> Iterator[Advice]:
+    """How a route comes to lead to LOCAL, and what else is in the way of a database that has the service."""
+    local = details["if_local"] or {"databases": [], "candidates": []}
+    if local["candidates"] or not any(database["has_service"] for database in local["databases"]):
+        yield Advice(f"{sentence}:", command)
+        return
+    further = list(enabled_hosts(details, local["databases"], local["broker_instance"]))
+    for each in further:
+        yield Advice(f"{sentence}. {each.sentence}", f"{command} {each.command}")
+    if not further:
+        yield from taken(details, local["databases"], local["broker_instance"])
+
+
 def _near_misses(details: dict[str, Any], table: dict[str, Any]) -> Iterator[Advice]:
-    """What to do about the routes that would have matched but for one thing, where they would lead somewhere then."""
+    """What to do about the routes that would have matched but for one thing, where that sets the conversation on its way."""
+    near = set(details["near_routes"])
     rejected = [(found["why"], found["route"]) for step in table["steps"] for found in step["rejected"]]
     for reasons, told in _NEAR_MISSES.items():
-        for route in _once(route for why, route in rejected if why in reasons and _leads_on(details, table, route)):
+        for route in _once(route for why, route in rejected if why in reasons and route["route_id"] in near):
             changed = changes(details, route)
             further = ", in seconds from now" if changed[-1].startswith("LIFETIME") and len(changed) == 1 else ""
             sentence = told.format(route=route_name(route)) + further
             command = (
                 f"USE {bracketed(table['database'])}; ALTER ROUTE {bracketed(route['name'])} WITH {', '.join(changed)};"
             )
-            if _needs_forwarding(details, table) and route["address"].upper() != "LOCAL":
+            if needs_forwarding(details, table, route):
                 sentence, command = f"{sentence}, and let this instance pass messages on", f"{command} {_FORWARD}"
             yield Advice(f"{sentence}:", command)
-
-
-def _leads_on(details: dict[str, Any], table: dict[str, Any], route: dict[str, Any]) -> bool:
-    """Whether a near miss, once it is found, does not end as the conversation ends now."""
-    if not changes(details, route):
-        return False
-    reason: str = details["decision"]["reason"]
-    match route["address"].upper():
-        case "LOCAL":
-            return reason != "service_not_found" or bool(table["locate"] and table["locate"]["candidates"])
-        case "TRANSPORT":
-            return _HOLDS_ADDRESS.match(details["conversation"]["to_service_name"]) is not None
-    return reason != "forwarding_disabled"
 
 
 def _near_services(details: dict[str, Any]) -> Iterator[Advice]:
@@ -105,14 +99,9 @@ def _near_services(details: dict[str, Any]) -> Iterator[Advice]:
         )
 
 
-def _needs_forwarding(details: dict[str, Any], table: dict[str, Any]) -> bool:
-    """Whether what leaves this instance would be dropped (R25)."""
-    return table["origin"] != "begun_here" and not details["message_forwarding"]
-
-
 def _way_out(details: dict[str, Any], table: dict[str, Any], sentence: str) -> Advice:
     command = _create_route(details, table["database"])
-    if _needs_forwarding(details, table):
+    if needs_forwarding(details, table):
         return Advice(f"{sentence}, and let this instance pass messages on:", f"{command} {_FORWARD}")
     return Advice(f"{sentence}:", command)
 
@@ -132,28 +121,20 @@ def _service_not_found(details: dict[str, Any], table: dict[str, Any]) -> Iterat
     wanted = looked_at.get("broker_instance", wanted)
     databases: list[dict[str, Any]] = looked_at["databases"]
     hosts = [database for database in databases if database["has_service"]]
-    for database in hosts:
-        if not database["is_broker_enabled"] and wanted in (None, database["broker_instance"]):
-            yield from _enabled(database, wanted)
-    others = [quoted(database["name"]) for database in hosts if wanted not in (None, database["broker_instance"])]
-    if others:
-        yield Advice(
-            f"The service is in {', '.join(others[:_NAMED_MAX])}, whose broker id is not {wanted}. A conversation keeps the id "
-            "it was begun with, and NEW_BROKER or a restored copy changes a database's: end the conversation, or correct the route."
-        )
+    yield from taken(details, databases, wanted)
     holders = [database for database in databases if wanted is not None and database["broker_instance"] == wanted]
     if holders:
         # The enabled one comes first: at most one is (I7).
         holder = max(holders, key=lambda database: database["is_broker_enabled"])
         if not holder["has_service"]:
-            yield from _create_service(details, holder)
+            yield from created(details, holder)
     elif wanted is not None:
         yield Advice(
             f"No database of this instance has the broker id {wanted}, so a route to LOCAL leads nowhere: end the conversation "
             "and begin it anew, or correct the id or the address of the route."
         )
     elif not hosts:
-        yield from _create_service(details, None)
+        yield from created(details, None)
     if table["locate"] is not None:
         yield _way_out(
             details,
@@ -162,90 +143,92 @@ def _service_not_found(details: dict[str, Any], table: dict[str, Any]) -> Iterat
         )
 
 
-def _create_service(details: dict[str, Any], holder: dict[str, Any] | None) -> Iterator[Advice]:
-    database = "<database>" if holder is None else bracketed(holder["name"])
-    service = bracketed(details["conversation"]["to_service_name"])
-    command = f"USE {database}; CREATE SERVICE {service} ON QUEUE <queue> (<contract>);"
-    if holder is None or holder["is_broker_enabled"]:
-        yield Advice("If the service belongs in this instance, create it in its database:", command)
-    else:
-        yield Advice(
-            f"If the service belongs in this instance, create it in {quoted(holder['name'])} and enable message delivery there:",
-            f"{command} {_enable(holder['name'])}",
-        )
-
-
-def _sender_disabled(_details: dict[str, Any], table: dict[str, Any]) -> Iterator[Advice]:
+def _sender_disabled(details: dict[str, Any], table: dict[str, Any]) -> Iterator[Advice]:
     sender = {"name": table["database"], "id_enabled_in": table.get("id_enabled_in")}
     if sender["id_enabled_in"] is None:
-        yield Advice(f"Enable message delivery in {quoted(table['database'])}:", _enable(table["database"]))
+        yield Advice(f"Enable message delivery in {quoted(table['database'])}:", enable(table["database"]))
     else:
-        yield from _enabled_elsewhere(sender, None)
-
-
-def _enabled(database: dict[str, Any], wanted: str | None) -> Iterator[Advice]:
-    """How a database that has the service, and is disabled, comes to take what is for it."""
-    if database["id_enabled_in"] is None:
-        yield Advice(
-            f"Enable message delivery in {quoted(database['name'])}, which has the service:", _enable(database["name"])
-        )
-    else:
-        yield from _enabled_elsewhere(database, wanted)
-
-
-def _enabled_elsewhere(database: dict[str, Any], wanted: str | None) -> Iterator[Advice]:
-    """How a database is enabled whose broker id is enabled in another one: ENABLE_BROKER fails there (I7)."""
-    name, other = database["name"], database["id_enabled_in"]
-    why = f"Message delivery cannot be enabled in {quoted(name)}: its broker id is enabled in {quoted(other)}."
-    if wanted is None:
-        yield Advice(
-            f"{why} If {quoted(name)} is the copy, give it an id of its own, which enables it and ends its conversations:",
-            f"ALTER DATABASE {bracketed(name)} SET NEW_BROKER;",
-        )
-    yield Advice(
-        f"{why if wanted is not None else ''} If {quoted(other)} is the copy, disable it there first:".lstrip(),
-        f"ALTER DATABASE {bracketed(other)} SET DISABLE_BROKER; {_enable(name)}",
-    )
+        yield from enabled_elsewhere(details, sender, None)
 
 
 def _forwarding_disabled(details: dict[str, Any], table: dict[str, Any]) -> Iterator[Advice]:
     yield from _near_misses(details, table)
     picked = _picked(table)
-    if table["next_hop"] is not None and table["next_hop"]["is_this_instance"]:
+    if table["next_hop"] is None or not table["next_hop"]["is_this_instance"]:
+        yield Advice("If this instance is to pass messages on:", _FORWARD)
+    elif _is_transport(picked):
         yield Advice(
-            f"In {quoted(table['database'])}, {route_name(picked)} leads back to this instance: with MESSAGE_FORWARDING enabled "
-            "the message is dropped as a loop. Give the route the address of the next instance on the way, and enable it then:",
+            f"{_leads_back(table, picked)}: with MESSAGE_FORWARDING enabled the message is dropped as a loop. Create a route to the "
+            "next instance on the way, and enable it then:",
+            f"{_create_route(details, table['database'])} {_FORWARD}",
+        )
+    else:
+        yield Advice(
+            f"{_leads_back(table, picked)}: with MESSAGE_FORWARDING enabled the message is dropped as a loop. Give the route the "
+            "address of the next instance on the way, and enable it then:",
             f"USE {bracketed(table['database'])}; ALTER ROUTE {bracketed(picked['name'])} WITH "
             f"ADDRESS = N'TCP://<host>:4022'; {_FORWARD}",
         )
+    if _stands_before_local(picked):
+        yield from _dropped_for_local(details, table, "If the service is in this instance")
     else:
-        yield Advice("If this instance is to pass messages on:", _FORWARD)
-    if picked["mirror_address"] is not None and picked["remote_service_name"] is not None:
-        yield Advice(
-            f"If the service is in this instance, drop {route_name(picked)}, which goes before any to LOCAL, and create a route "
-            "in msdb, where what arrives is routed:",
-            f"USE [msdb]; DROP ROUTE {bracketed(picked['name'])}; {_create_route(details, 'msdb', address='LOCAL')}",
-        )
-    else:
-        yield Advice(
-            "If the service is in this instance, create a route to it in msdb, where what arrives is routed:",
-            _create_route(details, "msdb", address="LOCAL"),
+        yield from _to_local(
+            details,
+            "If the service is in this instance, create a route to it in msdb, where what arrives is routed",
+            _create_route(details, table["database"], address="LOCAL"),
         )
 
 
 def _picked(table: dict[str, Any]) -> dict[str, Any]:
-    nothing = dict.fromkeys(("route_id", "name", "mirror_address", "remote_service_name"))
+    nothing = dict.fromkeys(("route_id", "name", "address", "mirror_address", "remote_service_name"))
     return next((group["picked"] for group in table["classes"] if group["picked"] is not None), nothing)
 
 
-def _routing_loop(_details: dict[str, Any], table: dict[str, Any]) -> Iterator[Advice]:
+def _is_transport(route: dict[str, Any]) -> bool:
+    """Whether it leads each service elsewhere: another address would lead all of them astray."""
+    return str(route["address"]).upper() == "TRANSPORT"
+
+
+def _leads_back(table: dict[str, Any], route: dict[str, Any]) -> str:
+    return f"In {quoted(table['database'])}, {route_name(route)} leads back to this instance"
+
+
+def _stands_before_local(route: dict[str, Any]) -> bool:
+    """Whether it goes before a route to LOCAL of this service, and cannot be one (R22): CREATE ROUTE and ALTER ROUTE refuse a mirror beside LOCAL."""
+    return route["mirror_address"] is not None and route["remote_service_name"] is not None
+
+
+def _dropped_for_local(details: dict[str, Any], table: dict[str, Any], sentence: str) -> Iterator[Advice]:
+    mirrored = [route for route in table["steps"][-1]["matched"] if route["mirror_address"] is not None]
+    drops = " ".join(f"DROP ROUTE {bracketed(route['name'])};" for route in mirrored)
+    names = ", ".join(route_name(route) for route in mirrored)
+    goes = "goes" if len(mirrored) == 1 else "go"
+    command = _create_route(details, table["database"], address="LOCAL")
+    yield from _to_local(
+        details,
+        f"{sentence}, drop {names}, which {goes} before any to LOCAL, and create a route in {table['database']}, where what arrives "
+        "is routed",
+        f"USE {bracketed(table['database'])}; {drops} {command}",
+    )
+
+
+def _routing_loop(details: dict[str, Any], table: dict[str, Any]) -> Iterator[Advice]:
     picked = _picked(table)
     if picked["route_id"] is None:
         return
-    yield Advice(
-        f"In {quoted(table['database'])}, {route_name(picked)} leads back to this instance. If the service is here:",
-        f"USE {bracketed(table['database'])}; ALTER ROUTE {bracketed(picked['name'])} WITH ADDRESS = N'LOCAL';",
-    )
+    back = f"{_leads_back(table, picked)}. If the service is here"
+    if _stands_before_local(picked):
+        yield from _dropped_for_local(details, table, back)
+    elif _is_transport(picked):
+        create = _create_route(details, table["database"], address="LOCAL")
+        yield from _to_local(details, f"{back}, create a route to LOCAL", create)
+        yield _way_out(details, table, "Otherwise create one to the next instance on the way")
+        return
+    else:
+        alter = f"ALTER ROUTE {bracketed(picked['name'])} WITH ADDRESS = N'LOCAL';"
+        yield from _to_local(
+            details, f"{back}, give it the address LOCAL", f"USE {bracketed(table['database'])}; {alter}"
+        )
     yield Advice("Otherwise give it the address of the next instance on the way.")
 
 
@@ -268,10 +251,6 @@ def _create_route(details: dict[str, Any], database: str, *, address: str = "TCP
     return (
         f"USE {bracketed(database)}; CREATE ROUTE <name> WITH SERVICE_NAME = {service}{by_id}, ADDRESS = N'{address}';"
     )
-
-
-def _enable(database: str) -> str:
-    return f"ALTER DATABASE {bracketed(database)} SET ENABLE_BROKER;"
 
 
 def _once(routes: Iterator[dict[str, Any]]) -> list[dict[str, Any]]:

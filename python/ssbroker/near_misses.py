@@ -10,7 +10,9 @@ from typing import Any, Final
 
 from ssbroker.wording import literal, quoted, soften
 
-_BROKER_CONFIGURATION: Final = "SQL/ServiceBroker/BrokerConfiguration"
+BROKER_CONFIGURATION: Final = "SQL/ServiceBroker/BrokerConfiguration"
+"""The dynamic routing service."""
+
 _NAMED_MAX: Final = 3
 _LETTER_COUNTS_FROM: Final = 4
 """In shorter names one letter more or less makes another name."""
@@ -62,8 +64,30 @@ def did_you_mean(wanted: str, names: Iterable[str]) -> str:
     return soften(f"; did you mean {' or '.join(map(quoted, near))}?") if near else ""
 
 
+def mended(details: dict[str, Any], route: dict[str, Any]) -> dict[str, Any]:
+    """A route that came close, with all that keeps it from being found made right: after the first of several alone the next stands in the way.
+
+    Args:
+        details: What the native router told of a conversation.
+        route: The route.
+
+    Returns:
+        The route as it would be found; as it is where no change of ALTER ROUTE makes it match.
+    """
+    name, broker = details["conversation"]["to_service_name"], details["conversation"]["to_broker_instance"]
+    changed: dict[str, Any] = {}
+    if route["remote_service_name"] not in (None, name, BROKER_CONFIGURATION):
+        changed["remote_service_name"] = name
+    if broker is not None and route["broker_instance"] not in (None, broker):
+        changed["broker_instance"] = broker
+    lifetime = route["lifetime"]
+    if lifetime is not None and datetime.fromisoformat(lifetime) <= datetime.fromisoformat(details["now"]):
+        changed["lifetime"] = None
+    return route | changed
+
+
 def changes(details: dict[str, Any], route: dict[str, Any]) -> list[str]:
-    """The clauses of ALTER ROUTE by which a route is found: after the first of several alone the next stands in the way.
+    """The clauses of ALTER ROUTE by which a route is found.
 
     Args:
         details: What the native router told of a conversation.
@@ -78,16 +102,30 @@ def changes(details: dict[str, Any], route: dict[str, Any]) -> list[str]:
         >>> changes({"conversation": asked, "now": "2026-11-20T21:00:00Z"}, route)
         ["SERVICE_NAME = N'//Orders'"]
     """
-    name, broker = details["conversation"]["to_service_name"], details["conversation"]["to_broker_instance"]
-    clauses = []
-    if route["remote_service_name"] not in (None, name, _BROKER_CONFIGURATION):
-        clauses.append(f"SERVICE_NAME = {literal(name)}")
-    if broker is not None and route["broker_instance"] not in (None, broker):
-        clauses.append(f"BROKER_INSTANCE = N'{broker}'")
-    lifetime = route["lifetime"]
-    if lifetime is not None and datetime.fromisoformat(lifetime) <= datetime.fromisoformat(details["now"]):
-        clauses.append("LIFETIME = <seconds>")
-    return clauses
+    found = mended(details, route)
+    clauses = {
+        "remote_service_name": f"SERVICE_NAME = {literal(found['remote_service_name'] or '')}",
+        "broker_instance": f"BROKER_INSTANCE = N'{found['broker_instance']}'",
+        "lifetime": "LIFETIME = <seconds>",
+    }
+    return [clause for column, clause in clauses.items() if found[column] != route[column]]
+
+
+def needs_forwarding(details: dict[str, Any], table: dict[str, Any], route: dict[str, Any] | None = None) -> bool:
+    """Whether a message that was routed by a table would be dropped on its way out of this instance (R25).
+
+    Args:
+        details: What the native router told of a conversation.
+        table: The table, as the router told of it.
+        route: The route by which it would leave; None for one to another instance.
+
+    Returns:
+        Whether.
+    """
+    stays = route is not None and (
+        route["address"].upper() == "LOCAL" or route["remote_service_name"] == BROKER_CONFIGURATION
+    )
+    return table["origin"] != "begun_here" and not details["message_forwarding"] and not stays
 
 
 def _folded(name: str) -> str:

@@ -15,6 +15,7 @@ from ssbroker.catalog import Catalog
 from ssbroker.exceptions import InputError, MalformedDataError, OptionError, SchemaError, UnknownDatabaseError
 from ssbroker.explanation import Explanation
 from ssbroker.near_misses import NearNames, did_you_mean
+from ssbroker.trials import STUCK, tried
 
 TieBreak = Literal["hash", "round_robin", "first"]
 """How the pick among equals is made (R24)."""
@@ -23,7 +24,6 @@ PendingRequest = Literal["continue", "delay"]
 
 _PICKLE_FORMAT: Final = 1
 _INPUT: Final = "conversations"
-_STUCK: Final = ("DELAYED", "DROPPED")
 
 
 class Router:
@@ -207,13 +207,14 @@ class Router:
             raise UnknownDatabaseError(
                 f"{error}{question}", column=error.column, value=error.value, expected=error.expected
             ) from None
-        return Explanation(details | {"near_names": self._near_names(to_service_name, details, told)})
+        near_names = self._near_names(to_service_name, details, told)
+        return Explanation(details | {"near_names": near_names} | tried(self._catalog, details, now_us))
 
     def _near_names(
         self, to_service_name: str, details: dict[str, Any], told: Callable[[str], dict[str, Any]]
     ) -> list[str]:
         """Services of nearly the name that was asked for, which are on their way where this one is not."""
-        if details["decision"]["outcome"] not in _STUCK or details["decision"]["reason"] == "sender_disabled":
+        if details["decision"]["outcome"] not in STUCK or details["decision"]["reason"] == "sender_disabled":
             return []
         if self._near is None:
             every = pa.chunked_array(
@@ -223,7 +224,7 @@ class Router:
             names: list[Any] = every.drop_null().unique().to_pylist()
             self._near = NearNames(names)
         near = self._near.of(to_service_name)
-        return [name for name in near if told(name)["decision"]["outcome"] not in _STUCK]
+        return [name for name in near if told(name)["decision"]["outcome"] not in STUCK]
 
     def __repr__(self) -> str:
         return f"Router({self._catalog!r}, tie_break={self._tie_break!r}, pending_request={self._pending_request!r})"

@@ -84,6 +84,10 @@ def explained(
         "passes": tables,
         "picks_undetermined": False,
         "near_names": [],
+        "near_routes": [
+            found["route"]["route_id"] for told in tables for step in told["steps"] for found in step["rejected"]
+        ],
+        "if_local": None,
         "decision": columns | decision,
     } | others
 

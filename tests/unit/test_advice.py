@@ -67,6 +67,10 @@ def _done(script: str, command: str) -> str:
 
 _ORDERS_ROUTE: Final = "CREATE ROUTE R WITH SERVICE_NAME = '//Orders', "
 _BY_ID: Final = f"{_ORDERS_ROUTE} BROKER_INSTANCE = '{_STALE}', "
+_DISABLED: Final = "ALTER DATABASE Orders SET DISABLE_BROKER\n"
+_PASS_ON: Final = "ALTER ENDPOINT Broker FOR SERVICE_BROKER (MESSAGE_FORWARDING = ENABLED)\n"
+_BY_LOCAL: Final = f"USE Sales {_ORDERS_ROUTE} ADDRESS = 'LOCAL'\n"
+_MINE: Final = "me:4022/Orders"
 _CASES: Final[dict[str, tuple[str, dict[str, Any]]]] = {
     "no route": (_SERVICE, _BEGUN),
     "no route from outside": (_SERVICE, {}),
@@ -126,6 +130,61 @@ _CASES: Final[dict[str, tuple[str, dict[str, Any]]]] = {
         f"USE Sales CREATE ROUTE R WITH ADDRESS = 'LOCAL'\nCREATE ROUTE Old WITH ADDRESS = 'LOCAL' {_EXPIRED}",
         _BEGUN,
     ),
+    "an expired route back to this instance, where no route is": (
+        f"USE Sales {_ORDERS_ROUTE} ADDRESS = 'TCP://me' {_EXPIRED}{_SERVICE}",
+        _BEGUN,
+    ),
+    "an expired route back to this instance, in msdb": (
+        f"{_PASS_ON}USE msdb {_ORDERS_ROUTE} ADDRESS = 'TCP://me' {_EXPIRED}{_SERVICE}",
+        {},
+    ),
+    "an expired route to LOCAL, and the service is nowhere": (
+        f"USE Sales {_ORDERS_ROUTE} ADDRESS = 'LOCAL' {_EXPIRED}",
+        _BEGUN,
+    ),
+    "a route and a service of nearly the name": (
+        "USE Sales CREATE ROUTE R WITH SERVICE_NAME = '//orders', ADDRESS = 'LOCAL'\nUSE Orders CREATE SERVICE [//orders] ON QUEUE Advised\n",
+        _BEGUN,
+    ),
+    "a route of nearly the name, which a step after the last would find": (
+        f"{_BY_LOCAL}CREATE ROUTE Near WITH SERVICE_NAME = '//orders', BROKER_INSTANCE = '{_STALE}', ADDRESS = 'TCP://a'\n",
+        _BEGUN,
+    ),
+    "no route, and the database is disabled": (_SERVICE + _DISABLED, _BEGUN),
+    "forwarding is off, and the database is disabled": (
+        f"USE msdb CREATE ROUTE R WITH ADDRESS = 'TCP://a'\n{_SERVICE}{_DISABLED}",
+        {},
+    ),
+    "forwarding is off, and two routes are mirrored": (
+        "USE msdb "
+        + "".join(
+            f"CREATE ROUTE {name} WITH SERVICE_NAME = '//Orders', BROKER_INSTANCE = '{_ORDERS}', ADDRESS = 'TCP://{name}', "
+            "MIRROR_ADDRESS = 'TCP://b'\n"
+            for name in ("R1", "R2")
+        )
+        + _SERVICE,
+        {"to_broker_instance": _ORDERS},
+    ),
+    "forwarding is off, and the name of the service leads back": (
+        f"USE msdb CREATE ROUTE R WITH ADDRESS = 'TRANSPORT'\nUSE Orders CREATE SERVICE [{_MINE}] ON QUEUE Advised\n",
+        {"service": _MINE},
+    ),
+    "a loop by the name of the service": (
+        f"{_PASS_ON}USE msdb CREATE ROUTE R WITH ADDRESS = 'TRANSPORT'\nUSE Orders CREATE SERVICE [{_MINE}] ON QUEUE Advised\n",
+        {"service": _MINE},
+    ),
+    "a loop, and the database is disabled": (
+        f"{_PASS_ON}USE msdb CREATE ROUTE R WITH ADDRESS = 'TCP://me'\n{_SERVICE}{_DISABLED}",
+        {},
+    ),
+    "a loop by a mirrored route": (
+        f"{_PASS_ON}USE msdb {_BY_ID.replace(_STALE, _ORDERS)} ADDRESS = 'TCP://me', MIRROR_ADDRESS = 'TCP://b'\n{_SERVICE}",
+        {"to_broker_instance": _ORDERS},
+    ),
+    "the id is enabled where the conversation began": (
+        f"{_DISABLED}{_COPY}USE Copy\n{_SERVICE}",
+        {"database": "Copy"},
+    ),
 }
 
 
@@ -137,9 +196,12 @@ def test_what_is_advised_sets_the_conversation_on_its_way(case: str, tmp_path: P
     commands = _commands(stuck)
     assert commands
     for command in commands:
-        if "ADDRESS = N'LOCAL'" in command and "CREATE SERVICE" not in script:
+        if "ADDRESS = N'LOCAL'" in command and f"CREATE SERVICE [{asked.get('service', '//Orders')}]" not in script:
             continue  # "if it is in this instance", and it is not
-        then = _explained(_done(script, command), tmp_path, **asked)
+        if (begun := re.search(r"BEGIN DIALOG .* N'(.*)'", command)) is not None:
+            then = _explained(script, tmp_path, begun[1], **asked)
+        else:
+            then = _explained(_done(script, command), tmp_path, **asked)
         assert then.decision["outcome"] in _ON_THE_WAY, f"{command}\n{then}"
 
 
@@ -196,3 +258,31 @@ def test_an_id_that_no_database_has_is_told(tmp_path: Path) -> None:
     text = " ".join(str(_explained(script, tmp_path, **asked)).split())
     assert f"No database of this instance has the broker id {_STALE}" in text
     assert "CREATE SERVICE" not in text
+
+
+@pytest.mark.parametrize("asked", [_BEGUN, {}])
+def test_a_route_to_the_dynamic_routing_service_is_prolonged_so_that_it_can_be_asked(
+    asked: dict[str, Any], tmp_path: Path
+) -> None:
+    """R14: the request does not leave by way of the conversation, so forwarding has no part in it."""
+    table = asked.get("database", "msdb")
+    script = f"USE {table} CREATE ROUTE R WITH SERVICE_NAME = 'SQL/ServiceBroker/BrokerConfiguration', ADDRESS = 'TCP://a' {_EXPIRED}"
+    first = _commands(_explained(script, tmp_path, **asked))[0]
+    assert first == f"USE [{table}]; ALTER ROUTE [R] WITH LIFETIME = <seconds>;"
+    assert _explained(_done(script, first), tmp_path, **asked).decision["reason"] == "route_requested"
+
+
+def test_a_service_in_databases_of_other_ids_is_not_looked_for_by_a_route_to_local(tmp_path: Path) -> None:
+    """R31: LOCAL leads to the database of the id that the conversation names, or nowhere."""
+    script = f"USE msdb CREATE ROUTE R WITH ADDRESS = 'TCP://a'\n{_SERVICE}"
+    stuck = _explained(script, tmp_path, to_broker_instance=_STALE)
+    assert f'The service is in "Orders", whose broker id is not {_STALE}' in " ".join(str(stuck).split())
+    assert "ADDRESS = N'LOCAL'" not in str(stuck)
+
+
+def test_what_leads_one_service_back_leads_others_on_after_the_advice(tmp_path: Path) -> None:
+    """R23: a route to TRANSPORT was given an address, by which every service went there."""
+    script, asked = _CASES["a loop by the name of the service"]
+    for command in _commands(_explained(script, tmp_path, **asked)):
+        other = _explained(_done(script, command), tmp_path, "TCP://far:4023/Other")
+        assert other.decision["next_hop_address"] == "TCP://far:4023", command
