@@ -1,9 +1,10 @@
 """The native module: Arrow in and out, the GIL released for the whole of a batch. The façades of `ssbroker` wrap it."""
 
 from collections.abc import Sequence
-from typing import Any, Final, Literal, Protocol, final
+from typing import Any, Final, Literal, Protocol, Self, final
 
 import pyarrow as pa
+from typing_extensions import disjoint_base
 
 class ArrowArrayExportable(Protocol):
     """Anything that gives one record batch by the Arrow PyCapsule protocol."""
@@ -246,6 +247,302 @@ def fragment(
         SchemaError: A column is missing or mistyped.
         InputError: A value is not what was expected; the subclass says what it is.
     """
+
+@final
+class Picture:
+    """What stands in a database, as far as it decides about messages; immutable.
+
+    Args:
+        broker_instance: The database's own broker id.
+        is_delivering: Whether the database sends and takes messages.
+        queues: Of each queue its id, whether it may be received from, whether messages enter it, whether they stay in it, and its name, where
+            that needs no schema.
+        services: Of each service its id, its name and the id of its queue.
+        contracts: Of each contract its id, its name, and of each message type its id and whether the initiator and the target may send it.
+        message_types: Of each message type its id, its name and its validation (`N`, `E` or `X`).
+        staying: The services that no route leads away from (B10).
+    """
+
+    def __new__(
+        cls,
+        *,
+        broker_instance: bytes,
+        is_delivering: bool,
+        queues: Sequence[tuple[int, bool, bool, bool, str | None]],
+        services: Sequence[tuple[int, str, int]],
+        contracts: Sequence[tuple[int, str, Sequence[tuple[int, bool, bool]]]],
+        message_types: Sequence[tuple[int, str, str]],
+        staying: Sequence[str],
+    ) -> Picture: ...
+
+@final
+class Statements:
+    """What happens for every message, on a connection of apsw's (an error of SQLite is one of apsw's). Used by one thread after the other.
+
+    Args:
+        connection: The connection, which keeps these: SQLite closes none while one is left.
+    """
+
+    def __new__(cls, connection: object, /) -> Statements: ...
+    @property
+    def is_begun(self) -> bool:
+        """Whether a transaction is begun; there is none once these are closed."""
+
+    def commit(self) -> bool:
+        """Makes the transaction durable and visible.
+
+        Returns:
+            Whether the file still stands where it was opened: elsewhere, nobody finds what was committed.
+        """
+
+    def catalog_version(self) -> int:
+        """The version of what stands in the database."""
+
+    def forget_rollbacks(self, queue_id: int, /) -> None:
+        """Has a queue count anew how often in a row those who received from it were rolled back (B24)."""
+
+    def send(
+        self, picture: Picture, handle: bytes, body: bytes, message_type_name: str, now: int, /
+    ) -> tuple[int | None, int, bool] | None:
+        """Sends a message where that is plain, within a transaction.
+
+        Returns:
+            The queue that it is in, the priority of who receives it, and whether that one was ever reached over the network; or None, the
+            sender's endpoint, and False, where it waits. None where it is not plain, and nothing was done.
+        """
+
+    def send_batch(
+        self, picture: Picture, batches: list[pa.RecordBatch], message_type_name: str, now: int, /
+    ) -> list[tuple[tuple[int | None, int, bool], int]] | None:
+        """Sends the messages of record batches where that is plain for all of them.
+
+        Args:
+            picture: What stands in the database.
+            batches: With the columns that `Transaction.send_batch` takes.
+            message_type_name: The type of those that name none.
+            now: The moment, in microseconds since 1970.
+
+        Returns:
+            For each conversation what `send` returns, and how many messages; None where anything is not plain, and nothing was done.
+        """
+
+    def receive(
+        self,
+        picture: Picture,
+        schema: pa.Schema,
+        queue_id: int,
+        /,
+        *,
+        top: int | None,
+        groups: int | None,
+        bytes_max: int,
+        endpoint_id: int | None,
+        group: bytes | None,
+        is_retained: bool,
+    ) -> pa.RecordBatch | None:
+        """Takes messages out of a queue, within a transaction.
+
+        Args:
+            picture: What stands in the database.
+            schema: `schemas.RECEIVED`.
+            queue_id: The queue.
+            top: The most messages; None is all.
+            groups: The most conversation groups; None is all.
+            bytes_max: After so many bytes of bodies no further message is taken.
+            endpoint_id: The only conversation to take from, which is of this queue.
+            group: The only conversation group to take from.
+            is_retained: Whether the messages stay in the queue.
+
+        Returns:
+            The messages; None where there are none.
+
+        Raises:
+            LookupError: The group has no conversation of this queue.
+        """
+
+    def close(self) -> None:
+        """Gives them up, so that the connection can be closed."""
+
+@disjoint_base
+class Gate:
+    """A lock for one thread after the other, in the order of asking, and the connection that goes with it; nothing in here waits."""
+
+    def __new__(cls) -> Self: ...
+    @property
+    def holder(self) -> int | None:
+        """The thread that has the lock."""
+
+    @property
+    def waiting(self) -> int:
+        """How many stand in line."""
+
+    def acquire_free(self, holder: int, /) -> bool:
+        """Takes the lock where nobody has it; whether it was free."""
+
+    def stand_in_line(self, turn: object, holder: int, /) -> bool:
+        """Takes the lock, or a place in the line for it.
+
+        Args:
+            turn: A `threading.Lock` that is held; it is released when the turn has come.
+            holder: The thread.
+
+        Returns:
+            Whether the lock was taken.
+        """
+
+    def stands_in_line(self, holder: int, /) -> bool:
+        """Whether a thread waits for the lock."""
+
+    def had_turn(self, turn: object, /) -> bool:
+        """Whether the lock was handed over; otherwise the place in the line is given up."""
+
+    def release(self) -> None:
+        """Hands the lock to whoever has waited longest."""
+
+    def keep(self, connection: object, /) -> bool:
+        """Has a connection go with the lock from now on; whether there was none, and none is to be closed."""
+
+    def take_kept(self) -> Any:
+        """The connection that goes with the lock, which has none any more; None where it has none, or who holds the lock uses it."""
+
+    def lent(self) -> tuple[Any, int | None] | None:
+        """The connection that went with the lock to who holds it, and the holder; None where there is none."""
+
+    def pause(self, is_paused: bool, /) -> None:
+        """Has nobody begin anything at once, while the process forks."""
+
+    def close(self) -> None:
+        """Has nobody begin anything at once any more; a connection that is given back is closed."""
+
+    def inherit(self) -> None:
+        """In a forked process: leaves alone what its parent has begun."""
+
+    def fail(self, is_failing: bool, /) -> None:
+        """Notes whether the disk did not take the last commit that was tried."""
+
+    def know(self, version: int, picture: Picture, /) -> None:
+        """Has transactions go by a picture of what stands in the database, where it has that version."""
+
+@disjoint_base
+class Counts:
+    """What the plain transactions of an instance have done."""
+
+    def __new__(cls) -> Self: ...
+    def watch(self, is_watched: bool, /) -> None:
+        """Has each transaction told in Python, for as long as somebody is to hear of it."""
+
+    def take(self) -> tuple[int, int, dict[tuple[bool, int], int]]:
+        """What was done since the last call.
+
+        Returns:
+            Messages that were sent, RECEIVE statements, and messages that were put into queues, by whether their receiver was ever reached
+            over the network, and by its priority.
+        """
+
+@disjoint_base
+class Arrivals:
+    """How often something was told of each queue of a database. Its `wake` is called where somebody waits."""
+
+    def __new__(cls) -> Self: ...
+    @property
+    def told(self) -> int:
+        """How often anything was told so far."""
+
+    def count(self, queue_id: int, /) -> int:
+        """How often something was told of the queue so far; a number that only grows.
+
+        Args:
+            queue_id: The queue.
+        """
+
+    def note(self, queue_ids: list[int], /) -> bool:
+        """Counts that something is told of queues; whether somebody waits."""
+
+    def are_waiting(self, number: int, /) -> None:
+        """Counts so many more, or fewer, who wait."""
+
+@final
+class Plain:
+    """What the plain transactions of a database have in common.
+
+    Args:
+        gate: Whose turn it is.
+        counts: What is counted for the instance.
+        arrivals: Who waits for messages.
+        own_queue_id: The queue whose messages the instance itself reads.
+    """
+
+    def __new__(cls, gate: Gate, counts: Counts, arrivals: Arrivals, own_queue_id: int, /) -> Plain: ...
+    def session(self, thread: int, /) -> PlainSession:
+        """A transaction that is not begun yet, of a thread."""
+
+@final
+class PlainSession:
+    """One transaction, as far as it is plain. Not for several threads at once."""
+
+    def open(self) -> bool:
+        """Enters the transaction's block; whether that was not done before. Nothing is locked yet."""
+
+    @property
+    def is_open(self) -> bool:
+        """Whether the block was entered and not left."""
+
+    @property
+    def is_begun(self) -> bool:
+        """Whether it is begun here."""
+
+    def send(self, handle: bytes, body: bytes, message_type_name: str, now: int | None, /) -> bool:
+        """Sends a message; whether it was, since that is plain.
+
+        Args:
+            handle: The handle of the conversation.
+            body: The message.
+            message_type_name: Its type.
+            now: The moment, in microseconds since 1970; None is that of the system's clock.
+        """
+
+    def receive(
+        self, schema: pa.Schema, queue: str, top: int | None, groups: int | None, bytes_max: int, /
+    ) -> pa.RecordBatch | None:
+        """Takes messages out of a queue, as `Statements.receive`; None where there are none, or that is not plain."""
+
+    def receive_one(
+        self, queue: str, /
+    ) -> tuple[bytes | None, bytes, bytes, bytes, bool, int, str, str, str, int, int, str] | None:
+        """Takes one message out of a queue; None where there is none, or that is not plain.
+
+        Returns:
+            Body, handle, group, conversation, whether the initiator sent it, number, type, service, contract, priority, queuing order and
+            validation.
+        """
+
+    def commit(self) -> tuple[bool, tuple[bool, tuple[int, list[Any], list[tuple[int, bool]]]] | None]:
+        """Commits, and leaves the block.
+
+        Returns:
+            Whether that is done; and where others are to be told of it in Python, whether anything was changed, and what was done.
+
+        Raises:
+            FileNotFoundError: It has committed to a file that does not stand at its place any more.
+        """
+
+    @property
+    def is_left(self) -> bool:
+        """Whether what was begun here is another session's."""
+
+    def leave(self, session: object, used: dict[object, int], /) -> tuple[int, list[Any], list[tuple[int, bool]]]:
+        """Leaves what is begun to another session.
+
+        Args:
+            session: It gets `_connection`, and `_changes`: how many rows that had changed before.
+            used: Connections in use, by the thread that uses each.
+
+        Returns:
+            What was done so far.
+        """
+
+    def end(self) -> None:
+        """Leaves the block."""
 
 def crc32c(data: bytes, before: int, /) -> int:
     """The CRC-32C of bytes that come after others.

@@ -56,7 +56,7 @@ is_held, is_over = threading.Event(), threading.Event()
 worker = instance.worker
 
 def hold():
-    with worker.activation._guard, worker.counters._guard, sales.arrivals._changed, sales.file._writer._guard, instance._databases._guard:
+    with worker.activation._guard, worker.counters._guard, sales.arrivals._changed, instance._databases._guard:
         is_held.set()
         is_over.wait()
 

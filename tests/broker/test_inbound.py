@@ -49,7 +49,7 @@ def end_dialog(which: int) -> Message:
 
 
 def arrives(database: Database, *messages: Message, waits_here: bool = True, **changed: Any) -> Arrival:
-    with database.transaction() as t, t._life as work:
+    with database.transaction() as t, t._lifecycle() as work:
         return arrive(work, envelope(**changed), messages, waits_here=waits_here)
 
 

@@ -21,7 +21,7 @@ BODY = b"one chair more" * 300
 
 def pages_read(database: Database, question: Callable[[Connection], object]) -> int:
     """How many pages of a file an answer takes, on a connection that has read none of its rows yet."""
-    connection = apsw.Connection(str(database.file.path))
+    connection: Any = apsw.Connection(str(database.file.path))
     connection.execute("SELECT count(*) FROM sqlite_schema").fetchall()
     connection.status(apsw.SQLITE_DBSTATUS_CACHE_MISS, True)
     question(connection)

@@ -70,7 +70,7 @@ def brought_to(database: Database, state: State, side: str) -> uuid.UUID:
 
 def begun_early(database: Database) -> uuid.UUID:
     conversation = uuid.uuid4().bytes
-    with database.transaction() as t, t._life as work:
+    with database.transaction() as t, t._lifecycle() as work:
         own = work.broker_instance
         envelope = Envelope(conversation, True, INITIATOR, own, TARGET, own, DEFAULT, work.now() * 2, False)
         arrive(work, envelope, [Message(1, DEFAULT, b"second")])
@@ -134,7 +134,7 @@ def test_b12_each_arrival_in_each_state(shared: Database, happened: Input, state
     dialog = brought_to(shared, state, side)
     near = talk.endpoint(shared, dialog)
     assert near is not None
-    with shared.transaction() as t, t._life as work:
+    with shared.transaction() as t, t._lifecycle() as work:
         happens(work, near, happened)
     expected = after(state, happened)
     assert talk.state(shared, dialog) == (state if isinstance(expected, int) else shown(expected, side))

@@ -20,8 +20,6 @@ from tests.broker import shops
 from tests.broker.conftest import Clock
 from tests.broker.shops import ORDERS, STOCK, received, send
 
-_PAGE = 8192
-
 
 @pytest.fixture
 def sales(instance: Instance) -> Database:
@@ -45,7 +43,7 @@ def ledger(instance: Instance) -> Database:
 def away(database: Database) -> Path:
     """Takes a file away, as a disk does that is gone; where to."""
     path = database.file.path
-    database.file._connections.let_go()  # the next one has to open it
+    database.file.connections.let_go()  # the next one has to open it
     return path.rename(path.with_suffix(".away"))
 
 
@@ -54,12 +52,13 @@ def damage(database: Database, table: str) -> None:
     with database.file.read() as connection:
         rows = connection.execute("SELECT rootpage FROM sqlite_schema WHERE tbl_name = ?", (table,))
         roots: list[int] = [root for (root,) in rows]
+        page = int(connection.pragma("page_size"))
     database.file.checkpoint()
-    database.file._connections.let_go()
+    database.file.connections.let_go()
     with database.file.path.open("r+b") as file:
         for root in roots:
-            file.seek((root - 1) * _PAGE)
-            file.write(b"\xff" * _PAGE)
+            file.seek((root - 1) * page)
+            file.write(b"\xff" * page)
 
 
 def states_of(instance: Instance) -> dict[str, str]:

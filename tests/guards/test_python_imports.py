@@ -71,7 +71,7 @@ MAY_USE: dict[str, set[str]] = {
     "diagnose": {"ground", "ids", "ddl", "catalog", "explanation", "routing"},
     "security": {"ground", "ids"},
     "protocol": {"ground", "native", "ids", "reassembly", "security"},
-    "store": {"ground", "ids"},
+    "store": {"ground", "native", "ids"},
     "broker": {
         "ground",
         "ids",

@@ -27,8 +27,10 @@ CRATES: dict[str, set[str]] = {
         "crc32c",
         "flatbuffers",
     },
+    "rust/store": {"rusqlite", "ssbroker-core"},
     "rust/python": {
         "ssbroker-core",
+        "ssbroker-store",
         "ssbroker-columnar",
         "arrow-array",
         "arrow-buffer",
@@ -43,6 +45,7 @@ FORBIDDEN: dict[str, str] = {
     "rust/core": rf"\barrow\w*::|\bpyo3\b|\bstd::io\b|{MACHINE}",
     "rust/md5": rf"\barrow\w*::|\bpyo3\b|\bstd::io\b|{MACHINE}",
     "rust/columnar": rf"\bpyo3\b|\bstd::io\b|{MACHINE}",
+    "rust/store": r"\barrow\w*::|\bpyo3\b|std::(?:env|net|process|thread)\b",
     "rust/python": MACHINE,
 }
 # Spark forks its workers: no thread and no state outside of objects survives that.
@@ -62,6 +65,8 @@ UNSAFE: dict[str, str] = {
     "rust/md5/src/lanes/sse2.rs": "loads and stores of whole vectors",
     "rust/python/src/capsule.rs": "pointers of the Arrow C data interface",
     "rust/python/src/memory.rs": "an option of the allocator, which is C",
+    "rust/python/src/sqlite.rs": "a connection of another extension module, and the call by which its SQLite makes itself known",
+    "rust/store/src/library.rs": "the SQLite of another extension module, which is C",
 }
 
 # The fuzz targets are tests, outside the workspace.

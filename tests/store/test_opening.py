@@ -179,11 +179,11 @@ def test_b4_a_truncated_file_is_told_or_whole(path: Path) -> None:
 def test_b4_a_page_of_other_bytes_is_told(path: Path) -> None:
     """A page that holds keys or rows; what stands inside a body SQLite has no sum for."""
     whole = path.read_bytes()
-    leaf = b"\x0d"
-    starts = [start for start in range(8192, len(whole), 8192) if whole[start : start + 1] == leaf]
+    leaf, size = b"\x0d", int.from_bytes(whole[16:18])
+    starts = [start for start in range(size, len(whole), size) if whole[start : start + 1] == leaf]
     assert starts
     for start in starts:
-        path.write_bytes(whole[:start] + random.Random(start).randbytes(8192) + whole[start + 8192 :])
+        path.write_bytes(whole[:start] + random.Random(start).randbytes(size) + whole[start + size :])
         with pytest.raises(StorageError, match="malformed"):
             numbers_at(path)
 

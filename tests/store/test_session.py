@@ -80,7 +80,7 @@ def test_b3_a_thread_that_serves_many_waits_for_what_another_thread_has_begun(tm
         session = file.session()
         pool.submit(session.begin).result(30.0).execute(INSERT, (1,))
         waits = pool.submit(write, file, 2)
-        while not file._writer._waiting:
+        while not file.gate.waiting:
             assert not waits.done()
             time.sleep(0.001)
         session.commit()

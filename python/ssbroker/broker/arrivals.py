@@ -7,8 +7,10 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 
+from ssbroker.store import plain
 
-class Arrivals:
+
+class Arrivals(plain.Arrivals):
     """Wakes receivers of this process when a message for their queue has been committed.
 
     Whoever waits takes `count` first, looks into the queue, gives the lock back, and waits from that count on: what arrives after the
@@ -24,32 +26,13 @@ class Arrivals:
 
     def __init__(self) -> None:
         self._changed = threading.Condition()
-        self._counts: Counter[int] = Counter()
         self._waiting: Counter[int] = Counter()
-        self._told = 0
         self._is_closed = False
 
     @property
     def is_closed(self) -> bool:
         """Whether nothing more will be told."""
         return self._is_closed
-
-    @property
-    def told(self) -> int:
-        """How often anything was told so far: a number that only grows."""
-        return self._told
-
-    def count(self, queue_id: int) -> int:
-        """How often something was told of the queue so far.
-
-        Args:
-            queue_id: The queue.
-
-        Returns:
-            A number that only grows.
-        """
-        with self._changed:
-            return self._counts[queue_id]
 
     def waiting(self, queue_id: int) -> int:
         """How many wait for a message of the queue now (`tasks_waiting`).
@@ -75,8 +58,8 @@ class Arrivals:
             Whether something was told; False also where `close` ended the wait.
         """
         with self._changed:
-            self._changed.wait_for(lambda: self._counts[queue_id] != seen or self._is_closed, timeout)
-            return self._counts[queue_id] != seen
+            self._changed.wait_for(lambda: self.count(queue_id) != seen or self._is_closed, timeout)
+            return self.count(queue_id) != seen
 
     @contextmanager
     def waits(self, queue_id: int) -> Iterator[None]:
@@ -90,11 +73,13 @@ class Arrivals:
         """
         with self._changed:
             self._waiting[queue_id] += 1
+            self.are_waiting(1)
         try:
             yield
         finally:
             with self._changed:
                 self._waiting[queue_id] -= 1
+                self.are_waiting(-1)
 
     def tell(self, queue_ids: Iterable[int]) -> None:
         """Wakes whoever waits for one of the queues: a message is there, or the queue has changed.
@@ -102,10 +87,12 @@ class Arrivals:
         Args:
             queue_ids: The queues.
         """
+        if self.note(list(queue_ids)):
+            self.wake()
+
+    def wake(self) -> None:
+        """Has all who wait look what was told."""
         with self._changed:
-            self._told += 1
-            for queue_id in queue_ids:
-                self._counts[queue_id] += 1
             self._changed.notify_all()
 
     def close(self) -> None:

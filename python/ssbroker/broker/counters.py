@@ -7,6 +7,7 @@ from typing import Final
 
 from ssbroker.broker.objects.priorities import LEVELS
 from ssbroker.broker.work.effects import Effects
+from ssbroker.store.plain import Counts
 
 SQL_SENDS: Final = "sql_sends"
 SQL_RECEIVES: Final = "sql_receives"
@@ -49,6 +50,9 @@ NAMES: Final = {
 class Counters:
     """Numbers that only grow, from when the instance was opened in this process. For any number of threads.
 
+    Attributes:
+        plain: Counts what plain transactions do, of which nobody is told.
+
     Examples:
         >>> counters = Counters()
         >>> counters.committed(Effects(sent=2))
@@ -57,6 +61,7 @@ class Counters:
     """
 
     def __init__(self) -> None:
+        self.plain: Final = Counts()
         self._guard: Final = threading.RLock()
         self._counts: Final[dict[str, float]] = dict.fromkeys(NAMES, 0)
 
@@ -66,16 +71,22 @@ class Counters:
         Args:
             effects: What it did.
         """
+        counts = self._counts
         with self._guard:
-            self._counts[SQL_SENDS] += effects.sent
-            self._counts[SQL_RECEIVES] += len(effects.received)
+            if effects.sent:
+                counts[SQL_SENDS] += effects.sent
+            if effects.received:
+                counts[SQL_RECEIVES] += len(effects.received)
             for (is_remote, priority), number in effects.enqueued.items():
-                self._counts[ENQUEUED_MESSAGES] += number
-                self._counts[ENQUEUED_TRANSPORT_MESSAGES if is_remote else ENQUEUED_LOCAL_MESSAGES] += number
-                self._counts[_BY_PRIORITY[priority]] += number
-            self._counts[ENQUEUED_TRANSPORT_MSG_FRAGS] += effects.fragments
-            self._counts[ENQUEUED_TRANSMISSIONQ_MESSAGES] += effects.put_off
-            self._counts[DEQUEUED_TRANSMISSIONQ_MESSAGES] += effects.taken_off
+                counts[ENQUEUED_MESSAGES] += number
+                counts[ENQUEUED_TRANSPORT_MESSAGES if is_remote else ENQUEUED_LOCAL_MESSAGES] += number
+                counts[_BY_PRIORITY[priority]] += number
+            if effects.fragments:
+                counts[ENQUEUED_TRANSPORT_MSG_FRAGS] += effects.fragments
+            if effects.put_off:
+                counts[ENQUEUED_TRANSMISSIONQ_MESSAGES] += effects.put_off
+            if effects.taken_off:
+                counts[DEQUEUED_TRANSMISSIONQ_MESSAGES] += effects.taken_off
 
     def rolled_back(self) -> None:
         """Counts a transaction that came to nothing."""
@@ -119,5 +130,9 @@ class Counters:
 
     def counts(self) -> dict[str, float]:
         """The numbers of now, by the names of `NAMES`."""
+        sends, receives, enqueued = self.plain.take()
+        effects = Effects(sent=sends, enqueued=enqueued)
         with self._guard:
+            self.committed(effects)
+            self._counts[SQL_RECEIVES] += receives
             return dict(self._counts)

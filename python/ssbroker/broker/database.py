@@ -5,13 +5,16 @@ from __future__ import annotations
 import uuid
 from collections.abc import Callable
 from datetime import datetime
+from threading import get_ident
 from typing import TYPE_CHECKING, Concatenate, Final, Self
 
 from ssbroker.broker.activation.watched import Procedure
 from ssbroker.broker.arrivals import Arrivals
 from ssbroker.broker.databases import mirrored
+from ssbroker.broker.delivery.staying import staying
 from ssbroker.broker.objects.credentials import Credentials
 from ssbroker.broker.objects.definitions import Definitions
+from ssbroker.broker.objects.queue_names import means_itself
 from ssbroker.broker.objects.refusals import refusal
 from ssbroker.broker.objects.route_definitions import Options
 from ssbroker.broker.transaction import Transaction
@@ -21,7 +24,10 @@ from ssbroker.store import objects as stored
 from ssbroker.store.file import DatabaseFile
 from ssbroker.store.mirroring import Role
 from ssbroker.store.objects import Objects
+from ssbroker.store.pictures import Picture, picture
+from ssbroker.store.plain import Plain, PlainSession
 from ssbroker.store.registry import MSDB_NAME
+from ssbroker.store.route_requests import SYSTEM_QUEUE_ID
 from ssbroker.store.sight import sight
 from ssbroker.store.sqlite import Connection
 
@@ -48,7 +54,9 @@ class Database(Definitions):
         self.file: Final = file
         self.arrivals: Final = Arrivals()
         self.enters_nothing: int | None = None
+        self._plain: Plain | None = None
         self._objects: Objects | None = None
+        self._picture: tuple[Objects, Picture] | None = None
 
     @property
     def service_broker_guid(self) -> uuid.UUID:
@@ -84,6 +92,21 @@ class Database(Definitions):
         self._refuse_foreign(found)
         self._objects = found
         return found
+
+    def picture(self, objects: Objects) -> Picture:
+        """Objects as far as they decide about plain messages.
+
+        Args:
+            objects: What stands in the database.
+
+        Returns:
+            Their picture, made once.
+        """
+        known = self._picture
+        if known is None or known[0] is not objects:
+            known = self._picture = (objects, picture(objects, staying(objects), is_name=means_itself))
+            self.file.know(objects.version, known[1])
+        return known[1]
 
     def sight(self, connection: Connection) -> Objects:
         """The objects as a connection sees them, each read when it is asked for: for who changes many.
@@ -170,6 +193,18 @@ class Database(Definitions):
             ...         _ = t.connection.execute("CREATE TABLE orders (id INTEGER PRIMARY KEY)")
         """
         return Transaction(self)
+
+    def plain_session(self) -> PlainSession:
+        """A transaction that is not begun yet, for as long as it does what is plain.
+
+        Returns:
+            The transaction, of this thread.
+        """
+        plain = self._plain
+        if plain is None:
+            counts = self.instance.worker.counters.plain
+            plain = self._plain = Plain(self.file.gate, counts, self.arrivals, SYSTEM_QUEUE_ID)
+        return plain.session(get_ident())
 
     def activate(self, queue: str, function: Procedure, *, max_queue_readers: int = 1) -> None:
         """Has this process call a function when messages wait in a queue and nobody receives them.

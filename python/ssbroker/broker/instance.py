@@ -6,13 +6,14 @@ import os
 import random as randomness
 import uuid
 from collections.abc import Callable
-from datetime import UTC, datetime
+from datetime import datetime
 from pathlib import Path
 from types import TracebackType
 from typing import Final, Self
 
 from ssbroker.broker.activation.watched import Procedure
 from ssbroker.broker.background import Background
+from ssbroker.broker.clock import in_microseconds, system_clock
 from ssbroker.broker.database import Database
 from ssbroker.broker.databases import creation
 from ssbroker.broker.databases.databases import Databases
@@ -30,11 +31,6 @@ from ssbroker.store.registry import MSDB_NAME
 MSDB_FILE: Final = "msdb.sqlite"
 
 
-def system_clock() -> datetime:
-    """The current moment, in UTC."""
-    return datetime.now(UTC)
-
-
 class Instance(Served):
     """The databases of a folder, for any number of threads of this process; other processes may have it open too.
 
@@ -45,6 +41,8 @@ class Instance(Served):
         name: The name given when it was made.
         instance_id: What its databases note of it.
         clock: Tells the current moment, in UTC.
+        microseconds: Tells the same in microseconds since 1970.
+        has_system_clock: Whether that is the system's own clock.
         random: Where ids and jitter come from.
         lock_timeout: The seconds to wait for a file's write lock (B3).
         background: Whether threads of the instance deliver, end lifetimes and start readers; without, whoever holds the
@@ -71,6 +69,8 @@ class Instance(Served):
     ) -> None:
         self.folder: Final = folder
         self.clock: Final = clock
+        self.microseconds: Final = in_microseconds(clock)
+        self.has_system_clock: Final = clock is system_clock
         self.random: Final = random
         self.lock_timeout: Final = file.lock_timeout
         self.background: Final = background

@@ -1,17 +1,17 @@
-"""A transaction from its first use to its end (B2, B4, B5)."""
+"""A transaction from the first call that is not plain to its end (B2, B4, B5)."""
 
 from __future__ import annotations
 
 import warnings
 from types import TracebackType
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NoReturn
 
 from ssbroker.broker.dialogs import poison
 from ssbroker.broker.work.effects import Effects
 from ssbroker.broker.work.guarding import Lent
-from ssbroker.broker.work.own_work import work_on
 from ssbroker.broker.work.work import Work
 from ssbroker.exceptions import BrokerError, SsbrokerError, StorageError
+from ssbroker.store.plain import PlainSession
 from ssbroker.store.sqlite import Connection, raise_if_about_the_file, storage_errors
 
 if TYPE_CHECKING:
@@ -19,27 +19,35 @@ if TYPE_CHECKING:
 
 
 class Lifecycle:
-    """Begins the transaction when it is first needed, and ends it. As a context manager it stands around each call.
+    """A transaction that does more than what is plain. As a context manager it stands around each call.
 
     A call that is refused has changed nothing. One that fails on its way, because of the disk, an interrupt or a mistake in here,
     may have written a part: then the whole transaction is undone, and every further call says so.
+
+    Args:
+        database: The database.
+        plain: Its transaction so far; what that did is told with what is done from here on.
     """
 
-    def __init__(self, database: Database) -> None:
-        self.database: Final = database
-        self.effects: Final = Effects(log=database.instance.events)
-        self._session: Final = database.file.session()
+    __slots__ = ("_database", "_effects", "_is_broken", "_lent", "_plain", "_session", "_work")
+
+    def __init__(self, database: Database, plain: PlainSession) -> None:
+        self._database: Final = database
+        self._plain: Final = plain
+        self._effects: Final = Effects(log=database.instance.events)
         self._work: Work | None = None
         self._lent: Lent | None = None
-        self._is_open = False
-        self._is_over = False
-        self._is_broken = False
+        self._session: Final = database.file.session()
+        # An exception of a signal's handler may have taken with it what this has been left before.
+        self._is_broken = plain.is_left
+        self._effects.are_done(self._session.adopt(plain))
 
     def __del__(self) -> None:
         """Undoes what was entered without `with`, and dropped: nobody else could give back the lock."""
-        if self.has_lock and not self.database.file.is_inherited:
+        session = getattr(self, "_session", None)  # where the handler of a signal has raised, it is not made whole
+        if session is not None and session.is_begun and not self._database.file.is_inherited:
             self.leave()
-            message = f"{self.database.file.path}: a transaction was dropped before its end, and is undone; use it in a `with` block"
+            message = f"{self._database.file.path}: a transaction was dropped before its end, and is undone; use it in a `with` block"
             warnings.warn(message, ResourceWarning, stacklevel=2)
 
     @property
@@ -47,19 +55,10 @@ class Lifecycle:
         """Whether the write lock is held."""
         return self._session.is_begun
 
-    def open(self) -> None:
-        """Enters the transaction's block; nothing is locked yet.
-
-        Raises:
-            BrokerError: It was entered before.
-        """
-        if self._is_open or self._is_over:
-            raise BrokerError("a transaction is entered once; begin another with database.transaction()")
-        self._is_open = True
-
     def lend(self) -> Connection:
         """The connection, for the application's own SQL."""
-        connection = self._begin().connection
+        self._begin()
+        connection = self._session.begin()
         if self._lent is None:
             self._lent = Lent(connection)
         return connection
@@ -79,26 +78,47 @@ class Lifecycle:
         Raises:
             StorageError: It could not be; then nothing has changed. Or the application's own SQL met with a disk that fails.
         """
-        commits = error is None
-        self._is_open, self._is_over = False, True
+        self._plain.end()
         is_committed = False
         try:
-            if commits and self._is_broken:
-                raise _undone(self.database)
-            if commits:
-                self._take_back()
-                if self._work is not None:
-                    poison.commits(self._work)
-                self._session.commit()
+            if error is None:
+                self._commit()
                 is_committed = True
         finally:
-            self.leave()
-            # In a forked process nothing has happened, and locks of its parent's threads are never given back.
-            if not self.database.file.is_inherited:
-                worker = self.database.instance.worker
-                (worker.committed if is_committed else worker.rolled_back)(self.database, self.effects)
+            if not is_committed:
+                self.leave()
+            self._tell(is_committed=is_committed)
         if error is not None:
-            raise_if_about_the_file(error, self.database.file.path)
+            raise_if_about_the_file(error, self._database.file.path)
+
+    def not_committed(self, error: BaseException) -> None:
+        """What `end` does where the plain session has tried to commit.
+
+        Args:
+            error: What it raised.
+
+        Raises:
+            StorageError: What that means.
+        """
+        self._plain.end()
+        try:
+            self._session.failed(error)
+        finally:
+            self._tell(is_committed=False)
+
+    def failed(self, error: BaseException) -> NoReturn:
+        """What is done where a call fails on its way.
+
+        Args:
+            error: What it raised.
+
+        Raises:
+            StorageError: What that means, where it is about the file; otherwise the error itself.
+        """
+        self._is_broken = True
+        self.leave()
+        with storage_errors(self._database.file.path, is_ours=True):
+            raise error
 
     def __enter__(self) -> Work:
         return self._begin()
@@ -108,10 +128,20 @@ class Lifecycle:
     ) -> None:
         if error is None or (isinstance(error, SsbrokerError) and not isinstance(error, StorageError)):
             return
-        self._is_broken = True
-        self.leave()
-        with storage_errors(self.database.file.path):
-            raise error
+        self.failed(error)
+
+    def _commit(self) -> None:
+        if self._is_broken:
+            raise _undone(self._database)
+        self._take_back()
+        self._work = None
+        self._session.commit(received_from=poison.received_from(self._effects))
+
+    def _tell(self, *, is_committed: bool) -> None:
+        # In a forked process nothing has happened, and locks of its parent's threads are never given back.
+        if not self._database.file.is_inherited:
+            worker = self._database.instance.worker
+            (worker.committed if is_committed else worker.rolled_back)(self._database, self._effects)
 
     def _take_back(self) -> None:
         lent, self._lent = self._lent, None
@@ -119,13 +149,14 @@ class Lifecycle:
             self._session.is_reusable = lent.take_back()
 
     def _begin(self) -> Work:
-        if not self._is_open:
+        if not self._plain.is_open:
             raise BrokerError("the transaction is over, or not begun: use it inside of its `with` block")
         if self._is_broken:
-            raise _undone(self.database)
-        connection = self._session.begin()
+            raise _undone(self._database)
+        connection = self._session.begin_unguarded()
         if self._work is None:
-            self._work = work_on(self.database, connection, self.effects)
+            with storage_errors(self._database.file.path, is_ours=True):
+                self._work = Work(self._database, connection, self._effects)
         return self._work
 
 

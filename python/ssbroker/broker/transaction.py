@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-import time
 import uuid
-from types import TracebackType
-from typing import TYPE_CHECKING, Final, Self
+from typing import Final
 
 import pyarrow as pa
 
 from ssbroker import guids, options
 from ssbroker.arrow_input import ArrowArrayExportable, ArrowStreamExportable
 from ssbroker.broker.dialogs import batch, beginning, ending, receiving, sending
-from ssbroker.broker.lifecycle import Lifecycle
-from ssbroker.broker.objects.queue_names import queue_key
-from ssbroker.broker.waiting import Patience
+from ssbroker.broker.message import Message
+from ssbroker.broker.turn import Turn
 from ssbroker.broker.work.work import Work
 from ssbroker.exceptions import OptionError
 from ssbroker.protocol.names import DEFAULT, refused
@@ -22,15 +19,12 @@ from ssbroker.store import endpoints
 from ssbroker.store.endpoints import Endpoint
 from ssbroker.store.sqlite import Connection
 
-if TYPE_CHECKING:
-    from ssbroker.broker.database import Database
-
 Guid = uuid.UUID | str | bytes
 """A handle or group: `uuid.UUID`, text of 36 characters, or 16 bytes."""
 _COUNT_MAX: Final = 2**63 - 1
 
 
-class Transaction:
+class Transaction(Turn):
     """A transaction of one database, as `with database.transaction() as t:` gives it.
 
     The file's write lock is taken at the first use, not when the block is entered. At the end of the block everything is committed;
@@ -52,13 +46,10 @@ class Transaction:
         [b'two chairs']
     """
 
-    def __init__(self, database: Database) -> None:
-        self._life: Final = Lifecycle(database)
-
     @property
     def connection(self) -> Connection:
         """The database's file, inside of this transaction: an `apsw.Connection` for the application's own tables."""
-        return self._life.lend()
+        return self._lifecycle().lend()
 
     def begin_dialog(
         self,
@@ -92,7 +83,7 @@ class Transaction:
             BrokerError: A service or contract is not there (15151), the lifetime is out of range (8411), the related conversation is
                 not there (8426), or its group belongs to another service (9610).
         """
-        with self._life as work:
+        with self._lifecycle() as work:
             endpoint = beginning.begin(
                 work,
                 from_service,
@@ -118,7 +109,11 @@ class Transaction:
             BrokerError: There is no such conversation (8426), its state forbids it (8429), its lifetime has passed (8489), the type is
                 not there (8428), not in the contract (8431) or the other side's (8432, 8434), or the body is None (8433).
         """
-        with self._life as work:
+        if self._is_sent(dialog, body, message_type):
+            return
+        with self._lifecycle() as work:
+            if sending.send_plain(work, dialog, body, message_type):
+                return
             endpoint = _named(work, dialog)
             content = sending.body_bytes(body)
             state = sending.check(work, endpoint, (message_type,), now=work.now())
@@ -136,7 +131,7 @@ class Transaction:
             SchemaError: A column is missing or has another type.
             InputError: A value is not what was expected.
         """
-        with self._life as work:
+        with self._lifecycle() as work:
             batch.send_batch(work, messages)
 
     def receive(
@@ -166,18 +161,46 @@ class Transaction:
         Raises:
             BrokerError: There is no such queue (15151), conversation or group (8426), or the queue is off (9617).
         """
-        most = -1 if top is None else options.whole(top, name="top", least=1, most=_COUNT_MAX)
-        group_count = -1 if groups is None else options.whole(groups, name="groups", least=1, most=_COUNT_MAX)
-        if conversation_handle is not None and conversation_group_id is not None:
-            raise OptionError("conversation_handle and conversation_group_id: expected one of them, got both")
-        conversation = _guid(conversation_handle, "conversation_handle")
-        asked = receiving.Asked(most, group_count, conversation, _guid(conversation_group_id, "conversation_group_id"))
+        if top is not None:
+            options.whole(top, name="top", least=1, most=_COUNT_MAX)
+        if groups is not None:
+            options.whole(groups, name="groups", least=1, most=_COUNT_MAX)
         patience = self._patience(queue, timeout)
-        while True:
-            with self._life as work:
-                table = receiving.receive(work, queue, asked)
-            if table.num_rows or not self._wait(patience):
-                return table
+        if conversation_handle is None and conversation_group_id is None:
+            batch = self._received_batch(queue, top, groups)
+            if batch is not None:
+                return pa.Table.from_batches([batch])
+        return self._received(queue, receiving.asked(top, groups, conversation_handle, conversation_group_id), patience)
+
+    def receive_one(
+        self,
+        queue: str,
+        *,
+        timeout: float = 0.0,
+        conversation_handle: Guid | None = None,
+        conversation_group_id: Guid | None = None,
+    ) -> Message | None:
+        """Takes the one message out of a queue that `receive` would take first.
+
+        Args:
+            queue: The queue; without a schema it is in `dbo`.
+            timeout: The seconds to wait for one, as `receive` does.
+            conversation_handle: Take from this conversation only.
+            conversation_group_id: Take from this group only.
+
+        Returns:
+            The message; None where none came.
+
+        Raises:
+            BrokerError: As `receive`.
+        """
+        patience = self._patience(queue, timeout)
+        if conversation_handle is None and conversation_group_id is None:
+            row = self._received_row(queue)
+            if row is not None:
+                return Message(row)
+        asked = receiving.asked(1, 1, conversation_handle, conversation_group_id)
+        return Message.first_of(self._received(queue, asked, patience))
 
     def get_conversation_group(self, queue: str, *, timeout: float = 0.0) -> uuid.UUID | None:
         """The conversation group whose messages `receive` would take next; until the transaction ends, nobody else gets it.
@@ -194,7 +217,7 @@ class Transaction:
         """
         patience = self._patience(queue, timeout)
         while True:
-            with self._life as work:
+            with self._lifecycle() as work:
                 group = receiving.next_group(work, queue)
             if group is not None:
                 return uuid.UUID(bytes=group)
@@ -215,7 +238,7 @@ class Transaction:
         failure = ending.failure_of(error)
         if options.flag(cleanup, name="cleanup") and failure is not None:
             raise OptionError("error and cleanup: expected one of them, got both")
-        with self._life as work:
+        with self._lifecycle() as work:
             endpoint = _named(work, dialog)
             if cleanup:
                 ending.clean_up(work, endpoint)
@@ -233,7 +256,7 @@ class Transaction:
             BrokerError: There is no such conversation or group (8426), its state forbids it (8438), or the group is on another
                 queue (9610).
         """
-        with self._life as work:
+        with self._lifecycle() as work:
             ending.move(work, _named(work, dialog), guids.as_bytes(group, name="group"))
 
     def begin_conversation_timer(self, dialog: Guid, timeout: int) -> None:
@@ -247,7 +270,7 @@ class Transaction:
             BrokerError: There is no such conversation (8426), its state forbids it (8458), the number is out of range (8411), or the
                 conversation's lifetime ends before (8410).
         """
-        with self._life as work:
+        with self._lifecycle() as work:
             ending.set_timer(work, _named(work, dialog), timeout)
 
     def transmission_status(self, dialog: Guid) -> str:
@@ -262,30 +285,8 @@ class Transaction:
         Raises:
             BrokerError: There is no such conversation (8426).
         """
-        with self._life as work:
+        with self._lifecycle() as work:
             return _named(work, dialog).transmission_status
-
-    def __enter__(self) -> Self:
-        self._life.open()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._life.end(error)
-
-    def _wait(self, patience: Patience | None) -> bool:
-        """Waits, without the lock, until there may be a message; whether to look again."""
-        if patience is not None:
-            self._life.leave()
-        return patience is not None and patience.wait()
-
-    def _patience(self, queue: str, timeout: float) -> Patience | None:
-        """How long to wait for a message; None where a wait is useless, because the lock is held."""
-        wait = options.seconds(timeout, name="timeout")
-        if not wait or self._life.has_lock:
-            return None
-        return Patience(self._life.database, queue_key(queue), until=time.monotonic() + wait)
 
 
 def _named(work: Work, dialog: Guid) -> Endpoint:
@@ -294,7 +295,3 @@ def _named(work: Work, dialog: Guid) -> Endpoint:
     if endpoint is None:
         raise refused(8426, kind="conversation", handle=uuid.UUID(bytes=handle))
     return endpoint
-
-
-def _guid(value: Guid | None, name: str) -> bytes | None:
-    return None if value is None else guids.as_bytes(value, name=name)

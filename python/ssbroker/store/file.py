@@ -7,20 +7,19 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, TypeVar
+from typing import Final, TypeVar
 
 from ssbroker import options
 from ssbroker.exceptions import LockTimeoutError, StorageError
 from ssbroker.store.connections import Connections
-from ssbroker.store.fair_lock import FairLock
+from ssbroker.store.gate import Gate
+from ssbroker.store.opening import check_blank, patience
+from ssbroker.store.pictures import Picture
 from ssbroker.store.place import NotInPlaceError
 from ssbroker.store.schema import APPLICATION_ID
 from ssbroker.store.session import Session
-from ssbroker.store.sqlite import Connection, check_blank, only_row, patience, storage_errors
+from ssbroker.store.sqlite import Connection, only_row, storage_errors
 from ssbroker.store.watch import Watch
-
-if TYPE_CHECKING:
-    import apsw
 
 Answer = TypeVar("Answer")
 
@@ -38,6 +37,8 @@ class DatabaseFile:
         lock_timeout: The seconds to wait for the write lock.
         failure: Why it could not be written when that was last tried here; None where it could be.
         failed_at: When that was, by `time.monotonic`.
+        gate: Whose turn it is to write, within this process.
+        connections: The connections of this process.
     """
 
     def __init__(self, path: Path, *, lock_timeout: float = LOCK_TIMEOUT, vfs: str | None = None) -> None:
@@ -47,8 +48,8 @@ class DatabaseFile:
         self.failed_at = -math.inf
         self._unread = ""
         self._unread_at = -math.inf
-        self._connections = Connections(path, vfs=vfs)
-        self._writer = FairLock()
+        self.gate: Final = Gate()
+        self.connections: Final = Connections(path, self.gate, vfs=vfs)
 
     @classmethod
     def create(
@@ -68,7 +69,7 @@ class DatabaseFile:
         file = cls(path, lock_timeout=lock_timeout, vfs=vfs)
         try:
             with storage_errors(path, waited=file.lock_timeout):
-                file._connections.give_back(file._connections.take(wait=file.lock_timeout, create=True))
+                file.connections.give_back(file.connections.take(wait=file.lock_timeout, create=True))
             with file.write() as connection:
                 check_blank(connection, path)  # another process may have been faster
                 connection.pragma("application_id", APPLICATION_ID)
@@ -114,12 +115,12 @@ class DatabaseFile:
     @property
     def is_written_here(self) -> bool:
         """Whether this thread holds the write lock: whoever asks for it here would wait for itself."""
-        return self._writer.is_held_here
+        return self.gate.is_held_here
 
     @property
     def is_inherited(self) -> bool:
         """Whether this is a forked process, and its parent has opened the file."""
-        return self._connections.is_inherited
+        return self.connections.is_inherited
 
     def check(self) -> None:
         """Refuses where the file cannot be used by anybody here.
@@ -127,10 +128,10 @@ class DatabaseFile:
         Raises:
             StorageError: This process was forked after the file was opened, or the file is closed.
         """
-        self._connections.check()
+        self.connections.check()
 
     @contextmanager
-    def write(self, *, lock_timeout: float | None = None) -> Iterator[apsw.Connection]:
+    def write(self, *, lock_timeout: float | None = None) -> Iterator[Connection]:
         """A transaction that is committed at the end of the block, or rolled back where an exception leaves it.
 
         Args:
@@ -148,21 +149,25 @@ class DatabaseFile:
             session.commit()
         except StorageError as error:
             if error.file == str(self.path) and not isinstance(error, LockTimeoutError | NotInPlaceError):
-                self._ended(str(error))
+                self.ended(str(error))
             raise
         finally:
             session.close()
 
     @contextmanager
-    def read(self) -> Iterator[apsw.Connection]:
+    def read(self) -> Iterator[Connection]:
         """A snapshot of the file; writers go on meanwhile.
 
         Raises:
             StorageError: The file cannot be read.
         """
         with self._lent() as connection:
-            connection.execute("BEGIN")
-            yield connection
+            self.connections.guard(connection)
+            try:
+                connection.execute("BEGIN")
+                yield connection
+            finally:
+                self.connections.release(connection)
 
     def ask(self, question: Callable[[Connection], Answer]) -> Answer:
         """What one statement finds in what was committed last; for that it costs less than `read`.
@@ -176,13 +181,20 @@ class DatabaseFile:
     def session(self, *, lock_timeout: float | None = None) -> Session:
         """A transaction that is not begun yet; `lock_timeout` as `write` has it."""
         wait = self.lock_timeout if lock_timeout is None else lock_timeout
-        return Session(
-            self.path, connections=self._connections, writer=self._writer, lock_timeout=wait, ended=self._ended
-        )
+        return Session(self, lock_timeout=wait)
+
+    def know(self, version: int, picture: Picture) -> None:
+        """Has sessions go by a picture of the objects, for as long as these have its version.
+
+        Args:
+            version: The version.
+            picture: The picture.
+        """
+        self.gate.know(version, picture)
 
     def watch(self) -> Watch:
         """What tells whether anybody has committed; it has a connection of its own until it is closed."""
-        return Watch(self.path, connections=self._connections, wait=self.lock_timeout)
+        return Watch(self.path, connections=self.connections, wait=self.lock_timeout)
 
     def checkpoint(self) -> None:
         """Puts all that is committed into the file itself, so that it is whole without what SQLite keeps beside it.
@@ -210,7 +222,7 @@ class DatabaseFile:
             with suppress(StorageError):
                 with self.write(lock_timeout=0.0) as connection:
                     connection.pragma("user_version", connection.pragma("user_version"))
-                self.failure = None
+                self.ended(None)
 
     @property
     def trouble(self) -> str | None:
@@ -226,11 +238,11 @@ class DatabaseFile:
         """A connection to read by; that it could not be read is remembered for `trouble`."""
         try:
             with storage_errors(self.path, waited=self.lock_timeout, is_ours=True):
-                connection = self._connections.take(wait=self.lock_timeout)
+                connection = self.connections.take(wait=self.lock_timeout)
                 try:
                     yield connection
                 finally:
-                    self._connections.give_back(connection)
+                    self.connections.give_back(connection)
         except StorageError as error:
             self._not_read(error)
             raise
@@ -239,14 +251,20 @@ class DatabaseFile:
         if error.file == str(self.path) and not isinstance(error, LockTimeoutError | NotInPlaceError):
             self._unread, self._unread_at = str(error), time.monotonic()
 
-    def _ended(self, failure: str | None) -> None:
+    def ended(self, failure: str | None) -> None:
+        """Notes what became of a commit.
+
+        Args:
+            failure: Why the disk did not take it; None where it did.
+        """
         self.failure = failure
+        self.gate.fail(failure is not None)
         if failure is not None:
             self.failed_at = time.monotonic()
 
     def close(self) -> None:
         """Closes the connections that are not in use; the others close when they are given back."""
-        self._connections.close()
+        self.connections.close()
 
 
 def _check_version(path: Path, version: int, known: int) -> None:
@@ -254,7 +272,7 @@ def _check_version(path: Path, version: int, known: int) -> None:
         raise StorageError(f"{path}: has version {version}; this library knows versions up to {known}", file=str(path))
 
 
-def _migrate(connection: apsw.Connection, migrations: tuple[str, ...], version: int) -> None:
+def _migrate(connection: Connection, migrations: tuple[str, ...], version: int) -> None:
     for step in migrations[version:]:
         connection.execute(step)
     connection.pragma("user_version", len(migrations))

@@ -177,8 +177,7 @@ class Objects:
 
 def version_of(connection: Connection) -> int:
     """The version of the objects as this connection sees them."""
-    version: int = connection.execute("SELECT catalog_version FROM ssb_database").get
-    return version
+    return connection.statements.catalog_version()
 
 
 def load(connection: Connection) -> Objects:

@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterable, Iterator
-from contextlib import contextmanager
-from typing import TYPE_CHECKING, Final, NamedTuple
+from collections.abc import Iterable
+from typing import Final, NamedTuple
 
 from ssbroker.store.endpoints import Endpoint
 from ssbroker.store.sqlite import Connection
-
-if TYPE_CHECKING:
-    import apsw
 
 RETAINED_RECEIVED: Final = 0
 READY: Final = 1
@@ -50,11 +46,6 @@ class Message(NamedTuple):
 def add(connection: Connection, rows: Iterable[tuple[int, int, int, int, int, int, int, bytes | None]]) -> None:
     """Adds messages; rows as `Row` names them."""
     connection.executemany(_ADD, rows)
-
-
-def is_alone(connection: Connection, group: bytes) -> bool:
-    """Whether a conversation group has one member only."""
-    return len(connection.execute(_MEMBERS, (group,)).fetchall()) == 1
 
 
 def next_endpoint(connection: Connection, queue_id: int) -> Endpoint | None:
@@ -97,98 +88,11 @@ def ready(connection: Connection, endpoint_id: int, *, most: int, bytes_max: int
     return found, len(found) != most
 
 
-def next_alone(connection: Connection, queue_id: int) -> Generator[Endpoint]:
-    """Whose messages are received next, one group after the other, up to the first that is not alone in its group.
-
-    Args:
-        connection: The database, of which nothing is changed until the last one that is wanted was given.
-        queue_id: The queue.
-
-    Yields:
-        The endpoints, each once.
-    """
-    seen: set[int] = set()
-
-    def heads(rows: Iterable[tuple[int]]) -> Iterator[tuple[int]]:
-        for row in rows:
-            if row[0] not in seen:
-                seen.add(row[0])
-                yield row
-
-    with (
-        _cut_short(connection.execute(_HEADS, (queue_id,))) as rows,
-        _cut_short(connection.executemany(_WITH_MEMBERS, heads(rows))) as found,
-    ):
-        for endpoint in found:
-            if endpoint[-1] > 1:
-                return
-            yield Endpoint._make(endpoint[:-1])
-
-
-def ready_in_turn(
-    connection: Connection, members: Iterable[Endpoint], *, most: int, bytes_max: int
-) -> tuple[list[tuple[Endpoint, list[Message]]], bool]:
-    """The messages of conversations that can be received, one conversation after the other.
-
-    Args:
-        connection: The database.
-        members: The conversations, of which no more are taken than are needed.
-        most: How many messages at most; -1 is all.
-        bytes_max: As `ready` has it.
-
-    Returns:
-        The conversations with their messages, in order; and whether these are all that the last one has.
-    """
-    found: list[tuple[Endpoint, list[Message]]] = []
-    messages: list[Message] = []
-    left = most
-
-    def asked() -> Iterator[tuple[int, int]]:
-        nonlocal messages
-        for endpoint in members:
-            messages = []
-            found.append((endpoint, messages))
-            yield endpoint.endpoint_id, left
-            if left == 0:
-                return
-
-    with _cut_short(connection.executemany(_READY, asked())) as rows:
-        for row in rows:
-            messages.append(Message._make(row))
-            left -= left > 0
-            bytes_max -= len(row[3]) if row[3] is not None else 0
-            if bytes_max <= 0:
-                return found, False
-    return found, left != 0
-
-
-def members_ready(connection: Connection, group: bytes, queue_id: int) -> list[Endpoint]:
-    """The conversations of a group with messages to be received: the highest priority first, then who waits longest."""
-    return [Endpoint._make(row) for row in connection.execute(_MEMBERS_READY, (group, queue_id))]
-
-
 def remove(connection: Connection, queuing_orders: Iterable[int]) -> None:
     """Removes received messages."""
     connection.executemany(
         "DELETE FROM ssb_queue_messages WHERE queuing_order = ?", ((order,) for order in queuing_orders)
     )
-
-
-def retain(connection: Connection, queuing_orders: Iterable[int]) -> None:
-    """Keeps received messages until their conversation ends (B15)."""
-    connection.executemany(
-        "UPDATE ssb_queue_messages SET status = 0 WHERE queuing_order = ?", ((order,) for order in queuing_orders)
-    )
-
-
-def remove_ready(connection: Connection, endpoint_id: int) -> None:
-    """Removes all messages of a conversation that can be received."""
-    connection.execute(_REMOVE_READY, (endpoint_id,))
-
-
-def remove_all_ready(connection: Connection, endpoint_ids: Iterable[int]) -> None:
-    """The same of many."""
-    connection.executemany(_REMOVE_READY, ((endpoint_id,) for endpoint_id in endpoint_ids))
 
 
 def remove_early(connection: Connection, endpoint_id: int) -> None:
@@ -213,15 +117,6 @@ def make_ready(connection: Connection, queuing_orders: Iterable[int]) -> None:
     )
 
 
-@contextmanager
-def _cut_short(cursor: apsw.Cursor) -> Iterator[apsw.Cursor]:
-    """A cursor that need not be read to its end."""
-    try:
-        yield cursor
-    finally:
-        cursor.close(force=True)
-
-
 _ADD: Final = """
     INSERT INTO ssb_queue_messages (queue_id, status, priority, endpoint_id, precedence, message_sequence_number, message_type_id,
         message_body) VALUES (?, ?, ?, ?, ?, ?, ?, ?)"""
@@ -243,18 +138,6 @@ _WITH_READY: Final = """
 _READY: Final = """
     SELECT queuing_order, message_sequence_number, message_type_id, message_body FROM ssb_queue_messages
     WHERE endpoint_id = ? AND status = 1 ORDER BY precedence, message_sequence_number LIMIT ?"""
-_MEMBERS_READY: Final = """
-    SELECT e.* FROM ssb_conversation_endpoints AS e CROSS JOIN ssb_queue_messages AS m USING (endpoint_id)
-    WHERE e.conversation_group_id = ? AND m.queue_id = ? AND m.status = 1
-    GROUP BY e.endpoint_id ORDER BY e.priority DESC, min(m.queuing_order)"""
-_HEADS: Final = """
-    SELECT endpoint_id FROM ssb_queue_messages WHERE queue_id = ? AND status = 1 ORDER BY priority DESC, queuing_order"""
-_WITH_MEMBERS: Final = """
-    SELECT e.*, (
-        SELECT count(*) FROM (SELECT 1 FROM ssb_conversation_endpoints WHERE conversation_group_id = e.conversation_group_id LIMIT 2)
-    ) FROM ssb_conversation_endpoints AS e WHERE endpoint_id = ?"""
-_REMOVE_READY: Final = "DELETE FROM ssb_queue_messages WHERE endpoint_id = ? AND status = 1"
-_MEMBERS: Final = "SELECT 1 FROM ssb_conversation_endpoints WHERE conversation_group_id = ? LIMIT 2"
 _EARLY: Final = """
     SELECT message_sequence_number, queuing_order, message_type_id FROM ssb_queue_messages
     WHERE endpoint_id = ? AND status = 2 ORDER BY message_sequence_number"""

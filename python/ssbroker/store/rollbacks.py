@@ -30,6 +30,4 @@ def forget(connection: Connection, queue_ids: Iterable[int]) -> None:
         queue_ids: The queues.
     """
     for queue_id in queue_ids:
-        row = connection.execute("SELECT rollbacks FROM ssb_queues WHERE queue_id = ?", (queue_id,)).fetchone()
-        if row is not None and row[0] > 0:
-            connection.execute("UPDATE ssb_queues SET rollbacks = 0 WHERE queue_id = ?", (queue_id,))
+        connection.statements.forget_rollbacks(queue_id)

@@ -5,12 +5,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from ssbroker.store.connections import Connections
-from ssbroker.store.sqlite import patience, storage_errors
+from ssbroker.store.opening import patience
+from ssbroker.store.sqlite import Connection, storage_errors
 
 if TYPE_CHECKING:
     from pathlib import Path
-
-    import apsw
 
 
 class Watch:
@@ -28,7 +27,7 @@ class Watch:
         self._path: Final = path
         self._connections: Final = connections
         self._wait: Final = wait
-        self._connection: apsw.Connection | None = None
+        self._connection: Connection | None = None
         self._version: int | None = None
 
     def has_changed(self) -> bool:

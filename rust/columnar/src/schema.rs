@@ -74,14 +74,23 @@ pub mod fragments {
     ];
 }
 
-/// Columns of the wire that have limits of their own.
+/// Columns of the wire that are limited or signed.
 pub mod wire {
     #![allow(missing_docs)]
+    pub const IS_SEQUENCED: &str = "is_sequenced";
     pub const FROM_SERVICE_NAME: &str = "from_service_name";
+    pub const FROM_BROKER_INSTANCE: &str = "from_broker_instance";
     pub const TO_SERVICE_NAME: &str = "to_service_name";
+    pub const TO_BROKER_INSTANCE: &str = "to_broker_instance";
     pub const SERVICE_CONTRACT_NAME: &str = "service_contract_name";
     pub const MESSAGE_TYPE_NAME: &str = "message_type_name";
+    pub const MESSAGE_ID: &str = "message_id";
+    pub const PRIORITY: &str = "priority";
+    pub const IS_END_OF_DIALOG: &str = "is_end_of_dialog";
+    pub const IS_CONVERSATION_ERROR: &str = "is_conversation_error";
     pub const LIFETIME: &str = "lifetime";
+    pub const SECURITY: &str = "security";
+    pub const ACKED_SEQUENCE_NUMBER: &str = "acked_sequence_number";
     pub const ACKED_AHEAD: &str = "acked_ahead";
     pub const HOPS_REMAINING: &str = "hops_remaining";
     pub const TIME_TO_LIVE: &str = "time_to_live";
@@ -184,6 +193,26 @@ pub fn messages_schema(further: &[FieldRef]) -> SchemaRef {
     Arc::new(Schema::new(fields))
 }
 
+/// What RECEIVE returns.
+#[must_use]
+pub fn received_schema() -> SchemaRef {
+    let mut fields = message_keys();
+    fields.extend([
+        field(fragments::MESSAGE_BODY, DataType::Binary, true),
+        field(fragments::MESSAGE_SIGNATURE, DIGEST, true),
+        field(fragments::CONVERSATION_HANDLE, GUID, false),
+        field("conversation_group_id", GUID, false),
+        field(wire::MESSAGE_TYPE_NAME, DataType::Utf8, false),
+        field("service_name", DataType::Utf8, false),
+        field(wire::SERVICE_CONTRACT_NAME, DataType::Utf8, false),
+        field("priority", DataType::Int32, false),
+        field("queuing_order", DataType::Int64, false),
+        field("status", DataType::Int32, false),
+        field("validation", DataType::Utf8, false),
+    ]);
+    Arc::new(Schema::new(fields))
+}
+
 /// Fragments that were refused.
 #[must_use]
 pub fn rejected_schema() -> SchemaRef {
@@ -231,20 +260,20 @@ pub fn pending_schema() -> SchemaRef {
 pub fn wire_schema() -> SchemaRef {
     let utc = DataType::Timestamp(TimeUnit::Microsecond, Some("UTC".into()));
     fragments_schema(&[
-        field("is_sequenced", DataType::Boolean, false),
+        field(wire::IS_SEQUENCED, DataType::Boolean, false),
         field(wire::FROM_SERVICE_NAME, DataType::Utf8, false),
-        field("from_broker_instance", GUID, false),
+        field(wire::FROM_BROKER_INSTANCE, GUID, false),
         field(wire::TO_SERVICE_NAME, DataType::Utf8, false),
-        field("to_broker_instance", GUID, true),
+        field(wire::TO_BROKER_INSTANCE, GUID, true),
         field(wire::SERVICE_CONTRACT_NAME, DataType::Utf8, false),
         field(wire::MESSAGE_TYPE_NAME, DataType::Utf8, true),
-        field("message_id", GUID, true),
-        field("priority", DataType::Int8, false),
-        field("is_end_of_dialog", DataType::Boolean, false),
-        field("is_conversation_error", DataType::Boolean, false),
+        field(wire::MESSAGE_ID, GUID, true),
+        field(wire::PRIORITY, DataType::Int8, false),
+        field(wire::IS_END_OF_DIALOG, DataType::Boolean, false),
+        field(wire::IS_CONVERSATION_ERROR, DataType::Boolean, false),
         field(wire::LIFETIME, utc, true),
-        field("security", DataType::Int8, false),
-        field("acked_sequence_number", DataType::Int64, true),
+        field(wire::SECURITY, DataType::Int8, false),
+        field(wire::ACKED_SEQUENCE_NUMBER, DataType::Int64, true),
         field(wire::ACKED_AHEAD, DataType::Binary, true),
         field("header_signature", DIGEST, false),
         field(wire::HOPS_REMAINING, DataType::Int8, false),

@@ -18,6 +18,7 @@ mod hash;
 mod ids;
 pub mod integrity;
 mod intern;
+pub mod message;
 mod outcome;
 mod prefetch;
 pub mod reassembly;

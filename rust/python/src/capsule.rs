@@ -69,6 +69,19 @@ pub(crate) fn export_batch(py: Python<'_>, batch: RecordBatch) -> PyResult<Bound
     export(py, "RecordBatch", &StructArray::from(batch).into_data())
 }
 
+/// A `pyarrow.RecordBatch` of a `pyarrow.Schema`, which is that of the batch: to read the columns' types anew takes as long as all else of a
+/// batch of one row.
+pub(crate) fn export_known<'py>(
+    py: Python<'py>,
+    batch: RecordBatch,
+    schema: &Bound<'py, PyAny>,
+) -> PyResult<Bound<'py, PyAny>> {
+    let mut array = FFI_ArrowArray::new(&StructArray::from(batch).into_data());
+    // pyarrow moves the array out of this place, and leaves it released; where it fails, it is released here.
+    let place = &raw mut array as usize;
+    py.import("pyarrow")?.getattr("RecordBatch")?.call_method1("_import_from_c", (place, schema))
+}
+
 /// `pyarrow.RecordBatch`es in a list.
 pub(crate) fn export_batches(py: Python<'_>, batches: Vec<RecordBatch>) -> PyResult<Vec<Bound<'_, PyAny>>> {
     batches.into_iter().map(|batch| export_batch(py, batch)).collect()

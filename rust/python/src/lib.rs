@@ -5,15 +5,21 @@ use mimalloc::MiMalloc;
 
 mod capsule;
 mod catalog;
+mod counts;
 mod doorway;
 mod errors;
 mod explanation;
 mod fragment;
+mod gate;
 mod md5;
 mod memory;
+mod picture;
 mod reassembler;
 mod router;
+mod session;
 mod session_keys;
+mod sqlite;
+mod statements;
 mod wire;
 
 /// Keeps the memory of one batch's result for the next one's, where the system's allocator gives it back and has it cleared anew:
@@ -34,15 +40,25 @@ mod _core {
     #[pymodule_export]
     use super::catalog::{PyCatalog, normalize_address, parse_guid};
     #[pymodule_export]
+    use super::counts::{PyArrivals, PyCounts};
+    #[pymodule_export]
     use super::fragment::fragment;
     #[pymodule_export]
+    use super::gate::PyGate;
+    #[pymodule_export]
     use super::md5::md5;
+    #[pymodule_export]
+    use super::picture::PyPicture;
     #[pymodule_export]
     use super::reassembler::PyReassembler;
     #[pymodule_export]
     use super::router::PyRouter;
     #[pymodule_export]
+    use super::session::{PyPlain, PyPlainSession};
+    #[pymodule_export]
     use super::session_keys::PySessionKeys;
+    #[pymodule_export]
+    use super::statements::PyStatements;
     #[pymodule_export]
     use super::wire::{crc32c, decode_fragments};
 

@@ -82,7 +82,7 @@ def test_n39_a_large_body_is_read_once_however_many_turns_it_takes(both: Pair) -
     for begin in range(0, size, MIB):
         found += both.shop.ledger.parts(key, 0, [(begin, begin + MIB)]) or [b""]
     assert b"".join(found) == body
-    assert pages_visited(connection) - before < 4 * size // 8192
+    assert pages_visited(connection) - before < 4 * size // 4096
 
 
 @pytest.mark.parametrize("seed", range(20))

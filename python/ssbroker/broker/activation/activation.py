@@ -184,11 +184,13 @@ class Activation:
             if known is not None:
                 self._drop(known)
             known = self._queues[key] = Watched(database, queue)
+            self._instance.worker.counters.plain.watch(True)
         return known
 
     def _drop(self, watched: Watched) -> None:
         watched.retire()
         del self._queues[watched.database.database_id, watched.queue_id]
+        self._instance.worker.counters.plain.watch(bool(self._queues))
 
     def _forget_those_over(self) -> None:
         for each in [one for one in self._queues.values() if one.is_over]:

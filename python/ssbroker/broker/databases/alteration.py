@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Final, Self
 from ssbroker.broker.database import Database
 from ssbroker.broker.databases import creation
 from ssbroker.broker.work.effects import Effects
-from ssbroker.broker.work.own_work import work_on
 from ssbroker.broker.work.work import Work
 from ssbroker.exceptions import BrokerWarning, LockTimeoutError, StorageError, UnknownDatabaseError
 from ssbroker.store import registry
@@ -112,7 +111,7 @@ class Alteration:
     def work(self, database: Database) -> Work:
         """What the conversations of a database need; whoever it concerns is told once all is committed."""
         effects = self._effects.setdefault(database, Effects(log=self._instance.events))
-        return work_on(database, self.connection(database), effects)
+        return Work(database, self.connection(database), effects)
 
     def objects(self, database: Database) -> Objects:
         """What stands in a database now, within this change."""

@@ -20,8 +20,9 @@ from ssbroker.store import object_changes as changes
 from ssbroker.store import objects as stored
 from ssbroker.store import registry
 from ssbroker.store.file import DatabaseFile
+from ssbroker.store.opening import NotBlankError
 from ssbroker.store.schema import DATABASE
-from ssbroker.store.sqlite import Connection, NotBlankError, is_missing
+from ssbroker.store.sqlite import Connection, is_missing
 
 if TYPE_CHECKING:
     from ssbroker.broker.instance import Instance

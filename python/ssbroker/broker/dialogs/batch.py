@@ -29,7 +29,11 @@ _GUID: Final = "a GUID: string or binary"
 
 def send_batch(work: Work, messages: ArrowArrayExportable | ArrowStreamExportable) -> None:
     """Sends the rows of a table; those of one conversation in their order. All are checked before anything is written (B5)."""
-    runs = _by_conversation(as_table(messages, name=_NAME))
+    table = as_table(messages, name=_NAME)
+    check_meant(table.column_names, read=[_TYPE])
+    if sending.send_all_plain(work, table):
+        return
+    runs = _by_conversation(table)
     found = endpoints.with_handles(work.connection, runs)
     for handle in runs:
         if handle not in found:
@@ -42,7 +46,6 @@ def send_batch(work: Work, messages: ArrowArrayExportable | ArrowStreamExportabl
 
 def _by_conversation(table: pa.Table) -> dict[bytes, list[tuple[str, bytes | None]]]:
     """Type and body of each message, by the handle."""
-    check_meant(table.column_names, read=[_TYPE])
     handles = _values(table, _HANDLE, expected=_GUID)
     bodies = _values(table, _BODY, expected=_BINARY)
     kinds = _values(table, _TYPE, expected=_STRING) if _TYPE in table.column_names else [DEFAULT] * len(bodies)
@@ -77,7 +80,9 @@ def _guid(value: object, row: int) -> bytes:
 def _values(table: pa.Table, name: str, *, expected: str) -> list[Any]:
     if table.column_names.count(name) != 1:
         raise SchemaError(f"{_NAME}: expected one column {name!r} ({expected})", column=name, expected=expected)
-    column = table.column(name)
+    column: Any = table.column(name)
+    if isinstance(column.type, pa.BaseExtensionType):
+        column = column.cast(column.type.storage_type)
     kind: Any = column.type.value_type if pa.types.is_dictionary(column.type) else column.type
     is_text = pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind)
     is_binary = (
@@ -94,4 +99,5 @@ def _values(table: pa.Table, name: str, *, expected: str) -> list[Any]:
             expected=expected,
             actual=str(column.type),
         )
-    return listed(column)
+    values: list[Any] = listed(column)
+    return values

@@ -45,7 +45,7 @@ def put_plain(work: Work, arrivals: Iterable[tuple[Endpoint, Sequence[Message]]]
         if len(run) < len(messages):
             continue
         rows += run
-        work.effects.enqueued[bool(endpoint.is_remote), priority] += len(run)
+        work.effects.are_enqueued(len(run), is_remote=bool(endpoint.is_remote), priority=priority)
         taken[endpoint_id] = endpoint.receive_sequence + len(messages)
         work.effects.arrived.add(queue.queue_id)
     queues.add(work.connection, rows)

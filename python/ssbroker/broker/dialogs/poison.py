@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Final
 from ssbroker.broker.work.effects import Effects
 from ssbroker.broker.work.own_work import own_work
 from ssbroker.broker.work.telling import queue_name
-from ssbroker.broker.work.work import Work
 from ssbroker.protocol.events import QueueDisabled
 from ssbroker.store import object_changes, rollbacks
 
@@ -28,15 +27,6 @@ def received_from(effects: Effects) -> set[int]:
         Their ids.
     """
     return {each.queue_id for each in effects.received if not each.is_empty}
-
-
-def commits(work: Work) -> None:
-    """Called before a transaction commits: the queues that it received from begin to count anew.
-
-    Args:
-        work: The transaction.
-    """
-    rollbacks.forget(work.connection, received_from(work.effects))
 
 
 def rolled_back(database: Database, queue_ids: Iterable[int]) -> None:

@@ -59,7 +59,7 @@ def enqueue(work: Work, endpoint: Endpoint, queue: Queue, entries: Sequence[Entr
             for entry in entries
         ],
     )
-    work.effects.enqueued[bool(endpoint.is_remote), endpoint.priority] += len(entries)
+    work.effects.are_enqueued(len(entries), is_remote=bool(endpoint.is_remote), priority=endpoint.priority)
     if any(entry.status == queues.READY for entry in entries):
         work.effects.arrived.add(queue.queue_id)
 

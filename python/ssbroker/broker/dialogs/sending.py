@@ -6,6 +6,8 @@ import uuid
 from collections.abc import Iterable, Sequence
 from typing import Final
 
+import pyarrow as pa
+
 from ssbroker.broker.dialogs.arriving import Message
 from ssbroker.broker.dialogs.contract_rules import sendable
 from ssbroker.broker.dialogs.outbound import transmit
@@ -16,13 +18,60 @@ from ssbroker.broker.work.work import Work
 from ssbroker.exceptions import SchemaError
 from ssbroker.protocol.event_steps import ConversationStep
 from ssbroker.protocol.events import Conversation
-from ssbroker.protocol.names import BODY_MAX, refused
+from ssbroker.protocol.names import BODY_MAX, DEFAULT, refused
 from ssbroker.protocol.states import DESCRIPTIONS, Input, State, after
 from ssbroker.store import endpoints, queues
 from ssbroker.store.endpoints import Endpoint
 from ssbroker.store.objects import Queue
 
 _ACCEPTED: Final = "bytes, bytearray or memoryview"
+
+
+def send_plain(work: Work, dialog: object, body: object, message_type: object) -> bool:
+    """Sends a message where that is plain: in a conversation that goes on, straight into a queue or into the transmission queue.
+
+    Args:
+        work: The transaction.
+        dialog: The handle of the conversation.
+        body: The message.
+        message_type: Its type.
+
+    Returns:
+        Whether it was sent; otherwise nothing was done, and `send` sends it, or what it is given is refused.
+    """
+    if type(dialog) is not uuid.UUID or type(body) is not bytes or type(message_type) is not str:
+        return False
+    effects = work.effects
+    if effects.wants(Conversation):
+        return False
+    sent = work.connection.statements.send(work.picture, dialog.bytes, body, message_type, work.now())
+    if sent is None:
+        return False
+    effects.sent += 1
+    effects.stand(sent, 1)
+    return True
+
+
+def send_all_plain(work: Work, messages: pa.Table) -> bool:
+    """Sends many messages where that is plain for all of them.
+
+    Args:
+        work: The transaction.
+        messages: A table as `Transaction.send_batch` takes it.
+
+    Returns:
+        Whether they were sent; otherwise nothing was done.
+    """
+    effects = work.effects
+    if effects.wants(Conversation) or not messages.num_rows:  # a table without rows has its columns looked at too
+        return False
+    told = work.connection.statements.send_batch(work.picture, messages.to_batches(), DEFAULT, work.now())
+    if told is None:
+        return False
+    for sent, number in told:
+        effects.sent += number
+        effects.stand(sent, number)
+    return True
 
 
 def body_bytes(body: object) -> bytes | None:

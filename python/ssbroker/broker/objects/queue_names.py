@@ -32,6 +32,22 @@ def queue_key(name: object) -> tuple[str, str]:
     return _key(name, "a queue, such as Orders, dbo.Orders or [dbo].[Orders]")
 
 
+def means_itself(name: str) -> bool:
+    """Whether a name that is given without a schema and brackets means the queue of `dbo` that is called so.
+
+    Args:
+        name: The name.
+
+    Returns:
+        Whether it does; a dot, for one, parts schema and name.
+
+    Examples:
+        >>> means_itself("Orders"), means_itself("Orders.New")
+        (True, False)
+    """
+    return _read(name) == (DEFAULT_SCHEMA, name)
+
+
 def procedure_key(name: object) -> tuple[str, str]:
     """The schema and the name of what an ACTIVATION clause calls its readers; without a schema it is `dbo`.
 

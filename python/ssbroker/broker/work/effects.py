@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from ssbroker.protocol.event_log import EventLog
 from ssbroker.protocol.events import Event
+from ssbroker.store.plain import Done, Told
 
 
-@dataclass(frozen=True, slots=True)
-class Received:
+class Received(NamedTuple):
     """One RECEIVE or GET CONVERSATION GROUP of the transaction."""
 
     queue_id: int
@@ -37,7 +37,7 @@ class Effects:
     """Whether a queue, service, route or the broker's state has changed, so that what waits is to be tried at once."""
     sent: int = 0
     """How many messages were sent."""
-    enqueued: Counter[tuple[bool, int]] = field(default_factory=Counter)
+    enqueued: dict[tuple[bool, int], int] = field(default_factory=dict)
     """How many were put into queues, by whether the far side is reached over the network, and by priority."""
     fragments: int = 0
     """How many fragments were kept until their messages are whole."""
@@ -64,6 +64,57 @@ class Effects:
             False
         """
         return self.log is not None and self.log.wants(kind)
+
+    def are_done(self, done: Done) -> None:
+        """Notes what a session did by itself.
+
+        Args:
+            done: What it says of it.
+
+        Examples:
+            >>> effects = Effects()
+            >>> effects.are_done((3, [((7, 5, False), 2), ((None, 12, False), 1)], [(7, False)]))
+            >>> effects.arrived, effects.outbound, effects.received[0].queue_id
+            ({7}, {12}, 7)
+        """
+        sent, told, received = done
+        self.sent += sent
+        for where, number in told:
+            self.stand(where, number)
+        for queue_id, is_empty in received:
+            self.received.append(Received(queue_id, is_empty, is_named=False))
+
+    def stand(self, where: Told, number: int) -> None:
+        """Notes where messages of one conversation stand now.
+
+        Args:
+            where: In which queue, or whose they are that wait.
+            number: How many.
+        """
+        queue_id, either, is_remote = where
+        if queue_id is None:
+            self.outbound.add(either)
+            self.put_off += number
+        else:
+            self.arrived.add(queue_id)
+            self.are_enqueued(number, is_remote=is_remote, priority=either)
+
+    def are_enqueued(self, number: int, *, is_remote: bool, priority: int) -> None:
+        """Counts messages that were put into queues.
+
+        Args:
+            number: How many.
+            is_remote: Whether the far side is reached over the network.
+            priority: The priority of the side that receives them.
+
+        Examples:
+            >>> effects = Effects()
+            >>> effects.are_enqueued(2, is_remote=False, priority=5)
+            >>> effects.enqueued
+            {(False, 5): 2}
+        """
+        key = is_remote, priority
+        self.enqueued[key] = self.enqueued.get(key, 0) + number
 
     def is_due_at(self, moment: int) -> None:
         """Notes that something is to be done at a moment.

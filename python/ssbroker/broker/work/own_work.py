@@ -4,13 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from functools import partial
 from typing import TYPE_CHECKING
 
-from ssbroker import moment
 from ssbroker.broker.work.effects import Effects
 from ssbroker.broker.work.work import Work
-from ssbroker.store.sqlite import Connection
 
 if TYPE_CHECKING:
     from ssbroker.broker.database import Database
@@ -34,30 +31,5 @@ def own_work(database: Database, *, lock_timeout: float | None = None) -> Iterat
     instance = database.instance
     effects = Effects(log=instance.events)
     with database.file.write(lock_timeout=lock_timeout) as connection:
-        yield work_on(database, connection, effects)
+        yield Work(database, connection, effects)
     instance.worker.committed(database, effects)
-
-
-def work_on(database: Database, connection: Connection, effects: Effects) -> Work:
-    """What everything that happens in a begun transaction of a database needs.
-
-    Args:
-        database: The database.
-        connection: Its file, with the write lock.
-        effects: Gathers what others are to be told after the commit.
-
-    Returns:
-        The transaction.
-    """
-    instance = database.instance
-    objects = database.objects(connection)
-    return Work(
-        database=database.name,
-        connection=connection,
-        objects=objects,
-        now=lambda: moment.microseconds(instance.clock()),
-        new_id=lambda: instance.new_guid().bytes,
-        begins=partial(instance.worker.begins, database.database_id),
-        ways_of=instance.worker.ways.ways_of(database.name, objects),
-        effects=effects,
-    )

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
 import threading
 import time
 from collections.abc import Callable
 
 import pytest
 
-from ssbroker.store.fair_lock import FairLock
+from ssbroker.store.gate import Gate
 
 
 class Stopped(BaseException):
@@ -25,7 +26,7 @@ def wait_until(holds: Callable[[], bool]) -> None:
 
 
 def test_b3_first_come_first_served() -> None:
-    lock = FairLock()
+    lock = Gate()
     assert lock.acquire(timeout=0)
     came: list[int] = []
 
@@ -37,7 +38,7 @@ def test_b3_first_come_first_served() -> None:
     threads = [threading.Thread(target=ask, args=(number,)) for number in range(20)]
     for number, thread in enumerate(threads):
         thread.start()
-        wait_until(lambda number=number: len(lock._waiting) == number + 1)  # type: ignore[misc]  # a default in a lambda
+        wait_until(lambda number=number: lock.waiting == number + 1)  # type: ignore[misc]  # a default in a lambda
     lock.release()
     for thread in threads:
         thread.join()
@@ -47,18 +48,18 @@ def test_b3_first_come_first_served() -> None:
 
 def test_b3_nobody_overtakes_who_was_handed_the_lock() -> None:
     """Between the hand-over and the waking of the thread the lock is taken already."""
-    lock = FairLock()
+    lock = Gate()
     assert lock.acquire(timeout=0)
     waiting = threading.Thread(target=lock.acquire, kwargs={"timeout": 30})
     waiting.start()
-    wait_until(lambda: len(lock._waiting) == 1)
+    wait_until(lambda: lock.waiting == 1)
     lock.release()
     assert not lock.acquire(timeout=0)
     waiting.join()
 
 
 def test_b3_who_gives_up_holds_up_nobody() -> None:
-    lock = FairLock()
+    lock = Gate()
     assert lock.acquire(timeout=0)
     assert not lock.acquire(timeout=0.01)
     lock.release()
@@ -66,14 +67,14 @@ def test_b3_who_gives_up_holds_up_nobody() -> None:
 
 
 def test_b3_who_is_interrupted_holds_up_nobody() -> None:
-    lock = FairLock()
+    lock = Gate()
     assert lock.acquire(timeout=0)
 
     def stop(*_: object) -> None:
         raise Stopped
 
     def interrupt() -> None:
-        wait_until(lambda: len(lock._waiting) == 1)
+        wait_until(lambda: lock.waiting == 1)
         os.kill(os.getpid(), signal.SIGUSR1)
 
     before = signal.signal(signal.SIGUSR1, stop)
@@ -89,8 +90,50 @@ def test_b3_who_is_interrupted_holds_up_nobody() -> None:
     assert lock.acquire(timeout=0)
 
 
+def test_b43_no_handler_comes_between_the_hand_over_and_the_waking() -> None:
+    """It runs between two instructions of Python: of these there are none."""
+    lock = Gate()
+    assert lock.acquire(timeout=0)
+    waiting = threading.Thread(target=lock.acquire, kwargs={"timeout": 30})
+    waiting.start()
+    wait_until(lambda: lock.waiting == 1)
+    called: list[str] = []
+    sys.setprofile(lambda frame, event, _: called.append(frame.f_code.co_name) if event == "call" else None)
+    lock.release()
+    sys.setprofile(None)
+    waiting.join()
+    assert called == []
+
+
+def test_b43_a_handler_knows_that_the_thread_it_interrupts_waits_for_the_lock() -> None:
+    lock = Gate()
+    holder = threading.Thread(target=lock.acquire, kwargs={"timeout": 0})
+    holder.start()
+    holder.join()
+    seen: list[bool] = [lock.is_asked_here]
+
+    def ask(*_: object) -> None:
+        seen.append(lock.is_asked_here)
+        lock.release()
+        seen.append(lock.is_asked_here)
+
+    def interrupt() -> None:
+        wait_until(lambda: lock.waiting == 1)
+        os.kill(os.getpid(), signal.SIGUSR1)
+
+    before = signal.signal(signal.SIGUSR1, ask)
+    thread = threading.Thread(target=interrupt)
+    thread.start()
+    try:
+        assert lock.acquire(timeout=30)
+    finally:
+        thread.join()
+        signal.signal(signal.SIGUSR1, before)
+    assert seen == [False, True, True]
+
+
 def test_who_took_it_knows_that_it_would_wait_for_itself() -> None:
-    lock = FairLock()
+    lock = Gate()
     seen = [lock.is_held_here]
     lock.acquire(timeout=0.0)
     seen.append(lock.is_held_here)
@@ -105,7 +148,7 @@ def test_who_took_it_knows_that_it_would_wait_for_itself() -> None:
 
     thread = threading.Thread(target=other)
     thread.start()
-    while not lock._waiting:
+    while not lock.waiting:
         thread.join(0.001)
     lock.release()
     seen.append(lock.is_held_here)
@@ -116,15 +159,15 @@ def test_who_took_it_knows_that_it_would_wait_for_itself() -> None:
 
 def test_b3_what_is_given_back_while_its_thread_asks_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
     """A transaction that nobody has any more ends wherever Python collects, in the middle of asking too: nobody else would wake who asks."""
-    lock, turn = FairLock(), threading.Event()
+    lock, turn = Gate(), threading.Lock()
     assert lock.acquire(timeout=0.0)
 
-    def collects() -> threading.Event:
+    def collects() -> object:
         lock.release()
         return turn
 
     with monkeypatch.context() as patched:
-        patched.setattr(threading, "Event", collects)
+        patched.setattr(threading, "Lock", collects)
         assert lock.acquire(timeout=0.0)
     lock.release()
     assert lock.acquire(timeout=0.0)

@@ -1,0 +1,45 @@
+//! `_core.Picture`: what stands in a database, as far as it decides about messages.
+
+use pyo3::prelude::*;
+use ssbroker_core::Guid;
+use ssbroker_store::{Contract, Kind, Picture, Queue, Rule, Service};
+
+type Rules = Vec<(i64, bool, bool)>;
+/// Id, whether it receives, takes and retains, and its name, where that needs no schema.
+type QueueRow = (i64, bool, bool, bool, Option<String>);
+
+/// What stands in a database.
+#[pyclass(frozen, name = "Picture", module = "ssbroker._core")]
+pub(crate) struct PyPicture(pub(crate) Picture);
+
+#[pymethods]
+impl PyPicture {
+    #[new]
+    #[pyo3(signature = (*, broker_instance, is_delivering, queues, services, contracts, message_types, staying))]
+    fn new(
+        broker_instance: [u8; 16],
+        is_delivering: bool,
+        queues: Vec<QueueRow>,
+        services: Vec<(i64, String, i64)>,
+        contracts: Vec<(i64, String, Rules)>,
+        message_types: Vec<(i64, String, String)>,
+        staying: Vec<String>,
+    ) -> Self {
+        let queue = |(id, is_receive_enabled, is_enqueue_enabled, is_retention_enabled, name): QueueRow| {
+            (id, Queue { name, is_receive_enabled, is_enqueue_enabled, is_retention_enabled })
+        };
+        let rule =
+            |(id, is_sent_by_initiator, is_sent_by_target)| (id, Rule { is_sent_by_initiator, is_sent_by_target });
+        let contract =
+            |(id, name, rules): (_, _, Rules)| (id, Contract { name, rules: rules.into_iter().map(rule).collect() });
+        Self(Picture::new(
+            Guid(broker_instance),
+            is_delivering,
+            queues.into_iter().map(queue).collect(),
+            services.into_iter().map(|(id, name, queue_id)| (id, Service { name, queue_id })).collect(),
+            contracts.into_iter().map(contract).collect(),
+            message_types.into_iter().map(|(id, name, validation)| (id, Kind { name, validation })).collect(),
+            staying.into_iter().collect(),
+        ))
+    }
+}

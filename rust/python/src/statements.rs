@@ -1,0 +1,240 @@
+//! `_core.Statements`: what happens for every message, on a connection of apsw's.
+
+use std::any::Any;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Mutex;
+
+use pyo3::exceptions::PyLookupError;
+use pyo3::prelude::*;
+use pyo3::types::{PyBytes, PyList, PyString};
+use ssbroker_columnar::{outgoing, received};
+use ssbroker_core::Guid;
+use ssbroker_core::message::Outgoing;
+use ssbroker_store::{Asked, Only, Result, Sent, Statements};
+
+use crate::capsule::{export_known, import_batch};
+use crate::errors::{internal, to_python};
+use crate::picture::PyPicture;
+use crate::sqlite::{raised, statements};
+
+/// A body up to this length is written before others could have had the interpreter.
+const SHORT: usize = 64 << 10;
+/// What RECEIVE says of the messages that it takes out, and of those that it leaves (fact 155).
+const READY: i32 = 1;
+const RETAINED: i32 = 0;
+const NOT_HERE: &str = "the group has no conversation of this queue";
+
+/// Where messages stand now: queue, priority and whether the receiver was ever reached over the network; or the sender, where they wait.
+pub(crate) type Told = (Option<i64>, i64, bool);
+
+/// A message: its body, its handle, group, conversation, whether the initiator sent it, its number, its type, service and contract, priority,
+/// place in the queue, and validation.
+pub(crate) type Message<'py> = (
+    Option<Bound<'py, PyBytes>>,
+    Bound<'py, PyBytes>,
+    Bound<'py, PyBytes>,
+    Bound<'py, PyBytes>,
+    bool,
+    i64,
+    Bound<'py, PyString>,
+    Bound<'py, PyString>,
+    Bound<'py, PyString>,
+    i32,
+    i64,
+    Bound<'py, PyString>,
+);
+
+/// The statements of one connection; used by one thread after the other.
+#[pyclass(frozen, name = "Statements", module = "ssbroker._core")]
+pub(crate) struct PyStatements {
+    statements: Mutex<Option<Statements>>,
+}
+
+impl PyStatements {
+    /// Does `work` with the interpreter held: it is short.
+    pub(crate) fn briefly<T: Send>(
+        &self,
+        py: Python<'_>,
+        work: impl FnOnce(&Statements) -> Result<T> + Send,
+    ) -> PyResult<T> {
+        match self.statements.try_lock() {
+            Ok(held) => Self::came(py, catch_unwind(AssertUnwindSafe(|| held.as_ref().map(work)))),
+            Err(_) => self.at_length(py, work),
+        }
+    }
+
+    /// Does `work` while others have the interpreter.
+    fn at_length<T: Send>(&self, py: Python<'_>, work: impl FnOnce(&Statements) -> Result<T> + Send) -> PyResult<T> {
+        let worked = py.detach(|| {
+            catch_unwind(AssertUnwindSafe(|| self.statements.lock().ok().and_then(|held| held.as_ref().map(work))))
+        });
+        Self::came(py, worked)
+    }
+
+    fn came<T>(py: Python<'_>, worked: std::result::Result<Option<Result<T>>, Box<dyn Any + Send>>) -> PyResult<T> {
+        match worked {
+            Ok(Some(result)) => result.map_err(|error| raised(py, &error)),
+            Ok(None) | Err(_) => Err(internal(py)),
+        }
+    }
+
+    /// Sends a message, if that is plain.
+    pub(crate) fn send_one(
+        &self,
+        py: Python<'_>,
+        picture: &PyPicture,
+        message: &Outgoing<'_>,
+        now: i64,
+    ) -> PyResult<Option<Sent>> {
+        let send = |statements: &Statements| statements.send(&picture.0, message, now);
+        if message.message_body.len() <= SHORT { self.briefly(py, send) } else { self.at_length(py, send) }
+    }
+
+    /// Receives one message; `None` where there is none.
+    pub(crate) fn receive_one<'py>(
+        &self,
+        py: Python<'py>,
+        picture: &PyPicture,
+        asked: Asked,
+    ) -> PyResult<Option<Message<'py>>> {
+        let found = self.at_length(py, |statements| statements.receive(&picture.0, asked))?;
+        let inbox = found.ok_or_else(|| PyLookupError::new_err(NOT_HERE))?;
+        Ok(inbox.messages.first().map(|message| {
+            let sixteen = |guid: Guid| PyBytes::new(py, &guid.0);
+            (
+                inbox.ends.first().copied().flatten().map(|_| PyBytes::new(py, &inbox.bodies)),
+                sixteen(message.conversation_handle),
+                sixteen(message.conversation_group_id),
+                sixteen(message.conversation_id),
+                message.is_initiator,
+                message.message_sequence_number,
+                PyString::new(py, message.message_type_name),
+                PyString::new(py, message.service_name),
+                PyString::new(py, message.service_contract_name),
+                message.priority,
+                message.queuing_order,
+                PyString::new(py, message.validation),
+            )
+        }))
+    }
+
+    /// Receives messages, as a batch of a schema; `None` where there are none.
+    pub(crate) fn receive_batch<'py>(
+        &self,
+        py: Python<'py>,
+        picture: &PyPicture,
+        asked: Asked,
+        schema: &Bound<'py, PyAny>,
+    ) -> PyResult<Option<Bound<'py, PyAny>>> {
+        let status = if asked.is_retained { RETAINED } else { READY };
+        let found = self.at_length(py, |statements| {
+            let inbox = statements.receive(&picture.0, asked)?;
+            Ok(inbox.map(|inbox| (!inbox.is_empty()).then(|| received(inbox, status))))
+        })?;
+        match found {
+            None => Err(PyLookupError::new_err(NOT_HERE)),
+            Some(None) => Ok(None),
+            Some(Some(batch)) => export_known(py, batch.map_err(|error| to_python(py, &error))?, schema).map(Some),
+        }
+    }
+}
+
+#[pymethods]
+impl PyStatements {
+    #[new]
+    #[pyo3(signature = (connection, /))]
+    fn new(connection: &Bound<'_, PyAny>) -> PyResult<Self> {
+        Ok(Self { statements: Mutex::new(Some(statements(connection)?)) })
+    }
+
+    #[getter]
+    pub(crate) fn is_begun(&self, py: Python<'_>) -> bool {
+        let is_begun = |held: &Option<Statements>| held.as_ref().is_some_and(Statements::is_begun);
+        match self.statements.try_lock() {
+            Ok(held) => is_begun(&held),
+            Err(_) => py.detach(|| self.statements.lock().is_ok_and(|held| is_begun(&held))),
+        }
+    }
+
+    pub(crate) fn commit(&self, py: Python<'_>) -> PyResult<bool> {
+        self.at_length(py, Statements::commit)
+    }
+
+    fn catalog_version(&self, py: Python<'_>) -> PyResult<i64> {
+        self.briefly(py, Statements::catalog_version)
+    }
+
+    #[pyo3(signature = (queue_id, /))]
+    fn forget_rollbacks(&self, py: Python<'_>, queue_id: i64) -> PyResult<()> {
+        self.briefly(py, |statements| statements.forget_rollbacks(queue_id))
+    }
+
+    #[pyo3(signature = (picture, handle, body, message_type_name, now, /))]
+    fn send(
+        &self,
+        py: Python<'_>,
+        picture: &PyPicture,
+        handle: [u8; 16],
+        body: &[u8],
+        message_type_name: &Bound<'_, PyString>,
+        now: i64,
+    ) -> PyResult<Option<Told>> {
+        // Half a surrogate pair is no name.
+        let Ok(message_type_name) = message_type_name.to_str() else { return Ok(None) };
+        let message = Outgoing { conversation_handle: Guid(handle), message_type_name, message_body: body };
+        Ok(self.send_one(py, picture, &message, now)?.map(told))
+    }
+
+    #[pyo3(signature = (picture, batches, message_type_name, now, /))]
+    fn send_batch(
+        &self,
+        py: Python<'_>,
+        picture: &PyPicture,
+        batches: &Bound<'_, PyList>,
+        message_type_name: &str,
+        now: i64,
+    ) -> PyResult<Option<Vec<(Told, usize)>>> {
+        let batches = batches.iter().map(|batch| import_batch(&batch)).collect::<PyResult<Vec<_>>>()?;
+        let sent = self.at_length(py, |statements| {
+            let messages: Option<Vec<_>> = batches.iter().map(|batch| outgoing(batch, message_type_name)).collect();
+            messages.map_or(Ok(None), |messages| statements.send_all(&picture.0, &messages.concat(), now))
+        })?;
+        Ok(sent.map(|sent| sent.into_iter().map(|(sent, count)| (told(sent), count)).collect()))
+    }
+
+    #[pyo3(signature = (picture, schema, queue_id, /, *, top, groups, bytes_max, endpoint_id, group, is_retained))]
+    #[allow(clippy::too_many_arguments)]
+    fn receive<'py>(
+        &self,
+        py: Python<'py>,
+        picture: &PyPicture,
+        schema: &Bound<'py, PyAny>,
+        queue_id: i64,
+        top: Option<usize>,
+        groups: Option<usize>,
+        bytes_max: usize,
+        endpoint_id: Option<i64>,
+        group: Option<[u8; 16]>,
+        is_retained: bool,
+    ) -> PyResult<Option<Bound<'py, PyAny>>> {
+        let only = match (endpoint_id, group) {
+            (Some(endpoint_id), _) => Only::Endpoint(endpoint_id),
+            (None, Some(group)) => Only::Group(Guid(group)),
+            (None, None) => Only::All,
+        };
+        let (top, groups) = (top.unwrap_or(usize::MAX), groups.unwrap_or(usize::MAX));
+        let asked = Asked { queue_id, top, groups, bytes_max, only, is_retained };
+        self.receive_batch(py, picture, asked, schema)
+    }
+
+    fn close(&self, py: Python<'_>) {
+        py.detach(|| drop(self.statements.lock().map(|mut held| held.take())));
+    }
+}
+
+pub(crate) fn told(sent: Sent) -> Told {
+    match sent {
+        Sent::Enqueued { queue_id, priority, is_remote } => (Some(queue_id), priority, is_remote),
+        Sent::PutOff { endpoint_id } => (None, endpoint_id, false),
+    }
+}
