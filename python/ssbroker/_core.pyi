@@ -544,6 +544,16 @@ class PlainSession:
     def end(self) -> None:
         """Leaves the block."""
 
+def gathering(below: str | None, /) -> str | None:
+    """A virtual file system of SQLite in which each commit goes to the log in one piece.
+
+    Args:
+        below: The one that it stands on, by name; None is SQLite's own.
+
+    Returns:
+        Its name; None where the one below is not known.
+    """
+
 def crc32c(data: bytes, before: int, /) -> int:
     """The CRC-32C of bytes that come after others.
 

@@ -66,6 +66,8 @@ UNSAFE: dict[str, str] = {
     "rust/python/src/capsule.rs": "pointers of the Arrow C data interface",
     "rust/python/src/memory.rs": "an option of the allocator, which is C",
     "rust/python/src/sqlite.rs": "a connection of another extension module, and the call by which its SQLite makes itself known",
+    "rust/store/src/gathering/file.rs": "the C structures by which SQLite asks for its files",
+    "rust/store/src/gathering/mod.rs": "the C structure by which SQLite asks for a file system",
     "rust/store/src/library.rs": "the SQLite of another extension module, which is C",
 }
 

@@ -36,6 +36,18 @@ def test_b1_what_is_opened_is_durable(path: Path) -> None:
         assert connection.pragma("foreign_keys") == 1
 
 
+def test_b45_a_file_that_was_made_with_other_pages_keeps_them(path: Path) -> None:
+    with closing(apsw.Connection(str(path))) as connection:
+        connection.pragma("journal_mode", "delete")
+        connection.pragma("page_size", 8192)
+        connection.execute("VACUUM")
+    with closing(DatabaseFile.open(path, MIGRATIONS)) as file:
+        write(file, 10)
+        with file.read() as connection:
+            assert connection.pragma("page_size") == 8192
+    assert numbers_at(path) == [8, 9, 10]
+
+
 @pytest.mark.parametrize("name", ["missing.sqlite", "no/folder.sqlite"])
 def test_b4_a_file_that_is_not_there(tmp_path: Path, name: str) -> None:
     with pytest.raises(StorageError, match="is not there") as caught:

@@ -17,9 +17,9 @@ if TYPE_CHECKING:
     import apsw
 
 STATEMENTS_CACHED: Final = 256
-_PAGE_BYTES: Final = 8192
+_PAGE_BYTES: Final = 4096
 _LOG_BYTES_KEPT: Final = 64 << 20
-_PAGES_TO_CHECKPOINT: Final = 8000
+_PAGES_TO_CHECKPOINT: Final = 16_000
 """Most rows of a queue are gone before they have to leave a log of this size; it is what is kept of the log anyway."""
 _CACHE_KIB: Final = 16 * 1024
 _POLL_SECONDS: Final = 0.001
@@ -55,6 +55,8 @@ def connect(path: Path, *, create: bool = False, wait: float = 0.0, vfs: str | N
     flags = apsw.SQLITE_OPEN_READWRITE | (apsw.SQLITE_OPEN_CREATE if create else 0)
     with storage_errors(path, waited=wait):
         opened = _opener()
+        # What a commit writes to the log goes to the disk in one piece, whatever file system is below.
+        vfs = _core.gathering(vfs) or vfs
         connection = opened(str(path), flags=flags, vfs=vfs, statementcachesize=STATEMENTS_CACHED)
         try:
             connection.set_busy_handler(patience(wait))

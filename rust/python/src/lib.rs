@@ -58,6 +58,8 @@ mod _core {
     #[pymodule_export]
     use super::session_keys::PySessionKeys;
     #[pymodule_export]
+    use super::sqlite::gathering;
+    #[pymodule_export]
     use super::statements::PyStatements;
     #[pymodule_export]
     use super::wire::{crc32c, decode_fragments};

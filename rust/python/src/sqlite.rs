@@ -1,7 +1,7 @@
 //! The SQLite that apsw brings. One of the few places with `unsafe`: another extension module has opened what is used here.
 #![allow(unsafe_code)]
 
-use std::ffi::{c_char, c_int};
+use std::ffi::{CString, c_char, c_int};
 use std::path::PathBuf;
 
 use pyo3::prelude::*;
@@ -19,6 +19,14 @@ pub(crate) unsafe extern "C" fn ssbroker_sqlite_init(
 ) -> c_int {
     // SAFETY: the arguments are SQLite's.
     unsafe { learn(database, error, api) }
+}
+
+/// The name of a virtual file system that writes each commit to the log in one piece, over another one.
+#[pyfunction]
+#[pyo3(signature = (below, /))]
+pub(crate) fn gathering(below: Option<&str>) -> PyResult<Option<String>> {
+    let below = below.map(CString::new).transpose()?;
+    Ok(ssbroker_store::gathering(below.as_deref()).and_then(|name| name.into_string().ok()))
 }
 
 /// Statements on an `apsw.Connection` that is open; whoever has them keeps the connection.

@@ -6,6 +6,7 @@
 #![deny(unsafe_code)]
 
 mod error;
+mod gathering;
 mod library;
 mod picture;
 mod receiving;
@@ -13,6 +14,7 @@ mod sending;
 mod statements;
 
 pub use error::{Error, Result};
+pub use gathering::gathering;
 pub use library::{Api, Database, Lent, learn};
 pub use picture::{Contract, Kind, Picture, Queue, Rule, Service};
 pub use receiving::{Asked, Only};

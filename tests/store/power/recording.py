@@ -73,10 +73,12 @@ class Recording(apsw.VFS):
     Attributes:
         trace: What was done, in order.
         deaf_to: The ends of the names of files whose syncs are not heard, as on a disk that lies about them.
+        is_powersafe: Whether it promises that a sector which is written in part keeps what it had beside that.
     """
 
-    def __init__(self, *, deaf_to: tuple[str, ...] = ()) -> None:
+    def __init__(self, *, deaf_to: tuple[str, ...] = (), is_powersafe: bool = True) -> None:
         self.trace: list[Operation] = []
+        self.is_powersafe = is_powersafe
         self.deaf_to = deaf_to
         self._inodes: dict[str, int] = {}
         self._made = 0
@@ -106,6 +108,9 @@ class _File(apsw.VFSFile):
         self._new_name = new_name
         super().__init__("", path, flags)
 
+    def xDeviceCharacteristics(self) -> int:  # noqa: N802
+        return super().xDeviceCharacteristics() if self._recording.is_powersafe else 0
+
     def xWrite(self, data: bytes, offset: int) -> None:  # noqa: N802
         super().xWrite(data, offset)
         self._recording.trace.append(Write(self._inode, offset, bytes(data)))
@@ -122,9 +127,9 @@ class _File(apsw.VFSFile):
 
 
 @contextmanager
-def recording(*, deaf_to: tuple[str, ...] = ()) -> Iterator[Recording]:
+def recording(*, deaf_to: tuple[str, ...] = (), is_powersafe: bool = True) -> Iterator[Recording]:
     """Records what happens to files that are opened with the file system `NAME`."""
-    found = Recording(deaf_to=deaf_to)
+    found = Recording(deaf_to=deaf_to, is_powersafe=is_powersafe)
     try:
         yield found
     finally:
