@@ -572,6 +572,19 @@ def decode_fragments(body: bytes, /) -> pa.RecordBatch:
         MalformedDataError: It is no batch of fragments, contradicts itself, or holds a value that no instance sends.
     """
 
+def header_digests(rows: ArrowStreamExportable, /) -> pa.FixedSizeBinaryArray:
+    """What the headers of plain rows are signed with: the MD5 of all that each row says, but of the body (P21).
+
+    Args:
+        rows: Rows of `protocol.envelope.ENVELOPE`.
+
+    Returns:
+        A digest for each, of `pa.binary(16)`. An error of the broker, which has no number, has its body in it.
+
+    Raises:
+        SchemaError: A column is not there, or of another type.
+    """
+
 def normalize_address(text: str, /) -> str:
     """The normal form of an address (K1).
 

@@ -22,7 +22,7 @@ def forged(row: Row, **columns: Any) -> Row:
         changed["fragment_signature"] = digest
     envelope = {name: changed[name] for name in ENVELOPE.names}
     (found,) = rows_of(pa.Table.from_pylist([envelope], schema=ENVELOPE))
-    covered = found.signed if found.is_sequenced else found.signed + found.body
+    covered = found.signed(found.header) if found.is_sequenced else found.signed(found.header) + found.body
     found.signature = hashlib.md5(covered, usedforsecurity=False).digest()
     return {**changed, **table_of([found]).to_pylist()[0]}
 

@@ -173,7 +173,7 @@ def resigned(row: dict[str, object]) -> dict[str, object]:
     from ssbroker.protocol.rows import rows_of  # noqa: PLC0415 - the same
 
     (made,) = rows_of(pa.Table.from_pylist([row], schema=ENVELOPE))
-    return {**row, "header_signature": hashlib.md5(made.signed, usedforsecurity=False).digest()}
+    return {**row, "header_signature": hashlib.md5(made.signed(made.header), usedforsecurity=False).digest()}
 
 
 def test_p26_memory_follows_what_arrives(machine: Machine) -> None:

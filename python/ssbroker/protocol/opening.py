@@ -7,7 +7,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Final
 
-from ssbroker.protocol import envelope
 from ssbroker.protocol.acknowledgement import Run, unpacked
 from ssbroker.protocol.dialog import Dialog, dialog_of, inbound_of
 from ssbroker.protocol.envelope import ABSENT, Security
@@ -189,8 +188,7 @@ class Opener:
         if row.security != Security.SEALED:
             return self._corrupted(row, _UNSECURED, "the conversation is secured and the fragment is not sealed")
         header = row.header
-        signed = envelope.signed_bytes(header, row.message_signature, row.fragment_signature, row.acked, row.ahead)
-        if not secured.is_signed(signed, row.signature):
+        if not secured.is_signed(row.signed(header), row.signature):
             return self._corrupted(row, _UNSIGNED, "the header is damaged or forged")
         if row.is_sequenced:
             bound = row.to_broker is not None

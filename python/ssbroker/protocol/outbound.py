@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, Final
 from xml.sax.saxutils import escape
 
 import pyarrow as pa
@@ -14,10 +14,23 @@ from ssbroker.protocol.columns import listed
 from ssbroker.protocol.dialog import Dialog
 from ssbroker.protocol.envelope import Security
 from ssbroker.protocol.opening import Notice
-from ssbroker.protocol.plain import LISTED, plain_rows
+from ssbroker.protocol.plain import plain_rows
 from ssbroker.protocol.rows import Row, table_of
 from ssbroker.protocol.settings import Integrity
 from ssbroker.protocol.turn import Cut
+
+_OF_FRAGMENTS: Final = (
+    "message_sequence_number",
+    "fragment_number",
+    "fragment_count",
+    "message_signature",
+    "fragment_signature",
+    "message_type_name",
+    "message_id",
+    "is_end_of_dialog",
+    "is_conversation_error",
+    "message_body",
+)
 
 
 def error_body(code: int, text: str) -> bytes:
@@ -58,7 +71,7 @@ class Outbound:
         return table_of(self._one_by_one(cut))
 
     def _one_by_one(self, cut: Cut) -> list[Row]:
-        columns: list[list[Any]] = [listed(cut.rows[name]) for name in (*LISTED, "message_body")]
+        columns: list[list[Any]] = [listed(cut.rows[name]) for name in _OF_FRAGMENTS]
         rows: list[Row] = []
         for turn, sequence, number, count, message, fragment, kind, message_id, is_end, is_error, body in zip(
             cut.turns, *columns, strict=True
@@ -128,7 +141,7 @@ class Outbound:
         if secured is not None:
             row.security = self._security
         header = row.header
-        signed = envelope.signed_bytes(header, row.message_signature, row.fragment_signature, row.acked, row.ahead)
+        signed = row.signed(header)
         if secured is None or row.security != Security.SEALED:
             covered = signed if row.is_sequenced else signed + row.body
             row.signature = hashlib.md5(covered, usedforsecurity=False).digest()

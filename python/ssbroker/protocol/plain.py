@@ -2,29 +2,16 @@
 
 from __future__ import annotations
 
-import hashlib
 from operator import attrgetter
 from typing import Any, Final
 
 import pyarrow as pa
 
-from ssbroker.protocol import envelope
-from ssbroker.protocol.columns import listed, tabled
-from ssbroker.protocol.envelope import CONVERSATION_ERROR, END_OF_DIALOG, ENVELOPE, SEQUENCED, Security
+from ssbroker import _core
+from ssbroker.protocol.columns import tabled
+from ssbroker.protocol.envelope import ENVELOPE, Security
 from ssbroker.protocol.turn import Cut
 
-LISTED: Final = (
-    "message_sequence_number",
-    "fragment_number",
-    "fragment_count",
-    "message_signature",
-    "fragment_signature",
-    "message_type_name",
-    "message_id",
-    "is_end_of_dialog",
-    "is_conversation_error",
-)
-"""What the header and the signatures of a fragment are made of."""
 _OF_ENDPOINTS: Final = {
     "from_service_name": "service_name",
     "from_broker_instance": "broker_instance",
@@ -36,8 +23,9 @@ _OF_ENDPOINTS: Final = {
 }
 """Columns whose values are attributes of the sender's endpoint."""
 _ATTRIBUTES: Final = attrgetter(*_OF_ENDPOINTS.values())
-_NAMES: Final = (*_OF_ENDPOINTS, "is_sequenced", "security", "acked_sequence_number", "acked_ahead", "header_signature")
-_MADE: Final = pa.struct([ENVELOPE.field(name) for name in _NAMES])
+_ENDPOINT: Final = pa.struct([ENVELOPE.field(name) for name in _OF_ENDPOINTS])
+_SIGNATURE: Final = ENVELOPE.field("header_signature")
+_SIGNED: Final = pa.schema([field for field in ENVELOPE if field.name != _SIGNATURE.name])
 
 
 def plain_rows(cut: Cut) -> pa.Table:
@@ -49,37 +37,32 @@ def plain_rows(cut: Cut) -> pa.Table:
     Returns:
         The rows (`envelope.ENVELOPE`), in their order.
     """
-    rows: list[tuple[Any, ...]] = []
-    columns: list[list[Any]] = [listed(cut.rows[name]) for name in LISTED]
-    for turn, sequence, number, count, message, fragment, kind, message_id, is_end, is_error in zip(
-        cut.turns, *columns, strict=True
-    ):
+    count = cut.rows.num_rows
+    acked: list[int | None] = [None] * count
+    ahead: list[bytes | None] = [None] * count
+    senders: dict[int, int] = {}
+    endpoints: list[tuple[Any, ...]] = []
+    for row, turn in enumerate(cut.turns):
+        if id(turn) in senders:
+            continue
+        senders[id(turn)] = len(endpoints)
         dialog = turn.dialog
-        endpoint = dialog.endpoint
-        ack: tuple[int | None, bytes | None] = (None, None)
+        endpoints.append(_ATTRIBUTES(dialog.endpoint))
         if dialog.ack_due is not None:
-            ack = dialog.ack
+            acked[row], ahead[row] = dialog.ack
             dialog.paid()
-        header = envelope.header_as_bytes(
-            endpoint.conversation_id,
-            endpoint.broker_instance,
-            endpoint.far_broker_instance,
-            message_id,
-            sequence,
-            number,
-            count,
-            endpoint.lifetime,
-            endpoint.is_initiator | SEQUENCED | is_end * END_OF_DIALOG | is_error * CONVERSATION_ERROR,
-            endpoint.priority,
-            Security.PLAIN,
-            envelope.names_as_bytes(
-                endpoint.service_name, endpoint.far_service_name, endpoint.service_contract_name, kind
-            ),
-        )
-        signed = envelope.signed_bytes(header, message, fragment, *ack)
-        signature = hashlib.md5(signed, usedforsecurity=False).digest()
-        rows.append((*_ATTRIBUTES(endpoint), True, Security.PLAIN, *ack, signature))
-    made = tabled(rows, _MADE)
-    return pa.Table.from_arrays(
-        [(made if name in _NAMES else cut.rows)[name] for name in ENVELOPE.names], schema=ENVELOPE
-    )
+    of_rows = pa.array([senders[id(turn)] for turn in cut.turns], pa.int32())
+    columns: dict[str, Any] = {
+        **_columns(cut.rows),
+        **_columns(tabled(endpoints, _ENDPOINT).take(of_rows)),
+        "is_sequenced": pa.repeat(True, count),
+        "security": pa.repeat(pa.scalar(Security.PLAIN, pa.int8()), count),
+        "acked_sequence_number": pa.array(acked, pa.int64()),
+        "acked_ahead": pa.array(ahead, pa.binary()),
+    }
+    rows = pa.Table.from_arrays([columns[name] for name in _SIGNED.names], schema=_SIGNED)
+    return rows.append_column(_SIGNATURE, _core.header_digests(rows))
+
+
+def _columns(table: pa.Table) -> dict[str, pa.ChunkedArray[Any]]:
+    return dict(zip(table.column_names, table.columns, strict=True))

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from operator import attrgetter
 from typing import Any, Final
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
+from ssbroker import _core
 from ssbroker.protocol import envelope
 from ssbroker.protocol.acknowledgement import unpacked
 from ssbroker.protocol.columns import listed, tabled
@@ -18,7 +19,11 @@ from ssbroker.protocol.envelope import ENVELOPE
 
 @dataclass(slots=True)
 class Row:
-    """A fragment as it came; the attributes are the columns of `envelope.ENVELOPE`, in their order."""
+    """A fragment as it came; the attributes are the columns of `envelope.ENVELOPE`, in their order, and one more.
+
+    Attributes:
+        is_digested: Whether the header's signature is its MD5, as in a plain conversation; an error of the broker has its body in it.
+    """
 
     conversation_id: bytes
     is_initiator: bool
@@ -44,6 +49,7 @@ class Row:
     acked: int | None
     ahead: bytes | None
     signature: bytes
+    is_digested: bool = False
 
     @property
     def header(self) -> bytes:
@@ -65,18 +71,13 @@ class Row:
             names,
         )
 
-    @property
-    def signed(self) -> bytes:
-        """What the header's signature is of."""
-        return envelope.signed_bytes(
-            self.header, self.message_signature, self.fragment_signature, self.acked, self.ahead
-        )
+    def signed(self, header: bytes) -> bytes:
+        """What the header's signature is of.
 
-    @property
-    def is_digested(self) -> bool:
-        """Whether the header's signature is its MD5, as in a plain conversation; an error of the broker has its body in it."""
-        covered = self.signed if self.is_sequenced else self.signed + self.body
-        return hashlib.md5(covered, usedforsecurity=False).digest() == self.signature
+        Args:
+            header: That of this row.
+        """
+        return envelope.signed_bytes(header, self.message_signature, self.fragment_signature, self.acked, self.ahead)
 
     @property
     def is_well_formed(self) -> bool:
@@ -95,7 +96,7 @@ class Row:
         return (self.sequence, self.fragment, self.count) == (0, 0, 1) and self.is_error
 
 
-_VALUES: Final = attrgetter(*Row.__slots__)
+_VALUES: Final = attrgetter(*Row.__slots__[:-1])
 _ROW: Final = pa.struct(list(ENVELOPE))
 _LIFETIME: Final = ENVELOPE.get_field_index("lifetime")
 
@@ -132,5 +133,6 @@ def rows_of(table: pa.Table) -> list[Row]:
     found = list(table.columns)
     if found[_LIFETIME].null_count < table.num_rows:
         found[_LIFETIME] = found[_LIFETIME].cast(pa.int64())
-    columns: list[list[Any]] = [listed(column) for column in found]
+    is_digested: Any = pc.equal(table["header_signature"], _core.header_digests(table))
+    columns: list[list[Any]] = [listed(column) for column in (*found, is_digested)]
     return [Row(*values) for values in zip(*columns, strict=True)]

@@ -15,6 +15,7 @@ mod error;
 mod fragment;
 mod further;
 mod guids;
+mod headers;
 mod keys;
 mod md5;
 mod offsets;
@@ -35,6 +36,7 @@ pub use catalog::{CatalogTables, databases_batch, read_catalog, routes_batch, se
 pub use decisions::{Coded, Decided};
 pub use error::{Error, Result};
 pub use fragment::fragment;
+pub use headers::header_digests;
 pub use keys::{Keys, SessionKeys};
 pub use md5::md5;
 pub use outgoing::outgoing;

@@ -1,10 +1,10 @@
-//! `_core.decode_fragments` and `_core.crc32c`: what comes from another instance.
+//! `_core.decode_fragments`, `_core.header_digests` and `_core.crc32c`: what goes to another instance and comes from it.
 
 use arrow_buffer::MutableBuffer;
 use pyo3::prelude::*;
-use ssbroker_columnar::{crc32c as checksum, decode_fragments as decode};
+use ssbroker_columnar::{crc32c as checksum, decode_fragments as decode, header_digests as digests};
 
-use crate::capsule::export_batch;
+use crate::capsule::{export_array, export_batch, import_stream};
 use crate::doorway::detached;
 
 /// From so many bytes on it is worth letting others have the interpreter.
@@ -21,6 +21,15 @@ pub(crate) fn decode_fragments<'py>(py: Python<'py>, body: &[u8]) -> PyResult<Bo
         decode(&aligned.into())
     })?;
     export_batch(py, rows)
+}
+
+/// The MD5 of the header of each row of the envelope.
+#[pyfunction]
+#[pyo3(signature = (rows, /))]
+pub(crate) fn header_digests<'py>(py: Python<'py>, rows: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyAny>> {
+    let batches = import_stream(rows)?;
+    let found = detached(py, || digests(&batches))?;
+    export_array(py, &found)
 }
 
 /// The CRC-32C of bytes that come after others.

@@ -52,7 +52,7 @@ def answered(both: Talk, asking: Sequence[str]) -> None:
             None,
             b"",
         )
-        row.signature = hashlib.md5(row.signed, usedforsecurity=False).digest()
+        row.signature = hashlib.md5(row.signed(row.header), usedforsecurity=False).digest()
         rows.append(row)
     exchange = both.pipes.servers["bank"].exchange
     both.pipes.pipe("bank").receiver.arrived(

@@ -57,7 +57,7 @@ def forged(conversation: bytes, sender: str, *, is_initiator: bool, broker: byte
     values += [5, False, False, None, Security.SEALED, None, packed(()), b""]
     row = Row(*values)
     keys = SecuredDirection(KEY, conversation_id=conversation, is_initiator=is_initiator)
-    row.signature = keys.header_signature(row.signed)
+    row.signature = keys.header_signature(row.signed(row.header))
     row.body = keys.seal(row.body, sequence=0, fragment=0, is_bound=False, header=row.header)
     return row
 
