@@ -15,7 +15,7 @@ SERVICE: Final = "//Orders"
 
 
 class Ours:
-    """Dialogs inside of one database: one file, and every send in the sender's transaction."""
+    """Dialogs inside of one database: one file, every send in the sender's transaction, and each message by itself."""
 
     name: str = "ssbroker"
 
@@ -35,15 +35,13 @@ class Ours:
                     t.send(self._dialogs[conversation], body)
 
     def receive(self, count: int, *, batch: int) -> list[bytes]:
-        bodies: list[Any] = []
+        bodies: list[bytes] = []
         while len(bodies) < count:
             with self._database.transaction() as t:
-                taken = 0
-                while taken < batch:
-                    table = t.receive(QUEUE, top=batch - taken)
-                    assert table.num_rows
-                    bodies += table["message_body"].to_pylist()
-                    taken += table.num_rows
+                for _ in range(batch):
+                    message = t.receive_one(QUEUE)
+                    assert message is not None
+                    bodies.append(message.message_body or b"")
         return bodies
 
     def close(self) -> None:
