@@ -158,8 +158,7 @@ def run(folder: Path, settings: Settings) -> None:
         words: dict[str, Any] = {"instance": instance.name, "listen": listens, "monitor": watched}
         LOGGER.info("serving %s at %s", instance.name, listens, extra={"said": words})
         while not stopped.wait(_LOOK_SECONDS):
-            if reload.is_set():
-                reload.clear()
+            if reload.wait(0.0):
                 _reload(server)
         LOGGER.info("stopping %s", instance.name, extra={"said": {"instance": instance.name}})
 

@@ -2,22 +2,58 @@
 
 from __future__ import annotations
 
+import queue
 import signal
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
-from typing import Any
+from contextlib import contextmanager, suppress
+from typing import Any, Final
+
+
+class Told:
+    """What the handler of a signal tells, and what is waited for in the thread that it interrupts.
+
+    An event will not do: its handler may come in the middle of the wait, and would wait for a lock of its own thread.
+
+    Examples:
+        >>> told = Told()
+        >>> told.wait(0.0)
+        False
+        >>> told.tell()
+        >>> told.wait(0.0), told.wait(0.0)
+        (True, False)
+    """
+
+    __slots__ = ("_told",)
+
+    def __init__(self) -> None:
+        self._told: Final[queue.SimpleQueue[None]] = queue.SimpleQueue()
+
+    def tell(self) -> None:
+        """Ends a wait; called by the handler."""
+        self._told.put(None)
+
+    def wait(self, seconds: float) -> bool:
+        """Waits until it is told; whether it was since the last wait."""
+        try:
+            self._told.get(timeout=seconds)
+        except queue.Empty:
+            return False
+        with suppress(queue.Empty):
+            while True:
+                self._told.get_nowait()
+        return True
 
 
 @contextmanager
-def told_to_stop() -> Iterator[threading.Event]:
-    """An event that SIGTERM and SIGINT set; a second one ends the process at once, and what was committed is on the disk."""
-    stopped = threading.Event()
+def told_to_stop() -> Iterator[Told]:
+    """What SIGTERM and SIGINT tell; a second one ends the process at once, and what was committed is on the disk."""
+    stopped = Told()
 
     numbers = (signal.SIGTERM, signal.SIGINT)
 
     def stop(_number: int, _frame: Any) -> None:
-        stopped.set()
+        stopped.tell()
         for each in numbers:  # the second one may be another
             signal.signal(each, signal.SIG_DFL)
 
@@ -34,10 +70,10 @@ def told_to_stop() -> Iterator[threading.Event]:
 
 
 @contextmanager
-def told_to_reload() -> Iterator[threading.Event]:
-    """An event that SIGHUP sets, where there is such a signal."""
-    asked = threading.Event()
-    with _on_hangup(lambda *_: asked.set()):
+def told_to_reload() -> Iterator[Told]:
+    """What SIGHUP tells, where there is such a signal."""
+    asked = Told()
+    with _on_hangup(lambda *_: asked.tell()):
         yield asked
 
 
