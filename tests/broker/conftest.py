@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import uuid
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -54,3 +55,14 @@ def sales(instance: Instance) -> Database:
     database.create_queue("Replies")
     database.create_service(INITIATOR, queue="Replies")
     return database
+
+
+@pytest.fixture
+def talking(sales: Database) -> tuple[Database, uuid.UUID]:
+    """A conversation that goes on, and a connection that goes with the lock."""
+    with sales.transaction() as t:
+        dialog = t.begin_dialog(INITIATOR, TARGET)
+        t.send(dialog, b"first")
+    with sales.transaction() as t:
+        t.receive(QUEUE)
+    return sales, dialog

@@ -21,17 +21,6 @@ from tests.broker.conftest import INITIATOR, QUEUE, TARGET
 from tests.broker.test_plain_model import rows
 
 
-@pytest.fixture
-def talking(sales: Database) -> tuple[Database, uuid.UUID]:
-    """A conversation that goes on, and a connection that goes with the lock."""
-    with sales.transaction() as t:
-        dialog = t.begin_dialog(INITIATOR, TARGET)
-        t.send(dialog, b"first")
-    with sales.transaction() as t:
-        t.receive(QUEUE)
-    return sales, dialog
-
-
 def forbid(monkeypatch: pytest.MonkeyPatch) -> None:
     def fails(*_arguments: object) -> Lifecycle:
         raise AssertionError("this is plain")

@@ -25,17 +25,6 @@ class Stopped(BaseException):
     """What Ctrl-C raises, without stopping the tests."""
 
 
-@pytest.fixture
-def talking(sales: Database) -> tuple[Database, uuid.UUID]:
-    """A conversation that goes on, and a connection that goes with the lock."""
-    with sales.transaction() as t:
-        dialog = t.begin_dialog(INITIATOR, TARGET)
-        t.send(dialog, b"first")
-    with sales.transaction() as t:
-        t.receive(QUEUE)
-    return sales, dialog
-
-
 def bodies(database: Database) -> list[object]:
     with database.transaction() as t:
         return list(t.receive(QUEUE)["message_body"].to_pylist())

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import time
-import uuid
 from types import TracebackType
 from typing import TYPE_CHECKING, Final, NoReturn, Self
 
 import pyarrow as pa
 
 from ssbroker import options, schemas
-from ssbroker.broker.dialogs import receiving
+from ssbroker.broker.dialogs import receiving, sending
 from ssbroker.broker.lifecycle import Lifecycle
 from ssbroker.broker.objects.queue_names import queue_key
 from ssbroker.broker.waiting import Patience
@@ -76,17 +75,12 @@ class Turn:
     def _is_sent(self, dialog: object, body: object, message_type: object) -> bool:
         """Sends a message, if that is plain; whether it was."""
         instance = self._database.instance
-        if (
-            self._life is not None
-            or type(dialog) is not uuid.UUID
-            or type(body) is not bytes
-            or type(message_type) is not str
-            or instance.events.wants(Conversation)
-        ):
+        message = sending.as_plain(dialog, body, message_type)
+        if message is None or self._life is not None or instance.events.wants(Conversation):
             return False
         now = None if instance.has_system_clock else instance.microseconds()
         try:
-            return self._plain.send(dialog.bytes, body, message_type, now)
+            return self._plain.send(*message, now)
         except BaseException as error:  # noqa: BLE001  # whatever it is, a part may have been written
             self._lifecycle().failed(error)
 

@@ -3,7 +3,7 @@
 
 use std::collections::HashMap;
 
-use rusqlite::{Row, params};
+use rusqlite::params;
 use ssbroker_core::Guid;
 use ssbroker_core::message::Outgoing;
 
@@ -161,7 +161,13 @@ impl Statements {
         if !queue.is_enqueue_enabled {
             return Ok(None);
         }
-        far_of(row, queue_id).map(Some)
+        Ok(Some(Far {
+            endpoint_id: row.get(0)?,
+            contract_id: row.get(2)?,
+            queue_id,
+            priority: row.get(6)?,
+            is_remote: row.get(8)?,
+        }))
     }
 
     fn write<'m>(
@@ -171,28 +177,22 @@ impl Statements {
         messages: impl Iterator<Item = &'m Outgoing<'m>>,
         now: i64,
     ) -> Result<Sent> {
+        let mut statement = self.db.prepare_cached(if sender.far.is_some() { ENQUEUE } else { PUT_OFF })?;
         let mut number = sender.send_sequence;
-        if let Some(far) = &sender.far {
-            let mut statement = self.db.prepare_cached(ENQUEUE)?;
-            for message in messages {
-                let kind = far.takes(picture, message, sender.is_initiator);
-                let body = (!message.message_body.is_empty()).then_some(message.message_body);
-                statement.execute(params![far.queue_id, far.priority, far.endpoint_id, number, kind, body])?;
-                number += 1;
-            }
-            self.db.prepare_cached(SENT)?.execute(params![number, sender.endpoint_id])?;
-            self.db.prepare_cached(TAKEN)?.execute(params![number, far.endpoint_id])?;
-            let Far { queue_id, priority, is_remote, .. } = *far;
-            return Ok(Sent::Enqueued { queue_id, priority, is_remote });
-        }
-        let mut statement = self.db.prepare_cached(PUT_OFF)?;
         for message in messages {
             let body = (!message.message_body.is_empty()).then_some(message.message_body);
-            statement.execute(params![sender.endpoint_id, number, message.message_type_name, now, body])?;
+            if let Some(far) = &sender.far {
+                let kind = far.takes(picture, message, sender.is_initiator);
+                statement.execute(params![far.queue_id, far.priority, far.endpoint_id, number, kind, body])?;
+            } else {
+                statement.execute(params![sender.endpoint_id, number, message.message_type_name, now, body])?;
+            }
             number += 1;
         }
         self.db.prepare_cached(SENT)?.execute(params![number, sender.endpoint_id])?;
-        Ok(Sent::PutOff { endpoint_id: sender.endpoint_id })
+        let Some(far) = &sender.far else { return Ok(Sent::PutOff { endpoint_id: sender.endpoint_id }) };
+        self.db.prepare_cached(TAKEN)?.execute(params![number, far.endpoint_id])?;
+        Ok(Sent::Enqueued { queue_id: far.queue_id, priority: far.priority, is_remote: far.is_remote })
     }
 }
 
@@ -202,16 +202,6 @@ impl Far {
         let (id, kind) = picture.kind_sent(self.contract_id, message.message_type_name, from_initiator)?;
         (kind.validation == UNVALIDATED).then_some(id)
     }
-}
-
-fn far_of(row: &Row<'_>, queue_id: i64) -> Result<Far> {
-    Ok(Far {
-        endpoint_id: row.get(0)?,
-        contract_id: row.get(2)?,
-        queue_id,
-        priority: row.get(6)?,
-        is_remote: row.get(8)?,
-    })
 }
 
 /// The messages of each conversation, in the order in which the conversations first occur.

@@ -27,6 +27,28 @@ from ssbroker.store.objects import Queue
 _ACCEPTED: Final = "bytes, bytearray or memoryview"
 
 
+def as_plain(dialog: object, body: object, message_type: object) -> tuple[bytes, bytes, str] | None:
+    """A message as the native statements take it.
+
+    Args:
+        dialog: The handle of the conversation.
+        body: The message.
+        message_type: Its type.
+
+    Returns:
+        The same; None where any of it is given in another form, or is none.
+
+    Examples:
+        >>> as_plain(uuid.UUID(int=1), b"body", "order") == (uuid.UUID(int=1).bytes, b"body", "order")
+        True
+        >>> as_plain(uuid.UUID(int=1), bytearray(b"body"), "order") is None
+        True
+    """
+    if type(dialog) is not uuid.UUID or type(body) is not bytes or type(message_type) is not str:
+        return None
+    return dialog.bytes, body, message_type
+
+
 def send_plain(work: Work, dialog: object, body: object, message_type: object) -> bool:
     """Sends a message where that is plain: in a conversation that goes on, straight into a queue or into the transmission queue.
 
@@ -39,12 +61,11 @@ def send_plain(work: Work, dialog: object, body: object, message_type: object) -
     Returns:
         Whether it was sent; otherwise nothing was done, and `send` sends it, or what it is given is refused.
     """
-    if type(dialog) is not uuid.UUID or type(body) is not bytes or type(message_type) is not str:
-        return False
     effects = work.effects
-    if effects.wants(Conversation):
+    message = as_plain(dialog, body, message_type)
+    if message is None or effects.wants(Conversation):
         return False
-    sent = work.connection.statements.send(work.picture, dialog.bytes, body, message_type, work.now())
+    sent = work.connection.statements.send(work.picture, *message, work.now())
     if sent is None:
         return False
     effects.sent += 1

@@ -92,22 +92,11 @@ unsafe extern "C" fn open(
     out: *mut c_int,
 ) -> c_int {
     // SAFETY: SQLite gives room of `szOsFile` bytes, which nothing else uses.
-    unsafe {
-        let below = begin(file);
-        let code = open_below(vfs, name, below, flags, out);
-        opened(file, name, flags, code == SQLITE_OK);
-        code
-    }
-}
-
-fn open_below(
-    vfs: *mut sqlite3_vfs,
-    name: sqlite3_filename,
-    file: *mut sqlite3_file,
-    flags: c_int,
-    out: *mut c_int,
-) -> c_int {
-    ask!(vfs, xOpen(name, file, flags, out), ffi::SQLITE_CANTOPEN)
+    let below = unsafe { begin(file) };
+    let code = ask!(vfs, xOpen(name, below, flags, out), ffi::SQLITE_CANTOPEN);
+    // SAFETY: it was begun, and the name is SQLite's.
+    unsafe { opened(file, name, flags, code == SQLITE_OK) };
+    code
 }
 
 unsafe extern "C" fn delete(vfs: *mut sqlite3_vfs, name: *const c_char, is_synced: c_int) -> c_int {
