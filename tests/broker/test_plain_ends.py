@@ -158,6 +158,7 @@ def test_b3_a_transaction_that_began_plain_waits_for_other_files_too(
     sales, dialog = talking
     beside = tmp_path / "beside.sqlite"
     with closing(apsw.Connection(str(beside))) as other:
+        other.set_busy_timeout(10_000)  # its COMMIT may meet a look of the one that waits
         other.execute("CREATE TABLE things (thing); BEGIN IMMEDIATE")
         lets_go = threading.Timer(0.2, other.execute, ["COMMIT"])
         lets_go.start()
