@@ -6,6 +6,7 @@ import random
 from functools import partial
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pytest
 
 from ssbroker import BrokerError
@@ -60,6 +61,59 @@ def test_what_enters_later_has_a_greater_number_also_in_a_queue_that_was_empty(s
             t.receive(QUEUE)
         assert slices.last_number(sales) == seen[-1]
     assert seen == sorted({*seen})
+
+
+@pytest.mark.parametrize("seed", range(8))
+@pytest.mark.parametrize("is_retained", [False, True])
+def test_u22_no_number_is_given_twice_whoever_removes_messages(sales: Database, seed: int, is_retained: bool) -> None:  # noqa: FBT001
+    """By RECEIVE from either queue, by the end of a conversation on either side, and by cleanup; one by one, or all that there is."""
+    chance = random.Random(seed)
+    sales.alter_queue(QUEUE, retention=is_retained)
+    given: set[int] = set()
+    last = 0
+    for _ in range(120):
+        with sales.transaction() as t:
+            open_ones = sales.instance.view("sys.conversation_endpoints", "Sales").filter(pc.field("state") == "CO")
+            handles = open_ones["conversation_handle"].to_pylist()
+            match chance.choice(["begin", "send", "send", "receive", "receive", "end", "clean up"]):
+                case "begin":
+                    t.send(t.begin_dialog(INITIATOR, TARGET), b"first")
+                case "send" if handles:
+                    t.send(chance.choice(handles), b"more")
+                case "receive":
+                    t.receive(
+                        chance.choice([QUEUE, "Replies"]), top=chance.choice([1, None]), groups=chance.choice([1, None])
+                    )
+                case "end" if handles:
+                    t.end_conversation(chance.choice(handles))
+                case "clean up" if handles:
+                    t.end_conversation(chance.choice(handles), cleanup=True)
+                case _:
+                    pass
+        there = {
+            *sales.instance.view(QUEUE, "Sales")["queuing_order"].to_pylist(),
+            *sales.instance.view("Replies", "Sales")["queuing_order"].to_pylist(),
+        }
+        assert all(number > last for number in there - given)
+        given |= there
+        assert slices.last_number(sales) >= max(last, *there, 0)
+        last = slices.last_number(sales)
+    assert last > 20
+
+
+def test_u22_one_row_tells_the_last_number(sales: Database) -> None:
+    for _ in range(3):
+        with sales.transaction() as t:
+            dialog = t.begin_dialog(INITIATOR, TARGET)
+            t.send(dialog, b"one")
+            t.receive(QUEUE)
+            t.send(dialog, b"two")
+            t.end_conversation(dialog, cleanup=True)
+            t.receive(QUEUE)
+    with sales.file.read() as connection:
+        assert connection.execute(
+            "SELECT queuing_order, queue_id, message_body FROM ssb_queue_messages"
+        ).fetchall() == [(6, 0, None)]
 
 
 def test_a_queue_that_is_not_there_is_told(sales: Database) -> None:

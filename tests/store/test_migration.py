@@ -11,6 +11,7 @@ import apsw
 import pytest
 
 from ssbroker import Instance
+from ssbroker.broker.views import slices
 from ssbroker.exceptions import StorageError
 from ssbroker.store.file import DatabaseFile
 from ssbroker.store.registry import MSDB_MIGRATIONS
@@ -114,6 +115,22 @@ def test_a_number_of_a_queue_is_not_given_twice(folder: Path) -> None:
         assert seen == sorted({*seen})
 
 
+def test_a_number_whose_message_was_gone_before_is_not_given_again(folder: Path, version: int) -> None:
+    """U22: since version 3 files know of it; since version 5 by a row of their own."""
+    if version < 3:
+        pytest.skip("the file does not know of it")
+    connection = apsw.Connection(str(folder / "Sales.sqlite"))
+    connection.execute("DELETE FROM ssb_queue_messages WHERE queuing_order = 3")
+    connection.close()
+    with opened(folder) as instance:
+        sales = instance.database("Sales")
+        assert slices.last_number(sales) == 3
+        assert instance.view("Orders", database="Sales").num_rows == 0
+        with sales.transaction() as t:
+            t.send(t.begin_dialog("//Shop", "//Orders", contract="Trade"), b"one more")
+        assert instance.view("Orders", database="Sales")["queuing_order"].to_pylist() == [4]
+
+
 def test_a_migration_that_fails_leaves_the_file_as_it_was(folder: Path, version: int) -> None:
     path = folder / "Sales.sqlite"
     broken = (*DATABASE[:-1], f"{DATABASE[-1]} CREATE TABLE ssb_database (wrong INTEGER);")
@@ -121,7 +138,8 @@ def test_a_migration_that_fails_leaves_the_file_as_it_was(folder: Path, version:
         DatabaseFile.open(path, broken)
     connection = apsw.Connection(str(path))
     assert connection.pragma("user_version") == version
-    assert connection.execute("SELECT count(*) FROM sqlite_schema WHERE name = 'ssb_other_lengths'").get == 0
+    assert connection.execute("SELECT count(*) FROM sqlite_schema WHERE name = 'ssb_queue_messages_kept'").get == 0
+    assert connection.execute("SELECT count(*) FROM ssb_queue_messages").get == 2
     connection.close()
     with opened(folder) as instance:
         assert instance.database("Sales").is_broker_enabled

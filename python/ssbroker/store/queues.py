@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from typing import Final, NamedTuple
 
 from ssbroker.store.endpoints import Endpoint
@@ -88,21 +89,22 @@ def ready(connection: Connection, endpoint_id: int, *, most: int, bytes_max: int
     return found, len(found) != most
 
 
-def remove(connection: Connection, queuing_orders: Iterable[int]) -> None:
-    """Removes received messages."""
-    connection.executemany(
-        "DELETE FROM ssb_queue_messages WHERE queuing_order = ?", ((order,) for order in queuing_orders)
-    )
-
-
 def remove_early(connection: Connection, endpoint_id: int) -> None:
     """Removes the messages of a conversation that came before their turn, which will not come."""
-    connection.execute("DELETE FROM ssb_queue_messages WHERE endpoint_id = ? AND status = 2", (endpoint_id,))
+    with _numbers_kept(connection):
+        connection.execute("DELETE FROM ssb_queue_messages WHERE endpoint_id = ? AND status = 2", (endpoint_id,))
 
 
 def remove_all(connection: Connection, endpoint_id: int) -> None:
     """Removes all messages of a conversation, what is retained too."""
-    connection.execute("DELETE FROM ssb_queue_messages WHERE endpoint_id = ?", (endpoint_id,))
+    with _numbers_kept(connection):
+        connection.execute("DELETE FROM ssb_queue_messages WHERE endpoint_id = ?", (endpoint_id,))
+
+
+def last_number(connection: Connection) -> int:
+    """The last number that a message of any queue has got, also where the message is gone since (U22)."""
+    number = connection.execute("SELECT max(queuing_order) FROM ssb_queue_messages").get
+    return 0 if number is None else int(number)
 
 
 def early(connection: Connection, endpoint_id: int) -> list[tuple[int, int, int]]:
@@ -117,9 +119,23 @@ def make_ready(connection: Connection, queuing_orders: Iterable[int]) -> None:
     )
 
 
+@contextmanager
+def _numbers_kept(connection: Connection) -> Iterator[None]:
+    """Has no number be given again when messages are removed (U22): a row with the last one stays, of no queue."""
+    last = last_number(connection)
+    yield
+    if last_number(connection) < last:
+        connection.execute(_KEEP, (last,))
+
+
 _ADD: Final = """
     INSERT INTO ssb_queue_messages (queue_id, status, priority, endpoint_id, precedence, message_sequence_number, message_type_id,
         message_body) VALUES (?, ?, ?, ?, ?, ?, ?, ?)"""
+# The row that was kept before, if there is one, has done its service.
+_KEEP: Final = """
+    DELETE FROM ssb_queue_messages WHERE queue_id = 0;
+    INSERT INTO ssb_queue_messages (queuing_order, queue_id, status, priority, endpoint_id, precedence, message_sequence_number,
+        message_type_id) VALUES (?, 0, 0, 0, 0, 0, 0, 0)"""
 # CROSS JOIN: SQLite is to walk the queue in order, not the endpoints.
 _NEXT_ENDPOINT: Final = """
     SELECT e.* FROM ssb_queue_messages AS m CROSS JOIN ssb_conversation_endpoints AS e USING (endpoint_id)

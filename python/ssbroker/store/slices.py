@@ -47,12 +47,6 @@ def cuts(
         yield Cut(after, number, rows, size)
 
 
-def last_number(connection: Connection) -> int:
-    """The last number that a message of any queue has got, also where the message is gone since."""
-    row = connection.execute("SELECT seq FROM sqlite_sequence WHERE name = 'ssb_queue_messages'").fetchone()
-    return 0 if row is None else int(row[0])
-
-
 def rows(
     connection: Connection,
     queue_id: int | None,

@@ -55,6 +55,9 @@ impl Statements {
             Only::Endpoint(endpoint_id) => taking.conversation(endpoint_id).map(|()| true),
             Only::Group(group) => taking.named(group),
         }?;
+        if !asked.is_retained {
+            taking.keep_numbers()?;
+        }
         Ok(is_here.then_some(taking.inbox))
     }
 }
@@ -255,6 +258,17 @@ impl<'p> Taking<'_, 'p> {
         Ok(())
     }
 
+    /// Has no number be given again (U22): where the message of the last one was taken, a row with it stays, of no queue.
+    fn keep_numbers(&self) -> Result<()> {
+        let Some(taken) = self.inbox.messages.iter().map(|message| message.queuing_order).max() else { return Ok(()) };
+        let left: Option<i64> = self.db.prepare_cached(LAST)?.query_row([], |row| row.get(0))?;
+        if left.is_none_or(|left| left < taken) {
+            self.db.prepare_cached(FORGET)?.execute([])?;
+            self.db.prepare_cached(KEEP)?.execute(params![taken])?;
+        }
+        Ok(())
+    }
+
     /// Whose message is received next: of the highest priority the one that waits longest.
     fn next_endpoint(&self) -> Result<Option<Endpoint<'p>>> {
         let mut statement = self.db.prepare_cached(HEADS)?;
@@ -329,3 +343,8 @@ const READY: &str = "
 const REMOVE: &str = "DELETE FROM ssb_queue_messages WHERE queuing_order = ?1";
 const REMOVE_READY: &str = "DELETE FROM ssb_queue_messages WHERE endpoint_id = ?1 AND status = 1";
 const RETAIN: &str = "UPDATE ssb_queue_messages SET status = 0 WHERE queuing_order = ?1";
+const LAST: &str = "SELECT max(queuing_order) FROM ssb_queue_messages";
+const FORGET: &str = "DELETE FROM ssb_queue_messages WHERE queue_id = 0";
+const KEEP: &str = "
+    INSERT INTO ssb_queue_messages (queuing_order, queue_id, status, priority, endpoint_id, precedence, message_sequence_number,
+        message_type_id) VALUES (?1, 0, 0, 0, 0, 0, 0, 0)";

@@ -14,7 +14,7 @@ from ssbroker.broker.objects.queue_names import queue_key
 from ssbroker.broker.objects.refusals import existing
 from ssbroker.broker.views.view_schemas import DATABASE_VIEWS, QUEUE
 from ssbroker.broker.views.views import DATABASE, table_of
-from ssbroker.store import slices
+from ssbroker.store import queues, slices
 from ssbroker.store.slices import Cut
 
 TRANSMISSION_QUEUE: Final = "sys.transmission_queue"
@@ -56,7 +56,7 @@ def cuts(
 
 def last_number(database: Database) -> int:
     """The last `queuing_order` that was given in a database; it never gets smaller."""
-    return database.file.ask(slices.last_number)
+    return database.file.ask(queues.last_number)
 
 
 def slice_of(database: Database, name: str, span: tuple[int, int] | None, wanted: Sequence[str]) -> pa.Table:
