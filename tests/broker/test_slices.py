@@ -65,7 +65,7 @@ def test_what_enters_later_has_a_greater_number_also_in_a_queue_that_was_empty(s
 
 @pytest.mark.parametrize("seed", range(8))
 @pytest.mark.parametrize("is_retained", [False, True])
-def test_u22_no_number_is_given_twice_whoever_removes_messages(sales: Database, seed: int, is_retained: bool) -> None:  # noqa: FBT001
+def test_b46_u22_no_number_is_given_twice_whoever_removes_messages(sales: Database, seed: int, is_retained: bool) -> None:  # noqa: FBT001
     """By RECEIVE from either queue, by the end of a conversation on either side, and by cleanup; one by one, or all that there is."""
     chance = random.Random(seed)
     sales.alter_queue(QUEUE, retention=is_retained)
@@ -101,7 +101,7 @@ def test_u22_no_number_is_given_twice_whoever_removes_messages(sales: Database, 
     assert last > 20
 
 
-def test_u22_one_row_tells_the_last_number(sales: Database) -> None:
+def test_b46_u22_one_row_tells_the_last_number(sales: Database) -> None:
     for _ in range(3):
         with sales.transaction() as t:
             dialog = t.begin_dialog(INITIATOR, TARGET)
