@@ -326,6 +326,21 @@ class Statements:
             For each conversation what `send` returns, and how many messages; None where anything is not plain, and nothing was done.
         """
 
+    def enqueue(
+        self, rows: ArrowStreamExportable, runs: list[tuple[int, int, tuple[int, int, int, int, int]]], /
+    ) -> None:
+        """Puts messages into queues that are on, those whose turn it is in their conversations.
+
+        Args:
+            rows: Their bodies, in the column `message_body`; null is an empty one.
+            runs: From which row on, how many, and where they go: queue, priority, the endpoint that receives them, their type, and the number of
+                the first; each has the number behind that of the one before.
+
+        Raises:
+            SchemaError: There is no such column, or it holds something else.
+            IndexError: A run is beyond the rows; nothing was done.
+        """
+
     def receive(
         self,
         picture: Picture,
@@ -580,6 +595,29 @@ def header_digests(rows: ArrowStreamExportable, /) -> pa.FixedSizeBinaryArray:
 
     Returns:
         A digest for each, of `pa.binary(16)`. An error of the broker, which has no number, has its body in it.
+
+    Raises:
+        SchemaError: A column is not there, or of another type.
+    """
+
+def plain_runs(
+    rows: ArrowStreamExportable, /
+) -> tuple[
+    list[tuple[bytes, bool, bytes | None, bytes | None, list[str], int, int, int, int]],
+    pa.Int32Array,
+]:
+    """Whole messages of plain conversations, in runs (B47).
+
+    A run is all that one side of a conversation has sent, where that is whole messages, one number behind the other, that end nothing and
+    acknowledge nothing, whose signatures are the digests of what they say and hold (P21), all of one type, between the same services and brokers.
+
+    Args:
+        rows: Rows of `protocol.envelope.ENVELOPE`.
+
+    Returns:
+        The runs in the order of their first rows: conversation, whether its initiator sent them, the broker that sent them, the one that they are
+        for, a list of the service that sent them, the one that they are for, contract and type, the first number, how many there are, the bytes of
+        their bodies, and of the longest; and of which of these runs each row is, -1 for none.
 
     Raises:
         SchemaError: A column is not there, or of another type.

@@ -19,6 +19,7 @@ from ssbroker.protocol.loading import Loading
 from ssbroker.protocol.opening import Notice, Opener
 from ssbroker.protocol.outbound import Outbound
 from ssbroker.protocol.pace import Pace
+from ssbroker.protocol.plain_arrivals import PlainTaking
 from ssbroker.protocol.planning import Plan, Planning
 from ssbroker.protocol.receiving import Received, Receiving
 from ssbroker.protocol.residents import Residents
@@ -65,6 +66,7 @@ class Dialogs(Steering):
             max_message_bytes=settings.max_message_bytes,
             max_sequence_distance=SEQUENCE_DISTANCE_MAX,
         )
+        self._plain = PlainTaking(ledger, max_message_bytes=settings.max_message_bytes)
         self._sending = Sending(ledger, settings, self._backoff)
         self._planning = Planning(ledger, Receiving(ledger, self._loading, assembly, self._log), self._log)
         self._outbound = Outbound(settings.integrity)
@@ -177,7 +179,8 @@ class Dialogs(Steering):
         if not table.schema.equals(ENVELOPE):
             raise OptionError("table: expected the columns of ssbroker.protocol.envelope.ENVELOPE")
         tell_acknowledgements(self._log, table, is_sent=False, now=now)
-        rows = rows_of(table)
+        plain = self._plain.take(table, self._residents.known, peer=peer, session_keys=session_keys, now=now)
+        rows = rows_of(plain.rest)
         known = self._residents.load({(row.conversation_id, not row.is_initiator): None for row in rows})
         opened = Opener(
             known,
@@ -188,9 +191,11 @@ class Dialogs(Steering):
             log=self._log,
         ).open(rows)
         try:
-            self._plan = self._planning.plan(opened, self._residents.known, now)
+            self._plan = self._planning.plan(opened, plain, self._residents.known, now)
         except BaseException:
-            self._loading.unload([dialog for dialog, _, _ in opened.messages])  # some may count as received by now
+            self._loading.unload(
+                [*plain.dialogs, *(dialog for dialog, _, _ in opened.messages)]
+            )  # some may count as received by now
             raise
         return self._plan.effects
 
@@ -231,7 +236,7 @@ class Dialogs(Steering):
         Raises:
             ProtocolError: They are not those of the last batch, or were settled already.
         """
-        self._loading.unload([dialog for dialog, _, _ in self._settled(effects).opened.messages])
+        self._loading.unload(self._settled(effects).dialogs)
 
     def flush(self, *, now: int) -> int:
         """Puts aside what has been idle: changed objects go to the work table in one batch, and all leave memory (P32).

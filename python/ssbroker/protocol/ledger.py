@@ -155,6 +155,19 @@ class Wanted(NamedTuple):
     """The longest body that is read. A longer message is given without one, and none after it."""
 
 
+class Run(NamedTuple):
+    """Messages of one conversation that enter their queue one behind the other, and are no more than that (B47)."""
+
+    key: Key
+    """The endpoint that receives them."""
+    first: int
+    """The number of the first; each has the number behind that of the one before."""
+    rows: int
+    """How many."""
+    message_type_name: str
+    """Their type."""
+
+
 class Kept(NamedTuple):
     """A fragment that is kept until its turn comes (P14)."""
 
@@ -194,6 +207,7 @@ class Effects:
         created: Endpoints that the first messages of conversations make here.
         bound: Endpoints whose far side has answered for the first time, with its broker id and its peer (R8, P25).
         messages: Messages that enter their queues now, in order (`MESSAGES`); what the endpoint's state does not take is dropped.
+        runs: What the first of these messages are, run behind run; the others are of other endpoints.
         stored: Fragments to be kept until their turn comes (`STORED`, P14).
         received: The new `receive_sequence` of endpoints; stored fragments of smaller numbers have served.
         dropped: Stored fragments of messages whose whole does not match (P23): endpoint and number.
@@ -214,6 +228,7 @@ class Effects:
     errors: Mapping[Key, bytes]
     refused: Mapping[Key, Refusal] = field(default_factory=dict)
     forgotten: tuple[Key, ...] = ()
+    runs: tuple[Run, ...] = ()
 
     @property
     def is_empty(self) -> bool:

@@ -11,6 +11,7 @@ from ssbroker.protocol.dialog import Dialog
 from ssbroker.protocol.event_log import EventLog
 from ssbroker.protocol.ledger import Effects, Key, Ledger, Refusal
 from ssbroker.protocol.opening import Notice, Opened
+from ssbroker.protocol.plain_arrivals import PlainArrivals
 from ssbroker.protocol.receiving import Received, Receiving
 from ssbroker.protocol.telling import false_acknowledgement, undeliverable
 
@@ -24,15 +25,22 @@ class Plan:
 
     Attributes:
         effects: What has to be written.
-        opened: What the batch held.
+        opened: What the batch held, but for what is plain.
+        plain: What is plain.
         received: What came of its messages.
         acknowledged: What its acknowledgements are believed to say.
     """
 
     effects: Effects
     opened: Opened
+    plain: PlainArrivals
     received: Received
     acknowledged: Acknowledged
+
+    @property
+    def dialogs(self) -> list[Dialog]:
+        """The dialogs whose directions have gone on."""
+        return [*self.plain.dialogs, *(dialog for dialog, _, _ in self.opened.messages)]
 
 
 class Planning:
@@ -51,11 +59,12 @@ class Planning:
         self._receiving = receiving
         self._log = log
 
-    def plan(self, opened: Opened, known: Mapping[Key, Dialog], now: int) -> Plan:
+    def plan(self, opened: Opened, plain: PlainArrivals, known: Mapping[Key, Dialog], now: int) -> Plan:
         """Plans a batch.
 
         Args:
-            opened: What it holds.
+            opened: What it holds, but for what is plain.
+            plain: What is plain.
             known: The endpoints.
             now: The moment.
 
@@ -64,8 +73,10 @@ class Planning:
         """
         self._admit(opened, now)
         received = self._receiving.take(opened.messages, begun=opened.created, now=now)
+        received.join(plain)
         acknowledged = self._acknowledged(opened, known, now)
-        return Plan(self._effects(opened, received, acknowledged, known, now), opened, received, acknowledged)
+        effects = self._effects(opened, plain, received, acknowledged, known, now)
+        return Plan(effects, opened, plain, received, acknowledged)
 
     def _admit(self, opened: Opened, now: int) -> None:
         """Has the services of new conversations looked at; where one does not take its conversation, nothing of that is taken (B11)."""
@@ -102,7 +113,12 @@ class Planning:
 
     @staticmethod
     def _effects(
-        opened: Opened, received: Received, acknowledged: Acknowledged, known: Mapping[Key, Dialog], now: int
+        opened: Opened,
+        plain: PlainArrivals,
+        received: Received,
+        acknowledged: Acknowledged,
+        known: Mapping[Key, Dialog],
+        now: int,
     ) -> Effects:
         refused = {dialog.key for dialog in received.unloaded}
         begun = [key for key in opened.created if not (key in refused and received.received.get(key) == 0)]
@@ -122,6 +138,7 @@ class Planning:
             errors={key: body for key, body in opened.errors.items() if key in known},
             refused={key: why for key, why in received.refused.items() if key not in gone},
             forgotten=tuple(key for key, each in acknowledged.items() if _is_forgotten(known[key], each)),
+            runs=tuple(each.run for each in plain.runs),
         )
 
 

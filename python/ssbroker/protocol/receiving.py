@@ -15,9 +15,10 @@ from ssbroker.protocol.envelope import Security
 from ssbroker.protocol.event_log import EventLog
 from ssbroker.protocol.events import CorruptedMessage, MessageUndeliverable
 from ssbroker.protocol.incoming import Part
-from ssbroker.protocol.ledger import NO_MESSAGES, NO_PARTS, Key, Ledger, Refusal
+from ssbroker.protocol.ledger import MESSAGES, NO_MESSAGES, NO_PARTS, Key, Ledger, Refusal
 from ssbroker.protocol.loading import Loading
 from ssbroker.protocol.opening import GONE, Notice
+from ssbroker.protocol.plain_arrivals import PlainArrivals
 from ssbroker.protocol.push import senders_of, stored_table
 from ssbroker.protocol.rows import Row
 
@@ -63,6 +64,21 @@ class Received:
     notices: list[Notice] = field(default_factory=list)
     unloaded: list[Dialog] = field(default_factory=list)
     refused: dict[Key, Refusal] = field(default_factory=dict)
+
+    def join(self, plain: PlainArrivals) -> None:
+        """Takes in what is plain, before what came of the others; the directions go on.
+
+        Args:
+            plain: What is plain, of other endpoints.
+        """
+        if not plain.runs:
+            return
+        self.messages = pa.concat_tables([plain.messages, self.messages.cast(MESSAGES)])
+        for each in plain.runs:
+            number = each.run.first + each.run.rows
+            each.incoming.reach(number)
+            self.received[each.run.key] = number
+            self.owed[each.run.key] = Owed(each.run.rows, each.body_bytes, at_once=not each.is_bound)
 
 
 class Receiving:

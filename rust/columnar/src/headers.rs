@@ -24,44 +24,51 @@ const ENDS: u16 = 1 << 6;
 /// # Errors
 /// A column is not there, or of another type.
 pub fn header_digests(batches: &[RecordBatch]) -> Result<ArrayRef> {
-    let mut signed = Vec::new();
-    let mut ends = Vec::new();
+    let mut digests = Vec::new();
     for batch in batches {
-        let columns = Columns::new(batch)?;
-        for row in 0..batch.num_rows() {
-            columns.sign(row, &mut signed);
-            ends.push(signed.len());
-        }
+        digests.extend(digests_of(&Columns::new(batch)?, batch.num_rows()));
+    }
+    sixteens(digests, None)
+}
+
+/// The digest of the header of each row.
+pub(crate) fn digests_of(columns: &Columns<'_>, rows: usize) -> Vec<[u8; 16]> {
+    let mut signed = Vec::new();
+    let mut ends = Vec::with_capacity(rows);
+    for row in 0..rows {
+        columns.sign(row, &mut signed);
+        ends.push(signed.len());
     }
     let mut start = 0;
     let headers: Vec<&[u8]> = ends.iter().map(|&end| &signed[std::mem::replace(&mut start, end)..end]).collect();
     let mut digests = vec![ABSENT; headers.len()];
     digest_many(&headers, &mut digests);
-    sixteens(digests, None)
+    digests
 }
 
-struct Columns<'a> {
-    conversation: &'a FixedSizeBinaryArray,
-    from_broker: &'a FixedSizeBinaryArray,
-    to_broker: &'a FixedSizeBinaryArray,
-    message_id: &'a FixedSizeBinaryArray,
-    sequence: &'a Int64Array,
-    fragment: &'a Int32Array,
-    count: &'a Int32Array,
-    lifetime: &'a TimestampMicrosecondArray,
+/// The columns of the envelope, but for the header's signature.
+pub(crate) struct Columns<'a> {
+    pub(crate) conversation: &'a FixedSizeBinaryArray,
+    pub(crate) from_broker: &'a FixedSizeBinaryArray,
+    pub(crate) to_broker: &'a FixedSizeBinaryArray,
+    pub(crate) message_id: &'a FixedSizeBinaryArray,
+    pub(crate) sequence: &'a Int64Array,
+    pub(crate) fragment: &'a Int32Array,
+    pub(crate) count: &'a Int32Array,
+    pub(crate) lifetime: &'a TimestampMicrosecondArray,
     /// In the order of their bits.
-    flags: [&'a BooleanArray; 4],
-    priority: &'a Int8Array,
-    security: &'a Int8Array,
-    names: [&'a StringArray; 4],
-    signatures: [&'a FixedSizeBinaryArray; 2],
-    acked: &'a Int64Array,
-    ahead: &'a BinaryArray,
-    body: &'a BinaryArray,
+    pub(crate) flags: [&'a BooleanArray; 4],
+    pub(crate) priority: &'a Int8Array,
+    pub(crate) security: &'a Int8Array,
+    pub(crate) names: [&'a StringArray; 4],
+    pub(crate) signatures: [&'a FixedSizeBinaryArray; 2],
+    pub(crate) acked: &'a Int64Array,
+    pub(crate) ahead: &'a BinaryArray,
+    pub(crate) body: &'a BinaryArray,
 }
 
 impl<'a> Columns<'a> {
-    fn new(batch: &'a RecordBatch) -> Result<Self> {
+    pub(crate) fn new(batch: &'a RecordBatch) -> Result<Self> {
         let fixed = |name| column(batch, name, "binary(16)", |array| array.as_fixed_size_binary_opt());
         let small = |name| column(batch, name, "int8", |array| array.as_primitive_opt::<Int8Type>());
         let number = |name| column(batch, name, "int32", |array| array.as_primitive_opt::<Int32Type>());
@@ -99,6 +106,11 @@ impl<'a> Columns<'a> {
             ahead: bytes(wire::ACKED_AHEAD)?,
             body: bytes(fragments::MESSAGE_BODY)?,
         })
+    }
+
+    /// What headers are signed with.
+    pub(crate) fn signature(batch: &'a RecordBatch) -> Result<&'a FixedSizeBinaryArray> {
+        column(batch, wire::HEADER_SIGNATURE, "binary(16)", |array| array.as_fixed_size_binary_opt())
     }
 
     /// Appends what the signature of a row's header is of.

@@ -92,6 +92,7 @@ pub mod wire {
     pub const SECURITY: &str = "security";
     pub const ACKED_SEQUENCE_NUMBER: &str = "acked_sequence_number";
     pub const ACKED_AHEAD: &str = "acked_ahead";
+    pub const HEADER_SIGNATURE: &str = "header_signature";
     pub const HOPS_REMAINING: &str = "hops_remaining";
     pub const TIME_TO_LIVE: &str = "time_to_live";
     pub const TIME_CONSUMED: &str = "time_consumed";

@@ -62,7 +62,7 @@ mod _core {
     #[pymodule_export]
     use super::statements::PyStatements;
     #[pymodule_export]
-    use super::wire::{crc32c, decode_fragments, header_digests};
+    use super::wire::{crc32c, decode_fragments, header_digests, plain_runs};
 
     /// Whether this is a release build; a debug build is ten times slower.
     #[pymodule_export]

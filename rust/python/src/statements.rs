@@ -4,15 +4,15 @@ use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Mutex;
 
-use pyo3::exceptions::PyLookupError;
+use pyo3::exceptions::{PyIndexError, PyLookupError};
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyList, PyString};
-use ssbroker_columnar::{outgoing, received};
+use ssbroker_columnar::{bodies, outgoing, received};
 use ssbroker_core::Guid;
 use ssbroker_core::message::Outgoing;
-use ssbroker_store::{Asked, Only, Result, Sent, Statements};
+use ssbroker_store::{Asked, Enqueued, Only, Result, Sent, Statements};
 
-use crate::capsule::{export_known, import_batch};
+use crate::capsule::{export_known, import_batch, import_stream};
 use crate::errors::{internal, to_python};
 use crate::picture::PyPicture;
 use crate::sqlite::{raised, statements};
@@ -23,6 +23,9 @@ const SHORT: usize = 64 << 10;
 const READY: i32 = 1;
 const RETAINED: i32 = 0;
 const NOT_HERE: &str = "the group has no conversation of this queue";
+
+/// Where messages of a conversation go: queue, priority, the side that receives them, their type, the number of the first.
+type Place = (i64, i64, i64, i64, i64);
 
 /// Where messages stand now: queue, priority and whether the receiver was ever reached over the network; or the sender, where they wait.
 pub(crate) type Told = (Option<i64>, i64, bool);
@@ -200,6 +203,21 @@ impl PyStatements {
             messages.map_or(Ok(None), |messages| statements.send_all(&picture.0, &messages.concat(), now))
         })?;
         Ok(sent.map(|sent| sent.into_iter().map(|(sent, count)| (told(sent), count)).collect()))
+    }
+
+    #[pyo3(signature = (rows, runs, /))]
+    fn enqueue(&self, py: Python<'_>, rows: &Bound<'_, PyAny>, runs: Vec<(usize, usize, Place)>) -> PyResult<()> {
+        let batches = import_stream(rows)?;
+        let bodies = bodies(&batches).map_err(|error| to_python(py, &error))?;
+        let mut chosen = Vec::with_capacity(runs.len());
+        for (start, count, (queue_id, priority, endpoint_id, message_type_id, first)) in runs {
+            let of_run = start.checked_add(count).and_then(|end| bodies.get(start..end));
+            let of_run = of_run.ok_or_else(|| PyIndexError::new_err("a run is beyond the rows"))?;
+            chosen.push((Enqueued { queue_id, priority, endpoint_id, message_type_id, first }, of_run));
+        }
+        self.at_length(py, |statements| {
+            chosen.into_iter().try_for_each(|(run, bodies)| statements.enqueue(run, bodies.iter().copied()))
+        })
     }
 
     #[pyo3(signature = (picture, schema, queue_id, /, *, top, groups, bytes_max, endpoint_id, group, is_retained))]

@@ -18,5 +18,5 @@ pub use gathering::gathering;
 pub use library::{Api, Database, Lent, learn};
 pub use picture::{Contract, Kind, Picture, Queue, Rule, Service};
 pub use receiving::{Asked, Only};
-pub use sending::Sent;
+pub use sending::{Enqueued, Sent};
 pub use statements::{Begun, Statements, now};

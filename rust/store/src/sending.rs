@@ -37,6 +37,21 @@ pub enum Sent {
     },
 }
 
+/// Where messages of a conversation go that came from elsewhere, and are plain.
+#[derive(Clone, Copy, Debug)]
+pub struct Enqueued {
+    /// The queue.
+    pub queue_id: i64,
+    /// The priority of the side that receives them.
+    pub priority: i64,
+    /// That side.
+    pub endpoint_id: i64,
+    /// Their type.
+    pub message_type_id: i64,
+    /// The number of the first; each has the number behind that of the one before.
+    pub first: i64,
+}
+
 /// The sender's side of a conversation, as far as it matters, and where its messages go.
 struct Sender {
     endpoint_id: i64,
@@ -97,6 +112,21 @@ impl Statements {
             sent.push((self.write(picture, sender, run.iter().copied(), now)?, run.len()));
         }
         Ok(Some(sent))
+    }
+
+    /// Puts messages into a queue that is on, those whose turn it is in their conversation.
+    ///
+    /// # Errors
+    /// The file cannot be written; then the transaction is to be undone.
+    pub fn enqueue<'m>(&self, run: Enqueued, bodies: impl Iterator<Item = &'m [u8]>) -> Result<()> {
+        self.check()?;
+        let Enqueued { queue_id, priority, endpoint_id, message_type_id, .. } = run;
+        let mut statement = self.db.prepare_cached(ENQUEUE)?;
+        for (number, body) in (run.first..).zip(bodies) {
+            let body = (!body.is_empty()).then_some(body);
+            statement.execute(params![queue_id, priority, endpoint_id, number, message_type_id, body])?;
+        }
+        Ok(())
     }
 
     /// The sender's side, if it may send all of these now and that is plain. Nothing is written.

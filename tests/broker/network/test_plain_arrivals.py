@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import random
 import uuid
 from collections import defaultdict
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
+from typing import cast
 
 import pytest
 
+from ssbroker.protocol.plain_arrivals import PlainArrivals, PlainTaking
 from tests.broker.network.sides import DEFAULT, ORDER, ORDERS, Pair, pair
 from tests.broker.talk import drain, end, said, send, state, switch
 
@@ -87,3 +91,66 @@ def test_p14_p34_what_waits_comes_before_what_comes_after_it(both: Pair) -> None
     found = taken(both)
     assert (found[one], found[other]) == ([b"1", b"2", b"last"], [b"1", b"last"])
     assert {tuple(found[stock]) for _, stock in dialogs[2:]} == {(b"last",)}
+
+
+QUERIES = (
+    *(f"SELECT * FROM ssb_{name} ORDER BY 1, 2, 3" for name in ("conversation_endpoints", "fragments", "queues")),
+    # But for the places in queues: conversations of one batch may stand there in any order.
+    """SELECT endpoint_id, is_inbound, message_sequence_number, message_type_name, is_conversation_error, is_end_of_dialog, enqueue_time,
+        message_body FROM ssb_transmission_queue ORDER BY endpoint_id, transmission_id""",
+    """SELECT queue_id, status, priority, endpoint_id, precedence, message_sequence_number, message_type_id, message_body
+    FROM ssb_queue_messages WHERE queue_id <> 0 ORDER BY endpoint_id, queuing_order""",
+)
+TURNS = 40
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_b47_runs_leave_the_file_as_messages_one_by_one_do(tmp_path: Path, seed: int) -> None:
+    """Whatever is received, parked, retained, ended or validated in between."""
+    files = [_played(tmp_path / name, seed, in_runs=name == "runs") for name in ("runs", "rows")]
+    assert files[0] == files[1]
+
+
+def _played(folder: Path, seed: int, *, in_runs: bool) -> list[object]:
+    """The same story, told to another stock; what stands in its file at the end of each turn."""
+    folder.mkdir()
+    chance = random.Random(seed)
+    both = pair(folder, is_heard=False, max_fragment_bytes=100)
+    dialogs = begun(both)
+    found: list[object] = []
+    rows: list[dict[str, object]] = []
+    runs = 0
+    for _ in range(TURNS):
+        if not in_runs:
+            both.stock.dialogs._plain = cast(
+                "PlainTaking", SimpleNamespace(take=lambda table, *_, **__: PlainArrivals(table))
+            )
+        for shop, _ in chance.sample(dialogs, chance.randint(1, 5)):
+            bodies = [chance.randbytes(chance.choice([0, 1, 90, 250])) for _ in range(chance.randint(1, 4))]
+            send(both.shop.database, shop, *bodies, message_type=chance.choice([ORDER, DEFAULT]))
+        rows += both.shop.rows()
+        match chance.randint(0, 9):
+            case 0:
+                switch(both.stock.database, ORDERS, on=bool(chance.randint(0, 1)))
+            case 1:
+                both.stock.database.alter_queue(ORDERS, retention=bool(chance.randint(0, 1)))
+            case 2:
+                both.stock.database.alter_message_type(ORDER, validation=chance.choice(["NONE", "EMPTY"]))
+            case 3:
+                switch(both.stock.database, ORDERS, on=True)
+                drain(both.stock.database)
+            case 4:
+                chance.shuffle(rows)
+            case 5:
+                both.stock.restart()
+            case _:
+                pass
+        effects = both.stock.arrived(rows)
+        runs += len(effects.runs)
+        assert both.stock.settle(effects) is None
+        rows = [row for row in rows if chance.random() < 0.1]
+        with both.stock.database.file.read() as connection:
+            found.append([connection.execute(query).fetchall() for query in QUERIES])
+    both.close()
+    assert (runs > 5) == in_runs
+    return found

@@ -3,16 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+import pyarrow as pa
 
 from ssbroker.broker.dialogs import contract_rules
 from ssbroker.broker.dialogs.arriving import Message
 from ssbroker.broker.dialogs.queueing import queue_of
 from ssbroker.broker.work.work import Work
 from ssbroker.protocol.events import Conversation
+from ssbroker.protocol.ledger import Run
 from ssbroker.protocol.states import State
 from ssbroker.store import queues
 from ssbroker.store.endpoints import Endpoint
 from ssbroker.store.objects import MessageType
+
+
+class Placed(NamedTuple):
+    """A run, and where it begins among the messages."""
+
+    run: Run
+    start: int
 
 
 def put_plain(work: Work, arrivals: Iterable[tuple[Endpoint, Sequence[Message]]]) -> dict[int, int]:
@@ -49,6 +60,42 @@ def put_plain(work: Work, arrivals: Iterable[tuple[Endpoint, Sequence[Message]]]
         taken[endpoint_id] = endpoint.receive_sequence + len(messages)
         work.effects.arrived.add(queue.queue_id)
     queues.add(work.connection, rows)
+    return taken
+
+
+def put_runs(work: Work, messages: pa.Table, runs: Iterable[tuple[Endpoint, Placed]]) -> dict[int, int]:
+    """Puts runs into their queues, where that is plain, natively.
+
+    Args:
+        work: The transaction.
+        messages: The messages (`protocol.ledger.MESSAGES`).
+        runs: The endpoints, as `put_plain` takes them, and what comes for each.
+
+    Returns:
+        As `put_plain`.
+    """
+    taken: dict[int, int] = {}
+    if work.effects.wants(Conversation):
+        return taken
+    places: list[tuple[int, int, tuple[int, int, int, int, int]]] = []
+    judged: dict[tuple[int, int, str], int | None] = {}
+    for endpoint, (run, start) in runs:
+        queue = queue_of(work, endpoint)
+        kind = _kind(work, endpoint, run.message_type_name, judged)
+        if (
+            not queue.is_enqueue_enabled
+            or kind is None
+            or endpoint.state != State.CO
+            or run.first != endpoint.receive_sequence
+        ):
+            continue
+        endpoint_id, priority = endpoint.endpoint_id, endpoint.priority
+        places.append((start, run.rows, (queue.queue_id, priority, endpoint_id, kind, run.first)))
+        work.effects.are_enqueued(run.rows, is_remote=bool(endpoint.is_remote), priority=priority)
+        taken[endpoint_id] = run.first + run.rows
+        work.effects.arrived.add(queue.queue_id)
+    if places:
+        work.connection.statements.enqueue(messages.select(["message_body"]), places)
     return taken
 
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any, Final
+
+import pyarrow as pa
 
 from ssbroker.broker.dialogs.arriving import Arrival, Message
 from ssbroker.broker.dialogs.breaking import break_off_forgotten
@@ -12,14 +14,14 @@ from ssbroker.broker.dialogs.conversation import Conversation
 from ssbroker.broker.dialogs.error_body import Failure
 from ssbroker.broker.dialogs.inbound import begin_here, target_of
 from ssbroker.broker.dialogs.outbound import broken_by_broker, settle
-from ssbroker.broker.dialogs.plain import put_plain
+from ssbroker.broker.dialogs.plain import Placed, put_plain, put_runs
 from ssbroker.broker.dialogs.queueing import queue_of
 from ssbroker.broker.dialogs.status import DELIVERED
 from ssbroker.broker.dialogs.taking_off import take_off
 from ssbroker.broker.network.exchange.admission import envelope_of
 from ssbroker.broker.work.work import Work
 from ssbroker.protocol.columns import listed
-from ssbroker.protocol.ledger import Effects, Key
+from ssbroker.protocol.ledger import Effects, Key, Run
 from ssbroker.protocol.ledger import Endpoint as Planned
 from ssbroker.store import endpoints, fragments, remote
 from ssbroker.store.endpoints import Endpoint
@@ -61,7 +63,8 @@ class Settlement:
         self._work: Final = work
         self._effects: Final = effects
         self._created: Final = {endpoint.key: endpoint for endpoint in effects.created}
-        self._messages: Final = _messages(effects)
+        self._runs: Final = _placed(effects.runs)
+        self._messages: Final = _messages(effects.messages.slice(sum(run.rows for run in effects.runs)))
         self._stored: Final = list(_stored(effects))
         keys = self._keys()
         self._rows: Final = remote.find(work.connection, keys)
@@ -91,7 +94,7 @@ class Settlement:
         keys = {stored.key for stored in self._stored}
         keys.update(endpoint.key for endpoint in (*effects.created, *effects.bound))
         keys.update(key for key, _ in effects.dropped)
-        keys.update(self._messages, effects.received, effects.acknowledged, effects.errors, effects.refused)
+        keys.update(self._messages, self._runs, effects.received, effects.acknowledged, effects.errors, effects.refused)
         keys.update(effects.forgotten)
         return keys
 
@@ -106,6 +109,8 @@ class Settlement:
         if (row is None) != (key in self._created):
             return False
         expected = 0 if row is None else row.receive_sequence
+        if key in self._runs and self._runs[key].run.first != expected:
+            return False
         messages = self._messages.get(key)
         if messages is not None:
             first = messages[0]
@@ -147,9 +152,17 @@ class Settlement:
 
     def _take_plain(self) -> dict[int, int]:
         """Takes what nothing has to be decided about; the number of the next message of each endpoint that it took all of."""
+        keys = [*self._runs, *self._messages]
+        undisturbed = remote.undisturbed(self._work.connection, [self._rows[key].endpoint_id for key in keys])
+        runs = [(self._rows[key], placed) for key, placed in self._runs.items()]
+        taken = put_runs(
+            self._work, self._effects.messages, [each for each in runs if each[0].endpoint_id in undisturbed]
+        )
+        for row, placed in runs:
+            if row.endpoint_id not in taken:
+                self._messages.update(_messages(self._effects.messages.slice(placed.start, placed.run.rows)))
         rows = [(self._rows[key], messages) for key, messages in self._messages.items()]
-        undisturbed = remote.undisturbed(self._work.connection, [row.endpoint_id for row, _ in rows])
-        return put_plain(self._work, [each for each in rows if each[0].endpoint_id in undisturbed])
+        return taken | put_plain(self._work, [each for each in rows if each[0].endpoint_id in undisturbed])
 
     def _take(self, key: Key, messages: list[Message]) -> None:
         row = self._rows[key]
@@ -184,13 +197,17 @@ class Settlement:
             far = row.far_broker_instance
             if far is None:
                 raise OvertakenError((key,))
-            if row.is_bound and row.end_dialog_sequence is None and key not in self._messages:
+            if row.is_bound and row.end_dialog_sequence is None and not self._comes(key):
                 plain.append((row.endpoint_id, acked + 1))
             else:
                 settle(self._work, row.endpoint_id, Arrival(acked + 1), broker_instance=far)
             if row.transmission_status != DELIVERED:
                 endpoints.set_status(self._work.connection, row.endpoint_id, DELIVERED)
         take_off(self._work, plain)
+
+    def _comes(self, key: Key) -> bool:
+        """Whether a message comes for an endpoint."""
+        return key in self._messages or key in self._runs
 
     def _break_off(self) -> None:
         """Conversations that cannot go on end with an error."""
@@ -213,10 +230,20 @@ class Settlement:
         return endpoints.by_id(self._work.connection, self._rows[key].endpoint_id)
 
 
-def _messages(effects: Effects) -> dict[Key, list[Message]]:
+def _placed(runs: Iterable[Run]) -> dict[Key, Placed]:
+    """Runs, with the rows that are theirs."""
+    found: dict[Key, Placed] = {}
+    start = 0
+    for run in runs:
+        found[run.key] = Placed(run, start)
+        start += run.rows
+    return found
+
+
+def _messages(table: pa.Table) -> dict[Key, list[Message]]:
     """The messages of each endpoint, in order."""
     found: dict[Key, list[Message]] = {}
-    columns: list[list[Any]] = [listed(column) for column in effects.messages.columns]
+    columns: list[list[Any]] = [listed(column) for column in table.columns]
     for conversation_id, side, number, name, _, is_end, is_error, body in zip(*columns, strict=True):
         message = Message(number, name, body or None, is_conversation_error=is_error, is_end_of_dialog=is_end)
         found.setdefault((conversation_id, not side), []).append(message)
