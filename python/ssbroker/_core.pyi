@@ -326,6 +326,21 @@ class Statements:
             For each conversation what `send` returns, and how many messages; None where anything is not plain, and nothing was done.
         """
 
+    def waiting(
+        self, wanted: list[tuple[bytes, bool, int, int, int, int, int, bytes]], /
+    ) -> tuple[pa.RecordBatch, list[int]]:
+        """Messages of transmission queues that are to be sent to other instances.
+
+        Args:
+            wanted: For each endpoint its conversation, whether it is the initiator's, the first and the last number, how many messages at most,
+                after how many bytes of bodies no further one is read, the longest body that is read, and the id of the first message. A message
+                that is longer is read without its body, and none after it.
+
+        Returns:
+            The messages, with the columns of `protocol.ledger.MESSAGES`, in the order of the endpoints and of their numbers; and how many there are
+            of each endpoint.
+        """
+
     def enqueue(
         self, rows: ArrowStreamExportable, runs: list[tuple[int, int, tuple[int, int, int, int, int]]], /
     ) -> None:

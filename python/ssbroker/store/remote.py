@@ -8,9 +8,6 @@ from typing import Any, Final
 from ssbroker.store.endpoints import Endpoint
 from ssbroker.store.sqlite import Connection
 
-TOO_LONG: Final = 0
-"""What stands for a body that is too long to be read."""
-
 
 def find(connection: Connection, sides: Iterable[tuple[bytes, bool]]) -> dict[tuple[bytes, bool], Endpoint]:
     """Endpoints by conversation and side; what is not there is left out.
@@ -70,25 +67,6 @@ def sides_of(connection: Connection, endpoint_ids: Iterable[int]) -> dict[int, t
     return {endpoint_id: (conversation_id, bool(side)) for endpoint_id, conversation_id, side in rows}
 
 
-def sent(
-    connection: Connection, side: tuple[bytes, bool], *, first: int, last: int, most: int, largest: int
-) -> Iterable[tuple[Any, ...]]:
-    """What an endpoint sent and nobody has acknowledged, in order, read row by row.
-
-    Args:
-        connection: The database.
-        side: The conversation, and whether its initiator is meant.
-        first: The first number.
-        last: The last one.
-        most: How many at most.
-        largest: The longest body that is read.
-
-    Returns:
-        Number, type, whether it ends the dialog, whether it is an error, body; `TOO_LONG` instead of one that is longer.
-    """
-    return connection.execute(_SENT, (largest, TOO_LONG, *side, first, last, most))
-
-
 def place_of(connection: Connection, side: tuple[bytes, bool], number: int) -> int | None:
     """Where a message that an endpoint sent stands in the transmission queue (`transmission_id`); None where it is not there.
 
@@ -124,14 +102,14 @@ def parts_of(connection: Connection, transmission_id: int, spans: Iterable[tuple
 
 
 def ended_with(connection: Connection, side: tuple[bytes, bool]) -> Iterable[tuple[Any, ...]]:
-    """The error with which an application has ended a conversation, if that waits; as `sent` has it.
+    """The error with which an application has ended a conversation, if that waits.
 
     Args:
         connection: The database.
         side: The conversation, and whether its initiator is meant.
 
     Returns:
-        One row or none.
+        Number, type, whether it ends the dialog, whether it is an error, body; or nothing.
     """
     return connection.execute(_ENDED_WITH, side)
 
@@ -171,12 +149,6 @@ _UNDISTURBED: Final = """
 _SIDE: Final = """
     SELECT endpoint_id, conversation_id, is_initiator FROM ssb_conversation_endpoints WHERE endpoint_id = ?"""
 # CROSS JOIN: SQLite is to find the endpoint first.
-_SENT: Final = """
-    SELECT message_sequence_number, message_type_name, is_end_of_dialog, is_conversation_error,
-        CASE WHEN length(message_body) > ? THEN ? ELSE message_body END
-    FROM ssb_conversation_endpoints AS e CROSS JOIN ssb_transmission_queue AS t USING (endpoint_id)
-    WHERE e.conversation_id = ? AND e.is_initiator = ? AND t.is_inbound = 0 AND t.message_sequence_number BETWEEN ? AND ?
-    ORDER BY t.message_sequence_number LIMIT ?"""
 _PLACE: Final = """
     SELECT t.transmission_id FROM ssb_conversation_endpoints AS e CROSS JOIN ssb_transmission_queue AS t USING (endpoint_id)
     WHERE e.conversation_id = ? AND e.is_initiator = ? AND t.is_inbound = 0 AND t.message_sequence_number = ?"""

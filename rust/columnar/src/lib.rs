@@ -32,6 +32,7 @@ mod sound;
 mod told;
 mod verdicts;
 mod view;
+mod waiting;
 mod wire;
 
 pub use bodies::bodies;
@@ -48,4 +49,5 @@ pub use received::received;
 pub use route::RouteKernel;
 pub use runs::{Run, Runs, plain_runs};
 pub use verdicts::places;
+pub use waiting::waiting;
 pub use wire::{crc32c, decode_fragments};

@@ -40,7 +40,8 @@ pub fn received(inbox: Inbox<'_>, status: i32) -> Result<RecordBatch> {
     RecordBatch::try_new(received_schema(), columns).map_err(|error| internal(&error))
 }
 
-fn bodies(values: Vec<u8>, ends: &[Option<usize>]) -> Result<BinaryArray> {
+/// Bodies that lie one behind the other, each up to its end; `None` is null.
+pub(crate) fn bodies(values: Vec<u8>, ends: &[Option<usize>]) -> Result<BinaryArray> {
     let mut offsets = Vec::with_capacity(ends.len() + 1);
     let mut last = 0;
     offsets.push(0);

@@ -194,6 +194,20 @@ pub fn messages_schema(further: &[FieldRef]) -> SchemaRef {
     Arc::new(Schema::new(fields))
 }
 
+/// Whole messages that wait to be sent to another instance; a body that was not read is null.
+#[must_use]
+pub fn waiting_schema() -> SchemaRef {
+    let mut fields = message_keys();
+    fields.extend([
+        field(wire::MESSAGE_TYPE_NAME, DataType::Utf8, false),
+        field(wire::MESSAGE_ID, GUID, false),
+        field(wire::IS_END_OF_DIALOG, DataType::Boolean, false),
+        field(wire::IS_CONVERSATION_ERROR, DataType::Boolean, false),
+        field(fragments::MESSAGE_BODY, DataType::Binary, true),
+    ]);
+    Arc::new(Schema::new(fields))
+}
+
 /// What RECEIVE returns.
 #[must_use]
 pub fn received_schema() -> SchemaRef {

@@ -40,6 +40,36 @@ pub struct Received<'a> {
     pub queuing_order: i64,
 }
 
+/// A message that waits to be sent to another instance, but for its body.
+#[derive(Clone, Debug)]
+pub struct Waiting {
+    /// The conversation.
+    pub conversation_id: Guid,
+    /// Whether its initiator sends it.
+    pub is_initiator: bool,
+    /// Its number.
+    pub message_sequence_number: i64,
+    /// The name of its type.
+    pub message_type_name: String,
+    /// Its id.
+    pub message_id: Guid,
+    /// Whether it ends the conversation.
+    pub is_end_of_dialog: bool,
+    /// Whether it is the error with which the application has ended it.
+    pub is_conversation_error: bool,
+}
+
+/// Messages that wait to be sent, in order.
+#[derive(Debug, Default)]
+pub struct Outbox {
+    /// The messages.
+    pub messages: Vec<Waiting>,
+    /// Their bodies, one behind the other.
+    pub bodies: Vec<u8>,
+    /// Where each body ends; `None` where it is too long to be read.
+    pub ends: Vec<Option<usize>>,
+}
+
 /// Messages that were received, in order.
 #[derive(Debug, Default)]
 pub struct Inbox<'a> {

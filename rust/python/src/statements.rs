@@ -7,12 +7,12 @@ use std::sync::Mutex;
 use pyo3::exceptions::{PyIndexError, PyLookupError};
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyList, PyString};
-use ssbroker_columnar::{bodies, outgoing, received};
+use ssbroker_columnar::{bodies, outgoing, received, waiting};
 use ssbroker_core::Guid;
-use ssbroker_core::message::Outgoing;
-use ssbroker_store::{Asked, Enqueued, Only, Result, Sent, Statements};
+use ssbroker_core::message::{Outbox, Outgoing};
+use ssbroker_store::{Asked, Enqueued, Only, Result, Sent, Statements, Wanted};
 
-use crate::capsule::{export_known, import_batch, import_stream};
+use crate::capsule::{export_batch, export_known, import_batch, import_stream};
 use crate::errors::{internal, to_python};
 use crate::picture::PyPicture;
 use crate::sqlite::{raised, statements};
@@ -26,6 +26,10 @@ const NOT_HERE: &str = "the group has no conversation of this queue";
 
 /// Where messages of a conversation go: queue, priority, the side that receives them, their type, the number of the first.
 type Place = (i64, i64, i64, i64, i64);
+
+/// What of a transmission queue is to be sent: conversation, whether its initiator sends, the first and the last number, how many messages,
+/// after how many bytes it is enough, the longest body that is read, and the id of the first message.
+type Asking = ([u8; 16], bool, i64, i64, i64, usize, i64, [u8; 16]);
 
 /// Where messages stand now: queue, priority and whether the receiver was ever reached over the network; or the sender, where they wait.
 pub(crate) type Told = (Option<i64>, i64, bool);
@@ -203,6 +207,21 @@ impl PyStatements {
             messages.map_or(Ok(None), |messages| statements.send_all(&picture.0, &messages.concat(), now))
         })?;
         Ok(sent.map(|sent| sent.into_iter().map(|(sent, count)| (told(sent), count)).collect()))
+    }
+
+    #[pyo3(signature = (wanted, /))]
+    fn waiting<'py>(&self, py: Python<'py>, wanted: Vec<Asking>) -> PyResult<(Bound<'py, PyAny>, Vec<usize>)> {
+        let (outbox, counts) = self.at_length(py, |statements| {
+            let mut outbox = Outbox::default();
+            let mut counts = Vec::with_capacity(wanted.len());
+            for (conversation_id, is_initiator, first, last, messages, bytes, longest, message_id) in wanted {
+                let (conversation_id, message_id) = (Guid(conversation_id), Guid(message_id));
+                let asked = Wanted { conversation_id, is_initiator, first, last, messages, bytes, longest, message_id };
+                counts.push(statements.waiting(asked, &mut outbox)?);
+            }
+            Ok((outbox, counts))
+        })?;
+        Ok((export_batch(py, waiting(outbox).map_err(|error| to_python(py, &error))?)?, counts))
     }
 
     #[pyo3(signature = (rows, runs, /))]

@@ -12,6 +12,7 @@ mod picture;
 mod receiving;
 mod sending;
 mod statements;
+mod waiting;
 
 pub use error::{Error, Result};
 pub use gathering::gathering;
@@ -20,3 +21,4 @@ pub use picture::{Contract, Kind, Picture, Queue, Rule, Service};
 pub use receiving::{Asked, Only};
 pub use sending::{Enqueued, Sent};
 pub use statements::{Begun, Statements, now};
+pub use waiting::Wanted;

@@ -16,7 +16,7 @@ from ssbroker.broker.network.exchange.reading_ahead import ReadingAhead
 from ssbroker.broker.network.exchange.settlement import OvertakenError, Settlement
 from ssbroker.broker.work.own_work import own_work
 from ssbroker.protocol.columns import listed
-from ssbroker.protocol.ledger import Effects, Endpoint, Kept, Key, Refusal, Wanted, messages_of, parts_of
+from ssbroker.protocol.ledger import MESSAGES, Effects, Endpoint, Kept, Key, Refusal, Wanted, messages_of, parts_of
 from ssbroker.protocol.states import BEGUN, State
 from ssbroker.store import cuts, due, endpoints, fragments, remote, transmission_objects
 from ssbroker.store.objects import Contract, Objects
@@ -125,23 +125,14 @@ class SqliteLedger:
 
     def outgoing(self, wanted: Sequence[Wanted]) -> pa.Table:
         """See `Ledger`."""
-        rows: list[tuple[Any, ...]] = []
-        missing: dict[Key, None] = {}
+        asked = [(*each.key, *each[1:], _first_id(each.key)) for each in wanted]
         with self._database.file.read() as connection:
-            for key, first, last, most, most_bytes, largest in wanted:
-                before, room = len(rows), most_bytes
-                for row in remote.sent(connection, key, first=first, last=last, most=most, largest=largest):
-                    rows.append(_message(key, *row))
-                    body = rows[-1][-1]
-                    if body is None or (room := room - len(body)) <= 0:
-                        break
-                if len(rows) == before:
-                    missing[key] = None
-            found = {row[:2] for row in rows} if missing else ()
-            for key in missing:
-                if key not in found:
-                    rows += [_message(key, *row) for row in remote.ended_with(connection, key)]
-        return messages_of(rows)
+            found, counts = connection.statements.waiting(asked)
+            there = {each.key for each, count in zip(wanted, counts, strict=True) if count}
+            missing = dict.fromkeys(each.key for each in wanted if each.key not in there)
+            ended = [_message(key, *row) for key in missing for row in remote.ended_with(connection, key)]
+        messages = pa.Table.from_arrays(found.columns, schema=MESSAGES)
+        return pa.concat_tables([messages, messages_of(ended)]) if ended else messages
 
     def ended(self, keys: Sequence[Key]) -> Mapping[Key, int]:
         """See `Ledger`."""
@@ -245,22 +236,20 @@ def _planned(objects: Objects, row: endpoints.Endpoint) -> Endpoint:
     )
 
 
-def _message(key: Key, number: int, kind: str, is_end: int, is_error: int, body: bytes | int | None) -> tuple[Any, ...]:
-    read = None if body == remote.TOO_LONG else body or b""
-    return (*key, number, kind, _message_id(key, number), bool(is_end), bool(is_error), read)
-
-
-def _message_id(key: Key, number: int) -> bytes:
-    """The same id whenever a message is sent: made of its conversation, its sender and its number, as a GUID of version 8."""
-    return (_message_ids(key) ^ number).to_bytes(16)
+def _message(key: Key, number: int, kind: str, is_end: int, is_error: int, body: bytes | None) -> tuple[Any, ...]:
+    message_id = (int.from_bytes(_first_id(key)) ^ number).to_bytes(16)
+    return (*key, number, kind, message_id, bool(is_end), bool(is_error), body or b"")
 
 
 @lru_cache(maxsize=4096)
-def _message_ids(key: Key) -> int:
-    """The id of an endpoint's first message; the number of another one changes the last bits of it."""
+def _first_id(key: Key) -> bytes:
+    """The id of an endpoint's first message, the same whenever it is sent: made of its conversation and its sender, as a GUID of version 8.
+
+    The number of another message changes the last bits of it.
+    """
     conversation_id, is_initiator = key
     place = conversation_id + is_initiator.to_bytes()
     made = bytearray(hashlib.blake2b(place, digest_size=16, person=b"ssb message id").digest())
     made[6] = made[6] & 0x0F | 0x80
     made[8] = made[8] & 0x3F | 0x80
-    return int.from_bytes(made)
+    return bytes(made)
