@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import groupby
 from operator import attrgetter
 from typing import Any, Final
 
@@ -40,18 +41,17 @@ def plain_rows(cut: Cut) -> pa.Table:
     count = cut.rows.num_rows
     acked: list[int | None] = [None] * count
     ahead: list[bytes | None] = [None] * count
-    senders: dict[int, int] = {}
     endpoints: list[tuple[Any, ...]] = []
-    for row, turn in enumerate(cut.turns):
-        if id(turn) in senders:
-            continue
-        senders[id(turn)] = len(endpoints)
+    senders: list[int] = []
+    for _, rows_of_one in groupby(cut.turns, id):  # each has its turn once
+        turn, *others = rows_of_one
         dialog = turn.dialog
-        endpoints.append(_ATTRIBUTES(dialog.endpoint))
         if dialog.ack_due is not None:
-            acked[row], ahead[row] = dialog.ack
+            acked[len(senders)], ahead[len(senders)] = dialog.ack
             dialog.paid()
-    of_rows = pa.array([senders[id(turn)] for turn in cut.turns], pa.int32())
+        senders += [len(endpoints)] * (1 + len(others))
+        endpoints.append(_ATTRIBUTES(dialog.endpoint))
+    of_rows = pa.array(senders, pa.int32())
     columns: dict[str, Any] = {
         **_columns(cut.rows),
         **_columns(tabled(endpoints, _ENDPOINT).take(of_rows)),
