@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from functools import partial
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -65,7 +66,11 @@ def test_what_enters_later_has_a_greater_number_also_in_a_queue_that_was_empty(s
 
 @pytest.mark.parametrize("seed", range(8))
 @pytest.mark.parametrize("is_retained", [False, True])
-def test_b46_u22_no_number_is_given_twice_whoever_removes_messages(sales: Database, seed: int, is_retained: bool) -> None:  # noqa: FBT001
+def test_b46_u22_no_number_is_given_twice_whoever_removes_messages(
+    sales: Database,
+    seed: int,
+    is_retained: bool,  # noqa: FBT001
+) -> None:
     """By RECEIVE from either queue, by the end of a conversation on either side, and by cleanup; one by one, or all that there is."""
     chance = random.Random(seed)
     sales.alter_queue(QUEUE, retention=is_retained)
@@ -74,7 +79,7 @@ def test_b46_u22_no_number_is_given_twice_whoever_removes_messages(sales: Databa
     for _ in range(120):
         with sales.transaction() as t:
             open_ones = sales.instance.view("sys.conversation_endpoints", "Sales").filter(pc.field("state") == "CO")
-            handles = open_ones["conversation_handle"].to_pylist()
+            handles: list[Any] = open_ones["conversation_handle"].to_pylist()
             match chance.choice(["begin", "send", "send", "receive", "receive", "end", "clean up"]):
                 case "begin":
                     t.send(t.begin_dialog(INITIATOR, TARGET), b"first")
@@ -90,10 +95,9 @@ def test_b46_u22_no_number_is_given_twice_whoever_removes_messages(sales: Databa
                     t.end_conversation(chance.choice(handles), cleanup=True)
                 case _:
                     pass
-        there = {
-            *sales.instance.view(QUEUE, "Sales")["queuing_order"].to_pylist(),
-            *sales.instance.view("Replies", "Sales")["queuing_order"].to_pylist(),
-        }
+        there: set[Any] = set()
+        for queue in (QUEUE, "Replies"):
+            there.update(sales.instance.view(queue, "Sales")["queuing_order"].to_pylist())
         assert all(number > last for number in there - given)
         given |= there
         assert slices.last_number(sales) >= max(last, *there, 0)

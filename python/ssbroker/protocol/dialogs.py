@@ -183,19 +183,12 @@ class Dialogs(Steering):
         rows = rows_of(plain.rest)
         known = self._residents.load({(row.conversation_id, not row.is_initiator): None for row in rows})
         opened = Opener(
-            known,
-            session_keys=session_keys,
-            integrity=self._settings.integrity,
-            peer=peer,
-            now=now,
-            log=self._log,
+            known, session_keys=session_keys, integrity=self._settings.integrity, peer=peer, now=now, log=self._log
         ).open(rows)
         try:
             self._plan = self._planning.plan(opened, plain, self._residents.known, now)
         except BaseException:
-            self._loading.unload(
-                [*plain.dialogs, *(dialog for dialog, _, _ in opened.messages)]
-            )  # some may count as received by now
+            self._loading.unload([*plain.dialogs, *opened.dialogs])  # some may count as received by now
             raise
         return self._plan.effects
 

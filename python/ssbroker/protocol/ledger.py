@@ -10,6 +10,7 @@ import pyarrow as pa
 
 from ssbroker import schemas
 from ssbroker.protocol.columns import bodies, tabled, viewed
+from ssbroker.protocol.message_run import MessageRun
 from ssbroker.protocol.states import State
 
 Key: TypeAlias = tuple[bytes, bool]
@@ -155,19 +156,6 @@ class Wanted(NamedTuple):
     """The longest body that is read. A longer message is given without one, and none after it."""
 
 
-class Run(NamedTuple):
-    """Messages of one conversation that enter their queue one behind the other, and are no more than that (B47)."""
-
-    key: Key
-    """The endpoint that receives them."""
-    first: int
-    """The number of the first; each has the number behind that of the one before."""
-    rows: int
-    """How many."""
-    message_type_name: str
-    """Their type."""
-
-
 class Kept(NamedTuple):
     """A fragment that is kept until its turn comes (P14)."""
 
@@ -228,7 +216,7 @@ class Effects:
     errors: Mapping[Key, bytes]
     refused: Mapping[Key, Refusal] = field(default_factory=dict)
     forgotten: tuple[Key, ...] = ()
-    runs: tuple[Run, ...] = ()
+    runs: tuple[MessageRun, ...] = ()
 
     @property
     def is_empty(self) -> bool:

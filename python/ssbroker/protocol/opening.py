@@ -68,6 +68,11 @@ class Opened:
     bound: dict[Key, Endpoint] = field(default_factory=dict)
     notices: list[Notice] = field(default_factory=list)
 
+    @property
+    def dialogs(self) -> list[Dialog]:
+        """The dialogs of its messages."""
+        return [dialog for dialog, _, _ in self.messages]
+
 
 class Opener:
     """Judges rows by what is known of their endpoints.

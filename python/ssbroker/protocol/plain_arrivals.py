@@ -13,7 +13,8 @@ from ssbroker import _core
 from ssbroker.protocol.dialog import Dialog
 from ssbroker.protocol.envelope import SEQUENCE_MAX
 from ssbroker.protocol.incoming import Incoming
-from ssbroker.protocol.ledger import MESSAGES, NO_MESSAGES, Key, Ledger, Run, SessionKeys
+from ssbroker.protocol.ledger import MESSAGES, NO_MESSAGES, Key, Ledger, SessionKeys
+from ssbroker.protocol.message_run import MessageRun
 
 
 class PlainRun(NamedTuple):
@@ -21,7 +22,7 @@ class PlainRun(NamedTuple):
 
     dialog: Dialog
     incoming: Incoming
-    run: Run
+    run: MessageRun
     body_bytes: int
     is_bound: bool
     """Whether they name the broker that they are for."""
@@ -128,7 +129,7 @@ class PlainTaking:
         )
         if not is_expected or incoming is None or incoming.early or incoming.next != found.first:
             return None
-        run = Run(found.key, found.first, found.rows, found.names[-1])
+        run = MessageRun(found.key, found.first, found.rows, found.names[-1])
         return PlainRun(dialog, incoming, run, found.body_bytes, found.to_broker is not None)
 
 

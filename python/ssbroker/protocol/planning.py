@@ -40,7 +40,7 @@ class Plan:
     @property
     def dialogs(self) -> list[Dialog]:
         """The dialogs whose directions have gone on."""
-        return [*self.plain.dialogs, *(dialog for dialog, _, _ in self.opened.messages)]
+        return [*self.plain.dialogs, *self.opened.dialogs]
 
 
 class Planning:

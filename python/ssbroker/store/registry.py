@@ -6,7 +6,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from ssbroker.store.schema import DATABASE, MSDB
+from ssbroker.store.msdb_schema import MSDB
+from ssbroker.store.schema import DATABASE
 from ssbroker.store.sqlite import Connection, only_row
 
 MSDB_MIGRATIONS: Final = tuple(both + msdb for both, msdb in zip(DATABASE, MSDB, strict=True))

@@ -12,7 +12,7 @@ from ssbroker.broker.dialogs.arriving import Message
 from ssbroker.broker.dialogs.queueing import queue_of
 from ssbroker.broker.work.work import Work
 from ssbroker.protocol.events import Conversation
-from ssbroker.protocol.ledger import Run
+from ssbroker.protocol.message_run import MessageRun
 from ssbroker.protocol.states import State
 from ssbroker.store import queues
 from ssbroker.store.endpoints import Endpoint
@@ -22,7 +22,7 @@ from ssbroker.store.objects import MessageType
 class Placed(NamedTuple):
     """A run, and where it begins among the messages."""
 
-    run: Run
+    run: MessageRun
     start: int
 
 

@@ -21,8 +21,9 @@ from ssbroker.broker.dialogs.taking_off import take_off
 from ssbroker.broker.network.exchange.admission import envelope_of
 from ssbroker.broker.work.work import Work
 from ssbroker.protocol.columns import listed
-from ssbroker.protocol.ledger import Effects, Key, Run
+from ssbroker.protocol.ledger import Effects, Key
 from ssbroker.protocol.ledger import Endpoint as Planned
+from ssbroker.protocol.message_run import MessageRun
 from ssbroker.store import endpoints, fragments, remote
 from ssbroker.store.endpoints import Endpoint
 
@@ -230,7 +231,7 @@ class Settlement:
         return endpoints.by_id(self._work.connection, self._rows[key].endpoint_id)
 
 
-def _placed(runs: Iterable[Run]) -> dict[Key, Placed]:
+def _placed(runs: Iterable[MessageRun]) -> dict[Key, Placed]:
     """Runs, with the rows that are theirs."""
     found: dict[Key, Placed] = {}
     start = 0
