@@ -328,7 +328,7 @@ class Statements:
 
     def waiting(
         self, wanted: list[tuple[bytes, bool, int, int, int, int, int, bytes]], /
-    ) -> tuple[pa.RecordBatch, list[int]]:
+    ) -> tuple[list[pa.RecordBatch], list[int]]:
         """Messages of transmission queues that are to be sent to other instances.
 
         Args:
@@ -347,12 +347,13 @@ class Statements:
         """Puts messages into queues that are on, those whose turn it is in their conversations.
 
         Args:
-            rows: Their bodies, in the column `message_body`; null is an empty one.
+            rows: Their bodies, in the column `message_body`.
             runs: From which row on, how many, and where they go: queue, priority, the endpoint that receives them, their type, and the number of
                 the first; each has the number behind that of the one before.
 
         Raises:
             SchemaError: There is no such column, or it holds something else.
+            NullError: A body is null.
             IndexError: A run is beyond the rows; nothing was done.
         """
 

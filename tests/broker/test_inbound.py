@@ -68,7 +68,7 @@ def test_p11_p14_b8_any_order_and_any_repetition_is_received_once_in_order(sales
 def test_p14_what_is_early_stands_in_the_queue_with_status_2(sales: Database) -> None:
     assert arrives(sales, number(1)).acknowledged == 0
     with sales.file.read() as connection:
-        assert connection.execute("SELECT status FROM ssb_queue_messages").fetchall() == [(2,)]
+        assert connection.execute("SELECT status FROM ssb_queued_messages").fetchall() == [(2,)]
         assert connection.execute("SELECT state FROM ssb_conversation_endpoints").get == "SI"
     assert arrives(sales, number(0)).acknowledged == 2
     with sales.file.read() as connection:
@@ -283,7 +283,7 @@ def test_b8_p16_what_waits_keeps_its_place(sales: Database) -> None:
     talk.switch(sales, on=True)
     with sales.transaction() as t:
         t.send(dialog, b"two")
-        for table, count in (("ssb_transmission_queue", 2), ("ssb_queue_messages", 0)):
+        for table, count in (("ssb_transmission_queue", 2), ("ssb_queued_messages", 0)):
             assert t.connection.execute(f"SELECT count(*) FROM {table}").get == count
     sales.instance.run_due()
     assert talk.waiting(sales) == 0

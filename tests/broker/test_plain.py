@@ -254,11 +254,11 @@ def test_an_error_of_sqlite_is_apsws(talking: tuple[Database, uuid.UUID]) -> Non
     """A file whose tables somebody has altered (B42)."""
     sales, dialog = talking
     with sales.transaction() as t:
-        t.connection.execute("ALTER TABLE ssb_queue_messages RENAME COLUMN precedence TO importance")
+        t.connection.execute("ALTER TABLE ssb_queued_messages RENAME COLUMN precedence TO importance")
     with pytest.raises(StorageError, match="its tables are not those of its version"), sales.transaction() as t:
         t.send(dialog, b"body")
     with sales.transaction() as t:
-        t.connection.execute("ALTER TABLE ssb_queue_messages RENAME COLUMN importance TO precedence")
+        t.connection.execute("ALTER TABLE ssb_queued_messages RENAME COLUMN importance TO precedence")
     with sales.transaction() as t:
         t.send(dialog, b"body")
         assert t.receive(QUEUE).num_rows == 1

@@ -23,7 +23,7 @@ from ssbroker.broker.transaction import Transaction
 from ssbroker.broker.turn import Turn
 from tests.broker.conftest import Clock
 
-TABLES = ("ssb_conversation_endpoints", "ssb_queue_messages", "ssb_transmission_queue", "ssb_queues")
+TABLES = ("ssb_conversation_endpoints", "ssb_queued_messages", "ssb_transmission_queue", "ssb_queues")
 FAR = "//Elsewhere"
 
 

@@ -25,7 +25,7 @@ def kept(database: Database) -> list[tuple[Any, ...]]:
     """Status and body of everything in the queues, in order."""
     with database.file.read() as connection:
         return connection.execute(
-            "SELECT status, message_body FROM ssb_queue_messages WHERE queue_id <> 0 ORDER BY queuing_order"
+            "SELECT status, message_body FROM ssb_queued_messages WHERE queue_id <> 0 ORDER BY queuing_order"
         ).fetchall()
 
 

@@ -116,7 +116,7 @@ def test_b46_u22_one_row_tells_the_last_number(sales: Database) -> None:
             t.receive(QUEUE)
     with sales.file.read() as connection:
         assert connection.execute(
-            "SELECT queuing_order, queue_id, message_body FROM ssb_queue_messages"
+            "SELECT queuing_order, queue_id, message_body FROM ssb_queued_messages"
         ).fetchall() == [(6, 0, None)]
 
 

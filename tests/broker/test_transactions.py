@@ -258,7 +258,7 @@ def test_b4_a_call_that_fails_on_its_way_undoes_the_transaction(sales: Database)
     before = talk.contents(sales)
     with pytest.raises(StorageError, match="nothing of it stands"), sales.transaction() as t:
         t.connection.execute(
-            "CREATE TEMP TRIGGER full BEFORE INSERT ON ssb_queue_messages BEGIN SELECT raise(FAIL, 'full'); END"
+            "CREATE TEMP TRIGGER full BEFORE INSERT ON ssb_queued_messages BEGIN SELECT raise(FAIL, 'full'); END"
         )
         with pytest.raises(apsw.ConstraintError):
             t.send(dialog, b"lost")

@@ -121,7 +121,7 @@ def test_b42_where_it_was_taken_away_meanwhile_nobody_is_alarmed(
     assert not caplog.records
 
 
-@pytest.mark.parametrize("table", ["ssb_transmission_queue", "ssb_queue_messages", "ssb_conversation_endpoints"])
+@pytest.mark.parametrize("table", ["ssb_transmission_queue", "ssb_queued_messages", "ssb_conversation_endpoints"])
 def test_b42_of_a_file_that_is_damaged_in_one_place_the_rest_of_the_instance_does_not_hear(
     instance: Instance, clock: Clock, table: str
 ) -> None:
@@ -143,7 +143,7 @@ def test_b42_of_a_file_that_is_damaged_in_one_place_the_rest_of_the_instance_doe
     assert shops.received_types(sales, shops.REPLIES) == ["DialogTimer"]
 
 
-@pytest.mark.parametrize("table", ["ssb_transmission_queue", "ssb_queue_messages", "ssb_conversation_endpoints"])
+@pytest.mark.parametrize("table", ["ssb_transmission_queue", "ssb_queued_messages", "ssb_conversation_endpoints"])
 def test_b42_n28_whoever_watches_hears_of_a_file_that_is_damaged_in_one_place_and_the_numbers_of_the_others(
     instance: Instance, sales: Database, stock: Database, table: str
 ) -> None:

@@ -131,6 +131,17 @@ def test_a_number_whose_message_was_gone_before_is_not_given_again(folder: Path,
         assert instance.view("Orders", database="Sales")["queuing_order"].to_pylist() == [4]
 
 
+def test_b46_who_has_an_earlier_file_open_still_removes_no_message(folder: Path) -> None:
+    """It would not keep the last number; told that its tables are gone, it stops."""
+    earlier = apsw.Connection(str(folder / "Sales.sqlite"))
+    assert earlier.execute("SELECT count(*) FROM ssb_queue_messages").get == 2
+    with opened(folder) as instance:
+        assert instance.view("Orders", database="Sales").num_rows == 1
+        with pytest.raises(apsw.SQLError, match="no such table"):
+            earlier.execute("DELETE FROM ssb_queue_messages")
+    earlier.close()
+
+
 def test_a_migration_that_fails_leaves_the_file_as_it_was(folder: Path, version: int) -> None:
     path = folder / "Sales.sqlite"
     broken = (*DATABASE[:-1], f"{DATABASE[-1]} CREATE TABLE ssb_database (wrong INTEGER);")
@@ -138,7 +149,7 @@ def test_a_migration_that_fails_leaves_the_file_as_it_was(folder: Path, version:
         DatabaseFile.open(path, broken)
     connection = apsw.Connection(str(path))
     assert connection.pragma("user_version") == version
-    assert connection.execute("SELECT count(*) FROM sqlite_schema WHERE name = 'ssb_queue_messages_kept'").get == 0
+    assert connection.execute("SELECT count(*) FROM sqlite_schema WHERE name = 'ssb_queued_messages'").get == 0
     assert connection.execute("SELECT count(*) FROM ssb_queue_messages").get == 2
     connection.close()
     with opened(folder) as instance:

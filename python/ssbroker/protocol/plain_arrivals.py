@@ -95,7 +95,7 @@ class PlainTaking:
 
         Returns:
             The runs whose dialogs are in memory, have no keys, are bound to where they come from, have nothing that waits, and expect just them;
-            all of it is left where one of them would have to be looked at by its type.
+            all of it is left where one of their messages cannot be taken.
         """
         found, of_rows = _core.plain_runs(table)
         taken: list[PlainRun | None] = []

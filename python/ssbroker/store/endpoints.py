@@ -245,7 +245,7 @@ _INSERT: Final = """
 _FAR_READY: Final = """
     SELECT * FROM ssb_conversation_endpoints AS e WHERE conversation_id = ? AND is_initiator = ? AND state = 'CO'
     AND NOT EXISTS (SELECT 1 FROM ssb_transmission_queue WHERE endpoint_id = e.endpoint_id AND is_inbound = 1)
-    AND NOT EXISTS (SELECT 1 FROM ssb_queue_messages WHERE endpoint_id = e.endpoint_id AND status = 2)"""
+    AND NOT EXISTS (SELECT 1 FROM ssb_queued_messages WHERE endpoint_id = e.endpoint_id AND status = 2)"""
 _IN_GROUP: Final = """
     SELECT * FROM ssb_conversation_endpoints WHERE conversation_group_id = ? AND state <> 'CD' ORDER BY endpoint_id LIMIT ?"""
 _OPEN: Final = "SELECT * FROM ssb_conversation_endpoints WHERE state <> 'CD' ORDER BY endpoint_id"

@@ -104,7 +104,7 @@ def move_service(connection: Connection, *, service_id: int, queue_id: int) -> N
     connection.execute("UPDATE ssb_services SET queue_id = ? WHERE service_id = ?", (queue_id, service_id))
     connection.execute(
         """
-        UPDATE ssb_queue_messages SET queue_id = ?
+        UPDATE ssb_queued_messages SET queue_id = ?
         WHERE endpoint_id IN (SELECT endpoint_id FROM ssb_conversation_endpoints WHERE service_id = ?)""",
         (queue_id, service_id),
     )
@@ -113,7 +113,7 @@ def move_service(connection: Connection, *, service_id: int, queue_id: int) -> N
 
 def is_queued(connection: Connection, *, message_type_id: int) -> bool:
     """Whether a queue holds a message of this type."""
-    rows = connection.execute("SELECT 1 FROM ssb_queue_messages WHERE message_type_id = ? LIMIT 1", (message_type_id,))
+    rows = connection.execute("SELECT 1 FROM ssb_queued_messages WHERE message_type_id = ? LIMIT 1", (message_type_id,))
     return rows.get is not None
 
 

@@ -29,7 +29,7 @@ _QUEUES: Final = """
     WITH queued AS (
         SELECT queue_id, count(*) FILTER (WHERE status = 1) AS ready, count(*) FILTER (WHERE status = 2) AS early,
             count(*) FILTER (WHERE status IN (0, 3)) AS retained
-        FROM ssb_queue_messages GROUP BY queue_id
+        FROM ssb_queued_messages GROUP BY queue_id
     ), incomplete AS (
         SELECT queue_id, count(*) AS messages
         FROM (SELECT DISTINCT endpoint_id, message_sequence_number FROM ssb_fragments)

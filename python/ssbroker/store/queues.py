@@ -58,7 +58,7 @@ def next_endpoint(connection: Connection, queue_id: int) -> Endpoint | None:
 def has_ready(connection: Connection, queue_id: int) -> bool:
     """Whether a message can be received."""
     row = connection.execute(
-        "SELECT 1 FROM ssb_queue_messages WHERE queue_id = ? AND status = 1 LIMIT 1", (queue_id,)
+        "SELECT 1 FROM ssb_queued_messages WHERE queue_id = ? AND status = 1 LIMIT 1", (queue_id,)
     ).fetchone()
     return row is not None
 
@@ -92,18 +92,18 @@ def ready(connection: Connection, endpoint_id: int, *, most: int, bytes_max: int
 def remove_early(connection: Connection, endpoint_id: int) -> None:
     """Removes the messages of a conversation that came before their turn, which will not come."""
     with _numbers_kept(connection):
-        connection.execute("DELETE FROM ssb_queue_messages WHERE endpoint_id = ? AND status = 2", (endpoint_id,))
+        connection.execute("DELETE FROM ssb_queued_messages WHERE endpoint_id = ? AND status = 2", (endpoint_id,))
 
 
 def remove_all(connection: Connection, endpoint_id: int) -> None:
     """Removes all messages of a conversation, what is retained too."""
     with _numbers_kept(connection):
-        connection.execute("DELETE FROM ssb_queue_messages WHERE endpoint_id = ?", (endpoint_id,))
+        connection.execute("DELETE FROM ssb_queued_messages WHERE endpoint_id = ?", (endpoint_id,))
 
 
 def last_number(connection: Connection) -> int:
     """The last number that a message of any queue has got, also where the message is gone since (U22)."""
-    number = connection.execute("SELECT max(queuing_order) FROM ssb_queue_messages").get
+    number = connection.execute("SELECT max(queuing_order) FROM ssb_queued_messages").get
     return 0 if number is None else int(number)
 
 
@@ -115,7 +115,7 @@ def early(connection: Connection, endpoint_id: int) -> list[tuple[int, int, int]
 def make_ready(connection: Connection, queuing_orders: Iterable[int]) -> None:
     """What came before its turn can be received now."""
     connection.executemany(
-        "UPDATE ssb_queue_messages SET status = 1 WHERE queuing_order = ?", ((order,) for order in queuing_orders)
+        "UPDATE ssb_queued_messages SET status = 1 WHERE queuing_order = ?", ((order,) for order in queuing_orders)
     )
 
 
@@ -129,31 +129,31 @@ def _numbers_kept(connection: Connection) -> Iterator[None]:
 
 
 _ADD: Final = """
-    INSERT INTO ssb_queue_messages (queue_id, status, priority, endpoint_id, precedence, message_sequence_number, message_type_id,
+    INSERT INTO ssb_queued_messages (queue_id, status, priority, endpoint_id, precedence, message_sequence_number, message_type_id,
         message_body) VALUES (?, ?, ?, ?, ?, ?, ?, ?)"""
 # The row that was kept before, if there is one, has done its service.
 _KEEP: Final = """
-    DELETE FROM ssb_queue_messages WHERE queue_id = 0;
-    INSERT INTO ssb_queue_messages (queuing_order, queue_id, status, priority, endpoint_id, precedence, message_sequence_number,
+    DELETE FROM ssb_queued_messages WHERE queue_id = 0;
+    INSERT INTO ssb_queued_messages (queuing_order, queue_id, status, priority, endpoint_id, precedence, message_sequence_number,
         message_type_id) VALUES (?, 0, 0, 0, 0, 0, 0, 0)"""
 # CROSS JOIN: SQLite is to walk the queue in order, not the endpoints.
 _NEXT_ENDPOINT: Final = """
-    SELECT e.* FROM ssb_queue_messages AS m CROSS JOIN ssb_conversation_endpoints AS e USING (endpoint_id)
+    SELECT e.* FROM ssb_queued_messages AS m CROSS JOIN ssb_conversation_endpoints AS e USING (endpoint_id)
     WHERE m.queue_id = ? AND m.status = 1 ORDER BY m.priority DESC, m.queuing_order LIMIT 1"""
 # A jump from one queue that holds anything to the next, however many messages each has.
 _WITH_READY: Final = """
     WITH RECURSIVE held (queue_id) AS (
-        SELECT (SELECT queue_id FROM ssb_queue_messages ORDER BY queue_id LIMIT 1)
+        SELECT (SELECT queue_id FROM ssb_queued_messages ORDER BY queue_id LIMIT 1)
         UNION ALL
         SELECT (
-            SELECT later.queue_id FROM ssb_queue_messages AS later WHERE later.queue_id > held.queue_id ORDER BY later.queue_id LIMIT 1
+            SELECT later.queue_id FROM ssb_queued_messages AS later WHERE later.queue_id > held.queue_id ORDER BY later.queue_id LIMIT 1
         ) FROM held WHERE held.queue_id IS NOT NULL
     )
     SELECT queue_id FROM held
-    WHERE EXISTS (SELECT 1 FROM ssb_queue_messages AS m WHERE m.queue_id = held.queue_id AND m.status = 1)"""
+    WHERE EXISTS (SELECT 1 FROM ssb_queued_messages AS m WHERE m.queue_id = held.queue_id AND m.status = 1)"""
 _READY: Final = """
-    SELECT queuing_order, message_sequence_number, message_type_id, message_body FROM ssb_queue_messages
+    SELECT queuing_order, message_sequence_number, message_type_id, message_body FROM ssb_queued_messages
     WHERE endpoint_id = ? AND status = 1 ORDER BY precedence, message_sequence_number LIMIT ?"""
 _EARLY: Final = """
-    SELECT message_sequence_number, queuing_order, message_type_id FROM ssb_queue_messages
+    SELECT message_sequence_number, queuing_order, message_type_id FROM ssb_queued_messages
     WHERE endpoint_id = ? AND status = 2 ORDER BY message_sequence_number"""

@@ -145,7 +145,7 @@ _CONTRACT: Final = """
     WHERE conversation_id = ? AND is_initiator = ?"""
 _UNDISTURBED: Final = """
     SELECT ?1 WHERE NOT EXISTS (SELECT 1 FROM ssb_transmission_queue WHERE endpoint_id = ?1 AND is_inbound = 1)
-    AND NOT EXISTS (SELECT 1 FROM ssb_queue_messages WHERE endpoint_id = ?1 AND status = 2)"""
+    AND NOT EXISTS (SELECT 1 FROM ssb_queued_messages WHERE endpoint_id = ?1 AND status = 2)"""
 _SIDE: Final = """
     SELECT endpoint_id, conversation_id, is_initiator FROM ssb_conversation_endpoints WHERE endpoint_id = ?"""
 # CROSS JOIN: SQLite is to find the endpoint first.

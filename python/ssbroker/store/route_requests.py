@@ -134,7 +134,7 @@ def questions(connection: Connection, queue_id: int, *, most: int) -> list[tuple
     rows = connection.execute(
         """
         SELECT e.conversation_handle, e.far_broker_instance, t.name, m.message_body
-        FROM ssb_queue_messages m JOIN ssb_conversation_endpoints e USING (endpoint_id) JOIN ssb_message_types t USING (message_type_id)
+        FROM ssb_queued_messages m JOIN ssb_conversation_endpoints e USING (endpoint_id) JOIN ssb_message_types t USING (message_type_id)
         WHERE m.queue_id = ? AND m.status = 1 ORDER BY m.queuing_order LIMIT ?""",
         (queue_id, most),
     )

@@ -256,8 +256,9 @@ DATABASE: Final = (
     """,
     """
     -- That numbers of a queue are never given twice (U22) is seen from the table itself: who removes the message of the last number leaves a
-    -- row with it, of no queue. AUTOINCREMENT wrote a page of its own for each message.
-    CREATE TABLE ssb_queue_messages_kept (
+    -- row with it, of no queue. AUTOINCREMENT wrote a page of its own for each message. The table has another name, since whoever does not know
+    -- of that row, and has the file open still, may remove nothing.
+    CREATE TABLE ssb_queued_messages (
         queuing_order INTEGER PRIMARY KEY,
         queue_id INTEGER NOT NULL,
         status INTEGER NOT NULL CHECK (status BETWEEN 0 AND 3),
@@ -268,13 +269,12 @@ DATABASE: Final = (
         message_type_id INTEGER NOT NULL,
         message_body BLOB
     );
-    INSERT INTO ssb_queue_messages_kept SELECT * FROM ssb_queue_messages ORDER BY queuing_order;
-    INSERT OR IGNORE INTO ssb_queue_messages_kept
+    INSERT INTO ssb_queued_messages SELECT * FROM ssb_queue_messages ORDER BY queuing_order;
+    INSERT OR IGNORE INTO ssb_queued_messages
         SELECT seq, 0, 0, 0, 0, 0, 0, 0, NULL FROM sqlite_sequence WHERE name = 'ssb_queue_messages' AND seq > 0;
     DROP TABLE ssb_queue_messages;
-    ALTER TABLE ssb_queue_messages_kept RENAME TO ssb_queue_messages;
-    CREATE INDEX ssb_queue_messages_next ON ssb_queue_messages (queue_id, status, priority DESC);
-    CREATE INDEX ssb_queue_messages_order ON ssb_queue_messages (endpoint_id, status, precedence, message_sequence_number);
+    CREATE INDEX ssb_queued_messages_next ON ssb_queued_messages (queue_id, status, priority DESC);
+    CREATE INDEX ssb_queued_messages_order ON ssb_queued_messages (endpoint_id, status, precedence, message_sequence_number);
     """,
 )
 """What leads every database file from version n to n + 1; `PRAGMA user_version` counts."""

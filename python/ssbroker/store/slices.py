@@ -99,7 +99,7 @@ _STATUSES: Final = (queues.RETAINED_RECEIVED, queues.READY, queues.EARLY, queues
 _PRIORITIES: Final = range(1, 11)
 # The index of a queue's messages has them by status and priority before their number.
 _LENGTHS_QUEUED: Final = """
-    SELECT queuing_order, length(message_body) FROM ssb_queue_messages
+    SELECT queuing_order, length(message_body) FROM ssb_queued_messages
     WHERE queue_id = ?1 AND status = ?4 AND priority = ?5 AND queuing_order > ?2 AND queuing_order <= ?3 ORDER BY queuing_order"""
 _LENGTHS_WAITING: Final = """
     SELECT transmission_id, length(message_body) FROM ssb_transmission_queue

@@ -7,7 +7,7 @@ from typing import Any, Final
 from ssbroker.store.sqlite import Connection
 
 _EARLY: Final = """
-    SELECT message_sequence_number AS number FROM ssb_queue_messages q WHERE q.endpoint_id = e.endpoint_id AND status = 2
+    SELECT message_sequence_number AS number FROM ssb_queued_messages q WHERE q.endpoint_id = e.endpoint_id AND status = 2
     UNION ALL
     SELECT message_sequence_number FROM ssb_fragments f
     WHERE f.endpoint_id = e.endpoint_id AND message_sequence_number > e.receive_sequence"""
@@ -60,7 +60,7 @@ _TRANSMISSION_QUEUE: Final = f"""
 QUEUED: Final = """
     SELECT status, q.priority, queuing_order, conversation_group_id, conversation_handle, message_sequence_number,
         s.name, service_id, c.name, service_contract_id, m.name, message_type_id, m.validation, message_body, NULL
-    FROM ssb_queue_messages q
+    FROM ssb_queued_messages q
         LEFT JOIN ssb_conversation_endpoints e USING (endpoint_id)
         LEFT JOIN ssb_services s USING (service_id)
         LEFT JOIN ssb_contracts c USING (service_contract_id)

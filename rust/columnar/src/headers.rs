@@ -26,16 +26,16 @@ const ENDS: u16 = 1 << 6;
 pub fn header_digests(batches: &[RecordBatch]) -> Result<ArrayRef> {
     let mut digests = Vec::new();
     for batch in batches {
-        digests.extend(digests_of(&Columns::new(batch)?, batch.num_rows()));
+        digests.extend(digests_of(&Columns::new(batch)?, 0..batch.num_rows()));
     }
     sixteens(digests, None)
 }
 
-/// The digest of the header of each row.
-pub(crate) fn digests_of(columns: &Columns<'_>, rows: usize) -> Vec<[u8; 16]> {
+/// The digests of the headers of these rows.
+pub(crate) fn digests_of(columns: &Columns<'_>, rows: impl Iterator<Item = usize>) -> Vec<[u8; 16]> {
     let mut signed = Vec::new();
-    let mut ends = Vec::with_capacity(rows);
-    for row in 0..rows {
+    let mut ends = Vec::with_capacity(rows.size_hint().0);
+    for row in rows {
         columns.sign(row, &mut signed);
         ends.push(signed.len());
     }

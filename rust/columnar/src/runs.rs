@@ -57,12 +57,10 @@ pub fn plain_runs(batches: &[RecordBatch]) -> Result<Runs> {
     let mut of_rows: Vec<usize> = Vec::with_capacity(batches.iter().map(RecordBatch::num_rows).sum());
     for batch in batches {
         let columns = Columns::new(batch)?;
-        let signed = Signed::new(&columns, batch)?;
-        for row in 0..batch.num_rows() {
+        for (row, is_plain) in are_plain(&columns, batch)?.into_iter().enumerate() {
             let sender = (sixteen(columns.conversation, row).unwrap_or_default(), columns.flags[0].value(row));
             let place = *places.entry(sender).or_insert(found.len());
             of_rows.push(place);
-            let is_plain = signed.is_so(&columns, row);
             match found.get_mut(place) {
                 None => found.push(if is_plain { begin(&columns, row) } else { None }),
                 Some(run) => {
@@ -83,44 +81,36 @@ pub fn plain_runs(batches: &[RecordBatch]) -> Result<Runs> {
     Ok(Runs { runs: found.into_iter().flatten().collect(), of_rows })
 }
 
-/// The digests with which signatures are compared.
-struct Signed<'a> {
-    signatures: &'a FixedSizeBinaryArray,
-    headers: Vec<[u8; 16]>,
-    bodies: Vec<[u8; 16]>,
+/// Which rows are whole messages in plain conversations, and no more than that. Digests are made of those alone that look so.
+fn are_plain(columns: &Columns<'_>, batch: &RecordBatch) -> Result<Vec<bool>> {
+    let signatures = Columns::signature(batch)?;
+    let rows: Vec<usize> = (0..batch.num_rows()).filter(|&row| looks_plain(columns, row)).collect();
+    let bodies: Vec<&[u8]> = rows.iter().map(|&row| columns.body.value(row)).collect();
+    let mut digests = vec![[0; 16]; bodies.len()];
+    digest_many(&bodies, &mut digests);
+    let headers = digests_of(columns, rows.iter().copied());
+    let mut are = vec![false; batch.num_rows()];
+    for ((row, body), header) in rows.into_iter().zip(digests).zip(headers) {
+        let [message, fragment] = columns.signatures.map(|signature| sixteen(signature, row));
+        are[row] = message == Some(body)
+            && fragment.is_none_or(|fragment| fragment == body)
+            && sixteen(signatures, row) == Some(header);
+    }
+    Ok(are)
 }
 
-impl<'a> Signed<'a> {
-    fn new(columns: &Columns<'a>, batch: &'a RecordBatch) -> Result<Self> {
-        let bodies: Vec<&[u8]> = (0..batch.num_rows()).map(|row| columns.body.value(row)).collect();
-        let mut digests = vec![[0; 16]; bodies.len()];
-        digest_many(&bodies, &mut digests);
-        Ok(Self {
-            signatures: Columns::signature(batch)?,
-            headers: digests_of(columns, batch.num_rows()),
-            bodies: digests,
-        })
-    }
-
-    /// Whether a row is a whole message in a plain conversation, and no more than that.
-    fn is_so(&self, columns: &Columns<'_>, row: usize) -> bool {
-        let [_, is_sequenced, is_end, is_error] = columns.flags.map(|flag| yes(flag, row));
-        let is_whole = columns.fragment.value(row) == 0 && columns.count.value(row) == 1;
-        let [message, fragment] = columns.signatures.map(|signature| sixteen(signature, row));
-        let body = self.bodies[row];
-        let known: [&dyn Array; 6] =
-            [columns.conversation, columns.flags[0], columns.sequence, columns.fragment, columns.count, columns.body];
-        known.iter().all(|column| column.is_valid(row))
-            && (is_sequenced && is_whole && !is_end && !is_error)
-            && columns.security.is_valid(row)
-            && columns.security.value(row) == PLAIN
-            && columns.acked.is_null(row)
-            && columns.ahead.is_null(row)
-            && columns.names.iter().all(|name| name.is_valid(row))
-            && message == Some(body)
-            && fragment.is_none_or(|fragment| fragment == body)
-            && sixteen(self.signatures, row) == Some(self.headers[row])
-    }
+fn looks_plain(columns: &Columns<'_>, row: usize) -> bool {
+    let [_, is_sequenced, is_end, is_error] = columns.flags.map(|flag| yes(flag, row));
+    let known: [&dyn Array; 6] =
+        [columns.conversation, columns.flags[0], columns.sequence, columns.fragment, columns.count, columns.body];
+    known.iter().all(|column| column.is_valid(row))
+        && (is_sequenced && !is_end && !is_error)
+        && (columns.fragment.value(row) == 0 && columns.count.value(row) == 1)
+        && columns.security.is_valid(row)
+        && columns.security.value(row) == PLAIN
+        && columns.acked.is_null(row)
+        && columns.ahead.is_null(row)
+        && columns.names.iter().all(|name| name.is_valid(row))
 }
 
 fn begin(columns: &Columns<'_>, row: usize) -> Option<Run> {

@@ -29,7 +29,7 @@ type Place = (i64, i64, i64, i64, i64);
 
 /// What of a transmission queue is to be sent: conversation, whether its initiator sends, the first and the last number, how many messages,
 /// after how many bytes it is enough, the longest body that is read, and the id of the first message.
-type Asking = ([u8; 16], bool, i64, i64, i64, usize, i64, [u8; 16]);
+type Asking = ([u8; 16], bool, i64, i64, i64, i64, i64, [u8; 16]);
 
 /// Where messages stand now: queue, priority and whether the receiver was ever reached over the network; or the sender, where they wait.
 pub(crate) type Told = (Option<i64>, i64, bool);
@@ -210,18 +210,19 @@ impl PyStatements {
     }
 
     #[pyo3(signature = (wanted, /))]
-    fn waiting<'py>(&self, py: Python<'py>, wanted: Vec<Asking>) -> PyResult<(Bound<'py, PyAny>, Vec<usize>)> {
-        let (outbox, counts) = self.at_length(py, |statements| {
-            let mut outbox = Outbox::default();
+    fn waiting<'py>(&self, py: Python<'py>, wanted: Vec<Asking>) -> PyResult<(Vec<Bound<'py, PyAny>>, Vec<usize>)> {
+        let (outboxes, counts) = self.at_length(py, |statements| {
+            let mut outboxes = vec![Outbox::default()];
             let mut counts = Vec::with_capacity(wanted.len());
             for (conversation_id, is_initiator, first, last, messages, bytes, longest, message_id) in wanted {
                 let (conversation_id, message_id) = (Guid(conversation_id), Guid(message_id));
                 let asked = Wanted { conversation_id, is_initiator, first, last, messages, bytes, longest, message_id };
-                counts.push(statements.waiting(asked, &mut outbox)?);
+                counts.push(statements.waiting(asked, &mut outboxes)?);
             }
-            Ok((outbox, counts))
+            Ok((outboxes, counts))
         })?;
-        Ok((export_batch(py, waiting(outbox).map_err(|error| to_python(py, &error))?)?, counts))
+        let exported = |outbox| export_batch(py, waiting(outbox).map_err(|error| to_python(py, &error))?);
+        Ok((outboxes.into_iter().map(exported).collect::<PyResult<_>>()?, counts))
     }
 
     #[pyo3(signature = (rows, runs, /))]

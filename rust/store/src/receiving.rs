@@ -241,7 +241,7 @@ impl<'p> Taking<'_, 'p> {
         let start = self.inbox.bodies.len();
         let length = usize::try_from(length).map_err(|_| altered("a body has a length below 0"))?;
         self.inbox.bodies.resize(start + length, 0);
-        let body = self.db.blob_open(c"main", c"ssb_queue_messages", c"message_body", queuing_order, true)?;
+        let body = self.db.blob_open(c"main", c"ssb_queued_messages", c"message_body", queuing_order, true)?;
         Ok(body.read_at_exact(&mut self.inbox.bodies[start..], 0)?)
     }
 
@@ -323,7 +323,7 @@ fn altered(what: &str) -> Error {
 }
 
 const HEADS: &str = "
-    SELECT endpoint_id FROM ssb_queue_messages WHERE queue_id = ?1 AND status = 1 ORDER BY priority DESC, queuing_order";
+    SELECT endpoint_id FROM ssb_queued_messages WHERE queue_id = ?1 AND status = 1 ORDER BY priority DESC, queuing_order";
 const ENDPOINT: &str = "
     SELECT conversation_id, is_initiator, conversation_handle, conversation_group_id, service_id, service_contract_id, priority
     FROM ssb_conversation_endpoints WHERE endpoint_id = ?1";
@@ -332,19 +332,19 @@ const SERVICES: &str = "
     SELECT service_id FROM ssb_conversation_endpoints WHERE conversation_group_id = ?1 AND state <> 'CD'";
 // CROSS JOIN: SQLite is to walk the members, not the queue.
 const MEMBERS_READY: &str = "
-    SELECT e.endpoint_id FROM ssb_conversation_endpoints AS e CROSS JOIN ssb_queue_messages AS m USING (endpoint_id)
+    SELECT e.endpoint_id FROM ssb_conversation_endpoints AS e CROSS JOIN ssb_queued_messages AS m USING (endpoint_id)
     WHERE e.conversation_group_id = ?1 AND m.queue_id = ?2 AND m.status = 1
     GROUP BY e.endpoint_id ORDER BY e.priority DESC, min(m.queuing_order)";
 // The length of a body is read without the body.
 const READY: &str = "
     SELECT queuing_order, message_sequence_number, message_type_id, length(message_body),
         CASE WHEN length(message_body) < 65536 THEN message_body END
-    FROM ssb_queue_messages WHERE endpoint_id = ?1 AND status = 1 ORDER BY precedence, message_sequence_number";
-const REMOVE: &str = "DELETE FROM ssb_queue_messages WHERE queuing_order = ?1";
-const REMOVE_READY: &str = "DELETE FROM ssb_queue_messages WHERE endpoint_id = ?1 AND status = 1";
-const RETAIN: &str = "UPDATE ssb_queue_messages SET status = 0 WHERE queuing_order = ?1";
-const LAST: &str = "SELECT max(queuing_order) FROM ssb_queue_messages";
-const FORGET: &str = "DELETE FROM ssb_queue_messages WHERE queue_id = 0";
+    FROM ssb_queued_messages WHERE endpoint_id = ?1 AND status = 1 ORDER BY precedence, message_sequence_number";
+const REMOVE: &str = "DELETE FROM ssb_queued_messages WHERE queuing_order = ?1";
+const REMOVE_READY: &str = "DELETE FROM ssb_queued_messages WHERE endpoint_id = ?1 AND status = 1";
+const RETAIN: &str = "UPDATE ssb_queued_messages SET status = 0 WHERE queuing_order = ?1";
+const LAST: &str = "SELECT max(queuing_order) FROM ssb_queued_messages";
+const FORGET: &str = "DELETE FROM ssb_queued_messages WHERE queue_id = 0";
 const KEEP: &str = "
-    INSERT INTO ssb_queue_messages (queuing_order, queue_id, status, priority, endpoint_id, precedence, message_sequence_number,
+    INSERT INTO ssb_queued_messages (queuing_order, queue_id, status, priority, endpoint_id, precedence, message_sequence_number,
         message_type_id) VALUES (?1, 0, 0, 0, 0, 0, 0, 0)";

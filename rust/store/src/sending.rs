@@ -122,7 +122,7 @@ impl Statements {
         self.check()?;
         let Enqueued { queue_id, priority, endpoint_id, message_type_id, .. } = run;
         let mut statement = self.db.prepare_cached(ENQUEUE)?;
-        for (number, body) in (run.first..).zip(bodies) {
+        for (body, number) in bodies.zip(run.first..) {
             let body = (!body.is_empty()).then_some(body);
             statement.execute(params![queue_id, priority, endpoint_id, number, message_type_id, body])?;
         }
@@ -257,10 +257,10 @@ const FAR: &str = "
     SELECT endpoint_id, service_id, service_contract_id, far_service, is_bound, far_broker_instance, priority, receive_sequence, is_remote
     FROM ssb_conversation_endpoints AS e WHERE conversation_id = ?1 AND is_initiator = ?2 AND state = 'CO'
     AND NOT EXISTS (SELECT 1 FROM ssb_transmission_queue WHERE endpoint_id = e.endpoint_id AND is_inbound = 1)
-    AND NOT EXISTS (SELECT 1 FROM ssb_queue_messages WHERE endpoint_id = e.endpoint_id AND status = 2)";
+    AND NOT EXISTS (SELECT 1 FROM ssb_queued_messages WHERE endpoint_id = e.endpoint_id AND status = 2)";
 // 1: it can be received; 2: the precedence of all but timers and errors (fact 118).
 const ENQUEUE: &str = "
-    INSERT INTO ssb_queue_messages (queue_id, status, priority, endpoint_id, precedence, message_sequence_number, message_type_id,
+    INSERT INTO ssb_queued_messages (queue_id, status, priority, endpoint_id, precedence, message_sequence_number, message_type_id,
         message_body) VALUES (?1, 1, ?2, ?3, 2, ?4, ?5, ?6)";
 const PUT_OFF: &str = "
     INSERT INTO ssb_transmission_queue (endpoint_id, is_inbound, message_sequence_number, message_type_name, is_conversation_error,

@@ -8,6 +8,9 @@ use ssbroker_core::message::{Outbox, Waiting};
 use crate::error::{Error, Result};
 use crate::statements::Statements;
 
+/// So many bytes of bodies one outbox holds, as a column does.
+const BYTES_MAX: usize = i32::MAX as usize;
+
 /// Messages of one transmission queue that are to be sent.
 #[derive(Clone, Copy, Debug)]
 pub struct Wanted {
@@ -22,7 +25,7 @@ pub struct Wanted {
     /// How many are wanted.
     pub messages: i64,
     /// After how many bytes of bodies the rest may stay where it is; at least one message is read.
-    pub bytes: usize,
+    pub bytes: i64,
     /// The longest body that is read. A longer message is read without it, and none after it.
     pub longest: i64,
     /// The id of the first message; the number of another one changes the last bits of it.
@@ -30,16 +33,16 @@ pub struct Wanted {
 }
 
 impl Statements {
-    /// Reads what an endpoint sent and nobody has acknowledged, in order.
+    /// Reads what an endpoint sent and nobody has acknowledged, in order, into the last of the outboxes, or a further one where that is full.
     ///
     /// # Returns
     /// How many messages were added.
     ///
     /// # Errors
     /// The file cannot be read, or holds what nobody of ours has written.
-    pub fn waiting(&self, wanted: Wanted, outbox: &mut Outbox) -> Result<usize> {
-        let before = outbox.messages.len();
-        let mut room = wanted.bytes;
+    pub fn waiting(&self, wanted: Wanted, outboxes: &mut Vec<Outbox>) -> Result<usize> {
+        let mut count = 0;
+        let mut room = usize::try_from(wanted.bytes).unwrap_or(0);
         let mut statement = self.db.prepare_cached(SENT)?;
         let mut rows = statement.query(params![
             wanted.longest,
@@ -52,7 +55,11 @@ impl Statements {
         while let Some(row) = rows.next()? {
             let number: i64 = row.get(0)?;
             let id = u128::from_be_bytes(wanted.message_id.0) ^ u128::from(number.unsigned_abs());
-            let start = outbox.bodies.len();
+            let length = row.get_ref(4)?.as_blob().map_or(0, <[u8]>::len);
+            if outboxes.last().is_none_or(|outbox| outbox.bodies.len() + length > BYTES_MAX) {
+                outboxes.push(Outbox::default());
+            }
+            let Some(outbox) = outboxes.last_mut() else { break };
             let is_read = match row.get_ref(4)? {
                 ValueRef::Blob(body) => {
                     outbox.bodies.extend_from_slice(body);
@@ -72,12 +79,13 @@ impl Statements {
                 is_conversation_error: row.get(3)?,
             });
             outbox.ends.push(is_read.then_some(outbox.bodies.len()));
-            room = room.saturating_sub(outbox.bodies.len() - start);
+            count += 1;
+            room = room.saturating_sub(length);
             if !is_read || room == 0 {
                 break;
             }
         }
-        Ok(outbox.messages.len() - before)
+        Ok(count)
     }
 }
 

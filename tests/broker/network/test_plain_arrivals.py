@@ -93,13 +93,25 @@ def test_p14_p34_what_waits_comes_before_what_comes_after_it(both: Pair) -> None
     assert {tuple(found[stock]) for _, stock in dialogs[2:]} == {(b"last",)}
 
 
+def test_b13_an_error_goes_also_where_the_window_is_more_than_full(tmp_path: Path) -> None:
+    """What an error of the application drops frees no room before its sender hears of it."""
+    both = pair(tmp_path, is_heard=False, window_bytes=100)
+    shop, _ = both.bound()
+    end(both.shop.database, shop, error=(12, "x" * 300))
+    assert len(both.shop.rows()) == 1
+    both.shop.dialogs.queued([both.shop.key(shop)])
+    assert both.shop.rows() == []
+    assert (both.shop.dialogs.next_timeout() or 0) > both.shop.now
+    both.close()
+
+
 QUERIES = (
     *(f"SELECT * FROM ssb_{name} ORDER BY 1, 2, 3" for name in ("conversation_endpoints", "fragments", "queues")),
     # But for the places in queues: conversations of one batch may stand there in any order.
     """SELECT endpoint_id, is_inbound, message_sequence_number, message_type_name, is_conversation_error, is_end_of_dialog, enqueue_time,
         message_body FROM ssb_transmission_queue ORDER BY endpoint_id, transmission_id""",
     """SELECT queue_id, status, priority, endpoint_id, precedence, message_sequence_number, message_type_id, message_body
-    FROM ssb_queue_messages WHERE queue_id <> 0 ORDER BY endpoint_id, queuing_order""",
+    FROM ssb_queued_messages WHERE queue_id <> 0 ORDER BY endpoint_id, queuing_order""",
 )
 TURNS = 40
 
