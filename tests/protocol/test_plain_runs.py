@@ -19,21 +19,15 @@ from ssbroker.protocol.envelope import ENVELOPE, SEQUENCE_MAX
 from ssbroker.protocol.event import Event
 from ssbroker.protocol.ledger import Effects, Key, Refusal
 from ssbroker.protocol.plain_arrivals import PlainArrivals, PlainTaking
-from ssbroker.protocol.rows import rows_of
 from ssbroker.testing.memory import MemoryLedger
-from tests.protocol.pair import OF_A, OF_B, SECOND, B, Row, Side, bound, made, pair
+from tests.protocol.pair import OF_A, OF_B, SECOND, B, Row, Side, bound, made, pair, take_no_runs
+from tests.protocol.test_receiving import resigned
 
 KEYS: Final = [(b"conversation %03d" % number, True) for number in range(4)]
 
 
 def table_of(rows: list[Row]) -> pa.Table:
     return pa.Table.from_pylist(rows, schema=ENVELOPE)
-
-
-def signed(row: Row) -> Row:
-    """A row whose header's signature fits it."""
-    (one,) = rows_of(table_of([row]))
-    return {**row, "header_signature": hashlib.md5(one.signed(one.header), usedforsecurity=False).digest()}
 
 
 def with_body(row: Row, body: bytes) -> Row:
@@ -97,8 +91,7 @@ class Twins:
             return found
 
         self.quick.dialogs._plain = cast("PlainTaking", SimpleNamespace(take=watched))
-        left = SimpleNamespace(take=lambda table, *_, **__: PlainArrivals(table))
-        self.slow.dialogs._plain = cast("PlainTaking", left)
+        take_no_runs(self.slow.dialogs)
 
     def take(self, rows: list[Row], now: int, *, peer: bytes, is_committed: bool) -> None:
         both = [side.arrived(rows, now, peer=peer) for side in (self.quick, self.slow)]
@@ -151,7 +144,7 @@ def test_b47_what_comes_in_runs_is_as_if_each_row_were_looked_at(seed: int) -> N
                 if rows:
                     at = chance.randrange(len(rows))
                     changed = chance.choice(CHANGES)(rows[at], chance)
-                    rows[at] = signed(changed) if chance.random() < 0.8 else changed
+                    rows[at] = resigned(changed) if chance.random() < 0.8 else changed
             if chance.random() < 0.3:
                 chance.shuffle(rows)
         peer = OF_A if chance.random() < 0.95 else OF_B
@@ -194,10 +187,10 @@ def test_b47_a_run_says_what_its_rows_have_in_common() -> None:
 def test_b47_one_row_that_is_not_plain_leaves_all_of_its_conversation(change: Callable[..., Row], at: int) -> None:
     """Unless it is what would come there, though with another body, priority or id, or stands at an end and is another one's."""
     rows = plain_rows()
-    others = [signed({**row, "conversation_id": b"another one.1111"}) for row in rows]
+    others = [resigned({**row, "conversation_id": b"another one.1111"}) for row in rows]
     for seed in range(8):
         changed = change(rows[at], random.Random(seed))
-        for row in (changed, signed(changed)):
+        for row in (changed, resigned(changed)):
             given = [*others[:2], *rows[:at], row, *others[2:], *rows[at + 1 :]]
             runs, of_rows = _core.plain_runs(table_of(given))
             of_others = {number for each, number in zip(given, of_rows.to_pylist(), strict=True) if each in others}
@@ -210,7 +203,7 @@ def test_b47_one_row_that_is_not_plain_leaves_all_of_its_conversation(change: Ca
 def is_harmless(row: Row, before: Row) -> bool:
     """Whether a row differs only in what does not decide, and its signatures are right."""
     free = {"priority", "message_id", "header_signature", "fragment_signature", "message_body", "message_signature"}
-    return all(row[name] == before[name] for name in row.keys() - free) and signed(row) == row
+    return all(row[name] == before[name] for name in row.keys() - free) and resigned(row) == row
 
 
 def test_b47_without_rows_there_are_no_runs() -> None:

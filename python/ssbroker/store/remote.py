@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any, Final
+from typing import Final
 
 from ssbroker.store.endpoints import Endpoint
 from ssbroker.store.sqlite import Connection
@@ -101,19 +101,6 @@ def parts_of(connection: Connection, transmission_id: int, spans: Iterable[tuple
     return found
 
 
-def ended_with(connection: Connection, side: tuple[bytes, bool]) -> Iterable[tuple[Any, ...]]:
-    """The error with which an application has ended a conversation, if that waits.
-
-    Args:
-        connection: The database.
-        side: The conversation, and whether its initiator is meant.
-
-    Returns:
-        Number, type, whether it ends the dialog, whether it is an error, body; or nothing.
-    """
-    return connection.execute(_ENDED_WITH, side)
-
-
 def ended(connection: Connection, sides: Iterable[tuple[bytes, bool]]) -> dict[tuple[bytes, bool], int]:
     """The numbers of the errors with which applications have ended conversations, as far as they wait.
 
@@ -152,13 +139,6 @@ _SIDE: Final = """
 _PLACE: Final = """
     SELECT t.transmission_id FROM ssb_conversation_endpoints AS e CROSS JOIN ssb_transmission_queue AS t USING (endpoint_id)
     WHERE e.conversation_id = ? AND e.is_initiator = ? AND t.is_inbound = 0 AND t.message_sequence_number = ?"""
-_ENDED_WITH: Final = """
-    SELECT message_sequence_number, message_type_name, is_end_of_dialog, is_conversation_error, message_body
-    FROM ssb_transmission_queue WHERE is_conversation_error = 1 AND transmission_id = (
-        SELECT transmission_id FROM ssb_conversation_endpoints AS e CROSS JOIN ssb_transmission_queue AS t USING (endpoint_id)
-        WHERE e.conversation_id = ? AND e.is_initiator = ? AND t.is_inbound = 0
-        ORDER BY t.message_sequence_number DESC LIMIT 1
-    )"""
 _ENDED: Final = """
     SELECT e.conversation_id, e.is_initiator, t.message_sequence_number
     FROM ssb_conversation_endpoints AS e CROSS JOIN ssb_transmission_queue AS t ON t.transmission_id = (

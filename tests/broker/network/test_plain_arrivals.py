@@ -7,14 +7,12 @@ import uuid
 from collections import defaultdict
 from collections.abc import Iterator
 from pathlib import Path
-from types import SimpleNamespace
-from typing import cast
 
 import pytest
 
-from ssbroker.protocol.plain_arrivals import PlainArrivals, PlainTaking
 from tests.broker.network.sides import DEFAULT, ORDER, ORDERS, Pair, pair
 from tests.broker.talk import drain, end, said, send, state, switch
+from tests.protocol.pair import take_no_runs
 
 MANY = 20
 
@@ -134,9 +132,7 @@ def _played(folder: Path, seed: int, *, in_runs: bool) -> list[object]:
     runs = 0
     for _ in range(TURNS):
         if not in_runs:
-            both.stock.dialogs._plain = cast(
-                "PlainTaking", SimpleNamespace(take=lambda table, *_, **__: PlainArrivals(table))
-            )
+            take_no_runs(both.stock.dialogs)
         for shop, _ in chance.sample(dialogs, chance.randint(1, 5)):
             bodies = [chance.randbytes(chance.choice([0, 1, 90, 250])) for _ in range(chance.randint(1, 4))]
             send(both.shop.database, shop, *bodies, message_type=chance.choice([ORDER, DEFAULT]))

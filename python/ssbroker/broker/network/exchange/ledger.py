@@ -16,7 +16,7 @@ from ssbroker.broker.network.exchange.reading_ahead import ReadingAhead
 from ssbroker.broker.network.exchange.settlement import OvertakenError, Settlement
 from ssbroker.broker.work.own_work import own_work
 from ssbroker.protocol.columns import listed
-from ssbroker.protocol.ledger import MESSAGES, Effects, Endpoint, Kept, Key, Refusal, Wanted, messages_of, parts_of
+from ssbroker.protocol.ledger import MESSAGES, Effects, Endpoint, Kept, Key, Refusal, Wanted, parts_of
 from ssbroker.protocol.states import BEGUN, State
 from ssbroker.store import cuts, due, endpoints, fragments, remote, transmission_objects
 from ssbroker.store.objects import Contract, Objects
@@ -125,15 +125,14 @@ class SqliteLedger:
 
     def outgoing(self, wanted: Sequence[Wanted]) -> pa.Table:
         """See `Ledger`."""
-        asked = [(*each.key, *each[1:], _first_id(each.key)) for each in wanted]
         with self._database.file.read() as connection:
-            found, counts = connection.statements.waiting(asked)
+            found, counts = connection.statements.waiting([_asked(each) for each in wanted])
             there = {each.key for each, count in zip(wanted, counts, strict=True) if count}
-            missing = dict.fromkeys(each.key for each in wanted if each.key not in there)
-            ended = [_message(key, *row) for key in missing for row in remote.ended_with(connection, key)]
+            if missing := dict.fromkeys(each.key for each in wanted if each.key not in there):
+                errors = [Wanted(key, at, at, 1, 1) for key, at in remote.ended(connection, missing).items()]
+                found += connection.statements.waiting([_asked(each) for each in errors])[0]
         # A body that was not read is null, though there is one.
-        messages = pa.Table.from_arrays(pa.Table.from_batches(found).columns, schema=MESSAGES)
-        return pa.concat_tables([messages, messages_of(ended)]) if ended else messages
+        return pa.Table.from_arrays(pa.Table.from_batches(found).columns, schema=MESSAGES)
 
     def ended(self, keys: Sequence[Key]) -> Mapping[Key, int]:
         """See `Ledger`."""
@@ -237,9 +236,8 @@ def _planned(objects: Objects, row: endpoints.Endpoint) -> Endpoint:
     )
 
 
-def _message(key: Key, number: int, kind: str, is_end: int, is_error: int, body: bytes | None) -> tuple[Any, ...]:
-    message_id = (int.from_bytes(_first_id(key)) ^ number).to_bytes(16)
-    return (*key, number, kind, message_id, bool(is_end), bool(is_error), body or b"")
+def _asked(wanted: Wanted) -> tuple[bytes, bool, int, int, int, int, int, bytes]:
+    return (*wanted.key, *wanted[1:], _first_id(wanted.key))
 
 
 @lru_cache(maxsize=4096)
