@@ -326,6 +326,9 @@ class Statements:
             For each conversation what `send` returns, and how many messages; None where anything is not plain, and nothing was done.
         """
 
+    def keep_number(self, number: int, /) -> None:
+        """Has a number of a queue not be given again whose message was removed (U22): where it was the last, a row with it stays, of no queue."""
+
     def waiting(
         self, wanted: list[tuple[bytes, bool, int, int, int, int, int, bytes]], /
     ) -> tuple[list[pa.RecordBatch], list[int]]:

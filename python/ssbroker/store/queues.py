@@ -121,21 +121,15 @@ def make_ready(connection: Connection, queuing_orders: Iterable[int]) -> None:
 
 @contextmanager
 def _numbers_kept(connection: Connection) -> Iterator[None]:
-    """Has no number be given again when messages are removed (U22): a row with the last one stays, of no queue."""
+    """Has no number be given again when messages are removed (U22)."""
     last = last_number(connection)
     yield
-    if last_number(connection) < last:
-        connection.execute(_KEEP, (last,))
+    connection.statements.keep_number(last)
 
 
 _ADD: Final = """
     INSERT INTO ssb_queued_messages (queue_id, status, priority, endpoint_id, precedence, message_sequence_number, message_type_id,
         message_body) VALUES (?, ?, ?, ?, ?, ?, ?, ?)"""
-# The row that was kept before, if there is one, has done its service.
-_KEEP: Final = """
-    DELETE FROM ssb_queued_messages WHERE queue_id = 0;
-    INSERT INTO ssb_queued_messages (queuing_order, queue_id, status, priority, endpoint_id, precedence, message_sequence_number,
-        message_type_id) VALUES (?, 0, 0, 0, 0, 0, 0, 0)"""
 # CROSS JOIN: SQLite is to walk the queue in order, not the endpoints.
 _NEXT_ENDPOINT: Final = """
     SELECT e.* FROM ssb_queued_messages AS m CROSS JOIN ssb_conversation_endpoints AS e USING (endpoint_id)

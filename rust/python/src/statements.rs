@@ -176,6 +176,11 @@ impl PyStatements {
         self.briefly(py, |statements| statements.forget_rollbacks(queue_id))
     }
 
+    #[pyo3(signature = (number, /))]
+    fn keep_number(&self, py: Python<'_>, number: i64) -> PyResult<()> {
+        self.briefly(py, |statements| statements.keep_number(number))
+    }
+
     #[pyo3(signature = (picture, handle, body, message_type_name, now, /))]
     fn send(
         &self,

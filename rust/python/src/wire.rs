@@ -63,9 +63,9 @@ pub(crate) fn plain_runs<'py>(
     let found = detached(py, || runs_of(&batches))?;
     let bytes = |value: [u8; 16]| PyBytes::new(py, &value);
     let runs = found.runs.into_iter().map(|run| {
+        let conversation_id = bytes(run.conversation_id);
         let (from, to) = (run.from_broker.map(bytes), run.to_broker.map(bytes));
-        let sender = (bytes(run.conversation_id), run.is_initiator);
-        (sender.0, sender.1, from, to, run.names, run.first, run.count, run.body_bytes, run.longest)
+        (conversation_id, run.is_initiator, from, to, run.names, run.first, run.count, run.body_bytes, run.longest)
     });
     let of_rows: ArrayRef = Arc::new(found.of_rows);
     Ok((runs.collect(), export_array(py, &of_rows)?))

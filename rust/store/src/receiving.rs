@@ -55,10 +55,25 @@ impl Statements {
             Only::Endpoint(endpoint_id) => taking.conversation(endpoint_id).map(|()| true),
             Only::Group(group) => taking.named(group),
         }?;
-        if !asked.is_retained {
-            taking.keep_numbers()?;
+        let last_taken = taking.inbox.messages.iter().map(|message| message.queuing_order).max();
+        if let Some(number) = last_taken.filter(|_| !asked.is_retained) {
+            self.keep_number(number)?;
         }
         Ok(is_here.then_some(taking.inbox))
+    }
+
+    /// Has a number of a queue not be given again whose message was removed (U22): where it was the last, a row with it stays, of no queue.
+    ///
+    /// # Errors
+    /// The file cannot be read or written; then the transaction is to be undone.
+    pub fn keep_number(&self, number: i64) -> Result<()> {
+        self.check()?;
+        let left: Option<i64> = self.db.prepare_cached(LAST)?.query_row([], |row| row.get(0))?;
+        if left.unwrap_or(0) < number {
+            self.db.prepare_cached(FORGET)?.execute([])?;
+            self.db.prepare_cached(KEEP)?.execute(params![number])?;
+        }
+        Ok(())
     }
 }
 
@@ -254,17 +269,6 @@ impl<'p> Taking<'_, 'p> {
         let mut statement = self.db.prepare_cached(if self.asked.is_retained { RETAIN } else { REMOVE })?;
         for order in &run.orders {
             statement.execute(params![order])?;
-        }
-        Ok(())
-    }
-
-    /// Has no number be given again (U22): where the message of the last one was taken, a row with it stays, of no queue.
-    fn keep_numbers(&self) -> Result<()> {
-        let Some(taken) = self.inbox.messages.iter().map(|message| message.queuing_order).max() else { return Ok(()) };
-        let left: Option<i64> = self.db.prepare_cached(LAST)?.query_row([], |row| row.get(0))?;
-        if left.is_none_or(|left| left < taken) {
-            self.db.prepare_cached(FORGET)?.execute([])?;
-            self.db.prepare_cached(KEEP)?.execute(params![taken])?;
         }
         Ok(())
     }
