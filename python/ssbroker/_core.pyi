@@ -588,19 +588,19 @@ def gathering(below: str | None, /) -> str | None:
         Its name; None where the one below is not known.
     """
 
-def crc32c(data: bytes, before: int, /) -> int:
+def crc32c(data: bytes | memoryview, before: int, /) -> int:
     """The CRC-32C of bytes that come after others.
 
     Args:
-        data: The bytes.
+        data: The bytes; a view cannot be one that may be written to.
         before: That of the others; 0 where there are none.
     """
 
-def decode_fragments(body: bytes, /) -> pa.RecordBatch:
+def decode_fragments(body: bytes | memoryview, /) -> pa.RecordBatch:
     """The rows of the body of a frame, in the schema of the wire (N6).
 
     Args:
-        body: What came from another instance.
+        body: What came from another instance; a view cannot be one that may be written to.
 
     Raises:
         MalformedDataError: It is no batch of fragments, contradicts itself, or holds a value that no instance sends.

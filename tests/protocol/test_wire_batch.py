@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 
 from ssbroker._core import decode_fragments
 from ssbroker.exceptions import MalformedDataError, PeerError, ProtocolError
-from ssbroker.protocol.adjacent.batch import BYTES_MAX, HOPS, ROWS_MAX, WIRE, checked, packed, pieces, unpacked
+from ssbroker.protocol.adjacent.batch import BYTES_MAX, HOPS, ROWS_MAX, WIRE, checked, pieces, unpacked
 from ssbroker.protocol.adjacent.outbox import Outbox
 from ssbroker.protocol.envelope import ENVELOPE
-from tests.protocol.wire import numbered, row, table
+from tests.protocol.wire import bytes_of, numbered, row, table
 
 FULL = row(
     fragment_signature=bytes(16),
@@ -72,13 +72,13 @@ def test_n1_a_row_of_the_wire_is_one_of_the_envelope_with_the_columns_of_a_hop()
 
 
 def test_n6_both_sides_know_the_schema() -> None:
-    assert unpacked(packed(SMALL)).schema.equals(WIRE)
+    assert unpacked(bytes_of(SMALL)).schema.equals(WIRE)
 
 
 @given(st.lists(ROWS, min_size=1, max_size=20))
 def test_n6_rows_arrive_as_they_were_sent(values: list[dict[str, Any]]) -> None:
     rows = table(*(row(**value) for value in values))
-    assert unpacked(packed(rows)).equals(rows)
+    assert unpacked(bytes_of(rows)).equals(rows)
 
 
 @given(st.integers(0, 59), st.integers(1, 60), st.lists(st.integers(1, 20), max_size=4))
@@ -86,18 +86,18 @@ def test_n6_slices_and_chunks_arrive_as_they_were_sent(start: int, length: int, 
     whole = table(*(FULL if number % 3 else EMPTY for number in range(60)))
     chunks = pa.concat_tables([whole.slice(0, cut) for cut in cuts] + [whole])
     rows = chunks.slice(start, length)
-    body = packed(rows)
+    body = bytes_of(rows)
     assert unpacked(body).equals(rows)
     assert len(body) < 4096 + rows.num_rows * 1024  # and nothing of what was sliced away
 
 
 def test_n6_what_arrives_takes_no_more_memory_than_its_frame() -> None:
-    body = packed(numbered(1000, size=1000))
+    body = bytes_of(numbered(1000, size=1000))
     assert unpacked(body).get_total_buffer_size() <= len(body)
 
 
 def test_n6_a_body_that_is_cut_off_anywhere_is_refused() -> None:
-    body = packed(SMALL)
+    body = bytes_of(SMALL)
     for end in range(len(body)):
         with pytest.raises(PeerError):
             unpacked(body[:end])
@@ -108,7 +108,7 @@ def test_n6_a_body_that_is_cut_off_anywhere_is_refused() -> None:
 @pytest.mark.parametrize("row_count", [2, 3])
 def test_t19_no_altered_byte_makes_anything_but_rows_or_a_refusal(row_count: int) -> None:
     """Of two rows the offsets end where padding follows, so that a buffer may be a byte longer than its values."""
-    body = packed(SMALL.slice(0, row_count))
+    body = bytes_of(SMALL.slice(0, row_count))
     chance = random.Random(5)
     accepted = 0
     for at in range(len(body)):
@@ -139,12 +139,12 @@ def test_t19_any_bytes_are_refused(data: bytes) -> None:
 @pytest.mark.parametrize("length", [-(2**31), -8, 0, 8, 1 << 13, (1 << 13) + 8, 2**31 - 8])
 def test_p26_metadata_that_declare_more_than_there_is_are_refused(length: int) -> None:
     with pytest.raises(PeerError):
-        unpacked(b"\xff\xff\xff\xff" + struct.pack("<i", length) + packed(SMALL)[8:])
+        unpacked(b"\xff\xff\xff\xff" + struct.pack("<i", length) + bytes_of(SMALL)[8:])
 
 
 def test_p26_a_body_with_more_in_it_than_its_values_is_refused() -> None:
     """A row holds the body that it came in: what lies behind the values would be counted by nobody."""
-    body = packed(SMALL)
+    body = bytes_of(SMALL)
     (length,) = struct.unpack_from("<i", body, 4)
     metadata, buffers = body[: 8 + length], body[8 + length :]
     declared = struct.pack("<q", len(buffers))
@@ -234,13 +234,13 @@ def test_n6_a_null_that_cannot_be_is_refused(name: str) -> None:
 
 
 def test_n6_text_that_is_no_utf_8_is_refused() -> None:
-    body = packed(table(row(to_service_name="AAAAAAAA")))
+    body = bytes_of(table(row(to_service_name="AAAAAAAA")))
     with pytest.raises(PeerError, match=r"(?i)utf-8"):
         unpacked(body.replace(b"AAAAAAAA", b"AAAA\xff\xfeAA"))
 
 
 def test_n6_offsets_that_lead_astray_are_refused() -> None:
-    body = packed(table(row(message_body=b"12345678"), row(message_body=b"abcdefgh")))
+    body = bytes_of(table(row(message_body=b"12345678"), row(message_body=b"abcdefgh")))
     offsets = struct.pack("<3i", 0, 8, 16)
     assert body.count(offsets) == 1
     for wrong in ((0, 17, 16), (8, 0, 16), (-1, 8, 16), (0, 8, 2**31 - 1), (0, 8, 1 << 20)):
@@ -286,7 +286,7 @@ def test_p26_the_largest_values_that_an_instance_sends_are_taken() -> None:
         message_body=bytes(BYTES_MAX + 32),
         lifetime=datetime(9999, 12, 31, 23, 59, 59, 999_999, tzinfo=UTC),
     )
-    assert unpacked(packed(table(largest))).to_pylist() == [largest]
+    assert unpacked(bytes_of(table(largest))).to_pylist() == [largest]
 
 
 @given(st.lists(st.tuples(st.integers(1, 1500), st.integers(0, 3000)), min_size=1, max_size=4))

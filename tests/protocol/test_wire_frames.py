@@ -59,6 +59,14 @@ def test_n4_the_checksum_is_that_of_rfc_3720() -> None:
     assert crc32c(long[100:], crc32c(long[:100], 0)) == crc32c(long, 0)
 
 
+def test_n4_the_checksum_is_made_of_bytes_that_nobody_alters() -> None:
+    assert crc32c(memoryview(b"123456789"), 0) == 0xE306_9283
+    assert crc32c(memoryview(b""), 7) == 7
+    for altered in (bytearray(b"1"), memoryview(bytearray(b"1")), memoryview(b"12345678")[::2], "1"):
+        with pytest.raises(TypeError):
+            crc32c(altered, 0)  # type: ignore[arg-type]
+
+
 @given(st.lists(st.integers(1, 400), max_size=12))
 def test_p1_frames_are_the_same_however_their_bytes_are_cut(cuts: list[int]) -> None:
     data, pieces = b"".join(FRAMES), []

@@ -14,7 +14,7 @@ from ssbroker.protocol.adjacent.link import Link
 from ssbroker.protocol.adjacent.occurrences import Greeted, Left, RoleAsked, RoleTold
 from ssbroker.protocol.adjacent.questions import WAITING_MAX
 from tests.protocol.link_fuzz import figures
-from tests.protocol.wire import BANK, SHOP, Linked, linked, numbered, numbers, own, row, said, table
+from tests.protocol.wire import BANK, SHOP, Linked, bytes_of, linked, numbered, numbers, own, row, said, table
 
 DATABASE = b"id of a database"
 
@@ -31,7 +31,7 @@ def test_n5_each_side_says_hello_first_of_all_and_hears_who_the_other_is() -> No
 @pytest.mark.parametrize("kind", [kind for kind in Kind if kind is not Kind.HELLO])
 def test_n5_before_hello_no_frame_has_an_effect(kind: Kind) -> None:
     bodies = {
-        Kind.FRAGMENTS: packed(table(row())),
+        Kind.FRAGMENTS: bytes_of(table(row())),
         Kind.ROLE_ASKED: DATABASE,
         Kind.ROLE_TOLD: DATABASE + b"\x01" + bytes(8),
         Kind.GOODBYE: b"\x01",
@@ -102,7 +102,7 @@ def test_n7_a_piece_to_write_is_little_more_than_a_frame() -> None:
     both = linked()
     both.shop.send(numbered(100, size=100_000))
     assert both.shop.waiting[1] > 10_000_000
-    sizes = [len(piece) for piece in iter(lambda: both.shop.data_to_send(now=0), None)]
+    sizes = [len(piece) for piece in said(both.shop)]
     assert sizes[0] < 200_000
     assert 900_000 < max(sizes) < (1 << 20) + (64 << 10)
     assert both.shop.waiting == (0, 0)
@@ -111,9 +111,8 @@ def test_n7_a_piece_to_write_is_little_more_than_a_frame() -> None:
 def test_n7_questions_go_before_rows() -> None:
     both = linked()
     both.shop.send(numbered(3000))
-    said_first = both.shop.data_to_send(now=0)
+    said_first = b"".join(both.shop.data_to_send(now=0))
     both.shop.ask_role(DATABASE)
-    assert said_first is not None
     both.bank.received(said_first, now=0)
     assert isinstance(both.to_bank()[0], RoleAsked)
 

@@ -7,11 +7,11 @@ from typing import Any
 import pytest
 
 from ssbroker.protocol.adjacent import goodbye, hello, roles
-from ssbroker.protocol.adjacent.batch import packed, unpacked
+from ssbroker.protocol.adjacent.batch import unpacked
 from ssbroker.protocol.adjacent.frames import Frames, Kind, framed
 from ssbroker.protocol.adjacent.goodbye import Reason
 from tests.guards.repository import ROOT
-from tests.protocol.wire import own, row, table
+from tests.protocol.wire import bytes_of, own, row, table
 
 RECORDED = {
     Kind[name]: bytes.fromhex(data)
@@ -71,4 +71,4 @@ def test_n4_the_same_is_said_in_the_same_bytes() -> None:
         Kind.PONG: framed(Kind.PONG),
         Kind.GOODBYE: framed(Kind.GOODBYE, goodbye.packed(Reason.STOPPING, "back at 7")),
     }
-    assert unpacked(packed(table(*ROWS))) == unpacked(body_of(RECORDED[Kind.FRAGMENTS])[1])
+    assert unpacked(bytes_of(table(*ROWS))) == unpacked(body_of(RECORDED[Kind.FRAGMENTS])[1])

@@ -7,7 +7,7 @@ from typing import Any, Final
 
 import pyarrow as pa
 
-from ssbroker.protocol.adjacent.batch import WIRE
+from ssbroker.protocol.adjacent.batch import WIRE, packed
 from ssbroker.protocol.adjacent.hello import Own
 from ssbroker.protocol.adjacent.limits import Limits
 from ssbroker.protocol.adjacent.link import Link
@@ -57,6 +57,11 @@ def numbered(count: int, *, first: int = 0, size: int = 8) -> pa.Table:
     return table(*(row(message_sequence_number=first + number, message_body=bytes(size)) for number in range(count)))
 
 
+def bytes_of(rows: pa.Table) -> bytes:
+    """Rows as the body of a frame."""
+    return bytes(packed(rows))
+
+
 def numbers(occurrences: list[Occurrence]) -> list[int]:
     """The sequence numbers of all rows that have arrived."""
     batches = (occurrence.rows for occurrence in occurrences if isinstance(occurrence, Batch))
@@ -102,8 +107,8 @@ class Linked:
 def said(link: Link, now: int = 0) -> list[bytes]:
     """All that a link has to send, piece by piece."""
     pieces: list[bytes] = []
-    while (data := link.data_to_send(now=now)) is not None:
-        pieces.append(data)
+    while data := link.data_to_send(now=now):
+        pieces.append(b"".join(data))
     return pieces
 
 

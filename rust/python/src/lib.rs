@@ -10,6 +10,7 @@ mod doorway;
 mod errors;
 mod explanation;
 mod fragment;
+mod frozen;
 mod gate;
 mod md5;
 mod memory;

@@ -12,6 +12,7 @@ use ssbroker_columnar::{
 
 use crate::capsule::{export_array, export_batch, import_stream};
 use crate::doorway::detached;
+use crate::frozen::Frozen;
 
 /// From so many bytes on it is worth letting others have the interpreter.
 const LONG: usize = 16 << 10;
@@ -19,7 +20,9 @@ const LONG: usize = 16 << 10;
 /// The rows of the body of a frame.
 #[pyfunction]
 #[pyo3(signature = (body, /))]
-pub(crate) fn decode_fragments<'py>(py: Python<'py>, body: &[u8]) -> PyResult<Bound<'py, PyAny>> {
+#[allow(clippy::needless_pass_by_value)] // what is read of an argument is given, not lent
+pub(crate) fn decode_fragments(py: Python<'_>, body: Frozen) -> PyResult<Bound<'_, PyAny>> {
+    let body = body.bytes();
     let rows = detached(py, || {
         // What columns may share has to begin at an address that suits all of them.
         let mut aligned = MutableBuffer::with_capacity(body.len());
@@ -74,6 +77,8 @@ pub(crate) fn plain_runs<'py>(
 /// The CRC-32C of bytes that come after others.
 #[pyfunction]
 #[pyo3(signature = (data, before, /))]
-pub(crate) fn crc32c(py: Python<'_>, data: &[u8], before: u32) -> PyResult<u32> {
+#[allow(clippy::needless_pass_by_value)]
+pub(crate) fn crc32c(py: Python<'_>, data: Frozen, before: u32) -> PyResult<u32> {
+    let data = data.bytes();
     if data.len() < LONG { Ok(checksum(data, before)) } else { detached(py, || Ok(checksum(data, before))) }
 }

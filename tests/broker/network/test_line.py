@@ -78,6 +78,32 @@ def test_n8_tls_and_frames_come_to_the_same_in_pieces_of_any_size(
     assert shop.outboxes[0].progress == (20, 20)
 
 
+def test_n4_a_frame_goes_in_small_pieces_and_no_connection_is_over_before_the_last_of_them() -> None:
+    shop, bank = plain()
+    for number in range(3):
+        shop.outboxes[0].put(numbered(100, first=100 * number, size=10_000))
+    shop.leave(Reason.STOPPING, "enough")
+    pieces = list(iter(lambda: shop.data_to_send(now=0), None))
+    assert max(map(len, pieces)) == 64 << 10
+    assert sum(map(len, pieces)) > 3_000_000
+    found = [each for piece in pieces for each in bank.received(piece or b"", now=0)]
+    assert numbers(found) == list(range(300))
+    found = shop.received(bank.data_to_send(now=0) or b"", now=0)
+    assert [type(each) for each in found] == [Left]
+    assert (shop.is_over, bank.is_over) == (True, True)
+
+
+def test_n4_an_end_is_not_over_while_it_still_has_to_say_why() -> None:
+    shop, bank = plain()
+    shop.outboxes[0].put(numbered(100, size=10_000))
+    assert shop.data_to_send(now=0) is not None
+    with pytest.raises(PeerError):
+        shop.received(b"no frame at all.", now=0)
+    assert not shop.is_over
+    assert [each.reason for each in carried(shop, bank) if isinstance(each, Left)] == [Reason.BROKEN]
+    assert shop.is_over
+
+
 def test_n8_nothing_is_said_before_the_far_side_has_proven_who_it_is(contexts: tuple[Contexts, Contexts]) -> None:
     shop, bank = pair(Secured(contexts[0], is_accept=False), Secured(contexts[1], is_accept=True))
     shop.outboxes[0].put(numbered(1))
@@ -166,7 +192,7 @@ def test_r43_what_is_written_is_done_with_while_more_and_more_follows() -> None:
     """R43, N21: who fills an outbox as fast as it empties holds no more than what has not been written."""
     shop, _ = plain()
     first = 0
-    for _ in range(40):
+    for _ in range(640):
         while not shop.outboxes[0].is_full:
             shop.outboxes[0].put(numbered(100, first=first, size=1000))
             first += 100

@@ -3,7 +3,7 @@
 One `Link` stands at each end of a connection, made when TLS has been agreed. Whoever has the socket runs it:
 
     link = Link(own, is_accept=False, now=now)
-    while (data := link.data_to_send(now=now)) is not None: ...   write it: first HELLO, then what is to go, a piece at a time
+    while pieces := link.data_to_send(now=now): ...               write them: first HELLO, then what is to go, a little at a time
     for occurrence in link.received(data, now=now): ...           what the bytes from the far side come to, as values
     link.send(rows)                                               rows of `batch.WIRE`, kept until `data_to_send` gives them
     link.next_timeout(), link.handle_timeout(now=now)             deadlines, PING, idleness

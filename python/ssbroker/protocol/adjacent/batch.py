@@ -10,6 +10,7 @@ import pyarrow.compute as pc
 
 from ssbroker import _core
 from ssbroker.exceptions import MalformedDataError, PeerError, ProtocolError
+from ssbroker.protocol.adjacent.frames import Data
 from ssbroker.protocol.envelope import ENVELOPE
 
 HOPS: Final = 16
@@ -96,7 +97,7 @@ def pieces(rows: pa.Table, *, most: int = BYTES_MAX) -> Iterator[tuple[pa.Table,
     yield rows.slice(start), size
 
 
-def packed(rows: pa.Table) -> bytes:
+def packed(rows: pa.Table) -> memoryview:
     """Rows as the body of a frame.
 
     Args:
@@ -113,10 +114,10 @@ def packed(rows: pa.Table) -> bytes:
         True
     """
     batch = rows.combine_chunks().to_batches()[0]
-    return batch.serialize().to_pybytes()
+    return memoryview(batch.serialize()).cast("B").toreadonly()
 
 
-def unpacked(body: bytes) -> pa.Table:
+def unpacked(body: Data) -> pa.Table:
     """The rows of a body.
 
     Args:

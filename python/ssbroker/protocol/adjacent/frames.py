@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import struct
 from enum import IntEnum
-from typing import Final
+from typing import Final, TypeAlias
 
 from ssbroker._core import crc32c
 from ssbroker.exceptions import PeerError
@@ -14,6 +14,8 @@ TLS_BEGINS: Final = b"\x16\x03"
 """The first bytes of whoever speaks TLS: a handshake, of version 3."""
 VERSION: Final = 1
 HEADER_BYTES: Final = 16
+Data: TypeAlias = bytes | memoryview
+"""Bytes that nobody alters."""
 
 _HEAD: Final = struct.Struct(">4sBBHI")
 _CHECK: Final = struct.Struct(">I")
@@ -50,12 +52,26 @@ LENGTHS: Final[dict[Kind, tuple[int, int]]] = {
 """How long the body of each kind may be."""
 
 
-def framed(kind: Kind, *parts: bytes) -> bytes:
+def headed(kind: Kind, body: Data) -> tuple[bytes, Data]:
+    """A frame whose body stays where it is.
+
+    Args:
+        kind: What it is.
+        body: Its body.
+
+    Returns:
+        Header and body.
+    """
+    head = _HEAD.pack(MAGIC, VERSION, kind, 0, len(body))
+    return head + _CHECK.pack(crc32c(body, crc32c(head, 0))), body
+
+
+def framed(kind: Kind, body: Data = b"") -> bytes:
     """A frame.
 
     Args:
         kind: What it is.
-        parts: Its body.
+        body: Its body.
 
     Returns:
         Header and body.
@@ -64,11 +80,7 @@ def framed(kind: Kind, *parts: bytes) -> bytes:
         >>> framed(Kind.PING).hex(" ", 4)
         '53534257 01050000 00000000 de05e583'
     """
-    head = _HEAD.pack(MAGIC, VERSION, kind, 0, sum(map(len, parts)))
-    check = crc32c(head, 0)
-    for part in parts:
-        check = crc32c(part, check)
-    return b"".join((head, _CHECK.pack(check), *parts))
+    return b"".join(headed(kind, body))
 
 
 class Frames:
@@ -94,7 +106,7 @@ class Frames:
         self._data = bytearray()
         self._at = 0
 
-    def feed(self, data: bytes) -> None:
+    def feed(self, data: Data) -> None:
         """Takes bytes, and forgets what has been given."""
         if self._at:
             del self._data[: self._at]

@@ -8,7 +8,7 @@ import pyarrow as pa
 
 from ssbroker.exceptions import PeerError, ProtocolError
 from ssbroker.protocol.adjacent import batch, goodbye, hello
-from ssbroker.protocol.adjacent.frames import Frames, Kind, framed
+from ssbroker.protocol.adjacent.frames import Data, Frames, Kind, framed, headed
 from ssbroker.protocol.adjacent.goodbye import Reason
 from ssbroker.protocol.adjacent.hello import Far, Own
 from ssbroker.protocol.adjacent.limits import Limits
@@ -38,7 +38,8 @@ class Link:
     Examples:
         >>> shop = Link(Own(instance_id=b"s" * 16, name="shop", number=1), is_accept=False, limits=Limits(), now=0)
         >>> bank = Link(Own(instance_id=b"b" * 16, name="bank", number=2), is_accept=True, limits=Limits(), now=0)
-        >>> [greeted] = bank.received(shop.data_to_send(now=0), now=0)
+        >>> [hello] = shop.data_to_send(now=0)
+        >>> [greeted] = bank.received(hello, now=0)
         >>> greeted.far.name
         'shop'
     """
@@ -71,7 +72,7 @@ class Link:
         self._hello: bytes | None = framed(Kind.HELLO, hello.packed(own))
         self._goodbye: bytes | None = None
 
-    def received(self, data: bytes, *, now: int) -> list[Occurrence]:
+    def received(self, data: Data, *, now: int) -> list[Occurrence]:
         """Takes bytes from the far side; once the link is over, what still comes is ignored.
 
         Args:
@@ -159,22 +160,22 @@ class Link:
             self._questions.clear()
         self._phase = TABLE[self._phase][Input.LEAVE]
 
-    def data_to_send(self, *, now: int) -> bytes | None:
+    def data_to_send(self, *, now: int) -> list[Data]:
         """What is to be written next: small frames, and one of rows.
 
         Args:
             now: The moment.
 
         Returns:
-            Whole frames, a little over 1 MiB at most; None: nothing for now.
+            Whole frames, a little over 1 MiB at most, in pieces that go one behind the other; none: nothing for now.
         """
-        parts = [] if self._hello is None else [self._hello]
+        parts: list[Data] = [] if self._hello is None else [self._hello]
         self._hello = None
         if self._phase not in (Phase.GREETING, Phase.OVER):
             parts += self._small(now)
             rows = self._outbox.take()
             if rows is not None:
-                parts.append(framed(Kind.FRAGMENTS, rows))
+                parts += headed(Kind.FRAGMENTS, rows)
                 self._patience.carried(now)
                 self._patience.asked(now)
         if self._goodbye is not None and not self._outbox.bytes:
@@ -182,7 +183,7 @@ class Link:
             self._goodbye = None
             self._patience.moved(now)
             self._phase = TABLE[self._phase][Input.WRITTEN]
-        return b"".join(parts) if parts else None
+        return parts
 
     def next_timeout(self) -> int | None:
         """The moment at which `handle_timeout` has something to do; None: never, if nothing else happens."""

@@ -42,7 +42,7 @@ class Outbox:
             self.rows += piece[0].num_rows
             self.bytes += piece[1]
 
-    def take(self) -> bytes | None:
+    def take(self) -> memoryview | None:
         """The body of the next frame; None: nothing waits."""
         if not self._pieces:
             return None

@@ -112,7 +112,7 @@ class Connection(asyncio.BufferedProtocol):
         if self._is_closing:
             return
         try:
-            occurrences = self.line.received(bytes(self._owner.buffer[:nbytes]), now=self._clock())
+            occurrences = self.line.received(self._owner.buffer[:nbytes], now=self._clock())
         except PeerError as error:
             is_proven = self.line.channel.is_open
             self.end(Ending(str(error), standing.PROTOCOL_BROKEN if is_proven else standing.LOGIN_REFUSED))

@@ -13,6 +13,7 @@ from ssbroker.broker.network.connections.limits import EndpointLimits
 from ssbroker.broker.network.connections.outbox import Outbox
 from ssbroker.broker.network.connections.tls import Channel
 from ssbroker.exceptions import PeerError, ProtocolError
+from ssbroker.protocol.adjacent.frames import Data
 from ssbroker.protocol.adjacent.goodbye import Reason
 from ssbroker.protocol.adjacent.hello import Far, Own
 from ssbroker.protocol.adjacent.link import Link
@@ -22,6 +23,8 @@ from ssbroker.protocol.mirroring import MirroringRole
 LOGGER: Final = logging.getLogger("ssbroker.broker")
 _AHEAD_BYTES: Final = 1 << 20
 _UNREAD_MOST: Final = 1 << 20
+_SEALED_BYTES: Final = 64 << 10
+"""What is sealed at a time: pieces that a processor's cache holds, and for which memory is not asked of the system each time."""
 
 
 class Line:
@@ -47,6 +50,7 @@ class Line:
         "_own",
         "_sent",
         "_unproven",
+        "_unsealed",
         "channel",
         "is_paused",
         "outboxes",
@@ -72,6 +76,7 @@ class Line:
         self._fed: Final[deque[tuple[Outbox, int]]] = deque()
         self._fed_rows = 0
         self._unproven = 0
+        self._unsealed: Final[deque[memoryview]] = deque()
         self._has_ended = False
         self.is_paused = False
         self.channel: Final = channel
@@ -92,7 +97,7 @@ class Line:
     @property
     def is_over(self) -> bool:
         """Whether nothing comes and nothing goes any more: close the socket."""
-        return self._has_ended or (self._link is not None and self._link.is_over)
+        return self._has_ended or (self._link is not None and self._link.is_over and not self._unsealed)
 
     @property
     def is_leaving(self) -> bool:
@@ -104,7 +109,7 @@ class Line:
         """How many bytes more are taken of who has not said HELLO (N11); None where it has."""
         return None if self.far is not None else max(self._limits.unproven_bytes - self._unproven, 0)
 
-    def received(self, data: bytes, *, now: int) -> list[Occurrence]:
+    def received(self, data: Data, *, now: int) -> list[Occurrence]:
         """Takes what the socket brought.
 
         Args:
@@ -142,23 +147,14 @@ class Line:
         """
         if data := self.channel.data_to_send():
             return data
-        link = self._link
-        if link is None:
-            return None
-        self._feed(link, now)
-        plain = link.data_to_send(now=now)
-        waiting, _ = link.waiting
-        self.settle(waiting=waiting)
-        if not waiting:  # a link that has something to carry is not idle, however long the socket takes nothing
-            self._feed(link, now)
-        if plain is None:
-            return None
+        if not self._unsealed:
+            self._speak(now)
         try:
-            self.channel.seal(plain)
+            self._seal()
         except PeerError:  # the far side has ended TLS, and is about to close the socket
             self._has_ended = True
             return None
-        return self.channel.data_to_send()
+        return self.channel.data_to_send() or None
 
     def settle(self, *, waiting: int = 0) -> None:
         """Has outboxes know what of that which was taken out of them is written or lost.
@@ -254,6 +250,29 @@ class Line:
         if self._link is None and self.channel.is_open:
             self._link = Link(self._own, is_accept=self._is_accept, limits=self._limits.link, now=now)
         return self._link
+
+    def _speak(self, now: int) -> None:
+        """Asks the link for what is to be written next."""
+        link = self._link
+        if link is None:
+            return
+        self._feed(link, now)
+        self._unsealed.extend(map(memoryview, link.data_to_send(now=now)))
+        waiting, _ = link.waiting
+        self.settle(waiting=waiting)
+        if not waiting:  # a link that has something to carry is not idle, however long the socket takes nothing
+            self._feed(link, now)
+
+    def _seal(self) -> None:
+        """Seals about as much of that as one piece for the socket has."""
+        room = _SEALED_BYTES
+        while self._unsealed and room > 0:
+            piece = self._unsealed.popleft()
+            if len(piece) > room:
+                self._unsealed.appendleft(piece[room:])
+                piece = piece[:room]
+            self.channel.seal(piece)
+            room -= len(piece)
 
     def _feed(self, link: Link, now: int) -> None:
         """Gives the link as much as one frame takes, from each outbox in turn."""

@@ -8,6 +8,7 @@ from typing import Final, Protocol
 
 from ssbroker.broker.network.connections.trust import PROTOCOL, Contexts, name_of
 from ssbroker.exceptions import PeerError
+from ssbroker.protocol.adjacent.frames import Data
 
 _HANDSHAKE: Final = 22
 _VERSION: Final = 3
@@ -46,7 +47,7 @@ class Channel(Protocol):
     def unsent_bytes(self) -> int:
         """What waits to be given to the socket."""
 
-    def received(self, data: bytes) -> bytes:
+    def received(self, data: Data) -> Data:
         """Takes what the socket brought.
 
         Args:
@@ -59,7 +60,7 @@ class Channel(Protocol):
             PeerError: They mean nothing, or the far side is nobody who may connect.
         """
 
-    def seal(self, data: bytes) -> None:
+    def seal(self, data: Data) -> None:
         """Takes what is to be said; only where it is open.
 
         Args:
@@ -86,18 +87,18 @@ class Plain:
     method: Final = None
 
     def __init__(self) -> None:
-        self._outgoing: Final[list[bytes]] = []
+        self._outgoing: Final[list[Data]] = []
 
     @property
     def unsent_bytes(self) -> int:
         """See `Channel`."""
         return sum(map(len, self._outgoing))
 
-    def received(self, data: bytes) -> bytes:
+    def received(self, data: Data) -> Data:
         """See `Channel`."""
         return data
 
-    def seal(self, data: bytes) -> None:
+    def seal(self, data: Data) -> None:
         """See `Channel`."""
         self._outgoing.append(data)
 
@@ -147,7 +148,7 @@ class Secured:
         """See `Channel`."""
         return self._outgoing.pending
 
-    def received(self, data: bytes) -> bytes:
+    def received(self, data: Data) -> bytes:
         """See `Channel`."""
         if self._first is not None:
             self._first += data
@@ -168,7 +169,7 @@ class Secured:
             raise PeerError(_told(error)) from error
         return b"".join(pieces)
 
-    def seal(self, data: bytes) -> None:
+    def seal(self, data: Data) -> None:
         """See `Channel`."""
         try:
             self._begun().write(data)
