@@ -642,6 +642,77 @@ def plain_runs(
         SchemaError: A column is not there, or of another type.
     """
 
+def waiting_runs(messages: ArrowStreamExportable, /) -> list[tuple[bytes, bool, int, list[int]]] | None:
+    """Messages that wait to be sent, in runs of one number behind the other (B48).
+
+    Args:
+        messages: Rows of `protocol.ledger.MESSAGES`.
+
+    Returns:
+        The runs in their order: conversation, whether its initiator sends them, the number of the first, and the bytes of each one's body. None
+        where one of them was not read or is an error of its application, or where a sender has more than one run.
+
+    Raises:
+        SchemaError: A column is not there, or of another type.
+    """
+
+def departures(
+    messages: ArrowStreamExportable,
+    senders: Sequence[
+        tuple[
+            int,
+            int,
+            Sequence[str],
+            bytes,
+            bytes | None,
+            int,
+            int | None,
+            tuple[int | None, bytes] | None,
+        ]
+    ],
+    /,
+) -> list[pa.RecordBatch]:
+    """The rows in which whole messages of plain conversations go to another instance (B48).
+
+    Args:
+        messages: Rows of `protocol.ledger.MESSAGES`.
+        senders: Of each of their `waiting_runs` how many messages it has, how many of them go, the services that they are from and for and their
+            contract, the broker that they are from, the one that they are for, the priority, the end of the conversation in microseconds since
+            1970, and the acknowledgement that the first of them carries.
+
+    Returns:
+        Rows of `protocol.envelope.ENVELOPE`, with the digests of what they say and hold.
+
+    Raises:
+        SchemaError: A column is not there, or of another type.
+        MalformedDataError: There are not as many messages.
+    """
+
+def sender_runs(rows: ArrowStreamExportable, /) -> tuple[list[tuple[bytes, bool, bytes | None, int]], bool]:
+    """Who sends rows.
+
+    Args:
+        rows: Rows of `protocol.envelope.ENVELOPE`.
+
+    Returns:
+        The senders as they follow each other: conversation, whether its initiator sends, the broker that it is for, and how many rows; and whether
+        no row is secured.
+
+    Raises:
+        SchemaError: A column is not there, or of another type.
+    """
+
+def first_hop(rows: ArrowStreamExportable, now: int, /) -> pa.RecordBatch:
+    """What rows are given for their first hop (N1, N21): how many hops are left, how many seconds, and how many have passed.
+
+    Args:
+        rows: Rows of `protocol.envelope.ENVELOPE`.
+        now: The moment, from which the time to live counts, in microseconds since 1970.
+
+    Raises:
+        SchemaError: A column is not there, or of another type.
+    """
+
 def normalize_address(text: str, /) -> str:
     """The normal form of an address (K1).
 

@@ -64,6 +64,7 @@ UNSAFE: dict[str, str] = {
     "rust/md5/src/lanes/neon.rs": "loads and stores of whole vectors",
     "rust/md5/src/lanes/sse2.rs": "loads and stores of whole vectors",
     "rust/python/src/capsule.rs": "pointers of the Arrow C data interface",
+    "rust/python/src/frozen.rs": "bytes that the buffer protocol shows",
     "rust/python/src/memory.rs": "an option of the allocator, which is C",
     "rust/python/src/sqlite.rs": "a connection of another extension module, and the call by which its SQLite makes itself known",
     "rust/store/src/gathering/file.rs": "the C structures by which SQLite asks for its files",

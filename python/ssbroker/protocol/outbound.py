@@ -15,6 +15,7 @@ from ssbroker.protocol.dialog import Dialog
 from ssbroker.protocol.envelope import Security
 from ssbroker.protocol.opening import Notice
 from ssbroker.protocol.plain import plain_rows
+from ssbroker.protocol.plain_departures import PlainCut, departing
 from ssbroker.protocol.rows import Row, table_of
 from ssbroker.protocol.settings import Integrity
 from ssbroker.protocol.turn import Cut
@@ -62,8 +63,10 @@ class Outbound:
     def __init__(self, integrity: Integrity) -> None:
         self._security = Security.SEALED if integrity == "strict" else Security.SIGNED
 
-    def fragments(self, cut: Cut) -> pa.Table:
+    def fragments(self, cut: Cut | PlainCut) -> pa.Table:
         """The fragments of messages; the first one of each dialog carries the acknowledgement that is due (P15)."""
+        if isinstance(cut, PlainCut):
+            return departing(cut)
         if not cut.turns:
             return table_of([])
         if all(turn.dialog.outbound is None for turn in cut.turns):

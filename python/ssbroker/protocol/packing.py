@@ -8,7 +8,8 @@ from typing import Final
 
 from ssbroker.exceptions import MalformedDataError
 from ssbroker.protocol.acknowledgement import bit_runs
-from ssbroker.protocol.transmission import Flight, Transmission
+from ssbroker.protocol.flight import Flight
+from ssbroker.protocol.transmission import Transmission
 
 PACKED_MAX: Final = 1024
 

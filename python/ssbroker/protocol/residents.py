@@ -7,9 +7,9 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Final
 
 from ssbroker.protocol.dialog import Dialog, dialog_of
+from ssbroker.protocol.flight import Flight
 from ssbroker.protocol.ledger import Key, Ledger
 from ssbroker.protocol.packing import packed, unpacked
-from ssbroker.protocol.transmission import Flight
 
 IDLE: Final = 10_000_000
 """After how many microseconds without a change an endpoint is put aside."""

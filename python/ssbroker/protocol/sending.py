@@ -17,6 +17,7 @@ from ssbroker.protocol.envelope import SEQUENCE_MAX
 from ssbroker.protocol.interleaving import interleaved
 from ssbroker.protocol.large import Large
 from ssbroker.protocol.ledger import Key, Ledger
+from ssbroker.protocol.plain_departures import PlainCut, cut_plain
 from ssbroker.protocol.retry import Backoff
 from ssbroker.protocol.settings import Settings
 from ssbroker.protocol.turn import Cut, Turn
@@ -83,7 +84,7 @@ class Sending:
             return transmission.head - (transmission.cursor == 0)
         return transmission.acked + self._settings.max_sequence_distance
 
-    def cut(self, turns: Sequence[Turn], now: int) -> Cut:
+    def cut(self, turns: Sequence[Turn], now: int) -> Cut | PlainCut:
         """Reads and cuts what the turns need, and notes in the dialogs what goes."""
         self._make_way(turns)
         kept = [
@@ -108,6 +109,9 @@ class Sending:
         if not messages.num_rows and not kept:
             self._launch(turns, now)
             return Cut(messages, [], 0)
+        if not kept and (plain := cut_plain(messages, turns)) is not None:
+            self._launch(turns, now)
+            return plain
         read_bytes = messages.nbytes + sum(part.nbytes for part in kept)
         conversations, sides, sequences, errors = (listed(messages[name]) for name in _MESSAGE)
         places = [by_key[key] for key in zip(conversations, sides, strict=True)]

@@ -3,28 +3,16 @@
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
+from collections.abc import Sequence
 from dataclasses import dataclass, field
+from itertools import takewhile
 from typing import Final
 
 from ssbroker.protocol.acknowledgement import Run, lowest, named
+from ssbroker.protocol.flight import Flight
 from ssbroker.protocol.ledger import Key
 
 _NEVER: Final = 2**63 - 1
-
-
-@dataclass(slots=True)
-class Flight:
-    """Fragments that were sent at one moment and wait for their acknowledgement.
-
-    Attributes:
-        due: When what is left of them is sent again.
-        attempt: How often they were sent again before.
-        fragments: Which they were, as bits for each message.
-    """
-
-    due: int
-    attempt: int
-    fragments: dict[int, int]
 
 
 @dataclass(slots=True)
@@ -96,6 +84,23 @@ class Transmission:
         if self.cursor == count:
             self.head = self.passed = max(self.head, self.passed) + 1
             self.cursor = self.ahead = 0
+
+    def send_whole(self, sizes: Sequence[int]) -> None:
+        """Notes that whole messages are sent for the first time, from `head` on, of which nothing was sent, and nothing has passed it.
+
+        Args:
+            sizes: What each counts for, in bytes.
+        """
+        numbers = range(self.head, self.head + len(sizes))
+        charges = dict(zip(numbers, sizes, strict=True))
+        size = sum(sizes)
+        self.flying.update(dict.fromkeys(numbers, 1))
+        self.charges.update(charges)
+        self.sizes.update(charges)
+        self.fragments += len(sizes)
+        self.bytes += size
+        self.begun += size
+        self.head = self.passed = numbers.stop
 
     def is_next(self, sequence: int, fragment: int, count: int) -> bool:
         """Whether this is the next fragment that was never sent: of `head`, or a single message right after what has passed it."""
@@ -267,8 +272,8 @@ class Transmission:
     def _forget_sizes(self, last: int) -> None:
         """Forgets what messages count for, up to a number."""
         sizes = self.sizes
-        while sizes and (first := next(iter(sizes))) <= last:
-            self.begun -= sizes.pop(first)
+        for sequence in [*takewhile(last.__ge__, sizes)]:
+            self.begun -= sizes.pop(sequence)
 
     def _pass_by(self) -> None:
         """Takes the cursor past what is there already, but not past the last fragment: only a message that was sent can be acknowledged."""

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import pyarrow as pa
 
 from ssbroker.protocol.dialog import Dialog
-from ssbroker.protocol.transmission import Flight
+from ssbroker.protocol.flight import Flight
 
 
 @dataclass(slots=True)
@@ -65,6 +66,38 @@ class Turn:
             for number, mask in flight.fragments.items():
                 found[number] = found.get(number, 0) | mask
         return found
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether all that goes are messages that were never sent, of a conversation without keys, with nothing of another one under way."""
+        dialog, transmission = self.dialog, self.dialog.transmission
+        is_between = transmission.cursor == 0 and transmission.passed == transmission.head
+        return dialog.is_known and dialog.outbound is None and not self.lost and is_between
+
+    def take_plain(self, lengths: Sequence[int]) -> int:
+        """Notes that the first of some whole messages go, as many as fit.
+
+        Args:
+            lengths: How long they are; the first one is `head`.
+
+        Returns:
+            How many these are.
+        """
+        transmission = self.dialog.transmission
+        going, size = len(lengths), sum(lengths)
+        if going > self.room or size > self.room_bytes:
+            going = size = 0
+            for length in lengths[: self.room]:
+                if size + length > self.room_bytes and (going or transmission.fragments):
+                    break
+                going += 1
+                size += length
+        self.fresh = dict.fromkeys(range(transmission.head, transmission.head + going), 1)
+        self.room -= going
+        self.room_bytes -= size
+        self.is_full |= going < len(lengths) or (going > 0 and self.room == 0)
+        transmission.send_whole(lengths[:going])
+        return going
 
     @property
     def is_drained(self) -> bool:

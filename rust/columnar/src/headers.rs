@@ -154,7 +154,8 @@ impl<'a> Columns<'a> {
     }
 }
 
-fn column<'a, T>(
+/// A column, as arrays of its type have it.
+pub(crate) fn column<'a, T>(
     batch: &'a RecordBatch,
     name: &str,
     expected: &str,

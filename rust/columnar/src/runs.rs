@@ -10,7 +10,7 @@ use crate::error::Result;
 use crate::headers::{Columns, digests_of};
 
 /// What `security` says of a fragment that only has digests.
-const PLAIN: i8 = 0;
+pub(crate) const PLAIN: i8 = 0;
 /// The group of a row that is in no run.
 const NONE: i32 = -1;
 
@@ -148,6 +148,7 @@ fn yes(flag: &BooleanArray, row: usize) -> bool {
     flag.is_valid(row) && flag.value(row)
 }
 
-fn sixteen(column: &FixedSizeBinaryArray, row: usize) -> Option<[u8; 16]> {
+/// The value of a GUID or a digest.
+pub(crate) fn sixteen(column: &FixedSizeBinaryArray, row: usize) -> Option<[u8; 16]> {
     if column.is_null(row) { None } else { column.value(row).try_into().ok() }
 }

@@ -6,6 +6,7 @@ use mimalloc::MiMalloc;
 mod capsule;
 mod catalog;
 mod counts;
+mod departures;
 mod doorway;
 mod errors;
 mod explanation;
@@ -42,6 +43,8 @@ mod _core {
     use super::catalog::{PyCatalog, normalize_address, parse_guid};
     #[pymodule_export]
     use super::counts::{PyArrivals, PyCounts};
+    #[pymodule_export]
+    use super::departures::{departures, first_hop, sender_runs, waiting_runs};
     #[pymodule_export]
     use super::fragment::fragment;
     #[pymodule_export]

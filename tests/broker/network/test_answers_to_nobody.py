@@ -10,8 +10,8 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from ssbroker.broker.network.connections.stamping import stamped
 from ssbroker.broker.network.seam import Peer
+from ssbroker.protocol.adjacent.stamping import stamped
 from ssbroker.protocol.envelope import Security
 from ssbroker.protocol.rows import Row, table_of
 from tests.broker.network.talking import Talk, talk

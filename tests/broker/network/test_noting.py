@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -10,11 +11,13 @@ import pytest
 
 from ssbroker.broker.delivery import delivery
 from ssbroker.broker.network.exchange import noting
+from ssbroker.broker.network.seam import Peer
 from ssbroker.exceptions import StorageError
 from tests.broker.network.talking import Talk, talk
 from tests.broker.shops import STOCK, statuses, waiting
 
 BANK = "TCP://bank:4022"
+PEER = Peer(bytes(16), "bank", None, BANK, uuid.UUID(int=1), False)
 
 
 @pytest.fixture
@@ -65,7 +68,7 @@ def test_n16_one_that_comes_and_goes_has_it_written_in_a_twentieth_of_the_time(b
     for _ in range(100):
         breaks(both)
         both.pipes.clock.advance(seconds=0.05)
-        both.pipes.pipe("shop").receiver.reached(BANK, both.pipes.servers["shop"].exchange._itself)
+        both.pipes.pipe("shop").receiver.reached(BANK, PEER)
         both.pipes.servers["shop"].exchange.turn()
         both.pipes.clock.advance(seconds=0.05)
     assert 5 <= len(written) <= 12

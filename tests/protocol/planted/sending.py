@@ -10,13 +10,14 @@ import pytest
 from ssbroker.protocol import outbound, packing, residents, sending
 from ssbroker.protocol.dialog import Dialog
 from ssbroker.protocol.dialogs import Dialogs
+from ssbroker.protocol.flight import Flight
 from ssbroker.protocol.opening import Opener
 from ssbroker.protocol.residents import Residents
 from ssbroker.protocol.retry import SECOND, Backoff
 from ssbroker.protocol.rows import Row
 from ssbroker.protocol.sending import Sending
 from ssbroker.protocol.steady import SteadyClock
-from ssbroker.protocol.transmission import Flight, Transmission
+from ssbroker.protocol.transmission import Transmission
 from ssbroker.protocol.turn import Cut, Turn
 
 

@@ -38,8 +38,7 @@ class Link:
     Examples:
         >>> shop = Link(Own(instance_id=b"s" * 16, name="shop", number=1), is_accept=False, limits=Limits(), now=0)
         >>> bank = Link(Own(instance_id=b"b" * 16, name="bank", number=2), is_accept=True, limits=Limits(), now=0)
-        >>> [hello] = shop.data_to_send(now=0)
-        >>> [greeted] = bank.received(hello, now=0)
+        >>> [greeted] = bank.received(b"".join(shop.data_to_send(now=0)), now=0)
         >>> greeted.far.name
         'shop'
     """

@@ -150,7 +150,8 @@ class Line:
         if not self._unsealed:
             self._speak(now)
         try:
-            self._seal()
+            while self._unsealed and self.channel.unsent_bytes < _SEALED_BYTES:
+                self.channel.seal(self._unsealed.popleft())
         except PeerError:  # the far side has ended TLS, and is about to close the socket
             self._has_ended = True
             return None
@@ -257,22 +258,13 @@ class Line:
         if link is None:
             return
         self._feed(link, now)
-        self._unsealed.extend(map(memoryview, link.data_to_send(now=now)))
+        for data in link.data_to_send(now=now):
+            view = memoryview(data)
+            self._unsealed.extend(view[at : at + _SEALED_BYTES] for at in range(0, len(view), _SEALED_BYTES))
         waiting, _ = link.waiting
         self.settle(waiting=waiting)
         if not waiting:  # a link that has something to carry is not idle, however long the socket takes nothing
             self._feed(link, now)
-
-    def _seal(self) -> None:
-        """Seals about as much of that as one piece for the socket has."""
-        room = _SEALED_BYTES
-        while self._unsealed and room > 0:
-            piece = self._unsealed.popleft()
-            if len(piece) > room:
-                self._unsealed.appendleft(piece[room:])
-                piece = piece[:room]
-            self.channel.seal(piece)
-            room -= len(piece)
 
     def _feed(self, link: Link, now: int) -> None:
         """Gives the link as much as one frame takes, from each outbox in turn."""

@@ -7,17 +7,22 @@ from typing import TYPE_CHECKING, Final
 
 import pyarrow as pa
 
+from ssbroker import moment
 from ssbroker.broker.failing import told_failure
 from ssbroker.broker.network.exchange.machine import LOCAL, MIRRORED, Departure, Machine
 from ssbroker.broker.network.exchange.machines import Machines
+from ssbroker.broker.network.exchange.rest import Rest
 from ssbroker.exceptions import SsbrokerError
 from ssbroker.protocol.retry import SECOND
 
 if TYPE_CHECKING:
+    from ssbroker.broker.instance import Instance
     from ssbroker.broker.network.seam import Endpoint
 
 TURNS_MAX: Final = 8
 """How many batches of one machine go before others have their turn."""
+WORTH_GATHERING: Final = 64
+"""After so many rows it is worth to let those that follow gather."""
 FAILED_WAIT: Final = SECOND
 """When a machine whose file could not be read is asked again."""
 
@@ -26,6 +31,7 @@ class Departing:
     """Sends what is due. For one thread.
 
     Args:
+        instance: The instance.
         endpoint: The connections.
         machines: The machines.
         closed: The gates that are closed.
@@ -35,6 +41,7 @@ class Departing:
 
     def __init__(
         self,
+        instance: Instance,
         endpoint: Endpoint,
         machines: Machines,
         *,
@@ -42,11 +49,39 @@ class Departing:
         closes: Callable[[str], None],
         loop_back: Callable[[pa.Table], None],
     ) -> None:
+        self._instance: Final = instance
+        self._rest: Final = Rest()
+        self._sent = 0
         self._endpoint: Final = endpoint
         self._machines: Final = machines
         self._closed: Final = closed
         self._closes: Final = closes
         self._loop_back: Final = loop_back
+
+    @property
+    def rests(self) -> bool:
+        """Whether what is to be sent gathers, and goes by itself when that is over. Any thread may ask."""
+        return self._rest.left > 0
+
+    def send_all(self, *, now: int) -> list[int | None]:
+        """Sends what is due of all machines, unless what is to be sent gathers (B49).
+
+        Args:
+            now: The moment.
+
+        Returns:
+            When each has something to send again, as `send`.
+        """
+        if not self.rests:
+            self._sent = 0
+            with self._rest.after():
+                moments = [self.send(machine, now=now) for machine in self._machines.all()]
+            # Who has more to send does, and without a thread of its own nobody would send later.
+            if self._sent < WORTH_GATHERING or 0 in moments or not self._instance.background:
+                self._rest.end()
+            if not self.rests:
+                return moments
+        return [moment.microseconds(self._instance.clock()) + int(self._rest.left * SECOND) + 1]
 
     def send(self, machine: Machine, *, now: int) -> int | None:
         """Sends what is due of a machine.
@@ -64,6 +99,7 @@ class Departing:
                 if departures is None:
                     break
                 for departure in departures:
+                    self._sent += departure.rows.num_rows
                     self._send(machine, departure)
             return machine.dialogs.next_timeout()
         except SsbrokerError as error:

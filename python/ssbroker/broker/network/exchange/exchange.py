@@ -7,8 +7,6 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
-import pyarrow as pa
-
 from ssbroker import moment
 from ssbroker.broker.delivery.transport import Outgoing
 from ssbroker.broker.dialogs.status import Status
@@ -96,10 +94,15 @@ class Exchange:
         self._arriving: Final = Arriving(
             self._machines, self._dispatch, Beginnings(keys, self._dispatch), self._carrying, events=instance.events
         )
+        itself = Peer(instance.instance_id, instance.name, None, LOCAL, uuid.UUID(int=0), False)
         self._departing: Final = Departing(
-            reception.endpoint, self._machines, closed=closed, closes=self._closes, loop_back=self._loop_back
+            instance,
+            reception.endpoint,
+            self._machines,
+            closed=closed,
+            closes=self._closes,
+            loop_back=lambda rows: self._inbox.put(itself, rows),
         )
-        self._itself: Final = Peer(instance.instance_id, instance.name, None, LOCAL, uuid.UUID(int=0), False)
 
     def carry(self, conversations: Sequence[Outgoing]) -> Mapping[int, Status]:
         """See `Transport`."""
@@ -110,7 +113,7 @@ class Exchange:
     def more(self, database: Database, endpoint_ids: Collection[int]) -> list[int]:
         """See `Transport`."""
         left = self._carrying.more(database.database_id, endpoint_ids)
-        if len(left) < len(endpoint_ids):
+        if len(left) < len(endpoint_ids) and not self._departing.rests:  # else a turn follows
             self._wake()
         return left
 
@@ -136,7 +139,7 @@ class Exchange:
         self._others_first ^= bool(self._opened)  # in turn, so that nobody is kept out by what the other has to send
         if self._others_first:
             self._pass_on()
-        moments += [self._departing.send(machine, now=now) for machine in self._machines.all()]
+        moments += self._departing.send_all(now=now)
         self._pass_on()
         moments += [hook.run_due(now=self._now()) for hook in (self._forwards, self._mirrors) if hook is not None]
         if not 0 <= now - self._flushed < FLUSH_EVERY:
@@ -144,7 +147,7 @@ class Exchange:
             self._flush(now)
         if left:
             moments.append(now + BUSY_WAIT)
-        elif not self._inbox.is_empty or self._reception.told or self._carrying.has_new:
+        elif not self._inbox.is_empty or self._reception.told or (self._carrying.has_new and not self._departing.rests):
             moments.append(now)
         return min([now + LOOK_EVERY, *(each for each in moments if each is not None)])
 
@@ -288,9 +291,6 @@ class Exchange:
                 machine.flush(now=now)
             except SsbrokerError as error:
                 told_failure(machine.database, "what is idle could not be put aside", error)
-
-    def _loop_back(self, rows: pa.Table) -> None:
-        self._inbox.put(self._itself, rows)
 
     def _now(self) -> int:
         return moment.microseconds(self._instance.clock())

@@ -4,22 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from itertools import accumulate
 from random import Random
-from typing import TYPE_CHECKING, Final, TypeAlias
+from typing import TYPE_CHECKING, Final
 
 import pyarrow as pa
 
 from ssbroker.broker.delivery.ways import Decision
-from ssbroker.broker.network.connections.stamping import stamped
 from ssbroker.broker.network.exchange.counted_ledger import CountedLedger
 from ssbroker.broker.network.exchange.gates import Gates
 from ssbroker.broker.network.exchange.ledger import Stale
 from ssbroker.broker.network.exchange.riders import Riders
 from ssbroker.broker.network.exchange.seeking import Asked, Seeking
-from ssbroker.protocol.columns import listed
+from ssbroker.protocol.adjacent.stamping import stamped
 from ssbroker.protocol.dialogs import Dialogs
 from ssbroker.protocol.envelope import ENVELOPE
 from ssbroker.protocol.ledger import Effects, Key, SessionKeys
+from ssbroker.protocol.senders import Sender, senders_of
 from ssbroker.protocol.settings import Settings
 
 if TYPE_CHECKING:
@@ -40,9 +41,6 @@ NOWHERE: Final = "NOWHERE"
 """The gate of what has no way; it opens when the catalog changes."""
 MIRRORED: Final = " or "
 """Stands between the two addresses of a gate behind which nobody knows the principal."""
-
-_Sender: TypeAlias = tuple[bytes, bool, bytes | None]
-"""A conversation, the sender's side, and the broker id that it sends to."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,7 +98,7 @@ class Machine:
         self.riders: Final = Riders(database, keys)
         self._mirrors: Final = mirrors
         self._closed: Final = closed
-        self._decisions: dict[_Sender, tuple[Asked, Decision]] = {}
+        self._decisions: dict[Sender, tuple[Asked, Decision]] = {}
         self._seeking: Final = Seeking(database, mirrors, patience=PATIENCE)
 
     def settle_keys(self, sender: Endpoint) -> Status | None:
@@ -190,11 +188,12 @@ class Machine:
         rows = self.dialogs.data_to_send(now=now, most=ROWS_MAX, most_bytes=BYTES_MAX)
         if rows is None:
             return None
-        senders: list[_Sender] = list(zip(*(listed(rows[name]) for name in _SENDER), strict=True))
+        senders, are_plain = senders_of(rows)
         gates = self._gates(rows, senders)
-        whole = stamped(rows, now=now, key_exchanges=self.riders.column(rows, now=now))
+        blobs = pa.nulls(rows.num_rows, pa.binary()) if are_plain else self.riders.column(rows, now=now)
+        whole = stamped(rows, now=now, key_exchanges=blobs)
         if len({*gates.values()}) == 1:
-            places: Mapping[str | None, list[int] | None] = {gates[senders[0]]: None}
+            places: Mapping[str | None, list[int] | None] = dict.fromkeys(gates.values())
         else:
             places = _places(senders, gates)
         return [
@@ -232,14 +231,15 @@ class Machine:
         self._seeking.principals(resting)
         self._seeking.routes(self._decisions.values())
 
-    def _gates(self, rows: pa.Table, senders: list[_Sender]) -> dict[_Sender, str | None]:
+    def _gates(self, rows: pa.Table, senders: list[tuple[Sender, int]]) -> dict[Sender, str | None]:
         """Through which gate each sender goes; None for nowhere."""
-        distinct = dict.fromkeys(senders)
+        distinct = dict.fromkeys(sender for sender, _ in senders)
         new = [sender for sender in distinct if sender not in self._decisions]
         if new:
-            first = {sender: place for place, sender in reversed(list(enumerate(senders)))}
+            starts = accumulate((number for _, number in senders), initial=0)
+            place_of = {sender: place for place, (sender, _) in zip(starts, senders, strict=False)}
             services = rows["to_service_name"]
-            asked = [Asked(each[0], each[1], services[first[each]].as_py(), each[2]) for each in new]
+            asked = [Asked(each[0], each[1], services[place_of[each]].as_py(), each[2]) for each in new]
             decided = list(
                 zip(asked, self.database.instance.worker.ways.decisions(self.database.name, asked), strict=True)
             )
@@ -247,7 +247,7 @@ class Machine:
             self._seeking.routes(each for each in decided if self.dialogs.knows(each[0][:2]))
         return {sender: self._gate(sender) for sender in distinct}
 
-    def _gate(self, sender: _Sender) -> str | None:
+    def _gate(self, sender: Sender) -> str | None:
         (_, decision), key = self._decisions[sender], sender[:2]
         if decision.is_local:
             return LOCAL
@@ -272,13 +272,12 @@ class Machine:
         self.dialogs.lost([key])
 
 
-def _places(senders: list[_Sender], gates: Mapping[_Sender, str | None]) -> dict[str | None, list[int] | None]:
-    places: dict[str | None, list[int] | None] = {}
-    for place, sender in enumerate(senders):
-        numbers = places.setdefault(gates[sender], [])
-        if numbers is not None:
-            numbers.append(place)
+def _places(
+    senders: list[tuple[Sender, int]], gates: Mapping[Sender, str | None]
+) -> Mapping[str | None, list[int] | None]:
+    places: dict[str | None, list[int]] = {}
+    at = 0
+    for sender, number in senders:
+        places.setdefault(gates[sender], []).extend(range(at, at + number))
+        at += number
     return places
-
-
-_SENDER: Final = ("conversation_id", "is_initiator", "to_broker_instance")

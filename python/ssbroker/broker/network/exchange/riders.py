@@ -63,7 +63,7 @@ class Riders:
         return offer is not None and offer.key_exchange is not None
 
     def column(self, rows: pa.Table, *, now: int) -> pa.Array[Any]:
-        """The blobs that ride with rows.
+        """The blobs that ride with rows of which some are secured.
 
         Args:
             rows: The rows (`envelope.ENVELOPE`).
@@ -76,8 +76,6 @@ class Riders:
             SsbrokerError: The keys cannot be read.
         """
         levels: list[Any] = rows["security"].to_pylist()
-        if not any(levels):
-            return pa.nulls(rows.num_rows, pa.binary())
         conversations: list[Any] = listed(rows["conversation_id"])
         sides: list[Any] = rows["is_initiator"].to_pylist()
         senders: list[Key] = list(zip(conversations, sides, strict=True))

@@ -1,0 +1,199 @@
+"""What is plain goes a run at a time, as if each message had been looked at (B48)."""
+
+from __future__ import annotations
+
+import hashlib
+import random
+from typing import Any, Final
+
+import pyarrow as pa
+import pytest
+
+from ssbroker import _core
+from ssbroker.exceptions import MalformedDataError, SchemaError
+from ssbroker.protocol import sending
+from ssbroker.protocol.dialogs import Dialogs
+from ssbroker.protocol.ledger import MESSAGES, NO_MESSAGES, messages_of
+from ssbroker.protocol.names import END_DIALOG, ERROR
+from ssbroker.protocol.plain_departures import PlainCut, cut_plain
+from tests.protocol.pair import SECOND, A, B, Pair, Row, bound, numbers, pair
+
+KEYS: Final = [(b"conversation %03d" % number, True) for number in range(4)]
+TURNS: Final = 40
+
+
+@pytest.fixture
+def cuts(monkeypatch: pytest.MonkeyPatch) -> list[PlainCut | None]:
+    """What the turns of machines come to that are given a chance to go in runs; None for one by one."""
+    made: list[PlainCut | None] = []
+
+    def watched(*given: Any) -> PlainCut | None:
+        made.append(cut_plain(*given))
+        return made[-1]
+
+    monkeypatch.setattr(sending, "cut_plain", watched)
+    return made
+
+
+def played(seed: int) -> list[Any]:
+    """A story of some dialogs; what the sender sends, when it wants to send again, and what it knows of each."""
+    chance = random.Random(seed)
+    both = pair(
+        Dialogs,
+        max_fragment_bytes=100,
+        window_fragments=chance.choice([3, 8, 1024]),
+        window_bytes=chance.choice([250, 2_000, 4 << 20]),
+        turn_fragments=chance.choice([2, 5, 64]),
+    )
+    for conversation, _ in KEYS:
+        both.begin(conversation=conversation)
+    for _ in range(2):
+        for key in KEYS:
+            both.a.send(key, b"some")
+        both.exchange()
+    found: list[Any] = []
+    now = 6 * SECOND
+    for _ in range(TURNS):
+        now += chance.choice([SECOND, 5 * SECOND, 70 * SECOND])
+        tell_more(both, chance)
+        if chance.random() < 0.05:
+            both.restart(both.a)
+        rows = both.a.rows(now, most=chance.choice([3, 4096]))
+        known = both.a.dialogs._residents.known
+        states = {key: repr(known[key].transmission) for key in sorted(known)}
+        found += [rows, both.a.dialogs.next_timeout(), states]
+        kept = [row for row in rows if chance.random() > 0.1]
+        both.b.take(kept, now)
+        if chance.random() < 0.8:
+            both.a.take([row for row in both.b.rows(now) if chance.random() > 0.1], now)
+    return found
+
+
+def tell_more(both: Pair, chance: random.Random) -> None:
+    """Has applications send, and seldom end, what goes on."""
+    for key in chance.sample(KEYS, chance.randint(0, len(KEYS))):
+        outgoing = both.a.ledger.accounts[key].outgoing
+        if any(message.is_end or message.is_error for message in outgoing.values()):
+            continue
+        for _ in range(chance.randint(1, 9)):
+            both.a.send(key, chance.randbytes(chance.choice([0, 1, 60, 60, 60, 100, 101, 350])))
+        if chance.random() < 0.02:
+            both.a.send(key, b"", message_type=chance.choice([END_DIALOG, ERROR]))
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_b48_what_goes_in_runs_goes_as_if_each_message_were_looked_at(
+    seed: int, cuts: list[PlainCut | None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The same rows in the same order at the same moments, whatever is lost, too long, ended or forgotten in between."""
+    in_runs = played(seed)
+    assert any(cuts)
+    monkeypatch.setattr(sending, "cut_plain", lambda *_: None)
+    assert in_runs == played(seed)
+
+
+def test_b48_all_that_goes_on_and_is_whole_goes_in_runs(cuts: list[PlainCut | None]) -> None:
+    both = bound(Dialogs)
+    cuts.clear()
+    for step in range(10):
+        both.a.send(both.outgoing, *(b"%d" % number for number in range(step)))
+        both.exchange((20 + 10 * step) * SECOND)
+    assert [sum(run.going for run in cut.runs) for cut in cuts if cut is not None] == list(range(1, 10))
+    assert None not in cuts
+
+
+@pytest.mark.parametrize(
+    ("bodies", "kind"),
+    [([b"1", b"x" * 101, b"2"], "Order"), ([b"1"], ERROR)],
+    ids=["a message of two fragments", "an error of the application"],
+)
+def test_b48_one_message_that_is_not_plain_has_all_of_its_turn_looked_at(
+    bodies: list[bytes], kind: str, cuts: list[PlainCut | None]
+) -> None:
+    both = bound(Dialogs, max_fragment_bytes=100)
+    other = both.begin(conversation=KEYS[0][0])
+    both.a.send(other, b"first")
+    both.exchange(20 * SECOND)
+    cuts.clear()
+    both.a.send(both.outgoing, *bodies, message_type=kind)
+    both.a.send(other, b"second")
+    assert len(numbers(both.a.rows(40 * SECOND))) == sum(1 + (len(body) > 100) for body in bodies) + 1
+    assert cuts[0] is None
+
+
+def test_b48_a_row_says_what_a_message_its_sender_and_its_receiver_are() -> None:
+    messages = messages_of(
+        [
+            (b"c" * 16, True, 7, "Order", b"i" * 16, False, False, b"one"),
+            (b"c" * 16, True, 8, "Order", b"j" * 16, True, False, b""),
+            (b"d" * 16, False, 0, "Bill", b"k" * 16, False, False, b"two"),
+        ]
+    )
+    names = ("Shop", "Bank", "Contract")
+    senders = [(2, 1, names, A, B, 5, 1_000_000, (3, b"ahead")), (1, 1, names[::-1], B, None, 10, None, None)]
+    [batch] = _core.departures(messages, senders)
+    first, second = batch.to_pylist()
+    common = {"fragment_number": 0, "fragment_count": 1, "is_sequenced": True, "security": 0}
+    assert common.items() <= first.items()
+    assert common.items() <= second.items()
+    assert {**first, **common} == first
+    assert [first["message_sequence_number"], second["message_sequence_number"]] == [7, 0]
+    assert (first["acked_sequence_number"], first["acked_ahead"]) == (3, b"ahead")
+    assert (second["acked_sequence_number"], second["acked_ahead"]) == (None, None)
+    assert [second[name] for name in ("from_service_name", "to_service_name", "service_contract_name")] == [
+        *names[::-1]
+    ]
+    assert (first["to_broker_instance"], second["to_broker_instance"]) == (B, None)
+    assert (first["lifetime"].timestamp(), second["lifetime"], second["priority"]) == (1.0, None, 10)
+    for row in (first, second):
+        digest = hashlib.md5(row["message_body"], usedforsecurity=False).digest()
+        assert (row["message_signature"], row["fragment_signature"]) == (digest, digest)
+    assert batch["header_signature"] == _core.header_digests(batch)
+
+
+def changed(row: Row, **values: Any) -> tuple[Any, ...]:
+    """A message with other values in some of its columns."""
+    return tuple({**row, **values}.values())
+
+
+def test_b48_messages_are_runs_where_each_is_the_next_of_its_sender() -> None:
+    usual = (b"c" * 16, True, 7, "Order", b"i" * 16, False, False, b"one")
+    row: Row = dict(zip(MESSAGES.names, usual, strict=True))
+    then = changed(row, message_sequence_number=8, message_body=b"")
+    other = changed(row, is_initiator=False)
+    assert _core.waiting_runs(NO_MESSAGES) == []
+    assert _core.waiting_runs(messages_of([usual, then, other])) == [
+        (b"c" * 16, True, 7, [3, 0]),
+        (b"c" * 16, False, 7, [3]),
+    ]
+    for alone in (
+        [usual, changed(row, message_sequence_number=9)],
+        [usual, usual],
+        [usual, other, then],
+        [changed(row, is_conversation_error=True)],
+        [changed(row, message_sequence_number=2**63 - 1), changed(row, message_sequence_number=-(2**63))],
+    ):
+        assert _core.waiting_runs(messages_of(alone)) is None
+    unread = pa.table({name: [row[name]] for name in MESSAGES.names[:-1]} | {"message_body": pa.nulls(1, pa.binary())})
+    assert _core.waiting_runs(unread.cast(pa.schema([field.with_nullable(True) for field in MESSAGES]))) is None
+
+
+def test_b48_messages_may_lie_in_several_chunks() -> None:
+    rows = [(b"c" * 16, True, number, "Order", b"i" * 16, False, False, b"%d" % number) for number in range(5)]
+    messages = pa.concat_tables([messages_of(rows[:2]), messages_of(rows[2:])])
+    assert _core.waiting_runs(messages) == [(b"c" * 16, True, 0, [1] * 5)]
+    sender = (5, 4, ("Shop", "Bank", "Contract"), A, B, 5, None, None)
+    batches = _core.departures(messages, [sender])
+    assert [batch["message_sequence_number"].to_pylist() for batch in batches] == [[0, 1], [2, 3]]
+
+
+def test_b48_as_many_messages_go_as_there_are() -> None:
+    rows = [(b"c" * 16, True, number, "Order", b"i" * 16, False, False, b"") for number in range(2)]
+    for waiting in (1, 3):
+        sender = (waiting, 1, ("Shop", "Bank", "Contract"), A, B, 5, None, None)
+        with pytest.raises(MalformedDataError, match="not as many messages"):
+            _core.departures(messages_of(rows), [sender])
+    with pytest.raises(SchemaError, match="message_body"):
+        _core.waiting_runs(NO_MESSAGES.drop(["message_body"]))
+    with pytest.raises(SchemaError, match="message_id"):
+        _core.departures(NO_MESSAGES.drop(["message_id"]), [])
