@@ -592,7 +592,7 @@ def crc32c(data: bytes | memoryview, before: int, /) -> int:
     """The CRC-32C of bytes that come after others.
 
     Args:
-        data: The bytes; a view cannot be one that may be written to.
+        data: The bytes; a view cannot be one that may be written to, and nobody may write to what it shows before this returns.
         before: That of the others; 0 where there are none.
     """
 
@@ -600,7 +600,7 @@ def decode_fragments(body: bytes | memoryview, /) -> pa.RecordBatch:
     """The rows of the body of a frame, in the schema of the wire (N6).
 
     Args:
-        body: What came from another instance; a view cannot be one that may be written to.
+        body: What came from another instance; a view cannot be one that may be written to, and nobody may write to what it shows before this returns.
 
     Raises:
         MalformedDataError: It is no batch of fragments, contradicts itself, or holds a value that no instance sends.

@@ -94,7 +94,7 @@ THREATS: Final = (
     Threat(
         "T24",
         "unsafe code, or a library that turns bad",
-        "few libraries, locked; unsafe code in six small places with reasons",
+        "few libraries, locked; unsafe code in seven small places with reasons",
     ),
     Threat(
         "T25",

@@ -18,8 +18,8 @@ impl Frozen {
         if self.0.len_bytes() == 0 {
             return &[];
         }
-        // SAFETY: the buffer is held, so its memory stays, and it lies in one piece; who gives a view that cannot be written to does not
-        // write to what it shows.
+        // SAFETY: the buffer is held, so its memory stays, and it lies in one piece; who gives a view that cannot be written to has promised,
+        // by the signatures of `_core`, that nobody else writes to what it shows meanwhile.
         unsafe { slice::from_raw_parts(self.0.buf_ptr().cast(), self.0.len_bytes()) }
     }
 }

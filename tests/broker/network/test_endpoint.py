@@ -15,7 +15,9 @@ from ssbroker.broker.network.connections import role_answers
 from ssbroker.broker.network.connections.limits import EndpointLimits
 from ssbroker.broker.network.connections.trust import Trust
 from ssbroker.exceptions import EndpointError, ProtocolError
+from ssbroker.protocol.adjacent.hello import Own
 from ssbroker.protocol.adjacent.limits import Limits
+from ssbroker.protocol.adjacent.link import Link
 from ssbroker.protocol.event_steps import ConnectionStep
 from tests.broker.network.parties import HOST, QUICK, Authority, Party
 from tests.protocol.wire import numbered, table
@@ -349,3 +351,24 @@ def test_n28_a_connection_whose_socket_never_comes_keeps_nobody_from_ending() ->
         closing.start()
         closing.join(10)
         assert not closing.is_alive()
+
+
+def test_n10_a_far_side_that_stops_in_the_middle_of_a_frame_is_given_up() -> None:
+    """Its process hangs: it reads no more, and the socket takes nothing."""
+    second = 1_000_000
+    limits = replace(QUICK, link=Limits(ping_after=second // 2, silence=second, goodbye_wait=second // 2))
+    with socket.create_server((HOST, 0)) as server, Party("shop", limits=limits) as shop:
+        server.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 64 << 10)
+        address = f"TCP://{HOST}:{server.getsockname()[1]}"
+        shop.endpoint.send(address, numbered(1))
+        far_side, _ = server.accept()
+        with far_side:
+            bank = Link(Own(instance_id=b"b" * 16, name="bank", number=2), is_accept=True, limits=Limits(), now=0)
+            far_side.sendall(b"".join(bank.data_to_send(now=0)))
+            for number in range(20):
+                shop.endpoint.send(address, numbered(300, first=300 * number, size=10_000))
+            read = 0
+            while read < 8 << 20:
+                read += len(far_side.recv(1 << 16))
+            [closed] = shop.wait_for(lambda: shop.steps(ConnectionStep.CLOSED))
+            assert closed.text == "no sign within 1 s"

@@ -104,6 +104,22 @@ def test_n4_an_end_is_not_over_while_it_still_has_to_say_why() -> None:
     assert shop.is_over
 
 
+def test_n10_an_end_whose_far_side_is_silent_is_over_whatever_the_socket_has_not_taken() -> None:
+    """The far side has stopped in the middle of a frame: the socket takes nothing any more."""
+    shop, bank = plain()
+    shop.outboxes[0].put(numbered(100, size=10_000))
+    pieces = [shop.data_to_send(now=0) or b"" for _ in range(2)]
+    now = 0
+    while (moment := shop.next_timeout()) is not None:
+        now = moment
+        shop.handle_timeout(now=now)
+    assert shop.is_over
+    pieces.append(shop.close())
+    came = numbers([each for piece in pieces for each in bank.received(piece, now=now)])
+    assert came == list(range(6 + 12))  # two frames, the second of which was cut in the middle
+    assert shop.close() == b""
+
+
 def test_n8_nothing_is_said_before_the_far_side_has_proven_who_it_is(contexts: tuple[Contexts, Contexts]) -> None:
     shop, bank = pair(Secured(contexts[0], is_accept=False), Secured(contexts[1], is_accept=True))
     shop.outboxes[0].put(numbered(1))

@@ -114,3 +114,30 @@ def test_b49_what_is_committed_during_the_wait_goes_when_it_is_over(
             found += table["message_body"].to_pylist()
     assert found == sent
     assert len(batches) < len(sent) / 4
+
+
+def test_b49_who_stops_serving_does_not_wait_for_more(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What gathers goes before the goodbye."""
+    monkeypatch.setattr(departing, "WORTH_GATHERING", 1)
+    monkeypatch.setattr("ssbroker.broker.network.exchange.rest.TIMES", 10**6)
+    monkeypatch.setattr("ssbroker.broker.network.exchange.rest.LONGEST", 3600.0)
+    with ExitStack() as stack:
+        here, there = (stack.enter_context(Instance.create(tmp_path / name, name=name)) for name in ("shop", "bank"))
+        sales, stock = shops.shop(here), shops.stock(there)
+        servers = [each.serve(port=0, allow_unencrypted=True) for each in (here, there)]
+        for server in servers:
+            stack.enter_context(server)
+        sales.create_route("There", address=servers[1].address, service_name=STOCK)
+        stock.create_route("Back", address=servers[0].address, service_name=SHOP)
+        with sales.transaction() as t:
+            dialog = t.begin_dialog(SHOP, STOCK, encryption=False)
+            t.send(dialog, b"first")
+        with stock.transaction() as t:
+            assert t.receive(ORDERS, timeout=DEADLINE).num_rows == 1
+        with sales.transaction() as t:
+            t.send(dialog, b"second")
+        with stock.transaction() as t:
+            assert t.receive(ORDERS, timeout=0.3).num_rows == 0
+        servers[0].close()
+        with stock.transaction() as t:
+            assert t.receive(ORDERS, timeout=DEADLINE)["message_body"].to_pylist() == [b"second"]

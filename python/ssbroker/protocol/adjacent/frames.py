@@ -15,7 +15,7 @@ TLS_BEGINS: Final = b"\x16\x03"
 VERSION: Final = 1
 HEADER_BYTES: Final = 16
 Data: TypeAlias = bytes | memoryview
-"""Bytes that nobody alters."""
+"""Bytes that nobody alters while they are used: what is to be sent, until it is sealed; what has come, for as long as a call lasts."""
 
 _HEAD: Final = struct.Struct(">4sBBHI")
 _CHECK: Final = struct.Struct(">I")

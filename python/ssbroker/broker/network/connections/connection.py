@@ -251,8 +251,7 @@ class Connection(asyncio.BufferedProtocol):
         """Closes the socket once what was written is gone, or a while later."""
         if self._transport is not None and not self._is_closing:
             self._is_closing = True
-            self.line.channel.close()
-            if data := self.line.channel.data_to_send():
+            if data := self.line.close():
                 self._transport.write(data)
             self._transport.close()
             self._deadline.cancel()

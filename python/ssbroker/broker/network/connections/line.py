@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections import Counter, deque
+from contextlib import suppress
 from typing import Any, Final
 
 import pyarrow as pa
@@ -12,6 +13,7 @@ import pyarrow.compute as pc
 from ssbroker.broker.network.connections.limits import EndpointLimits
 from ssbroker.broker.network.connections.outbox import Outbox
 from ssbroker.broker.network.connections.tls import Channel
+from ssbroker.broker.network.connections.unsealed import Unsealed
 from ssbroker.exceptions import PeerError, ProtocolError
 from ssbroker.protocol.adjacent.frames import Data
 from ssbroker.protocol.adjacent.goodbye import Reason
@@ -23,8 +25,6 @@ from ssbroker.protocol.mirroring import MirroringRole
 LOGGER: Final = logging.getLogger("ssbroker.broker")
 _AHEAD_BYTES: Final = 1 << 20
 _UNREAD_MOST: Final = 1 << 20
-_SEALED_BYTES: Final = 64 << 10
-"""What is sealed at a time: pieces that a processor's cache holds, and for which memory is not asked of the system each time."""
 
 
 class Line:
@@ -76,7 +76,7 @@ class Line:
         self._fed: Final[deque[tuple[Outbox, int]]] = deque()
         self._fed_rows = 0
         self._unproven = 0
-        self._unsealed: Final[deque[memoryview]] = deque()
+        self._unsealed: Final = Unsealed(channel)
         self._has_ended = False
         self.is_paused = False
         self.channel: Final = channel
@@ -97,7 +97,7 @@ class Line:
     @property
     def is_over(self) -> bool:
         """Whether nothing comes and nothing goes any more: close the socket."""
-        return self._has_ended or (self._link is not None and self._link.is_over and not self._unsealed)
+        return self._has_ended or (self._link is not None and self._link.is_over)
 
     @property
     def is_leaving(self) -> bool:
@@ -147,15 +147,21 @@ class Line:
         """
         if data := self.channel.data_to_send():
             return data
-        if not self._unsealed:
-            self._speak(now)
+        if self._unsealed.is_empty and self._link is not None:
+            self._speak(self._link, now)
         try:
-            while self._unsealed and self.channel.unsent_bytes < _SEALED_BYTES:
-                self.channel.seal(self._unsealed.popleft())
+            self._unsealed.seal()
         except PeerError:  # the far side has ended TLS, and is about to close the socket
             self._has_ended = True
             return None
         return self.channel.data_to_send() or None
+
+    def close(self) -> bytes:
+        """Ends it; what is still to be written, all of it at once: who reads nothing is not waited for."""
+        with suppress(PeerError):
+            self._unsealed.seal(most=2**63 - 1)
+        self.channel.close()
+        return self.channel.data_to_send()
 
     def settle(self, *, waiting: int = 0) -> None:
         """Has outboxes know what of that which was taken out of them is written or lost.
@@ -252,15 +258,10 @@ class Line:
             self._link = Link(self._own, is_accept=self._is_accept, limits=self._limits.link, now=now)
         return self._link
 
-    def _speak(self, now: int) -> None:
+    def _speak(self, link: Link, now: int) -> None:
         """Asks the link for what is to be written next."""
-        link = self._link
-        if link is None:
-            return
         self._feed(link, now)
-        for data in link.data_to_send(now=now):
-            view = memoryview(data)
-            self._unsealed.extend(view[at : at + _SEALED_BYTES] for at in range(0, len(view), _SEALED_BYTES))
+        self._unsealed.put(link.data_to_send(now=now))
         waiting, _ = link.waiting
         self.settle(waiting=waiting)
         if not waiting:  # a link that has something to carry is not idle, however long the socket takes nothing

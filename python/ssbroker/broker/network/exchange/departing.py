@@ -63,6 +63,10 @@ class Departing:
         """Whether what is to be sent gathers, and goes by itself when that is over. Any thread may ask."""
         return self._rest.left > 0
 
+    def hurry(self) -> None:
+        """Has what gathers go in the next turn."""
+        self._rest.end()
+
     def send_all(self, *, now: int) -> list[int | None]:
         """Sends what is due of all machines, unless what is to be sent gathers (B49).
 

@@ -213,6 +213,7 @@ class Exchange:
 
     def finish(self) -> None:
         """Takes all that has arrived, and acknowledges it without waiting for a message that could carry that."""
+        self._departing.hurry()
         self.turn()
         while not self._inbox.is_empty and not self._arriving.take(self._inbox.take(), now=self._now()):
             pass
