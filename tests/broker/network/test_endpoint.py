@@ -356,7 +356,8 @@ def test_n28_a_connection_whose_socket_never_comes_keeps_nobody_from_ending() ->
 def test_n10_a_far_side_that_stops_in_the_middle_of_a_frame_is_given_up() -> None:
     """Its process hangs: it reads no more, and the socket takes nothing."""
     second = 1_000_000
-    limits = replace(QUICK, link=Limits(ping_after=second // 2, silence=second, goodbye_wait=second // 2))
+    link = Limits(ping_after=second // 2, silence=second, goodbye_wait=second // 2)
+    limits = replace(QUICK, link=link, outbox_bytes=64 << 20)
     with socket.create_server((HOST, 0)) as server, Party("shop", limits=limits) as shop:
         server.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 64 << 10)
         address = f"TCP://{HOST}:{server.getsockname()[1]}"
