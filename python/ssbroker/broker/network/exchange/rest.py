@@ -29,7 +29,7 @@ class Rest:
         >>> with rest.after():
         ...     "two seconds"
         'two seconds'
-        >>> rest.left, rest.left
+        >>> round(rest.left, 3), rest.left
         (0.015, 0.0)
     """
 
