@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
 import pyarrow as pa
 
 from ssbroker import _core
+from ssbroker.protocol.ledger import Key
 from ssbroker.protocol.turn import Turn
 
 
@@ -37,20 +38,20 @@ class PlainCut:
     read_bytes: int
 
 
-def cut_plain(messages: pa.Table, turns: Sequence[Turn]) -> PlainCut | None:
+def cut_plain(messages: pa.Table, turns: Sequence[Turn], by_key: Mapping[Key, int]) -> PlainCut | None:
     """Takes what goes, and notes that in the dialogs.
 
     Args:
         messages: What was read for the turns (`ledger.MESSAGES`).
         turns: The turns.
+        by_key: The place of each, by its endpoint.
 
     Returns:
         What goes; None where one of the turns, or of the messages, is no plain one: then nothing is noted.
     """
     if not all(turn.is_plain for turn in turns) or (found := _core.waiting_runs(messages)) is None:
         return None
-    by_key = {turn.dialog.key: turn for turn in turns}
-    runs = [(by_key[conversation_id, side], first, lengths) for conversation_id, side, first, lengths in found]
+    runs = [(turns[by_key[conversation_id, side]], first, lengths) for conversation_id, side, first, lengths in found]
     for turn, first, lengths in runs:
         if first != turn.dialog.transmission.head or max(lengths) > turn.fragment_bytes:
             return None

@@ -109,7 +109,7 @@ class Sending:
         if not messages.num_rows and not kept:
             self._launch(turns, now)
             return Cut(messages, [], 0)
-        if not kept and (plain := cut_plain(messages, turns)) is not None:
+        if not kept and (plain := cut_plain(messages, turns, by_key)) is not None:
             self._launch(turns, now)
             return plain
         read_bytes = messages.nbytes + sum(part.nbytes for part in kept)

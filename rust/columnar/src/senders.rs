@@ -12,9 +12,8 @@ use crate::error::Result;
 use crate::headers::column;
 use crate::runs::{PLAIN, sixteen};
 use crate::schema::{fragments, wire, wire_schema};
+use crate::wire::HOPS;
 
-/// How many times a row may be forwarded.
-const HOPS: i8 = 16;
 const SECOND: i64 = 1_000_000;
 
 /// Rows of one sender, one behind the other.

@@ -42,7 +42,8 @@ const NAME_MAX: i64 = 1_024;
 const AHEAD_MAX: i64 = 512 * 24;
 /// Two keys of RSA with 16,384 bits, and what goes beside them, take less.
 const KEY_EXCHANGE_MAX: i64 = 8 << 10;
-const HOPS_MAX: i64 = 16;
+/// How many times a row may be forwarded.
+pub(crate) const HOPS: i8 = 16;
 /// The end of the year 9999.
 const MOMENT_MAX: i64 = 253_402_300_799_999_999;
 
@@ -166,7 +167,7 @@ fn judge_values(rows: &RecordBatch) -> Result<()> {
         (wire::MESSAGE_TYPE_NAME, 1..=NAME_MAX),
         (wire::ACKED_AHEAD, 0..=AHEAD_MAX),
         (wire::KEY_EXCHANGE, 1..=KEY_EXCHANGE_MAX),
-        (wire::HOPS_REMAINING, 0..=HOPS_MAX),
+        (wire::HOPS_REMAINING, 0..=i64::from(HOPS)),
         (wire::TIME_TO_LIVE, 0..=i64::from(i32::MAX)),
         (wire::TIME_CONSUMED, 0..=i64::from(i32::MAX)),
         (wire::LIFETIME, 0..=MOMENT_MAX),

@@ -12,9 +12,8 @@ from hypothesis import strategies as st
 
 from ssbroker import Catalog, Router, schemas
 from ssbroker.broker.network.carriage.forwarding import Forwarding
-from ssbroker.broker.network.carriage.parcels import HOPS
 from ssbroker.broker.network.seam import Peer
-from ssbroker.protocol.adjacent.batch import WIRE
+from ssbroker.protocol.adjacent.batch import HOPS, WIRE
 from ssbroker.protocol.event_log import EventLog
 from ssbroker.protocol.events import Event, ForwardedMessageDropped, ForwardedMessageSent
 from tests.broker.network.passing import TO, Outboxes, peer, row, wire

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
-from contextlib import ExitStack
+import uuid
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pytest
 
+from ssbroker.broker.database import Database
 from ssbroker.broker.instance import Instance
 from ssbroker.broker.network.exchange import departing
 from ssbroker.broker.network.exchange.machine import Machine
 from ssbroker.broker.network.exchange.rest import LONGEST, SHORTEST, TIMES, Rest
+from ssbroker.broker.network.service.serving import Server
 from tests.broker import shops
 from tests.broker.network.talking import talk
 from tests.broker.shops import ORDERS, SHOP, STOCK
@@ -28,6 +32,23 @@ class Clock:
 
     def __call__(self) -> float:
         return self.now
+
+
+@contextmanager
+def served(folder: Path) -> Iterator[tuple[Database, Database, Server, uuid.UUID]]:
+    """A shop that is served, a stock that is too, the shop's server, and a dialog between them that goes on."""
+    with ExitStack() as stack:
+        here, there = (stack.enter_context(Instance.create(folder / name, name=name)) for name in ("shop", "bank"))
+        sales, stock = shops.shop(here), shops.stock(there)
+        servers = [stack.enter_context(each.serve(port=0, allow_unencrypted=True)) for each in (here, there)]
+        sales.create_route("There", address=servers[1].address, service_name=STOCK)
+        stock.create_route("Back", address=servers[0].address, service_name=SHOP)
+        with sales.transaction() as t:
+            dialog = t.begin_dialog(SHOP, STOCK, encryption=False)
+            t.send(dialog, b"first")
+        with stock.transaction() as t:
+            assert t.receive(ORDERS, timeout=DEADLINE).num_rows == 1
+        yield sales, stock, servers[0], dialog
 
 
 @pytest.mark.parametrize(
@@ -90,17 +111,7 @@ def test_b49_what_is_committed_during_the_wait_goes_when_it_is_over(
         return found
 
     monkeypatch.setattr(Machine, "departures", counted)
-    with ExitStack() as stack:
-        here, there = (stack.enter_context(Instance.create(tmp_path / name, name=name)) for name in ("shop", "bank"))
-        sales, stock = shops.shop(here), shops.stock(there)
-        servers = [stack.enter_context(each.serve(port=0, allow_unencrypted=True)) for each in (here, there)]
-        sales.create_route("There", address=servers[1].address, service_name=STOCK)
-        stock.create_route("Back", address=servers[0].address, service_name=SHOP)
-        with sales.transaction() as t:
-            dialog = t.begin_dialog(SHOP, STOCK, encryption=False)
-            t.send(dialog, b"first")
-        with stock.transaction() as t:
-            assert t.receive(ORDERS, timeout=DEADLINE).num_rows == 1
+    with served(tmp_path) as (sales, stock, _, dialog):
         batches.clear()
         sent = [b"%d" % number for number in range(200)]
         for body in sent:
@@ -121,23 +132,11 @@ def test_b49_who_stops_serving_does_not_wait_for_more(tmp_path: Path, monkeypatc
     monkeypatch.setattr(departing, "WORTH_GATHERING", 1)
     monkeypatch.setattr("ssbroker.broker.network.exchange.rest.TIMES", 10**6)
     monkeypatch.setattr("ssbroker.broker.network.exchange.rest.LONGEST", 3600.0)
-    with ExitStack() as stack:
-        here, there = (stack.enter_context(Instance.create(tmp_path / name, name=name)) for name in ("shop", "bank"))
-        sales, stock = shops.shop(here), shops.stock(there)
-        servers = [each.serve(port=0, allow_unencrypted=True) for each in (here, there)]
-        for server in servers:
-            stack.enter_context(server)
-        sales.create_route("There", address=servers[1].address, service_name=STOCK)
-        stock.create_route("Back", address=servers[0].address, service_name=SHOP)
-        with sales.transaction() as t:
-            dialog = t.begin_dialog(SHOP, STOCK, encryption=False)
-            t.send(dialog, b"first")
-        with stock.transaction() as t:
-            assert t.receive(ORDERS, timeout=DEADLINE).num_rows == 1
+    with served(tmp_path) as (sales, stock, server, dialog):
         with sales.transaction() as t:
             t.send(dialog, b"second")
         with stock.transaction() as t:
             assert t.receive(ORDERS, timeout=0.3).num_rows == 0
-        servers[0].close()
+        server.close()
         with stock.transaction() as t:
             assert t.receive(ORDERS, timeout=DEADLINE)["message_body"].to_pylist() == [b"second"]

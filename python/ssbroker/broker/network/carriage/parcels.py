@@ -11,15 +11,13 @@ from typing import Any, Final, NamedTuple, TypeAlias
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from ssbroker.protocol.adjacent.batch import WIRE
+from ssbroker.protocol.adjacent.batch import HOPS, WIRE
 from ssbroker.protocol.columns import listed
 from ssbroker.protocol.events import ForwardedMessageDropped, ForwardedMessageSent
 from ssbroker.protocol.retry import SECOND
 
 ROW_BYTES: Final = 512
 """What a row counts beside its values of no fixed length (N21)."""
-HOPS: Final = 16
-"""How many hops a row has when it is first sent."""
 
 Key: TypeAlias = tuple[bytes, bool, int, int, bytes]
 """What makes two rows the same: conversation, direction, numbers, and the signature of the header."""

@@ -74,7 +74,7 @@ class Departing:
             now: The moment.
 
         Returns:
-            When each has something to send again, as `send`.
+            When each has something to send again, as `send`; of what gathers, when it goes.
         """
         if not self.rests:
             self._sent = 0
