@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from pyspark.sql import DataFrame, SparkSession
 
-from ssbroker.spark.streams import parts
+from ssbroker.spark.streams import state
 
 FILES: Final = 4
 _TICKS_PER_S: Final = os.sysconf("SC_CLK_TCK")
@@ -70,7 +70,7 @@ def cpu_seconds() -> float:
 
 def state_bytes(spark: SparkSession, checkpoint: Path) -> int:
     """How much a stream of ssbroker keeps in the state of a checkpoint."""
-    kept = spark.read.format("statestore").option("stateVarName", parts.NAME).load(str(checkpoint))
+    kept = spark.read.format("statestore").option("stateVarName", state.NAME).load(str(checkpoint))
     return int(kept.selectExpr("coalesce(sum(length(user_map_value.state)), 0)").collect()[0][0])
 
 

@@ -14,8 +14,8 @@ import pyarrow as pa
 from benches.network_rivals import Setting
 from benches.queue_rivals import Message
 from ssbroker import Instance
-from ssbroker.broker.network.connections.trust import Trust
-from ssbroker.security.issuing import Validity, make_authority, make_certificate
+from ssbroker.broker.network.tls import Trust
+from ssbroker.security.certificates import Validity, make_authority, make_certificate
 
 QUEUE: Final = "Messages"
 _HOST: Final = "127.0.0.1"

@@ -8,7 +8,7 @@ import pyarrow as pa
 
 from benches.rivals.winners import DECISIONS
 from ssbroker import Catalog, Router
-from ssbroker.routing import TieBreak
+from ssbroker.router import TieBreak
 
 
 class Ours:

@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     )
     from pyspark.sql.types import StructType
 
-    from ssbroker.spark.source.scan import Scan
-    from ssbroker.spark.source.sink import Sink
+    from ssbroker.spark.source.reader import Scan
+    from ssbroker.spark.source.writer import Sink
 
 __all__ = ["DefaultSource"]
 
@@ -35,7 +35,7 @@ class DefaultSource(DataSource):
 
     def schema(self) -> str:
         """The columns of the view or queue."""
-        from ssbroker.spark.source.settings import ddl, reading  # noqa: PLC0415 - see above
+        from ssbroker.spark.source.options import ddl, reading  # noqa: PLC0415 - see above
 
         return ddl(reading(self.options).schema())
 
@@ -68,15 +68,15 @@ class DefaultSource(DataSource):
         return StreamWriter(sink)
 
     def _scan(self, schema: StructType) -> Scan:
-        from ssbroker.spark.source.scan import Scan  # noqa: PLC0415 - see above
-        from ssbroker.spark.source.settings import narrowed, reading  # noqa: PLC0415 - see above
+        from ssbroker.spark.source.options import narrowed, reading  # noqa: PLC0415 - see above
+        from ssbroker.spark.source.reader import Scan  # noqa: PLC0415 - see above
 
         asked = reading(self.options)
         return Scan.of(asked, narrowed(asked, _columns(schema)))
 
     def _sink(self, schema: StructType, *, overwrite: bool, is_stream: bool) -> Sink:
-        from ssbroker.spark.source.settings import writing  # noqa: PLC0415 - see above
-        from ssbroker.spark.source.sink import Sink  # noqa: PLC0415 - see above
+        from ssbroker.spark.source.options import writing  # noqa: PLC0415 - see above
+        from ssbroker.spark.source.writer import Sink  # noqa: PLC0415 - see above
 
         return Sink.of(writing(self.options), _columns(schema), overwrite=overwrite, is_stream=is_stream)
 

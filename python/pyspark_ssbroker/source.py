@@ -19,10 +19,8 @@ from pyspark.sql.datasource import (
 )
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
 
-from ssbroker.spark.source.scan import Scan
-from ssbroker.spark.source.sink import Sink
-from ssbroker.spark.source.staged import Staged
-from ssbroker.spark.source.tail import Tail
+from ssbroker.spark.source.reader import Scan, Tail
+from ssbroker.spark.source.writer import Sink, Staged
 
 _QUERY_ID = "sql.streaming.queryId"
 _BATCH_ID = "streaming.sql.batchId"

@@ -6,8 +6,8 @@ from importlib.metadata import version as _version
 
 from ssbroker.broker.database import Database
 from ssbroker.broker.instance import Instance
-from ssbroker.broker.network.connections.trust import Trust
-from ssbroker.catalog import Catalog
+from ssbroker.broker.network.tls import Trust
+from ssbroker.catalog.catalog import Catalog
 from ssbroker.exceptions import (
     BrokerError,
     BrokerWarning,
@@ -29,11 +29,9 @@ from ssbroker.exceptions import (
     StorageError,
     UnknownDatabaseError,
 )
-from ssbroker.explanation import Explanation
-from ssbroker.fragments import fragment, md5
-from ssbroker.reassembler import Reassembler, reassemble
-from ssbroker.reassembly import Reassembly
-from ssbroker.routing import Router
+from ssbroker.explain import Explanation
+from ssbroker.reassembly import Reassembler, Reassembly, fragment, md5, reassemble
+from ssbroker.router import Router
 
 __version__ = _version("ssbroker")
 

@@ -1,13 +1,269 @@
-"""What to do about a conversation that is delayed or dropped."""
+"""Suggests how to fix a conversation that is delayed or dropped."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from typing import Any, Final
+import unicodedata
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator
+from datetime import datetime
+from typing import Any, Final, NamedTuple
 
-from ssbroker.hosting import Advice, created, enable, enabled_elsewhere, enabled_hosts, taken
-from ssbroker.near_misses import changes, needs_forwarding
-from ssbroker.wording import bracketed, literal, quoted, route_name
+from ssbroker._text import bracketed, literal, quoted, route_name, soften
+
+_NAMED_MAX: Final = 3
+
+
+class Advice(NamedTuple):
+    """One thing to do."""
+
+    sentence: str
+    """In words."""
+    command: str | None = None
+    """In T-SQL; what the reader fills in stands in <angle brackets>."""
+
+
+def taken(details: dict[str, Any], databases: list[dict[str, Any]], wanted: str | None) -> Iterator[Advice]:
+    """What to do about databases that were looked at, and of which none takes the conversation.
+
+    Args:
+        details: What the native router told.
+        databases: The databases.
+        wanted: The broker id by which one is told; None if any with the service will do.
+
+    Yields:
+        The advice; none where none of them has the service.
+    """
+    yield from enabled_hosts(details, databases, wanted)
+    others = [
+        quoted(database["name"])
+        for database in databases
+        if database["has_service"] and wanted not in (None, database["broker_instance"])
+    ]
+    if others:
+        yield Advice(
+            f"The service is in {', '.join(others[:_NAMED_MAX])}, whose broker id is not {wanted}. A conversation keeps the id "
+            "it was begun with, and NEW_BROKER or a restored copy changes a database's: end the conversation, or correct the route."
+        )
+
+
+def enabled_hosts(details: dict[str, Any], databases: list[dict[str, Any]], wanted: str | None) -> Iterator[Advice]:
+    """How disabled databases that have the service come to take the conversation.
+
+    Args:
+        details: What the native router told.
+        databases: Databases that were looked at.
+        wanted: The broker id by which one is told; None if any with the service will do.
+
+    Yields:
+        The advice.
+    """
+    for database in databases:
+        is_meant = database["has_service"] and wanted in (None, database["broker_instance"])
+        if not is_meant or database["is_broker_enabled"]:
+            continue
+        if database["id_enabled_in"] is None:
+            yield Advice(
+                f"Enable message delivery in {quoted(database['name'])}, which has the service:",
+                enable(database["name"]),
+            )
+        else:
+            yield from enabled_elsewhere(details, database, wanted)
+
+
+def enabled_elsewhere(details: dict[str, Any], database: dict[str, Any], wanted: str | None) -> Iterator[Advice]:
+    """How a database is enabled whose broker id is enabled in another one: ENABLE_BROKER fails there (I7).
+
+    Args:
+        details: What the native router told.
+        database: The database.
+        wanted: The broker id that it has to keep, if any.
+
+    Yields:
+        The advice.
+    """
+    name, other = database["name"], database["id_enabled_in"]
+    why = f"Message delivery cannot be enabled in {quoted(name)}: its broker id is enabled in {quoted(other)}."
+    if wanted is None:
+        yield Advice(
+            f"{why} If {quoted(name)} is the copy, give it an id of its own, which enables it and ends its conversations:",
+            f"ALTER DATABASE {bracketed(name)} SET NEW_BROKER;",
+        )
+    # What began in the other one would wait there then (R34).
+    if other != details["conversation"]["database"]:
+        yield Advice(
+            f"{why if wanted is not None else ''} If {quoted(other)} is the copy, disable it there first:".lstrip(),
+            f"ALTER DATABASE {bracketed(other)} SET DISABLE_BROKER; {enable(name)}",
+        )
+
+
+def created(details: dict[str, Any], holder: dict[str, Any] | None) -> Iterator[Advice]:
+    """How the service comes to be in a database.
+
+    Args:
+        details: What the native router told.
+        holder: The database; None if it is for the reader to choose.
+
+    Yields:
+        The advice.
+    """
+    database = "<database>" if holder is None else bracketed(holder["name"])
+    service = bracketed(details["conversation"]["to_service_name"])
+    command = f"USE {database}; CREATE SERVICE {service} ON QUEUE <queue> (<contract>);"
+    if holder is None or holder["is_broker_enabled"]:
+        yield Advice("If the service belongs in this instance, create it in its database:", command)
+    else:
+        yield Advice(
+            f"If the service belongs in this instance, create it in {quoted(holder['name'])} and enable message delivery there:",
+            f"{command} {enable(holder['name'])}",
+        )
+
+
+def enable(database: str) -> str:
+    """The command that enables message delivery.
+
+    Args:
+        database: Where.
+
+    Returns:
+        The command.
+    """
+    return f"ALTER DATABASE {bracketed(database)} SET ENABLE_BROKER;"
+
+
+BROKER_CONFIGURATION: Final = "SQL/ServiceBroker/BrokerConfiguration"
+"""The dynamic routing service."""
+
+_LETTER_COUNTS_FROM: Final = 4
+"""In shorter names one letter more or less makes another name."""
+
+
+class NearNames:
+    """The names that there are, to be found by names that are nearly theirs.
+
+    Args:
+        names: What there is.
+
+    Examples:
+        >>> names = NearNames(["//Orders", "//Order", "//Stock"])
+        >>> names.of("//orders"), names.of("//Stokc"), names.of("//Stock")
+        (['//Orders'], ['//Stock'], [])
+    """
+
+    def __init__(self, names: Iterable[str]) -> None:
+        self._alike: defaultdict[str, list[str]] = defaultdict(list)
+        for name in dict.fromkeys(names):
+            self._alike[_folded(name)].append(name)
+
+    def of(self, wanted: str) -> list[str]:
+        """The names that are nearly what was asked for.
+
+        Args:
+            wanted: What was asked for.
+
+        Returns:
+            A few of them; none where one is just that.
+        """
+        folded = _folded(wanted)
+        near = self._alike.get(folded, [])
+        if not near and len(folded) >= _LETTER_COUNTS_FROM:
+            near = [
+                name for other, names in self._alike.items() if _is_one_letter_away(folded, other) for name in names
+            ]
+        return [] if wanted in near else sorted(near)[:_NAMED_MAX]
+
+
+def did_you_mean(wanted: str, names: Iterable[str]) -> str:
+    """The question at the end of a message; empty where nothing is near.
+
+    Examples:
+        >>> did_you_mean("sales", ["Sales", "Stock"])
+        '; did you mean "Sales"?'
+    """
+    near = NearNames(names).of(wanted)
+    return soften(f"; did you mean {' or '.join(map(quoted, near))}?") if near else ""
+
+
+def mended(details: dict[str, Any], route: dict[str, Any]) -> dict[str, Any]:
+    """A route that came close, with all that keeps it from being found made right: after the first of several alone the next stands in the way.
+
+    Args:
+        details: What the native router told of a conversation.
+        route: The route.
+
+    Returns:
+        The route as it would be found; as it is where no change of ALTER ROUTE makes it match.
+    """
+    name, broker = details["conversation"]["to_service_name"], details["conversation"]["to_broker_instance"]
+    changed: dict[str, Any] = {}
+    if route["remote_service_name"] not in (None, name, BROKER_CONFIGURATION):
+        changed["remote_service_name"] = name
+    if broker is not None and route["broker_instance"] not in (None, broker):
+        changed["broker_instance"] = broker
+    lifetime = route["lifetime"]
+    if lifetime is not None and datetime.fromisoformat(lifetime) <= datetime.fromisoformat(details["now"]):
+        changed["lifetime"] = None
+    return route | changed
+
+
+def changes(details: dict[str, Any], route: dict[str, Any]) -> list[str]:
+    """The clauses of ALTER ROUTE by which a route is found.
+
+    Args:
+        details: What the native router told of a conversation.
+        route: A route that came close.
+
+    Returns:
+        The clauses; none for what no change of these makes match.
+
+    Examples:
+        >>> asked = {"to_service_name": "//Orders", "to_broker_instance": None}
+        >>> route = {"remote_service_name": "//orders", "broker_instance": None, "lifetime": None}
+        >>> changes({"conversation": asked, "now": "2026-11-20T21:00:00Z"}, route)
+        ["SERVICE_NAME = N'//Orders'"]
+    """
+    found = mended(details, route)
+    clauses = {
+        "remote_service_name": f"SERVICE_NAME = {literal(found['remote_service_name'] or '')}",
+        "broker_instance": f"BROKER_INSTANCE = N'{found['broker_instance']}'",
+        "lifetime": "LIFETIME = <seconds>",
+    }
+    return [clause for column, clause in clauses.items() if found[column] != route[column]]
+
+
+def needs_forwarding(details: dict[str, Any], table: dict[str, Any], route: dict[str, Any] | None = None) -> bool:
+    """Whether a message that was routed by a table would be dropped on its way out of this instance (R25).
+
+    Args:
+        details: What the native router told of a conversation.
+        table: The table, as the router told of it.
+        route: The route by which it would leave; None for one to another instance.
+
+    Returns:
+        Whether.
+    """
+    stays = route is not None and (
+        route["address"].upper() == "LOCAL" or route["remote_service_name"] == BROKER_CONFIGURATION
+    )
+    return table["origin"] != "begun_here" and not details["message_forwarding"] and not stays
+
+
+def _folded(name: str) -> str:
+    return "".join(unicodedata.normalize("NFKC", name).casefold().split())
+
+
+def _is_one_letter_away(one: str, other: str) -> bool:
+    """Whether one letter is missing, too many or another, or two that stand side by side have changed places."""
+    if abs(len(one) - len(other)) > 1:
+        return False
+    same = next((at for at, (a, b) in enumerate(zip(one, other, strict=False)) if a != b), min(len(one), len(other)))
+    ends = (
+        (one[same + 1 :], other[same + 1 :]),
+        (one[same + 1 :], other[same:]),
+        (one[same:], other[same + 1 :]),
+        (one[same : same + 2][::-1] + one[same + 2 :], other[same:]),
+    )
+    return any(mine == theirs for mine, theirs in ends)
+
 
 __all__ = ["Advice", "advice"]
 
@@ -26,7 +282,6 @@ _NEAR_MISSES: Final = {
 _BY_ID: Final = 1
 """The step that asks for the service name and the broker id (R11)."""
 _FORWARD: Final = "ALTER ENDPOINT <endpoint> FOR SERVICE_BROKER (MESSAGE_FORWARDING = ENABLED);"
-_NAMED_MAX: Final = 3
 
 
 def advice(details: dict[str, Any]) -> list[Advice]:

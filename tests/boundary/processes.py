@@ -11,7 +11,7 @@ import cloudpickle
 import pyarrow as pa
 
 from ssbroker import Catalog, Router
-from ssbroker.routing import TieBreak
+from ssbroker.router import TieBreak
 from tests.boundary.routed import WORLDS, Routed, rows_of
 from tests.worlds.universe import NOW
 

@@ -13,7 +13,7 @@ import pytest
 
 import ssbroker
 from ssbroker import Catalog, Router, schemas
-from ssbroker.routing import TieBreak
+from ssbroker.router import TieBreak
 from tests.boundary.layouts import DataType, instead, relaid
 from tests.unit.conversations import CATALOG, IDS, NOW, ForeignArray, ForeignStream, routes
 

@@ -11,7 +11,7 @@ import pytest
 
 import ssbroker
 from ssbroker import Catalog, Router
-from ssbroker.routing import TieBreak
+from ssbroker.router import TieBreak
 from tests.boundary.layouts import Array, Layout, as_dictionary, as_type, instead, relaid, shifted, then
 from tests.unit.conversations import NOW, routes
 

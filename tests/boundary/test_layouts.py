@@ -9,7 +9,7 @@ import pytest
 
 import ssbroker
 from ssbroker import Router, schemas
-from ssbroker.routing import TieBreak
+from ssbroker.router import TieBreak
 from tests.boundary.layouts import (
     BASIC_GUID,
     BASIC_TEXT,

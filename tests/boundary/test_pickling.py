@@ -12,7 +12,7 @@ import cloudpickle
 import pytest
 
 from ssbroker import Catalog, Router
-from ssbroker.routing import PendingRequest, TieBreak
+from ssbroker.router import PendingRequest, TieBreak
 from tests.boundary.attempts import ROOT
 from tests.boundary.routed import WORLDS, rows_of
 from tests.worlds.universe import NOW

@@ -8,7 +8,7 @@ from typing import Any
 import pyarrow as pa
 
 from ssbroker.broker.database import Database
-from ssbroker.protocol.names import DIALOG_TIMER, END_DIALOG, ERROR
+from ssbroker.protocol.errors import DIALOG_TIMER, END_DIALOG, ERROR
 from ssbroker.store import endpoints
 from ssbroker.store.endpoints import Endpoint
 from tests.broker.conftest import INITIATOR, QUEUE, TARGET

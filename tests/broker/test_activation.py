@@ -10,12 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from ssbroker.broker.activation.queue_monitor import MonitorState
 from ssbroker.broker.database import Database
 from ssbroker.broker.instance import Instance
+from ssbroker.broker.queue_monitor import MonitorState
 from ssbroker.exceptions import BrokerError, OptionError
-from ssbroker.protocol.event_steps import ActivationStep
-from ssbroker.protocol.events import Activation, Event, QueueDisabled
+from ssbroker.protocol.events import Activation, ActivationStep, Event, QueueDisabled
 from tests.broker import effort, shops
 from tests.broker.conftest import Clock
 from tests.broker.shops import ORDERS, REPLIES, received, send

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import threading
 
-from ssbroker.broker.arrivals import Arrivals
+from ssbroker.broker.waiters import Arrivals
 
 DEADLINE = 30.0
 

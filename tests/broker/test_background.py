@@ -10,12 +10,11 @@ from queue import SimpleQueue
 
 import pytest
 
+from ssbroker.broker import delivery
 from ssbroker.broker.database import Database
-from ssbroker.broker.delivery import handover
-from ssbroker.broker.delivery.handover import Delivered
+from ssbroker.broker.delivery import Delivered
 from ssbroker.broker.instance import Instance
-from ssbroker.protocol.event_steps import ActivationStep
-from ssbroker.protocol.events import Activation, Event
+from ssbroker.protocol.events import Activation, ActivationStep, Event
 from tests.broker import shops
 from tests.broker.shops import ORDERS, REPLIES, SHOP, STOCK, received, send, waiting
 
@@ -65,7 +64,7 @@ def test_p16_what_a_process_left_is_delivered_when_the_instance_is_opened(
 
     shops.stock(instance)
     with monkeypatch.context() as patched:
-        patched.setattr(handover, "put", crash)
+        patched.setattr(delivery, "put", crash)
         with pytest.raises(Crash):
             send(sales, b"one")
     instance.close()

@@ -13,17 +13,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from ssbroker.broker.configuration import (
-    LIFETIME,
-    ConfigurationService,
-    Entry,
-    FileDirectory,
-    TableDirectory,
-)
+from ssbroker.broker.configuration_service import LIFETIME, ConfigurationService, Entry, FileDirectory, TableDirectory
 from ssbroker.broker.database import Database
 from ssbroker.broker.instance import Instance
 from ssbroker.exceptions import BrokerWarning, InputError, OptionError
-from ssbroker.protocol.names import CONFIGURATION_NOTICE
+from ssbroker.protocol.errors import CONFIGURATION_NOTICE
 from tests.broker import shops
 from tests.broker.conftest import BEGINNING, Clock
 from tests.broker.shops import SHOP, STOCK, received, send, statuses, waiting

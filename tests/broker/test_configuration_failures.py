@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from ssbroker.broker.configuration import (
+from ssbroker.broker.configuration_service import (
     ConfigurationService,
     Directory,
     Entry,
@@ -17,8 +17,8 @@ from ssbroker.broker.configuration import (
 )
 from ssbroker.broker.database import Database
 from ssbroker.broker.instance import Instance
-from ssbroker.protocol.log_rate import LINES
-from ssbroker.protocol.names import CONFIGURATION_NOTICE, MISSING_ROUTE
+from ssbroker.protocol.errors import CONFIGURATION_NOTICE, MISSING_ROUTE
+from ssbroker.protocol.events import LINES
 from tests.broker import shops
 from tests.broker.shops import SHOP, STOCK, received, send, statuses, waiting
 

@@ -11,11 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ssbroker.broker.database import Database
-from ssbroker.broker.dialogs.contract_rules import priority
-from ssbroker.broker.dialogs.error_body import Failure, read_failure
-from ssbroker.broker.dialogs.validation import DEPTH_MAX, complaint
+from ssbroker.broker.dialogs.contract_rules import DEPTH_MAX, complaint, priority
+from ssbroker.broker.dialogs.errors import Failure, read_failure
 from ssbroker.exceptions import BrokerError
-from ssbroker.protocol.names import ERROR
+from ssbroker.protocol.errors import ERROR
 from ssbroker.store.objects import Broker, Objects, Priority
 from tests.broker import talk
 from tests.broker.conftest import INITIATOR

@@ -9,9 +9,8 @@ from contextlib import suppress
 import pytest
 
 from ssbroker.broker.instance import Instance
-from ssbroker.ddl.parse import parse
-from ssbroker.ddl.source import Source
-from ssbroker.ddl.tokens import batches
+from ssbroker.ddl.lexer import Source, batches
+from ssbroker.ddl.parser import parse
 from ssbroker.exceptions import DdlError, DdlWarning
 from tests.broker.test_execute import SCRIPT
 from tests.broker.test_identity import agrees

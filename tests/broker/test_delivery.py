@@ -8,18 +8,17 @@ from datetime import timedelta
 
 import pytest
 
+from ssbroker.broker import delivery
 from ssbroker.broker.database import Database
-from ssbroker.broker.delivery import handover
-from ssbroker.broker.delivery.handover import Delivered
-from ssbroker.broker.delivery.transport import Outgoing
-from ssbroker.broker.dialogs import inbound
-from ssbroker.broker.dialogs.arriving import Arrival, Envelope, Message
-from ssbroker.broker.dialogs.status import Status
+from ssbroker.broker.delivery import Delivered, Outgoing
+from ssbroker.broker.dialogs import deliver
+from ssbroker.broker.dialogs.message import Arrival, Envelope, Message
+from ssbroker.broker.dialogs.transmission_status import Status
 from ssbroker.broker.instance import Instance
-from ssbroker.broker.work.work import Work
+from ssbroker.broker.unit_of_work import Work
 from ssbroker.ddl.statements import BrokerOption
 from ssbroker.protocol.events import Event, MessageClassify
-from ssbroker.store import due
+from ssbroker.store import due_work
 from tests.broker import shops
 from tests.broker.conftest import Clock
 from tests.broker.shops import ORDERS, REPLIES, SHOP, STOCK, received, send, statuses, waiting
@@ -79,14 +78,14 @@ def test_b9_a_reply_comes_back(sales: Database, stock: Database) -> None:
 
 
 def test_b9_a_long_conversation_arrives_whole_and_in_order(sales: Database, stock: Database) -> None:
-    bodies = [str(number).encode() for number in range(handover.MESSAGES_MAX_EACH * 2 + 7)]
+    bodies = [str(number).encode() for number in range(delivery.MESSAGES_MAX_EACH * 2 + 7)]
     send(sales, *bodies)
     assert waiting(sales) == []
     assert received(stock) == bodies
 
 
 def test_b9_bodies_beyond_the_limit_of_a_transaction_arrive_too(sales: Database, stock: Database) -> None:
-    bodies = [bytes([number]) * (handover.BYTES_MAX // 2) for number in range(5)]
+    bodies = [bytes([number]) * (delivery.BYTES_MAX // 2) for number in range(5)]
     send(sales, *bodies)
     assert received(stock) == bodies
 
@@ -101,7 +100,7 @@ def test_p16_p18_a_crash_before_and_after_the_targets_commit_delivers_once(
         raise Crash
 
     with monkeypatch.context() as patched:
-        patched.setattr(handover, crashes_in, crash)
+        patched.setattr(delivery, crashes_in, crash)
         with pytest.raises(Crash):
             send(sales, b"one", b"two")
     assert len(waiting(sales)) == 2
@@ -120,13 +119,13 @@ def test_b9_the_number_of_an_endpoint_that_went_to_another_conversation_takes_no
     first = send(sales, b"one")
     with sales.file.read() as connection:
         endpoint_id = connection.execute("SELECT endpoint_id FROM ssb_conversation_endpoints").get
-    parcels, _ = handover.pack(sales, [endpoint_id])
+    parcels, _ = delivery.pack(sales, [endpoint_id])
     broker_instance = stock.service_broker_guid.bytes
-    delivered = handover.put(stock, parcels, broker_instance=broker_instance)
+    delivered = delivery.put(stock, parcels, broker_instance=broker_instance)
     with sales.transaction() as t:
         t.end_conversation(first, cleanup=True)
     send(sales, b"another")
-    handover.acknowledge(sales, delivered, broker_instance=broker_instance)
+    delivery.acknowledge(sales, delivered, broker_instance=broker_instance)
     assert len(waiting(sales)) == 1
 
 
@@ -137,10 +136,10 @@ def test_r31_r33_a_database_that_changed_since_it_was_routed_to_takes_nothing(
     sales.set_broker("DISABLE_BROKER")
     send(sales, b"one")
     with sales.file.read() as connection:
-        parcels, _ = handover.pack(sales, due.outbound(connection))
+        parcels, _ = delivery.pack(sales, due_work.outbound(connection))
     routed_to = stock.service_broker_guid.bytes
     stock.set_broker(option)
-    assert handover.put(stock, parcels, broker_instance=routed_to) == []
+    assert delivery.put(stock, parcels, broker_instance=routed_to) == []
     stock.set_broker("ENABLE_BROKER")
     assert received(stock) == []
 
@@ -281,9 +280,9 @@ def test_one_conversation_that_fails_does_not_keep_the_others_waiting(
     def arrive(work: Work, envelope: Envelope, messages: Sequence[Message], *, waits_here: bool) -> Arrival:
         if messages[0].message_body == b"1":
             raise ZeroDivisionError("no number")
-        return inbound.arrive(work, envelope, messages, waits_here=waits_here)
+        return deliver.arrive(work, envelope, messages, waits_here=waits_here)
 
-    monkeypatch.setattr(handover, "arrive", arrive)
+    monkeypatch.setattr(delivery, "arrive", arrive)
     with sales.transaction() as t:
         for number in range(3):
             t.send(t.begin_dialog(SHOP, STOCK), b"%d" % number)

@@ -8,16 +8,15 @@ from pathlib import Path
 
 import pytest
 
-from ssbroker import moment
-from ssbroker.broker.asking.dynamic_routing import ANSWERED_FOR, REFUSED_FOR
-from ssbroker.broker.asking.missing_route import MissingRoute
+from ssbroker import _arguments
 from ssbroker.broker.database import Database
+from ssbroker.broker.dynamic_routing import ANSWERED_FOR, REFUSED_FOR, MissingRoute
 from ssbroker.broker.instance import Instance
-from ssbroker.ddl.routes import CONFIGURATION_SERVICE
+from ssbroker.ddl.route_validation import CONFIGURATION_SERVICE
 from ssbroker.exceptions import MalformedDataError
-from ssbroker.protocol.log_rate import LINES
-from ssbroker.protocol.names import CONFIGURATION_NOTICE, MISSING_ROUTE, SYSTEM_SERVICE
-from ssbroker.protocol.retry import SECOND
+from ssbroker.protocol.config import SECOND
+from ssbroker.protocol.errors import CONFIGURATION_NOTICE, MISSING_ROUTE, SYSTEM_SERVICE
+from ssbroker.protocol.events import LINES
 from tests.broker import shops
 from tests.broker.conftest import Clock
 from tests.broker.shops import ORDERS, SHOP, STOCK, received, send, statuses, waiting
@@ -156,7 +155,7 @@ def test_n35_of_what_is_refused_the_first_lines_of_a_minute_are_logged_and_the_r
         instance.run_due()
     assert sum("9761" in line for line in caplog.messages) == LINES
     clock.advance(seconds=MINUTE)
-    instance.events.count_left_out(now=moment.microseconds(clock()))
+    instance.events.count_left_out(now=_arguments.microseconds(clock()))
     assert caplog.messages[-1] == "9761: 7 more in a minute, from Sales"
 
 

@@ -8,8 +8,14 @@ import pytest
 
 from ssbroker.broker.database import Database
 from ssbroker.broker.instance import Instance
-from ssbroker.protocol.event_steps import ConversationStep, GroupStep
-from ssbroker.protocol.events import Conversation, ConversationGroup, Event, MessageUndeliverable
+from ssbroker.protocol.events import (
+    Conversation,
+    ConversationGroup,
+    ConversationStep,
+    Event,
+    GroupStep,
+    MessageUndeliverable,
+)
 from tests.broker import shops
 from tests.broker.shops import ORDERS, SHOP, STOCK, received, send
 

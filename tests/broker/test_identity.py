@@ -352,7 +352,7 @@ def test_b4_a_disk_that_is_full_in_the_middle_of_a_change_leaves_nothing(
     def full(*_: object, **__: object) -> None:
         raise StorageError("the disk is full")
 
-    monkeypatch.setattr(f"ssbroker.broker.databases.identity.{step}", full)
+    monkeypatch.setattr(f"ssbroker.broker.identity.{step}", full)
     changes: list[Callable[[], object]] = [
         lambda: instance.attach_database("Copy", copy, option="DISABLE_BROKER"),
         lambda: instance.create_database("New"),

@@ -11,7 +11,7 @@ import pytest
 
 from ssbroker.broker.database import Database
 from ssbroker.broker.instance import Instance
-from ssbroker.protocol.names import ERROR
+from ssbroker.protocol.errors import ERROR
 
 
 @pytest.fixture

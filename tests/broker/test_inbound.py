@@ -11,11 +11,11 @@ from typing import Any
 import pytest
 
 from ssbroker.broker.database import Database
-from ssbroker.broker.dialogs.arriving import Arrival, Envelope, Message
-from ssbroker.broker.dialogs.inbound import arrive
+from ssbroker.broker.dialogs.deliver import arrive
+from ssbroker.broker.dialogs.message import Arrival, Envelope, Message
 from ssbroker.broker.instance import Instance
 from ssbroker.exceptions import BrokerError
-from ssbroker.protocol.names import DEFAULT, END_DIALOG, ERROR
+from ssbroker.protocol.errors import DEFAULT, END_DIALOG, ERROR
 from tests.broker import shops, talk
 from tests.broker.conftest import INITIATOR, QUEUE, TARGET, Clock
 from tests.broker.talk import begin, drain, end, handle_of, receive, said, send

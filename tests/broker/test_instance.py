@@ -14,10 +14,10 @@ from typing import Any
 import pytest
 
 from ssbroker.broker.database import Database
-from ssbroker.broker.databases.alteration import Alteration
+from ssbroker.broker.databases import Alteration
 from ssbroker.broker.instance import Instance
 from ssbroker.exceptions import BrokerError, OptionError, SsbrokerError, StorageError, UnknownDatabaseError
-from ssbroker.protocol import names
+from ssbroker.protocol import errors
 from ssbroker.store.file import DatabaseFile
 from tests.broker.conftest import Clock
 from tests.rights import nobody
@@ -70,20 +70,20 @@ def test_a_new_database_has_the_defaults(instance: Instance, name: str) -> None:
     instance.create_database("Sales")
     objects = instance.database(name).objects()
     assert {kind.name: kind.validation for kind in objects.message_types.values()} == {
-        names.ERROR: "X",
-        names.END_DIALOG: "E",
-        names.DIALOG_TIMER: "E",
-        names.DEFAULT: "N",
-        names.MISSING_ROUTE: "X",
-        names.MISSING_REMOTE_SERVICE_BINDING: "X",
+        errors.ERROR: "X",
+        errors.END_DIALOG: "E",
+        errors.DIALOG_TIMER: "E",
+        errors.DEFAULT: "N",
+        errors.MISSING_ROUTE: "X",
+        errors.MISSING_REMOTE_SERVICE_BINDING: "X",
     }
-    notice = objects.contracts[names.CONFIGURATION_NOTICE].messages
+    notice = objects.contracts[errors.CONFIGURATION_NOTICE].messages
     assert [objects.message_types_by_id[number].name for number in notice] == [
-        names.MISSING_ROUTE,
-        names.MISSING_REMOTE_SERVICE_BINDING,
+        errors.MISSING_ROUTE,
+        errors.MISSING_REMOTE_SERVICE_BINDING,
     ]
-    (message,) = objects.contracts[names.DEFAULT].messages.values()
-    assert objects.message_types_by_id[message.message_type_id].name == names.DEFAULT
+    (message,) = objects.contracts[errors.DEFAULT].messages.values()
+    assert objects.message_types_by_id[message.message_type_id].name == errors.DEFAULT
     assert message.is_sent_by_initiator
     assert message.is_sent_by_target
     (route,) = objects.routes.values()

@@ -11,18 +11,21 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ssbroker.cli.log_lines import JsonLines
-from ssbroker.protocol import log_rate
-from ssbroker.protocol.event_log import LOGGER, EventLog
+from ssbroker.cli.log_format import JsonLines
+from ssbroker.protocol import events
 from ssbroker.protocol.events import (
+    LINES,
+    LOGGER,
+    WINDOW,
     Connection,
     ConnectionStep,
     CorruptedMessage,
     Event,
+    EventLog,
+    LogRate,
     MessageUndeliverable,
     QueueDisabled,
 )
-from ssbroker.protocol.log_rate import LINES, WINDOW, LogRate
 
 SOME = uuid.UUID(int=7)
 
@@ -94,7 +97,7 @@ def test_n35_a_clock_that_goes_back_silences_nobody(lines: list[logging.LogRecor
 def test_n35_whoever_takes_many_names_shares_the_lines_of_one(
     lines: list[logging.LogRecord], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(log_rate, "SOURCES", 10)
+    monkeypatch.setattr(events, "SOURCES", 10)
     log = EventLog()
     for number in range(1000):
         log.emit(forged(0, peer=f"name {number}".encode()))

@@ -9,7 +9,7 @@ import pytest
 from ssbroker.broker.database import Database
 from ssbroker.broker.instance import Instance
 from ssbroker.exceptions import DdlError
-from ssbroker.store.sight import _Rows
+from ssbroker.store.objects import _Rows
 
 
 @pytest.fixture

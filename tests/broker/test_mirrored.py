@@ -10,8 +10,8 @@ import pytest
 
 from ssbroker import OptionError
 from ssbroker.broker.database import Database
-from ssbroker.broker.databases.mirrored import roles_of
 from ssbroker.broker.instance import Instance
+from ssbroker.broker.object_definitions import roles_of
 from ssbroker.exceptions import BrokerError
 from ssbroker.protocol.mirroring import MirroringRole
 from tests.broker import shops

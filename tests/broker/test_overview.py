@@ -10,8 +10,8 @@ import pytest
 
 from ssbroker.broker.database import Database
 from ssbroker.broker.instance import Instance
-from ssbroker.broker.overview import overview_of
-from ssbroker.store import overview
+from ssbroker.broker.network.monitoring import overview_of
+from ssbroker.store import views
 from ssbroker.store.sqlite import Connection
 from tests.broker.conftest import QUEUE, Clock
 from tests.broker.talk import begin, drain, send
@@ -30,7 +30,7 @@ def pages_read(database: Database, question: Callable[[Connection], object]) -> 
     return number
 
 
-@pytest.mark.parametrize("question", [overview.queues, overview.waiting, overview.conversations])
+@pytest.mark.parametrize("question", [views.queues, views.waiting, views.conversations])
 def test_n28_no_body_is_read_to_count_messages(sales: Database, question: Callable[[Connection], object]) -> None:
     for to in ("//Orders", "//Nowhere"):
         send(sales, begin(sales, to_service=to), *[BODY] * 500)

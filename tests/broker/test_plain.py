@@ -13,10 +13,10 @@ import pyarrow as pa
 import pytest
 
 from ssbroker import SsbrokerError, StorageError
-from ssbroker.broker import turn
+from ssbroker.broker import transaction
 from ssbroker.broker.database import Database
 from ssbroker.broker.instance import Instance
-from ssbroker.broker.lifecycle import Lifecycle
+from ssbroker.broker.transaction import Lifecycle
 from tests.broker.conftest import INITIATOR, QUEUE, TARGET
 from tests.broker.test_plain_model import rows
 
@@ -25,7 +25,7 @@ def forbid(monkeypatch: pytest.MonkeyPatch) -> None:
     def fails(*_arguments: object) -> Lifecycle:
         raise AssertionError("this is plain")
 
-    monkeypatch.setattr(turn, "Lifecycle", fails)
+    monkeypatch.setattr(transaction, "Lifecycle", fails)
 
 
 def test_b44_what_is_plain_needs_nothing_else(

@@ -16,8 +16,8 @@ import pytest
 from ssbroker import BrokerError, LockTimeoutError, SchemaError, StorageError
 from ssbroker.broker.database import Database
 from ssbroker.broker.instance import Instance
-from ssbroker.broker.work.effects import Effects
-from ssbroker.store.plain import Done
+from ssbroker.broker.unit_of_work import Effects
+from ssbroker.store.file import Done
 from tests.broker.conftest import INITIATOR, QUEUE, TARGET
 
 

@@ -17,10 +17,9 @@ from hypothesis import strategies as st
 
 from ssbroker import SsbrokerError
 from ssbroker.broker.database import Database
-from ssbroker.broker.dialogs import sending
+from ssbroker.broker.dialogs import send
 from ssbroker.broker.instance import Instance
-from ssbroker.broker.transaction import Transaction
-from ssbroker.broker.turn import Turn
+from ssbroker.broker.transaction import Transaction, Turn
 from tests.broker.conftest import Clock
 
 TABLES = ("ssb_conversation_endpoints", "ssb_queued_messages", "ssb_transmission_queue", "ssb_queues")
@@ -52,8 +51,8 @@ def nothing_is_plain() -> Iterator[None]:
     """Has Python's own way gone for everything that is sent."""
     with (
         mock.patch.object(Turn, "_is_sent", return_value=False),
-        mock.patch.object(sending, "send_plain", return_value=False),
-        mock.patch.object(sending, "send_all_plain", return_value=False),
+        mock.patch.object(send, "send_plain", return_value=False),
+        mock.patch.object(send, "send_all_plain", return_value=False),
     ):
         yield
 

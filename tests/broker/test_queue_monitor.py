@@ -4,15 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from ssbroker.broker.activation.queue_monitor import (
-    CHECK_EVERY,
-    FAILURES_MAX,
-    TABLE,
-    MonitorState,
-    Occurrence,
-    QueueMonitor,
-)
-from ssbroker.protocol.retry import SECOND
+from ssbroker.broker.queue_monitor import CHECK_EVERY, FAILURES_MAX, TABLE, MonitorState, Occurrence, QueueMonitor
+from ssbroker.protocol.config import SECOND
 
 NOW = 1_000 * SECOND
 

@@ -12,8 +12,7 @@ import pytest
 
 from ssbroker.broker.database import Database
 from ssbroker.broker.instance import Instance
-from ssbroker.protocol.event_steps import ActivationStep
-from ssbroker.protocol.events import Activation, Event
+from ssbroker.protocol.events import Activation, ActivationStep, Event
 from tests.broker import shops
 from tests.broker.conftest import Clock
 from tests.broker.shops import ORDERS, send

@@ -15,12 +15,12 @@ import pyarrow as pa
 import pytest
 
 from ssbroker import schemas
-from ssbroker.broker import waiting
+from ssbroker.broker import transaction
 from ssbroker.broker.database import Database
-from ssbroker.broker.dialogs import receiving
+from ssbroker.broker.dialogs import receive as receive_module
 from ssbroker.broker.instance import Instance
-from ssbroker.broker.objects.queue_names import queue_key
-from ssbroker.broker.waiting import Patience
+from ssbroker.broker.transaction import Patience
+from ssbroker.broker.validation import queue_key
 from ssbroker.exceptions import BrokerError, OptionError
 from tests.broker import talk
 from tests.broker.conftest import INITIATOR, QUEUE, TARGET, Clock
@@ -279,7 +279,7 @@ def test_b2_what_was_told_before_the_wait_begins_ends_it(sales: Database) -> Non
     """Between the look that found nothing and the wait."""
     patience = Patience(sales, queue_key(QUEUE), until=time.monotonic() + WAIT)
     begin(sales, b"meanwhile")
-    with mock.patch.object(waiting, "LOOK_EVERY", WAIT):
+    with mock.patch.object(transaction, "LOOK_EVERY", WAIT):
         assert patience.wait()
 
 
@@ -338,7 +338,7 @@ def rolled_back(database: Database, *, top: int | None, groups: int | None) -> l
 
 def test_a_table_holds_no_more_bytes_than_it_can(sales: Database, monkeypatch: pytest.MonkeyPatch) -> None:
     """What does not fit comes with the next call, in order."""
-    monkeypatch.setattr(receiving, "BYTES_MAX", 10)
+    monkeypatch.setattr(receive_module, "BYTES_MAX", 10)
     begin(sales, b"123456", b"7890", b"next", b"and a long one")
     begin(sales, b"another")
     expected = [[b"123456", b"7890"], [b"next", b"and a long one"], [b"another"], []]

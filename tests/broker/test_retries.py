@@ -5,8 +5,8 @@ from __future__ import annotations
 import random
 import tracemalloc
 
-from ssbroker.broker.delivery.retries import Key, Retries
-from ssbroker.protocol.retry import SECOND, Backoff
+from ssbroker.broker.delivery import Key, Retries
+from ssbroker.protocol.config import SECOND, Backoff
 
 ONE, TWO, OTHER = Key(5, 1), Key(5, 2), Key(6, 1)
 

@@ -10,7 +10,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from ssbroker.broker.runner import Runner
+from ssbroker.broker.worker_thread import Runner
 
 DEADLINE = 30.0
 NEVER = 10_000.0

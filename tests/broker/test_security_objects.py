@@ -14,9 +14,7 @@ import pytest
 from ssbroker.broker.database import Database
 from ssbroker.broker.instance import Instance
 from ssbroker.exceptions import BrokerError, DdlError, DdlWarning, StorageError
-from ssbroker.security.certificates import fingerprint
-from ssbroker.security.issuing import Validity, make_certificate
-from ssbroker.security.key_files import key_as_pem
+from ssbroker.security.certificates import Validity, fingerprint, key_as_pem, make_certificate
 from ssbroker.store.file import DatabaseFile
 from ssbroker.store.objects import load
 from ssbroker.store.schema import DATABASE

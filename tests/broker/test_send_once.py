@@ -10,8 +10,7 @@ import pytest
 
 from ssbroker import BrokerError, InvalidGuidError, NullError
 from ssbroker.broker.database import Database
-from ssbroker.broker.dialogs.rows import Addressing
-from ssbroker.broker.send_once import Batch, send_once
+from ssbroker.broker.dialogs.bulk_send import Addressing, Batch, send_once
 from tests.broker.conftest import INITIATOR, QUEUE, TARGET, Clock
 
 TO_ORDERS = Addressing(from_service=INITIATOR, to_service=TARGET)

@@ -9,7 +9,7 @@ import pytest
 
 from ssbroker.broker.instance import Instance
 from ssbroker.store import objects as stored
-from ssbroker.store.sight import sight
+from ssbroker.store.objects import sight
 from tests.broker.test_execute import SCRIPT
 
 SECRETS = """

@@ -11,8 +11,8 @@ import pyarrow.compute as pc
 import pytest
 
 from ssbroker import BrokerError
+from ssbroker.broker import views
 from ssbroker.broker.database import Database
-from ssbroker.broker.views import slices
 from tests.broker import effort
 from tests.broker.conftest import INITIATOR, QUEUE, TARGET
 
@@ -33,13 +33,13 @@ def filled(sales: Database) -> Database:
     return sales
 
 
-@pytest.mark.parametrize("name", [QUEUE, "dbo.Others", slices.TRANSMISSION_QUEUE])
+@pytest.mark.parametrize("name", [QUEUE, "dbo.Others", views.TRANSMISSION_QUEUE])
 @pytest.mark.parametrize(("rows_max", "bytes_max"), [(7, 1 << 30), (1 << 30, 100), (1, 1), (1 << 30, 1 << 30)])
 def test_slices_are_the_whole(filled: Database, name: str, rows_max: int, bytes_max: int) -> None:
     whole = filled.instance.view(name, filled.name)
-    cuts = slices.cuts(filled, name, rows_max=rows_max, bytes_max=bytes_max)
+    cuts = views.cuts(filled, name, rows_max=rows_max, bytes_max=bytes_max)
     spans = [*((cut.after, cut.until) for cut in cuts), None]
-    assert pa.concat_tables(slices.slice_of(filled, name, span, whole.column_names) for span in spans) == whole
+    assert pa.concat_tables(views.slice_of(filled, name, span, whole.column_names) for span in spans) == whole
     assert sum(cut.rows for cut in cuts) == whole.num_rows
     assert sum(cut.size for cut in cuts) == sum(len(body or b"") for body in whole["message_body"].to_pylist())
     assert all(cut.rows <= rows_max for cut in cuts)
@@ -48,7 +48,7 @@ def test_slices_are_the_whole(filled: Database, name: str, rows_max: int, bytes_
 @pytest.mark.parametrize("wanted", [["message_body"], ["priority", "database"], ["database"]])
 def test_only_what_is_wanted_is_read(filled: Database, wanted: list[str]) -> None:
     whole = filled.instance.view(QUEUE, filled.name)
-    assert slices.slice_of(filled, QUEUE, (0, 1 << 40), wanted) == whole.select(wanted)
+    assert views.slice_of(filled, QUEUE, (0, 1 << 40), wanted) == whole.select(wanted)
 
 
 def test_what_enters_later_has_a_greater_number_also_in_a_queue_that_was_empty(sales: Database) -> None:
@@ -57,10 +57,10 @@ def test_what_enters_later_has_a_greater_number_also_in_a_queue_that_was_empty(s
     for _ in range(3):
         with sales.transaction() as t:
             t.send(t.begin_dialog(INITIATOR, TARGET), b"one")
-        seen.append(slices.last_number(sales))
+        seen.append(views.last_number(sales))
         with sales.transaction() as t:
             t.receive(QUEUE)
-        assert slices.last_number(sales) == seen[-1]
+        assert views.last_number(sales) == seen[-1]
     assert seen == sorted({*seen})
 
 
@@ -100,8 +100,8 @@ def test_b46_u22_no_number_is_given_twice_whoever_removes_messages(
             there.update(sales.instance.view(queue, "Sales")["queuing_order"].to_pylist())
         assert all(number > last for number in there - given)
         given |= there
-        assert slices.last_number(sales) >= max(last, *there, 0)
-        last = slices.last_number(sales)
+        assert views.last_number(sales) >= max(last, *there, 0)
+        last = views.last_number(sales)
     assert last > 20
 
 
@@ -122,7 +122,7 @@ def test_b46_u22_one_row_tells_the_last_number(sales: Database) -> None:
 
 def test_a_queue_that_is_not_there_is_told(sales: Database) -> None:
     with pytest.raises(BrokerError, match=r"'dbo\.No' does not exist") as told:
-        slices.cuts(sales, "No", rows_max=1, bytes_max=1)
+        views.cuts(sales, "No", rows_max=1, bytes_max=1)
     assert told.value.number == 15151
 
 
@@ -134,10 +134,10 @@ def test_u21_a_slice_is_as_much_work_as_its_rows_however_many_stand_before_and_b
             dialog = t.begin_dialog(INITIATOR, TARGET)
             for _ in range(messages):
                 t.send(dialog, b"one")
-        last = slices.last_number(sales)
-        cut.append(effort.steps(sales, lambda: slices.cuts(sales, QUEUE, rows_max=50, bytes_max=1 << 30, cuts_max=1)))
+        last = views.last_number(sales)
+        cut.append(effort.steps(sales, lambda: views.cuts(sales, QUEUE, rows_max=50, bytes_max=1 << 30, cuts_max=1)))
         for first in (0, last - 50):
             span = (first, first + 50)
-            read.append(effort.steps(sales, partial(slices.slice_of, sales, QUEUE, span, ["message_body"])))
+            read.append(effort.steps(sales, partial(views.slice_of, sales, QUEUE, span, ["message_body"])))
     assert max(cut) < min(cut) * 1.5, cut
     assert max(read) < min(read) * 1.5, read

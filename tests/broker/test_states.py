@@ -10,16 +10,14 @@ from itertools import product
 import pytest
 
 from ssbroker.broker.database import Database
-from ssbroker.broker.dialogs.arriving import Arrival, Envelope, Message
-from ssbroker.broker.dialogs.closing import break_off
-from ssbroker.broker.dialogs.error_body import failure
-from ssbroker.broker.dialogs.inbound import arrive
-from ssbroker.broker.dialogs.outbound import settle
+from ssbroker.broker.dialogs.deliver import arrive, break_off, settle
+from ssbroker.broker.dialogs.errors import failure
+from ssbroker.broker.dialogs.message import Arrival, Envelope, Message
 from ssbroker.broker.instance import Instance
 from ssbroker.broker.transaction import Transaction
-from ssbroker.broker.work.work import Work
+from ssbroker.broker.unit_of_work import Work
 from ssbroker.exceptions import BrokerError
-from ssbroker.protocol.names import DEFAULT, END_DIALOG, ERROR, TEXTS
+from ssbroker.protocol.errors import DEFAULT, END_DIALOG, ERROR, TEXTS
 from ssbroker.protocol.states import CALLS, TABLE, Input, State, after
 from ssbroker.store import endpoints
 from ssbroker.store.endpoints import Endpoint

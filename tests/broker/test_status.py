@@ -7,7 +7,7 @@ from uuid import UUID
 import pytest
 
 from ssbroker import Router
-from ssbroker.broker.dialogs import status
+from ssbroker.broker.dialogs import transmission_status
 from tests.oracle.world import World
 from tests.rules.setting import BCN, NOWHERE, STORES, here, route
 from tests.worlds.arrow import catalog_of
@@ -20,7 +20,9 @@ THERE = (("Stores", "//Stores"),)
 def status_of(world: World, service: str, *, broker_instance: UUID | None = None) -> str:
     """The status of a conversation that began in `Sales`."""
     router = Router(catalog_of(world), tie_break="first")
-    found = status.classified(router.explain(service, to_broker_instance=broker_instance, database="Sales", now=NOW))
+    found = transmission_status.classified(
+        router.explain(service, to_broker_instance=broker_instance, database="Sales", now=NOW)
+    )
     return "" if found is None else str(found)
 
 
@@ -73,7 +75,7 @@ def test_r18_every_reason_has_its_number_and_says_what_to_do(
 
 
 def test_what_is_delivered_has_no_status() -> None:
-    assert status_of(here(LOCAL, services=THERE), "//Stores") == status.DELIVERED
+    assert status_of(here(LOCAL, services=THERE), "//Stores") == transmission_status.DELIVERED
 
 
 def test_a_status_can_be_asked_about_in_the_words_that_it_gives() -> None:
@@ -87,21 +89,25 @@ def test_a_status_can_be_asked_about_in_the_words_that_it_gives() -> None:
 def test_a_status_fits_its_column() -> None:
     """Fact 151: nvarchar(4000)."""
     found = status_of(here(), "//" + "x" * 5000)
-    assert len(found) == status.LENGTH_MAX
+    assert len(found) == transmission_status.LENGTH_MAX
     assert found.startswith("9750: ")
 
 
 @pytest.mark.parametrize(
     ("told", "number", "says"),
     [
-        (status.queue_off("Stock", "[dbo].[Orders]"), "11219", "ALTER QUEUE [dbo].[Orders] WITH STATUS = ON;"),
-        (status.busy("Stock"), "9749", "lock_timeout"),
-        (status.unavailable("Stock", "disk is full"), "28012", "disk is full"),
-        (status.unclassified("no memory"), "9798", "no memory"),
-        (status.undeliverable(11224, "another copy"), "11224", "another copy"),
+        (
+            transmission_status.queue_off("Stock", "[dbo].[Orders]"),
+            "11219",
+            "ALTER QUEUE [dbo].[Orders] WITH STATUS = ON;",
+        ),
+        (transmission_status.busy("Stock"), "9749", "lock_timeout"),
+        (transmission_status.unavailable("Stock", "disk is full"), "28012", "disk is full"),
+        (transmission_status.unclassified("no memory"), "9798", "no memory"),
+        (transmission_status.undeliverable(11224, "another copy"), "11224", "another copy"),
     ],
     ids=["queue off", "busy", "unavailable", "unclassified", "undeliverable"],
 )
-def test_what_delivery_meets_has_its_number_too(told: status.Status, number: str, says: str) -> None:
+def test_what_delivery_meets_has_its_number_too(told: transmission_status.Status, number: str, says: str) -> None:
     assert str(told).startswith(f"{number}: ")
     assert says in str(told)

@@ -9,9 +9,9 @@ from uuid import UUID
 import pytest
 
 import ssbroker
-from ssbroker import Instance, moment
+from ssbroker import Instance, _arguments
 from ssbroker.broker.database import Database
-from ssbroker.broker.delivery.staying import staying
+from ssbroker.broker.object_definitions import staying
 from ssbroker.store.objects import Broker, Objects, Route, Service
 from tests.broker.conftest import INITIATOR, QUEUE, TARGET, Clock
 from tests.broker.shops import received, waiting
@@ -33,7 +33,7 @@ def objects_of(world: World, database: str, guid: UUID, *, is_enabled: bool) -> 
             route.name,
             route.remote_service_name,
             None if route.broker_instance is None else route.broker_instance.bytes,
-            None if route.lifetime is None else moment.microseconds(route.lifetime),
+            None if route.lifetime is None else _arguments.microseconds(route.lifetime),
             route.address,
             route.mirror_address,
         )

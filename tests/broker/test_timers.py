@@ -9,13 +9,11 @@ from functools import partial
 
 import pytest
 
-from ssbroker.broker import timers
+from ssbroker.broker import background, delivery
 from ssbroker.broker.database import Database
-from ssbroker.broker.delivery import handover
 from ssbroker.broker.instance import Instance
-from ssbroker.protocol.event_steps import ConversationStep
-from ssbroker.protocol.events import Conversation, Event
-from ssbroker.store import due
+from ssbroker.protocol.events import Conversation, ConversationStep, Event
+from ssbroker.store import due_work
 from ssbroker.store.sqlite import Connection
 from tests.broker import shops
 from tests.broker.conftest import Clock
@@ -74,7 +72,7 @@ def test_a_timer_that_was_to_come_before_the_end_of_the_lifetime_does_though_nob
     instance: Instance, sales: Database, clock: Clock, monkeypatch: pytest.MonkeyPatch, most: int
 ) -> None:
     """The process was down; or more was due than one transaction takes."""
-    monkeypatch.setattr(timers, "BATCH", most)
+    monkeypatch.setattr(background, "BATCH", most)
     for _ in range(3):
         set_timer(sales, begin(sales, lifetime=60, body=None), 50)
     clock.advance(seconds=100)
@@ -102,7 +100,7 @@ def test_p34_what_waits_for_a_queue_that_is_off_is_not_walked_through_at_each_lo
         with sales.transaction() as t:
             for _ in range(100):
                 t.send(t.begin_dialog(SHOP, STOCK), b"one")
-        first, second = (steps(stock, partial(timers.enter_queues, stock)) for _ in range(2))
+        first, second = (steps(stock, partial(background.enter_queues, stock)) for _ in range(2))
     assert max(first, second) < 50
     stock.create_message_type("Other")
     instance.run_due()
@@ -163,7 +161,7 @@ def test_b16_the_error_waits_for_a_queue_that_is_off(instance: Instance, sales: 
 def test_b16_more_of_them_than_one_transaction_takes_all_end(
     instance: Instance, sales: Database, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("ssbroker.broker.timers.BATCH", 3)
+    monkeypatch.setattr("ssbroker.broker.background.BATCH", 3)
     with sales.transaction() as t:
         for _ in range(10):
             t.begin_dialog(SHOP, STOCK, lifetime=60)
@@ -192,9 +190,9 @@ def test_b14_no_transaction_removes_any_number_of_closed_endpoints(
     instance: Instance, sales: Database, stock: Database, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """An instance that was closed for a day may find millions: nobody could write until all of them are gone."""
-    monkeypatch.setattr("ssbroker.broker.timers.BATCH", 3)
+    monkeypatch.setattr("ssbroker.broker.background.BATCH", 3)
     removed: list[int] = []
-    monkeypatch.setattr("ssbroker.store.due.remove_closed", _noted(due.remove_closed, removed))
+    monkeypatch.setattr("ssbroker.store.due_work.remove_closed", _noted(due_work.remove_closed, removed))
     with sales.transaction() as t:
         dialogs = [t.begin_dialog(SHOP, STOCK) for _ in range(10)]
         for dialog in dialogs:
@@ -239,7 +237,7 @@ def test_b14_what_was_under_way_when_a_process_ended_is_a_duplicate_however_late
         raise Crash
 
     with monkeypatch.context() as patched:
-        patched.setattr(handover, "acknowledge", crash)
+        patched.setattr(delivery, "acknowledge", crash)
         with pytest.raises(Crash), sales.transaction() as t:
             dialog = t.begin_dialog(SHOP, STOCK)
             t.send(dialog, b"one")

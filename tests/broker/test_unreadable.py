@@ -12,10 +12,9 @@ import pytest
 
 from ssbroker.broker.database import Database
 from ssbroker.broker.instance import Instance
-from ssbroker.broker.network.service.health import problems
-from ssbroker.broker.overview import overview_of
+from ssbroker.broker.network.monitoring import overview_of, problems
 from ssbroker.exceptions import StorageError
-from ssbroker.protocol.log_rate import LINES
+from ssbroker.protocol.events import LINES
 from tests.broker import shops
 from tests.broker.conftest import Clock
 from tests.broker.shops import ORDERS, STOCK, received, send

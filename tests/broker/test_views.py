@@ -13,7 +13,7 @@ import pytest
 import ssbroker
 from ssbroker.broker.database import Database
 from ssbroker.broker.instance import Instance
-from ssbroker.broker.views.view_schemas import DATABASE_VIEWS, INSTANCE_VIEWS
+from ssbroker.broker.views import DATABASE_VIEWS, INSTANCE_VIEWS
 from ssbroker.exceptions import BrokerError, InputError, UnknownDatabaseError
 from tests.broker.conftest import Clock
 from tests.security.certified import certified

@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from ssbroker.cli import json_lines, pieces
+from ssbroker.cli import chunks, readers
 from tests.cli.conftest import Run, conversations
 from tests.cli.formats import SUFFIXES, write
 
@@ -23,8 +23,8 @@ OLD = "what stood there before"
 @pytest.fixture(autouse=True)
 def small_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
     """A few thousand rows are many pieces."""
-    monkeypatch.setattr(pieces, "PIECE_ROWS", 1000)
-    monkeypatch.setattr(json_lines, "BLOCK_BYTES", 100_000)
+    monkeypatch.setattr(chunks, "PIECE_ROWS", 1000)
+    monkeypatch.setattr(readers, "BLOCK_BYTES", 100_000)
 
 
 def refused(run: Run, catalog: Path, given: Path, *options: object, output: str = "out.csv") -> str:

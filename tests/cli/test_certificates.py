@@ -10,9 +10,15 @@ from pathlib import Path
 import pytest
 
 from ssbroker import Instance
-from ssbroker.broker.network.connections.trust import Contexts, Trust
-from ssbroker.security.certificates import fingerprint, may_sign, read_certificate
-from ssbroker.security.issuing import Validity, make_authority, make_certificate
+from ssbroker.broker.network.tls import Contexts, Trust
+from ssbroker.security.certificates import (
+    Validity,
+    fingerprint,
+    make_authority,
+    make_certificate,
+    may_sign,
+    read_certificate,
+)
 from tests.broker import shops
 from tests.broker.shops import ORDERS, SHOP, STOCK
 from tests.cli.conftest import Run

@@ -9,9 +9,8 @@ import uuid
 
 import pytest
 
-from ssbroker.cli.log_lines import Form, end_log, write_log
-from ssbroker.protocol.event_log import EventLog
-from ssbroker.protocol.events import Connection, ConnectionStep, Conversation, ConversationStep, QueueDisabled
+from ssbroker.cli.log_format import Form, end_log, write_log
+from ssbroker.protocol.events import Connection, ConnectionStep, Conversation, ConversationStep, EventLog, QueueDisabled
 
 SOME = uuid.UUID(int=7)
 

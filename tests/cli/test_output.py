@@ -11,8 +11,8 @@ from pathlib import Path
 import pyarrow.parquet as pq
 import pytest
 
-from ssbroker.cli.output import replacing_files, replacing_folder
 from ssbroker.cli.progress import ProgressBar
+from ssbroker.cli.writers import replacing_files, replacing_folder
 from ssbroker.exceptions import OutputError
 from tests.cli.conftest import Run, conversations
 from tests.cli.formats import SUFFIXES, write
@@ -69,7 +69,7 @@ def test_a_full_disk_leaves_the_old_file(tmp_path: Path, catalog: Path, given: P
 # The process gets the signal while a piece is being routed.
 INTERRUPTED = """
 import os, sys
-from ssbroker.cli import main, route_files
+from ssbroker.cli import main, route as route_files
 count = route_files.count
 route_files.count = lambda decisions: (os.kill(os.getpid(), int(sys.argv[1])), count(decisions))[1]
 sys.exit(main(sys.argv[2:]))

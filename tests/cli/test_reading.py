@@ -12,21 +12,21 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from ssbroker.cli import json_lines, pieces
-from ssbroker.cli.files import open_sources
-from ssbroker.cli.intake import CONVERSATIONS
+from ssbroker.cli import chunks, readers
+from ssbroker.cli.chunks import CONVERSATIONS
+from ssbroker.cli.readers import open_sources
 from tests.cli.conftest import Run, conversations
 from tests.cli.formats import SUFFIXES, read, write
 
 
-def opened(files: list[Path], *, lines: bool = False) -> list[pieces.Source]:
+def opened(files: list[Path], *, lines: bool = False) -> list[chunks.Source]:
     return open_sources(files, CONVERSATIONS, lines=lines, threads=2, progress=False)
 
 
 @pytest.mark.parametrize("suffix", SUFFIXES)
 def test_pieces_follow_each_other_without_gap(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, suffix: str) -> None:
-    monkeypatch.setattr(pieces, "PIECE_ROWS", 100)
-    monkeypatch.setattr(json_lines, "BLOCK_BYTES", 10_000)
+    monkeypatch.setattr(chunks, "PIECE_ROWS", 100)
+    monkeypatch.setattr(readers, "BLOCK_BYTES", 10_000)
     table = conversations(3000).drop_columns(["note"])
     given = write(table, tmp_path / f"in{suffix}")
 
@@ -44,7 +44,7 @@ def test_pieces_follow_each_other_without_gap(tmp_path: Path, monkeypatch: pytes
 
 @pytest.mark.parametrize("suffix", [".parquet", ".arrow", ".arrows"])
 def test_wide_rows_make_short_pieces(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, suffix: str) -> None:
-    monkeypatch.setattr(pieces, "PIECE_BYTES", 100_000)
+    monkeypatch.setattr(chunks, "PIECE_BYTES", 100_000)
     table = conversations(3000).append_column("message_body", pa.array([b"x" * 5000] * 3000))
     given = write(table, tmp_path / f"in{suffix}")
 
@@ -116,7 +116,7 @@ def test_csv_as_tools_write_it(tmp_path: Path, data: bytes, wanted: list[tuple[s
 
 
 def test_json_lines_longer_than_a_block(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(json_lines, "BLOCK_BYTES", 64)
+    monkeypatch.setattr(readers, "BLOCK_BYTES", 64)
     given = write(conversations(20), tmp_path / "in.jsonl")
     (source,) = opened([given], lines=True)
     lines = [line for piece in source.pieces() for line in piece.load().lines.to_pylist()]

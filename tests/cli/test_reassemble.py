@@ -12,8 +12,8 @@ import pyarrow.parquet as pq
 import pytest
 
 import ssbroker
-from ssbroker.cli import json_lines, pieces
-from ssbroker.cli.acknowledged import Acknowledged
+from ssbroker.cli import chunks, readers
+from ssbroker.cli.reassemble import Acknowledged
 from tests.cli.conftest import Run
 from tests.cli.formats import SUFFIXES, read, write
 from tests.cli.fragments import CONVERSATIONS, KEYS, TABLES, expected, messages, rows, shuffled, text_ids, trouble
@@ -22,8 +22,8 @@ from tests.cli.fragments import CONVERSATIONS, KEYS, TABLES, expected, messages,
 @pytest.fixture(autouse=True)
 def small_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
     """A few dozen rows are many pieces."""
-    monkeypatch.setattr(pieces, "PIECE_ROWS", 20)
-    monkeypatch.setattr(json_lines, "BLOCK_BYTES", 3_000)
+    monkeypatch.setattr(chunks, "PIECE_ROWS", 20)
+    monkeypatch.setattr(readers, "BLOCK_BYTES", 3_000)
 
 
 def outputs(folder: Path, suffix: str) -> dict[str, Path]:
@@ -271,7 +271,7 @@ def test_an_acknowledgement_that_does_not_hold_any_more_is_not_told(tmp_path: Pa
 
 def test_acknowledgements_are_summed_up_before_they_grow(monkeypatch: pytest.MonkeyPatch) -> None:
     """M21: the latest of each direction, in the order in which they first came."""
-    monkeypatch.setattr("ssbroker.cli.acknowledged._WAITING_MAX", 10)
+    monkeypatch.setattr("ssbroker.cli.reassemble._WAITING_MAX", 10)
     table = shuffled(ssbroker.fragment(messages(200), max_fragment_bytes=64))
     reassembler, acknowledged = ssbroker.Reassembler(), Acknowledged()
     for start in range(0, table.num_rows, 7):

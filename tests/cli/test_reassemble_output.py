@@ -15,8 +15,8 @@ import pyarrow.parquet as pq
 import pytest
 
 import ssbroker
-from ssbroker.cli import json_lines, pieces, readers
-from ssbroker.cli.output import replacing_files
+from ssbroker.cli import chunks, readers
+from ssbroker.cli.writers import replacing_files
 from ssbroker.exceptions import OutputError
 from tests.cli.conftest import Run
 from tests.cli.formats import SUFFIXES, read, write
@@ -74,8 +74,8 @@ def test_all_results_are_replaced(run: Run, given: Path, folder: Path) -> None:
 def test_a_bad_value_is_told_with_its_row_in_the_file(
     tmp_path: Path, run: Run, folder: Path, monkeypatch: pytest.MonkeyPatch, suffix: str
 ) -> None:
-    monkeypatch.setattr(pieces, "PIECE_ROWS", 20)
-    monkeypatch.setattr(json_lines, "BLOCK_BYTES", 3_000)
+    monkeypatch.setattr(chunks, "PIECE_ROWS", 20)
+    monkeypatch.setattr(readers, "BLOCK_BYTES", 3_000)
     table = text_ids(trouble(60)).drop_columns(["note", "priority"])
     ids = table["conversation_id"].to_pylist()
     ids[120] = "no guid"
@@ -286,7 +286,7 @@ def test_a_full_disk_leaves_the_old_files(tmp_path: Path, run: Run, folder: Path
 # The process gets the signal when a piece has been put together.
 INTERRUPTED = """
 import os, sys
-from ssbroker.cli import main, reassemble_flow
+from ssbroker.cli import main, reassemble as reassemble_flow
 write = reassemble_flow._write
 reassemble_flow._write = lambda *given: (os.kill(os.getpid(), int(sys.argv[1])), write(*given))
 sys.exit(main(sys.argv[2:]))
@@ -304,7 +304,7 @@ def test_an_interrupted_run_leaves_the_old_files(given: Path, folder: Path, numb
 
 def test_a_row_longer_than_a_block_is_read(tmp_path: Path, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(readers, "_CSV_BLOCK_BYTES", 500)
-    monkeypatch.setattr(json_lines, "BLOCK_BYTES", 500)
+    monkeypatch.setattr(readers, "BLOCK_BYTES", 500)
     table = shuffled(ssbroker.fragment(messages(30, body_bytes=3000), max_fragment_bytes=2000)).drop_columns(
         ["priority"]
     )

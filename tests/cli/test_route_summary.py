@@ -9,8 +9,8 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from ssbroker.cli import route_tally
-from ssbroker.cli.route_tally import COUNTED, Tally, count
+from ssbroker.cli import route
+from ssbroker.cli.route import COUNTED, Tally, count
 from tests.cli.conftest import NOW_TEXT, Run, conversations, expected
 from tests.cli.formats import write
 
@@ -102,7 +102,7 @@ def test_a_warning_is_one_line(tmp_path: Path, run: Run) -> None:
 
 
 def test_the_tally_sums_up_before_it_grows(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(route_tally, "_WAITING_MAX", 10)
+    monkeypatch.setattr(route, "_WAITING_MAX", 10)
     counted = Tally()
     for number in range(100):
         values = [f"{number % 7}", f"{number % 5}", None]

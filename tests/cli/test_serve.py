@@ -19,7 +19,7 @@ import pytest
 
 from ssbroker import Instance
 from ssbroker.broker.database import Database
-from ssbroker.cli.serve_signals import Told, told_to_stop
+from ssbroker.cli.serve import Told, told_to_stop
 from tests.broker import shops
 from tests.broker.network.parties import Authority
 from tests.broker.shops import ORDERS, SHOP, STOCK

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from ssbroker.broker.directory import FileDirectory
-from ssbroker.broker.network.connections.limits import EndpointLimits
-from ssbroker.cli.serve_settings import LIMITS, Settings
-from ssbroker.protocol import settings as protocol
+from ssbroker.broker.configuration_service import FileDirectory
+from ssbroker.broker.network.connection import EndpointLimits
+from ssbroker.cli.serve_config import LIMITS, Settings
+from ssbroker.protocol import config as protocol
 from tests.cli.conftest import Run
 from tests.guards.repository import ROOT
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from ssbroker import Instance
-from ssbroker.cli.serve_settings import Address, Configuration, Settings, Tls
+from ssbroker.cli.serve_config import Address, Configuration, Settings, Tls
 from ssbroker.exceptions import InputError, OptionError
 from tests.cli.conftest import Run
 

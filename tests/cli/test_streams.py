@@ -82,12 +82,12 @@ def test_scripts_are_run_to_the_last_whoever_reads(tmp_path: Path) -> None:
 
 def test_an_interrupt_does_not_deny_what_was_done(tmp_path: Path, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     """It said that nothing was written."""
-    from ssbroker.broker.scripts import execution  # noqa: PLC0415 - to be patched
+    from ssbroker.broker import scripts  # noqa: PLC0415 - to be patched
 
     def interrupt(*_: object) -> None:
         raise KeyboardInterrupt
 
     (tmp_path / "1.sql").write_text("CREATE DATABASE Sales")
-    monkeypatch.setattr(execution, "execute_file", interrupt)
+    monkeypatch.setattr(scripts, "execute_file", interrupt)
     stopped = run("sql", tmp_path / "shop", "--create", tmp_path / "1.sql")
     assert (stopped.status, stopped.err) == (130, "ssbroker: interrupted; the batches that were done stand\n")

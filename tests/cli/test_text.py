@@ -15,8 +15,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ssbroker.cli.intake import fragments as intake_of_fragments
-from ssbroker.cli.intake import from_csv, from_json
+from ssbroker.cli.chunks import fragments as intake_of_fragments
+from ssbroker.cli.chunks import from_csv, from_json
 from ssbroker.cli.text import csv_cells, guid_text, hex_text, json_values
 
 COLUMNS: list[tuple[pa.Array[Any], list[Any]]] = [

@@ -9,9 +9,8 @@ from uuid import UUID
 import pytest
 
 import ssbroker
-from ssbroker.diagnose.behaviour import Behaviour
-from ssbroker.diagnose.questions import Answer, Question
-from ssbroker.routing import PendingRequest
+from ssbroker.diagnose.behaviour import Answer, Behaviour, Question
+from ssbroker.router import PendingRequest
 from tests.oracle.world import Conversation, Decision
 from tests.rules.setting import here, route
 from tests.worlds.arrow import batch_of, catalog_of, decisions_of

@@ -9,7 +9,7 @@ import pytest
 
 from ssbroker import OptionError, SchemaError
 from ssbroker.diagnose import REACHABILITY, Fate, Fleet, Loop, lint, loops, reachability, trace
-from ssbroker.diagnose.setting import name as quoted
+from ssbroker.diagnose.context import name as quoted
 from tests.diagnose.random_fleets import ADDRESSES, Sampled
 from tests.rules.setting import BCN, here
 from tests.worlds.arrow import catalog_of

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from ssbroker.diagnose import Fleet, compare, html_report, lint, reachability
-from ssbroker.diagnose.layout import arranged
+from ssbroker.diagnose.report import arranged
 from tests.diagnose.cases import fleet, north, passing, south
 from tests.rules.setting import here, route
 from tests.worlds.arrow import catalog_of

@@ -33,4 +33,4 @@ print(count)
 def test_every_module_is_imported_where_posix_is_not() -> None:
     done = subprocess.run([sys.executable, "-c", PROGRAM], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
-    assert int(done.stdout) > 300, done.stdout
+    assert int(done.stdout) > 150, done.stdout

@@ -42,10 +42,3 @@ def test_a_file_names_only_hosts_with_a_reason() -> None:
     assert {
         each for each in named if "." in each[0] and each[0] not in HOSTS and not ALLOWED_HOST.search(each[0])
     } == set()
-
-
-def test_a_text_ends_with_one_line_break_and_has_no_trailing_blanks() -> None:
-    texts = {name: text for name, text in TEXTS.items() if text and name != "LICENSE"}
-    assert [name for name, text in texts.items() if not text.endswith("\n") or text.endswith("\n\n")] == []
-    lines = ((name, number, line) for name, text in texts.items() for number, line in enumerate(text.splitlines(), 1))
-    assert [f"{name}:{number}" for name, number, line in lines if line != line.rstrip()] == []

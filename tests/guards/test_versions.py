@@ -8,7 +8,7 @@ import tomllib
 
 import pytest
 
-from ssbroker.versions import PYARROW, PYSPARK, PYSPARK_OF_THE_FORMAT
+from ssbroker._dependencies import PYARROW, PYSPARK, PYSPARK_OF_THE_FORMAT
 from tests.guards.repository import ROOT
 
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]

@@ -13,7 +13,7 @@ from typing import Any, Final
 from ssbroker import Instance
 from ssbroker.broker.database import Database
 from ssbroker.broker.transaction import Transaction
-from ssbroker.protocol.names import DEFAULT, END_DIALOG
+from ssbroker.protocol.errors import DEFAULT, END_DIALOG
 from tests.network import traffic
 from tests.network.checker import Received, Sent
 from tests.network.traffic import REPLY, Plan

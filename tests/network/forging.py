@@ -7,9 +7,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from ssbroker.protocol.acknowledgement import packed
-from ssbroker.protocol.envelope import ENVELOPE
-from ssbroker.protocol.rows import rows_of, table_of
+from ssbroker.protocol.envelope import ENVELOPE, pack_runs, rows_of, table_of
 from tests.network.neighbour import Row
 
 
@@ -48,7 +46,7 @@ def acknowledging(row: Row, number: int, **columns: Any) -> Row:
             "to_service_name": row["from_service_name"],
             "to_broker_instance": row["from_broker_instance"],
             "acked_sequence_number": number,
-            "acked_ahead": packed(()),
+            "acked_ahead": pack_runs(()),
             **columns,
         },
     )

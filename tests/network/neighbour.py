@@ -12,16 +12,15 @@ from typing import Any, Final, Self
 
 import pyarrow as pa
 
-from ssbroker.broker.network.connections.credentials import Credentials
-from ssbroker.broker.network.connections.endpoint import SocketEndpoint
-from ssbroker.broker.network.connections.limits import EndpointLimits
-from ssbroker.broker.network.connections.setup import Setup
-from ssbroker.broker.network.connections.trust import Trust
-from ssbroker.broker.network.seam import Peer
-from ssbroker.protocol.adjacent.batch import WIRE
-from ssbroker.protocol.adjacent.hello import Own
-from ssbroker.protocol.event_log import EventLog
+from ssbroker.broker.network.connection import EndpointLimits
+from ssbroker.broker.network.dialer import Setup
+from ssbroker.broker.network.endpoint import SocketEndpoint
+from ssbroker.broker.network.interfaces import Peer
+from ssbroker.broker.network.tls import Credentials, Trust
+from ssbroker.protocol.events import EventLog
 from ssbroker.protocol.mirroring import MirroringRole
+from ssbroker.protocol.wire.batch import WIRE
+from ssbroker.protocol.wire.frames import Own
 from tests.network.proxy import HOST
 
 DEADLINE_SECONDS: Final = 60.0

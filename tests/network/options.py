@@ -7,8 +7,8 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, Final
 
-from ssbroker.broker.network.connections.trust import Trust
-from ssbroker.security.issuing import Validity, make_authority, make_certificate
+from ssbroker.broker.network.tls import Trust
+from ssbroker.security.certificates import Validity, make_authority, make_certificate
 
 Given = dict[str, Any]
 """As JSON can hold it; `served` makes the arguments of `Instance.serve` of it."""

@@ -12,7 +12,7 @@ from typing import Any, Final, Self
 
 from ssbroker import Instance
 from ssbroker.broker.database import Database
-from ssbroker.protocol.event import Event
+from ssbroker.protocol.events import Event
 from tests.network.applications import DATABASES, INITIATOR, QUEUE, TARGET
 from tests.network.options import Given, options, served
 from tests.network.proxy import HOST

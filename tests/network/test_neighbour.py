@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from ssbroker.broker.network.connections.trust import Trust
+from ssbroker.broker.network.tls import Trust
 from tests.network.neighbour import Neighbour, row
 from tests.network.options import certified, served
 

@@ -12,8 +12,8 @@ from uuid import UUID
 import pytest
 
 from ssbroker import Catalog, Explanation, Router
+from ssbroker._text import soften
 from ssbroker.advice import advice
-from ssbroker.wording import soften
 from tests.worlds.universe import NOW
 
 SCRIPTS = 40

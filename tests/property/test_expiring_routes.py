@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 
 import ssbroker
-from ssbroker.routing import TieBreak
+from ssbroker.router import TieBreak
 from tests.oracle.routing import Oracle
 from tests.worlds.arrow import batch_of, catalog_of, decisions_of
 from tests.worlds.expiring import EXPIRIES, MOMENTS, Case, cases, seeded_case

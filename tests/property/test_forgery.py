@@ -11,7 +11,7 @@ import numpy as np
 import pyarrow as pa
 
 import ssbroker
-from ssbroker.session_keys import SessionKeys
+from ssbroker.reassembly import SessionKeys
 from tests.property.forgery import ATTACKS, PART_BYTES, columns_of
 from tests.rules.fragments import KEY, OTHER_KEY, A, B, messages, parts, reasons, single, whole
 from tests.worlds.fragment_tables import rows_of

@@ -13,7 +13,7 @@ import pyarrow as pa
 import pytest
 
 import ssbroker
-from ssbroker.session_keys import SessionKeys
+from ssbroker.reassembly import SessionKeys
 from tests.oracle.cutting import cut
 from tests.oracle.reassembly import Fragment, Limits, Pushed, Row
 from tests.property.reassembling import in_one_table, reassembler_for, told_of

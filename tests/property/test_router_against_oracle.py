@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 
 import ssbroker
-from ssbroker.routing import PendingRequest, TieBreak
+from ssbroker.router import PendingRequest, TieBreak
 from tests.oracle.routing import Conversation, Decision, Oracle, World
 from tests.worlds.arrow import batch_of, catalog_of, decisions_of
 from tests.worlds.seeded import seeded_world

@@ -10,8 +10,8 @@ import pyarrow as pa
 import pytest
 
 from ssbroker import Catalog, Router
-from ssbroker.moment import microseconds
-from ssbroker.routing import TieBreak
+from ssbroker._arguments import microseconds
+from ssbroker.router import TieBreak
 from tests.worlds.arrow import batch_of, catalog_of
 from tests.worlds.numbered import hosts, numbered, rerouted
 from tests.worlds.seeded import seeded_world

@@ -5,9 +5,9 @@ from collections.abc import Iterator
 
 import pytest
 
-from ssbroker.protocol.dialogs import Dialogs
-from ssbroker.protocol.event_log import LOGGER
-from ssbroker.testing.node import Machine
+from ssbroker.protocol.engine import Dialogs
+from ssbroker.protocol.events import LOGGER
+from ssbroker.testing.simulation import Machine
 
 
 @pytest.fixture(autouse=True)

@@ -9,9 +9,9 @@ from collections.abc import Callable, Iterator, Sequence
 from random import Random
 from typing import Any, Final
 
-from ssbroker.protocol.dialogs import Dialogs
+from ssbroker.protocol.engine import Dialogs
 from ssbroker.protocol.envelope import NAMES, Security
-from ssbroker.protocol.names import END_DIALOG, ERROR
+from ssbroker.protocol.errors import END_DIALOG, ERROR
 from tests.protocol.pair import CONVERSATION, KEY, SECOND, Pair, Row, pair
 from tests.protocol.test_receiving import resigned
 

@@ -13,24 +13,21 @@ from typing import Final
 
 from ssbroker._core import crc32c
 from ssbroker.exceptions import PeerError
-from ssbroker.protocol.adjacent import goodbye, hello, roles
-from ssbroker.protocol.adjacent.batch import packed
-from ssbroker.protocol.adjacent.frames import HEADER_BYTES, Kind, framed
-from ssbroker.protocol.adjacent.goodbye import Reason
-from ssbroker.protocol.adjacent.limits import Limits
-from ssbroker.protocol.adjacent.link import Link
-from ssbroker.protocol.adjacent.occurrences import Batch, RoleAsked
+from ssbroker.protocol.wire import frames
+from ssbroker.protocol.wire.batch import pack_batch
+from ssbroker.protocol.wire.connection import Batch, Limits, Link, RoleAsked
+from ssbroker.protocol.wire.frames import HEADER_BYTES, Kind, Reason, framed
 from tests.protocol.wire import BANK, numbered, own, said
 
 DATABASE: Final = b"id of a database"
 FRAMES: Final = {
-    Kind.HELLO: framed(Kind.HELLO, hello.packed(own(BANK, name="bank"))),
-    Kind.FRAGMENTS: framed(Kind.FRAGMENTS, packed(numbered(3))),
+    Kind.HELLO: framed(Kind.HELLO, frames.pack_hello(own(BANK, name="bank"))),
+    Kind.FRAGMENTS: framed(Kind.FRAGMENTS, pack_batch(numbered(3))),
     Kind.ROLE_ASKED: framed(Kind.ROLE_ASKED, DATABASE),
-    Kind.ROLE_TOLD: framed(Kind.ROLE_TOLD, roles.packed(DATABASE, "mirror", 1)),
+    Kind.ROLE_TOLD: framed(Kind.ROLE_TOLD, frames.pack_role(DATABASE, "mirror", 1)),
     Kind.PING: framed(Kind.PING),
     Kind.PONG: framed(Kind.PONG),
-    Kind.GOODBYE: framed(Kind.GOODBYE, goodbye.packed(Reason.STOPPING, "bye")),
+    Kind.GOODBYE: framed(Kind.GOODBYE, frames.pack_goodbye(Reason.STOPPING, "bye")),
 }
 ANSWER_BYTES_MAX: Final = 1024
 """How much longer than what came an answer may be: HELLO and GOODBYE."""

@@ -10,17 +10,15 @@ from typing import Any, cast
 
 import pyarrow as pa
 
-from ssbroker.protocol import names
-from ssbroker.protocol.dialogs import Dialogs
+from ssbroker.protocol import errors
+from ssbroker.protocol.config import Settings
+from ssbroker.protocol.engine import Dialogs
 from ssbroker.protocol.envelope import ENVELOPE
-from ssbroker.protocol.event import Event
-from ssbroker.protocol.event_log import EventLog
-from ssbroker.protocol.events import CorruptedMessage, MessageUndeliverable
-from ssbroker.protocol.ledger import Effects, Endpoint, Exchanged, Key, Refusal
-from ssbroker.protocol.plain_arrivals import PlainArrivals, PlainTaking
-from ssbroker.protocol.settings import Settings
-from ssbroker.testing.memory import MemoryLedger
-from ssbroker.testing.node import Machine
+from ssbroker.protocol.events import CorruptedMessage, Event, EventLog, MessageUndeliverable
+from ssbroker.protocol.receiver import PlainArrivals, PlainTaking
+from ssbroker.protocol.storage import DialogEndpoint, Effects, Exchanged, Key, Refusal
+from ssbroker.testing.memory_storage import MemoryLedger
+from ssbroker.testing.simulation import Machine
 
 SECOND = 1_000_000
 A, B, C = (letter * 16 for letter in (b"A", b"B", b"C"))
@@ -100,7 +98,7 @@ class Pair:
     def begin(self, *, conversation: bytes = CONVERSATION, **options: Any) -> Key:
         """Begins a dialog at the initiator."""
         fixed = {"service_name": "Shop", "far_service_name": "Bank", "broker_instance": A}
-        endpoint = Endpoint(conversation_id=conversation, is_initiator=True, **{**fixed, **options})
+        endpoint = DialogEndpoint(conversation_id=conversation, is_initiator=True, **{**fixed, **options})
         if endpoint.session_key is not None:
             self.b.session_keys[conversation] = endpoint.session_key
         return self.a.ledger.begin(endpoint)
@@ -171,7 +169,7 @@ def numbers(rows: Iterable[Row]) -> list[tuple[int, int]]:
 
 def is_error(row: Row) -> bool:
     """Whether it is an error of the broker."""
-    return not row["is_sequenced"] and row["message_type_name"] == names.ERROR
+    return not row["is_sequenced"] and row["message_type_name"] == errors.ERROR
 
 
 def take_no_runs(dialogs: Dialogs) -> None:

@@ -8,10 +8,10 @@ from collections.abc import Iterable, Mapping
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ssbroker.protocol.acknowledgement import RUNS_MAX, packed, unpacked
+from ssbroker.protocol.dialog import Incoming
+from ssbroker.protocol.envelope import RUNS_MAX, pack_runs, unpack_runs
 from ssbroker.protocol.events import AcknowledgementStep, RemoteMessageAcknowledgement
-from ssbroker.protocol.incoming import Incoming
-from ssbroker.testing.node import Machine
+from ssbroker.testing.simulation import Machine
 from tests.protocol.pair import CONVERSATION, SECOND, Pair, Row, bound, numbers
 from tests.protocol.test_receiving import acknowledged, resigned
 
@@ -78,7 +78,7 @@ def with_acknowledgement(both: Pair, acked: int | None, ahead: bytes) -> Row:
 
 def test_p16_what_was_not_sent_is_not_believed_to_be_acknowledged(machine: Machine) -> None:
     """P16, T11, B39: beyond what was sent an acknowledgement says nothing, and is told of as 28010."""
-    for acked, ahead in ((1000, b""), (0, packed([(1, 0, 1000, 0)]))):
+    for acked, ahead in ((1000, b""), (0, pack_runs([(1, 0, 1000, 0)]))):
         both = bound(machine, window_fragments=4)
         both.a.send(both.outgoing, *[b"%d" % number for number in range(1, 9)])
         false = with_acknowledgement(both, acked, ahead)
@@ -165,7 +165,7 @@ def test_t11_n40_who_lies_about_a_message_that_is_under_way_has_it_sent_whole(ma
     for lie in ((1, 3, 1, 98), (1, 0, 1, 2**31 - 1), (0, 0, 7, 0)):
         both = bound(machine, window_fragments=8, max_fragment_bytes=4)
         both.a.send(both.outgoing, bytes(range(200)) * 2, b"and then")
-        false = with_acknowledgement(both, 0, packed([lie]))
+        false = with_acknowledgement(both, 0, pack_runs([lie]))
         both.a.take([false], 22 * SECOND)
         assert both.a.waiting(both.outgoing) == [1, 2]
         both.exchange(23 * SECOND, times=60)
@@ -177,7 +177,7 @@ def test_p17_t11_what_the_far_side_has_and_does_not_count_goes_at_once_no_more_t
     """P17, T11, P23: one that has forgotten a message says so of each row; each was answered by another at once, without an end, and with one more flight."""
     both = bound(machine)
     both.a.send(both.outgoing, b"one")
-    false = with_acknowledgement(both, 0, packed([(1, 0, 1, 0)]))
+    false = with_acknowledgement(both, 0, pack_runs([(1, 0, 1, 0)]))
     sent = 0
     for _ in range(100):
         both.a.take([false], 22 * SECOND)
@@ -194,7 +194,7 @@ def test_b28_a_far_side_that_lost_what_it_had_acknowledged_is_told(machine: Mach
     """B28: it has a message that was sent after the acknowledgement which it does not know of any more."""
     both = bound(machine)
     both.a.send(both.outgoing, b"one")
-    both.a.take([with_acknowledgement(both, None, packed([(1, 0, 1, 0)]))], 22 * SECOND)
+    both.a.take([with_acknowledgement(both, None, pack_runs([(1, 0, 1, 0)]))], 22 * SECOND)
     assert both.a.ledger.failed(both.outgoing) is not None
     assert [number for number, _ in numbers(both.a.rows(23 * SECOND))] == both.a.waiting(both.outgoing)
     assert both.a.waiting(both.outgoing)[0] > 1 << 40
@@ -227,7 +227,7 @@ def test_t11_a_run_that_goes_beyond_its_message_takes_no_memory(machine: Machine
     """T11, P26: 24 bytes that name two thousand million fragments of a message that has two."""
     both = bound(machine, max_fragment_bytes=4)
     both.a.send(both.outgoing, b"message", bytes(40))
-    false = with_acknowledgement(both, 0, packed([(1, 2**31 - 2, 1, 2**31 - 1), (2, 0, 2, 2**31 - 1)]))
+    false = with_acknowledgement(both, 0, pack_runs([(1, 2**31 - 2, 1, 2**31 - 1), (2, 0, 2, 2**31 - 1)]))
     tracemalloc.start()
     try:
         both.a.take([false], 22 * SECOND)
@@ -284,8 +284,8 @@ def test_p15_runs_say_what_is_there_and_are_bounded() -> None:
     assert told == [(number, 0, number, 0) for number in every_second[:RUNS_MAX]]
     there = runs_of([(3, 1), (4, 0), (5, 0), (5, 2)], {3: 2, 4: 1, 5: 3})
     assert there.runs.told() == [(3, 1, 5, 0), (5, 2, 5, 2)]
-    assert unpacked(packed([(3, 1, 5, 0), (5, 2, 5, 2)])) == [(3, 1, 5, 0), (5, 2, 5, 2)]
+    assert unpack_runs(pack_runs([(3, 1, 5, 0), (5, 2, 5, 2)])) == [(3, 1, 5, 0), (5, 2, 5, 2)]
     nonsense = ([(3, 0, 2, 0)], [(3, 1, 3, 0)], [(-1, 0, 0, 0)], [(1, -1, 1, 0)], [(3, 0, 3, 5), (3, 5, 4, 0)])
-    assert [unpacked(packed(runs)) for runs in nonsense] == [None] * len(nonsense)
-    assert unpacked(packed([(2 * number, 0, 2 * number, 0) for number in range(RUNS_MAX + 1)])) is None
-    assert unpacked(b"x") is None
+    assert [unpack_runs(pack_runs(runs)) for runs in nonsense] == [None] * len(nonsense)
+    assert unpack_runs(pack_runs([(2 * number, 0, 2 * number, 0) for number in range(RUNS_MAX + 1)])) is None
+    assert unpack_runs(b"x") is None

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from ssbroker.protocol.ledger import Exchanged
-from ssbroker.testing.node import Machine
+from ssbroker.protocol.storage import Exchanged
+from ssbroker.testing.simulation import Machine
 from tests.protocol.pair import CONVERSATION, KEY, SECOND, C, Pair, Row, is_error, pair
 from tests.protocol.test_securing import altered
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ssbroker.protocol import names
-from ssbroker.protocol.ledger import Key
-from ssbroker.testing.node import Machine
+from ssbroker.protocol import errors
+from ssbroker.protocol.storage import Key
+from ssbroker.testing.simulation import Machine
 from tests.protocol.pair import SECOND, Pair, bound, numbers, pair
 
 MINUTE = 60 * SECOND
@@ -14,7 +14,7 @@ MINUTE = 60 * SECOND
 
 def fails(both: Pair, body: bytes = b"sold out") -> None:
     """The initiator's application ends the dialog with an error; what waits is dropped."""
-    both.a.send(both.outgoing, body, message_type=names.ERROR)
+    both.a.send(both.outgoing, body, message_type=errors.ERROR)
 
 
 def test_b13_an_error_overtakes_what_was_sent_and_lost(machine: Machine) -> None:

@@ -11,9 +11,17 @@ from typing import Any
 
 import pytest
 
-from ssbroker.protocol import event_steps, events
-from ssbroker.protocol.event_log import LOGGER, EventLog
-from ssbroker.protocol.events import Connection, ConnectionStep, Conversation, ConversationStep, Event, QueueDisabled
+from ssbroker.protocol import events
+from ssbroker.protocol.events import (
+    LOGGER,
+    Connection,
+    ConnectionStep,
+    Conversation,
+    ConversationStep,
+    Event,
+    EventLog,
+    QueueDisabled,
+)
 
 KINDS = [item for name in events.__all__ if isinstance(item := getattr(events, name), type) and issubclass(item, Event)]
 # sp_trace_setevent's numbers.
@@ -95,4 +103,4 @@ def test_they_are_forwarded_to_logging_at_a_level_of_their_own(caplog: pytest.Lo
         EventLog().emit(conversation())
     assert [record.levelno for record in caplog.records] == [logging.ERROR, logging.DEBUG]
     assert caplog.records[0].getMessage() == "Broker:Queue Disabled: database=Sales, queue=Orders"
-    assert event_steps.ConversationStep.BEGIN_DIALOG in caplog.records[1].getMessage()
+    assert events.ConversationStep.BEGIN_DIALOG in caplog.records[1].getMessage()

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from ssbroker.exceptions import StorageError
-from ssbroker.protocol.ledger import Endpoint
-from ssbroker.testing.node import Machine
+from ssbroker.protocol.storage import DialogEndpoint
+from ssbroker.testing.simulation import Machine
 from tests.protocol.pair import SECOND, Pair, Side, bound, numbers
 
 if TYPE_CHECKING:
@@ -73,7 +73,7 @@ def test_p16_an_acknowledgement_that_was_due_when_nothing_could_be_read_goes_lat
     both.a.send(both.outgoing, b"order")
     both.b.take(both.a.rows(20 * SECOND), 20 * SECOND)
     other = both.b.ledger.begin(
-        Endpoint(
+        DialogEndpoint(
             conversation_id=b"the second one..",
             is_initiator=True,
             service_name="Bank",

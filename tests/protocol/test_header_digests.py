@@ -11,8 +11,7 @@ from hypothesis import strategies as st
 
 from ssbroker import _core
 from ssbroker.exceptions import SchemaError
-from ssbroker.protocol.envelope import ENVELOPE, Security
-from ssbroker.protocol.rows import Row, rows_of, table_of
+from ssbroker.protocol.envelope import ENVELOPE, Row, Security, rows_of, table_of
 
 GUIDS = st.binary(min_size=16, max_size=16)
 NAMES = st.text(st.characters(exclude_categories=["Cs"]), max_size=20)

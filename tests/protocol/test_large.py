@@ -10,9 +10,9 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from ssbroker.protocol import large
-from ssbroker.protocol.ledger import Key, Wanted
-from ssbroker.testing.node import Machine
+from ssbroker.protocol import sender
+from ssbroker.protocol.storage import Key, Wanted
+from ssbroker.testing.simulation import Machine
 from tests.protocol.pair import SECOND, B, Pair, bound, numbers, pair
 
 MIB = 1 << 20
@@ -23,7 +23,7 @@ SMALL = b"s" * 16
 @pytest.fixture
 def both(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> Pair:
     """Three dialogs with a message of 2 MiB each, of which one can be kept and half of one may be unacknowledged; one with a small message."""
-    monkeypatch.setattr(large, "UNDER_WAY_MAX", 3 * MIB)
+    monkeypatch.setattr(sender, "UNDER_WAY_MAX", 3 * MIB)
     made = pair(machine, window_bytes=MIB)
     for conversation in ALL:
         made.a.send(made.begin(conversation=conversation, far_broker_instance=B), conversation * (MIB // 8))
@@ -181,7 +181,7 @@ def test_p17_n39_a_message_larger_than_all_that_is_kept_is_begun_though_others_n
     machine: Machine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Of two others one is always under way. After ten seconds none of them is begun any more before the one that waits."""
-    monkeypatch.setattr(large, "UNDER_WAY_MAX", 5 * MIB)
+    monkeypatch.setattr(sender, "UNDER_WAY_MAX", 5 * MIB)
     both = pair(machine, window_bytes=MIB)
     lanes = [both.begin(conversation=conversation, far_broker_instance=B) for conversation in ALL[:2]]
     giant = both.begin(conversation=b"g" * 16, far_broker_instance=B)

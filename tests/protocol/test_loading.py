@@ -8,9 +8,9 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from ssbroker.protocol.columns import listed
-from ssbroker.testing.memory import MemoryLedger
-from ssbroker.testing.node import Machine
+from ssbroker.protocol.envelope import listed
+from ssbroker.testing.memory_storage import MemoryLedger
+from ssbroker.testing.simulation import Machine
 from tests.protocol.pair import SECOND, B, Pair, Side, bound, pair
 from tests.protocol.test_receiving import resigned
 
@@ -106,7 +106,7 @@ def test_p26_n38_of_a_message_for_which_there_is_no_room_only_what_came_is_told_
 
 def test_p14_n38_what_is_read_back_is_read_in_parts(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
     """P26: about as much at a time as comes at a time; of the messages that wait for it too."""
-    monkeypatch.setattr("ssbroker.protocol.assembly._READ_BYTES", 10 * KIB)
+    monkeypatch.setattr("ssbroker.protocol.reassembly._READ_BYTES", 10 * KIB)
     both = bound(machine, max_fragment_bytes=KIB)
     bodies = [bytes([number]) * 3000 for number in range(20)]
     both.a.send(both.outgoing, *bodies)

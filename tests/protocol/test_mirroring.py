@@ -6,6 +6,7 @@ import itertools
 
 import pytest
 
+from ssbroker.protocol.config import JITTER, SECOND
 from ssbroker.protocol.mirroring import (
     ANSWER_WAIT,
     CHECK_EVERY,
@@ -18,7 +19,6 @@ from ssbroker.protocol.mirroring import (
     State,
     Word,
 )
-from ssbroker.protocol.retry import JITTER, SECOND
 
 A, M = Side.ADDRESS, Side.MIRROR
 HELD = [state for state in State if state not in PRINCIPALS]

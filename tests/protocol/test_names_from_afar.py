@@ -9,8 +9,7 @@ import uuid
 import pytest
 
 from ssbroker.protocol.envelope import names_as_bytes
-from ssbroker.protocol.event_log import EventLog
-from ssbroker.protocol.events import CorruptedMessage
+from ssbroker.protocol.events import CorruptedMessage, EventLog
 
 MIB = 1 << 20
 

@@ -7,7 +7,7 @@ from random import Random
 
 import pytest
 
-from ssbroker.testing.node import Machine
+from ssbroker.testing.simulation import Machine
 from tests.protocol.pair import SECOND, Pair, bound, numbers
 
 

@@ -10,8 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ssbroker.exceptions import MalformedDataError
-from ssbroker.protocol.packing import PACKED_MAX, packed, unpacked
-from ssbroker.protocol.transmission import Transmission
+from ssbroker.protocol.dialog import PACKED_MAX, Transmission, pack_transmission, unpack_transmission
 
 KEY = (b"one conversation", True)
 
@@ -46,8 +45,8 @@ def drawn(seed: int, most: int) -> Transmission:
 def test_b34_an_object_comes_back_as_it_was_or_as_if_less_had_been_sent(seed: int, most: int) -> None:
     """P31, P32, B34: at most 1,024 bytes."""
     made = drawn(seed, most)
-    data = packed(made)
-    back = unpacked(data)
+    data = pack_transmission(made)
+    back = unpack_transmission(data)
     assert len(data) <= PACKED_MAX == 1024
     assert (back.key, back.acked, back.used, back.is_dirty) == (made.key, made.acked, made.used, False)
     assert back.unsent == made.unsent
@@ -56,7 +55,7 @@ def test_b34_an_object_comes_back_as_it_was_or_as_if_less_had_been_sent(seed: in
     if (back.head, back.cursor, back.passed) == (made.head, made.cursor, made.passed):
         assert (back.flying, back.counts, back.fragments) == (made.flying, made.counts, made.fragments)
         assert back.bytes >= made.bytes
-        assert packed(back) == data
+        assert pack_transmission(back) == data
     else:
         assert (back.head, back.cursor, back.passed) == (made.acked + 1, 0, made.acked + 1)
         assert back.flying == {}
@@ -71,15 +70,15 @@ def test_b34_what_is_usual_fits_exactly() -> None:
         made.send(number, 0, 1, 100)
     made.launch(dict.fromkeys(range(1024), 1), due=5, attempt=2)
     made.acknowledge(-1, [(number, 0, number, 0) for number in range(1, 1024) if random.random() < 0.7])
-    assert unpacked(packed(made)).flying == made.flying
+    assert unpack_transmission(pack_transmission(made)).flying == made.flying
 
 
 @given(data=st.binary(max_size=1100), cut=st.integers(0, 66), flip=st.integers(0, 8 * 66 - 1))
 def test_b34_what_is_no_packed_object_is_refused_or_read_without_harm(data: bytes, cut: int, flip: int) -> None:
-    good = packed(Transmission(KEY))
+    good = pack_transmission(Transmission(KEY))
     with pytest.raises(MalformedDataError):
-        unpacked(good[:cut] if cut < len(good) else b"")
+        unpack_transmission(good[:cut] if cut < len(good) else b"")
     flipped = (int.from_bytes(good) ^ 1 << flip).to_bytes(len(good))
     for bad in (data, flipped):
         with suppress(MalformedDataError):
-            assert isinstance(unpacked(bad), Transmission)
+            assert isinstance(unpack_transmission(bad), Transmission)

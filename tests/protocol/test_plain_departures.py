@@ -11,11 +11,11 @@ import pytest
 
 from ssbroker import _core
 from ssbroker.exceptions import MalformedDataError, SchemaError
-from ssbroker.protocol import sending
-from ssbroker.protocol.dialogs import Dialogs
-from ssbroker.protocol.ledger import MESSAGES, NO_MESSAGES, messages_of
-from ssbroker.protocol.names import END_DIALOG, ERROR
-from ssbroker.protocol.plain_departures import PlainCut, cut_plain
+from ssbroker.protocol import sender
+from ssbroker.protocol.engine import Dialogs
+from ssbroker.protocol.errors import END_DIALOG, ERROR
+from ssbroker.protocol.sender import PlainCut, cut_plain
+from ssbroker.protocol.storage import MESSAGES, NO_MESSAGES, messages_of
 from tests.protocol.pair import SECOND, A, B, Pair, Row, bound, numbers, pair
 
 KEYS: Final = [(b"conversation %03d" % number, True) for number in range(4)]
@@ -31,7 +31,7 @@ def cuts(monkeypatch: pytest.MonkeyPatch) -> list[PlainCut | None]:
         made.append(cut_plain(*given))
         return made[-1]
 
-    monkeypatch.setattr(sending, "cut_plain", watched)
+    monkeypatch.setattr(sender, "cut_plain", watched)
     return made
 
 
@@ -88,7 +88,7 @@ def test_b48_what_goes_in_runs_goes_as_if_each_message_were_looked_at(
     """The same rows in the same order at the same moments, whatever is lost, too long, ended or forgotten in between."""
     in_runs = played(seed)
     assert any(cuts)
-    monkeypatch.setattr(sending, "cut_plain", lambda *_: None)
+    monkeypatch.setattr(sender, "cut_plain", lambda *_: None)
     assert in_runs == played(seed)
 
 

@@ -13,13 +13,12 @@ import pyarrow as pa
 import pytest
 
 from ssbroker import _core
-from ssbroker.protocol.acknowledgement import packed
-from ssbroker.protocol.dialogs import Dialogs
-from ssbroker.protocol.envelope import ENVELOPE, SEQUENCE_MAX
-from ssbroker.protocol.event import Event
-from ssbroker.protocol.ledger import Effects, Key, Refusal
-from ssbroker.protocol.plain_arrivals import PlainArrivals, PlainTaking
-from ssbroker.testing.memory import MemoryLedger
+from ssbroker.protocol.engine import Dialogs
+from ssbroker.protocol.envelope import ENVELOPE, SEQUENCE_MAX, pack_runs
+from ssbroker.protocol.events import Event
+from ssbroker.protocol.receiver import PlainArrivals, PlainTaking
+from ssbroker.protocol.storage import Effects, Key, Refusal
+from ssbroker.testing.memory_storage import MemoryLedger
 from tests.protocol.pair import OF_A, OF_B, SECOND, B, Row, Side, bound, made, pair, take_no_runs
 from tests.protocol.test_receiving import resigned
 
@@ -51,7 +50,7 @@ CHANGES: Final[list[Callable[[Row, random.Random], Row]]] = [
     lambda row, chance: {**row, "message_type_name": chance.choice([None, "Order", "Bill"])},
     lambda row, chance: {**row, chance.choice(["is_end_of_dialog", "is_conversation_error"]): True},
     lambda row, chance: {**row, "security": chance.randint(0, 2)},
-    lambda row, chance: {**row, "acked_ahead": packed([]), "acked_sequence_number": chance.choice([None, 0, 1])},
+    lambda row, chance: {**row, "acked_ahead": pack_runs([]), "acked_sequence_number": chance.choice([None, 0, 1])},
     lambda row, _: {**row, "acked_sequence_number": 0},
     lambda row, chance: {**row, "priority": chance.randint(1, 10), "message_id": chance.choice([None, bytes(16)])},
     lambda row, _: {**row, "conversation_id": b"another one.0000"},

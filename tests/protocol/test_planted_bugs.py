@@ -8,7 +8,7 @@ from functools import partial
 
 import pytest
 
-from ssbroker.protocol.dialogs import Dialogs
+from ssbroker.protocol.engine import Dialogs
 from tests.protocol import test_acknowledging, test_application_errors, test_receiving, test_securing, test_sending
 from tests.protocol.planted import BUGS, receiving, securing, sending
 from tests.protocol.planted.planting import Bug

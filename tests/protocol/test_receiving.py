@@ -8,10 +8,10 @@ from collections.abc import Sequence
 import pytest
 
 from ssbroker.exceptions import OptionError, ProtocolError
-from ssbroker.protocol import names
+from ssbroker.protocol import errors
 from ssbroker.protocol.envelope import ENVELOPE
-from ssbroker.protocol.ledger import Endpoint, Refusal
-from ssbroker.testing.node import Machine
+from ssbroker.protocol.storage import DialogEndpoint, Refusal
+from ssbroker.testing.simulation import Machine
 from tests.protocol.pair import SECOND, B, bound, is_error, numbers, pair
 
 
@@ -170,7 +170,7 @@ def resigned(row: dict[str, object]) -> dict[str, object]:
 
     import pyarrow as pa  # noqa: PLC0415 - the same
 
-    from ssbroker.protocol.rows import rows_of  # noqa: PLC0415 - the same
+    from ssbroker.protocol.envelope import rows_of  # noqa: PLC0415 - the same
 
     (made,) = rows_of(pa.Table.from_pylist([row], schema=ENVELOPE))
     return {**row, "header_signature": hashlib.md5(made.signed(made.header), usedforsecurity=False).digest()}
@@ -259,7 +259,7 @@ def test_b11_a_service_that_is_not_here_is_answered_with_an_error(machine: Machi
     fine = both.begin(conversation=b"one that is fine", far_service_name="Bank 2", far_broker_instance=B)
     admit = both.b.ledger.admit
 
-    def admits(endpoints: Sequence[Endpoint]) -> Sequence[Endpoint | Refusal]:
+    def admits(endpoints: Sequence[DialogEndpoint]) -> Sequence[DialogEndpoint | Refusal]:
         return [
             Refusal(-8490, "no such service") if endpoint.service_name == "Bank" else made
             for endpoint, made in zip(endpoints, admit(endpoints), strict=True)
@@ -287,7 +287,7 @@ def test_p11_a_far_side_that_is_gone_is_told(machine: Machine) -> None:
     both.b.take(answers, 20 * SECOND)
     account = both.b.ledger.accounts[both.incoming]
     assert b"<Code>-8462</Code>" in (account.error or b"")
-    assert answers[0]["message_type_name"] == names.ERROR
+    assert answers[0]["message_type_name"] == errors.ERROR
 
 
 def test_p11_p22_of_a_secured_dialog_that_is_gone_nothing_is_said(machine: Machine) -> None:

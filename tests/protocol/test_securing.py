@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from ssbroker.exceptions import OptionError
-from ssbroker.protocol.settings import Settings
-from ssbroker.testing.node import Machine
+from ssbroker.protocol.config import Settings
+from ssbroker.testing.simulation import Machine
 from tests.protocol.pair import KEY, SECOND, A, B, C, Pair, Row, bound, is_error, numbers, pair
 from tests.protocol.test_receiving import resigned
 
@@ -147,7 +147,7 @@ def test_p22_a_dialog_whose_key_is_not_here_is_not_taken(machine: Machine) -> No
 
 def test_p22_errors_of_the_broker_are_proven_too(machine: Machine) -> None:
     """P11, P22: a stranger cannot end a secured dialog, and what the far broker says is read by nobody else."""
-    from ssbroker.protocol.ledger import Refusal  # noqa: PLC0415 - for this one only
+    from ssbroker.protocol.storage import Refusal  # noqa: PLC0415 - for this one only
 
     refuses = lambda kind, _: Refusal(-8428, "there is no such type") if kind == "Odd" else None  # noqa: E731 - one line
     both = bound(machine, dialog=SECURED, refuses=refuses)

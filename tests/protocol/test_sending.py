@@ -9,11 +9,11 @@ from random import Random
 import pyarrow as pa
 import pytest
 
+from ssbroker.protocol.dialog import PACKED_MAX
 from ssbroker.protocol.envelope import ENVELOPE
-from ssbroker.protocol.ledger import Wanted
-from ssbroker.protocol.packing import PACKED_MAX
+from ssbroker.protocol.storage import Wanted
 from ssbroker.security.dialog import SALT_BYTES
-from ssbroker.testing.node import Machine
+from ssbroker.testing.simulation import Machine
 from tests.protocol.pair import SECOND, A, B, Pair, Row, bound, numbers, pair
 
 
@@ -392,5 +392,5 @@ def test_p15_where_nothing_is_due_no_table_is_made(machine: Machine) -> None:
     both.exchange(60 * SECOND)
     made: list[int] = []
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("ssbroker.protocol.outbound.table_of", lambda rows: made.append(len(rows)))
+        patch.setattr("ssbroker.protocol.encoder.table_of", lambda rows: made.append(len(rows)))
         assert (both.a.dialogs.data_to_send(now=60 * SECOND), made) == (None, [])

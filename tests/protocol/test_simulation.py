@@ -6,11 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from ssbroker.protocol.settings import Settings
+from ssbroker.protocol.config import Settings
 from ssbroker.testing import Faults, Figures, Message, Simulation, run_messages, run_seeds
 from ssbroker.testing.__main__ import main
-from ssbroker.testing.node import Machine
-from ssbroker.testing.simulation import IN_TIME
+from ssbroker.testing.simulation import IN_TIME, Machine
 
 SEEDS = 200
 STEP = 10
@@ -67,7 +66,7 @@ def test_p17_no_outage_that_recurs_starves_a_dialog(first: int) -> None:
 
 
 def _machine() -> Machine:
-    from ssbroker.protocol.dialogs import Dialogs  # noqa: PLC0415 - beside the fixture of the same
+    from ssbroker.protocol.engine import Dialogs  # noqa: PLC0415 - beside the fixture of the same
 
     return Dialogs
 

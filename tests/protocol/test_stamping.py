@@ -9,10 +9,8 @@ import pytest
 
 from ssbroker import _core
 from ssbroker.exceptions import SchemaError
-from ssbroker.protocol.adjacent.batch import HOPS, WIRE
-from ssbroker.protocol.adjacent.stamping import stamped
-from ssbroker.protocol.envelope import ENVELOPE
-from ssbroker.protocol.senders import senders_of
+from ssbroker.protocol.envelope import ENVELOPE, senders_of
+from ssbroker.protocol.wire.batch import HOPS, WIRE, stamped
 from tests.protocol.wire import row
 
 NOW = datetime(2026, 11, 25, tzinfo=UTC)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ssbroker.testing.node import Machine
+from ssbroker.testing.simulation import Machine
 from tests.protocol.pair import SECOND, bound, numbers
 
 

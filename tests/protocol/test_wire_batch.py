@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 
 from ssbroker._core import decode_fragments
 from ssbroker.exceptions import MalformedDataError, PeerError, ProtocolError
-from ssbroker.protocol.adjacent.batch import BYTES_MAX, HOPS, ROWS_MAX, WIRE, checked, pieces, unpacked
-from ssbroker.protocol.adjacent.outbox import Outbox
 from ssbroker.protocol.envelope import ENVELOPE
+from ssbroker.protocol.wire.batch import BYTES_MAX, HOPS, ROWS_MAX, WIRE, checked, pieces, unpack_batch
+from ssbroker.protocol.wire.connection import Outbox
 from tests.protocol.wire import bytes_of, numbered, row, table
 
 FULL = row(
@@ -72,13 +72,13 @@ def test_n1_a_row_of_the_wire_is_one_of_the_envelope_with_the_columns_of_a_hop()
 
 
 def test_n6_both_sides_know_the_schema() -> None:
-    assert unpacked(bytes_of(SMALL)).schema.equals(WIRE)
+    assert unpack_batch(bytes_of(SMALL)).schema.equals(WIRE)
 
 
 @given(st.lists(ROWS, min_size=1, max_size=20))
 def test_n6_rows_arrive_as_they_were_sent(values: list[dict[str, Any]]) -> None:
     rows = table(*(row(**value) for value in values))
-    assert unpacked(bytes_of(rows)).equals(rows)
+    assert unpack_batch(bytes_of(rows)).equals(rows)
 
 
 @given(st.integers(0, 59), st.integers(1, 60), st.lists(st.integers(1, 20), max_size=4))
@@ -87,22 +87,22 @@ def test_n6_slices_and_chunks_arrive_as_they_were_sent(start: int, length: int, 
     chunks = pa.concat_tables([whole.slice(0, cut) for cut in cuts] + [whole])
     rows = chunks.slice(start, length)
     body = bytes_of(rows)
-    assert unpacked(body).equals(rows)
+    assert unpack_batch(body).equals(rows)
     assert len(body) < 4096 + rows.num_rows * 1024  # and nothing of what was sliced away
 
 
 def test_n6_what_arrives_takes_no_more_memory_than_its_frame() -> None:
     body = bytes_of(numbered(1000, size=1000))
-    assert unpacked(body).get_total_buffer_size() <= len(body)
+    assert unpack_batch(body).get_total_buffer_size() <= len(body)
 
 
 def test_n6_a_body_that_is_cut_off_anywhere_is_refused() -> None:
     body = bytes_of(SMALL)
     for end in range(len(body)):
         with pytest.raises(PeerError):
-            unpacked(body[:end])
+            unpack_batch(body[:end])
     with pytest.raises(PeerError):
-        unpacked(body + bytes(8))
+        unpack_batch(body + bytes(8))
 
 
 @pytest.mark.parametrize("row_count", [2, 3])
@@ -139,7 +139,7 @@ def test_t19_any_bytes_are_refused(data: bytes) -> None:
 @pytest.mark.parametrize("length", [-(2**31), -8, 0, 8, 1 << 13, (1 << 13) + 8, 2**31 - 8])
 def test_p26_metadata_that_declare_more_than_there_is_are_refused(length: int) -> None:
     with pytest.raises(PeerError):
-        unpacked(b"\xff\xff\xff\xff" + struct.pack("<i", length) + bytes_of(SMALL)[8:])
+        unpack_batch(b"\xff\xff\xff\xff" + struct.pack("<i", length) + bytes_of(SMALL)[8:])
 
 
 def test_p26_a_body_with_more_in_it_than_its_values_is_refused() -> None:
@@ -152,8 +152,8 @@ def test_p26_a_body_with_more_in_it_than_its_values_is_refused() -> None:
     more = 1 << 20
     grown = metadata.replace(declared, struct.pack("<q", len(buffers) + more)) + buffers + bytes(more)
     with pytest.raises(PeerError, match="its values need"):
-        unpacked(grown)
-    assert unpacked(body).num_rows == SMALL.num_rows
+        unpack_batch(grown)
+    assert unpack_batch(body).num_rows == SMALL.num_rows
 
 
 def test_t7_what_is_compressed_is_refused() -> None:
@@ -168,14 +168,14 @@ def test_t7_what_is_compressed_is_refused() -> None:
         body = reader.read_next_message().serialize().to_pybytes()
         assert len(body) < 500_000
         with pytest.raises(PeerError, match="compressed"):
-            unpacked(body)
+            unpack_batch(body)
 
 
 def test_n6_a_message_that_is_no_batch_is_refused() -> None:
     with pytest.raises(PeerError, match="no batch of fragments"):
-        unpacked(WIRE.serialize().to_pybytes())
+        unpack_batch(WIRE.serialize().to_pybytes())
     with pytest.raises(PeerError, match="not those of a record batch"):
-        unpacked(pa.schema([]).serialize().to_pybytes())
+        unpack_batch(pa.schema([]).serialize().to_pybytes())
 
 
 def test_t3_metadata_whose_few_bytes_stand_for_many_tables_are_refused() -> None:
@@ -194,7 +194,7 @@ def test_t3_metadata_whose_few_bytes_stand_for_many_tables_are_refused() -> None
     data += struct.pack("<I", 0)
     data += bytes(-len(data) % 8)
     with pytest.raises(PeerError, match=r"(?i)too many tables"):
-        unpacked(b"\xff\xff\xff\xff" + struct.pack("<I", len(data)) + bytes(data))
+        unpack_batch(b"\xff\xff\xff\xff" + struct.pack("<I", len(data)) + bytes(data))
 
 
 def test_t19_metadata_with_words_of_their_own_are_refused() -> None:
@@ -205,7 +205,7 @@ def test_t19_metadata_with_words_of_their_own_are_refused() -> None:
     reader = pa.ipc.MessageReader.open_stream(sink.getvalue())
     reader.read_next_message()
     with pytest.raises(PeerError, match="metadata that no batch"):
-        unpacked(reader.read_next_message().serialize().to_pybytes())
+        unpack_batch(reader.read_next_message().serialize().to_pybytes())
 
 
 @pytest.mark.parametrize(
@@ -223,20 +223,20 @@ def test_t19_metadata_with_words_of_their_own_are_refused() -> None:
 )
 def test_n6_other_columns_or_no_or_too_many_rows_are_refused(body: bytes) -> None:
     with pytest.raises(PeerError, match="FRAGMENTS: this is no batch of fragments"):
-        unpacked(body)
+        unpack_batch(body)
 
 
 @pytest.mark.parametrize("name", [field.name for field in WIRE if not field.nullable])
 def test_n6_a_null_that_cannot_be_is_refused(name: str) -> None:
     values = [SMALL.column(name)[0].as_py(), None, None]
     with pytest.raises(PeerError, match=f"{name} has another number of rows, or nulls"):
-        unpacked(other(name, values))
+        unpack_batch(other(name, values))
 
 
 def test_n6_text_that_is_no_utf_8_is_refused() -> None:
     body = bytes_of(table(row(to_service_name="AAAAAAAA")))
     with pytest.raises(PeerError, match=r"(?i)utf-8"):
-        unpacked(body.replace(b"AAAAAAAA", b"AAAA\xff\xfeAA"))
+        unpack_batch(body.replace(b"AAAAAAAA", b"AAAA\xff\xfeAA"))
 
 
 def test_n6_offsets_that_lead_astray_are_refused() -> None:
@@ -245,7 +245,7 @@ def test_n6_offsets_that_lead_astray_are_refused() -> None:
     assert body.count(offsets) == 1
     for wrong in ((0, 17, 16), (8, 0, 16), (-1, 8, 16), (0, 8, 2**31 - 1), (0, 8, 1 << 20)):
         with pytest.raises(PeerError):
-            unpacked(body.replace(offsets, struct.pack("<3i", *wrong)))
+            unpack_batch(body.replace(offsets, struct.pack("<3i", *wrong)))
 
 
 @pytest.mark.parametrize(
@@ -269,13 +269,13 @@ def test_n6_offsets_that_lead_astray_are_refused() -> None:
 )
 def test_p26_a_value_that_no_instance_sends_is_refused(name: str, values: list[Any]) -> None:
     with pytest.raises(PeerError, match=f"{name} has a value or length of .*; expected"):
-        unpacked(other(name, values))
+        unpack_batch(other(name, values))
 
 
 def test_n7_a_part_that_would_fit_no_frame_when_it_is_passed_on_is_refused() -> None:
     """N7: a forwarder dropped it with a traceback in its log, and with it all that had come along."""
     with pytest.raises(PeerError, match="message_body has a value or length of 1048609; expected 0 to 1048608"):
-        unpacked(other("message_body", [bytes(BYTES_MAX + 33)]))
+        unpack_batch(other("message_body", [bytes(BYTES_MAX + 33)]))
 
 
 def test_p26_the_largest_values_that_an_instance_sends_are_taken() -> None:
@@ -286,7 +286,7 @@ def test_p26_the_largest_values_that_an_instance_sends_are_taken() -> None:
         message_body=bytes(BYTES_MAX + 32),
         lifetime=datetime(9999, 12, 31, 23, 59, 59, 999_999, tzinfo=UTC),
     )
-    assert unpacked(bytes_of(table(largest))).to_pylist() == [largest]
+    assert unpack_batch(bytes_of(table(largest))).to_pylist() == [largest]
 
 
 @given(st.lists(st.tuples(st.integers(1, 1500), st.integers(0, 3000)), min_size=1, max_size=4))
@@ -297,7 +297,7 @@ def test_n7_rows_keep_their_order_and_frames_their_limits(puts: list[tuple[int, 
         sent += count
     came: list[Any] = []
     while (body := outbox.take()) is not None:
-        rows = unpacked(body)
+        rows = unpack_batch(body)
         assert rows.num_rows <= ROWS_MAX
         assert len(body) <= BYTES_MAX + (64 << 10)
         came += rows["message_sequence_number"].to_pylist()
@@ -309,7 +309,7 @@ def test_n7_what_is_put_in_small_parts_goes_in_full_frames() -> None:
     outbox = Outbox()
     for number in range(2000):
         outbox.put(numbered(1, first=number))
-    assert [unpacked(body).num_rows for body in iter(outbox.take, None)] == [1024, 976]
+    assert [unpack_batch(body).num_rows for body in iter(outbox.take, None)] == [1024, 976]
 
 
 def test_n7_a_row_that_fits_no_frame_is_refused_and_nothing_of_its_rows_is_kept() -> None:
@@ -340,7 +340,7 @@ def test_n7_the_first_frames_of_a_connection_are_small_and_each_may_be_twice_as_
     outbox = Outbox(first_bytes=16 << 10)
     outbox.put(numbered(600, size=1024))
     outbox.put(numbered(200, first=600, size=1024))
-    sizes = [unpacked(body).num_rows for body in iter(outbox.take, None)]
+    sizes = [unpack_batch(body).num_rows for body in iter(outbox.take, None)]
     assert sizes[:4] == sorted(sizes[:4])
     assert sizes[0] < 20
     assert sum(sizes) == 800
@@ -350,7 +350,7 @@ def test_n7_the_first_frames_of_a_connection_are_small_and_each_may_be_twice_as_
 def test_n7_one_row_goes_whole_however_small_the_first_frame_is() -> None:
     outbox = Outbox(first_bytes=1)
     outbox.put(numbered(2, size=4096))
-    assert [unpacked(body).num_rows for body in iter(outbox.take, None)] == [1, 1]
+    assert [unpack_batch(body).num_rows for body in iter(outbox.take, None)] == [1, 1]
 
 
 @given(st.lists(st.sampled_from([0, 8, 5_000, 900_000]), min_size=1, max_size=60))
@@ -362,7 +362,7 @@ def test_n7_rows_of_very_different_sizes_fit_their_frames(sizes: list[int]) -> N
     most = 64 << 10
     came: list[Any] = []
     while (body := outbox.take()) is not None:
-        rows = unpacked(body)
+        rows = unpack_batch(body)
         assert len(body) <= most + (64 << 10) or rows.num_rows == 1
         most = min(2 * most, BYTES_MAX)
         came += rows["message_sequence_number"].to_pylist()

@@ -8,30 +8,29 @@ from hypothesis import strategies as st
 
 from ssbroker._core import crc32c
 from ssbroker.exceptions import OptionError, PeerError
-from ssbroker.protocol.adjacent import goodbye, hello, roles
-from ssbroker.protocol.adjacent.frames import HEADER_BYTES, LENGTHS, Frames, Kind, framed
-from ssbroker.protocol.adjacent.goodbye import Reason
-from ssbroker.protocol.adjacent.limits import Limits
 from ssbroker.protocol.mirroring import MirroringRole
+from ssbroker.protocol.wire import frames
+from ssbroker.protocol.wire.connection import Limits
+from ssbroker.protocol.wire.frames import HEADER_BYTES, LENGTHS, Frames, Kind, Reason, framed
 from tests.protocol.wire import own
 
 FRAMES = [
-    framed(Kind.HELLO, hello.packed(own())),
+    framed(Kind.HELLO, frames.pack_hello(own())),
     framed(Kind.FRAGMENTS, b"rows, judged later"),
     framed(Kind.ROLE_ASKED, bytes(16)),
-    framed(Kind.ROLE_TOLD, roles.packed(bytes(16), "mirror", 3)),
+    framed(Kind.ROLE_TOLD, frames.pack_role(bytes(16), "mirror", 3)),
     framed(Kind.PING),
     framed(Kind.PONG),
-    framed(Kind.GOODBYE, goodbye.packed(Reason.IDLE, "nothing to carry")),
+    framed(Kind.GOODBYE, frames.pack_goodbye(Reason.IDLE, "nothing to carry")),
 ]
 
 
-def frames(*, body_max: int = 8 << 20) -> Frames:
+def new_reader(*, body_max: int = 8 << 20) -> Frames:
     return Frames(body_max=body_max)
 
 
 def read(*pieces: bytes, body_max: int = 8 << 20) -> list[tuple[Kind, bytes]]:
-    reader, found = frames(body_max=body_max), []
+    reader, found = new_reader(body_max=body_max), []
     for piece in pieces:
         reader.feed(piece)
         while (frame := reader.next()) is not None:
@@ -144,14 +143,14 @@ def test_n4_until_both_are_proven_a_body_is_at_most_4_kib() -> None:
 
 
 def test_p26_a_declared_length_takes_no_memory() -> None:
-    reader = frames()
+    reader = new_reader()
     reader.feed(header(kind=2, length=8 << 20))
     assert reader.next() is None
     assert len(reader._data) == HEADER_BYTES
 
 
 def test_p26_what_was_read_is_forgotten() -> None:
-    reader = frames()
+    reader = new_reader()
     for _ in range(100):
         reader.feed(FRAMES[1])
         assert reader.next() is not None
@@ -166,7 +165,7 @@ def test_n4_every_kind_has_a_length() -> None:
 
 def test_n5_hello_says_who_and_what_is_taken() -> None:
     said = own(name="laden «ß»", number=2**64 - 1, max_frame_bytes=2 << 20)
-    far = hello.unpacked(hello.packed(said))
+    far = frames.unpack_hello(frames.pack_hello(said))
     assert (far.instance_id, far.name, far.number, far.max_frame_bytes) == (
         said.instance_id,
         "laden «ß»",
@@ -197,45 +196,45 @@ def test_n5_an_instance_cannot_say_of_itself_what_no_other_takes(wrong: dict[str
 @pytest.mark.parametrize("name", [b"", b"a\nb", b"\x1b[31m", b"\xff", b"x" * 1025, "\u202e".encode()], ids=repr)
 def test_n5_a_name_that_could_write_into_logs_is_refused(name: bytes) -> None:
     with pytest.raises(PeerError, match="HELLO: expected a name"):
-        hello.unpacked(bytes(24) + b"\x00\x80\x00\x00" + struct.pack(">H", len(name)) + name)
+        frames.unpack_hello(bytes(24) + b"\x00\x80\x00\x00" + struct.pack(">H", len(name)) + name)
 
 
 def test_n5_hello_that_contradicts_itself_is_refused() -> None:
-    whole = hello.packed(own())
+    whole = frames.pack_hello(own())
     for wrong in (whole + b"x", whole[:-1]):
         with pytest.raises(PeerError, match="HELLO"):
-            hello.unpacked(wrong)
+            frames.unpack_hello(wrong)
 
 
 def test_n5_a_side_that_takes_less_than_every_batch_is_refused() -> None:
-    whole = bytearray(hello.packed(own()))
+    whole = bytearray(frames.pack_hello(own()))
     whole[24:28] = ((2 << 20) - 1).to_bytes(4, "big")
     with pytest.raises(PeerError, match="it takes 2097151"):
-        hello.unpacked(bytes(whole))
+        frames.unpack_hello(bytes(whole))
 
 
 def test_n9_goodbye_says_why_in_what_can_be_printed() -> None:
-    assert goodbye.unpacked(goodbye.packed(Reason.BROKEN, "line\nbreak \x1b[31m")) == (
+    assert frames.unpack_goodbye(frames.pack_goodbye(Reason.BROKEN, "line\nbreak \x1b[31m")) == (
         Reason.BROKEN,
         "line?break ?[31m",
     )
-    reason, text = goodbye.unpacked(goodbye.packed(Reason.STOPPING, "ß" * 600))
+    reason, text = frames.unpack_goodbye(frames.pack_goodbye(Reason.STOPPING, "ß" * 600))
     assert (reason, text) == (Reason.STOPPING, "ß" * 256)
-    assert goodbye.unpacked(goodbye.packed(Reason.STOPPING, "x" * 511 + "ß"))[1] == "x" * 511
+    assert frames.unpack_goodbye(frames.pack_goodbye(Reason.STOPPING, "x" * 511 + "ß"))[1] == "x" * 511
 
 
 @pytest.mark.parametrize("body", [b"\x00", b"\x07", b"\x08", b"\x01\n", b"\x01\xff"])
 def test_n9_a_goodbye_that_says_nothing_that_can_be_said_is_refused(body: bytes) -> None:
     with pytest.raises(PeerError, match="GOODBYE"):
-        goodbye.unpacked(body)
+        frames.unpack_goodbye(body)
 
 
 @pytest.mark.parametrize("role", ["unknown", "principal", "mirror"])
 def test_n23_a_role_goes_with_its_number(role: MirroringRole) -> None:
-    assert roles.unpacked(roles.packed(bytes(16), role, 2**63 - 1)) == (bytes(16), role, 2**63 - 1)
+    assert frames.unpack_role(frames.pack_role(bytes(16), role, 2**63 - 1)) == (bytes(16), role, 2**63 - 1)
 
 
 @pytest.mark.parametrize("tail", [b"\x03" + bytes(8), b"\x01\x80" + bytes(7)])
 def test_n23_a_role_or_a_number_that_there_is_not_is_refused(tail: bytes) -> None:
     with pytest.raises(PeerError, match="ROLE_TOLD"):
-        roles.unpacked(bytes(16) + tail)
+        frames.unpack_role(bytes(16) + tail)

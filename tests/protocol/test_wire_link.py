@@ -5,14 +5,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ssbroker.exceptions import PeerError, ProtocolError
-from ssbroker.protocol.adjacent.batch import packed
-from ssbroker.protocol.adjacent.frames import Kind, framed
-from ssbroker.protocol.adjacent.goodbye import Reason
-from ssbroker.protocol.adjacent.hello import Far
-from ssbroker.protocol.adjacent.limits import Limits
-from ssbroker.protocol.adjacent.link import Link
-from ssbroker.protocol.adjacent.occurrences import Greeted, Left, RoleAsked, RoleTold
-from ssbroker.protocol.adjacent.questions import WAITING_MAX
+from ssbroker.protocol.wire.batch import pack_batch
+from ssbroker.protocol.wire.connection import WAITING_MAX, Greeted, Left, Limits, Link, RoleAsked, RoleTold
+from ssbroker.protocol.wire.frames import Far, Kind, Reason, framed
 from tests.protocol.link_fuzz import figures
 from tests.protocol.wire import BANK, SHOP, Linked, bytes_of, linked, numbered, numbers, own, row, said, table
 
@@ -197,7 +192,7 @@ def test_t5_any_bytes_come_to_nothing_or_a_peer_error(pieces: list[bytes], greet
 def test_n5_any_sequence_of_frames_is_followed_or_refused(kinds: list[Kind], leaves_after: int) -> None:
     frames = {
         Kind.HELLO: said(linked(greet=False).shop)[0],
-        Kind.FRAGMENTS: framed(Kind.FRAGMENTS, packed(numbered(2))),
+        Kind.FRAGMENTS: framed(Kind.FRAGMENTS, pack_batch(numbered(2))),
         Kind.ROLE_ASKED: framed(Kind.ROLE_ASKED, DATABASE),
         Kind.ROLE_TOLD: framed(Kind.ROLE_TOLD, DATABASE + b"\x01" + bytes(8)),
         Kind.PING: framed(Kind.PING),

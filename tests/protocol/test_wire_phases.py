@@ -6,9 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ssbroker.protocol.adjacent.arbitration import Met, Stays, stays
-from ssbroker.protocol.adjacent.hello import Far
-from ssbroker.protocol.adjacent.phases import TABLE, Input, Phase
+from ssbroker.protocol.wire.connection import TABLE, Input, Met, Phase, Stays, stays
+from ssbroker.protocol.wire.frames import Far
 from tests.protocol.wire import BANK, own
 
 DATABASE = b"id of a database"

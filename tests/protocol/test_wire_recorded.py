@@ -6,10 +6,9 @@ from typing import Any
 
 import pytest
 
-from ssbroker.protocol.adjacent import goodbye, hello, roles
-from ssbroker.protocol.adjacent.batch import unpacked
-from ssbroker.protocol.adjacent.frames import Frames, Kind, framed
-from ssbroker.protocol.adjacent.goodbye import Reason
+from ssbroker.protocol.wire import frames
+from ssbroker.protocol.wire.batch import unpack_batch
+from ssbroker.protocol.wire.frames import Frames, Kind, Reason, framed
 from tests.guards.repository import ROOT
 from tests.protocol.wire import bytes_of, own, row, table
 
@@ -38,13 +37,13 @@ def test_n4_every_kind_is_recorded() -> None:
 @pytest.mark.parametrize("kind", list(Kind))
 def test_n4_a_recorded_frame_is_read(kind: Kind) -> None:
     read: dict[Kind, Any] = {
-        Kind.HELLO: lambda body: hello.unpacked(body).name,
-        Kind.FRAGMENTS: lambda body: unpacked(body).to_pylist(),
+        Kind.HELLO: lambda body: frames.unpack_hello(body).name,
+        Kind.FRAGMENTS: lambda body: unpack_batch(body).to_pylist(),
         Kind.ROLE_ASKED: bytes,
-        Kind.ROLE_TOLD: roles.unpacked,
+        Kind.ROLE_TOLD: frames.unpack_role,
         Kind.PING: bytes,
         Kind.PONG: bytes,
-        Kind.GOODBYE: goodbye.unpacked,
+        Kind.GOODBYE: frames.unpack_goodbye,
     }
     said = {
         Kind.HELLO: "shop",
@@ -62,13 +61,13 @@ def test_n4_a_recorded_frame_is_read(kind: Kind) -> None:
 
 def test_n4_the_same_is_said_in_the_same_bytes() -> None:
     """But for rows: how Arrow lays out its metadata is a matter of its version, and any layout is read."""
-    told = roles.packed(b"id of a database", "principal", 3)
+    told = frames.pack_role(b"id of a database", "principal", 3)
     assert {kind: frame for kind, frame in RECORDED.items() if kind is not Kind.FRAGMENTS} == {
-        Kind.HELLO: framed(Kind.HELLO, hello.packed(own())),
+        Kind.HELLO: framed(Kind.HELLO, frames.pack_hello(own())),
         Kind.ROLE_ASKED: framed(Kind.ROLE_ASKED, b"id of a database"),
         Kind.ROLE_TOLD: framed(Kind.ROLE_TOLD, told),
         Kind.PING: framed(Kind.PING),
         Kind.PONG: framed(Kind.PONG),
-        Kind.GOODBYE: framed(Kind.GOODBYE, goodbye.packed(Reason.STOPPING, "back at 7")),
+        Kind.GOODBYE: framed(Kind.GOODBYE, frames.pack_goodbye(Reason.STOPPING, "back at 7")),
     }
-    assert unpacked(bytes_of(table(*ROWS))) == unpacked(body_of(RECORDED[Kind.FRAGMENTS])[1])
+    assert unpack_batch(bytes_of(table(*ROWS))) == unpack_batch(body_of(RECORDED[Kind.FRAGMENTS])[1])

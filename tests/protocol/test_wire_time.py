@@ -3,11 +3,8 @@ from __future__ import annotations
 import pytest
 
 from ssbroker.exceptions import OptionError, PeerError, ProtocolError
-from ssbroker.protocol.adjacent.frames import Kind, framed
-from ssbroker.protocol.adjacent.goodbye import Reason
-from ssbroker.protocol.adjacent.hello import Far
-from ssbroker.protocol.adjacent.limits import Limits
-from ssbroker.protocol.adjacent.occurrences import Greeted, Left
+from ssbroker.protocol.wire.connection import Greeted, Left, Limits
+from ssbroker.protocol.wire.frames import Far, Kind, Reason, framed
 from tests.protocol.wire import BANK, SECOND, linked, numbered, numbers, said
 
 DATABASE = b"id of a database"

@@ -7,11 +7,9 @@ from typing import Any, Final
 
 import pyarrow as pa
 
-from ssbroker.protocol.adjacent.batch import WIRE, packed
-from ssbroker.protocol.adjacent.hello import Own
-from ssbroker.protocol.adjacent.limits import Limits
-from ssbroker.protocol.adjacent.link import Link
-from ssbroker.protocol.adjacent.occurrences import Batch, Occurrence
+from ssbroker.protocol.wire.batch import WIRE, pack_batch
+from ssbroker.protocol.wire.connection import Batch, Limits, Link, Occurrence
+from ssbroker.protocol.wire.frames import Own
 
 SECOND: Final = 1_000_000
 SHOP, BANK = b"id of the shop..", b"id of the bank.."
@@ -59,7 +57,7 @@ def numbered(count: int, *, first: int = 0, size: int = 8) -> pa.Table:
 
 def bytes_of(rows: pa.Table) -> bytes:
     """Rows as the body of a frame."""
-    return bytes(packed(rows))
+    return bytes(pack_batch(rows))
 
 
 def numbers(occurrences: list[Occurrence]) -> list[int]:

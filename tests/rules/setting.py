@@ -7,7 +7,7 @@ from datetime import datetime
 from uuid import UUID
 
 import ssbroker
-from ssbroker.routing import PendingRequest, TieBreak
+from ssbroker.router import PendingRequest, TieBreak
 from tests.oracle.world import Conversation, Database, Decision, Route, Service, World
 from tests.worlds.arrow import batch_of, catalog_of, decisions_of
 from tests.worlds.universe import NOW

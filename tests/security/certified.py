@@ -5,9 +5,8 @@ from __future__ import annotations
 from datetime import UTC, datetime
 from functools import cache
 
-from ssbroker.security.certificates import Certified
-from ssbroker.security.dialog_certificate import DialogCertificate
-from ssbroker.security.issuing import Validity, make_certificate
+from ssbroker.security.certificates import Certified, Validity, make_certificate
+from ssbroker.security.key_exchange import DialogCertificate
 
 BEGINS, ENDS = datetime(2020, 1, 1, tzinfo=UTC), datetime(2040, 1, 1, tzinfo=UTC)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from ssbroker.exceptions import OptionError
-from ssbroker.security.at_rest import new_key, opened_by_password, opened_under, sealed_by_password, sealed_under
+from ssbroker.security.keys import new_master_key, opened_by_password, opened_under, sealed_by_password, sealed_under
 
 KEY = bytes(range(32))
 
@@ -17,7 +17,7 @@ def test_every_single_bit_flip_is_refused() -> None:
         changed = (number ^ 1 << bit).to_bytes(len(sealed))
         assert opened_under(KEY, changed, purpose=b"of Shop") is None
     assert opened_under(KEY, sealed, purpose=b"of Bank") is None
-    assert opened_under(new_key(), sealed, purpose=b"of Shop") is None
+    assert opened_under(new_master_key(), sealed, purpose=b"of Shop") is None
     assert all(opened_under(KEY, sealed[:length], purpose=b"of Shop") is None for length in range(len(sealed)))
     assert opened_under(KEY, sealed, purpose=b"of Shop") == b"private"
 

@@ -10,19 +10,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ssbroker.exceptions import InputError
-from ssbroker.security.dialog_certificate import DialogCertificate
-from ssbroker.security.exchange import (
+from ssbroker.security.certificates import Validity, make_certificate
+from ssbroker.security.key_exchange import (
     FARTHEST,
     KEY_LIFE,
     OLDEST,
     RENEWED,
     SECOND,
+    DialogCertificate,
     Direction,
     Offers,
     Openings,
     read_blob,
 )
-from ssbroker.security.issuing import Validity, make_certificate
 from tests.security.certified import BEGINS, ENDS, certified, own, public
 
 KEY = bytes(range(32))

@@ -14,13 +14,18 @@ from cryptography.hazmat.primitives.asymmetric import ec, rsa
 from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 
-from ssbroker.broker.network.connections.credentials import Credentials
-from ssbroker.broker.network.connections.tls import Secured
-from ssbroker.broker.network.connections.trust import PROTOCOL, Contexts, Trust
+from ssbroker.broker.network.tls import PROTOCOL, Contexts, Credentials, Secured, Trust
 from ssbroker.exceptions import InputError, PeerError
-from ssbroker.security.certificates import der, may_sign, read_certificate, read_key
-from ssbroker.security.dialog_certificate import DialogCertificate
-from ssbroker.security.issuing import Validity, make_authority, make_certificate
+from ssbroker.security.certificates import (
+    Validity,
+    der,
+    make_authority,
+    make_certificate,
+    may_sign,
+    read_certificate,
+    read_key,
+)
+from ssbroker.security.key_exchange import DialogCertificate
 from tests.security.certified import certified
 
 NOW = datetime.now(UTC)

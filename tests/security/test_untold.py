@@ -14,9 +14,8 @@ from pathlib import Path
 import pytest
 
 import ssbroker
-from ssbroker.cli.key_file import load_keys
-from ssbroker.ddl.source import Source
-from ssbroker.ddl.tokens import batches
+from ssbroker.cli.options import load_keys
+from ssbroker.ddl.lexer import Source, batches
 from ssbroker.exceptions import InputError
 from ssbroker.spark.streams.options import Buckets
 from ssbroker.store.endpoints import Endpoint
@@ -25,9 +24,9 @@ _SECRET = re.compile(
     r"((far_|answer_)?session_keys?|private_key|password|by_password|by_service|\w+ed_key|key_exchange|pickled|tokens)"
 )
 _MAY_BE_TOLD = {
-    "ssbroker.broker.network.connections.buckets._Bucket.tokens",  # a number
-    "ssbroker.cli.reassemble_files.Job.session_keys",  # a path
-    "ssbroker.ddl.security_statements.AlterMasterKey.by_service",  # a flag
+    "ssbroker.broker.network.limits._Bucket.tokens",  # a number
+    "ssbroker.cli.reassemble.Job.session_keys",  # a path
+    "ssbroker.ddl.statements.AlterMasterKey.by_service",  # a flag
 }
 
 

@@ -9,7 +9,7 @@ import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 
 import ssbroker
-from ssbroker.routing import TieBreak
+from ssbroker.router import TieBreak
 from ssbroker.schemas import DECISIONS
 from tests.worlds.arrow import batch_of, catalog_of
 from tests.worlds.seeded import seeded_world

@@ -8,8 +8,7 @@ from typing import Any, Final
 import pyarrow as pa
 
 import ssbroker
-from ssbroker.broker.dialogs.rows import Addressing
-from ssbroker.broker.send_once import send_once
+from ssbroker.broker.dialogs.bulk_send import Addressing, send_once
 
 SCRIPT: Final = """
 CREATE DATABASE Sales

@@ -12,13 +12,12 @@ import pyarrow as pa
 import ssbroker
 from ssbroker.schemas import CONVERSATIONS, ROUTES
 from ssbroker.spark import columns
-from ssbroker.spark.shipping import Shipped
-from ssbroker.spark.streams import kinds
-from ssbroker.spark.streams.catalogs import Source
+from ssbroker.spark.broadcast import Shipped
+from ssbroker.spark.streams import row_kinds
 from ssbroker.spark.streams.inspection import waiting_rows
-from ssbroker.spark.streams.state import of_bytes
+from ssbroker.spark.streams.state import state_from_bytes
 from ssbroker.spark.streams.step import Step, step
-from ssbroker.spark.streams.task import Assembly, Routing, Task
+from ssbroker.spark.streams.task import Assembly, Routing, Source, Task
 from tests.oracle.traffic import Fragment, Limits, Row
 from tests.worlds.fragment_tables import fragment_batch
 
@@ -134,7 +133,7 @@ class Player:
 
     def waits(self) -> list[Row]:
         """What `stream_state` would show."""
-        return [] if self.state is None else waiting_rows(of_bytes(self.state)).to_pylist()
+        return [] if self.state is None else waiting_rows(state_from_bytes(self.state)).to_pylist()
 
 
 def only(rows: Sequence[Row], schema: pa.Schema, *further: str) -> list[Row]:
@@ -144,4 +143,4 @@ def only(rows: Sequence[Row], schema: pa.Schema, *further: str) -> list[Row]:
 
 
 def bodies(told: dict[str, list[Row]]) -> list[bytes]:
-    return [row["message_body"] for row in told.get(kinds.MESSAGE, [])]
+    return [row["message_body"] for row in told.get(row_kinds.MESSAGE, [])]

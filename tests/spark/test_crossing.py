@@ -12,8 +12,8 @@ from pyspark.sql import functions as sf
 
 import ssbroker.spark
 from ssbroker import Catalog, Router, SsbrokerError
-from ssbroker.routing import TieBreak
-from ssbroker.spark.crossing import Crossing
+from ssbroker.router import TieBreak
+from ssbroker.spark.transfer import Crossing
 from tests.spark.frames import Configure, decided, expected, frame, frame_in_order, world
 from tests.worlds.universe import NOW
 

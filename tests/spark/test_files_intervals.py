@@ -16,7 +16,7 @@ from pyspark.sql import functions as sf
 import ssbroker.spark
 from ssbroker import Catalog, schemas
 from ssbroker.exceptions import SchemaError
-from ssbroker.spark.files.splits import files_of, splits_of
+from ssbroker.spark.files.parquet import files_of, splits_of
 
 INTERVALS = {
     "took": "make_dt_interval(cast(id as int), 2, 3, 4.567)",

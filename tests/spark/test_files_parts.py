@@ -11,10 +11,10 @@ import pytest
 from pyspark.sql import SparkSession
 
 import ssbroker.spark
-from ssbroker import Catalog, row_groups
+from ssbroker import Catalog, _files
 from ssbroker.exceptions import OutputError
-from ssbroker.spark.files import parts
-from ssbroker.spark.files.parts import Parts, folder_of
+from ssbroker.spark.files import parquet
+from ssbroker.spark.files.parquet import Parts, folder_of
 
 NAMES = ["销售", "Продажи", "a b", "100%", "x=y:z/w", "%E9", "[1] {2}^'\"#*?\\"]
 
@@ -61,7 +61,7 @@ def rows_of_hops(count: int, *, hops: int, first: int) -> pa.RecordBatch:
 
 @pytest.mark.parametrize(("hops", "room"), [(3, 1 << 26), (500, 1 << 26), (500, 1 << 15)])
 def test_many_values_make_few_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, hops: int, room: int) -> None:
-    monkeypatch.setattr(row_groups, "ROW_GROUP_BYTES", room)
+    monkeypatch.setattr(_files, "ROW_GROUP_BYTES", room)
     batches = [rows_of_hops(2_000, hops=hops, first=2_000 * number) for number in range(10)]
     made = Parts(tmp_path, "part", batches[0].schema, partition_by="hop", compression="snappy")
     held, opened = [], []
@@ -74,7 +74,7 @@ def test_many_values_make_few_files(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     assert len(files) == hops
     assert max(files.values()) == 1 or room == 1 << 15
     assert max(held) <= room
-    assert max(opened) <= parts.OPEN_MAX
+    assert max(opened) <= parquet.OPEN_MAX
     found = [
         (row["row"], f"hop={row['same'].replace(':', '%3A').replace('/', '%2F')}", name.partition("/")[0])
         for name, (path, rows) in made.files.items()

@@ -15,7 +15,7 @@ from pyspark.sql import functions as sf
 import ssbroker.spark
 from ssbroker import Catalog, schemas
 from ssbroker.exceptions import InputError, SchemaError
-from ssbroker.spark.files.splits import files_of, read, splits_of
+from ssbroker.spark.files.parquet import files_of, read, splits_of
 
 MOMENTS = """struct(
     timestamp'2024-05-06 07:08:09.123456' as moment, timestamp'1600-01-01 00:00:00' as early,

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from ssbroker import InputError, OutputError
-from ssbroker.spark.files.splits import files_of
+from ssbroker.spark.files.parquet import files_of
 from ssbroker.spark.files.staging import Staging, new_attempt
 
 

@@ -18,10 +18,10 @@ from pyspark.sql import SparkSession
 import ssbroker.spark
 from ssbroker import Router, schemas
 from ssbroker.exceptions import OptionError, OutputError, SchemaError
-from ssbroker.spark.files import assembling
-from ssbroker.spark.files.buckets import BucketWriter, file_of, rows_of
-from ssbroker.spark.files.splits import files_of, splits_of
-from ssbroker.spark.files.tasks import run
+from ssbroker.spark.files import reassembly
+from ssbroker.spark.files.parquet import files_of, splits_of
+from ssbroker.spark.files.reassembly import BucketWriter, file_of, rows_of
+from ssbroker.spark.files.staging import run
 from tests.spark.frames import world
 from tests.spark.traffic import Row, in_any_order, keys_of, table_of, worlds, would_come
 from tests.worlds.universe import NOW
@@ -167,14 +167,14 @@ def test_a_reader_without_rows_deals_out_none(tmp_path: Path) -> None:
 
 
 @pytest.fixture
-def dealt(source: Path, tmp_path: Path) -> tuple[assembling.Job, assembling.Readers]:
+def dealt(source: Path, tmp_path: Path) -> tuple[reassembly.Job, reassembly.Readers]:
     """Two readers dealt rows to 40 shares; 16 files each have room for two or three."""
     fragments = worlds(3, count=200, theme="hostile", keys="none", has_further=False)
     written(table_of(fragments, keys="none", has_further=False), source, files=2)
     schema, splits = splits_of(files_of(source), split_bytes=1 << 20)
     for folder in ("attempts", "done"):
         (tmp_path / folder).mkdir()
-    job = assembling.Job(
+    job = reassembly.Job(
         schema=schema,
         messages=ssbroker.reassemble(schema.empty_table()).messages.schema,
         splits=tuple(splits),
@@ -189,72 +189,72 @@ def dealt(source: Path, tmp_path: Path) -> tuple[assembling.Job, assembling.Read
         session_keys=None,
         routing=None,
     )
-    told = [assembling.dealt(job, number) for number in range(len(splits))]
-    return job, assembling.readers_of(json.loads(json.dumps(told)))  # as Spark brings it
+    told = [reassembly.dealt(job, number) for number in range(len(splits))]
+    return job, reassembly.readers_of(json.loads(json.dumps(told)))  # as Spark brings it
 
 
-def left(job: assembling.Job) -> Counter[str]:
+def left(job: reassembly.Job) -> Counter[str]:
     return Counter(path.name for path in Path(job.attempts).glob("*/[0-9]*.*"))
 
 
 def test_what_was_dealt_out_goes_when_all_shares_beside_it_are_done(
-    dealt: tuple[assembling.Job, assembling.Readers],
+    dealt: tuple[reassembly.Job, reassembly.Readers],
 ) -> None:
     job, readers = dealt
     files = [f"{number}.{kind}" for number in range(16) for kind in ("arrow", "places")]
     assert left(job) == dict.fromkeys(files, 2)
     for bucket in (0, 2, 3):
-        assembling.put_together(job, readers, bucket)
+        reassembly.put_together(job, readers, bucket)
     assert left(job) == dict.fromkeys(files, 2)
-    assembling.put_together(job, readers, 1)
+    reassembly.put_together(job, readers, 1)
     assert left(job) == dict.fromkeys(files[2:], 2)
     for bucket in reversed(range(4, 40)):
-        assembling.put_together(job, readers, bucket)
+        reassembly.put_together(job, readers, bucket)
     assert left(job) == {}
 
 
 def test_what_a_reader_tells_does_not_grow_with_the_number_of_shares(
-    dealt: tuple[assembling.Job, assembling.Readers],
+    dealt: tuple[reassembly.Job, reassembly.Readers],
 ) -> None:
     """It is told to every task: of 7,200 readers to 7,200 shares each task unpickled 670 MB."""
     job, _ = dealt
-    told = [assembling.dealt(replace(job, buckets=buckets), 0) for buckets in (40, 4000)]
+    told = [reassembly.dealt(replace(job, buckets=buckets), 0) for buckets in (40, 4000)]
     assert len(json.dumps(told[1])) == len(json.dumps(told[0])) < 250
 
 
 def test_a_share_that_is_put_together_again_comes_to_the_same(
-    dealt: tuple[assembling.Job, assembling.Readers],
+    dealt: tuple[reassembly.Job, reassembly.Readers],
 ) -> None:
     """Spark runs a task anew whose word was lost, even when what it had read is gone."""
     job, readers = dealt
-    told = [assembling.put_together(job, readers, number) for number in range(40)]
-    assert [assembling.put_together(job, readers, number) for number in range(40)] == told
+    told = [reassembly.put_together(job, readers, number) for number in range(40)]
+    assert [reassembly.put_together(job, readers, number) for number in range(40)] == told
     assert all(Path(path).is_file() for one in told for _, path, _ in one["files"])
 
 
 def test_of_two_tries_at_once_the_slower_takes_the_word_of_the_faster(
-    dealt: tuple[assembling.Job, assembling.Readers], monkeypatch: pytest.MonkeyPatch
+    dealt: tuple[reassembly.Job, reassembly.Readers], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     job, readers = dealt
     faster = {}
 
     def overtaken(*given: Any) -> Any:
         monkeypatch.undo()
-        faster.update({number: assembling.put_together(job, readers, number) for number in (0, 1, 2)})
+        faster.update({number: reassembly.put_together(job, readers, number) for number in (0, 1, 2)})
         return rows_of(*given)
 
-    monkeypatch.setattr(assembling, "rows_of", overtaken)
-    assert assembling.put_together(job, readers, 0) == faster[0]
+    monkeypatch.setattr(reassembly, "rows_of", overtaken)
+    assert reassembly.put_together(job, readers, 0) == faster[0]
 
 
 def test_a_file_that_is_gone_before_its_time_is_an_error(
-    dealt: tuple[assembling.Job, assembling.Readers],
+    dealt: tuple[reassembly.Job, reassembly.Readers],
 ) -> None:
     job, readers = dealt
     file_of(Path(readers[0][0]), 2).unlink()
     with pytest.raises(FileNotFoundError):
-        assembling.put_together(job, readers, 5)
-    assert assembling.put_together(job, readers, 9)["files"]
+        reassembly.put_together(job, readers, 5)
+    assert reassembly.put_together(job, readers, 9)["files"]
 
 
 def test_what_workers_import_is_not_searched_for_garbage_after_each_task(spark: SparkSession) -> None:

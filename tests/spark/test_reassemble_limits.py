@@ -12,7 +12,7 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 
 import ssbroker.spark
-from ssbroker.spark import assembling, room
+from ssbroker.spark import broadcast, reassembly
 from tests.rules.fragments import A, B
 from tests.spark.frames import Configure, frame, frame_in_order
 from tests.spark.traffic import came, would_come
@@ -99,7 +99,7 @@ def test_what_waits_behind_a_gap_has_a_limit_and_is_told_when_it_is_refused(
 ) -> None:
     """P26, M10, M18: it could not be delivered; the job goes on, and every fragment is accounted for."""
     configure(BATCH, "64")
-    monkeypatch.setattr(room, "_LEAST", 20_000)
+    monkeypatch.setattr(broadcast, "_LEAST", 20_000)
     late, table = fragments(first=1, messages=300), fragments(conversation=B, messages=300)
     given = frame(spark, pa.concat_tables([late, table]))
     rows = came(ssbroker.spark.reassemble(given, strategy=strategy, max_message_bytes=1000))
@@ -144,7 +144,7 @@ def test_batches_to_the_jvm_are_small() -> None:
         ),
         max_fragment_bytes=size,
     )
-    task = assembling.Task(
+    task = reassembly.Task(
         names=tuple(table.column_names),
         further=(),
         by_message=False,
@@ -156,7 +156,7 @@ def test_batches_to_the_jvm_are_small() -> None:
         routing=None,
     )
     backwards = table.take(list(range(count))[::-1]).append_column("place", pa.array([7] * count))
-    batches = list(assembling.assembled(task, iter(backwards.combine_chunks().to_batches())))
+    batches = list(reassembly.assembled(task, iter(backwards.combine_chunks().to_batches())))
     assert sum(batch.num_rows for batch in batches) == count
     assert all(batch.get_total_buffer_size() < 80 << 20 for batch in batches)
 
@@ -165,7 +165,7 @@ def test_groups_that_have_the_same_hash_by_chance_are_put_together_as_well() -> 
     """Whoever can choose ids can make two that do; their rows stand mixed."""
     tables = [fragments(conversation=conversation, messages=5) for conversation in (A, B)]
     mixed = pa.concat_tables(tables).take([place + 15 * second for place in range(15) for second in (0, 1)])
-    task = assembling.Task(
+    task = reassembly.Task(
         names=tuple(mixed.column_names),
         further=(),
         by_message=False,
@@ -177,5 +177,5 @@ def test_groups_that_have_the_same_hash_by_chance_are_put_together_as_well() -> 
         routing=None,
     )
     batches = mixed.append_column("place", pa.array([7] * 30)).combine_chunks().to_batches(max_chunksize=4)
-    told = pa.Table.from_batches(list(assembling.assembled(task, iter(batches))))
+    told = pa.Table.from_batches(list(reassembly.assembled(task, iter(batches))))
     assert told["kind"].to_pylist() == [0] * 10

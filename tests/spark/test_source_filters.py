@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pyspark.sql import datasource as spark
 
-from ssbroker.spark.source.filters import push
+from ssbroker.spark.source.reader import push
 
 VALUES = pa.table(
     {

@@ -9,8 +9,8 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from ssbroker.spark.source import staged
-from ssbroker.spark.source.staged import Staged, parts_of
+from ssbroker.spark.source import writer
+from ssbroker.spark.source.writer import Staged, parts_of
 
 
 def told(folder: Path, rows: list[tuple[bytes | None, int | None]], partition: int, *, step: int) -> Staged:
@@ -28,8 +28,8 @@ def test_rows_come_by_position_and_where_it_is_equal_as_they_stood(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int
 ) -> None:
     random = Random(seed)
-    monkeypatch.setattr(staged, "_ROWS", random.choice([1, 7, 8192]))
-    monkeypatch.setattr(staged, "_BYTES", random.choice([1, 100, 1 << 20]))
+    monkeypatch.setattr(writer, "_ROWS", random.choice([1, 7, 8192]))
+    monkeypatch.setattr(writer, "_BYTES", random.choice([1, 100, 1 << 20]))
     tasks: list[list[tuple[bytes | None, int | None]]] = [
         [
             (
@@ -46,8 +46,8 @@ def test_rows_come_by_position_and_where_it_is_equal_as_they_stood(
     found: list[Any] = []
     for part in parts_of(files):
         sizes = [len(body or b"") for body in part["message_body"].to_pylist()]
-        assert len(sizes) <= staged._ROWS
-        assert len(sizes) == 1 or sum(sizes) <= staged._BYTES
+        assert len(sizes) <= writer._ROWS
+        assert len(sizes) == 1 or sum(sizes) <= writer._BYTES
         found += zip(part["message_body"].to_pylist(), part["position"].to_pylist(), strict=True)
     assert found == sorted(stood, key=lambda row: (row[1] is None, row[1] or 0))
 

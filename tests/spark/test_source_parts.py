@@ -14,13 +14,12 @@ from pyspark.sql import datasource as spark
 
 import ssbroker
 from ssbroker import BrokerError, InputError, OptionError, SchemaError
-from ssbroker.broker.send_once import Batch
-from ssbroker.broker.views.view_schemas import DATABASE_VIEWS, INSTANCE_VIEWS
-from ssbroker.spark.source import machine, scan, staged
-from ssbroker.spark.source.scan import Inline, Scan, Slice
-from ssbroker.spark.source.settings import ddl, narrowed, reading, writing
-from ssbroker.spark.source.sink import Sink
-from ssbroker.spark.source.tail import Offset, Tail
+from ssbroker.broker.dialogs.bulk_send import Batch
+from ssbroker.broker.views import DATABASE_VIEWS, INSTANCE_VIEWS
+from ssbroker.spark.source import reader, writer
+from ssbroker.spark.source.options import ddl, narrowed, reading, writing
+from ssbroker.spark.source.reader import Inline, Offset, Scan, Slice, Tail
+from ssbroker.spark.source.writer import Sink
 from tests.spark.instances import TO_ORDERS, bodies, dialogs, made, receive, send
 
 COLUMNS = {"message_body": "binary"}
@@ -132,8 +131,8 @@ def test_a_queue_is_the_same_inline_and_in_slices(folder: Path, monkeypatch: pyt
     whole = told(scan_of(folder, queue="Orders"))
     assert [row["message_body"] for row in whole] == bodies(folder)
     assert all(isinstance(part, Inline) for part in scan_of(folder, queue="Orders").parts())
-    monkeypatch.setattr(scan, "INLINE_ROWS", 0)
-    monkeypatch.setattr(scan, "SLICE_ROWS", 4)
+    monkeypatch.setattr(reader, "INLINE_ROWS", 0)
+    monkeypatch.setattr(reader, "SLICE_ROWS", 4)
     assert [type(part) for part in scan_of(folder, queue="Orders").parts()] == [Slice] * 5
     assert told(scan_of(folder, queue="Orders")) == whole
     assert [type(part) for part in scan_of(folder, queue="Orders", inline="true").parts()] == [Inline] * 5
@@ -154,10 +153,10 @@ def test_every_view_is_as_the_instance_has_it(folder: Path, name: str) -> None:
 
 def test_a_worker_on_another_machine_reads_no_instance(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     send(folder, b"one")
-    monkeypatch.setattr(scan, "INLINE_ROWS", 0)
+    monkeypatch.setattr(reader, "INLINE_ROWS", 0)
     sliced, inline = scan_of(folder, queue="Orders"), scan_of(folder, queue="Orders", inline="true")
     parts, carried = sliced.parts(), inline.parts()
-    monkeypatch.setattr(scan, "this_machine", lambda: f"not {machine.this_machine()}")
+    monkeypatch.setattr(reader, "this_machine", lambda: f"not {reader.this_machine()}")
     with pytest.raises(InputError, match=r"an instance is read on one machine; \.option\('inline', 'true'\)"):
         list(sliced.rows(parts[0]))
     assert sum(batch.num_rows for part in carried for batch in inline.rows(part)) == 1
@@ -252,7 +251,7 @@ def batch_of(*sent: bytes, **columns: list[Any]) -> pa.RecordBatch:
 
 def left(folder: Path) -> list[str]:
     """The files of rows that lie beside the instance."""
-    return sorted(name for _, _, names in os.walk(folder / staged.PLACE) for name in names)
+    return sorted(name for _, _, names in os.walk(folder / writer.PLACE) for name in names)
 
 
 def test_rows_are_sent_in_the_order_of_partitions_or_of_their_positions(folder: Path) -> None:
@@ -319,9 +318,9 @@ def test_files_of_a_try_that_was_killed_go_with_the_batch_or_after_a_week(folder
     sink.commit([sink.stage([batch_of(b"1")], partition=0, query_id="q", batch_id=0)], 0)
     assert left(folder) == sorted(Path(one.file).name for one in (ahead, abandoned))
     moment = Path(abandoned.file).stat().st_mtime
-    staged.sweep(folder, "other", now=moment + 6 * 24 * 3600)
+    writer.sweep(folder, "other", now=moment + 6 * 24 * 3600)
     assert len(left(folder)) == 2
-    staged.sweep(folder, "other", now=moment + 8 * 24 * 3600)
+    writer.sweep(folder, "other", now=moment + 8 * 24 * 3600)
     assert left(folder) == []
 
 
@@ -350,10 +349,10 @@ def test_text_that_is_none_is_told_before_it_is_written(folder: Path) -> None:
 def test_rows_are_taken_in_parts_of_bounded_size(folder: Path) -> None:
     sink = sink_of(folder)
     told = [sink.stage([batch_of(*(b"x" * (1 << 20) for _ in range(40)))], partition=0)]
-    sizes = [part.num_rows for part in staged.parts_of(told)]
+    sizes = [part.num_rows for part in writer.parts_of(told)]
     assert (sum(sizes), max(sizes) <= 32) == (40, True)
     small = [sink.stage([batch_of(*(b"x" for _ in range(10_000)))], partition=0)]
-    assert [part.num_rows for part in staged.parts_of(small)] == [8192, 1808]
+    assert [part.num_rows for part in writer.parts_of(small)] == [8192, 1808]
 
 
 def test_a_batch_is_named_by_its_writer_and_its_number() -> None:

@@ -7,8 +7,7 @@ from pathlib import Path
 import pyarrow as pa
 
 import ssbroker
-from ssbroker.broker.dialogs.rows import Addressing
-from ssbroker.broker.send_once import Batch, send_once
+from ssbroker.broker.dialogs.bulk_send import Addressing, Batch, send_once
 from tests.rules.fragments import B
 from tests.spark.instances import bodies as waiting
 from tests.spark.instances import made

@@ -8,10 +8,9 @@ from pathlib import Path
 import pytest
 
 from ssbroker.exceptions import InputError
-from ssbroker.spark.source.scan import Scan
-from ssbroker.spark.source.settings import reading
-from ssbroker.spark.source.tail import Tail
-from ssbroker.store import slices
+from ssbroker.spark.source.options import reading
+from ssbroker.spark.source.reader import Scan, Tail
+from ssbroker.store import queues
 from tests.spark.instances import made, send
 
 
@@ -28,13 +27,13 @@ def tail_of(folder: Path) -> Tail:
 def test_a_small_batch_reads_little_of_a_long_queue(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each of n batches looked at all that was left: of 200,000 messages by the thousand, 20,000,000."""
     send(folder, *(b"%d" % number for number in range(300)))
-    cut, made_cuts = slices.Cut, list[int]()
+    cut, made_cuts = queues.Cut, list[int]()
 
-    def counted(after: int, until: int, rows: int, size: int) -> slices.Cut:
+    def counted(after: int, until: int, rows: int, size: int) -> queues.Cut:
         made_cuts.append(rows)
         return cut(after, until, rows, size)
 
-    monkeypatch.setattr(slices, "Cut", counted)
+    monkeypatch.setattr(queues, "Cut", counted)
     tail, start = tail_of(folder), {"queuing_order": 0}
     while (end := tail.latest(start, 10)) != start:
         start = end

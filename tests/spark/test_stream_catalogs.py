@@ -11,8 +11,8 @@ import pytest
 
 import ssbroker
 from ssbroker.exceptions import InputError, SsbrokerError
-from ssbroker.spark.streams import catalogs
-from ssbroker.spark.streams.catalogs import AtPath, Watched
+from ssbroker.spark.streams import task
+from ssbroker.spark.streams.task import AtPath, Watched
 from tests.spark.stream_steps import SECOND, START
 
 PATIENCE = 300 * SECOND
@@ -146,7 +146,7 @@ def test_lifetime_counts_from_when_the_script_was_written(tmp_path: Path) -> Non
     path.write_text("USE msdb; CREATE ROUTE A WITH SERVICE_NAME = '//A', LIFETIME = 60, ADDRESS = 'TCP://far:4022';")
     written = datetime(2026, 11, 20, 21, tzinfo=UTC)
     os.utime(path, (written.timestamp(), written.timestamp()))
-    routes = catalogs.load(path).routes
+    routes = task.load(path).routes
     assert datetime(2026, 11, 20, 21, 1, tzinfo=UTC) in routes["lifetime"].to_pylist()
 
 
@@ -156,10 +156,10 @@ def test_a_file_beside_scripts_lets_no_route_live_longer(tmp_path: Path) -> None
     path.write_text("USE msdb; CREATE ROUTE A WITH SERVICE_NAME = '//A', LIFETIME = 60, ADDRESS = 'TCP://far:4022';")
     written = datetime(2026, 11, 20, 21, tzinfo=UTC)
     os.utime(path, (written.timestamp(), written.timestamp()))
-    before = catalogs.signature(tmp_path)
+    before = task.signature(tmp_path)
     (tmp_path / "ssbroker.log").write_text("busy")
-    assert catalogs.signature(tmp_path) == before
-    assert datetime(2026, 11, 20, 21, 1, tzinfo=UTC) in catalogs.load(tmp_path).routes["lifetime"].to_pylist()
+    assert task.signature(tmp_path) == before
+    assert datetime(2026, 11, 20, 21, 1, tzinfo=UTC) in task.load(tmp_path).routes["lifetime"].to_pylist()
 
 
 def test_workers_find_it_by_its_path(tmp_path: Path) -> None:

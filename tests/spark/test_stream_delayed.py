@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import ssbroker
-from ssbroker.spark.streams import kinds
+from ssbroker.spark.streams import row_kinds
 from tests.oracle.traffic import Fragment, Row
 from tests.rules.fragments import A, B, single
 from tests.spark.stream_steps import SECOND, START, Here, Player, assembly, batch_of, bodies, routing, task
@@ -134,7 +134,7 @@ def check(seed: int, *, in_order: bool, moves: list[int]) -> None:
         ]
         changed = bool(queue.waits) and last != routes
         expected = queue.turn(new, now_us, changed=changed)
-        rows = played.play(*([sent(*arrived)] if arrived else []), now_us=now_us).get(kinds.MESSAGE, [])
+        rows = played.play(*([sent(*arrived)] if arrived else []), now_us=now_us).get(row_kinds.MESSAGE, [])
         assert told(rows, in_order=in_order) == expected
         assert played.last is not None
         dues = [due for due, _ in queue.due.values()]
@@ -187,7 +187,7 @@ def test_it_is_given_out_once_with_the_decision_that_let_it_go() -> None:
     catalogs_of(played)[:] = [catalog(ROUTED, LATE)]
     gone = played.play(now_us=START + 2 * SECOND)
     assert bodies(gone) == [b"//Late 0", b"//Routed 1", b"//Routed 2"]
-    assert {row["next_hop_address"] for row in gone[kinds.MESSAGE]} == {"TCP://far.example:4022"}
+    assert {row["next_hop_address"] for row in gone[row_kinds.MESSAGE]} == {"TCP://far.example:4022"}
     assert played.waits() == []
     assert played.play(now_us=START + 100 * SECOND) == {}
 
@@ -211,7 +211,7 @@ def test_what_is_too_much_is_given_out_as_delayed_oldest_first() -> None:
     assert first == {}
     second = played.play(sent(to(LATE, 3), to(ROUTED, 4)), now_us=START + SECOND)
     assert bodies(second) == [b"//Late 0", b"//Late 1"]
-    assert [row["next_hop_address"] for row in second[kinds.MESSAGE]] == [None, None]
+    assert [row["next_hop_address"] for row in second[row_kinds.MESSAGE]] == [None, None]
     assert [row["message_sequence_number"] for row in played.waits()] == [2, 3, 4]
 
 

@@ -13,11 +13,11 @@ from pyspark.sql import Row
 from pyspark.sql.streaming.tws_tester import TwsTester
 
 from ssbroker.exceptions import MalformedDataError
-from ssbroker.spark.streams import cells, packing, text
-from ssbroker.spark.streams import parts as kept_parts
+from ssbroker.spark.streams import state
+from ssbroker.spark.streams import state as kept_parts
 from ssbroker.spark.streams.options import Buckets, Limits
-from ssbroker.spark.streams.processor import processor
-from ssbroker.spark.streams.state import of_bytes
+from ssbroker.spark.streams.state import state_from_bytes
+from ssbroker.spark.streams.stream import processor
 from tests.oracle.traffic import Fragment
 from tests.rules.fragments import A, B, begun, ended, parts, single
 from tests.spark.stream_steps import SECOND, START, assembly, batch_of, task
@@ -35,7 +35,7 @@ OPTIONS: dict[str, Any] = {
 
 
 def cell(place: int, *fragments: Fragment) -> Row:
-    return Row(bucket=3, place=place, cell=cells.to_ipc(batch_of(fragments)))
+    return Row(bucket=3, place=place, cell=state.to_ipc(batch_of(fragments)))
 
 
 def played(**changed: Any) -> Any:
@@ -46,7 +46,7 @@ def played(**changed: Any) -> Any:
 
 
 def told(rows: list[Row]) -> list[tuple[str, list[dict[str, Any]]]]:
-    return [(row.kind, cells.of_ipc(row.cell).to_pylist()) for row in rows]
+    return [(row.kind, state.of_ipc(row.cell).to_pylist()) for row in rows]
 
 
 def kept(of: Any) -> bytes | None:
@@ -72,7 +72,7 @@ def test_cells_in_the_order_of_their_places() -> None:
     assert rows[1][1][0]["message_body"] == b"abcd"
     state = kept(bucket)
     assert state is not None
-    assert of_bytes(state).waits is None
+    assert state_from_bytes(state).waits is None
 
 
 def test_one_timer_which_comes_when_something_is_due() -> None:
@@ -113,7 +113,7 @@ def test_a_large_state_is_kept_in_parts(monkeypatch: pytest.MonkeyPatch) -> None
 
 def test_parts_in_any_order_and_one_that_is_missing() -> None:
     """U10."""
-    one, other = text.of_bytes(b"a state"), text.of_bytes(b"another")
+    one, other = state.text_from_bytes(b"a state"), state.text_from_bytes(b"another")
     rows = [(1, 1, one[3:], 2), (2, 0, other, 1), (1, 0, one[:3], 2)]
     assert list(kept_parts.whole_states(rows)) == [(2, b"another"), (1, b"a state")]
     with pytest.raises(MalformedDataError, match="state: parts of bucket 1 are missing"):
@@ -138,13 +138,13 @@ def test_rows_are_packed_by_bucket_in_their_order() -> None:
     numbers = [value % 7 for value in range(100)]
     rows = pa.record_batch({"bucket": pa.array(numbers, pa.int32()), "c0": list(range(100))})
     batches = [rows.slice(first, 9) for first in range(0, 100, 9)]
-    (packed,) = packing.packed(["number"], iter(batches), partition=2)
+    (packed,) = state.pack_rows(["number"], iter(batches), partition=2)
     assert packed["bucket"].to_pylist() == list(range(7))
     assert set(packed["place"].to_pylist()) == {2 << 40}
     found: Any = packed
     for bucket, packed_cell in zip(found["bucket"].to_pylist(), found["cell"].to_pylist(), strict=True):
         of_bucket = [number for number in range(100) if number % 7 == bucket]
-        assert cells.of_ipc(packed_cell)["number"].to_pylist() == of_bucket
+        assert state.of_ipc(packed_cell)["number"].to_pylist() == of_bucket
 
 
 @pytest.mark.parametrize("key", [b"", "text", b"x" * 65, 7])

@@ -12,9 +12,9 @@ import pyarrow as pa
 import pytest
 
 from ssbroker.exceptions import MalformedDataError, OptionError
-from ssbroker.reassembler import Reassembler
-from ssbroker.spark.streams import cells, text
-from ssbroker.spark.streams.state import MAGIC, VERSION, State, of_bytes
+from ssbroker.reassembly import Reassembler
+from ssbroker.spark.streams import state
+from ssbroker.spark.streams.state import MAGIC, VERSION, State, state_from_bytes
 from ssbroker.spark.streams.step import step
 from tests.rules.fragments import A, begun, single
 from tests.spark.stream_steps import FIXED, START, Player, assembly, batch_of, task
@@ -43,12 +43,12 @@ def resealed(state: bytes) -> bytes:
 
 def read(state: bytes) -> None:
     """All of it, as a step does."""
-    Reassembler.restore(of_bytes(state).assembler)
+    Reassembler.restore(state_from_bytes(state).assembler)
 
 
 def test_it_is_read_as_it_was_written() -> None:
-    state = of_bytes(kept())
-    assert of_bytes(state.to_bytes()).to_bytes() == state.to_bytes()
+    state = state_from_bytes(kept())
+    assert state_from_bytes(state.to_bytes()).to_bytes() == state.to_bytes()
     assert state.waits is not None
     assert state.delayed is not None
     assert (state.waits.num_rows, state.delayed.num_rows) == (1, 1)
@@ -68,34 +68,34 @@ def test_whatever_is_altered_or_cut_off_is_told() -> None:
         with pytest.raises(MalformedDataError, match=r"no state of a stream|no checkpoint of a reassembler"):
             read(altered)
         with pytest.raises(MalformedDataError, match="no state of a stream"):
-            of_bytes(state[:place])
+            state_from_bytes(state[:place])
     with pytest.raises(MalformedDataError, match="cut off or altered"):
-        of_bytes(state + b"\0")
+        state_from_bytes(state + b"\0")
 
 
 def test_the_checkpoint_of_another_state_is_told() -> None:
     """The reassembler's part is digested by itself, and is still that of this state."""
-    state, other = of_bytes(kept()), Reassembler()
+    state, other = state_from_bytes(kept()), Reassembler()
     other.push(batch_of([begun(7)]))
     mixed = state.to_bytes().replace(
         state.assembler, other.checkpoint().ljust(len(state.assembler), b"\0")[: len(state.assembler)]
     )
     assert len(mixed) == len(state.to_bytes())
     with pytest.raises(MalformedDataError, match="digest"):
-        of_bytes(mixed)
+        state_from_bytes(mixed)
 
 
 @pytest.mark.parametrize("state", [b"", b"\0" * 200, MAGIC, MAGIC + b"\1\0"])
 def test_other_bytes_are_no_state(state: bytes) -> None:
     with pytest.raises(MalformedDataError, match="does not begin as one, or is cut off"):
-        of_bytes(state)
+        state_from_bytes(state)
 
 
 def test_another_version_says_which() -> None:
     state = kept()
     other = resealed(MAGIC + struct.pack("<H", VERSION + 1) + state[len(MAGIC) + 2 :])
     with pytest.raises(MalformedDataError, match="its format is 2, this version reads 1"):
-        of_bytes(other)
+        state_from_bytes(other)
 
 
 def test_what_contradicts_itself_under_a_right_digest_is_told() -> None:
@@ -139,22 +139,22 @@ def test_what_may_change_changes() -> None:
 def test_cells_are_cut_where_they_would_be_too_large() -> None:
     """A cell of Spark has room for 2 GiB; one row may be as large as it is."""
     rows = pa.record_batch({"body": [bytes(1000), bytes(10), bytes(10), bytes(10)]})
-    cut = list(cells.pieces(rows, most=200))
+    cut = list(state.pieces(rows, most=200))
     assert [piece.num_rows for piece in cut] == [1, 1, 2]
     assert pa.Table.from_batches(cut).to_pylist() == rows.to_pylist()
-    assert list(cells.pieces(rows.slice(0, 0), most=200)) == []
+    assert list(state.pieces(rows.slice(0, 0), most=200)) == []
 
 
 @pytest.mark.parametrize("size", [*range(1, 17), 256, 10_001])
 def test_bytes_are_the_same_as_text_and_back(size: int) -> None:
     data = Random(size).randbytes(size)
-    assert text.to_bytes(text.of_bytes(data)) == data
-    assert text.of_bytes(data).isascii()
+    assert state.text_to_bytes(state.text_from_bytes(data)) == data
+    assert state.text_from_bytes(data).isascii()
 
 
 def test_a_text_that_is_none() -> None:
     with pytest.raises(MalformedDataError, match="no state of a stream"):
-        text.to_bytes("\u00e9")
+        state.text_to_bytes("\u00e9")
 
 
 def test_a_state_without_rows_is_short() -> None:

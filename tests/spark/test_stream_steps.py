@@ -13,12 +13,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ssbroker import moment
+from ssbroker import _arguments
 from ssbroker.exceptions import NullError, SchemaError
 from ssbroker.schemas import ACKNOWLEDGEMENTS, MESSAGES, PENDING, REJECTED
-from ssbroker.spark.streams import kinds
+from ssbroker.spark.streams import row_kinds
 from ssbroker.spark.streams.options import AGE_MAX
-from ssbroker.spark.streams.state import of_bytes
+from ssbroker.spark.streams.state import state_from_bytes
 from tests.oracle.reassembly import Oracle
 from tests.oracle.traffic import Fragment, Limits, Row
 from tests.property.reassembling import charge_of
@@ -93,10 +93,10 @@ def check(traffic: Traffic, *, age_us: int | None, moves: list[int]) -> None:
             batches.append(batch_of(fragments, has_further=traffic.has_further, key_column=traffic.keys == "column"))
         told = player.play(*batches, now_us=now_us)
         expected = oracle.push(fragments)
-        assert only(told.get(kinds.MESSAGE, []), MESSAGES, *further) == expected.messages
-        assert only(told.get(kinds.REJECTION, []), REJECTED) == expected.rejected
-        assert only(told.get(kinds.ACKNOWLEDGEMENT, []), ACKNOWLEDGEMENTS) == expected.acknowledgements
-        assert only(told.get(kinds.EXPIRY, []), kinds.EXPIRED) == book.turn(now_us)
+        assert only(told.get(row_kinds.MESSAGE, []), MESSAGES, *further) == expected.messages
+        assert only(told.get(row_kinds.REJECTION, []), REJECTED) == expected.rejected
+        assert only(told.get(row_kinds.ACKNOWLEDGEMENT, []), ACKNOWLEDGEMENTS) == expected.acknowledgements
+        assert only(told.get(row_kinds.EXPIRY, []), row_kinds.EXPIRED) == book.turn(now_us)
         waits = player.waits()
         assert only(waits, PENDING) == oracle.pending()
         assert [row["since"] for row in waits] == [moment_of(since) for since, _, _ in book.waits.values()]
@@ -135,7 +135,7 @@ def test_a_thousand_conversations_in_one_bucket() -> None:
     random.shuffle(fragments)
     player, found = Player(task(assembly(acknowledgements=False))), []
     for first in range(0, len(fragments), 1500):
-        found += player.play(batch_of(fragments[first : first + 1500])).get(kinds.MESSAGE, [])
+        found += player.play(batch_of(fragments[first : first + 1500])).get(row_kinds.MESSAGE, [])
     bodies: dict[bytes, list[bytes]] = {}
     for row in found:
         bodies.setdefault(row["conversation_id"], []).append(row["message_body"])
@@ -148,10 +148,10 @@ def test_a_thousand_conversations_in_one_bucket() -> None:
 def test_duplicates_are_known_after_any_time() -> None:
     """P12, P18, U5: nothing of a direction is pending, and its next number is still known."""
     player = Player(task(assembly()))
-    assert player.play(batch_of([single(0)]))[kinds.MESSAGE]
+    assert player.play(batch_of([single(0)]))[row_kinds.MESSAGE]
     told = player.play(batch_of([single(0)]), now_us=START + 10**9 * SECOND)
-    assert [row["reason"] for row in told[kinds.REJECTION]] == ["duplicate"]
-    assert kinds.MESSAGE not in told
+    assert [row["reason"] for row in told[row_kinds.REJECTION]] == ["duplicate"]
+    assert row_kinds.MESSAGE not in told
 
 
 def test_what_is_given_up_may_come_again() -> None:
@@ -162,7 +162,7 @@ def test_what_is_given_up_may_come_again() -> None:
     assert player.last.due_us == START + 60 * SECOND
     assert player.play(now_us=START + 59 * SECOND) == {}
     told = player.play(now_us=START + 60 * SECOND)
-    assert only(told[kinds.EXPIRY], kinds.EXPIRED) == [
+    assert only(told[row_kinds.EXPIRY], row_kinds.EXPIRED) == [
         {
             "conversation_id": A.bytes,
             "is_initiator": True,
@@ -177,7 +177,7 @@ def test_what_is_given_up_may_come_again() -> None:
     ]
     assert player.state is None
     whole = player.play(batch_of([begun(0), ended(begun(0))]), now_us=START + 61 * SECOND)
-    assert len(whole[kinds.MESSAGE]) == 1
+    assert len(whole[row_kinds.MESSAGE]) == 1
 
 
 def test_until_when_the_longest_wait_is_can_be_told() -> None:
@@ -194,15 +194,15 @@ def test_what_grows_is_not_given_up() -> None:
     player = Player(task(assembly(max_pending_age_us=60 * SECOND)))
     for place, fragment in enumerate(fragments):
         told = player.play(batch_of([fragment]), now_us=START + place * 50 * SECOND)
-    assert [row["message_body"] for row in told[kinds.MESSAGE]] == [b"abcdefgh"]
+    assert [row["message_body"] for row in told[row_kinds.MESSAGE]] == [b"abcdefgh"]
 
 
 def test_a_duplicate_is_no_growth() -> None:
     """U7: who sends the same fragment for ever keeps nothing alive."""
     player = Player(task(assembly(max_pending_age_us=60 * SECOND)))
     player.play(batch_of([begun(0)]), now_us=START)
-    assert kinds.EXPIRY not in player.play(batch_of([begun(0)]), now_us=START + 40 * SECOND)
-    assert kinds.EXPIRY in player.play(batch_of([begun(0)]), now_us=START + 60 * SECOND)
+    assert row_kinds.EXPIRY not in player.play(batch_of([begun(0)]), now_us=START + 40 * SECOND)
+    assert row_kinds.EXPIRY in player.play(batch_of([begun(0)]), now_us=START + 60 * SECOND)
 
 
 def test_a_clock_that_is_set_back_delays_nothing_for_ever() -> None:
@@ -210,7 +210,7 @@ def test_a_clock_that_is_set_back_delays_nothing_for_ever() -> None:
     player = Player(task(assembly(max_pending_age_us=60 * SECOND)))
     player.play(batch_of([begun(0)]), now_us=START + 10**6 * SECOND)
     player.play(batch_of([single(0, conversation=B)]), now_us=START)
-    assert kinds.EXPIRY in player.play(now_us=START + 60 * SECOND)
+    assert row_kinds.EXPIRY in player.play(now_us=START + 60 * SECOND)
 
 
 def test_a_step_in_which_nothing_happens_keeps_the_same_bytes() -> None:
@@ -259,11 +259,11 @@ def test_a_checkpoint_that_kept_no_names_goes_on() -> None:
     player = Player(task(assembly()))
     player.play(batch_of([carrying(begun(0))], has_further=True))
     assert player.state is not None
-    kept = of_bytes(player.state)
+    kept = state_from_bytes(player.state)
     assert kept.further is not None
     player.state = replace(kept, further=pa.schema([field.remove_metadata() for field in kept.further])).to_bytes()
     told = player.play(batch_of([carrying(single(0, conversation=B))], has_further=True))
-    assert [row["further_0"] for row in told[kinds.MESSAGE]] == ["a"]
+    assert [row["further_0"] for row in told[row_kinds.MESSAGE]] == ["a"]
 
 
 @pytest.mark.parametrize("began_large", [False, True])
@@ -275,7 +275,7 @@ def test_columns_are_the_same_whatever_a_session_calls_their_types(*, began_larg
     large: Any = _struct(
         {"at": pa.list_(pa.timestamp("us", "Asia/Tokyo")), "by": pa.map_(pa.large_string(), pa.large_binary())}
     )
-    value = [{"at": [moment.EPOCH], "by": [("key", b"value")]}]
+    value = [{"at": [_arguments.EPOCH], "by": [("key", b"value")]}]
 
     def with_nested(rows: pa.RecordBatch, *, is_large: bool) -> pa.RecordBatch:
         body = rows.column("message_body").cast(pa.large_binary() if is_large else pa.binary())
@@ -287,7 +287,7 @@ def test_columns_are_the_same_whatever_a_session_calls_their_types(*, began_larg
     player = Player(task(assembly(), carried=(*FURTHER, "nested")))
     player.play(with_nested(batch, is_large=began_large))
     told = player.play(with_nested(rest, is_large=not began_large))
-    assert [(row["message_body"], row["further_0"], row["further_2"]) for row in told[kinds.MESSAGE]] == [
+    assert [(row["message_body"], row["further_0"], row["further_2"]) for row in told[row_kinds.MESSAGE]] == [
         (b"a body", "a", value[0])
     ]
 
@@ -297,8 +297,8 @@ def test_figures_are_told_where_they_are_asked_for() -> None:
     player = Player(task(assembly(), figures=True))
     told = player.play(batch_of([begun(0), single(0, conversation=B)]))
     assert player.state is not None
-    assert [row["state_bytes"] for row in told[kinds.FIGURES]] == [len(player.state)]
-    assert [row["incomplete_messages"] for row in told[kinds.FIGURES]] == [1]
+    assert [row["state_bytes"] for row in told[row_kinds.FIGURES]] == [len(player.state)]
+    assert [row["incomplete_messages"] for row in told[row_kinds.FIGURES]] == [1]
 
 
 def test_what_is_remembered_of_a_quiet_direction_is_small() -> None:
@@ -318,5 +318,5 @@ def test_limits_are_those_of_one_bucket() -> None:
     """M18: what is beyond is rejected, and may come again."""
     player = Player(task(assembly(Limits(max_pending_bytes=1000))))
     told = player.play(batch_of([begun(0, body=bytes(600))]))
-    assert [row["reason"] for row in told[kinds.REJECTION]] == ["limit_exceeded"]
+    assert [row["reason"] for row in told[row_kinds.REJECTION]] == ["limit_exceeded"]
     assert player.state is None

@@ -11,7 +11,7 @@ from collections.abc import Callable
 
 import pytest
 
-from ssbroker.store.gate import Gate
+from ssbroker.store.file import Gate
 
 
 class Stopped(BaseException):

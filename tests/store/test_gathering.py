@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from ssbroker import _core
 from ssbroker.exceptions import StorageError
 from ssbroker.store.file import DatabaseFile
-from ssbroker.store.opening import connect
+from ssbroker.store.sqlite import connect
 from tests.store.failing_calls import failing_calls
 from tests.store.numbered import MIGRATIONS, expected, numbers_at, write
 from tests.store.power.recording import NAME, Mark, Operation, Sync, Write, recording

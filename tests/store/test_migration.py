@@ -11,7 +11,7 @@ import apsw
 import pytest
 
 from ssbroker import Instance
-from ssbroker.broker.views import slices
+from ssbroker.broker import views
 from ssbroker.exceptions import StorageError
 from ssbroker.store.file import DatabaseFile
 from ssbroker.store.registry import MSDB_MIGRATIONS
@@ -123,7 +123,7 @@ def test_a_number_whose_message_was_gone_before_is_not_given_again(folder: Path)
     connection.close()
     with opened(folder) as instance:
         sales = instance.database("Sales")
-        assert slices.last_number(sales) == 3
+        assert views.last_number(sales) == 3
         assert instance.view("Orders", database="Sales").num_rows == 0
         with sales.transaction() as t:
             t.send(t.begin_dialog("//Shop", "//Orders", contract="Trade"), b"one more")

@@ -12,7 +12,7 @@ from typing import Final
 
 import pytest
 
-from ssbroker.store import opening
+from ssbroker.store import sqlite
 from ssbroker.store.file import DatabaseFile
 from tests.store.numbered import MIGRATIONS, write
 
@@ -45,7 +45,7 @@ def test_b3_a_look_waits_however_long_ago_the_first_one_was(tmp_path: Path, monk
             an_hour_on = SimpleNamespace(
                 monotonic=lambda: time.monotonic() + 3600.0, sleep=lambda _: other.communicate()
             )
-            monkeypatch.setattr(opening, "time", an_hour_on)
+            monkeypatch.setattr(sqlite, "time", an_hour_on)
             assert watch.has_changed()
             assert other.returncode == 0, "it was waited for"
         watch.close()

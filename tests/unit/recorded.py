@@ -9,7 +9,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any, Literal
 
-from ssbroker import sql_server
+from ssbroker.catalog import sql_server
 
 Result = tuple[tuple[str, ...], Sequence[tuple[Any, ...]]]
 """The names of the columns, and the rows."""

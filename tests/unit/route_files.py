@@ -11,7 +11,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from ssbroker import loading
+from ssbroker.catalog import load as loading
 
 NOW = datetime(2026, 11, 20, 21, tzinfo=UTC)
 ROWS: list[dict[str, Any]] = [

@@ -11,8 +11,8 @@ import pytest
 
 import ssbroker
 from ssbroker import Catalog, Explanation, Router
+from ssbroker._text import soften
 from ssbroker.advice import advice
-from ssbroker.wording import soften
 
 _NOW: Final = datetime(2026, 11, 20, 21, tzinfo=UTC)
 _ORDERS: Final = "11111111-1111-1111-1111-111111111111"

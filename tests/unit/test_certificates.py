@@ -12,8 +12,17 @@ from cryptography.hazmat.primitives.serialization import BestAvailableEncryption
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from ssbroker.exceptions import InputError, OptionError
-from ssbroker.security.certificates import Certified, der, fingerprint, may_sign, read_certificate, read_key
-from ssbroker.security.issuing import Validity, make_authority, make_certificate
+from ssbroker.security.certificates import (
+    Certified,
+    Validity,
+    der,
+    fingerprint,
+    make_authority,
+    make_certificate,
+    may_sign,
+    read_certificate,
+    read_key,
+)
 
 BEGINS = datetime(2026, 11, 21, tzinfo=UTC)
 VALIDITY = Validity(BEGINS, BEGINS + timedelta(days=30))

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ssbroker import ddl, schemas
-from ssbroker.ddl.instance import SYSTEM_DATABASES, canonical
+from ssbroker.ddl.interpreter import SYSTEM_DATABASES, canonical
 from ssbroker.exceptions import DdlError
 from tests.unit.scripted import NOW
 

@@ -8,9 +8,8 @@ import warnings
 import pytest
 
 from ssbroker import ddl
-from ssbroker.ddl.parse import parse
-from ssbroker.ddl.source import Source
-from ssbroker.ddl.tokens import batches
+from ssbroker.ddl.lexer import Source, batches
+from ssbroker.ddl.parser import parse
 from ssbroker.exceptions import DdlError, DdlWarning
 from tests.unit.scripted import NOW, names, refused, skipped
 

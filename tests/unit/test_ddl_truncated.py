@@ -8,11 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from ssbroker.ddl.cursor import Reading
-from ssbroker.ddl.parse import parse
-from ssbroker.ddl.read import read
-from ssbroker.ddl.source import Source
-from ssbroker.ddl.tokens import Token, batches
+from ssbroker.ddl.interpreter import read
+from ssbroker.ddl.lexer import Source, Token, batches
+from ssbroker.ddl.parser import parse
+from ssbroker.ddl.parser_base import Reading
 from ssbroker.exceptions import DdlError
 
 ROOT = Path(__file__).parents[2]

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from ssbroker.explanation import Explanation
+from ssbroker.explain import Explanation
 from tests.unit.explained import (
     ORDERS_ID,
     SCENARIOS,

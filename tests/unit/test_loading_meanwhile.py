@@ -11,7 +11,8 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from ssbroker import Catalog, InputError, schemas, table_files
+from ssbroker import Catalog, InputError, schemas
+from ssbroker.catalog import load
 from tests.unit.catalogs import route, rows
 
 Meanwhile = Callable[[Callable[[], None]], None]
@@ -22,7 +23,7 @@ def meanwhile(monkeypatch: pytest.MonkeyPatch) -> Meanwhile:
     """Has something done each time behind the first file that is read."""
 
     def do(change: Callable[[], None]) -> None:
-        read = table_files.read_bytes
+        read = load.read_bytes
 
         def read_and_change(path: Path) -> bytes:
             data = read(path)
@@ -30,8 +31,8 @@ def meanwhile(monkeypatch: pytest.MonkeyPatch) -> Meanwhile:
                 change()
             return data
 
-        monkeypatch.setattr(table_files, "read_bytes", read_and_change)
-        monkeypatch.setattr("ssbroker.scripts.read_bytes", read_and_change)
+        monkeypatch.setattr(load, "read_bytes", read_and_change)
+        monkeypatch.setattr("ssbroker.catalog.load.read_bytes", read_and_change)
 
     return do
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from ssbroker import moment
+from ssbroker import _arguments
 from ssbroker.exceptions import OptionError
 
 
@@ -27,7 +27,7 @@ from ssbroker.exceptions import OptionError
 )
 def test_a_moment_is_read_as_iso_8601_and_as_sql_server_write_it(text: str, expected: datetime) -> None:
     """K25: without a zone it is UTC, and what is finer than a microsecond rounds up."""
-    assert moment.parse(text) == expected
+    assert _arguments.parse(text) == expected
 
 
 @pytest.mark.parametrize(
@@ -45,27 +45,29 @@ def test_a_moment_is_read_as_iso_8601_and_as_sql_server_write_it(text: str, expe
 )
 def test_what_is_no_moment_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match=rf"^{re.escape(text)}$|range|must be"):
-        moment.parse(text)
+        _arguments.parse(text)
 
 
 def test_a_naive_datetime_is_utc() -> None:
-    assert moment.as_utc(datetime(2026, 11, 20, 21)) == datetime(2026, 11, 20, 21, tzinfo=UTC)  # noqa: DTZ001
+    assert _arguments.as_utc(datetime(2026, 11, 20, 21)) == datetime(2026, 11, 20, 21, tzinfo=UTC)  # noqa: DTZ001
 
 
 def test_a_datetime_elsewhere_is_the_same_moment() -> None:
     there = datetime(2026, 11, 20, 21, tzinfo=timezone(timedelta(hours=5)))
-    assert moment.as_utc(there).utcoffset() == timedelta(0)
-    assert moment.microseconds(moment.as_utc(there)) == moment.microseconds(datetime(2026, 11, 20, 16, tzinfo=UTC))
+    assert _arguments.as_utc(there).utcoffset() == timedelta(0)
+    assert _arguments.microseconds(_arguments.as_utc(there)) == _arguments.microseconds(
+        datetime(2026, 11, 20, 16, tzinfo=UTC)
+    )
 
 
 def test_the_current_time_has_a_zone() -> None:
-    assert moment.as_utc(None).utcoffset() == timedelta(0)
+    assert _arguments.as_utc(None).utcoffset() == timedelta(0)
 
 
 @pytest.mark.parametrize("now", ["2026-11-20", 0, 1.5, datetime(2026, 11, 20, tzinfo=UTC).date()])
 def test_anything_else_is_no_moment(now: Any) -> None:
     with pytest.raises(OptionError, match="now: expected a datetime or None"):
-        moment.as_utc(now)
+        _arguments.as_utc(now)
 
 
 @pytest.mark.parametrize("now", ["9999-12-31T23:00:00-02:00", "0001-01-01T01:00:00+02:00"])
@@ -73,10 +75,10 @@ def test_a_moment_that_has_no_year_in_utc_is_refused(now: str) -> None:
     with pytest.raises(
         OptionError, match=f"now: expected a moment of the years 1 to 9999 in UTC, got {re.escape(now)}"
     ):
-        moment.as_utc(datetime.fromisoformat(now))
+        _arguments.as_utc(datetime.fromisoformat(now))
 
 
 @pytest.mark.parametrize("year", [1, 1969, 1970, 9999])
 def test_microseconds_are_exact(year: int) -> None:
     point = datetime(year, 12, 31, 23, 59, 59, 999_999, tzinfo=UTC)
-    assert datetime(1970, 1, 1, tzinfo=UTC) + timedelta(microseconds=moment.microseconds(point)) == point
+    assert datetime(1970, 1, 1, tzinfo=UTC) + timedelta(microseconds=_arguments.microseconds(point)) == point

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from ssbroker.protocol.ledger import STORED, parts_of
+from ssbroker.protocol.storage import STORED, parts_of
 
 BEFORE = (bytes(16), True, 3)
 BEHIND = (None, None, "DEFAULT", None, False, False)

@@ -10,14 +10,14 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from ssbroker.row_groups import PAGE_BYTES, RowGroups
+from ssbroker._parquet import PAGE_BYTES, RowGroups
 
 # Bytes of Python's own, so that Arrow's pool knows of what the writer takes alone.
 WRITES = """
 import os, sys
 from pathlib import Path
 import pyarrow as pa
-from ssbroker.row_groups import RowGroups
+from ssbroker._parquet import RowGroups
 
 width, rows = int(sys.argv[2]), (48 << 20) // int(sys.argv[2])
 offsets = pa.py_buffer(b"".join((width * row).to_bytes(4, "little") for row in range(rows + 1)))

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from ssbroker import saving
+from ssbroker.catalog import save
 from ssbroker.exceptions import OutputError
 
 TABLES = {"routes": pa.table({"name": ["Orders"]}), "services": pa.table({"name": pa.array([], pa.string())})}
@@ -22,8 +22,8 @@ def contents(folder: Path) -> dict[str, bytes]:
 
 
 def test_a_folder_is_written_and_replaced(tmp_path: Path) -> None:
-    saving.save_folder(tmp_path / "net", TABLES, INSTANCE)
-    saving.save_folder(tmp_path / "net", OTHER_TABLES, INSTANCE)
+    save.save_folder(tmp_path / "net", TABLES, INSTANCE)
+    save.save_folder(tmp_path / "net", OTHER_TABLES, INSTANCE)
     assert sorted(contents(tmp_path)) == ["net/instance.json", "net/routes.parquet", "net/services.parquet"]
     assert pq.read_table(tmp_path / "net" / "routes.parquet").to_pylist() == [{"name": "Other"}]
     assert "größe" in (tmp_path / "net" / "instance.json").read_text(encoding="utf-8")
@@ -31,7 +31,7 @@ def test_a_folder_is_written_and_replaced(tmp_path: Path) -> None:
 
 def test_an_empty_folder_is_filled(tmp_path: Path) -> None:
     (tmp_path / "net").mkdir()
-    saving.save_folder(tmp_path / "net", TABLES, INSTANCE)
+    save.save_folder(tmp_path / "net", TABLES, INSTANCE)
     assert (tmp_path / "net" / "routes.parquet").exists()
 
 
@@ -42,23 +42,23 @@ def test_a_folder_with_other_files_is_left_alone(tmp_path: Path, foreign: str) -
     file.write_text("dear to somebody")
     before = contents(tmp_path)
     with pytest.raises(OutputError, match="would be lost"):
-        saving.save_folder(tmp_path / "net", TABLES, INSTANCE)
+        save.save_folder(tmp_path / "net", TABLES, INSTANCE)
     assert contents(tmp_path) == before
 
 
 def test_a_file_is_not_replaced_by_a_folder(tmp_path: Path) -> None:
     (tmp_path / "net").write_text("a file")
     with pytest.raises(OutputError, match="is a file; expected a folder"):
-        saving.save_folder(tmp_path / "net", TABLES, INSTANCE)
+        save.save_folder(tmp_path / "net", TABLES, INSTANCE)
     assert (tmp_path / "net").read_text() == "a file"
 
 
 def test_a_table_that_parquet_cannot_hold_changes_nothing(tmp_path: Path) -> None:
-    saving.save_folder(tmp_path / "net", TABLES, INSTANCE)
+    save.save_folder(tmp_path / "net", TABLES, INSTANCE)
     before = contents(tmp_path)
     unfit = {"routes": pa.table({"u": pa.UnionArray.from_sparse(pa.array([0], pa.int8()), [pa.array([1])])})}
     with pytest.raises(OutputError, match="what stood there is unchanged") as caught:
-        saving.save_folder(tmp_path / "net", OTHER_TABLES | unfit, INSTANCE)
+        save.save_folder(tmp_path / "net", OTHER_TABLES | unfit, INSTANCE)
     assert isinstance(caught.value.__cause__, pa.ArrowException)
     assert contents(tmp_path) == before
 
@@ -68,12 +68,12 @@ def test_categories_of_polars_are_saved(tmp_path: Path) -> None:
     frame = pl.DataFrame({"name": ["Orders", "Stock"], "owner": ["me", None]}).with_columns(
         pl.col("owner").cast(pl.Categorical)
     )
-    saving.save_folder(tmp_path / "net", {"routes": pa.table(frame)}, INSTANCE)
+    save.save_folder(tmp_path / "net", {"routes": pa.table(frame)}, INSTANCE)
     assert pq.read_table(tmp_path / "net" / "routes.parquet").to_pylist() == frame.to_dicts()
 
 
 def test_a_swap_that_fails_half_way_is_undone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    saving.save_folder(tmp_path / "net", TABLES, INSTANCE)
+    save.save_folder(tmp_path / "net", TABLES, INSTANCE)
     before = contents(tmp_path)
     rename, calls = Path.rename, []
 
@@ -85,49 +85,49 @@ def test_a_swap_that_fails_half_way_is_undone(tmp_path: Path, monkeypatch: pytes
 
     monkeypatch.setattr(Path, "rename", fail_at_the_second)
     with pytest.raises(OutputError, match="No space left on device"):
-        saving.save_folder(tmp_path / "net", OTHER_TABLES, INSTANCE)
+        save.save_folder(tmp_path / "net", OTHER_TABLES, INSTANCE)
     assert len(calls) == 3
     assert contents(tmp_path) == before
 
 
 def test_a_text_is_written_and_replaced(tmp_path: Path) -> None:
-    saving.save_text(tmp_path / "catalog.sql", "old")
+    save.save_text(tmp_path / "catalog.sql", "old")
     (tmp_path / "catalog.sql").chmod(0o640)
-    saving.save_text(tmp_path / "catalog.sql", "USE [Größe];\n")
+    save.save_text(tmp_path / "catalog.sql", "USE [Größe];\n")
     assert contents(tmp_path) == {"catalog.sql": "USE [Größe];\n".encode()}
     assert (tmp_path / "catalog.sql").stat().st_mode & 0o777 == 0o640
 
 
 def test_a_text_that_cannot_be_synced_changes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    saving.save_text(tmp_path / "catalog.sql", "old")
+    save.save_text(tmp_path / "catalog.sql", "old")
 
     def fail(_descriptor: int) -> None:
         raise OSError(5, "Input/output error")
 
     monkeypatch.setattr(os, "fsync", fail)
     with pytest.raises(OutputError, match="Input/output error"):
-        saving.save_text(tmp_path / "catalog.sql", "new")
+        save.save_text(tmp_path / "catalog.sql", "new")
     assert contents(tmp_path) == {"catalog.sql": b"old"}
 
 
 def test_a_text_of_half_a_character_changes_nothing(tmp_path: Path) -> None:
-    saving.save_text(tmp_path / "catalog.sql", "old")
+    save.save_text(tmp_path / "catalog.sql", "old")
     with pytest.raises(OutputError, match="surrogates not allowed"):
-        saving.save_text(tmp_path / "catalog.sql", "\ud800")
+        save.save_text(tmp_path / "catalog.sql", "\ud800")
     assert contents(tmp_path) == {"catalog.sql": b"old"}
 
 
 def test_a_folder_stands_at_the_name_of_a_script(tmp_path: Path) -> None:
     (tmp_path / "catalog.sql").mkdir()
     with pytest.raises(OutputError, match=r"catalog\.sql: could not be written"):
-        saving.save_text(tmp_path / "catalog.sql", "new")
+        save.save_text(tmp_path / "catalog.sql", "new")
     assert list(tmp_path.iterdir()) == [tmp_path / "catalog.sql"]
 
 
 def test_a_link_stays_a_link(tmp_path: Path) -> None:
-    saving.save_text(tmp_path / "catalog.sql", "old")
+    save.save_text(tmp_path / "catalog.sql", "old")
     (tmp_path / "link.sql").symlink_to("catalog.sql")
-    saving.save_text(tmp_path / "link.sql", "new")
+    save.save_text(tmp_path / "link.sql", "new")
     assert (tmp_path / "link.sql").is_symlink()
     assert (tmp_path / "catalog.sql").read_text() == "new"
 
@@ -136,7 +136,7 @@ def test_a_link_stays_a_link(tmp_path: Path) -> None:
 def test_a_place_that_cannot_be_written_to_is_named(tmp_path: Path, parent: str) -> None:
     (tmp_path / "file").write_text("no folder")
     with pytest.raises(OutputError, match="could not be written"):
-        saving.save_text(tmp_path / parent / "catalog.sql", "new")
+        save.save_text(tmp_path / parent / "catalog.sql", "new")
     assert contents(tmp_path) == {"file": b"no folder"}
 
 
@@ -144,8 +144,8 @@ def test_a_place_that_cannot_be_written_to_is_named(tmp_path: Path, parent: str)
 def test_a_path_that_can_be_no_place_is_an_output_error(tmp_path: Path, name: str) -> None:
     (tmp_path / "loop").symlink_to(tmp_path / "loop")
     with pytest.raises(OutputError, match="could not be written"):
-        saving.save_folder(tmp_path / name, TABLES, INSTANCE)
+        save.save_folder(tmp_path / name, TABLES, INSTANCE)
     if name != "loop":
         with pytest.raises(OutputError, match="could not be written"):
-            saving.save_text(tmp_path / name, "-- nothing")
+            save.save_text(tmp_path / name, "-- nothing")
     assert [entry.name for entry in tmp_path.iterdir()] == ["loop"]

@@ -7,7 +7,8 @@ from datetime import UTC, datetime
 
 import pytest
 
-from ssbroker import Catalog, InvalidGuidError, MalformedDataError, OptionError, Router, diagnose, schemas, sql_server
+from ssbroker import Catalog, InvalidGuidError, MalformedDataError, OptionError, Router, diagnose, schemas
+from ssbroker.catalog import sql_server
 from tests.rules.test_worked_examples import HERE, ONE, TWO, USER
 from tests.unit.recorded import HANDLE, SALES, STOCK, Connection, Driver, recorded, shop
 

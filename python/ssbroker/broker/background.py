@@ -1,4 +1,4 @@
-"""What happens after commits and over time: who is told, what is delivered, what falls due."""
+"""Work after commits and over time: notifications, deliveries, timers, lifetimes."""
 
 from __future__ import annotations
 
@@ -6,25 +6,148 @@ from contextlib import suppress
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Final
 
-from ssbroker import moment
-from ssbroker.broker import timers
-from ssbroker.broker.activation.activation import Activation
-from ssbroker.broker.asking.dynamic_routing import DynamicRouting
+from ssbroker import _arguments
+from ssbroker._arguments import EPOCH
+from ssbroker.broker.activation import Activation
 from ssbroker.broker.counters import Counters
-from ssbroker.broker.delivery.delivery import Delivery
-from ssbroker.broker.delivery.retries import Key, Retries
-from ssbroker.broker.delivery.ways import Ways
-from ssbroker.broker.dialogs import poison
-from ssbroker.broker.failing import told_failure
-from ssbroker.broker.runner import Runner
-from ssbroker.broker.work.effects import Effects
+from ssbroker.broker.delivery import Delivery, Key, Retries
+from ssbroker.broker.dialogs import receive
+from ssbroker.broker.dialogs.deliver import break_off
+from ssbroker.broker.dialogs.enqueue import Entry, enqueue, queue_of, release
+from ssbroker.broker.dialogs.errors import failure
+from ssbroker.broker.dynamic_routing import DynamicRouting
+from ssbroker.broker.failure_log import told_failure
+from ssbroker.broker.routes import Ways
+from ssbroker.broker.unit_of_work import Effects, Work, own_work, told_conversation
+from ssbroker.broker.worker_thread import Runner
 from ssbroker.exceptions import SsbrokerError, StorageError
-from ssbroker.moment import EPOCH
-from ssbroker.protocol.retry import SECOND, Backoff
+from ssbroker.protocol.config import SECOND, Backoff
+from ssbroker.protocol.errors import DIALOG_TIMER
+from ssbroker.protocol.events import ConversationStep
+from ssbroker.store import due_work, endpoints
+from ssbroker.store.sqlite import Connection
 
 if TYPE_CHECKING:
     from ssbroker.broker.database import Database
     from ssbroker.broker.instance import Instance
+
+
+BATCH: Final = 1_000
+"""The endpoints that one transaction deals with at most."""
+_LIFETIME_PASSED: Final = 8489
+
+
+def run_due(database: Database, *, now: int, is_delivered: bool) -> int | None:
+    """Does what is due in a database. While its broker is disabled it is left alone, and what is overdue is done after that.
+
+    Args:
+        database: The database.
+        now: The moment.
+        is_delivered: Whether what waited at this moment has been delivered, as far as it can be. Closed endpoints stay until then: what
+            was left on its way when a process ended is a duplicate to them (B14), however long ago that was.
+
+    Returns:
+        The next moment at which something is due; None where there is none.
+
+    Raises:
+        LockTimeoutError: Others were writing to the file.
+        StorageError: It cannot be used.
+    """
+    while _is_due(database, now=now):
+        with own_work(database) as work:
+            _enter_queues(work)
+            if not _fire_timers(work, now=now):  # none is set beyond the lifetime of its conversation
+                _end_lifetimes(work, now=now)
+    if is_delivered:
+        _remove_closed(database, now=now)
+    with database.file.read() as connection:
+        return due_work.next_moment(connection) if _is_enabled(database, connection) else None
+
+
+def enter_queues(database: Database) -> None:
+    """Puts what waited for a queue to be on into the queue (P34), where it is on now.
+
+    Args:
+        database: The database.
+
+    Raises:
+        LockTimeoutError: Others were writing to the file.
+        StorageError: It cannot be used.
+    """
+    with database.file.read() as connection:
+        if not _is_enabled(database, connection) or not _enters(database, connection):
+            return
+    with own_work(database) as work:
+        _enter_queues(work)
+
+
+def _is_enabled(database: Database, connection: Connection) -> bool:
+    return database.objects(connection).broker.is_delivering
+
+
+def _is_due(database: Database, *, now: int) -> bool:
+    with database.file.read() as connection:
+        if not _is_enabled(database, connection):
+            return False
+        found = due_work.lifetimes(connection, now=now, limit=1) or due_work.timers(connection, now=now, limit=1)
+        return bool(found) or _enters(database, connection)
+
+
+def _enters(database: Database, connection: Connection) -> bool:
+    """Whether anything waits for a queue that is on by now.
+
+    What comes waits for a queue that is off, so nothing enters one before the objects have changed; what waits is not walked through at each look.
+    """
+    version = database.objects(connection).version
+    if database.enters_nothing == version:
+        return False
+    if due_work.inbound(connection):
+        return True
+    database.enters_nothing = version
+    return False
+
+
+def _remove_closed(database: Database, *, now: int) -> None:
+    """B14."""
+    while _has_closed(database, now=now):
+        with own_work(database) as work:
+            due_work.remove_closed(work.connection, now=now, limit=BATCH)
+
+
+def _has_closed(database: Database, *, now: int) -> bool:
+    with database.file.read() as connection:
+        return _is_enabled(database, connection) and due_work.has_closed(connection, now=now)
+
+
+def _enter_queues(work: Work) -> None:
+    """P34."""
+    waiting = [endpoints.by_id(work.connection, endpoint_id) for endpoint_id in due_work.inbound(work.connection)]
+    queues = {queue_of(work, endpoint).queue_id for endpoint in waiting if endpoint is not None}
+    for queue_id in sorted(queues):
+        release(work, work.objects.queues_by_id[queue_id])
+
+
+def _end_lifetimes(work: Work, *, now: int) -> None:
+    """B16: each end by itself, since each knows the lifetime."""
+    error = failure(_LIFETIME_PASSED)
+    for endpoint_id in due_work.lifetimes(work.connection, now=now, limit=BATCH):
+        endpoint = endpoints.by_id(work.connection, endpoint_id)
+        if endpoint is not None:
+            break_off(work, endpoint, error.body())
+            told_conversation(
+                work, endpoint, ConversationStep.BROKER_INITIATED_ERROR, error=error.code, text=error.description
+            )
+
+
+def _fire_timers(work: Work, *, now: int) -> bool:
+    """Fact 137; whether there were any."""
+    found = due_work.timers(work.connection, now=now, limit=BATCH)
+    for endpoint_id in found:
+        endpoint = endpoints.by_id(work.connection, endpoint_id)
+        if endpoint is not None:
+            endpoints.set_timer(work.connection, endpoint_id, None)
+            enqueue(work, endpoint, queue_of(work, endpoint), [Entry(0, DIALOG_TIMER, None)])
+    return bool(found)
 
 
 class Background:
@@ -58,7 +181,7 @@ class Background:
         Returns:
             When the next thing is due, as far as is known now; None where nothing is.
         """
-        at = self._now() if now is None else moment.microseconds(moment.as_utc(now))
+        at = self._now() if now is None else _arguments.microseconds(_arguments.as_utc(now))
         self._look_for_changes()
         for database in self._instance.databases:
             self._timers(database, now=at, is_delivered=False)
@@ -125,10 +248,10 @@ class Background:
             effects: What it would have done.
         """
         self.counters.rolled_back()
-        queue_ids = poison.received_from(effects)
+        queue_ids = receive.received_from(effects)
         if queue_ids:
             try:
-                poison.rolled_back(database, queue_ids)
+                receive.rolled_back(database, queue_ids)
             except SsbrokerError as error:
                 told_failure(database, "a rollback could not be counted", error)
         self._activate(database, effects, is_committed=False)
@@ -157,7 +280,7 @@ class Background:
     def _take_up(self, database: Database) -> bool:
         """Whether nothing failed; what did is taken up again at the next look."""
         try:
-            timers.enter_queues(database)
+            enter_queues(database)
             database.arrivals.tell(list(database.objects().queues_by_id))
             self.activation.changed(database)
         except SsbrokerError as error:
@@ -166,12 +289,12 @@ class Background:
         return True
 
     def _now(self) -> int:
-        return moment.microseconds(self._instance.clock())
+        return _arguments.microseconds(self._instance.clock())
 
     def _timers(self, database: Database, *, now: int, is_delivered: bool) -> int | None:
         try:
             self.dynamic_routing.settle(database)
-            return timers.run_due(database, now=now, is_delivered=is_delivered)
+            return run_due(database, now=now, is_delivered=is_delivered)
         except SsbrokerError as error:
             told_failure(database, "what is due is tried again in a second", error)
             return now + SECOND

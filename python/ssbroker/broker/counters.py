@@ -5,9 +5,9 @@ from __future__ import annotations
 import threading
 from typing import Final
 
-from ssbroker.broker.objects.priorities import LEVELS
-from ssbroker.broker.work.effects import Effects
-from ssbroker.store.plain import Counts
+from ssbroker.broker.object_definitions import LEVELS
+from ssbroker.broker.unit_of_work import Effects
+from ssbroker.store.file import Counts
 
 SQL_SENDS: Final = "sql_sends"
 SQL_RECEIVES: Final = "sql_receives"

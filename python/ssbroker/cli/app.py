@@ -13,8 +13,7 @@ from typing import Annotated, Any, Final, TextIO
 import typer
 
 from ssbroker.cli import certificates, compare, explain, lint, reassemble, route, serve, sql, status, trace
-from ssbroker.cli.errors import one_line
-from ssbroker.cli.streams import standard_streams
+from ssbroker.cli.errors import one_line, standard_streams
 from ssbroker.exceptions import SsbrokerError
 
 _NAME: Final = "ssbroker"

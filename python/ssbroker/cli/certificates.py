@@ -15,8 +15,16 @@ import typer
 
 from ssbroker.cli.errors import writing
 from ssbroker.exceptions import InputError, OptionError
-from ssbroker.security.certificates import Certified, holds, may_sign, read_certificate, read_key
-from ssbroker.security.issuing import Validity, make_authority, make_certificate
+from ssbroker.security.certificates import (
+    Certified,
+    Validity,
+    holds,
+    make_authority,
+    make_certificate,
+    may_sign,
+    read_certificate,
+    read_key,
+)
 
 EXAMPLES = """[bold]Examples[/bold]
 

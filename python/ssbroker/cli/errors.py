@@ -1,17 +1,20 @@
-"""Errors of files, told as ssbroker's own with the name of the file, and any error as one line."""
+"""Reports errors as one line, and copes with closed output streams."""
 
 from __future__ import annotations
 
 import csv
+import io
+import os
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Final
+from typing import Any, Final, TextIO
 
 import pyarrow as pa
 
+from ssbroker._text import harmless
 from ssbroker.exceptions import InputError, MalformedDataError, OutputError, SchemaError, at_row_of
-from ssbroker.wording import harmless
 
 _LENGTH_MAX: Final = 600
 
@@ -83,3 +86,56 @@ def writing(path: Path) -> Iterator[None]:
         raise OutputError(f"{path}: cannot be written: {one_line(error.strerror or str(error))}") from error
     except pa.ArrowException as error:
         raise OutputError(f"{path}: cannot be written: {one_line(str(error))}") from error
+
+
+_NAMES: Final = {1: "standard output", 2: "standard error"}
+
+
+@contextmanager
+def standard_streams() -> Iterator[None]:
+    """Has a command go on to its end, whoever reads what it says.
+
+    A reader that has seen enough (`ssbroker sql shop/ *.sql | head -1`) stops neither the work nor changes the exit status, and a stream
+    that was closed from the start counts as one that nobody reads. What cannot be written for another reason is an `OutputError`. A sign that
+    the stream's encoding does not have is written as its escape, which JSON reads too.
+    """
+    before = sys.stdout, sys.stderr
+    sys.stdout, sys.stderr = _lasting(sys.stdout), _lasting(sys.stderr)
+    try:
+        yield
+    finally:
+        sys.stdout, sys.stderr = before
+
+
+class _File(io.FileIO):
+    """A stream of the process; what its reader does not want any more is gone, and so is what comes after an error that was told."""
+
+    _is_lost = False
+
+    def write(self, data: Any, /) -> int:
+        if self._is_lost:
+            return memoryview(data).nbytes
+        try:
+            return super().write(data)
+        except BrokenPipeError:
+            return memoryview(data).nbytes
+        except OSError as error:
+            self._is_lost = True
+            name = _NAMES.get(self.fileno(), "the output")
+            raise OutputError(f"{name}: cannot be written: {error.strerror}") from error
+
+
+def _lasting(stream: TextIO | None) -> TextIO:
+    if stream is None:
+        return Path(os.devnull).open("w", encoding="utf-8")
+    is_another = stream is not sys.__stdout__ and stream is not sys.__stderr__
+    if is_another or stream.isatty():
+        return stream
+    stream.flush()
+    return io.TextIOWrapper(
+        io.BufferedWriter(_File(stream.fileno(), "wb", closefd=False)),
+        encoding=stream.encoding,
+        errors="backslashreplace",
+        line_buffering=getattr(stream, "line_buffering", False),
+        write_through=getattr(stream, "write_through", False),
+    )

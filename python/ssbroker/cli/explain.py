@@ -9,10 +9,10 @@ import typer
 from rich.console import Console
 from rich.text import Text
 
-from ssbroker.catalog import Catalog
+from ssbroker.catalog.catalog import Catalog
 from ssbroker.cli.options import CatalogOption, NowOption, PendingRequestOption, TieBreakOption, parse_now
 from ssbroker.exceptions import OptionError
-from ssbroker.routing import Router
+from ssbroker.router import Router
 
 EXAMPLES = """[bold]Examples[/bold]
 

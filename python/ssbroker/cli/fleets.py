@@ -8,14 +8,15 @@ from typing import TYPE_CHECKING, Annotated, TypeAlias
 
 import typer
 
-from ssbroker.catalog import Catalog
+from ssbroker.catalog.catalog import Catalog
+from ssbroker.catalog.load import reaching
 from ssbroker.cli.errors import writing
-from ssbroker.cli.output import replacing_files
+from ssbroker.cli.writers import replacing_files
 from ssbroker.exceptions import DuplicateError, InputError
-from ssbroker.table_files import reaching
 
 if TYPE_CHECKING:
     from ssbroker.diagnose import Fleet
+
 
 AtOption: TypeAlias = Annotated[
     str | None,

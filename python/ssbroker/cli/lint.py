@@ -1,25 +1,29 @@
-"""`ssbroker lint`: what is wrong with routing tables, before the messages find out."""
+"""`ssbroker lint`: finds problems in routing tables."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Mapping
 from datetime import datetime, timedelta
+from itertools import groupby
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal, TypeAlias
+from typing import TYPE_CHECKING, Annotated, Final, Literal, TypeAlias
 from urllib.parse import quote
 
 import typer
 from rich.console import Console
 
-from ssbroker.catalog import Catalog
+from ssbroker._text import harmless
+from ssbroker.catalog.catalog import Catalog
 from ssbroker.cli.fleets import AtOption, CatalogsArgument, FleetOption, HtmlOption, places, write_text
 from ssbroker.cli.options import parse_now
-from ssbroker.cli.output import refuse_overwriting
+from ssbroker.cli.writers import refuse_overwriting
+from ssbroker.diagnose import CODES, Findings
 from ssbroker.exceptions import DuplicateError
 
 if TYPE_CHECKING:
     from ssbroker.diagnose import Finding, Fleet
+
 
 EXAMPLES = """[bold]Examples[/bold]
 
@@ -62,7 +66,6 @@ def lint(
 
     Exit status 1 if anything is found, 0 if nothing is.
     """
-    from ssbroker.cli.lint_text import print_findings  # noqa: PLC0415 - the help comes quicker without what finds
     from ssbroker.diagnose import Findings, html_report, sarif  # noqa: PLC0415 - the same
     from ssbroker.diagnose import lint as find  # noqa: PLC0415 - the same
 
@@ -94,7 +97,7 @@ def _uri(place: Path) -> str:
 def _loaded(where: Mapping[str, Path], *, now: datetime) -> tuple[Fleet, list[Finding]]:
     """The instances whose catalogs can be used, and what was found about the others."""
     from ssbroker.diagnose import Fleet  # noqa: PLC0415 - the help comes quicker without what finds
-    from ssbroker.diagnose.check_identity import enabled_twice  # noqa: PLC0415 - the same
+    from ssbroker.diagnose.checks import enabled_twice  # noqa: PLC0415 - the same
 
     usable: dict[str, Catalog] = {}
     refused: list[Finding] = []
@@ -107,3 +110,31 @@ def _loaded(where: Mapping[str, Path], *, now: datetime) -> tuple[Fleet, list[Fi
                 raise
             refused.append(finding)
     return Fleet(usable), refused
+
+
+_SHOWN: Final = 10
+_COLOURS: Final = {"error": "red", "warning": "yellow", "info": "cyan"}
+
+
+def print_findings(found: Findings, console: Console) -> None:
+    """Prints each code with its findings, the worst first."""
+
+    def line(text: str, style: str | None = None) -> None:
+        console.print(harmless(text), style=style, markup=False, highlight=False, soft_wrap=True)
+
+    for (code, severity), group in groupby(found, key=lambda finding: (finding.code, finding.severity)):
+        findings = list(group)
+        line(f"{code} {severity}: {CODES[code].title}", _COLOURS[severity])
+        line(f"  {CODES[code].why}")
+        for finding in findings[:_SHOWN]:
+            line(f"  - {finding.where}: {finding.message}")
+            line(f"    {finding.remedy}", "dim")
+        if len(findings) > _SHOWN:
+            line(f"  - and {len(findings) - _SHOWN:,} more; --json has them all")
+        line("")
+    counts = ", ".join(
+        f"{number:,} {severity}{'' if number == 1 or severity == 'info' else 's'}"
+        for severity, number in found.counts.items()
+        if number
+    )
+    line(counts or "Nothing is found.")

@@ -1,30 +1,119 @@
-"""`ssbroker serve`: an instance that talks to others, in the foreground until it is told to stop (P3, N28)."""
+"""`ssbroker serve`: serves an instance in the foreground until a signal stops it."""
 
 from __future__ import annotations
 
 import logging
+import queue
+import signal
+import threading
 import warnings
 from collections.abc import Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
-from ssbroker.cli import log_lines, serve_values
+from ssbroker._text import host_and_port
+from ssbroker.cli import log_format, serve_config
 from ssbroker.cli.errors import one_line
-from ssbroker.cli.instances import FolderArgument
-from ssbroker.cli.serve_settings import PORT, Address, Settings, Tls
-from ssbroker.cli.serve_signals import hangup_ignored, told_to_reload, told_to_stop
-from ssbroker.cli.serve_values import LIMITS_OF_PROTOCOL
+from ssbroker.cli.options import FolderArgument
+from ssbroker.cli.serve_config import LIMITS_OF_PROTOCOL, PORT, Address, Settings, Tls
 from ssbroker.exceptions import InputError, OptionError, SsbrokerError, UnknownDatabaseError
-from ssbroker.wording import host_and_port
 
 if TYPE_CHECKING:
     from ssbroker.broker.database import Database
     from ssbroker.broker.instance import Instance
-    from ssbroker.broker.network.service.serving import Server
+    from ssbroker.broker.network.server import Server
+
+
+class Told:
+    """What the handler of a signal tells, and what is waited for in the thread that it interrupts.
+
+    An event will not do: its handler may come in the middle of the wait, and would wait for a lock of its own thread.
+
+    Examples:
+        >>> told = Told()
+        >>> told.wait(0.0)
+        False
+        >>> told.tell()
+        >>> told.wait(0.0), told.wait(0.0)
+        (True, False)
+    """
+
+    __slots__ = ("_told",)
+
+    def __init__(self) -> None:
+        self._told: Final[queue.SimpleQueue[None]] = queue.SimpleQueue()
+
+    def tell(self) -> None:
+        """Ends a wait; called by the handler."""
+        self._told.put(None)
+
+    def wait(self, seconds: float) -> bool:
+        """Waits until it is told; whether it was since the last wait."""
+        try:
+            self._told.get(timeout=seconds)
+        except queue.Empty:
+            return False
+        with suppress(queue.Empty):
+            while True:
+                self._told.get_nowait()
+        return True
+
+
+@contextmanager
+def told_to_stop() -> Iterator[Told]:
+    """What SIGTERM and SIGINT tell; a second one ends the process at once, and what was committed is on the disk."""
+    stopped = Told()
+
+    numbers = (signal.SIGTERM, signal.SIGINT)
+
+    def stop(_number: int, _frame: Any) -> None:
+        stopped.tell()
+        for each in numbers:  # the second one may be another
+            signal.signal(each, signal.SIG_DFL)
+
+    try:
+        before = {number: signal.signal(number, stop) for number in numbers}
+    except ValueError:  # not the main thread: nobody can be told of signals
+        yield stopped
+        return
+    try:
+        yield stopped
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+@contextmanager
+def told_to_reload() -> Iterator[Told]:
+    """What SIGHUP tells, where there is such a signal."""
+    asked = Told()
+    with _on_hangup(lambda *_: asked.tell()):
+        yield asked
+
+
+@contextmanager
+def hangup_ignored() -> Iterator[None]:
+    """SIGHUP ends nothing before it can be told: what it asks for is read at the start anyway."""
+    with _on_hangup(signal.SIG_IGN):
+        yield
+
+
+@contextmanager
+def _on_hangup(handler: Any) -> Iterator[None]:
+    number = getattr(signal, "SIGHUP", None)
+    if number is None or threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.signal(number, handler)
+    try:
+        yield
+    finally:
+        signal.signal(number, before)
+
 
 EXAMPLES = """[bold]Examples[/bold]
 
@@ -82,7 +171,7 @@ def serve(
     log: Annotated[str | None, typer.Option(metavar="json|text", help="How to log, on standard error.")] = None,
     log_level: Annotated[
         str | None,
-        typer.Option(metavar="|".join(log_lines.LEVELS), help="What to log at least; info unless told otherwise."),
+        typer.Option(metavar="|".join(log_format.LEVELS), help="What to log at least; info unless told otherwise."),
     ] = None,
 ) -> None:
     """Serve an instance: exchange messages with other instances until SIGTERM or Ctrl-C.
@@ -93,18 +182,18 @@ def serve(
     settings = Settings() if config is None else Settings.read(config)
     said: dict[str, Any] = {
         "listen": None if listen is None else Address.parse(listen, name="--listen", port=PORT),
-        "addresses": serve_values.addresses(address or [], "--address"),
-        "dial_only": serve_values.dial_only(dial_only or [], "--dial-only"),
+        "addresses": serve_config.parse_addresses(address or [], "--address"),
+        "dial_only": serve_config.parse_dial_only(dial_only or [], "--dial-only"),
         "allow_unencrypted": allow_unencrypted,
         "monitor": None if monitor is None else Address.parse(monitor, name="--monitor"),
-        "log": None if log is None else serve_values.form(log, "--log"),
-        "log_level": None if log_level is None else serve_values.level(log_level, "--log-level"),
+        "log": None if log is None else serve_config.parse_form(log, "--log"),
+        "log_level": None if log_level is None else serve_config.parse_level(log_level, "--log-level"),
     }
     of_tls: dict[str, Any] = {
         "certificate": certificate,
         "key": key,
         "authority": authority,
-        "names": tuple(serve_values.text(each, "--name") for each in name or ()),
+        "names": tuple(serve_config.parse_text(each, "--name") for each in name or ()),
         "pinned": _pinned(pin or []),
     }
     tls = replace(settings.tls, **_given(of_tls))
@@ -132,8 +221,8 @@ def run(folder: Path, settings: Settings) -> None:
     from ssbroker.broker.instance import Instance  # noqa: PLC0415 - the help comes quicker without the broker
 
     with ExitStack() as stack:
-        handler = log_lines.write_log(settings.log, settings.log_level)
-        stack.callback(log_lines.end_log, handler)
+        handler = log_format.write_log(settings.log, settings.log_level)
+        stack.callback(log_format.end_log, handler)
         stack.enter_context(_warnings_as_records())
         if settings.log == "json":
             stack.enter_context(_failure_as_record())
@@ -178,9 +267,7 @@ def _watched(instance: Instance, settings: Settings, stack: ExitStack) -> str | 
     """Begins to answer those who watch; where."""
     if settings.monitor is None:
         return None
-    from ssbroker.broker.network.service.health import problems  # noqa: PLC0415 - only who asks for it needs it
-    from ssbroker.broker.network.service.metrics import Metrics  # noqa: PLC0415 - the same
-    from ssbroker.broker.network.service.monitor import Monitor  # noqa: PLC0415 - the same
+    from ssbroker.broker.network.monitoring import Metrics, Monitor, problems  # noqa: PLC0415 - needed only with a monitor
 
     metrics = Metrics(instance)
     stack.callback(metrics.close)
@@ -193,7 +280,7 @@ def _watched(instance: Instance, settings: Settings, stack: ExitStack) -> str | 
 
 def _configure(instance: Instance, settings: Settings) -> None:
     """Runs the configuration service of the settings (N27)."""
-    from ssbroker.broker import configuration  # noqa: PLC0415 - only who asks for it needs it
+    from ssbroker.broker import configuration_service  # noqa: PLC0415 - only who asks for it needs it
 
     said = settings.configuration
     if said is None:
@@ -202,13 +289,13 @@ def _configure(instance: Instance, settings: Settings) -> None:
         raise OptionError("configuration: expected a directory, which is a file, or a table, and one of them")
     database = _database(instance, said.database, "configuration.database")
     directory = (
-        configuration.FileDirectory(said.directory)
+        configuration_service.FileDirectory(said.directory)
         if said.directory is not None
-        else configuration.TableDirectory(database, said.table or "")
+        else configuration_service.TableDirectory(database, said.table or "")
     )
-    lifetime = configuration.LIFETIME if said.lifetime is None else said.lifetime
+    lifetime = configuration_service.LIFETIME if said.lifetime is None else said.lifetime
     asked_by = [_database(instance, each, "configuration.asked_by") for each in said.asked_by] or None
-    configuration.ConfigurationService(directory, lifetime=lifetime).install(database, asked_by=asked_by)
+    configuration_service.ConfigurationService(directory, lifetime=lifetime).install(database, asked_by=asked_by)
 
 
 def _database(instance: Instance, name: str, setting: str) -> Database:
@@ -239,7 +326,7 @@ def _trust(tls: Tls, *, is_none: bool) -> object:
         raise OptionError(
             "--name: it is one that an authority may vouch for; give --authority, or --pin NAME=FILE without one"
         )
-    from ssbroker.broker.network.connections.trust import Trust  # noqa: PLC0415 - the help comes quicker without the broker
+    from ssbroker.broker.network.tls import Trust  # noqa: PLC0415 - the help comes quicker without the broker
 
     return Trust(
         certificate=tls.certificate, key=tls.key, authority=tls.authority, names=tls.names, pinned=dict(tls.pinned)
@@ -248,8 +335,8 @@ def _trust(tls: Tls, *, is_none: bool) -> object:
 
 def _limits(limits: Mapping[str, int]) -> dict[str, Any]:
     """The limits, as the endpoint and the protocol take them."""
-    from ssbroker.broker.network.connections.limits import EndpointLimits  # noqa: PLC0415 - the help comes quicker without
-    from ssbroker.protocol import settings as protocol  # noqa: PLC0415 - the same
+    from ssbroker.broker.network.connection import EndpointLimits  # noqa: PLC0415 - the help comes quicker without
+    from ssbroker.protocol import config as protocol  # noqa: PLC0415 - the same
 
     of_protocol: dict[str, Any] = {name: most for name, most in limits.items() if name in LIMITS_OF_PROTOCOL}
     of_endpoint: dict[str, Any] = {name: most for name, most in limits.items() if name not in LIMITS_OF_PROTOCOL}

@@ -10,8 +10,8 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from ssbroker.cli.instances import FolderArgument
-from ssbroker.cli.shown import cell
+from ssbroker.cli.options import FolderArgument
+from ssbroker.cli.text import cell
 
 EXAMPLES = """[bold]Examples[/bold]
 
@@ -30,7 +30,7 @@ def status(
 ) -> None:
     """Show an instance's databases and queues, conversations by state, what waits and why, who serves it and the connections."""
     from ssbroker.broker.instance import Instance  # noqa: PLC0415 - the help comes quicker without the broker
-    from ssbroker.broker.overview import overview_of  # noqa: PLC0415 - the same
+    from ssbroker.broker.network.monitoring import overview_of  # noqa: PLC0415 - the same
 
     with Instance.open(folder, background=False) as instance:
         found = overview_of(instance)

@@ -1,4 +1,4 @@
-"""Columns as CSV and JSON have them: any column written as text."""
+"""Renders column values as text for CSV, JSON and tables."""
 
 from __future__ import annotations
 
@@ -8,8 +8,11 @@ from typing import Any, Final, TypeAlias
 
 import pyarrow as pa
 import pyarrow.compute
+from rich.text import Text
 
-Column: TypeAlias = Any
+from ssbroker._text import harmless
+
+ArrowColumn: TypeAlias = Any
 """An array of any type."""
 
 pc: Any = pyarrow.compute  # its stubs know neither Python constants nor text with 64-bit offsets
@@ -18,7 +21,7 @@ BYTES_COLUMNS: Final = ("message_body", "message_signature", "fragment_signature
 _GUID_DIGITS: Final = [place for place in range(36) if place not in (8, 13, 18, 23)]
 
 
-def guid_text(column: Column) -> Column:
+def guid_text(column: ArrowColumn) -> ArrowColumn:
     """GUIDs of 16 bytes as 36 characters.
 
     Examples:
@@ -36,7 +39,7 @@ def guid_text(column: Column) -> Column:
     return pc.if_else(pc.is_valid(plain), pc.cast(pc.cast(rows, pa.large_binary()), pa.large_string()), None)
 
 
-def hex_text(column: Column) -> Column:
+def hex_text(column: ArrowColumn) -> ArrowColumn:
     r"""Bytes as hexadecimal digits, two for each.
 
     Examples:
@@ -55,7 +58,7 @@ def hex_text(column: Column) -> Column:
     return pc.if_else(pc.is_valid(plain), text, None)
 
 
-def readable(column: Column, *, name: str) -> Column:
+def readable(column: ArrowColumn, *, name: str) -> ArrowColumn:
     r"""A column with what CSV and JSON can show: ids as GUIDs, other bytes as `0x` and digits, dictionaries as their values.
 
     Examples:
@@ -80,7 +83,7 @@ def readable(column: Column, *, name: str) -> Column:
     return joined_text(["0x", hex_text(column)])
 
 
-def csv_cells(column: Column, *, name: str) -> Column:
+def csv_cells(column: ArrowColumn, *, name: str) -> ArrowColumn:
     """A column as the CSV writer takes it: nested values as JSON.
 
     Examples:
@@ -91,7 +94,7 @@ def csv_cells(column: Column, *, name: str) -> Column:
     return _dumped(column) if pa.types.is_nested(column.type) else column
 
 
-def json_values(column: Column, *, name: str) -> Column:
+def json_values(column: ArrowColumn, *, name: str) -> ArrowColumn:
     r"""A column as JSON values, each as its text; null is `null`.
 
     Examples:
@@ -113,7 +116,7 @@ def json_values(column: Column, *, name: str) -> Column:
     return pc.fill_null(values, "null")
 
 
-def joined_text(parts: list[Any]) -> Column:
+def joined_text(parts: list[Any]) -> ArrowColumn:
     """Joins columns and constants, row by row, to one column of text.
 
     Examples:
@@ -133,19 +136,19 @@ def _is_bytes(kind: pa.DataType) -> bool:
     )
 
 
-def _all_guids(column: Column) -> bool:
+def _all_guids(column: ArrowColumn) -> bool:
     lengths = pc.binary_length(pc.cast(column, pa.large_binary()))
     return bool(pc.all(pc.equal(lengths, 16), min_count=0).as_py())
 
 
-def _quoted(column: Column) -> Column:
+def _quoted(column: ArrowColumn) -> ArrowColumn:
     if pc.any(pc.match_substring_regex(column, '[\\x00-\\x1f"\\\\]')).as_py():  # seldom, and dear
         for character in ("\\", '"', *map(chr, range(0x20))):
             column = pc.replace_substring(column, character, json.dumps(character)[1:-1])
     return joined_text(['"', column, '"'])
 
 
-def _dumped(column: Column) -> Column:
+def _dumped(column: ArrowColumn) -> ArrowColumn:
     texts = [
         None if value is None else json.dumps(_plain(value), ensure_ascii=False, separators=(",", ":"))
         for value in column.to_pylist()
@@ -164,3 +167,13 @@ def _plain(value: Any) -> Any:
     if isinstance(value, float) and not math.isfinite(value):
         return None
     return value if isinstance(value, bool | int | float | str) or value is None else str(value)
+
+
+def cell(text: str, style: str = "") -> Text:
+    """The text as it stands in a table: what would steer a terminal as an escape, and what looks like rich's markup as it is.
+
+    Examples:
+        >>> cell("Sales[/red]").plain
+        'Sales[/red]'
+    """
+    return Text(harmless(text), style=style)

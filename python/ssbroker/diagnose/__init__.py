@@ -2,20 +2,15 @@
 
 from __future__ import annotations
 
-from ssbroker.diagnose.circling import Loop, loops
-from ssbroker.diagnose.codes import CODES, Code, Severity
-from ssbroker.diagnose.comparing import Comparer, compare
-from ssbroker.diagnose.comparison import CAUSES, CHANGES, LOAD, Change, Comparison
-from ssbroker.diagnose.expiring import Expiry, expiries
-from ssbroker.diagnose.findings import FINDINGS, Finding, Findings
-from ssbroker.diagnose.fleets import Fleet
-from ssbroker.diagnose.linting import lint
-from ssbroker.diagnose.page import html_report
-from ssbroker.diagnose.reaching import REACHABILITY, reachability
-from ssbroker.diagnose.sarif_report import sarif
+from ssbroker.diagnose.checks import lint
+from ssbroker.diagnose.compare import CAUSES, CHANGES, LOAD, Change, Comparer, Comparison, compare
+from ssbroker.diagnose.expiry import Expiry, expiries
+from ssbroker.diagnose.findings import CODES, FINDINGS, Code, Finding, Findings, Severity, sarif
+from ssbroker.diagnose.fleet import Fleet
+from ssbroker.diagnose.reachability import REACHABILITY, Fate, Loop, loops, reachability
+from ssbroker.diagnose.report import html_report
 from ssbroker.diagnose.stuck_queue import STUCK, stuck
-from ssbroker.diagnose.tracing import Hop, Trace, trace
-from ssbroker.diagnose.ways import Fate
+from ssbroker.diagnose.trace import Hop, Trace, trace
 
 __all__ = [
     "CAUSES",

@@ -1,12 +1,4 @@
-"""Everything that an instance may do with a conversation, whichever way ties fall: the native router over classes of equal behaviour.
-
-What a routing table does with a service depends on few things: whether a route of the table or a database of the instance names it, which
-broker ids come into play, and whether the name begins with an address. Everything else is one class, of which one name is asked.
-
-The router takes its turns (`round_robin`), and each class is asked as often as its turns can take to come round, so every pick is seen. A
-conversation that comes back to its instance (R41) is asked in two parts: the first table without own addresses, then `msdb` as from
-outside; so the second pick is independent of the first.
-"""
+"""Computes every decision that a catalog can make, over all classes of conversations and all tie breaks."""
 
 from __future__ import annotations
 
@@ -14,16 +6,136 @@ import re
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
-from itertools import count
-from typing import Any, Final
+from itertools import count, repeat
+from operator import getitem
+from typing import Any, Final, NamedTuple
 
+import pyarrow as pa
 import pyarrow.compute
 
-from ssbroker.catalog import Catalog
-from ssbroker.diagnose import tables
-from ssbroker.diagnose.questions import Answer, Answers, Class, Place, Question, decisions_of
-from ssbroker.diagnose.tables import MSDB, TRANSPORT, RouteRow, Tables
-from ssbroker.routing import PendingRequest, Router
+from ssbroker._arrow import without_views
+from ssbroker.catalog.catalog import Catalog
+from ssbroker.diagnose import catalog_tables
+from ssbroker.diagnose.catalog_tables import BROKER_CONFIGURATION, MSDB, TRANSPORT, RouteRow, Tables, encoded
+from ssbroker.router import PendingRequest, Router
+
+_OF_ROUTES: Final = ("match_step", "route_id")
+_COLUMNS: Final = (
+    "outcome",
+    "reason",
+    *_OF_ROUTES,
+    "next_hop_address",
+    "mirror_address",
+    "target_database",
+    "broker_instance",
+)
+
+Place = tuple[str | None, bool]
+"""Where a conversation began, None from outside; and whether the initiator sends."""
+TargetKey = tuple[str, bytes | None]
+"""For which service, and with which broker id; such a pair stands for all that get the same answers."""
+
+
+class Question(NamedTuple):
+    """One conversation, but for its id."""
+
+    database: str | None
+    """Where it began; None from outside."""
+    service: str
+    broker: bytes | None = None
+    is_initiator: bool = True
+
+
+class Answer(NamedTuple):
+    """One decision that may be taken."""
+
+    outcome: str
+    reason: str
+    match_step: int | None
+    route_id: int | None
+    next_hop: str | None
+    mirror: str | None
+    target_database: str | None
+    broker: bytes | None
+
+
+def decisions_of(router: Router, place: Place, classes: Sequence[TargetKey], now: datetime) -> pa.RecordBatch:
+    """What the router decides about each of some questions.
+
+    Args:
+        router: The router.
+        place: Where all of them come from.
+        classes: What each is for.
+        now: The moment at which routes expire.
+
+    Returns:
+        The decisions, in the schema of `schemas.DECISIONS`.
+    """
+    database, is_initiator = place
+    asked: dict[str, Any] = {
+        "database": pa.repeat(pa.scalar(database, pa.string()), len(classes)),
+        "to_service_name": pa.array([service for service, _ in classes], pa.string()),
+        "to_broker_instance": pa.array([broker for _, broker in classes], pa.binary(16)),
+        "is_initiator": pa.repeat(is_initiator, len(classes)),
+    }
+    return router.route(pa.record_batch(asked), now=now)
+
+
+class Answers:
+    """The sets of answers that questions get, each kept once and numbered: most questions of an instance get equal ones.
+
+    Args:
+        with_routes: Whether answers say by which step and route.
+    """
+
+    def __init__(self, *, with_routes: bool) -> None:
+        self.sets: Final[list[tuple[Answer, ...]]] = []
+        """Every set by its number."""
+        self._numbers: Final[dict[tuple[Answer, ...], int]] = {}
+        self._columns: Final = [name for name in _COLUMNS if with_routes or name not in _OF_ROUTES]
+        self._with_routes: Final = with_routes
+
+    def number(self, answers: tuple[Answer, ...]) -> int:
+        """The number of a set."""
+        number = self._numbers.setdefault(answers, len(self.sets))
+        if number == len(self.sets):
+            self.sets.append(answers)
+        return number
+
+    def numbers(self, decisions: pa.RecordBatch, repeats: Sequence[int]) -> list[int]:
+        """The number of the set for each question, which was asked in so many rows one after the other."""
+        columns = [encoded(decisions.column(name)) for name in self._columns]
+        rows = list(zip(*(indices for indices, _ in columns), strict=True))
+        met = _Met(self, [words for _, words in columns], with_routes=self._with_routes)
+        if len(rows) == len(repeats):
+            return list(map(met.__getitem__, rows))
+        found = []
+        first = 0
+        for times in repeats:
+            if times == 1:
+                found.append(met[rows[first]])
+            else:
+                each = (self.sets[met[row]][0] for row in rows[first : first + times])
+                found.append(self.number(tuple(dict.fromkeys(each))))
+            first += times
+        return found
+
+
+class _Met(dict[tuple[int, ...], int]):
+    """The number of the set that holds one decision alone, by the places of its words; worked out when it is first met."""
+
+    def __init__(self, answers: Answers, words: list[list[Any]], *, with_routes: bool) -> None:
+        super().__init__()
+        self._answers = answers
+        self._words = words
+        self._with_routes = with_routes
+
+    def __missing__(self, row: tuple[int, ...]) -> int:
+        outcome, reason, *rest = map(getitem, self._words, row)
+        of_route = () if self._with_routes else (None, None)
+        self[row] = number = self._answers.number((Answer(outcome, reason, *of_route, *rest),))
+        return number
+
 
 pc: Any = pyarrow.compute  # its stubs know too little of it
 BATCH_ROWS: Final = 1 << 16
@@ -51,7 +163,7 @@ class Behaviour:
         with_routes: bool = False,
     ) -> None:
         self.now: Final = now
-        self.tables: Final = tables.read(catalog) if rows is None else rows
+        self.tables: Final = catalog_tables.read(catalog) if rows is None else rows
         self.own_addresses: Final = frozenset(catalog.addresses)
         self._arriving: Final = Router(catalog, tie_break="round_robin", pending_request=pending_request)
         live = [route for route in self.tables.routes if route.lifetime is None or route.lifetime > now]
@@ -93,7 +205,7 @@ class Behaviour:
         self.other_broker: Final = next(broker for broker in fresh if broker not in ids)
         """A broker id that nothing of the instance knows."""
         self._answers: Final = Answers(with_routes=with_routes)
-        self._known: Final[defaultdict[Place, dict[Class, int]]] = defaultdict(dict)
+        self._known: Final[defaultdict[Place, dict[TargetKey, int]]] = defaultdict(dict)
 
     @property
     def answers(self) -> Sequence[tuple[Answer, ...]]:
@@ -112,7 +224,7 @@ class Behaviour:
 
     def ask(self, questions: Sequence[Question]) -> list[tuple[Answer, ...]]:
         """Every decision that may be taken on each question; one answer where no tie is to be broken."""
-        by_place: defaultdict[Place, dict[Class, None]] = defaultdict(dict)
+        by_place: defaultdict[Place, dict[TargetKey, None]] = defaultdict(dict)
         alike = [self.alike(question) for question in questions]
         for database, service, broker, is_initiator in alike:
             by_place[database, is_initiator][service, broker] = None
@@ -132,7 +244,7 @@ class Behaviour:
 
     def learn(
         self, place: Place, ids: Mapping[str, Collection[bytes | None]], *, reading: Collection[str] = ()
-    ) -> Iterator[tuple[Class, int]]:
+    ) -> Iterator[tuple[TargetKey, int]]:
         """Asks in one go for all names in play, each with the ids that come with it.
 
         Args:
@@ -150,7 +262,7 @@ class Behaviour:
         first, *rest = (self._named[each] for each in self._read_from(table))
         others = [(self.other, broker) for broker in (None, self.other_broker, *sorted(self._own_ids))]
         classes = {class_: number for number, class_ in enumerate(others)}
-        asked: list[Class] = []
+        asked: list[TargetKey] = []
         places: list[int] = []
         for service in names:
             known = first.get(service, _NONE)
@@ -165,7 +277,7 @@ class Behaviour:
         self._known[place].update(zip(others, numbers, strict=False))
         return zip(asked, map(numbers.__getitem__, places), strict=True)
 
-    def picks(self, place: Place, classes: Sequence[Class]) -> set[int]:
+    def picks(self, place: Place, classes: Sequence[TargetKey]) -> set[int]:
         """The routes that are picked first, by route id, for questions that each stand for a class.
 
         Where a conversation comes back to the instance (R41) is not followed.
@@ -185,7 +297,7 @@ class Behaviour:
         """Whether a name that is not in play may matter in a table, because it may hold an address."""
         return table in self._transport or (table in self._back and MSDB in self._transport)
 
-    def _class(self, place: Place, service: str, broker: bytes | None) -> Class:
+    def _class(self, place: Place, service: str, broker: bytes | None) -> TargetKey:
         table = MSDB if place[0] is None else place[0]
         if service not in self.in_play[table] and not (self.asks_names(table) and may_hold_address(service)):
             service = self.other
@@ -199,7 +311,7 @@ class Behaviour:
         """The tables that may be read for what begins in a database."""
         return (database, MSDB) if database in self._back else (database,)
 
-    def _known_to(self, place: Place, classes: Sequence[Class]) -> list[int]:
+    def _known_to(self, place: Place, classes: Sequence[TargetKey]) -> list[int]:
         """The numbers for some classes, which are kept."""
         known = self._known[place]
         fresh = [each for each in dict.fromkeys(classes) if each not in known]
@@ -207,7 +319,7 @@ class Behaviour:
             known.update(zip(fresh, self._numbers(place, fresh), strict=True))
         return [known[each] for each in classes]
 
-    def _numbers(self, place: Place, classes: Sequence[Class]) -> list[int]:
+    def _numbers(self, place: Place, classes: Sequence[TargetKey]) -> list[int]:
         """Asks the router."""
         router = self._arriving if place[0] is None else self._begun
         numbers: list[int] = []
@@ -218,7 +330,7 @@ class Behaviour:
             self._come_back(place, classes, numbers)
         return numbers
 
-    def _come_back(self, place: Place, classes: Sequence[Class], numbers: list[int]) -> None:
+    def _come_back(self, place: Place, classes: Sequence[TargetKey], numbers: list[int]) -> None:
         """R41: what is sent to this instance itself is treated as if it came from outside."""
         own = self.own_addresses
         returning = {each for each in set(numbers) if any(answer.next_hop in own for answer in self.answers[each])}
@@ -234,7 +346,7 @@ class Behaviour:
                     found[answer] = None
             numbers[row] = self._answers.number(tuple(found))
 
-    def _parts(self, place: Place, classes: Sequence[Class]) -> Iterator[tuple[Sequence[Class], list[int]]]:
+    def _parts(self, place: Place, classes: Sequence[TargetKey]) -> Iterator[tuple[Sequence[TargetKey], list[int]]]:
         """Classes, and how often each is asked, as many as make a batch."""
         table = MSDB if place[0] is None else place[0]
         named, hosts, wild = self._named[table], self._hosts, max(1, self._wild[table])
@@ -257,7 +369,7 @@ class Behaviour:
             yield classes[first:], repeats
 
 
-def _repeated(classes: Sequence[Class], repeats: Sequence[int]) -> Sequence[Class]:
+def _repeated(classes: Sequence[TargetKey], repeats: Sequence[int]) -> Sequence[TargetKey]:
     if sum(repeats) == len(classes):
         return classes
     return [each for each, times in zip(classes, repeats, strict=True) for _ in range(times)]
@@ -297,3 +409,254 @@ def _without_addresses(catalog: Catalog) -> Catalog:
 def may_hold_address(service: str) -> bool:
     """Whether a name may begin with an address: one that does has a colon and a digit behind it (K2). The router decides."""
     return re.search(r":\d", service) is not None
+
+
+ANY_NAME: Final = "any service"
+ANY_ADDRESS: Final = "TCP://any.invalid:4022/any service"
+"""A name that begins with an address, for routes to TRANSPORT."""
+_NO_IDS: Final[set[bytes | None]] = set()
+
+
+def picked(catalog: Catalog, behaviour: Behaviour) -> set[tuple[str, int]]:
+    """The routes that some conversation takes, by table and route id.
+
+    A request for routing information may be pending or not, so both are asked. Own addresses play no part in what is picked first.
+
+    Args:
+        catalog: The instance.
+        behaviour: What it does.
+
+    Returns:
+        The routes. Those of a disabled database are not among them: nothing that begins there is routed.
+    """
+    rows = behaviour.tables
+    found = _picked(behaviour)
+    if any(route.service == BROKER_CONFIGURATION for route in rows.routes):
+        names = {ANY_NAME, ANY_ADDRESS, *rows.hosts, *catalog.pending_requests}
+        names |= {route.service for route in rows.routes if route.service is not None}
+        waiting = Catalog(
+            catalog.routes,
+            catalog.databases,
+            catalog.services,
+            message_forwarding=catalog.message_forwarding,
+            pending_requests=sorted(names),
+        )
+        found |= _picked(Behaviour(waiting, now=behaviour.now, rows=rows))
+    return found
+
+
+def _picked(behaviour: Behaviour) -> set[tuple[str, int]]:
+    return {
+        (place[0] or MSDB, route_id)
+        for place, classes in _asked(behaviour)
+        for route_id in behaviour.picks(place, classes)
+    }
+
+
+def _asked(behaviour: Behaviour) -> Iterator[tuple[Place, list[TargetKey]]]:
+    """One conversation of every class that each table can tell apart."""
+    rows = behaviour.tables
+    ids: defaultdict[tuple[str, str], set[bytes | None]] = defaultdict(set)
+    for route in rows.routes:
+        if route.service is not None and route.broker is not None:
+            ids[route.database, route.service].add(route.broker)
+    own: set[bytes | None] = {database.broker for database in rows.databases.values()}
+    always: set[bytes | None] = {None, behaviour.other_broker}
+    reading = {route.database for route in rows.routes if route.address == TRANSPORT}
+    for table in rows.databases:
+        names = [*sorted(behaviour.in_play[table]), ANY_NAME, *([ANY_ADDRESS] if table in reading else [])]
+        classes = [
+            (name, broker)
+            for name in names
+            for broker in always.union(ids.get((table, name), _NO_IDS), own if name in rows.hosts else _NO_IDS)
+        ]
+        yield (table, True), classes
+        if table == MSDB:
+            yield (None, True), classes
+
+
+def preferred(route: RouteRow, rows: Tables, taken: Collection[tuple[str, int]]) -> list[RouteRow]:
+    """The routes that are taken where this one could have been: those of the same service and broker id."""
+    return [
+        other
+        for other in rows.routes
+        if other.key in taken
+        and (other.database, other.service, other.broker) == (route.database, route.service, route.broker)
+    ]
+
+
+SIDE: Final = (
+    "outcome",
+    "reason",
+    "match_step",
+    "route_id",
+    "next_hop_address",
+    "mirror_address",
+    "target_database",
+)
+"""The columns of a decision that are compared. The broker id follows from them and the conversation's own."""
+
+
+class Side(NamedTuple):
+    """What is decided with one catalog."""
+
+    outcome: str
+    reason: str
+    match_step: int | None
+    route_id: int | None
+    next_hop: str | None
+    mirror: str | None
+    target_database: str | None
+
+    def __str__(self) -> str:
+        where = self.target_database if self.outcome == "LOCAL" else self.next_hop
+        return f"{self.outcome} {where}" if where is not None else f"{self.outcome} ({self.reason})"
+
+
+NOT_BEGUN: Final = Side("NONE", "no such database", None, None, None, None, None)
+"""Stands for the decision with a catalog that lacks the database: no conversation is begun there."""
+
+
+class Pair(NamedTuple):
+    """Conversations that are alike, and what is decided with each of two catalogs."""
+
+    database: str | None
+    """Where they begin; None from outside."""
+    service: str | None
+    """None stands for every service that neither catalog knows."""
+    before: Side
+    after: Side
+
+
+def counted(
+    conversations: pa.RecordBatch, before: pa.RecordBatch, after: pa.RecordBatch, *, database: str | None
+) -> Counter[Pair]:
+    """How many conversations of a batch there are of each pair.
+
+    Args:
+        conversations: The columns `database`, which may be left out, and `to_service_name`.
+        before: Their decisions with the one catalog.
+        after: Their decisions with the other.
+        database: Where they begin if there is no such column.
+
+    Returns:
+        The numbers.
+    """
+    columns: dict[str, Any] = {"to_service_name": _plain(conversations.column("to_service_name"))}
+    if "database" in conversations.schema.names:
+        columns["database"] = _plain(conversations.column("database"))
+    for which, decisions in (("before", before), ("after", after)):
+        columns.update({f"{which} {name}": _plain(decisions.column(name)) for name in SIDE})
+    table = pa.table(columns)
+    grouped = table.group_by(list(columns)).aggregate([([], "count_all")])
+    found: Counter[Pair] = Counter()
+    for row in grouped.to_pylist():
+        found[pair({"database": database, **row})] += row["count_all"]
+    return found
+
+
+def pair(row: dict[str, Any]) -> Pair:
+    """A pair from its columns: `before outcome`, `after outcome` and so on."""
+    before, after = (Side(*(row[f"{which} {name}"] for name in SIDE)) for which in ("before", "after"))
+    return Pair(row["database"], row["to_service_name"], before, after)
+
+
+def _plain(column: Any) -> Any:
+    words = without_views(column)
+    return words.dictionary_decode() if pa.types.is_dictionary(words.type) else words
+
+
+class ConversationClass(NamedTuple):
+    """Conversations that both catalogs treat alike among themselves."""
+
+    database: str | None
+    """Where they begin; None from outside."""
+    service: str | None
+    """None for every one that neither catalog knows."""
+    broker: bytes | None
+    before: tuple[Side, ...]
+    """Every decision that may be taken."""
+    after: tuple[Side, ...]
+
+
+def classes(
+    before: Catalog, after: Catalog, *, moments: tuple[datetime, datetime], pending_request: PendingRequest
+) -> Iterator[ConversationClass]:
+    """The classes, each once.
+
+    What begins in a database that only one of the catalogs has is `NOT_BEGUN` with the other.
+
+    Args:
+        before: The one catalog.
+        after: The other.
+        moments: The moments at which routes expire, of both.
+        pending_request: What a pending request for routing information does to step 4.
+
+    Yields:
+        Each class with the decisions of both.
+    """
+    both = [
+        Behaviour(catalog, now=now, pending_request=pending_request, with_routes=True)
+        for catalog, now in zip((before, after), moments, strict=True)
+    ]
+    other = _unknown_to(both)
+    other_broker = _unknown_id(both)
+    ids: defaultdict[str, set[bytes]] = defaultdict(set)
+    own: set[bytes] = set()
+    for behaviour in both:
+        own |= {row.broker for row in behaviour.tables.databases.values() if row.broker is not None}
+        for route in behaviour.tables.routes:
+            if route.service is not None and route.broker is not None:
+                ids[route.service].add(route.broker)
+    for database in (None, *sorted(both[0].tables.databases.keys() | both[1].tables.databases.keys())):
+        table = MSDB if database is None else database
+        names = sorted(frozenset().union(*(behaviour.in_play.get(table, ()) for behaviour in both)))
+        reading = [ANY_ADDRESS] if any(behaviour.asks_names(table) for behaviour in both) else []
+        questions = [
+            Question(database, name, broker, is_initiator)
+            for name in (*names, *reading, other)
+            for broker in (None, other_broker, *sorted(ids[name] | own))
+            for is_initiator in ((True, False) if database is None and broker in own else (True,))
+        ]
+        sides = [
+            map(_sides, behaviour.ask(questions)) if table in behaviour.tables.databases else repeat((NOT_BEGUN,))
+            for behaviour in both
+        ]
+        for question, old, new in zip(questions, *sides, strict=False):
+            service = None if question.service == other else question.service
+            yield ConversationClass(database, service, question.broker, old, new)
+
+
+def _sides(answers: tuple[Answer, ...]) -> tuple[Side, ...]:
+    return tuple(
+        dict.fromkeys(
+            Side(
+                each.outcome,
+                each.reason,
+                each.match_step,
+                each.route_id,
+                each.next_hop,
+                each.mirror,
+                each.target_database,
+            )
+            for each in answers
+        )
+    )
+
+
+def _unknown_to(both: list[Behaviour]) -> str:
+    name = "any other service"
+    while any(name in names for behaviour in both for names in behaviour.in_play.values()):
+        name += "."
+    return name
+
+
+def _unknown_id(both: list[Behaviour]) -> bytes:
+    """An id that neither knows; each has one of its own that the other may know."""
+    known = {route.broker for behaviour in both for route in behaviour.tables.routes}
+    known |= {row.broker for behaviour in both for row in behaviour.tables.databases.values()}
+    return next(
+        broker
+        for number in range(len(known) + 1)
+        if (broker := (0xFFFF << 112 | number).to_bytes(16, "big")) not in known
+    )

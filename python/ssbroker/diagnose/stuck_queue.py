@@ -9,24 +9,22 @@ from typing import Any, Final
 
 import pyarrow as pa
 
-from ssbroker import moment
+from ssbroker import _arguments
+from ssbroker._arguments import as_bytes
+from ssbroker._arrow import ArrowArrayExportable, ArrowStreamExportable, as_table
+from ssbroker._text import literal, soften
 from ssbroker.advice import advice
-from ssbroker.arrow_input import ArrowArrayExportable, ArrowStreamExportable, as_table
-from ssbroker.catalog import Catalog
-from ssbroker.diagnose.check_identity import NearServices
+from ssbroker.catalog.catalog import Catalog
+from ssbroker.diagnose.behaviour import Question
+from ssbroker.diagnose.catalog_tables import MSDB
+from ssbroker.diagnose.checks import NearServices, lint
+from ssbroker.diagnose.context import name
 from ssbroker.diagnose.findings import Finding, Findings
-from ssbroker.diagnose.fleets import Fleet
-from ssbroker.diagnose.linting import lint
-from ssbroker.diagnose.questions import Question
-from ssbroker.diagnose.setting import name
-from ssbroker.diagnose.tables import MSDB
-from ssbroker.diagnose.trace_text import ending
-from ssbroker.diagnose.tracing import Follower, Hop, Trace, place
-from ssbroker.diagnose.ways import Ways
+from ssbroker.diagnose.fleet import Fleet
+from ssbroker.diagnose.reachability import Ways
+from ssbroker.diagnose.trace import Follower, Hop, Trace, ending, place
 from ssbroker.exceptions import NullError, SchemaError
-from ssbroker.guids import as_bytes
-from ssbroker.routing import PendingRequest, Router
-from ssbroker.wording import literal, soften
+from ssbroker.router import PendingRequest, Router
 
 _FIELDS: Final[list[pa.Field[Any]]] = [
     pa.field("database", pa.string(), nullable=False),
@@ -83,7 +81,7 @@ def stuck(
         >>> stuck(Catalog(pa.table(routes)), queue).select(["outcome", "reason", "code"]).to_pylist()
         [{'outcome': 'DELAYED', 'reason': 'service_not_found', 'code': 'SSB008'}]
     """
-    whole, now = Fleet.of(fleet), moment.as_utc(at)
+    whole, now = Fleet.of(fleet), _arguments.as_utc(at)
     waiting = as_table(queue, name="queue")
     for column in _NEEDED:
         if column not in waiting.schema.names:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final, Literal, TypeAlias
 
-from ssbroker.protocol.retry import JITTER, SECOND
+from ssbroker.protocol.config import JITTER, SECOND
 
 MirroringRole: TypeAlias = Literal["principal", "mirror", "unknown"]
 """What an address says of a database. `unknown` is no claim: it has none of that id, or one that delivers nothing."""

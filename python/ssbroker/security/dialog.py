@@ -8,8 +8,7 @@ import struct
 from collections.abc import Sequence
 from typing import Final
 
-from ssbroker.security.ciphers import Sealer, cryptography_of
-from ssbroker.security.keys import derived
+from ssbroker.security.keys import Sealer, cryptography_of, derived
 
 SALT_BYTES: Final = 16
 """What stands before a sealed part, so that no two runs of a sender seal with the same key."""

@@ -1,13 +1,117 @@
-"""Session keys and what is derived from them (B32): each key serves one purpose, in one direction, in one conversation."""
+"""Session keys, keys at rest, and the ciphers that use them."""
 
 from __future__ import annotations
 
+import hashlib
+import secrets
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Final
+from functools import cache
+from typing import Final, Protocol
 
-from ssbroker import options
-from ssbroker.exceptions import OptionError
-from ssbroker.security.ciphers import cryptography_of
+from ssbroker import _arguments
+from ssbroker.exceptions import MissingDependencyError, OptionError
+
+
+class Sealer(Protocol):
+    """AES in GCM mode, under one key."""
+
+    def encrypt(self, nonce: bytes, data: bytes, associated_data: bytes | None, /) -> bytes:
+        """The sealed data: as long as they are, and a tag of 16 bytes."""
+
+    def decrypt(self, nonce: bytes, data: bytes, associated_data: bytes | None, /) -> bytes:
+        """The data; it raises where anything differs."""
+
+
+class NoticeSealer(Protocol):
+    """AES in SIV mode, under one key: without a nonce, and safe to use twice."""
+
+    def encrypt(self, data: bytes, associated_data: list[bytes] | None, /) -> bytes:
+        """The sealed data: a tag of 16 bytes, then as long as they are."""
+
+    def decrypt(self, data: bytes, associated_data: list[bytes] | None, /) -> bytes:
+        """The data; it raises where anything differs."""
+
+
+class Blocks(Protocol):
+    """AES on blocks, one way."""
+
+    def update(self, data: bytes, /) -> bytes:
+        """The blocks, each by itself."""
+
+
+@dataclass(frozen=True, slots=True)
+class Library:
+    """What is used of the library.
+
+    Attributes:
+        gcm: A sealer by key.
+        siv: A sealer of notices by key.
+        encryptor: AES forwards by key.
+        decryptor: AES backwards by key.
+        invalid: What the sealers raise where a tag does not match.
+    """
+
+    gcm: Callable[[bytes], Sealer]
+    siv: Callable[[bytes], NoticeSealer]
+    encryptor: Callable[[bytes], Blocks]
+    decryptor: Callable[[bytes], Blocks]
+    invalid: type[Exception]
+
+    def hkdf(self, key: bytes, *, length: int, told: bytes) -> bytes:
+        """HKDF-SHA-256 without salt: the key is random already.
+
+        Args:
+            key: What is derived from.
+            length: How many bytes are wanted.
+            told: What they are for.
+
+        Returns:
+            The bytes.
+
+        Examples:
+            >>> len(cryptography_of().hkdf(bytes(32), length=48, told=b"example"))
+            48
+        """
+        from cryptography.hazmat.primitives import hashes  # noqa: PLC0415 - the reason is the module's
+        from cryptography.hazmat.primitives.kdf.hkdf import HKDF  # noqa: PLC0415 - the same
+
+        return HKDF(hashes.SHA256(), length, salt=None, info=told).derive(key)
+
+
+@cache
+def cryptography_of() -> Library:
+    """The library.
+
+    Returns:
+        What is used of it.
+
+    Raises:
+        MissingDependencyError: It is not installed.
+
+    Examples:
+        >>> sealer = cryptography_of().gcm(bytes(32))
+        >>> sealer.decrypt(bytes(12), sealer.encrypt(bytes(12), b"Hello", b""), b"")
+        b'Hello'
+    """
+    try:
+        from cryptography.exceptions import InvalidTag  # noqa: PLC0415 - imported only where a dialog is secured
+        from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes  # noqa: PLC0415 - the same
+        from cryptography.hazmat.primitives.ciphers.aead import AESGCM, AESSIV  # noqa: PLC0415 - the same
+    except ImportError as error:
+        raise MissingDependencyError(
+            "secured dialogs need the library cryptography, which is not installed: pip install 'ssbroker[broker]'"
+        ) from error
+
+    def encryptor(key: bytes) -> Blocks:
+        # ECB is right here: a block at a time is what the signatures are made of, and nothing else is encrypted by it.
+        return Cipher(algorithms.AES(key), modes.ECB()).encryptor()  # noqa: S305 - as said above
+
+    def decryptor(key: bytes) -> Blocks:
+        return Cipher(algorithms.AES(key), modes.ECB()).decryptor()  # noqa: S305 - the same
+
+    return Library(AESGCM, AESSIV, encryptor, decryptor, InvalidTag)
+
 
 SESSION_KEY_BYTES: Final = 32
 """The length of a session key."""
@@ -58,7 +162,7 @@ def derived(session_key: bytes, *, conversation_id: bytes, is_initiator: bool) -
         >>> len({one.seal, one.header, one.signature, other.seal, other.header, other.signature})
         6
     """
-    options.flag(is_initiator, name="is_initiator")
+    _arguments.flag(is_initiator, name="is_initiator")
     given: object = session_key
     if not isinstance(given, bytes) or len(given) != SESSION_KEY_BYTES:
         raise OptionError(f"session_key: expected {SESSION_KEY_BYTES} bytes; got something else")
@@ -68,3 +172,117 @@ def derived(session_key: bytes, *, conversation_id: bytes, is_initiator: bool) -
     material = library.hkdf(session_key, length=sum(lengths), told=told)
     ends = [sum(lengths[: index + 1]) for index in range(len(lengths))]
     return DirectionKeys(*(material[end - length : end] for end, length in zip(ends, lengths, strict=True)))
+
+
+KEY_BYTES: Final = 32
+"""The length of a master key, of an instance's key and of a session key."""
+
+_SALT_BYTES: Final = 16
+_NONCE_BYTES: Final = 12
+_PASSWORD_PURPOSE: Final = b"ssbroker master key by password 1"
+_SCRYPT_COST: Final = 1 << 15
+_SCRYPT_BLOCK: Final = 8
+_SCRYPT_MEMORY: Final = 1 << 26
+
+
+def new_master_key() -> bytes:
+    """A key, from the operating system.
+
+    Returns:
+        32 bytes.
+
+    Examples:
+        >>> len(new_key()), new_key() == new_key()
+        (32, False)
+    """
+    return secrets.token_bytes(KEY_BYTES)
+
+
+def sealed_under(key: bytes, data: bytes, *, purpose: bytes) -> bytes:
+    """Seals data by AES-256-GCM.
+
+    Args:
+        key: 32 bytes.
+        data: What is to be kept.
+        purpose: What it is, and whose; it opens as nothing else.
+
+    Returns:
+        A random nonce and the sealed data.
+
+    Examples:
+        >>> sealed = sealed_under(bytes(32), b"secret", purpose=b"of Ann")
+        >>> opened_under(bytes(32), sealed, purpose=b"of Ann"), opened_under(bytes(32), sealed, purpose=b"of Bob")
+        (b'secret', None)
+    """
+    nonce = secrets.token_bytes(_NONCE_BYTES)
+    return nonce + cryptography_of().gcm(key).encrypt(nonce, data, purpose)
+
+
+def opened_under(key: bytes, sealed: bytes, *, purpose: bytes) -> bytes | None:
+    """Opens what `sealed_under` made.
+
+    Args:
+        key: The same key.
+        sealed: What was kept.
+        purpose: The same purpose.
+
+    Returns:
+        The data; None where key, purpose or a bit of it is another.
+
+    Examples:
+        >>> opened_under(bytes(32), b"", purpose=b"") is None
+        True
+    """
+    library = cryptography_of()
+    try:
+        return library.gcm(key).decrypt(sealed[:_NONCE_BYTES], sealed[_NONCE_BYTES:], purpose)
+    except (library.invalid, ValueError):
+        return None
+
+
+def sealed_by_password(key: bytes, password: str) -> bytes:
+    """Seals a key under a password, by scrypt and AES-256-GCM.
+
+    Args:
+        key: The key.
+        password: The password, not empty.
+
+    Returns:
+        A random salt and the sealed key.
+
+    Raises:
+        OptionError: The password is empty.
+
+    Examples:
+        >>> sealed = sealed_by_password(bytes(32), "long and secret")
+        >>> opened_by_password(sealed, "long and secret") == bytes(32), opened_by_password(sealed, "guessed")
+        (True, None)
+    """
+    if not password:
+        raise OptionError("password: expected at least one character")
+    salt = secrets.token_bytes(_SALT_BYTES)
+    return salt + sealed_under(_stretched(password, salt), key, purpose=_PASSWORD_PURPOSE)
+
+
+def opened_by_password(sealed: bytes, password: str) -> bytes | None:
+    """Opens what `sealed_by_password` made.
+
+    Args:
+        sealed: What was kept.
+        password: The password.
+
+    Returns:
+        The key; None where the password is another.
+
+    Examples:
+        >>> opened_by_password(bytes(76), "guessed") is None
+        True
+    """
+    salt, rest = sealed[:_SALT_BYTES], sealed[_SALT_BYTES:]
+    return opened_under(_stretched(password, salt), rest, purpose=_PASSWORD_PURPOSE)
+
+
+def _stretched(password: str, salt: bytes) -> bytes:
+    return hashlib.scrypt(
+        password.encode(), salt=salt, n=_SCRYPT_COST, r=_SCRYPT_BLOCK, p=1, maxmem=_SCRYPT_MEMORY, dklen=KEY_BYTES
+    )

@@ -5,6 +5,7 @@ Needs PySpark 4.1 or newer (`pip install 'ssbroker[spark]'`); the workers need s
 
 from __future__ import annotations
 
+from ssbroker._dependencies import PYSPARK, is_older
 from ssbroker.exceptions import MissingDependencyError
 from ssbroker.spark.compare import SparkComparison, compare
 from ssbroker.spark.files.reassembly import ReassembledFiles, reassemble_files
@@ -13,10 +14,9 @@ from ssbroker.spark.pipeline import Pipeline, pipeline
 from ssbroker.spark.reassembly import Reassembly, reassemble
 from ssbroker.spark.routing import route, route_udf
 from ssbroker.spark.streams.inspection import stream_state
-from ssbroker.spark.streams.kinds import StreamKinds
 from ssbroker.spark.streams.routing import route_stream
+from ssbroker.spark.streams.row_kinds import StreamKinds
 from ssbroker.spark.streams.stream import Stream, reassemble_stream, stream
-from ssbroker.versions import PYSPARK, is_older
 
 __all__ = [
     "MissingSparkError",

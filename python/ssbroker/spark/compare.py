@@ -7,21 +7,20 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Final
 
-from ssbroker import moment
-from ssbroker.catalog import Catalog
-from ssbroker.diagnose.comparing import from_counts
-from ssbroker.diagnose.comparison import Comparison
-from ssbroker.diagnose.fleets import ALONE
-from ssbroker.diagnose.sides import SIDE, Pair, pair
+from ssbroker import _arguments
+from ssbroker.catalog.catalog import Catalog
+from ssbroker.diagnose.behaviour import SIDE, Pair, pair
+from ssbroker.diagnose.compare import Comparison, from_counts
+from ssbroker.diagnose.fleet import ALONE
 from ssbroker.exceptions import SchemaError
-from ssbroker.routing import PendingRequest, TieBreak
+from ssbroker.router import PendingRequest, TieBreak
 from ssbroker.schemas import DECISIONS
-from ssbroker.spark.frames import check_frame
-from ssbroker.spark.names import quoted, tells_case
+from ssbroker.spark.columns import check_frame, quoted, tells_case
 from ssbroker.spark.routing import route
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
+
 
 _COUNT: Final = "conversations"
 
@@ -100,8 +99,8 @@ def compare(
         Comparison(changes=1, conversations=1 of 1)
         >>> spark.stop()
     """
-    after_at = moment.as_utc(at)
-    moments = (after_at if before_at is None else moment.as_utc(before_at)), after_at
+    after_at = _arguments.as_utc(at)
+    moments = (after_at if before_at is None else _arguments.as_utc(before_at)), after_at
     check_frame(conversations_df, name="conversations_df")
     rows, exact = conversations_df, tells_case(conversations_df)
     for which, catalog, now in (("before", before, moments[0]), ("after", after, moments[1])):

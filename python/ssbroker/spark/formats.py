@@ -16,6 +16,7 @@ from ssbroker.exceptions import InputError
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
 
+
 _NULLABLE: Final = ("database", "to_broker_instance")
 _ELSEWHERE: Final = (
     "SPARK_REMOTE",

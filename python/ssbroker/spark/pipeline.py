@@ -8,18 +8,18 @@ from typing import TYPE_CHECKING, Final
 
 import pyarrow as pa
 
-from ssbroker import moment
-from ssbroker.catalog import Catalog
-from ssbroker.routing import PendingRequest, TieBreak
-from ssbroker.session_keys import SessionKeys
-from ssbroker.spark import columns, reassembly, tagged, worker
-from ssbroker.spark.assembling import Routing
-from ssbroker.spark.names import check_free
-from ssbroker.spark.reassembly import Options, Reassembly, ShardBy, Strategy
-from ssbroker.spark.shipping import ship
+from ssbroker import _arguments
+from ssbroker.catalog.catalog import Catalog
+from ssbroker.reassembly import SessionKeys
+from ssbroker.router import PendingRequest, TieBreak
+from ssbroker.spark import columns, reassembly, reassembly_rows, worker
+from ssbroker.spark.broadcast import ship
+from ssbroker.spark.columns import check_free
+from ssbroker.spark.reassembly import Options, Reassembly, Routing, ShardBy, Strategy
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
+
 
 _OWN: Final = ("conversation_id", "is_initiator")
 """What routing reads of the messages themselves."""
@@ -39,7 +39,7 @@ class Pipeline(Reassembly):
         """The messages that are whole and whose turn it is: `schemas.MESSAGES`, further columns, and those of the decision."""
         from pyspark.sql import functions as sf  # noqa: PLC0415 - pyspark is an extra
 
-        return self._messages(self._labels.unpacked({name: sf.col(name) for name in tagged.DECISION}))
+        return self._messages(self._labels.unpacked({name: sf.col(name) for name in reassembly_rows.DECISION}))
 
 
 def pipeline(
@@ -122,7 +122,7 @@ def pipeline(
     labels = columns.rehearse(catalog, types, tie_break=tie_break, pending_request=pending_request)
     task = worker.Task(
         catalog=ship(fragments_df.sparkSession, catalog),
-        now=moment.as_utc(now),
+        now=_arguments.as_utc(now),
         tie_break=tie_break,
         pending_request=pending_request,
     )

@@ -1,31 +1,307 @@
-"""`reassemble` for DataFrames: whole, verified messages, in order, from fragments in any order.
-
-The fragments of a conversation are brought together by a shuffle, and each task puts together what it got, in one `mapInArrow`
-(docs/dev/2026-11-21-spark-reassembly.md).
-"""
+"""`reassemble` for DataFrames: complete, verified, ordered messages from fragments in any order."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import functools
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Final, Literal, Self, get_args
+from typing import TYPE_CHECKING, Any, Final, Literal, Self, TypeAlias, get_args
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
-from ssbroker import options
-from ssbroker import session_keys as keys
-from ssbroker.exceptions import OptionError, SchemaError
+from ssbroker import _arguments, _core
+from ssbroker import reassembly as keys
+from ssbroker.exceptions import InputError, OptionError, SchemaError
+from ssbroker.reassembly import Reassembler, SessionKeys
 from ssbroker.schemas import MESSAGES, PENDING, REJECTED
-from ssbroker.session_keys import SessionKeys
-from ssbroker.spark import assembling, fragment_columns, gaps, tagged
-from ssbroker.spark.fragment_columns import FragmentColumns
-from ssbroker.spark.frames import check_frame
-from ssbroker.spark.room import MESSAGE_BYTES_MAX, room_for
-from ssbroker.spark.shipping import ship_keys
+from ssbroker.spark import columns, reassembly_rows, worker
+from ssbroker.spark.broadcast import MESSAGE_BYTES_MAX, Shipped, room_for, ship_keys
+from ssbroker.spark.columns import NUMBER_BITS, PLACE, FragmentColumns, Labels, check_frame
+from ssbroker.spark.reassembly_rows import KEYS, KIND, MESSAGE, REJECTION
 
 if TYPE_CHECKING:
     from pyspark import StorageLevel
     from pyspark.sql import Column, DataFrame, SparkSession
+
+
+_CONVERSATION, _IS_INITIATOR, _NUMBER = KEYS
+_NEXT: Final = "next_number"
+_WHOLE: Final = "whole_messages"
+_OF: Final = "of_"
+_THRESHOLD: Final = "spark.sql.autoBroadcastJoinThreshold"
+"""Above how many bytes Spark broadcasts nothing of its own accord; below 0 it never does."""
+
+
+def delivered(rows: DataFrame) -> DataFrame:
+    """The messages before which none of their direction is missing.
+
+    Bodies are not shuffled for it: the directions that have a gap, by number few, are brought to them, unless the session
+    has switched broadcasts off (`spark.sql.autoBroadcastJoinThreshold=-1`).
+
+    Args:
+        rows: Messages and others, as `tagged.schema` has them.
+
+    Returns:
+        Those messages, with the same columns.
+    """
+    from pyspark.sql import functions as sf  # noqa: PLC0415 - pyspark is an extra
+
+    gaps = _next_numbers(rows).where(sf.col(_NEXT) < sf.col(_WHOLE))
+    if _may_broadcast(rows):
+        gaps = sf.broadcast(gaps)
+    messages = rows.where(sf.col(KIND) == MESSAGE)
+    in_turn = sf.col(_NEXT).isNull() | (sf.col(_NUMBER) < sf.col(_NEXT))
+    return messages.join(gaps, _same_direction(), "left").where(in_turn).select(*rows.columns)
+
+
+def waiting(rows: DataFrame) -> DataFrame:
+    """The messages that are incomplete or behind a gap, as `schemas.PENDING` has them.
+
+    Args:
+        rows: Messages and others, as `tagged.schema` has them.
+
+    Returns:
+        Those messages; `waits_for_sequence_number` says for which they wait.
+    """
+    from pyspark.sql import functions as sf  # noqa: PLC0415 - pyspark is an extra
+
+    number, next_number = sf.col(_NUMBER), sf.coalesce(sf.col(_NEXT), sf.lit(0))
+    is_whole = sf.col(KIND) == MESSAGE
+    kept = rows.where(sf.col(KIND) != REJECTION)
+    size = sf.when(is_whole, sf.length("message_body").cast("bigint")).otherwise(sf.col("received_bytes"))
+    kept = kept.withColumns(
+        {
+            "received_fragments": sf.when(is_whole, sf.col("fragment_count")).otherwise(sf.col("received_fragments")),
+            "received_bytes": size,
+        }
+    ).drop("message_body")
+    joined = kept.join(_next_numbers(rows), _same_direction(), "left").where(~is_whole | (number >= next_number))
+    return joined.withColumn("waits_for_sequence_number", sf.when(number > next_number, next_number))
+
+
+def _may_broadcast(rows: DataFrame) -> bool:
+    """Whether the session allows broadcasts at all: by a hint, Spark makes one also where it does not."""
+    threshold = str(rows.sparkSession.conf.get(_THRESHOLD)).strip()
+    return not threshold.startswith("-")
+
+
+def _next_numbers(rows: DataFrame) -> DataFrame:
+    """For each direction of which a message is whole: the first number that is missing, and how many are whole."""
+    from pyspark.sql import Window  # noqa: PLC0415 - pyspark is an extra
+    from pyspark.sql import functions as sf  # noqa: PLC0415 - pyspark is an extra
+
+    names = {name: f"{_OF}{name}" for name in KEYS}
+    whole = rows.where(sf.col(KIND) == MESSAGE).select(*(sf.col(name).alias(to) for name, to in names.items()))
+    direction = (names[_CONVERSATION], names[_IS_INITIATOR])
+    place = sf.row_number().over(Window.partitionBy(*direction).orderBy(names[_NUMBER])) - 1
+    # Numbers do not repeat, so the one at its own place has all those before it.
+    in_turn = whole.select(*direction, (place == sf.col(names[_NUMBER])).cast("bigint").alias(_NEXT))
+    return in_turn.groupBy(*direction).agg(sf.sum(_NEXT).alias(_NEXT), sf.count("*").alias(_WHOLE))
+
+
+def _same_direction() -> Column:
+    from pyspark.sql import functions as sf  # noqa: PLC0415 - pyspark is an extra
+
+    same = (sf.col(name) == sf.col(f"{_OF}{name}") for name in (_CONVERSATION, _IS_INITIATOR))
+    return next(same) & next(same)
+
+
+_Column: TypeAlias = Any  # an Arrow array; what the stubs of pyarrow know of arrays stands in the way here
+
+_COUNT: Final = "whole_count"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Routing:
+    """How the messages of a task are routed.
+
+    Attributes:
+        task: As of `ssbroker.spark.route`.
+        labels: The labels by number.
+        names: Where the columns of conversations stand: their names in messages.
+    """
+
+    task: worker.Task
+    labels: Labels
+    names: Mapping[str, str]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Task:
+    """How to put fragments together: small enough to travel with every task.
+
+    Attributes:
+        names: The columns of the fragments, by their places.
+        further: Those that are carried.
+        by_message: Whether the rows of a message come to one task, those of its direction to several.
+        in_order: Whether messages wait for those before them.
+        max_message_bytes: As of `ssbroker.Reassembler`.
+        max_fragments_per_message: The same.
+        max_pending_bytes: The same.
+        session_keys: The name of the column, or where the keys are.
+        routing: How messages are routed, if they are.
+    """
+
+    names: tuple[str, ...]
+    further: tuple[str, ...]
+    by_message: bool
+    in_order: bool
+    max_message_bytes: int
+    max_fragments_per_message: int | None
+    max_pending_bytes: int
+    session_keys: str | Shipped[dict[bytes, bytes]] | None = field(repr=False)
+    routing: Routing | None
+
+
+def assembled(task: Task, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """The rows of all kinds of a partition.
+
+    Args:
+        task: How to put fragments together.
+        batches: The fragments.
+
+    Yields:
+        Batches in the schema of `tagged.schema`.
+
+    Raises:
+        InputError: A value is not what was expected.
+    """
+    assembling = _Assembling(task)
+    for batch in batches:
+        if batch.num_rows:
+            yield from assembling.groups(batch)
+    yield from assembling.end()
+
+
+class _Assembling:
+    """One task under way. Its rows come group by group: directions, or messages where those before one do not matter."""
+
+    def __init__(self, task: Task) -> None:
+        self._task: Final = task
+        self._reassembler = self._begun()
+        self._schema: pa.Schema | None = None
+        self._group: int | None = None
+
+    def groups(self, batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+        """What comes of a batch.
+
+        The first group of the batch may have begun before it, and the last may go on after it. What stands between takes no more
+        room than the batch, so that no limit is needed for it, and leaves nothing behind.
+        """
+        group = self._groups_of(batch)
+        count = batch.num_rows
+        first, last = group[0].as_py(), group[-1].as_py()
+        begun, end = 0, count - _count_of(group, last)
+        if first == self._group:
+            begun = _count_of(group, first)
+            yield from self._rows(batch.slice(0, begun))
+        if begun < count:
+            yield from self.end()
+            if begun < end:
+                self._reassembler = self._begun(limited=False)
+                yield from self._rows(batch.slice(begun, end - begun))
+                yield from self.end()
+            self._reassembler = self._begun()
+            yield from self._rows(batch.slice(end))
+        self._group = last
+
+    def end(self) -> Iterator[pa.RecordBatch]:
+        """What is incomplete."""
+        for pending in self._reassembler.pending().to_batches():
+            yield from self._told(reassembly_rows.INCOMPLETE, pending)
+
+    def _groups_of(self, batch: pa.RecordBatch) -> _Column:
+        """The group of each row. In order, a direction is one; else what is incomplete need not wait for the end of its direction."""
+        place: _Column = batch.columns[-1]
+        is_message = self._task.by_message or not self._task.in_order
+        return place if is_message else pc.shift_right(place, pa.scalar(NUMBER_BITS, pa.int64()))
+
+    def _rows(self, batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+        task = self._task
+        columns: dict[str, _Column] = dict(zip((*task.names, PLACE), batch.columns, strict=True))
+        del columns[PLACE]
+        if self._schema is None:
+            self._schema = _schema(task, {name: columns[name].type for name in task.further})
+        if task.by_message:
+            columns[_COUNT] = columns["fragment_count"]
+        try:
+            pushed = self._reassembler.push(pa.RecordBatch.from_arrays(list(columns.values()), names=list(columns)))
+        except InputError as error:
+            error.add_note(f"Row 0 is the first of {batch.num_rows} rows as Spark brought them together.")
+            raise
+        for messages in pushed.messages.to_batches():
+            yield from self._told(reassembly_rows.MESSAGE, messages)
+        for rejected in pushed.rejected.to_batches():
+            yield from self._told(reassembly_rows.REJECTION, rejected)
+
+    def _told(self, kind: int, rows: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+        """The rows with the columns of all kinds."""
+        if not rows.num_rows:
+            return
+        assert self._schema is not None  # noqa: S101 - there is no row of any kind before a batch came
+        columns: dict[str, _Column] = dict(zip(rows.schema.names, rows.columns, strict=True))
+        columns[reassembly_rows.KIND] = pa.repeat(pa.scalar(kind, pa.int8()), rows.num_rows)
+        if _COUNT in columns:
+            columns["fragment_count"] = columns[_COUNT]
+        if kind == reassembly_rows.MESSAGE and self._task.routing is not None:
+            columns |= _decided(self._task.routing, rows)
+        arrays: list[_Column] = [
+            columns[field.name].cast(field.type) if field.name in columns else pa.nulls(rows.num_rows, field.type)
+            for field in self._schema
+        ]
+        yield pa.RecordBatch.from_arrays(arrays, schema=self._schema)
+
+    def _begun(self, *, limited: bool = True) -> Reassembler:
+        task = self._task
+        keys: Any = native_keys(task.session_keys) if isinstance(task.session_keys, Shipped) else task.session_keys
+        return Reassembler(
+            max_pending_bytes=task.max_pending_bytes if limited else None,
+            max_pending_messages=None,
+            max_message_bytes=task.max_message_bytes,
+            max_fragments_per_message=task.max_fragments_per_message,
+            max_sequence_distance=None,
+            in_order=task.in_order and not task.by_message,
+            session_keys=keys,
+        )
+
+
+def _count_of(group: _Column, value: int) -> int:
+    """How many rows are of a group."""
+    same: _Column = pc.equal(group, pa.scalar(value, pa.int64()))
+    return int(pc.sum(same).as_py())
+
+
+@functools.lru_cache(maxsize=1)
+def native_keys(shipped: Shipped[dict[bytes, bytes]]) -> _core.SessionKeys:
+    """Session keys as the native module takes them: made ready by the first task of a process, found by all that follow.
+
+    Args:
+        shipped: Where the keys are.
+
+    Returns:
+        The same, ready.
+    """
+    return _core.SessionKeys(list(shipped.value().items()))
+
+
+def _schema(task: Task, further: Mapping[str, pa.DataType]) -> pa.Schema:
+    own = {**reassembly_rows.COLUMNS, **(reassembly_rows.DECISION if task.routing else {}), **further}
+    return pa.schema(
+        [
+            pa.field(name, kind, nullable=name not in (reassembly_rows.KIND, *reassembly_rows.KEYS))
+            for name, kind in own.items()
+        ]
+    )
+
+
+def _decided(routing: Routing, messages: pa.RecordBatch) -> dict[str, _Column]:
+    conversations = pa.RecordBatch.from_arrays(
+        [messages[name] for name in routing.names.values()], names=list(routing.names)
+    )
+    packed = worker.packed(routing.task, conversations, routing.labels)
+    return dict(zip(packed.type.names, packed.flatten(), strict=True))
+
 
 Strategy = Literal["hash", "sort"]
 """Whether fragments are pushed as they come, or sorted first."""
@@ -57,21 +333,19 @@ class Options:
                 raise OptionError(f"{name}: expected one of {', '.join(allowed)}; got {getattr(self, name)!r:.80}")
         if not isinstance(self.in_order, bool):
             raise OptionError(f"in_order: expected True or False; got {self.in_order!r:.80}")
-        options.whole(self.max_message_bytes, name="max_message_bytes", least=1, most=MESSAGE_BYTES_MAX)
+        _arguments.whole(self.max_message_bytes, name="max_message_bytes", least=1, most=MESSAGE_BYTES_MAX)
         if self.max_pending_bytes is not None:
-            options.whole(self.max_pending_bytes, name="max_pending_bytes", least=0, most=2**63 - 1)
+            _arguments.whole(self.max_pending_bytes, name="max_pending_bytes", least=0, most=2**63 - 1)
         if self.max_fragments_per_message is not None:
-            options.whole(self.max_fragments_per_message, name="max_fragments_per_message", least=1, most=2**31 - 1)
+            _arguments.whole(self.max_fragments_per_message, name="max_fragments_per_message", least=1, most=2**31 - 1)
 
-    def task(
-        self, spark: SparkSession, columns: FragmentColumns, routing: assembling.Routing | None
-    ) -> assembling.Task:
+    def task(self, spark: SparkSession, columns: FragmentColumns, routing: Routing | None) -> Task:
         """What a worker is told."""
-        normal = keys.normal(self.session_keys)
+        normal = keys.normalize_session_keys(self.session_keys)
         column = normal if isinstance(normal, str) else None
-        return assembling.Task(
+        return Task(
             names=columns.names,
-            further=tuple(map(tagged.further_name, range(len(columns.further)))),
+            further=tuple(map(reassembly_rows.further_name, range(len(columns.further)))),
             by_message=self.shard_by == "message",
             in_order=self.in_order,
             max_message_bytes=self.max_message_bytes,
@@ -103,13 +377,13 @@ class Reassembly:
     @property
     def rejected(self) -> DataFrame:
         """The fragments that were refused, and why: `schemas.REJECTED`."""
-        return self._of_kind(tagged.REJECTION).select(*tagged.selected(REJECTED))
+        return self._of_kind(reassembly_rows.REJECTION).select(*reassembly_rows.selected(REJECTED))
 
     @property
     def incomplete(self) -> DataFrame:
         """The messages that are incomplete, or wait for one before them that is: `schemas.PENDING`."""
-        rows = gaps.waiting(self._rows) if self._are_gaps_open else self._of_kind(tagged.INCOMPLETE)
-        return rows.select(*tagged.selected(PENDING))
+        rows = waiting(self._rows) if self._are_gaps_open else self._of_kind(reassembly_rows.INCOMPLETE)
+        return rows.select(*reassembly_rows.selected(PENDING))
 
     def persist(self, storage_level: StorageLevel | None = None) -> Self:
         """Has Spark keep what it computes, bodies included, from the first reading on.
@@ -143,16 +417,16 @@ class Reassembly:
         return self
 
     def _messages(self, added: dict[str, Column]) -> DataFrame:
-        rows = gaps.delivered(self._rows) if self._are_gaps_open else self._of_kind(tagged.MESSAGE)
-        further = tagged.selected_further(self._columns.further)
+        rows = delivered(self._rows) if self._are_gaps_open else self._of_kind(reassembly_rows.MESSAGE)
+        further = reassembly_rows.selected_further(self._columns.further)
         return rows.select(
-            *tagged.selected(MESSAGES), *further, *(column.alias(name) for name, column in added.items())
+            *reassembly_rows.selected(MESSAGES), *further, *(column.alias(name) for name, column in added.items())
         )
 
     def _of_kind(self, kind: int) -> DataFrame:
         from pyspark.sql import functions as sf  # noqa: PLC0415 - pyspark is an extra
 
-        return self._rows.where(sf.col(tagged.KIND) == kind)
+        return self._rows.where(sf.col(reassembly_rows.KIND) == kind)
 
 
 def reassemble(
@@ -244,11 +518,11 @@ def read(fragments: DataFrame, session_keys: SessionKeys | None, *, name: str) -
             expected="a DataFrame that is no stream",
             actual="a stream",
         )
-    return fragment_columns.read(fragments, session_keys)
+    return columns.read(fragments, session_keys)
 
 
 def assemble(
-    fragments: DataFrame, columns: FragmentColumns, chosen: Options, routing: assembling.Routing | None
+    fragments: DataFrame, columns: FragmentColumns, chosen: Options, routing: Routing | None
 ) -> tuple[DataFrame, FragmentColumns, bool]:
     """The rows of all kinds, not computed yet.
 
@@ -264,12 +538,12 @@ def assemble(
     task = chosen.task(fragments.sparkSession, columns, routing)
     is_sorted = chosen.strategy == "sort"
     together = columns.brought_together(fragments, by_message=task.by_message, is_sorted=is_sorted)
-    rows = together.mapInArrow(_function(task), tagged.schema(columns.further, routed=routing is not None))
+    rows = together.mapInArrow(_function(task), reassembly_rows.schema(columns.further, routed=routing is not None))
     return rows, columns, task.by_message and task.in_order
 
 
-def _function(task: assembling.Task) -> Callable[[Iterator[Any]], Iterator[pa.RecordBatch]]:
+def _function(task: Task) -> Callable[[Iterator[Any]], Iterator[pa.RecordBatch]]:
     def reassemble_fragments(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        return assembling.assembled(task, batches)
+        return assembled(task, batches)
 
     return reassemble_fragments

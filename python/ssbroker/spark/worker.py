@@ -12,15 +12,15 @@ from typing import Any, Final, TypeAlias
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from ssbroker import moment
-from ssbroker.catalog import Catalog
+from ssbroker import _arguments
+from ssbroker.catalog.catalog import Catalog
 from ssbroker.exceptions import InputError
-from ssbroker.routing import PendingRequest, Router, TieBreak
+from ssbroker.router import PendingRequest, Router, TieBreak
 from ssbroker.schemas import CONVERSATIONS, DECISIONS
 from ssbroker.spark import columns
+from ssbroker.spark.broadcast import Shipped
 from ssbroker.spark.columns import Labels
-from ssbroker.spark.crossing import Crossing
-from ssbroker.spark.shipping import Shipped
+from ssbroker.spark.transfer import Crossing
 
 _Column: TypeAlias = Any  # an Arrow array; what the stubs of pyarrow know of arrays stands in the way here
 
@@ -86,7 +86,7 @@ def verdicts(task: Task, crossing: Crossing, batches: Iterator[Any], *, tells_na
         InputError: A value is not what was expected.
     """
     router = router_of(task.catalog, task.tie_break, task.pending_request).native
-    now_us = moment.microseconds(task.now)
+    now_us = _arguments.microseconds(task.now)
     for batch, first_row in _arrived(crossing, batches):
         with _placed(batch, first_row):
             decided: Any = router.verdicts(batch, now_us, tells_named)

@@ -1,25 +1,726 @@
-"""A database file: its one writer at a time, its version."""
+"""A database file: connections, transactions, the single writer, fork safety."""
 
 from __future__ import annotations
 
+import ctypes
 import math
+import os
+import threading
 import time
-from collections.abc import Callable, Iterator
+import weakref
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Final, TypeVar
+from threading import get_ident
+from typing import Final, Protocol, TypeAlias, TypeVar, final
 
-from ssbroker import options
+from ssbroker import _arguments, _core
 from ssbroker.exceptions import LockTimeoutError, StorageError
-from ssbroker.store.connections import Connections
-from ssbroker.store.gate import Gate
-from ssbroker.store.opening import check_blank, patience
-from ssbroker.store.pictures import Picture
-from ssbroker.store.place import NotInPlaceError
+from ssbroker.store.objects import Picture
 from ssbroker.store.schema import APPLICATION_ID
-from ssbroker.store.session import Session
-from ssbroker.store.sqlite import Connection, only_row, storage_errors
-from ssbroker.store.watch import Watch
+from ssbroker.store.sqlite import (
+    Connection,
+    NotInPlaceError,
+    Place,
+    check_blank,
+    connect,
+    identity_of,
+    lock_timeout_error,
+    only_row,
+    own_lock_error,
+    patience,
+    raise_if_about_the_file,
+    storage_errors,
+)
+
+Told: TypeAlias = tuple[int | None, int, bool]
+"""Where messages stand now: queue, priority and whether their receiver was reached over the network; or None, the sender, and nothing."""
+Done: TypeAlias = tuple[int, list[tuple[Told, int]], list[tuple[int, bool]]]
+"""How many messages were sent; where they stand, and how many of them; and each RECEIVE: its queue, and whether it found nothing."""
+
+Row: TypeAlias = tuple[bytes | None, bytes, bytes, bytes, bool, int, str, str, str, int, int, str]
+"""A received message: body, handle, group, conversation, whether the initiator sent it, number, type, service, contract, priority, queuing
+order and validation."""
+
+Arrivals = _core.Arrivals
+Counts = _core.Counts
+Plain = _core.Plain
+PlainSession: TypeAlias = "_core.PlainSession"
+
+
+def count(connection: Connection, queue_id: int) -> int:
+    """Counts one more.
+
+    Args:
+        connection: The database, with its write lock.
+        queue_id: The queue.
+
+    Returns:
+        How often it was now; 0 where the queue is gone.
+    """
+    connection.execute("UPDATE ssb_queues SET rollbacks = rollbacks + 1 WHERE queue_id = ?", (queue_id,))
+    row = connection.execute("SELECT rollbacks FROM ssb_queues WHERE queue_id = ?", (queue_id,)).fetchone()
+    return 0 if row is None else row[0]
+
+
+def forget(connection: Connection, queue_ids: Iterable[int]) -> None:
+    """Begins to count anew; writes nothing where nothing was counted.
+
+    Args:
+        connection: The database, with its write lock.
+        queue_ids: The queues.
+    """
+    for queue_id in queue_ids:
+        connection.statements.forget_rollbacks(queue_id)
+
+
+_WAITS: Final = 1.0
+"""The seconds for which a fork waits for other threads to come out of the files."""
+_LOOKS_EVERY: Final = 0.0005
+
+
+class Pool(Protocol):
+    """The connections of this process to a file."""
+
+    @property
+    def users(self) -> set[int]:
+        """The threads that may be inside of SQLite for this file."""
+
+    def pause(self) -> None:
+        """Has whoever begins anything ask `Forks.enter` first."""
+
+    def let_go(self) -> None:
+        """Closes what is not in use."""
+
+    def go_on(self) -> None:
+        """Ends the pause."""
+
+    def keep_inherited(self) -> None:
+        """In the new process: keeps what was in use from ever being closed."""
+
+
+class Forks:
+    """The forks of this process.
+
+    Attributes:
+        count: How many lie between this process and the first one: asking the system for the process each time takes longer.
+        is_spoilt: Whether another thread was inside of SQLite at a fork, and may have held a mutex, which nobody gives back here.
+        inherited: The files of which connections were in use when this process was forked.
+    """
+
+    def __init__(self) -> None:
+        self.count = 0
+        self.is_spoilt = False
+        self.inherited: Final[set[tuple[int, int] | None]] = set()
+        self._pools: Final[weakref.WeakSet[Pool]] = weakref.WeakSet()
+        self._gate: Final = threading.RLock()
+        self._thread: int | None = None
+        if hasattr(os, "register_at_fork"):
+            os.register_at_fork(before=self._before, after_in_parent=self._go_on, after_in_child=self._after_in_child)
+
+    def watch(self, pool: Pool) -> None:
+        """Takes in the connections of a file.
+
+        Args:
+            pool: The connections.
+        """
+        self._pools.add(pool)
+
+    def enter(self, used: dict[object, int], place: object, thread: int) -> None:
+        """Notes that a thread may be inside of SQLite from now on; while the process forks, those wait that were not yet.
+
+        Args:
+            used: What a pool has in use, by whom.
+            place: What is noted.
+            thread: The thread.
+        """
+        while True:
+            used[place] = thread
+            if self._thread in (None, thread):
+                return
+            del used[place]
+            if thread in self._users(list(self._pools)):  # the fork waits for it
+                used[place] = thread
+                return
+            with self._gate:
+                pass
+
+    def _before(self) -> None:
+        self._gate.acquire()
+        self._thread = threading.get_ident()
+        pools, until = list(self._pools), time.monotonic() + _WAITS
+        for pool in pools:
+            pool.pause()
+        while self._users(pools) - {self._thread} and time.monotonic() < until:
+            time.sleep(_LOOKS_EVERY)
+        for pool in pools:
+            pool.let_go()
+
+    def _go_on(self) -> None:
+        for pool in list(self._pools):
+            pool.go_on()
+        self._end()
+
+    def _after_in_child(self) -> None:
+        self.count += 1
+        pools = list(self._pools)
+        self.is_spoilt = self.is_spoilt or bool(self._users(pools) - {self._thread})
+        for pool in pools:
+            pool.keep_inherited()
+        self._end()
+
+    def _end(self) -> None:
+        self._thread = None
+        self._gate.release()
+
+    @staticmethod
+    def _users(pools: list[Pool]) -> set[int | None]:
+        return set().union(*(pool.users for pool in pools))
+
+
+FORKS: Final = Forks()
+
+
+@final
+class Gate(_core.Gate):
+    """Threads get the lock one after the other, first come, first served; whoever waits too long gives up its place. A connection may go with it.
+
+    A signal may interrupt a thread anywhere in here, and its handler ask for the lock too: each step is one that nothing can come in the
+    middle of.
+
+    Examples:
+        >>> gate = Gate()
+        >>> gate.acquire(timeout=1.0), gate.acquire(timeout=0.0)
+        (True, False)
+        >>> gate.release()
+    """
+
+    __slots__ = ()
+
+    @property
+    def is_held_here(self) -> bool:
+        """Whether it is for this thread to give it back: whoever asks for it here would wait for itself."""
+        return self.holder == threading.get_ident()
+
+    @property
+    def is_asked_here(self) -> bool:
+        """Whether this thread has it, or waits for it: the handler of a signal that asks for it here would wait for itself."""
+        thread = threading.get_ident()
+        return self.stands_in_line(thread) or self.holder == thread
+
+    def acquire(self, *, timeout: float, holder: int | None = None) -> bool:
+        """Waits for the lock for up to `timeout` seconds.
+
+        Args:
+            timeout: The seconds.
+            holder: The thread that is to give it back, by its number; None is this one.
+
+        Returns:
+            Whether it was given.
+        """
+        holder = threading.get_ident() if holder is None else holder
+        if self.acquire_free(holder):
+            return True
+        turn = threading.Lock()
+        turn.acquire()
+        if self.stand_in_line(turn, holder):  # it was given back just now
+            return True
+        try:
+            turn.acquire(timeout=min(timeout, threading.TIMEOUT_MAX))
+            return self.had_turn(turn)
+        except BaseException:  # Ctrl-C: whoever stands in the queue and never comes would hold up all others
+            if self.had_turn(turn):
+                self.release()
+            raise
+
+
+_IDLE_MAX: Final = 8
+
+
+class Connections:
+    """Connections that are taken and given back; one that is given back serves again, unless something of it is still open.
+
+    There is no lock here: each step is one that nothing can come in the middle of, neither another thread nor the handler of a signal.
+
+    A process that was forked never uses or closes those of its parent (`forking`).
+
+    Attributes:
+        place: Where the file stands.
+    """
+
+    def __init__(self, path: Path, gate: Gate, *, vfs: str | None = None) -> None:
+        self._path = path
+        self._gate = gate
+        self.place: Final = Place(path)
+        self._vfs = vfs
+        self._forks = FORKS.count
+        self._used: dict[object, int] = {}
+        self._idle: list[Connection] = []
+        self._resting: set[Connection] = set()
+        self._is_closed = False
+        FORKS.watch(self)
+
+    @property
+    def is_inherited(self) -> bool:
+        """Whether this is a forked process, and the connections are its parent's."""
+        return self._forks != FORKS.count
+
+    def check(self) -> None:
+        """Refuses where no connection may be taken.
+
+        Raises:
+            StorageError: This process was forked after the file was opened, or the file is closed.
+        """
+        if self.is_inherited:
+            raise StorageError(
+                f"{self._path}: was opened before this process was forked; open the instance here", file=str(self._path)
+            )
+        if self._is_closed:
+            raise StorageError(f"{self._path}: is closed", file=str(self._path))
+
+    def take(self, *, wait: float, create: bool = False) -> Connection:
+        """A connection with no transaction open, which waits for other processes for `wait` seconds.
+
+        Raises:
+            StorageError: The file cannot be opened.
+            LockTimeoutError: Other processes kept it to themselves.
+        """
+        self.check()
+        if FORKS.is_spoilt:
+            raise StorageError(
+                f"{self._path}: other threads used files when this process was forked, and SQLite may wait for them for ever; "
+                "fork before an instance is opened, or start processes with `spawn`",
+                file=str(self._path),
+            )
+        self.place.check()
+        place, thread = object(), threading.get_ident()
+        try:
+            FORKS.enter(self._used, place, thread)
+            if (connection := self._from_idle()) is not None:
+                self._used[connection] = thread
+                connection.set_busy_handler(patience(wait))
+                return connection
+            if FORKS.inherited and identity_of(str(self._path)) in FORKS.inherited:
+                raise StorageError(
+                    f"{self._path}: was in use when this process was forked; fork before, or start processes with `spawn`",
+                    file=str(self._path),
+                )
+            connection = connect(self._path, create=create, wait=wait, vfs=self._vfs)
+            self.place.opened()
+            self._used[connection] = thread
+            return connection
+        finally:
+            self._used.pop(place, None)
+
+    @property
+    def used(self) -> dict[object, int]:
+        """What is in use, by the thread that uses it."""
+        return self._used
+
+    def rest(self, connection: Connection) -> None:
+        """Says that whoever took a connection keeps it, and does not use it before `resume`."""
+        self._resting.add(connection)
+        self._used.pop(connection, None)
+
+    def resume(self, connection: Connection) -> bool:
+        """Whether a connection that rested is still there to be used; a fork closes it.
+
+        Raises:
+            StorageError: This process was forked after the file was opened.
+        """
+        if self.is_inherited:
+            self.check()
+        FORKS.enter(self._used, connection, threading.get_ident())
+        try:
+            self._resting.remove(connection)
+        except KeyError:
+            self._used.pop(connection, None)
+            return False
+        return True
+
+    def guard(self, connection: Connection) -> None:
+        """Has a connection commit by its statements alone, once they are let through (`release`).
+
+        Neither `COMMIT` in an application's SQL nor a statement after SQLite has undone the transaction by itself, as it does when a
+        disk fails, can leave half of a transaction behind then.
+        """
+        connection.set_commit_hook(self._refuse)
+
+    def release(self, connection: Connection) -> None:
+        """Lets the connection commit, unless the application has closed it."""
+        import apsw  # noqa: PLC0415  # whoever has a connection has it
+
+        with suppress(apsw.ConnectionClosedError):
+            connection.set_commit_hook(None)
+
+    def keep(self, connection: Connection) -> None:
+        """Has a connection of which it is known that nothing of it is open go with the write lock, which is held, or gives it back."""
+        if not self.is_inherited and not self._is_closed and self._gate.keep(connection):
+            del self._used[connection]
+        else:
+            self.give_back(connection)
+
+    def give_back(self, connection: Connection, *, is_reusable: bool = True) -> None:
+        """Undoes what is not committed, and keeps the connection for the next one who needs it, unless it is not to be used again."""
+        import apsw  # noqa: PLC0415  # whoever has a connection has it
+
+        if self.is_inherited:
+            return
+        try:
+            if connection.in_transaction:
+                connection.execute("ROLLBACK")
+            # A cursor that was not read to its end holds its snapshot, and with that nothing can be written any more.
+            is_clean = connection.txn_state() == apsw.SQLITE_TXN_NONE
+        except apsw.Error:
+            is_clean = False
+        if is_clean and is_reusable and not self._is_closed and len(self._idle) < _IDLE_MAX:
+            self._keep(connection)
+            return
+        try:
+            connection.close(force=True)
+        finally:
+            self._used.pop(connection, None)
+
+    def close(self) -> None:
+        """Closes the connections that are not in use; the others close when they are given back."""
+        if self.is_inherited:
+            return
+        place = object()
+        try:
+            FORKS.enter(self._used, place, threading.get_ident())
+            self._is_closed = True
+            self._gate.close()
+            while (connection := self._gate.take_kept() or self._from_idle()) is not None:
+                connection.close(force=True)
+        finally:
+            self._used.pop(place, None)
+
+    def pause(self) -> None:
+        """Has whoever begins a transaction ask `take` for a connection, while a fork goes on."""
+        self._gate.pause(True)
+
+    def go_on(self) -> None:
+        """After the fork."""
+        self._gate.pause(False)
+
+    @property
+    def users(self) -> set[int]:
+        """The threads that may be inside of SQLite for this file."""
+        lent = self._gate.lent()
+        threads = {*list(self._used.values())}
+        return threads if lent is None or lent[1] is None else threads | {lent[1]}
+
+    def let_go(self) -> None:
+        """Before a fork: closes what is not in use, so that the new process inherits nothing of it and may open the file itself."""
+        import apsw  # noqa: PLC0415  # whoever has a connection has it
+
+        resting = list(self._resting)
+        self._resting.difference_update(resting)
+        if (kept := self._gate.take_kept()) is not None:
+            resting.append(kept)
+        while (connection := resting.pop() if resting else self._from_idle()) is not None:
+            connection.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1)  # that would be work for nothing
+            connection.close(force=True)
+
+    def keep_inherited(self) -> None:
+        """In a forked process: keeps what was in use from ever being closed, at its end too, and the file from being opened.
+
+        Closing a connection undoes its transaction in the log's index, which is shared: the parent would find its file damaged. And
+        while one is open, SQLite takes the parent's locks for this process's own: what is written here may be lost.
+        """
+        import apsw  # noqa: PLC0415  # whoever has a connection has it
+
+        self._gate.inherit()
+        lent = self._gate.lent()
+        used = [*self._used] if lent is None else [*self._used, lent[0]]
+        if used:
+            for kept in (apsw, *used):  # the module closes all connections when it goes
+                ctypes.pythonapi.Py_IncRef(ctypes.py_object(kept))
+            FORKS.inherited.add(identity_of(str(self._path)))
+            FORKS.inherited.discard(None)  # it is not there any more
+
+    def _keep(self, connection: Connection) -> None:
+        """Keeps a connection for whoever asks next."""
+        place = object()  # so that a fork in between does not miss it
+        self._used[place] = self._used.get(connection, threading.get_ident())
+        del self._used[connection]
+        self._idle.append(connection)
+        del self._used[place]
+        if self._is_closed:  # meanwhile
+            self.close()
+
+    def _from_idle(self) -> Connection | None:
+        try:
+            return self._idle.pop()
+        except IndexError:
+            return None
+
+    def _refuse(self) -> bool:
+        raise undone_error(self._path)
+
+
+def undone_error(path: Path) -> StorageError:
+    """What is said where a transaction is not there any more that should be."""
+    return StorageError(
+        f"{path}: the transaction was ended from within, or undone by an error of the disk; nothing of it stands",
+        file=str(path),
+    )
+
+
+class Session:
+    """One transaction of a file (B2), begun when it is first needed. Not for several threads at once.
+
+    Args:
+        file: The file.
+        lock_timeout: The seconds to wait for others.
+
+    Attributes:
+        is_reusable: Whether the connection may serve others afterwards.
+    """
+
+    __slots__ = ("_changes", "_connection", "_file", "_is_guarded", "_lock_timeout", "_thread", "is_reusable")
+
+    def __init__(self, file: DatabaseFile, *, lock_timeout: float) -> None:
+        self._file = file
+        self._lock_timeout = lock_timeout
+        self._thread = get_ident()
+        self._connection: Connection | None = None
+        self._is_guarded = False
+        self._changes = 0
+        self.is_reusable = True
+
+    @property
+    def is_begun(self) -> bool:
+        """Whether the write lock is held."""
+        return self._connection is not None
+
+    def adopt(self, plain: PlainSession) -> Done:
+        """Goes on with what a plain session of this thread has begun, if it has.
+
+        Args:
+            plain: The session, which has nothing begun any more then.
+
+        Returns:
+            What was sent and received so far, which the plain session will not tell any more.
+        """
+        done = plain.leave(self, self._file.connections.used)
+        if self._connection is not None:
+            self._connection.set_busy_handler(patience(self._lock_timeout))
+        return done
+
+    def begin(self) -> Connection:
+        """The connection, with the write lock, which is taken at the first call. Whatever is executed on it, only `commit` commits.
+
+        Raises:
+            LockTimeoutError: It was not free within `lock_timeout` seconds, or this thread would wait for itself.
+            StorageError: The file cannot be written, or has undone the transaction.
+        """
+        connection = self.begin_unguarded()
+        if not self._is_guarded:
+            self._file.connections.guard(connection)
+            self._is_guarded = True
+        return connection
+
+    def begin_unguarded(self) -> Connection:
+        """The same for who executes nothing after a statement that failed."""
+        connection = self._connection
+        if connection is None:
+            return self._begin()
+        self._check(connection)
+        return connection
+
+    def commit(self, *, received_from: Iterable[int] = ()) -> None:
+        """Makes what was done durable and visible (B4); nothing where nothing was begun. Ends the session either way.
+
+        Args:
+            received_from: The queues from which something was taken; rollbacks in a row count anew for these (B24).
+
+        Raises:
+            StorageError: It could not be; then nothing has changed.
+        """
+        connection = self._connection
+        if connection is None:
+            return
+        is_clean = not self._is_guarded
+        try:
+            self._check(connection)
+            with storage_errors(self._file.path):
+                forget(connection, received_from)
+            self._commit(connection)
+            if connection.total_changes() != self._changes:
+                self._file.ended(None)
+        except BaseException:
+            is_clean = False
+            raise
+        finally:
+            self._close(is_clean=is_clean)
+
+    def failed(self, error: BaseException) -> None:
+        """After `adopt`, where a commit of the plain session failed, or the file does not stand at its place any more.
+
+        Args:
+            error: What it raised: that there is no such file, where it has committed to one that does not stand at its place.
+
+        Raises:
+            StorageError: What that means.
+        """
+        try:
+            if isinstance(error, FileNotFoundError):
+                self._file.connections.place.check()
+            elif self._connection is not None:
+                self._not_committed(self._connection, error)
+        finally:
+            self.close()
+
+    def close(self) -> None:
+        """Undoes what was not committed, and gives back the lock."""
+        self._close(is_clean=False)
+
+    def _close(self, *, is_clean: bool) -> None:
+        connection, self._connection = self._connection, None
+        connections = self._file.connections
+        if connection is None or connections.is_inherited:
+            return
+        try:
+            if is_clean:
+                connections.keep(connection)
+            else:
+                self._unguard(connection)
+                connections.give_back(connection, is_reusable=self.is_reusable)
+        finally:
+            self.is_reusable = True
+            self._file.gate.release()
+
+    def _begin(self) -> Connection:
+        connections, gate = self._file.connections, self._file.gate
+        deadline = time.monotonic() + self._lock_timeout
+        connections.check()  # locks that threads of a process held that was forked are never given back
+        if gate.is_asked_here:
+            raise own_lock_error(self._file.path)
+        try:
+            self._acquire()
+            with storage_errors(self._file.path, waited=self._lock_timeout):
+                connection = connections.take(wait=max(0.0, deadline - time.monotonic()))
+                try:
+                    connection.execute("BEGIN IMMEDIATE")
+                    self._changes = connection.total_changes()
+                    self._connection = connection
+                except BaseException:
+                    if self._connection is None:
+                        connections.give_back(connection)
+                    raise
+        except BaseException:  # the handler of a signal may have raised it, anywhere
+            if self._connection is None and gate.is_held_here:
+                gate.release()
+            raise
+        return connection
+
+    def _acquire(self) -> None:
+        if not self._file.gate.acquire(timeout=self._lock_timeout, holder=self._thread):
+            raise lock_timeout_error(self._file.path, self._lock_timeout)
+
+    def _check(self, connection: Connection) -> None:
+        """Refuses where the transaction is not there any more, or not here."""
+        if self._file.connections.is_inherited:
+            self._file.connections.check()
+        elif not connection.statements.is_begun:
+            raise undone_error(self._file.path)
+
+    def _unguard(self, connection: Connection) -> None:
+        if self._is_guarded:
+            self._is_guarded = False
+            self._file.connections.release(connection)
+
+    def _commit(self, connection: Connection) -> None:
+        self._unguard(connection)
+        try:
+            is_in_place = connection.statements.commit()
+        except BaseException as error:
+            self._not_committed(connection, error)
+            raise
+        if not is_in_place:
+            self._file.connections.place.check()
+
+    def _not_committed(self, connection: Connection, error: BaseException) -> None:
+        """Undoes a commit that failed, and says why, where that is about the file."""
+        self._undo(connection)
+        try:
+            raise_if_about_the_file(error, self._file.path, waited=self._lock_timeout)
+        except LockTimeoutError:  # nobody else is in the way of who has the write lock
+            raise _open_error(self._file.path) from error
+        except StorageError as failure:
+            self._file.ended(str(failure))
+            raise
+
+    def _undo(self, connection: Connection) -> None:
+        """After a commit that failed.
+
+        Where only the sync failed, the commit stands whole in the log, and would be found there after a crash. The smallest commit
+        there is, a version that stays the same, takes its place. Where that cannot be written either, the disk is past help.
+        """
+        import apsw  # noqa: PLC0415  # whoever has a connection has it
+
+        with suppress(apsw.Error):
+            if connection.in_transaction:
+                connection.execute("ROLLBACK")
+            connection.execute("BEGIN IMMEDIATE")
+            connection.pragma("user_version", connection.pragma("user_version"))
+            connection.statements.commit()
+
+
+def _open_error(path: Path) -> StorageError:
+    return StorageError(
+        f"{path}: nothing was committed, since something of the application is open, such as a blob; close it before the transaction ends",
+        file=str(path),
+    )
+
+
+class Watch:
+    """A connection that only asks whether the file has changed since it was last asked. Not for several threads at once.
+
+    Args:
+        path: The file.
+        connections: Where connections come from.
+        wait: The seconds to wait for other processes.
+    """
+
+    __slots__ = ("_connection", "_connections", "_path", "_version", "_wait")
+
+    def __init__(self, path: Path, *, connections: Connections, wait: float) -> None:
+        self._path: Final = path
+        self._connections: Final = connections
+        self._wait: Final = wait
+        self._connection: Connection | None = None
+        self._version: int | None = None
+
+    def has_changed(self) -> bool:
+        """Whether anybody has committed, in this process or another, since the last call; the first says yes.
+
+        Returns:
+            Whether somebody has.
+
+        Raises:
+            StorageError: The file cannot be read.
+        """
+        with storage_errors(self._path, waited=self._wait):
+            if self._connection is None or not self._connections.resume(self._connection):
+                self._connection = self._version = None  # what another connection has counted says nothing
+                self._connection = self._connections.take(wait=self._wait)
+            else:
+                self._connection.set_busy_handler(patience(self._wait))
+            try:
+                version: int = self._connection.pragma("data_version")
+            finally:
+                self._connections.rest(self._connection)
+        before, self._version = self._version, version
+        return version != before
+
+    def close(self) -> None:
+        """Gives the connection back."""
+        connection, self._connection = self._connection, None
+        if connection is not None and self._connections.resume(connection):
+            self._connections.give_back(connection)
+
 
 Answer = TypeVar("Answer")
 
@@ -43,7 +744,7 @@ class DatabaseFile:
 
     def __init__(self, path: Path, *, lock_timeout: float = LOCK_TIMEOUT, vfs: str | None = None) -> None:
         self.path = path
-        self.lock_timeout = options.seconds(lock_timeout, name="lock_timeout")
+        self.lock_timeout = _arguments.seconds(lock_timeout, name="lock_timeout")
         self.failure: str | None = None
         self.failed_at = -math.inf
         self._unread = ""

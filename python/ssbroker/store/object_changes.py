@@ -1,4 +1,4 @@
-"""What changes the objects of a database. Callers have judged the change; here it is written, with a new version."""
+"""Writes changes to the objects of a database."""
 
 from __future__ import annotations
 

@@ -1,15 +1,16 @@
-"""What stands in a database: an immutable picture of its objects, as all who need it share it."""
+"""The objects of a database, read as immutable snapshots or one at a time."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, ValuesView
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Final, Literal
+from typing import Any, Final, Literal, TypeAlias, TypeVar
 
+from ssbroker import _core
 from ssbroker.store import security
 from ssbroker.store.mirroring import Role
-from ssbroker.store.security import OWNER, Security
+from ssbroker.store.security import OWNER, Principal, Security
 from ssbroker.store.sqlite import Connection, only_row
 
 Validation = Literal["N", "E", "X"]
@@ -275,3 +276,172 @@ def _services(connection: Connection) -> dict[str, Service]:
         name: Service(number, name, queue, frozenset(contracts.get(number, ())), owner)
         for number, name, queue, owner in connection.execute(SERVICES)
     }
+
+
+Key = TypeVar("Key")
+Found = TypeVar("Found")
+_NAME: Final = ("name",)
+
+
+def sight(connection: Connection) -> Objects:
+    """The objects as this connection sees them; what it changes is seen at once, but for the database itself and its master key.
+
+    Args:
+        connection: The database, locked.
+
+    Returns:
+        The objects. Those of a kind are read by their name, or all together.
+    """
+    version, broker = load_broker(connection)
+    return Objects(
+        version=version,
+        broker=broker,
+        message_types=_Rows[str, MessageType](connection, MESSAGE_TYPES, _NAME, MessageType),
+        contracts=_Rows[str, Contract](connection, CONTRACTS, _NAME, _contract_of(connection)),
+        queues=_Rows[tuple[str, str], Queue](connection, QUEUES, ("schema_name", "name"), queue_of),
+        services=_Rows[str, Service](connection, SERVICES, _NAME, _service_of(connection)),
+        routes=_Rows[str, Route](connection, ROUTES, _NAME, Route),
+        priorities=_Rows[str, Priority](connection, PRIORITIES, _NAME, Priority),
+        endpoint=load_endpoint(connection),
+        security=_SeenSecurity(
+            _Rows[str, Principal](connection, security.PRINCIPALS, _NAME, Principal),
+            _Rows[str, security.Certificate](connection, security.CERTIFICATES, _NAME, security.certificate_of),
+            _Rows[str, security.Binding](connection, security.BINDINGS, _NAME, security.binding_of),
+            _Rows[tuple[int, int], security.PermissionState](
+                connection,
+                security.PERMISSIONS,
+                ("service_id", "principal_id"),
+                lambda _service, _principal, state: state,
+            ),
+            security.load_master_key(connection),
+            fingerprints=_Rows[bytes, security.Certificate](
+                connection, security.CERTIFICATES, ("fingerprint",), security.certificate_of
+            ),
+            services=_Rows[str, security.Binding](
+                connection, security.BINDINGS, ("remote_service_name",), security.binding_of
+            ),
+        ),
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class _SeenSecurity(Security):
+    """What is asked for by another key than its name is looked up as well: by walking through all, each binding took longer than the one before."""
+
+    fingerprints: Mapping[bytes, security.Certificate]
+    services: Mapping[str, security.Binding]
+
+    @property
+    def by_fingerprint(self) -> Mapping[bytes, security.Certificate]:
+        """The certificates by their fingerprints."""
+        return self.fingerprints
+
+    @property
+    def by_service(self) -> Mapping[str, security.Binding]:
+        """The bindings by their services."""
+        return self.services
+
+
+class _Rows(Mapping[Key, Found]):
+    """The objects of one kind.
+
+    Args:
+        connection: Whose sight counts.
+        select: What reads them all.
+        keys: The columns that tell them apart.
+        read: Makes one of its columns.
+    """
+
+    def __init__(self, connection: Connection, select: str, keys: tuple[str, ...], read: Callable[..., Found]) -> None:
+        self._connection: Final = connection
+        self._select: Final = select
+        self._keys: Final = keys
+        self._read: Final = read
+
+    def __getitem__(self, key: Key) -> Found:
+        where = " AND ".join(f"{column} = ?" for column in self._keys)
+        values = key if isinstance(key, tuple) else (key,)
+        # A name of this library, and the columns too.
+        row: Any = self._connection.execute(f"SELECT * FROM ({self._select}) WHERE {where}", values).fetchone()  # noqa: S608
+        if row is None:
+            raise KeyError(key)
+        return self._read(*row)
+
+    def __iter__(self) -> Iterator[Key]:
+        columns = ", ".join(self._keys)
+        rows: list[Any] = self._connection.execute(f"SELECT {columns} FROM ({self._select})").fetchall()  # noqa: S608
+        return iter([row if len(self._keys) > 1 else row[0] for row in rows])
+
+    def __len__(self) -> int:
+        number: int = self._connection.execute(f"SELECT count(*) FROM ({self._select})").get  # noqa: S608
+        return number
+
+    def values(self) -> ValuesView[Found]:
+        """All of them, read at once."""
+        rows: list[Any] = self._connection.execute(self._select).fetchall()
+        return dict(enumerate(self._read(*row) for row in rows)).values()
+
+
+def _contract_of(connection: Connection) -> Callable[[int, str], Contract]:
+    def read(number: int, name: str) -> Contract:
+        rows: list[Any] = connection.execute(
+            "SELECT message_type_id, is_sent_by_initiator, is_sent_by_target FROM ssb_contract_messages "
+            "WHERE service_contract_id = ?",
+            (number,),
+        ).fetchall()
+        messages = {kind: ContractMessage(kind, bool(initiator), bool(target)) for kind, initiator, target in rows}
+        return Contract(number, name, messages)
+
+    return read
+
+
+def _service_of(connection: Connection) -> Callable[[int, str, int, int], Service]:
+    def read(number: int, name: str, queue: int, owner: int) -> Service:
+        rows: list[Any] = connection.execute(
+            "SELECT service_contract_id FROM ssb_service_contracts WHERE service_id = ?", (number,)
+        ).fetchall()
+        return Service(number, name, queue, frozenset(contract for (contract,) in rows), owner)
+
+    return read
+
+
+Picture: TypeAlias = "_core.Picture"
+"""What the native statements are given with each message; other rooms name it without importing the module."""
+
+
+def picture(objects: Objects, staying: Collection[str], *, is_name: Callable[[str], bool]) -> Picture:
+    """The picture of objects.
+
+    Args:
+        objects: What stands in the database.
+        staying: Those of its services that no route leads away from (B10).
+        is_name: Whether a text, given as the name of a queue, means the one of `dbo` that is called so.
+
+    Returns:
+        The picture.
+    """
+    return _core.Picture(
+        broker_instance=objects.broker.service_broker_guid,
+        is_delivering=objects.broker.is_delivering,
+        queues=[
+            (
+                one.queue_id,
+                one.is_receive_enabled,
+                one.is_enqueue_enabled,
+                one.is_retention_enabled,
+                one.name if one.schema_name == DEFAULT_SCHEMA and is_name(one.name) else None,
+            )
+            for one in objects.queues.values()
+        ],
+        services=[(one.service_id, one.name, one.queue_id) for one in objects.services.values()],
+        contracts=[
+            (
+                one.service_contract_id,
+                one.name,
+                [(kind, rule.is_sent_by_initiator, rule.is_sent_by_target) for kind, rule in one.messages.items()],
+            )
+            for one in objects.contracts.values()
+        ],
+        message_types=[(one.message_type_id, one.name, one.validation) for one in objects.message_types.values()],
+        staying=list(staying),
+    )

@@ -5,14 +5,10 @@ python -m ssbroker.testing --seeds 200
 
 from __future__ import annotations
 
-from ssbroker.testing.book import Book, Message
-from ssbroker.testing.faults import Faults
-from ssbroker.testing.figures import Figures
-from ssbroker.testing.memory import MemoryLedger
-from ssbroker.testing.network import Network
-from ssbroker.testing.node import Node
-from ssbroker.testing.runs import Run, run_messages, run_seeds
-from ssbroker.testing.simulation import Simulation
+from ssbroker.testing.memory_storage import Book, MemoryLedger, Message
+from ssbroker.testing.network import Faults, Network
+from ssbroker.testing.runner import Run, run_messages, run_seeds
+from ssbroker.testing.simulation import Figures, Node, Simulation
 
 __all__ = [
     "Book",

@@ -9,9 +9,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from ssbroker.exceptions import MalformedDataError
-from ssbroker.testing.figures import Figures
-from ssbroker.testing.journal import Journal
-from ssbroker.testing.runs import LARGE_DIALOGS, LARGE_MESSAGES, run_messages, run_seeds
+from ssbroker.testing.runner import LARGE_DIALOGS, LARGE_MESSAGES, Journal, run_messages, run_seeds
+from ssbroker.testing.simulation import Figures
 
 
 def _said(text: str) -> None:

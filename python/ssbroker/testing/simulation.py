@@ -1,23 +1,259 @@
-"""Dialogs between two instances over a virtual network: everything that happens follows from a seed."""
+"""Simulates dialogs between two instances over a virtual network."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, fields
 from random import Random
-from typing import Final
+from typing import Any, Final, Self, TypeAlias
 
-from ssbroker import options
-from ssbroker.exceptions import OptionError
-from ssbroker.protocol import names
-from ssbroker.protocol.dialogs import Dialogs
-from ssbroker.protocol.ledger import Endpoint, Key
-from ssbroker.protocol.retry import SECOND
-from ssbroker.protocol.settings import Settings
-from ssbroker.testing.faults import Faults
-from ssbroker.testing.figures import Figures, Sent
-from ssbroker.testing.network import TICK, Network
-from ssbroker.testing.node import Books, Machine, Node, memory_of
+import pyarrow as pa
+
+from ssbroker import _arguments
+from ssbroker.exceptions import OptionError, ProtocolError
+from ssbroker.protocol import errors
+from ssbroker.protocol.config import SECOND, Settings
+from ssbroker.protocol.engine import Dialogs
+from ssbroker.protocol.events import EventLog
+from ssbroker.protocol.storage import DialogEndpoint, Key
+from ssbroker.testing.memory_storage import Book, MemoryLedger, Message
+from ssbroker.testing.network import TICK, Faults, Network
+
+Machine: TypeAlias = Callable[..., Dialogs]
+Books: TypeAlias = Callable[[str], Book]
+
+
+def memory_of(name: str) -> MemoryLedger:
+    """A ledger in memory for the instance of a name, of which its broker id is made.
+
+    Args:
+        name: The name.
+
+    Returns:
+        The ledger.
+
+    Examples:
+        >>> memory_of("A").broker_instance
+        b'A---------------'
+    """
+    return MemoryLedger(name.encode().ljust(16, b"-"))
+
+
+class Node:
+    """An instance: what is committed stands in its ledger, all else is lost when it crashes.
+
+    Args:
+        name: Its name on the network.
+        settings: How the protocol is set up.
+        random: Where chance comes from.
+        machine: What makes its machine; `Dialogs` unless a test plants a bug.
+        books: What keeps what is durable, by the name; in memory unless told otherwise.
+
+    Examples:
+        >>> node = Node("A", Settings(), Random(7))
+        >>> node.data_to_send(now=0) is None
+        True
+    """
+
+    def __init__(
+        self, name: str, settings: Settings, random: Random, *, machine: Machine = Dialogs, books: Books = memory_of
+    ) -> None:
+        self.name = name
+        self.ledger = books(name)
+        self.log = EventLog()
+        self.clock_offset = 0
+        self.crashes = 0
+        self.rollbacks = 0
+        self._settings = settings
+        self._random = random
+        self._machine = machine
+        self._outbox: list[pa.Table] = []
+        self.dialogs = self._started()
+
+    def _started(self) -> Dialogs:
+        self.ledger.restart()
+        made = self._machine(self.ledger, roll=self._random.random, settings=self._settings, log=self.log)
+        made.queued(self.ledger.waiting())
+        return made
+
+    def crash(self) -> None:
+        """Loses all that is not committed, and starts anew."""
+        self.crashes += 1
+        self.dialogs = self._started()
+
+    def data_to_send(self, *, now: int) -> pa.Table | None:
+        """What it sends now.
+
+        Args:
+            now: The moment of the network; its own clock may show another.
+
+        Returns:
+            The rows; None for nothing.
+        """
+        self._collect(now)
+        tables, self._outbox = self._outbox, []
+        return pa.concat_tables(tables) if tables else None
+
+    def _collect(self, now: int) -> None:
+        while (table := self.dialogs.data_to_send(now=now + self.clock_offset)) is not None:
+            self._outbox.append(table)
+
+    def next_timeout(self) -> int | None:
+        """When it has something to send again, by the network's clock."""
+        due = self.dialogs.next_timeout()
+        return None if due is None else due - self.clock_offset if due else 0
+
+    def receive(
+        self,
+        table: pa.Table,
+        *,
+        now: int,
+        peer: bytes | None,
+        session_keys: Mapping[bytes, bytes],
+        crashes: float = 0.0,
+        rollbacks: float = 0.0,
+    ) -> None:
+        """Takes a batch and commits what it comes to, unless something goes wrong.
+
+        Args:
+            table: The rows.
+            now: The moment.
+            peer: Who handed it over.
+            session_keys: Keys of conversations that begin with it.
+            crashes: How likely a crash is, just before or just after the commit.
+            rollbacks: How likely the transaction is rolled back.
+        """
+        moment = now + self.clock_offset
+        chance = self._random.random()
+        options: dict[str, Any] = {"peer": peer, "session_keys": session_keys}
+        effects = self.dialogs.arrived(table, now=moment, **options)
+        # What it sends while the transaction runs is out, whatever becomes of that.
+        self._collect(now)
+        if chance < crashes / 2:
+            self.crash()
+            return
+        if chance > 1 - rollbacks:
+            self.rollbacks += 1
+            self.dialogs.undo(effects)
+            return
+        if self.ledger.commit(effects) is not None:
+            raise ProtocolError(f"{self.name}: the ledger did not take what is its own")
+        if chance < crashes:
+            self.crash()
+            return
+        self.dialogs.confirm(effects, now=moment)
+
+
+Sent: TypeAlias = tuple[str, bytes]
+"""The type and the body of a message."""
+
+
+@dataclass(slots=True)
+class Figures:
+    """What was counted.
+
+    Attributes:
+        messages: Messages that applications sent.
+        lost: Of those, how many never came out.
+        twice: How many came out more than once.
+        out_of_order: How many came out before or after their turn.
+        altered: How many came out that nobody sent so.
+        fragments: Fragments, acknowledgements and errors that were sent.
+        fragments_lost: How many the network lost.
+        fragments_duplicated: How many it delivered twice.
+        fragments_delayed: How many it held up.
+        fragments_corrupted: Of how many it flipped a bit.
+        rejected: How many the instances refused as damaged or misled.
+        crashes: How often an instance crashed.
+        rollbacks: How often a transaction was rolled back.
+        seconds: How many virtual seconds it took.
+        drained: After how many virtual seconds without faults all had arrived; None where it never had.
+        undrained: How many simulations did not drain in time.
+    """
+
+    messages: int = 0
+    lost: int = 0
+    twice: int = 0
+    out_of_order: int = 0
+    altered: int = 0
+    fragments: int = 0
+    fragments_lost: int = 0
+    fragments_duplicated: int = 0
+    fragments_delayed: int = 0
+    fragments_corrupted: int = 0
+    rejected: int = 0
+    crashes: int = 0
+    rollbacks: int = 0
+    seconds: float = 0.0
+    drained: float = 0.0
+    undrained: int = 0
+    problems: list[str] = field(default_factory=list)
+
+    @property
+    def is_right(self) -> bool:
+        """Whether nothing was lost, twice, out of order or altered, and all arrived in time."""
+        return not (self.lost or self.twice or self.out_of_order or self.altered or self.undrained or self.problems)
+
+    def compare(self, sent: Sequence[Sent], received: Sequence[Message], *, what: str) -> None:
+        """Compares what one side sent with what the other received.
+
+        Args:
+            sent: The messages as they were sent, each different from the others.
+            received: The messages as they came out.
+            what: What it is about, for the report.
+
+        Examples:
+            >>> figures = Figures()
+            >>> figures.compare([("DEFAULT", b"a"), ("DEFAULT", b"b")], [Message(1, b"b")], what="A to B")
+            >>> figures.lost, figures.out_of_order
+            (1, 1)
+        """
+        places = {message: place for place, message in enumerate(sent)}
+        seen: set[int] = set()
+        counts = (self.lost, self.twice, self.out_of_order, self.altered)
+        for message in received:
+            place = places.get((message.message_type, message.body))
+            if place is None:
+                self.altered += 1
+            elif place in seen:
+                self.twice += 1
+            else:
+                self.out_of_order += place != len(seen)
+                seen.add(place)
+        self.messages += len(sent)
+        self.lost += len(sent) - len(seen)
+        if counts != (self.lost, self.twice, self.out_of_order, self.altered):
+            self.problems.append(f"{what}: {len(sent)} sent, {len(received)} came out")
+
+    def add(self, other: Self) -> None:
+        """Adds what another simulation counted.
+
+        Args:
+            other: Its figures.
+
+        Examples:
+            >>> total = Figures(messages=1, drained=3.0)
+            >>> total.add(Figures(messages=2, drained=1.0))
+            >>> total.messages, total.drained
+            (3, 3.0)
+        """
+        for each in fields(self):
+            if each.name == "problems":
+                self.problems += other.problems
+            elif each.name == "drained":
+                self.drained = max(self.drained, other.drained)
+            else:
+                setattr(self, each.name, getattr(self, each.name) + getattr(other, each.name))
+
+    def __str__(self) -> str:
+        return (
+            f"{self.messages:,} messages: {self.lost} lost, {self.twice} twice, {self.out_of_order} out of order, {self.altered} altered; "
+            f"{self.fragments:,} fragments sent: {self.fragments_lost:,} lost, {self.fragments_duplicated:,} duplicated, "
+            f"{self.fragments_delayed:,} held up, {self.fragments_corrupted:,} damaged, {self.rejected:,} rejected; "
+            f"{self.crashes:,} crashes, {self.rollbacks:,} rollbacks; "
+            f"drained within {self.drained:.0f} virtual seconds after the faults ({self.undrained} not in time)"
+        )
+
 
 IN_TIME: Final = 240
 """Within how many virtual seconds after the faults everything has to have arrived: four minutes."""
@@ -84,11 +320,11 @@ class Simulation:
         machine: Machine = Dialogs,
         books: Books = memory_of,
     ) -> None:
-        options.whole(dialogs, name="dialogs", least=1, most=_DIALOGS_MAX)
-        options.whole(messages, name="messages", least=1, most=_MESSAGES_MAX)
-        options.number(faulty_seconds, name="faulty_seconds", least=0, most=_SECONDS_MAX)
+        _arguments.whole(dialogs, name="dialogs", least=1, most=_DIALOGS_MAX)
+        _arguments.whole(messages, name="messages", least=1, most=_MESSAGES_MAX)
+        _arguments.number(faulty_seconds, name="faulty_seconds", least=0, most=_SECONDS_MAX)
         if sending_seconds is not None:
-            options.number(sending_seconds, name="sending_seconds", least=0, most=faulty_seconds)
+            _arguments.number(sending_seconds, name="sending_seconds", least=0, most=faulty_seconds)
         for name, given, kind in (("faults", faults, Faults), ("settings", settings, Settings)):
             if given is not None and not isinstance(given, kind):
                 raise OptionError(f"{name}: expected {kind.__name__}(...); got {given!r:.80}")
@@ -134,7 +370,7 @@ class Simulation:
         conversation = random.randbytes(12) + number.to_bytes(4)
         if random.random() < 0.5:  # noqa: PLR2004 - half of them
             self._session_keys[conversation] = random.randbytes(32)
-        endpoint = Endpoint(
+        endpoint = DialogEndpoint(
             conversation_id=conversation,
             is_initiator=True,
             service_name=f"Service of {initiator.name}",
@@ -195,7 +431,7 @@ class Simulation:
             _, number = plan.bursts.pop()
             for place in range(number):
                 is_last = not plan.bursts and place == number - 1
-                kind = names.END_DIALOG if is_last else random.choice(["Order", "Offer"])
+                kind = errors.END_DIALOG if is_last else random.choice(["Order", "Offer"])
                 size = random.choice([0, 5, 20, 90, 90, 250, 500, 16 * _FRAGMENT_BYTES - 20])
                 body = b"" if is_last else f"{len(plan.sent)} of {plan.key[1]}:".encode() + random.randbytes(size)
                 plan.node.ledger.send(plan.key, body, message_type=kind)

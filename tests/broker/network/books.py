@@ -12,11 +12,11 @@ import pyarrow as pa
 
 from ssbroker.broker.database import Database
 from ssbroker.broker.instance import Instance
-from ssbroker.broker.network.exchange.ledger import SqliteLedger, Stale
-from ssbroker.protocol import names
-from ssbroker.protocol.ledger import Effects, Endpoint, Kept, Key, Refusal, Wanted
+from ssbroker.broker.network.dialog_storage import SqliteLedger, Stale
+from ssbroker.protocol import errors
 from ssbroker.protocol.states import State
-from ssbroker.store import endpoints, remote, transmission
+from ssbroker.protocol.storage import DialogEndpoint, Effects, Kept, Key, Refusal, Wanted
+from ssbroker.store import endpoints, transmission_queue
 from ssbroker.store.endpoints import Endpoint as Row
 from ssbroker.testing import Message
 
@@ -64,7 +64,7 @@ class SqliteBook:
     def broker_instance(self) -> bytes:
         return self.ledger.broker_instance
 
-    def begin(self, endpoint: Endpoint) -> Key:
+    def begin(self, endpoint: DialogEndpoint) -> Key:
         with self.database.file.write() as connection:
             objects = self.database.objects(connection)
             row = endpoints.insert(
@@ -89,8 +89,8 @@ class SqliteBook:
             )
         return endpoint.key
 
-    def send(self, key: Key, body: bytes, *, message_type: str = names.DEFAULT) -> int:
-        kind = BYE if message_type == names.END_DIALOG else message_type
+    def send(self, key: Key, body: bytes, *, message_type: str = errors.DEFAULT) -> int:
+        kind = BYE if message_type == errors.END_DIALOG else message_type
         row = self._row(key)
         assert row is not None
         with self.database.transaction() as t:
@@ -102,8 +102,8 @@ class SqliteBook:
 
     def is_waiting(self, key: Key) -> bool:
         with self.database.file.read() as connection:
-            row = remote.find(connection, [key]).get(key)
-            return row is not None and transmission.is_waiting(connection, row.endpoint_id)
+            row = endpoints.find(connection, [key]).get(key)
+            return row is not None and transmission_queue.is_waiting(connection, row.endpoint_id)
 
     def can_send(self, key: Key) -> bool:
         row = self._row(key)
@@ -117,7 +117,7 @@ class SqliteBook:
                     found = endpoints.by_handle(t.connection, row["conversation_handle"])
                     assert found is not None
                     place = (found.conversation_id, bool(found.is_initiator))
-                    kind = names.END_DIALOG if row["message_type_name"] == BYE else row["message_type_name"]
+                    kind = errors.END_DIALOG if row["message_type_name"] == BYE else row["message_type_name"]
                     message = Message(row["message_sequence_number"], row["message_body"] or b"", kind)
                     self._received.setdefault(place, []).append(message)
         return self._received.get(key, [])
@@ -134,7 +134,7 @@ class SqliteBook:
         self._open()
         self.received((b"", True))
 
-    def endpoints(self, keys: Sequence[Key]) -> Sequence[Endpoint | None]:
+    def endpoints(self, keys: Sequence[Key]) -> Sequence[DialogEndpoint | None]:
         return self.ledger.endpoints(keys)
 
     def cut_with(self, max_fragment_bytes: int) -> Mapping[Key, int]:
@@ -155,7 +155,7 @@ class SqliteBook:
     def stored(self, key: Key, first: tuple[int, int], end: int, *, most_bytes: int) -> pa.Table:
         return self.ledger.stored(key, first, end, most_bytes=most_bytes)
 
-    def admit(self, endpoints: Sequence[Endpoint]) -> Sequence[Endpoint | Refusal]:
+    def admit(self, endpoints: Sequence[DialogEndpoint]) -> Sequence[DialogEndpoint | Refusal]:
         return self.ledger.admit(endpoints)
 
     def judge(self, messages: pa.Table, contracts: Sequence[str]) -> Mapping[int, Refusal]:
@@ -169,4 +169,4 @@ class SqliteBook:
 
     def _row(self, key: Key) -> Row | None:
         with self.database.file.read() as connection:
-            return remote.find(connection, [key]).get(key)
+            return endpoints.find(connection, [key]).get(key)

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from ssbroker.broker.database import Database
 from ssbroker.broker.instance import Instance
-from ssbroker.broker.network.service.serving import Server
+from ssbroker.broker.network.server import Server
 from ssbroker.protocol.events import Event
 from tests.broker.shops import ORDERS, REPLIES, SHOP, STOCK
 

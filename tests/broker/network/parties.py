@@ -15,21 +15,16 @@ from typing import Any, Final, Self
 
 import pyarrow as pa
 
-from ssbroker import moment
-from ssbroker.broker.network.connections.credentials import Credentials
-from ssbroker.broker.network.connections.endpoint import SocketEndpoint
-from ssbroker.broker.network.connections.limits import EndpointLimits
-from ssbroker.broker.network.connections.reach import Reach
-from ssbroker.broker.network.connections.setup import Setup
-from ssbroker.broker.network.connections.trust import Trust
-from ssbroker.broker.network.seam import Peer
-from ssbroker.protocol.adjacent.hello import Own
-from ssbroker.protocol.event_log import EventLog
-from ssbroker.protocol.event_steps import ConnectionStep
-from ssbroker.protocol.events import Connection, Event
+from ssbroker import _arguments
+from ssbroker.broker.network.connection import EndpointLimits
+from ssbroker.broker.network.dialer import Reach, Setup
+from ssbroker.broker.network.endpoint import SocketEndpoint
+from ssbroker.broker.network.interfaces import Peer
+from ssbroker.broker.network.tls import Credentials, Trust
+from ssbroker.protocol.events import Connection, ConnectionStep, Event, EventLog
 from ssbroker.protocol.mirroring import MirroringRole
-from ssbroker.security.certificates import Certified
-from ssbroker.security.issuing import Validity, make_authority, make_certificate
+from ssbroker.protocol.wire.frames import Own
+from ssbroker.security.certificates import Certified, Validity, make_authority, make_certificate
 
 DEADLINE: Final = 60.0
 LOOK_EVERY: Final = 0.05
@@ -40,7 +35,7 @@ QUICK: Final = EndpointLimits(dial_wait=1000, dial_wait_most=1000)
 
 def now() -> int:
     """The moment in microseconds."""
-    return moment.microseconds(datetime.now(UTC))
+    return _arguments.microseconds(datetime.now(UTC))
 
 
 class Party:

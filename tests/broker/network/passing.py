@@ -11,14 +11,13 @@ from typing import Any
 import pyarrow as pa
 
 from ssbroker import schemas
-from ssbroker.broker.network.carriage.forwarding import Forwarding
-from ssbroker.broker.network.connections.outbox import Outbox
-from ssbroker.broker.network.seam import Peer
-from ssbroker.protocol.adjacent.batch import WIRE
-from ssbroker.protocol.event_log import EventLog
-from ssbroker.protocol.events import Event, ForwardedMessageDropped, ForwardedMessageSent
-from ssbroker.protocol.retry import SECOND
-from ssbroker.protocol.rows import Row, table_of
+from ssbroker.broker.network.connection import Outbox
+from ssbroker.broker.network.forwarding import Forwarding
+from ssbroker.broker.network.interfaces import Peer
+from ssbroker.protocol.config import SECOND
+from ssbroker.protocol.envelope import Row, table_of
+from ssbroker.protocol.events import Event, EventLog, ForwardedMessageDropped, ForwardedMessageSent
+from ssbroker.protocol.wire.batch import WIRE
 
 TO = "//Stock"
 FROM = "//Shop"

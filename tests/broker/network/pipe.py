@@ -13,11 +13,10 @@ from typing import Any, Final
 import pyarrow as pa
 
 from ssbroker.broker.instance import Instance
-from ssbroker.broker.network.exchange.reception import Reception
-from ssbroker.broker.network.seam import Peer
-from ssbroker.broker.network.service.options import ServeOptions
-from ssbroker.broker.network.service.serving import Server
-from ssbroker.protocol.event import Event
+from ssbroker.broker.network.exchange import Reception
+from ssbroker.broker.network.interfaces import Peer
+from ssbroker.broker.network.server import ServeOptions, Server
+from ssbroker.protocol.events import Event
 from tests.broker.conftest import Clock
 
 OUTBOX: Final = 8 << 20

@@ -10,8 +10,8 @@ from typing import Any
 import pyarrow as pa
 
 from ssbroker.broker.database import Database
-from ssbroker.broker.network.seam import Peer
-from ssbroker.protocol.adjacent.batch import WIRE
+from ssbroker.broker.network.interfaces import Peer
+from ssbroker.protocol.wire.batch import WIRE
 from tests.broker.network.talking import Talk, talk
 from tests.broker.shops import SHOP, STOCK
 from tests.security.certified import certified

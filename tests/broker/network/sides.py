@@ -11,16 +11,16 @@ from typing import Any, Self
 
 import pyarrow as pa
 
-from ssbroker import moment
+from ssbroker import _arguments
 from ssbroker.broker.database import Database
 from ssbroker.broker.instance import Instance
-from ssbroker.broker.network.exchange.ledger import SqliteLedger, Stale
-from ssbroker.protocol.dialogs import Dialogs
+from ssbroker.broker.network.dialog_storage import SqliteLedger, Stale
+from ssbroker.protocol.config import Settings
+from ssbroker.protocol.engine import Dialogs
 from ssbroker.protocol.envelope import ENVELOPE
-from ssbroker.protocol.event import Event
-from ssbroker.protocol.ledger import Effects, Key
-from ssbroker.protocol.settings import Settings
-from ssbroker.store import remote
+from ssbroker.protocol.events import Event
+from ssbroker.protocol.storage import Effects, Key
+from ssbroker.store import endpoints
 from ssbroker.store.endpoints import Endpoint
 from tests.broker.conftest import Clock
 from tests.broker.talk import REPLIES
@@ -82,7 +82,7 @@ class Side:
 
     @property
     def now(self) -> int:
-        return moment.microseconds(self.clock())
+        return _arguments.microseconds(self.clock())
 
     def rows(self) -> list[Row]:
         """All that it sends now."""
@@ -127,7 +127,7 @@ class Side:
     def at(self, key: Key) -> Endpoint | None:
         """The row of an endpoint."""
         with self.database.file.read() as connection:
-            return remote.find(connection, [key]).get(key)
+            return endpoints.find(connection, [key]).get(key)
 
     def count(self, table: str) -> int:
         """How many rows one of our tables has."""

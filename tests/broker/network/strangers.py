@@ -20,8 +20,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
-from ssbroker.broker.network.connections.limits import EndpointLimits
-from ssbroker.protocol.event_steps import ConnectionStep
+from ssbroker.broker.network.connection import EndpointLimits
+from ssbroker.protocol.events import ConnectionStep
 from tests.broker.network.parties import DEADLINE, Authority, Party
 from tests.protocol.wire import numbered
 

@@ -10,10 +10,9 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from ssbroker.broker.network.seam import Peer
-from ssbroker.protocol.adjacent.stamping import stamped
-from ssbroker.protocol.envelope import Security
-from ssbroker.protocol.rows import Row, table_of
+from ssbroker.broker.network.interfaces import Peer
+from ssbroker.protocol.envelope import Row, Security, table_of
+from ssbroker.protocol.wire.batch import stamped
 from tests.broker.network.talking import Talk, talk
 from tests.broker.shops import REPLIES, received
 

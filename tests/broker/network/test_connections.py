@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from ssbroker.broker.instance import Instance
-from ssbroker.broker.network.connections.trust import Trust
+from ssbroker.broker.network.tls import Trust
 from ssbroker.protocol.events import Connection, Event
 from tests.broker.network.parties import HOST, Authority, Party
 from tests.protocol.wire import numbered

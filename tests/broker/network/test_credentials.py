@@ -9,8 +9,7 @@ from pathlib import Path
 import pytest
 
 from ssbroker.broker.instance import Instance
-from ssbroker.broker.network.connections.credentials import Credentials
-from ssbroker.broker.network.connections.trust import PROTOCOL, Trust
+from ssbroker.broker.network.tls import PROTOCOL, Credentials, Trust
 from ssbroker.exceptions import InputError
 from tests.broker.network.parties import Authority, Party
 from tests.broker.network.strangers import dialled

@@ -9,11 +9,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ssbroker.broker.network.connections import buckets
-from ssbroker.broker.network.connections.buckets import Buckets
-from ssbroker.broker.network.connections.limits import EndpointLimits
+from ssbroker.broker.network import limits
+from ssbroker.broker.network.connection import EndpointLimits
+from ssbroker.broker.network.limits import Buckets
 from ssbroker.exceptions import OptionError
-from ssbroker.protocol.event_steps import ConnectionStep
+from ssbroker.protocol.events import ConnectionStep
 from tests.broker.network.parties import Authority, Party
 from tests.broker.network.strangers import dialled, rest
 from tests.protocol.wire import numbered
@@ -43,7 +43,7 @@ def test_t13_never_more_are_let_through_than_the_bucket_and_the_time_since_give(
 def test_t13_a_bucket_that_is_full_again_is_forgotten_and_no_more_than_some_are_known(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(buckets, "KNOWN_MOST", 100)
+    monkeypatch.setattr(limits, "KNOWN_MOST", 100)
     several = Buckets(at_once=2, per_second=1)
     for number in range(1000):
         several.take(f"192.0.{number // 250}.{number % 250}", now=0)

@@ -11,11 +11,10 @@ from functools import partial
 
 import pytest
 
-from ssbroker.protocol.adjacent import goodbye, hello
-from ssbroker.protocol.adjacent.frames import Kind, framed
-from ssbroker.protocol.adjacent.goodbye import Reason
-from ssbroker.protocol.adjacent.limits import Limits
-from ssbroker.protocol.event_steps import ConnectionStep
+from ssbroker.protocol.events import ConnectionStep
+from ssbroker.protocol.wire import frames
+from ssbroker.protocol.wire.connection import Limits
+from ssbroker.protocol.wire.frames import Kind, Reason, framed
 from tests.broker.network.parties import HOST, QUICK, Party
 from tests.broker.network.test_endpoint import PATIENT, free_port, sends
 from tests.protocol.wire import BANK, numbered, own
@@ -111,7 +110,9 @@ def test_n10_a_line_that_breaks_again_and_again_is_dialled_soon_where_rows_have_
 @contextmanager
 def taking_leave(reason: Reason) -> Iterator[tuple[str, list[str]]]:
     """Somebody who says who it is and takes leave at once, of everybody who dials: its address, and who has dialled."""
-    said = framed(Kind.HELLO, hello.packed(own(BANK, name="bank"))) + framed(Kind.GOODBYE, goodbye.packed(reason, ""))
+    said = framed(Kind.HELLO, frames.pack_hello(own(BANK, name="bank"))) + framed(
+        Kind.GOODBYE, frames.pack_goodbye(reason, "")
+    )
     dials: list[str] = []
     with socket.create_server((HOST, 0)) as server:
 

@@ -9,12 +9,12 @@ from typing import Any
 
 import pytest
 
-from ssbroker import moment
+from ssbroker import _arguments
 from ssbroker.broker.database import Database
 from ssbroker.protocol.envelope import Security
+from ssbroker.protocol.errors import ERROR
 from ssbroker.protocol.events import CorruptedMessage, MessageUndeliverable
-from ssbroker.protocol.names import ERROR
-from ssbroker.security.exchange import Direction, Offers
+from ssbroker.security.key_exchange import Direction, Offers
 from tests.broker import shops
 from tests.broker.network.secured import begin, bring, has_own_certificate, knows, rows_to, secured
 from tests.broker.network.talking import Talk
@@ -67,7 +67,7 @@ def offer(both: Talk, row: Row, *, by: str | None, to: str, key: bytes = bytes(3
     names = {name: row[name] for name in ("conversation_id", "is_initiator", "from_service_name", "to_service_name")}
     of = Direction(**{**names, **other})
     sender = None if by is None else own(by)
-    return Offers().blob(key, of, to=public(to), by=sender, now=moment.microseconds(both.sales.now()))
+    return Offers().blob(key, of, to=public(to), by=sender, now=_arguments.microseconds(both.sales.now()))
 
 
 def test_t15_a_dialog_cannot_be_had_with_less(both: Talk) -> None:

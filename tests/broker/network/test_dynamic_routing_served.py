@@ -9,15 +9,15 @@ from pathlib import Path
 
 import pytest
 
-from ssbroker.broker.asking import dynamic_routing
-from ssbroker.broker.configuration import ConfigurationService, FileDirectory
+from ssbroker.broker import dynamic_routing
+from ssbroker.broker.configuration_service import ConfigurationService, FileDirectory
 from ssbroker.broker.database import Database
 from ssbroker.broker.instance import Instance
-from ssbroker.broker.network.exchange.seeking import ASKS_AT_ONCE, ASKS_PER_SECOND
-from ssbroker.broker.network.seam import Peer
-from ssbroker.ddl.routes import CONFIGURATION_SERVICE
-from ssbroker.protocol.names import SYSTEM_SERVICE
-from ssbroker.store import route_requests
+from ssbroker.broker.network.database_dialogs import ASKS_AT_ONCE, ASKS_PER_SECOND
+from ssbroker.broker.network.interfaces import Peer
+from ssbroker.ddl.route_validation import CONFIGURATION_SERVICE
+from ssbroker.protocol.errors import SYSTEM_SERVICE
+from ssbroker.store import registry
 from tests.broker import shops
 from tests.broker.network.talking import Talk, talk
 from tests.broker.shops import ORDERS, REPLIES, SHOP, STOCK
@@ -87,7 +87,7 @@ def test_t6_neighbours_that_name_services_that_nobody_has_open_only_so_many_requ
     instance.msdb.create_route("Configuration", service_name="SQL/ServiceBroker/BrokerConfiguration", address="LOCAL")
     for number in range(5):
         instance.worker.dynamic_routing.ask([dynamic_routing.Ask("msdb", f"//{number}", None)])
-    assert instance.msdb.file.ask(route_requests.pending) == ("//0", "//1", "//2")
+    assert instance.msdb.file.ask(registry.pending) == ("//0", "//1", "//2")
 
 
 def names(both: Talk, principal: str, *services: str) -> None:
@@ -107,13 +107,13 @@ def test_n26_who_names_ever_new_services_has_so_many_asked_for_in_a_second(tmp_p
         names(both, "mallory", *(f"//{number}" for number in range(500)))
         names(both, "mill", "//Wheat")
         both.pipes.turn()
-        pending = msdb.file.ask(route_requests.pending)
+        pending = msdb.file.ask(registry.pending)
         assert len(pending) == ASKS_AT_ONCE + 1
         assert "//Wheat" in pending
         both.pipes.clock.advance(seconds=1)
         names(both, "mallory", *(f"//{number}" for number in range(500)))
         both.pipes.turn()
-        assert len(msdb.file.ask(route_requests.pending)) == ASKS_AT_ONCE + 1 + ASKS_PER_SECOND
+        assert len(msdb.file.ask(registry.pending)) == ASKS_AT_ONCE + 1 + ASKS_PER_SECOND
 
 
 def test_n26_a_service_of_which_many_copies_are_named_is_asked_for_once(tmp_path: Path) -> None:
@@ -123,7 +123,7 @@ def test_n26_a_service_of_which_many_copies_are_named_is_asked_for_once(tmp_path
         asks = [dynamic_routing.Ask("msdb", "//Copied", bytes([number]) * 16) for number in range(5)]
         tokens = iter([True])
         both.bank.worker.dynamic_routing.ask(asks, may_begin=tokens.__next__)
-        assert both.bank.msdb.file.ask(route_requests.pending) == ("//Copied",)
+        assert both.bank.msdb.file.ask(registry.pending) == ("//Copied",)
 
 
 def test_n26_msdb_asks_though_a_request_of_another_database_is_open(tmp_path: Path) -> None:
@@ -135,7 +135,7 @@ def test_n26_msdb_asks_though_a_request_of_another_database_is_open(tmp_path: Pa
         both.bank.worker.dynamic_routing.ask([dynamic_routing.Ask("Other", "//Wheat", None)])
         names(both, "mill", "//Wheat", SYSTEM_SERVICE)
         both.pipes.turn()
-        assert both.bank.msdb.file.ask(route_requests.pending) == ("//Wheat",)
+        assert both.bank.msdb.file.ask(registry.pending) == ("//Wheat",)
 
 
 def test_n26_a_database_without_a_way_to_a_configuration_service_asks_nobody(tmp_path: Path) -> None:
@@ -146,4 +146,4 @@ def test_n26_a_database_without_a_way_to_a_configuration_service_asks_nobody(tmp
         both.bank.worker.dynamic_routing.ask([dynamic_routing.Ask("Other", "//Wheat", None)])
         names(both, "mill", "//Wheat")
         both.pipes.turn()
-        assert both.bank.msdb.file.ask(route_requests.pending) == ()
+        assert both.bank.msdb.file.ask(registry.pending) == ()

@@ -11,14 +11,13 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from ssbroker.broker.network.connections import role_answers
-from ssbroker.broker.network.connections.limits import EndpointLimits
-from ssbroker.broker.network.connections.trust import Trust
+from ssbroker.broker.network import endpoint
+from ssbroker.broker.network.connection import EndpointLimits
+from ssbroker.broker.network.tls import Trust
 from ssbroker.exceptions import EndpointError, ProtocolError
-from ssbroker.protocol.adjacent.hello import Own
-from ssbroker.protocol.adjacent.limits import Limits
-from ssbroker.protocol.adjacent.link import Link
-from ssbroker.protocol.event_steps import ConnectionStep
+from ssbroker.protocol.events import ConnectionStep
+from ssbroker.protocol.wire.connection import Limits, Link
+from ssbroker.protocol.wire.frames import Own
 from tests.broker.network.parties import HOST, QUICK, Authority, Party
 from tests.protocol.wire import numbered, table
 
@@ -231,11 +230,11 @@ def test_n23_many_questions_cost_one_look_which_none_of_them_is_younger_than(mon
         bank.role = ("principal", 3)
         shop.endpoint.ask_role(bank.address, bytes(16))
         shop.wait_for(lambda: len(shop.roles) == 1)
-        monkeypatch.setattr(role_answers, "LOOK_WAIT", 3600.0)
+        monkeypatch.setattr(endpoint, "LOOK_WAIT", 3600.0)
         bank.role = ("mirror", 4)
-        for number in range(role_answers.MANY):
+        for number in range(endpoint.MANY):
             shop.endpoint.ask_role(bank.address, number.to_bytes(16))
-        shop.wait_for(lambda: len(shop.roles) == 1 + role_answers.MANY)
+        shop.wait_for(lambda: len(shop.roles) == 1 + endpoint.MANY)
         assert {each[2:] for each in shop.roles[1:]} == {("mirror", 4)}
         assert bank.looks == 2
 

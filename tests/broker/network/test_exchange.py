@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from ssbroker.broker.instance import Instance
-from ssbroker.broker.network.exchange import machines
+from ssbroker.broker.network import database_dialogs
 from ssbroker.exceptions import StorageError
 from ssbroker.protocol.events import MessageUndeliverable
 from tests.broker import shops
@@ -321,7 +321,7 @@ def test_n2_a_database_whose_file_failed_for_a_moment_is_served_again(
         raise StorageError("the disk is out of reach", file="Stock.sqlite")
 
     with monkeypatch.context() as patched:
-        patched.setattr(machines, "Machine", fails)
+        patched.setattr(database_dialogs, "Machine", fails)
         both.stock.set_broker("DISABLE_BROKER")
         both.pipes.settle()
         both.stock.set_broker("ENABLE_BROKER")

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from ssbroker.broker.network.carriage.forwarding import LOOK_EVERY
-from ssbroker.broker.network.carriage.parcels import ROW_BYTES, sizes_of
-from ssbroker.broker.network.connections.outbox import Outbox
-from ssbroker.broker.views.view_schemas import INSTANCE_VIEWS
-from ssbroker.protocol.retry import SECOND
+from ssbroker.broker.network.connection import Outbox
+from ssbroker.broker.network.forwarding import LOOK_EVERY, ROW_BYTES, sizes_of
+from ssbroker.broker.views import INSTANCE_VIEWS
+from ssbroker.protocol.config import SECOND
 from tests.broker.network.passing import (
     FAR,
     FROM,

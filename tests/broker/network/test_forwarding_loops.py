@@ -11,11 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ssbroker import Catalog, Router, schemas
-from ssbroker.broker.network.carriage.forwarding import Forwarding
-from ssbroker.broker.network.seam import Peer
-from ssbroker.protocol.adjacent.batch import HOPS, WIRE
-from ssbroker.protocol.event_log import EventLog
-from ssbroker.protocol.events import Event, ForwardedMessageDropped, ForwardedMessageSent
+from ssbroker.broker.network.forwarding import Forwarding
+from ssbroker.broker.network.interfaces import Peer
+from ssbroker.protocol.events import Event, EventLog, ForwardedMessageDropped, ForwardedMessageSent
+from ssbroker.protocol.wire.batch import HOPS, WIRE
 from tests.broker.network.passing import TO, Outboxes, peer, row, wire
 
 OUTSIDE = 0

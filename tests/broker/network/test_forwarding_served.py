@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from ssbroker.broker.network.service.metrics import Metrics
+from ssbroker.broker.network.monitoring import Metrics
 from ssbroker.protocol.events import ForwardedMessageDropped, ForwardedMessageSent, MessageUndeliverable
 from tests.broker.network import neighbours
 from tests.broker.network.neighbours import Heard, Neighbour, Street, answered, order, taken

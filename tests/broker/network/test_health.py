@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from ssbroker.broker.instance import Instance
-from ssbroker.broker.network.service.health import problems
+from ssbroker.broker.network.monitoring import problems
 from ssbroker.exceptions import StorageError
-from ssbroker.security.issuing import Validity
+from ssbroker.security.certificates import Validity
 from ssbroker.store.file import TRIED_AGAIN_AFTER
 from tests.broker.network.parties import Authority
 from tests.store.failing_calls import failing_calls

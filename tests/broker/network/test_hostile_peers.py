@@ -12,19 +12,17 @@ from pathlib import Path
 
 import pytest
 
-from ssbroker.broker.network.connections.limits import EndpointLimits
-from ssbroker.broker.network.connections.trust import PROTOCOL
-from ssbroker.protocol.adjacent import hello
-from ssbroker.protocol.adjacent.frames import Kind, framed
-from ssbroker.protocol.adjacent.hello import Own
-from ssbroker.protocol.adjacent.limits import Limits
-from ssbroker.protocol.event_steps import ConnectionStep
-from ssbroker.protocol.events import Connection
+from ssbroker.broker.network.connection import EndpointLimits
+from ssbroker.broker.network.tls import PROTOCOL
+from ssbroker.protocol.events import Connection, ConnectionStep
+from ssbroker.protocol.wire import frames
+from ssbroker.protocol.wire.connection import Limits
+from ssbroker.protocol.wire.frames import Kind, Own, framed
 from tests.broker.network.parties import Authority, Party
 from tests.broker.network.strangers import dialled, rest
 from tests.protocol.wire import numbered
 
-HELLO = framed(Kind.HELLO, hello.packed(Own(instance_id=b"stranger".ljust(16), name="stranger", number=1)))
+HELLO = framed(Kind.HELLO, frames.pack_hello(Own(instance_id=b"stranger".ljust(16), name="stranger", number=1)))
 HOUR = 3_600_000_000
 
 

@@ -12,12 +12,11 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from ssbroker import moment
-from ssbroker.broker.network.exchange.key_exchange import NEW_AT_ONCE, NEW_IN_A_TURN, NEW_PER_SECOND
-from ssbroker.broker.network.seam import Peer
-from ssbroker.protocol.adjacent.batch import WIRE
-from ssbroker.security.dialog_certificate import DialogCertificate
-from ssbroker.security.exchange import Direction, Offers, read_blob
+from ssbroker import _arguments
+from ssbroker.broker.network.interfaces import Peer
+from ssbroker.broker.network.key_exchange import NEW_AT_ONCE, NEW_IN_A_TURN, NEW_PER_SECOND
+from ssbroker.protocol.wire.batch import WIRE
+from ssbroker.security.key_exchange import DialogCertificate, Direction, Offers, read_blob
 from tests.broker.network.secured import begin, plain, secured
 from tests.broker.network.talking import Talk
 from tests.broker.shops import SHOP, STOCK
@@ -54,7 +53,7 @@ def recorded(both: Talk) -> dict[str, Any]:
     both.pipes.swallows.clear()
     (row,) = plain(both.pipes.pipe("shop").sent[-1][1])
     of = Direction(row["conversation_id"], True, SHOP, STOCK)
-    now = moment.microseconds(both.stock.now())
+    now = _arguments.microseconds(both.stock.now())
     return {**row, "key_exchange": Offers().blob(bytes(32), of, to=public("Bank"), by=None, now=now)}
 
 

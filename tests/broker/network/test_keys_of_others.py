@@ -9,14 +9,11 @@ from typing import Any
 
 import pytest
 
-from ssbroker import moment
-from ssbroker.protocol import names
-from ssbroker.protocol.acknowledgement import packed
-from ssbroker.protocol.envelope import Security
-from ssbroker.protocol.rows import Row, table_of
+from ssbroker import _arguments
+from ssbroker.protocol import errors
+from ssbroker.protocol.envelope import Row, Security, pack_runs, table_of
 from ssbroker.security import SecuredDirection
-from ssbroker.security.dialog_certificate import DialogCertificate
-from ssbroker.security.exchange import Direction, Offers
+from ssbroker.security.key_exchange import DialogCertificate, Direction, Offers
 from tests.broker.network.secured import begin, bring, has_own_certificate, knows, secured
 from tests.broker.network.talking import Talk
 from tests.broker.shops import REPLIES, SHOP, STOCK, received
@@ -46,15 +43,15 @@ def blob(both: Talk, conversation: bytes, *, is_initiator: bool, to: str) -> byt
         Direction(conversation, is_initiator, EVIL, SHOP),
         to=DialogCertificate(row.certificate),
         by=DialogCertificate(mine.certificate, mine.key),
-        now=moment.microseconds(both.sales.now()),
+        now=_arguments.microseconds(both.sales.now()),
     )
 
 
 def forged(conversation: bytes, sender: str, *, is_initiator: bool, broker: bytes) -> Row:
     """A message of Mallory's, sealed with her key."""
     values: list[Any] = [conversation, is_initiator, 0, 0, 1, b"pay Mallory", bytes(16), bytes(16), True]
-    values += [sender, broker, SHOP, None, names.DEFAULT, names.DEFAULT, uuid.UUID(int=5).bytes]
-    values += [5, False, False, None, Security.SEALED, None, packed(()), b""]
+    values += [sender, broker, SHOP, None, errors.DEFAULT, errors.DEFAULT, uuid.UUID(int=5).bytes]
+    values += [5, False, False, None, Security.SEALED, None, pack_runs(()), b""]
     row = Row(*values)
     keys = SecuredDirection(KEY, conversation_id=conversation, is_initiator=is_initiator)
     row.signature = keys.header_signature(row.signed(row.header))

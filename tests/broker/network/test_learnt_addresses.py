@@ -10,17 +10,14 @@ from typing import Any
 
 import pytest
 
-from ssbroker.broker.network.carriage.forwarding import Forwarding
-from ssbroker.broker.network.connections import addresses
-from ssbroker.broker.network.connections.limits import EndpointLimits
-from ssbroker.broker.network.connections.reach import Reach
-from ssbroker.broker.network.exchange import carrying, exchange
-from ssbroker.broker.network.exchange.carrying import Carrying
-from ssbroker.broker.network.service.options import ServeOptions
+from ssbroker.broker.network import dialer, exchange, outbound
+from ssbroker.broker.network.connection import EndpointLimits
+from ssbroker.broker.network.dialer import Reach
+from ssbroker.broker.network.forwarding import Forwarding
+from ssbroker.broker.network.outbound import Carrying
+from ssbroker.broker.network.server import ServeOptions
 from ssbroker.exceptions import OptionError
-from ssbroker.protocol.event_log import EventLog
-from ssbroker.protocol.event_steps import ConnectionStep
-from ssbroker.protocol.events import Event, ForwardedMessageDropped
+from ssbroker.protocol.events import ConnectionStep, Event, EventLog, ForwardedMessageDropped
 from tests.broker.network.parties import HOST, QUICK, Party
 from tests.broker.network.passing import Outboxes, decided, peer, row, wire
 from tests.broker.network.talking import talk
@@ -43,7 +40,7 @@ def test_n34_an_address_to_which_nothing_goes_is_forgotten_and_its_progress_only
     monkeypatch: pytest.MonkeyPatch, many_names: None
 ) -> None:
     """One instance that is reached by many names, one after the other: only those of which something is wanted stay."""
-    monkeypatch.setattr(addresses, "KNOWN", 4)
+    monkeypatch.setattr(dialer, "KNOWN", 4)
     limits = replace(QUICK, link=replace(QUICK.link, idle=100_000))
     with Party("bank", limits=limits) as bank, Party("shop", limits=limits) as shop:
         board = shop.endpoint.board
@@ -155,7 +152,7 @@ def test_n34_a_name_that_leads_out_of_the_networks_is_not_dialled(many_names: No
 
 
 def test_n34_why_addresses_cannot_be_reached_is_known_of_the_latest(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(carrying, "WHY_MOST", 3)
+    monkeypatch.setattr(outbound, "WHY_MOST", 3)
     carried = Carrying(principal=lambda address, *_: address)
     for number in (1, 2, 3, 1, 4):
         carried.failed(f"TCP://{number}:4022", f"no {number}")

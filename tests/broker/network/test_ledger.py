@@ -11,9 +11,8 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from ssbroker.protocol.event_steps import ConversationStep
-from ssbroker.protocol.events import Conversation, CorruptedMessage, MessageUndeliverable
-from ssbroker.protocol.names import ERROR
+from ssbroker.protocol.errors import ERROR
+from ssbroker.protocol.events import Conversation, ConversationStep, CorruptedMessage, MessageUndeliverable
 from tests.broker.network.sides import MINUTE, ORDER, ORDERS, Pair, Side, pair
 from tests.broker.talk import REPLIES, drain, end, receive, said, send, switch
 

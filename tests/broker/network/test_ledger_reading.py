@@ -13,9 +13,9 @@ import apsw
 import pyarrow as pa
 import pytest
 
-from ssbroker.broker.network.exchange import reading_ahead
-from ssbroker.protocol.ledger import MESSAGES, Refusal, Wanted
-from ssbroker.protocol.names import END_DIALOG, ERROR
+from ssbroker.broker.network import dialog_storage
+from ssbroker.protocol.errors import END_DIALOG, ERROR
+from ssbroker.protocol.storage import MESSAGES, Refusal, Wanted
 from ssbroker.store.sqlite import Connection
 from tests.broker.network.sides import DEFAULT, MINUTE, ORDERS, TRADE, Pair, pair
 from tests.broker.talk import end, send
@@ -89,7 +89,7 @@ def test_n39_a_large_body_is_read_once_however_many_turns_it_takes(both: Pair) -
 def test_n39_what_is_read_ahead_is_what_stands_there(both: Pair, monkeypatch: pytest.MonkeyPatch, seed: int) -> None:
     """Turns of several messages, with parts that go again, and messages that are taken off or another's meanwhile."""
     chance = Random(seed)
-    monkeypatch.setattr(reading_ahead, "HELD_BYTES_MAX", chance.choice([100, 1000, 5000]))
+    monkeypatch.setattr(dialog_storage, "HELD_BYTES_MAX", chance.choice([100, 1000, 5000]))
     bodies = {both.shop.key(both.begin(body)): body for body in (chance.randbytes(4000) for _ in range(3))}
     places = dict.fromkeys(bodies, 0)
     for _ in range(200):

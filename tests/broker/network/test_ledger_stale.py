@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from ssbroker.broker.network.exchange.ledger import Stale
-from ssbroker.protocol.names import ERROR
+from ssbroker.broker.network.dialog_storage import Stale
+from ssbroker.protocol.errors import ERROR
 from tests.broker.network.sides import MINUTE, ORDERS, TRADE, Pair, Row, Side, pair
 from tests.broker.talk import REPLIES, contents, drain, end, said, send
 

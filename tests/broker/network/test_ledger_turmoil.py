@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from ssbroker.exceptions import BrokerError
-from ssbroker.protocol.names import DIALOG_TIMER, END_DIALOG, ERROR
+from ssbroker.protocol.errors import DIALOG_TIMER, END_DIALOG, ERROR
 from ssbroker.store import endpoints
 from tests.broker.network.sides import DEFAULT, MINUTE, ORDERS, SHOP, STOCK, TRADE, Pair, Row, Side, pair
 from tests.broker.talk import REPLIES

@@ -4,14 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from ssbroker.broker.network.connections.limits import EndpointLimits
-from ssbroker.broker.network.connections.line import Line
-from ssbroker.broker.network.connections.outbox import Outbox
-from ssbroker.broker.network.connections.tls import Channel, Plain, Secured
-from ssbroker.broker.network.connections.trust import Contexts
+from ssbroker.broker.network.connection import EndpointLimits, Line, Outbox
+from ssbroker.broker.network.tls import Channel, Contexts, Plain, Secured
 from ssbroker.exceptions import PeerError
-from ssbroker.protocol.adjacent.goodbye import Reason
-from ssbroker.protocol.adjacent.occurrences import Batch, Greeted, Left, Occurrence
+from ssbroker.protocol.wire.connection import Batch, Greeted, Left, Occurrence
+from ssbroker.protocol.wire.frames import Reason
 from tests.broker.network.parties import Authority
 from tests.protocol.wire import BANK, SHOP, numbered, numbers, own
 

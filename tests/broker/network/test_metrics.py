@@ -11,8 +11,8 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from ssbroker.broker.database import Database
 from ssbroker.broker.instance import Instance
-from ssbroker.broker.network.service import metrics as service_metrics
-from ssbroker.broker.network.service.metrics import Metrics
+from ssbroker.broker.network import monitoring as service_metrics
+from ssbroker.broker.network.monitoring import Metrics
 from ssbroker.exceptions import MissingDependencyError
 from ssbroker.protocol.events import (
     Connection,

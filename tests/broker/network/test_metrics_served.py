@@ -10,10 +10,9 @@ import pyarrow as pa
 import pytest
 
 from ssbroker.broker.instance import Instance
-from ssbroker.broker.network.service.metrics import Metrics
-from ssbroker.broker.network.service.serving import Server
-from ssbroker.protocol.event_steps import ConnectionStep
-from ssbroker.protocol.events import Connection, Event
+from ssbroker.broker.network.monitoring import Metrics
+from ssbroker.broker.network.server import Server
+from ssbroker.protocol.events import Connection, ConnectionStep, Event
 from tests.broker.network.parties import HOST, Authority, Party
 from tests.broker.network.talking import Talk, talk
 from tests.broker.network.test_metrics import numbers

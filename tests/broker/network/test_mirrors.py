@@ -6,11 +6,11 @@ import uuid
 
 import pytest
 
-from ssbroker import moment
+from ssbroker import _arguments
 from ssbroker.broker.database import Database
 from ssbroker.broker.instance import Instance
-from ssbroker.broker.network.carriage import mirrors
-from ssbroker.broker.network.carriage.mirrors import MirroredRoutes, Pair
+from ssbroker.broker.network import mirrors
+from ssbroker.broker.network.mirrors import MirroredRoutes, Pair
 from ssbroker.protocol.events import Event, MirroredRouteStateChanged
 from ssbroker.protocol.mirroring import ANSWER_WAIT, CHECK_EVERY, USED_FOR
 from tests.broker.conftest import Clock
@@ -44,7 +44,7 @@ class Sender:
 
     @property
     def now(self) -> int:
-        return moment.microseconds(self.clock())
+        return _arguments.microseconds(self.clock())
 
     def way(self) -> str | None:
         return self.routes.way(A, M, GUID)

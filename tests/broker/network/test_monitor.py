@@ -13,7 +13,7 @@ from http.client import HTTPConnection, HTTPException, HTTPResponse
 
 import pytest
 
-from ssbroker.broker.network.service.monitor import Monitor
+from ssbroker.broker.network.monitoring import Monitor
 from ssbroker.exceptions import EndpointError
 
 DEADLINE = 60.0

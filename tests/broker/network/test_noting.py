@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from ssbroker.broker.delivery import delivery
-from ssbroker.broker.network.exchange import noting
-from ssbroker.broker.network.seam import Peer
+from ssbroker.broker import delivery
+from ssbroker.broker.network import outbound
+from ssbroker.broker.network.interfaces import Peer
 from ssbroker.exceptions import StorageError
 from tests.broker.network.talking import Talk, talk
 from tests.broker.shops import STOCK, statuses, waiting
@@ -81,7 +81,7 @@ def test_n16_one_that_comes_and_goes_has_it_written_in_a_twentieth_of_the_time(b
 def test_n16_of_many_conversations_only_some_are_written_at_once(
     both: Talk, written: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(noting, "NOTES_MOST", 2)
+    monkeypatch.setattr(outbound, "NOTES_MOST", 2)
     breaks(both)
     assert statuses(both.sales) == {"", "9754"}
     for _ in range(2):

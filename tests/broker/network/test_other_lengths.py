@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from ssbroker.broker.network.exchange.ledger import SqliteLedger
-from ssbroker.broker.network.seam import Peer
-from ssbroker.protocol.settings import Settings
+from ssbroker.broker.network.dialog_storage import SqliteLedger
+from ssbroker.broker.network.interfaces import Peer
+from ssbroker.protocol.config import Settings
 from tests.broker.network.talking import Talk, talk
 from tests.broker.shops import received, waiting
 

@@ -11,9 +11,8 @@ from typing import Any
 import pytest
 
 from ssbroker.protocol.events import MessageUndeliverable
-from ssbroker.security.certificates import Certified, fingerprint
-from ssbroker.security.exchange import Direction, Offers
-from ssbroker.security.issuing import Validity, make_certificate
+from ssbroker.security.certificates import Certified, Validity, fingerprint, make_certificate
+from ssbroker.security.key_exchange import Direction, Offers
 from tests.broker.network.secured import begin, bring, rows_to, secured
 from tests.broker.network.talking import Talk
 from tests.broker.shops import ORDERS, REPLIES, SHOP, STOCK, received, waiting

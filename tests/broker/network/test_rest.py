@@ -13,10 +13,10 @@ import pytest
 
 from ssbroker.broker.database import Database
 from ssbroker.broker.instance import Instance
-from ssbroker.broker.network.exchange import departing
-from ssbroker.broker.network.exchange.machine import Machine
-from ssbroker.broker.network.exchange.rest import LONGEST, SHORTEST, TIMES, Rest
-from ssbroker.broker.network.service.serving import Server
+from ssbroker.broker.network import outbound
+from ssbroker.broker.network.database_dialogs import Machine
+from ssbroker.broker.network.outbound import LONGEST, SHORTEST, TIMES, Rest
+from ssbroker.broker.network.server import Server
 from tests.broker import shops
 from tests.broker.network.talking import talk
 from tests.broker.shops import ORDERS, SHOP, STOCK
@@ -85,8 +85,8 @@ def test_b49_a_wait_that_is_ended_is_over() -> None:
 
 def test_b49_who_has_no_thread_of_its_own_sends_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Nobody would call it when the wait is over."""
-    monkeypatch.setattr(departing, "WORTH_GATHERING", 0)
-    monkeypatch.setattr(departing, "Rest", lambda: Rest(clock=iter(float(second) for second in range(10**6)).__next__))
+    monkeypatch.setattr(outbound, "WORTH_GATHERING", 0)
+    monkeypatch.setattr(outbound, "Rest", lambda: Rest(clock=iter(float(second) for second in range(10**6)).__next__))
     for both in talk(tmp_path):
         for number in range(5):
             both.send(b"%d" % number)
@@ -98,9 +98,9 @@ def test_b49_what_is_committed_during_the_wait_goes_when_it_is_over(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A batch of each commit, and no more; with waits of a tenth of a second, more commits go together."""
-    monkeypatch.setattr(departing, "WORTH_GATHERING", 1)
-    monkeypatch.setattr("ssbroker.broker.network.exchange.rest.TIMES", 10**6)
-    monkeypatch.setattr("ssbroker.broker.network.exchange.rest.LONGEST", 0.1)
+    monkeypatch.setattr(outbound, "WORTH_GATHERING", 1)
+    monkeypatch.setattr("ssbroker.broker.network.outbound.TIMES", 10**6)
+    monkeypatch.setattr("ssbroker.broker.network.outbound.LONGEST", 0.1)
     batches: list[int] = []
     departures = Machine.departures
 
@@ -129,9 +129,9 @@ def test_b49_what_is_committed_during_the_wait_goes_when_it_is_over(
 
 def test_b49_who_stops_serving_does_not_wait_for_more(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """What gathers goes before the goodbye."""
-    monkeypatch.setattr(departing, "WORTH_GATHERING", 1)
-    monkeypatch.setattr("ssbroker.broker.network.exchange.rest.TIMES", 10**6)
-    monkeypatch.setattr("ssbroker.broker.network.exchange.rest.LONGEST", 3600.0)
+    monkeypatch.setattr(outbound, "WORTH_GATHERING", 1)
+    monkeypatch.setattr("ssbroker.broker.network.outbound.TIMES", 10**6)
+    monkeypatch.setattr("ssbroker.broker.network.outbound.LONGEST", 3600.0)
     with served(tmp_path) as (sales, stock, server, dialog):
         with sales.transaction() as t:
             t.send(dialog, b"second")

@@ -8,13 +8,12 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from ssbroker.broker.network.exchange import dispatch
-from ssbroker.broker.network.exchange.arriving import CULPRITS_MOST
-from ssbroker.broker.network.exchange.ledger import SqliteLedger
+from ssbroker.broker.network import inbound
+from ssbroker.broker.network.dialog_storage import SqliteLedger
+from ssbroker.broker.network.inbound import CULPRITS_MOST
 from ssbroker.exceptions import StorageError
-from ssbroker.protocol.events import MessageUndeliverable
-from ssbroker.protocol.ledger import Refusal
-from ssbroker.protocol.log_rate import LINES
+from ssbroker.protocol.events import LINES, MessageUndeliverable
+from ssbroker.protocol.storage import Refusal
 from tests.broker.network.talking import Talk, talk
 from tests.broker.shops import waiting
 
@@ -65,14 +64,14 @@ def test_n15_a_message_that_nobody_can_judge_stands_alone_in_the_end(
 
 
 def test_n15_a_row_that_nobody_can_route_stands_alone_in_the_end(both: Talk, monkeypatch: pytest.MonkeyPatch) -> None:
-    conversations = dispatch._conversations
+    conversations = inbound._conversations
 
     def asked(rows: pa.Table) -> pa.Table:
         if "//Bad" in rows["to_service_name"].to_pylist():
             raise ValueError(rows)
         return conversations(rows)
 
-    monkeypatch.setattr(dispatch, "_conversations", asked)
+    monkeypatch.setattr(inbound, "_conversations", asked)
     both.sales.create_route("Bad", address="TCP://bank:4022", service_name="//Bad")
     for number in range(MANY):
         both.send(b"%d" % number)

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from ssbroker.broker.configuration import ConfigurationService, FileDirectory
+from ssbroker.broker.configuration_service import ConfigurationService, FileDirectory
+from ssbroker.protocol.config import SECOND
 from ssbroker.protocol.mirroring import USED_FOR
-from ssbroker.protocol.retry import SECOND
 from tests.broker.network.talking import Talk, talk
 from tests.broker.shops import SHOP, STOCK, waiting
 

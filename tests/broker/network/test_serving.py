@@ -12,15 +12,15 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from ssbroker import disk
-from ssbroker.broker import serve_lock
+from ssbroker import _files
+from ssbroker.broker import process_locks
 from ssbroker.broker.database import Database
 from ssbroker.broker.instance import Instance
-from ssbroker.broker.network.connections.inbox import Inbox
-from ssbroker.broker.network.connections.trust import Trust
-from ssbroker.broker.serve_lock import ServeLock
+from ssbroker.broker.network.limits import Inbox
+from ssbroker.broker.network.tls import Trust
+from ssbroker.broker.process_locks import ServeLock
 from ssbroker.exceptions import EndpointError, InvalidAddressError, OptionError, ProtocolError, StorageError
-from ssbroker.protocol.settings import Settings
+from ssbroker.protocol.config import Settings
 from tests.broker import shops
 from tests.broker.shops import ORDERS, REPLIES, SHOP, STOCK
 
@@ -86,8 +86,8 @@ def test_n16_who_asks_is_not_taken_for_who_serves(tmp_path: Path) -> None:
     lock = ServeLock(tmp_path)
     lock.acquire()
     lock.release()
-    with (tmp_path / serve_lock.FILE).open("r+b") as asks:
-        assert not disk.is_locked(asks.fileno())
+    with (tmp_path / process_locks.FILE).open("r+b") as asks:
+        assert not _files.is_locked(asks.fileno())
         assert not ServeLock.is_held(tmp_path)
     lock.acquire()
     assert ServeLock.is_held(tmp_path)

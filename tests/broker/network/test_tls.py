@@ -6,13 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from ssbroker.broker.network.connections.limits import EndpointLimits
-from ssbroker.broker.network.connections.line import Line
-from ssbroker.broker.network.connections.outbox import Outbox
-from ssbroker.broker.network.connections.tls import Secured
-from ssbroker.broker.network.connections.trust import Contexts
+from ssbroker.broker.network.connection import EndpointLimits, Line, Outbox
+from ssbroker.broker.network.tls import Contexts, Secured
 from ssbroker.exceptions import PeerError
-from ssbroker.protocol.adjacent.hello import Own
+from ssbroker.protocol.wire.frames import Own
 from tests.network.neighbour import row, table_of
 from tests.network.options import certified, served
 

@@ -12,12 +12,11 @@ from typing import Any
 import pytest
 from cryptography.hazmat.primitives.serialization import BestAvailableEncryption, Encoding, PrivateFormat
 
-from ssbroker.broker.network.connections.limits import EndpointLimits
-from ssbroker.broker.network.connections.trust import PROTOCOL, Contexts, Trust
+from ssbroker.broker.network.connection import EndpointLimits
+from ssbroker.broker.network.tls import PROTOCOL, Contexts, Trust
 from ssbroker.exceptions import InputError, OptionError
-from ssbroker.protocol.event_steps import ConnectionStep
-from ssbroker.security.certificates import read_key
-from ssbroker.security.issuing import Validity
+from ssbroker.protocol.events import ConnectionStep
+from ssbroker.security.certificates import Validity, read_key
 from tests.broker.network.parties import HOST, Authority, Party
 from tests.protocol.wire import numbered
 

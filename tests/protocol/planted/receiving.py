@@ -7,19 +7,13 @@ import pyarrow as pa
 import pytest
 
 from ssbroker import Reassembler
-from ssbroker.protocol import assembly, receiving
-from ssbroker.protocol.acknowledgement import Run
-from ssbroker.protocol.assembly import Assembled, Assembly
-from ssbroker.protocol.dialog import Dialog
-from ssbroker.protocol.dialogs import Dialogs
-from ssbroker.protocol.incoming import Incoming, Part
-from ssbroker.protocol.ledger import Effects, Key
-from ssbroker.protocol.loading import Loading
-from ssbroker.protocol.opening import Opened
-from ssbroker.protocol.planning import Planning
-from ssbroker.protocol.receiving import Owed, Received, Receiving
-from ssbroker.protocol.rows import Row
-from ssbroker.protocol.runs import Runs
+from ssbroker.protocol import reassembly, receiver
+from ssbroker.protocol.dialog import Dialog, Incoming, Part, Runs
+from ssbroker.protocol.engine import Dialogs
+from ssbroker.protocol.envelope import Row, Run
+from ssbroker.protocol.reassembly import Assembled, Assembly, Loading
+from ssbroker.protocol.receiver import Opened, Owed, Planning, Received, Receiving
+from ssbroker.protocol.storage import Effects, Key
 
 
 def acknowledges_before_storing(patch: pytest.MonkeyPatch) -> None:
@@ -48,7 +42,7 @@ def what_is_rolled_back_counts(patch: pytest.MonkeyPatch) -> None:
 
 def no_dedupe(patch: pytest.MonkeyPatch) -> None:
     """P12, P18: what was received before is received again."""
-    fresh = receiving._fresh
+    fresh = receiver._fresh
 
     def all_of_it(
         opened: Sequence[tuple[Dialog, Row, bytes]], owed: dict[Key, Owed]
@@ -58,7 +52,7 @@ def no_dedupe(patch: pytest.MonkeyPatch) -> None:
                 dialog.incoming = Incoming(dialog.key, row.sequence)
         return fresh(opened, owed)
 
-    patch.setattr(receiving, "_fresh", all_of_it)
+    patch.setattr(receiver, "_fresh", all_of_it)
 
 
 def _loaded(patch: pytest.MonkeyPatch, change: Callable[[Incoming], None]) -> None:
@@ -97,7 +91,7 @@ def wrong_reassembly_slot(patch: pytest.MonkeyPatch) -> None:
 
 def out_of_order(patch: pytest.MonkeyPatch) -> None:
     """P11: a message comes out when it is whole."""
-    patch.setattr(assembly, "Reassembler", lambda **options: Reassembler(in_order=False, **options))
+    patch.setattr(reassembly, "Reassembler", lambda **options: Reassembler(in_order=False, **options))
 
 
 def what_is_early_is_not_stored(patch: pytest.MonkeyPatch) -> None:
@@ -118,7 +112,7 @@ def what_was_stored_is_not_read_back(patch: pytest.MonkeyPatch) -> None:
 
 def duplicates_are_not_acknowledged(patch: pytest.MonkeyPatch) -> None:
     """P18: who asks again gets no answer."""
-    fresh = receiving._fresh
+    fresh = receiver._fresh
 
     def silent(
         opened: Sequence[tuple[Dialog, Row, bytes]], owed: dict[Key, Owed]
@@ -129,7 +123,7 @@ def duplicates_are_not_acknowledged(patch: pytest.MonkeyPatch) -> None:
             del owed[key]
         return iter(kept)
 
-    patch.setattr(receiving, "_fresh", silent)
+    patch.setattr(receiver, "_fresh", silent)
 
 
 def gaps_are_acknowledged(patch: pytest.MonkeyPatch) -> None:
@@ -189,7 +183,9 @@ def acknowledgements_always_wait(patch: pytest.MonkeyPatch) -> None:
 
 def no_limits(patch: pytest.MonkeyPatch) -> None:
     """P26: memory is taken for whatever is announced."""
-    patch.setattr(assembly, "Reassembler", lambda **_: Reassembler(max_pending_bytes=None, max_sequence_distance=None))
+    patch.setattr(
+        reassembly, "Reassembler", lambda **_: Reassembler(max_pending_bytes=None, max_sequence_distance=None)
+    )
     patch.setattr(Incoming, "has_room", lambda *_, **__: True)
 
 

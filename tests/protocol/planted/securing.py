@@ -5,11 +5,10 @@ from typing import Any, Final
 
 import pytest
 
-from ssbroker.protocol import envelope, opening
+from ssbroker.protocol import envelope, receiver
 from ssbroker.protocol.dialog import Dialog
-from ssbroker.protocol.envelope import Security
-from ssbroker.protocol.opening import Opener
-from ssbroker.protocol.rows import Row
+from ssbroker.protocol.envelope import Row, Security
+from ssbroker.protocol.receiver import Opener
 from ssbroker.security import SecuredDirection
 from ssbroker.security import dialog as security
 
@@ -135,10 +134,10 @@ def anybody_may_answer(patch: pytest.MonkeyPatch) -> None:
 
 def the_second_copy_is_not_told(patch: pytest.MonkeyPatch) -> None:
     """R8: another copy of the service that answers too waits for ever."""
-    patch.setattr(opening, "Notice", lambda *_: None)
+    patch.setattr(receiver, "Notice", lambda *_: None)
     opened = Opener.open
 
-    def silent(self: Opener, rows: list[Row]) -> opening.Opened:
+    def silent(self: Opener, rows: list[Row]) -> receiver.Opened:
         made = opened(self, rows)
         made.notices.clear()
         return made

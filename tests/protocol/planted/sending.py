@@ -7,18 +7,14 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from ssbroker.protocol import outbound, packing, residents, sending
-from ssbroker.protocol.dialog import Dialog
-from ssbroker.protocol.dialogs import Dialogs
-from ssbroker.protocol.flight import Flight
-from ssbroker.protocol.opening import Opener
-from ssbroker.protocol.residents import Residents
-from ssbroker.protocol.retry import SECOND, Backoff
-from ssbroker.protocol.rows import Row
-from ssbroker.protocol.sending import Sending
-from ssbroker.protocol.steady import SteadyClock
-from ssbroker.protocol.transmission import Transmission
-from ssbroker.protocol.turn import Cut, Turn
+from ssbroker.protocol import dialog as dialog_module
+from ssbroker.protocol import encoder, engine, sender
+from ssbroker.protocol.config import SECOND, Backoff
+from ssbroker.protocol.dialog import Dialog, Flight, Transmission
+from ssbroker.protocol.engine import Dialogs, Residents, SteadyClock
+from ssbroker.protocol.envelope import Row
+from ssbroker.protocol.receiver import Opener
+from ssbroker.protocol.sender import Cut, Sending, Turn
 
 
 def no_jitter(patch: pytest.MonkeyPatch) -> None:
@@ -147,7 +143,7 @@ def small_messages_wait(patch: pytest.MonkeyPatch) -> None:
         del sequences, counts
         return iter(rows)
 
-    patch.setattr(sending, "interleaved", in_order)
+    patch.setattr(sender, "interleaved", in_order)
 
 
 def does_not_wait_for_the_first_answer(patch: pytest.MonkeyPatch) -> None:
@@ -190,7 +186,7 @@ def a_clock_that_is_set_back_is_believed(patch: pytest.MonkeyPatch) -> None:
 
 def packing_forgets_what_is_under_way(patch: pytest.MonkeyPatch) -> None:
     """P32: what is put aside comes back as if all had been acknowledged."""
-    unpacked = packing.unpacked
+    unpacked = dialog_module.unpack_transmission
 
     def empty(data: bytes) -> Transmission:
         made = unpacked(data)
@@ -198,12 +194,12 @@ def packing_forgets_what_is_under_way(patch: pytest.MonkeyPatch) -> None:
         made.flights.clear()
         return made
 
-    patch.setattr(residents, "unpacked", empty)
+    patch.setattr(engine, "unpack_transmission", empty)
 
 
 def packing_forgets_what_was_acknowledged(patch: pytest.MonkeyPatch) -> None:
     """P13, P32: what is put aside comes back as if nothing after the last whole message had arrived."""
-    packed = packing.packed
+    packed = dialog_module.pack_transmission
 
     def coarse(transmission: Transmission) -> bytes:
         first = transmission.acked + 1
@@ -213,12 +209,12 @@ def packing_forgets_what_was_acknowledged(patch: pytest.MonkeyPatch) -> None:
             Transmission(transmission.key, transmission.acked, first, passed=first, unsent=unsent, flights=flights)
         )
 
-    patch.setattr(residents, "packed", coarse)
+    patch.setattr(engine, "pack_transmission", coarse)
 
 
 def packed_objects_have_no_bound(patch: pytest.MonkeyPatch) -> None:
     """B34: an object is packed, however large it becomes."""
-    patch.setattr(packing, "PACKED_MAX", 1 << 20)
+    patch.setattr(dialog_module, "PACKED_MAX", 1 << 20)
 
 
 def one_timer_for_all(patch: pytest.MonkeyPatch) -> None:
@@ -235,9 +231,9 @@ def one_timer_for_all(patch: pytest.MonkeyPatch) -> None:
 
 def acknowledgements_never_ride(patch: pytest.MonkeyPatch) -> None:
     """P15: an acknowledgement goes alone, even where a message goes anyway."""
-    fragments = outbound.Outbound.fragments
+    fragments = encoder.Outbound.fragments
 
-    def alone(self: outbound.Outbound, cut: Cut) -> pa.Table:
+    def alone(self: encoder.Outbound, cut: Cut) -> pa.Table:
         dues = [(turn.dialog, turn.dialog.ack_due) for turn in cut.turns]
         for dialog, _ in dues:
             dialog.ack_due = None
@@ -246,7 +242,7 @@ def acknowledgements_never_ride(patch: pytest.MonkeyPatch) -> None:
             dialog.ack_due = due if due is not None else dialog.ack_due
         return rows
 
-    patch.setattr(outbound.Outbound, "fragments", alone)
+    patch.setattr(encoder.Outbound, "fragments", alone)
 
 
 def acknowledgements_only_ride(patch: pytest.MonkeyPatch) -> None:

@@ -13,12 +13,12 @@ from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
 
-from ssbroker import Instance, moment
+from ssbroker import Instance, _arguments
 from ssbroker.broker.database import Database
-from ssbroker.broker.network.exchange.ledger import SqliteLedger
-from ssbroker.protocol.dialogs import Dialogs
-from ssbroker.protocol.ledger import Endpoint, Key
-from ssbroker.protocol.settings import Settings
+from ssbroker.broker.network.dialog_storage import SqliteLedger
+from ssbroker.protocol.config import Settings
+from ssbroker.protocol.engine import Dialogs
+from ssbroker.protocol.storage import DialogEndpoint, Key
 from ssbroker.store import endpoints
 from ssbroker.testing import MemoryLedger
 from tests.store.power.cutting import Cut
@@ -79,7 +79,7 @@ class _Pair:
 
     @property
     def _moment(self) -> int:
-        return moment.microseconds(self.now)
+        return _arguments.microseconds(self.now)
 
 
 class Network:
@@ -185,7 +185,7 @@ def _prepare(pair: _Pair) -> list[Key]:
         handle = t.begin_dialog("//Shop", "//Far")
         begun_here = endpoints.by_handle(t.connection, handle.bytes)
         assert begun_here is not None
-    there = Endpoint(
+    there = DialogEndpoint(
         conversation_id=_BEGUN_THERE,
         is_initiator=True,
         service_name="//Far",

@@ -14,23 +14,21 @@ from typing import TYPE_CHECKING, Any, Final, Literal, get_args
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from ssbroker import moment, options
-from ssbroker.catalog import Catalog
+from ssbroker import _arguments
+from ssbroker.catalog.catalog import Catalog
 from ssbroker.exceptions import InputError, OptionError
-from ssbroker.routing import PendingRequest, TieBreak
+from ssbroker.router import PendingRequest, TieBreak
 from ssbroker.schemas import CONVERSATIONS, DECISIONS
 from ssbroker.spark import columns
-from ssbroker.spark.files.parts import Compression, Parts
-from ssbroker.spark.files.splits import Source, Split, files_of, read, splits_of
-from ssbroker.spark.files.staging import Staging, complete, new_attempt
-from ssbroker.spark.files.tasks import Watch, run
-from ssbroker.spark.names import check_free_names, check_once
-from ssbroker.spark.paths import local_path
-from ssbroker.spark.shipping import ship
+from ssbroker.spark.broadcast import local_path, ship
+from ssbroker.spark.columns import check_free_names, check_once
+from ssbroker.spark.files.parquet import Compression, Parts, Source, Split, files_of, read, splits_of
+from ssbroker.spark.files.staging import Staging, Watch, complete, new_attempt, run
 from ssbroker.spark.worker import Task, router_of
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
 
 PartitionBy = Literal["outcome", "next_hop_address", "target_database"]
 """The column of the decision that parts the files of the result."""
@@ -139,10 +137,10 @@ def route_files(
     allowed = get_args(PartitionBy)
     if partition_by is not None and partition_by not in allowed:
         raise OptionError(f"partition_by: expected one of {', '.join(allowed)}, or None; got {partition_by!r:.80}")
-    options.whole(split_bytes, name="split_bytes", least=1, most=2**63 - 1)
+    _arguments.whole(split_bytes, name="split_bytes", least=1, most=2**63 - 1)
     if compression not in get_args(Compression):
         raise OptionError(f"compression: expected one of {', '.join(get_args(Compression))}; got {compression!r:.80}")
-    at, folder = moment.as_utc(now), local_path(target, name="target")
+    at, folder = _arguments.as_utc(now), local_path(target, name="target")
     files = files_of(source)
     schema, splits = splits_of(files, split_bytes=split_bytes)
     check_once(CONVERSATIONS.names, schema.names)

@@ -1,19 +1,28 @@
-"""A result of many tasks that appears as a whole or not at all: written beside its place, moved there by one rename."""
+"""Results of many tasks that appear complete or not at all."""
 
 from __future__ import annotations
 
+import functools
+import gc
 import glob
 import json
 import os
 import shutil
+import threading
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import IO, Any, Final, Self
+from typing import IO, TYPE_CHECKING, Any, Final, Self
 
-from ssbroker import disk
+import pyarrow as pa
+
+from ssbroker import _files
 from ssbroker.exceptions import OutputError
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
 
 MANIFEST: Final = "_manifest.json"
 _LOCK: Final = "lock"
@@ -60,7 +69,7 @@ class Staging:
         try:
             self._place.mkdir(parents=True)
             self._lock: Final = (self._place / _LOCK).open("wb")
-            if not disk.lock(self._lock.fileno()):  # somebody took the place for one that was left
+            if not _files.lock(self._lock.fileno()):  # somebody took the place for one that was left
                 raise BlockingIOError("another job with this target began at the same moment")
             self.attempts.mkdir()
             self.done.mkdir()
@@ -87,11 +96,11 @@ class Staging:
             _write(result / MANIFEST, json.dumps(manifest, indent=2, ensure_ascii=False).encode() + b"\n")
             _write(result / "_SUCCESS", b"")
             for folder, _, _ in os.walk(result):
-                disk.sync(Path(folder))
+                _files.sync(Path(folder))
             if self.target.exists():  # a rename would take the place of an empty folder
                 raise FileExistsError("it was made by somebody else meanwhile")
             result.rename(self.target)
-            disk.sync(self.target.parent)
+            _files.sync(self.target.parent)
         except OSError as error:
             raise OutputError(f"{self.target}: cannot be written: {error}") from error
 
@@ -112,7 +121,7 @@ class Staging:
         for place in self.target.parent.glob(f"{glob.escape(self._prefix)}*"):
             try:
                 with (place / _LOCK).open("r+b") as lock:
-                    if disk.lock(lock.fileno()):
+                    if _files.lock(lock.fileno()):
                         _remove(place, lock)
             except FileNotFoundError:
                 shutil.rmtree(place, ignore_errors=True)
@@ -144,7 +153,7 @@ def complete(files: Sequence[Path]) -> None:
         files: The files.
     """
     for file in files:
-        disk.sync(file)
+        _files.sync(file)
 
 
 def _remove(place: Path, lock: IO[bytes]) -> None:
@@ -162,4 +171,72 @@ def _remove(place: Path, lock: IO[bytes]) -> None:
 
 def _write(path: Path, content: bytes) -> None:
     path.write_bytes(content)
-    disk.sync(path)
+    _files.sync(path)
+
+
+_LOOK_EVERY: Final = 0.5
+
+
+def run(spark: SparkSession, count: int, work: Callable[[int], dict[str, Any]]) -> list[dict[str, Any]]:
+    """Has each number worked on by a task of its own.
+
+    Args:
+        spark: The session, classic or Spark Connect.
+        count: How many tasks there are.
+        work: What a worker does with a number; what it returns can be written as JSON.
+
+    Returns:
+        What each came to, in the order of the numbers. Where Spark ran a task several times, it is what one of the runs came to.
+    """
+    if not count:
+        return []
+
+    def worked(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        _keep_imports()
+        for batch in batches:
+            numbers: list[Any] = batch.column(0).to_pylist()
+            told = pa.array([json.dumps(work(number)) for number in numbers], pa.string())
+            yield pa.RecordBatch.from_arrays([batch.column(0), told], names=["number", "told"])
+
+    table = spark.range(0, count, 1, count).mapInArrow(worked, "number bigint, told string").toArrow()
+    told = dict(zip(table["number"].to_pylist(), table["told"].to_pylist(), strict=True))
+    return [json.loads(str(told[number])) for number in range(count)]
+
+
+@functools.cache
+def _keep_imports() -> None:
+    """Has the garbage collection of a worker, which Spark calls for after each task, pass over what is imported: it took as long as a small task."""
+    gc.freeze()
+
+
+class Watch:
+    """Tells how far a job is, for as long as the block runs: each task leaves a file when it is done.
+
+    Args:
+        done: The folder of these files.
+        count: How many there will be.
+        progress: Called with both numbers about twice a second, in a thread of its own, and at the end; None is not called.
+    """
+
+    def __init__(self, done: Path, count: int, progress: Callable[[int, int], None] | None) -> None:
+        self._done: Final = done
+        self._count: Final = count
+        self._progress: Final = progress
+        self._is_over: Final = threading.Event()
+        self._thread: Final = threading.Thread(target=self._watch, daemon=True)
+
+    def __enter__(self) -> Self:
+        if self._progress is not None:
+            self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._is_over.set()
+        if self._progress is not None:
+            self._thread.join()
+
+    def _watch(self) -> None:
+        is_over = False
+        while not is_over and self._progress is not None:
+            is_over = self._is_over.wait(_LOOK_EVERY)
+            self._progress(sum(1 for _ in self._done.iterdir()), self._count)

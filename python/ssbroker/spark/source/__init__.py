@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
+from ssbroker._dependencies import PYSPARK_OF_THE_FORMAT
 from ssbroker.spark import demand
-from ssbroker.versions import PYSPARK_OF_THE_FORMAT
 
 demand(PYSPARK_OF_THE_FORMAT, what="the format ssbroker")

@@ -10,15 +10,14 @@ from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
 
-from ssbroker import options
+from ssbroker import _arguments
 from ssbroker.exceptions import InputError, SchemaError
 from ssbroker.schemas import PENDING
-from ssbroker.spark.frames import check_session
-from ssbroker.spark.streams import delayed, waiting
-from ssbroker.spark.streams.arrays import Column, column, nulls, pc, same
-from ssbroker.spark.streams.parts import NAME, whole_states
-from ssbroker.spark.streams.state import State, of_bytes
-from ssbroker.spark.tagged import plain
+from ssbroker.spark.columns import check_session
+from ssbroker.spark.reassembly_rows import plain
+from ssbroker.spark.streams import step
+from ssbroker.spark.streams.row_kinds import ArrowColumn, column, nulls, pc, same
+from ssbroker.spark.streams.state import NAME, State, state_from_bytes, whole_states
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -67,7 +66,7 @@ def stream_state(spark: SparkSession, checkpoint: str | os.PathLike[str], *, ope
         Traceback (most recent call last):
         ssbroker.exceptions.OptionError: operator_id: expected a whole number from 0 to 2147483647; got -1
     """
-    options.whole(operator_id, name="operator_id", least=0, most=2**31 - 1)
+    _arguments.whole(operator_id, name="operator_id", least=0, most=2**31 - 1)
     check_session(spark)
     path = _path(checkpoint)
     reader = spark.read.format("statestore").option("stateVarName", NAME).option("operatorId", operator_id)
@@ -86,7 +85,7 @@ def _path(given: object) -> str:
     path = os.fspath(given) if isinstance(given, os.PathLike) else given
     if not isinstance(path, str):
         raise SchemaError(f"checkpoint: expected a path, got {type(given).__qualname__}", expected="a path")
-    if not path.strip() or not options.is_text(path):
+    if not path.strip() or not _arguments.is_text(path):
         raise InputError(f"checkpoint: expected a path, got {path!r:.200}", value=path, expected="a path")
     return path
 
@@ -136,35 +135,35 @@ def waiting_rows(state: State) -> pa.Table:
 def _read(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     told: Iterator[Any] = (zip(*(column.to_pylist() for column in batch.columns), strict=True) for batch in batches)
     for bucket, state in whole_states(itertools.chain.from_iterable(told)):
-        for rows in waiting_rows(of_bytes(state)).to_batches():
+        for rows in waiting_rows(state_from_bytes(state)).to_batches():
             number = same(bucket, pa.int32(), rows.num_rows)
             yield pa.RecordBatch.from_arrays([number, *rows.columns], names=["bucket", *rows.schema.names])
 
 
-def _pending(waits: pa.Table, age_us: int | None) -> dict[str, Column]:
+def _pending(waits: pa.Table, age_us: int | None) -> dict[str, ArrowColumn]:
     columns = {name: column(waits, name) for name in waits.schema.names}
     is_whole = pc.is_null(columns["first_missing_fragment"])
     columns["waits_for"] = pc.if_else(is_whole, "message", "fragment")
-    columns["since"] = columns.pop(waiting.SINCE).cast(_MOMENT)
-    grown = columns.pop(waiting.GROWN)
+    columns["since"] = columns.pop(step.WAITING_SINCE).cast(_MOMENT)
+    grown = columns.pop(step.GROWN)
     if age_us is not None:
         columns["until"] = pc.add(grown, age_us).cast(_MOMENT)
     return columns
 
 
-def _delayed(queue: pa.Table, state: State) -> dict[str, Column]:
+def _delayed(queue: pa.Table, state: State) -> dict[str, ArrowColumn]:
     names = {**state.names, "message_sequence_number": "message_sequence_number"}
     columns = {name: column(queue, at) for name, at in names.items() if name in _OWN and at in queue.schema.names}
     if "message_body" in queue.schema.names:
         columns["received_bytes"] = pc.binary_length(column(queue, "message_body")).cast(pa.int64())
     columns["waits_for"] = same("route", pa.string(), queue.num_rows)
-    columns["tries"] = column(queue, delayed.TRIES).cast(pa.int32())
-    columns["since"] = column(queue, delayed.SINCE).cast(_MOMENT)
-    columns["until"] = column(queue, delayed.DUE).cast(_MOMENT)
+    columns["tries"] = column(queue, step.TRIES).cast(pa.int32())
+    columns["since"] = column(queue, step.DELAYED_SINCE).cast(_MOMENT)
+    columns["until"] = column(queue, step.DUE).cast(_MOMENT)
     return columns
 
 
-def _of(columns: dict[str, Column]) -> pa.Table:
+def _of(columns: dict[str, ArrowColumn]) -> pa.Table:
     """The columns that there are, and nulls."""
     count = len(columns["since"])
     arrays = [

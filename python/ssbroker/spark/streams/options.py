@@ -8,12 +8,12 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Final
 
-from ssbroker import options
-from ssbroker import session_keys as keys
-from ssbroker.catalog import Catalog
+from ssbroker import _arguments
+from ssbroker import reassembly as keys
+from ssbroker.catalog.catalog import Catalog
 from ssbroker.exceptions import OptionError, SchemaError
-from ssbroker.session_keys import SessionKeys
-from ssbroker.spark.room import MESSAGE_BYTES_MAX, room_for
+from ssbroker.reassembly import SessionKeys
+from ssbroker.spark.broadcast import MESSAGE_BYTES_MAX, room_for
 
 PENDING_BYTES_MAX: Final = 1 << 32
 """What may be pending in a bucket at most: a worker has several copies of it."""
@@ -42,7 +42,7 @@ class Buckets:
     key: bytes | None = field(repr=False)
 
     def __post_init__(self) -> None:
-        options.whole(self.count, name="buckets", least=1, most=BUCKETS_MAX)
+        _arguments.whole(self.count, name="buckets", least=1, most=BUCKETS_MAX)
         given: object = self.key
         if given is not None and not (isinstance(given, bytes) and 0 < len(given) <= _KEY_BYTES_MAX):
             raise OptionError(f"bucket_key: expected 1 to {_KEY_BYTES_MAX} bytes or None; got {type(given).__name__}")
@@ -80,13 +80,13 @@ class Limits:
     max_pending_age: timedelta | None
 
     def __post_init__(self) -> None:
-        options.flag(self.in_order, name="in_order")
-        options.flag(self.acknowledgements, name="acknowledgements")
-        options.whole(self.max_message_bytes, name="max_message_bytes", least=1, most=MESSAGE_BYTES_MAX)
+        _arguments.flag(self.in_order, name="in_order")
+        _arguments.flag(self.acknowledgements, name="acknowledgements")
+        _arguments.whole(self.max_message_bytes, name="max_message_bytes", least=1, most=MESSAGE_BYTES_MAX)
         if self.max_pending_bytes is not None:
-            options.whole(self.max_pending_bytes, name="max_pending_bytes", least=0, most=PENDING_BYTES_MAX)
+            _arguments.whole(self.max_pending_bytes, name="max_pending_bytes", least=0, most=PENDING_BYTES_MAX)
         if self.max_fragments_per_message is not None:
-            options.whole(self.max_fragments_per_message, name="max_fragments_per_message", least=1, most=2**31 - 1)
+            _arguments.whole(self.max_fragments_per_message, name="max_fragments_per_message", least=1, most=2**31 - 1)
         if self.max_pending_age is not None:
             microseconds(self.max_pending_age, name="max_pending_age", least=timedelta(seconds=1), most=AGE_MAX)
 
@@ -110,7 +110,7 @@ class Limits:
 
 
 def _origin(session_keys: SessionKeys | None) -> str:
-    match keys.normal(session_keys):
+    match keys.normalize_session_keys(session_keys):
         case None:
             return "none"
         case str(column):

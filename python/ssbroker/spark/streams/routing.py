@@ -6,14 +6,13 @@ import os
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
-from ssbroker.catalog import Catalog
-from ssbroker.routing import PendingRequest, TieBreak
-from ssbroker.spark import columns, tagged
-from ssbroker.spark.fragment_columns import bucket_of
-from ssbroker.spark.streams import assembly, carried, kinds
-from ssbroker.spark.streams.forwarding import Forwarding
+from ssbroker.catalog.catalog import Catalog
+from ssbroker.router import PendingRequest, TieBreak
+from ssbroker.spark import columns, reassembly_rows
+from ssbroker.spark.columns import bucket_of
+from ssbroker.spark.streams import extra_columns, row_kinds, stream
 from ssbroker.spark.streams.options import Buckets
-from ssbroker.spark.streams.stream import PATIENCE
+from ssbroker.spark.streams.stream import PATIENCE, Forwarding
 from ssbroker.spark.streams.task import Task
 
 if TYPE_CHECKING:
@@ -71,14 +70,14 @@ def route_stream(
         catalog_patience=catalog_patience,
     )
     spread = Buckets(count=buckets, key=bucket_key)
-    spark = assembly.checked(conversations_df, name="ssbroker.spark.route_stream", observe=observe)
+    spark = stream.checked(conversations_df, name="ssbroker.spark.route_stream", observe=observe)
     from pyspark.sql import functions as sf  # noqa: PLC0415 - pyspark is an extra
 
     read = columns.keys(conversations_df)
     fields = conversations_df.schema
     types = {name: columns.arrow_type(name, fields[name].dataType, expected=columns.EXPECTED[name]) for name in read}
     columns.check_carried(fields)
-    on_the_way = [tagged.further_name(place) for place in range(len(fields))]
+    on_the_way = [reassembly_rows.further_name(place) for place in range(len(fields))]
     names = {name: on_the_way[fields.names.index(name)] for name in read}
     task = Task(
         fixed={**spread.fixed, "in_order": None},
@@ -90,9 +89,9 @@ def route_stream(
     named = conversations_df.toDF(*on_the_way)
     # The text of an id may be spelled in several ways; where each row is for itself, it does not matter where it waits.
     placed = named.select(bucket_of(sf.col(names[read[0]]), count=spread.count, key=spread.key or b""), *on_the_way)
-    behind = carried.without_watermark(fields.fields)
+    behind = extra_columns.without_watermark(fields.fields)
     further = dict(zip(on_the_way, behind, strict=True))
-    made = assembly.observed(assembly.through_buckets(placed, tuple(on_the_way), task, further), observe)
-    columns_behind = tagged.selected_further(behind)
+    made = stream.observed(stream.through_buckets(placed, tuple(on_the_way), task, further), observe)
+    columns_behind = reassembly_rows.selected_further(behind)
     assert task.routing is not None  # noqa: S101 - it was made above
-    return made.select(*columns_behind, *kinds.decisions(task.routing.labels))
+    return made.select(*columns_behind, *row_kinds.decisions(task.routing.labels))

@@ -1,26 +1,372 @@
-"""`stream` and `reassemble_stream`: fragments of a stream put together and, with a catalog, the messages routed.
-
-Fragments are packed by bucket of conversations, so that Spark's state has few keys with one value each, and what it moves between the
-JVM and Python is a few cells of Arrow data (docs/dev/2026-11-22-stream-decisions.md).
-"""
+"""`stream` and `reassemble_stream`: reassemble the fragments of a stream, and route the messages."""
 
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import TYPE_CHECKING, Final
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
 
-from ssbroker.catalog import Catalog
-from ssbroker.routing import PendingRequest, TieBreak
-from ssbroker.session_keys import SessionKeys
-from ssbroker.spark.streams import assembly
-from ssbroker.spark.streams.forwarding import Forwarding
-from ssbroker.spark.streams.kinds import StreamKinds
-from ssbroker.spark.streams.options import Buckets, Limits
+import pyarrow as pa
+
+from ssbroker import _arguments
+from ssbroker import reassembly as keys
+from ssbroker.catalog.catalog import Catalog
+from ssbroker.exceptions import OptionError, SchemaError
+from ssbroker.reassembly import SessionKeys
+from ssbroker.router import PendingRequest, TieBreak
+from ssbroker.spark import columns, reassembly_rows
+from ssbroker.spark.broadcast import ship, ship_keys
+from ssbroker.spark.columns import FragmentColumns, check_frame, check_free
+from ssbroker.spark.streams import extra_columns, row_kinds, state, task
+from ssbroker.spark.streams.options import DELAYED_BYTES_MAX, Buckets, Limits, catalog_given, microseconds
+from ssbroker.spark.streams.row_kinds import StreamKinds
+from ssbroker.spark.streams.state import Parts
+from ssbroker.spark.streams.step import step
+from ssbroker.spark.streams.task import Assembly, AtPath, Fixed, Routing, Source, Task
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.streaming.stateful_processor import StatefulProcessor
+    from pyspark.sql.types import StructField
+
+
+_US: Final = 1000
+
+
+class Keeper:
+    """What is kept and told of buckets, by the handle that Spark gives.
+
+    Args:
+        task: What is done with each bucket.
+        handle: Spark's.
+    """
+
+    def __init__(self, task: Task, handle: Any) -> None:
+        self._task: Final = task
+        self._handle: Final = handle
+        self._kept: Final = Parts(handle)
+
+    def step(self, given: Sequence[bytes], now_ms: int) -> list[tuple[str, bytes]]:
+        """Does the step of the bucket whose turn it is.
+
+        Args:
+            given: The cells that have come for it.
+            now_ms: The moment of the micro-batch, in milliseconds since 1970.
+
+        Returns:
+            What it tells: kinds and cells.
+        """
+        kept = self._kept.get()
+        batches = [batch for cell in given for batch in state.of_ipc(cell).to_batches()]
+        done = step(self._task, kept, batches, now_us=now_ms * _US)
+        if done.state is None:
+            self._kept.clear()
+        elif done.state is not kept:
+            self._kept.put(done.state)
+        if done.due_us is not None:
+            self._come_again(-(-done.due_us // _US), now_ms)
+        return list(state.cells_of(done.rows))
+
+    def _come_again(self, due_ms: int, now_ms: int) -> None:
+        """One timer in the future, and none later than what is due."""
+        due_ms = max(due_ms, now_ms + 1)
+        timers = [int(timer) for timer in self._handle.listTimers()]
+        for timer in timers:
+            if timer > due_ms:
+                self._handle.deleteTimer(timer)
+        if not any(now_ms < timer <= due_ms for timer in timers):
+            self._handle.registerTimer(due_ms)
+
+
+def processor(task: Task) -> StatefulProcessor:
+    """Keeps the buckets of a query.
+
+    Args:
+        task: What is done with each.
+
+    Returns:
+        The processor, which pickles.
+    """
+    from pyspark.sql import Row  # noqa: PLC0415 - pyspark is an extra
+    from pyspark.sql.streaming.stateful_processor import StatefulProcessor  # noqa: PLC0415 - the same
+
+    def told(rows: list[tuple[str, bytes]]) -> Iterator[Any]:
+        return iter([Row(kind=kind, cell=cell) for kind, cell in rows])
+
+    class Buckets(StatefulProcessor):
+        """The state and one timer of each bucket."""
+
+        def init(self, handle: Any) -> None:
+            self._keeper = Keeper(task, handle)
+
+        def handleInputRows(self, key: Any, rows: Iterator[Any], timerValues: Any) -> Iterator[Any]:  # noqa: N802, N803, ARG002 - Spark's names
+            # In the order in which the rows came, as far as there is one: a task that is run again does the same.
+            given = [bytes(row.cell) for row in sorted(rows, key=lambda row: int(row.place))]
+            return told(self._keeper.step(given, timerValues.getCurrentProcessingTimeInMs()))
+
+        def handleExpiredTimer(self, key: Any, timerValues: Any, expiredTimerInfo: Any) -> Iterator[Any]:  # noqa: N802, N803, ARG002 - the same
+            return told(self._keeper.step([], timerValues.getCurrentProcessingTimeInMs()))
+
+        def close(self) -> None:
+            """Nothing is open."""
+
+    return Buckets()
+
+
+_PATIENCE: Final = "catalog_patience"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Forwarding:
+    """How messages are routed.
+
+    Attributes:
+        catalog: As of `stream`, like all that follow.
+        tie_break: The same.
+        pending_request: The same.
+        max_delayed_bytes: The same.
+        catalog_patience: The same.
+
+    Raises:
+        OptionError: One is not what it can be.
+    """
+
+    catalog: Catalog | str | os.PathLike[str]
+    tie_break: TieBreak
+    pending_request: PendingRequest
+    max_delayed_bytes: int
+    catalog_patience: timedelta
+
+    def __post_init__(self) -> None:
+        catalog_given(self.catalog)
+        columns.check_tie_break(self.tie_break)
+        _arguments.whole(self.max_delayed_bytes, name="max_delayed_bytes", least=0, most=DELAYED_BYTES_MAX)
+        microseconds(self.catalog_patience, name=_PATIENCE, least=timedelta(0))
+
+    def routing(
+        self,
+        spark: SparkSession,
+        types: Mapping[str, pa.DataType],
+        names: Mapping[str, str],
+        *,
+        direction: tuple[str, ...] | None,
+    ) -> Routing:
+        """What the workers are told.
+
+        Args:
+            spark: The session.
+            types: The columns of conversations that there are, and their types.
+            names: Their names in messages.
+            direction: The columns of what goes in order, None where each row is for itself.
+
+        Returns:
+            The same, checked.
+
+        Raises:
+            SchemaError: A column is missing or has a type that cannot be read.
+            OptionError: An option is not what it can be.
+            InputError: There is no catalog at the path.
+        """
+        given = catalog_given(self.catalog)
+        catalog = given if isinstance(given, Catalog) else task.load(Path(given))
+        labels = columns.rehearse(catalog, types, tie_break=self.tie_break, pending_request=self.pending_request)
+        source: Source = Fixed(ship(spark, given, in_stream=True)) if isinstance(given, Catalog) else self._at(given)
+        return Routing(
+            source=source,
+            tie_break=self.tie_break,
+            pending_request=self.pending_request,
+            labels=labels,
+            names=names,
+            direction=direction,
+            max_delayed_bytes=self.max_delayed_bytes,
+        )
+
+    def _at(self, path: str) -> AtPath:
+        return AtPath(path, microseconds(self.catalog_patience, name=_PATIENCE, least=timedelta(0)))
+
+
+PROVIDER: Final = "spark.sql.streaming.stateStore.providerClass"
+ROCKSDB: Final = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
+"""The state store that `transformWithState` needs."""
+
+_DIRECTION: Final = ("conversation_id", "is_initiator")
+_BATCH: Final = {
+    "ssbroker.spark.stream": "ssbroker.spark.pipeline or reassemble",
+    "ssbroker.spark.reassemble_stream": "ssbroker.spark.reassemble",
+    "ssbroker.spark.route_stream": "ssbroker.spark.route",
+}
+
+
+def rows(
+    fragments: DataFrame,
+    limits: Limits,
+    buckets: Buckets,
+    forwarding: Forwarding | None,
+    *,
+    observe: str | None,
+    name: str,
+) -> tuple[DataFrame, StreamKinds]:
+    """The rows of all kinds, and how to select those of one.
+
+    Args:
+        fragments: The stream.
+        limits: How fragments are put together.
+        buckets: How conversations are spread.
+        forwarding: How messages are routed, if they are.
+        observe: The name of the figures, None for none.
+        name: The function that was called.
+
+    Returns:
+        What a `Stream` is made of.
+
+    Raises:
+        SchemaError: It is no stream, or a column is missing, occurs twice or has a type that cannot be read.
+        OptionError: The state store is not RocksDB, or an option is not what it can be.
+        InputError: There is no catalog at the path.
+    """
+    spark = checked(fragments, name=name, observe=observe)
+    found = columns.read(fragments, limits.session_keys)
+    behind = extra_columns.without_watermark(found.further)
+    further = {reassembly_rows.further_name(place): field for place, field in enumerate(behind)}
+    routing = None
+    if forwarding is not None:
+        check_free(fragments, [field.name for field in found.further])
+        routing = _routing(spark, found, forwarding, in_order=limits.in_order)
+    task = Task(
+        fixed={**buckets.fixed, **limits.fixed},
+        carried=tuple(field.name for field in found.further),
+        assembly=_assembly(spark, limits),
+        routing=routing,
+        figures=observe is not None,
+    )
+    placed = found.by_bucket(fragments, count=buckets.count, key=buckets.key or b"")
+    labels = None if routing is None else routing.labels
+    made = through_buckets(placed, found.names, task, further)
+    return observed(made, observe), StreamKinds(behind, labels, limits.acknowledgements)
+
+
+def checked(given: DataFrame, *, name: str, observe: str | None) -> SparkSession:
+    """Checks what every stream needs.
+
+    Args:
+        given: What should be a stream.
+        name: The function that was called.
+        observe: The name of the figures.
+
+    Returns:
+        The session.
+
+    Raises:
+        SchemaError: It is no stream.
+        OptionError: The state store is not RocksDB, or the name of the figures is empty.
+    """
+    check_frame(given, name=name)
+    if not given.isStreaming:
+        raise SchemaError(
+            f"{name} takes a stream (spark.readStream), and this DataFrame is none; for it there is {_BATCH[name]}",
+            expected="a stream",
+            actual="a DataFrame that is no stream",
+        )
+    figures: object = observe
+    if figures is not None and not (isinstance(figures, str) and figures):
+        raise OptionError(f"observe: expected a name or None; got {observe!r:.80}")
+    spark = given.sparkSession
+    provider = spark.conf.get(PROVIDER)
+    if provider != ROCKSDB:
+        raise OptionError(f"{name} keeps its state in RocksDB: set {PROVIDER} to {ROCKSDB}; it is {provider}")
+    return spark
+
+
+def through_buckets(
+    placed: DataFrame, names: tuple[str, ...], task: Task, further: Mapping[str, StructField]
+) -> DataFrame:
+    """Packs rows by bucket, has each bucket do its step, and unpacks what comes of it.
+
+    Args:
+        placed: The number of the bucket, then a column for each of `names`.
+        names: What the columns are called in the workers.
+        task: What is done with each bucket.
+        further: The columns that are carried, by their names on the way.
+
+    Returns:
+        The rows of all kinds, and the figures among them.
+    """
+    own = row_kinds.own_columns(assembled=task.assembly is not None, routed=task.routing is not None)
+    on_the_way = tuple(further)
+
+    def pack(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        from pyspark import TaskContext  # noqa: PLC0415 - pyspark is an extra
+
+        context: Any = TaskContext.get()
+        return state.pack_rows(names, batches, partition=context.partitionId())
+
+    def unpack(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        return state.unpack_rows(own, on_the_way, batches)
+
+    schema = row_kinds.schema(further, assembled=task.assembly is not None, routed=task.routing is not None)
+    stateful = (
+        placed.mapInArrow(pack, state.PACKED)
+        .groupBy("bucket")
+        .transformWithState(
+            statefulProcessor=processor(task),
+            outputStructType=state.TOLD,
+            outputMode="Append",
+            timeMode="ProcessingTime",
+        )
+    )
+    return stateful.mapInArrow(unpack, schema)
+
+
+def observed(made: DataFrame, name: str | None) -> DataFrame:
+    """The rows without the figures, which are observed if they have a name (U11).
+
+    Args:
+        made: What `through_buckets` made.
+        name: The name of the figures, None for none.
+
+    Returns:
+        The rows.
+    """
+    from pyspark.sql import functions as sf  # noqa: PLC0415 - pyspark is an extra
+
+    if name is None:
+        return made
+    kind = sf.col(row_kinds.KIND)
+    told = [row_kinds.MESSAGE, row_kinds.REJECTION, row_kinds.ACKNOWLEDGEMENT, row_kinds.EXPIRY]
+    counts = [sf.count(sf.when(kind == each, True)).alias(f"{each}_rows") for each in told]
+    sums = [sf.sum(figure).alias(figure) for figure in row_kinds.FIGURE_COLUMNS]
+    if "message_body" in made.columns:
+        sums.append(sf.sum(sf.length("message_body")).alias("message_bytes"))
+    buckets = sf.count(sf.when(kind == row_kinds.FIGURES, True)).alias("buckets")
+    return made.observe(name, *counts, *sums, buckets).where(kind != row_kinds.FIGURES)
+
+
+def _assembly(spark: SparkSession, limits: Limits) -> Assembly:
+    normal = keys.normalize_session_keys(limits.session_keys)
+    column = normal if isinstance(normal, str) else None
+    age = limits.max_pending_age
+    return Assembly(
+        in_order=limits.in_order,
+        max_message_bytes=limits.max_message_bytes,
+        max_fragments_per_message=limits.max_fragments_per_message,
+        max_pending_bytes=limits.room,
+        max_pending_age_us=None if age is None else microseconds(age, name="max_pending_age", least=age),
+        session_keys=ship_keys(spark, normal, in_stream=True) if isinstance(normal, dict) else column,
+        acknowledgements=limits.acknowledgements,
+    )
+
+
+def _routing(spark: SparkSession, found: FragmentColumns, forwarding: Forwarding, *, in_order: bool) -> Routing:
+    read = found.of_conversations()
+    types: dict[str, pa.DataType] = {"conversation_id": pa.binary(), "is_initiator": pa.bool_()}
+    for name, (_, kind) in read.items():
+        types[name] = columns.arrow_type(name, kind, expected=columns.EXPECTED[name])
+    names = {**dict(zip(_DIRECTION, _DIRECTION, strict=True)), **{name: at for name, (at, _) in read.items()}}
+    return forwarding.routing(spark, types, names, direction=_DIRECTION if in_order else None)
+
 
 PATIENCE: Final = timedelta(minutes=5)
 """How long a catalog that cannot be read any more goes on, unless told."""
@@ -171,9 +517,7 @@ def stream(
         max_pending_age=max_pending_age,
     )
     chosen = Buckets(count=buckets, key=bucket_key)
-    return Stream(
-        *assembly.rows(fragments_df, limits, chosen, forwarding, observe=observe, name="ssbroker.spark.stream")
-    )
+    return Stream(*rows(fragments_df, limits, chosen, forwarding, observe=observe, name="ssbroker.spark.stream"))
 
 
 def reassemble_stream(
@@ -229,4 +573,4 @@ def reassemble_stream(
     )
     chosen = Buckets(count=buckets, key=bucket_key)
     name = "ssbroker.spark.reassemble_stream"
-    return Stream(*assembly.rows(fragments_df, limits, chosen, None, observe=observe, name=name))
+    return Stream(*rows(fragments_df, limits, chosen, None, observe=observe, name=name))

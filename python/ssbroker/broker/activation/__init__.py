@@ -1,1 +1,0 @@
-"""Readers of queues, started and ended as they are needed (facts 143, 144)."""

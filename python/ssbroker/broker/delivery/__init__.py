@@ -1,1 +1,0 @@
-"""From the transmission queue to where messages belong, within the instance."""

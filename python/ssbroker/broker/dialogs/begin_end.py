@@ -1,0 +1,275 @@
+"""BEGIN DIALOG, END CONVERSATION, MOVE CONVERSATION, conversation timers, and breaking conversations off."""
+
+from __future__ import annotations
+
+import uuid
+from typing import Final
+
+from ssbroker import _arguments
+from ssbroker.broker.dialogs import contract_rules
+from ssbroker.broker.dialogs.deliver import break_off, close, put_off, remove, transmit
+from ssbroker.broker.dialogs.enqueue import queue_of, take_all_off
+from ssbroker.broker.dialogs.errors import Failure, failure
+from ssbroker.broker.dialogs.message import Message
+from ssbroker.broker.dialogs.send import refused_in_state
+from ssbroker.broker.unit_of_work import Work, told_conversation, told_group
+from ssbroker.broker.validation import existing
+from ssbroker.exceptions import OptionError, SchemaError
+from ssbroker.protocol.config import SECOND
+from ssbroker.protocol.errors import DESCRIPTION_MAX, END_DIALOG, ERROR, LIFETIME_MAX, refused
+from ssbroker.protocol.events import ConversationStep, GroupStep
+from ssbroker.protocol.states import BEGUN, Input, State, after
+from ssbroker.security import keys
+from ssbroker.store import endpoints, queues, transmission_queue
+from ssbroker.store import security as stored
+from ssbroker.store.endpoints import Endpoint
+from ssbroker.store.objects import Service
+
+CURRENT_DATABASE: Final = "CURRENT DATABASE"
+"""As `broker_instance`: the database's own broker id (fact 106)."""
+SERVICE_NAME_MAX: Final = 256
+
+
+def begin(
+    work: Work,
+    from_service: str,
+    to_service: str,
+    *,
+    broker_instance: object,
+    contract: str,
+    lifetime: int | None,
+    encryption: bool,
+    related_conversation: object,
+    related_conversation_group: object,
+) -> Endpoint:
+    """Makes the initiator's endpoint; nothing is sent (B7)."""
+    objects = work.objects
+    service = existing(objects.services, from_service, kind="service")
+    kind = existing(objects.contracts, contract, kind="contract")
+    if not isinstance(to_service, str):
+        raise SchemaError(f"to_service: expected str, got {type(to_service).__name__}", column="to_service")
+    if not 0 < len(to_service) <= SERVICE_NAME_MAX or not _arguments.is_text(to_service):
+        raise refused(8412, name=to_service)
+    expires = work.now() + seconds(LIFETIME_MAX if lifetime is None else lifetime, name="lifetime") * SECOND
+    group = _group(work, service, related_conversation, related_conversation_group)
+    endpoint = endpoints.insert(
+        work.connection,
+        conversation_handle=work.new_id(),
+        conversation_id=work.new_id(),
+        is_initiator=True,
+        conversation_group_id=group,
+        service_id=service.service_id,
+        service_contract_id=kind.service_contract_id,
+        far_service=to_service,
+        far_broker_instance=_broker_instance(work, broker_instance),
+        is_bound=False,
+        is_encrypted=encryption,
+        state=BEGUN,
+        lifetime=expires,
+        priority=contract_rules.priority(
+            objects,
+            service_contract_id=kind.service_contract_id,
+            service_id=service.service_id,
+            far_service=to_service,
+        ),
+    )
+    if to_service in objects.security.by_service:  # N20: a binding secures what begins while it is there
+        key = stored.keep_session_key(work.connection, endpoint.endpoint_id, keys.new_master_key())
+        endpoint = endpoint._replace(session_key=key)
+    work.begins(endpoint.endpoint_id)
+    work.effects.is_due_at(expires)
+    if related_conversation is None and related_conversation_group is None:
+        told_group(work, group, GroupStep.CREATE)
+    told_conversation(work, endpoint, ConversationStep.BEGIN_DIALOG)
+    return endpoint
+
+
+def seconds(value: object, *, name: str) -> int:
+    """A lifetime or a timer in whole seconds.
+
+    Raises:
+        BrokerError: It is none, or outside of 1 to 2147483647 (8411).
+
+    Examples:
+        >>> seconds(60, name="lifetime")
+        60
+    """
+    if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= LIFETIME_MAX:
+        raise refused(8411, name=name, value=value)
+    return value
+
+
+def _broker_instance(work: Work, value: object) -> bytes | None:
+    if value is None:
+        return None
+    if value == CURRENT_DATABASE:
+        return work.broker_instance
+    return _arguments.as_bytes(value, name="broker_instance")
+
+
+def _group(work: Work, service: Service, conversation: object, group: object) -> bytes:
+    """The conversation group of a new dialog (fact 108)."""
+    if conversation is not None and group is not None:
+        raise OptionError("related_conversation and related_conversation_group: expected one of them, got both")
+    if conversation is not None:
+        handle = _arguments.as_bytes(conversation, name="related_conversation")
+        related = endpoints.by_handle(work.connection, handle)
+        if related is None:
+            raise refused(8426, kind="conversation", handle=uuid.UUID(bytes=handle))
+        return _of_service(work, [related], service, related.conversation_group_id)
+    if group is not None:
+        wanted = _arguments.as_bytes(group, name="related_conversation_group")
+        return _of_service(work, endpoints.in_group(work.connection, wanted, limit=1), service, wanted)
+    return work.new_id()
+
+
+def _of_service(work: Work, members: list[Endpoint], service: Service, group: bytes) -> bytes:
+    for member in members:
+        if member.service_id != service.service_id:
+            other = work.objects.services_by_id[member.service_id].name
+            raise refused(9610, service=service.name, other=other)
+    return group
+
+
+def failure_of(error: object) -> Failure | None:
+    """The application's error, as END CONVERSATION WITH ERROR takes it: a code above 0 and a description.
+
+    Raises:
+        OptionError: It is neither that nor None.
+
+    Examples:
+        >>> failure_of((12, "out of stock"))
+        Failure(code=12, description='out of stock')
+    """
+    if error is None:
+        return None
+    if not isinstance(error, tuple) or len(error) != len(("code", "description")) or not isinstance(error[1], str):
+        raise OptionError(f"error: expected a code and a description, such as (12, 'out of stock'); got {error!r:.80}")
+    code = _arguments.whole(error[0], name="error: the code", least=1, most=LIFETIME_MAX)
+    if len(error[1]) > DESCRIPTION_MAX:
+        raise OptionError(f"error: expected a description of up to {DESCRIPTION_MAX} characters; got {len(error[1])}")
+    return Failure(code, error[1])
+
+
+def end(work: Work, endpoint: Endpoint, failure: Failure | None) -> None:
+    """Ends this side, and tells the other where it does not know (B13)."""
+    state = after(State(endpoint.state), Input.END)
+    if isinstance(state, int):
+        raise refused_in_state(state, endpoint)
+    is_owed = endpoint.state == State.ER and transmission_queue.is_waiting(work.connection, endpoint.endpoint_id)
+    if is_owed:  # the far side has still to hear of ERROR_BROKER_CONVERSATIONS (B28)
+        state = State.DO
+    code, description = (0, "") if failure is None else (failure.code, failure.description)
+    step = ConversationStep.END_CONVERSATION if failure is None else ConversationStep.END_CONVERSATION_WITH_ERROR
+    told_conversation(work, endpoint, step, state=state, error=code, text=description)
+    if state is State.CD:
+        close(work, endpoint)
+        return
+    connection, endpoint_id, number = work.connection, endpoint.endpoint_id, endpoint.send_sequence
+    queues.remove_all(connection, endpoint_id)
+    transmission_queue.remove_arrived(connection, endpoint_id)
+    if is_owed:
+        endpoints.set_ended(connection, endpoint_id, state=state, end_dialog_sequence=number - 1)
+        return
+    if failure is None:
+        message = Message(number, END_DIALOG, None, is_end_of_dialog=True)
+    else:
+        take_all_off(work, endpoint_id)
+        message = Message(number, ERROR, failure.body(), is_conversation_error=True)
+    endpoints.set_ended(connection, endpoint_id, state=state, end_dialog_sequence=number)
+    ended = endpoint._replace(state=state, end_dialog_sequence=number, send_sequence=number + 1)
+    (way,) = work.ways_of([ended])
+    transmit(work, [(ended, [message], way)])
+
+
+def clean_up(work: Work, endpoint: Endpoint) -> None:
+    """Removes every trace of this side, and tells nobody (fact 127)."""
+    remove(work, endpoint)
+    told_conversation(work, endpoint, ConversationStep.END_CONVERSATION_WITH_CLEANUP, state=State.CD)
+
+
+def set_timer(work: Work, endpoint: Endpoint, timeout: object) -> None:
+    """BEGIN CONVERSATION TIMER (fact 137)."""
+    state = after(State(endpoint.state), Input.TIMER)
+    if isinstance(state, int):
+        raise refused_in_state(state, endpoint)
+    moment = work.now() + seconds(timeout, name="timeout") * SECOND
+    if moment > endpoint.lifetime:
+        raise refused(8410, timeout=timeout)
+    endpoints.set_timer(work.connection, endpoint.endpoint_id, moment)
+    work.effects.is_due_at(moment)
+
+
+def move(work: Work, endpoint: Endpoint, group: bytes) -> None:
+    """MOVE CONVERSATION (fact 123)."""
+    state = after(State(endpoint.state), Input.MOVE)
+    if isinstance(state, int):
+        raise refused_in_state(state, endpoint)
+    members = endpoints.in_group(work.connection, group, limit=1)
+    if not members:
+        raise refused(8426, kind="conversation group", handle=uuid.UUID(bytes=group))
+    if queue_of(work, members[0]) != queue_of(work, endpoint):
+        service, other = (work.objects.services_by_id[one.service_id].name for one in (endpoint, members[0]))
+        raise refused(9610, service=service, other=other)
+    endpoints.set_group(work.connection, endpoint.endpoint_id, group)
+
+
+_HERE: Final = 9719
+_FAR: Final = 9720
+_GONE: Final = 8462
+_WITHOUT_FAR_SIDE: Final = (State.SO, State.ER)
+"""Nothing was sent, or the far side has been told already."""
+_AHEAD: Final = 1 << 40
+"""How far above all that was sent the error of a far side is numbered. A database that was restored from an old backup counts from where that
+stood, and what its far sides have taken since would have them take the error for a duplicate."""
+
+
+def break_off_all(work: Work, *, is_told: bool) -> None:
+    """Puts an error into the queue of each conversation's own service.
+
+    Args:
+        work: A transaction of the database.
+        is_told: Whether the far sides get an error too.
+    """
+    found = endpoints.open_endpoints(work.connection)
+    owed = {endpoint.endpoint_id: endpoint for endpoint in found if is_told and _is_owed(work, endpoint)}
+    for endpoint in found:
+        if endpoint.state != State.DO or endpoint.endpoint_id not in owed:
+            break_off(work, endpoint, failure(_HERE).body())
+    for endpoint in owed.values():
+        _tell(work, endpoint, failure(_FAR))
+
+
+def break_off_forgotten(work: Work, endpoint: Endpoint) -> None:
+    """Ends both ends of a conversation whose far side has lost messages that it had acknowledged.
+
+    Args:
+        work: A transaction of the database.
+        endpoint: The side that had sent them, as it is now.
+    """
+    if endpoint.state in (*_WITHOUT_FAR_SIDE, State.CD):
+        return
+    if endpoint.state != State.DO:
+        break_off(work, endpoint, failure(_GONE).body())
+    _tell(work, endpoint, failure(_GONE))
+
+
+def _is_owed(work: Work, endpoint: Endpoint) -> bool:
+    """Whether there is a far side to be told; one that stands in this database has an error of its own."""
+    if endpoint.state in _WITHOUT_FAR_SIDE:
+        return False
+    far = endpoints.by_conversation(work.connection, endpoint.conversation_id, is_initiator=not endpoint.is_initiator)
+    return far is None
+
+
+def _tell(work: Work, endpoint: Endpoint, why: Failure) -> None:
+    """Sends the error. Of a side that was ended it takes the place of the end, which the far side has not acknowledged."""
+    connection, endpoint_id = work.connection, endpoint.endpoint_id
+    number = endpoint.send_sequence + _AHEAD
+    state = State.DO if endpoint.state == State.DO else State.ER
+    if state == State.DO:
+        take_all_off(work, endpoint_id)
+        endpoints.set_ended(connection, endpoint_id, state=state, end_dialog_sequence=number)
+    endpoints.set_sent(connection, endpoint_id, send_sequence=number + 1)
+    broken = endpoint._replace(state=state, send_sequence=number + 1)
+    put_off(work, [(broken, [Message(number, ERROR, why.body(), is_conversation_error=True)])])

@@ -1,0 +1,140 @@
+"""Puts messages into queues, or into the transmission queue while a queue is off."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Final, NamedTuple
+
+from ssbroker.broker.dialogs.transmission_status import DELIVERED, queue_off
+from ssbroker.broker.unit_of_work import Work
+from ssbroker.broker.validation import queue_text
+from ssbroker.protocol.errors import DIALOG_TIMER, END_DIALOG, ERROR
+from ssbroker.store import endpoints, queues, transmission_queue
+from ssbroker.store.endpoints import Endpoint
+from ssbroker.store.objects import Queue
+
+_PRECEDENCES: Final = {DIALOG_TIMER: queues.FIRST_OF_ALL, ERROR: queues.BEFORE_MESSAGES}
+
+_RELEASED_AT_ONCE: Final = 2_000
+_BYTES_AT_ONCE: Final = 8 << 20
+"""After so many messages, or bytes of bodies, those that are read go into the queue before others are: they may be any number."""
+
+
+class Entry(NamedTuple):
+    """A message for a queue."""
+
+    message_sequence_number: int
+    message_type_name: str
+    message_body: bytes | None
+    status: int = queues.READY
+
+
+def queue_of(work: Work, endpoint: Endpoint) -> Queue:
+    """The queue of an endpoint's service."""
+    objects = work.objects
+    return objects.queues_by_id[objects.services_by_id[endpoint.service_id].queue_id]
+
+
+def enqueue(work: Work, endpoint: Endpoint, queue: Queue, entries: Sequence[Entry]) -> None:
+    """Puts messages into the queue of an endpoint; while the queue is off, into the transmission queue as inbound."""
+    if not entries:
+        return
+    if not queue.is_enqueue_enabled:
+        _park(work, endpoint, queue, entries)
+        return
+    kinds = work.objects.message_types
+    queues.add(
+        work.connection,
+        [
+            (
+                queue.queue_id,
+                entry.status,
+                endpoint.priority,
+                endpoint.endpoint_id,
+                _PRECEDENCES.get(entry.message_type_name, queues.IN_ORDER),
+                entry.message_sequence_number,
+                kinds[entry.message_type_name].message_type_id,
+                entry.message_body or None,
+            )
+            for entry in entries
+        ],
+    )
+    work.effects.are_enqueued(len(entries), is_remote=bool(endpoint.is_remote), priority=endpoint.priority)
+    if any(entry.status == queues.READY for entry in entries):
+        work.effects.arrived.add(queue.queue_id)
+
+
+def release(work: Work, queue: Queue) -> None:
+    """Puts what waited for a queue to be on into the queue (P34)."""
+    for endpoint_id in transmission_queue.receivers(work.connection, queue.queue_id):
+        endpoint = endpoints.by_id(work.connection, endpoint_id)
+        if endpoint is not None:
+            release_for(work, endpoint, queue)
+
+
+def release_for(work: Work, endpoint: Endpoint, queue: Queue) -> None:
+    """The same for one endpoint."""
+    endpoints.set_status(work.connection, endpoint.endpoint_id, DELIVERED)
+    is_all = False
+    while not is_all:
+        rows, is_all = transmission_queue.head_of(
+            work.connection, endpoint.endpoint_id, most=_RELEASED_AT_ONCE, bytes_max=_BYTES_AT_ONCE, is_inbound=True
+        )
+        transmission_queue.remove(work.connection, [row.transmission_id for row in rows])
+        enqueue(work, endpoint, queue, [_unparked(endpoint, row) for row in rows])
+
+
+def _park(work: Work, endpoint: Endpoint, queue: Queue, entries: Sequence[Entry]) -> None:
+    now = work.now()
+    why = str(queue_off(work.database, queue_text(queue.schema_name, queue.name)))
+    endpoints.set_status(work.connection, endpoint.endpoint_id, why)
+    transmission_queue.add(
+        work.connection,
+        [
+            transmission_queue.Row(
+                endpoint.endpoint_id,
+                is_inbound=True,
+                message_sequence_number=entry.message_sequence_number,
+                message_type_name=entry.message_type_name,
+                is_conversation_error=entry.message_type_name == ERROR,
+                is_end_of_dialog=entry.message_type_name == END_DIALOG,
+                enqueue_time=now,
+                message_body=entry.message_body,
+            )
+            for entry in entries
+        ],
+    )
+
+
+def _unparked(endpoint: Endpoint, row: transmission_queue.Waiting) -> Entry:
+    is_early = row.message_type_name not in _PRECEDENCES and row.message_sequence_number >= endpoint.receive_sequence
+    return Entry(
+        row.message_sequence_number,
+        row.message_type_name,
+        row.message_body,
+        queues.EARLY if is_early else queues.READY,
+    )
+
+
+def take_off(work: Work, numbers: Iterable[tuple[int, int]]) -> None:
+    """Takes off what endpoints sent and the far sides have (P16).
+
+    Args:
+        work: The transaction.
+        numbers: Each the endpoint, and the number before which all goes.
+    """
+    before = work.connection.total_changes()
+    transmission_queue.remove_below(work.connection, numbers)
+    work.effects.taken_off += work.connection.total_changes() - before
+
+
+def take_all_off(work: Work, endpoint_id: int) -> None:
+    """Takes off all that an endpoint sent.
+
+    Args:
+        work: The transaction.
+        endpoint_id: The endpoint.
+    """
+    before = work.connection.total_changes()
+    transmission_queue.remove_sent(work.connection, endpoint_id)
+    work.effects.taken_off += work.connection.total_changes() - before

@@ -1,0 +1,363 @@
+"""SEND: checks messages, writes them to target queues or to the transmission queue."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterable, Sequence
+from typing import Any, Final, TypeAlias
+
+import pyarrow as pa
+
+from ssbroker import _arguments
+from ssbroker._arrow import ArrowArrayExportable, ArrowStreamExportable, as_table, check_meant
+from ssbroker.broker.dialogs.contract_rules import sendable
+from ssbroker.broker.dialogs.deliver import put_plain, transmit
+from ssbroker.broker.dialogs.enqueue import queue_of
+from ssbroker.broker.dialogs.message import Message
+from ssbroker.broker.unit_of_work import Way, Work, told_conversation
+from ssbroker.exceptions import InvalidGuidError, NullError, SchemaError
+from ssbroker.protocol.envelope import listed
+from ssbroker.protocol.errors import BODY_MAX, DEFAULT, refused
+from ssbroker.protocol.events import Conversation, ConversationStep
+from ssbroker.protocol.states import DESCRIPTIONS, Input, State, after
+from ssbroker.store import endpoints, queues
+from ssbroker.store.endpoints import Endpoint
+from ssbroker.store.objects import Queue
+
+Sent: TypeAlias = tuple[Endpoint, Sequence[Message]]
+"""A sender, in the state that the send has brought it to, and its messages, numbered and in order."""
+
+
+def deliver(work: Work, sends: Sequence[Sent], ways: Sequence[Way]) -> set[int]:
+    """Delivers what is plain; `arrive` looks at the rest message by message.
+
+    Args:
+        work: The transaction.
+        sends: What is sent, at most once for each sender.
+        ways: Where each of them sends to.
+
+    Returns:
+        The senders, by their numbers, all of whose messages were taken.
+    """
+    if not work.objects.broker.is_delivering or work.effects.wants(Conversation):
+        return set()
+    here = [send for send, way in zip(sends, ways, strict=True) if way.target_database == work.database]
+    ready = endpoints.far_sides_ready(work.connection, (sender for sender, _ in here))
+    arrivals: list[Sent] = []
+    senders: dict[int, int] = {}
+    for sender, messages in here:
+        far = ready.get((sender.conversation_id, 1 - sender.is_initiator))
+        if far is not None and _are_bound(work, sender, far):
+            arrivals.append((far, messages))
+            senders[far.endpoint_id] = sender.endpoint_id
+    taken = put_plain(work, arrivals)
+    endpoints.set_all_taken(work.connection, ((number, endpoint_id) for endpoint_id, number in taken.items()))
+    return {senders[endpoint_id] for endpoint_id in taken}
+
+
+def _are_bound(work: Work, sender: Endpoint, far: Endpoint) -> bool:
+    """Whether both sides are each other's, in this database."""
+    return bool(
+        sender.is_bound
+        and far.is_bound
+        and far.far_broker_instance == work.broker_instance
+        and far.far_service == work.objects.services_by_id[sender.service_id].name
+    )
+
+
+_ACCEPTED: Final = "bytes, bytearray or memoryview"
+
+
+def as_plain(dialog: object, body: object, message_type: object) -> tuple[bytes, bytes, str] | None:
+    """A message as the native statements take it.
+
+    Args:
+        dialog: The handle of the conversation.
+        body: The message.
+        message_type: Its type.
+
+    Returns:
+        The same; None where any of it is given in another form, or is none.
+
+    Examples:
+        >>> as_plain(uuid.UUID(int=1), b"body", "order") == (uuid.UUID(int=1).bytes, b"body", "order")
+        True
+        >>> as_plain(uuid.UUID(int=1), bytearray(b"body"), "order") is None
+        True
+    """
+    if type(dialog) is not uuid.UUID or type(body) is not bytes or type(message_type) is not str:
+        return None
+    return dialog.bytes, body, message_type
+
+
+def send_plain(work: Work, dialog: object, body: object, message_type: object) -> bool:
+    """Sends a message where that is plain: in a conversation that goes on, straight into a queue or into the transmission queue.
+
+    Args:
+        work: The transaction.
+        dialog: The handle of the conversation.
+        body: The message.
+        message_type: Its type.
+
+    Returns:
+        Whether it was sent; otherwise nothing was done, and `send` sends it, or what it is given is refused.
+    """
+    effects = work.effects
+    message = as_plain(dialog, body, message_type)
+    if message is None or effects.wants(Conversation):
+        return False
+    sent = work.connection.statements.send(work.picture, *message, work.now())
+    if sent is None:
+        return False
+    effects.sent += 1
+    effects.stand(sent, 1)
+    return True
+
+
+def send_all_plain(work: Work, messages: pa.Table) -> bool:
+    """Sends many messages where that is plain for all of them.
+
+    Args:
+        work: The transaction.
+        messages: A table as `Transaction.send_batch` takes it.
+
+    Returns:
+        Whether they were sent; otherwise nothing was done.
+    """
+    effects = work.effects
+    if effects.wants(Conversation) or not messages.num_rows:  # a table without rows has its columns looked at too
+        return False
+    told = work.connection.statements.send_batch(work.picture, messages.to_batches(), DEFAULT, work.now())
+    if told is None:
+        return False
+    for sent, number in told:
+        effects.sent += number
+        effects.stand(sent, number)
+    return True
+
+
+def body_bytes(body: object) -> bytes | None:
+    """A message's body as it is kept; an empty one is None (B18).
+
+    Raises:
+        BrokerError: It is None (8433) or too long (8459).
+        SchemaError: It is no bytes.
+
+    Examples:
+        >>> body_bytes(b"order"), body_bytes(b"")
+        (b'order', None)
+    """
+    if body is None:
+        raise refused(8433)
+    if not isinstance(body, bytes | bytearray | memoryview):
+        actual = type(body).__name__
+        raise SchemaError(f"body: expected {_ACCEPTED}, got {actual}", column="body", expected=_ACCEPTED, actual=actual)
+    length = memoryview(body).nbytes
+    if length > BODY_MAX:
+        raise refused(8459, length=length, most=BODY_MAX)
+    return bytes(body) or None
+
+
+def check(work: Work, endpoint: Endpoint, message_types: Iterable[str], *, now: int) -> State:
+    """Whether an endpoint may send messages of these types now, before anything is written (B5).
+
+    Returns:
+        The state that it is in once it has.
+
+    Raises:
+        BrokerError: It may not.
+    """
+    state = after(State(endpoint.state), Input.SEND)
+    if isinstance(state, int):
+        raise refused_in_state(state, endpoint)
+    for name in message_types:
+        sendable(work.objects, endpoint, name)
+    if endpoint.lifetime <= now:
+        raise refused(8489)
+    queue = queue_of(work, endpoint)
+    if queue.is_retention_enabled and not queue.is_enqueue_enabled:
+        raise refused(9618, queue=queue.name)
+    return state
+
+
+def check_all(work: Work, sends: Iterable[tuple[Endpoint, frozenset[str]]], *, now: int) -> list[State]:
+    """`check` of many, each an endpoint and its message types; of those that are alike, one is looked at.
+
+    Returns:
+        The states that they are in once they have sent, in the same order.
+
+    Raises:
+        BrokerError: One of them may not.
+    """
+    passed: dict[tuple[object, ...], State] = {}
+    states: list[State] = []
+    for endpoint, message_types in sends:
+        alike = (
+            endpoint.state,
+            endpoint.service_id,
+            endpoint.service_contract_id,
+            endpoint.is_initiator,
+            message_types,
+        )
+        state = passed.get(alike)
+        if state is None or endpoint.lifetime <= now:
+            state = passed[alike] = check(work, endpoint, message_types, now=now)
+        states.append(state)
+    return states
+
+
+def send(work: Work, runs: Sequence[tuple[Endpoint, State, Sequence[tuple[str, bytes | None]]]]) -> None:
+    """Sends messages in conversations that `check` let pass.
+
+    Args:
+        work: The transaction.
+        runs: For each conversation its endpoint, the state that `check` gave, and types and bodies in order.
+    """
+    sends: list[Sent] = []
+    numbers: list[tuple[int, int]] = []
+    is_told = work.effects.wants(Conversation)
+    for endpoint, state, messages in runs:
+        sender, first = endpoint, endpoint.send_sequence
+        numbered = [Message(number, kind, body) for number, (kind, body) in enumerate(messages, start=first)]
+        numbers.append((first + len(numbered), endpoint.endpoint_id))
+        if state != endpoint.state:
+            endpoints.set_state(work.connection, endpoint.endpoint_id, state)
+            sender = endpoint._replace(state=state)
+        queue = queue_of(work, endpoint)
+        if queue.is_retention_enabled:
+            _retain(work, sender, queue, numbered)
+        if is_told:
+            _tell(work, sender, numbered)
+        sends.append((sender, numbered))
+        work.effects.sent += len(numbered)
+    endpoints.set_all_sent(work.connection, numbers)
+    ways = work.ways_of([sender for sender, _ in sends])
+    taken = deliver(work, sends, ways)
+    transmit(work, [(*each, way) for each, way in zip(sends, ways, strict=True) if each[0].endpoint_id not in taken])
+
+
+def refused_in_state(number: int, endpoint: Endpoint) -> Exception:
+    """The error that refuses a call in the endpoint's state."""
+    return refused(
+        number,
+        handle=uuid.UUID(bytes=endpoint.conversation_handle),
+        state=f"{endpoint.state}, {DESCRIPTIONS[State(endpoint.state)]}",
+    )
+
+
+def _tell(work: Work, sender: Endpoint, messages: Sequence[Message]) -> None:
+    for message in messages:
+        told_conversation(
+            work,
+            sender,
+            ConversationStep.SEND_MESSAGE,
+            message_type_name=message.message_type_name,
+            message_sequence_number=message.message_sequence_number,
+        )
+
+
+def _retain(work: Work, endpoint: Endpoint, queue: Queue, messages: Sequence[Message]) -> None:
+    """Copies of what was sent, in the sender's own queue (fact 146)."""
+    kinds = work.objects.message_types
+    queues.add(
+        work.connection,
+        [
+            (
+                queue.queue_id,
+                queues.RETAINED_SENT,
+                endpoint.priority,
+                endpoint.endpoint_id,
+                queues.IN_ORDER,
+                message.message_sequence_number,
+                kinds[message.message_type_name].message_type_id,
+                message.message_body,
+            )
+            for message in messages
+        ],
+    )
+
+
+_NAME: Final = "messages"
+_HANDLE: Final = "conversation_handle"
+_BODY: Final = "message_body"
+_TYPE: Final = "message_type_name"
+_BINARY: Final = "binary"
+_STRING: Final = "string"
+_GUID_BYTES: Final = 16
+_GUID: Final = "a GUID: string or binary"
+
+
+def send_batch(work: Work, messages: ArrowArrayExportable | ArrowStreamExportable) -> None:
+    """Sends the rows of a table; those of one conversation in their order. All are checked before anything is written (B5)."""
+    table = as_table(messages, name=_NAME)
+    check_meant(table.column_names, read=[_TYPE])
+    if send_all_plain(work, table):
+        return
+    runs = _by_conversation(table)
+    found = endpoints.with_handles(work.connection, runs)
+    for handle in runs:
+        if handle not in found:
+            raise refused(8426, kind="conversation", handle=uuid.UUID(bytes=handle))
+    senders = [found[handle] for handle in runs]
+    kinds = [frozenset([kind for kind, _ in run]) for run in runs.values()]
+    states = check_all(work, zip(senders, kinds, strict=True), now=work.now())
+    send(work, list(zip(senders, states, runs.values(), strict=True)))
+
+
+def _by_conversation(table: pa.Table) -> dict[bytes, list[tuple[str, bytes | None]]]:
+    """Type and body of each message, by the handle."""
+    handles = _values(table, _HANDLE, expected=_GUID)
+    bodies = _values(table, _BODY, expected=_BINARY)
+    kinds = _values(table, _TYPE, expected=_STRING) if _TYPE in table.column_names else [DEFAULT] * len(bodies)
+    known: dict[Any, list[tuple[str, bytes | None]]] = {}
+    runs: dict[bytes, list[tuple[str, bytes | None]]] = {}
+    for row, (handle, kind, body) in enumerate(zip(handles, kinds, bodies, strict=True)):
+        run = known.get(handle)
+        if run is None:
+            is_plain = type(handle) is bytes and len(handle) == _GUID_BYTES
+            run = known[handle] = runs.setdefault(handle if is_plain else _guid(handle, row), [])
+        if body is None:
+            raise refused(8433)
+        if kind is None:
+            raise NullError(f"{_TYPE}: row {row} is null", column=_TYPE, row=row, expected=_STRING)
+        if len(body) > BODY_MAX:
+            raise refused(8459, length=len(body), most=BODY_MAX)
+        run.append((kind, body or None))
+    return runs
+
+
+def _guid(value: object, row: int) -> bytes:
+    if value is None:
+        raise NullError(f"{_HANDLE}: row {row} is null", column=_HANDLE, row=row, expected=_GUID)
+    try:
+        return _arguments.as_bytes(value, name=_HANDLE)
+    except InvalidGuidError as error:
+        raise InvalidGuidError(
+            f"{error}, in row {row}", column=_HANDLE, row=row, value=error.value, expected=error.expected
+        ) from None
+
+
+def _values(table: pa.Table, name: str, *, expected: str) -> list[Any]:
+    if table.column_names.count(name) != 1:
+        raise SchemaError(f"{_NAME}: expected one column {name!r} ({expected})", column=name, expected=expected)
+    column: Any = table.column(name)
+    if isinstance(column.type, pa.BaseExtensionType):
+        column = column.cast(column.type.storage_type)
+    kind: Any = column.type.value_type if pa.types.is_dictionary(column.type) else column.type
+    is_text = pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind)
+    is_binary = (
+        pa.types.is_binary(kind)
+        or pa.types.is_large_binary(kind)
+        or pa.types.is_binary_view(kind)
+        or pa.types.is_fixed_size_binary(kind)
+    )
+    fits = {_STRING: is_text, _BINARY: is_binary, _GUID: is_text or is_binary}[expected]
+    if not fits and not pa.types.is_null(kind):
+        raise SchemaError(
+            f"{_NAME}: column {name!r} is of type {column.type}, expected {expected}",
+            column=name,
+            expected=expected,
+            actual=str(column.type),
+        )
+    values: list[Any] = listed(column)
+    return values

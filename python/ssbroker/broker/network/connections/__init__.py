@@ -1,1 +1,0 @@
-"""The endpoint: sockets, TLS, who may connect, and which of two connections stays."""

@@ -1,0 +1,743 @@
+"""Reads and writes the durable state of networked dialogs in a database file."""
+
+from __future__ import annotations
+
+import hashlib
+import time
+from collections import OrderedDict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any, Final
+
+import pyarrow as pa
+
+from ssbroker import _arguments
+from ssbroker.broker.dialogs import contract_rules
+from ssbroker.broker.dialogs.begin_end import break_off_forgotten
+from ssbroker.broker.dialogs.deliver import (
+    InboundDialog,
+    Placed,
+    begin_here,
+    broken_by_broker,
+    put_plain,
+    put_runs,
+    settle,
+    target_of,
+)
+from ssbroker.broker.dialogs.enqueue import queue_of, take_off
+from ssbroker.broker.dialogs.errors import Failure, failure
+from ssbroker.broker.dialogs.message import Arrival, Envelope, Message
+from ssbroker.broker.dialogs.transmission_status import DELIVERED
+from ssbroker.broker.principals import may_send
+from ssbroker.broker.unit_of_work import Work, own_work
+from ssbroker.protocol.config import SECOND
+from ssbroker.protocol.envelope import listed
+from ssbroker.protocol.errors import END_DIALOG, ERROR, LIFETIME_MAX
+from ssbroker.protocol.states import BEGUN, State
+from ssbroker.protocol.storage import (
+    MESSAGES,
+    DialogEndpoint,
+    Effects,
+    Kept,
+    Key,
+    MessageRun,
+    Refusal,
+    Wanted,
+    parts_of,
+)
+from ssbroker.protocol.storage import DialogEndpoint as Planned
+from ssbroker.store import due_work, endpoints, fragments, transmission_queue
+from ssbroker.store.endpoints import Endpoint
+from ssbroker.store.objects import Contract, MessageType, Objects
+from ssbroker.store.sqlite import Connection
+
+if TYPE_CHECKING:
+    from ssbroker.broker.database import Database
+
+
+_KIND: Final = ("is_initiator", "message_type_name", "is_end_of_dialog", "is_conversation_error")
+
+
+def envelope_of(endpoint: DialogEndpoint) -> Envelope:
+    """What the initiator says of a conversation that begins here.
+
+    Args:
+        endpoint: The target's endpoint.
+
+    Returns:
+        The envelope of its messages.
+
+    Raises:
+        ValueError: The endpoint has no lifetime, which `admitted` gives it.
+    """
+    if endpoint.lifetime is None or endpoint.far_broker_instance is None:
+        raise ValueError(endpoint)
+    return Envelope(
+        conversation_id=endpoint.conversation_id,
+        is_initiator=True,
+        from_service_name=endpoint.far_service_name,
+        from_broker_instance=endpoint.far_broker_instance,
+        to_service_name=endpoint.service_name,
+        to_broker_instance=endpoint.broker_instance,
+        service_contract_name=endpoint.service_contract_name,
+        lifetime=endpoint.lifetime,
+        is_encrypted=endpoint.session_key is not None,
+    )
+
+
+def admitted(objects: Objects, endpoint: DialogEndpoint, *, now: int) -> DialogEndpoint | Refusal:
+    """A conversation that begins here, with what is settled here, or why it does not.
+
+    Args:
+        objects: What stands in the database.
+        endpoint: The target's endpoint, as the first row says.
+        now: The moment, from which no lifetime is longer than the longest that there is.
+
+    Returns:
+        The endpoint or the refusal.
+    """
+    latest = now + LIFETIME_MAX * SECOND
+    asked = replace(endpoint, lifetime=latest if endpoint.lifetime is None else min(endpoint.lifetime, latest))
+    found = target_of(objects, envelope_of(asked))
+    if isinstance(found, Arrival):
+        if found.error is not None:
+            return _refusal(found.error)
+        return Refusal(-(found.undelivered or 0), found.reason, is_told=False)
+    service, contract = found
+    if not may_send(objects, service, endpoint.far_certificate):
+        return _refusal(failure(8494, service=service.name))
+    priority = contract_rules.priority(
+        objects,
+        service_contract_id=contract.service_contract_id,
+        service_id=service.service_id,
+        far_service=endpoint.far_service_name,
+    )
+    return replace(asked, broker_instance=objects.broker.service_broker_guid, priority=priority)
+
+
+def are_plain(objects: Objects, messages: pa.Table, contracts: Sequence[str]) -> bool:
+    """Whether there is nothing to be judged about messages: of each kind among them any may come, whatever it holds.
+
+    Args:
+        objects: What stands in the database.
+        messages: The messages (`protocol.ledger.MESSAGES`).
+        contracts: The contract of each.
+
+    Returns:
+        Whether it is so.
+    """
+    columns: list[list[Any]] = [messages[name].to_pylist() for name in _KIND]
+    for contract_name, side, name, is_end, is_error in set(zip(contracts, *columns, strict=True)):
+        contract = objects.contracts.get(contract_name)
+        if contract is None or is_end or is_error:
+            return False
+        kind = contract_rules.takeable(objects, contract, name, from_initiator=side)
+        if isinstance(kind, Failure) or kind.validation != "N":
+            return False
+    return True
+
+
+def judged(
+    objects: Objects, messages: pa.Table, contracts: Mapping[Key, tuple[Contract, State]]
+) -> Mapping[int, Refusal]:
+    """Which messages cannot be taken.
+
+    What comes after this side has ended is dropped, whatever it is; what comes after an error is judged, so that a sender that has
+    not heard of it yet is told again.
+
+    Args:
+        objects: What stands in the database.
+        messages: The messages (`protocol.ledger.MESSAGES`).
+        contracts: The contract and the state of each endpoint that they are for; messages of others are not judged.
+
+    Returns:
+        The refusals by row.
+    """
+    kinds: dict[tuple[int, bool, str], MessageType | Failure] = {}
+    found: dict[int, Refusal] = {}
+    for row, (conversation_id, side, name, is_end, is_error, body) in enumerate(_rows(messages)):
+        if (conversation_id, not side) not in contracts:
+            continue
+        contract, state = contracts[conversation_id, not side]
+        if state is State.DO:
+            continue
+        wanted = END_DIALOG if is_end else ERROR if is_error else None
+        if wanted is not None:
+            kind: MessageType | Failure = objects.message_types[wanted]
+            if name != wanted:
+                kind = failure(8498, message_type=name, contract=contract.name)
+        else:
+            key = (contract.service_contract_id, side, name)
+            if key not in kinds:
+                kinds[key] = contract_rules.takeable(objects, contract, name, from_initiator=side)
+            kind = kinds[key]
+        refused = kind if isinstance(kind, Failure) else contract_rules.unfit(kind, body or None)
+        if refused is not None:
+            found[row] = _refusal(refused)
+    return found
+
+
+def _rows(messages: pa.Table) -> Iterator[tuple[Any, ...]]:
+    columns: list[list[Any]] = [listed(messages[name]) for name in ("conversation_id", *_KIND, "message_body")]
+    return zip(*columns, strict=True)
+
+
+def _refusal(why: Failure) -> Refusal:
+    return Refusal(why.code, why.description)
+
+
+class OvertakenError(Exception):
+    """What the plan was made with has changed meanwhile: nothing may be written.
+
+    Attributes:
+        keys: The endpoints that are others now.
+    """
+
+    def __init__(self, keys: tuple[Key, ...]) -> None:
+        super().__init__(keys)
+        self.keys = keys
+
+
+@dataclass(frozen=True, slots=True)
+class _Stored:
+    """A fragment that is to be kept, for which endpoint."""
+
+    key: Key
+    number: int
+    columns: tuple[Any, ...]
+
+
+class Settlement:
+    """Effects on their way into the file; used once.
+
+    Args:
+        work: A transaction of the database.
+        effects: What a batch has come to.
+
+    Raises:
+        OvertakenError: They do not fit the endpoints as these are now.
+    """
+
+    def __init__(self, work: Work, effects: Effects) -> None:
+        self._work: Final = work
+        self._effects: Final = effects
+        self._created: Final = {endpoint.key: endpoint for endpoint in effects.created}
+        self._runs: Final = _placed(effects.runs)
+        self._messages: Final = _messages(effects.messages.slice(sum(run.rows for run in effects.runs)))
+        self._stored: Final = list(_stored(effects))
+        keys = self._keys()
+        self._rows: Final = endpoints.find(work.connection, keys)
+        self._check(keys)
+
+    def write(self) -> None:
+        """Writes all of it.
+
+        Raises:
+            OvertakenError: A message cannot be taken any more; the transaction is to be rolled back.
+        """
+        effects = self._effects
+        for planned in effects.created:
+            self._create(planned)
+        for planned in effects.bound:
+            self._bind(planned)
+        taken = self._take_plain()
+        for key, messages in self._messages.items():
+            if self._rows[key].endpoint_id not in taken:
+                self._take(key, messages)
+        self._keep(taken)
+        self._acknowledge()
+        self._break_off()
+
+    def _keys(self) -> set[Key]:
+        effects = self._effects
+        keys = {stored.key for stored in self._stored}
+        keys.update(endpoint.key for endpoint in (*effects.created, *effects.bound))
+        keys.update(key for key, _ in effects.dropped)
+        keys.update(self._messages, self._runs, effects.received, effects.acknowledged, effects.errors, effects.refused)
+        keys.update(effects.forgotten)
+        return keys
+
+    def _check(self, keys: set[Key]) -> None:
+        wrong = tuple(key for key in keys if not self._fits(key))
+        if wrong:
+            raise OvertakenError(wrong)
+
+    def _fits(self, key: Key) -> bool:
+        """Whether an endpoint is as the plan has it, as far as that goes into what is written."""
+        row = self._rows.get(key)
+        if (row is None) != (key in self._created):
+            return False
+        expected = 0 if row is None else row.receive_sequence
+        if key in self._runs and self._runs[key].run.first != expected:
+            return False
+        messages = self._messages.get(key)
+        if messages is not None:
+            first = messages[0]
+            if first.message_sequence_number != expected and not first.is_conversation_error:
+                return False
+        return self._effects.received.get(key, expected) >= expected
+
+    def _create(self, planned: Planned) -> None:
+        messages = self._messages.get(planned.key, ())
+        if messages and messages[0].is_conversation_error:
+            # The end of a conversation that nobody here has heard of: there is nothing to write, whenever it comes again.
+            del self._messages[planned.key]
+            return
+        envelope = envelope_of(planned)
+        found = target_of(self._work.objects, envelope)
+        if isinstance(found, Arrival):
+            raise OvertakenError((planned.key,))
+        row = begin_here(self._work, envelope, *found, is_whole=bool(messages))
+        self._note(row, planned)
+
+    def _bind(self, planned: Planned) -> None:
+        row = self._rows[planned.key]
+        far = planned.far_broker_instance
+        if far is None or (row.is_bound and row.far_broker_instance != far):
+            raise OvertakenError((planned.key,))
+        endpoints.bind(self._work.connection, row.endpoint_id, far_broker_instance=far)
+        self._note(row._replace(is_bound=1, far_broker_instance=far, transmission_status=DELIVERED), planned)
+
+    def _note(self, row: Endpoint, planned: Planned) -> None:
+        row = row._replace(
+            is_remote=1,
+            far_peer=planned.far_peer,
+            session_key=planned.session_key,
+            far_session_key=planned.far_session_key,
+            far_certificate=planned.far_certificate,
+        )
+        endpoints.note(self._work.connection, row)
+        self._rows[planned.key] = row
+
+    def _take_plain(self) -> dict[int, int]:
+        """Takes what nothing has to be decided about; the number of the next message of each endpoint that it took all of."""
+        keys = [*self._runs, *self._messages]
+        undisturbed = endpoints.undisturbed(self._work.connection, [self._rows[key].endpoint_id for key in keys])
+        runs = [(self._rows[key], placed) for key, placed in self._runs.items()]
+        taken = put_runs(
+            self._work, self._effects.messages, [each for each in runs if each[0].endpoint_id in undisturbed]
+        )
+        for row, placed in runs:
+            if row.endpoint_id not in taken:
+                self._messages.update(_messages(self._effects.messages.slice(placed.start, placed.run.rows)))
+        rows = [(self._rows[key], messages) for key, messages in self._messages.items()]
+        return taken | put_plain(self._work, [each for each in rows if each[0].endpoint_id in undisturbed])
+
+    def _take(self, key: Key, messages: list[Message]) -> None:
+        row = self._rows[key]
+        arrival = InboundDialog(self._work, row, queue_of(self._work, row)).take(messages)
+        if arrival.error is not None:
+            raise OvertakenError((key,))
+
+    def _keep(self, taken: dict[int, int]) -> None:
+        """Fragments come and go; what the state of an endpoint did not take counts as taken, since it never will be."""
+        connection, now = self._work.connection, self._work.now()
+        ids = {key: row.endpoint_id for key, row in self._rows.items()}
+        rows = [
+            (ids[stored.key], stored.number, *stored.columns[:-1], now, stored.columns[-1])
+            for stored in self._stored
+            if stored.key in ids and self._rows[stored.key].state not in fragments.OVER
+        ]
+        fragments.add(connection, rows)
+        self._work.effects.fragments += len(rows)
+        for key, number in self._effects.dropped:
+            fragments.remove(connection, ids[key], number)
+        received = {ids[key]: number for key, number in self._effects.received.items() if key in ids}
+        reached = taken | received
+        endpoints.raise_taken(connection, [(number, endpoint_id) for endpoint_id, number in reached.items()])
+        if received and fragments.are_kept(connection):
+            fragments.remove_below(connection, received.items())
+
+    def _acknowledge(self) -> None:
+        """What the far sides have leaves the transmission queue; whoever has waited for that, to be bound or to close, is looked at by itself."""
+        plain: list[tuple[int, int]] = []
+        for key, acked in self._effects.acknowledged.items():
+            row = self._rows[key]
+            far = row.far_broker_instance
+            if far is None:
+                raise OvertakenError((key,))
+            if row.is_bound and row.end_dialog_sequence is None and not self._comes(key):
+                plain.append((row.endpoint_id, acked + 1))
+            else:
+                settle(self._work, row.endpoint_id, Arrival(acked + 1), broker_instance=far)
+            if row.transmission_status != DELIVERED:
+                endpoints.set_status(self._work.connection, row.endpoint_id, DELIVERED)
+        take_off(self._work, plain)
+
+    def _comes(self, key: Key) -> bool:
+        """Whether a message comes for an endpoint."""
+        return key in self._messages or key in self._runs
+
+    def _break_off(self) -> None:
+        """Conversations that cannot go on end with an error."""
+        effects = self._effects
+        for key, body in effects.errors.items():
+            row = self._row_now(key)
+            if row is not None:
+                broken_by_broker(self._work, row, body)
+        for key in effects.forgotten:
+            row = self._row_now(key)
+            if row is not None:
+                break_off_forgotten(self._work, row)
+        for key, why in effects.refused.items():
+            row = self._row_now(key)
+            if row is not None and row.state not in fragments.OVER:  # else its application has been told
+                InboundDialog(self._work, row, queue_of(self._work, row)).refuse(Failure(why.code, why.description))
+
+    def _row_now(self, key: Key) -> Endpoint | None:
+        """An endpoint after what was written of it so far; None where that was its end."""
+        return endpoints.by_id(self._work.connection, self._rows[key].endpoint_id)
+
+
+def _placed(runs: Iterable[MessageRun]) -> dict[Key, Placed]:
+    """Runs, with the rows that are theirs."""
+    found: dict[Key, Placed] = {}
+    start = 0
+    for run in runs:
+        found[run.key] = Placed(run, start)
+        start += run.rows
+    return found
+
+
+def _messages(table: pa.Table) -> dict[Key, list[Message]]:
+    """The messages of each endpoint, in order."""
+    found: dict[Key, list[Message]] = {}
+    columns: list[list[Any]] = [listed(column) for column in table.columns]
+    for conversation_id, side, number, name, _, is_end, is_error, body in zip(*columns, strict=True):
+        message = Message(number, name, body or None, is_conversation_error=is_error, is_end_of_dialog=is_end)
+        found.setdefault((conversation_id, not side), []).append(message)
+    return found
+
+
+def _stored(effects: Effects) -> Iterator[_Stored]:
+    columns: list[list[Any]] = [listed(column) for column in effects.stored.columns]
+    for conversation_id, side, number, fragment, count, body, *digests, name, message_id, is_end, is_error in zip(
+        *columns, strict=True
+    ):
+        kept = (fragment, count, *digests, name, message_id, is_end, is_error, body)
+        yield _Stored((conversation_id, not side), number, kept)
+
+
+HELD_BYTES_MAX: Final = 16 << 20
+"""How many bytes are read ahead of all bodies together; held are twice as many at most, with what was asked for."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Held:
+    """A piece of a body that was read last."""
+
+    sequence: int
+    transmission_id: int
+    begin: int
+    data: bytes
+    reaches_end: bool
+
+    @property
+    def end(self) -> int:
+        return self.begin + len(self.data)
+
+    def has(self, begin: int, end: int) -> bool:
+        return begin >= self.begin and (end <= self.end or self.reaches_end)
+
+
+class ReadingAhead:
+    """Reads parts of bodies, and holds what follows them; that of messages which were not read for the longest time goes. For one thread."""
+
+    def __init__(self) -> None:
+        self._held: Final[OrderedDict[Key, _Held]] = OrderedDict()
+
+    def parts(
+        self, connection: Connection, key: Key, sequence: int, spans: Sequence[tuple[int, int]]
+    ) -> list[bytes] | None:
+        """Parts of the body of a message that an endpoint sends.
+
+        Args:
+            connection: The database, within a transaction.
+            key: The endpoint.
+            sequence: The message.
+            spans: From which byte to before which, in order; what is beyond the end is left out.
+
+        Returns:
+            The bytes of each; None where the message is not there any more.
+        """
+        place = endpoints.place_of(connection, key, sequence)
+        held = self._held.pop(key, None)
+        if place is None:
+            return None
+        if held is not None and (held.sequence, held.transmission_id) == (sequence, place):
+            self._held[key] = held
+            if all(held.has(*span) for span in spans):
+                return [held.data[begin - held.begin : end - held.begin] for begin, end in spans]
+            if spans[-1][1] <= held.end:  # something goes again, and what is held is still to come
+                return endpoints.parts_of(connection, place, spans)
+            del self._held[key]
+        if not spans:
+            return []
+        *earlier, (begin, end) = spans
+        asked = end + HELD_BYTES_MAX // (len(self._held) + 1)
+        *found, read = endpoints.parts_of(connection, place, [*earlier, (begin, asked)])
+        self._hold(key, _Held(sequence, place, begin, read, reaches_end=len(read) < asked - begin))
+        return [*found, read[: end - begin]]
+
+    def let_go(self) -> None:
+        """Holds nothing any more."""
+        self._held.clear()
+
+    def _hold(self, key: Key, held: _Held) -> None:
+        self._held[key] = held
+        while sum(len(each.data) for each in self._held.values()) > 2 * HELD_BYTES_MAX:
+            self._held.popitem(last=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Stale:
+    """Why nothing of a batch was written: what it was planned with has changed meanwhile (N3).
+
+    The plan is to be undone, the endpoints are to be forgotten by the machine, and the batch is to be routed and taken again.
+
+    Attributes:
+        keys: The endpoints that are not as the machine has them.
+        is_whole: Whether the database itself is another now, such as disabled, a mirror, or under another broker id: the machine and
+            its ledger are to be made anew.
+    """
+
+    keys: tuple[Key, ...] = ()
+    is_whole: bool = False
+
+
+class SqliteLedger:
+    """Implements `protocol.ledger.Ledger` for one database of an instance. For one thread at a time, the one of its machine.
+
+    Args:
+        database: The database. The work table of a process before this one is emptied (P32).
+
+    Raises:
+        LockTimeoutError: Others were writing to the file.
+        StorageError: The file cannot be used.
+    """
+
+    def __init__(self, database: Database) -> None:
+        self._database: Final = database
+        self._broker_instance: Final = database.objects().broker.service_broker_guid
+        self._admitted: dict[Key, DialogEndpoint] = {}
+        self._ahead: Final = ReadingAhead()
+        if not database.file.ask(transmission_queue.is_empty):
+            with database.file.write() as connection:
+                transmission_queue.clear(connection)
+
+    @property
+    def broker_instance(self) -> bytes:
+        """The broker id under which its endpoints send; where the database has another by now, commits are stale."""
+        return self._broker_instance
+
+    def waiting(self) -> list[Key]:
+        """The endpoints with messages in the transmission queue, wherever they are for: what a machine is told of after a restart."""
+        with self._database.file.read() as connection:
+            return list(endpoints.sides_of(connection, due_work.outbound(connection)).values())
+
+    def keys_of(self, endpoint_ids: Iterable[int]) -> dict[int, Key]:
+        """Endpoints by the ids that deliveries name; those that are gone are left out.
+
+        Args:
+            endpoint_ids: The ids.
+
+        Returns:
+            The key of each.
+        """
+        with self._database.file.read() as connection:
+            return endpoints.sides_of(connection, endpoint_ids)
+
+    def commit(self, effects: Effects, *, lock_timeout: float | None = None) -> Stale | None:
+        """Writes what a batch has come to, as one transaction; then whoever it concerns is told.
+
+        Args:
+            effects: What `Dialogs.arrived` gave.
+            lock_timeout: The seconds to wait for the write lock; None is as long as always.
+
+        Returns:
+            None where it is durable; else why nothing was written.
+
+        Raises:
+            LockTimeoutError: Others were writing to the file.
+            StorageError: The file cannot be written; nothing has changed.
+        """
+        if effects.is_empty:
+            return None
+        try:
+            with own_work(self._database, lock_timeout=lock_timeout) as work:
+                if not work.objects.broker.is_delivering or work.broker_instance != self._broker_instance:
+                    return Stale(is_whole=True)
+                Settlement(work, effects).write()
+        except OvertakenError as error:
+            return Stale(error.keys)
+        return None
+
+    def endpoints(self, keys: Sequence[Key]) -> Sequence[DialogEndpoint | None]:
+        """See `Ledger`."""
+        with self._database.file.read() as connection:
+            objects = self._database.objects(connection)
+            rows = endpoints.find(connection, keys)
+        return [_planned(objects, rows[key]) if key in rows else None for key in keys]
+
+    def cut_with(self, max_fragment_bytes: int) -> Mapping[Key, int]:
+        """See `Ledger`."""
+        with self._database.file.read() as connection:
+            if transmission_queue.is_settled(connection, max_fragment_bytes):
+                return {}
+        with self._database.file.write() as connection:
+            return transmission_queue.settle(connection, max_fragment_bytes)
+
+    def outgoing(self, wanted: Sequence[Wanted]) -> pa.Table:
+        """See `Ledger`."""
+        with self._database.file.read() as connection:
+            found, counts = connection.statements.waiting([_asked(each) for each in wanted])
+            there = {each.key for each, count in zip(wanted, counts, strict=True) if count}
+            if missing := dict.fromkeys(each.key for each in wanted if each.key not in there):
+                errors = [Wanted(key, at, at, 1, 1) for key, at in endpoints.ended(connection, missing).items()]
+                found += connection.statements.waiting([_asked(each) for each in errors])[0]
+        # A body that was not read is null, though there is one.
+        return pa.Table.from_arrays(pa.Table.from_batches(found).columns, schema=MESSAGES)
+
+    def ended(self, keys: Sequence[Key]) -> Mapping[Key, int]:
+        """See `Ledger`."""
+        with self._database.file.read() as connection:
+            return endpoints.ended(connection, keys)
+
+    def parts(self, key: Key, sequence: int, spans: Sequence[tuple[int, int]]) -> Sequence[bytes] | None:
+        """See `Ledger`."""
+        with self._database.file.read() as connection:
+            return self._ahead.parts(connection, key, sequence, spans)
+
+    def let_go(self) -> None:
+        """Holds nothing any more of what was read ahead."""
+        self._ahead.let_go()
+
+    def kept(self, keys: Sequence[Key]) -> Iterable[Kept]:
+        """See `Ledger`."""
+        with self._database.file.read() as connection:
+            return [
+                Kept((conversation, bool(side)), (number, fragment), count, digest, size)
+                for conversation, side, number, fragment, count, digest, size in fragments.kept(connection, keys)
+            ]
+
+    def stored(self, key: Key, first: tuple[int, int], end: int, *, most_bytes: int) -> pa.Table:
+        """See `Ledger`."""
+        sender = (key[0], not key[1])
+        with self._database.file.read() as connection:
+            found = fragments.of(connection, key, first, end, most_bytes=most_bytes)
+        rows = [(*sender, *fragment, bool(is_end), bool(is_error)) for *fragment, is_end, is_error in found]
+        return parts_of(rows)
+
+    def admit(self, endpoints: Sequence[DialogEndpoint]) -> Sequence[DialogEndpoint | Refusal]:
+        """See `Ledger`."""
+        objects = self._database.objects()
+        now = _arguments.microseconds(self._database.now())
+        answers = [admitted(objects, endpoint, now=now) for endpoint in endpoints]
+        self._admitted = {answer.key: answer for answer in answers if isinstance(answer, DialogEndpoint)}
+        return answers
+
+    def judge(self, messages: pa.Table, contracts: Sequence[str]) -> Mapping[int, Refusal]:
+        """See `Ledger`."""
+        if are_plain(self._database.objects(), messages, contracts):
+            return {}
+        return self._judge_each(messages)
+
+    def _judge_each(self, messages: pa.Table) -> Mapping[int, Refusal]:
+        conversations: list[Any] = listed(messages["conversation_id"])
+        sides: list[Any] = messages["is_initiator"].to_pylist()
+        keys = {(conversation, not side) for conversation, side in zip(conversations, sides, strict=True)}
+        contracts: dict[Key, tuple[Contract, State]] = {}
+        with self._database.file.read() as connection:
+            objects = self._database.objects(connection)
+            for key, (contract_id, state) in endpoints.contracts_of(connection, keys).items():
+                contracts[key] = (objects.contracts_by_id[contract_id], State(state))
+        for key in keys - contracts.keys():
+            begins = self._admitted.get(key)
+            contract = None if begins is None else objects.contracts.get(begins.service_contract_name)
+            if contract is not None:  # else endpoint or contract have gone meanwhile, and the commit finds that
+                contracts[key] = (contract, BEGUN)
+        return judged(objects, messages, contracts)
+
+    def put_aside(self, objects: Mapping[Key, bytes]) -> None:
+        """See `Ledger`."""
+        with self._database.file.write() as connection:
+            rows = endpoints.find(connection, objects)
+            transmission_queue.write(connection, [(row.endpoint_id, objects[key]) for key, row in rows.items()])
+
+    def read_back(self, keys: Sequence[Key]) -> Mapping[Key, bytes]:
+        """See `Ledger`."""
+        found: dict[Key, bytes] = {}
+        with self._database.file.read() as connection:
+            if transmission_queue.is_empty(connection):
+                return found
+            for key, row in endpoints.find(connection, keys).items():
+                packed = transmission_queue.read(connection, row.endpoint_id)
+                if packed is not None:
+                    found[key] = packed
+        return found
+
+
+def _planned(objects: Objects, row: endpoints.Endpoint) -> DialogEndpoint:
+    """A row as the protocol has to know it."""
+    return DialogEndpoint(
+        conversation_id=row.conversation_id,
+        is_initiator=bool(row.is_initiator),
+        service_name=objects.services_by_id[row.service_id].name,
+        broker_instance=objects.broker.service_broker_guid,
+        far_service_name=row.far_service,
+        far_broker_instance=row.far_broker_instance,
+        service_contract_name=objects.contracts_by_id[row.service_contract_id].name,
+        priority=row.priority,
+        lifetime=row.lifetime,
+        session_key=row.session_key,
+        far_session_key=row.far_session_key,
+        far_certificate=row.far_certificate,
+        is_bound=bool(row.is_bound),
+        far_peer=row.far_peer,
+        receive_sequence=row.receive_sequence,
+        state=State(row.state),
+        send_sequence=row.send_sequence,
+    )
+
+
+def _asked(wanted: Wanted) -> tuple[bytes, bool, int, int, int, int, int, bytes]:
+    return (*wanted.key, *wanted[1:], _first_id(wanted.key))
+
+
+@lru_cache(maxsize=4096)
+def _first_id(key: Key) -> bytes:
+    """The id of an endpoint's first message, the same whenever it is sent: made of its conversation and its sender, as a GUID of version 8.
+
+    The number of another message changes the last bits of it.
+    """
+    conversation_id, is_initiator = key
+    place = conversation_id + is_initiator.to_bytes()
+    made = bytearray(hashlib.blake2b(place, digest_size=16, person=b"ssb message id").digest())
+    made[6] = made[6] & 0x0F | 0x80
+    made[8] = made[8] & 0x3F | 0x80
+    return bytes(made)
+
+
+class CountedLedger(SqliteLedger):
+    """Counts the transmission objects that are read back and put aside.
+
+    Args:
+        database: The database.
+    """
+
+    def __init__(self, database: Database) -> None:
+        super().__init__(database)
+        self._counters: Final = database.instance.worker.counters
+
+    def put_aside(self, objects: Mapping[Key, bytes]) -> None:
+        """See `Ledger`."""
+        begun = time.perf_counter()
+        super().put_aside(objects)
+        self._counters.objects_written(len(objects), seconds=time.perf_counter() - begun)
+
+    def read_back(self, keys: Sequence[Key]) -> Mapping[Key, bytes]:
+        """See `Ledger`."""
+        found = super().read_back(keys)
+        self._counters.objects_read(len(found))
+        return found

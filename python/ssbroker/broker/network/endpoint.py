@@ -1,0 +1,629 @@
+"""The network endpoint of an instance: listens, dials, and manages all connections in one thread."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import math
+import threading
+import uuid
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from functools import partial
+from queue import SimpleQueue
+from typing import Any, Final
+
+import pyarrow as pa
+
+from ssbroker._text import host_and_port
+from ssbroker.broker import process_locks
+from ssbroker.broker.network.connection import LOGIN_REFUSED, READ_BYTES, Connection, Ending, Line, State
+from ssbroker.broker.network.dialer import LOGGER, Destination, Dialling, Pair, Setup, host_of
+from ssbroker.broker.network.limits import Buckets
+from ssbroker.exceptions import EndpointError
+from ssbroker.protocol.config import SECOND
+from ssbroker.protocol.events import ConnectionStep
+from ssbroker.protocol.wire.batch import checked
+from ssbroker.protocol.wire.connection import Batch, Greeted, Met, Occurrence, RoleAsked, RoleTold, Stays, stays
+from ssbroker.protocol.wire.frames import Reason
+
+LOOK_WAIT: Final = 0.01
+"""The seconds that lie between two looks, unless many ask."""
+MANY: Final = 512
+"""So many questions do not wait: a connection on which twice as many do is ended."""
+
+
+class RoleAnswers:
+    """Answers questions, in the endpoint's thread.
+
+    An answer is never older than its question, so there has to be a look at the files for each; and neighbours ask as fast as they like.
+    So what is asked soon after a look is answered after the next one, all of it together.
+
+    Args:
+        setup: What the parts of an endpoint share.
+    """
+
+    def __init__(self, setup: Setup) -> None:
+        self._setup: Final = setup
+        self._asked: list[tuple[Connection, bytes]] = []
+        self._due: asyncio.TimerHandle | None = None
+        self._looked_at = -math.inf
+
+    def asked(self, connection: Connection, broker_instance: bytes) -> None:
+        """The far side of a connection asks.
+
+        Args:
+            connection: The connection.
+            broker_instance: The broker id of the database.
+        """
+        self._asked.append((connection, broker_instance))
+        if len(self._asked) >= MANY:
+            self._look()
+        elif self._due is None:
+            loop = asyncio.get_running_loop()
+            self._due = loop.call_at(max(loop.time(), self._looked_at + LOOK_WAIT), self._look)
+
+    def _look(self) -> None:
+        if self._due is not None:
+            self._due.cancel()
+            self._due = None
+        asked, self._asked = self._asked, []
+        self._setup.call(partial(self._answer, asked))
+        self._looked_at = asyncio.get_running_loop().time()
+
+    def _answer(self, asked: list[tuple[Connection, bytes]]) -> None:
+        roles = self._setup.receiver.roles_of([broker_instance for _, broker_instance in asked])
+        for (connection, broker_instance), (role, number) in zip(asked, roles, strict=True):
+            connection.line.tell_role(broker_instance, role, number)
+        for connection in dict(asked):
+            connection.pump()
+
+
+class Traffic:
+    """Counts by the names of `sys.dm_broker_connections`. The numbers only grow, whichever thread asks for them while connections end."""
+
+    def __init__(self) -> None:
+        self._guard: Final = threading.RLock()
+        self._ended: Final[Counter[str]] = Counter()
+
+    def ends(self, connections: dict[uuid.UUID, Connection], connection: Connection) -> None:
+        """Takes out a connection that is closed, and keeps what went over it.
+
+        Args:
+            connections: All that there are.
+            connection: The one.
+        """
+        with self._guard:
+            if connections.pop(connection.connection_id, None) is not None:
+                self._ended.update(_carried(connection))
+
+    def totals(self, connections: Mapping[uuid.UUID, Connection]) -> Mapping[str, int]:
+        """What has gone over those that there are, and over those that have ended.
+
+        Args:
+            connections: Those that there are.
+
+        Returns:
+            The numbers.
+        """
+        with self._guard:
+            totals = Counter(self._ended)
+            for connection in list(connections.values()):
+                totals.update(_carried(connection))
+        return totals
+
+
+def _carried(connection: Connection) -> dict[str, int]:
+    counters = connection.counters
+    return {
+        "total_bytes_sent": counters.bytes_sent,
+        "total_bytes_received": counters.bytes_received,
+        "total_fragments_sent": connection.line.sent_rows,
+        "total_fragments_received": counters.fragments_received,
+        "total_sends": counters.sends,
+        "total_receives": counters.receives,
+    }
+
+
+_OF_ONE_DIALLER_MOST: Final = 4
+_OF_ONE_PAIR_MOST: Final = 16
+
+
+class Switchboard:
+    """All connections of an endpoint. What its methods do, they do in the endpoint's thread.
+
+    Args:
+        setup: What the parts of an endpoint share.
+
+    Attributes:
+        buffer: Where sockets are read into, one at a time.
+        connections: All connections, by their ids, in the order in which they began.
+        dialling: The addresses that are sent to.
+        refusals: How many connections were cut off since their address dials too often.
+        traffic: What has gone over connections that have ended.
+    """
+
+    def __init__(self, setup: Setup) -> None:
+        self._setup: Final = setup
+        self._roles: Final = RoleAnswers(setup)
+        self._of_pair: Final[dict[Pair, list[Connection]]] = {}
+        self._unproven: Final[dict[Connection, None]] = {}
+        self._unproven_most: Final = setup.limits.unproven_allowed()
+        self._principal_most: Final = setup.limits.principal_allowed()
+        limits = setup.limits
+        self._buckets: Final = Buckets(at_once=limits.dials_at_once, per_second=limits.dials_per_second)
+        self._too_often: Final = (
+            f"the far side dials too often: {limits.dials_at_once} at once and {limits.dials_per_second} a second"
+            " are taken from one address"
+        )
+        self.refusals = 0
+        self.traffic: Final = Traffic()
+        self._is_paused = False
+        self._is_deaf = False
+        self._on_empty: Callable[[], None] | None = None
+        self.buffer: Final = memoryview(bytearray(READ_BYTES))
+        self.connections: Final[dict[uuid.UUID, Connection]] = {}
+        self.dialling: Final = Dialling(setup, begin=self._begun, usable=self.usable)
+
+    def now(self) -> int:
+        """The moment, in microseconds since 1970."""
+        return self._setup.clock()
+
+    def accept(self) -> Connection:
+        """Begins a connection that others have dialled.
+
+        Returns:
+            The connection, whose socket is about to be there; it may as well never be, such as where the instance stops.
+        """
+        line = Line(
+            self._setup.channel(is_accept=True),
+            own=self._setup.own,
+            is_accept=True,
+            limits=self._setup.limits,
+            now=int(asyncio.get_running_loop().time() * SECOND),
+            sent=self._setup.sent_by_priority,
+        )
+        return self._new(line, None)
+
+    def accepted(self, connection: Connection) -> None:
+        """Takes in a connection that others have dialled, unless they dial too often (T13).
+
+        One that has waited longest to be proven goes for it, if there are many.
+
+        Args:
+            connection: The connection.
+        """
+        self.connections[connection.connection_id] = connection
+        if self._on_empty is not None:
+            connection.end(Ending("the instance stops"))
+            connection.cut()
+            return
+        if not self._buckets.take(host_of(connection.address), now=self.now()):
+            self.refusals += 1
+            connection.end(Ending(self._too_often, LOGIN_REFUSED))
+            connection.cut()
+            return
+        self._unproven[connection] = None
+        if len(self._unproven) > self._unproven_most:
+            oldest = next(iter(self._unproven))
+            del self._unproven[oldest]
+            oldest.end(Ending("too many connect and do not say who they are; the oldest goes first", LOGIN_REFUSED))
+            oldest.cut()
+
+    def usable(self, pair: Pair) -> Connection | None:
+        """The connection to an instance that takes rows.
+
+        Args:
+            pair: The instance.
+
+        Returns:
+            The youngest, since who dials twice knows why; None where there is none.
+        """
+        return next((each for each in reversed(self._of_pair.get(pair, [])) if each.is_usable), None)
+
+    def occurred(self, connection: Connection, occurrence: Occurrence) -> None:
+        """Something has come over a connection.
+
+        Args:
+            connection: The connection.
+            occurrence: What it is.
+        """
+        peer = connection.peer
+        match occurrence:
+            case Greeted(is_self=is_self):
+                self._greeted(connection, is_self=is_self)
+            case Batch(rows=rows) if peer is not None and not self._is_deaf:
+                connection.counters.fragments_received += rows.num_rows
+                self._setup.call(partial(self._setup.receiver.arrived, peer, rows))
+            case RoleAsked(broker_instance=broker_instance):
+                self._roles.asked(connection, broker_instance)
+            case RoleTold(broker_instance=broker_instance, role=role, number=number):
+                self.dialling.role_told(connection, broker_instance, role, number)
+
+    def closing(self, connection: Connection, ending: Ending) -> None:
+        """One of the sides says GOODBYE, or falls silent.
+
+        Args:
+            connection: The connection.
+            ending: Why.
+        """
+        self._setup.tell(connection, ConnectionStep.CLOSING, text=ending.text)
+
+    def ended(self, connection: Connection, ending: Ending) -> None:
+        """A connection is closed.
+
+        Args:
+            connection: The connection.
+            ending: Why.
+        """
+        self.traffic.ends(self.connections, connection)
+        self._unproven.pop(connection, None)
+        pair = _pair(connection)
+        if pair is not None:
+            self._of_pair[pair].remove(connection)
+            if not self._of_pair[pair]:
+                del self._of_pair[pair]
+        self._tell_end(connection, ending, is_proven=pair is not None)
+        self.dialling.ended(connection, ending, pair)
+        if not self.connections and self._on_empty is not None:
+            self._on_empty()
+
+    def pause(self, *, is_paused: bool) -> None:
+        """Reads no connection, or all of them again (N12).
+
+        Args:
+            is_paused: Which of the two.
+        """
+        self._is_paused = is_paused
+        for connection in list(self.connections.values()):
+            if is_paused:
+                connection.pause()
+            else:
+                connection.resume()
+
+    def stop(self, on_empty: Callable[[], None]) -> None:
+        """Dials no more, and has all connections end once what waits is written.
+
+        Args:
+            on_empty: Called when the last one has ended.
+        """
+        self._on_empty = on_empty
+        self._is_deaf = self._is_paused  # what comes before their GOODBYE is read to get there, and comes again (P17)
+        self.pause(is_paused=False)
+        self.dialling.stop()
+        for connection in list(self.connections.values()):
+            connection.leave(Reason.STOPPING, "the instance stops")
+        if not self.connections:
+            on_empty()
+
+    def cut(self) -> None:
+        """Ends all connections at once."""
+        for connection in list(self.connections.values()):
+            connection.cut()
+
+    def _begun(self, line: Line, address: str) -> Connection:
+        connection = self._new(line, address)
+        self.connections[connection.connection_id] = connection
+        return connection
+
+    def _new(self, line: Line, address: str | None) -> Connection:
+        return Connection(self, line, connection_id=self._setup.new_id(), address=address, limits=self._setup.limits)
+
+    def _greeted(self, connection: Connection, *, is_self: bool) -> None:
+        self._unproven.pop(connection, None)
+        pair = _pair(connection)
+        if pair is None:
+            return
+        self._of_pair.setdefault(pair, []).append(connection)
+        step = ConnectionStep.ACCEPT if connection.is_accept else ConnectionStep.CONNECTED
+        self._setup.tell(connection, step, text=_described(connection))
+        if self._is_paused:
+            connection.pause()
+        if is_self:
+            connection.end(Ending("the address is this instance's own", reason=Reason.ITSELF))
+            self.dialling.is_own(connection)
+            return
+        self.dialling.greeted(connection, pair)
+        self._arbitrate(connection, pair)
+        if connection.is_accept and pair[1] is not None:
+            self._cut_oldest(pair[1])
+
+    def _cut_oldest(self, principal: str) -> None:
+        """Has one principal keep only some of the connections that it has dialled: it may call itself as many instances as it likes (T13)."""
+        accepted = [each for each in self.connections.values() if each.is_accept]
+        dialled = [each for each in accepted if each.peer is not None and each.peer.principal == principal]
+        for oldest in dialled[: -self._principal_most]:
+            oldest.cut()
+
+    def _arbitrate(self, connection: Connection, pair: Pair) -> None:
+        """Has one connection stay for each pair of instances."""
+        for rival in [each for each in self._of_pair[pair] if each is not connection and each.is_usable]:
+            which = self._stays(rival, connection)
+            if which is Stays.SECOND:
+                self._supersede(rival, connection)
+            elif which is Stays.FIRST:
+                self._supersede(connection, rival)
+                rival.probe()
+        # Who dials again and again, and neither leaves what it had nor answers a goodbye, keeps a few all the same.
+        for older in [each for each in self._of_pair[pair] if each.is_usable][:-_OF_ONE_DIALLER_MOST]:
+            self._supersede(older, connection)
+        for oldest in self._of_pair[pair][:-_OF_ONE_PAIR_MOST]:
+            oldest.cut()
+
+    def _stays(self, first: Connection, second: Connection) -> Stays:
+        far_first, far_second = first.line.far, second.line.far
+        if far_first is None or far_second is None:
+            return Stays.BOTH
+        return stays(self._setup.own, Met(far_first, first.is_accept), Met(far_second, second.is_accept))
+
+    def _supersede(self, loser: Connection, survivor: Connection) -> None:
+        if not (loser.is_usable and survivor.is_usable):
+            return
+        self.dialling.move(loser, survivor)
+        loser.leave(Reason.SUPERSEDED, "another connection of the same two instances stays")
+
+    def _tell_end(self, connection: Connection, ending: Ending, *, is_proven: bool) -> None:
+        step = ConnectionStep.CLOSED
+        if not is_proven:
+            step = ConnectionStep.RECEIVE_IO_ERROR if connection.is_accept else ConnectionStep.CONNECT_FAILED
+        elif ending.error:
+            text = f"{_described(connection)}: {ending.text}"
+            self._setup.tell(connection, ConnectionStep.RECEIVE_IO_ERROR, error=ending.error, text=text)
+        is_repeated = not connection.is_accept and self.dialling.has_failed_before(connection, ending)
+        self._setup.tell(connection, step, error=ending.error, text=ending.text, is_repeated=is_repeated)
+
+
+def _pair(connection: Connection) -> Pair | None:
+    return None if connection.peer is None else (connection.peer.instance_id, connection.peer.principal)
+
+
+def _described(connection: Connection) -> str:
+    return "" if connection.peer is None else connection.peer.described
+
+
+_NEW: Final = (0, "INITIAL")
+_NEGOTIATES: Final = (1, "WAIT LOGIN NEGOTIATE")
+_ARBITRATES: Final = (11, "WAIT ARBITRATION")
+_ONLINE: Final = (12, "ONLINE")
+_ERROR: Final = (13, "ERROR")
+_NONE: Final = (0, "NONE")
+_AES: Final = (3, "AES")
+
+
+def rows(board: Switchboard) -> Iterator[tuple[Any, ...]]:
+    """A row for each connection, in the order in which they began; from any thread.
+
+    Args:
+        board: All connections.
+
+    Returns:
+        The values, in the order of the view's columns.
+    """
+    return (_row(connection) for connection in list(board.connections.values()))
+
+
+def _row(connection: Connection) -> tuple[Any, ...]:
+    counters, peer = connection.counters, connection.peer
+    return (
+        connection.connection_id.bytes,
+        connection.connection_id.bytes,  # a connection has one socket for as long as it is there
+        int(connection.state),
+        connection.state.name,
+        connection.connected_at,
+        connection.logged_in_at,
+        connection.line.channel.method,
+        connection.line.channel.principal,
+        None if peer is None else peer.name,
+        connection.active_at,
+        connection.is_accept,
+        *_login(connection),
+        None,
+        *(_NONE if connection.line.channel.method is None else _AES),
+        int(not connection.line.is_paused),
+        connection.line.is_paused,
+        int(connection.unsent_bytes > 0),
+        connection.is_send_paused,
+        counters.bytes_sent,
+        counters.bytes_received,
+        connection.line.sent_rows,
+        counters.fragments_received,
+        counters.sends,
+        counters.receives,
+        None if peer is None else peer.instance_id,
+    )
+
+
+def _login(connection: Connection) -> tuple[int, str]:
+    if connection.state is State.LOGGED_IN:
+        return _ONLINE
+    if connection.state is State.CLOSED or connection.ending is not None:
+        return _ERROR
+    if connection.state is not State.CONNECTED:
+        return _NEW
+    return _ARBITRATES if connection.line.channel.is_open else _NEGOTIATES
+
+
+_BACKLOG: Final = 1024
+_ACCEPTED_AT_ONCE: Final = 1
+"""More would be accepted before any of them is judged (N11, N33). And where no file is left, asyncio tries that often, and again for each."""
+
+
+class SocketEndpoint:
+    """The endpoint of an instance; see `seam.Endpoint`.
+
+    Args:
+        setup: Who it is, who is told, whom it believes, how long it waits.
+        host: Where it listens.
+        port: The port; 0 takes any that is free.
+    """
+
+    def __init__(self, setup: Setup, *, host: str, port: int) -> None:
+        self._setup: Final = setup
+        self._host: Final = host
+        self._port: Final = port
+        self._board: Final = Switchboard(setup)
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._server: asyncio.Server | None = None
+        self._stopped: Final = asyncio.Event()
+        self._changed: Final = threading.RLock()
+        self._waiting: Final[set[Destination]] = set()
+        self._started: Final[SimpleQueue[tuple[str, int] | OSError | ValueError | RuntimeError]] = SimpleQueue()
+        self._thread: Final = threading.Thread(
+            target=self._run, name=f"ssbroker {setup.own.name} endpoint", daemon=True
+        )
+
+    @property
+    def is_alive(self) -> bool:
+        """See `seam.Endpoint`."""
+        return self._thread.is_alive()
+
+    def start(self) -> tuple[str, int]:
+        """See `seam.Endpoint`."""
+        process_locks.lets_go(self)
+        self._thread.start()
+        started = self._started.get()
+        if isinstance(started, Exception):
+            self._thread.join()
+            # asyncio says where as Python writes a tuple, and then why.
+            reason = str(getattr(started, "strerror", None) or started).rpartition("): ")[2]
+            where = host_and_port(self._host, self._port)
+            raise EndpointError(f"{where}: cannot be listened on: {reason}") from started
+        return started
+
+    def send(self, address: str, rows: pa.Table) -> int:
+        """See `seam.Endpoint`."""
+        checked(rows)
+        destination, is_taken, room = self._board.dialling.addresses.put(address, rows)
+        if is_taken:
+            self._attend(destination)
+        return room
+
+    def progress(self, address: str) -> tuple[int, int]:
+        """See `seam.Endpoint`."""
+        return self._board.dialling.addresses.progress(address)
+
+    def refuses(self, address: str) -> str | None:
+        """See `seam.Endpoint`."""
+        return self._board.dialling.addresses.refuses(address)
+
+    def routes_lead_to(self, addresses: Collection[str]) -> None:
+        """See `seam.Endpoint`."""
+        self._board.dialling.addresses.routes_lead_to(addresses)
+
+    def ask_role(self, address: str, broker_instance: bytes) -> None:
+        """See `seam.Endpoint`."""
+        self._call(lambda: self._board.dialling.ask(address, broker_instance))
+
+    def pause(self) -> None:
+        """See `seam.Endpoint`."""
+        self._call(lambda: self._board.pause(is_paused=True))
+
+    def resume(self) -> None:
+        """See `seam.Endpoint`."""
+        self._call(lambda: self._board.pause(is_paused=False))
+
+    @property
+    def sent_by_priority(self) -> Mapping[int, int]:
+        """See `seam.Endpoint`."""
+        return self._setup.sent_by_priority
+
+    @property
+    def pending(self) -> tuple[int, int]:
+        """See `seam.Endpoint`."""
+        return self._board.dialling.addresses.pending()
+
+    @property
+    def refusals(self) -> int:
+        """See `seam.Endpoint`."""
+        return self._board.refusals
+
+    @property
+    def traffic(self) -> Mapping[str, int]:
+        """See `seam.Endpoint`."""
+        return self._board.traffic.totals(self._board.connections)
+
+    def view_rows(self) -> Iterable[tuple[Any, ...]]:
+        """See `seam.Endpoint`."""
+        return rows(self._board)
+
+    def close(self, timeout: float) -> None:
+        """See `seam.Endpoint`."""
+        with self._changed:
+            loop, self._loop = self._loop, None
+            if loop is not None:
+                loop.call_soon_threadsafe(self._stop, loop, timeout)
+        if self._thread.is_alive() and self._thread is not threading.current_thread():
+            self._thread.join()
+
+    @property
+    def board(self) -> Switchboard:
+        """All connections."""
+        return self._board
+
+    def descriptors(self) -> Iterator[int]:
+        """See `forks.Holder`: where it listens, and whoever has dialled; what it has dialled itself tells of itself."""
+        if self._server is not None:
+            yield from (listening.fileno() for listening in self._server.sockets)
+        yield from (connection.descriptor for connection in list(self._board.connections.values()))
+
+    def _attend(self, destination: Destination) -> None:
+        """Has the thread look at what waits; many calls come to one look."""
+        with self._changed:
+            is_first = not self._waiting
+            self._waiting.add(destination)
+        if is_first:
+            self._call(self._look)
+
+    def _look(self) -> None:
+        with self._changed:
+            waiting = list(self._waiting)
+            self._waiting.clear()
+        for destination in waiting:
+            self._board.dialling.attend(destination)
+
+    def _call(self, what: Callable[[], None]) -> None:
+        """Has the thread call something soon."""
+        with self._changed:
+            if self._loop is not None:
+                self._loop.call_soon_threadsafe(what)
+
+    def _run(self) -> None:
+        try:
+            with asyncio.Runner() as runner:
+                runner.run(self._serve())
+        except (OSError, RuntimeError) as error:  # such as no file left for the loop itself
+            if self._loop is not None:
+                LOGGER.exception("%s: its connections have ended", self._setup.own.name)
+            self._started.put(error)
+
+    async def _serve(self) -> None:
+        loop = asyncio.get_running_loop()
+        loop.set_exception_handler(self._troubled)
+        try:
+            server = await loop.create_server(self._board.accept, self._host, self._port, backlog=_ACCEPTED_AT_ONCE)
+            self._server = server
+            for listening in server.sockets:
+                with listening.dup() as same:
+                    same.listen(_BACKLOG)
+        except (OSError, ValueError) as error:  # such as a host that cannot be a name
+            self._started.put(error)
+            return
+        with self._changed:
+            self._loop = loop
+        host, port, *_ = server.sockets[0].getsockname()
+        self._started.put((host, port))
+        await self._stopped.wait()
+
+    def _troubled(self, _loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+        """Tells of what has no connection that it could be told of, such as that no file is left for the next one."""
+        name, message, now = self._setup.own.name, str(context["message"]), self._setup.clock()
+        if self._setup.events.may_be_logged(message, level=logging.ERROR, source=name, now=now):
+            error = context.get("exception")
+            LOGGER.error("%s: %s: %s", name, message, error, exc_info=None if isinstance(error, OSError) else error)
+
+    def _stop(self, loop: asyncio.AbstractEventLoop, timeout: float) -> None:
+        """Ends, in the thread: who dials now finds nobody, what waits is written, and nothing lasts longer than `timeout`."""
+        if self._server is not None:
+            self._server.close()
+        loop.call_later(timeout, self._board.cut)
+        self._board.stop(self._stopped.set)

@@ -1,0 +1,552 @@
+"""Prometheus metrics, health, and an overview of a served instance."""
+
+from __future__ import annotations
+
+import json
+import logging
+import socket
+import threading
+import time
+import uuid
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import suppress
+from http import HTTPStatus
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import TYPE_CHECKING, Any, ClassVar, Final
+
+from ssbroker import _arguments
+from ssbroker._text import host_and_port
+from ssbroker.broker import counters, process_locks
+from ssbroker.broker.network import status_file
+from ssbroker.broker.network.forwarding import Counters
+from ssbroker.broker.object_definitions import LEVELS
+from ssbroker.exceptions import EndpointError, MissingDependencyError, SsbrokerError, StorageError
+from ssbroker.protocol.config import SECOND
+from ssbroker.protocol.events import (
+    Activation,
+    ActivationStep,
+    Connection,
+    ConnectionStep,
+    CorruptedMessage,
+    Event,
+    MessageUndeliverable,
+)
+from ssbroker.protocol.states import DESCRIPTIONS, State
+from ssbroker.store import views
+
+if TYPE_CHECKING:
+    from prometheus_client.core import Metric
+
+    from ssbroker.broker.database import Database
+    from ssbroker.broker.instance import Instance
+
+
+Rows = list[dict[str, Any]]
+
+
+def overview_of(instance: Instance) -> dict[str, Any]:
+    """Databases, queues, conversations by state, what waits in the transmission queues and why, and who serves with which connections.
+
+    Args:
+        instance: The instance.
+
+    Returns:
+        Names, lists and numbers, as JSON has them. A database that cannot be read is SUSPECT, with its problem, and nothing is counted of it.
+
+    Raises:
+        StorageError: The file of msdb cannot be read.
+    """
+    counted: dict[str, Rows] = {"queues": [], "conversations": [], "transmission_queue": []}
+    unread: dict[str, str] = {}
+    for database in instance.databases:
+        try:
+            for name, rows in _counted(database).items():
+                counted[name] += rows
+        except StorageError as error:  # of the others there is something to tell (B42)
+            unread[database.name] = str(error)
+    databases = instance.view("sys.databases").select(
+        ["name", "state_desc", "service_broker_guid", "is_broker_enabled"]
+    )
+    return {
+        "instance": instance.name,
+        "databases": [
+            {
+                **row,
+                "state_desc": "SUSPECT" if row["name"] in unread else row["state_desc"],
+                "service_broker_guid": str(uuid.UUID(bytes=row["service_broker_guid"])),
+                "problem": unread.get(row["name"]),
+            }
+            for row in databases.to_pylist()
+        ],
+        **counted,
+        "serving": status_file.read(instance.folder),
+    }
+
+
+def _counted(database: Database) -> dict[str, Rows]:
+    """What stands in a file, all of it or nothing."""
+    name, now = database.name, _arguments.microseconds(database.instance.clock())
+    with database.file.read() as connection:
+        return {
+            "queues": [
+                {
+                    "database": name,
+                    "queue": f"{schema}.{queue}",
+                    "is_receive_enabled": bool(receives),
+                    "is_enqueue_enabled": bool(enqueues),
+                    "ready": ready,
+                    "incomplete": incomplete,
+                    "retained": retained,
+                }
+                for schema, queue, receives, enqueues, ready, incomplete, retained in views.queues(connection)
+            ],
+            "conversations": [
+                {"database": name, "state": state, "state_desc": DESCRIPTIONS[State(state)], "count": count}
+                for state, count in views.conversations(connection)
+            ],
+            "transmission_queue": [
+                {
+                    "database": name,
+                    "to_service_name": service,
+                    "messages": messages,
+                    "conversations": dialogs,
+                    "oldest_seconds": max(0, (now - oldest) // SECOND),
+                    "transmission_status": status,
+                }
+                for service, status, messages, dialogs, oldest in views.waiting(connection)
+            ],
+        }
+
+
+_TRANSPORT: Final = {
+    "transport_send_ios": ("total_sends", "Writes to connections of other instances."),
+    "transport_receive_ios": ("total_receives", "Reads from connections of other instances."),
+    "transport_send_bytes": ("total_bytes_sent", "Bytes written to connections of other instances."),
+    "transport_receive_bytes": ("total_bytes_received", "Bytes read from connections of other instances."),
+    "message_fragment_sends": ("total_fragments_sent", "Fragments of messages written to connections."),
+    "message_fragment_receives": ("total_fragments_received", "Fragments of messages read from connections."),
+}
+_EVENTS: Final[dict[str, tuple[Callable[[Event], bool], str]]] = {
+    "corrupted_messages": (lambda event: isinstance(event, CorruptedMessage), "Fragments that were damaged or forged."),
+    "dropped_messages": (
+        lambda event: isinstance(event, MessageUndeliverable),
+        "Arrived messages that nothing here takes.",
+    ),
+    "tasks_started": (
+        lambda event: isinstance(event, Activation) and event.step is ActivationStep.STARTED,
+        "Readers of queues that were started.",
+    ),
+    "tasks_aborted": (
+        lambda event: isinstance(event, Activation) and event.step is ActivationStep.ABORTED,
+        "Readers of queues that ended with an exception.",
+    ),
+    "connections_failed": (
+        lambda event: (
+            isinstance(event, Connection) and (event.step is ConnectionStep.CONNECT_FAILED or event.error != 0)
+        ),
+        "Connections to other instances that could not be made, were refused or broke.",
+    ),
+}
+_STATES: Final = ("ready", "incomplete", "retained")
+SERVICES: Final = 1000
+"""The services for which something waits that are told apart; all further ones are one. Neighbours name those that answers go to."""
+_OTHERS: Final = "(others)"
+
+
+class Metrics:
+    """Counts from now on what happens in an instance, and reads what stands in its files when it is asked.
+
+    Args:
+        instance: The instance.
+
+    Raises:
+        MissingDependencyError: `prometheus_client` is not installed.
+
+    Examples:
+        >>> import tempfile
+        >>> from ssbroker import Instance
+        >>> with tempfile.TemporaryDirectory() as folder, Instance.create(folder, name="shop", background=False) as instance:
+        ...     metrics = Metrics(instance)
+        ...     "ssbroker_open_connections 0.0" in metrics.text().decode().splitlines()
+        True
+    """
+
+    def __init__(self, instance: Instance) -> None:
+        try:
+            from prometheus_client.core import CollectorRegistry  # noqa: PLC0415 - only who serves needs it
+        except ImportError as error:
+            raise MissingDependencyError(
+                "metrics need prometheus-client: pip install 'ssbroker[broker]'", name="prometheus_client"
+            ) from error
+        self._instance: Final = instance
+        self._guard: Final = threading.RLock()
+        self._events: Final[Counter[str]] = Counter(dict.fromkeys(_EVENTS, 0))
+        self._services: Final[set[tuple[str, str]]] = set()
+        self._registry: Final = CollectorRegistry()
+        self._registry.register(self)
+        self._stop: Final = instance.subscribe(
+            self._count,
+            Activation,
+            Connection,
+            CorruptedMessage,
+            MessageUndeliverable,
+        )
+
+    def text(self) -> bytes:
+        """The numbers of now, as Prometheus reads them.
+
+        Returns:
+            The text, in UTF-8.
+
+        Raises:
+            StorageError: A file cannot be read.
+        """
+        from prometheus_client import generate_latest  # noqa: PLC0415 - only who serves needs it
+
+        return generate_latest(self._registry)
+
+    def close(self) -> None:
+        """Counts no more."""
+        self._stop()
+
+    def describe(self) -> list[Metric]:
+        """Nothing: Prometheus asks for the numbers only when it wants them."""
+        return []
+
+    def collect(self) -> Iterator[Metric]:
+        """The numbers of now; Prometheus calls it."""
+        from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily  # noqa: PLC0415 - as above
+
+        done = self._instance.worker.counters.counts()
+        for name, meaning in counters.NAMES.items():
+            yield CounterMetricFamily(f"ssbroker_{name}", meaning, value=done[name])
+        with self._guard:
+            events = dict(self._events)
+        for name, (_, meaning) in _EVENTS.items():
+            yield CounterMetricFamily(f"ssbroker_{name}", meaning, value=events[name])
+        yield GaugeMetricFamily(
+            "ssbroker_open_connections",
+            "Connections to other instances that are open.",
+            value=self._instance.view("sys.dm_broker_connections").num_rows,
+        )
+        server = self._instance.server
+        traffic = {} if server is None else server.endpoint.traffic
+        for name, (column, meaning) in _TRANSPORT.items():
+            yield CounterMetricFamily(f"ssbroker_{name}", meaning, value=traffic.get(column, 0))
+        yield CounterMetricFamily(
+            "ssbroker_connections_refused",
+            "Connections that were cut off before TLS, since their address dials too often.",
+            value=0 if server is None else server.endpoint.refusals,
+        )
+        if server is not None and server.credentials is not None:
+            yield GaugeMetricFamily(
+                "ssbroker_certificate_expiry_timestamp_seconds",
+                "When the certificate of this instance ends, in seconds since 1970, UTC.",
+                value=server.credentials.contexts.ends.timestamp(),
+            )
+        sent = {} if server is None else server.endpoint.sent_by_priority
+        for priority in LEVELS:
+            yield CounterMetricFamily(
+                f"ssbroker_message_fragment_p{priority}_sends",
+                f"Fragments of messages of priority {priority} written to connections.",
+                value=sent.get(priority, 0),
+            )
+        rows, held = (0, 0) if server is None else server.endpoint.pending
+        yield GaugeMetricFamily(
+            "ssbroker_pending_msg_frags_for_send_io",
+            "Fragments and acknowledgements that wait to be written.",
+            value=rows,
+        )
+        yield GaugeMetricFamily(
+            "ssbroker_pending_bytes_for_send_io", "What those count that wait, in bytes.", value=held
+        )
+        yield from self._forwarded()
+        running = self._instance.view("sys.dm_broker_activated_tasks").num_rows
+        yield GaugeMetricFamily("ssbroker_tasks_running", "Readers of queues that run now.", value=running)
+        yield from self._files()
+
+    def _forwarded(self) -> Iterator[Metric]:
+        """What was passed on for others: counted where that is done, since there are too many for events."""
+        from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily  # noqa: PLC0415 - as above
+
+        server = self._instance.server
+        passed, pending = (
+            (Counters(), (0, 0)) if server is None else (server.forwarding.counters, server.forwarding.pending)
+        )
+        for name, meaning, value in (
+            ("messages", "Messages that were passed on.", passed.messages),
+            ("bytes", "Bytes that were passed on.", passed.bytes),
+            ("messages_discarded", "Messages that should have been passed on and were dropped.", passed.discarded),
+        ):
+            yield CounterMetricFamily(f"ssbroker_forwarded_{name}", meaning, value=value)
+        messages, held = pending
+        yield GaugeMetricFamily(
+            "ssbroker_forwarded_pending_messages", "Messages that wait to be passed on.", value=messages
+        )
+        yield GaugeMetricFamily("ssbroker_forwarded_pending_bytes", "Bytes that wait to be passed on.", value=held)
+
+    def _files(self) -> Iterator[Metric]:
+        """What stands in the files, whichever process put it there."""
+        from prometheus_client.core import GaugeMetricFamily  # noqa: PLC0415 - as above
+
+        found = overview_of(self._instance)
+        enabled = GaugeMetricFamily(
+            "ssbroker_database_enabled", "Whether a database can be used and sends and receives.", labels=["database"]
+        )
+        for row in found["databases"]:
+            enabled.add_metric([row["name"]], float(row["is_broker_enabled"] and row["state_desc"] == "ONLINE"))
+        messages = GaugeMetricFamily(
+            "ssbroker_queue_messages", "Messages in a queue.", labels=["database", "queue", "status"]
+        )
+        is_on = GaugeMetricFamily(
+            "ssbroker_queue_enabled", "Whether a queue takes and gives messages.", labels=["database", "queue"]
+        )
+        for row in found["queues"]:
+            for status in _STATES:
+                messages.add_metric([row["database"], row["queue"], status], row[status])
+            is_on.add_metric(
+                [row["database"], row["queue"]], float(row["is_receive_enabled"] and row["is_enqueue_enabled"])
+            )
+        conversations = GaugeMetricFamily(
+            "ssbroker_conversations", "Ends of conversations.", labels=["database", "state"]
+        )
+        for row in found["conversations"]:
+            conversations.add_metric([row["database"], row["state"]], row["count"])
+        yield from (enabled, messages, is_on, conversations)
+        with self._guard:
+            waiting = [{**row, "to_service_name": self._told_apart(row)} for row in found["transmission_queue"]]
+        yield from _waiting(waiting)
+
+    def _told_apart(self, row: dict[str, Any]) -> str:
+        """The service of a row, as it is called in the figures for as long as the process lives."""
+        key = (row["database"], row["to_service_name"])
+        if len(self._services) < SERVICES:
+            self._services.add(key)
+        return key[1] if key in self._services else _OTHERS
+
+    def _count(self, event: Event) -> None:
+        with self._guard:
+            self._events.update(name for name, (is_one, _) in _EVENTS.items() if is_one(event))
+
+
+def _waiting(rows: list[dict[str, Any]]) -> Iterator[Metric]:
+    """What waits to be delivered, by Service Broker's number of why; the words of a status would be a label of their own each."""
+    from prometheus_client.core import GaugeMetricFamily  # noqa: PLC0415 - as above
+
+    labels = ["database", "service", "reason"]
+    messages: Counter[tuple[str, str, str]] = Counter()
+    oldest: dict[tuple[str, str, str], int] = {}
+    for row in rows:
+        number, _, words = row["transmission_status"].partition(":")
+        key = (row["database"], row["to_service_name"], number if words else "")
+        messages[key] += row["messages"]
+        oldest[key] = max(oldest.get(key, 0), row["oldest_seconds"])
+    count = GaugeMetricFamily(
+        "ssbroker_transmission_queue_messages", "Messages that wait to be delivered.", labels=labels
+    )
+    age = GaugeMetricFamily(
+        "ssbroker_transmission_queue_oldest_seconds", "For how long the oldest of them has waited.", labels=labels
+    )
+    for key, number_of in messages.items():
+        count.add_metric(key, number_of)
+        age.add_metric(key, oldest[key])
+    yield from (count, age)
+
+
+_SECONDS_TO_ASK: Final = 5.0
+_ANSWERS_AT_ONCE: Final = 16
+_TEXT: Final = "text/plain; version=0.0.4; charset=utf-8"
+_JSON: Final = "application/json"
+LOGGER: Final = logging.getLogger("ssbroker.broker")
+
+
+class Monitor:
+    """Answers `GET` and `HEAD` of `/metrics` and `/health` in threads of its own. It is for a network that the operator trusts.
+
+    Args:
+        host: Where it listens.
+        port: The port; 0 takes any that is free.
+        metrics: Makes the text of `/metrics`.
+        health: Tells what is wrong; an empty answer is healthy.
+
+    Examples:
+        >>> from urllib.request import urlopen
+        >>> monitor = Monitor("127.0.0.1", 0, metrics=lambda: b"", health=dict)
+        >>> host, port = monitor.start()
+        >>> urlopen(f"http://{host}:{port}/health").read()
+        b'{"status": "ok", "problems": {}}'
+        >>> monitor.close()
+    """
+
+    def __init__(
+        self, host: str, port: int, *, metrics: Callable[[], bytes], health: Callable[[], Mapping[str, str]]
+    ) -> None:
+        self._host: Final = host
+        self._port: Final = port
+        self._metrics: Final = metrics
+        self._health: Final = health
+        self._server: ThreadingHTTPServer | None = None
+        self._thread: threading.Thread | None = None
+
+    def start(self) -> tuple[str, int]:
+        """Begins to listen.
+
+        Returns:
+            The host and port that it listens on.
+
+        Raises:
+            EndpointError: It cannot.
+        """
+        handler = type("_Answers", (_Handler,), {"metrics": self._metrics, "health": self._health})
+        try:
+            server = _Server((self._host, self._port), handler)
+        except (OSError, OverflowError) as error:
+            reason = getattr(error, "strerror", None) or error
+            where = host_and_port(self._host, self._port)
+            raise EndpointError(f"{where}: cannot be listened on: {reason}") from error
+        self._server = server
+        self._thread = threading.Thread(target=server.serve_forever, name="ssbroker monitor", daemon=True)
+        self._thread.start()
+        host, port, *_ = server.server_address
+        return str(host), int(port)
+
+    def close(self) -> None:
+        """Listens no more."""
+        server, self._server = self._server, None
+        if server is None:
+            return
+        server.shutdown()
+        server.server_close()
+        if self._thread is not None:
+            self._thread.join()
+
+
+class _Server(ThreadingHTTPServer):
+    daemon_threads = True
+    block_on_close = False
+
+    def __init__(self, address: tuple[str, int], handler: type[BaseHTTPRequestHandler]) -> None:
+        self.address_family = socket.AF_INET6 if ":" in address[0] else socket.AF_INET
+        self._free: Final = threading.BoundedSemaphore(_ANSWERS_AT_ONCE)
+        self._asking: Final[dict[Any, float]] = {}
+        super().__init__(address, handler)
+        process_locks.lets_go(self)
+
+    def descriptors(self) -> Iterable[int]:
+        """See `forks.Holder`."""
+        return (self.fileno(), *(request.fileno() for request in list(self._asking)))
+
+    def process_request(self, request: Any, client_address: Any) -> None:
+        """Answers in a thread; whoever comes while too many ask is not answered."""
+        if self._free.acquire(blocking=False):
+            self._asking[request] = time.monotonic()
+            super().process_request(request, client_address)
+        else:
+            self.shutdown_request(request)
+
+    def process_request_thread(self, request: Any, client_address: Any) -> None:
+        """Answers, in the thread."""
+        try:
+            super().process_request_thread(request, client_address)
+        finally:
+            self.has_asked(request)
+            self._free.release()
+
+    def has_asked(self, request: Any) -> None:
+        """Takes note that a request has come."""
+        self._asking.pop(request, None)
+
+    def service_actions(self) -> None:
+        """Hangs up on those that take too long to ask, however little they say at a time; called twice a second."""
+        latest = time.monotonic() - _SECONDS_TO_ASK
+        for request, since in list(self._asking.items()):
+            if since < latest:
+                with suppress(OSError):  # it is closed already
+                    request.shutdown(socket.SHUT_RDWR)
+
+    def handle_error(self, request: object, client_address: object) -> None:
+        """Whoever asks may hang up whenever they like."""
+        LOGGER.debug("%s: a request of %s broke off: %s", type(self).__name__, client_address, request)
+
+
+class _Handler(BaseHTTPRequestHandler):
+    metrics: ClassVar[Callable[[], bytes]]
+    health: ClassVar[Callable[[], Mapping[str, str]]]
+    server_version = "ssbroker"
+    sys_version = ""
+    timeout = _SECONDS_TO_ASK
+
+    def do_GET(self) -> None:
+        """Answers."""
+        assert isinstance(self.server, _Server)  # noqa: S101 - who makes it
+        self.server.has_asked(self.connection)
+        self._answer(*self._answer_to(self.path.partition("?")[0]))
+
+    def do_HEAD(self) -> None:
+        """Answers without a body, as load balancers ask."""
+        self.do_GET()
+
+    def _answer_to(self, asked: str) -> tuple[HTTPStatus, str, bytes]:
+        try:
+            if asked == "/metrics":
+                return HTTPStatus.OK, _TEXT, type(self).metrics()
+            if asked == "/health":
+                problems = dict(type(self).health())
+                status = HTTPStatus.SERVICE_UNAVAILABLE if problems else HTTPStatus.OK
+                said: dict[str, Any] = {"status": "failing" if problems else "ok", "problems": problems}
+                return status, _JSON, json.dumps(said, ensure_ascii=False).encode()
+        except (SsbrokerError, OSError, ValueError, RuntimeError) as error:
+            LOGGER.warning("%s could not be answered: %s", asked, error)
+            return HTTPStatus.INTERNAL_SERVER_ERROR, _TEXT, f"{error}\n".encode(errors="replace")
+        return HTTPStatus.NOT_FOUND, _TEXT, b"there are /metrics and /health\n"
+
+    def log_message(self, format: str, *args: Any) -> None:  # noqa: A002 - the name that http.server passes
+        """Who asks, for those who debug."""
+        LOGGER.debug("%s: %s", self.address_string(), format % args)
+
+    def _answer(self, status: HTTPStatus, kind: str, body: bytes) -> None:
+        self.send_response(status)
+        self.send_header("Content-Type", kind)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        if self.command != "HEAD":
+            self.wfile.write(body)
+
+
+def problems(instance: Instance) -> dict[str, str]:
+    """What is wrong. What other instances do is not: they are expected to be away now and then.
+
+    Args:
+        instance: The instance.
+
+    Returns:
+        For each thing that is not as it should be, what it is; nothing where all is well.
+
+    Examples:
+        >>> import tempfile
+        >>> from ssbroker import Instance
+        >>> with tempfile.TemporaryDirectory() as folder, Instance.create(folder, name="shop") as instance:
+        ...     problems(instance)
+        {'endpoint': 'no thread of this process serves the instance'}
+    """
+    found: dict[str, str] = {}
+    if instance.server is None or not instance.server.is_alive:
+        found["endpoint"] = "no thread of this process serves the instance"
+    credentials = None if instance.server is None else instance.server.credentials
+    if credentials is not None and (trouble := credentials.trouble()) is not None:
+        found["certificate"] = trouble
+    try:
+        for row in instance.view("sys.databases").to_pylist():
+            if row["state_desc"] != "ONLINE":
+                found[f"database {row['name']}"] = "its file is not there, or cannot be used"
+        for database in instance.databases:
+            database.file.try_again()  # nobody else may have a reason to write for a long time
+            trouble = database.file.trouble
+            if trouble is not None:
+                found.setdefault(f"database {database.name}", trouble)
+            if database.file.failure is not None:
+                found.setdefault(f"database {database.name}", f"could not be written: {database.file.failure}")
+    except SsbrokerError as error:
+        found["databases"] = str(error)
+    return found

@@ -1,0 +1,317 @@
+"""Serves an instance: its endpoint, its exchange, and their threads."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from datetime import timedelta
+from types import TracebackType
+from typing import TYPE_CHECKING, Final, Self
+
+from ssbroker import _arguments, schemas
+from ssbroker._arguments import EPOCH
+from ssbroker._text import host_and_port
+from ssbroker.broker.network.connection import EndpointLimits, ip_of
+from ssbroker.broker.network.dialer import Reach, Setup
+from ssbroker.broker.network.endpoint import SocketEndpoint
+from ssbroker.broker.network.exchange import Exchange, Reception
+from ssbroker.broker.network.forwarding import Forwarding
+from ssbroker.broker.network.key_exchange import DialogKeys
+from ssbroker.broker.network.mirrors import MirroredRoutes
+from ssbroker.broker.network.status_file import Bulletin
+from ssbroker.broker.network.tls import Credentials, Trust
+from ssbroker.broker.process_locks import ServeLock
+from ssbroker.broker.worker_thread import Runner
+from ssbroker.catalog.catalog import Catalog
+from ssbroker.exceptions import OptionError, ProtocolError
+from ssbroker.protocol.config import FRAGMENT_BYTES_LEAST, Settings
+from ssbroker.protocol.wire.batch import BYTES_MAX
+from ssbroker.protocol.wire.frames import Own
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from datetime import datetime
+
+    from ssbroker.broker.instance import Instance
+    from ssbroker.broker.network.interfaces import NetworkEndpoint
+
+
+PORT: Final = 4022
+"""Where a Service Broker endpoint listens by convention (P3)."""
+_PORT_MAX: Final = 65_535
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServeOptions:
+    """How an instance is served; what is not given is as the decisions have it.
+
+    Attributes:
+        host: Where it listens: an address or a name of this machine; "0.0.0.0" or "::" are all of its addresses.
+        port: The port; 0 takes any that is free.
+        trust: Who the instance is and whom it believes (N8). Without, `allow_unencrypted` has to say that there is no TLS.
+        allow_unencrypted: Connections are neither encrypted nor authenticated: whoever reaches the port may talk.
+        addresses: Further addresses by which others reach this instance, such as `TCP://shop.example.com:4022` (R41).
+        dial_only: What may be dialled, whatever routes and names of services say: networks (`10.0.0.0/8`), addresses, names of hosts, and
+            all names below a domain (`*.example.com`). Left out, everything (N34).
+        limits: How long connections wait, and for how much.
+        settings: How the dialog protocol is set up; `max_fragment_bytes` from 2,048, so that far sides
+            take the largest message, to 1,048,576, which is what fits a frame (N7).
+        close_timeout: The seconds that `close` takes at most to write what is queued.
+
+    Raises:
+        OptionError: One of them is not what it can be.
+        InvalidAddressError: One of `addresses` is no address.
+
+    Examples:
+        >>> ServeOptions()
+        Traceback (most recent call last):
+        ssbroker.exceptions.OptionError: trust: expected certificates, or allow_unencrypted=True to do without them
+        >>> ServeOptions(allow_unencrypted=True).port
+        4022
+    """
+
+    host: str = "127.0.0.1"
+    port: int = PORT
+    trust: Trust | None = None
+    allow_unencrypted: bool = False
+    addresses: Sequence[str] = ()
+    dial_only: Sequence[str] = ()
+    limits: EndpointLimits = field(default_factory=EndpointLimits)
+    settings: Settings = field(default_factory=Settings)
+    close_timeout: float = 10.0
+
+    def __post_init__(self) -> None:
+        if not self.host:
+            raise OptionError("host: expected an address or a name; got none")
+        _arguments.whole(self.port, name="port", least=0, most=_PORT_MAX)
+        _arguments.flag(self.allow_unencrypted, name="allow_unencrypted")
+        Catalog(schemas.ROUTES.empty_table(), addresses=_arguments.texts(self.addresses, name="addresses"))
+        Reach(self.dial_only)
+        if self.trust is not None:
+            _check_kind(self.trust, Trust, name="trust")
+        _check_kind(self.limits, EndpointLimits, name="limits")
+        _check_kind(self.settings, Settings, name="settings")
+        if self.trust is None and not self.allow_unencrypted:
+            raise OptionError("trust: expected certificates, or allow_unencrypted=True to do without them")
+        if self.trust is not None and self.allow_unencrypted:
+            raise OptionError("trust and allow_unencrypted: expected one of them, got both")
+        _arguments.whole(
+            self.settings.max_fragment_bytes,
+            name="settings.max_fragment_bytes",
+            least=FRAGMENT_BYTES_LEAST,
+            most=BYTES_MAX,
+        )
+        _arguments.seconds(self.close_timeout, name="close_timeout")
+
+
+def _check_kind(value: object, kind: type, *, name: str) -> None:
+    if not isinstance(value, kind):
+        raise OptionError(f"{name}: expected {kind.__name__}, got {value!r:.80}")
+
+
+_LOOPBACK: Final = ("localhost", "127.0.0.1", "::1")
+_MEGABYTE: Final = 1 << 20
+
+
+class Server:
+    """Serves an instance from the beginning of a `with` block to its end; `Instance.serve` makes it.
+
+    Args:
+        instance: The instance.
+        options: How it is served.
+        connect: Makes the connections; left out, over TCP.
+
+    Attributes:
+        instance: The instance.
+        host: Where it listens.
+        port: The port.
+        endpoint: The connections.
+        mirrors: Which instances are the principals of mirrored routes.
+        forwarding: What is passed on for others.
+        exchange: What carries conversations.
+        credentials: Certificates and keys; None without TLS.
+    """
+
+    def __init__(
+        self,
+        instance: Instance,
+        options: ServeOptions,
+        *,
+        connect: Callable[[Reception], NetworkEndpoint] | None = None,
+    ) -> None:
+        self.instance: Final = instance
+        self.options: Final = options
+        self.host: str = options.host
+        self.port: int = options.port
+        self._lock: Final = ServeLock(instance.folder)
+        self._runner: Final = Runner(self._run, clock=instance.clock, name=f"ssbroker {instance.name} exchange")
+        self._is_open = self._has_begun = False
+        self._bulletin: Bulletin | None = None
+        self.credentials: Final = None if options.trust is None else Credentials(options.trust)
+        reception = Reception(self._wake)
+        self.endpoint: NetworkEndpoint = self._connect(reception) if connect is None else connect(reception)
+        reception.endpoint = self.endpoint
+        self.mirrors: Final = MirroredRoutes(
+            instance, self.endpoint, changed=lambda pair: reception.tell(lambda exchange: exchange.settled(pair[:2]))
+        )
+        reception.mirrors = self.mirrors
+        self.forwarding: Final = Forwarding(
+            self.endpoint,
+            way=self.mirrors.way,
+            most=self._forward_size,
+            events=instance.events,
+            clock=self._now,
+        )
+        self.exchange: Final = Exchange(
+            instance,
+            reception,
+            settings=options.settings,
+            keys=DialogKeys(),
+            forwards=self.forwarding,
+            mirrors=self.mirrors,
+            wake=self._wake,
+        )
+
+    @property
+    def address(self) -> str:
+        """Where others reach it, on this machine or by the name that it listens on."""
+        return _addresses(self.host, self.port)[0]
+
+    @property
+    def is_alive(self) -> bool:
+        """Whether it serves, and its threads run."""
+        runs = self._runner.is_alive or not self.instance.background
+        return self._is_open and runs and self.endpoint.is_alive
+
+    def start(self) -> Self:
+        """Begins to serve.
+
+        Returns:
+            The server.
+
+        Raises:
+            StorageError: Another process serves the instance, or this one was forked from one that has it open.
+            EndpointError: The port cannot be listened on.
+            ProtocolError: It has begun before: it serves, has ended, or could not listen.
+        """
+        self.instance.check()
+        if self._is_open:
+            raise ProtocolError("the instance is being served by this object already")
+        if self._has_begun:
+            raise ProtocolError("a server begins once; Instance.serve makes another")
+        self._lock.acquire()
+        self._has_begun = True
+        try:
+            self.host, self.port = self.endpoint.start()
+        except BaseException:
+            self._lock.release()
+            raise
+        self._is_open = True
+        try:
+            self._begin()
+        except BaseException:
+            self.close()
+            raise
+        return self
+
+    def reload_certificates(self) -> bool:
+        """Reads certificates and keys again. New connections use them, and those that are there go on; so does the search for changes.
+
+        Returns:
+            Whether there are any: without TLS there are not.
+
+        Raises:
+            InputError: A file cannot be read, or is not what it should be. What was read before goes on to be used.
+            OptionError: They do not fit each other; the same.
+        """
+        if self.credentials is None:
+            return False
+        self.credentials.reload()
+        return True
+
+    def _begin(self) -> None:
+        """Has the instance use what listens by now."""
+        instance = self.instance
+        instance.is_reached_at([*_addresses(self.host, self.port), *self.options.addresses])
+        instance.server = self
+        instance.worker.ways.tie_break = "round_robin"
+        instance.worker.delivery.transport = self.exchange
+        for database in instance.databases:
+            instance.objects_changed(database)  # what waited for an endpoint goes
+        look = (lambda: None) if self.credentials is None else self.credentials.look
+        self._bulletin = Bulletin(instance, (self.host, self.port), look=look)
+        self._bulletin.start()
+        self._wake()
+
+    def close(self) -> None:
+        """Serves no more: what has arrived is taken and acknowledged, what is queued is written, connections end with a goodbye."""
+        if not self._is_open or self.instance.is_inherited:  # what was forked has let go, and its parent serves on
+            return
+        self._is_open = False
+        if self._bulletin is not None:
+            self._bulletin.close()
+        instance = self.instance
+        instance.worker.delivery.transport = None
+        instance.worker.ways.tie_break = "hash"
+        self._runner.close()
+        try:
+            self.exchange.finish()
+        finally:
+            self.endpoint.close(self.options.close_timeout)
+            self.exchange.close()
+            instance.server = None
+            instance.is_reached_at(None)
+            self._lock.release()
+
+    def _connect(self, reception: Reception) -> SocketEndpoint:
+        instance, options = self.instance, self.options
+        own = Own(
+            instance_id=instance.instance_id,
+            name=instance.name,
+            number=instance.random.getrandbits(64),
+        )
+        setup = Setup(
+            own=own,
+            receiver=reception,
+            credentials=self.credentials,
+            limits=options.limits,
+            events=instance.events,
+            clock=self._now,
+            random=instance.random,
+            reach=Reach(options.dial_only),
+        )
+        return SocketEndpoint(setup, host=options.host, port=options.port)
+
+    def _run(self) -> datetime:
+        return EPOCH + timedelta(microseconds=self.exchange.turn())
+
+    def _wake(self) -> None:
+        if self._is_open and self.instance.background:
+            self._runner.wake()
+
+    def _now(self) -> int:
+        return _arguments.microseconds(self.instance.clock())
+
+    def _forward_size(self) -> int:
+        endpoint = self.instance.msdb.objects().endpoint
+        return 0 if endpoint is None else endpoint.message_forwarding_size * _MEGABYTE
+
+    def __enter__(self) -> Self:
+        return self.start()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+def _addresses(host: str, port: int) -> list[str]:
+    """The addresses of a listener, the one to tell others in front."""
+    ip = ip_of(host)
+    if ip is None:
+        hosts = [host]
+    elif ip.is_unspecified:
+        hosts = [*_LOOPBACK]
+    else:
+        hosts = [ip.compressed, *(each for each in _LOOPBACK if ip.is_loopback and each != ip.compressed)]
+    return [f"TCP://{host_and_port(each, port)}" for each in hosts]

@@ -1,1 +1,0 @@
-"""What stands in a database: message types, contracts, queues, services, routes, priorities, users, keys."""

@@ -1,0 +1,616 @@
+"""Runs T-SQL scripts on an instance, each batch in one transaction."""
+
+from __future__ import annotations
+
+import os
+import re
+import uuid
+import warnings
+from collections.abc import Callable, Iterator, Mapping
+from datetime import datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Final, TypeAlias
+
+from ssbroker import _arguments
+from ssbroker.broker import identity, object_definitions, principals
+from ssbroker.broker.database import Database
+from ssbroker.broker.databases import Alteration
+from ssbroker.broker.principals import Credentials, Given
+from ssbroker.broker.validation import existing, queue_text, refusal
+from ssbroker.ddl import decode, statements
+from ssbroker.ddl.interpreter import SYSTEM_DATABASES, canonical
+from ssbroker.ddl.lexer import RefusalError, Source, batches, parse_moment, parse_route_id, refusal_text
+from ssbroker.ddl.parser import Parsed, ParsedBatch, parse
+from ssbroker.ddl.statements import QueueName, SecurityStatement, Statement
+from ssbroker.exceptions import BrokerError, DdlError, DdlWarning, InputError, StorageError, UnknownDatabaseError
+from ssbroker.security.certificates import KEY_PASSWORD_BYTES_MAX, certificate_as_pem, key_as_pem
+from ssbroker.store import object_changes as changes
+from ssbroker.store.objects import Objects
+from ssbroker.store.registry import MSDB_NAME
+from ssbroker.store.sqlite import Connection
+
+if TYPE_CHECKING:
+    from ssbroker.broker.instance import Instance
+
+
+_FILE_MOST: Final = 64 * 1024
+# What SQL Server reads beside ISO 8601: 20261121, and 11/21/2026.
+_DAYS: Final = (
+    re.compile(r"(?P<year>\d{4})(?P<month>\d\d)(?P<day>\d\d)(?=\Z|[T ])", re.ASCII),
+    re.compile(r"(?P<month>\d{1,2})/(?P<day>\d{1,2})/(?P<year>\d{4})(?=\Z|[T ])", re.ASCII),
+)
+
+
+Wrote: TypeAlias = Callable[[Path], None]
+
+
+def change_security(
+    connection: Connection,
+    objects: Objects,
+    statement: SecurityStatement,
+    *,
+    credentials: Credentials,
+    now: datetime,
+    wrote: Wrote,
+) -> str | None:
+    """Does what a statement says.
+
+    Args:
+        connection: The database, locked.
+        objects: What stands in it.
+        statement: The statement.
+        credentials: What opens the instance's keys.
+        now: The current moment.
+        wrote: Is told of each file that was written, which is to go again if the change is undone.
+
+    Returns:
+        What was left out of account, for a warning.
+
+    Raises:
+        BrokerError: The statement is refused.
+    """
+    match statement:
+        case statements.CreateUser(name, ignored):
+            principals.create_user(connection, objects, name=name)
+            return f"skipped {ignored}" if ignored else None
+        case statements.DropUser(name, if_exists):
+            if not if_exists or name in objects.security.principals:
+                principals.drop_user(connection, objects, name=name)
+        case statements.CreateBinding(name, service, user, anonymous):
+            principals.create_binding(connection, objects, name=name, service=service, user=user, anonymous=anonymous)
+        case statements.AlterBinding(name, changed, said):
+            principals.alter_binding(connection, objects, name=name, user=changed, anonymous=said)
+        case statements.DropBinding(name):
+            principals.drop_binding(connection, objects, name=name)
+        case statements.SetPermission():
+            return _permit(connection, objects, statement)
+        case statements.SetOwner(kind, name, user):
+            set_owner = principals.set_owner if kind == "service" else principals.set_certificate_owner
+            set_owner(connection, objects, name=name, user=user)
+        case _:
+            _change_keys(connection, objects, statement, credentials, now, wrote)
+    return None
+
+
+def _permit(connection: Connection, objects: Objects, said: statements.SetPermission) -> str | None:
+    denied = principals.set_permission(
+        connection, objects, verb=said.permission, service=said.service, users=said.users, by_control=said.by_control
+    )
+    if denied:
+        return f"SEND stays denied to {', '.join(denied)}: CONTROL lifts no denial, REVOKE SEND does"
+    return f"skipped {said.ignored}" if said.ignored else None
+
+
+def _change_keys(
+    connection: Connection,
+    objects: Objects,
+    statement: statements.CreateMasterKey
+    | statements.AlterMasterKey
+    | statements.OpenMasterKey
+    | statements.DropMasterKey
+    | statements.CreateCertificate
+    | statements.AlterCertificate
+    | statements.BackupCertificate
+    | statements.DropCertificate,
+    credentials: Credentials,
+    now: datetime,
+    wrote: Wrote,
+) -> None:
+    match statement:
+        case statements.CreateMasterKey(password):
+            principals.create_master_key(connection, objects, credentials=credentials, password=password)
+        case statements.OpenMasterKey(password):
+            principals.open_master_key(connection, objects, credentials=credentials, password=password)
+        case statements.AlterMasterKey(by_service):
+            principals.keep_master_key(connection, objects, credentials=credentials, by_service=by_service)
+        case statements.DropMasterKey():
+            principals.drop_master_key(connection, objects)
+        case statements.CreateCertificate(name, owner, is_active=active):
+            principals.create_certificate(
+                connection,
+                objects,
+                credentials=credentials,
+                name=name,
+                given=_given(statement, now),
+                owner=owner,
+                active=active,
+            )
+        case statements.AlterCertificate(name, active_now, key, removes_key):
+            principals.alter_certificate(
+                connection,
+                objects,
+                credentials=credentials,
+                name=name,
+                active=active_now,
+                private_key=None if key is None else _read(key.file),
+                password=None if key is None else key.password,
+                removes_key=removes_key,
+            )
+        case statements.BackupCertificate():
+            _back_up(objects, statement, credentials, wrote)
+        case statements.DropCertificate(name):
+            principals.drop_certificate(connection, objects, name=name)
+
+
+def _given(statement: statements.CreateCertificate, now: datetime) -> Given:
+    if statement.file is None:
+        return principals.made_certificate(
+            statement.subject or statement.name,
+            now=now,
+            begins=_moment(statement.start_date),
+            ends=_moment(statement.expiry_date),
+        )
+    key = statement.key
+    return Given(_read(statement.file), None if key is None else _read(key.file), None if key is None else key.password)
+
+
+def _back_up(objects: Objects, statement: statements.BackupCertificate, credentials: Credentials, wrote: Wrote) -> None:
+    certificate = existing(objects.security.certificates, statement.name, kind="certificate")
+    key = statement.key
+    pem = certificate_as_pem(certificate.certificate)
+    if key is not None:
+        if not key.password:
+            raise refusal("the private key needs ENCRYPTION BY PASSWORD = '...'")
+        if len(key.password.encode()) > KEY_PASSWORD_BYTES_MAX:
+            raise refusal(
+                f"the password is too long: in UTF-8 one of a private key has at most {KEY_PASSWORD_BYTES_MAX} bytes",
+                15118,
+            )
+        found = credentials.private_key(objects.security, certificate)
+        if found is None:
+            raise refusal(f"the private key of certificate {statement.name!r} is not here, or not open", 15581)
+        _write(key.file, key_as_pem(found, password=key.password), wrote)
+    _write(statement.file, pem, wrote)
+
+
+def _moment(text: str | None) -> datetime | None:
+    if text is None:
+        return None
+    found = next(filter(None, (days.match(text) for days in _DAYS)), None)
+    day = "" if found is None else f"{found['year']}-{found['month']:0>2}-{found['day']:0>2}"
+    try:
+        return _arguments.parse(text if found is None else day + text[found.end() :])
+    except ValueError:
+        raise refusal(
+            f"{text!r:.80} is no moment: write it as in '2026-11-21', '20261121' or '2026-11-21 08:00:00'", 241
+        ) from None
+
+
+def _read(file: str) -> bytes:
+    try:
+        with Path(file).open("rb") as opened:
+            data = opened.read(_FILE_MOST + 1)
+    except (OSError, ValueError) as error:  # the latter where no file can have the name
+        raise refusal(f"{file}: cannot be read: {_reason(error)}", 15208) from None
+    if len(data) > _FILE_MOST:
+        raise refusal(f"{file}: is longer than a certificate or a private key", 15208)
+    return data
+
+
+def _write(file: str, data: bytes, wrote: Wrote) -> None:
+    """Writes a file that was not there, whole or not at all."""
+    try:
+        descriptor = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        try:
+            with os.fdopen(descriptor, "wb") as opened:
+                opened.write(data)
+        except OSError:
+            Path(file).unlink()
+            raise
+    except (OSError, ValueError) as error:
+        raise refusal(f"{file}: cannot be written: {_reason(error)}", 15240) from None
+    wrote(Path(file))
+
+
+def _reason(error: OSError | ValueError) -> str:
+    return getattr(error, "strerror", None) or str(error)
+
+
+RouteStatement: TypeAlias = statements.CreateRoute | statements.AlterRoute | statements.DropRoute
+TypeStatement: TypeAlias = (
+    statements.CreateMessageType
+    | statements.AlterMessageType
+    | statements.DropMessageType
+    | statements.CreateContract
+    | statements.DropContract
+)
+QueueStatement: TypeAlias = statements.CreateQueue | statements.AlterQueue | statements.DropQueue
+ServiceStatement: TypeAlias = statements.CreateService | statements.AlterService | statements.DropService
+PriorityStatement: TypeAlias = statements.CreatePriority | statements.AlterPriority | statements.DropPriority
+ObjectStatement: TypeAlias = RouteStatement | TypeStatement | QueueStatement | ServiceStatement | PriorityStatement
+
+
+def change_objects(
+    connection: Connection,
+    objects: Objects,
+    statement: ObjectStatement,
+    annotations: Mapping[str, str],
+    *,
+    now: datetime,
+) -> None:
+    """Does what a statement says.
+
+    Args:
+        connection: The database, locked.
+        objects: What stands in it.
+        statement: The statement.
+        annotations: What its `-- ssbroker:` comments say.
+        now: The time from which LIFETIME counts.
+
+    Raises:
+        BrokerError: The statement is refused.
+        RefusalError: An annotation is wrong, or the statement asks for what an instance does not have.
+    """
+    if not isinstance(statement, RouteStatement) and annotations:
+        raise RefusalError(f"the annotation {min(annotations)} does not belong to this statement")
+    if isinstance(statement, RouteStatement):
+        _change_route(connection, objects, statement, annotations, now)
+    elif isinstance(statement, TypeStatement):
+        _change_type(connection, objects, statement)
+    elif isinstance(statement, QueueStatement):
+        _change_queue(connection, objects, statement)
+    elif isinstance(statement, ServiceStatement):
+        _change_service(connection, objects, statement)
+    else:
+        _change_priority(connection, objects, statement)
+
+
+def _change_route(
+    connection: Connection,
+    objects: Objects,
+    statement: RouteStatement,
+    annotations: Mapping[str, str],
+    now: datetime,
+) -> None:
+    name = statement.name
+    match statement:
+        case statements.CreateRoute(clauses=clauses):
+            object_definitions.create_route(connection, objects, name=name, clauses=clauses, now=now)
+        case statements.AlterRoute(clauses=clauses):
+            object_definitions.alter_route(connection, objects, name=name, clauses=clauses, now=now)
+        case statements.DropRoute():
+            object_definitions.drop_route(connection, objects, name=name)
+    if annotations and not isinstance(statement, statements.DropRoute):
+        ends, number = annotations.get("lifetime"), annotations.get("route_id")
+        object_definitions.annotate(
+            connection,
+            objects,
+            name=name,
+            lifetime=None if ends is None else _arguments.microseconds(parse_moment(ends)),
+            route_id=None if number is None else parse_route_id(number),
+        )
+
+
+def _change_type(connection: Connection, objects: Objects, statement: TypeStatement) -> None:
+    name = statement.name
+    match statement:
+        case statements.CreateMessageType(validation=validation):
+            object_definitions.create_message_type(connection, objects, name=name, validation=_validation(validation))
+        case statements.AlterMessageType(validation=validation):
+            object_definitions.alter_message_type(connection, objects, name=name, validation=_validation(validation))
+        case statements.DropMessageType():
+            object_definitions.drop_message_type(connection, objects, name=name)
+        case statements.CreateContract(messages=messages):
+            object_definitions.create_contract(connection, objects, name=name, messages=dict(messages))
+        case statements.DropContract():
+            object_definitions.drop_contract(connection, objects, name=name)
+
+
+def _validation(name: str) -> str:
+    if name not in object_definitions.VALIDATIONS:
+        raise RefusalError(
+            f"VALIDATION = {name}: an instance has no schema collections; WELL_FORMED_XML is what it can judge"
+        )
+    return name
+
+
+def _change_queue(connection: Connection, objects: Objects, statement: QueueStatement) -> None:
+    name = _text_of(statement.queue)
+    match statement:
+        case statements.CreateQueue(settings=settings):
+            object_definitions.create_queue(connection, objects, name=name, settings=settings)
+        case statements.AlterQueue(settings=settings):
+            object_definitions.alter_queue(connection, objects, name=name, settings=settings)
+        case statements.DropQueue():
+            object_definitions.drop_queue(connection, objects, name=name)
+
+
+def _change_service(connection: Connection, objects: Objects, statement: ServiceStatement) -> None:
+    name = statement.name
+    match statement:
+        case statements.CreateService(queue=queue, contracts=contracts, owner=owner):
+            object_definitions.create_service(
+                connection, objects, name=name, queue=_text_of(queue), contracts=contracts, owner=owner
+            )
+        case statements.AlterService(queue=moved, add_contracts=added, drop_contracts=dropped):
+            object_definitions.alter_service(
+                connection,
+                objects,
+                name=name,
+                queue=None if moved is None else _text_of(moved),
+                add_contracts=added,
+                drop_contracts=dropped,
+            )
+        case statements.DropService():
+            object_definitions.drop_service(connection, objects, name=name)
+
+
+def _change_priority(connection: Connection, objects: Objects, statement: PriorityStatement) -> None:
+    name = statement.name
+    match statement:
+        case statements.CreatePriority(settings=settings):
+            object_definitions.create_broker_priority(connection, objects, name=name, said=settings.said)
+        case statements.AlterPriority(settings=settings):
+            object_definitions.alter_broker_priority(connection, objects, name=name, said=settings.said)
+        case statements.DropPriority():
+            object_definitions.drop_broker_priority(connection, objects, name=name)
+
+
+def _text_of(queue: QueueName) -> str:
+    return queue_text(queue.schema, queue.name)
+
+
+NOTHING_TO_AN_INSTANCE: Final = "skipped, it means nothing to an instance"
+
+
+class Script:
+    """Runs statements one after the other.
+
+    Attributes:
+        current: The database that USE has selected.
+    """
+
+    def __init__(self, instance: Instance, alteration: Alteration, current: str | None) -> None:
+        self._instance: Final = instance
+        self._alteration: Final = alteration
+        self.current = current
+
+    @property
+    def only_database(self) -> str | None:
+        """The one user database; None where there are several, or none."""
+        users = [name for name in self._alteration.names if name != MSDB_NAME]
+        return users[0] if len(users) == 1 else None
+
+    def run(self, statement: Statement, annotations: Mapping[str, str]) -> str | None:
+        """Runs one statement.
+
+        Args:
+            statement: The statement.
+            annotations: What its `-- ssbroker:` comments say.
+
+        Returns:
+            What was left out of account, for a warning.
+
+        Raises:
+            RefusalError: The statement is refused.
+            BrokerError: The same.
+            UnknownDatabaseError: It names a database that is not there.
+        """
+        if isinstance(statement, SecurityStatement):
+            return self._secure(statement, annotations)
+        match statement:
+            case statements.UseDatabase(name):
+                self._use(name, annotations)
+            case statements.CreateDatabase():
+                return self._create_database(statement, annotations)
+            case statements.AlterDatabase():
+                return self._alter_database(statement, annotations)
+            case statements.DropDatabase(names, if_exists):
+                for name in names:
+                    self._drop_database(canonical(name), if_exists=if_exists)
+            case statements.CreateEndpoint() | statements.AlterEndpoint() | statements.DropEndpoint():
+                return identity.run(self._alteration, statement, annotations)
+            case statements.Skipped(holds):
+                return f"skipped whole, with the {', '.join(holds)} in it" if holds else NOTHING_TO_AN_INSTANCE
+            case _:
+                self._change(statement, annotations)
+        return None
+
+    def _use(self, name: str, annotations: Mapping[str, str]) -> None:
+        name = canonical(name)
+        # Scripts pass through master to create databases and endpoints; an instance has none.
+        if name not in SYSTEM_DATABASES - {MSDB_NAME}:
+            self._set_guid(self._alteration.database(name), annotations)
+        self.current = name
+
+    def _create_database(self, statement: statements.CreateDatabase, annotations: Mapping[str, str]) -> str | None:
+        name, files = statement.name, statement.files
+        if not statement.attached:
+            database = identity.create(self._instance, self._alteration, name)
+            self._set_guid(database, annotations)
+            return "skipped FILENAME: the file stands beside that of msdb" if files else None
+        if not files:
+            raise RefusalError("FOR ATTACH needs ON (FILENAME = '...')")
+        try:
+            path = Path(files[0]).resolve()
+        except ValueError as error:
+            raise RefusalError(f"{files[0]}: can be no file: {error}") from None
+        database = identity.attach(self._instance, self._alteration, name, path, statement.option)
+        self._set_guid(database, annotations)
+        return None
+
+    def _alter_database(self, statement: statements.AlterDatabase, annotations: Mapping[str, str]) -> str | None:
+        name = self._context_name() if statement.name is None else canonical(statement.name)
+        database = self._database(name)
+        if statement.honor_broker_priority is not None:
+            connection = self._alteration.connection(database)
+            changes.set_honor_broker_priority(connection, is_on=statement.honor_broker_priority)
+        if statement.option is not None:
+            identity.set_broker(self._instance, self._alteration, database, statement.option)
+        self._set_guid(database, annotations)
+        if statement.new_name is not None:
+            identity.rename(self._alteration, name, statement.new_name)
+            self.current = statement.new_name if self.current == name else self.current
+        return f"skipped {statement.ignored}" if statement.ignored else None
+
+    def _drop_database(self, name: str, *, if_exists: bool) -> None:
+        if name == self.current:
+            raise RefusalError(f"the database {name} is in use by this script", 3702)
+        if name not in {*self._alteration.names, *self._alteration.lost, *SYSTEM_DATABASES}:
+            if if_exists:
+                return
+            raise RefusalError(f"the database {name} does not exist", 3701)
+        identity.detach(self._alteration, name, is_dropped=True)
+
+    def _change(self, statement: ObjectStatement, annotations: Mapping[str, str]) -> None:
+        queue = getattr(statement, "queue", None)
+        named = None if queue is None else queue.database
+        database = self._database(self._context_name() if named is None else canonical(named))
+        connection = self._alteration.connection(database)
+        change_objects(connection, database.sight(connection), statement, annotations, now=self._instance.clock())
+
+    def _secure(self, statement: SecurityStatement, annotations: Mapping[str, str]) -> str | None:
+        if annotations:
+            raise RefusalError(f"the annotation {min(annotations)} does not belong to this statement")
+        database = self._database(self._context_name())
+        connection = self._alteration.connection(database)
+        return change_security(
+            connection,
+            database.sight(connection),
+            statement,
+            credentials=self._instance.credentials,
+            now=self._instance.clock(),
+            wrote=self._alteration.wrote,
+        )
+
+    def _context_name(self) -> str:
+        name = self.current or self.only_database
+        if name is None:
+            users = ", ".join(one for one in self._alteration.names if one != MSDB_NAME)
+            raise RefusalError(f"no USE says which database is meant: {users or 'there is none yet'}")
+        return name
+
+    def _database(self, name: str) -> Database:
+        if name in SYSTEM_DATABASES - {MSDB_NAME}:
+            raise UnknownDatabaseError(f"an instance has no database {name}", value=name)
+        return self._alteration.database(name)
+
+    def _set_guid(self, database: Database, annotations: Mapping[str, str]) -> None:
+        text = annotations.get("service_broker_guid")
+        if text is None or text == "unknown":
+            return
+        try:
+            guid = uuid.UUID(text).bytes
+        except ValueError:
+            raise RefusalError(f"the annotation service_broker_guid={text} is no GUID") from None
+        identity.set_guid(self._alteration, database, guid)
+
+
+def execute(instance: Instance, text: str, *, file: str | None) -> None:
+    """Runs a script; before any USE it is about the one user database."""
+    source = Source(text, file)
+    current: str | None = None
+    done = 0  # the last line of what stands, whatever comes
+    # Told at the end: what is told has all objects read again, which after each of thousands of batches took longer than they did.
+    changed: set[Database] = set()
+    try:
+        for batch in batches(source):
+            parsed = parse(source, batch, reading="objects")
+            # The second run says all that further ones would: what it makes is there already.
+            for turn in range(min(batch.count, 2)):
+                current, skipped = _run_batch(instance, source, parsed, current, changed)
+                if parsed.statements:
+                    done = source.line(parsed.statements[-1].end - 1)
+                if turn == 0:
+                    for what in skipped:
+                        warnings.warn(what, DdlWarning, stacklevel=3)  # the caller of Instance.execute
+    except DdlError as error:
+        if not done:
+            raise
+        words = f"{error}; what stands up to line {done} is done"
+        raise DdlError(words, number=error.number, file=error.file, line=error.line) from None
+    finally:
+        for database in instance.databases:
+            if database in changed:
+                instance.objects_changed(database)
+
+
+def execute_file(instance: Instance, path: Path) -> None:
+    """Runs the script in a file: UTF-8, or what its byte order mark says.
+
+    Args:
+        instance: The instance.
+        path: The file.
+
+    Raises:
+        DdlError: A statement is refused, or cannot be read; with file, line and number.
+        StorageError: A statement met with a database file that cannot be used; the words say on which line it stands.
+        InputError: The file cannot be read.
+    """
+    try:
+        data = path.read_bytes()
+    except OSError as error:
+        raise InputError(f"{path}: cannot be read: {error.strerror or error}", value=str(path)) from error
+    execute(instance, decode(data, file=str(path)), file=str(path))
+
+
+def _run_batch(
+    instance: Instance, source: Source, batch: ParsedBatch, current: str | None, changed: set[Database]
+) -> tuple[str | None, list[str]]:
+    """The database that is current afterwards, and what was left out of account."""
+    skipped = [
+        f"{source.place(position)}: the annotation {key} means nothing to an instance, which knows by itself"
+        for position, key, _ in batch.instance
+    ]
+    with Alteration(instance, changed=changed) as alteration:
+        script = Script(instance, alteration, current)
+        alteration.lock(_touched(batch, script))
+        for parsed in batch.statements:
+            left_out = _run(source, script, parsed)
+            if left_out is not None:
+                skipped.append(f"{source.place(parsed.start)}: {parsed.subject}: {left_out}")
+    return script.current, skipped
+
+
+def _run(source: Source, script: Script, parsed: Parsed) -> str | None:
+    try:
+        return script.run(parsed.statement, parsed.annotations)
+    except RefusalError as refusal:
+        reason, number = refusal.reason, refusal.number
+    except BrokerError as error:
+        reason, number = str(error).removeprefix(f"{error.number}: "), error.number
+    except UnknownDatabaseError as error:
+        reason, number = str(error), 911
+    except StorageError as error:
+        words = refusal_text(str(error), subject=parsed.subject, number=None)
+        raise type(error)(f"{source.place(parsed.start)}: {words}", file=error.file) from error
+    raise source.error(parsed.start, reason, subject=parsed.subject, number=number)
+
+
+def _touched(batch: ParsedBatch, script: Script) -> Iterator[str]:
+    """The databases that a batch changes, as far as can be told before."""
+    current = script.current
+    for parsed in batch.statements:
+        match parsed.statement:
+            case statements.UseDatabase(name):
+                current = canonical(name)
+            case statements.AlterDatabase(name=name):
+                yield current or "" if name is None else canonical(name)
+            case statements.DropDatabase(names):
+                yield from names
+            case statements.CreateQueue(queue) | statements.AlterQueue(queue) | statements.DropQueue(queue):
+                yield queue.database or current or script.only_database or ""
+            case statements.Skipped() | statements.CreateDatabase():
+                pass
+            case _:
+                yield current or script.only_database or ""

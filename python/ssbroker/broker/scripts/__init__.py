@@ -1,1 +1,0 @@
-"""DDL carried out on an instance, batch by batch."""

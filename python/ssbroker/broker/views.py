@@ -1,0 +1,520 @@
+"""The system views as Arrow tables, with the columns of SQL Server."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import closing, suppress
+from dataclasses import astuple
+from itertools import islice
+from typing import TYPE_CHECKING, Any, Final
+
+import pyarrow as pa
+
+from ssbroker import _arguments
+from ssbroker._arguments import is_text
+from ssbroker.broker.database import Database
+from ssbroker.broker.validation import existing, queue_key
+from ssbroker.exceptions import InputError, StorageError
+from ssbroker.protocol.states import DESCRIPTIONS, State
+from ssbroker.schemas import GUID
+from ssbroker.security.key_exchange import DialogCertificate
+from ssbroker.store import queues, registry, views
+from ssbroker.store.objects import Endpoint
+from ssbroker.store.queues import Cut
+
+if TYPE_CHECKING:
+    from ssbroker.broker.instance import Instance
+
+
+_MOMENT: Final = pa.timestamp("us", tz="UTC")
+_TINY: Final = pa.uint8()
+
+
+def _columns(**columns: pa.DataType) -> pa.Schema:
+    fields: list[pa.Field[Any]] = [pa.field(name, kind) for name, kind in columns.items()]
+    return pa.schema(fields)
+
+
+def _all(kind: pa.DataType, names: str) -> dict[str, pa.DataType]:
+    return dict.fromkeys(names.split(), kind)
+
+
+_TEXT: Final = pa.string()
+_INT: Final = pa.int32()
+_LONG: Final = pa.int64()
+_BOOL: Final = pa.bool_()
+
+DATABASE_VIEWS: Final[dict[str, pa.Schema]] = {
+    "sys.routes": _columns(
+        name=_TEXT,
+        route_id=_INT,
+        principal_id=_INT,
+        remote_service_name=_TEXT,
+        broker_instance=GUID,
+        lifetime=_MOMENT,
+        address=_TEXT,
+        mirror_address=_TEXT,
+    ),
+    "sys.services": _columns(name=_TEXT, service_id=_INT, principal_id=_INT, service_queue_id=_INT),
+    "sys.service_queues": _columns(
+        name=_TEXT,
+        object_id=_INT,
+        schema_name=_TEXT,
+        max_readers=_INT,
+        activation_procedure=_TEXT,
+        execute_as_principal_id=_INT,
+        **_all(
+            _BOOL,
+            "is_activation_enabled is_receive_enabled is_enqueue_enabled is_retention_enabled "
+            "is_poison_message_handling_enabled",
+        ),
+    ),
+    "sys.service_message_types": _columns(
+        name=_TEXT,
+        message_type_id=_INT,
+        principal_id=_INT,
+        validation=_TEXT,
+        validation_desc=_TEXT,
+        xml_collection_id=_INT,
+    ),
+    "sys.service_contracts": _columns(name=_TEXT, service_contract_id=_INT, principal_id=_INT),
+    "sys.service_contract_message_usages": _columns(
+        service_contract_id=_INT, message_type_id=_INT, is_sent_by_initiator=_BOOL, is_sent_by_target=_BOOL
+    ),
+    "sys.service_contract_usages": _columns(service_id=_INT, service_contract_id=_INT),
+    "sys.conversation_endpoints": _columns(
+        conversation_handle=GUID,
+        conversation_id=GUID,
+        is_initiator=_BOOL,
+        service_contract_id=_INT,
+        conversation_group_id=GUID,
+        service_id=_INT,
+        lifetime=_MOMENT,
+        state=_TEXT,
+        state_desc=_TEXT,
+        far_service=_TEXT,
+        far_broker_instance=GUID,
+        principal_id=_INT,
+        far_principal_id=_INT,
+        outbound_session_key_identifier=GUID,
+        inbound_session_key_identifier=GUID,
+        security_timestamp=_MOMENT,
+        dialog_timer=_MOMENT,
+        send_sequence=_LONG,
+        last_send_tran_id=pa.binary(6),
+        end_dialog_sequence=_LONG,
+        receive_sequence=_LONG,
+        receive_sequence_frag=_INT,
+        system_sequence=_LONG,
+        first_out_of_order_sequence=_LONG,
+        last_out_of_order_sequence=_LONG,
+        last_out_of_order_frag=_INT,
+        is_system=_BOOL,
+        priority=_TINY,
+    ),
+    "sys.conversation_groups": _columns(conversation_group_id=GUID, service_id=_INT, is_system=_BOOL),
+    "sys.conversation_priorities": _columns(
+        priority_id=_INT,
+        name=_TEXT,
+        service_contract_id=_INT,
+        local_service_id=_INT,
+        remote_service_name=_TEXT,
+        priority=_TINY,
+    ),
+    # `is_initiator` is not SQL Server's: with it the rows can be routed as they are.
+    "sys.transmission_queue": _columns(
+        conversation_handle=GUID,
+        to_service_name=_TEXT,
+        to_broker_instance=GUID,
+        from_service_name=_TEXT,
+        service_contract_name=_TEXT,
+        enqueue_time=_MOMENT,
+        message_sequence_number=_LONG,
+        message_type_name=_TEXT,
+        is_conversation_error=_BOOL,
+        is_end_of_dialog=_BOOL,
+        message_body=pa.binary(),
+        transmission_status=_TEXT,
+        priority=_TINY,
+        is_initiator=_BOOL,
+    ),
+    "sys.database_principals": _columns(name=_TEXT, principal_id=_INT, type=_TEXT, type_desc=_TEXT),
+    "sys.database_permissions": _columns(
+        **{"class": _TINY},
+        class_desc=_TEXT,
+        **_all(_INT, "major_id minor_id grantee_principal_id grantor_principal_id"),
+        **_all(_TEXT, "type permission_name state state_desc"),
+    ),
+    "sys.remote_service_bindings": _columns(
+        name=_TEXT,
+        remote_service_binding_id=_INT,
+        principal_id=_INT,
+        remote_service_name=_TEXT,
+        service_contract_id=_INT,
+        remote_principal_id=_INT,
+        is_anonymous_on=_BOOL,
+    ),
+    "sys.certificates": _columns(
+        name=_TEXT,
+        certificate_id=_INT,
+        principal_id=_INT,
+        pvt_key_encryption_type=_TEXT,
+        pvt_key_encryption_type_desc=_TEXT,
+        is_active_for_begin_dialog=_BOOL,
+        **_all(_TEXT, "issuer_name cert_serial_number subject"),
+        expiry_date=_MOMENT,
+        start_date=_MOMENT,
+        thumbprint=pa.binary(),
+        key_length=_INT,
+    ),
+}
+"""The views of one database each."""
+
+QUEUE: Final = _columns(
+    status=_TINY,
+    priority=_TINY,
+    queuing_order=_LONG,
+    conversation_group_id=GUID,
+    conversation_handle=GUID,
+    message_sequence_number=_LONG,
+    service_name=_TEXT,
+    service_id=_INT,
+    service_contract_name=_TEXT,
+    service_contract_id=_INT,
+    message_type_name=_TEXT,
+    message_type_id=_INT,
+    validation=_TEXT,
+    message_body=pa.binary(),
+    message_id=GUID,
+)
+"""The messages of a queue."""
+
+INSTANCE_VIEWS: Final[dict[str, pa.Schema]] = {
+    "sys.databases": _columns(
+        name=_TEXT,
+        database_id=_INT,
+        state=_TINY,
+        state_desc=_TEXT,
+        service_broker_guid=GUID,
+        is_broker_enabled=_BOOL,
+        is_honor_broker_priority_on=_BOOL,
+    ),
+    "sys.database_mirroring": _columns(
+        database_id=_INT, mirroring_role=_TINY, mirroring_role_desc=_TEXT, mirroring_role_sequence=_LONG
+    ),
+    "sys.service_broker_endpoints": _columns(
+        name=_TEXT,
+        endpoint_id=_INT,
+        principal_id=_INT,
+        protocol=_TINY,
+        protocol_desc=_TEXT,
+        type=_TINY,
+        type_desc=_TEXT,
+        state=_TINY,
+        state_desc=_TEXT,
+        is_admin_endpoint=_BOOL,
+        is_message_forwarding_enabled=_BOOL,
+        message_forwarding_size=_INT,
+        connection_auth=_TINY,
+        connection_auth_desc=_TEXT,
+        certificate_id=_INT,
+        encryption_algorithm=_TINY,
+        encryption_algorithm_desc=_TEXT,
+        port=_INT,
+        ip_address=_TEXT,
+    ),
+    "sys.dm_broker_activated_tasks": _columns(
+        spid=_INT, database_id=_INT, queue_id=_INT, procedure_name=_TEXT, execute_as=_INT
+    ),
+    "sys.dm_broker_queue_monitors": _columns(
+        database_id=_INT,
+        queue_id=_INT,
+        state=_TEXT,
+        last_empty_rowset_time=_MOMENT,
+        last_activated_time=_MOMENT,
+        tasks_waiting=_INT,
+    ),
+    "sys.dm_broker_connections": _columns(
+        connection_id=GUID,
+        transport_stream_id=GUID,
+        state=_INT,
+        state_desc=_TEXT,
+        connect_time=_MOMENT,
+        login_time=_MOMENT,
+        authentication_method=_TEXT,
+        principal_name=_TEXT,
+        remote_user_name=_TEXT,
+        last_activity_time=_MOMENT,
+        is_accept=_BOOL,
+        login_state=_INT,
+        login_state_desc=_TEXT,
+        peer_certificate_id=_INT,
+        encryption_algorithm=_INT,
+        encryption_algorithm_desc=_TEXT,
+        receives_posted=_INT,
+        is_receive_flow_controlled=_BOOL,
+        sends_posted=_INT,
+        is_send_flow_controlled=_BOOL,
+        **_all(
+            _LONG,
+            "total_bytes_sent total_bytes_received total_fragments_sent total_fragments_received total_sends total_receives",
+        ),
+        peer_arbitration_id=GUID,
+    ),
+    "sys.dm_broker_forwarded_messages": _columns(
+        conversation_id=GUID,
+        is_initiator=_BOOL,
+        to_service_name=_TEXT,
+        to_broker_instance=GUID,
+        from_service_name=_TEXT,
+        from_broker_instance=GUID,
+        adjacent_broker_address=_TEXT,
+        message_sequence_number=_LONG,
+        message_fragment_number=_INT,
+        hops_remaining=_TINY,
+        time_to_live=_INT,
+        time_consumed=_INT,
+        message_id=GUID,
+    ),
+}
+"""The views of the instance as a whole."""
+
+
+Row = Sequence[Any]
+
+DATABASE: Final[pa.Field[Any]] = pa.field("database", pa.string())
+_STATE: Final = DATABASE_VIEWS["sys.conversation_endpoints"].get_field_index("state")
+_ROLES: Final = ("principal", "mirror")
+_ENDPOINT_STATES: Final = ("STARTED", "STOPPED", "DISABLED")
+_FIRST_ENDPOINT_ID: Final = 65_536
+
+
+def view(instance: Instance, name: str, database: str | None) -> pa.Table:
+    """The rows of a view, or of a queue."""
+    if not is_text(name):
+        raise InputError(f"name: expected a view or a queue, got {name!r:.80}", value=name)
+    if name in INSTANCE_VIEWS:
+        if database is not None:
+            raise InputError(f"{name} is about the whole instance; leave database out", value=database)
+        return table_of(_INSTANCE_ROWS[name](instance), INSTANCE_VIEWS[name])
+    databases = instance.databases if database is None else (instance.database(database),)
+    if name in DATABASE_VIEWS:
+        return _of_databases(_of_each(instance, databases, lambda one: _database_rows(one, name)), DATABASE_VIEWS[name])
+    if name.lower().startswith("sys."):
+        known = ", ".join(sorted({*DATABASE_VIEWS, *INSTANCE_VIEWS}))
+        raise InputError(f"there is no view {name!r}; there are {known}", value=name)
+    key = queue_key(name)
+    found = _of_each(instance, databases, lambda one: _queue_rows(one, key))
+    if not found:
+        raise InputError(f"there is no queue {name!r} there", value=name)
+    return _of_databases(found, QUEUE)
+
+
+def _of_each(
+    instance: Instance, databases: Iterable[Database], rows_of: Callable[[Database], list[Row] | None]
+) -> list[tuple[Database, list[Row]]]:
+    """The rows of each database that has any to show; one that goes meanwhile is left out."""
+    found = []
+    for database in databases:
+        try:
+            rows = rows_of(database)
+        except StorageError:
+            with suppress(StorageError):
+                instance.settle(database)
+            if all(one is not database for one in instance.databases):
+                continue
+            rows = rows_of(database)
+        if rows is not None:
+            found.append((database, rows))
+    return found
+
+
+def _queue_rows(database: Database, key: tuple[str, str]) -> list[Row] | None:
+    with database.file.read() as connection:
+        queue = database.objects(connection).queues.get(key)
+        return None if queue is None else [*views.queue_rows(connection, queue.queue_id)]
+
+
+def _database_rows(database: Database, name: str) -> list[Row]:
+    with database.file.read() as connection:
+        database.objects(connection)  # refuses what is no longer attached
+        found: list[Row] = [*views.rows(connection, name)]
+    if name == "sys.certificates":
+        return [(*row[:-1], *_described(row[-1])) for row in found]
+    if name != "sys.conversation_endpoints":
+        return found
+    return [(*row[: _STATE + 1], DESCRIPTIONS[State(row[_STATE])], *row[_STATE + 2 :]) for row in found]
+
+
+def _described(certificate: bytes) -> Row:
+    known = DialogCertificate(certificate)
+    said = known.described
+    ends, begins = _arguments.microseconds(said.ends), _arguments.microseconds(said.begins)
+    return (said.issuer, said.serial_number, said.subject, ends, begins, known.thumbprint, said.bits)
+
+
+def _of_databases(parts: list[tuple[Database, list[Row]]], schema: pa.Schema) -> pa.Table:
+    rows = ((database.name, *row) for database, found in parts for row in found)
+    return table_of(rows, pa.schema([DATABASE, *schema]))
+
+
+def table_of(rows: Iterable[Row], schema: pa.Schema) -> pa.Table:
+    """Rows as a table."""
+    columns = [*zip(*rows, strict=True)] or [()] * len(schema)
+    return pa.Table.from_arrays(
+        [_array(values, field.type) for values, field in zip(columns, schema, strict=True)], schema=schema
+    )
+
+
+def _array(values: Sequence[Any], kind: pa.DataType) -> pa.Array[Any]:
+    if pa.types.is_boolean(kind):  # a number in SQLite
+        return pa.array([None if value is None else bool(value) for value in values], kind)
+    return pa.array(values, pa.int64()).cast(kind) if pa.types.is_timestamp(kind) else pa.array(values, kind)
+
+
+def _databases(instance: Instance) -> Iterator[Row]:
+    seen = {database.database_id: objects.broker for database, objects in instance.seen()}
+    with instance.msdb.file.read() as connection:
+        listed = registry.load(connection)
+    for row in listed:
+        broker = seen.get(row.database_id)
+        if broker is not None:
+            enabled, honor = broker.is_broker_enabled, broker.is_honor_broker_priority_on
+            yield (row.name, row.database_id, 0, "ONLINE", broker.service_broker_guid, enabled, honor)
+        else:
+            yield (row.name, row.database_id, 3, "RECOVERY_PENDING", row.service_broker_guid, False, False)
+
+
+def _mirroring(instance: Instance) -> Iterator[Row]:
+    for database, objects in instance.seen():
+        role = objects.broker.mirroring_role
+        yield (database.database_id, _ROLES.index(role) + 1, role.upper(), objects.broker.mirroring_number)
+
+
+def _endpoints(instance: Instance) -> Iterator[Row]:
+    endpoint: Endpoint | None = instance.msdb.objects().endpoint
+    if endpoint is not None:
+        yield (
+            endpoint.name,
+            _FIRST_ENDPOINT_ID,
+            1,
+            2,
+            "TCP",
+            3,
+            "SERVICE_BROKER",
+            _ENDPOINT_STATES.index(endpoint.state),
+            endpoint.state,
+            False,
+            endpoint.is_message_forwarding_enabled,
+            endpoint.message_forwarding_size,
+            *(None,) * 5,  # who may connect is said where the endpoint is served
+            endpoint.port,
+            None if endpoint.ip == "ALL" else endpoint.ip,
+        )
+
+
+def _activated_tasks(instance: Instance) -> Iterator[Row]:
+    return (astuple(row) for row in instance.worker.activation.task_rows())
+
+
+def _queue_monitors(instance: Instance) -> Iterator[Row]:
+    return (astuple(row) for row in instance.worker.activation.monitor_rows())
+
+
+def _forwarded(instance: Instance) -> Iterator[Row]:
+    server = instance.server
+    return iter(() if server is None else server.forwarding.view_rows())
+
+
+def _connections(instance: Instance) -> Iterator[Row]:
+    server = instance.server
+    return iter(() if server is None else server.endpoint.view_rows())
+
+
+_INSTANCE_ROWS: Final = {
+    "sys.databases": _databases,
+    "sys.database_mirroring": _mirroring,
+    "sys.service_broker_endpoints": _endpoints,
+    "sys.dm_broker_activated_tasks": _activated_tasks,
+    "sys.dm_broker_queue_monitors": _queue_monitors,
+    # An instance that is not served has no connections.
+    "sys.dm_broker_connections": _connections,
+    "sys.dm_broker_forwarded_messages": _forwarded,
+}
+
+
+TRANSMISSION_QUEUE: Final = "sys.transmission_queue"
+
+
+def cuts(
+    database: Database,
+    name: str,
+    *,
+    after: int = 0,
+    until: int | None = None,
+    rows_max: int,
+    bytes_max: int,
+    cuts_max: int | None = None,
+) -> list[Cut]:
+    """Where to cut a queue, or the transmission queue, as it is now.
+
+    Args:
+        database: The database.
+        name: The queue, or `sys.transmission_queue`.
+        after: The number after which to begin.
+        until: The last number; None is the last that there is.
+        rows_max: The most rows of a slice.
+        bytes_max: After how many bytes of bodies a slice ends.
+        cuts_max: The most slices; nothing behind them is read.
+
+    Returns:
+        The slices, in order.
+
+    Raises:
+        BrokerError: There is no such queue (15151).
+    """
+    with database.file.read() as connection:
+        queue_id = _queue_id(database, connection, name)
+        found = queues.cuts(connection, queue_id, after=after, until=until, rows_max=rows_max, bytes_max=bytes_max)
+        with closing(found):
+            return list(islice(found, cuts_max))
+
+
+def last_number(database: Database) -> int:
+    """The last `queuing_order` that was given in a database; it never gets smaller."""
+    return database.file.ask(queues.last_number)
+
+
+def slice_of(database: Database, name: str, span: tuple[int, int] | None, wanted: Sequence[str]) -> pa.Table:
+    """The rows of a slice.
+
+    Args:
+        database: The database.
+        name: The queue, or `sys.transmission_queue`.
+        span: The number after which it begins, and its last one; None is what is incomplete, and has no number yet.
+        wanted: The columns; `database` is the name of the database.
+
+    Returns:
+        A table with these columns.
+
+    Raises:
+        BrokerError: There is no such queue (15151).
+    """
+    schema = DATABASE_VIEWS[TRANSMISSION_QUEUE] if name == TRANSMISSION_QUEUE else QUEUE
+    stored = [column for column in wanted if column != DATABASE.name]
+    with database.file.read() as connection:
+        queue_id = _queue_id(database, connection, name)
+        rows = queues.rows(connection, queue_id, span, names=schema.names, wanted=stored)
+    fields: list[pa.Field[Any]] = [schema.field(column) for column in stored]
+    if not stored:
+        return pa.table({DATABASE.name: [database.name] * len(rows)}, schema=pa.schema([DATABASE]))
+    table = table_of(rows, pa.schema(fields))
+    if DATABASE.name in wanted:
+        table = table.append_column(DATABASE, pa.array([database.name] * len(rows), pa.string()))
+    return table.select(list(wanted))
+
+
+def _queue_id(database: Database, connection: Any, name: str) -> int | None:
+    if name == TRANSMISSION_QUEUE:
+        return None
+    return existing(database.objects(connection).queues, queue_key(name), kind="queue").queue_id

@@ -1,1 +1,0 @@
-"""The system's views as Arrow tables."""

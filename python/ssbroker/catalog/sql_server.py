@@ -1,0 +1,210 @@
+"""Reads the catalog views of a SQL Server through a DB-API connection."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any, Final, Protocol
+
+import pyarrow as pa
+
+from ssbroker import schemas
+from ssbroker.exceptions import InvalidGuidError, MalformedDataError
+
+
+class Cursor(Protocol):
+    """What is used of a DB-API 2.0 cursor."""
+
+    @property
+    def description(self) -> Any:
+        """The columns of the last result: sequences that begin with the name."""
+        ...
+
+    def execute(self, operation: str, /) -> Any:
+        """Runs a statement."""
+        ...
+
+    def fetchall(self) -> Sequence[Sequence[Any]]:
+        """All rows of its result."""
+        ...
+
+    def close(self) -> None:
+        """Gives it back."""
+        ...
+
+
+class Connection(Protocol):
+    """What is used of a DB-API 2.0 connection."""
+
+    def cursor(self) -> Any:
+        """A new cursor."""
+        ...
+
+
+DATABASES: Final = (
+    "SELECT name, CAST(service_broker_guid AS nvarchar(36)) AS service_broker_guid, is_broker_enabled FROM sys.databases "
+    "WHERE state = 0 AND HAS_DBACCESS(name) = 1 AND name NOT IN (N'master', N'model', N'tempdb') ORDER BY name"
+)
+"""Databases that are online and may be read; the three that hold no application are left out."""
+ROUTES: Final = (
+    "SELECT name, route_id, remote_service_name, broker_instance, lifetime, address, mirror_address FROM {database}.sys.routes "
+    "ORDER BY route_id"
+)
+SERVICES: Final = "SELECT name FROM {database}.sys.services WHERE service_id >= 65536 ORDER BY service_id"
+"""The services that users made: those of the system have lower ids."""
+ENDPOINTS: Final = (
+    "SELECT CAST(SERVERPROPERTY(N'MachineName') AS nvarchar(128)) AS machine, t.port, t.ip_address, b.is_message_forwarding_enabled "
+    "FROM sys.service_broker_endpoints AS b JOIN sys.tcp_endpoints AS t ON t.endpoint_id = b.endpoint_id"
+)
+QUEUE: Final = (
+    "SELECT q.conversation_handle, e.conversation_id, q.to_service_name, q.to_broker_instance, q.from_service_name, q.enqueue_time, "
+    "q.message_sequence_number, e.is_initiator, q.transmission_status FROM {database}.sys.transmission_queue AS q "
+    "LEFT JOIN {database}.sys.conversation_endpoints AS e ON e.conversation_handle = q.conversation_handle "
+    "ORDER BY q.enqueue_time"
+)
+
+_QUEUE_FIELDS: Final[list[pa.Field[Any]]] = [
+    pa.field("conversation_id", schemas.GUID, nullable=False),
+    pa.field("database", pa.string(), nullable=False),
+    pa.field("to_service_name", pa.string(), nullable=False),
+    pa.field("to_broker_instance", schemas.GUID),
+    pa.field("is_initiator", pa.bool_(), nullable=False),
+    pa.field("conversation_handle", schemas.GUID),
+    pa.field("from_service_name", pa.string()),
+    pa.field("message_sequence_number", pa.int64()),
+    pa.field("enqueue_time", pa.timestamp("us", tz="UTC")),
+    pa.field("transmission_status", pa.string()),
+]
+TRANSMISSION_QUEUE: Final = pa.schema(_QUEUE_FIELDS)
+"""What waits to be sent: conversations, with what SQL Server says of them."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Instance:
+    """What was read of an instance."""
+
+    routes: pa.Table
+    databases: pa.Table
+    services: pa.Table
+    addresses: tuple[str, ...]
+    message_forwarding: bool
+    pending_requests: tuple[str, ...] = ()
+    """A server does not tell them."""
+
+
+def read(connection: Connection) -> Instance:
+    """Reads what a catalog is made of.
+
+    Args:
+        connection: An open connection.
+
+    Returns:
+        The rows, the addresses of the endpoint, and whether it forwards.
+
+    Raises:
+        InputError: A value is not what was expected.
+    """
+    databases = [_guid_of(row, "service_broker_guid") for row in _rows(connection, DATABASES)]
+    routes: list[dict[str, Any]] = []
+    services: list[dict[str, Any]] = []
+    for database in (str(row["name"]) for row in databases):
+        routes += [
+            {**_guid_of(row, "broker_instance"), "database": database, "lifetime": _utc(row["lifetime"])}
+            for row in _rows(connection, ROUTES.format(database=_bracketed(database)))
+        ]
+        services += [
+            {**row, "database": database} for row in _rows(connection, SERVICES.format(database=_bracketed(database)))
+        ]
+    endpoints = list(_rows(connection, ENDPOINTS))
+    hosts = [(row["machine"], row["port"]) for row in endpoints]
+    hosts += [(_host(row["ip_address"]), row["port"]) for row in endpoints if row["ip_address"]]
+    return Instance(
+        routes=_table(routes, schemas.ROUTES),
+        databases=_table(
+            [{**row, "is_broker_enabled": bool(row["is_broker_enabled"])} for row in databases], schemas.DATABASES
+        ),
+        services=_table(services, schemas.SERVICES),
+        addresses=tuple(dict.fromkeys(f"TCP://{host}:{port}" for host, port in hosts if host)),
+        message_forwarding=any(bool(row["is_message_forwarding_enabled"]) for row in endpoints),
+    )
+
+
+def transmission_queue(connection: Connection) -> pa.Table:
+    """Reads what waits to be sent in every database.
+
+    Args:
+        connection: An open connection.
+
+    Returns:
+        A row for each message, in the columns of `TRANSMISSION_QUEUE`. Messages whose conversation is gone count as begun here.
+
+    Raises:
+        InputError: A value is not what was expected.
+    """
+    found = []
+    for database in (str(row["name"]) for row in _rows(connection, DATABASES)):
+        for row in _rows(connection, QUEUE.format(database=_bracketed(database))):
+            for name in ("conversation_handle", "conversation_id", "to_broker_instance"):
+                row = _guid_of(row, name)  # noqa: PLW2901 - one column after the other
+            found.append(
+                {
+                    **row,
+                    "database": database,
+                    "conversation_id": row["conversation_id"] or row["conversation_handle"],
+                    "is_initiator": row["is_initiator"] is None or bool(row["is_initiator"]),
+                    "enqueue_time": _utc(row["enqueue_time"]),
+                }
+            )
+    return pa.Table.from_pylist(found, schema=TRANSMISSION_QUEUE)
+
+
+def _rows(connection: Connection, query: str) -> Iterator[dict[str, Any]]:
+    cursor: Cursor = connection.cursor()
+    try:
+        cursor.execute(query)
+        names = [str(column[0]) for column in cursor.description]
+        rows = cursor.fetchall()
+    finally:
+        cursor.close()
+    return (dict(zip(names, row, strict=True)) for row in rows)
+
+
+def _table(rows: list[dict[str, Any]], schema: pa.Schema) -> pa.Table:
+    nullable = pa.schema([field.with_nullable(nullable=True) for field in schema])
+    return pa.Table.from_pylist(rows, schema=nullable)
+
+
+def _guid_of(row: dict[str, Any], name: str) -> dict[str, Any]:
+    """The row with a GUID as bytes; drivers give text, `uuid.UUID` or the bytes as SQL Server keeps them, and an empty text is none."""
+    value = row[name]
+    if value is None or value == "":
+        return {**row, name: None}
+    try:
+        if isinstance(value, bytes):
+            guid = uuid.UUID(bytes_le=value)
+        else:
+            guid = value if isinstance(value, uuid.UUID) else uuid.UUID(str(value))
+    except ValueError as error:
+        raise InvalidGuidError(
+            f"{name}: {value!r:.80} is no GUID", column=name, value=str(value), expected="a GUID"
+        ) from error
+    return {**row, name: guid.bytes}
+
+
+def _utc(value: object) -> datetime | None:
+    """A moment, which SQL Server keeps in UTC and without a zone."""
+    if value is None:
+        return None
+    if not isinstance(value, datetime):
+        raise MalformedDataError(f"expected a moment, got {value!r:.80}", value=repr(value), expected="a moment")
+    return value.replace(tzinfo=UTC) if value.tzinfo is None else value
+
+
+def _host(address: str) -> str:
+    return f"[{address}]" if ":" in address else address
+
+
+def _bracketed(name: str) -> str:
+    return "[" + name.replace("]", "]]") + "]"

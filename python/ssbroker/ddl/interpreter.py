@@ -1,0 +1,583 @@
+"""Runs parsed statements on a model of an instance, and reads scripts into catalog tables."""
+
+from __future__ import annotations
+
+import uuid
+import warnings
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from datetime import datetime, timedelta
+from typing import Any, Final
+
+import pyarrow as pa
+
+from ssbroker import _arguments, schemas
+from ssbroker.ddl import parser_objects, statements
+from ssbroker.ddl.lexer import RefusalError, Source, batches, parse_list, parse_moment, parse_route_id
+from ssbroker.ddl.parser import ParsedBatch, parse
+from ssbroker.ddl.route_validation import AUTO_CREATED_LOCAL, check
+from ssbroker.ddl.statements import BrokerOption, Clauses, EndpointSettings, QueueName, SecurityStatement, Statement
+from ssbroker.exceptions import DdlError, DdlWarning
+
+SYSTEM_DATABASES: Final = frozenset({"master", "model", "msdb", "tempdb"})
+"""Databases that every instance has. Their names are read in any case; those of others compare byte by byte."""
+
+FIRST_ROUTE_ID: Final = 65_536
+"""The id that SQL Server gives to the first route of a database."""
+
+ROUTE_ID_MAX: Final = 2**31 - 1
+
+UNNAMED_DATABASE: Final = "user"
+"""The database of a script that names none."""
+
+
+@dataclass(slots=True)
+class Database:
+    """A row of sys.databases."""
+
+    guid: bytes | None = None
+    enabled: bool = True
+
+    def apply(self, option: BrokerOption) -> None:
+        """Applies I4, I5 or I6; a new broker id is not known."""
+        self.enabled = option != "DISABLE_BROKER"
+        if option == "NEW_BROKER":
+            self.guid = None
+
+
+@dataclass(slots=True)
+class Route:
+    """A row of sys.routes; an id of None is not assigned yet."""
+
+    address: str
+    service_name: str | None = None
+    broker_instance: bytes | None = None
+    lifetime: datetime | None = None
+    mirror_address: str | None = None
+    route_id: int | None = None
+
+
+@dataclass(slots=True)
+class Endpoint:
+    """The endpoint for Service Broker; `addresses` is the annotated list that stands instead of the listener's."""
+
+    name: str
+    settings: EndpointSettings
+    addresses: tuple[str, ...] | None = None
+
+
+@dataclass(slots=True)
+class Instance:
+    """The state that statements change. Databases, routes and services are in the order of their creation."""
+
+    now: datetime
+    databases: dict[str, Database] = field(default_factory=dict)
+    routes: dict[tuple[str, str], Route] = field(default_factory=dict)
+    services: dict[tuple[str, str], tuple[str, str, str]] = field(default_factory=dict)
+    """The queue of each (database, service)."""
+    queues: set[tuple[str, str, str]] = field(default_factory=set)
+    endpoint: Endpoint | None = None
+    addresses: list[str] = field(default_factory=list)
+    pending_requests: list[str] = field(default_factory=list)
+    current: str | None = None
+    dropped: set[str] = field(default_factory=set)
+
+    def use(self, name: str) -> None:
+        """Makes a database the current one. One that the script neither created nor dropped was there before it."""
+        name = canonical(name)
+        # Scripts pass through master to create databases and endpoints; that alone puts nothing into it.
+        if name not in SYSTEM_DATABASES - {"msdb"}:
+            self.database(name)
+        self.current = name
+
+    def context(self) -> str:
+        """The current database. Before any USE it is the one user database, or a new one where there is none."""
+        if self.current is None:
+            users = [name for name in self.databases if name not in SYSTEM_DATABASES] or [UNNAMED_DATABASE]
+            if len(users) > 1:
+                raise RefusalError(f"no USE says which database is meant: {', '.join(users)}")
+            self.current = users[0]
+        self.database(self.current)
+        return self.current
+
+    def database(self, name: str) -> Database:
+        """The database of that name, which exists unless the script dropped it."""
+        if name in self.databases:
+            return self.databases[name]
+        if name in self.dropped:
+            raise RefusalError(f"the database {name} was dropped", 911)
+        for other in self.databases:
+            if other.casefold() == name.casefold():
+                raise RefusalError(
+                    f"the database {name} differs only in case from {other}; names compare byte by byte", 911
+                )
+        return self.add(name)
+
+    def create(self, name: str) -> Database:
+        """A new database."""
+        if name in self.databases or canonical(name) in SYSTEM_DATABASES:
+            raise RefusalError(f"the database {name} exists", 1801)
+        self.dropped.discard(name)
+        return self.add(name)
+
+    def add(self, name: str) -> Database:
+        """Puts in a database with the route that it begins with."""
+        database = self.databases[name] = Database()
+        if name != "master":
+            self.routes[name, AUTO_CREATED_LOCAL] = Route("LOCAL")
+        return database
+
+    def drop(self, name: str, *, if_exists: bool) -> None:
+        """Drops a database with all that stands in it."""
+        name = canonical(name)
+        if name in SYSTEM_DATABASES:
+            raise RefusalError(f"{name} is a system database", 3708)
+        if name == self.current:
+            raise RefusalError(f"the database {name} is in use by this script", 3702)
+        if name in self.dropped and not if_exists:
+            raise RefusalError(f"the database {name} does not exist", 3701)
+        self.databases.pop(name, None)
+        self.routes = {key: route for key, route in self.routes.items() if key[0] != name}
+        self.services = {key: queue for key, queue in self.services.items() if key[0] != name}
+        self.queues = {key for key in self.queues if key[0] != name}
+        self.dropped.add(name)
+
+    def rename(self, name: str, new: str) -> None:
+        """Gives a database another name; its place in all orders stays."""
+        if SYSTEM_DATABASES & {name, canonical(new)}:
+            raise RefusalError("a system database keeps its name", 3708)
+        if new in self.databases:
+            raise RefusalError(f"the database {new} exists", 1801)
+        self.databases = {new if key == name else key: value for key, value in self.databases.items()}
+        self.routes = {(new if key[0] == name else key[0], key[1]): value for key, value in self.routes.items()}
+        self.services = {
+            (new if key[0] == name else key[0], key[1]): (new if queue[0] == name else queue[0], *queue[1:])
+            for key, queue in self.services.items()
+        }
+        self.queues = {(new if key[0] == name else key[0], *key[1:]) for key in self.queues}
+        self.current = new if self.current == name else self.current
+        self.dropped = (self.dropped | {name}) - {new}
+
+    def has_enabled_twin(self, database: Database) -> bool:
+        """Whether another enabled database has the same broker id (I7)."""
+        return any(
+            other.enabled and other.guid == database.guid and other is not database
+            for other in self.databases.values()
+            if database.guid is not None
+        )
+
+
+def canonical(name: str) -> str:
+    """The name of a system database in lower case, any other as it is."""
+    return name.lower() if name.isascii() and name.lower() in SYSTEM_DATABASES else name
+
+
+_NOTHING_ABOUT_ROUTING: Final = "skipped, it says nothing about routing"
+_ROUTE_KEYS: Final = frozenset({"route_id", "lifetime"})
+_DATABASE_KEYS: Final = frozenset({"service_broker_guid"})
+_ENDPOINT_KEYS: Final = frozenset({"addresses_only"})
+_KEYS: Final[dict[type, frozenset[str]]] = {
+    statements.CreateRoute: _ROUTE_KEYS,
+    statements.AlterRoute: _ROUTE_KEYS,
+    statements.UseDatabase: _DATABASE_KEYS,
+    statements.CreateDatabase: _DATABASE_KEYS,
+    statements.AlterDatabase: _DATABASE_KEYS,
+    statements.CreateEndpoint: _ENDPOINT_KEYS,
+    statements.AlterEndpoint: _ENDPOINT_KEYS,
+}
+
+
+def run(instance: Instance, statement: Statement, annotations: Mapping[str, str]) -> str | None:
+    """Runs one statement.
+
+    Args:
+        instance: What it changes.
+        statement: The statement.
+        annotations: What its `-- ssbroker:` comments say.
+
+    Returns:
+        What was left out of account, for a warning.
+
+    Raises:
+        RefusalError: SQL Server would refuse the statement.
+    """
+    misplaced = annotations.keys() - _KEYS.get(type(statement), frozenset())
+    if misplaced:
+        raise RefusalError(f"the annotation {min(misplaced)} does not belong to this statement")
+    if isinstance(statement, SecurityStatement):
+        return _NOTHING_ABOUT_ROUTING
+    match statement:
+        case statements.CreateRoute() | statements.AlterRoute() | statements.DropRoute():
+            _run_route(instance, statement, annotations)
+        case statements.CreateQueue() | statements.AlterQueue() | statements.DropQueue():
+            _run_queue(instance, statement)
+        case statements.CreateService() | statements.AlterService() | statements.DropService():
+            _run_service(instance, statement)
+        case statements.CreateEndpoint() | statements.AlterEndpoint() | statements.DropEndpoint():
+            return _run_endpoint(instance, statement, annotations)
+        case statements.Skipped(holds):
+            return f"skipped whole, with the {', '.join(holds)} in it" if holds else _NOTHING_ABOUT_ROUTING
+        case (
+            statements.CreateMessageType()
+            | statements.AlterMessageType()
+            | statements.DropMessageType()
+            | statements.CreateContract()
+            | statements.DropContract()
+            | statements.CreatePriority()
+            | statements.AlterPriority()
+            | statements.DropPriority()
+        ):
+            return _NOTHING_ABOUT_ROUTING
+        case _:
+            return _run_database(instance, statement, annotations.get("service_broker_guid"))
+    return None
+
+
+def _run_database(
+    instance: Instance,
+    statement: statements.UseDatabase | statements.CreateDatabase | statements.AlterDatabase | statements.DropDatabase,
+    guid: str | None,
+) -> str | None:
+    match statement:
+        case statements.DropDatabase(names, if_exists):
+            for name in names:
+                instance.drop(name, if_exists=if_exists)
+        case statements.UseDatabase(name):
+            instance.use(name)
+            if guid is not None:
+                _set_broker(instance, canonical(name), None, guid)
+        case statements.CreateDatabase(name, attached, option):
+            instance.create(name)
+            _set_broker(instance, name, option, guid, attached=attached)
+        case statements.AlterDatabase(named, option, new_name, ignored):
+            name = instance.context() if named is None else canonical(named)
+            if name in instance.dropped:
+                raise RefusalError(f"the database {name} was dropped", 5011)
+            _set_broker(instance, name, option, guid)
+            if new_name is not None:
+                instance.rename(name, new_name)
+            return f"skipped {ignored}" if ignored else None
+    return None
+
+
+def _set_broker(
+    instance: Instance, name: str, option: BrokerOption | None, guid: str | None, *, attached: bool = False
+) -> None:
+    database = instance.database(name)
+    if option is not None:
+        database.apply(option)
+    if guid is not None:
+        database.guid = None if guid == "unknown" else _guid(guid)
+    if database.enabled and instance.has_enabled_twin(database):
+        if not attached:
+            raise RefusalError(f"the broker id of {name} is that of another enabled database", 9772)
+        database.enabled = False
+
+
+def _guid(text: str) -> bytes:
+    try:
+        return uuid.UUID(text).bytes
+    except ValueError:
+        raise RefusalError(f"the annotation service_broker_guid={text} is no GUID") from None
+
+
+def _run_route(
+    instance: Instance,
+    statement: statements.CreateRoute | statements.AlterRoute | statements.DropRoute,
+    annotations: Mapping[str, str],
+) -> None:
+    key = (instance.context(), statement.name)
+    exists = key in instance.routes
+    if isinstance(statement, statements.CreateRoute):
+        if exists:
+            hint = f": every database begins with it; leave it out, or DROP ROUTE {AUTO_CREATED_LOCAL} before"
+            hint = hint if statement.name == AUTO_CREATED_LOCAL else ""
+            raise RefusalError(f"the database {key[0]} has a route of this name{hint}")
+        instance.routes[key] = _route(Route(""), statement.clauses, annotations, instance.now)
+    elif not exists:
+        near = [n for db, n in instance.routes if db == key[0] and n.casefold() == statement.name.casefold()]
+        hint = f"; {near[0]} differs in case" if near else ""
+        raise RefusalError(f"the database {key[0]} has no route of this name{hint}", 15151)
+    elif isinstance(statement, statements.DropRoute):
+        del instance.routes[key]
+    else:
+        instance.routes[key] = _route(instance.routes[key], statement.clauses, annotations, instance.now)
+
+
+def _route(old: Route, named: Clauses, annotations: Mapping[str, str], now: datetime) -> Route:
+    """The route with what is named, the rest as it was."""
+    broker_instance = None if old.broker_instance is None else str(uuid.UUID(bytes=old.broker_instance))
+    clauses = Clauses(
+        service_name=old.service_name if named.service_name is None else named.service_name,
+        broker_instance=broker_instance if named.broker_instance is None else named.broker_instance,
+        lifetime=named.lifetime,
+        address=(old.address or None) if named.address is None else named.address,
+        mirror_address=old.mirror_address if named.mirror_address is None else named.mirror_address,
+    )
+    guid = check(clauses)
+    lifetime = old.lifetime
+    if "lifetime" in annotations:
+        lifetime = parse_moment(annotations["lifetime"])
+    elif named.lifetime is not None:
+        try:
+            lifetime = now + timedelta(seconds=named.lifetime)
+        except OverflowError:
+            raise RefusalError(f"LIFETIME = {named.lifetime} reaches beyond the year 9999", 9746) from None
+    route_id = parse_route_id(annotations["route_id"]) if "route_id" in annotations else old.route_id
+    return Route(clauses.address or "", clauses.service_name, guid, lifetime, clauses.mirror_address, route_id)
+
+
+def _queue_key(instance: Instance, queue: QueueName) -> tuple[str, str, str]:
+    """Queues play no part in routing; any case of a name means the same, as in SQL Server by default."""
+    name = instance.context() if queue.database is None else canonical(queue.database)
+    instance.database(name)
+    return name, queue.schema.casefold(), queue.name.casefold()
+
+
+def _run_queue(
+    instance: Instance, statement: statements.CreateQueue | statements.AlterQueue | statements.DropQueue
+) -> None:
+    key = _queue_key(instance, statement.queue)
+    if isinstance(statement, statements.CreateQueue):
+        if key in instance.queues:
+            raise RefusalError(f"the database {key[0]} has a queue of this name", 2714)
+        instance.queues.add(key)
+        return
+    _require_queue(instance, key, statement.queue)
+    if isinstance(statement, statements.DropQueue):
+        users = [name for (_, name), queue in instance.services.items() if queue == key]
+        if users:
+            raise RefusalError(f"the service {users[0]} uses the queue")
+        instance.queues.remove(key)
+
+
+def _require_queue(instance: Instance, key: tuple[str, str, str], queue: QueueName) -> None:
+    if key not in instance.queues:
+        raise RefusalError(f"the database {key[0]} has no queue {queue.schema}.{queue.name}", 15151)
+
+
+def _run_service(
+    instance: Instance, statement: statements.CreateService | statements.AlterService | statements.DropService
+) -> None:
+    key = (instance.context(), statement.name)
+    exists = key in instance.services
+    if isinstance(statement, statements.CreateService) and exists:
+        raise RefusalError(f"the database {key[0]} has a service of this name")
+    if not isinstance(statement, statements.CreateService) and not exists:
+        raise RefusalError(f"the database {key[0]} has no service of this name", 15151)
+    if isinstance(statement, statements.DropService):
+        del instance.services[key]
+    elif statement.queue is not None:
+        queue = _queue_key(instance, statement.queue)
+        _require_queue(instance, queue, statement.queue)
+        instance.services[key] = queue
+
+
+def _run_endpoint(
+    instance: Instance,
+    statement: statements.CreateEndpoint | statements.AlterEndpoint | statements.DropEndpoint,
+    annotations: Mapping[str, str],
+) -> str | None:
+    endpoint = instance.endpoint
+    ours = endpoint is not None and endpoint.name == statement.name
+    if isinstance(statement, statements.CreateEndpoint):
+        if endpoint is not None:
+            raise RefusalError(f"the instance has the Service Broker endpoint {endpoint.name}; one is allowed", 7862)
+        endpoint = Endpoint(statement.name, statement.settings)
+    elif isinstance(statement, statements.DropEndpoint):
+        if ours:
+            instance.endpoint = None
+        return None if ours else "skipped, it is no endpoint that this script made for Service Broker"
+    elif not ours and not statement.for_broker:
+        return "skipped, it is no endpoint that this script made for Service Broker"
+    else:
+        if endpoint is not None and not ours:
+            raise RefusalError(f"the Service Broker endpoint is {endpoint.name}", 15151)
+        # An endpoint that the script did not make was there before it, on a port that it does not say.
+        endpoint = endpoint or Endpoint(statement.name, EndpointSettings())
+        said = {
+            key: value
+            for key in ("port", "ip", "forwarding")
+            if (value := getattr(statement.settings, key)) is not None
+        }
+        endpoint = replace(endpoint, settings=replace(endpoint.settings, **said))
+    if "addresses_only" in annotations:
+        endpoint.addresses = tuple(filter(None, parse_list(annotations["addresses_only"])))
+    instance.endpoint = endpoint
+    return None
+
+
+@dataclass(frozen=True)
+class Script:
+    """What a script leaves behind: the arguments of `Catalog`."""
+
+    routes: pa.Table
+    """In the schema `schemas.ROUTES`, in the order of creation."""
+    databases: pa.Table
+    """In the schema `schemas.DATABASES`, all of them, msdb included."""
+    services: pa.Table
+    """In the schema `schemas.SERVICES`, in the order of creation."""
+    addresses: tuple[str, ...]
+    """The instance's own addresses, as far as the script says them."""
+    message_forwarding: bool
+    pending_requests: tuple[str, ...]
+
+
+def read(text: str, *, now: datetime, file: str | None = None) -> Script:
+    """Reads a script of DDL.
+
+    What it makes is what it would leave on an instance that has the databases it uses and does not create, each with
+    the route AutoCreatedLocal, the broker enabled and its id unknown, and nothing else. Statements that say nothing
+    about routing are skipped, and so are IF, WHILE and BEGIN ... END with all they hold. `USE` of master puts nothing
+    into it; statements before any `USE` belong to the one user database of the script, or to one named `user`.
+
+    An endpoint's state and sizes say nothing about where things go. Its port and IP address give the instance's own
+    addresses: with `LISTENER_IP = ALL` those of the loopback, because a script does not know its host. A comment such
+    as `-- ssbroker: addresses=TCP://host:4022` names further ones; see `annotations` for all that comments may say.
+
+    Args:
+        text: The script.
+        now: The time from which LIFETIME counts; without a zone it is UTC.
+        file: The name of the script, for errors and warnings.
+
+    Returns:
+        The tables, addresses and options.
+
+    Raises:
+        DdlError: SQL Server would refuse a statement, or it cannot be read; with file, line and number.
+
+    Warns:
+        DdlWarning: A statement was skipped; with file, line and its first words.
+
+    Examples:
+        >>> from datetime import datetime
+        >>> script = read("USE Sales; CREATE QUEUE Q; CREATE SERVICE [//A/B] ON QUEUE Q;", now=datetime(2026, 11, 20))
+        >>> script.services.to_pylist()
+        [{'database': 'Sales', 'name': '//A/B'}]
+        >>> script.routes["name"].to_pylist()
+        ['AutoCreatedLocal', 'AutoCreatedLocal']
+    """
+    return read_all([(text, file)], now=now)
+
+
+def read_all(scripts: Iterable[tuple[str, str | None]], *, now: datetime) -> Script:
+    """Reads scripts that run one after the other, as `read` does one; at the end of each its last batch ends.
+
+    Args:
+        scripts: The text and the file name of each.
+        now: The time from which LIFETIME counts; without a zone it is UTC.
+
+    Returns:
+        What they leave behind together.
+
+    Raises:
+        DdlError: As `read`.
+
+    Warns:
+        DdlWarning: As `read`.
+
+    Examples:
+        >>> from datetime import datetime
+        >>> scripts = [("USE Sales", "1.sql"), ("CREATE ROUTE Any WITH ADDRESS = 'LOCAL'", "2.sql")]
+        >>> read_all(scripts, now=datetime(2026, 11, 20)).routes["name"].to_pylist()
+        ['AutoCreatedLocal', 'Any', 'AutoCreatedLocal']
+    """
+    instance = Instance(_arguments.as_utc(now))
+    for text, file in scripts:
+        source = Source(text, file)
+        for batch in batches(source):
+            parsed = parse(source, batch)
+            # The second run says all that further ones would: what it creates is there already.
+            for turn in range(min(batch.count, 2)):
+                _run_batch(source, instance, parsed, warn=turn == 0)
+            _note(source, instance, parsed)
+    instance.database("msdb")
+    return _script(instance)
+
+
+def _run_batch(source: Source, instance: Instance, batch: ParsedBatch, *, warn: bool) -> None:
+    for parsed in batch.statements:
+        try:
+            skipped = run(instance, parsed.statement, parsed.annotations)
+        except RefusalError as refusal:
+            raise source.error(parsed.start, refusal.reason, subject=parsed.subject, number=refusal.number) from None
+        if skipped is not None and warn:
+            # The caller of `read`; a call of `read_all` itself names the module above it.
+            warnings.warn(f"{source.place(parsed.start)}: {parsed.subject}: {skipped}", DdlWarning, stacklevel=4)
+
+
+def _note(source: Source, instance: Instance, batch: ParsedBatch) -> None:
+    for position, key, value in batch.instance:
+        try:
+            values = parse_list(value)
+        except RefusalError as refusal:
+            raise source.error(position, refusal.reason) from None
+        if key == "addresses":
+            instance.addresses.extend(filter(None, values))
+        else:
+            instance.pending_requests.extend(values)
+
+
+def _script(instance: Instance) -> Script:
+    endpoint = instance.endpoint
+    listed: tuple[str, ...] = ()
+    if endpoint is not None:
+        settings = endpoint.settings
+        listed = (
+            endpoint.addresses
+            if endpoint.addresses is not None
+            else parser_objects.addresses(settings.port, settings.ip)
+        )
+    return Script(
+        routes=_routes(instance),
+        databases=pa.Table.from_pydict(
+            {
+                "name": list(instance.databases),
+                "service_broker_guid": [database.guid for database in instance.databases.values()],
+                "is_broker_enabled": [database.enabled for database in instance.databases.values()],
+            },
+            schema=schemas.DATABASES,
+        ),
+        services=pa.Table.from_pydict(
+            {
+                "database": [database for database, _ in instance.services],
+                "name": [name for _, name in instance.services],
+            },
+            schema=schemas.SERVICES,
+        ),
+        addresses=tuple(dict.fromkeys([*listed, *instance.addresses])),
+        message_forwarding=endpoint is not None and bool(endpoint.settings.forwarding),
+        pending_requests=tuple(instance.pending_requests),
+    )
+
+
+def _routes(instance: Instance) -> pa.Table:
+    routes = instance.routes.values()
+    columns: dict[str, list[Any]] = {
+        "database": [database for database, _ in instance.routes],
+        "name": [name for _, name in instance.routes],
+        "route_id": _route_ids(instance),
+        "remote_service_name": [route.service_name for route in routes],
+        "broker_instance": [route.broker_instance for route in routes],
+        "lifetime": [route.lifetime for route in routes],
+        "address": [route.address for route in routes],
+        "mirror_address": [route.mirror_address for route in routes],
+    }
+    return pa.Table.from_pydict(columns, schema=schemas.ROUTES)
+
+
+def _route_ids(instance: Instance) -> list[int]:
+    """Ids that no annotation gave follow the highest of their database (K23)."""
+    highest: dict[str, int] = {}
+    for (database, _), route in instance.routes.items():
+        highest[database] = max(highest.get(database, FIRST_ROUTE_ID - 1), route.route_id or 0)
+    ids = []
+    for (database, _), route in instance.routes.items():
+        if route.route_id is None:
+            if highest[database] == ROUTE_ID_MAX:
+                raise DdlError(
+                    f"the database {database}: no route id follows {ROUTE_ID_MAX}, so each needs its annotation"
+                )
+            highest[database] += 1
+        ids.append(highest[database] if route.route_id is None else route.route_id)
+    return ids

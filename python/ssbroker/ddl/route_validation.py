@@ -1,0 +1,97 @@
+"""Validates CREATE ROUTE and ALTER ROUTE, with the error numbers of Service Broker."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from ssbroker import _core
+from ssbroker.ddl.lexer import RefusalError
+from ssbroker.ddl.parser_base import utf16_length
+from ssbroker.ddl.statements import Clauses
+from ssbroker.exceptions import InvalidAddressError, InvalidGuidError
+
+AUTO_CREATED_LOCAL: Final = "AutoCreatedLocal"
+"""The route that every database but master begins with: any service, LOCAL, for ever."""
+
+CONFIGURATION_SERVICE: Final = "SQL/ServiceBroker/BrokerConfiguration"
+LIFETIME_SECONDS_MAX: Final = 2**31 - 1
+_CHARACTERS_MAX: Final = 256
+_BROKER_INSTANCE_CHARACTERS_MAX: Final = 128
+
+
+def check(clauses: Clauses) -> bytes | None:
+    """Refuses a route that CREATE ROUTE would refuse.
+
+    Args:
+        clauses: All clauses that the route will have; of LIFETIME only a new one.
+
+    Returns:
+        The broker id.
+
+    Raises:
+        RefusalError: With the number of the error, where it has one.
+    """
+    _check_texts(clauses)
+    _check_combination(clauses)
+    _check_addresses(clauses)
+    if clauses.lifetime is not None and not 1 <= clauses.lifetime <= LIFETIME_SECONDS_MAX:
+        raise RefusalError(f"LIFETIME = {clauses.lifetime} is outside the range 1 to {LIFETIME_SECONDS_MAX}", 9746)
+    return None if clauses.broker_instance is None else _guid(clauses.broker_instance)
+
+
+def _check_texts(clauses: Clauses) -> None:
+    texts = {
+        "SERVICE_NAME": clauses.service_name,
+        "BROKER_INSTANCE": clauses.broker_instance,
+        "ADDRESS": clauses.address,
+        "MIRROR_ADDRESS": clauses.mirror_address,
+    }
+    for clause, text in texts.items():
+        if text == "":
+            raise RefusalError(f"{clause} is empty", 9659)
+        limit = _BROKER_INSTANCE_CHARACTERS_MAX if clause == "BROKER_INSTANCE" else _CHARACTERS_MAX
+        if text is not None and utf16_length(text) > limit:
+            raise RefusalError(
+                f"{clause} has more than {limit} characters", 8413 if clause == "BROKER_INSTANCE" else 9660
+            )
+    name = clauses.service_name
+    if name is not None and (name.isspace() or "\0" in name):
+        raise RefusalError(f"SERVICE_NAME {name!r} is no name of a service", 8412)
+
+
+def _check_combination(clauses: Clauses) -> None:
+    if clauses.mirror_address is not None and (clauses.service_name is None or clauses.broker_instance is None):
+        raise RefusalError("MIRROR_ADDRESS needs SERVICE_NAME and BROKER_INSTANCE", 9661)
+    if clauses.broker_instance is not None and clauses.service_name is None:
+        raise RefusalError("BROKER_INSTANCE needs SERVICE_NAME", 9662)
+    if clauses.service_name == CONFIGURATION_SERVICE and clauses.broker_instance is not None:
+        raise RefusalError(f"a route to {CONFIGURATION_SERVICE} may not have BROKER_INSTANCE")
+
+
+def _check_addresses(clauses: Clauses) -> None:
+    if clauses.address is None:
+        raise RefusalError("ADDRESS is missing")
+    address = _normal(clauses.address, "ADDRESS")
+    if clauses.mirror_address is not None:
+        mirror = _normal(clauses.mirror_address, "MIRROR_ADDRESS")
+        for clause, normal in (("ADDRESS", address), ("MIRROR_ADDRESS", mirror)):
+            if normal in ("LOCAL", "TRANSPORT"):
+                raise RefusalError(f"{clause} is {normal}; a mirrored route needs network addresses", 9743)
+        if address == mirror:
+            raise RefusalError(f"ADDRESS and MIRROR_ADDRESS are the same, {address}", 9747)
+    if address == "TRANSPORT" and clauses.service_name is not None:
+        raise RefusalError("ADDRESS is TRANSPORT, which takes no SERVICE_NAME", 9745)
+
+
+def _normal(address: str, clause: str) -> str:
+    try:
+        return _core.normalize_address(address)
+    except InvalidAddressError as error:
+        raise RefusalError(f"{clause} {address!r} is not an address: {error}", 9744) from None
+
+
+def _guid(text: str) -> bytes:
+    try:
+        return _core.parse_guid(text)
+    except InvalidGuidError as error:
+        raise RefusalError(f"BROKER_INSTANCE {text!r} is not a GUID: {error}") from None

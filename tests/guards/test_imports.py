@@ -1,0 +1,142 @@
+"""The import rule of ARCHITECTURE.md: which package may import which, which library is used where, and no circles."""
+
+from __future__ import annotations
+
+import ast
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.guards.import_graph import circles, import_graph, imported_modules
+from tests.guards.repository import ROOT, name_of, python_files
+
+PACKAGE = ROOT / "python" / "ssbroker"
+
+BASE = {"_arguments", "_arrow", "_core", "_dependencies", "_files", "_parquet", "_text", "exceptions", "schemas"}
+# What each package or module may import from the others, in the order of the data flow.
+MAY_IMPORT: dict[str, set[str]] = {
+    **dict.fromkeys(BASE, BASE),
+    "ddl": BASE,
+    "catalog": {*BASE, "ddl"},
+    "advice": BASE,
+    "explain": {*BASE, "advice"},
+    "router": {*BASE, "advice", "catalog", "explain"},
+    "reassembly": BASE,
+    "diagnose": {*BASE, "advice", "catalog", "ddl", "explain", "router"},
+    "security": BASE,
+    "protocol": {*BASE, "reassembly", "security"},
+    "store": BASE,
+    "broker": {*BASE, "advice", "catalog", "ddl", "explain", "protocol", "router", "security", "store"},
+    "testing": {*BASE, "protocol", "reassembly", "security"},
+    "spark": {*BASE, "broker", "catalog", "diagnose", "protocol", "reassembly", "router", "store"},
+    "cli": {*BASE, "broker", "catalog", "diagnose", "protocol", "reassembly", "router", "security", "spark"},
+    "__main__": {"cli"},
+}
+# Only the data source of Spark opens instances.
+IMPORTS_BROKER_IN_SPARK = "spark/source"
+# Libraries, and the packages that may import them; `None` is all.
+LIBRARIES: dict[str, set[str] | None] = {
+    "pyarrow": None,
+    "pyspark": {"spark"},
+    "typer": {"cli"},
+    "duckdb": {"cli"},
+    "rich": {"cli"},
+    "apsw": {"store"},
+    "cryptography": {"security"},
+}
+# Modules of the standard library that break determinism or start work, and the packages that may import them.
+RESTRICTED: dict[str, set[str]] = {
+    "random": {"broker", "testing"},
+    "subprocess": set(),
+    "multiprocessing": set(),
+    "threading": {"broker", "cli", "spark", "store"},
+    "concurrent": {"cli"},
+    "time": {"broker", "cli", "spark", "store"},
+}
+# The network is used in one folder.
+ONLY_IN: dict[str, str] = dict.fromkeys(("asyncio", "http", "prometheus_client", "socket", "ssl"), "broker/network")
+
+FILES = [path for path in python_files("python/ssbroker") if path != PACKAGE / "__init__.py"]
+
+
+def package_of(path: Path) -> str:
+    """The package, or the module beside the packages, that a file belongs to."""
+    return path.relative_to(PACKAGE).with_suffix("").parts[0]
+
+
+def imported_packages(path: Path) -> Iterator[str]:
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.ImportFrom) and node.module == "ssbroker":
+            for alias in node.names:
+                assert (
+                    (PACKAGE / alias.name).is_dir() or (PACKAGE / f"{alias.name}.py").is_file() or alias.name == "_core"
+                ), f"{name_of(path)}:{node.lineno}: import {alias.name} from the module that defines it"
+                yield alias.name
+        elif isinstance(node, ast.ImportFrom) and (node.module or "").startswith("ssbroker."):
+            yield (node.module or "").split(".")[1]
+        elif isinstance(node, ast.Import):
+            assert "ssbroker" not in {alias.name for alias in node.names}, f"{name_of(path)}:{node.lineno}"
+            yield from (alias.name.split(".")[1] for alias in node.names if alias.name.startswith("ssbroker."))
+
+
+@pytest.mark.parametrize("path", FILES, ids=name_of)
+def test_a_package_imports_only_what_the_rule_allows(path: Path) -> None:
+    package = package_of(path)
+    assert package in MAY_IMPORT, f"{package} is not in the table: add it to ARCHITECTURE.md first"
+    imported = set(imported_packages(path)) - {package}
+    assert imported <= MAY_IMPORT[package]
+    if package == "spark" and not path.is_relative_to(PACKAGE / IMPORTS_BROKER_IN_SPARK):
+        assert imported.isdisjoint({"broker", "protocol", "store"})
+
+
+@pytest.mark.parametrize("path", FILES, ids=name_of)
+def test_a_library_is_imported_only_where_it_belongs(path: Path) -> None:
+    """T24: each library is there for a reason, in one place."""
+    package = package_of(path)
+    for name in imported_modules(path):
+        top = name.split(".", maxsplit=1)[0]
+        if top in ONLY_IN:
+            assert path.is_relative_to(PACKAGE / ONLY_IN[top]), f"{top} may be imported in {ONLY_IN[top]} only"
+            continue
+        if top == "ssbroker" or (top in sys.stdlib_module_names and top not in RESTRICTED):
+            continue
+        allowed = RESTRICTED.get(top, LIBRARIES.get(top, set()))
+        assert allowed is None or package in allowed, f"{top} may not be imported in {package}"
+
+
+def test_there_is_no_import_circle() -> None:
+    """Imports inside functions and for typing count."""
+    assert circles(import_graph(PACKAGE)) == []
+
+
+def test_a_planted_circle_is_found(tmp_path: Path) -> None:
+    (tmp_path / "store").mkdir()
+    (tmp_path / "store" / "__init__.py").write_text("from ssbroker.store.file import File\n")
+    (tmp_path / "store" / "file.py").write_text(
+        "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    from ssbroker.store.queues import Queue\nclass File: ...\n"
+    )
+    (tmp_path / "store" / "queues.py").write_text(
+        "class Queue:\n    def open(self):\n        from ssbroker import clock\n        from ssbroker.store import gate\n"
+    )
+    (tmp_path / "store" / "gate.py").write_text("from ssbroker.store import File\n")
+    (tmp_path / "clock.py").write_text("import time\n")
+    assert circles(import_graph(tmp_path)) == [["ssbroker.store.file", "ssbroker.store.gate", "ssbroker.store.queues"]]
+
+
+def test_the_table_names_only_what_is_there() -> None:
+    there = {package_of(path) for path in FILES} | {"_core"}
+    assert MAY_IMPORT.keys() == there
+
+
+def test_folders_are_at_most_two_deep() -> None:
+    assert [name_of(path) for path in FILES if len(path.relative_to(PACKAGE).parts) > 3] == []
+
+
+def test_pyspark_is_imported_only_when_it_is_used() -> None:
+    """The package, `ssbroker.spark` included, imports without PySpark: only functions and typing import it."""
+    for path in python_files("python/ssbroker"):
+        for node in ast.parse(path.read_text(encoding="utf-8")).body:
+            text = ast.unparse(node)
+            assert not (isinstance(node, ast.Import | ast.ImportFrom) and "pyspark" in text), f"{name_of(path)}: {text}"
