@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from importlib import import_module as _import_module
 from importlib.metadata import version as _version
+from pathlib import Path as _Path
+from typing import TYPE_CHECKING, Any
 
-from ssbroker.broker.database import Database
-from ssbroker.broker.instance import Instance
-from ssbroker.broker.network.tls import Trust
-from ssbroker.catalog.catalog import Catalog
+from ssbroker.catalog import Catalog
+from ssbroker.catalog import instance_folder as _instance_folder
 from ssbroker.exceptions import (
     BrokerError,
     BrokerWarning,
@@ -33,6 +34,14 @@ from ssbroker.explain import Explanation
 from ssbroker.reassembly import Reassembler, Reassembly, fragment, md5, reassemble
 from ssbroker.router import Router
 
+if TYPE_CHECKING:
+    from ssbroker import diagnose, exceptions, schemas, spark, testing
+    from ssbroker.broker.database import Database
+    from ssbroker.broker.instance import Instance
+    from ssbroker.broker.network.server import Server
+    from ssbroker.broker.network.tls import Trust
+    from ssbroker.broker.transaction import Message, Transaction
+
 __version__ = _version("ssbroker")
 
 __all__ = [
@@ -51,6 +60,7 @@ __all__ = [
     "InvalidGuidError",
     "LockTimeoutError",
     "MalformedDataError",
+    "Message",
     "MissingDependencyError",
     "NullError",
     "OptionError",
@@ -59,12 +69,51 @@ __all__ = [
     "Reassembly",
     "Router",
     "SchemaError",
+    "Server",
     "SsbrokerError",
     "StorageError",
+    "Transaction",
     "Trust",
     "UnknownDatabaseError",
     "__version__",
+    "diagnose",
+    "exceptions",
     "fragment",
     "md5",
     "reassemble",
+    "schemas",
+    "spark",
+    "testing",
 ]
+
+# Loaded when they are first used: most programs need only some of them.
+_LAZY = {
+    "Database": "ssbroker.broker.database",
+    "Instance": "ssbroker.broker.instance",
+    "Message": "ssbroker.broker.transaction",
+    "Server": "ssbroker.broker.network.server",
+    "Transaction": "ssbroker.broker.transaction",
+    "Trust": "ssbroker.broker.network.tls",
+}
+_LAZY_MODULES = ("diagnose", "exceptions", "schemas", "spark", "testing")
+
+
+def __getattr__(name: str) -> Any:
+    if name in _LAZY:
+        return getattr(_import_module(_LAZY[name]), name)
+    if name in _LAZY_MODULES:
+        return _import_module(f"{__name__}.{name}")
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)
+
+
+def _open_instance(folder: _Path) -> Instance:
+    from ssbroker.broker.instance import Instance  # noqa: PLC0415  # only catalogs of instance folders need the broker
+
+    return Instance.open(folder, background=False)
+
+
+_instance_folder.register(_open_instance)

@@ -88,7 +88,7 @@ def normalize_session_keys(session_keys: object) -> str | dict[bytes, bytes] | _
         OptionError: It is neither, an id is no GUID or occurs twice, or a key is no bytes.
 
     Examples:
-        >>> normal({"00000000-0000-0000-0000-000000000001": bytes(16)}) == {(1).to_bytes(16, "big"): bytes(16)}
+        >>> normalize_session_keys({"00000000-0000-0000-0000-000000000001": bytes(16)}) == {(1).to_bytes(16, "big"): bytes(16)}
         True
     """
     if session_keys is None or isinstance(session_keys, str | _core.SessionKeys):
@@ -124,7 +124,7 @@ def native_session_keys(session_keys: object) -> str | _core.SessionKeys | None:
         OptionError: It is neither, or a key is not 16, 24 or 32 bytes long.
 
     Examples:
-        >>> native("session_key")
+        >>> native_session_keys("session_key")
         'session_key'
     """
     keys = normalize_session_keys(session_keys)

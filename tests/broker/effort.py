@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from ssbroker.broker.database import Database
+from ssbroker.broker.database import context_of as database_context
 from ssbroker.store.sqlite import Connection
 
 
@@ -46,7 +47,7 @@ def steps(database: Database, call: Callable[[], object]) -> int:
     Returns:
         Their number.
     """
-    with database.file.read() as connection:  # whoever comes next is given the same one
+    with database_context(database).file.read() as connection:  # whoever comes next is given the same one
         pass
     with counted(connection) as taken:
         call()

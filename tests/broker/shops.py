@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 import pyarrow as pa
 
 from ssbroker.broker.database import Database
+from ssbroker.broker.database import context_of as database_context
 from ssbroker.broker.instance import Instance
 
 SHOP = "//Shop"
@@ -79,7 +80,7 @@ def _column(database: Database, queue: str, name: str) -> list[Any]:
 
 def waiting(database: Database) -> list[Sent]:
     """What the transmission queue holds."""
-    with database.file.read() as connection:
+    with database_context(database).file.read() as connection:
         return [
             Sent(*row)
             for row in connection.execute(
@@ -96,7 +97,7 @@ def statuses(database: Database) -> set[str]:
 
 def states(database: Database) -> list[str]:
     """The states of the conversations, those of initiators first."""
-    with database.file.read() as connection:
+    with database_context(database).file.read() as connection:
         return [
             state
             for (state,) in connection.execute(

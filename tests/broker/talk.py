@@ -8,6 +8,7 @@ from typing import Any
 import pyarrow as pa
 
 from ssbroker.broker.database import Database
+from ssbroker.broker.database import context_of as database_context
 from ssbroker.protocol.errors import DIALOG_TIMER, END_DIALOG, ERROR
 from ssbroker.store import endpoints
 from ssbroker.store.endpoints import Endpoint
@@ -74,7 +75,7 @@ def pair(database: Database) -> tuple[uuid.UUID, uuid.UUID]:
 def far_handle(database: Database, dialog: uuid.UUID, connection: Any = None) -> uuid.UUID:
     """The handle of the other side, in the same database."""
     if connection is None:
-        with database.file.read() as reader:
+        with database_context(database).file.read() as reader:
             return far_handle(database, dialog, reader)
     near = endpoints.by_handle(connection, dialog.bytes)
     assert near is not None
@@ -84,7 +85,7 @@ def far_handle(database: Database, dialog: uuid.UUID, connection: Any = None) ->
 
 
 def endpoint(database: Database, dialog: uuid.UUID) -> Endpoint | None:
-    with database.file.read() as connection:
+    with database_context(database).file.read() as connection:
         return endpoints.by_handle(connection, dialog.bytes)
 
 
@@ -107,7 +108,7 @@ def group_of(database: Database, dialog: uuid.UUID) -> bytes:
 
 def waiting(database: Database) -> int:
     """How many messages stand in the transmission queue."""
-    with database.file.read() as connection:
+    with database_context(database).file.read() as connection:
         count: int = connection.execute("SELECT count(*) FROM ssb_transmission_queue").get
         return count
 
@@ -115,7 +116,7 @@ def waiting(database: Database) -> int:
 def contents(database: Database, connection: Any = None) -> dict[str, list[tuple[Any, ...]]]:
     """Everything that the broker's tables hold."""
     if connection is None:
-        with database.file.read() as reader:
+        with database_context(database).file.read() as reader:
             return contents(database, reader)
     names = [row[0] for row in connection.execute("SELECT name FROM sqlite_schema WHERE type = 'table'")]
     return {name: connection.execute(f"SELECT * FROM {name}").fetchall() for name in names}

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from ssbroker.broker.database import Database
-from ssbroker.broker.instance import Instance
+from ssbroker.broker.instance import Instance, background_of
 from ssbroker.broker.queue_monitor import MonitorState
 from ssbroker.exceptions import BrokerError, OptionError
 from ssbroker.protocol.events import Activation, ActivationStep, Event, QueueDisabled
@@ -256,14 +256,14 @@ def test_a_queue_that_is_dropped_takes_its_readers_along(instance: Instance, sto
     stock.activate("Other", answers)
     stock.drop_queue("Other")
     instance.run_due()
-    assert instance.worker.activation.monitor_rows() == []
+    assert background_of(instance).activation.monitor_rows() == []
 
 
 def test_b23_the_monitor_and_the_reader_can_be_seen_while_it_runs(
     instance: Instance, sales: Database, stock: Database
 ) -> None:
     """sys.dm_broker_queue_monitors, sys.dm_broker_activated_tasks (fact 159)."""
-    activation = instance.worker.activation
+    activation = background_of(instance).activation
     seen: list[object] = []
 
     def looks(database: Database) -> None:

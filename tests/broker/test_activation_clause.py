@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from ssbroker.broker.database import Database
+from ssbroker.broker.database import context_of as database_context
 from ssbroker.broker.instance import Instance
 
 
@@ -38,5 +39,5 @@ def test_b23_a_queue_that_is_made_with_a_procedure_starts_it(sales: Database) ->
 
 
 def activation_of(database: Database) -> tuple[bool, int]:
-    queue = database.objects().queues["dbo", "Q"]
+    queue = database_context(database).objects().queues["dbo", "Q"]
     return bool(queue.is_activation_enabled), queue.max_readers

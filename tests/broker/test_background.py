@@ -13,7 +13,7 @@ import pytest
 from ssbroker.broker import delivery
 from ssbroker.broker.database import Database
 from ssbroker.broker.delivery import Delivered
-from ssbroker.broker.instance import Instance
+from ssbroker.broker.instance import Instance, background_of
 from ssbroker.protocol.events import Activation, ActivationStep, Event
 from tests.broker import shops
 from tests.broker.shops import ORDERS, REPLIES, SHOP, STOCK, received, send, waiting
@@ -35,7 +35,7 @@ def sales(instance: Instance) -> Database:
 @pytest.fixture
 def unasked(instance: Instance, monkeypatch: pytest.MonkeyPatch) -> Instance:
     """The instance, whose thread does not look every few seconds: it has to be told."""
-    monkeypatch.setattr(instance.worker._runner, "_longest_wait", DEADLINE * 10)
+    monkeypatch.setattr(background_of(instance)._runner, "_longest_wait", DEADLINE * 10)
     return instance
 
 

@@ -8,8 +8,11 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from ssbroker.broker.context import DatabaseContext
 from ssbroker.broker.database import Database
+from ssbroker.broker.database import context_of as database_context
 from ssbroker.broker.instance import Instance
+from ssbroker.broker.instance import context_of as instance_context
 from ssbroker.store.objects import Objects
 from tests.broker.test_identity import copy_of
 
@@ -25,7 +28,7 @@ def route(instance: Instance, service: str, *, database: str | None = "Sales") -
             "is_initiator": [True],
         }
     )
-    (row,) = instance.router().route(conversations, now=instance.clock()).to_pylist()
+    (row,) = instance.router().route(conversations, now=instance_context(instance).clock()).to_pylist()
     return row
 
 
@@ -50,7 +53,7 @@ def test_the_catalog_says_what_the_instance_holds(instance: Instance, sales: Dat
     assert far["database"] == "Sales"
     assert far["name"] == "Far"
     assert far["broker_instance"] == uuid.UUID(int=9).bytes
-    assert (far["lifetime"] - instance.clock()).total_seconds() == 60
+    assert (far["lifetime"] - instance_context(instance).clock()).total_seconds() == 60
 
 
 def test_the_live_instance_is_routed_by(instance: Instance, sales: Database) -> None:
@@ -112,15 +115,15 @@ def test_i7_an_id_that_moves_while_the_databases_are_read_is_seen_once(
     """Another process disables one database and enables its copy between two reads."""
     copy = instance.attach_database("Copy", copy_of(instance, "Sales"), option="DISABLE_BROKER")
     sales = instance.database("Sales")
-    read = Database.objects
+    read = DatabaseContext.objects
 
-    def meanwhile(database: Database, *arguments: Any) -> Objects:
+    def meanwhile(database: DatabaseContext, *arguments: Any) -> Objects:
         found = read(database, *arguments)
-        if database is sales and found.broker.is_broker_enabled:
+        if database is database_context(sales) and found.broker.is_broker_enabled:
             monkeypatch.undo()
             sales.set_broker("DISABLE_BROKER")
             copy.set_broker("ENABLE_BROKER")
         return found
 
-    monkeypatch.setattr(Database, "objects", meanwhile)
+    monkeypatch.setattr(DatabaseContext, "objects", meanwhile)
     assert instance.catalog().databases["is_broker_enabled"].to_pylist() == [True, False, True]

@@ -7,6 +7,7 @@ import warnings
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+from ssbroker.broker.database import context_of as database_context
 from ssbroker.broker.instance import Instance
 from ssbroker.exceptions import BrokerError, BrokerWarning, DdlError, StorageError, UnknownDatabaseError
 from tests.broker.test_identity import agrees, copy_of, listed
@@ -63,8 +64,8 @@ def test_i7_b37_changes_at_once_end_and_leave_the_instance_sound(tmp_path: Path)
             assert agrees(first)
             assert agrees(second)
             assert [one.name for one in first.databases] == [one.name for one in second.databases]
-            queues = {key[1] for key in first.database("A").objects().queues}
-            assert queues == {key[1] for key in second.database("A").objects().queues}
+            queues = {key[1] for key in database_context(first.database("A")).objects().queues}
+            assert queues == {key[1] for key in database_context(second.database("A")).objects().queues}
 
 
 def test_i7_attaching_and_detaching_one_file_at_once(tmp_path: Path) -> None:
@@ -74,7 +75,7 @@ def test_i7_attaching_and_detaching_one_file_at_once(tmp_path: Path) -> None:
         Instance.create(folder, name="x", background=False) as first,
         Instance.open(folder, background=False) as second,
     ):
-        path = first.create_database("A").file.path
+        path = first.create_database("A").path
         first.detach_database("A")
 
         def attach(number: int) -> str | None:

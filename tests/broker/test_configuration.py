@@ -15,12 +15,14 @@ import pytest
 
 from ssbroker.broker.configuration_service import LIFETIME, ConfigurationService, Entry, FileDirectory, TableDirectory
 from ssbroker.broker.database import Database
+from ssbroker.broker.database import context_of as database_context
 from ssbroker.broker.instance import Instance
 from ssbroker.exceptions import BrokerWarning, InputError, OptionError
 from ssbroker.protocol.errors import CONFIGURATION_NOTICE
 from tests.broker import shops
 from tests.broker.conftest import BEGINNING, Clock
 from tests.broker.shops import SHOP, STOCK, received, send, statuses, waiting
+from tests.inner import instance_of
 
 NORTH, SOUTH = uuid.UUID(int=1), uuid.UUID(int=2)
 HEAD = "service_name,broker_instance,address,mirror_address,lifetime\n"
@@ -58,7 +60,7 @@ def configured(database: Database) -> list[tuple[str, object, str, object]]:
     """What leads to services because somebody asked for it: service, broker id, address, moment of expiry."""
     return [
         (row["remote_service_name"], row["broker_instance"], row["address"], row["lifetime"])
-        for row in database.instance.view("sys.routes", database.name).to_pylist()
+        for row in instance_of(database).view("sys.routes", database.name).to_pylist()
         if row["name"].startswith("Configured")
     ]
 
@@ -93,7 +95,7 @@ def test_n27_all_copies_get_a_route_and_of_a_named_one_only_that(
         t.send(dialog, b"two chairs")
     instance.run_due()
     assert [row[1] for row in configured(sales)] == [SOUTH.bytes]
-    sales.drop_route(next(name for name in sales.objects().routes if name.startswith("Configured")))
+    sales.drop_route(next(name for name in database_context(sales).objects().routes if name.startswith("Configured")))
     clock.advance(seconds=60)
     with sales.transaction() as t:
         t.end_conversation(dialog, cleanup=True)
@@ -195,12 +197,12 @@ def test_n27_of_a_database_and_its_copy_the_one_that_asks_gets_the_route(
     """I7: whichever was attached first; a route in the copy is no answer, and would be asked for again for ever."""
     stock = shops.stock(instance)
     add(directory, STOCK, None, "LOCAL", None, None)
-    sales.file.checkpoint()
-    shutil.copyfile(sales.file.path, tmp_path / "copy.sqlite")
+    database_context(sales).file.checkpoint()
+    shutil.copyfile(sales.path, tmp_path / "copy.sqlite")
     if copy == "Archive":
         instance.detach_database("Sales")
         instance.attach_database(copy, tmp_path / "copy.sqlite").set_broker("DISABLE_BROKER")
-        sales = instance.attach_database("Sales", sales.file.path)
+        sales = instance.attach_database("Sales", sales.path)
     else:
         with pytest.warns(BrokerWarning, match="9773"):
             instance.attach_database(copy, tmp_path / "copy.sqlite")
@@ -237,7 +239,7 @@ def test_n27_a_request_from_another_instance_ends_with_error_2(
 def test_n27_installing_twice_changes_nothing(sales: Database, instance: Instance, directory: Path) -> None:
     for _ in range(2):
         ConfigurationService(FileDirectory(directory)).install(sales)
-    assert len(sales.objects().routes) == 1
+    assert len(database_context(sales).objects().routes) == 1
 
 
 def test_n27_messages_of_other_kinds_are_answered_too(sales: Database, instance: Instance, directory: Path) -> None:

@@ -17,7 +17,9 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
+from ssbroker.broker.database import context_of as database_context
 from ssbroker.broker.instance import Instance
+from ssbroker.broker.instance import context_of as instance_context
 from ssbroker.broker.transaction import Transaction
 from ssbroker.exceptions import BrokerError
 from ssbroker.store import endpoints
@@ -109,13 +111,13 @@ class Conversations(RuleBasedStateMachine):
     def deliver(self) -> None:
         """Has everything that waits tried at once, as when an object changes; twice, since one end may make way for the other."""
         for _ in range(2):
-            self.instance.objects_changed(self.database)
+            instance_context(self.instance).listener.changed(database_context(self.database))
             self.instance.run_due()
         self.model.deliver_all()
 
     @invariant()
     def the_same_endpoints_in_the_same_states(self) -> None:
-        with self.database.file.read() as connection:
+        with database_context(self.database).file.read() as connection:
             rows = connection.execute(
                 "SELECT conversation_id, is_initiator, state, send_sequence, priority FROM ssb_conversation_endpoints"
             ).fetchall()

@@ -8,6 +8,7 @@ from contextlib import suppress
 
 import pytest
 
+from ssbroker.broker.database import context_of as database_context
 from ssbroker.broker.instance import Instance
 from ssbroker.ddl.lexer import Source, batches
 from ssbroker.ddl.parser import parse
@@ -49,13 +50,13 @@ def test_what_cannot_be_read_is_a_ddl_error(seed: int) -> None:
 def test_a_damaged_script_leaves_the_instance_sound(instance: Instance, seed: int) -> None:
     chance = random.Random(seed)
     for _ in range(6):
-        before = {one.name: one.objects() for one in instance.databases}
+        before = {one.name: database_context(one).objects() for one in instance.databases}
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", DdlWarning)
             try:
                 instance.execute(damaged(chance).replace("GO", ""))  # one batch
             except DdlError:
-                assert {one.name: one.objects() for one in instance.databases} == before
+                assert {one.name: database_context(one).objects() for one in instance.databases} == before
         assert agrees(instance)
         with suppress(DdlError):
             instance.execute("DROP DATABASE Sales")

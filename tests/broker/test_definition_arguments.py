@@ -10,8 +10,10 @@ import pytest
 
 from ssbroker import Trust
 from ssbroker.broker.database import Database
+from ssbroker.broker.database import context_of as database_context
 from ssbroker.exceptions import BrokerError, OptionError
 from tests.broker.conftest import QUEUE, TARGET
+from tests.inner import instance_of
 
 WRONG: list[tuple[str, tuple[Any, ...], dict[str, Any]]] = [
     ("alter_queue", (QUEUE,), {"status": "OFF"}),
@@ -41,10 +43,10 @@ WRONG: list[tuple[str, tuple[Any, ...], dict[str, Any]]] = [
 def test_b5_what_nothing_can_be_defined_by_is_named(
     sales: Database, method: str, arguments: tuple[Any, ...], wrong: dict[str, Any]
 ) -> None:
-    before = sales.objects()
+    before = database_context(sales).objects()
     with pytest.raises(OptionError, match=f"^{next(iter(wrong))}: expected "):
         getattr(sales, method)(*arguments, **wrong)
-    assert sales.objects() == before
+    assert database_context(sales).objects() == before
 
 
 @pytest.mark.parametrize("anonymous", ["OFF", None, 0])
@@ -53,7 +55,7 @@ def test_n20_a_binding_is_anonymous_only_where_that_is_said(sales: Database, ano
     sales.create_user("Far")
     with pytest.raises(OptionError, match=r"^anonymous: expected True or False"):
         sales.create_remote_service_binding("Far", service="//Far", user="Far", anonymous=anonymous)
-    assert not sales.objects().security.bindings
+    assert not database_context(sales).objects().security.bindings
 
 
 @pytest.mark.parametrize("name", [None, 5, b"Orders", ["Orders"]])
@@ -61,19 +63,19 @@ def test_b5_what_is_no_name_names_nothing(sales: Database, name: Any) -> None:
     with pytest.raises(BrokerError, match="is no name: expected text"):
         sales.create_contract(name, {"DEFAULT": "ANY"})
     with pytest.raises(BrokerError, match="is no name: expected text"):
-        sales.instance.create_database(name)
+        instance_of(sales).create_database(name)
 
 
 def test_b5_a_script_is_its_text_and_no_path(sales: Database) -> None:
     with pytest.raises(OptionError, match=r"^ddl: expected the text of a script; got "):
-        sales.instance.execute(Path("shop.sql"))  # type: ignore[arg-type]
+        instance_of(sales).execute(Path("shop.sql"))  # type: ignore[arg-type]
 
 
 def test_a_moment_of_a_certificate_without_a_zone_is_utc(sales: Database) -> None:
     """One that ended at such a moment could not be compared with now."""
     sales.create_master_key("long and secret")
     sales.create_certificate("Shop", ends=datetime(2030, 1, 1))  # noqa: DTZ001 - as people write it
-    ends = sales.instance.view("sys.certificates", "Sales")["expiry_date"].to_pylist()
+    ends = instance_of(sales).view("sys.certificates", "Sales")["expiry_date"].to_pylist()
     assert ends == [datetime(2030, 1, 1, tzinfo=UTC)]
 
 

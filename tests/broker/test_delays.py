@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from ssbroker.broker.database import Database
+from ssbroker.broker.database import context_of as database_context
 from ssbroker.broker.instance import Instance
 from ssbroker.protocol.events import Event, MessageClassify
 from tests.broker import shops
@@ -145,7 +146,7 @@ def test_p34_a_queue_that_another_process_turned_on_is_found(
 ) -> None:
     stock.alter_queue(ORDERS, status=False)
     send(sales, b"one")
-    with stock.file.write() as connection:
+    with database_context(stock).file.write() as connection:
         connection.execute("UPDATE ssb_queues SET is_receive_enabled = 1, is_enqueue_enabled = 1")
         connection.execute("UPDATE ssb_database SET catalog_version = catalog_version + 1")
     instance.run_due()
@@ -191,7 +192,7 @@ def test_r31_a_database_that_was_detached_is_waited_for(
 ) -> None:
     """B29."""
     dialog = send(sales, b"one")
-    file = stock.file.path
+    file = stock.path
     instance.detach_database("Stock")
     send(sales, b"two", dialog=dialog)
     assert statuses(sales) == {"9795"}

@@ -9,12 +9,15 @@ from datetime import timedelta
 import pytest
 
 from ssbroker.broker import delivery
+from ssbroker.broker.context import DatabaseContext
 from ssbroker.broker.database import Database
+from ssbroker.broker.database import context_of as database_context
 from ssbroker.broker.delivery import Delivered, Outgoing
 from ssbroker.broker.dialogs import deliver
 from ssbroker.broker.dialogs.message import Arrival, Envelope, Message
 from ssbroker.broker.dialogs.transmission_status import Status
-from ssbroker.broker.instance import Instance
+from ssbroker.broker.instance import Instance, background_of
+from ssbroker.broker.instance import context_of as instance_context
 from ssbroker.broker.unit_of_work import Work
 from ssbroker.ddl.statements import BrokerOption
 from ssbroker.protocol.events import Event, MessageClassify
@@ -41,11 +44,11 @@ def stock(instance: Instance) -> Database:
 @pytest.fixture
 def locked(stock: Database) -> Iterator[threading.Event]:
     """Somebody else writes to Stock until the event is set."""
-    stock.file.lock_timeout = 0.01
+    database_context(stock).file.lock_timeout = 0.01
     is_locked, may_go = threading.Event(), threading.Event()
 
     def write() -> None:
-        with stock.file.write():
+        with database_context(stock).file.write():
             is_locked.set()
             may_go.wait(30.0)
 
@@ -117,15 +120,15 @@ def test_b9_the_number_of_an_endpoint_that_went_to_another_conversation_takes_no
     """Between reading and acknowledging, the conversation is cleaned up and a new one has its number."""
     sales.set_broker("DISABLE_BROKER")
     first = send(sales, b"one")
-    with sales.file.read() as connection:
+    with database_context(sales).file.read() as connection:
         endpoint_id = connection.execute("SELECT endpoint_id FROM ssb_conversation_endpoints").get
-    parcels, _ = delivery.pack(sales, [endpoint_id])
+    parcels, _ = delivery.pack(database_context(sales), [endpoint_id])
     broker_instance = stock.service_broker_guid.bytes
-    delivered = delivery.put(stock, parcels, broker_instance=broker_instance)
+    delivered = delivery.put(database_context(stock), parcels, broker_instance=broker_instance)
     with sales.transaction() as t:
         t.end_conversation(first, cleanup=True)
     send(sales, b"another")
-    delivery.acknowledge(sales, delivered, broker_instance=broker_instance)
+    delivery.acknowledge(database_context(sales), delivered, broker_instance=broker_instance)
     assert len(waiting(sales)) == 1
 
 
@@ -135,11 +138,11 @@ def test_r31_r33_a_database_that_changed_since_it_was_routed_to_takes_nothing(
 ) -> None:
     sales.set_broker("DISABLE_BROKER")
     send(sales, b"one")
-    with sales.file.read() as connection:
-        parcels, _ = delivery.pack(sales, due_work.outbound(connection))
+    with database_context(sales).file.read() as connection:
+        parcels, _ = delivery.pack(database_context(sales), due_work.outbound(connection))
     routed_to = stock.service_broker_guid.bytes
     stock.set_broker(option)
-    assert delivery.put(stock, parcels, broker_instance=routed_to) == []
+    assert delivery.put(database_context(stock), parcels, broker_instance=routed_to) == []
     stock.set_broker("ENABLE_BROKER")
     assert received(stock) == []
 
@@ -305,13 +308,13 @@ def test_what_waits_for_another_instance_says_so_until_there_is_a_transport(
             carried.extend(conversations)
             return {}
 
-        def more(self, database: Database, endpoint_ids: Collection[int]) -> Collection[int]:
+        def more(self, database: DatabaseContext, endpoint_ids: Collection[int]) -> Collection[int]:
             return endpoint_ids
 
-    instance.worker.delivery.transport = Notes()
+    background_of(instance).delivery.transport = Notes()
     send(sales, b"and a table", to="//Far")
     assert [(each.database.name, each.decision.next_hop_address) for each in carried] == [("Sales", "TCP://far:4022")]
-    instance.objects_changed(sales)
+    instance_context(instance).listener.changed(database_context(sales))
     instance.run_due()
     assert len({each.endpoint_id for each in carried}) == 2
     assert statuses(sales) == {""}, "sent, and not yet acknowledged (fact 152)"

@@ -13,6 +13,7 @@ from ssbroker.protocol.events import ConversationGroup
 from tests.broker import effort, talk
 from tests.broker.conftest import INITIATOR, QUEUE, TARGET, Clock
 from tests.broker.talk import begin, end, handle_of, receive, said, send
+from tests.inner import instance_of
 
 
 def test_p11_p33_b8_what_is_sent_is_received_once_and_in_order(sales: Database) -> None:
@@ -124,7 +125,7 @@ def test_b13_an_error_drops_what_has_not_left_yet(sales: Database) -> None:
     end(sales, initiator, error=(1, "forget it"))
     # The target never heard of the conversation, and does not have to.
     talk.switch(sales, on=True)
-    sales.instance.run_due()
+    instance_of(sales).run_due()
     assert talk.waiting(sales) == 0
     assert receive(sales).num_rows == 0
     assert talk.state(sales, initiator) is None
@@ -137,7 +138,7 @@ def test_b13_an_error_overtakes_what_was_dropped(sales: Database) -> None:
     send(sales, initiator, b"dropped", b"too")
     end(sales, initiator, error=(1, "stop"))
     talk.switch(sales, on=True)
-    sales.instance.run_due()
+    instance_of(sales).run_due()
     assert said(receive(sales)) == ["Error"]
     assert talk.state(sales, target) == "ER"
     assert talk.state(sales, initiator) is None

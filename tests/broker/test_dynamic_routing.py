@@ -11,7 +11,8 @@ import pytest
 from ssbroker import _arguments
 from ssbroker.broker.database import Database
 from ssbroker.broker.dynamic_routing import ANSWERED_FOR, REFUSED_FOR, MissingRoute
-from ssbroker.broker.instance import Instance
+from ssbroker.broker.instance import Instance, background_of
+from ssbroker.broker.instance import context_of as instance_context
 from ssbroker.ddl.route_validation import CONFIGURATION_SERVICE
 from ssbroker.exceptions import MalformedDataError
 from ssbroker.protocol.config import SECOND
@@ -20,6 +21,7 @@ from ssbroker.protocol.events import LINES
 from tests.broker import shops
 from tests.broker.conftest import Clock
 from tests.broker.shops import ORDERS, SHOP, STOCK, received, send, statuses, waiting
+from tests.inner import instance_of
 
 CONFIG = "Config"
 MINUTE = 60
@@ -44,7 +46,7 @@ def stock(instance: Instance) -> Database:
 
 def requests(database: Database) -> list[MissingRoute]:
     """What the configuration service finds in its queue, left where it is."""
-    found = database.instance.view(CONFIG, database.name)
+    found = instance_of(database).view(CONFIG, database.name)
     return [
         MissingRoute.read(body)
         for kind, body in zip(found["message_type_name"].to_pylist(), found["message_body"].to_pylist(), strict=True)
@@ -73,10 +75,10 @@ def test_r61_the_configuration_service_is_asked_for_the_missing_route(sales: Dat
 
 def test_r61_the_request_is_a_dialog_of_the_system_service(sales: Database) -> None:
     send(sales, b"two chairs")
-    (row,) = sales.instance.view(CONFIG, "Sales").to_pylist()
+    (row,) = instance_of(sales).view(CONFIG, "Sales").to_pylist()
     assert row["message_type_name"] == MISSING_ROUTE
     assert row["service_contract_name"] == CONFIGURATION_NOTICE
-    ends = sales.instance.view("sys.conversation_endpoints", "Sales").to_pylist()
+    ends = instance_of(sales).view("sys.conversation_endpoints", "Sales").to_pylist()
     assert {row["far_service"] for row in ends} == {STOCK, CONFIGURATION_SERVICE, SYSTEM_SERVICE}
 
 
@@ -155,7 +157,7 @@ def test_n35_of_what_is_refused_the_first_lines_of_a_minute_are_logged_and_the_r
         instance.run_due()
     assert sum("9761" in line for line in caplog.messages) == LINES
     clock.advance(seconds=MINUTE)
-    instance.events.count_left_out(now=_arguments.microseconds(clock()))
+    instance_context(instance).events.count_left_out(now=_arguments.microseconds(clock()))
     assert caplog.messages[-1] == "9761: 7 more in a minute, from Sales"
 
 
@@ -206,7 +208,7 @@ def test_n26_a_database_that_has_moved_asks_where_it_is_now(instance: Instance, 
         send(sales, b"two chairs")
         assert requests(instance.msdb) == [MissingRoute(STOCK)]
         instance.detach_database("Sales")
-        moved = other.attach_database("Sales", sales.file.path)
+        moved = other.attach_database("Sales", sales.path)
         pass_time(other, clock, seconds=BACK_OFF_MAX)
         assert requests(other.msdb) == [MissingRoute(STOCK)]
         answer(other.msdb, error=(12, "nobody knows it"))
@@ -219,7 +221,7 @@ def test_n26_an_answer_that_came_before_a_crash_is_looked_at_later(
 ) -> None:
     send(sales, b"two chairs")
     sales.create_route("Stock", service_name=STOCK, address="LOCAL")
-    monkeypatch.setattr(instance.worker.dynamic_routing, "arrived", lambda *_: False)
+    monkeypatch.setattr(background_of(instance).dynamic_routing, "arrived", lambda *_: False)
     answer(sales)
     folder = instance.folder
     instance.close()

@@ -7,6 +7,7 @@ import logging
 import pytest
 
 from ssbroker.broker.database import Database
+from ssbroker.broker.database import context_of as database_context
 from ssbroker.broker.instance import Instance
 from ssbroker.protocol.events import (
     Conversation,
@@ -127,7 +128,7 @@ def test_it_is_heard_after_the_commit(instance: Instance, sales: Database) -> No
     found: list[int] = []
 
     def looks(_event: Event) -> None:
-        with sales.file.read() as connection:
+        with database_context(sales).file.read() as connection:
             found.append(connection.execute("SELECT count(*) FROM ssb_conversation_endpoints").get)
 
     instance.subscribe(looks, Conversation)

@@ -9,8 +9,12 @@ from pathlib import Path
 
 import pytest
 
+from ssbroker.broker.background import Background
+from ssbroker.broker.context import DatabaseContext
 from ssbroker.broker.database import Database
+from ssbroker.broker.database import context_of as database_context
 from ssbroker.broker.instance import Instance
+from ssbroker.broker.instance import context_of as instance_context
 from ssbroker.exceptions import DdlError, DdlWarning, LockTimeoutError
 from ssbroker.store import objects
 from ssbroker.store.objects import Objects
@@ -62,7 +66,7 @@ def refused(instance: Instance, script: str) -> DdlError:
 
 def test_a_script_makes_everything(instance: Instance) -> None:
     assert caught(instance, SCRIPT) == []
-    objects = instance.database("Sales").objects()
+    objects = database_context(instance.database("Sales")).objects()
     assert objects.message_types["//order"].validation == "X"
     assert len(objects.contracts["//ordering"].messages) == 3
     orders = objects.queues["dbo", "Orders"]
@@ -80,7 +84,7 @@ def test_a_script_makes_everything(instance: Instance) -> None:
     assert objects.routes["Far"].address == "TCP://far:4022"
     assert objects.priorities["High"].priority == 9
     assert objects.broker.is_honor_broker_priority_on
-    endpoint = instance.msdb.objects().endpoint
+    endpoint = database_context(instance.msdb).objects().endpoint
     assert endpoint is not None
     assert (endpoint.state, endpoint.port, endpoint.ip, endpoint.message_forwarding_size) == (
         "STARTED",
@@ -103,7 +107,7 @@ def test_a_script_changes_and_drops(instance: Instance) -> None:
         ALTER SERVICE [//Orders] ON QUEUE shop.Replies (DROP CONTRACT [DEFAULT])
         """
     )
-    objects = instance.database("Sales").objects()
+    objects = database_context(instance.database("Sales")).objects()
     assert objects.message_types["//receipt"].validation == "E"
     orders = objects.queues["dbo", "Orders"]
     assert (orders.is_receive_enabled, orders.activation_procedure, orders.max_readers) == (False, None, 0)
@@ -115,7 +119,7 @@ def test_a_script_changes_and_drops(instance: Instance) -> None:
         ALTER ROUTE Far WITH ADDRESS = 'LOCAL'
         """
     )
-    objects = instance.database("Sales").objects()
+    objects = database_context(instance.database("Sales")).objects()
     high = objects.priorities["High"]
     assert (high.priority, high.remote_service_name) == (5, "//Far")
     assert high.local_service_id is not None
@@ -128,16 +132,16 @@ def test_a_script_changes_and_drops(instance: Instance) -> None:
         DROP MESSAGE TYPE [//order]; DROP MESSAGE TYPE [//receipt]; DROP ENDPOINT Broker
         """
     )
-    objects = instance.database("Sales").objects()
+    objects = database_context(instance.database("Sales")).objects()
     assert (objects.queues, objects.services, objects.priorities) == ({}, {}, {})
     assert "//ordering" not in objects.contracts
-    assert instance.msdb.objects().endpoint is None
+    assert database_context(instance.msdb).objects().endpoint is None
     instance.execute("DROP DATABASE Sales")
     assert [database.name for database in instance.databases] == ["msdb"]
 
 
 def test_b37_a_batch_is_done_whole_or_not_at_all(instance: Instance, sales: Database) -> None:
-    before = (sales.objects(), instance.msdb.objects())
+    before = (database_context(sales).objects(), database_context(instance.msdb).objects())
     error = refused(
         instance,
         "USE Sales\nCREATE QUEUE First\nGO\nCREATE QUEUE Second\nUSE msdb\nCREATE QUEUE Third\nCREATE DATABASE New\n"
@@ -147,8 +151,8 @@ def test_b37_a_batch_is_done_whole_or_not_at_all(instance: Instance, sales: Data
     assert (error.file, error.line) == ("x.sql", 11)
     said = "x.sql:11: DROP QUEUE [Nothing]: error 15151: queue 'dbo.Nothing' does not exist; what stands up to line 2 is done"
     assert str(error) == said
-    assert set(sales.objects().queues) == {*before[0].queues, ("dbo", "First")}
-    assert instance.msdb.objects() == before[1]
+    assert set(database_context(sales).objects().queues) == {*before[0].queues, ("dbo", "First")}
+    assert database_context(instance.msdb).objects() == before[1]
     assert [database.name for database in instance.databases] == ["msdb", "Sales"]
     assert not (instance.folder / "New.sqlite").exists()
 
@@ -157,7 +161,7 @@ def test_b37_what_cannot_be_read_changes_nothing_of_its_batch(instance: Instance
     error = refused(instance, "CREATE QUEUE First\nCREATE QUEUE\n")
     assert (error.number, error.line) == (102, 2)
     assert "is done" not in str(error)
-    assert ("dbo", "First") not in sales.objects().queues
+    assert ("dbo", "First") not in database_context(sales).objects().queues
 
 
 @pytest.mark.parametrize(
@@ -173,12 +177,12 @@ def test_b37_a_refusal_says_up_to_where_the_script_is_done(
 ) -> None:
     """Whoever runs the mended script again has to begin behind it."""
     assert str(refused(instance, script)).endswith(f"; what stands up to line {up_to} is done")
-    assert ("dbo", "First") in sales.objects().queues
+    assert ("dbo", "First") in database_context(sales).objects().queues
 
 
 def test_a_batch_makes_a_database_and_what_stands_in_it(instance: Instance) -> None:
     instance.execute("CREATE DATABASE A; USE A; CREATE QUEUE Q; ALTER DATABASE A SET DISABLE_BROKER; CREATE DATABASE B")
-    assert set(instance.database("A").objects().queues) == {("dbo", "Q")}
+    assert set(database_context(instance.database("A")).objects().queues) == {("dbo", "Q")}
     assert not instance.database("A").is_broker_enabled
     assert instance.database("B").is_broker_enabled
     assert agrees(instance)
@@ -192,13 +196,13 @@ def test_b37_a_database_is_replaced_whole_or_not_at_all(instance: Instance) -> N
     assert instance.database("Sales").service_broker_guid == guid
     instance.execute(script)
     assert instance.database("Sales").service_broker_guid != guid
-    assert set(instance.database("Sales").objects().queues) == {("dbo", "Q")}
+    assert set(database_context(instance.database("Sales")).objects().queues) == {("dbo", "Q")}
     assert agrees(instance)
     assert len([*instance.folder.glob("Sales*.sqlite")]) == 1
 
 
 def test_identity_by_ddl(instance: Instance, sales: Database) -> None:
-    copy, path = copy_of(instance, "Sales"), instance.database("Sales").file.path
+    copy, path = copy_of(instance, "Sales"), instance.database("Sales").path
     guid = instance.database("Sales").service_broker_guid
     with pytest.warns(UserWarning, match="9773"):
         instance.execute(f"CREATE DATABASE Copy ON (FILENAME = '{copy}') FOR ATTACH")
@@ -209,7 +213,7 @@ def test_identity_by_ddl(instance: Instance, sales: Database) -> None:
     instance.execute("ALTER DATABASE Sales SET NEW_BROKER; ALTER DATABASE Copy MODIFY NAME = Other")
     assert instance.database("Sales").service_broker_guid != guid
     assert instance.database("Other").service_broker_guid == guid
-    assert instance.database("Sales").file.path == path
+    assert instance.database("Sales").path == path
     instance.execute("DROP DATABASE IF EXISTS Copy, Other")
     assert not copy.exists()
     assert agrees(instance)
@@ -217,8 +221,8 @@ def test_identity_by_ddl(instance: Instance, sales: Database) -> None:
 
 def test_a_database_may_take_the_name_of_one_that_was_renamed(instance: Instance, sales: Database) -> None:
     instance.execute("ALTER DATABASE Sales MODIFY NAME = Old; CREATE DATABASE Sales")
-    assert set(instance.database("Old").objects().services) == {"//Orders", "//Shop"}
-    assert instance.database("Sales").objects().services == {}
+    assert set(database_context(instance.database("Old")).objects().services) == {"//Orders", "//Shop"}
+    assert database_context(instance.database("Sales")).objects().services == {}
     assert sales.name == "Old"
 
 
@@ -249,15 +253,15 @@ def test_a_database_may_take_the_name_of_one_that_was_renamed(instance: Instance
 def test_what_is_refused_has_service_brokers_number(
     instance: Instance, sales: Database, script: str, number: int | None
 ) -> None:
-    before = sales.objects()
+    before = database_context(sales).objects()
     error = refused(instance, script)
     assert (error.number, error.line) == (number, 1)
-    assert sales.objects() == before
+    assert database_context(sales).objects() == before
 
 
 def test_without_use_a_script_is_about_the_one_user_database(instance: Instance, sales: Database) -> None:
     instance.execute("CREATE QUEUE Q")
-    assert ("dbo", "Q") in sales.objects().queues
+    assert ("dbo", "Q") in database_context(sales).objects().queues
     instance.create_database("Stock")
     assert "which database is meant: Sales, Stock" in str(refused(instance, "CREATE QUEUE R"))
 
@@ -265,7 +269,7 @@ def test_without_use_a_script_is_about_the_one_user_database(instance: Instance,
 def test_use_lasts_from_batch_to_batch(instance: Instance, sales: Database) -> None:
     instance.create_database("Stock")
     instance.execute("USE Stock\nGO\nCREATE QUEUE Q\nGO 1\nCREATE QUEUE R")
-    assert set(instance.database("Stock").objects().queues) == {("dbo", "Q"), ("dbo", "R")}
+    assert set(database_context(instance.database("Stock")).objects().queues) == {("dbo", "Q"), ("dbo", "R")}
 
 
 def test_what_means_nothing_to_an_instance_warns(instance: Instance, sales: Database) -> None:
@@ -281,18 +285,20 @@ def test_what_means_nothing_to_an_instance_warns(instance: Instance, sales: Data
         "x.sql:6: ALTER QUEUE Q REBUILD: skipped, it means nothing to an instance",
         "x.sql:7: ALTER ENDPOINT [Other]: skipped, it is no endpoint for Service Broker",
     ]
-    assert ("dbo", "Q") in sales.objects().queues
+    assert ("dbo", "Q") in database_context(sales).objects().queues
 
 
 def test_a_catalog_written_as_a_script_becomes_a_running_instance(instance: Instance, tmp_path: Path) -> None:
     """Broker ids, route ids and moments of expiry come with the comments that `to_ddl` writes."""
-    with Instance.create(tmp_path / "from", name="from", clock=instance.clock, background=False) as source:
+    with Instance.create(
+        tmp_path / "from", name="from", clock=instance_context(instance).clock, background=False
+    ) as source:
         source.execute(SCRIPT)
         source.execute("USE Sales; DROP ROUTE Far; CREATE ROUTE Later WITH LIFETIME = 90, ADDRESS = 'LOCAL'; USE msdb")
         catalog = source.catalog()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DdlWarning)
-        instance.execute(catalog.to_ddl(now=instance.clock()))
+        instance.execute(catalog.to_ddl(now=instance_context(instance).clock()))
     assert instance.catalog() == catalog
 
 
@@ -309,12 +315,12 @@ def test_a_broker_id_is_given_only_where_nothing_depends_on_the_old_one(instance
 
 def test_b3_a_locked_database_is_a_clear_error_and_changes_nothing(instance: Instance, sales: Database) -> None:
     with Instance.open(instance.folder, lock_timeout=0.05, background=False) as hasty:
-        session = sales.file.session()
+        session = database_context(sales).file.session()
         session.begin()
         with pytest.raises(LockTimeoutError):
             hasty.execute("USE msdb; CREATE QUEUE Q; USE Sales; CREATE QUEUE Q")
         session.close()
-        assert instance.msdb.objects().queues == {}
+        assert database_context(instance.msdb).objects().queues == {}
 
 
 @pytest.mark.parametrize("ending", ["", "DROP ROUTE Nothing\nGO\n"])
@@ -332,10 +338,10 @@ def test_many_batches_do_not_have_the_objects_read_for_each(
     read = objects.load
     monkeypatch.setattr(objects, "load", load)
     routes = "".join(f"CREATE ROUTE R{number} WITH ADDRESS = 'LOCAL'\nGO\n" for number in range(40))
-    told: list[Database] = []
-    monkeypatch.setattr(Instance, "objects_changed", lambda _self, database: told.append(database))
+    told: list[DatabaseContext] = []
+    monkeypatch.setattr(Background, "changed", lambda _self, database: told.append(database))
     with pytest.raises(DdlError) if ending else nullcontext():
         instance.execute(f"USE Sales\nGO\n{routes}{ending}")
     assert loads <= 2
-    assert told == [sales]
-    assert len(sales.objects().routes) == 41
+    assert told == [database_context(sales)]
+    assert len(database_context(sales).objects().routes) == 41

@@ -53,10 +53,10 @@ instance = Instance.open(sys.argv[1])
 server = instance.serve(port=0, allow_unencrypted=True).start()
 sales = instance.database("Sales")
 is_held, is_over = threading.Event(), threading.Event()
-worker = instance.worker
+worker = instance._background
 
 def hold():
-    with worker.activation._guard, worker.counters._guard, sales.arrivals._changed, instance._databases._guard:
+    with worker.activation._guard, instance._context.counters._guard, sales._context.arrivals._changed, instance._databases._guard:
         is_held.set()
         is_over.wait()
 
@@ -71,7 +71,7 @@ def end():
     begun.__exit__(None, None, None)
 
 calls = [
-    lambda: instance.databases, instance.catalog, instance.run_due, lambda: instance.unavailable, lambda: sales.service_broker_guid,
+    lambda: instance.databases, instance.catalog, instance.run_due, lambda: sales.service_broker_guid,
     lambda: instance.register_procedure("read", print), lambda: sales.activate("Orders", print), lambda: instance.create_database("More"),
     lambda: instance.serve(port=0, allow_unencrypted=True).start(), server.start, transact, end,
 ]
@@ -89,7 +89,7 @@ with sales.transaction() as begun:
             except StorageError as error:
                 refused += "was opened before this process was forked; open the instance here" in str(error)
         begun.__exit__(ValueError, ValueError(), None)
-        sales.close()
+        sales._context.close()
         server.close()
         instance.close()
         os._exit(refused)

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from ssbroker.broker.database import Database
+from ssbroker.broker.database import context_of as database_context
 from ssbroker.broker.instance import Instance
 from ssbroker.exceptions import (
     BrokerError,
@@ -28,7 +29,7 @@ OPTIONS = ["ENABLE_BROKER", "DISABLE_BROKER", "NEW_BROKER", "ERROR_BROKER_CONVER
 
 def copy_of(instance: Instance, name: str) -> Path:
     """A copy of a database's file, as a backup makes it."""
-    path = instance.database(name).file.path
+    path = instance.database(name).path
     instance.detach_database(name)
     target = path.with_name("copy.sqlite")
     shutil.copy(path, target)
@@ -38,7 +39,7 @@ def copy_of(instance: Instance, name: str) -> Path:
 
 def listed(instance: Instance) -> dict[str, tuple[bytes, bool]]:
     """What the list says of each database."""
-    with instance.msdb.file.read() as connection:
+    with database_context(instance.msdb).file.read() as connection:
         rows = connection.execute("SELECT name, service_broker_guid, is_broker_enabled FROM ssb_databases")
         return {name: (guid, bool(enabled)) for name, guid, enabled in rows}
 
@@ -95,7 +96,7 @@ def test_i8_b29_detach_and_attach_leave_id_and_state_alone(
     instance: Instance, sales: Database, *, is_enabled: bool
 ) -> None:
     """T25: nothing ends unless it is asked for."""
-    guid, path = sales.service_broker_guid, sales.file.path
+    guid, path = sales.service_broker_guid, sales.path
     sales.set_honor_broker_priority(is_on=True)
     if not is_enabled:
         sales.set_broker("DISABLE_BROKER")
@@ -103,11 +104,11 @@ def test_i8_b29_detach_and_attach_leave_id_and_state_alone(
     assert [database.name for database in instance.databases] == ["msdb"]
     assert not Path(f"{path}-wal").exists()
     with pytest.raises(StorageError):
-        sales.objects()
+        database_context(sales).objects()
     again = instance.attach_database("Shop", path)
     assert (again.service_broker_guid, again.is_broker_enabled) == (guid, is_enabled)
-    assert set(again.objects().services) == {"//Orders", "//Shop"}
-    assert not again.objects().broker.is_honor_broker_priority_on  # fact 150
+    assert set(database_context(again).objects().services) == {"//Orders", "//Shop"}
+    assert not database_context(again).objects().broker.is_honor_broker_priority_on  # fact 150
     assert agrees(instance)
 
 
@@ -161,7 +162,7 @@ def test_i7_two_with_one_id_are_never_both_enabled(instance: Instance, sales: Da
 
 def test_i7_a_file_that_was_replaced_while_the_instance_was_closed(instance: Instance, sales: Database) -> None:
     """The copy of another database at a database's place brings its id; it cannot be enabled beside the original."""
-    other = instance.create_database("Other").file.path
+    other = instance.create_database("Other").path
     copy = copy_of(instance, "Sales")
     guid, folder = instance.database("Sales").service_broker_guid, instance.folder
     instance.close()
@@ -179,7 +180,7 @@ def test_i7_a_file_that_was_replaced_while_the_instance_was_closed(instance: Ins
 def test_b26_one_file_is_attached_once_by_whatever_path(
     instance: Instance, sales: Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, how: str
 ) -> None:
-    path = sales.file.path
+    path = sales.path
     link = tmp_path / "link.sqlite"
     if how == "relative":
         monkeypatch.chdir(path.parent)
@@ -203,7 +204,7 @@ def test_b26_one_file_is_attached_once_by_whatever_path(
 def test_b26_a_file_is_attached_to_one_instance(
     instance: Instance, sales: Database, tmp_path: Path, *, is_linked: bool
 ) -> None:
-    path = sales.file.path
+    path = sales.path
     instance.detach_database("Sales")
     instance.attach_database("Sales", path)
     link = tmp_path / "link.sqlite"
@@ -240,10 +241,10 @@ def test_b26_a_name_that_is_taken_is_refused(instance: Instance, sales: Database
 
 
 def test_a_dropped_database_goes_with_its_file(instance: Instance, sales: Database) -> None:
-    path = sales.file.path
+    path = sales.path
     instance.drop_database("Sales")
     assert [one for one in path.parent.iterdir() if one.name.startswith("Sales")] == []
-    assert instance.create_database("Sales").objects().queues == {}
+    assert database_context(instance.create_database("Sales")).objects().queues == {}
 
 
 @pytest.mark.parametrize(("method", "number"), [("drop_database", 3708), ("detach_database", 7940)])
@@ -258,7 +259,7 @@ def test_msdb_stays(instance: Instance, method: str, number: int) -> None:
 def test_b29_detaching_waits_for_open_transactions(instance: Instance, tmp_path: Path) -> None:
     with Instance.open(instance.folder, lock_timeout=0.05, background=False) as hasty:
         hasty.create_database("Sales")
-        session = instance.database("Sales").file.session()
+        session = database_context(instance.database("Sales")).file.session()
         session.begin()
         with pytest.raises(LockTimeoutError):
             hasty.detach_database("Sales")
@@ -275,7 +276,7 @@ def test_b29_a_detached_file_is_whole_though_another_process_has_it_open(
         with sales.transaction() as t:
             t.send(t.begin_dialog("//Shop", "//Orders"), b"kept")
         instance.detach_database("Sales")
-        shutil.copy(sales.file.path, tmp_path / "copy.sqlite")
+        shutil.copy(sales.path, tmp_path / "copy.sqlite")
     with Instance.create(tmp_path / "new", name="new", background=False) as new:
         restored = new.attach_database("Sales", tmp_path / "copy.sqlite")
         with restored.transaction() as t:
@@ -283,9 +284,12 @@ def test_b29_a_detached_file_is_whole_though_another_process_has_it_open(
 
 
 def test_b29_a_file_that_others_read_is_detached_and_said_not_to_be_whole(instance: Instance, sales: Database) -> None:
-    path = sales.file.path
-    sales.file.lock_timeout = 0.1
-    with Instance.open(instance.folder, background=False) as other, other.database("Sales").file.read() as reads:
+    path = sales.path
+    database_context(sales).file.lock_timeout = 0.1
+    with (
+        Instance.open(instance.folder, background=False) as other,
+        database_context(other.database("Sales")).file.read() as reads,
+    ):
         assert reads.execute("SELECT count(*) FROM ssb_queues").get
         with sales.transaction() as t:
             t.send(t.begin_dialog("//Shop", "//Orders"), b"kept")
@@ -312,7 +316,7 @@ def test_a_database_whose_file_is_gone_does_not_stop_the_others(
     instance: Instance, sales: Database, clock: Clock
 ) -> None:
     instance.create_database("Stock")
-    path, folder = sales.file.path, instance.folder
+    path, folder = sales.path, instance.folder
     instance.close()
     path.rename(path.with_name("away"))
     with Instance.open(folder, background=False) as again:
@@ -332,14 +336,14 @@ def test_an_instance_may_be_moved_as_a_whole(instance: Instance, sales: Database
 
 
 def test_a_file_that_stands_at_the_place_of_a_new_database_is_left_alone(instance: Instance, sales: Database) -> None:
-    path = sales.file.path
+    path = sales.path
     instance.detach_database("Sales")
     before = path.read_bytes()
     with pytest.raises(BrokerError) as refused:
         instance.create_database("Sales")
     assert refused.value.number == 5170
     assert path.read_bytes() == before
-    assert set(instance.attach_database("Sales", path).objects().services) == {"//Orders", "//Shop"}
+    assert set(database_context(instance.attach_database("Sales", path)).objects().services) == {"//Orders", "//Shop"}
 
 
 @pytest.mark.parametrize("step", ["registry.add", "changes.set_broker", "registry.set_broker", "registry.note"])

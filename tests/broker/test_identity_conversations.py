@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from ssbroker.broker.database import Database
+from ssbroker.broker.database import context_of as database_context
 from ssbroker.broker.instance import Instance
 from ssbroker.protocol.errors import ERROR
 
@@ -45,7 +46,7 @@ def begin(database: Database, service: str, *bodies: bytes) -> uuid.UUID:
 
 def states(database: Database) -> dict[tuple[str, bool], str]:
     """The state of each endpoint, by its service and side."""
-    with database.file.read() as connection:
+    with database_context(database).file.read() as connection:
         rows = connection.execute(
             "SELECT name, is_initiator, state FROM ssb_conversation_endpoints JOIN ssb_services USING (service_id)"
         )
@@ -54,7 +55,7 @@ def states(database: Database) -> dict[tuple[str, bool], str]:
 
 def waiting(database: Database) -> int:
     """How many messages wait in the transmission queue."""
-    with database.file.read() as connection:
+    with database_context(database).file.read() as connection:
         found: int = connection.execute("SELECT count(*) FROM ssb_transmission_queue").get
     return found
 
@@ -136,7 +137,7 @@ def test_i6_b28_the_far_side_hears_of_a_restore_though_it_has_taken_more_than_th
     dialog = begin(shop, "//Buyer", b"one")
     with sales.transaction() as t:
         answered = t.receive("Orders")["conversation_handle"][0].as_py()
-    name, path = ("Shop", shop.file.path) if restored == "initiator" else ("Sales", sales.file.path)
+    name, path = ("Shop", shop.path) if restored == "initiator" else ("Sales", sales.path)
     instance.detach_database(name)
     copy(path, tmp_path / "backup")
     instance.attach_database(name, path)
@@ -178,7 +179,7 @@ def test_i6_a_database_with_conversations_is_attached_and_ends_them(
     instance: Instance, sales: Database, shop: Database
 ) -> None:
     begin(shop, "//Buyer", b"one")
-    path = sales.file.path
+    path = sales.path
     instance.detach_database("Sales")
     again = instance.attach_database("Sales", path, option="ERROR_BROKER_CONVERSATIONS")
     assert [row["message_type_name"] for row in received(again, "Orders")] == [ERROR, "DEFAULT"]
@@ -206,7 +207,7 @@ def test_i2_a_disabled_database_sends_nothing_and_receives_nothing(
 
 def test_i8_conversations_go_on_after_detach_and_attach(instance: Instance, sales: Database, shop: Database) -> None:
     dialog = begin(shop, "//Buyer", b"one")
-    path = sales.file.path
+    path = sales.path
     instance.detach_database("Sales")
     with shop.transaction() as t:
         t.send(dialog, b"two")

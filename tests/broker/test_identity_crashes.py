@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from ssbroker.broker.database import context_of as database_context
 from ssbroker.broker.instance import Instance
 from ssbroker.exceptions import BrokerError
 from tests.broker import crashing
@@ -25,7 +26,7 @@ def folder(tmp_path: Path) -> Path:
         made.create_database("Sales").create_queue("Orders")
         made.create_database("Stock").set_broker("DISABLE_BROKER")
         made.create_database("Free").create_queue("Kept")
-        path = made.database("Free").file.path
+        path = made.database("Free").path
         made.detach_database("Free")
         path.rename(tmp_path / "free.sqlite")
     return tmp_path / "instance"
@@ -58,9 +59,9 @@ def test_i7_b25_a_crash_between_the_list_and_the_file_is_mended(folder: Path, na
             names = {database.name for database in instance.databases}
             assert {"msdb", "Stock"} <= names <= {"msdb", "Sales", "Stock", "New", "Attached"}
             if "Attached" in names:
-                assert ("dbo", "Kept") in instance.database("Attached").objects().queues
+                assert ("dbo", "Kept") in database_context(instance.database("Attached")).objects().queues
             if "Sales" in names:
-                assert ("dbo", "Orders") in instance.database("Sales").objects().queues
+                assert ("dbo", "Orders") in database_context(instance.database("Sales")).objects().queues
             if name == "create" and "New" not in names:
                 assert instance.create_database("New").is_broker_enabled
             if name.startswith("attach") and "Attached" not in names:
@@ -144,7 +145,7 @@ def test_b41_a_process_that_goes_on_keeps_what_another_could_not_take_away(folde
         assert process.exitcode == crashing.DIED
         assert instance.catalog().databases["name"].to_pylist() == ["msdb", "Sales", "Stock"]
         sales.create_queue("Further")
-        assert set(sales.objects().queues) == {("dbo", "Orders"), ("dbo", "Further")}
+        assert set(database_context(sales).objects().queues) == {("dbo", "Orders"), ("dbo", "Further")}
         assert agrees(instance)
         instance.drop_database("Sales")
         assert not (folder / "Sales.sqlite").exists()

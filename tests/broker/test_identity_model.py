@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from ssbroker.broker.database import context_of as database_context
 from ssbroker.broker.instance import Instance
 from ssbroker.exceptions import BrokerError, BrokerWarning
 from tests.broker.test_identity import agrees
@@ -56,7 +57,7 @@ class World:
     def detach(self) -> None:
         name = self.pick()
         if name is not None:
-            path = self.instance.database(name).file.path
+            path = self.instance.database(name).path
             self.instance.detach_database(name)
             self.files[path] = self.databases.pop(name)
 
@@ -125,7 +126,9 @@ class World:
     def check(self) -> None:
         found = {
             one.name: Known(
-                one.service_broker_guid.bytes, one.is_broker_enabled, {name for _, name in one.objects().queues}
+                one.service_broker_guid.bytes,
+                one.is_broker_enabled,
+                {name for _, name in database_context(one).objects().queues},
             )
             for one in self.instance.databases
         }

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from ssbroker.broker.database import Database
+from ssbroker.broker.database import context_of as database_context
 from ssbroker.broker.dialogs.deliver import arrive
 from ssbroker.broker.dialogs.message import Arrival, Envelope, Message
 from ssbroker.broker.instance import Instance
@@ -19,6 +20,7 @@ from ssbroker.protocol.errors import DEFAULT, END_DIALOG, ERROR
 from tests.broker import shops, talk
 from tests.broker.conftest import INITIATOR, QUEUE, TARGET, Clock
 from tests.broker.talk import begin, drain, end, handle_of, receive, said, send
+from tests.inner import instance_of
 
 ELSEWHERE = uuid.UUID(int=77).bytes
 LIFETIME = 2**60
@@ -67,11 +69,11 @@ def test_p11_p14_b8_any_order_and_any_repetition_is_received_once_in_order(sales
 
 def test_p14_what_is_early_stands_in_the_queue_with_status_2(sales: Database) -> None:
     assert arrives(sales, number(1)).acknowledged == 0
-    with sales.file.read() as connection:
+    with database_context(sales).file.read() as connection:
         assert connection.execute("SELECT status FROM ssb_queued_messages").fetchall() == [(2,)]
         assert connection.execute("SELECT state FROM ssb_conversation_endpoints").get == "SI"
     assert arrives(sales, number(0)).acknowledged == 2
-    with sales.file.read() as connection:
+    with database_context(sales).file.read() as connection:
         assert connection.execute("SELECT state FROM ssb_conversation_endpoints").get == "CO"
 
 
@@ -98,11 +100,13 @@ def test_p34_p14_what_arrives_while_the_queue_is_off_enters_it_in_order(sales: D
 
 def test_p34_a_message_that_comes_right_after_the_queue_is_on_does_not_overtake(sales: Database) -> None:
     arrives(sales, number(0))
-    with sales.file.write() as connection:  # off and on again, and nobody has looked at what waits since
+    with database_context(
+        sales
+    ).file.write() as connection:  # off and on again, and nobody has looked at what waits since
         connection.execute("UPDATE ssb_queues SET is_enqueue_enabled = 0")
         connection.execute("UPDATE ssb_database SET catalog_version = catalog_version + 1")
     arrives(sales, number(1))
-    with sales.file.write() as connection:
+    with database_context(sales).file.write() as connection:
         connection.execute("UPDATE ssb_queues SET is_enqueue_enabled = 1")
         connection.execute("UPDATE ssb_database SET catalog_version = catalog_version + 1")
     arrives(sales, number(2))
@@ -218,7 +222,7 @@ def test_b14_a_replay_of_a_conversation_that_is_over_begins_nothing(sales: Datab
     assert arrives(sales, number(0)).acknowledged == 1
     assert arrives(sales, number(5)).acknowledged == 6
     assert drain(sales) == []
-    with sales.file.read() as connection:
+    with database_context(sales).file.read() as connection:
         assert connection.execute("SELECT count(*) FROM ssb_conversation_endpoints").get == 1
 
 
@@ -238,7 +242,7 @@ def test_a_conversation_that_nobody_knows(sales: Database) -> None:
     for message in (end_dialog(3), error):
         assert arrives(sales, message, **back) == Arrival(4)
     assert arrives(sales, error) == Arrival(4)
-    with sales.file.read() as connection:
+    with database_context(sales).file.read() as connection:
         assert connection.execute("SELECT count(*) FROM ssb_conversation_endpoints").get == 0
 
 
@@ -285,7 +289,7 @@ def test_b8_p16_what_waits_keeps_its_place(sales: Database) -> None:
         t.send(dialog, b"two")
         for table, count in (("ssb_transmission_queue", 2), ("ssb_queued_messages", 0)):
             assert t.connection.execute(f"SELECT count(*) FROM {table}").get == count
-    sales.instance.run_due()
+    instance_of(sales).run_due()
     assert talk.waiting(sales) == 0
     assert said(drain(sales)) == [b"one", b"two"]
 

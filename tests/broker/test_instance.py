@@ -14,8 +14,10 @@ from typing import Any
 import pytest
 
 from ssbroker.broker.database import Database
+from ssbroker.broker.database import context_of as database_context
 from ssbroker.broker.databases import Alteration
 from ssbroker.broker.instance import Instance
+from ssbroker.broker.instance import context_of as instance_context
 from ssbroker.exceptions import BrokerError, OptionError, SsbrokerError, StorageError, UnknownDatabaseError
 from ssbroker.protocol import errors
 from ssbroker.store.file import DatabaseFile
@@ -54,8 +56,8 @@ def test_what_was_made_is_there_when_the_instance_is_opened_again(instance: Inst
         assert again.name == "shop"
         found = again.database("Sales")
         assert found.service_broker_guid == guid
-        assert set(found.objects().services) == {"//Orders", "//Shop"}
-        assert set(found.objects().queues) == {("dbo", "Orders"), ("dbo", "Replies")}
+        assert set(database_context(found).objects().services) == {"//Orders", "//Shop"}
+        assert set(database_context(found).objects().queues) == {("dbo", "Orders"), ("dbo", "Replies")}
 
 
 def test_i1_every_database_has_a_broker_id_of_its_own_and_is_enabled(instance: Instance) -> None:
@@ -68,7 +70,7 @@ def test_i1_every_database_has_a_broker_id_of_its_own_and_is_enabled(instance: I
 @pytest.mark.parametrize("name", ["msdb", "Sales"])
 def test_a_new_database_has_the_defaults(instance: Instance, name: str) -> None:
     instance.create_database("Sales")
-    objects = instance.database(name).objects()
+    objects = database_context(instance.database(name)).objects()
     assert {kind.name: kind.validation for kind in objects.message_types.values()} == {
         errors.ERROR: "X",
         errors.END_DIALOG: "E",
@@ -137,7 +139,7 @@ def test_a_file_that_comes_while_a_database_is_made_is_refused_and_stays(
     instance: Instance, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Somebody may copy a backup to that place at that moment."""
-    theirs = instance.create_database("Stock").file.path
+    theirs = instance.create_database("Stock").path
     instance.detach_database("Stock")
     place = theirs.with_name("Sales.sqlite")
     create = DatabaseFile.create
@@ -215,7 +217,7 @@ def test_any_name_of_a_database_becomes_a_file_in_the_folder(instance: Instance,
 def test_what_another_process_makes_is_seen(instance: Instance) -> None:
     with Instance.open(instance.folder, background=False) as other:
         other.create_database("Sales").create_queue("Orders")
-        assert set(instance.database("Sales").objects().queues) == {("dbo", "Orders")}
+        assert set(database_context(instance.database("Sales")).objects().queues) == {("dbo", "Orders")}
 
 
 @pytest.fixture
@@ -223,7 +225,7 @@ def halved(instance: Instance) -> Iterator[Instance]:
     """An instance opened anew after the file of one of its databases went; the other one is there."""
     for name in ("Sales", "Stock"):
         instance.create_database(name)
-    gone = instance.database("Stock").file.path
+    gone = instance.database("Stock").path
     instance.close()
     gone.unlink()
     with Instance.open(instance.folder, background=False) as opened:
@@ -255,7 +257,7 @@ def test_b42_with_one_database_gone_another_that_cannot_be_read_is_left_out_too(
         assert looks < 10, "it would look for ever"
         raise StorageError("the disk is on fire", file="Sales.sqlite")
 
-    monkeypatch.setattr(halved.database("Sales"), "objects", fails)
+    monkeypatch.setattr(database_context(halved.database("Sales")), "objects", fails)
     assert halved.catalog().databases["name"].to_pylist() == ["msdb"]
 
 
@@ -317,7 +319,7 @@ def test_b42_a_database_whose_file_is_lost_can_be_taken_off_and_its_name_given_a
 
 
 def test_b42_one_that_another_process_has_taken_off_meanwhile_is_not_there(halved: Instance) -> None:
-    with Alteration(halved) as alteration:
+    with Alteration(instance_context(halved)) as alteration:
         with Instance.open(halved.folder, background=False) as other:
             other.drop_database("Stock")
         with pytest.raises(UnknownDatabaseError, match="no longer there"):

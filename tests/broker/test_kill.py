@@ -6,6 +6,7 @@ import random
 from pathlib import Path
 
 from ssbroker import Instance
+from ssbroker.broker.database import context_of as database_context
 from tests.broker import dying
 
 KILLS = 200
@@ -36,6 +37,6 @@ def test_p11_b4_b9_killed_two_hundred_times(tmp_path: Path) -> None:
             assert set(dying.acknowledged(folder, "received", lane)) <= set(received)
             assert len(dying.acknowledged(folder, "received", lane)) > KILLS / 10, "the test has to have happened"
         for database in instance.databases:
-            with database.file.read() as connection:
+            with database_context(database).file.read() as connection:
                 assert connection.pragma("integrity_check") == "ok"
-        assert instance.database("Sales").objects().services.keys() >= {"//Shop", "//Here"}
+        assert database_context(instance.database("Sales")).objects().services.keys() >= {"//Shop", "//Here"}

@@ -5,13 +5,15 @@ from __future__ import annotations
 import shutil
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
 from ssbroker import OptionError
 from ssbroker.broker.database import Database
 from ssbroker.broker.instance import Instance
-from ssbroker.broker.object_definitions import roles_of
+from ssbroker.broker.instance import context_of as instance_context
+from ssbroker.broker.network.mirrors import MirroredRoutes
 from ssbroker.exceptions import BrokerError
 from ssbroker.protocol.mirroring import MirroringRole
 from tests.broker import shops
@@ -30,7 +32,8 @@ def stock(instance: Instance) -> Database:
 
 def role_of(instance: Instance, broker_instance: bytes) -> tuple[MirroringRole, int]:
     """What the instance says of a database."""
-    (role,) = roles_of(instance, [broker_instance])
+    mirrors = MirroredRoutes(instance_context(instance), Mock(), changed=lambda _: None)
+    (role,) = mirrors.roles_of([broker_instance])
     return role
 
 

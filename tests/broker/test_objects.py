@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from ssbroker.broker.database import Database
+from ssbroker.broker.database import context_of as database_context
 from ssbroker.broker.instance import Instance
 from ssbroker.exceptions import BrokerError, OptionError
 from ssbroker.store.objects import Objects
@@ -16,59 +17,59 @@ from ssbroker.store.objects import Objects
 
 def refused(database: Database, call: Callable[[], object]) -> int | None:
     """The number with which a call is refused; it changes nothing."""
-    before = database.objects()
+    before = database_context(database).objects()
     with pytest.raises(BrokerError) as error:
         call()
-    assert database.objects() == before
+    assert database_context(database).objects() == before
     return error.value.number
 
 
 def test_a_message_type_is_made_changed_and_dropped(sales: Database) -> None:
     sales.create_message_type("Order", validation="WELL_FORMED_XML")
-    assert sales.objects().message_types["Order"].validation == "X"
+    assert database_context(sales).objects().message_types["Order"].validation == "X"
     sales.alter_message_type("Order", validation="EMPTY")
-    assert sales.objects().message_types["Order"].validation == "E"
+    assert database_context(sales).objects().message_types["Order"].validation == "E"
     sales.drop_message_type("Order")
-    assert "Order" not in sales.objects().message_types
+    assert "Order" not in database_context(sales).objects().message_types
 
 
 def test_a_contract_says_who_sends_what(sales: Database) -> None:
     for name in ("Order", "Receipt", "Note"):
         sales.create_message_type(name)
     sales.create_contract("Ordering", {"Order": "INITIATOR", "Receipt": "TARGET", "Note": "ANY"})
-    objects = sales.objects()
+    objects = database_context(sales).objects()
     assert {
         objects.message_types_by_id[number].name: (message.is_sent_by_initiator, message.is_sent_by_target)
         for number, message in objects.contracts["Ordering"].messages.items()
     } == {"Order": (True, False), "Receipt": (False, True), "Note": (True, True)}
     sales.drop_contract("Ordering")
-    assert "Ordering" not in sales.objects().contracts
+    assert "Ordering" not in database_context(sales).objects().contracts
 
 
 def test_a_queue_has_its_options(sales: Database) -> None:
     sales.create_queue(
         "[shop].[In.Box]", status=False, retention=True, activation=True, procedure="read", max_queue_readers=4
     )
-    queue = sales.objects().queues["shop", "In.Box"]
+    queue = database_context(sales).objects().queues["shop", "In.Box"]
     assert (queue.is_receive_enabled, queue.is_enqueue_enabled, queue.is_retention_enabled) == (False, False, True)
     assert (queue.is_activation_enabled, queue.activation_procedure, queue.max_readers) == (True, "read", 4)
     assert queue.is_poison_message_handling_enabled
     sales.alter_queue("shop.[In.Box]", status=True, poison_message_handling=False)
-    changed = sales.objects().queues["shop", "In.Box"]
+    changed = database_context(sales).objects().queues["shop", "In.Box"]
     assert changed.is_receive_enabled
     assert changed.is_enqueue_enabled
     assert not changed.is_poison_message_handling_enabled
     assert (changed.is_retention_enabled, changed.max_readers) == (True, 4)
     sales.drop_queue("shop.[In.Box]")
-    assert ("shop", "In.Box") not in sales.objects().queues
+    assert ("shop", "In.Box") not in database_context(sales).objects().queues
 
 
 def test_b24_turning_a_queue_on_forgets_its_rollbacks(sales: Database) -> None:
-    with sales.file.write() as connection:
+    with database_context(sales).file.write() as connection:
         connection.execute("UPDATE ssb_queues SET rollbacks = 5")
     sales.alter_queue("Orders", retention=True)
     sales.alter_queue("Replies", status=True)
-    with sales.file.read() as connection:
+    with database_context(sales).file.read() as connection:
         assert connection.execute("SELECT name, rollbacks FROM ssb_queues ORDER BY name").fetchall() == [
             ("Orders", 5),
             ("Replies", 0),
@@ -79,48 +80,48 @@ def test_a_service_moves_and_changes_its_contracts(sales: Database) -> None:
     sales.create_message_type("Order")
     sales.create_contract("Ordering", {"Order": "INITIATOR"})
     sales.alter_service("//Orders", queue="Replies", add_contracts=["Ordering"], drop_contracts=["DEFAULT"])
-    objects = sales.objects()
+    objects = database_context(sales).objects()
     service = objects.services["//Orders"]
     assert objects.queues_by_id[service.queue_id].name == "Replies"
     assert service.contracts == {objects.contracts["Ordering"].service_contract_id}
     sales.drop_service("//Orders")
-    assert set(sales.objects().services) == {"//Shop"}
+    assert set(database_context(sales).objects().services) == {"//Shop"}
 
 
 def test_a_service_without_contracts_can_only_begin(sales: Database) -> None:
     sales.create_service("//Starter", queue="Orders", contracts=())
-    assert sales.objects().services["//Starter"].contracts == frozenset()
+    assert database_context(sales).objects().services["//Starter"].contracts == frozenset()
 
 
 def test_a_route_keeps_what_is_not_named(sales: Database) -> None:
     guid = uuid.UUID(int=5)
     sales.create_route("R", address="tcp://far", service_name="//Far", broker_instance=guid, lifetime=60)
-    before = sales.objects().routes["R"]
+    before = database_context(sales).objects().routes["R"]
     assert (before.route_id, before.remote_service_name, before.broker_instance) == (65_537, "//Far", guid.bytes)
     sales.alter_route("R", address="TCP://other:4023")
-    after = sales.objects().routes["R"]
+    after = database_context(sales).objects().routes["R"]
     assert after.address == "TCP://other:4023"
     assert (after.remote_service_name, after.broker_instance, after.lifetime) == ("//Far", guid.bytes, before.lifetime)
     sales.drop_route("R")
-    assert set(sales.objects().routes) == {"AutoCreatedLocal"}
+    assert set(database_context(sales).objects().routes) == {"AutoCreatedLocal"}
 
 
 def test_a_priority_is_made_changed_and_dropped(sales: Database) -> None:
     sales.create_broker_priority("High", level=9, local_service="//Orders", remote_service="//Anywhere")
-    priority = sales.objects().priorities["High"]
+    priority = database_context(sales).objects().priorities["High"]
     assert (priority.priority, priority.service_contract_id, priority.remote_service_name) == (9, None, "//Anywhere")
-    assert priority.local_service_id == sales.objects().services["//Orders"].service_id
+    assert priority.local_service_id == database_context(sales).objects().services["//Orders"].service_id
     sales.alter_broker_priority("High", level=3)
-    assert sales.objects().priorities["High"].priority == 3
-    assert sales.objects().priorities["High"].local_service_id == priority.local_service_id
+    assert database_context(sales).objects().priorities["High"].priority == 3
+    assert database_context(sales).objects().priorities["High"].local_service_id == priority.local_service_id
     sales.drop_broker_priority("High")
-    assert sales.objects().priorities == {}
+    assert database_context(sales).objects().priorities == {}
 
 
 def test_honor_broker_priority_is_off_until_it_is_set(sales: Database) -> None:
-    assert not sales.objects().broker.is_honor_broker_priority_on
+    assert not database_context(sales).objects().broker.is_honor_broker_priority_on
     sales.set_honor_broker_priority(is_on=True)
-    assert sales.objects().broker.is_honor_broker_priority_on
+    assert database_context(sales).objects().broker.is_honor_broker_priority_on
 
 
 REFUSED: list[tuple[str, tuple[Any, ...], dict[str, Any], int | None]] = [
@@ -194,7 +195,7 @@ def test_b36_what_open_conversations_use_stays(sales: Database) -> None:
         t.end_conversation(uuid.UUID(bytes=received[0]))
     sales.drop_service("//Orders")
     sales.drop_service("//Shop")
-    assert sales.objects().services == {}
+    assert database_context(sales).objects().services == {}
 
 
 def test_an_option_that_is_none_is_refused(sales: Database) -> None:
@@ -212,30 +213,30 @@ def test_a_name_that_differs_in_case_is_hinted_at(sales: Database) -> None:
 def test_b20_names_that_differ_in_case_are_two(sales: Database) -> None:
     sales.create_queue("orders")
     sales.create_service("//ORDERS", queue="orders")
-    assert set(sales.objects().services) == {"//Orders", "//ORDERS", "//Shop"}
+    assert set(database_context(sales).objects().services) == {"//Orders", "//ORDERS", "//Shop"}
 
 
 def test_the_picture_is_read_again_only_when_something_has_changed(sales: Database) -> None:
-    before = sales.objects()
-    assert sales.objects() is before
-    with sales.file.write() as connection:
+    before = database_context(sales).objects()
+    assert database_context(sales).objects() is before
+    with database_context(sales).file.write() as connection:
         connection.execute("CREATE TABLE stock (article TEXT)")
-    assert sales.objects() is before
+    assert database_context(sales).objects() is before
     sales.create_queue("Other")
-    assert sales.objects() is not before
+    assert database_context(sales).objects() is not before
 
 
 def test_what_was_rolled_back_is_never_taken_for_what_was_committed(instance: Instance, sales: Database) -> None:
     """The version of a change that was undone is never that of the one made afterwards."""
     seen: list[Objects] = []
     for name in ("First", "Second"):
-        session = sales.file.session()
+        session = database_context(sales).file.session()
         connection = session.begin()
         connection.execute("INSERT INTO ssb_queues (schema_name, name) VALUES ('dbo', ?)", (name,))
         connection.execute("UPDATE ssb_database SET catalog_version = random()")
-        seen.append(sales.objects(connection))
+        seen.append(database_context(sales).objects(connection))
         if name == "Second":
             session.commit()
         session.close()
     assert ("dbo", "First") in seen[0].queues
-    assert set(sales.objects().queues) == {("dbo", "Orders"), ("dbo", "Replies"), ("dbo", "Second")}
+    assert set(database_context(sales).objects().queues) == {("dbo", "Orders"), ("dbo", "Replies"), ("dbo", "Second")}

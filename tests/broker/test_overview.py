@@ -9,6 +9,7 @@ import apsw
 import pytest
 
 from ssbroker.broker.database import Database
+from ssbroker.broker.database import context_of as database_context
 from ssbroker.broker.instance import Instance
 from ssbroker.broker.network.monitoring import overview_of
 from ssbroker.store import views
@@ -21,7 +22,7 @@ BODY = b"one chair more" * 300
 
 def pages_read(database: Database, question: Callable[[Connection], object]) -> int:
     """How many pages of a file an answer takes, on a connection that has read none of its rows yet."""
-    connection: Any = apsw.Connection(str(database.file.path))
+    connection: Any = apsw.Connection(str(database.path))
     connection.execute("SELECT count(*) FROM sqlite_schema").fetchall()
     connection.status(apsw.SQLITE_DBSTATUS_CACHE_MISS, True)
     question(connection)
@@ -34,8 +35,8 @@ def pages_read(database: Database, question: Callable[[Connection], object]) -> 
 def test_n28_no_body_is_read_to_count_messages(sales: Database, question: Callable[[Connection], object]) -> None:
     for to in ("//Orders", "//Nowhere"):
         send(sales, begin(sales, to_service=to), *[BODY] * 500)
-    sales.file.checkpoint()
-    assert sales.file.path.stat().st_size // 4096 > 1_000
+    database_context(sales).file.checkpoint()
+    assert sales.path.stat().st_size // 4096 > 1_000
     assert pages_read(sales, question) < 20
 
 

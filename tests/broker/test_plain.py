@@ -15,7 +15,9 @@ import pytest
 from ssbroker import SsbrokerError, StorageError
 from ssbroker.broker import transaction
 from ssbroker.broker.database import Database
+from ssbroker.broker.database import context_of as database_context
 from ssbroker.broker.instance import Instance
+from ssbroker.broker.instance import context_of as instance_context
 from ssbroker.broker.transaction import Lifecycle
 from tests.broker.conftest import INITIATOR, QUEUE, TARGET
 from tests.broker.test_plain_model import rows
@@ -112,25 +114,25 @@ def test_b2_who_waits_for_one_message_is_woken_by_a_plain_send(talking: tuple[Da
 
     thread = threading.Thread(target=wait)
     thread.start()
-    while not sales.arrivals.waiting(sales.objects().queues["dbo", QUEUE].queue_id):
+    while not database_context(sales).arrivals.waiting(database_context(sales).objects().queues["dbo", QUEUE].queue_id):
         pass
-    told = sales.arrivals.told
+    told = database_context(sales).arrivals.told
     with sales.transaction() as t:
         t.send(dialog, b"it comes")
     thread.join(30)
     assert found == [b"it comes"]
-    assert sales.arrivals.told == told + 1
+    assert database_context(sales).arrivals.told == told + 1
 
 
 def test_counters_count_what_is_plain(instance: Instance, talking: tuple[Database, uuid.UUID]) -> None:
     sales, dialog = talking
-    before = instance.worker.counters.counts()
+    before = instance_context(instance).counters.counts()
     with sales.transaction() as t:
         t.send(dialog, b"a")
         t.send(dialog, b"b")
     with sales.transaction() as t:
         t.receive(QUEUE)
-    after = instance.worker.counters.counts()
+    after = instance_context(instance).counters.counts()
     grown = {name: after[name] - before[name] for name in after if after[name] != before[name]}
     assert grown == {
         "sql_sends": 2,
@@ -146,12 +148,12 @@ def test_b3_a_plain_transaction_that_is_dropped_is_undone(talking: tuple[Databas
     t = sales.transaction()
     t.__enter__()
     t.send(dialog, b"never")
-    holders = [sales.file.gate.holder]
+    holders = [database_context(sales).file.gate.holder]
     left = [t]
     del t
     with pytest.warns(ResourceWarning, match="dropped before its end"):
         left.clear()
-    holders.append(sales.file.gate.holder)
+    holders.append(database_context(sales).file.gate.holder)
     assert holders == [threading.get_ident(), None]
     with sales.transaction() as t:
         assert t.receive(QUEUE).num_rows == 0
@@ -161,12 +163,12 @@ def test_a_plain_transaction_that_an_exception_leaves_is_undone(
     instance: Instance, talking: tuple[Database, uuid.UUID]
 ) -> None:
     sales, dialog = talking
-    before, counts = rows(sales), instance.worker.counters.counts()
+    before, counts = rows(sales), instance_context(instance).counters.counts()
     with pytest.raises(KeyError), sales.transaction() as t:
         t.send(dialog, b"never")
         raise KeyError
     assert rows(sales) == before
-    assert instance.worker.counters.counts() == counts | {"broker_transaction_rollbacks": 1}
+    assert instance_context(instance).counters.counts() == counts | {"broker_transaction_rollbacks": 1}
 
 
 def test_b24_plain_receives_that_are_rolled_back_count_and_one_commit_forgets_them(
@@ -177,7 +179,9 @@ def test_b24_plain_receives_that_are_rolled_back_count_and_one_commit_forgets_th
         t.send(dialog, b"poison")
 
     def rollbacks() -> object:
-        return sales.file.ask(lambda connection: connection.execute("SELECT max(rollbacks) FROM ssb_queues").get)
+        return database_context(sales).file.ask(
+            lambda connection: connection.execute("SELECT max(rollbacks) FROM ssb_queues").get
+        )
 
     for number in (1, 2):
         with pytest.raises(KeyError), sales.transaction() as t:
@@ -193,10 +197,10 @@ def test_b42_a_file_that_was_moved_takes_no_plain_commit(talking: tuple[Database
     sales, dialog = talking
     with pytest.raises(StorageError, match="is not there any more"), sales.transaction() as t:
         t.send(dialog, b"lost")
-        sales.file.path.rename(tmp_path / "elsewhere")
+        sales.path.rename(tmp_path / "elsewhere")
     with pytest.raises(StorageError, match="is not there any more"), sales.transaction() as t:
         t.send(dialog, b"lost")
-    (tmp_path / "elsewhere").rename(sales.file.path)
+    (tmp_path / "elsewhere").rename(sales.path)
     with sales.transaction() as t:
         t.send(dialog, b"kept")
 
@@ -219,8 +223,8 @@ def test_a_transaction_in_two_threads_at_once_is_refused_and_hangs_nobody(
         thread.start()
         thread.join(30)
 
-    monkeypatch.setattr(sales.arrivals, "wake", wake)
-    with sales.arrivals.waits(1), sales.transaction() as t:
+    monkeypatch.setattr(database_context(sales).arrivals, "wake", wake)
+    with database_context(sales).arrivals.waits(1), sales.transaction() as t:
         t.send(dialog, b"one")
     assert refused == ["the transaction is over, or not begun: use it inside of its `with` block"]
 

@@ -15,8 +15,9 @@ import pytest
 
 from ssbroker import BrokerError, LockTimeoutError, SchemaError, StorageError
 from ssbroker.broker.database import Database
+from ssbroker.broker.database import context_of as database_context
+from ssbroker.broker.effects import Effects
 from ssbroker.broker.instance import Instance
-from ssbroker.broker.unit_of_work import Effects
 from ssbroker.store.file import Done
 from tests.broker.conftest import INITIATOR, QUEUE, TARGET
 
@@ -32,7 +33,7 @@ def bodies(database: Database) -> list[object]:
 
 def is_free(database: Database) -> bool:
     """Whether another process could write."""
-    with closing(apsw.Connection(str(database.file.path))) as other:
+    with closing(apsw.Connection(str(database.path))) as other:
         try:
             other.execute("BEGIN IMMEDIATE; ROLLBACK")
         except apsw.BusyError:
@@ -43,7 +44,7 @@ def is_free(database: Database) -> bool:
 def test_b43_a_commit_that_a_fork_meets_leaves_its_connection_to_the_fork(talking: tuple[Database, uuid.UUID]) -> None:
     """It was closed at once, while nobody knew that it was in use, and the new process could wait for it for ever."""
     sales, dialog = talking
-    gate = sales.file.gate
+    gate = database_context(sales).file.gate
     kept = gate.take_kept()
 
     def forks() -> bool:
@@ -73,9 +74,11 @@ def test_b24_a_commit_that_a_fork_meets_counts_rollbacks_anew(talking: tuple[Dat
             raise KeyError
     with sales.transaction() as t:
         t.receive_one(QUEUE)
-        sales.file.connections.pause()
-    sales.file.connections.go_on()
-    counted = sales.file.ask(lambda connection: connection.execute("SELECT max(rollbacks) FROM ssb_queues").get)
+        database_context(sales).file.connections.pause()
+    database_context(sales).file.connections.go_on()
+    counted = database_context(sales).file.ask(
+        lambda connection: connection.execute("SELECT max(rollbacks) FROM ssb_queues").get
+    )
     assert counted == 0
 
 
@@ -94,19 +97,19 @@ def test_b3_what_is_dropped_while_nobody_may_begin_is_undone(
     if is_closed:
         instance.close()
     else:
-        sales.file.connections.pause()
+        database_context(sales).file.connections.pause()
     left = [t]
     del t
     with pytest.warns(ResourceWarning, match="dropped before its end"):
         left.clear()
     assert is_free(sales)
-    assert sales.file.gate.lent() is None
+    assert database_context(sales).file.gate.lent() is None
 
 
 def test_b42_a_file_that_cannot_be_read_is_left_as_it_is(talking: tuple[Database, uuid.UUID]) -> None:
     """The lock is given back, and once the file can be read it is the same database."""
     sales, dialog = talking
-    with closing(apsw.Connection(str(sales.file.path))) as other:
+    with closing(apsw.Connection(str(sales.path))) as other:
         other.execute("ALTER TABLE ssb_database RENAME TO gone")
         with pytest.raises(StorageError, match="its tables are not those of its version"), sales.transaction() as t:
             t.send(dialog, b"never")

@@ -17,10 +17,13 @@ from hypothesis import strategies as st
 
 from ssbroker import SsbrokerError
 from ssbroker.broker.database import Database
+from ssbroker.broker.database import context_of as database_context
 from ssbroker.broker.dialogs import send
 from ssbroker.broker.instance import Instance
+from ssbroker.broker.instance import context_of as instance_context
 from ssbroker.broker.transaction import Transaction, Turn
 from tests.broker.conftest import Clock
+from tests.inner import instance_of
 
 TABLES = ("ssb_conversation_endpoints", "ssb_queued_messages", "ssb_transmission_queue", "ssb_queues")
 FAR = "//Elsewhere"
@@ -58,7 +61,7 @@ def nothing_is_plain() -> Iterator[None]:
 
 
 def rows(database: Database) -> dict[str, list[tuple[Any, ...]]]:
-    with database.file.read() as connection:
+    with database_context(database).file.read() as connection:
         return {name: connection.execute(f"SELECT * FROM {name} ORDER BY 1").fetchall() for name in TABLES}
 
 
@@ -111,7 +114,7 @@ class Player:
         with self.database.transaction() as t:
             for dialog in self.dialogs[1:]:
                 t.send(dialog, b"first")
-        with self.database.file.read() as connection:
+        with database_context(self.database).file.read() as connection:
             pairs: Any = connection.execute(
                 "SELECT e.conversation_handle, f.conversation_handle FROM ssb_conversation_endpoints AS e "
                 "JOIN ssb_conversation_endpoints AS f USING (conversation_id) WHERE e.is_initiator > f.is_initiator"
@@ -176,7 +179,7 @@ class Player:
         return None if message is None else message._row
 
     def later(self, _t: Transaction, seconds: int) -> None:
-        clock = self.database.instance.clock
+        clock = instance_context(instance_of(self.database)).clock
         assert isinstance(clock, Clock)
         clock.advance(seconds=seconds)
 
@@ -197,6 +200,6 @@ def test_b44_p33_b8_b9_what_is_plain_is_as_if_it_were_not(steps: list[tuple[Any,
             ):
                 player = Player(instance)
                 player.play(steps)
-                counts = instance.worker.counters.counts()
+                counts = instance_context(instance).counters.counts()
                 found.append((player.told, rows(player.database), counts))
         assert found[0] == found[1]

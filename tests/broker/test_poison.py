@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from ssbroker.broker.database import Database
+from ssbroker.broker.database import context_of as database_context
 from ssbroker.broker.instance import Instance
 from ssbroker.exceptions import BrokerError
 from ssbroker.protocol.events import Event, QueueDisabled
@@ -37,7 +38,7 @@ def fail(database: Database, *, times: int) -> None:
 
 
 def is_on(database: Database) -> bool:
-    return database.objects().queues["dbo", ORDERS].is_receive_enabled
+    return database_context(database).objects().queues["dbo", ORDERS].is_receive_enabled
 
 
 def test_b24_five_rollbacks_in_a_row_turn_the_queue_off(stock: Database, disabled: list[Event]) -> None:

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from ssbroker import Instance
+from ssbroker.broker.database import context_of as database_context
 from ssbroker.exceptions import LockTimeoutError
 from tests.broker import working
 
@@ -63,7 +64,7 @@ def test_b3_who_waits_for_another_process_is_told_plainly(tmp_path: Path) -> Non
         plainly = r"Sales\.sqlite: others were writing to it for more than 0\.2 s"
         with pytest.raises(LockTimeoutError, match=plainly), sales.transaction() as t:
             t.begin_dialog("//Shop", "//Here")
-        assert instance.database("Sales").objects().services.keys() >= {"//Here"}, "readers go on"
+        assert database_context(instance.database("Sales")).objects().services.keys() >= {"//Here"}, "readers go on"
         holder.stdin.close()
         holder.wait()
         with sales.transaction() as t:
@@ -77,7 +78,7 @@ from ssbroker.exceptions import StorageError
 
 instance = Instance.open(sys.argv[1])
 sales = instance.database("Sales")
-worker = instance.worker
+worker = instance._background
 held, go_on = threading.Event(), threading.Event()
 
 def hold():
@@ -92,7 +93,7 @@ held.wait()
 child = os.fork()
 if not child:
     refused = 0
-    for what in (lambda: instance.databases, lambda: instance.catalog(), lambda: sales.objects(), lambda: instance.run_due()):
+    for what in (lambda: instance.databases, lambda: instance.catalog(), lambda: sales.is_broker_enabled, lambda: instance.run_due()):
         try:
             what()
         except StorageError as error:

@@ -17,6 +17,7 @@ import pytest
 from ssbroker import schemas
 from ssbroker.broker import transaction
 from ssbroker.broker.database import Database
+from ssbroker.broker.database import context_of as database_context
 from ssbroker.broker.dialogs import receive as receive_module
 from ssbroker.broker.instance import Instance
 from ssbroker.broker.transaction import Patience
@@ -222,9 +223,9 @@ def received_in_thread(
         done.set()
 
     pool.submit(work)
-    queue = database.objects().queues["dbo", QUEUE].queue_id
+    queue = database_context(database).objects().queues["dbo", QUEUE].queue_id
     deadline = time.monotonic() + WAIT
-    while not database.arrivals.waiting(queue) and time.monotonic() < deadline:
+    while not database_context(database).arrivals.waiting(queue) and time.monotonic() < deadline:
         threading.Event().wait(0.001)
     return done, found
 
@@ -277,7 +278,7 @@ def test_b2_a_receive_that_finds_a_message_pays_nothing_for_its_timeout(sales: D
 
 def test_b2_what_was_told_before_the_wait_begins_ends_it(sales: Database) -> None:
     """Between the look that found nothing and the wait."""
-    patience = Patience(sales, queue_key(QUEUE), until=time.monotonic() + WAIT)
+    patience = Patience(database_context(sales), queue_key(QUEUE), until=time.monotonic() + WAIT)
     begin(sales, b"meanwhile")
     with mock.patch.object(transaction, "LOOK_EVERY", WAIT):
         assert patience.wait()

@@ -15,12 +15,14 @@ import apsw
 import pytest
 
 from ssbroker.broker.database import Database
+from ssbroker.broker.database import context_of as database_context
 from ssbroker.broker.instance import Instance
 from ssbroker.exceptions import BrokerError, InputError, OptionError, SsbrokerError, UnknownDatabaseError
 from ssbroker.protocol.errors import BODY_MAX
 from tests.broker import talk
 from tests.broker.conftest import INITIATOR, QUEUE, TARGET
 from tests.broker.talk import begin, receive, said
+from tests.inner import instance_of
 
 HALF = "\ud800"
 WRONG: list[Any] = [None, [], {}, 5, 1.5, b"S", ..., HALF, "a\0b", "", "x" * 300]
@@ -91,7 +93,7 @@ def test_b3_whoever_would_wait_for_ever_may(tmp_path: Path) -> None:
         held.wait(30.0)
         sales.create_queue(QUEUE)
         holder.join(30.0)
-        assert sales.objects().queues
+        assert database_context(sales).objects().queues
 
 
 @pytest.mark.parametrize(
@@ -115,7 +117,7 @@ def test_whoever_would_wait_for_ever_for_a_message_or_the_lock_may(tmp_path: Pat
         sales.create_service(INITIATOR, queue=QUEUE)
         with ThreadPoolExecutor(1) as pool:
             taken = pool.submit(receive, sales, timeout=endless)
-            while not sales.arrivals.waiting(65_536):
+            while not database_context(sales).arrivals.waiting(65_536):
                 assert not taken.done()
                 time.sleep(0.001)
             begin(sales, b"one")
@@ -138,11 +140,11 @@ def test_b23_what_would_do_nothing_when_it_is_called_is_no_reader(sales: Databas
     with pytest.raises(OptionError, match=r"function: expected"):
         sales.activate(QUEUE, function)
     with pytest.raises(OptionError, match=r"function: expected"):
-        sales.instance.register_procedure("dbo.reader", function)
+        instance_of(sales).register_procedure("dbo.reader", function)
 
 
 def test_what_cannot_be_called_with_events_is_refused_when_it_subscribes(sales: Database) -> None:
-    subscribe: Any = sales.instance.subscribe
+    subscribe: Any = instance_of(sales).subscribe
     with pytest.raises(OptionError, match=r"subscriber: expected a callable"):
         subscribe("print")
     with pytest.raises(
@@ -166,7 +168,7 @@ def test_i4_what_is_no_option_of_a_broker_leaves_it_disabled(sales: Database, wr
 
 @pytest.mark.parametrize("wrong", [None, b"Sales", 5], ids=ascii)
 def test_what_is_no_name_of_a_view_or_a_database_is_refused(sales: Database, wrong: Any) -> None:
-    instance = sales.instance
+    instance = instance_of(sales)
     with pytest.raises(InputError, match=r"name: expected a view or a queue"):
         instance.view(wrong)
     for call in (instance.database, instance.detach_database, instance.drop_database):

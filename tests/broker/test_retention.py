@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from ssbroker.broker.database import Database
+from ssbroker.broker.database import context_of as database_context
 from ssbroker.exceptions import BrokerError
 from tests.broker import talk
 from tests.broker.conftest import QUEUE
@@ -23,7 +24,7 @@ def keeping(sales: Database) -> Database:
 
 def kept(database: Database) -> list[tuple[Any, ...]]:
     """Status and body of everything in the queues, in order."""
-    with database.file.read() as connection:
+    with database_context(database).file.read() as connection:
         return connection.execute(
             "SELECT status, message_body FROM ssb_queued_messages WHERE queue_id <> 0 ORDER BY queuing_order"
         ).fetchall()

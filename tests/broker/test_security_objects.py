@@ -12,7 +12,9 @@ from typing import Any
 import pytest
 
 from ssbroker.broker.database import Database
+from ssbroker.broker.database import context_of as database_context
 from ssbroker.broker.instance import Instance
+from ssbroker.broker.instance import context_of as instance_context
 from ssbroker.exceptions import BrokerError, DdlError, DdlWarning, StorageError
 from ssbroker.security.certificates import Validity, fingerprint, key_as_pem, make_certificate
 from ssbroker.store.file import DatabaseFile
@@ -21,6 +23,7 @@ from ssbroker.store.schema import DATABASE
 from ssbroker.store.security import OWNER, PUBLIC
 from ssbroker.store.sqlite import Connection
 from tests.broker.conftest import BEGINNING, TARGET
+from tests.inner import instance_of
 from tests.security.certified import BEGINS, ENDS, certified
 
 PASSWORD = "long and secret"
@@ -36,7 +39,7 @@ def keyed(sales: Database) -> Database:
 
 def rows(database: Database, view: str, *columns: str) -> list[Any]:
     """Some columns of a view; one column as itself."""
-    table = database.instance.view(view, database.name).select([*columns]).to_pylist()
+    table = instance_of(database).view(view, database.name).select([*columns]).to_pylist()
     return [next(iter(row.values())) if len(columns) == 1 else tuple(row.values()) for row in table]
 
 
@@ -161,7 +164,7 @@ def test_what_is_refused_says_why_and_changes_nothing(keyed: Database) -> None:
     made, other = certified("Ann"), certified("Bob")
     keyed.create_certificate("C", certificate=made.certificate, private_key=made.key, owner="Ann")
     keyed.create_remote_service_binding("B", service="//Far", user="Ann")
-    version = keyed.objects().version
+    version = database_context(keyed).objects().version
     weak = make_certificate(["Weak"], Validity(BEGINS, ENDS)).certificate
     calls: list[tuple[Callable[[], object], int | None]] = [
         (lambda: keyed.create_user("Ann"), 15023),
@@ -195,7 +198,7 @@ def test_what_is_refused_says_why_and_changes_nothing(keyed: Database) -> None:
         (lambda: keyed.set_service_owner(TARGET, "public"), None),
     ]
     assert [refused(call) for call, _ in calls] == [number for _, number in calls]
-    assert keyed.objects().version == version
+    assert database_context(keyed).objects().version == version
 
 
 def test_fact_182_a_private_key_needs_an_open_master_key(sales: Database) -> None:
@@ -204,12 +207,12 @@ def test_fact_182_a_private_key_needs_an_open_master_key(sales: Database) -> Non
         assert (
             refused(lambda: sales.create_certificate("C", certificate=made.certificate, private_key=made.key)) == 15581
         )
-        if sales.objects().security.master_key is None:
+        if database_context(sales).objects().security.master_key is None:
             sales.create_master_key(PASSWORD)
-            sales.instance.execute("ALTER MASTER KEY DROP ENCRYPTION BY SERVICE MASTER KEY")
+            instance_of(sales).execute("ALTER MASTER KEY DROP ENCRYPTION BY SERVICE MASTER KEY")
     with pytest.raises(DdlError, match="15581"):
-        sales.instance.execute("ALTER MASTER KEY ADD ENCRYPTION BY SERVICE MASTER KEY")
-    sales.instance.execute(
+        instance_of(sales).execute("ALTER MASTER KEY ADD ENCRYPTION BY SERVICE MASTER KEY")
+    instance_of(sales).execute(
         f"OPEN MASTER KEY DECRYPTION BY PASSWORD = '{PASSWORD}'; ALTER MASTER KEY ADD ENCRYPTION BY SERVICE MASTER KEY"
     )
     sales.create_certificate("C", certificate=made.certificate, private_key=made.key)
@@ -219,12 +222,17 @@ def test_the_file_of_a_database_holds_no_private_key_in_clear(keyed: Database, i
     """Nor does the file of another instance's key open it; only the password does, and only once."""
     made = certified("Ann")
     keyed.create_certificate("C", certificate=made.certificate, private_key=made.key, owner="Ann")
-    security = keyed.objects().security
-    clear = instance.credentials.private_key(security, security.certificates["C"])
+    security = database_context(keyed).objects().security
+    clear = instance_context(instance).credentials.private_key(security, security.certificates["C"])
     assert clear is not None
-    keyed.file.checkpoint()
-    held = keyed.file.path.read_bytes()
-    for secret in (clear, clear[-300:-200], PASSWORD.encode(), instance.credentials.master_key(security)):
+    database_context(keyed).file.checkpoint()
+    held = keyed.path.read_bytes()
+    for secret in (
+        clear,
+        clear[-300:-200],
+        PASSWORD.encode(),
+        instance_context(instance).credentials.master_key(security),
+    ):
         assert secret is not None
         assert secret not in held
 
@@ -233,27 +241,27 @@ def test_a_database_in_another_instance_opens_its_keys_by_password_once(keyed: D
     """I8: certificates travel with the file; 15313 for a wrong password."""
     made = certified("Ann")
     keyed.create_certificate("C", certificate=made.certificate, private_key=made.key, owner="Ann")
-    path = keyed.file.path
-    keyed.instance.detach_database("Sales")
+    path = keyed.path
+    instance_of(keyed).detach_database("Sales")
     with Instance.create(tmp_path / "other", name="other", background=False) as other:
         database = other.attach_database("Sales", path)
-        security = database.objects().security
-        assert not other.credentials.certificate(security, security.certificates["C"]).has_key
+        security = database_context(database).objects().security
+        assert not instance_context(other).credentials.certificate(security, security.certificates["C"]).has_key
         database.open_master_key(PASSWORD)
     with Instance.open(tmp_path / "other", background=False) as again:
-        security = again.database("Sales").objects().security
-        assert again.credentials.certificate(security, security.certificates["C"]).has_key
+        security = database_context(again.database("Sales")).objects().security
+        assert instance_context(again).credentials.certificate(security, security.certificates["C"]).has_key
 
 
 @pytest.mark.skipif(os.name == "nt", reason="files have no such modes there")
 def test_the_key_of_an_instance_is_for_its_owner_only(keyed: Database) -> None:
-    file = keyed.instance.folder / "service_master.key"
+    file = instance_of(keyed).folder / "service_master.key"
     assert stat.S_IMODE(file.stat().st_mode) == 0o600
-    assert [each.name for each in keyed.instance.folder.iterdir() if each.name.startswith(".")] == []
+    assert [each.name for each in instance_of(keyed).folder.iterdir() if each.name.startswith(".")] == []
 
 
 def test_a_damaged_key_of_an_instance_is_told(keyed: Database) -> None:
-    (keyed.instance.folder / "service_master.key").write_bytes(b"short")
+    (instance_of(keyed).folder / "service_master.key").write_bytes(b"short")
     with pytest.raises(StorageError, match="expected a key of 32 bytes; it has 5"):
         keyed.create_certificate("C", subject="shop")
 
@@ -343,7 +351,9 @@ def test_secrets_are_not_shown(instance: Instance, keyed: Database) -> None:
         instance.execute("CREATE MASTER KEY ENCRYPTION BY PASSWORD = 'not to be seen'")
     assert "not to be seen" not in str(caught.value)
     keyed.create_certificate("C", subject="shop")
-    assert repr(keyed.objects().security.certificates["C"].private_key)[2:20] not in repr(keyed.objects())
+    assert repr(database_context(keyed).objects().security.certificates["C"].private_key)[2:20] not in repr(
+        database_context(keyed).objects()
+    )
 
 
 def test_n20_everybody_may_send_to_a_new_service(sales: Database) -> None:
@@ -388,5 +398,5 @@ def first_version(connection: Connection) -> None:
 )
 def test_a_syntax_error_tells_no_password(sales: Database, statement: str) -> None:
     with pytest.raises(DdlError, match="syntax error near") as caught:
-        sales.instance.execute(f"USE Sales; {statement}")
+        instance_of(sales).execute(f"USE Sales; {statement}")
     assert "hush" not in str(caught.value)

@@ -9,9 +9,11 @@ from typing import Any
 import pytest
 
 from ssbroker.broker.database import Database
+from ssbroker.broker.database import context_of as database_context
 from ssbroker.broker.instance import Instance
 from ssbroker.exceptions import BrokerError, DdlError, DdlWarning
 from tests.broker.conftest import TARGET
+from tests.inner import instance_of
 
 SERVICE = f"SERVICE::[{TARGET}]"
 
@@ -27,14 +29,14 @@ def keyed(sales: Database) -> Database:
 def granted(database: Database) -> dict[str, str]:
     """Who may send to the service, and who may not."""
     names = {row["principal_id"]: row["name"] for row in rows(database, "sys.database_principals")}
-    number = database.objects().services[TARGET].service_id
+    number = database_context(database).objects().services[TARGET].service_id
     permissions = rows(database, "sys.database_permissions")
     return {names[row["grantee_principal_id"]]: row["state_desc"] for row in permissions if row["major_id"] == number}
 
 
 def rows(database: Database, view: str) -> list[dict[str, Any]]:
     """The rows of a view."""
-    found: list[dict[str, Any]] = database.instance.view(view, database.name).to_pylist()
+    found: list[dict[str, Any]] = instance_of(database).view(view, database.name).to_pylist()
     return found
 
 
@@ -105,7 +107,7 @@ def test_a_certificate_gets_another_owner(instance: Instance, keyed: Database) -
     """As a service does; it was skipped, so that dialogs found no certificate."""
     keyed.create_certificate("C", subject="shop")
     instance.execute("ALTER AUTHORIZATION ON CERTIFICATE::[C] TO Ann")
-    ann = keyed.objects().security.principals["Ann"].principal_id
+    ann = database_context(keyed).objects().security.principals["Ann"].principal_id
     assert rows(keyed, "sys.certificates")[0]["principal_id"] == ann
     with pytest.raises(DdlError, match=r"error 15151: certificate 'D' does not exist"):
         instance.execute("ALTER AUTHORIZATION ON CERTIFICATE::D TO Ann")

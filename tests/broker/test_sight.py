@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from ssbroker.broker.database import context_of as database_context
 from ssbroker.broker.instance import Instance
 from ssbroker.store import objects as stored
 from ssbroker.store.objects import sight
@@ -32,7 +33,7 @@ def test_each_object_is_what_the_picture_shows(instance: Instance) -> None:
     instance.execute(SCRIPT)
     instance.execute(SECRETS)
     for database in instance.databases:
-        with database.file.read() as connection:
+        with database_context(database).file.read() as connection:
             picture, seen = stored.load(connection), sight(connection)
             assert (seen.version, seen.broker, seen.endpoint) == (picture.version, picture.broker, picture.endpoint)
             assert seen.security.master_key == picture.security.master_key

@@ -34,7 +34,7 @@ def receive():
         t.receive("Orders", timeout=0.001)
 
 calls = [
-    send, receive, instance.catalog, instance.router, sales.objects, lambda: instance.view("sys.databases"),
+    send, receive, instance.catalog, instance.router, sales._context.objects, lambda: instance.view("sys.databases"),
     lambda: instance.view("sys.dm_broker_queue_monitors"), lambda: instance.subscribe(print)(),
     lambda: instance.execute("USE Sales; ALTER QUEUE Orders WITH RETENTION = OFF;"), lambda: sales.activate("Orders", print),
 ]

@@ -13,8 +13,10 @@ import pytest
 from ssbroker import BrokerError
 from ssbroker.broker import views
 from ssbroker.broker.database import Database
+from ssbroker.broker.database import context_of as database_context
 from tests.broker import effort
 from tests.broker.conftest import INITIATOR, QUEUE, TARGET
+from tests.inner import instance_of
 
 
 @pytest.fixture
@@ -36,10 +38,13 @@ def filled(sales: Database) -> Database:
 @pytest.mark.parametrize("name", [QUEUE, "dbo.Others", views.TRANSMISSION_QUEUE])
 @pytest.mark.parametrize(("rows_max", "bytes_max"), [(7, 1 << 30), (1 << 30, 100), (1, 1), (1 << 30, 1 << 30)])
 def test_slices_are_the_whole(filled: Database, name: str, rows_max: int, bytes_max: int) -> None:
-    whole = filled.instance.view(name, filled.name)
-    cuts = views.cuts(filled, name, rows_max=rows_max, bytes_max=bytes_max)
+    whole = instance_of(filled).view(name, filled.name)
+    cuts = views.cuts(database_context(filled), name, rows_max=rows_max, bytes_max=bytes_max)
     spans = [*((cut.after, cut.until) for cut in cuts), None]
-    assert pa.concat_tables(views.slice_of(filled, name, span, whole.column_names) for span in spans) == whole
+    assert (
+        pa.concat_tables(views.slice_of(database_context(filled), name, span, whole.column_names) for span in spans)
+        == whole
+    )
     assert sum(cut.rows for cut in cuts) == whole.num_rows
     assert sum(cut.size for cut in cuts) == sum(len(body or b"") for body in whole["message_body"].to_pylist())
     assert all(cut.rows <= rows_max for cut in cuts)
@@ -47,8 +52,8 @@ def test_slices_are_the_whole(filled: Database, name: str, rows_max: int, bytes_
 
 @pytest.mark.parametrize("wanted", [["message_body"], ["priority", "database"], ["database"]])
 def test_only_what_is_wanted_is_read(filled: Database, wanted: list[str]) -> None:
-    whole = filled.instance.view(QUEUE, filled.name)
-    assert views.slice_of(filled, QUEUE, (0, 1 << 40), wanted) == whole.select(wanted)
+    whole = instance_of(filled).view(QUEUE, filled.name)
+    assert views.slice_of(database_context(filled), QUEUE, (0, 1 << 40), wanted) == whole.select(wanted)
 
 
 def test_what_enters_later_has_a_greater_number_also_in_a_queue_that_was_empty(sales: Database) -> None:
@@ -57,10 +62,10 @@ def test_what_enters_later_has_a_greater_number_also_in_a_queue_that_was_empty(s
     for _ in range(3):
         with sales.transaction() as t:
             t.send(t.begin_dialog(INITIATOR, TARGET), b"one")
-        seen.append(views.last_number(sales))
+        seen.append(views.last_number(database_context(sales)))
         with sales.transaction() as t:
             t.receive(QUEUE)
-        assert views.last_number(sales) == seen[-1]
+        assert views.last_number(database_context(sales)) == seen[-1]
     assert seen == sorted({*seen})
 
 
@@ -78,7 +83,7 @@ def test_b46_u22_no_number_is_given_twice_whoever_removes_messages(
     last = 0
     for _ in range(120):
         with sales.transaction() as t:
-            open_ones = sales.instance.view("sys.conversation_endpoints", "Sales").filter(pc.field("state") == "CO")
+            open_ones = instance_of(sales).view("sys.conversation_endpoints", "Sales").filter(pc.field("state") == "CO")
             handles: list[Any] = open_ones["conversation_handle"].to_pylist()
             match chance.choice(["begin", "send", "send", "receive", "receive", "end", "clean up"]):
                 case "begin":
@@ -97,11 +102,11 @@ def test_b46_u22_no_number_is_given_twice_whoever_removes_messages(
                     pass
         there: set[Any] = set()
         for queue in (QUEUE, "Replies"):
-            there.update(sales.instance.view(queue, "Sales")["queuing_order"].to_pylist())
+            there.update(instance_of(sales).view(queue, "Sales")["queuing_order"].to_pylist())
         assert all(number > last for number in there - given)
         given |= there
-        assert views.last_number(sales) >= max(last, *there, 0)
-        last = views.last_number(sales)
+        assert views.last_number(database_context(sales)) >= max(last, *there, 0)
+        last = views.last_number(database_context(sales))
     assert last > 20
 
 
@@ -114,7 +119,7 @@ def test_b46_u22_one_row_tells_the_last_number(sales: Database) -> None:
             t.send(dialog, b"two")
             t.end_conversation(dialog, cleanup=True)
             t.receive(QUEUE)
-    with sales.file.read() as connection:
+    with database_context(sales).file.read() as connection:
         assert connection.execute(
             "SELECT queuing_order, queue_id, message_body FROM ssb_queued_messages"
         ).fetchall() == [(6, 0, None)]
@@ -122,7 +127,7 @@ def test_b46_u22_one_row_tells_the_last_number(sales: Database) -> None:
 
 def test_a_queue_that_is_not_there_is_told(sales: Database) -> None:
     with pytest.raises(BrokerError, match=r"'dbo\.No' does not exist") as told:
-        views.cuts(sales, "No", rows_max=1, bytes_max=1)
+        views.cuts(database_context(sales), "No", rows_max=1, bytes_max=1)
     assert told.value.number == 15151
 
 
@@ -134,10 +139,16 @@ def test_u21_a_slice_is_as_much_work_as_its_rows_however_many_stand_before_and_b
             dialog = t.begin_dialog(INITIATOR, TARGET)
             for _ in range(messages):
                 t.send(dialog, b"one")
-        last = views.last_number(sales)
-        cut.append(effort.steps(sales, lambda: views.cuts(sales, QUEUE, rows_max=50, bytes_max=1 << 30, cuts_max=1)))
+        last = views.last_number(database_context(sales))
+        cut.append(
+            effort.steps(
+                sales, lambda: views.cuts(database_context(sales), QUEUE, rows_max=50, bytes_max=1 << 30, cuts_max=1)
+            )
+        )
         for first in (0, last - 50):
             span = (first, first + 50)
-            read.append(effort.steps(sales, partial(views.slice_of, sales, QUEUE, span, ["message_body"])))
+            read.append(
+                effort.steps(sales, partial(views.slice_of, database_context(sales), QUEUE, span, ["message_body"]))
+            )
     assert max(cut) < min(cut) * 1.5, cut
     assert max(read) < min(read) * 1.5, read

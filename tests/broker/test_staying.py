@@ -11,7 +11,8 @@ import pytest
 import ssbroker
 from ssbroker import Instance, _arguments
 from ssbroker.broker.database import Database
-from ssbroker.broker.object_definitions import staying
+from ssbroker.broker.database import context_of as database_context
+from ssbroker.broker.local_routes import staying
 from ssbroker.store.objects import Broker, Objects, Route, Service
 from tests.broker.conftest import INITIATOR, QUEUE, TARGET, Clock
 from tests.broker.shops import received, waiting
@@ -152,7 +153,7 @@ def test_nothing_is_kept_of_a_database_that_is_dropped(instance: Instance, sales
         database.create_service("//Q", queue="Q")
         with database.transaction() as t:
             t.send(t.begin_dialog("//Q", "//Q"), b"one")
-        kept = weakref.ref(database.objects())
+        kept = weakref.ref(database_context(database).objects())
         instance.drop_database(name)
         return kept
 

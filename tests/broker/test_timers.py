@@ -11,6 +11,7 @@ import pytest
 
 from ssbroker.broker import background, delivery
 from ssbroker.broker.database import Database
+from ssbroker.broker.database import context_of as database_context
 from ssbroker.broker.instance import Instance
 from ssbroker.protocol.events import Conversation, ConversationStep, Event
 from ssbroker.store import due_work
@@ -100,7 +101,7 @@ def test_p34_what_waits_for_a_queue_that_is_off_is_not_walked_through_at_each_lo
         with sales.transaction() as t:
             for _ in range(100):
                 t.send(t.begin_dialog(SHOP, STOCK), b"one")
-        first, second = (steps(stock, partial(background.enter_queues, stock)) for _ in range(2))
+        first, second = (steps(stock, partial(background.enter_queues, database_context(stock))) for _ in range(2))
     assert max(first, second) < 50
     stock.create_message_type("Other")
     instance.run_due()

@@ -11,11 +11,13 @@ import apsw
 import pytest
 
 from ssbroker.broker.database import Database
+from ssbroker.broker.database import context_of as database_context
 from ssbroker.broker.instance import Instance
 from ssbroker.exceptions import BrokerError, LockTimeoutError, StorageError
 from tests.broker import talk
 from tests.broker.conftest import INITIATOR, QUEUE, TARGET
 from tests.broker.talk import begin, receive, said, send
+from tests.inner import instance_of
 
 
 class PlannedError(Exception):
@@ -161,7 +163,7 @@ def test_b4_what_sqlite_keeps_for_the_connection_ends_with_the_transaction(sales
         with sales.transaction() as t:
             t.connection.execute("INSERT INTO invoices VALUES (1)")
             t.send(t.begin_dialog(INITIATOR, TARGET), b"two chairs")
-    assert sales.instance.view(QUEUE, database=sales.name).num_rows == 2
+    assert instance_of(sales).view(QUEUE, database=sales.name).num_rows == 2
 
 
 def test_b4_what_is_called_for_the_connection_ends_with_the_transaction(sales: Database) -> None:
@@ -209,7 +211,7 @@ def test_b3_what_is_busy_beside_the_transaction_is_not_told_as_its_own_file(sale
 
 
 def test_b3_who_would_wait_for_a_transaction_of_its_own_is_told_so_at_once(sales: Database) -> None:
-    sales.file.lock_timeout = float("inf")
+    database_context(sales).file.lock_timeout = float("inf")
     dialog = begin(sales, b"x")
     with sales.transaction() as t:
         t.send(dialog, b"y")

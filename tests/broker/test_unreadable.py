@@ -11,7 +11,9 @@ import apsw
 import pytest
 
 from ssbroker.broker.database import Database
+from ssbroker.broker.database import context_of as database_context
 from ssbroker.broker.instance import Instance
+from ssbroker.broker.instance import context_of as instance_context
 from ssbroker.broker.network.monitoring import overview_of, problems
 from ssbroker.exceptions import StorageError
 from ssbroker.protocol.events import LINES
@@ -41,20 +43,20 @@ def ledger(instance: Instance) -> Database:
 
 def away(database: Database) -> Path:
     """Takes a file away, as a disk does that is gone; where to."""
-    path = database.file.path
-    database.file.connections.let_go()  # the next one has to open it
+    path = database.path
+    database_context(database).file.connections.let_go()  # the next one has to open it
     return path.rename(path.with_suffix(".away"))
 
 
 def damage(database: Database, table: str) -> None:
     """Writes over the pages of a table and its indexes; the others stay whole."""
-    with database.file.read() as connection:
+    with database_context(database).file.read() as connection:
         rows = connection.execute("SELECT rootpage FROM sqlite_schema WHERE tbl_name = ?", (table,))
         roots: list[int] = [root for (root,) in rows]
         page = int(connection.pragma("page_size"))
-    database.file.checkpoint()
-    database.file.connections.let_go()
-    with database.file.path.open("r+b") as file:
+    database_context(database).file.checkpoint()
+    database_context(database).file.connections.let_go()
+    with database.path.open("r+b") as file:
         for root in roots:
             file.seek((root - 1) * page)
             file.write(b"\xff" * page)
@@ -75,10 +77,10 @@ def test_b42_the_others_send_and_receive_and_what_is_due_is_done(
     assert sorted(received(stock)) == [b"one", b"three", b"two"]
     with sales.transaction() as t:
         t.begin_conversation_timer(dialog, 5)
-    assert instance.run_due() == instance.clock() + timedelta(seconds=5)
+    assert instance.run_due() == instance_context(instance).clock() + timedelta(seconds=5)
     told = [line.getMessage() for line in caplog.records]
     assert told == [
-        f"the database 'Ledger' is not available: {ledger.file.path}: is not there any more; what would be written to it would be lost"
+        f"the database 'Ledger' is not available: {ledger.path}: is not there any more; what would be written to it would be lost"
     ]
 
 
@@ -102,7 +104,7 @@ def test_b42_once_it_can_be_read_it_is_the_same_database_with_what_was_asked_of_
     hidden = away(ledger)
     send(sales, b"one", to="//Ledger")
     instance.run_due()
-    hidden.rename(ledger.file.path)
+    hidden.rename(ledger.path)
     instance.run_due()
     assert instance.database("Ledger") is ledger
     assert taken == [b"one"]
@@ -114,8 +116,8 @@ def test_b42_where_it_was_taken_away_meanwhile_nobody_is_alarmed(
     with Instance.open(instance.folder, background=False) as other:
         other.detach_database("Ledger")
     with pytest.raises(StorageError):
-        ledger.objects()
-    assert [database.name for database, _ in instance.seen()] == ["msdb", "Sales"]
+        database_context(ledger).objects()
+    assert [database.name for database, _ in instance_context(instance).databases_list.seen()] == ["msdb", "Sales"]
     assert instance.database("Sales") is sales
     assert not caplog.records
 
@@ -155,13 +157,13 @@ def test_b42_n28_whoever_watches_hears_of_a_file_that_is_damaged_in_one_place_an
     states = {row["name"]: row["state_desc"] for row in found["databases"]}
     assert states == {"msdb": "ONLINE", "Sales": "ONLINE", "Stock": "SUSPECT"}
     assert [row["problem"] for row in found["databases"] if row["problem"]] == [
-        f"{stock.file.path}: database disk image is malformed"
+        f"{stock.path}: database disk image is malformed"
     ]
     assert {row["database"] for row in found["queues"]} == {"Sales"}
     assert [row["messages"] for row in found["transmission_queue"]] == [1]
     told = problems(instance)
-    assert told["database Stock"] == f"could not be read: {stock.file.path}: database disk image is malformed"
-    assert stock.objects().broker.is_broker_enabled, "this much can be read"
+    assert told["database Stock"] == f"could not be read: {stock.path}: database disk image is malformed"
+    assert database_context(stock).objects().broker.is_broker_enabled, "this much can be read"
     assert problems(instance) == told, "a read that succeeds is of another place"
     assert "database Sales" not in told
 
@@ -172,12 +174,12 @@ def test_b42_n28_a_file_that_has_gone_from_its_folder_takes_no_more_commits(
     """All of it can still be read and written by what is open, and nobody would find it again."""
     with sales.transaction() as t:
         t.connection.execute("CREATE TABLE kept (number)")
-    hidden = sales.file.path.rename(sales.file.path.with_suffix(".away"))
+    hidden = sales.path.rename(sales.path.with_suffix(".away"))
     with pytest.raises(StorageError, match="is not there any more"), sales.transaction() as t:
         t.connection.execute("INSERT INTO kept VALUES (1)")
     assert states_of(instance)["Sales"] == "RECOVERY_PENDING"
     assert "is not there" in problems(instance)["database Sales"]
-    hidden.rename(sales.file.path)
+    hidden.rename(sales.path)
     assert "database Sales" not in problems(instance)
     assert instance.database("Sales") is sales
     with sales.transaction() as t:
@@ -189,13 +191,13 @@ def test_b42_a_file_that_another_takes_the_place_of_takes_no_more_commits(instan
     """As a restore by hand does it: SQLite writes on to the file that has no name any more, and it is lost with the process."""
     with sales.transaction() as t:
         t.connection.execute("CREATE TABLE kept (number)")
-    copy = sales.file.path.with_suffix(".copy")
-    sales.file.ask(lambda connection: connection.execute("VACUUM INTO ?", (str(copy),)))
+    copy = sales.path.with_suffix(".copy")
+    database_context(sales).file.ask(lambda connection: connection.execute("VACUUM INTO ?", (str(copy),)))
     replaced = r"Sales\.sqlite: another file has taken its place .* Close the instance in each process, remove the old file's -wal and -shm"
     with pytest.raises(StorageError, match=replaced), sales.transaction() as t:
         t.connection.execute("INSERT INTO kept VALUES (1)")
-        copy.replace(sales.file.path)
-    for use in (sales.objects, lambda: send(sales, b"")):
+        copy.replace(sales.path)
+    for use in (database_context(sales).objects, lambda: send(sales, b"")):
         with pytest.raises(StorageError, match=replaced):
             use()
     assert states_of(instance) == {"msdb": "ONLINE", "Sales": "RECOVERY_PENDING"}
@@ -203,7 +205,7 @@ def test_b42_a_file_that_another_takes_the_place_of_takes_no_more_commits(instan
         instance.database("Sales")
     instance.close()
     for beside in ("-wal", "-shm"):
-        sales.file.path.with_name(f"{sales.file.path.name}{beside}").unlink(missing_ok=True)
+        sales.path.with_name(f"{sales.path.name}{beside}").unlink(missing_ok=True)
     with Instance.open(instance.folder, background=False) as again, again.database("Sales").transaction() as t:
         assert t.connection.execute("SELECT count(*) FROM kept").get == 0
 
@@ -243,7 +245,7 @@ def test_b42_a_file_that_somebody_has_altered_is_told_of_and_the_others_go_on(
     guid = stock.service_broker_guid
     if not is_open:
         instance.close()
-    with closing(apsw.Connection(str(altered.file.path))) as connection:
+    with closing(apsw.Connection(str(altered.path))) as connection:
         connection.execute(sql)
     if not is_open:
         instance = Instance.open(instance.folder, clock=clock, background=False)

@@ -69,7 +69,7 @@ def test_sys_databases(instance: Instance, sales: Database) -> None:
 
 
 def test_a_database_whose_file_is_gone_is_shown(instance: Instance, sales: Database) -> None:
-    folder, path = instance.folder, sales.file.path
+    folder, path = instance.folder, sales.path
     instance.close()
     path.unlink()
     with Instance.open(folder, background=False) as again:

@@ -10,6 +10,7 @@ import apsw
 import pytest
 
 from ssbroker import Instance
+from ssbroker.broker.database import context_of as database_context
 from ssbroker.diagnose import Fleet
 from ssbroker.exceptions import StorageError
 from tests.cli.conftest import Run
@@ -58,7 +59,10 @@ def test_sql_makes_and_changes_an_instance(run: Run, tmp_path: Path, script: Pat
     )
     with Instance.open(tmp_path / "new", background=False) as instance:
         assert instance.name == "new"
-        assert {name for _, name in instance.database("Sales").objects().queues} == {"Orders", "Second"}
+        assert {name for _, name in database_context(instance.database("Sales")).objects().queues} == {
+            "Orders",
+            "Second",
+        }
 
 
 def test_sql_makes_an_instance_where_a_crash_left_an_empty_file_and_goes_on_with_one_that_is_there(

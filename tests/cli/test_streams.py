@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from ssbroker import Instance
+from ssbroker.broker.database import context_of as database_context
 from tests.cli.conftest import Run
 from tests.cli.test_command import COMMAND
 
@@ -77,7 +78,7 @@ def test_scripts_are_run_to_the_last_whoever_reads(tmp_path: Path) -> None:
     assert (done.stdout, done.stderr) == (f"{tmp_path}/0.sql: done\n", "")
     assert (tmp_path / "status").read_text() == "0\n"
     with Instance.open(tmp_path / "shop", background=False) as instance:
-        assert {name for _, name in instance.database("Sales").objects().queues} == {"Q1", "Q2", "Q3"}
+        assert {name for _, name in database_context(instance.database("Sales")).objects().queues} == {"Q1", "Q2", "Q3"}
 
 
 def test_an_interrupt_does_not_deny_what_was_done(tmp_path: Path, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,6 +12,7 @@ from typing import Any, Final
 
 from ssbroker import Instance
 from ssbroker.broker.database import Database
+from ssbroker.broker.database import context_of as database_context
 from ssbroker.broker.transaction import Transaction
 from ssbroker.protocol.errors import DEFAULT, END_DIALOG
 from tests.network import traffic
@@ -147,20 +148,20 @@ def _receive(t: Transaction, plan: Plan, types: set[str]) -> list[Received | Non
 
 def sent(database: Database) -> list[Sent]:
     """What was committed as sent."""
-    with database.file.read() as connection:
+    with database_context(database).file.read() as connection:
         return [Sent(*row) for row in connection.execute("SELECT lane, number FROM sent ORDER BY place")]
 
 
 def received(database: Database) -> list[Received]:
     """What was committed as received, in that order."""
     query = "SELECT lane, number, conversation, is_intact FROM received ORDER BY place"
-    with database.file.read() as connection:
+    with database_context(database).file.read() as connection:
         return [Received(row[0], row[1], row[2], bool(row[3])) for row in connection.execute(query)]
 
 
 def waiting(database: Database) -> int:
     """How many messages stand in the transmission queue."""
-    with database.file.read() as connection:
+    with database_context(database).file.read() as connection:
         count: int = connection.execute("SELECT count(*) FROM ssb_transmission_queue").get
         return count
 

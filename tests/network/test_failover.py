@@ -13,6 +13,7 @@ import pytest
 
 from ssbroker import Instance
 from ssbroker.broker.database import Database
+from ssbroker.broker.database import context_of as database_context
 from ssbroker.protocol.events import MirroredRouteStateChanged
 from ssbroker.protocol.mirroring import State
 from tests.broker.network.neighbours import PATIENCE, Heard, Neighbour, order, shop
@@ -63,9 +64,9 @@ class Half:
 
     def copy_to(self, other: Half) -> None:
         """Gives the other one the file as it was committed last; it is the mirror then."""
-        self.stock.file.checkpoint()
+        database_context(self.stock).file.checkpoint()
         copy = self.folder / f"Stock of {other.instance.name} {other.node.lives}.sqlite"
-        shutil.copyfile(self.stock.file.path, copy)
+        shutil.copyfile(self.stock.path, copy)
         if any(database.name == "Stock" for database in other.instance.databases):
             other.instance.drop_database("Stock")
         other.instance.attach_database("Stock", copy)

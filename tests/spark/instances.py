@@ -8,6 +8,7 @@ from typing import Any, Final
 import pyarrow as pa
 
 import ssbroker
+from ssbroker.broker.database import context_of as database_context
 from ssbroker.broker.dialogs.bulk_send import Addressing, send_once
 
 SCRIPT: Final = """
@@ -33,7 +34,11 @@ def send(folder: Path, *bodies: bytes, to_service: str = "//Orders") -> None:
     """Messages of one dialog."""
     with ssbroker.Instance.open(folder, background=False) as instance:
         part = pa.table({"message_body": pa.array(bodies, pa.binary())})
-        send_once(instance.database("Sales"), [part], Addressing(from_service="//Shop", to_service=to_service))
+        send_once(
+            database_context(instance.database("Sales")),
+            [part],
+            Addressing(from_service="//Shop", to_service=to_service),
+        )
 
 
 def receive(folder: Path, most: int) -> None:

@@ -11,7 +11,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 import ssbroker.spark
-from ssbroker import Catalog, _files
+from ssbroker import Catalog
 from ssbroker.exceptions import OutputError
 from ssbroker.spark.files import parquet
 from ssbroker.spark.files.parquet import Parts, folder_of
@@ -61,7 +61,7 @@ def rows_of_hops(count: int, *, hops: int, first: int) -> pa.RecordBatch:
 
 @pytest.mark.parametrize(("hops", "room"), [(3, 1 << 26), (500, 1 << 26), (500, 1 << 15)])
 def test_many_values_make_few_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, hops: int, room: int) -> None:
-    monkeypatch.setattr(_files, "ROW_GROUP_BYTES", room)
+    monkeypatch.setattr(parquet, "ROW_GROUP_BYTES", room)
     batches = [rows_of_hops(2_000, hops=hops, first=2_000 * number) for number in range(10)]
     made = Parts(tmp_path, "part", batches[0].schema, partition_by="hop", compression="snappy")
     held, opened = [], []

@@ -13,6 +13,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 import ssbroker
+from ssbroker.broker.database import context_of as database_context
 from tests.guards.repository import ROOT
 from tests.spark import process_tree
 from tests.spark.instances import bodies, dialogs, made
@@ -50,7 +51,10 @@ def test_each_row_is_sent_once_wherever_the_driver_is_killed(tmp_path: Path) -> 
         table = pa.table({"message_body": some, "position": pa.array(range(10), pa.int64())})
         pq.write_table(table, tmp_path / "rows" / f"{part}.parquet")
     # The database is held: rows are written, and the driver waits to send them.
-    with ssbroker.Instance.open(shop, background=False) as instance, instance.database("Sales").file.write():
+    with (
+        ssbroker.Instance.open(shop, background=False) as instance,
+        database_context(instance.database("Sales")).file.write(),
+    ):
         with driver(tmp_path) as wait:
             wait("rows of the first batch", lambda: any((shop / ".spark-staging").glob("query-*/0/*.arrow")))
         assert bodies(shop) == []

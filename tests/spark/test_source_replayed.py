@@ -7,6 +7,7 @@ from pathlib import Path
 import pyarrow as pa
 
 import ssbroker
+from ssbroker.broker.database import context_of as database_context
 from ssbroker.broker.dialogs.bulk_send import Addressing, Batch, send_once
 from tests.rules.fragments import B
 from tests.spark.instances import bodies as waiting
@@ -26,7 +27,7 @@ def sent_to_the_end(folder: Path, first: ssbroker.Catalog, second: ssbroker.Cata
     def send(rows: list[bytes]) -> None:
         with ssbroker.Instance.open(shop, background=False) as instance:
             table = pa.table({"message_body": pa.array(rows, pa.binary())})
-            send_once(instance.database("Sales"), [table], said, batch=Batch("query", number))
+            send_once(database_context(instance.database("Sales")), [table], said, batch=Batch("query", number))
 
     before = played.state
     fragments = sent(to(ROUTED, 0), to(LATE, 0, conversation=B))

@@ -12,6 +12,7 @@ import pytest
 
 from ssbroker import Instance
 from ssbroker.broker import views
+from ssbroker.broker.database import context_of as database_context
 from ssbroker.exceptions import StorageError
 from ssbroker.store.file import DatabaseFile
 from ssbroker.store.registry import MSDB_MIGRATIONS
@@ -89,7 +90,7 @@ def test_a_file_that_was_led_on_is_built_like_a_new_one(
 
 
 def test_new_columns_say_what_was_so_before(folder: Path) -> None:
-    with opened(folder) as instance, instance.database("Sales").file.read() as connection:
+    with opened(folder) as instance, database_context(instance.database("Sales")).file.read() as connection:
         rows = connection.execute(
             "SELECT is_remote, far_peer, session_key, far_session_key, far_certificate FROM ssb_conversation_endpoints"
         ).fetchall()
@@ -123,7 +124,7 @@ def test_a_number_whose_message_was_gone_before_is_not_given_again(folder: Path)
     connection.close()
     with opened(folder) as instance:
         sales = instance.database("Sales")
-        assert views.last_number(sales) == 3
+        assert views.last_number(database_context(sales)) == 3
         assert instance.view("Orders", database="Sales").num_rows == 0
         with sales.transaction() as t:
             t.send(t.begin_dialog("//Shop", "//Orders", contract="Trade"), b"one more")

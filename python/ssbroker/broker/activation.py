@@ -9,14 +9,16 @@ import time
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable
 from contextlib import suppress
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, Literal, NamedTuple
+from dataclasses import astuple, dataclass
+from typing import Any, Final, Literal, NamedTuple, TypeAlias
 
 from ssbroker import _arguments
+from ssbroker.broker.context import DatabaseContext, InstanceContext
+from ssbroker.broker.effects import Effects
 from ssbroker.broker.failure_log import told_failure
 from ssbroker.broker.object_definitions import READERS_MAX
 from ssbroker.broker.queue_monitor import MonitorState, QueueMonitor
-from ssbroker.broker.unit_of_work import Effects, queue_name
+from ssbroker.broker.unit_of_work import queue_name
 from ssbroker.broker.validation import existing, procedure_key, queue_key
 from ssbroker.exceptions import BrokerError, OptionError, StorageError
 from ssbroker.protocol.events import Activation as ActivationEvent
@@ -24,13 +26,8 @@ from ssbroker.protocol.events import ActivationStep
 from ssbroker.store import queues
 from ssbroker.store.objects import Objects, Queue
 
-if TYPE_CHECKING:
-    from ssbroker.broker.database import Database
-    from ssbroker.broker.instance import Instance
-
-
-Procedure = Callable[["Database"], object]
-"""What a reader runs: it is given the database, begins its own transactions, and returns when it finds the queue empty."""
+Procedure: TypeAlias = Callable[[Any], object]
+"""What a reader runs: it receives the `Database`, begins its own transactions, and returns when the queue is empty."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +80,7 @@ class Watched:
         queue_name: Its schema and name.
     """
 
-    def __init__(self, database: Database, queue: Queue) -> None:
+    def __init__(self, database: DatabaseContext, queue: Queue) -> None:
         self.database: Final = database
         self.queue_id: Final = queue.queue_id
         self.queue_name: Final = queue_name(queue)
@@ -272,7 +269,7 @@ def with_messages(watched: Iterable[Watched]) -> set[Watched]:
     Returns:
         Some of them; none of a database that cannot be read.
     """
-    by_database: dict[Database, list[Watched]] = defaultdict(list)
+    by_database: dict[DatabaseContext, list[Watched]] = defaultdict(list)
     for each in watched:
         by_database[each.database].append(each)
     found: set[Watched] = set()
@@ -320,10 +317,14 @@ class Activation:
 
     Args:
         instance: The instance. Without `background`, readers run in the thread that calls `run_due`, one after the other.
+        public: Returns the public object of a database, which readers receive.
     """
 
-    def __init__(self, instance: Instance) -> None:
+    def __init__(self, instance: InstanceContext, *, public: Callable[[DatabaseContext], object]) -> None:
         self._instance: Final = instance
+        self._public: Final = public
+        instance.row_sources["sys.dm_broker_activated_tasks"] = lambda: map(astuple, self.task_rows())
+        instance.row_sources["sys.dm_broker_queue_monitors"] = lambda: map(astuple, self.monitor_rows())
         self._guard: Final = threading.RLock()
         self._procedures: dict[tuple[str, str], Procedure] = {}
         self._queues: dict[_Key, Watched] = {}
@@ -331,7 +332,7 @@ class Activation:
         self._reader: Final = Reader()
         self._is_closed = False
 
-    def activate(self, database: Database, queue: str, procedure: Procedure, *, max_queue_readers: int) -> None:
+    def activate(self, database: DatabaseContext, queue: str, procedure: Procedure, *, max_queue_readers: int) -> None:
         """Has readers of a queue started from now on, as `Database.activate` says."""
         check_callable(procedure)
         most = _arguments.whole(max_queue_readers, name="max_queue_readers", least=0, most=READERS_MAX)
@@ -341,9 +342,9 @@ class Activation:
             watched = self._watch(database, found)
             watched.ask(Asked(procedure, name, most), by="method")
         self._look([watched])
-        self._instance.worker.wake()  # from now on it looks every few seconds
+        self._instance.listener.wake()  # from now on it looks every few seconds
 
-    def deactivate(self, database: Database, queue: str) -> None:
+    def deactivate(self, database: DatabaseContext, queue: str) -> None:
         """Has no further reader started that `activate` asked for."""
         found = existing(database.objects().queues, queue_key(queue), kind="queue")
         with self._guard:
@@ -355,13 +356,13 @@ class Activation:
     def register(self, name: str, procedure: Procedure) -> None:
         """Gives a function the name by which queues ask for it, as `Instance.register_procedure` says."""
         check_callable(procedure)
-        self._instance.check()
+        self._instance.databases_list.check()
         with self._guard:
             self._procedures[procedure_key(name)] = procedure
         for database in self._instance.databases:
             self.changed(database)
 
-    def changed(self, database: Database) -> None:
+    def changed(self, database: DatabaseContext) -> None:
         """The queues of a database have changed: what their ACTIVATION clauses say is done from now on."""
         objects = database.objects()
         with self._guard:
@@ -374,7 +375,7 @@ class Activation:
             self._forget_those_over()
         self._look(with_messages(self._watched(database.database_id, objects.queues_by_id)))
 
-    def ended(self, database: Database, effects: Effects, *, is_committed: bool) -> None:
+    def ended(self, database: DatabaseContext, effects: Effects, *, is_committed: bool) -> None:
         """A transaction has ended: the monitors of its queues hear of it, and readers are started where they are needed now."""
         if not self._queues:
             return
@@ -392,7 +393,7 @@ class Activation:
         arrived = effects.arrived if is_committed else set()
         for watched in self._watched(database.database_id, arrived):
             if watched.is_limit_reached(now=now):
-                self._instance.worker.counters.task_limit_reached()
+                self._instance.counters.task_limit_reached()
         self._look(self._watched(database.database_id, {*arrived, *(each.queue_id for each in effects.received)}))
 
     def run_due(self, *, now: int) -> int | None:
@@ -450,7 +451,7 @@ class Activation:
             found = [self._queues.get((database_id, each)) for each in sorted(queue_ids)]
         return [each for each in found if each is not None]
 
-    def _watch(self, database: Database, queue: Queue) -> Watched:
+    def _watch(self, database: DatabaseContext, queue: Queue) -> Watched:
         """The one that watches a queue; another queue may have had its number."""
         key = (database.database_id, queue.queue_id)
         known = self._queues.get(key)
@@ -458,13 +459,13 @@ class Activation:
             if known is not None:
                 self._drop(known)
             known = self._queues[key] = Watched(database, queue)
-            self._instance.worker.counters.plain.watch(True)
+            self._instance.counters.plain.watch(True)
         return known
 
     def _drop(self, watched: Watched) -> None:
         watched.retire()
         del self._queues[watched.database.database_id, watched.queue_id]
-        self._instance.worker.counters.plain.watch(bool(self._queues))
+        self._instance.counters.plain.watch(bool(self._queues))
 
     def _forget_those_over(self) -> None:
         for each in [one for one in self._queues.values() if one.is_over]:
@@ -534,7 +535,7 @@ class Activation:
         step, text = ActivationStep.ABORTED, "it was interrupted"
         try:
             self._tell(watched, ActivationStep.STARTED)
-            asked.procedure(watched.database)
+            asked.procedure(self._public(watched.database))
             step, text = ActivationStep.ENDED, ""
         except Exception as error:
             if isinstance(error, BrokerError) and error.number == _QUEUE_OFF:

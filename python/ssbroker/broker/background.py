@@ -2,23 +2,25 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextlib import suppress
 from datetime import datetime, timedelta
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from ssbroker import _arguments
 from ssbroker._arguments import EPOCH
 from ssbroker.broker.activation import Activation
-from ssbroker.broker.counters import Counters
+from ssbroker.broker.context import DatabaseContext, InstanceContext
 from ssbroker.broker.delivery import Delivery, Key, Retries
 from ssbroker.broker.dialogs import receive
 from ssbroker.broker.dialogs.deliver import break_off
 from ssbroker.broker.dialogs.enqueue import Entry, enqueue, queue_of, release
 from ssbroker.broker.dialogs.errors import failure
 from ssbroker.broker.dynamic_routing import DynamicRouting
+from ssbroker.broker.effects import Effects
 from ssbroker.broker.failure_log import told_failure
-from ssbroker.broker.routes import Ways
-from ssbroker.broker.unit_of_work import Effects, Work, own_work, told_conversation
+from ssbroker.broker.routes import LiveCatalog, LiveRoutes
+from ssbroker.broker.unit_of_work import Work, own_work, told_conversation
 from ssbroker.broker.worker_thread import Runner
 from ssbroker.exceptions import SsbrokerError, StorageError
 from ssbroker.protocol.config import SECOND, Backoff
@@ -27,17 +29,12 @@ from ssbroker.protocol.events import ConversationStep
 from ssbroker.store import due_work, endpoints
 from ssbroker.store.sqlite import Connection
 
-if TYPE_CHECKING:
-    from ssbroker.broker.database import Database
-    from ssbroker.broker.instance import Instance
-
-
 BATCH: Final = 1_000
 """The endpoints that one transaction deals with at most."""
 _LIFETIME_PASSED: Final = 8489
 
 
-def run_due(database: Database, *, now: int, is_delivered: bool) -> int | None:
+def run_due(database: DatabaseContext, *, now: int, is_delivered: bool) -> int | None:
     """Does what is due in a database. While its broker is disabled it is left alone, and what is overdue is done after that.
 
     Args:
@@ -64,7 +61,7 @@ def run_due(database: Database, *, now: int, is_delivered: bool) -> int | None:
         return due_work.next_moment(connection) if _is_enabled(database, connection) else None
 
 
-def enter_queues(database: Database) -> None:
+def enter_queues(database: DatabaseContext) -> None:
     """Puts what waited for a queue to be on into the queue (P34), where it is on now.
 
     Args:
@@ -81,11 +78,11 @@ def enter_queues(database: Database) -> None:
         _enter_queues(work)
 
 
-def _is_enabled(database: Database, connection: Connection) -> bool:
+def _is_enabled(database: DatabaseContext, connection: Connection) -> bool:
     return database.objects(connection).broker.is_delivering
 
 
-def _is_due(database: Database, *, now: int) -> bool:
+def _is_due(database: DatabaseContext, *, now: int) -> bool:
     with database.file.read() as connection:
         if not _is_enabled(database, connection):
             return False
@@ -93,7 +90,7 @@ def _is_due(database: Database, *, now: int) -> bool:
         return bool(found) or _enters(database, connection)
 
 
-def _enters(database: Database, connection: Connection) -> bool:
+def _enters(database: DatabaseContext, connection: Connection) -> bool:
     """Whether anything waits for a queue that is on by now.
 
     What comes waits for a queue that is off, so nothing enters one before the objects have changed; what waits is not walked through at each look.
@@ -107,14 +104,14 @@ def _enters(database: Database, connection: Connection) -> bool:
     return False
 
 
-def _remove_closed(database: Database, *, now: int) -> None:
+def _remove_closed(database: DatabaseContext, *, now: int) -> None:
     """B14."""
     while _has_closed(database, now=now):
         with own_work(database) as work:
             due_work.remove_closed(work.connection, now=now, limit=BATCH)
 
 
-def _has_closed(database: Database, *, now: int) -> bool:
+def _has_closed(database: DatabaseContext, *, now: int) -> bool:
     with database.file.read() as connection:
         return _is_enabled(database, connection) and due_work.has_closed(connection, now=now)
 
@@ -154,21 +151,23 @@ class Background:
     """The work of an instance that nobody asks for. `run_due` does it; with `background=True` a thread calls that.
 
     Attributes:
-        ways: Where conversations go.
+        catalog: The catalog of the instance.
+        routes: Where conversations go.
         delivery: What brings them there.
         activation: What starts the readers of queues.
         dynamic_routing: What asks for routes that are missing.
-        counters: What has been done in this process.
     """
 
-    def __init__(self, instance: Instance) -> None:
+    def __init__(self, instance: InstanceContext, *, public: Callable[[DatabaseContext], object]) -> None:
         self._instance: Final = instance
         self._retries: Final = Retries(Backoff(roll=instance.random.random))
-        self.ways: Final = Ways(instance)
-        self.delivery: Final = Delivery(instance, self._retries)
-        self.activation: Final = Activation(instance)
         self.dynamic_routing: Final = DynamicRouting(instance)
-        self.counters: Final = Counters()
+        self.catalog: Final = LiveCatalog(instance, pending_requests=self.dynamic_routing.pending)
+        self.routes: Final = LiveRoutes(instance, self.catalog)
+        self.delivery: Final = Delivery(
+            instance, self._retries, routes=self.routes, dynamic_routing=self.dynamic_routing
+        )
+        self.activation: Final = Activation(instance, public=public)
         self._versions: dict[int, int] = {}
         self._runner: Final = Runner(self.run_due, clock=instance.clock, name=f"ssbroker {instance.name}")
 
@@ -204,7 +203,7 @@ class Background:
                 database.arrivals.close()
         self.activation.close(timeout=self._instance.lock_timeout)
 
-    def begins(self, database_id: int, endpoint_id: int) -> None:
+    def conversation_begins(self, database_id: int, endpoint_id: int) -> None:
         """A transaction makes an endpoint: whoever had its number before is gone, with the waits of its messages.
 
         Args:
@@ -213,21 +212,21 @@ class Background:
         """
         self._retries.forget(Key(database_id, endpoint_id))
 
-    def committed(self, database: Database, effects: Effects) -> None:
+    def committed(self, database: DatabaseContext, effects: Effects) -> None:
         """A transaction has committed: subscribers hear of it, whoever waits is woken, what it sent is delivered.
 
         Args:
             database: The database.
             effects: What the transaction did.
         """
-        self.counters.committed(effects)
+        self._instance.counters.committed(effects)
         try:
             for event in effects.events:
                 self._instance.events.emit(event)
         finally:  # an interrupt, too, keeps nothing that is committed from its way
             self._go_on(database, effects)
 
-    def _go_on(self, database: Database, effects: Effects) -> None:
+    def _go_on(self, database: DatabaseContext, effects: Effects) -> None:
         if effects.arrived:
             database.arrivals.tell(effects.arrived)
             if self.dynamic_routing.arrived(database, effects.arrived):
@@ -240,14 +239,14 @@ class Background:
             self._wake(effects.due)
         self._activate(database, effects, is_committed=True)
 
-    def rolled_back(self, database: Database, effects: Effects) -> None:
+    def rolled_back(self, database: DatabaseContext, effects: Effects) -> None:
         """A transaction was rolled back, or could not be committed.
 
         Args:
             database: The database.
             effects: What it would have done.
         """
-        self.counters.rolled_back()
+        self._instance.counters.rolled_back()
         queue_ids = receive.received_from(effects)
         if queue_ids:
             try:
@@ -256,7 +255,7 @@ class Background:
                 told_failure(database, "a rollback could not be counted", error)
         self._activate(database, effects, is_committed=False)
 
-    def changed(self, database: Database) -> None:
+    def changed(self, database: DatabaseContext) -> None:
         """Objects of a database have changed, or it came or went: what waits is tried at once.
 
         Args:
@@ -269,7 +268,7 @@ class Background:
     def _look_for_changes(self) -> None:
         """Takes up what other processes have changed; at the first look, everything."""
         before, self._versions = self._versions, {}
-        for database, objects in self._instance.seen():
+        for database, objects in self._instance.databases_list.seen():
             if before.get(database.database_id) != objects.version:
                 if before:
                     self._retries.hasten(now=self._now())
@@ -277,7 +276,7 @@ class Background:
                     continue
             self._versions[database.database_id] = objects.version
 
-    def _take_up(self, database: Database) -> bool:
+    def _take_up(self, database: DatabaseContext) -> bool:
         """Whether nothing failed; what did is taken up again at the next look."""
         try:
             enter_queues(database)
@@ -291,7 +290,7 @@ class Background:
     def _now(self) -> int:
         return _arguments.microseconds(self._instance.clock())
 
-    def _timers(self, database: Database, *, now: int, is_delivered: bool) -> int | None:
+    def _timers(self, database: DatabaseContext, *, now: int, is_delivered: bool) -> int | None:
         try:
             self.dynamic_routing.settle(database)
             return run_due(database, now=now, is_delivered=is_delivered)
@@ -299,7 +298,7 @@ class Background:
             told_failure(database, "what is due is tried again in a second", error)
             return now + SECOND
 
-    def _deliver(self, database: Database, effects: Effects) -> None:
+    def _deliver(self, database: DatabaseContext, effects: Effects) -> None:
         try:
             is_left = self.delivery.sent(database, effects.outbound)
         except SsbrokerError as error:  # the commit stands, and the thread takes it up
@@ -309,7 +308,7 @@ class Background:
         if left is not None:
             self._wake(None if is_left else left)
 
-    def _activate(self, database: Database, effects: Effects, *, is_committed: bool) -> None:
+    def _activate(self, database: DatabaseContext, effects: Effects, *, is_committed: bool) -> None:
         try:
             self.activation.ended(database, effects, is_committed=is_committed)
         except SsbrokerError as error:

@@ -16,6 +16,7 @@ import pyarrow as pa
 from ssbroker import _arguments
 from ssbroker.broker import object_definitions
 from ssbroker.broker.database import Database
+from ssbroker.broker.database import context_of as database_context
 from ssbroker.broker.dynamic_routing import MissingRoute
 from ssbroker.broker.failure_log import told_failure
 from ssbroker.broker.validation import queue_key, queue_text
@@ -131,7 +132,7 @@ class TableDirectory:
     def find(self, service_name: str) -> Sequence[Entry]:
         """Where a service is."""
         table = f"table {self._table!r} of {self._database.name!r}"
-        with self._database.file.read() as connection:
+        with database_context(self._database).file.read() as connection:
             found = registry.directory_columns(connection, self._table)
             if not found:
                 raise InputError(f"{table}: there is none of that name")
@@ -228,16 +229,16 @@ class ConfigurationService:
         Raises:
             BrokerError: The name of the queue is none.
         """
-        objects = database.objects()
+        objects = database_context(database).objects()
         if CONFIGURATION_SERVICE not in objects.services:
             if queue_key(queue) not in objects.queues:
                 database.create_queue(queue)
             database.create_service(CONFIGURATION_SERVICE, queue=queue, contracts=[CONFIGURATION_NOTICE])
         for asking in (database,) if asked_by is None else asked_by:
-            known = asking.objects().routes.values()
+            known = database_context(asking).objects().routes.values()
             if all(route.remote_service_name != CONFIGURATION_SERVICE for route in known):
                 asking.create_route("BrokerConfiguration", service_name=CONFIGURATION_SERVICE, address="LOCAL")
-        database.activate(_queue_of(database.objects()), self)
+        database.activate(_queue_of(database_context(database).objects()), self)
 
     def __call__(self, database: Database) -> None:
         """Answers all requests that wait.
@@ -253,9 +254,9 @@ class ConfigurationService:
 
         The routes are made first, each in the file of its database. A crash in between has them made again, which changes nothing.
         """
-        objects = database.objects()
+        objects = database_context(database).objects()
         queue = objects.queues_by_id[objects.services[CONFIGURATION_SERVICE].queue_id]
-        with database.file.read() as connection:
+        with database_context(database).file.read() as connection:
             asked = registry.questions(connection, queue.queue_id, most=QUESTIONS_MAX)
         verdicts = {handle: self._verdict(database, guid, kind, body) for handle, guid, kind, body in asked}
         name = _queue_of(objects)
@@ -280,7 +281,9 @@ class ConfigurationService:
         except LockTimeoutError:
             raise  # the reader is started again
         except Exception as error:  # noqa: BLE001  # the directory may be anybody's; requests for other services do not wait for it
-            return NOT_USABLE, told_failure(database, "a request for a route could not be answered", error)
+            return NOT_USABLE, told_failure(
+                database_context(database), "a request for a route could not be answered", error
+            )
 
     def _make_routes(self, database: Database, asking: bytes, request: MissingRoute) -> tuple[int, str] | None:
         entries = [
@@ -292,14 +295,14 @@ class ConfigurationService:
             return NOT_KNOWN, f"the directory does not know the service {request.service_name!r}{_with(request)}"
         enabled = {
             one: objects.broker.is_broker_enabled
-            for one, objects in database.instance.seen()
+            for one, objects in database_context(database).instance.databases_list.seen()
             if objects.broker.service_broker_guid == asking
         }
         if not enabled:
             return NOT_USABLE, f"the broker id {uuid.UUID(bytes=asking)}, which asks, is not of this instance"
         lasting = [replace(entry, lifetime=entry.lifetime or self._lifetime) for entry in entries]
         # Of a database and its copies one is enabled (I7): that one asks.
-        max(enabled, key=lambda one: enabled[one]).change(_renew, entries=lasting, now=database.now())
+        max(enabled, key=lambda one: enabled[one]).change(_renew, entries=lasting, now=database_context(database).now())
         return None
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import threading
 from typing import Final
 
+from ssbroker.broker.effects import Effects
 from ssbroker.broker.object_definitions import LEVELS
-from ssbroker.broker.unit_of_work import Effects
 from ssbroker.store.file import Counts
 
 SQL_SENDS: Final = "sql_sends"

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import uuid
-from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime
-from threading import get_ident
-from typing import TYPE_CHECKING, Concatenate, Final, ParamSpec, Self
+from pathlib import Path
+from typing import Final, NoReturn
 
 from ssbroker import _arguments
-from ssbroker.broker import object_definitions, principals
-from ssbroker.broker.activation import Procedure
-from ssbroker.broker.object_definitions import DEFAULT_LEVEL, SentBy, ValidationName, staying
-from ssbroker.broker.principals import Credentials, Given
+from ssbroker.broker import identity, object_definitions, principals
+from ssbroker.broker.activation import Activation, Procedure
+from ssbroker.broker.context import DatabaseContext
+from ssbroker.broker.databases import Alteration
+from ssbroker.broker.object_definitions import DEFAULT_LEVEL, SentBy, ValidationName
+from ssbroker.broker.principals import Given
 from ssbroker.broker.transaction import Transaction
 from ssbroker.broker.validation import (
     check_bytes,
@@ -21,44 +22,391 @@ from ssbroker.broker.validation import (
     check_numbers,
     check_texts,
     existing,
-    means_itself,
     refusal,
 )
-from ssbroker.broker.waiters import Arrivals
 from ssbroker.ddl.statements import BrokerOption, Clauses, QueueSettings
-from ssbroker.exceptions import OptionError, StorageError
+from ssbroker.exceptions import OptionError
 from ssbroker.protocol.errors import DEFAULT
 from ssbroker.security.certificates import certificate_as_pem
 from ssbroker.store import object_changes as changes
-from ssbroker.store import objects as stored
-from ssbroker.store.file import DatabaseFile, Plain, PlainSession
 from ssbroker.store.mirroring import Role
-from ssbroker.store.objects import Objects, Picture, picture, sight
-from ssbroker.store.registry import MSDB_NAME, SYSTEM_QUEUE_ID
+from ssbroker.store.objects import Objects
+from ssbroker.store.registry import MSDB_NAME
 from ssbroker.store.sqlite import Connection
 
-if TYPE_CHECKING:
-    from ssbroker.broker.instance import Instance
 
+class Database:
+    """A database of an open instance, as `Instance.database` and `Instance.create_database` return it.
 
-Options = ParamSpec("Options")
+    Examples:
+        >>> import tempfile
+        >>> from ssbroker import Instance
+        >>> with tempfile.TemporaryDirectory() as folder, Instance.create(folder, name="shop", background=False) as instance:
+        ...     sales = instance.create_database("Sales")
+        ...     sales.name, sales.path.name, sales.is_broker_enabled
+        ('Sales', 'Sales.sqlite', True)
+    """
 
+    def __init__(self, context: DatabaseContext, activation: Activation) -> None:
+        self._context: Final = context
+        self._activation: Final = activation
 
-class RouteDefinitions(ABC):
-    """The methods that say where messages go, and which go first."""
+    @property
+    def name(self) -> str:
+        """The name of the database."""
+        return self._context.name
 
-    @abstractmethod
-    def change(
+    @property
+    def database_id(self) -> int:
+        """The number of the database in its instance, as in `sys.databases`."""
+        return self._context.database_id
+
+    @property
+    def path(self) -> Path:
+        """The SQLite file of the database."""
+        return self._context.file.path
+
+    @property
+    def service_broker_guid(self) -> uuid.UUID:
+        """The broker id (I1)."""
+        return uuid.UUID(bytes=self._context.objects().broker.service_broker_guid)
+
+    @property
+    def is_broker_enabled(self) -> bool:
+        """Whether the database sends and receives messages (I2)."""
+        return self._context.objects().broker.is_broker_enabled
+
+    @property
+    def mirroring_role(self) -> Role:
+        """Whether the database is the principal of its mirrored pair, or the mirror (N25); without a pair it is the principal."""
+        return self._context.objects().broker.mirroring_role
+
+    def set_broker(self, option: BrokerOption) -> None:
+        """Enables or disables the broker, with a new id or the old one (I4, I5, I6).
+
+        Args:
+            option: `ENABLE_BROKER` and `DISABLE_BROKER` keep id and conversations; `NEW_BROKER` gives a new id and ends every
+                conversation here; `ERROR_BROKER_CONVERSATIONS` keeps the id and ends every conversation with an error at both ends.
+
+        Raises:
+            BrokerError: Another database of the instance is enabled under this id (9772, I7).
+
+        Examples:
+            >>> import tempfile
+            >>> from ssbroker import Instance
+            >>> with tempfile.TemporaryDirectory() as folder, Instance.create(folder, name="shop", background=False) as instance:
+            ...     sales = instance.create_database("Sales")
+            ...     guid = sales.service_broker_guid
+            ...     sales.set_broker("NEW_BROKER")
+            ...     sales.service_broker_guid == guid
+            False
+        """
+        instance = self._context.instance
+        with Alteration(instance) as alteration:
+            identity.set_broker(instance, alteration, self._context, option)
+
+    def set_mirroring_role(self, role: Role, *, number: int | None = None) -> None:
+        """Says what the database is in a mirrored pair (N25). It stands in the file, and travels with it.
+
+        A mirror is not found by *Locate*, sends nothing and takes nothing. Whoever has a mirrored route sends to the one that says that it
+        is the principal, and of two that say so to the one with the greater number (N24).
+
+        Args:
+            role: "principal" or "mirror".
+            number: How often the role has changed hands; left out, one more than the file says where a mirror becomes the principal.
+                Name it where the file does not know of the last failover, since it was not copied from the other one after that.
+
+        Raises:
+            OptionError: The role is neither, or the number is less than the file says.
+            BrokerError: The database is msdb.
+
+        Examples:
+            >>> import tempfile
+            >>> from ssbroker import Instance
+            >>> with tempfile.TemporaryDirectory() as folder, Instance.create(folder, name="shop", background=False) as instance:
+            ...     sales = instance.create_database("Sales")
+            ...     sales.set_mirroring_role("mirror")
+            ...     sales.mirroring_role, instance.catalog().databases["is_broker_enabled"].to_pylist()
+            ('mirror', [True, False])
+        """
+        if self.name == MSDB_NAME:
+            raise refusal("msdb belongs to its instance, and cannot be mirrored")
+        self._context.change(object_definitions.set_role, role=role, number=number)
+
+    def transaction(self) -> Transaction:
+        """A transaction of this database: the application's own tables and its conversations, committed together or not at all.
+
+        Returns:
+            The transaction, for one `with` block; nothing is locked before its first use.
+
+        Examples:
+            >>> import tempfile
+            >>> from ssbroker import Instance
+            >>> with tempfile.TemporaryDirectory() as folder, Instance.create(folder, name="shop") as instance:
+            ...     with instance.create_database("Sales").transaction() as t:
+            ...         _ = t.connection.execute("CREATE TABLE orders (id INTEGER PRIMARY KEY)")
+        """
+        return Transaction(self._context)
+
+    def activate(self, queue: str, function: Procedure, *, max_queue_readers: int = 1) -> None:
+        """Has this process call a function when messages wait in a queue and nobody receives them.
+
+        The function is called with the database. It begins transactions of its own and receives until it finds the queue empty;
+        when messages come later, it is called again. More run at once, up to the limit, while messages are left for them. One that
+        raises has its transaction rolled back, and is called again when it is next needed.
+
+        Args:
+            queue: The queue; without a schema it is in `dbo`.
+            function: The function.
+            max_queue_readers: How many may run at once, each in a thread of its own.
+
+        Raises:
+            BrokerError: There is no such queue (15151).
+            OptionError: `function` cannot be called, or the number is none from 0 to 32767.
+        """
+        self._activation.activate(self._context, queue, function, max_queue_readers=max_queue_readers)
+
+    def deactivate(self, queue: str) -> None:
+        """Ends what `activate` began: no further reader is started; those that run end by themselves.
+
+        Args:
+            queue: The queue; without a schema it is in `dbo`.
+
+        Raises:
+            BrokerError: There is no such queue (15151).
+        """
+        self._activation.deactivate(self._context, queue)
+
+    def create_message_type(self, name: str, *, validation: ValidationName = "NONE") -> None:
+        """Makes a message type.
+
+        Args:
+            name: Its name.
+            validation: What the body has to be: anything, empty, or well-formed XML.
+
+        Raises:
+            BrokerError: The name is taken, or none.
+
+        Examples:
+            >>> import tempfile
+            >>> from ssbroker import Instance
+            >>> with tempfile.TemporaryDirectory() as folder, Instance.create(folder, name="shop", background=False) as instance:
+            ...     sales = instance.create_database("Sales")
+            ...     sales.create_message_type("//order", validation="WELL_FORMED_XML")
+            ...     instance.view("sys.service_message_types", "Sales")["name"].to_pylist()[-1]
+            '//order'
+        """
+        self._context.change(object_definitions.create_message_type, name=name, validation=validation)
+
+    def alter_message_type(self, name: str, *, validation: ValidationName) -> None:
+        """Changes what a message type demands of bodies, for the messages that arrive from now on.
+
+        Args:
+            name: Its name.
+            validation: What the body has to be.
+
+        Raises:
+            BrokerError: There is none (15151), or it is the system's (9663).
+        """
+        self._context.change(object_definitions.alter_message_type, name=name, validation=validation)
+
+    def drop_message_type(self, name: str) -> None:
+        """Removes a message type.
+
+        Args:
+            name: Its name.
+
+        Raises:
+            BrokerError: There is none (15151), it is the system's (9663), or a contract or a message in a queue is of it.
+        """
+        self._context.change(object_definitions.drop_message_type, name=name)
+
+    def create_contract(self, name: str, messages: Mapping[str, SentBy]) -> None:
+        """Makes a contract.
+
+        Args:
+            name: Its name.
+            messages: Who sends each message type: the INITIATOR, the TARGET or ANY of them.
+
+        Raises:
+            BrokerError: The name is taken, a message type is not there (15151), or the initiator could send nothing (8492).
+
+        Examples:
+            >>> import tempfile
+            >>> from ssbroker import Instance
+            >>> with tempfile.TemporaryDirectory() as folder, Instance.create(folder, name="shop", background=False) as instance:
+            ...     sales = instance.create_database("Sales")
+            ...     sales.create_message_type("//order")
+            ...     sales.create_contract("//ordering", {"//order": "INITIATOR", "DEFAULT": "ANY"})
+            ...     instance.view("sys.service_contracts", "Sales")["name"].to_pylist()[-1]
+            '//ordering'
+        """
+        given: object = messages
+        if not isinstance(given, Mapping):
+            raise OptionError(f"messages: expected message types, each with who sends it; got {given!r:.80}")
+        self._context.change(object_definitions.create_contract, name=name, messages=messages)
+
+    def drop_contract(self, name: str) -> None:
+        """Removes a contract.
+
+        Args:
+            name: Its name.
+
+        Raises:
+            BrokerError: There is none (15151), it is the system's (9663), or a service, priority or open conversation uses it.
+        """
+        self._context.change(object_definitions.drop_contract, name=name)
+
+    def create_queue(
         self,
-        what: Callable[Concatenate[Connection, Objects, Options], object],
-        *args: Options.args,
-        **kwargs: Options.kwargs,
+        name: str,
+        *,
+        status: bool = True,
+        retention: bool = False,
+        activation: bool | None = None,
+        procedure: str | None = None,
+        max_queue_readers: int | None = None,
+        poison_message_handling: bool = True,
     ) -> None:
-        """Changes the objects in a transaction of its own."""
+        """Makes a queue.
 
-    @abstractmethod
-    def now(self) -> datetime:
-        """The current moment."""
+        Args:
+            name: Its name, with its schema if that is not `dbo`: `Orders`, `shop.Orders`, `[shop].[Orders.New]`.
+            status: Whether it takes and gives messages.
+            retention: Whether messages stay until their conversation ends.
+            activation: Whether its readers are started when messages wait; left out, whether they have a procedure (B23).
+            procedure: What its readers are called.
+            max_queue_readers: How many of them run at once; left out, one where they have a procedure.
+            poison_message_handling: Whether five rollbacks in a row turn it off.
+
+        Raises:
+            BrokerError: The name is taken (2714), or none.
+
+        Examples:
+            >>> import tempfile
+            >>> from ssbroker import Instance
+            >>> with tempfile.TemporaryDirectory() as folder, Instance.create(folder, name="shop", background=False) as instance:
+            ...     sales = instance.create_database("Sales")
+            ...     sales.create_queue("Orders", retention=True)
+            ...     instance.view("sys.service_queues")["is_retention_enabled"].to_pylist()
+            [True]
+        """
+        settings = QueueSettings(status, retention, activation, procedure, max_queue_readers, poison_message_handling)
+        _check(settings)
+        self._context.change(object_definitions.create_queue, name=name, settings=settings)
+
+    def alter_queue(
+        self,
+        name: str,
+        *,
+        status: bool | None = None,
+        retention: bool | None = None,
+        activation: bool | None = None,
+        procedure: str | None = None,
+        max_queue_readers: int | None = None,
+        poison_message_handling: bool | None = None,
+    ) -> None:
+        """Changes what is given of a queue; the rest stays, but for what `create_queue` says of a queue that gets its first procedure.
+
+        Args:
+            name: Its name.
+            status: Whether it takes and gives messages; what arrived while it was off enters it now (P34).
+            retention: Whether messages stay until their conversation ends.
+            activation: Whether its readers are started when messages wait.
+            procedure: What its readers are called.
+            max_queue_readers: How many of them run at once.
+            poison_message_handling: Whether five rollbacks in a row turn it off.
+
+        Raises:
+            BrokerError: There is none (15151).
+
+        Examples:
+            >>> import tempfile
+            >>> from ssbroker import Instance
+            >>> with tempfile.TemporaryDirectory() as folder, Instance.create(folder, name="shop", background=False) as instance:
+            ...     sales = instance.create_database("Sales")
+            ...     sales.create_queue("Orders")
+            ...     sales.alter_queue("Orders", status=False)
+            ...     instance.view("sys.service_queues")["is_receive_enabled"].to_pylist()
+            [False]
+        """
+        settings = QueueSettings(status, retention, activation, procedure, max_queue_readers, poison_message_handling)
+        _check(settings)
+        self._context.change(object_definitions.alter_queue, name=name, settings=settings)
+
+    def drop_queue(self, name: str) -> None:
+        """Removes a queue.
+
+        Args:
+            name: Its name.
+
+        Raises:
+            BrokerError: There is none (15151), or a service uses it.
+        """
+        self._context.change(object_definitions.drop_queue, name=name)
+
+    def create_service(
+        self, name: str, *, queue: str, contracts: Sequence[str] = (DEFAULT,), owner: str | None = None
+    ) -> None:
+        """Makes a service.
+
+        Args:
+            name: Its name.
+            queue: Where its messages arrive.
+            contracts: What others may begin conversations with it on; none, and it can only begin them itself.
+            owner: The user to whom it belongs, with whose certificates its dialogs are secured; None is dbo.
+
+        Raises:
+            BrokerError: The name is taken, or queue or contract is not there (15151).
+
+        Examples:
+            >>> import tempfile
+            >>> from ssbroker import Instance
+            >>> with tempfile.TemporaryDirectory() as folder, Instance.create(folder, name="shop", background=False) as instance:
+            ...     sales = instance.create_database("Sales")
+            ...     sales.create_queue("Orders")
+            ...     sales.create_service("//Orders", queue="Orders")
+            ...     instance.view("sys.services")["name"].to_pylist()
+            ['//Orders']
+        """
+        accepted = _arguments.texts(contracts, name="contracts")
+        self._context.change(object_definitions.create_service, name=name, queue=queue, contracts=accepted, owner=owner)
+
+    def alter_service(
+        self,
+        name: str,
+        *,
+        queue: str | None = None,
+        add_contracts: Sequence[str] = (),
+        drop_contracts: Sequence[str] = (),
+    ) -> None:
+        """Moves a service with its messages to another queue, and changes its contracts; conversations go on.
+
+        Args:
+            name: Its name.
+            queue: Where its messages arrive from now on; None leaves it.
+            add_contracts: What it accepts besides.
+            drop_contracts: What new conversations may not begin on any more.
+
+        Raises:
+            BrokerError: Service, queue or contract is not there (15151), or is had already.
+        """
+        added = _arguments.texts(add_contracts, name="add_contracts")
+        dropped = _arguments.texts(drop_contracts, name="drop_contracts")
+        self._context.change(
+            object_definitions.alter_service, name=name, queue=queue, add_contracts=added, drop_contracts=dropped
+        )
+
+    def drop_service(self, name: str) -> None:
+        """Removes a service.
+
+        Args:
+            name: Its name.
+
+        Raises:
+            BrokerError: There is none (15151), or a priority or open conversation uses it.
+        """
+        self._context.change(object_definitions.drop_service, name=name)
 
     def create_route(
         self,
@@ -93,7 +441,7 @@ class RouteDefinitions(ABC):
             ['LOCAL', 'TCP://stock:4022']
         """
         clauses = _clauses(service_name, broker_instance, lifetime, address, mirror_address)
-        self.change(object_definitions.create_route, name=name, clauses=clauses, now=self.now())
+        self._context.change(object_definitions.create_route, name=name, clauses=clauses, now=self._context.now())
 
     def alter_route(
         self,
@@ -119,7 +467,7 @@ class RouteDefinitions(ABC):
             BrokerError: There is none (15151), or ALTER ROUTE would refuse it; the number says why.
         """
         clauses = _clauses(service_name, broker_instance, lifetime, address, mirror_address)
-        self.change(object_definitions.alter_route, name=name, clauses=clauses, now=self.now())
+        self._context.change(object_definitions.alter_route, name=name, clauses=clauses, now=self._context.now())
 
     def drop_route(self, name: str) -> None:
         """Removes a route.
@@ -130,7 +478,7 @@ class RouteDefinitions(ABC):
         Raises:
             BrokerError: There is none (15151).
         """
-        self.change(object_definitions.drop_route, name=name)
+        self._context.change(object_definitions.drop_route, name=name)
 
     def create_broker_priority(
         self,
@@ -165,7 +513,7 @@ class RouteDefinitions(ABC):
         check_texts(contract=contract, local_service=local_service, remote_service=remote_service)
         check_numbers(level=level)
         said = [("level", level), ("contract", contract), ("local_service", local_service)]
-        self.change(
+        self._context.change(
             object_definitions.create_broker_priority, name=name, said=[*said, ("remote_service", remote_service)]
         )
 
@@ -180,7 +528,7 @@ class RouteDefinitions(ABC):
             BrokerError: There is none (15151).
         """
         check_numbers(level=level)
-        self.change(object_definitions.alter_broker_priority, name=name, said=[("level", level)])
+        self._context.change(object_definitions.alter_broker_priority, name=name, said=[("level", level)])
 
     def drop_broker_priority(self, name: str) -> None:
         """Removes a priority.
@@ -191,7 +539,7 @@ class RouteDefinitions(ABC):
         Raises:
             BrokerError: There is none (15151).
         """
-        self.change(object_definitions.drop_broker_priority, name=name)
+        self._context.change(object_definitions.drop_broker_priority, name=name)
 
     def set_honor_broker_priority(self, *, is_on: bool) -> None:
         """Whether what waits is sent by the conversations' priorities (fact 150); off at first.
@@ -199,39 +547,7 @@ class RouteDefinitions(ABC):
         Args:
             is_on: Whether it is.
         """
-        self.change(_set_honor, is_on=_arguments.flag(is_on, name="is_on"))
-
-
-def _set_honor(connection: Connection, _: Objects, *, is_on: bool) -> None:
-    changes.set_honor_broker_priority(connection, is_on=is_on)
-
-
-def _clauses(
-    service_name: str | None,
-    broker_instance: uuid.UUID | str | bytes | None,
-    lifetime: int | None,
-    address: str | None,
-    mirror_address: str | None,
-) -> Clauses:
-    check_texts(service_name=service_name, address=address, mirror_address=mirror_address)
-    check_numbers(lifetime=lifetime)
-    guid = broker_instance
-    if isinstance(guid, bytes):
-        guid = uuid.UUID(bytes=_arguments.as_bytes(guid, name="broker_instance"))
-    return Clauses(service_name, None if guid is None else str(guid), lifetime, address, mirror_address)
-
-
-class SecurityDefinitions(RouteDefinitions):
-    """The methods that say who is known, and what may be believed of them (N19, N20)."""
-
-    @property
-    @abstractmethod
-    def credentials(self) -> Credentials:
-        """What opens the keys of the instance."""
-
-    @abstractmethod
-    def current(self) -> Objects:
-        """What stands in the database, as last committed."""
+        self._context.change(_set_honor, is_on=_arguments.flag(is_on, name="is_on"))
 
     def create_user(self, name: str) -> None:
         """Makes a user, to whom services and certificates can belong.
@@ -251,7 +567,7 @@ class SecurityDefinitions(RouteDefinitions):
             ...     instance.view("sys.database_principals", "Sales")["name"].to_pylist()
             ['public', 'dbo', 'Stock']
         """
-        self.change(principals.create_user, name=name)
+        self._context.change(principals.create_user, name=name)
 
     def drop_user(self, name: str) -> None:
         """Removes a user.
@@ -262,7 +578,7 @@ class SecurityDefinitions(RouteDefinitions):
         Raises:
             BrokerError: There is none (15151), or something belongs to it (15138).
         """
-        self.change(principals.drop_user, name=name)
+        self._context.change(principals.drop_user, name=name)
 
     def create_master_key(self, password: str) -> None:
         """Makes the master key, under which private keys are kept. This instance opens it without the password.
@@ -274,7 +590,7 @@ class SecurityDefinitions(RouteDefinitions):
             BrokerError: There is one (15578).
         """
         check_texts(password=password)
-        self.change(principals.create_master_key, credentials=self.credentials, password=password)
+        self._context.change(principals.create_master_key, credentials=self._context.credentials, password=password)
 
     def open_master_key(self, password: str) -> None:
         """Has this instance open the master key without the password from now on, such as after attaching the database.
@@ -286,7 +602,7 @@ class SecurityDefinitions(RouteDefinitions):
             BrokerError: There is no master key (15151), or it has another password (15313).
         """
         check_texts(password=password)
-        self.change(principals.open_master_key, credentials=self.credentials, password=password)
+        self._context.change(principals.open_master_key, credentials=self._context.credentials, password=password)
 
     def drop_master_key(self) -> None:
         """Removes the master key.
@@ -294,7 +610,7 @@ class SecurityDefinitions(RouteDefinitions):
         Raises:
             BrokerError: There is none (15151), or a private key stands under it (15580).
         """
-        self.change(principals.drop_master_key)
+        self._context.change(principals.drop_master_key)
 
     def create_certificate(
         self,
@@ -342,13 +658,13 @@ class SecurityDefinitions(RouteDefinitions):
         begins = None if begins is None else _arguments.as_utc(begins, name="begins")
         ends = None if ends is None else _arguments.as_utc(ends, name="ends")
         given = (
-            principals.made_certificate(subject or name, now=self.now(), begins=begins, ends=ends)
+            principals.made_certificate(subject or name, now=self._context.now(), begins=begins, ends=ends)
             if certificate is None
             else Given(certificate, private_key, password)
         )
-        self.change(
+        self._context.change(
             principals.create_certificate,
-            credentials=self.credentials,
+            credentials=self._context.credentials,
             name=name,
             given=given,
             owner=owner,
@@ -366,7 +682,9 @@ class SecurityDefinitions(RouteDefinitions):
             BrokerError: There is none (15151).
         """
         is_active = _arguments.flag(active, name="active")
-        self.change(principals.alter_certificate, credentials=self.credentials, name=name, active=is_active)
+        self._context.change(
+            principals.alter_certificate, credentials=self._context.credentials, name=name, active=is_active
+        )
 
     def export_certificate(self, name: str) -> bytes:
         """A certificate without its private key, to be taken in by those who are to send here.
@@ -380,7 +698,7 @@ class SecurityDefinitions(RouteDefinitions):
         Raises:
             BrokerError: There is none (15151).
         """
-        found = existing(self.current().security.certificates, name, kind="certificate")
+        found = existing(self._context.objects().security.certificates, name, kind="certificate")
         return certificate_as_pem(found.certificate)
 
     def drop_certificate(self, name: str) -> None:
@@ -392,7 +710,7 @@ class SecurityDefinitions(RouteDefinitions):
         Raises:
             BrokerError: There is none (15151).
         """
-        self.change(principals.drop_certificate, name=name)
+        self._context.change(principals.drop_certificate, name=name)
 
     def create_remote_service_binding(self, name: str, *, service: str, user: str, anonymous: bool = False) -> None:
         """Says to whom a remote service belongs. Dialogs with it are secured from then on, whatever they ask for (N20).
@@ -408,7 +726,7 @@ class SecurityDefinitions(RouteDefinitions):
         """
         _arguments.flag(anonymous, name="anonymous")
         check_texts(service=service)
-        self.change(principals.create_binding, name=name, service=service, user=user, anonymous=anonymous)
+        self._context.change(principals.create_binding, name=name, service=service, user=user, anonymous=anonymous)
 
     def alter_remote_service_binding(
         self, name: str, *, user: str | None = None, anonymous: bool | None = None
@@ -424,7 +742,7 @@ class SecurityDefinitions(RouteDefinitions):
             BrokerError: Binding or user is not there (15151).
         """
         check_flags(anonymous=anonymous)
-        self.change(principals.alter_binding, name=name, user=user, anonymous=anonymous)
+        self._context.change(principals.alter_binding, name=name, user=user, anonymous=anonymous)
 
     def drop_remote_service_binding(self, name: str) -> None:
         """Removes a binding; dialogs that were answered go on.
@@ -435,7 +753,7 @@ class SecurityDefinitions(RouteDefinitions):
         Raises:
             BrokerError: There is none (15151).
         """
-        self.change(principals.drop_binding, name=name)
+        self._context.change(principals.drop_binding, name=name)
 
     def grant_send(self, service: str, *users: str) -> None:
         """Lets users send to a service from other instances; `public` is everybody, and has it from CREATE SERVICE on.
@@ -447,7 +765,7 @@ class SecurityDefinitions(RouteDefinitions):
         Raises:
             BrokerError: Service or user is not there (15151).
         """
-        self.change(principals.set_permission, verb="GRANT", service=service, users=users)
+        self._context.change(principals.set_permission, verb="GRANT", service=service, users=users)
 
     def deny_send(self, service: str, *users: str) -> None:
         """Forbids users to send to a service, whatever else was granted.
@@ -459,7 +777,7 @@ class SecurityDefinitions(RouteDefinitions):
         Raises:
             BrokerError: Service or user is not there (15151).
         """
-        self.change(principals.set_permission, verb="DENY", service=service, users=users)
+        self._context.change(principals.set_permission, verb="DENY", service=service, users=users)
 
     def revoke_send(self, service: str, *users: str) -> None:
         """Takes back what was granted or denied to users on a service.
@@ -471,7 +789,7 @@ class SecurityDefinitions(RouteDefinitions):
         Raises:
             BrokerError: Service or user is not there (15151).
         """
-        self.change(principals.set_permission, verb="REVOKE", service=service, users=users)
+        self._context.change(principals.set_permission, verb="REVOKE", service=service, users=users)
 
     def set_service_owner(self, service: str, user: str) -> None:
         """Gives a service to a user, with whose certificates its dialogs are secured.
@@ -483,242 +801,23 @@ class SecurityDefinitions(RouteDefinitions):
         Raises:
             BrokerError: Service or user is not there (15151).
         """
-        self.change(principals.set_owner, name=service, user=user)
+        self._context.change(principals.set_owner, name=service, user=user)
 
-
-class Definitions(SecurityDefinitions):
-    """The methods of a database that define its objects, each in a transaction of its own."""
-
-    def create_message_type(self, name: str, *, validation: ValidationName = "NONE") -> None:
-        """Makes a message type.
-
-        Args:
-            name: Its name.
-            validation: What the body has to be: anything, empty, or well-formed XML.
+    def __reduce__(self) -> NoReturn:
+        """A database is an open file and locks of this process.
 
         Raises:
-            BrokerError: The name is taken, or none.
-
-        Examples:
-            >>> import tempfile
-            >>> from ssbroker import Instance
-            >>> with tempfile.TemporaryDirectory() as folder, Instance.create(folder, name="shop", background=False) as instance:
-            ...     sales = instance.create_database("Sales")
-            ...     sales.create_message_type("//order", validation="WELL_FORMED_XML")
-            ...     instance.view("sys.service_message_types", "Sales")["name"].to_pylist()[-1]
-            '//order'
+            TypeError: Always; the message says what to do instead.
         """
-        self.change(object_definitions.create_message_type, name=name, validation=validation)
+        self._context.__reduce__()
 
-    def alter_message_type(self, name: str, *, validation: ValidationName) -> None:
-        """Changes what a message type demands of bodies, for the messages that arrive from now on.
+    def __repr__(self) -> str:
+        return f"Database({self.name!r})"
 
-        Args:
-            name: Its name.
-            validation: What the body has to be.
 
-        Raises:
-            BrokerError: There is none (15151), or it is the system's (9663).
-        """
-        self.change(object_definitions.alter_message_type, name=name, validation=validation)
-
-    def drop_message_type(self, name: str) -> None:
-        """Removes a message type.
-
-        Args:
-            name: Its name.
-
-        Raises:
-            BrokerError: There is none (15151), it is the system's (9663), or a contract or a message in a queue is of it.
-        """
-        self.change(object_definitions.drop_message_type, name=name)
-
-    def create_contract(self, name: str, messages: Mapping[str, SentBy]) -> None:
-        """Makes a contract.
-
-        Args:
-            name: Its name.
-            messages: Who sends each message type: the INITIATOR, the TARGET or ANY of them.
-
-        Raises:
-            BrokerError: The name is taken, a message type is not there (15151), or the initiator could send nothing (8492).
-
-        Examples:
-            >>> import tempfile
-            >>> from ssbroker import Instance
-            >>> with tempfile.TemporaryDirectory() as folder, Instance.create(folder, name="shop", background=False) as instance:
-            ...     sales = instance.create_database("Sales")
-            ...     sales.create_message_type("//order")
-            ...     sales.create_contract("//ordering", {"//order": "INITIATOR", "DEFAULT": "ANY"})
-            ...     instance.view("sys.service_contracts", "Sales")["name"].to_pylist()[-1]
-            '//ordering'
-        """
-        given: object = messages
-        if not isinstance(given, Mapping):
-            raise OptionError(f"messages: expected message types, each with who sends it; got {given!r:.80}")
-        self.change(object_definitions.create_contract, name=name, messages=messages)
-
-    def drop_contract(self, name: str) -> None:
-        """Removes a contract.
-
-        Args:
-            name: Its name.
-
-        Raises:
-            BrokerError: There is none (15151), it is the system's (9663), or a service, priority or open conversation uses it.
-        """
-        self.change(object_definitions.drop_contract, name=name)
-
-    def create_queue(
-        self,
-        name: str,
-        *,
-        status: bool = True,
-        retention: bool = False,
-        activation: bool | None = None,
-        procedure: str | None = None,
-        max_queue_readers: int | None = None,
-        poison_message_handling: bool = True,
-    ) -> None:
-        """Makes a queue.
-
-        Args:
-            name: Its name, with its schema if that is not `dbo`: `Orders`, `shop.Orders`, `[shop].[Orders.New]`.
-            status: Whether it takes and gives messages.
-            retention: Whether messages stay until their conversation ends.
-            activation: Whether its readers are started when messages wait; left out, whether they have a procedure (B23).
-            procedure: What its readers are called.
-            max_queue_readers: How many of them run at once; left out, one where they have a procedure.
-            poison_message_handling: Whether five rollbacks in a row turn it off.
-
-        Raises:
-            BrokerError: The name is taken (2714), or none.
-
-        Examples:
-            >>> import tempfile
-            >>> from ssbroker import Instance
-            >>> with tempfile.TemporaryDirectory() as folder, Instance.create(folder, name="shop", background=False) as instance:
-            ...     sales = instance.create_database("Sales")
-            ...     sales.create_queue("Orders", retention=True)
-            ...     instance.view("sys.service_queues")["is_retention_enabled"].to_pylist()
-            [True]
-        """
-        settings = QueueSettings(status, retention, activation, procedure, max_queue_readers, poison_message_handling)
-        _check(settings)
-        self.change(object_definitions.create_queue, name=name, settings=settings)
-
-    def alter_queue(
-        self,
-        name: str,
-        *,
-        status: bool | None = None,
-        retention: bool | None = None,
-        activation: bool | None = None,
-        procedure: str | None = None,
-        max_queue_readers: int | None = None,
-        poison_message_handling: bool | None = None,
-    ) -> None:
-        """Changes what is given of a queue; the rest stays, but for what `create_queue` says of a queue that gets its first procedure.
-
-        Args:
-            name: Its name.
-            status: Whether it takes and gives messages; what arrived while it was off enters it now (P34).
-            retention: Whether messages stay until their conversation ends.
-            activation: Whether its readers are started when messages wait.
-            procedure: What its readers are called.
-            max_queue_readers: How many of them run at once.
-            poison_message_handling: Whether five rollbacks in a row turn it off.
-
-        Raises:
-            BrokerError: There is none (15151).
-
-        Examples:
-            >>> import tempfile
-            >>> from ssbroker import Instance
-            >>> with tempfile.TemporaryDirectory() as folder, Instance.create(folder, name="shop", background=False) as instance:
-            ...     sales = instance.create_database("Sales")
-            ...     sales.create_queue("Orders")
-            ...     sales.alter_queue("Orders", status=False)
-            ...     instance.view("sys.service_queues")["is_receive_enabled"].to_pylist()
-            [False]
-        """
-        settings = QueueSettings(status, retention, activation, procedure, max_queue_readers, poison_message_handling)
-        _check(settings)
-        self.change(object_definitions.alter_queue, name=name, settings=settings)
-
-    def drop_queue(self, name: str) -> None:
-        """Removes a queue.
-
-        Args:
-            name: Its name.
-
-        Raises:
-            BrokerError: There is none (15151), or a service uses it.
-        """
-        self.change(object_definitions.drop_queue, name=name)
-
-    def create_service(
-        self, name: str, *, queue: str, contracts: Sequence[str] = (DEFAULT,), owner: str | None = None
-    ) -> None:
-        """Makes a service.
-
-        Args:
-            name: Its name.
-            queue: Where its messages arrive.
-            contracts: What others may begin conversations with it on; none, and it can only begin them itself.
-            owner: The user to whom it belongs, with whose certificates its dialogs are secured; None is dbo.
-
-        Raises:
-            BrokerError: The name is taken, or queue or contract is not there (15151).
-
-        Examples:
-            >>> import tempfile
-            >>> from ssbroker import Instance
-            >>> with tempfile.TemporaryDirectory() as folder, Instance.create(folder, name="shop", background=False) as instance:
-            ...     sales = instance.create_database("Sales")
-            ...     sales.create_queue("Orders")
-            ...     sales.create_service("//Orders", queue="Orders")
-            ...     instance.view("sys.services")["name"].to_pylist()
-            ['//Orders']
-        """
-        accepted = _arguments.texts(contracts, name="contracts")
-        self.change(object_definitions.create_service, name=name, queue=queue, contracts=accepted, owner=owner)
-
-    def alter_service(
-        self,
-        name: str,
-        *,
-        queue: str | None = None,
-        add_contracts: Sequence[str] = (),
-        drop_contracts: Sequence[str] = (),
-    ) -> None:
-        """Moves a service with its messages to another queue, and changes its contracts; conversations go on.
-
-        Args:
-            name: Its name.
-            queue: Where its messages arrive from now on; None leaves it.
-            add_contracts: What it accepts besides.
-            drop_contracts: What new conversations may not begin on any more.
-
-        Raises:
-            BrokerError: Service, queue or contract is not there (15151), or is had already.
-        """
-        added = _arguments.texts(add_contracts, name="add_contracts")
-        dropped = _arguments.texts(drop_contracts, name="drop_contracts")
-        self.change(
-            object_definitions.alter_service, name=name, queue=queue, add_contracts=added, drop_contracts=dropped
-        )
-
-    def drop_service(self, name: str) -> None:
-        """Removes a service.
-
-        Args:
-            name: Its name.
-
-        Raises:
-            BrokerError: There is none (15151), or a priority or open conversation uses it.
-        """
-        self.change(object_definitions.drop_service, name=name)
+def context_of(database: Database) -> DatabaseContext:
+    """The inner state of a database, for the parts of the library that build on it."""
+    return database._context  # noqa: SLF001
 
 
 def _check(settings: QueueSettings) -> None:
@@ -732,261 +831,20 @@ def _check(settings: QueueSettings) -> None:
     check_numbers(max_queue_readers=settings.max_queue_readers)
 
 
-class Database(Definitions):
-    """A database of an open instance; `Instance.database` gives it.
+def _set_honor(connection: Connection, _: Objects, *, is_on: bool) -> None:
+    changes.set_honor_broker_priority(connection, is_on=is_on)
 
-    Attributes:
-        instance: The instance.
-        database_id: Its number in the instance.
-        name: Its name.
-        file: Its file.
-        arrivals: Who waits for its messages in this process.
-        enters_nothing: The version of the objects with which nothing that waits for a queue may enter it (P34), as far as one was found.
-    """
 
-    def __init__(self, instance: Instance, *, database_id: int, name: str, file: DatabaseFile) -> None:
-        self.instance: Final = instance
-        self.database_id: Final = database_id
-        self.name = name
-        self.file: Final = file
-        self.arrivals: Final = Arrivals()
-        self.enters_nothing: int | None = None
-        self._plain: Plain | None = None
-        self._objects: Objects | None = None
-        self._picture: tuple[Objects, Picture] | None = None
-
-    @property
-    def service_broker_guid(self) -> uuid.UUID:
-        """The broker id (I1)."""
-        return uuid.UUID(bytes=self.objects().broker.service_broker_guid)
-
-    @property
-    def is_broker_enabled(self) -> bool:
-        """Whether the database sends and receives (I2)."""
-        return self.objects().broker.is_broker_enabled
-
-    def objects(self, connection: Connection | None = None) -> Objects:
-        """All objects, read again only when something has changed.
-
-        Args:
-            connection: Whose sight of the file counts; None is what was committed last.
-
-        Returns:
-            An immutable picture.
-        """
-        known = self._objects
-        if connection is None:
-            if known is not None and known.version == self.file.ask(stored.version_of):
-                return known
-            found = self._read()
-            if not self._is_attached(found):
-                self.instance.settle(self)
-                found = self._read()
-        else:
-            if known is not None and known.version == stored.version_of(connection):
-                return known
-            found = stored.load(connection)
-        self._refuse_foreign(found)
-        self._objects = found
-        return found
-
-    def picture(self, objects: Objects) -> Picture:
-        """Objects as far as they decide about plain messages.
-
-        Args:
-            objects: What stands in the database.
-
-        Returns:
-            Their picture, made once.
-        """
-        known = self._picture
-        if known is None or known[0] is not objects:
-            known = self._picture = (objects, picture(objects, staying(objects), is_name=means_itself))
-            self.file.know(objects.version, known[1])
-        return known[1]
-
-    def sight(self, connection: Connection) -> Objects:
-        """The objects as a connection sees them, each read when it is asked for: for who changes many.
-
-        Args:
-            connection: The file, locked.
-
-        Returns:
-            The objects.
-
-        Raises:
-            StorageError: The database is no longer the instance's.
-        """
-        found = sight(connection)
-        self._refuse_foreign(found)
-        return found
-
-    def set_broker(self, option: BrokerOption) -> None:
-        """Enables or disables the broker, with a new id or the old one (I4, I5, I6).
-
-        Args:
-            option: `ENABLE_BROKER` and `DISABLE_BROKER` keep id and conversations; `NEW_BROKER` gives a new id and ends every
-                conversation here; `ERROR_BROKER_CONVERSATIONS` keeps the id and ends every conversation with an error at both ends.
-
-        Raises:
-            BrokerError: Another database of the instance is enabled under this id (9772, I7).
-
-        Examples:
-            >>> import tempfile
-            >>> from ssbroker import Instance
-            >>> with tempfile.TemporaryDirectory() as folder, Instance.create(folder, name="shop", background=False) as instance:
-            ...     sales = instance.create_database("Sales")
-            ...     guid = sales.service_broker_guid
-            ...     sales.set_broker("NEW_BROKER")
-            ...     sales.service_broker_guid == guid
-            False
-        """
-        self.instance.set_broker(self, option)
-
-    @property
-    def mirroring_role(self) -> Role:
-        """Whether the database is the principal of its mirrored pair, or the mirror (N25); without a pair it is the principal."""
-        return self.objects().broker.mirroring_role
-
-    def set_mirroring_role(self, role: Role, *, number: int | None = None) -> None:
-        """Says what the database is in a mirrored pair (N25). It stands in the file, and travels with it.
-
-        A mirror is not found by *Locate*, sends nothing and takes nothing. Whoever has a mirrored route sends to the one that says that it
-        is the principal, and of two that say so to the one with the greater number (N24).
-
-        Args:
-            role: "principal" or "mirror".
-            number: How often the role has changed hands; left out, one more than the file says where a mirror becomes the principal.
-                Name it where the file does not know of the last failover, since it was not copied from the other one after that.
-
-        Raises:
-            OptionError: The role is neither, or the number is less than the file says.
-            BrokerError: The database is msdb.
-
-        Examples:
-            >>> import tempfile
-            >>> from ssbroker import Instance
-            >>> with tempfile.TemporaryDirectory() as folder, Instance.create(folder, name="shop", background=False) as instance:
-            ...     sales = instance.create_database("Sales")
-            ...     sales.set_mirroring_role("mirror")
-            ...     sales.mirroring_role, instance.catalog().databases["is_broker_enabled"].to_pylist()
-            ('mirror', [True, False])
-        """
-        if self.name == MSDB_NAME:
-            raise refusal("msdb belongs to its instance, and cannot be mirrored")
-        self.change(object_definitions.set_role, role=role, number=number)
-
-    def transaction(self) -> Transaction:
-        """A transaction of this database: the application's own tables and its conversations, committed together or not at all.
-
-        Returns:
-            The transaction, for one `with` block; nothing is locked before its first use.
-
-        Examples:
-            >>> import tempfile
-            >>> from ssbroker import Instance
-            >>> with tempfile.TemporaryDirectory() as folder, Instance.create(folder, name="shop") as instance:
-            ...     with instance.create_database("Sales").transaction() as t:
-            ...         _ = t.connection.execute("CREATE TABLE orders (id INTEGER PRIMARY KEY)")
-        """
-        return Transaction(self)
-
-    def plain_session(self) -> PlainSession:
-        """A transaction that is not begun yet, for as long as it does what is plain.
-
-        Returns:
-            The transaction, of this thread.
-        """
-        plain = self._plain
-        if plain is None:
-            counts = self.instance.worker.counters.plain
-            plain = self._plain = Plain(self.file.gate, counts, self.arrivals, SYSTEM_QUEUE_ID)
-        return plain.session(get_ident())
-
-    def activate(self, queue: str, function: Procedure, *, max_queue_readers: int = 1) -> None:
-        """Has this process call a function when messages wait in a queue and nobody receives them.
-
-        The function is called with the database. It begins transactions of its own and receives until it finds the queue empty;
-        when messages come later, it is called again. More run at once, up to the limit, while messages are left for them. One that
-        raises has its transaction rolled back, and is called again when it is next needed.
-
-        Args:
-            queue: The queue; without a schema it is in `dbo`.
-            function: The function.
-            max_queue_readers: How many may run at once, each in a thread of its own.
-
-        Raises:
-            BrokerError: There is no such queue (15151).
-            OptionError: `function` cannot be called, or the number is none from 0 to 32767.
-        """
-        self.instance.worker.activation.activate(self, queue, function, max_queue_readers=max_queue_readers)
-
-    def deactivate(self, queue: str) -> None:
-        """Ends what `activate` began: no further reader is started; those that run end by themselves.
-
-        Args:
-            queue: The queue; without a schema it is in `dbo`.
-
-        Raises:
-            BrokerError: There is no such queue (15151).
-        """
-        self.instance.worker.activation.deactivate(self, queue)
-
-    def change(
-        self,
-        what: Callable[Concatenate[Connection, Objects, Options], object],
-        *args: Options.args,
-        **kwargs: Options.kwargs,
-    ) -> None:
-        """Changes the objects in a transaction of its own, and tells the instance once it is durable.
-
-        Args:
-            what: Changes them, given a connection and the objects as they are.
-            args: Passed on.
-            kwargs: Passed on.
-
-        Raises:
-            BrokerError: `what` refuses the change.
-            StorageError: The file cannot be written.
-        """
-        with self.file.write() as connection:
-            what(connection, self.objects(connection), *args, **kwargs)
-        self.instance.objects_changed(self)
-
-    @property
-    def credentials(self) -> Credentials:
-        """What opens the keys of the instance."""
-        return self.instance.credentials
-
-    def current(self) -> Objects:
-        """What stands in the database, as last committed."""
-        return self.objects()
-
-    def now(self) -> datetime:
-        """The current moment, as the instance's clock tells it."""
-        return self.instance.clock()
-
-    def renamed(self, name: str) -> Self:
-        """The database under its name of now."""
-        self.name = name
-        return self
-
-    def close(self) -> None:
-        """Ends the waits for its messages, and closes the file."""
-        if not self.file.is_inherited:
-            self.arrivals.close()
-            self.file.close()
-
-    def _read(self) -> Objects:
-        with self.file.read() as reader:
-            return stored.load(reader)
-
-    def _refuse_foreign(self, found: Objects) -> None:
-        if not self._is_attached(found):
-            raise StorageError(f"{self.file.path}: is no longer attached to this instance", file=str(self.file.path))
-
-    def _is_attached(self, found: Objects) -> bool:
-        return found.broker.attached_to == self.instance.instance_id
-
-    def __repr__(self) -> str:
-        return f"Database({self.name!r})"
+def _clauses(
+    service_name: str | None,
+    broker_instance: uuid.UUID | str | bytes | None,
+    lifetime: int | None,
+    address: str | None,
+    mirror_address: str | None,
+) -> Clauses:
+    check_texts(service_name=service_name, address=address, mirror_address=mirror_address)
+    check_numbers(lifetime=lifetime)
+    guid = broker_instance
+    if isinstance(guid, bytes):
+        guid = uuid.UUID(bytes=_arguments.as_bytes(guid, name="broker_instance"))
+    return Clauses(service_name, None if guid is None else str(guid), lifetime, address, mirror_address)

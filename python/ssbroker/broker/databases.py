@@ -7,7 +7,6 @@ import os
 import random as randomness
 import re
 import threading
-import uuid
 import warnings
 from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, contextmanager
@@ -15,12 +14,13 @@ from hashlib import sha256
 from itertools import count
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Final, Self
+from typing import Final, Self
 
 from ssbroker import _arguments
 from ssbroker.broker import object_definitions
-from ssbroker.broker.database import Database
-from ssbroker.broker.unit_of_work import Effects, Work
+from ssbroker.broker.context import DatabaseContext, InstanceContext, random_guid
+from ssbroker.broker.effects import Effects
+from ssbroker.broker.unit_of_work import Work
 from ssbroker.broker.validation import refusal
 from ssbroker.exceptions import BrokerWarning, LockTimeoutError, OptionError, StorageError, UnknownDatabaseError
 from ssbroker.store import object_changes as changes
@@ -31,9 +31,6 @@ from ssbroker.store.objects import Objects
 from ssbroker.store.registry import MSDB_NAME, Listed, Note
 from ssbroker.store.schema import DATABASE
 from ssbroker.store.sqlite import Connection, NotBlankError, is_missing
-
-if TYPE_CHECKING:
-    from ssbroker.broker.instance import Instance
 
 
 def reconcile(file: DatabaseFile, msdb: DatabaseFile, database_id: int, *, instance_id: bytes) -> None:
@@ -88,12 +85,12 @@ _NOT_AVAILABLE: Final = "the database %r is not available: %s"
 class Databases:
     """Opens databases when they are first asked for, and closes those that have gone from the list."""
 
-    def __init__(self, instance: Instance, msdb: DatabaseFile) -> None:
+    def __init__(self, instance: InstanceContext, msdb: DatabaseFile) -> None:
         self._instance: Final = instance
         self._msdb: Final = msdb
         self._guard: Final = threading.RLock()
-        self._known: dict[str, Database] = {}
-        self._aside: dict[int, Database] = {}
+        self._known: dict[str, DatabaseContext] = {}
+        self._aside: dict[int, DatabaseContext] = {}
         self._unavailable: dict[str, StorageError] = {}
         self._version: int | None = None
         self._is_looking = False
@@ -111,7 +108,7 @@ class Databases:
         """
         self._msdb.check()
 
-    def one(self, name: str) -> Database:
+    def one(self, name: str) -> DatabaseContext:
         """A database by its name.
 
         Raises:
@@ -127,7 +124,7 @@ class Databases:
             )
         return databases[name]
 
-    def all(self) -> dict[str, Database]:
+    def all(self) -> dict[str, DatabaseContext]:
         """The databases as the list has them now; objects of those that stay are kept."""
         self._msdb.check()  # before the lock: in a forked process nobody gives it back
         with self._guard:
@@ -143,7 +140,7 @@ class Databases:
             finally:
                 self._is_looking = False
 
-    def _look(self) -> dict[str, Database]:
+    def _look(self) -> dict[str, DatabaseContext]:
         """What `all` does, with the lock."""
         if self._version is not None and self._msdb.ask(registry.version_of) == self._version:
             return self._known
@@ -152,7 +149,7 @@ class Databases:
             listed = registry.load(connection)
         before = {one.database_id: one for one in (*self._known.values(), *self._aside.values())}
         aside, self._aside = self._aside, {}
-        databases: dict[str, Database] = {}
+        databases: dict[str, DatabaseContext] = {}
         told, self._unavailable = {name: str(error) for name, error in self._unavailable.items()}, {}
         for row in listed:
             database = before.pop(row.database_id, None)
@@ -182,7 +179,7 @@ class Databases:
             self.all()
             return list(self._unavailable)
 
-    def seen(self) -> list[tuple[Database, Objects]]:
+    def seen(self) -> list[tuple[DatabaseContext, Objects]]:
         """The databases with what stands in them; one that goes meanwhile, or cannot be read, is left out.
 
         Raises:
@@ -198,7 +195,7 @@ class Databases:
                 self._put_aside(database, error)
         return found
 
-    def settle(self, database: Database) -> None:
+    def settle(self, database: DatabaseContext) -> None:
         """Waits for whoever takes a database away, and keeps it where that came to nothing.
 
         Raises:
@@ -216,7 +213,7 @@ class Databases:
             database.close()
         self._msdb.close()
 
-    def _put_aside(self, database: Database, error: StorageError) -> None:
+    def _put_aside(self, database: DatabaseContext, error: StorageError) -> None:
         """Leaves a database out until its file can be read again (B42); it stays the same object."""
         with self._guard:
             if self.all().get(database.name) is not database:
@@ -227,17 +224,17 @@ class Databases:
             self._version = None
             _log.warning(_NOT_AVAILABLE, database.name, error)
 
-    def _opened(self, row: Listed) -> Database:
+    def _opened(self, row: Listed) -> DatabaseContext:
         instance, path = self._instance, self._instance.folder / row.file
         if row.name == MSDB_NAME:
-            return Database(instance, database_id=row.database_id, name=row.name, file=self._msdb)
+            return DatabaseContext(instance, database_id=row.database_id, name=row.name, file=self._msdb)
         file = DatabaseFile.open(path, DATABASE, lock_timeout=instance.lock_timeout, vfs=instance.vfs)
         try:
             reconcile(file, self._msdb, row.database_id, instance_id=instance.instance_id)
         except BaseException:
             file.close()
             raise
-        return Database(instance, database_id=row.database_id, name=row.name, file=file)
+        return DatabaseContext(instance, database_id=row.database_id, name=row.name, file=file)
 
 
 _ESCAPED: Final = re.compile(r"[^\w -]", re.ASCII)
@@ -305,7 +302,9 @@ def open_msdb(path: Path, *, lock_timeout: float, vfs: str | None) -> DatabaseFi
         ) from error
 
 
-def create_database(instance: Instance, listing: Connection, *, name: str, service_broker_guid: bytes) -> DatabaseFile:
+def create_database(
+    instance: InstanceContext, listing: Connection, *, name: str, service_broker_guid: bytes
+) -> DatabaseFile:
     """Makes the file of a database, beside msdb's."""
     listed = {row.file for row in registry.load(listing)}
     with instance.msdb.file.read() as committed:  # what this change drops stands there until it is committed
@@ -355,7 +354,7 @@ def remove_files(path: Path) -> None:
         Path(f"{path}{beside}").unlink(missing_ok=True)
 
 
-def remove_dropped(instance: Instance, msdb: DatabaseFile, path: Path) -> None:
+def remove_dropped(instance: InstanceContext, msdb: DatabaseFile, path: Path) -> None:
     """Removes the file of a dropped database, unless a new one stands at its place already.
 
     Where it cannot be removed now, whoever makes a database of that name does it.
@@ -368,7 +367,7 @@ def remove_dropped(instance: Instance, msdb: DatabaseFile, path: Path) -> None:
         _log.warning("%s: is dropped, and could not be removed: %s", path, error)
 
 
-def _is_leftover(instance: Instance, path: Path) -> bool:
+def _is_leftover(instance: InstanceContext, path: Path) -> bool:
     """Whether a file that is not on the list may go: it is dropped, or what a crash left of making it, with nothing in it."""
     try:
         file = DatabaseFile.open(path, DATABASE, lock_timeout=instance.lock_timeout, vfs=instance.vfs)
@@ -394,22 +393,6 @@ def _fill(connection: Connection, path: Path, *, service_broker_guid: bytes, att
     object_definitions.create(connection)
 
 
-def random_guid(random: randomness.Random) -> uuid.UUID:
-    """A random id (B6).
-
-    Args:
-        random: Where it comes from.
-
-    Returns:
-        An id of version 4.
-
-    Examples:
-        >>> random_guid(randomness.Random(7)).version
-        4
-    """
-    return uuid.UUID(int=random.getrandbits(128), version=4)
-
-
 class Alteration:
     """Transactions of the files that a change touches, committed together at the end of a `with` block (B25).
 
@@ -425,19 +408,19 @@ class Alteration:
         lost: The names on the list of which the files cannot be used.
     """
 
-    def __init__(self, instance: Instance, *, changed: set[Database] | None = None) -> None:
+    def __init__(self, instance: InstanceContext, *, changed: set[DatabaseContext] | None = None) -> None:
         self._instance: Final = instance
         self._changed: Final = changed
         self._open = {database.name: database for database in instance.databases}
-        self.lost: Final = set(instance.unavailable)
+        self.lost: Final = set(instance.databases_list.unavailable())
         self._msdb: Final = self._open[MSDB_NAME]
-        self._sessions: dict[Database, Session] = {}
-        self._joined: list[tuple[Database, bool]] = []
-        self._effects: Final[dict[Database, Effects]] = {}
-        self._left: list[tuple[Database, bool]] = []
+        self._sessions: dict[DatabaseContext, Session] = {}
+        self._joined: list[tuple[DatabaseContext, bool]] = []
+        self._effects: Final[dict[DatabaseContext, Effects]] = {}
+        self._left: list[tuple[DatabaseContext, bool]] = []
         self._written: list[Path] = []
         self._not_whole: list[str] = []
-        self._gains: set[Database] = set()
+        self._gains: set[DatabaseContext] = set()
 
     def lock(self, names: Iterable[str]) -> None:
         """Locks databases beforehand, in an order that is always the same; those that are not there are left out."""
@@ -454,7 +437,7 @@ class Alteration:
         """The list, locked."""
         return self.connection(self._msdb)
 
-    def connection(self, database: Database) -> Connection:
+    def connection(self, database: DatabaseContext) -> Connection:
         """The file of a database, locked."""
         session = self._sessions.get(database)
         if session is not None:
@@ -473,7 +456,7 @@ class Alteration:
             if session is not None:
                 session.close()
 
-    def _begin(self, database: Database) -> Connection:
+    def _begin(self, database: DatabaseContext) -> Connection:
         session = self._sessions[database] = database.file.session()
         try:
             return session.begin()
@@ -483,7 +466,7 @@ class Alteration:
                 raise
             raise _gone(database) from error
 
-    def _keep(self, database: Database, connection: Connection) -> None:
+    def _keep(self, database: DatabaseContext, connection: Connection) -> None:
         """Notes again that a database is the instance's, where a crash left it half detached.
 
         Raises:
@@ -494,16 +477,16 @@ class Alteration:
             identity = registry.identity_of(database.file.path)
             registry.note(connection, attached_to=self._instance.instance_id, identity=identity)
 
-    def work(self, database: Database) -> Work:
+    def work(self, database: DatabaseContext) -> Work:
         """What the conversations of a database need; whoever it concerns is told once all is committed."""
         effects = self._effects.setdefault(database, Effects(log=self._instance.events))
         return Work(database, self.connection(database), effects)
 
-    def objects(self, database: Database) -> Objects:
+    def objects(self, database: DatabaseContext) -> Objects:
         """What stands in a database now, within this change."""
         return database.objects(self.connection(database))
 
-    def database(self, name: str) -> Database:
+    def database(self, name: str) -> DatabaseContext:
         """A database by the name that it has within this change.
 
         Raises:
@@ -520,7 +503,7 @@ class Alteration:
         """The databases' names within this change."""
         return tuple(self._open)
 
-    def row(self, database: Database) -> Listed:
+    def row(self, database: DatabaseContext) -> Listed:
         """The row of a database on the list.
 
         Raises:
@@ -531,22 +514,22 @@ class Alteration:
                 return row
         raise _gone(database)
 
-    def gains(self, database: Database) -> None:
+    def gains(self, database: DatabaseContext) -> None:
         """Has the file committed after the list: it was enabled, or attached."""
         self._gains.add(database)
 
-    def loses(self, database: Database) -> None:
+    def loses(self, database: DatabaseContext) -> None:
         """Has the file committed before the list: it was disabled after all."""
         if all(database is not joined for joined, _ in self._joined):
             self._gains.discard(database)
 
-    def joined(self, database: Database, *, created: bool) -> None:
+    def joined(self, database: DatabaseContext, *, created: bool) -> None:
         """Notes a database that is new on the list; undone, a file that was created goes again."""
         self._open[database.name] = database
         self._joined.append((database, created))
         self.gains(database)
 
-    def left(self, database: Database, *, is_dropped: bool) -> None:
+    def left(self, database: DatabaseContext, *, is_dropped: bool) -> None:
         """Notes a database that the list no longer has; done, the file of a dropped one goes."""
         del self._open[database.name]
         self._gains.discard(database)
@@ -567,7 +550,7 @@ class Alteration:
         registry.remove(self.listing(), name=name)
         self.lost.discard(name)
 
-    def renamed(self, database: Database, new: str) -> None:
+    def renamed(self, database: DatabaseContext, new: str) -> None:
         """Notes another name; the database object takes it when the list is read again."""
         self._open = {new if key == database.name else key: value for key, value in self._open.items()}
 
@@ -593,11 +576,11 @@ class Alteration:
             if database.name in touched:
                 effects = touched[database.name]
                 if self._changed is None or effects is not None:
-                    self._instance.objects_changed(database)
+                    self._instance.listener.changed(database)
                 else:
                     self._changed.add(database)
                 if effects is not None:
-                    self._instance.worker.committed(database, effects)
+                    self._instance.listener.committed(database, effects)
 
     def _commit(self) -> None:
         listing = self._sessions.pop(self._msdb, None)
@@ -620,7 +603,7 @@ class Alteration:
             if is_dropped:
                 remove_dropped(self._instance, self._msdb.file, database.file.path)
 
-    def _make_whole(self, database: Database) -> None:
+    def _make_whole(self, database: DatabaseContext) -> None:
         """B29: other processes may have the file open still."""
         try:
             database.file.checkpoint()
@@ -643,5 +626,5 @@ class Alteration:
                 stack.callback(file.unlink, missing_ok=True)
 
 
-def _gone(database: Database) -> UnknownDatabaseError:
+def _gone(database: DatabaseContext) -> UnknownDatabaseError:
     return UnknownDatabaseError(f"the database {database.name!r} is no longer there", value=database.name)

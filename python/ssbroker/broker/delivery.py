@@ -9,17 +9,18 @@ import uuid
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
+from typing import Final, NamedTuple, Protocol
 
 from ssbroker import _arguments
+from ssbroker.broker.context import DatabaseContext, InstanceContext
 from ssbroker.broker.dialogs import transmission_status
 from ssbroker.broker.dialogs.deliver import arrive, settle
 from ssbroker.broker.dialogs.message import Arrival, Envelope, Message, envelope_of
 from ssbroker.broker.dialogs.transmission_status import DELIVERED, Status, route_refused
-from ssbroker.broker.dynamic_routing import Ask
+from ssbroker.broker.dynamic_routing import Ask, DynamicRouting
 from ssbroker.broker.failure_log import told_failure
 from ssbroker.broker.process_locks import ServeLock
-from ssbroker.broker.routes import Decision, Ways, explain, is_wanted, missing_in
+from ssbroker.broker.routes import Decision, LiveRoutes, explain, is_wanted, missing_in
 from ssbroker.broker.unit_of_work import Work, own_work, told_undeliverable
 from ssbroker.broker.validation import queue_text
 from ssbroker.exceptions import LockTimeoutError, SsbrokerError, StorageError
@@ -29,11 +30,6 @@ from ssbroker.protocol.errors import text
 from ssbroker.protocol.events import Classification, MessageClassify
 from ssbroker.store import due_work, endpoints, transmission_queue
 from ssbroker.store.endpoints import Endpoint
-
-if TYPE_CHECKING:
-    from ssbroker.broker.database import Database
-    from ssbroker.broker.instance import Instance
-
 
 MESSAGES_MAX: Final = 2_000
 """The messages that one transaction of the target takes at most."""
@@ -79,7 +75,7 @@ class Delivered:
         return self.arrival.error is None and self.arrival.acknowledged < above
 
 
-def pack(source: Database, endpoint_ids: Iterable[int]) -> tuple[list[Parcel], list[int]]:
+def pack(source: DatabaseContext, endpoint_ids: Iterable[int]) -> tuple[list[Parcel], list[int]]:
     """Reads what fits into one transaction of the target.
 
     Args:
@@ -109,7 +105,9 @@ def pack(source: Database, endpoint_ids: Iterable[int]) -> tuple[list[Parcel], l
     return parcels, []
 
 
-def hand_back(database: Database, parcels: Sequence[Parcel], *, lock_timeout: float | None = None) -> list[Delivered]:
+def hand_back(
+    database: DatabaseContext, parcels: Sequence[Parcel], *, lock_timeout: float | None = None
+) -> list[Delivered]:
     """Delivers parcels within their own database, in one transaction.
 
     Args:
@@ -135,7 +133,7 @@ def hand_back(database: Database, parcels: Sequence[Parcel], *, lock_timeout: fl
 
 
 def put(
-    target: Database,
+    target: DatabaseContext,
     parcels: Sequence[Parcel],
     *,
     broker_instance: bytes | None,
@@ -162,7 +160,7 @@ def put(
         return [_taken(work, parcel, waits_here=True) for parcel in parcels]
 
 
-def acknowledge(source: Database, delivered: Sequence[Delivered], *, broker_instance: bytes) -> None:
+def acknowledge(source: DatabaseContext, delivered: Sequence[Delivered], *, broker_instance: bytes) -> None:
     """Takes off the transmission queue what another database has durably (P16); without, it is sent again, and is a duplicate.
 
     Args:
@@ -228,13 +226,13 @@ class Round:
         later: Senders whose target was busy for longer than `patience`: nothing is wrong, somebody with more time delivers.
     """
 
-    def __init__(self, source: Database, *, patience: float | None) -> None:
+    def __init__(self, source: DatabaseContext, *, patience: float | None) -> None:
         self._source: Final = source
         self._patience: Final = patience
         self.stays: dict[int, Status] = {}
         self.later: set[int] = set()
 
-    def deliver(self, target: Database, broker_instance: bytes | None, endpoint_ids: Sequence[int]) -> None:
+    def deliver(self, target: DatabaseContext, broker_instance: bytes | None, endpoint_ids: Sequence[int]) -> None:
         """Delivers what conversations have waiting for one database, each in order.
 
         Args:
@@ -264,7 +262,9 @@ class Round:
                 acknowledge(self._source, delivered, broker_instance=broker_instance)
             left = rest + self._judge(target, parcels, delivered)
 
-    def _put(self, target: Database, broker_instance: bytes | None, parcels: Sequence[Parcel]) -> list[Delivered]:
+    def _put(
+        self, target: DatabaseContext, broker_instance: bytes | None, parcels: Sequence[Parcel]
+    ) -> list[Delivered]:
         try:
             return self._put_all(target, broker_instance, parcels)
         except StorageError:
@@ -287,12 +287,14 @@ class Round:
                 )
         return delivered
 
-    def _put_all(self, target: Database, broker_instance: bytes | None, parcels: Sequence[Parcel]) -> list[Delivered]:
+    def _put_all(
+        self, target: DatabaseContext, broker_instance: bytes | None, parcels: Sequence[Parcel]
+    ) -> list[Delivered]:
         if target is self._source:
             return hand_back(target, parcels, lock_timeout=self._patience)
         return put(target, parcels, broker_instance=broker_instance, lock_timeout=self._patience)
 
-    def _judge(self, target: Database, parcels: Sequence[Parcel], delivered: Sequence[Delivered]) -> list[int]:
+    def _judge(self, target: DatabaseContext, parcels: Sequence[Parcel], delivered: Sequence[Delivered]) -> list[int]:
         """Notes what stays; the senders that have more to deliver."""
         goes_on = []
         for each in delivered:
@@ -311,7 +313,7 @@ class Round:
         return goes_on
 
 
-def _why(target: Database, delivered: Delivered) -> Status:
+def _why(target: DatabaseContext, delivered: Delivered) -> Status:
     """Why the target did not take a parcel."""
     number = delivered.arrival.undelivered
     if number is None:
@@ -335,7 +337,7 @@ class Outgoing:
         decision: Where its messages go: the next hop, and of a mirrored route the mirror's address (R51).
     """
 
-    database: Database
+    database: DatabaseContext
     sender: Endpoint
     decision: Decision
 
@@ -361,7 +363,7 @@ class Transport(Protocol):
             What is in the way of conversations, by their sender's number, as far as something is.
         """
 
-    def more(self, database: Database, endpoint_ids: Collection[int]) -> Collection[int]:
+    def more(self, database: DatabaseContext, endpoint_ids: Collection[int]) -> Collection[int]:
         """Tells that conversations have sent more: it spares those that are carried already what `carry` has to be told.
 
         Args:
@@ -390,11 +392,11 @@ class Plan:
     """Those of them for which a route is to be asked for (R14)."""
 
 
-def plan(ways: Ways, database: Database, senders: Sequence[Endpoint], *, has_transport: bool) -> Plan:
+def plan(routes: LiveRoutes, database: DatabaseContext, senders: Sequence[Endpoint], *, has_transport: bool) -> Plan:
     """Routes conversations (B10), and tells the subscribers what became of each.
 
     Args:
-        ways: Where conversations go.
+        routes: Where conversations go.
         database: The senders' database.
         senders: The senders.
         has_transport: Whether messages can leave the instance.
@@ -405,8 +407,8 @@ def plan(ways: Ways, database: Database, senders: Sequence[Endpoint], *, has_tra
     now = database.now()
     found = Plan()
     explained: dict[tuple[str, bytes | None, int], Explanation] = {}
-    router = database.instance.router(tie_break=ways.tie_break)
-    for sender, decision in zip(senders, ways.decisions(database.name, senders), strict=True):
+    router = routes.router()
+    for sender, decision in zip(senders, routes.decisions(database.name, senders), strict=True):
         _tell(database, sender, decision)
         if decision.is_local and decision.target_database is not None:
             found.local.setdefault((decision.target_database, decision.broker_instance), []).append(sender)
@@ -416,7 +418,7 @@ def plan(ways: Ways, database: Database, senders: Sequence[Endpoint], *, has_tra
             asked = (sender.far_service, sender.far_broker_instance, sender.is_initiator)
             if asked not in explained:  # the same for all of them: what stays has found nothing to pick from
                 explained[asked] = explain(router, database.name, sender, now=now)
-            is_mirror = decision.reason == _SENDER_DISABLED and database.mirroring_role == "mirror"
+            is_mirror = decision.reason == _SENDER_DISABLED and database.objects().broker.mirroring_role == "mirror"
             why = (
                 transmission_status.mirror_copy(database.name)
                 if is_mirror
@@ -429,7 +431,7 @@ def plan(ways: Ways, database: Database, senders: Sequence[Endpoint], *, has_tra
     return found
 
 
-def _tell(database: Database, sender: Endpoint, decision: Decision) -> None:
+def _tell(database: DatabaseContext, sender: Endpoint, decision: Decision) -> None:
     log = database.instance.events
     if not log.wants(MessageClassify):
         return
@@ -637,15 +639,19 @@ class Delivery:
         transport: What carries messages to other instances; None where there is no endpoint.
     """
 
-    def __init__(self, instance: Instance, retries: Retries) -> None:
+    def __init__(
+        self, instance: InstanceContext, retries: Retries, *, routes: LiveRoutes, dynamic_routing: DynamicRouting
+    ) -> None:
         self._instance: Final = instance
         self._retries: Final = retries
+        self._routes: Final = routes
+        self._dynamic_routing: Final = dynamic_routing
         self._scanned: dict[int, int] = {}
         self._turns: Final[dict[int, threading.RLock]] = defaultdict(threading.RLock)
         self._thread: Final = _Thread()
         self.transport: Transport | None = None
 
-    def sent(self, database: Database, endpoint_ids: Collection[int]) -> bool:
+    def sent(self, database: DatabaseContext, endpoint_ids: Collection[int]) -> bool:
         """Delivers at once what a transaction has put into the transmission queue. What cannot be is tried again; nothing raises.
 
         Where the calling thread is in a transaction of some database, it would wait for itself; and whoever commits shall not wait
@@ -688,7 +694,7 @@ class Delivery:
                 told_failure(database, "what waits could not be looked for", error)
             self._deliver(database, now=now, patience=None)
 
-    def _scan(self, database: Database, *, now: int) -> None:
+    def _scan(self, database: DatabaseContext, *, now: int) -> None:
         """Finds what a process left that has ended. Another one that goes on delivers by itself, and is given the time for it."""
         before = self._scanned.get(database.database_id)
         if before is not None and 0 <= now - before < SCAN_EVERY:
@@ -699,7 +705,7 @@ class Delivery:
         at = now if before is None else now + SCAN_EVERY
         self._retries.add((Key(database.database_id, each) for each in found), at=at)
 
-    def _deliver(self, database: Database, *, now: int, patience: float | None) -> bool:
+    def _deliver(self, database: DatabaseContext, *, now: int, patience: float | None) -> bool:
         """Delivers what is due of a database, and what subscribers send meanwhile; whether somebody with more time has to go on."""
         is_left = False
         self._thread.left = [database]
@@ -707,7 +713,7 @@ class Delivery:
             is_left |= self._take_turn(self._thread.left.pop(0), now=now, patience=patience)
         return is_left
 
-    def _take_turn(self, database: Database, *, now: int, patience: float | None) -> bool:
+    def _take_turn(self, database: DatabaseContext, *, now: int, patience: float | None) -> bool:
         """One thread at a time. Whoever comes meanwhile finds its own messages delivered, with those of others."""
         turn = self._turns[database.database_id]
         if not turn.acquire(timeout=-1 if patience is None else patience):
@@ -723,7 +729,7 @@ class Delivery:
         return bool(later)
 
     def _try(
-        self, database: Database, attempts: Mapping[int, int], *, now: int, patience: float | None
+        self, database: DatabaseContext, attempts: Mapping[int, int], *, now: int, patience: float | None
     ) -> Collection[int]:
         """Delivers what can be, and has the rest tried again; the senders that were left to somebody with more time."""
         failed: Collection[int] = attempts
@@ -742,12 +748,12 @@ class Delivery:
         return later
 
     def _round(
-        self, database: Database, endpoint_ids: Iterable[int], *, patience: float | None
+        self, database: DatabaseContext, endpoint_ids: Iterable[int], *, patience: float | None
     ) -> tuple[set[int], set[int], set[int]]:
         """Delivers what can be; the senders that are to be tried again, those that are carried, and those that were left."""
         senders = _senders(database, endpoint_ids)
         has_transport = self.transport is not None or self._is_served_elsewhere()
-        planned = plan(self._instance.worker.ways, database, list(senders.values()), has_transport=has_transport)
+        planned = plan(self._routes, database, list(senders.values()), has_transport=has_transport)
         hindered = self.transport.carry(planned.outgoing) if planned.outgoing and self.transport is not None else {}
         deliveries = Round(database, patience=patience)
         deliveries.stays |= planned.stays
@@ -771,7 +777,7 @@ class Delivery:
         if not planned.asks:
             return {}
         try:
-            refused = self._instance.worker.dynamic_routing.ask(planned.asks, patience=patience)
+            refused = self._dynamic_routing.ask(planned.asks, patience=patience)
         except SsbrokerError as error:
             LOGGER.warning("missing routes could not be asked for, and are at the next try: %s", error)
             return {}
@@ -787,11 +793,11 @@ class _Thread(threading.local):
 
     def __init__(self) -> None:
         self.is_delivering = False
-        self.left: list[Database] = []
+        self.left: list[DatabaseContext] = []
         """The databases from which it has sent meanwhile."""
 
 
-def _senders(database: Database, endpoint_ids: Iterable[int]) -> dict[int, Endpoint]:
+def _senders(database: DatabaseContext, endpoint_ids: Iterable[int]) -> dict[int, Endpoint]:
     """The endpoints that have messages waiting; the highest priority first where the database honours it (fact 150)."""
     with database.file.read() as connection:
         found = [
@@ -806,7 +812,11 @@ def _senders(database: Database, endpoint_ids: Iterable[int]) -> dict[int, Endpo
 
 
 def note(
-    database: Database, senders: Mapping[int, Endpoint], says: Mapping[int, str], *, lock_timeout: float | None = None
+    database: DatabaseContext,
+    senders: Mapping[int, Endpoint],
+    says: Mapping[int, str],
+    *,
+    lock_timeout: float | None = None,
 ) -> None:
     """Writes why messages stay, where that is not known yet.
 

@@ -7,11 +7,12 @@ import uuid
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import Final, NamedTuple
 from xml.parsers import expat
 
 from ssbroker import _arguments
 from ssbroker._arguments import EPOCH
+from ssbroker.broker.context import DatabaseContext, InstanceContext
 from ssbroker.broker.dialogs import begin_end, deliver, send
 from ssbroker.broker.dialogs.contract_rules import complaint
 from ssbroker.broker.dialogs.errors import escaped, read_failure
@@ -26,11 +27,6 @@ from ssbroker.store import endpoints, queues, registry
 from ssbroker.store.endpoints import Endpoint
 from ssbroker.store.objects import Objects
 from ssbroker.store.sqlite import Connection
-
-if TYPE_CHECKING:
-    from ssbroker.broker.database import Database
-    from ssbroker.broker.instance import Instance
-
 
 _SERVICE: Final = "SERVICE_NAME"
 _BROKER: Final = "BROKER_INSTANCE"
@@ -155,7 +151,7 @@ class DynamicRouting:
         instance: The instance.
     """
 
-    def __init__(self, instance: Instance) -> None:
+    def __init__(self, instance: InstanceContext) -> None:
         self._instance: Final = instance
         self._asking: Final[dict[int, tuple[int, bool]]] = {}
         """For each database the version of its objects, and whether a route among them leads to a configuration service."""
@@ -201,7 +197,7 @@ class DynamicRouting:
             }
         return refused
 
-    def pending(self, database: Database, objects: Objects) -> tuple[str, ...]:
+    def pending(self, database: DatabaseContext, objects: Objects) -> tuple[str, ...]:
         """The services of which a database awaits a route; what its system service is asked with is never missing.
 
         Args:
@@ -222,7 +218,7 @@ class DynamicRouting:
             return ()
         return (SYSTEM_SERVICE, *database.file.ask(registry.pending))
 
-    def is_asking(self, database: Database, *, now: int) -> bool:
+    def is_asking(self, database: DatabaseContext, *, now: int) -> bool:
         """Whether a route of a database leads to a configuration service.
 
         Args:
@@ -240,7 +236,7 @@ class DynamicRouting:
             for route in database.objects().routes.values()
         )
 
-    def arrived(self, database: Database, queue_ids: Iterable[int]) -> bool:
+    def arrived(self, database: DatabaseContext, queue_ids: Iterable[int]) -> bool:
         """Called after a commit that put messages into queues: an answer may be among them.
 
         Args:
@@ -261,7 +257,7 @@ class DynamicRouting:
             return True
         return False
 
-    def settle(self, database: Database, *, patience: float | None = None) -> None:
+    def settle(self, database: DatabaseContext, *, patience: float | None = None) -> None:
         """Ends the dialogs that the configuration service has ended, and has what waited for them routed again (R62).
 
         Args:
@@ -282,7 +278,7 @@ class DynamicRouting:
             work.effects.is_catalog_changed = True
         self._tell(database, refused)
 
-    def _tell(self, database: Database, refused: Iterable[tuple[str, str, int]]) -> None:
+    def _tell(self, database: DatabaseContext, refused: Iterable[tuple[str, str, int]]) -> None:
         """Logs what was refused; neighbours may name any service, so it is as with what they have happen (N35)."""
         now, may_be_logged = _arguments.microseconds(database.now()), self._instance.events.may_be_logged
         for service_name, refusal, again in refused:
@@ -308,7 +304,7 @@ def ask_anew(work: Work) -> None:
             deliver.remove(work, dialog)
 
 
-def _ask(database: Database, asks: Iterable[Ask], *, patience: float | None) -> None:
+def _ask(database: DatabaseContext, asks: Iterable[Ask], *, patience: float | None) -> None:
     if SYSTEM_SERVICE not in database.objects().services:
         with database.file.write(lock_timeout=patience) as connection:
             registry.create_system_service(connection, database.objects(connection), name=SYSTEM_SERVICE)

@@ -3,20 +3,17 @@
 from __future__ import annotations
 
 import logging
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from ssbroker import _arguments
+from ssbroker.broker.context import DatabaseContext
 from ssbroker.exceptions import SsbrokerError
 from ssbroker.protocol.events import printed
-
-if TYPE_CHECKING:
-    from ssbroker.broker.database import Database
-
 
 LOGGER: Final = logging.getLogger("ssbroker.broker")
 
 
-def told_failure(database: Database, what: str, error: Exception) -> str:
+def told_failure(database: DatabaseContext, what: str, error: Exception) -> str:
     """Logs that something failed: for 20 lines a minute of each kind and database, and then as one that counts the others.
 
     Args:

@@ -6,11 +6,11 @@ import warnings
 from collections.abc import Mapping
 from contextlib import ExitStack
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, get_args
+from typing import Final, get_args
 
 from ssbroker._arguments import is_text
 from ssbroker.broker import databases
-from ssbroker.broker.database import Database
+from ssbroker.broker.context import DatabaseContext, InstanceContext
 from ssbroker.broker.databases import Alteration
 from ssbroker.broker.dialogs.begin_end import break_off_all
 from ssbroker.broker.dynamic_routing import ask_anew
@@ -28,14 +28,10 @@ from ssbroker.store.registry import MSDB_NAME
 from ssbroker.store.schema import DATABASE
 from ssbroker.store.sqlite import Connection, is_missing
 
-if TYPE_CHECKING:
-    from ssbroker.broker.instance import Instance
-
-
 _MSDB_STAYS: Final = "msdb is a system database"
 
 
-def create(instance: Instance, alteration: Alteration, name: str) -> Database:
+def create(instance: InstanceContext, alteration: Alteration, name: str) -> DatabaseContext:
     """Makes a database in a file of its own (I1)."""
     listing = alteration.listing()
     _check_free(listing, name)
@@ -46,12 +42,14 @@ def create(instance: Instance, alteration: Alteration, name: str) -> Database:
         undo.callback(file.close)
         number = registry.add(listing, name=name, file=file.path.name, service_broker_guid=guid, is_broker_enabled=True)
         undo.pop_all()
-    database = Database(instance, database_id=number, name=name, file=file)
+    database = DatabaseContext(instance, database_id=number, name=name, file=file)
     alteration.joined(database, created=True)
     return database
 
 
-def attach(instance: Instance, alteration: Alteration, name: str, path: Path, option: BrokerOption | None) -> Database:
+def attach(
+    instance: InstanceContext, alteration: Alteration, name: str, path: Path, option: BrokerOption | None
+) -> DatabaseContext:
     """Takes in a database file as it is (I8), but for I7 and the option."""
     if option is not None:
         _check_option(option)
@@ -71,7 +69,7 @@ def attach(instance: Instance, alteration: Alteration, name: str, path: Path, op
             is_broker_enabled=False,
         )
         undo.pop_all()
-    database = Database(instance, database_id=number, name=name, file=file)
+    database = DatabaseContext(instance, database_id=number, name=name, file=file)
     alteration.joined(database, created=False)
     connection = alteration.connection(database)
     _refuse_attached(instance, connection, path)
@@ -118,7 +116,9 @@ def rename(alteration: Alteration, name: str, new: str) -> None:
     alteration.renamed(database, new)
 
 
-def set_broker(instance: Instance, alteration: Alteration, database: Database, option: BrokerOption) -> None:
+def set_broker(
+    instance: InstanceContext, alteration: Alteration, database: DatabaseContext, option: BrokerOption
+) -> None:
     """Enables or disables a database's broker, with a new id or the old one (I4, I5, I6)."""
     _check_option(option)
     connection = alteration.connection(database)
@@ -140,7 +140,7 @@ def set_broker(instance: Instance, alteration: Alteration, database: Database, o
     registry.set_broker(listing, name=name, service_broker_guid=guid, is_broker_enabled=is_enabled)
 
 
-def set_guid(alteration: Alteration, database: Database, guid: bytes) -> None:
+def set_guid(alteration: Alteration, database: DatabaseContext, guid: bytes) -> None:
     """Gives a database a broker id that is known from elsewhere, before it has conversations."""
     connection = alteration.connection(database)
     broker = alteration.objects(database).broker
@@ -176,7 +176,7 @@ def _check_free(listing: Connection, name: str) -> None:
         raise refusal(f"the database {name!r} exists", 1801)
 
 
-def _refuse_listed(instance: Instance, listing: Connection, path: Path) -> None:
+def _refuse_listed(instance: InstanceContext, listing: Connection, path: Path) -> None:
     """Refuses a file that the instance has already, by whatever path (B26)."""
     identity = registry.identity_of(path)
     for row in registry.load(listing):
@@ -185,14 +185,14 @@ def _refuse_listed(instance: Instance, listing: Connection, path: Path) -> None:
             raise refusal(f"{path} is the file of the database {row.name!r}", 5120)
 
 
-def _refuse_attached(instance: Instance, connection: Connection, path: Path) -> None:
+def _refuse_attached(instance: InstanceContext, connection: Connection, path: Path) -> None:
     """Refuses a file that another instance has: it notes itself, and a copy is another file (B26)."""
     note = registry.note_of(connection)
     if note.attached_to not in (None, instance.instance_id) and note.identity == registry.identity_of(path):
         raise refusal(f"{path} is attached to another instance: detach it there, or attach a copy", 5120)
 
 
-def _open(instance: Instance, path: Path) -> DatabaseFile:
+def _open(instance: InstanceContext, path: Path) -> DatabaseFile:
     if is_missing(path):
         raise StorageError(f"{path}: there is no such file", file=str(path))
     try:
@@ -209,7 +209,7 @@ def _open(instance: Instance, path: Path) -> DatabaseFile:
     return file
 
 
-def _as_listed(instance: Instance, path: Path) -> str:
+def _as_listed(instance: InstanceContext, path: Path) -> str:
     """The path as the list has it: relative within the instance's folder, which may be moved as a whole."""
     return str(path.relative_to(instance.folder) if path.is_relative_to(instance.folder) else path)
 

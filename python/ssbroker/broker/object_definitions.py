@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from datetime import datetime, timedelta
-from typing import TYPE_CHECKING, Final, Literal, get_args
+from typing import Final, Literal, get_args
 
 from ssbroker import _arguments
 from ssbroker.broker.principals import principal_id
@@ -19,21 +19,16 @@ from ssbroker.broker.validation import (
     refuse_taken,
 )
 from ssbroker.ddl.lexer import RefusalError
-from ssbroker.ddl.route_validation import AUTO_CREATED_LOCAL, CONFIGURATION_SERVICE, check
+from ssbroker.ddl.route_validation import AUTO_CREATED_LOCAL, check
 from ssbroker.ddl.statements import Clauses, QueueSettings
-from ssbroker.exceptions import OptionError, SsbrokerError
+from ssbroker.exceptions import OptionError
 from ssbroker.protocol.errors import DEFAULT, DIALOG_TIMER, END_DIALOG, ERROR
-from ssbroker.protocol.mirroring import MirroringRole
 from ssbroker.store import mirroring
 from ssbroker.store import object_changes as changes
 from ssbroker.store.mirroring import Mirroring, Role
 from ssbroker.store.object_changes import FIRST_ID, Value
 from ssbroker.store.objects import ContractMessage, MessageType, Objects, Priority, Route, Validation
 from ssbroker.store.sqlite import Connection
-
-if TYPE_CHECKING:
-    from ssbroker.broker.instance import Instance
-
 
 ValidationName = Literal["NONE", "EMPTY", "WELL_FORMED_XML"]
 """What a message type demands of its messages' bodies."""
@@ -383,8 +378,6 @@ def create(connection: Connection) -> None:
     changes.create_route(connection, values={"name": AUTO_CREATED_LOCAL, "address": "LOCAL"})
 
 
-UNKNOWN: Final[tuple[MirroringRole, int]] = ("unknown", 0)
-"""What is said of a database that is not here; it is no claim (N24)."""
 _NUMBER_MAX = 2**63 - 1
 
 
@@ -399,51 +392,3 @@ def set_role(connection: Connection, objects: Objects, *, role: Role, number: in
     _arguments.whole(number, name="number", least=broker.mirroring_number, most=_NUMBER_MAX)
     mirroring.write(connection, Mirroring(role, number))
     changes.changed(connection)
-
-
-def roles_of(instance: Instance, broker_instances: Sequence[bytes]) -> list[tuple[MirroringRole, int]]:
-    """What the databases are that deliver, or would if they were no mirrors, under some broker ids; all of it after one look.
-
-    Args:
-        instance: The instance that is asked.
-        broker_instances: The broker ids.
-
-    Returns:
-        For each the role and its number; "unknown" where there is no such database, or nobody can say.
-    """
-    try:
-        brokers = [objects.broker for _, objects in instance.seen()]
-    except SsbrokerError:
-        brokers = []
-    roles: dict[bytes, tuple[MirroringRole, int]] = {
-        broker.service_broker_guid: (broker.mirroring_role, broker.mirroring_number)
-        for broker in brokers
-        if broker.is_broker_enabled
-    }
-    return [roles.get(each, UNKNOWN) for each in broker_instances]
-
-
-_LOCAL: Final = "LOCAL"
-
-
-def staying(objects: Objects) -> frozenset[str]:
-    """The services of a database that no route of it leads away from: who names its broker id and one of them finds it here.
-
-    Every step that finds a route finds LOCAL then, if it is the sixth (R11 to R16), and *Locate* knows one enabled database of a broker
-    id (R31, I7). So neither what stands in other databases nor the moment can change that.
-
-    Args:
-        objects: What stands in the database.
-
-    Returns:
-        The names of the services; none where the database delivers nothing, or asks for routes (R14).
-    """
-    routes = objects.routes.values()
-    if not objects.broker.is_delivering or any(one.remote_service_name == CONFIGURATION_SERVICE for one in routes):
-        return frozenset()
-    leading_away = {one.remote_service_name for one in routes if not _is_local(one)}
-    return frozenset() if None in leading_away else frozenset(objects.services.keys() - leading_away)
-
-
-def _is_local(route: Route) -> bool:
-    return route.mirror_address is None and route.address.upper() == _LOCAL

@@ -5,15 +5,14 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from datetime import datetime
-from typing import TYPE_CHECKING, Final, NamedTuple, Protocol, TypeAlias
+from typing import Final, NamedTuple, Protocol, TypeAlias
 
 import pyarrow as pa
 
 from ssbroker import schemas
-from ssbroker.broker.database import Database
+from ssbroker.broker.context import DatabaseContext, InstanceContext, Way
 from ssbroker.broker.dialogs.transmission_status import is_pending
-from ssbroker.broker.object_definitions import staying
-from ssbroker.broker.unit_of_work import Way
+from ssbroker.broker.local_routes import staying
 from ssbroker.catalog.catalog import Catalog
 from ssbroker.ddl import parser_objects
 from ssbroker.exceptions import StorageError
@@ -22,10 +21,6 @@ from ssbroker.router import PendingRequest, Router, TieBreak
 from ssbroker.schemas import CONVERSATIONS
 from ssbroker.store.endpoints import Endpoint
 from ssbroker.store.objects import Objects
-
-if TYPE_CHECKING:
-    from ssbroker.broker.instance import Instance
-
 
 NOWHERE: Final = Way(None, None)
 KEPT_MAX: Final = 100_000
@@ -86,20 +81,22 @@ class Sender(Protocol):
         """The broker id that it names or is bound to, if any."""
 
 
-class Ways:
+class LiveRoutes:
     """Routes conversations that have their sender in a database of the instance.
 
     A decision is kept for as long as the catalog stays the same, so that what has no broker id yet goes one way (N13).
 
     Args:
         instance: The instance.
+        catalog: Its catalog.
 
     Attributes:
         tie_break: How one of several equals is picked (R24).
     """
 
-    def __init__(self, instance: Instance) -> None:
+    def __init__(self, instance: InstanceContext, catalog: LiveCatalog) -> None:
         self._instance: Final = instance
+        self._catalog: Final = catalog
         self._known: _Known | None = None
         self._stays: Final[dict[str, tuple[Objects, frozenset[str]]]] = {}
         self.tie_break: TieBreak = "hash"
@@ -118,6 +115,10 @@ class Ways:
             StorageError: A file cannot be read.
         """
         return self._that_know(database).decisions(database, senders)
+
+    def router(self) -> Router:
+        """The router that makes the decisions."""
+        return self._catalog.router(tie_break=self.tie_break)
 
     @property
     def picture(self) -> object:
@@ -169,7 +170,7 @@ class Ways:
         return seen[1]
 
     def _newest(self) -> _Known:
-        router, known, now = self._instance.router(tie_break=self.tie_break), self._known, self._instance.clock()
+        router, known, now = self.router(), self._known, self._instance.clock()
         if known is None or known.router is not router or not known.holds(now):
             known = self._known = _Known(router, now)
             for gone in [name for name in list(self._stays) if name not in known.databases]:
@@ -288,11 +289,14 @@ def is_wanted(explained: Explanation) -> bool:
 _LOOKS_MAX: Final = 100
 
 
-class Pictures:
+class LiveCatalog:
     """What routing needs to know of an instance, for any number of threads."""
 
-    def __init__(self, instance: Instance) -> None:
+    def __init__(
+        self, instance: InstanceContext, *, pending_requests: Callable[[DatabaseContext, Objects], Iterable[str]]
+    ) -> None:
         self._instance: Final = instance
+        self._pending_requests: Final = pending_requests
         self._guard: Final = threading.RLock()
         self._version: Hashable = None
         self._catalog: Catalog | None = None
@@ -309,7 +313,7 @@ class Pictures:
         """The catalog of now."""
         return self._current()[0]
 
-    def router(self, *, tie_break: TieBreak, pending_request: PendingRequest) -> Router:
+    def router(self, *, tie_break: TieBreak = "hash", pending_request: PendingRequest = "continue") -> Router:
         """A router on the catalog of now; the turns of `round_robin` go on for as long as nothing changes."""
         catalog, routers = self._current()
         key = (tie_break, pending_request)
@@ -320,8 +324,7 @@ class Pictures:
 
     def _current(self) -> tuple[Catalog, dict[tuple[TieBreak, PendingRequest], Router]]:
         seen = self._look()
-        dynamic_routing = self._instance.worker.dynamic_routing
-        pending = sorted({name for each in seen for name in dynamic_routing.pending(*each)})
+        pending = sorted({name for each in seen for name in self._pending_requests(*each)})
         version = (tuple((database.name, objects.version) for database, objects in seen), *pending)
         with self._guard:
             if self._catalog is None or self._version != version:
@@ -330,10 +333,10 @@ class Pictures:
                 self._version = version
             return self._catalog, self._routers
 
-    def _look(self) -> list[tuple[Database, Objects]]:
+    def _look(self) -> list[tuple[DatabaseContext, Objects]]:
         """The databases with what stands in them. Each is read at its own moment: an id may seem to move from one to another."""
         for _ in range(_LOOKS_MAX):
-            seen = self._instance.seen()
+            seen = self._instance.databases_list.seen()
             brokers = [objects.broker for _, objects in seen]
             enabled = [broker.service_broker_guid for broker in brokers if broker.is_broker_enabled]
             if len({*enabled}) == len(enabled):
@@ -341,7 +344,7 @@ class Pictures:
         return seen
 
 
-def _catalog(seen: list[tuple[Database, Objects]], served: Sequence[str], pending: Sequence[str]) -> Catalog:
+def _catalog(seen: list[tuple[DatabaseContext, Objects]], served: Sequence[str], pending: Sequence[str]) -> Catalog:
     routes: dict[str, list[object]] = {name: [] for name in schemas.ROUTES.names}
     for database, objects in seen:
         for route in objects.routes.values():

@@ -9,11 +9,11 @@ import warnings
 from collections.abc import Callable, Iterator, Mapping
 from datetime import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, TypeAlias
+from typing import Final, TypeAlias
 
 from ssbroker import _arguments
 from ssbroker.broker import identity, object_definitions, principals
-from ssbroker.broker.database import Database
+from ssbroker.broker.context import DatabaseContext, InstanceContext
 from ssbroker.broker.databases import Alteration
 from ssbroker.broker.principals import Credentials, Given
 from ssbroker.broker.validation import existing, queue_text, refusal
@@ -28,10 +28,6 @@ from ssbroker.store import object_changes as changes
 from ssbroker.store.objects import Objects
 from ssbroker.store.registry import MSDB_NAME
 from ssbroker.store.sqlite import Connection
-
-if TYPE_CHECKING:
-    from ssbroker.broker.instance import Instance
-
 
 _FILE_MOST: Final = 64 * 1024
 # What SQL Server reads beside ISO 8601: 20261121, and 11/21/2026.
@@ -380,7 +376,7 @@ class Script:
         current: The database that USE has selected.
     """
 
-    def __init__(self, instance: Instance, alteration: Alteration, current: str | None) -> None:
+    def __init__(self, instance: InstanceContext, alteration: Alteration, current: str | None) -> None:
         self._instance: Final = instance
         self._alteration: Final = alteration
         self.current = current
@@ -500,12 +496,12 @@ class Script:
             raise RefusalError(f"no USE says which database is meant: {users or 'there is none yet'}")
         return name
 
-    def _database(self, name: str) -> Database:
+    def _database(self, name: str) -> DatabaseContext:
         if name in SYSTEM_DATABASES - {MSDB_NAME}:
             raise UnknownDatabaseError(f"an instance has no database {name}", value=name)
         return self._alteration.database(name)
 
-    def _set_guid(self, database: Database, annotations: Mapping[str, str]) -> None:
+    def _set_guid(self, database: DatabaseContext, annotations: Mapping[str, str]) -> None:
         text = annotations.get("service_broker_guid")
         if text is None or text == "unknown":
             return
@@ -516,13 +512,13 @@ class Script:
         identity.set_guid(self._alteration, database, guid)
 
 
-def execute(instance: Instance, text: str, *, file: str | None) -> None:
+def execute(instance: InstanceContext, text: str, *, file: str | None) -> None:
     """Runs a script; before any USE it is about the one user database."""
     source = Source(text, file)
     current: str | None = None
     done = 0  # the last line of what stands, whatever comes
     # Told at the end: what is told has all objects read again, which after each of thousands of batches took longer than they did.
-    changed: set[Database] = set()
+    changed: set[DatabaseContext] = set()
     try:
         for batch in batches(source):
             parsed = parse(source, batch, reading="objects")
@@ -542,10 +538,10 @@ def execute(instance: Instance, text: str, *, file: str | None) -> None:
     finally:
         for database in instance.databases:
             if database in changed:
-                instance.objects_changed(database)
+                instance.listener.changed(database)
 
 
-def execute_file(instance: Instance, path: Path) -> None:
+def execute_file(instance: InstanceContext, path: Path) -> None:
     """Runs the script in a file: UTF-8, or what its byte order mark says.
 
     Args:
@@ -565,7 +561,7 @@ def execute_file(instance: Instance, path: Path) -> None:
 
 
 def _run_batch(
-    instance: Instance, source: Source, batch: ParsedBatch, current: str | None, changed: set[Database]
+    instance: InstanceContext, source: Source, batch: ParsedBatch, current: str | None, changed: set[DatabaseContext]
 ) -> tuple[str | None, list[str]]:
     """The database that is current afterwards, and what was left out of account."""
     skipped = [

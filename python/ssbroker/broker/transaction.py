@@ -6,15 +6,17 @@ import time
 import uuid
 import warnings
 from types import TracebackType
-from typing import TYPE_CHECKING, Final, NoReturn, Self
+from typing import Final, NoReturn, Self
 
 import pyarrow as pa
 
 from ssbroker import _arguments, schemas
 from ssbroker._arrow import ArrowArrayExportable, ArrowStreamExportable
+from ssbroker.broker.context import DatabaseContext
 from ssbroker.broker.dialogs import begin_end, receive, send
 from ssbroker.broker.dialogs.receive import check_on
-from ssbroker.broker.unit_of_work import Effects, Lent, Work
+from ssbroker.broker.effects import Effects
+from ssbroker.broker.unit_of_work import Lent, Work
 from ssbroker.broker.validation import existing, queue_key
 from ssbroker.exceptions import BrokerError, OptionError, SsbrokerError, StorageError
 from ssbroker.protocol.errors import DEFAULT, refused
@@ -23,9 +25,6 @@ from ssbroker.store import endpoints, queues
 from ssbroker.store.endpoints import Endpoint
 from ssbroker.store.file import Done, PlainSession, Row
 from ssbroker.store.sqlite import Connection, raise_if_about_the_file, storage_errors
-
-if TYPE_CHECKING:
-    from ssbroker.broker.database import Database
 
 
 class Lifecycle:
@@ -41,7 +40,7 @@ class Lifecycle:
 
     __slots__ = ("_database", "_effects", "_is_broken", "_lent", "_plain", "_session", "_work")
 
-    def __init__(self, database: Database, plain: PlainSession) -> None:
+    def __init__(self, database: DatabaseContext, plain: PlainSession) -> None:
         self._database: Final = database
         self._plain: Final = plain
         self._effects: Final = Effects(log=database.instance.events)
@@ -150,8 +149,8 @@ class Lifecycle:
     def _tell(self, *, is_committed: bool) -> None:
         # In a forked process nothing has happened, and locks of its parent's threads are never given back.
         if not self._database.file.is_inherited:
-            worker = self._database.instance.worker
-            (worker.committed if is_committed else worker.rolled_back)(self._database, self._effects)
+            listener = self._database.instance.listener
+            (listener.committed if is_committed else listener.rolled_back)(self._database, self._effects)
 
     def _take_back(self) -> None:
         lent, self._lent = self._lent, None
@@ -170,7 +169,7 @@ class Lifecycle:
         return self._work
 
 
-def _undone(database: Database) -> StorageError:
+def _undone(database: DatabaseContext) -> StorageError:
     path = database.file.path
     return StorageError(
         f"{path}: a call failed on its way and the transaction was undone; nothing of it stands", file=str(path)
@@ -192,7 +191,7 @@ class Patience:
         until: When it gives up, by `time.monotonic`.
     """
 
-    def __init__(self, database: Database, queue: tuple[str, str], *, until: float) -> None:
+    def __init__(self, database: DatabaseContext, queue: tuple[str, str], *, until: float) -> None:
         self._database: Final = database
         self._key: Final = queue
         self._until: Final = until
@@ -238,7 +237,7 @@ class Turn:
 
     __slots__ = ("__weakref__", "_database", "_life", "_plain")
 
-    def __init__(self, database: Database) -> None:
+    def __init__(self, database: DatabaseContext) -> None:
         self._database: Final = database
         self._plain: Final = database.plain_session()
         self._life: Lifecycle | None = None
@@ -337,7 +336,7 @@ class Turn:
             database.file.ended(None)
         effects = Effects(log=database.instance.events)
         effects.are_done(done)
-        database.instance.worker.committed(database, effects)
+        database.instance.listener.committed(database, effects)
 
 
 _ROW: Final = (

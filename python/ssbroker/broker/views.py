@@ -4,15 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing, suppress
-from dataclasses import astuple
 from itertools import islice
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import pyarrow as pa
 
 from ssbroker import _arguments
 from ssbroker._arguments import is_text
-from ssbroker.broker.database import Database
+from ssbroker.broker.context import DatabaseContext, InstanceContext
 from ssbroker.broker.validation import existing, queue_key
 from ssbroker.exceptions import InputError, StorageError
 from ssbroker.protocol.states import DESCRIPTIONS, State
@@ -21,10 +20,6 @@ from ssbroker.security.key_exchange import DialogCertificate
 from ssbroker.store import queues, registry, views
 from ssbroker.store.objects import Endpoint
 from ssbroker.store.queues import Cut
-
-if TYPE_CHECKING:
-    from ssbroker.broker.instance import Instance
-
 
 _MOMENT: Final = pa.timestamp("us", tz="UTC")
 _TINY: Final = pa.uint8()
@@ -289,14 +284,16 @@ _ENDPOINT_STATES: Final = ("STARTED", "STOPPED", "DISABLED")
 _FIRST_ENDPOINT_ID: Final = 65_536
 
 
-def view(instance: Instance, name: str, database: str | None) -> pa.Table:
+def view(instance: InstanceContext, name: str, database: str | None) -> pa.Table:
     """The rows of a view, or of a queue."""
     if not is_text(name):
         raise InputError(f"name: expected a view or a queue, got {name!r:.80}", value=name)
     if name in INSTANCE_VIEWS:
         if database is not None:
             raise InputError(f"{name} is about the whole instance; leave database out", value=database)
-        return table_of(_INSTANCE_ROWS[name](instance), INSTANCE_VIEWS[name])
+        rows_of = _INSTANCE_ROWS.get(name)
+        rows = instance.row_sources.get(name, tuple)() if rows_of is None else rows_of(instance)
+        return table_of(rows, INSTANCE_VIEWS[name])
     databases = instance.databases if database is None else (instance.database(database),)
     if name in DATABASE_VIEWS:
         return _of_databases(_of_each(instance, databases, lambda one: _database_rows(one, name)), DATABASE_VIEWS[name])
@@ -311,8 +308,10 @@ def view(instance: Instance, name: str, database: str | None) -> pa.Table:
 
 
 def _of_each(
-    instance: Instance, databases: Iterable[Database], rows_of: Callable[[Database], list[Row] | None]
-) -> list[tuple[Database, list[Row]]]:
+    instance: InstanceContext,
+    databases: Iterable[DatabaseContext],
+    rows_of: Callable[[DatabaseContext], list[Row] | None],
+) -> list[tuple[DatabaseContext, list[Row]]]:
     """The rows of each database that has any to show; one that goes meanwhile is left out."""
     found = []
     for database in databases:
@@ -320,7 +319,7 @@ def _of_each(
             rows = rows_of(database)
         except StorageError:
             with suppress(StorageError):
-                instance.settle(database)
+                instance.databases_list.settle(database)
             if all(one is not database for one in instance.databases):
                 continue
             rows = rows_of(database)
@@ -329,13 +328,13 @@ def _of_each(
     return found
 
 
-def _queue_rows(database: Database, key: tuple[str, str]) -> list[Row] | None:
+def _queue_rows(database: DatabaseContext, key: tuple[str, str]) -> list[Row] | None:
     with database.file.read() as connection:
         queue = database.objects(connection).queues.get(key)
         return None if queue is None else [*views.queue_rows(connection, queue.queue_id)]
 
 
-def _database_rows(database: Database, name: str) -> list[Row]:
+def _database_rows(database: DatabaseContext, name: str) -> list[Row]:
     with database.file.read() as connection:
         database.objects(connection)  # refuses what is no longer attached
         found: list[Row] = [*views.rows(connection, name)]
@@ -353,7 +352,7 @@ def _described(certificate: bytes) -> Row:
     return (said.issuer, said.serial_number, said.subject, ends, begins, known.thumbprint, said.bits)
 
 
-def _of_databases(parts: list[tuple[Database, list[Row]]], schema: pa.Schema) -> pa.Table:
+def _of_databases(parts: list[tuple[DatabaseContext, list[Row]]], schema: pa.Schema) -> pa.Table:
     rows = ((database.name, *row) for database, found in parts for row in found)
     return table_of(rows, pa.schema([DATABASE, *schema]))
 
@@ -372,8 +371,8 @@ def _array(values: Sequence[Any], kind: pa.DataType) -> pa.Array[Any]:
     return pa.array(values, pa.int64()).cast(kind) if pa.types.is_timestamp(kind) else pa.array(values, kind)
 
 
-def _databases(instance: Instance) -> Iterator[Row]:
-    seen = {database.database_id: objects.broker for database, objects in instance.seen()}
+def _databases(instance: InstanceContext) -> Iterator[Row]:
+    seen = {database.database_id: objects.broker for database, objects in instance.databases_list.seen()}
     with instance.msdb.file.read() as connection:
         listed = registry.load(connection)
     for row in listed:
@@ -385,13 +384,13 @@ def _databases(instance: Instance) -> Iterator[Row]:
             yield (row.name, row.database_id, 3, "RECOVERY_PENDING", row.service_broker_guid, False, False)
 
 
-def _mirroring(instance: Instance) -> Iterator[Row]:
-    for database, objects in instance.seen():
+def _mirroring(instance: InstanceContext) -> Iterator[Row]:
+    for database, objects in instance.databases_list.seen():
         role = objects.broker.mirroring_role
         yield (database.database_id, _ROLES.index(role) + 1, role.upper(), objects.broker.mirroring_number)
 
 
-def _endpoints(instance: Instance) -> Iterator[Row]:
+def _endpoints(instance: InstanceContext) -> Iterator[Row]:
     endpoint: Endpoint | None = instance.msdb.objects().endpoint
     if endpoint is not None:
         yield (
@@ -413,33 +412,10 @@ def _endpoints(instance: Instance) -> Iterator[Row]:
         )
 
 
-def _activated_tasks(instance: Instance) -> Iterator[Row]:
-    return (astuple(row) for row in instance.worker.activation.task_rows())
-
-
-def _queue_monitors(instance: Instance) -> Iterator[Row]:
-    return (astuple(row) for row in instance.worker.activation.monitor_rows())
-
-
-def _forwarded(instance: Instance) -> Iterator[Row]:
-    server = instance.server
-    return iter(() if server is None else server.forwarding.view_rows())
-
-
-def _connections(instance: Instance) -> Iterator[Row]:
-    server = instance.server
-    return iter(() if server is None else server.endpoint.view_rows())
-
-
 _INSTANCE_ROWS: Final = {
     "sys.databases": _databases,
     "sys.database_mirroring": _mirroring,
     "sys.service_broker_endpoints": _endpoints,
-    "sys.dm_broker_activated_tasks": _activated_tasks,
-    "sys.dm_broker_queue_monitors": _queue_monitors,
-    # An instance that is not served has no connections.
-    "sys.dm_broker_connections": _connections,
-    "sys.dm_broker_forwarded_messages": _forwarded,
 }
 
 
@@ -447,7 +423,7 @@ TRANSMISSION_QUEUE: Final = "sys.transmission_queue"
 
 
 def cuts(
-    database: Database,
+    database: DatabaseContext,
     name: str,
     *,
     after: int = 0,
@@ -480,12 +456,12 @@ def cuts(
             return list(islice(found, cuts_max))
 
 
-def last_number(database: Database) -> int:
+def last_number(database: DatabaseContext) -> int:
     """The last `queuing_order` that was given in a database; it never gets smaller."""
     return database.file.ask(queues.last_number)
 
 
-def slice_of(database: Database, name: str, span: tuple[int, int] | None, wanted: Sequence[str]) -> pa.Table:
+def slice_of(database: DatabaseContext, name: str, span: tuple[int, int] | None, wanted: Sequence[str]) -> pa.Table:
     """The rows of a slice.
 
     Args:
@@ -514,7 +490,7 @@ def slice_of(database: Database, name: str, span: tuple[int, int] | None, wanted
     return table.select(list(wanted))
 
 
-def _queue_id(database: Database, connection: Any, name: str) -> int | None:
+def _queue_id(database: DatabaseContext, connection: Any, name: str) -> int | None:
     if name == TRANSMISSION_QUEUE:
         return None
     return existing(database.objects(connection).queues, queue_key(name), kind="queue").queue_id

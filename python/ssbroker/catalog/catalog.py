@@ -2,276 +2,26 @@
 
 from __future__ import annotations
 
-import functools
-import hashlib
-import json
 import os
-from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
-from typing import Any, Final, Protocol, Self
+from typing import Any, Final, Self
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from ssbroker import _arguments, _arrow, _core, ddl, schemas
 from ssbroker._arrow import ArrowArrayExportable, ArrowStreamExportable, as_table
-from ssbroker.catalog import load, save, sql_server
+from ssbroker.catalog import instance_folder, load, save, sql_server
+from ssbroker.catalog.fingerprint import fingerprint, from_ipc, to_ipc
+from ssbroker.catalog.instance_folder import Contents
 from ssbroker.exceptions import InputError, MalformedDataError, OptionError, SchemaError
-
-_INSTANCES_MAX: Final = 4
-# SQLite writes its shared memory also when it only reads.
-_NEVER_SAYS_ANYTHING: Final = "-shm"
-
-
-class Contents(Protocol):
-    """What a catalog is made of."""
-
-    @property
-    def routes(self) -> pa.Table:
-        """In the schema of `sys.routes`."""
-
-    @property
-    def databases(self) -> pa.Table | None:
-        """In the schema of `sys.databases`."""
-
-    @property
-    def services(self) -> pa.Table | None:
-        """In the schema of `sys.services`."""
-
-    @property
-    def addresses(self) -> tuple[str, ...]:
-        """Under which the instance is reached."""
-
-    @property
-    def message_forwarding(self) -> bool:
-        """Whether it passes messages on."""
-
-    @property
-    def pending_requests(self) -> tuple[str, ...]:
-        """The services for which routing information has been requested."""
-
-
-class Readable(ABC):
-    """A class that is made of tables, wherever they are read."""
-
-    @classmethod
-    @abstractmethod
-    def of_contents(cls, contents: Contents) -> Self:
-        """Made of what was read."""
-
-    @classmethod
-    def load(cls, path: str | os.PathLike[str], *, now: datetime | None = None) -> Self:
-        """Reads a catalog from files.
-
-        Args:
-            path: A `.sql` script of DDL; a folder of scripts, run in the order of their names; a folder of the tables `routes`,
-                `databases` (optional) and `services` (optional), with `instance.json` (optional); a file with the routes alone; or
-                the folder of an instance, as `from_instance` has it.
-                Tables are Parquet, CSV, JSON (an array, or an object a line) or Arrow IPC.
-            now: The moment from which LIFETIME of a script counts, None for the current time. Without a zone it is UTC.
-
-        Returns:
-            The catalog.
-
-        Raises:
-            InputError: There is no such file, or a value in it is not what was expected; file and row are named.
-            SchemaError: A column is missing, or has a type that cannot be read.
-
-        Examples:
-            >>> import tempfile
-            >>> from pathlib import Path
-            >>> from ssbroker import Catalog
-            >>> with tempfile.TemporaryDirectory() as folder:
-            ...     script = Path(folder, "catalog.sql")
-            ...     _ = script.write_text("USE msdb; CREATE ROUTE Orders WITH ADDRESS = N'TCP://orders:4022';")
-            ...     Catalog.load(script).routes["name"].to_pylist()
-            ['AutoCreatedLocal', 'Orders']
-        """
-        if load.is_instance(Path(path)):
-            return cls.from_instance(path)
-        source = load.load(Path(path), now=_arguments.as_utc(now))
-        try:
-            return cls.of_contents(source)
-        except (InputError, SchemaError) as error:
-            raise source.located(error) from error.__cause__
-
-    @classmethod
-    def from_instance(cls, folder: str | os.PathLike[str]) -> Self:
-        """Reads what an instance of our own is routed by now, as `Instance.catalog` gives it; whoever has it open goes on.
-
-        Args:
-            folder: The folder of the instance.
-
-        Returns:
-            The catalog, which later changes of the instance leave as it is.
-
-        Raises:
-            StorageError: There is no instance, or its files cannot be read.
-            MissingDependencyError: The library `apsw` is not installed.
-
-        Examples:
-            >>> import tempfile
-            >>> from ssbroker import Catalog, Instance
-            >>> with tempfile.TemporaryDirectory() as folder:
-            ...     with Instance.create(folder, name="shop") as instance:
-            ...         _ = instance.create_database("Sales")
-            ...     Catalog.from_instance(folder).databases["name"].to_pylist()
-            ['msdb', 'Sales']
-        """
-        return cls.of_contents(load.catalog_of(Path(folder)))
-
-    @classmethod
-    def from_sql_server(cls, connection: sql_server.Connection, *, addresses: Sequence[str] = ()) -> Self:
-        """Reads the routes, services and databases of a SQL Server, and whether it forwards.
-
-        Args:
-            connection: An open connection of any DB-API 2.0 driver, whose login may see the catalog views of every database.
-            addresses: Under which further addresses other instances reach it, beside those that the server knows of itself.
-
-        Returns:
-            The catalog; system services, which every database has, are left out.
-
-        Raises:
-            InputError: A value is not what was expected.
-
-        Examples:
-            A connection of the driver `mssql-python`: `Catalog.from_sql_server(mssql_python.connect("Server=sql-01;..."))`.
-        """
-        source = sql_server.read(connection)
-        further = _arguments.texts(addresses, name="addresses")
-        return cls.of_contents(replace(source, addresses=(*source.addresses, *further)))
-
-
-def files_of(path: Path) -> list[Path]:
-    """The files that a catalog is loaded from: what else is written beside them, as a log, changes nothing.
-
-    Args:
-        path: As for `Readable.load`.
-
-    Returns:
-        The files.
-
-    Raises:
-        OSError: A folder may not be looked into.
-        StorageError: It is that of an instance whose files cannot be read.
-
-    Examples:
-        >>> import tempfile
-        >>> from ssbroker import Instance
-        >>> with tempfile.TemporaryDirectory() as folder:
-        ...     with Instance.create(folder, name="shop") as instance:
-        ...         _ = instance.create_database("Sales")
-        ...     [file.name for file in files_of(Path(folder))]
-        ['Sales.sqlite', 'msdb.sqlite']
-    """
-    if not load.is_instance(path):
-        return load.files_of(path)
-    own = sorted(file for file in path.iterdir() if file.is_file() and not file.name.endswith(_NEVER_SAYS_ANYTHING))
-    stats = [(file.name, file.stat()) for file in own if file.name.startswith(load.MSDB)]
-    listed = tuple((name, found.st_ino, found.st_size, found.st_mtime_ns) for name, found in stats)
-    with_logs = [(file, file.with_name(f"{file.name}-wal")) for file in _files_elsewhere(path, listed)]
-    return own + [file for pair in with_logs for file in pair if file.exists()]
-
-
-@functools.lru_cache(maxsize=_INSTANCES_MAX)
-def _files_elsewhere(path: Path, _listed: object) -> list[Path]:
-    """Where databases lie stands in msdb: it is asked again when that has changed."""
-    return load.files_elsewhere(path)
-
-
-_FINGERPRINT_FORMAT: Final = 1
-# What lies under a null is anybody's; so each type of the schemas is written as one without nulls, with a value in their place.
-_PLAIN: Final[dict[pa.DataType, tuple[pa.DataType, Any]]] = {
-    pa.string(): (pa.string(), ""),
-    pa.int32(): (pa.int32(), 0),
-    pa.bool_(): (pa.int8(), 0),
-    pa.timestamp("us", "UTC"): (pa.int64(), 0),
-    schemas.GUID: (pa.binary(), b""),
-}
-
-
-def to_ipc(table: pa.Table) -> bytes:
-    """The table as an Arrow IPC stream.
-
-    Examples:
-        >>> import pyarrow as pa
-        >>> from_ipc(to_ipc(pa.table({"name": ["//Orders"]}))).to_pylist()
-        [{'name': '//Orders'}]
-    """
-    sink = pa.BufferOutputStream()
-    with pa.ipc.new_stream(sink, table.schema) as writer:
-        writer.write_table(table)
-    return sink.getvalue().to_pybytes()
-
-
-def from_ipc(data: bytes) -> pa.Table:
-    """The table of an Arrow IPC stream.
-
-    Examples:
-        >>> import pyarrow as pa
-        >>> from_ipc(to_ipc(pa.table({"name": pa.array([], pa.string())}))).num_rows
-        0
-    """
-    with pa.ipc.open_stream(data) as reader:
-        return reader.read_all()
-
-
-def fingerprint(
-    routes: pa.Table,
-    databases: pa.Table,
-    services: pa.Table,
-    *,
-    addresses: Iterable[str],
-    message_forwarding: bool,
-    pending_requests: Iterable[str],
-) -> str:
-    """A digest of what a catalog says; the order of rows and further columns are no part of it.
-
-    Args:
-        routes: In the schema of `sys.routes`.
-        databases: In the schema of `sys.databases`.
-        services: In the schema of `sys.services`.
-        addresses: The instance's own addresses in their normal form.
-        message_forwarding: Whether the instance passes messages on.
-        pending_requests: Services for which routing information has been requested.
-
-    Returns:
-        64 hexadecimal digits.
-
-    Examples:
-        >>> from ssbroker import schemas
-        >>> tables = [schema.empty_table() for schema in (schemas.ROUTES, schemas.DATABASES, schemas.SERVICES)]
-        >>> len(fingerprint(*tables, addresses=(), message_forwarding=False, pending_requests=()))
-        64
-    """
-    settings = [_FINGERPRINT_FORMAT, sorted(set(addresses)), message_forwarding, sorted(set(pending_requests))]
-    digest = hashlib.sha256(json.dumps(settings).encode())
-    services = services.select(schemas.SERVICES.names).group_by(schemas.SERVICES.names).aggregate([])
-    _add(digest, routes.select(schemas.ROUTES.names), keys=("database", "route_id"))
-    _add(digest, databases.select(schemas.DATABASES.names), keys=("name",))
-    _add(digest, services, keys=("database", "name"))
-    return digest.hexdigest()
-
-
-def _add(digest: hashlib._Hash, table: pa.Table, *, keys: tuple[str, ...]) -> None:
-    """Adds the rows in the order of their keys, written so that equal rows are equal bytes."""
-    table = table.take(pc.sort_indices(table, sort_keys=[(key, "ascending") for key in keys])).combine_chunks()
-    columns: dict[str, Any] = {}
-    for field, column in zip(table.schema, table.columns, strict=True):
-        kind, no_value = _PLAIN[field.type]
-        plain: Any = column.cast(kind)
-        columns[field.name] = plain.fill_null(no_value)
-        columns[f"{field.name} is null"] = column.is_null().cast(pa.int8())
-    digest.update(to_ipc(pa.table(columns)))
-
 
 _PICKLE_FORMAT: Final = 1
 
 
-class Catalog(Readable):
+class Catalog:
     """The databases, services and routing tables of one instance, checked and immutable.
 
     Two catalogs are equal when they say the same: the order of rows does not matter, nor do columns beyond the schemas.
@@ -340,8 +90,90 @@ class Catalog(Readable):
         self._fingerprint: str | None = None
 
     @classmethod
-    def of_contents(cls, contents: Contents) -> Self:
-        """Made of what was read."""
+    def load(cls, path: str | os.PathLike[str], *, now: datetime | None = None) -> Self:
+        """Reads a catalog from files.
+
+        Args:
+            path: A `.sql` script of DDL; a folder of scripts, run in the order of their names; a folder of the tables `routes`,
+                `databases` (optional) and `services` (optional), with `instance.json` (optional); a file with the routes alone; or
+                the folder of an instance, as `from_instance` has it.
+                Tables are Parquet, CSV, JSON (an array, or an object a line) or Arrow IPC.
+            now: The moment from which LIFETIME of a script counts, None for the current time. Without a zone it is UTC.
+
+        Returns:
+            The catalog.
+
+        Raises:
+            InputError: There is no such file, or a value in it is not what was expected; file and row are named.
+            SchemaError: A column is missing, or has a type that cannot be read.
+
+        Examples:
+            >>> import tempfile
+            >>> from pathlib import Path
+            >>> from ssbroker import Catalog
+            >>> with tempfile.TemporaryDirectory() as folder:
+            ...     script = Path(folder, "catalog.sql")
+            ...     _ = script.write_text("USE msdb; CREATE ROUTE Orders WITH ADDRESS = N'TCP://orders:4022';")
+            ...     Catalog.load(script).routes["name"].to_pylist()
+            ['AutoCreatedLocal', 'Orders']
+        """
+        if instance_folder.is_instance(Path(path)):
+            return cls.from_instance(path)
+        source = load.load(Path(path), now=_arguments.as_utc(now))
+        try:
+            return cls._of_contents(source)
+        except (InputError, SchemaError) as error:
+            raise source.located(error) from error.__cause__
+
+    @classmethod
+    def from_instance(cls, folder: str | os.PathLike[str]) -> Self:
+        """Reads what an instance of our own is routed by now, as `Instance.catalog` gives it; whoever has it open goes on.
+
+        Args:
+            folder: The folder of the instance.
+
+        Returns:
+            The catalog, which later changes of the instance leave as it is.
+
+        Raises:
+            StorageError: There is no instance, or its files cannot be read.
+            MissingDependencyError: The library `apsw` is not installed.
+
+        Examples:
+            >>> import tempfile
+            >>> from ssbroker import Catalog, Instance
+            >>> with tempfile.TemporaryDirectory() as folder:
+            ...     with Instance.create(folder, name="shop") as instance:
+            ...         _ = instance.create_database("Sales")
+            ...     Catalog.from_instance(folder).databases["name"].to_pylist()
+            ['msdb', 'Sales']
+        """
+        return cls._of_contents(instance_folder.contents_of(Path(folder)))
+
+    @classmethod
+    def from_sql_server(cls, connection: sql_server.Connection, *, addresses: Sequence[str] = ()) -> Self:
+        """Reads the routes, services and databases of a SQL Server, and whether it forwards.
+
+        Args:
+            connection: An open connection of any DB-API 2.0 driver, whose login may see the catalog views of every database.
+            addresses: Under which further addresses other instances reach it, beside those that the server knows of itself.
+
+        Returns:
+            The catalog; system services, which every database has, are left out.
+
+        Raises:
+            InputError: A value is not what was expected.
+
+        Examples:
+            A connection of the driver `mssql-python`: `Catalog.from_sql_server(mssql_python.connect("Server=sql-01;..."))`.
+        """
+        source = sql_server.read(connection)
+        further = _arguments.texts(addresses, name="addresses")
+        return cls._of_contents(replace(source, addresses=(*source.addresses, *further)))
+
+    @classmethod
+    def _of_contents(cls, contents: Contents) -> Self:
+        """Creates a catalog from what was read."""
         return cls(
             contents.routes,
             contents.databases,
@@ -510,3 +342,28 @@ def _restore(pickle_format: int, *state: Any) -> Catalog:
         message_forwarding=message_forwarding,
         pending_requests=pending_requests,
     )
+
+
+def files_of(path: Path) -> list[Path]:
+    """The files that a catalog is loaded from: what else is written beside them, as a log, changes nothing.
+
+    Args:
+        path: As for `Catalog.load`.
+
+    Returns:
+        The files.
+
+    Raises:
+        OSError: A folder may not be looked into.
+        StorageError: It is that of an instance whose files cannot be read.
+
+    Examples:
+        >>> import tempfile
+        >>> from ssbroker import Instance
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     with Instance.create(folder, name="shop") as instance:
+        ...         _ = instance.create_database("Sales")
+        ...     [file.name for file in files_of(Path(folder))]
+        ['Sales.sqlite', 'msdb.sqlite']
+    """
+    return instance_folder.files_of(path) if instance_folder.is_instance(path) else load.files_of(path)

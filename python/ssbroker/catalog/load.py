@@ -6,7 +6,6 @@ import codecs
 import csv
 import io
 import json
-import os
 import stat
 from collections import Counter, deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -14,7 +13,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Literal
+from typing import Any, Final, Literal
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -23,11 +22,6 @@ import pyarrow.parquet as pq
 
 from ssbroker import _arguments, ddl, schemas
 from ssbroker.exceptions import InputError, MalformedDataError, SchemaError, SsbrokerError
-
-if TYPE_CHECKING:
-    from ssbroker.broker.instance import Instance
-    from ssbroker.catalog.catalog import Catalog
-
 
 _INT32: Final = range(-(2**31), 2**31)
 _TRUTH: Final = {"true": True, "false": False, "1": True, "0": False}
@@ -620,59 +614,3 @@ def _instance(file: Path) -> dict[str, Any]:
             )
         result[key] = tuple(value) if isinstance(value, list) else value
     return result
-
-
-MSDB: Final = "msdb.sqlite"
-
-
-def is_instance(path: Path) -> bool:
-    """Whether a path is the folder of an instance.
-
-    Examples:
-        >>> import tempfile
-        >>> with tempfile.TemporaryDirectory() as folder:
-        ...     is_instance(Path(folder))
-        False
-    """
-    return os.path.exists(path / MSDB)  # noqa: PTH110 - pathlib raises where it may not look
-
-
-def catalog_of(folder: Path) -> Catalog:
-    """What an instance is routed by now; whoever has it open goes on.
-
-    Args:
-        folder: The folder of the instance.
-
-    Returns:
-        Its catalog.
-
-    Raises:
-        StorageError: There is none, or its files cannot be read.
-        MissingDependencyError: The library `apsw` is not installed.
-    """
-    with _opened(folder) as instance:
-        return instance.catalog()
-
-
-def files_elsewhere(folder: Path) -> list[Path]:
-    """The files of those databases of an instance that were attached where they lie, outside of its folder.
-
-    Args:
-        folder: The folder of the instance.
-
-    Returns:
-        The files.
-
-    Raises:
-        StorageError: There is no instance, or its files cannot be read.
-        MissingDependencyError: The library `apsw` is not installed.
-    """
-    with _opened(folder) as instance:
-        files = [Path(database.file.path) for database in instance.databases]
-    return [file for file in files if not (file.parent.exists() and file.parent.samefile(folder))]
-
-
-def _opened(folder: Path) -> Instance:
-    from ssbroker.broker.instance import Instance  # noqa: PLC0415 - the broker knows catalogs, and files of tables need no broker
-
-    return Instance.open(folder, background=False)

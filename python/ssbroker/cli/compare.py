@@ -18,11 +18,10 @@ from ssbroker.cli.fleets import AtOption, FleetOption, HtmlOption, places, write
 from ssbroker.cli.options import PendingRequestOption, ProgressOption, TieBreakOption, parse_now
 from ssbroker.cli.text import cell
 from ssbroker.cli.writers import refuse_overwriting
-from ssbroker.diagnose import Comparison, Expiry
 from ssbroker.exceptions import InputError, SchemaError
 
 if TYPE_CHECKING:
-    from ssbroker.diagnose import Comparer
+    from ssbroker.diagnose import Comparer, Comparison, Expiry
 
 
 EXAMPLES = """[bold]Examples[/bold]

@@ -18,11 +18,10 @@ from ssbroker.catalog.catalog import Catalog
 from ssbroker.cli.fleets import AtOption, CatalogsArgument, FleetOption, HtmlOption, places, write_text
 from ssbroker.cli.options import parse_now
 from ssbroker.cli.writers import refuse_overwriting
-from ssbroker.diagnose import CODES, Findings
 from ssbroker.exceptions import DuplicateError
 
 if TYPE_CHECKING:
-    from ssbroker.diagnose import Finding, Fleet
+    from ssbroker.diagnose import Finding, Findings, Fleet
 
 
 EXAMPLES = """[bold]Examples[/bold]
@@ -118,6 +117,7 @@ _COLOURS: Final = {"error": "red", "warning": "yellow", "info": "cyan"}
 
 def print_findings(found: Findings, console: Console) -> None:
     """Prints each code with its findings, the worst first."""
+    from ssbroker.diagnose import CODES  # noqa: PLC0415 - the help comes quicker without what finds
 
     def line(text: str, style: str | None = None) -> None:
         console.print(harmless(text), style=style, markup=False, highlight=False, soft_wrap=True)

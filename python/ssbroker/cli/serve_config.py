@@ -27,7 +27,7 @@ def parse_text(value: Any, name: str) -> str:
         OptionError: It is none.
 
     Examples:
-        >>> text("shop", "name")
+        >>> parse_text("shop", "name")
         'shop'
     """
     if not isinstance(value, str) or not value or "\0" in value:
@@ -42,7 +42,7 @@ def parse_level(value: Any, name: str) -> str:
         OptionError: It is none.
 
     Examples:
-        >>> level("info", "log_level")
+        >>> parse_level("info", "log_level")
         'info'
     """
     if not isinstance(value, str) or value not in LEVELS:
@@ -57,7 +57,7 @@ def parse_form(value: Any, name: str) -> Form:
         OptionError: It is none.
 
     Examples:
-        >>> form("json", "log")
+        >>> parse_form("json", "log")
         'json'
     """
     if value not in ("json", "text"):
@@ -72,7 +72,7 @@ def parse_addresses(value: Any, name: str) -> tuple[str, ...]:
         OptionError: One of them is none.
 
     Examples:
-        >>> addresses(["TCP://shop.example"], "addresses")
+        >>> parse_addresses(["TCP://shop.example"], "addresses")
         ('TCP://shop.example',)
     """
     from ssbroker import schemas  # noqa: PLC0415 - the help comes quicker without
@@ -91,7 +91,7 @@ def parse_dial_only(value: Any, name: str) -> tuple[str, ...]:
         OptionError: One of it is no network and no host.
 
     Examples:
-        >>> dial_only(["10.0.0.0/8", "*.example.com"], "dial_only")
+        >>> parse_dial_only(["10.0.0.0/8", "*.example.com"], "dial_only")
         ('10.0.0.0/8', '*.example.com')
     """
     from ssbroker.broker.network.dialer import Reach  # noqa: PLC0415 - the help comes quicker without

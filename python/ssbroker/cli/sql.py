@@ -89,7 +89,7 @@ def _distinct(names: list[str]) -> list[str]:
 
 def _named(instance: Instance, text: str) -> list[tuple[str, str]]:
     """The views and queues among the names of two parts in a query; the others are columns of something."""
-    queues = {key for database in instance.databases for key in database.objects().queues}
+    queues = {(row["schema_name"], row["name"]) for row in instance.view("sys.service_queues").to_pylist()}
     found = [(one or two or three, four or five or six) for one, two, three, four, five, six in _NAMES.findall(text)]
     return [key for key in dict.fromkeys(found) if key[0] == "sys" or key in queues]
 
@@ -143,7 +143,7 @@ def sql(
 
     A batch of a script, up to GO, is done whole or not at all.
     """
-    from ssbroker.broker.instance import Instance  # noqa: PLC0415 - the help comes quicker without the broker
+    from ssbroker.broker.instance import Instance, context_of  # noqa: PLC0415 - the help comes quicker without the broker
     from ssbroker.broker.scripts import execute_file  # noqa: PLC0415 - the same
 
     if not files and select is None:
@@ -153,7 +153,7 @@ def sql(
             Instance.create(folder, name=folder.resolve().name, background=False).close()
     with Instance.open(folder, background=False) as instance:
         for file in files or ():
-            execute_file(instance, file)
+            execute_file(context_of(instance), file)
             if not quiet:
                 typer.echo(f"{file}: done")
         if select is not None:

@@ -186,7 +186,7 @@ def write(catalog: CatalogTables, *, now: datetime) -> str:
 
     Examples:
         >>> from datetime import datetime
-        >>> from ssbroker.ddl import interpreter as read
+        >>> from ssbroker.ddl import read
         >>> midnight = datetime(2026, 11, 20)
         >>> script = read("USE Sales; DROP ROUTE AutoCreatedLocal;", now=midnight)
         >>> print(write(script, now=midnight).partition("\n\n")[2], end="")

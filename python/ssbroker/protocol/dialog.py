@@ -662,7 +662,7 @@ def dialog_of(endpoint: DialogEndpoint, transmission: Transmission | None = None
         The dialog.
 
     Examples:
-        >>> row = Endpoint(conversation_id=bytes(16), is_initiator=True, service_name="Shop", broker_instance=bytes(16),
+        >>> row = DialogEndpoint(conversation_id=bytes(16), is_initiator=True, service_name="Shop", broker_instance=bytes(16),
         ...                far_service_name="Bank")
         >>> dialog_of(row).transmission.head
         0
@@ -719,7 +719,7 @@ def pack_transmission(transmission: Transmission) -> bytes:
         At most `PACKED_MAX` bytes.
 
     Examples:
-        >>> len(packed(Transmission((bytes(16), True))))
+        >>> len(pack_transmission(Transmission((bytes(16), True))))
         74
     """
     entries = [number for entry in _entries(transmission) for number in entry]
@@ -792,7 +792,7 @@ def unpack_transmission(data: bytes) -> Transmission:
         MalformedDataError: They are no packed object.
 
     Examples:
-        >>> unpacked(packed(Transmission((bytes(16), True), acked=3, head=5, passed=5))).head
+        >>> unpack_transmission(pack_transmission(Transmission((bytes(16), True), acked=3, head=5, passed=5))).head
         5
     """
     try:

@@ -373,7 +373,7 @@ def pack_runs(runs: Iterable[Run]) -> bytes:
         24 bytes for each.
 
     Examples:
-        >>> unpacked(packed([(3, 0, 4, 2)]))
+        >>> unpack_runs(pack_runs([(3, 0, 4, 2)]))
         [(3, 0, 4, 2)]
     """
     return b"".join([_RUN.pack(*run) for run in runs])
@@ -389,7 +389,7 @@ def unpack_runs(data: bytes) -> list[Run] | None:
         The runs; None where they are cut off, too many, not ascending or below nothing.
 
     Examples:
-        >>> unpacked(b"x") is None, unpacked(packed([(1, 2, 1, 1)])) is None
+        >>> unpack_runs(b"x") is None, unpack_runs(pack_runs([(1, 2, 1, 1)])) is None
         (True, True)
     """
     if len(data) % _RUN.size or len(data) > RUNS_MAX * _RUN.size:

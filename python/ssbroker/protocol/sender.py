@@ -235,7 +235,7 @@ class Large:
     Examples:
         >>> from ssbroker.protocol.dialog import dialog_of
         >>> from ssbroker.protocol.storage import DialogEndpoint
-        >>> dialogs = [dialog_of(Endpoint(conversation_id=bytes([number]) * 16, is_initiator=True, service_name="Shop",
+        >>> dialogs = [dialog_of(DialogEndpoint(conversation_id=bytes([number]) * 16, is_initiator=True, service_name="Shop",
         ...                               broker_instance=bytes(16), far_service_name="Bank")) for number in range(3)]
         >>> large = Large(lambda dialog: 32 << 10)
         >>> for dialog in dialogs:

@@ -192,7 +192,7 @@ def new_master_key() -> bytes:
         32 bytes.
 
     Examples:
-        >>> len(new_key()), new_key() == new_key()
+        >>> len(new_master_key()), new_master_key() == new_master_key()
         (32, False)
     """
     return secrets.token_bytes(KEY_BYTES)

@@ -120,7 +120,7 @@ class MemoryLedger:
 
     Examples:
         >>> ledger = MemoryLedger(bytes(16))
-        >>> key = ledger.begin(Endpoint(conversation_id=bytes(16), is_initiator=True, service_name="Shop",
+        >>> key = ledger.begin(DialogEndpoint(conversation_id=bytes(16), is_initiator=True, service_name="Shop",
         ...                             broker_instance=bytes(16), far_service_name="Bank"))
         >>> ledger.send(key, b"Hello"), ledger.waiting() == [key]
         (0, True)

@@ -11,6 +11,7 @@ from pathlib import Path
 import pyarrow as pa
 
 from ssbroker.broker.database import Database
+from ssbroker.broker.database import context_of as database_context
 from ssbroker.broker.instance import Instance
 from ssbroker.broker.network.dialog_storage import SqliteLedger, Stale
 from ssbroker.protocol import errors
@@ -54,7 +55,7 @@ class SqliteBook:
     def _open(self) -> None:
         self.instance = self._opened()
         self.database: Database = self.instance.database("Sales")
-        self.ledger = SqliteLedger(self.database)
+        self.ledger = SqliteLedger(database_context(self.database))
 
     def close(self) -> None:
         """Closes the files."""
@@ -65,8 +66,8 @@ class SqliteBook:
         return self.ledger.broker_instance
 
     def begin(self, endpoint: DialogEndpoint) -> Key:
-        with self.database.file.write() as connection:
-            objects = self.database.objects(connection)
+        with database_context(self.database).file.write() as connection:
+            objects = database_context(self.database).objects(connection)
             row = endpoints.insert(
                 connection,
                 conversation_handle=self._random.randbytes(16),
@@ -101,7 +102,7 @@ class SqliteBook:
         return self.ledger.waiting()
 
     def is_waiting(self, key: Key) -> bool:
-        with self.database.file.read() as connection:
+        with database_context(self.database).file.read() as connection:
             row = endpoints.find(connection, [key]).get(key)
             return row is not None and transmission_queue.is_waiting(connection, row.endpoint_id)
 
@@ -168,5 +169,5 @@ class SqliteBook:
         return self.ledger.read_back(keys)
 
     def _row(self, key: Key) -> Row | None:
-        with self.database.file.read() as connection:
+        with database_context(self.database).file.read() as connection:
             return endpoints.find(connection, [key]).get(key)

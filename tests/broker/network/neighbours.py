@@ -12,10 +12,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from ssbroker.broker.database import Database
+from ssbroker.broker.database import context_of as database_context
 from ssbroker.broker.instance import Instance
 from ssbroker.broker.network.server import Server
 from ssbroker.protocol.events import Event
 from tests.broker.shops import ORDERS, REPLIES, SHOP, STOCK
+from tests.inner import instance_of
 
 PATIENCE = 60.0
 """How long a test waits for what should happen in milliseconds."""
@@ -90,9 +92,9 @@ class Street:
 
     def copy(self, database: Database, name: str) -> Path:
         """A copy of a database's file, as a backup would make it; nobody writes to it meanwhile."""
-        database.file.checkpoint()
+        database_context(database).file.checkpoint()
         copy = self.folder / name
-        shutil.copyfile(database.file.path, copy)
+        shutil.copyfile(database.path, copy)
         return copy
 
 
@@ -143,7 +145,7 @@ def taken(database: Database, count: int, *, queue: str = ORDERS) -> list[bytes]
 def emptied(database: Database) -> None:
     """Waits until everything that the database has sent is acknowledged."""
     due = time.monotonic() + PATIENCE
-    while database.instance.view("sys.transmission_queue", database.name).num_rows:
+    while instance_of(database).view("sys.transmission_queue", database.name).num_rows:
         assert time.monotonic() < due, "it is never acknowledged"
         time.sleep(0.01)
 

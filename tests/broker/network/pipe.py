@@ -12,7 +12,8 @@ from typing import Any, Final
 
 import pyarrow as pa
 
-from ssbroker.broker.instance import Instance
+from ssbroker.broker.instance import Instance, background_of
+from ssbroker.broker.instance import context_of as instance_context
 from ssbroker.broker.network.exchange import Reception
 from ssbroker.broker.network.interfaces import Peer
 from ssbroker.broker.network.server import ServeOptions, Server
@@ -163,6 +164,7 @@ class Pipes:
         self.servers: Final[dict[str, Server]] = {}
         self.events: Final[dict[str, list[Event]]] = {}
         self.down: Final[set[str]] = set()
+        self.instances: Final[dict[str, Instance]] = {}
         self.swallows: Final[set[str]] = set()
 
     def instance(self, name: str, **options: Any) -> Instance:
@@ -173,8 +175,15 @@ class Pipes:
         self.stack.callback(made.close)
         made.subscribe(self.events.setdefault(name, []).append)
         settings = ServeOptions(allow_unencrypted=True, **options)
-        server = Server(made, settings, connect=lambda reception: Pipe(self, name, reception))
+        server = Server(
+            instance_context(made),
+            background_of(made),
+            settings,
+            connect=lambda reception: Pipe(self, name, reception),
+            changed=made._set_server,
+        )
         self.servers[name] = server.start()
+        self.instances[name] = made
         return made
 
     def pipe(self, name: str) -> Pipe:
@@ -204,11 +213,11 @@ class Pipes:
         """Ends an instance."""
         server = self.servers.pop(name)
         server.close()
-        server.instance.close()
+        self.instances.pop(name).close()
 
     def crash(self, name: str) -> None:
         """Ends an instance as a crash would: what is in memory is lost, and nobody is told."""
         server = self.servers.pop(name)
         server.exchange.finish = lambda: None  # type: ignore[method-assign]
         server.close()
-        server.instance.close()
+        self.instances.pop(name).close()

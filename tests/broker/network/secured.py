@@ -10,6 +10,7 @@ from typing import Any
 import pyarrow as pa
 
 from ssbroker.broker.database import Database
+from ssbroker.broker.database import context_of as database_context
 from ssbroker.broker.network.interfaces import Peer
 from ssbroker.protocol.wire.batch import WIRE
 from tests.broker.network.talking import Talk, talk
@@ -22,7 +23,7 @@ PASSWORD = "long and secret"
 def has_own_certificate(database: Database, user: str, service: str) -> None:
     """Gives a service to a user with a certificate and its private key."""
     database.create_user(user)
-    if database.objects().security.master_key is None:
+    if database_context(database).objects().security.master_key is None:
         database.create_master_key(PASSWORD)
     made = certified(user)
     database.create_certificate(f"Own{user}", certificate=made.certificate, private_key=made.key, owner=user)

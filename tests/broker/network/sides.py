@@ -13,7 +13,9 @@ import pyarrow as pa
 
 from ssbroker import _arguments
 from ssbroker.broker.database import Database
+from ssbroker.broker.database import context_of as database_context
 from ssbroker.broker.instance import Instance
+from ssbroker.broker.instance import context_of as instance_context
 from ssbroker.broker.network.dialog_storage import SqliteLedger, Stale
 from ssbroker.protocol.config import Settings
 from ssbroker.protocol.engine import Dialogs
@@ -69,9 +71,12 @@ class Side:
 
     def start(self) -> None:
         """A machine that knows only what is durable."""
-        self.ledger = SqliteLedger(self.database)
+        self.ledger = SqliteLedger(database_context(self.database))
         self.dialogs = Dialogs(
-            self.ledger, roll=random.Random(1).random, settings=self.settings, log=self.instance.events
+            self.ledger,
+            roll=random.Random(1).random,
+            settings=self.settings,
+            log=instance_context(self.instance).events,
         )
         self.dialogs.queued(self.ledger.waiting())
 
@@ -118,7 +123,7 @@ class Side:
         return (row.conversation_id, bool(row.is_initiator))
 
     def row(self, handle: uuid.UUID) -> Endpoint | None:
-        with self.database.file.read() as connection:
+        with database_context(self.database).file.read() as connection:
             found = connection.execute(
                 "SELECT * FROM ssb_conversation_endpoints WHERE conversation_handle = ?", (handle.bytes,)
             ).fetchone()
@@ -126,12 +131,12 @@ class Side:
 
     def at(self, key: Key) -> Endpoint | None:
         """The row of an endpoint."""
-        with self.database.file.read() as connection:
+        with database_context(self.database).file.read() as connection:
             return endpoints.find(connection, [key]).get(key)
 
     def count(self, table: str) -> int:
         """How many rows one of our tables has."""
-        with self.database.file.read() as connection:
+        with database_context(self.database).file.read() as connection:
             found: int = connection.execute(f"SELECT count(*) FROM ssb_{table}").get
         return found
 

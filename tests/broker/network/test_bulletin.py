@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from ssbroker.broker.instance import Instance
+from ssbroker.broker.instance import context_of as instance_context
 from ssbroker.broker.network import status_file
 from ssbroker.broker.network.forwarding import Parcel
 from ssbroker.broker.network.monitoring import Monitor, overview_of
@@ -65,7 +66,7 @@ def test_n28_what_is_held_for_others_is_counted_and_not_looked_through(
 
 def test_n28_what_a_killed_process_left_says_nothing(tmp_path: Path) -> None:
     with Instance.create(tmp_path / "shop", name="shop", background=False) as instance:
-        Bulletin(instance, ("127.0.0.1", 1)).write()
+        Bulletin(instance_context(instance), ("127.0.0.1", 1)).write()
         assert status_file.read(instance.folder) is None
         lock = ServeLock(instance.folder)
         lock.acquire()
@@ -84,7 +85,7 @@ def test_n28_a_folder_that_takes_no_file_is_served_all_the_same(
 ) -> None:
     with Instance.create(tmp_path / "shop", name="shop", background=False) as instance:
         (instance.folder / "serving.new").mkdir()
-        written = Bulletin(instance, ("127.0.0.1", 1))
+        written = Bulletin(instance_context(instance), ("127.0.0.1", 1))
         written.start()
         written.close()
     assert "cannot be written" in caplog.text
@@ -107,7 +108,7 @@ def test_a_file_that_cannot_be_written_is_told_once_until_it_can(
     """It is tried every two seconds, and a full disk may last for days."""
     with Instance.create(tmp_path / "shop", name="shop", background=False) as instance:
         obstacle = instance.folder / "serving.new"
-        written = Bulletin(instance, ("127.0.0.1", 1))
+        written = Bulletin(instance_context(instance), ("127.0.0.1", 1))
         for told in (1, 2):
             obstacle.mkdir()
             written.write()
@@ -122,7 +123,7 @@ def test_an_ipv6_address_stands_in_brackets(tmp_path: Path) -> None:
     with Instance.create(tmp_path / "shop", name="shop", background=False) as instance:
         lock = ServeLock(instance.folder)
         lock.acquire()
-        Bulletin(instance, ("::1", 4022)).write()
+        Bulletin(instance_context(instance), ("::1", 4022)).write()
         said = status_file.read(instance.folder)
         lock.release()
     assert said is not None

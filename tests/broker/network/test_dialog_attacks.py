@@ -11,6 +11,7 @@ import pytest
 
 from ssbroker import _arguments
 from ssbroker.broker.database import Database
+from ssbroker.broker.database import context_of as database_context
 from ssbroker.protocol.envelope import Security
 from ssbroker.protocol.errors import ERROR
 from ssbroker.protocol.events import CorruptedMessage, MessageUndeliverable
@@ -19,6 +20,7 @@ from tests.broker import shops
 from tests.broker.network.secured import begin, bring, has_own_certificate, knows, rows_to, secured
 from tests.broker.network.talking import Talk
 from tests.broker.shops import REPLIES, STOCK, received, states, waiting
+from tests.inner import instance_of
 from tests.network.forging import acknowledging, forged
 from tests.security.certified import own, public
 
@@ -53,7 +55,9 @@ def unanswered(both: Talk) -> Row:
 
 def handle_of(database: Database) -> uuid.UUID:
     """The one conversation of a database."""
-    (handle,) = database.instance.view("sys.conversation_endpoints", database.name)["conversation_handle"].to_pylist()
+    (handle,) = (
+        instance_of(database).view("sys.conversation_endpoints", database.name)["conversation_handle"].to_pylist()
+    )
     return uuid.UUID(bytes=bytes(handle or b""))
 
 
@@ -67,7 +71,9 @@ def offer(both: Talk, row: Row, *, by: str | None, to: str, key: bytes = bytes(3
     names = {name: row[name] for name in ("conversation_id", "is_initiator", "from_service_name", "to_service_name")}
     of = Direction(**{**names, **other})
     sender = None if by is None else own(by)
-    return Offers().blob(key, of, to=public(to), by=sender, now=_arguments.microseconds(both.sales.now()))
+    return Offers().blob(
+        key, of, to=public(to), by=sender, now=_arguments.microseconds(database_context(both.sales).now())
+    )
 
 
 def test_t15_a_dialog_cannot_be_had_with_less(both: Talk) -> None:

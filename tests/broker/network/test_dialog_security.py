@@ -9,11 +9,13 @@ from typing import Any
 import pytest
 
 from ssbroker.broker.database import Database
+from ssbroker.broker.database import context_of as database_context
 from ssbroker.protocol.envelope import Security
 from tests.broker import shops
 from tests.broker.network.secured import begin, has_own_certificate, knows, rows_to, secured
 from tests.broker.network.talking import Talk, talk
 from tests.broker.shops import REPLIES, SHOP, STOCK, received, states, statuses, waiting
+from tests.inner import instance_of
 from tests.security.certified import certified, public
 
 MINUTE = 60
@@ -39,7 +41,7 @@ def bare(tmp_path: Path) -> Iterator[Talk]:
 
 def keys(database: Database) -> list[tuple[bytes | None, ...]]:
     """What the endpoints of a database have."""
-    with database.file.read() as connection:
+    with database_context(database).file.read() as connection:
         return [
             tuple(row)
             for row in connection.execute(
@@ -145,7 +147,7 @@ def test_fact_176_a_binding_secures_what_asks_for_no_encryption(both: Talk) -> N
 
 def test_fact_182_without_an_open_master_key_the_dialog_waits(both: Talk) -> None:
     """28050: such as after the database was attached to another instance; its password opens it."""
-    both.sales.instance.execute("USE Sales; ALTER MASTER KEY DROP ENCRYPTION BY SERVICE MASTER KEY")
+    instance_of(both.sales).execute("USE Sales; ALTER MASTER KEY DROP ENCRYPTION BY SERVICE MASTER KEY")
     dialog = begin(both, b"two chairs")
     both.pipes.settle()
     assert statuses(both.sales) == {"28050"}
@@ -157,7 +159,7 @@ def test_fact_182_without_an_open_master_key_the_dialog_waits(both: Talk) -> Non
 
 
 def test_fact_182_without_an_open_master_key_at_the_target_it_stays_with_the_initiator(both: Talk) -> None:
-    both.stock.instance.execute("USE Stock; ALTER MASTER KEY DROP ENCRYPTION BY SERVICE MASTER KEY")
+    instance_of(both.stock).execute("USE Stock; ALTER MASTER KEY DROP ENCRYPTION BY SERVICE MASTER KEY")
     begin(both, b"two chairs")
     both.pipes.settle(seconds=5)
     assert (len(waiting(both.sales)), states(both.stock)) == (1, [])

@@ -12,7 +12,8 @@ import pytest
 from ssbroker.broker import dynamic_routing
 from ssbroker.broker.configuration_service import ConfigurationService, FileDirectory
 from ssbroker.broker.database import Database
-from ssbroker.broker.instance import Instance
+from ssbroker.broker.database import context_of as database_context
+from ssbroker.broker.instance import Instance, background_of
 from ssbroker.broker.network.database_dialogs import ASKS_AT_ONCE, ASKS_PER_SECOND
 from ssbroker.broker.network.interfaces import Peer
 from ssbroker.ddl.route_validation import CONFIGURATION_SERVICE
@@ -86,8 +87,8 @@ def test_t6_neighbours_that_name_services_that_nobody_has_open_only_so_many_requ
     instance = stack.enter_context(Instance.create(tmp_path / "shop", name="shop", background=False))
     instance.msdb.create_route("Configuration", service_name="SQL/ServiceBroker/BrokerConfiguration", address="LOCAL")
     for number in range(5):
-        instance.worker.dynamic_routing.ask([dynamic_routing.Ask("msdb", f"//{number}", None)])
-    assert instance.msdb.file.ask(registry.pending) == ("//0", "//1", "//2")
+        background_of(instance).dynamic_routing.ask([dynamic_routing.Ask("msdb", f"//{number}", None)])
+    assert database_context(instance.msdb).file.ask(registry.pending) == ("//0", "//1", "//2")
 
 
 def names(both: Talk, principal: str, *services: str) -> None:
@@ -107,13 +108,13 @@ def test_n26_who_names_ever_new_services_has_so_many_asked_for_in_a_second(tmp_p
         names(both, "mallory", *(f"//{number}" for number in range(500)))
         names(both, "mill", "//Wheat")
         both.pipes.turn()
-        pending = msdb.file.ask(registry.pending)
+        pending = database_context(msdb).file.ask(registry.pending)
         assert len(pending) == ASKS_AT_ONCE + 1
         assert "//Wheat" in pending
         both.pipes.clock.advance(seconds=1)
         names(both, "mallory", *(f"//{number}" for number in range(500)))
         both.pipes.turn()
-        assert len(msdb.file.ask(registry.pending)) == ASKS_AT_ONCE + 1 + ASKS_PER_SECOND
+        assert len(database_context(msdb).file.ask(registry.pending)) == ASKS_AT_ONCE + 1 + ASKS_PER_SECOND
 
 
 def test_n26_a_service_of_which_many_copies_are_named_is_asked_for_once(tmp_path: Path) -> None:
@@ -122,8 +123,8 @@ def test_n26_a_service_of_which_many_copies_are_named_is_asked_for_once(tmp_path
         both.bank.msdb.create_route("Configuration", service_name=CONFIGURATION_SERVICE, address="LOCAL")
         asks = [dynamic_routing.Ask("msdb", "//Copied", bytes([number]) * 16) for number in range(5)]
         tokens = iter([True])
-        both.bank.worker.dynamic_routing.ask(asks, may_begin=tokens.__next__)
-        assert both.bank.msdb.file.ask(registry.pending) == ("//Copied",)
+        background_of(both.bank).dynamic_routing.ask(asks, may_begin=tokens.__next__)
+        assert database_context(both.bank.msdb).file.ask(registry.pending) == ("//Copied",)
 
 
 def test_n26_msdb_asks_though_a_request_of_another_database_is_open(tmp_path: Path) -> None:
@@ -132,10 +133,10 @@ def test_n26_msdb_asks_though_a_request_of_another_database_is_open(tmp_path: Pa
         other = both.bank.create_database("Other")
         for database in (both.bank.msdb, other):
             database.create_route("Configuration", service_name=CONFIGURATION_SERVICE, address="LOCAL")
-        both.bank.worker.dynamic_routing.ask([dynamic_routing.Ask("Other", "//Wheat", None)])
+        background_of(both.bank).dynamic_routing.ask([dynamic_routing.Ask("Other", "//Wheat", None)])
         names(both, "mill", "//Wheat", SYSTEM_SERVICE)
         both.pipes.turn()
-        assert both.bank.msdb.file.ask(registry.pending) == ("//Wheat",)
+        assert database_context(both.bank.msdb).file.ask(registry.pending) == ("//Wheat",)
 
 
 def test_n26_a_database_without_a_way_to_a_configuration_service_asks_nobody(tmp_path: Path) -> None:
@@ -143,7 +144,7 @@ def test_n26_a_database_without_a_way_to_a_configuration_service_asks_nobody(tmp
     for both in talk(tmp_path):
         other = both.bank.create_database("Other")
         other.create_route("Configuration", service_name=CONFIGURATION_SERVICE, address="LOCAL")
-        both.bank.worker.dynamic_routing.ask([dynamic_routing.Ask("Other", "//Wheat", None)])
+        background_of(both.bank).dynamic_routing.ask([dynamic_routing.Ask("Other", "//Wheat", None)])
         names(both, "mill", "//Wheat")
         both.pipes.turn()
-        assert both.bank.msdb.file.ask(registry.pending) == ()
+        assert database_context(both.bank.msdb).file.ask(registry.pending) == ()

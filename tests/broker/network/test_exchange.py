@@ -8,13 +8,14 @@ from pathlib import Path
 
 import pytest
 
-from ssbroker.broker.instance import Instance
+from ssbroker.broker.instance import Instance, background_of
 from ssbroker.broker.network import database_dialogs
 from ssbroker.exceptions import StorageError
 from ssbroker.protocol.events import MessageUndeliverable
 from tests.broker import shops
 from tests.broker.network.talking import Talk, talk
 from tests.broker.shops import REPLIES, SHOP, STOCK, received, received_types, states, statuses, waiting
+from tests.inner import instance_of
 
 
 @pytest.fixture
@@ -41,7 +42,7 @@ def test_r7_the_answer_finds_back_and_both_ends_close(both: Talk) -> None:
     both.pipes.settle()
     assert received_types(both.stock) == ["EndDialog"]
     with both.stock.transaction() as t:
-        (handle,) = both.stock.instance.view("sys.conversation_endpoints")["conversation_handle"].to_pylist()
+        (handle,) = instance_of(both.stock).view("sys.conversation_endpoints")["conversation_handle"].to_pylist()
         t.end_conversation(handle or b"")
     both.pipes.settle(seconds=2)
     assert (states(both.sales), states(both.stock)) == (["CD"], ["CD"])
@@ -374,7 +375,7 @@ def test_b10_a_catalog_that_could_not_be_read_for_a_moment_is_followed_in_the_ne
     both.pipes.settle()
     both.sales.alter_route("There", address="TCP://bank:4022")
     with monkeypatch.context() as patched:
-        patched.setattr(both.shop, "catalog", fails)
+        patched.setattr(background_of(both.shop).catalog, "catalog", fails)
         with pytest.raises(StorageError):
             both.pipes.servers["shop"].exchange.turn()
     both.pipes.settle(seconds=5)

@@ -14,6 +14,7 @@ from ssbroker.protocol.mirroring import State
 from tests.broker.network import neighbours
 from tests.broker.network.neighbours import Heard, Neighbour, Street, emptied, order, taken
 from tests.broker.shops import SHOP, STOCK
+from tests.inner import instance_of
 
 
 @pytest.fixture
@@ -102,7 +103,7 @@ def test_r54_while_nobody_claims_nothing_is_sent(pair: Pair) -> None:
     pair.first.server.close()
     order(pair.sales, b"two", dialog=dialog)
     pair.waits_for(State.LOST_ADDRESS)
-    assert pair.sales.instance.view("sys.transmission_queue").num_rows >= 1
+    assert instance_of(pair.sales).view("sys.transmission_queue").num_rows >= 1
     assert pair.second.instance.view("dbo.Orders").num_rows == 0
     copy = pair.street.copy(pair.stock, "late.sqlite")
     pair.second.instance.drop_database("Stock")

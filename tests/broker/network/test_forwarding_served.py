@@ -12,6 +12,7 @@ from ssbroker.protocol.events import ForwardedMessageDropped, ForwardedMessageSe
 from tests.broker.network import neighbours
 from tests.broker.network.neighbours import Heard, Neighbour, Street, answered, order, taken
 from tests.broker.shops import REPLIES, SHOP, STOCK
+from tests.inner import instance_of
 
 MEGABYTE = 1 << 20
 
@@ -74,7 +75,7 @@ def test_r25_r43_without_forwarding_nothing_passes(three: tuple[Neighbour, Neigh
     event = heard.events[0]
     assert isinstance(event, MessageUndeliverable)
     assert event.error == 9792
-    assert sales.instance.view("sys.transmission_queue").num_rows == 1
+    assert instance_of(sales).view("sys.transmission_queue").num_rows == 1
 
 
 def test_r42_two_that_lead_to_each_other_do_not_for_long(street: Street) -> None:
@@ -92,4 +93,4 @@ def test_r42_two_that_lead_to_each_other_do_not_for_long(street: Street) -> None
     dropped.wait_for(lambda events: len(events) > 1)
     assert {event.error for event in dropped.events if isinstance(event, ForwardedMessageDropped)} <= {28071, 11285}
     assert len(sent.events) <= 15 * (len(dropped.events) + 1)
-    assert sales.instance.view("sys.transmission_queue").num_rows == 1
+    assert instance_of(sales).view("sys.transmission_queue").num_rows == 1

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from ssbroker.broker.database import context_of as database_context
 from ssbroker.broker.instance import Instance
 from ssbroker.broker.network.monitoring import problems
 from ssbroker.exceptions import StorageError
@@ -76,11 +77,11 @@ def test_n28_a_file_that_could_not_be_written_is_a_problem_until_it_is(tmp_path:
         disk.asked, disk.fails_at = 0, 1
         with pytest.raises(StorageError, match="full"):
             sales.create_queue("Orders")
-        with sales.file.write():
+        with database_context(sales).file.write():
             pass
         # The network may have met with the full disk as well, in any database.
         full = "database or disk is full"
-        assert problems(instance)["database Sales"] == f"could not be written: {sales.file.path}: {full}"
+        assert problems(instance)["database Sales"] == f"could not be written: {sales.path}: {full}"
         disk.fails_at = 0
         sales.create_queue("Orders")
         assert "database Sales" not in problems(instance)
@@ -96,11 +97,11 @@ def test_n28_a_database_that_nobody_writes_to_is_well_again_a_while_after_its_di
         disk.asked, disk.fails_at = 0, 1
         with pytest.raises(StorageError, match="full"):
             sales.create_queue("Orders")
-        sales.file.failed_at -= TRIED_AGAIN_AFTER
+        database_context(sales).file.failed_at -= TRIED_AGAIN_AFTER
         assert list(problems(instance)) == ["endpoint", "database Sales"]
         disk.fails_at = 0
         assert list(problems(instance)) == ["endpoint", "database Sales"], "it has failed just now"
-        sales.file.failed_at -= TRIED_AGAIN_AFTER
+        database_context(sales).file.failed_at -= TRIED_AGAIN_AFTER
         assert list(problems(instance)) == ["endpoint"]
         disk.asked = 0
         assert list(problems(instance)) == ["endpoint"]

@@ -13,6 +13,7 @@ import pyarrow as pa
 import pytest
 
 from ssbroker import _arguments
+from ssbroker.broker.database import context_of as database_context
 from ssbroker.broker.network.interfaces import Peer
 from ssbroker.broker.network.key_exchange import NEW_AT_ONCE, NEW_IN_A_TURN, NEW_PER_SECOND
 from ssbroker.protocol.wire.batch import WIRE
@@ -53,7 +54,7 @@ def recorded(both: Talk) -> dict[str, Any]:
     both.pipes.swallows.clear()
     (row,) = plain(both.pipes.pipe("shop").sent[-1][1])
     of = Direction(row["conversation_id"], True, SHOP, STOCK)
-    now = _arguments.microseconds(both.stock.now())
+    now = _arguments.microseconds(database_context(both.stock).now())
     return {**row, "key_exchange": Offers().blob(bytes(32), of, to=public("Bank"), by=None, now=now)}
 
 

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from ssbroker import _arguments
+from ssbroker.broker.database import context_of as database_context
 from ssbroker.protocol import errors
 from ssbroker.protocol.envelope import Row, Security, pack_runs, table_of
 from ssbroker.security import SecuredDirection
@@ -36,14 +37,14 @@ def both(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Talk]:
 
 def blob(both: Talk, conversation: bytes, *, is_initiator: bool, to: str) -> bytes:
     """What brings Mallory's key, under her own certificate."""
-    (row,) = [one for one in both.sales.objects().security.certificates.values() if one.name == to]
+    (row,) = [one for one in database_context(both.sales).objects().security.certificates.values() if one.name == to]
     mine = certified("Mallory")
     return Offers().blob(
         KEY,
         Direction(conversation, is_initiator, EVIL, SHOP),
         to=DialogCertificate(row.certificate),
         by=DialogCertificate(mine.certificate, mine.key),
-        now=_arguments.microseconds(both.sales.now()),
+        now=_arguments.microseconds(database_context(both.sales).now()),
     )
 
 
@@ -63,13 +64,17 @@ def forged(conversation: bytes, sender: str, *, is_initiator: bool, broker: byte
 def test_p25_who_may_answer_for_one_service_cannot_answer_for_another(both: Talk, *, side: bool) -> None:
     """The key comes with a row for Mallory's own service, and a row behind it says that it is from the bank."""
     begin(both, b"question")
-    with both.sales.file.read() as connection:
+    with database_context(both.sales).file.read() as connection:
         ((conversation,),) = [
             tuple(row) for row in connection.execute("SELECT conversation_id FROM ssb_conversation_endpoints")
         ]
-    own = [one.name for one in both.sales.objects().security.certificates.values() if one.private_key is not None]
+    own = [
+        one.name
+        for one in database_context(both.sales).objects().security.certificates.values()
+        if one.private_key is not None
+    ]
     brought = blob(both, conversation, is_initiator=side, to=own[0])
-    broker = both.stock.objects().broker.service_broker_guid
+    broker = database_context(both.stock).objects().broker.service_broker_guid
     rows: list[dict[str, Any]] = table_of(
         [
             forged(conversation, EVIL, is_initiator=side, broker=broker),
@@ -80,6 +85,6 @@ def test_p25_who_may_answer_for_one_service_cannot_answer_for_another(both: Talk
     bring(both, "shop", [{**row, **hop, "key_exchange": brought if at == 0 else None} for at, row in enumerate(rows)])
     assert b"pay Mallory" not in received(both.sales, REPLIES)
     query = "SELECT far_session_key FROM ssb_conversation_endpoints WHERE is_initiator"
-    with both.sales.file.read() as connection:
+    with database_context(both.sales).file.read() as connection:
         held = [tuple(row) for row in connection.execute(query)]
     assert (KEY,) not in held

@@ -11,6 +11,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from ssbroker.broker.database import context_of as database_context
 from ssbroker.protocol.errors import ERROR
 from ssbroker.protocol.events import Conversation, ConversationStep, CorruptedMessage, MessageUndeliverable
 from tests.broker.network.sides import MINUTE, ORDER, ORDERS, Pair, Side, pair
@@ -33,7 +34,7 @@ def queue(side: Side, name: str = ORDERS) -> list[dict[str, Any]]:
 def states(both: Pair, shop: uuid.UUID) -> tuple[str | None, str | None]:
     """The states of both ends; None where one is gone."""
     near = both.shop.row(shop)
-    with both.stock.database.file.read() as connection:
+    with database_context(both.stock.database).file.read() as connection:
         far = connection.execute("SELECT state FROM ssb_conversation_endpoints").fetchone()
     return None if near is None else near.state, None if far is None else far[0]
 
@@ -148,9 +149,9 @@ def test_p11_whoever_waits_in_receive_is_woken(both: Pair) -> None:
     (queue_of,) = (
         row["object_id"] for row in both.stock.instance.view("sys.service_queues").to_pylist() if row["name"] == ORDERS
     )
-    seen = both.stock.database.arrivals.count(queue_of)
+    seen = database_context(both.stock.database).arrivals.count(queue_of)
     both.stock.take(both.shop.rows())
-    assert both.stock.database.arrivals.count(queue_of) > seen
+    assert database_context(both.stock.database).arrivals.count(queue_of) > seen
 
 
 def test_b15_with_retention_messages_stay_until_the_end(both: Pair) -> None:
@@ -286,7 +287,7 @@ def test_p23_a_message_whose_whole_does_not_match_is_forgotten_and_sent_again(bo
     both.begin(b"x" * 250)
     sent = both.shop.rows()
     both.stock.take(sent[:2])
-    with both.stock.database.file.write() as connection:
+    with database_context(both.stock.database).file.write() as connection:
         connection.execute(
             "UPDATE ssb_fragments SET message_body = ?, fragment_digest = NULL WHERE fragment_number = 0", (b"y" * 100,)
         )

@@ -13,6 +13,7 @@ import apsw
 import pyarrow as pa
 import pytest
 
+from ssbroker.broker.database import context_of as database_context
 from ssbroker.broker.network import dialog_storage
 from ssbroker.protocol.errors import END_DIALOG, ERROR
 from ssbroker.protocol.storage import MESSAGES, Refusal, Wanted
@@ -75,7 +76,7 @@ def test_n39_a_large_body_is_read_once_however_many_turns_it_takes(both: Pair) -
     size = 33 * MIB + 5
     body = Random(1).randbytes(size)
     key = both.shop.key(both.begin(body))
-    with both.shop.database.file.read() as connection:  # whoever comes next is given the same one
+    with database_context(both.shop.database).file.read() as connection:  # whoever comes next is given the same one
         pass
     before = pages_visited(connection)
     found: list[bytes] = []

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from ssbroker.broker.database import context_of as database_context
 from ssbroker.exceptions import BrokerError
 from ssbroker.protocol.errors import DIALOG_TIMER, END_DIALOG, ERROR
 from ssbroker.store import endpoints
@@ -61,7 +62,7 @@ class Turmoil:
         return self.random.choice([self.both.shop, self.both.stock])
 
     def handles(self, side: Side) -> list[tuple[bytes, bool, uuid.UUID]]:
-        with side.database.file.read() as connection:
+        with database_context(side.database).file.read() as connection:
             found: list[Any] = connection.execute(
                 "SELECT conversation_id, is_initiator, conversation_handle FROM ssb_conversation_endpoints "
                 "WHERE state NOT IN ('SI', 'CD') ORDER BY conversation_id"
@@ -209,7 +210,7 @@ def test_p11_p14_p16_n3_whatever_happens_at_once(tmp_path: Path, seed: int) -> N
     turmoil.run()
     turmoil.check()
     for side in (both.shop, both.stock):
-        with side.database.file.read() as connection:
+        with database_context(side.database).file.read() as connection:
             assert connection.execute("PRAGMA foreign_key_check").fetchall() == []
             assert connection.pragma("integrity_check") == "ok"
     both.close()

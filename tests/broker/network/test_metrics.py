@@ -11,6 +11,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from ssbroker.broker.database import Database
 from ssbroker.broker.instance import Instance
+from ssbroker.broker.instance import context_of as instance_context
 from ssbroker.broker.network import monitoring as service_metrics
 from ssbroker.broker.network.monitoring import Metrics
 from ssbroker.exceptions import MissingDependencyError
@@ -23,6 +24,7 @@ from ssbroker.protocol.events import (
 from tests.broker import shops
 from tests.broker.conftest import Clock
 from tests.broker.shops import ORDERS, received, send
+from tests.inner import instance_of
 
 CONNECTIONS = "sys.dm_broker_connections"
 SOME = uuid.UUID(int=7)
@@ -72,7 +74,7 @@ def test_n28_within_a_database_nothing_goes_through_the_transmission_queue(sales
 
 
 def test_n28_messages_are_counted_by_priority(sales: Database, metrics: Metrics) -> None:
-    sales.instance.execute("USE Sales; CREATE BROKER PRIORITY Urgent FOR CONVERSATION SET (PRIORITY_LEVEL = 9);")
+    instance_of(sales).execute("USE Sales; CREATE BROKER PRIORITY Urgent FOR CONVERSATION SET (PRIORITY_LEVEL = 9);")
     with sales.transaction() as t:
         t.send(t.begin_dialog("//Shop", "//Orders"), b"two chairs")
     found = numbers(metrics)
@@ -149,7 +151,7 @@ def test_n28_events_are_counted_by_service_brokers_names(instance: Instance, met
         Connection(at=0, connection_id=SOME, step=ConnectionStep.CONNECT_FAILED, error=9754),
         Connection(at=0, connection_id=SOME, step=ConnectionStep.CONNECTED),
     ):
-        instance.events.emit(event)
+        instance_context(instance).events.emit(event)
     found = numbers(metrics)
     for name, expected in {
         "corrupted_messages": 1,
@@ -208,5 +210,5 @@ def test_n28_the_extra_is_named_where_the_library_is_missing(
 def test_n28_after_close_nothing_is_counted(instance: Instance) -> None:
     metrics = Metrics(instance)
     metrics.close()
-    instance.events.emit(CorruptedMessage(at=0, conversation_id=SOME))
+    instance_context(instance).events.emit(CorruptedMessage(at=0, conversation_id=SOME))
     assert numbers(metrics)["ssbroker_corrupted_messages_total"] == 0

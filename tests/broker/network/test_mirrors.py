@@ -9,6 +9,7 @@ import pytest
 from ssbroker import _arguments
 from ssbroker.broker.database import Database
 from ssbroker.broker.instance import Instance
+from ssbroker.broker.instance import context_of as instance_context
 from ssbroker.broker.network import mirrors
 from ssbroker.broker.network.mirrors import MirroredRoutes, Pair
 from ssbroker.protocol.events import Event, MirroredRouteStateChanged
@@ -29,7 +30,7 @@ class Sender:
         self.endpoint = Outboxes()
         self.changes = 0
         self.told: list[tuple[str, str | None]] = []
-        self.routes = MirroredRoutes(instance, self.endpoint, changed=self.count)
+        self.routes = MirroredRoutes(instance_context(instance), self.endpoint, changed=self.count)
         instance.subscribe(self.note, MirroredRouteStateChanged)
 
     def count(self, pair: Pair) -> None:

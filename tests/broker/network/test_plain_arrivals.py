@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from ssbroker.broker.database import context_of as database_context
 from tests.broker.network.sides import DEFAULT, ORDER, ORDERS, Pair, pair
 from tests.broker.talk import drain, end, said, send, state, switch
 from tests.protocol.pair import take_no_runs
@@ -157,7 +158,7 @@ def _played(folder: Path, seed: int, *, in_runs: bool) -> list[object]:
         runs += len(effects.runs)
         assert both.stock.settle(effects) is None
         rows = [row for row in rows if chance.random() < 0.1]
-        with both.stock.database.file.read() as connection:
+        with database_context(both.stock.database).file.read() as connection:
             found.append([connection.execute(query).fetchall() for query in QUERIES])
     both.close()
     assert (runs > 5) == in_runs

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from ssbroker.broker.database import context_of as database_context
 from ssbroker.protocol.events import CorruptedMessage
 from tests.broker.network.secured import begin, secured
 from tests.broker.network.talking import Talk, talk
@@ -44,7 +45,7 @@ def is_understood(both: Talk) -> None:
 def test_b11_n20_who_is_refused_at_the_first_message_is_told_why(both: Talk, at_bank: str, code: bytes) -> None:
     both.shop.execute(ORDERING.format("NONE", "[Order]"))
     both.bank.execute(at_bank)
-    is_plain = not both.sales.objects().security.bindings
+    is_plain = not database_context(both.sales).objects().security.bindings
     with both.sales.transaction() as t:
         dialog = t.begin_dialog(SHOP, STOCK, contract="Ordering", encryption=not is_plain)
         t.send(dialog, b"<two chairs", message_type="Order")
@@ -57,7 +58,7 @@ def test_b11_n20_who_is_refused_at_the_first_message_is_told_why(both: Talk, at_
 @pytest.mark.parametrize("how", ["by its application", "by its broker"])
 def test_b13_n20_who_ends_with_an_error_before_it_was_heard_of_is_acknowledged(both: Talk, how: str) -> None:
     both.pipes.down.add("TCP://bank:4022")
-    is_plain = not both.sales.objects().security.bindings
+    is_plain = not database_context(both.sales).objects().security.bindings
     dialog = both.send(b"two chairs") if is_plain else begin(both, b"two chairs")
     both.pipes.settle(seconds=MINUTE)
     if how == "by its broker":

@@ -10,6 +10,8 @@ from typing import Any
 
 import pytest
 
+from ssbroker.broker.database import context_of as database_context
+from ssbroker.broker.instance import context_of as instance_context
 from ssbroker.protocol.events import MessageUndeliverable
 from ssbroker.security.certificates import Certified, Validity, fingerprint, make_certificate
 from ssbroker.security.key_exchange import Direction, Offers
@@ -39,7 +41,7 @@ def unanswered(both: Talk) -> uuid.UUID:
 
 def far_certificates(both: Talk) -> list[Any]:
     """By which certificates those have proven themselves who talk to the bank."""
-    with both.stock.file.read() as connection:
+    with database_context(both.stock).file.read() as connection:
         return [one for (one,) in connection.execute("SELECT far_certificate FROM ssb_conversation_endpoints")]
 
 
@@ -105,7 +107,7 @@ def test_t14_nobody_else_takes_a_dialog_over_by_a_certificate_of_his_own(both: T
         both.stock.grant_send(STOCK, "Thief")
     unanswered(both)
     row = rows_to(both, "bank")[-1]
-    with both.sales.file.read() as connection:
+    with database_context(both.sales).file.read() as connection:
         key: Any = connection.execute("SELECT session_key FROM ssb_conversation_endpoints").get
     of = Direction(row["conversation_id"], True, SHOP, STOCK)
     now = int(both.pipes.clock().timestamp() * 1_000_000)
@@ -130,7 +132,7 @@ def test_fact_181_a_refusal_names_the_certificate_that_is_missing_or_does_not_ho
     both.stock.create_certificate("Tomorrow", certificate=tomorrow.certificate, private_key=tomorrow.key, owner="Bank")
     both.sales.create_certificate("Tomorrow", certificate=tomorrow.certificate, owner="Bank")
     both.sales.drop_certificate("OfBank")
-    monkeypatch.setattr(both.shop, "clock", lambda: both.pipes.clock() + timedelta(minutes=4))
+    monkeypatch.setattr(instance_context(both.shop), "clock", lambda: both.pipes.clock() + timedelta(minutes=4))
     both.shop.run_due()
     both.pipes.settle(seconds=MINUTE)
     assert 'certificate "Tomorrow" holds from ' in undelivered(both)

@@ -32,7 +32,7 @@ def moved(
     """Takes the database of a side away and attaches it again: a copy of it is kept, or one that was kept takes its place."""
     instance: Instance = getattr(both, side)
     database: Database = both.sales if side == "shop" else both.stock
-    path = database.file.path
+    path = database.path
     instance.detach_database(database.name)
     if kept is not None:
         copy(path, kept)

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from ssbroker.broker.database import Database
+from ssbroker.broker.database import context_of as database_context
 from tests.broker.network import neighbours
 from tests.broker.network.neighbours import Street, answered, order, taken
 from tests.broker.network.secured import has_own_certificate, knows
@@ -22,7 +23,7 @@ def street(tmp_path: Path) -> Iterator[Street]:
 
 def keys(database: Database) -> list[tuple[bytes | None, bytes | None]]:
     """With what each endpoint seals, and its far side."""
-    with database.file.read() as connection:
+    with database_context(database).file.read() as connection:
         return [*connection.execute("SELECT session_key, far_session_key FROM ssb_conversation_endpoints")]
 
 

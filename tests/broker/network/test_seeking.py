@@ -27,8 +27,8 @@ def passes(both: Talk, seconds: int) -> None:
     """Time in which everybody does what is due."""
     for _ in range(seconds // 2):
         both.pipes.settle(seconds=2)
-        for server in both.pipes.servers.values():
-            server.instance.run_due(both.pipes.clock())
+        for instance in both.pipes.instances.values():
+            instance.run_due(both.pipes.clock())
 
 
 def is_away_for_long(both: Talk, name: str) -> None:

@@ -14,6 +14,7 @@ import pytest
 
 from ssbroker import _files
 from ssbroker.broker import process_locks
+from ssbroker.broker.background import Background
 from ssbroker.broker.database import Database
 from ssbroker.broker.instance import Instance
 from ssbroker.broker.network.limits import Inbox
@@ -131,7 +132,7 @@ def test_p3_what_fails_half_way_leaves_nothing_behind(
     here = made(tmp_path, "shop", stack)
     server = here.serve(port=0, allow_unencrypted=True)
     with monkeypatch.context() as patch, pytest.raises(StorageError):
-        patch.setattr(Instance, "objects_changed", fails)
+        patch.setattr(Background, "changed", fails)
         server.start()
     assert not server.endpoint.is_alive
     assert not ServeLock.is_held(here.folder)
@@ -185,7 +186,6 @@ def test_r41_an_address_that_is_none_is_refused_before_anything_is_opened(tmp_pa
         ({"allow_unencrypted": True, "close_timeout": -1}, "close_timeout"),
         ({"allow_unencrypted": True, "addresses": "TCP://a:1"}, "addresses"),
         ({"allow_unencrypted": True, "limits": {}}, "limits: expected EndpointLimits"),
-        ({"allow_unencrypted": True, "settings": None}, "settings: expected Settings"),
         ({"trust": "keys/shop.pem"}, "trust: expected Trust"),
         (
             {

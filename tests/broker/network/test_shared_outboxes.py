@@ -12,6 +12,7 @@ from tests.broker.network.neighbours import order
 from tests.broker.network.passing import peer, row, wire
 from tests.broker.network.pipe import Pipes
 from tests.broker.shops import SHOP, STOCK, received, shop, stock
+from tests.inner import instance_of
 
 FAR = "TCP://far:4022"
 ROOM = 100_000
@@ -75,4 +76,4 @@ def test_r43_the_own_messages_do_not_keep_what_is_passed_on_from_going(between: 
     for _ in range(20):
         between.pipes.turn()
     assert between.pipes.servers["between"].forwarding.counters.messages == 20
-    assert between.sales.instance.view("sys.transmission_queue").num_rows > 100
+    assert instance_of(between.sales).view("sys.transmission_queue").num_rows > 100

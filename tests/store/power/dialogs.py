@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Final
 
 from ssbroker import Instance
 from ssbroker.broker.database import Database
+from ssbroker.broker.database import context_of as database_context
 from tests.broker import dying
 from tests.store.power.cutting import Cut
 from tests.store.power.recording import NAME, Mark, Operation, recording
@@ -48,7 +49,7 @@ class Dialogs:
         """What was acknowledged is there, and all that was sent is received, once and in order."""
         with Instance.open(folder, background=False) as instance:
             for database in instance.databases:
-                with database.file.read() as connection:
+                with database_context(database).file.read() as connection:
                     if connection.pragma("integrity_check") != "ok":
                         yield f"{database.name} is damaged"
             before = {lane: dying.received(instance, lane) for lane in dying.LANES}
@@ -69,7 +70,7 @@ class Dialogs:
 
 
 def _weaken(database: Database, synchronous: str) -> None:
-    with database.file.read() as connection:
+    with database_context(database).file.read() as connection:
         pass
     connection.pragma("wal_autocheckpoint", _PAGES_TO_CHECKPOINT)
     connection.pragma("synchronous", synchronous)

@@ -15,6 +15,7 @@ import pyarrow as pa
 
 from ssbroker import Instance, _arguments
 from ssbroker.broker.database import Database
+from ssbroker.broker.database import context_of as database_context
 from ssbroker.broker.network.dialog_storage import SqliteLedger
 from ssbroker.protocol.config import Settings
 from ssbroker.protocol.engine import Dialogs
@@ -44,7 +45,7 @@ class _Pair:
         self.far = far
         self.now = now
         self.database: Database = instance.database("Sales")
-        self.ledger = SqliteLedger(self.database)
+        self.ledger = SqliteLedger(database_context(self.database))
         self.here = Dialogs(self.ledger, roll=random.Random(1).random, settings=_SETTINGS)
         self.there = Dialogs(far, roll=random.Random(2).random, settings=_SETTINGS)
         self.here.queued(self.ledger.waiting())
@@ -132,7 +133,7 @@ class Network:
         far = copy.deepcopy(self._snapshots[known[-1]])
         with _open(folder) as instance:
             pair = _Pair(instance, far, now=self._now + timedelta(minutes=2))
-            with pair.database.file.read() as connection:
+            with database_context(pair.database).file.read() as connection:
                 if connection.pragma("integrity_check") != "ok":
                     yield "the file is damaged"
             for word in ("sent", "received"):
@@ -196,7 +197,7 @@ def _prepare(pair: _Pair) -> list[Key]:
 
 
 def _weaken(database: Database, synchronous: str) -> None:
-    with database.file.read() as connection:
+    with database_context(database).file.read() as connection:
         pass
     connection.pragma("wal_autocheckpoint", _PAGES_TO_CHECKPOINT)
     connection.pragma("synchronous", synchronous)
@@ -235,12 +236,12 @@ def _receive(database: Database) -> list[int]:
 
 
 def _noted(database: Database, word: str) -> set[int]:
-    with database.file.read() as connection:
+    with database_context(database).file.read() as connection:
         return {number for (number,) in connection.execute(f"SELECT id FROM {word}")}
 
 
 def _bodies(database: Database, word: str, key: Key) -> list[bytes]:
-    with database.file.read() as connection:
+    with database_context(database).file.read() as connection:
         return [
             body
             for (body,) in connection.execute(f"SELECT body FROM {word} WHERE conversation = ? ORDER BY id", key[:1])

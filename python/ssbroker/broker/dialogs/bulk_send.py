@@ -8,11 +8,12 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from hashlib import sha256
 from itertools import repeat
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import pyarrow as pa
 
 from ssbroker import _arguments
+from ssbroker.broker.context import DatabaseContext
 from ssbroker.broker.dialogs import begin_end
 from ssbroker.broker.dialogs.send import send_batch
 from ssbroker.broker.unit_of_work import Work, own_work
@@ -21,10 +22,6 @@ from ssbroker.protocol.errors import DEFAULT
 from ssbroker.protocol.states import Input, State, after
 from ssbroker.store import bulk_senders, endpoints
 from ssbroker.store.endpoints import Endpoint
-
-if TYPE_CHECKING:
-    from ssbroker.broker.database import Database
-
 
 _log: Final = logging.getLogger("ssbroker.broker")
 
@@ -213,7 +210,7 @@ class Batch(NamedTuple):
 
 
 def send_once(
-    database: Database, rows: Iterable[pa.Table], addressing: Addressing, *, batch: Batch | None = None
+    database: DatabaseContext, rows: Iterable[pa.Table], addressing: Addressing, *, batch: Batch | None = None
 ) -> int | None:
     """Sends rows as messages, all of them in one transaction with the note that their batch is sent.
 
@@ -230,18 +227,6 @@ def send_once(
         BrokerError: A message or a dialog is refused; nothing was sent.
         InputError: A value is not what was expected; nothing was sent.
         StorageError: The file cannot be written; nothing was sent.
-
-    Examples:
-        >>> import tempfile
-        >>> from ssbroker import Instance
-        >>> rows = [pa.table({"message_body": pa.array([b"two chairs"], pa.binary())})]
-        >>> with tempfile.TemporaryDirectory() as folder, Instance.create(folder, name="shop") as instance:
-        ...     sales = instance.create_database("Sales")
-        ...     sales.create_queue("Orders")
-        ...     sales.create_service("//Orders", queue="Orders")
-        ...     said = Addressing(from_service="//Orders", to_service="//Orders")
-        ...     [send_once(sales, rows, said, batch=Batch("night", 7)) for _ in range(2)]
-        [1, None]
     """
     with own_work(database, lock_timeout=_LOCK_TIMEOUT) as work:
         if batch is not None:

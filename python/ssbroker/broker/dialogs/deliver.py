@@ -7,11 +7,12 @@ from typing import Final, NamedTuple
 
 import pyarrow as pa
 
+from ssbroker.broker.context import Way
 from ssbroker.broker.dialogs import contract_rules
 from ssbroker.broker.dialogs.enqueue import Entry, enqueue, queue_of, release_for, take_all_off, take_off
 from ssbroker.broker.dialogs.errors import Failure, failure, read_failure
 from ssbroker.broker.dialogs.message import Arrival, Envelope, Message, envelope_of
-from ssbroker.broker.unit_of_work import Way, Work, told_conversation, told_group, told_undeliverable
+from ssbroker.broker.unit_of_work import Work, told_conversation, told_group, told_undeliverable
 from ssbroker.protocol.config import SECOND
 from ssbroker.protocol.errors import END_DIALOG, ERROR, text
 from ssbroker.protocol.events import Conversation, ConversationGroup, ConversationStep, GroupStep

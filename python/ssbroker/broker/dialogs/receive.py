@@ -5,23 +5,21 @@ from __future__ import annotations
 import functools
 import uuid
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import Final, NamedTuple
 
 import pyarrow as pa
 
 from ssbroker import _arguments, schemas
+from ssbroker.broker.context import DatabaseContext
 from ssbroker.broker.dialogs.enqueue import queue_of
-from ssbroker.broker.unit_of_work import Effects, Received, Work, own_work, queue_name
+from ssbroker.broker.effects import Effects, Received
+from ssbroker.broker.unit_of_work import Work, own_work, queue_name
 from ssbroker.broker.validation import existing, queue_key
 from ssbroker.exceptions import OptionError
 from ssbroker.protocol.errors import refused
 from ssbroker.protocol.events import QueueDisabled
 from ssbroker.store import endpoints, file, object_changes, queues
 from ssbroker.store.objects import Queue
-
-if TYPE_CHECKING:
-    from ssbroker.broker.database import Database
-
 
 BYTES_MAX: Final = 1 << 30
 """After so many bytes of bodies no further message is taken at once, so that the table can hold them."""
@@ -158,7 +156,7 @@ def received_from(effects: Effects) -> set[int]:
     return {each.queue_id for each in effects.received if not each.is_empty}
 
 
-def rolled_back(database: Database, queue_ids: Iterable[int]) -> None:
+def rolled_back(database: DatabaseContext, queue_ids: Iterable[int]) -> None:
     """Counts a rollback, in a transaction of its own.
 
     Args:

@@ -10,11 +10,12 @@ import pyarrow as pa
 
 from ssbroker import _arguments
 from ssbroker._arrow import ArrowArrayExportable, ArrowStreamExportable, as_table, check_meant
+from ssbroker.broker.context import Way
 from ssbroker.broker.dialogs.contract_rules import sendable
 from ssbroker.broker.dialogs.deliver import put_plain, transmit
 from ssbroker.broker.dialogs.enqueue import queue_of
 from ssbroker.broker.dialogs.message import Message
-from ssbroker.broker.unit_of_work import Way, Work, told_conversation
+from ssbroker.broker.unit_of_work import Work, told_conversation
 from ssbroker.exceptions import InvalidGuidError, NullError, SchemaError
 from ssbroker.protocol.envelope import listed
 from ssbroker.protocol.errors import BODY_MAX, DEFAULT, refused

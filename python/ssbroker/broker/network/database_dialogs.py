@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 import pyarrow as pa
 
 from ssbroker import _arguments
+from ssbroker.broker.background import Background
+from ssbroker.broker.context import DatabaseContext, InstanceContext
 from ssbroker.broker.delivery import Outgoing
 from ssbroker.broker.dialogs.transmission_status import Status
 from ssbroker.broker.dynamic_routing import Ask
@@ -31,8 +33,6 @@ from ssbroker.store import endpoints, transmission_queue
 from ssbroker.store.file import Watch
 
 if TYPE_CHECKING:
-    from ssbroker.broker.database import Database
-    from ssbroker.broker.instance import Instance
     from ssbroker.broker.network.interfaces import Mirrors
     from ssbroker.store.endpoints import Endpoint
 
@@ -121,7 +121,7 @@ class Riders:
         keys: Who settles keys.
     """
 
-    def __init__(self, database: Database, keys: KeyExchanges) -> None:
+    def __init__(self, database: DatabaseContext, keys: KeyExchanges) -> None:
         self._database: Final = database
         self._keys: Final = keys
         self._offers: dict[Key, Offer] = {}
@@ -251,12 +251,16 @@ class Seeking:
 
     Args:
         database: The database.
+        background: The background work of the instance.
         mirrors: Who knows the principals of mirrored routes; None where nobody does.
         patience: The seconds to wait for whoever writes to a file.
     """
 
-    def __init__(self, database: Database, mirrors: Mirrors | None, *, patience: float) -> None:
+    def __init__(
+        self, database: DatabaseContext, background: Background, mirrors: Mirrors | None, *, patience: float
+    ) -> None:
         self._database: Final = database
+        self._background: Final = background
         self._patience: Final = patience
         self._mirrors: Final = mirrors
         self._asks: Final = Buckets(at_once=ASKS_AT_ONCE, per_second=ASKS_PER_SECOND)
@@ -282,10 +286,10 @@ class Seeking:
         lost = {(each.far_service, each.far_broker_instance): (each, way) for each, way in decided if way.is_nowhere}
         if not lost:
             return
-        instance, now = self._database.instance, self._database.now()
+        now = self._database.now()
         may_begin = partial(self._asks.take, "", now=_arguments.microseconds(now))
         try:
-            router = instance.router(tie_break=instance.worker.ways.tie_break)
+            router = self._background.routes.router()
             pending = frozenset(router.catalog.pending_requests)
             explained = {
                 service: explain(router, self._database.name, one, now=now)
@@ -293,7 +297,7 @@ class Seeking:
                 if way.is_requested or one.far_service in pending
             }
             asks = [Ask(missing_in(way), *service) for service, way in explained.items() if is_wanted(way)]
-            instance.worker.dynamic_routing.ask(asks, patience=self._patience, may_begin=may_begin)
+            self._background.dynamic_routing.ask(asks, patience=self._patience, may_begin=may_begin)
         except SsbrokerError as error:
             told_failure(self._database, "missing routes could not be asked for, and are later", error)
 
@@ -350,7 +354,8 @@ class Machine:
 
     def __init__(
         self,
-        database: Database,
+        database: DatabaseContext,
+        background: Background,
         *,
         settings: Settings,
         keys: KeyExchanges,
@@ -358,6 +363,7 @@ class Machine:
         mirrors: Mirrors | None,
     ) -> None:
         instance = database.instance
+        self._background: Final = background
         self.database: Final = database
         self.ledger: Final = CountedLedger(database)
         # Chance for jitter alone, drawn for each batch that goes: the operating system's would take longer than all the rest.
@@ -368,7 +374,7 @@ class Machine:
         self._mirrors: Final = mirrors
         self._closed: Final = closed
         self._decisions: dict[Sender, tuple[Asked, Decision]] = {}
-        self._seeking: Final = Seeking(database, mirrors, patience=PATIENCE)
+        self._seeking: Final = Seeking(database, background, mirrors, patience=PATIENCE)
 
     def settle_keys(self, sender: Endpoint) -> Status | None:
         """Settles how the messages of an endpoint leave, unless that is settled.
@@ -489,7 +495,7 @@ class Machine:
         """
         self.dialogs.flush(now=now)
         self.ledger.let_go()
-        self.database.instance.worker.counters.objects_marked(self.dialogs.take_marked_dirty())
+        self.database.instance.counters.objects_marked(self.dialogs.take_marked_dirty())
         # Of conversations that nobody here has, too: what answers them has a way, and no end here.
         self.gates.keep(self.dialogs.knows)
         self.riders.keep(self.dialogs.knows)
@@ -509,9 +515,7 @@ class Machine:
             place_of = {sender: place for place, (sender, _) in zip(starts, senders, strict=False)}
             services = rows["to_service_name"]
             asked = [Asked(each[0], each[1], services[place_of[each]].as_py(), each[2]) for each in new]
-            decided = list(
-                zip(asked, self.database.instance.worker.ways.decisions(self.database.name, asked), strict=True)
-            )
+            decided = list(zip(asked, self._background.routes.decisions(self.database.name, asked), strict=True))
             self._decisions.update(zip(new, decided, strict=True))
             self._seeking.routes(each for each in decided if self.dialogs.knows(each[0][:2]))
         return {sender: self._gate(sender) for sender in distinct}
@@ -560,6 +564,7 @@ class Machines:
 
     Args:
         instance: The instance.
+        background: Its background work.
         settings: How the protocol is set up.
         keys: Who settles the keys of dialogs.
         closed: The gates that are closed.
@@ -572,7 +577,8 @@ class Machines:
 
     def __init__(
         self,
-        instance: Instance,
+        instance: InstanceContext,
+        background: Background,
         *,
         settings: Settings,
         keys: KeyExchanges,
@@ -580,6 +586,7 @@ class Machines:
         mirrors: Mirrors | None,
     ) -> None:
         self._instance: Final = instance
+        self._background: Final = background
         self._keys: Final = keys
         self._settings: Final = settings
         self._closed: Final = closed
@@ -623,7 +630,12 @@ class Machines:
                     continue
                 settings = replace(self._settings, honor_priority=mark[1])
                 self._machines[number] = Machine(
-                    database, settings=settings, keys=self._keys, closed=self._closed, mirrors=self._mirrors
+                    database,
+                    self._background,
+                    settings=settings,
+                    keys=self._keys,
+                    closed=self._closed,
+                    mirrors=self._mirrors,
                 )
                 self._marks[number] = mark
             except StorageError as error:
@@ -658,7 +670,7 @@ class Machines:
             senders = transmission_queue.senders(connection, new)
         if not senders:
             return []
-        decisions = self._instance.worker.ways.decisions(database.name, senders)
+        decisions = self._background.routes.decisions(database.name, senders)
         return [
             Outgoing(database, sender, decision)
             for sender, decision in zip(senders, decisions, strict=True)
@@ -673,7 +685,7 @@ class Machines:
         self._watches = {}
 
 
-def _mark(database: Database) -> tuple[bytes, bool] | None:
+def _mark(database: DatabaseContext) -> tuple[bytes, bool] | None:
     """What makes a machine the one of its database: the broker id, and whether priorities count; None where it rests."""
     broker = database.objects().broker
     return (broker.service_broker_guid, broker.is_honor_broker_priority_on) if broker.is_delivering else None

@@ -8,11 +8,12 @@ from collections import OrderedDict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import pyarrow as pa
 
 from ssbroker import _arguments
+from ssbroker.broker.context import DatabaseContext
 from ssbroker.broker.dialogs import contract_rules
 from ssbroker.broker.dialogs.begin_end import break_off_forgotten
 from ssbroker.broker.dialogs.deliver import (
@@ -51,10 +52,6 @@ from ssbroker.store import due_work, endpoints, fragments, transmission_queue
 from ssbroker.store.endpoints import Endpoint
 from ssbroker.store.objects import Contract, MessageType, Objects
 from ssbroker.store.sqlite import Connection
-
-if TYPE_CHECKING:
-    from ssbroker.broker.database import Database
-
 
 _KIND: Final = ("is_initiator", "message_type_name", "is_end_of_dialog", "is_conversation_error")
 
@@ -517,7 +514,7 @@ class SqliteLedger:
         StorageError: The file cannot be used.
     """
 
-    def __init__(self, database: Database) -> None:
+    def __init__(self, database: DatabaseContext) -> None:
         self._database: Final = database
         self._broker_instance: Final = database.objects().broker.service_broker_guid
         self._admitted: dict[Key, DialogEndpoint] = {}
@@ -726,9 +723,9 @@ class CountedLedger(SqliteLedger):
         database: The database.
     """
 
-    def __init__(self, database: Database) -> None:
+    def __init__(self, database: DatabaseContext) -> None:
         super().__init__(database)
-        self._counters: Final = database.instance.worker.counters
+        self._counters: Final = database.instance.counters
 
     def put_aside(self, objects: Mapping[Key, bytes]) -> None:
         """See `Ledger`."""

@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Final
 import pyarrow as pa
 
 from ssbroker import _arguments
+from ssbroker.broker.background import Background
+from ssbroker.broker.context import DatabaseContext, InstanceContext
 from ssbroker.broker.delivery import Outgoing
 from ssbroker.broker.dialogs.transmission_status import Status
 from ssbroker.broker.failure_log import told_failure
@@ -20,16 +22,14 @@ from ssbroker.broker.network.dialer import named_by
 from ssbroker.broker.network.inbound import Arriving, Beginnings, Dispatch
 from ssbroker.broker.network.interfaces import Peer
 from ssbroker.broker.network.limits import Inbox
+from ssbroker.broker.network.mirrors import UNKNOWN
 from ssbroker.broker.network.outbound import Carrying, Departing, Noting
-from ssbroker.broker.object_definitions import UNKNOWN
 from ssbroker.exceptions import SsbrokerError
 from ssbroker.protocol.config import SECOND, Settings
 from ssbroker.protocol.mirroring import MirroringRole
 from ssbroker.protocol.storage import Key
 
 if TYPE_CHECKING:
-    from ssbroker.broker.database import Database
-    from ssbroker.broker.instance import Instance
     from ssbroker.broker.network.interfaces import Forwards, KeyExchanges, Mirrors, NetworkEndpoint
 
 
@@ -51,6 +51,7 @@ class Exchange:
 
     Args:
         instance: The instance.
+        background: Its background work, which routes conversations and asks for routes.
         reception: What connections tell, with the connections.
         settings: How the protocol is set up.
         keys: Who settles the keys of dialogs.
@@ -61,7 +62,8 @@ class Exchange:
 
     def __init__(
         self,
-        instance: Instance,
+        instance: InstanceContext,
+        background: Background,
         reception: Reception,
         *,
         settings: Settings,
@@ -71,6 +73,7 @@ class Exchange:
         wake: Callable[[], None],
     ) -> None:
         self._instance: Final = instance
+        self._background: Final = background
         self._forwards: Final = forwards
         self._mirrors: Final = mirrors
         self._wake: Final = wake
@@ -87,9 +90,11 @@ class Exchange:
         principal = (lambda address, *_: address) if mirrors is None else mirrors.principal
         self._carrying: Final = Carrying(principal=principal)
         self._noting: Final = Noting(self._carrying, clock=self._now)
-        self._machines: Final = Machines(instance, settings=settings, keys=keys, closed=closed, mirrors=mirrors)
+        self._machines: Final = Machines(
+            instance, background, settings=settings, keys=keys, closed=closed, mirrors=mirrors
+        )
         self._dispatch: Final = Dispatch(
-            instance, machines=self._machines.all, machine=self._machines.named, forwards=forwards
+            instance, background, machines=self._machines.all, machine=self._machines.named, forwards=forwards
         )
         self._arriving: Final = Arriving(
             self._machines, self._dispatch, Beginnings(keys, self._dispatch), self._carrying, events=instance.events
@@ -110,7 +115,7 @@ class Exchange:
         self._wake()
         return hindered
 
-    def more(self, database: Database, endpoint_ids: Collection[int]) -> list[int]:
+    def more(self, database: DatabaseContext, endpoint_ids: Collection[int]) -> list[int]:
         """See `Transport`."""
         left = self._carrying.more(database.database_id, endpoint_ids)
         if len(left) < len(endpoint_ids) and not self._departing.rests:  # else a turn follows
@@ -198,7 +203,7 @@ class Exchange:
         """
         if len(self._own_addresses) < OWN_MOST:  # each has all find their ways again
             self._own_addresses.add(address)
-            self._instance.is_reached_at([address])
+            self._background.catalog.is_reached_at([address])
 
     def settled(self, addresses: Collection[str]) -> None:
         """`Mirrors.way` may have another answer.
@@ -227,11 +232,11 @@ class Exchange:
 
     def _follow_the_catalog(self) -> None:
         """Has all find their ways again when the catalog has changed."""
-        picture = self._instance.worker.ways.picture
+        picture = self._background.routes.picture
         if picture is not self._picture or self._machines.is_due:
             if self._picture is not None:
                 self._carrying.forget()
-            self._reception.endpoint.routes_lead_to(named_by(self._instance.catalog().routes))
+            self._reception.endpoint.routes_lead_to(named_by(self._background.catalog.catalog().routes))
             self._machines.renew()
             for machine in self._machines.all():
                 machine.reroute()

@@ -14,6 +14,8 @@ import pyarrow as pa
 
 from ssbroker import _arguments
 from ssbroker._text import quoted, soften
+from ssbroker.broker.background import Background
+from ssbroker.broker.context import InstanceContext
 from ssbroker.broker.dynamic_routing import Ask
 from ssbroker.broker.failure_log import told_failure
 from ssbroker.broker.network.database_dialogs import ASKS_AT_ONCE, ASKS_PER_SECOND, Machine, Machines
@@ -30,7 +32,6 @@ from ssbroker.store import transmission_queue
 from ssbroker.store.registry import MSDB_NAME
 
 if TYPE_CHECKING:
-    from ssbroker.broker.instance import Instance
     from ssbroker.broker.network.interfaces import Forwards, Peer
 
 
@@ -71,6 +72,7 @@ class Dispatch:
 
     Args:
         instance: The instance.
+        background: Its background work.
         machines: The machines of the databases that are enabled.
         machine: The machine of a database by its name; None where it cannot take anything now.
         forwards: Who passes on what is for others; None where nobody does.
@@ -78,13 +80,15 @@ class Dispatch:
 
     def __init__(
         self,
-        instance: Instance,
+        instance: InstanceContext,
+        background: Background,
         *,
         machines: Callable[[], Iterable[Machine]],
         machine: Callable[[str], Machine | None],
         forwards: Forwards | None,
     ) -> None:
         self._instance: Final = instance
+        self._background: Final = background
         self._machines: Final = machines
         self._machine: Final = machine
         self._forwards: Final = forwards
@@ -126,7 +130,9 @@ class Dispatch:
             StorageError: A file cannot be read.
         """
         # Rows that came one by one are as many chunks, and each would be routed, and found again, by itself.
-        return self._instance.router().route(_conversations(rows).combine_chunks(), now=self._instance.clock())
+        return self._background.catalog.router().route(
+            _conversations(rows).combine_chunks(), now=self._instance.clock()
+        )
 
     def _homes(self, left: Mapping[Key, bytes | None]) -> dict[Key, Machine]:
         """Where the endpoints are that are here. What names another broker id than their databases have is for a copy, maybe elsewhere.
@@ -197,9 +203,9 @@ class Dispatch:
             if decisions["reason"][number].as_py() == "route_requested"
         }
         # Where another database has asked, the step was passed over; what that one is answered makes no route in msdb (R1).
-        routing = self._instance.worker.dynamic_routing
+        routing = self._background.dynamic_routing
         is_asking = routing.is_asking(self._instance.msdb, now=now)
-        pending = frozenset(self._instance.catalog().pending_requests if is_asking else ())
+        pending = frozenset(self._background.catalog.catalog().pending_requests if is_asking else ())
         asks |= {
             Ask(MSDB_NAME, service, rows["to_broker_instance"][number].as_py())
             for number in numbers

@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 import pyarrow as pa
 
+from ssbroker.broker.context import DatabaseContext
 from ssbroker.broker.dialogs.transmission_status import Status
 from ssbroker.protocol.mirroring import MirroringRole
 from ssbroker.protocol.storage import DialogEndpoint as Taken
 from ssbroker.protocol.storage import Exchanged
 
 if TYPE_CHECKING:
-    from ssbroker.broker.database import Database
     from ssbroker.store.endpoints import Endpoint
 
 
@@ -260,7 +260,7 @@ Answer: TypeAlias = Offer | Wait
 class KeyExchanges(Protocol):
     """Who settles the session keys of dialogs that leave the instance (N19, N20)."""
 
-    def for_sending(self, database: Database, endpoint: Endpoint) -> Answer:
+    def for_sending(self, database: DatabaseContext, endpoint: Endpoint) -> Answer:
         """How an endpoint's messages may leave. Where they are secured, the key is durable in the endpoint's row at return.
 
         Asked before the first message of an endpoint goes, again when an offer is too old or the catalog has changed, until the far
@@ -277,7 +277,7 @@ class KeyExchanges(Protocol):
     def next_turn(self) -> None:
         """A turn of the exchange begins: RSA is paid for some new keys again (N19)."""
 
-    def for_arriving(self, database: Database, beginnings: Sequence[Beginning]) -> Sequence[Session | Refused]:
+    def for_arriving(self, database: DatabaseContext, beginnings: Sequence[Beginning]) -> Sequence[Session | Refused]:
         """Opens what came with the first rows of directions, and says whether they may begin.
 
         Asked for each direction in a batch whose endpoint is not there yet, and for each that brings a blob to one that was not
@@ -291,7 +291,7 @@ class KeyExchanges(Protocol):
             An answer for each, in the same order.
         """
 
-    def renewed(self, database: Database, endpoint: Taken, one: Beginning) -> bool:
+    def renewed(self, database: DatabaseContext, endpoint: Taken, one: Beginning) -> bool:
         """Looks at a blob that came for a conversation that was taken here before, for its sender may have another certificate by now.
 
         Where it brings the key that the conversation has, under another certificate, that is durable at return, and what is answered

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Final
 
 from ssbroker import _arguments
 from ssbroker._text import quoted
+from ssbroker.broker.context import DatabaseContext
 from ssbroker.broker.dialogs.transmission_status import Status
 from ssbroker.broker.network.database_dialogs import PATIENCE
 from ssbroker.broker.network.interfaces import Answer, Beginning, Offer, Refused, Session, Wait
@@ -24,7 +25,6 @@ from ssbroker.store.objects import Objects, Service
 from ssbroker.store.security import Binding, Certificate
 
 if TYPE_CHECKING:
-    from ssbroker.broker.database import Database
     from ssbroker.protocol.storage import DialogEndpoint as Taken
     from ssbroker.store.endpoints import Endpoint
 
@@ -53,7 +53,7 @@ class DialogKeys:
         """See `KeyExchanges`."""
         self._left = NEW_IN_A_TURN
 
-    def for_sending(self, database: Database, endpoint: Endpoint) -> Answer:
+    def for_sending(self, database: DatabaseContext, endpoint: Endpoint) -> Answer:
         """See `KeyExchanges`."""
         objects = database.objects()
         service = objects.services_by_id.get(endpoint.service_id)
@@ -71,7 +71,7 @@ class DialogKeys:
             )
         return self._offered(database, objects, service, endpoint, binding)
 
-    def for_arriving(self, database: Database, beginnings: Sequence[Beginning]) -> Sequence[Session | Refused]:
+    def for_arriving(self, database: DatabaseContext, beginnings: Sequence[Beginning]) -> Sequence[Session | Refused]:
         """See `KeyExchanges`."""
         objects = database.objects()
         return [
@@ -79,7 +79,7 @@ class DialogKeys:
             for one in beginnings
         ]
 
-    def renewed(self, database: Database, endpoint: Taken, one: Beginning) -> bool:
+    def renewed(self, database: DatabaseContext, endpoint: Taken, one: Beginning) -> bool:
         """See `KeyExchanges`."""
         objects = database.objects()
         service = objects.services.get(endpoint.service_name)
@@ -98,7 +98,7 @@ class DialogKeys:
         return True
 
     def _offered(
-        self, database: Database, objects: Objects, service: Service, endpoint: Endpoint, binding: Binding
+        self, database: DatabaseContext, objects: Objects, service: Service, endpoint: Endpoint, binding: Binding
     ) -> Answer:
         to = _chosen(database, objects, binding.remote_principal_id, needs_key=False)
         if to is None:
@@ -117,7 +117,7 @@ class DialogKeys:
                 key = stored.keep_session_key(connection, endpoint.endpoint_id, keys.new_master_key())
         return Offer() if key is None else self._blob(database, service, endpoint, key, to, by)
 
-    def _answered(self, database: Database, objects: Objects, service: Service, endpoint: Endpoint) -> Answer:
+    def _answered(self, database: DatabaseContext, objects: Objects, service: Service, endpoint: Endpoint) -> Answer:
         """What a target answers with: a key of its own, where it knows who asked (fact 177)."""
         key, print_of_far = endpoint.session_key, endpoint.far_certificate
         if key is None or print_of_far is None or endpoint.far_session_key is None:
@@ -134,7 +134,7 @@ class DialogKeys:
 
     def _blob(
         self,
-        database: Database,
+        database: DatabaseContext,
         service: Service,
         endpoint: Endpoint,
         key: bytes,
@@ -146,7 +146,7 @@ class DialogKeys:
         blob = self._offers.blob(key, of, to=to, by=by, now=now)
         return Offer(blob, now + key_exchange.RENEWED)
 
-    def _begun(self, database: Database, objects: Objects, one: Beginning) -> Session | Refused:
+    def _begun(self, database: DatabaseContext, objects: Objects, one: Beginning) -> Session | Refused:
         """A conversation that begins here."""
         service = objects.services.get(one.to_service_name)
         if service is None:  # routing and the ledger say so
@@ -163,7 +163,7 @@ class DialogKeys:
         answer_key = keys.new_master_key() if may_send(objects, service, sender.fingerprint) else None
         return Session(key, answer_key, sender.fingerprint)
 
-    def _answer(self, database: Database, objects: Objects, one: Beginning) -> Session | Refused:
+    def _answer(self, database: DatabaseContext, objects: Objects, one: Beginning) -> Session | Refused:
         """The first answer to a conversation that began here: it has to come from whom the binding names."""
         service = objects.services.get(one.to_service_name)
         if one.key_exchange is None or service is None:
@@ -178,7 +178,7 @@ class DialogKeys:
         return Session(key, None, sender.fingerprint)
 
     def _opened(
-        self, database: Database, objects: Objects, one: Beginning, data: bytes, service: Service
+        self, database: DatabaseContext, objects: Objects, one: Beginning, data: bytes, service: Service
     ) -> tuple[bytes, Certificate | None] | Refused:
         """The key that a blob carries, and by whose certificate; None for anonymous security."""
         blob = key_exchange.read_blob(data)
@@ -233,18 +233,22 @@ class DialogKeys:
         return True
 
 
-def _sender(database: Database, objects: Objects, blob: Blob) -> tuple[Certificate | None, DialogCertificate | None]:
+def _sender(
+    database: DatabaseContext, objects: Objects, blob: Blob
+) -> tuple[Certificate | None, DialogCertificate | None]:
     found = None if blob.from_certificate is None else objects.security.by_fingerprint.get(blob.from_certificate)
     return found, None if found is None else database.credentials.certificate(objects.security, found)
 
 
-def _has_been_heard(database: Database, endpoint: Endpoint) -> bool:
+def _has_been_heard(database: DatabaseContext, endpoint: Endpoint) -> bool:
     """Whether something that an endpoint sent is no longer waiting, so that its far side has most likely the key."""
     first = database.file.ask(lambda connection: transmission_queue.first_waiting(connection, endpoint.endpoint_id))
     return endpoint.send_sequence > 0 and first != 0
 
 
-def _chosen(database: Database, objects: Objects, principal_id: int, *, needs_key: bool) -> DialogCertificate | None:
+def _chosen(
+    database: DatabaseContext, objects: Objects, principal_id: int, *, needs_key: bool
+) -> DialogCertificate | None:
     """The certificate of a user that dialogs begin with: of those that hold, the one that ends last (fact 180)."""
     now: datetime = database.now()
     held = (
@@ -256,7 +260,7 @@ def _chosen(database: Database, objects: Objects, principal_id: int, *, needs_ke
     return max(usable, key=lambda one: one.described.ends, default=None)
 
 
-def _own_certificate(database: Database, objects: Objects, service: Service) -> str:
+def _own_certificate(database: DatabaseContext, objects: Objects, service: Service) -> str:
     held = [one for one in objects.security.certificates_of(service.principal_id) if one.private_key is not None]
     if held and database.credentials.master_key(objects.security) is None:
         return (

@@ -9,16 +9,18 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from ssbroker import _arguments
-from ssbroker.broker import object_definitions
+from ssbroker.broker.context import InstanceContext
+from ssbroker.exceptions import SsbrokerError
 from ssbroker.protocol.engine import SteadyClock
 from ssbroker.protocol.events import MirroredRouteStateChanged
 from ssbroker.protocol.mirroring import Mirroring, MirroringRole, Side, State
 
 if TYPE_CHECKING:
-    from ssbroker.broker.instance import Instance
     from ssbroker.broker.network.interfaces import NetworkEndpoint
 
 
+UNKNOWN: Final[tuple[MirroringRole, int]] = ("unknown", 0)
+"""What is answered about a database that is not in this instance; it claims nothing (N24)."""
 ROUTES_MAX: Final = 10_000
 """The mirrored routes of which something is known; beyond that, what is known of the one that was used longest ago is forgotten."""
 
@@ -57,7 +59,9 @@ class MirroredRoutes:
         changed: Called when `way` may have another answer for a route; never from within `way`.
     """
 
-    def __init__(self, instance: Instance, endpoint: NetworkEndpoint, *, changed: Callable[[Pair], None]) -> None:
+    def __init__(
+        self, instance: InstanceContext, endpoint: NetworkEndpoint, *, changed: Callable[[Pair], None]
+    ) -> None:
         self._instance: Final = instance
         self._endpoint: Final = endpoint
         self._changed: Final = changed
@@ -116,7 +120,16 @@ class MirroredRoutes:
         Returns:
             For each the role and its number.
         """
-        return object_definitions.roles_of(self._instance, broker_instances)
+        try:
+            brokers = [objects.broker for _, objects in self._instance.databases_list.seen()]
+        except SsbrokerError:
+            brokers = []
+        roles: dict[bytes, tuple[MirroringRole, int]] = {
+            broker.service_broker_guid: (broker.mirroring_role, broker.mirroring_number)
+            for broker in brokers
+            if broker.is_broker_enabled
+        }
+        return [roles.get(each, UNKNOWN) for each in broker_instances]
 
     def role_told(self, address: str, broker_instance: bytes, role: MirroringRole, number: int) -> None:
         """An address has said what its database is.

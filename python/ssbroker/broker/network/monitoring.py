@@ -18,6 +18,8 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final
 from ssbroker import _arguments
 from ssbroker._text import host_and_port
 from ssbroker.broker import counters, process_locks
+from ssbroker.broker.database import context_of as database_context
+from ssbroker.broker.instance import context_of as instance_context
 from ssbroker.broker.network import status_file
 from ssbroker.broker.network.forwarding import Counters
 from ssbroker.broker.object_definitions import LEVELS
@@ -86,8 +88,8 @@ def overview_of(instance: Instance) -> dict[str, Any]:
 
 def _counted(database: Database) -> dict[str, Rows]:
     """What stands in a file, all of it or nothing."""
-    name, now = database.name, _arguments.microseconds(database.instance.clock())
-    with database.file.read() as connection:
+    name, now = database.name, _arguments.microseconds(database_context(database).instance.clock())
+    with database_context(database).file.read() as connection:
         return {
             "queues": [
                 {
@@ -218,7 +220,7 @@ class Metrics:
         """The numbers of now; Prometheus calls it."""
         from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily  # noqa: PLC0415 - as above
 
-        done = self._instance.worker.counters.counts()
+        done = instance_context(self._instance).counters.counts()
         for name, meaning in counters.NAMES.items():
             yield CounterMetricFamily(f"ssbroker_{name}", meaning, value=done[name])
         with self._guard:
@@ -541,12 +543,14 @@ def problems(instance: Instance) -> dict[str, str]:
             if row["state_desc"] != "ONLINE":
                 found[f"database {row['name']}"] = "its file is not there, or cannot be used"
         for database in instance.databases:
-            database.file.try_again()  # nobody else may have a reason to write for a long time
-            trouble = database.file.trouble
+            database_context(database).file.try_again()  # nobody else may have a reason to write for a long time
+            trouble = database_context(database).file.trouble
             if trouble is not None:
                 found.setdefault(f"database {database.name}", trouble)
-            if database.file.failure is not None:
-                found.setdefault(f"database {database.name}", f"could not be written: {database.file.failure}")
+            if database_context(database).file.failure is not None:
+                found.setdefault(
+                    f"database {database.name}", f"could not be written: {database_context(database).file.failure}"
+                )
     except SsbrokerError as error:
         found["databases"] = str(error)
     return found

@@ -14,6 +14,7 @@ import pyarrow as pa
 
 from ssbroker import _arguments
 from ssbroker.broker import delivery
+from ssbroker.broker.context import DatabaseContext, InstanceContext
 from ssbroker.broker.delivery import Outgoing
 from ssbroker.broker.dialogs.transmission_status import DELIVERED, Status
 from ssbroker.broker.failure_log import told_failure
@@ -23,8 +24,6 @@ from ssbroker.protocol.config import SECOND
 from ssbroker.protocol.storage import Key
 
 if TYPE_CHECKING:
-    from ssbroker.broker.database import Database
-    from ssbroker.broker.instance import Instance
     from ssbroker.broker.network.interfaces import NetworkEndpoint
     from ssbroker.store.endpoints import Endpoint
 
@@ -102,7 +101,7 @@ class Departing:
 
     def __init__(
         self,
-        instance: Instance,
+        instance: InstanceContext,
         endpoint: NetworkEndpoint,
         machines: Machines,
         *,
@@ -570,7 +569,7 @@ class Noting:
 
     def _write(self, notes: list[Note]) -> bool:
         """Writes notes, database by database; whether all could be."""
-        by_database: dict[int, tuple[Database, list[Note]]] = {}
+        by_database: dict[int, tuple[DatabaseContext, list[Note]]] = {}
         for note in notes:
             database = note.carried.outgoing.database
             by_database.setdefault(database.database_id, (database, []))[1].append(note)

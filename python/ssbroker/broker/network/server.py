@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Final, Self
 from ssbroker import _arguments, schemas
 from ssbroker._arguments import EPOCH
 from ssbroker._text import host_and_port
+from ssbroker.broker.background import Background
+from ssbroker.broker.context import InstanceContext
 from ssbroker.broker.network.connection import EndpointLimits, ip_of
 from ssbroker.broker.network.dialer import Reach, Setup
 from ssbroker.broker.network.endpoint import SocketEndpoint
@@ -21,6 +23,7 @@ from ssbroker.broker.network.mirrors import MirroredRoutes
 from ssbroker.broker.network.status_file import Bulletin
 from ssbroker.broker.network.tls import Credentials, Trust
 from ssbroker.broker.process_locks import ServeLock
+from ssbroker.broker.views import view
 from ssbroker.broker.worker_thread import Runner
 from ssbroker.catalog.catalog import Catalog
 from ssbroker.exceptions import OptionError, ProtocolError
@@ -32,7 +35,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from datetime import datetime
 
-    from ssbroker.broker.instance import Instance
     from ssbroker.broker.network.interfaces import NetworkEndpoint
 
 
@@ -118,11 +120,12 @@ class Server:
 
     Args:
         instance: The instance.
+        background: Its background work.
         options: How it is served.
         connect: Makes the connections; left out, over TCP.
+        changed: Called with this server once it listens, and with None once it has closed.
 
     Attributes:
-        instance: The instance.
         host: Where it listens.
         port: The port.
         endpoint: The connections.
@@ -130,16 +133,27 @@ class Server:
         forwarding: What is passed on for others.
         exchange: What carries conversations.
         credentials: Certificates and keys; None without TLS.
+
+    Examples:
+        >>> import tempfile
+        >>> from ssbroker import Instance
+        >>> with tempfile.TemporaryDirectory() as folder, Instance.create(folder, name="shop") as instance:
+        ...     with instance.serve(port=0, allow_unencrypted=True) as server:
+        ...         server.is_alive
+        True
     """
 
     def __init__(
         self,
-        instance: Instance,
+        instance: InstanceContext,
+        background: Background,
         options: ServeOptions,
         *,
         connect: Callable[[Reception], NetworkEndpoint] | None = None,
+        changed: Callable[[Server | None], object] = lambda _: None,
     ) -> None:
-        self.instance: Final = instance
+        self._instance: Final = instance
+        self._background: Final = background
         self.options: Final = options
         self.host: str = options.host
         self.port: int = options.port
@@ -147,6 +161,7 @@ class Server:
         self._runner: Final = Runner(self._run, clock=instance.clock, name=f"ssbroker {instance.name} exchange")
         self._is_open = self._has_begun = False
         self._bulletin: Bulletin | None = None
+        self._changed: Final = changed
         self.credentials: Final = None if options.trust is None else Credentials(options.trust)
         reception = Reception(self._wake)
         self.endpoint: NetworkEndpoint = self._connect(reception) if connect is None else connect(reception)
@@ -164,6 +179,7 @@ class Server:
         )
         self.exchange: Final = Exchange(
             instance,
+            background,
             reception,
             settings=options.settings,
             keys=DialogKeys(),
@@ -180,7 +196,7 @@ class Server:
     @property
     def is_alive(self) -> bool:
         """Whether it serves, and its threads run."""
-        runs = self._runner.is_alive or not self.instance.background
+        runs = self._runner.is_alive or not self._instance.background
         return self._is_open and runs and self.endpoint.is_alive
 
     def start(self) -> Self:
@@ -194,7 +210,7 @@ class Server:
             EndpointError: The port cannot be listened on.
             ProtocolError: It has begun before: it serves, has ended, or could not listen.
         """
-        self.instance.check()
+        self._instance.databases_list.check()
         if self._is_open:
             raise ProtocolError("the instance is being served by this object already")
         if self._has_begun:
@@ -231,40 +247,52 @@ class Server:
 
     def _begin(self) -> None:
         """Has the instance use what listens by now."""
-        instance = self.instance
-        instance.is_reached_at([*_addresses(self.host, self.port), *self.options.addresses])
-        instance.server = self
-        instance.worker.ways.tie_break = "round_robin"
-        instance.worker.delivery.transport = self.exchange
+        instance, background = self._instance, self._background
+        background.catalog.is_reached_at([*_addresses(self.host, self.port), *self.options.addresses])
+        instance.row_sources["sys.dm_broker_connections"] = self.endpoint.view_rows
+        instance.row_sources["sys.dm_broker_forwarded_messages"] = self.forwarding.view_rows
+        self._changed(self)
+        background.routes.tie_break = "round_robin"
+        background.delivery.transport = self.exchange
         for database in instance.databases:
-            instance.objects_changed(database)  # what waited for an endpoint goes
+            background.changed(database)  # what waited for an endpoint goes
         look = (lambda: None) if self.credentials is None else self.credentials.look
-        self._bulletin = Bulletin(instance, (self.host, self.port), look=look)
+        self._bulletin = Bulletin(
+            instance,
+            (self.host, self.port),
+            connections=lambda: view(instance, "sys.dm_broker_connections", None).to_pylist(),
+            forwarded_pending=lambda: self.forwarding.pending[0],
+            look=look,
+        )
         self._bulletin.start()
         self._wake()
 
     def close(self) -> None:
         """Serves no more: what has arrived is taken and acknowledged, what is queued is written, connections end with a goodbye."""
-        if not self._is_open or self.instance.is_inherited:  # what was forked has let go, and its parent serves on
+        if (
+            not self._is_open or self._instance.databases_list.is_inherited
+        ):  # what was forked has let go, and its parent serves on
             return
         self._is_open = False
         if self._bulletin is not None:
             self._bulletin.close()
-        instance = self.instance
-        instance.worker.delivery.transport = None
-        instance.worker.ways.tie_break = "hash"
+        background = self._background
+        background.delivery.transport = None
+        background.routes.tie_break = "hash"
         self._runner.close()
         try:
             self.exchange.finish()
         finally:
             self.endpoint.close(self.options.close_timeout)
             self.exchange.close()
-            instance.server = None
-            instance.is_reached_at(None)
+            for name in ("sys.dm_broker_connections", "sys.dm_broker_forwarded_messages"):
+                self._instance.row_sources.pop(name, None)
+            background.catalog.is_reached_at(None)
+            self._changed(None)
             self._lock.release()
 
     def _connect(self, reception: Reception) -> SocketEndpoint:
-        instance, options = self.instance, self.options
+        instance, options = self._instance, self.options
         own = Own(
             instance_id=instance.instance_id,
             name=instance.name,
@@ -286,14 +314,14 @@ class Server:
         return EPOCH + timedelta(microseconds=self.exchange.turn())
 
     def _wake(self) -> None:
-        if self._is_open and self.instance.background:
+        if self._is_open and self._instance.background:
             self._runner.wake()
 
     def _now(self) -> int:
-        return _arguments.microseconds(self.instance.clock())
+        return _arguments.microseconds(self._instance.clock())
 
     def _forward_size(self) -> int:
-        endpoint = self.instance.msdb.objects().endpoint
+        endpoint = self._instance.msdb.objects().endpoint
         return 0 if endpoint is None else endpoint.message_forwarding_size * _MEGABYTE
 
     def __enter__(self) -> Self:

@@ -9,15 +9,12 @@ import threading
 import uuid
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from ssbroker._text import host_and_port
+from ssbroker.broker.context import InstanceContext
 from ssbroker.broker.process_locks import ServeLock
 from ssbroker.exceptions import StorageError
-
-if TYPE_CHECKING:
-    from ssbroker.broker.instance import Instance
-
 
 FILE: Final = "serving.json"
 EVERY_SECONDS: Final = 2.0
@@ -44,13 +41,23 @@ class Bulletin:
     Args:
         instance: The instance.
         listens: The host and port that it listens on.
+        connections: Returns the rows of `sys.dm_broker_connections`.
+        forwarded_pending: Returns how many messages wait to be forwarded.
         look: Is called as often as the file is written.
     """
 
     def __init__(
-        self, instance: Instance, listens: tuple[str, int], *, look: Callable[[], None] = lambda: None
+        self,
+        instance: InstanceContext,
+        listens: tuple[str, int],
+        *,
+        connections: Callable[[], list[dict[str, Any]]] = list,
+        forwarded_pending: Callable[[], int] = int,
+        look: Callable[[], None] = lambda: None,
     ) -> None:
         self._instance: Final = instance
+        self._connections: Final = connections
+        self._forwarded_pending: Final = forwarded_pending
         self._listens: Final = listens
         self._look: Final = look
         self._path: Final = instance.folder / FILE
@@ -91,13 +98,12 @@ class Bulletin:
                     )
 
     def _said(self) -> dict[str, Any]:
-        server = self._instance.server
         return {
             "process": os.getpid(),
             "listens": host_and_port(*self._listens),
             "written_at": self._instance.clock().isoformat(timespec="seconds"),
-            "connections": [_row(row) for row in self._instance.view("sys.dm_broker_connections").to_pylist()],
-            "forwarded_pending": 0 if server is None else server.forwarding.pending[0],
+            "connections": [_row(row) for row in self._connections()],
+            "forwarded_pending": self._forwarded_pending(),
         }
 
     def _run(self) -> None:

@@ -110,7 +110,7 @@ def pack_batch(rows: pa.Table) -> memoryview:
         >>> some = {pa.string(): "Bank", pa.bool_(): True, pa.binary(): b"", pa.binary(16): bytes(16)}
         >>> row = {field.name: some.get(field.type, 1) for field in WIRE if not field.nullable}
         >>> rows = pa.Table.from_pylist([row], schema=WIRE)
-        >>> unpacked(packed(rows)) == rows
+        >>> unpack_batch(pack_batch(rows)) == rows
         True
     """
     batch = rows.combine_chunks().to_batches()[0]
@@ -130,7 +130,7 @@ def unpack_batch(body: Data) -> pa.Table:
         PeerError: They are no batch of the wire.
 
     Examples:
-        >>> unpacked(b"rows")
+        >>> unpack_batch(b"rows")
         Traceback (most recent call last):
         ssbroker.exceptions.PeerError: FRAGMENTS: this is no batch of fragments: it does not begin as one
     """

@@ -226,7 +226,7 @@ def pack_hello(own: Own) -> bytes:
         30 bytes and the name.
 
     Examples:
-        >>> unpacked(packed(Own(instance_id=bytes(16), name="shop", number=7))).name
+        >>> unpack_hello(pack_hello(Own(instance_id=bytes(16), name="shop", number=7))).name
         'shop'
     """
     name = own.name.encode()
@@ -246,7 +246,7 @@ def unpack_hello(body: bytes) -> Far:
         PeerError: It contradicts itself, or takes less than every instance has to.
 
     Examples:
-        >>> unpacked(bytes(30))
+        >>> unpack_hello(bytes(30))
         Traceback (most recent call last):
         ssbroker.exceptions.PeerError: HELLO: expected a name of 1 to 1024 bytes that can be printed
     """
@@ -302,7 +302,7 @@ def pack_goodbye(reason: Reason, text: str) -> bytes:
         A byte and the text.
 
     Examples:
-        >>> packed(Reason.STOPPING, "back at 7")
+        >>> pack_goodbye(Reason.STOPPING, "back at 7")
         b'\x04back at 7'
     """
     printable = "".join(letter if letter.isprintable() else "?" for letter in text)
@@ -323,7 +323,7 @@ def unpack_goodbye(body: bytes) -> tuple[Reason, str]:
         PeerError: There is no such reason, or the text cannot be printed.
 
     Examples:
-        >>> unpacked(b"\x04back at 7")
+        >>> unpack_goodbye(b"\x04back at 7")
         (<Reason.STOPPING: 4>, 'back at 7')
     """
     try:
@@ -358,7 +358,7 @@ def pack_role(broker_instance: bytes, role: MirroringRole, number: int) -> bytes
         ProtocolError: They are no such things.
 
     Examples:
-        >>> packed(bytes(16), "mirror", 3)[16:].hex()
+        >>> pack_role(bytes(16), "mirror", 3)[16:].hex()
         '020000000000000003'
     """
     if len(broker_instance) != GUID_BYTES or role not in _CODES or not 0 <= number <= NUMBER_MAX:
@@ -379,7 +379,7 @@ def unpack_role(body: bytes) -> tuple[bytes, MirroringRole, int]:
         PeerError: There is no such role or number.
 
     Examples:
-        >>> unpacked(packed(bytes(16), "principal", 2))[1:]
+        >>> unpack_role(pack_role(bytes(16), "principal", 2))[1:]
         ('principal', 2)
     """
     broker_instance, code, number = _TOLD.unpack(body)

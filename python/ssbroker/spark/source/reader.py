@@ -16,6 +16,7 @@ import pyarrow.compute as pc
 
 from ssbroker.broker import views
 from ssbroker.broker.database import Database
+from ssbroker.broker.database import context_of as database_context
 from ssbroker.broker.instance import Instance
 from ssbroker.broker.validation import queue_key
 from ssbroker.exceptions import InputError, OptionError
@@ -204,7 +205,7 @@ class Scan:
                 (database, cut)
                 for database in self._databases(instance)
                 for cut in views.cuts(
-                    database,
+                    database_context(database),
                     asked.name,
                     after=self.pushed.after,
                     until=self.pushed.until,
@@ -250,7 +251,7 @@ class Scan:
 
     def _read(self, instance: Instance, part: Slice) -> pa.Table:
         database = instance.database(part.database)
-        return self._shown(views.slice_of(database, self.reading.name, part.span, self.schema.names))
+        return self._shown(views.slice_of(database_context(database), self.reading.name, part.span, self.schema.names))
 
     def _shown(self, table: pa.Table) -> pa.Table:
         """The columns and rows that are asked for, in Spark's types."""
@@ -264,7 +265,7 @@ class Scan:
             chosen = [*instance.databases]
             if asked.is_queue:
                 key = queue_key(asked.name)
-                chosen = [database for database in chosen if key in database.objects().queues]
+                chosen = [database for database in chosen if key in database_context(database).objects().queues]
                 if not chosen:
                     raise InputError(f"{asked.folder}: no database has a queue {asked.name!r}", value=asked.name)
         named = self.pushed.databases
@@ -372,9 +373,9 @@ class Tail:
     ) -> list[Cut]:
         with opened(self._folder) as instance:
             database = instance.database(self._database)
-            self._check_numbers(views.last_number(database), max(after, until or 0))
+            self._check_numbers(views.last_number(database_context(database)), max(after, until or 0))
             return views.cuts(
-                database,
+                database_context(database),
                 self._name,
                 after=after,
                 until=until,
@@ -394,4 +395,4 @@ class Tail:
 
     def _last_number(self) -> int:
         with opened(self._folder) as instance:
-            return views.last_number(instance.database(self._database))
+            return views.last_number(database_context(instance.database(self._database)))

@@ -18,8 +18,9 @@ from typing import Any, Final
 import pyarrow as pa
 import pyarrow.compute
 
+from ssbroker.broker.database import context_of as database_context
 from ssbroker.broker.dialogs.bulk_send import ADDRESS, BODY, DIALOG, MESSAGE_TYPE, Batch, send_once
-from ssbroker.catalog.load import is_instance
+from ssbroker.catalog.instance_folder import is_instance
 from ssbroker.exceptions import InputError, OptionError, OutputError, SchemaError
 from ssbroker.spark.source.options import Writing
 from ssbroker.spark.source.reader import opened
@@ -310,7 +311,7 @@ class Sink:
         if any(one.rows for one in told):
             with opened(writing.folder) as instance:
                 database = instance.database(writing.database)
-                sent = send_once(database, parts_of(told), writing.addressing, batch=batch)
+                sent = send_once(database_context(database), parts_of(told), writing.addressing, batch=batch)
             if sent is None:
                 self._tell_sent_before(batch, is_stream=query_id is not None)
         forget(told)

@@ -164,7 +164,7 @@ def state_from_bytes(kept: bytes) -> State:
         MalformedDataError: It is cut off, altered or of another version.
 
     Examples:
-        >>> of_bytes(State(fixed={"buckets": 16}, names={}).to_bytes()).fixed
+        >>> state_from_bytes(State(fixed={"buckets": 16}, names={}).to_bytes()).fixed
         {'buckets': 16}
     """
     begin = len(MAGIC) + _VERSION.size
@@ -245,7 +245,7 @@ def text_from_bytes(data: bytes) -> str:
     r"""The text of some bytes.
 
     Examples:
-        >>> of_bytes(b"\x01\x82")
+        >>> text_from_bytes(b"\x01\x82")
         '\x02\x01\x02'
     """
     size = -(-len(data) // _BITS)
@@ -267,7 +267,7 @@ def text_to_bytes(text: str) -> bytes:
         MalformedDataError: It is no text of bytes.
 
     Examples:
-        >>> to_bytes(of_bytes(b"\x01\x82"))
+        >>> text_to_bytes(text_from_bytes(b"\x01\x82"))
         b'\x01\x82'
     """
     try:
