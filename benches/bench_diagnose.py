@@ -17,7 +17,7 @@ import pytest
 from benches.fleet import FULL, SHORT, fleet, service
 from benches.settings import SIZE, SIZES, report
 from ssbroker import Router
-from ssbroker.diagnose import Fate, Finding, Fleet, Loop, lint, loops, reachability, trace
+from ssbroker.diagnose import Finding, Fleet, Loop, RoutingEnd, lint, loops, reachability, trace
 
 pytestmark = [pytest.mark.timeout(3600)]
 
@@ -49,9 +49,9 @@ def _follow(measured: Fleet, matrix: pa.Table) -> None:
     """Some conversations, hop by hop by `explain`, end as the matrix says."""
     source = random.Random(3)
     asked = {service(source.randrange(FLEET.services)): source.choice(list(measured)) for _ in range(FOLLOWED)}
-    told: defaultdict[tuple[str, str], set[Fate]] = defaultdict(set)
+    told: defaultdict[tuple[str, str], set[RoutingEnd]] = defaultdict(set)
     for row in matrix.filter(pc.is_in(matrix["service"], pa.array(list(asked)))).to_pylist():
-        told[row["instance"], row["service"]].add(Fate(*(row[name] for name in FATE)))
+        told[row["instance"], row["service"]].add(RoutingEnd(*(row[name] for name in FATE)))
     for wanted, instance in asked.items():
         conversation = uuid.UUID(int=source.getrandbits(128))
         assert trace(measured, wanted, instance=instance, conversation_id=conversation).end in told[instance, wanted]

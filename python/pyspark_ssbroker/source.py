@@ -20,7 +20,7 @@ from pyspark.sql.datasource import (
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
 
 from ssbroker.spark.source.reader import Scan, Tail
-from ssbroker.spark.source.writer import Sink, Staged
+from ssbroker.spark.source.writer import Sink, StagedRows
 
 _QUERY_ID = "sql.streaming.queryId"
 _BATCH_ID = "streaming.sql.batchId"
@@ -90,7 +90,7 @@ class Follower(DataSourceStreamReader, SupportsTriggerAvailableNow):
 class Told(WriterCommitMessage):
     """What a task tells the driver."""
 
-    def __init__(self, staged: Staged) -> None:
+    def __init__(self, staged: StagedRows) -> None:
         self.staged = staged
 
 
@@ -139,7 +139,7 @@ class StreamWriter(DataSourceStreamArrowWriter):
         self._sink.abort(_staged(messages))
 
 
-def _staged(messages: Sequence[Any]) -> list[Staged]:
+def _staged(messages: Sequence[Any]) -> list[StagedRows]:
     return [message.staged for message in messages if message is not None]
 
 

@@ -11,7 +11,7 @@ from ssbroker.broker.database import Database
 from ssbroker.broker.database import context_of as database_context
 from ssbroker.protocol.errors import DIALOG_TIMER, END_DIALOG, ERROR
 from ssbroker.store import endpoints
-from ssbroker.store.endpoints import Endpoint
+from ssbroker.store.endpoints import ConversationEndpoint
 from tests.broker.conftest import INITIATOR, QUEUE, TARGET
 
 SHORT = {END_DIALOG: "EndDialog", ERROR: "Error", DIALOG_TIMER: "DialogTimer"}
@@ -84,7 +84,7 @@ def far_handle(database: Database, dialog: uuid.UUID, connection: Any = None) ->
     return uuid.UUID(bytes=far.conversation_handle)
 
 
-def endpoint(database: Database, dialog: uuid.UUID) -> Endpoint | None:
+def endpoint(database: Database, dialog: uuid.UUID) -> ConversationEndpoint | None:
     with database_context(database).file.read() as connection:
         return endpoints.by_handle(connection, dialog.bytes)
 

@@ -14,7 +14,7 @@ from ssbroker.broker.database import Database
 from ssbroker.broker.instance import Instance, background_of
 from ssbroker.broker.queue_monitor import MonitorState
 from ssbroker.exceptions import BrokerError, OptionError
-from ssbroker.protocol.events import Activation, ActivationStep, Event, QueueDisabled
+from ssbroker.protocol.events import ActivationEvent, ActivationStep, Event, QueueDisabled
 from tests.broker import effort, shops
 from tests.broker.conftest import Clock
 from tests.broker.shops import ORDERS, REPLIES, received, send
@@ -36,12 +36,12 @@ def stock(instance: Instance) -> Database:
 def told(instance: Instance) -> list[Event]:
     """The events of readers."""
     heard: list[Event] = []
-    instance.subscribe(heard.append, Activation, QueueDisabled)
+    instance.subscribe(heard.append, ActivationEvent, QueueDisabled)
     return heard
 
 
 def steps(told: list[Event]) -> list[ActivationStep]:
-    return [event.step for event in told if isinstance(event, Activation)]
+    return [event.step for event in told if isinstance(event, ActivationEvent)]
 
 
 def answers(database: Database) -> None:
@@ -108,7 +108,7 @@ def test_b23_one_that_fails_is_told_and_the_others_go_on(
     with caplog.at_level(logging.ERROR, logger="ssbroker.broker"):
         instance.run_due()
     assert steps(told) == [STARTED, ABORTED]
-    assert isinstance(told[-1], Activation)
+    assert isinstance(told[-1], ActivationEvent)
     assert told[-1].text == "ZeroDivisionError: no order today"
     assert "no order today" in caplog.text
 
@@ -122,7 +122,7 @@ def test_b23_one_that_never_receives_is_started_again_at_the_next_check(
     assert instance.run_due() == clock() + timedelta(seconds=5)
     instance.run_due()
     assert steps(told) == [STARTED, ENDED]
-    assert isinstance(told[-1], Activation)
+    assert isinstance(told[-1], ActivationEvent)
     assert told[-1].text.startswith("28087:")
     clock.advance(seconds=5)
     instance.run_due()
@@ -311,7 +311,7 @@ def test_b17_a_reader_whose_queue_is_turned_off_ends_without_alarm(
     with caplog.at_level(logging.WARNING, logger="ssbroker.broker"):
         instance.run_due()
     assert caplog.text == ""
-    assert any(isinstance(event, Activation) and "9617" in event.text for event in told)
+    assert any(isinstance(event, ActivationEvent) and "9617" in event.text for event in told)
 
 
 def test_b23_where_the_system_has_no_thread_to_give_the_commit_stands_and_the_reader_is_started_later(
@@ -372,7 +372,7 @@ def test_b23_a_queue_that_a_reader_fills_is_read_in_the_same_turn(
     sales.activate(REPLIES, takes)
     send(sales, b"one")
     instance.run_due()
-    assert [event.queue for event in told if isinstance(event, Activation) and event.step is STARTED] == [
+    assert [event.queue for event in told if isinstance(event, ActivationEvent) and event.step is STARTED] == [
         "dbo.Orders",
         "dbo.Replies",
     ]

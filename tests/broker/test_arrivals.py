@@ -2,38 +2,38 @@ from __future__ import annotations
 
 import threading
 
-from ssbroker.broker.waiters import Arrivals
+from ssbroker.broker.waiters import QueueWaiters
 
 DEADLINE = 30.0
 
 
 def test_what_came_after_the_look_ends_the_wait_at_once() -> None:
-    arrivals = Arrivals()
+    arrivals = QueueWaiters()
     seen = arrivals.count(1)
     arrivals.tell([1])
     assert arrivals.wait(1, seen=seen, timeout=DEADLINE)
 
 
 def test_what_came_before_the_look_does_not() -> None:
-    arrivals = Arrivals()
+    arrivals = QueueWaiters()
     arrivals.tell([1])
     assert not arrivals.wait(1, seen=arrivals.count(1), timeout=0.0)
 
 
 def test_another_queue_does_not_end_it() -> None:
-    arrivals = Arrivals()
+    arrivals = QueueWaiters()
     seen = arrivals.count(1)
     arrivals.tell([2])
     assert not arrivals.wait(1, seen=seen, timeout=0.0)
 
 
-def wait(arrivals: Arrivals, told: list[bool]) -> None:
+def wait(arrivals: QueueWaiters, told: list[bool]) -> None:
     with arrivals.waits(1):
         told.append(arrivals.wait(1, seen=0, timeout=DEADLINE))
 
 
 def test_every_waiting_thread_is_woken_and_counted() -> None:
-    arrivals = Arrivals()
+    arrivals = QueueWaiters()
     told: list[bool] = []
     threads = [threading.Thread(target=wait, args=(arrivals, told)) for _ in range(4)]
     for thread in threads:
@@ -48,7 +48,7 @@ def test_every_waiting_thread_is_woken_and_counted() -> None:
 
 
 def test_closing_ends_every_wait_now_and_later() -> None:
-    arrivals = Arrivals()
+    arrivals = QueueWaiters()
     told: list[bool] = []
     thread = threading.Thread(target=wait, args=(arrivals, told))
     thread.start()

@@ -12,9 +12,9 @@ import pytest
 
 from ssbroker.broker import delivery
 from ssbroker.broker.database import Database
-from ssbroker.broker.delivery import Delivered
+from ssbroker.broker.delivery import DeliveryResult
 from ssbroker.broker.instance import Instance, background_of
-from ssbroker.protocol.events import Activation, ActivationStep, Event
+from ssbroker.protocol.events import ActivationEvent, ActivationStep, Event
 from tests.broker import shops
 from tests.broker.shops import ORDERS, REPLIES, SHOP, STOCK, received, send, waiting
 
@@ -59,7 +59,7 @@ def test_p16_what_a_process_left_is_delivered_when_the_instance_is_opened(
     class Crash(BaseException):
         pass
 
-    def crash(*_args: object, **_named: object) -> list[Delivered]:
+    def crash(*_args: object, **_named: object) -> list[DeliveryResult]:
         raise Crash
 
     shops.stock(instance)
@@ -106,7 +106,7 @@ def test_b23_four_readers_handle_500_conversations_exactly_once(unasked: Instanc
     """All four are in their functions at once: none gets on before the others have come."""
     stock = shops.stock(unasked)
     told: list[Event] = []
-    unasked.subscribe(told.append, Activation)
+    unasked.subscribe(told.append, ActivationEvent)
     met, own = threading.Barrier(4), threading.local()
     handled: SimpleQueue[bytes] = SimpleQueue()
 
@@ -136,7 +136,7 @@ def test_b23_four_readers_handle_500_conversations_exactly_once(unasked: Instanc
     )
     assert handled.empty()
     assert received(sales, REPLIES) == received(stock) == []
-    assert max(event.active_readers for event in told if isinstance(event, Activation)) == 4
+    assert max(event.active_readers for event in told if isinstance(event, ActivationEvent)) == 4
 
 
 def test_b23_readers_end_when_the_queue_is_empty_and_start_again(instance: Instance, sales: Database) -> None:
@@ -144,7 +144,7 @@ def test_b23_readers_end_when_the_queue_is_empty_and_start_again(instance: Insta
     ended = threading.Semaphore(0)
 
     def notes(event: Event) -> None:
-        if isinstance(event, Activation) and event.step is ActivationStep.ENDED:
+        if isinstance(event, ActivationEvent) and event.step is ActivationStep.ENDED:
             ended.release()
 
     def reads(database: Database) -> None:
@@ -156,7 +156,7 @@ def test_b23_readers_end_when_the_queue_is_empty_and_start_again(instance: Insta
             if not orders:
                 return
 
-    instance.subscribe(notes, Activation)
+    instance.subscribe(notes, ActivationEvent)
     stock.activate(ORDERS, reads)
     for body in (b"one", b"two"):
         send(sales, body)
@@ -170,7 +170,7 @@ def test_b23_readers_of_a_function_that_was_replaced_are_not_started_again(insta
     has_begun, may_go, ended = threading.Event(), threading.Event(), threading.Event()
 
     def notes(event: Event) -> None:
-        if isinstance(event, Activation) and event.step is ActivationStep.ENDED:
+        if isinstance(event, ActivationEvent) and event.step is ActivationStep.ENDED:
             ended.set()
 
     def takes_one(database: Database) -> None:
@@ -179,7 +179,7 @@ def test_b23_readers_of_a_function_that_was_replaced_are_not_started_again(insta
         has_begun.set()
         assert may_go.wait(DEADLINE)
 
-    instance.subscribe(notes, Activation)
+    instance.subscribe(notes, ActivationEvent)
     stock.activate(ORDERS, takes_one)
     send(sales, b"one", b"two", b"three")
     assert has_begun.wait(DEADLINE)

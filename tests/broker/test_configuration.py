@@ -13,7 +13,13 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from ssbroker.broker.configuration_service import LIFETIME, ConfigurationService, Entry, FileDirectory, TableDirectory
+from ssbroker.broker.configuration_service import (
+    LIFETIME,
+    ConfigurationService,
+    DirectoryEntry,
+    FileDirectory,
+    TableDirectory,
+)
 from ssbroker.broker.database import Database
 from ssbroker.broker.database import context_of as database_context
 from ssbroker.broker.instance import Instance
@@ -286,8 +292,8 @@ def test_n27_a_directory_has_one_of_several_formats(
         ],
     )
     found = FileDirectory(tmp_path / name)
-    assert found.find(STOCK) == [Entry(STOCK, "TCP://a", NORTH, None, 7)]
-    assert found.find("//Other") == [Entry("//Other", "TCP://b")]
+    assert found.find(STOCK) == [DirectoryEntry(STOCK, "TCP://a", NORTH, None, 7)]
+    assert found.find("//Other") == [DirectoryEntry("//Other", "TCP://b")]
     assert found.find("//other") == []
 
 

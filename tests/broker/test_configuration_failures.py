@@ -10,7 +10,7 @@ import pytest
 from ssbroker.broker.configuration_service import (
     ConfigurationService,
     Directory,
-    Entry,
+    DirectoryEntry,
     FileDirectory,
     MissingRoute,
     TableDirectory,
@@ -33,10 +33,10 @@ def sales(instance: Instance) -> Database:
 class Unforeseen:
     """A directory that somebody has written, and that fails for one service."""
 
-    def find(self, service_name: str) -> list[Entry]:
+    def find(self, service_name: str) -> list[DirectoryEntry]:
         if service_name != STOCK:
             raise ConnectionError("the registry is not there", "x" * 5_000)
-        return [Entry(STOCK, "LOCAL")]
+        return [DirectoryEntry(STOCK, "LOCAL")]
 
 
 def unreadable(database: Database) -> TableDirectory:

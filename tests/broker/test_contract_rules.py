@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from ssbroker.broker.database import Database
 from ssbroker.broker.dialogs.contract_rules import DEPTH_MAX, complaint, priority
-from ssbroker.broker.dialogs.errors import Failure, read_failure
+from ssbroker.broker.dialogs.errors import ConversationError, read_failure
 from ssbroker.exceptions import BrokerError
 from ssbroker.protocol.errors import ERROR
 from ssbroker.store.objects import Broker, Objects, Priority
@@ -183,7 +183,7 @@ def test_b21_empty_and_none() -> None:
 
 
 def test_the_body_of_an_error_is_that_of_fact_131() -> None:
-    assert Failure(42, 'a <b> & "c"').body() == (
+    assert ConversationError(42, 'a <b> & "c"').body() == (
         b'<Error xmlns="http://schemas.microsoft.com/SQL/ServiceBroker/Error"><Code>42</Code>'
         b'<Description>a &lt;b&gt; &amp; "c"</Description></Error>'
     )
@@ -191,7 +191,7 @@ def test_the_body_of_an_error_is_that_of_fact_131() -> None:
 
 @given(st.text(), st.integers(-(2**31), 2**31 - 1))
 def test_the_body_of_an_error_is_always_well_formed(description: str, code: int) -> None:
-    root = ET.fromstring(Failure(code, description).body())
+    root = ET.fromstring(ConversationError(code, description).body())
     assert [child.tag for child in root] == [f"{{{ERROR}}}Code", f"{{{ERROR}}}Description"]
     assert root[0].text == str(code)
     if description.isprintable():

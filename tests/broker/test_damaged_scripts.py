@@ -10,7 +10,7 @@ import pytest
 
 from ssbroker.broker.database import context_of as database_context
 from ssbroker.broker.instance import Instance
-from ssbroker.ddl.lexer import Source, batches
+from ssbroker.ddl.lexer import ScriptSource, batches
 from ssbroker.ddl.parser import parse
 from ssbroker.exceptions import DdlError, DdlWarning
 from tests.broker.test_execute import SCRIPT
@@ -40,7 +40,7 @@ def damaged(chance: random.Random) -> str:
 def test_what_cannot_be_read_is_a_ddl_error(seed: int) -> None:
     chance = random.Random(seed)
     for _ in range(50):
-        source = Source(damaged(chance), "x.sql")
+        source = ScriptSource(damaged(chance), "x.sql")
         with suppress(DdlError):
             for batch in batches(source):
                 parse(source, batch, reading="objects")

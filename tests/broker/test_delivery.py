@@ -12,10 +12,10 @@ from ssbroker.broker import delivery
 from ssbroker.broker.context import DatabaseContext
 from ssbroker.broker.database import Database
 from ssbroker.broker.database import context_of as database_context
-from ssbroker.broker.delivery import Delivered, Outgoing
+from ssbroker.broker.delivery import DeliveryResult, OutgoingConversation
 from ssbroker.broker.dialogs import deliver
-from ssbroker.broker.dialogs.message import Arrival, Envelope, Message
-from ssbroker.broker.dialogs.transmission_status import Status
+from ssbroker.broker.dialogs.message import DeliveryOutcome, DialogMessage, MessageHeader
+from ssbroker.broker.dialogs.transmission_status import TransmissionStatus
 from ssbroker.broker.instance import Instance, background_of
 from ssbroker.broker.instance import context_of as instance_context
 from ssbroker.broker.unit_of_work import Work
@@ -99,7 +99,7 @@ def test_p16_p18_a_crash_before_and_after_the_targets_commit_delivers_once(
 ) -> None:
     """B9: the sender's file keeps the message until the target's has it; then its number makes it a duplicate."""
 
-    def crash(*_args: object, **_named: object) -> list[Delivered]:
+    def crash(*_args: object, **_named: object) -> list[DeliveryResult]:
         raise Crash
 
     with monkeypatch.context() as patched:
@@ -280,7 +280,9 @@ def test_one_conversation_that_fails_does_not_keep_the_others_waiting(
 ) -> None:
     """Whatever is wrong with it: that is a mistake in here, and is logged."""
 
-    def arrive(work: Work, envelope: Envelope, messages: Sequence[Message], *, waits_here: bool) -> Arrival:
+    def arrive(
+        work: Work, envelope: MessageHeader, messages: Sequence[DialogMessage], *, waits_here: bool
+    ) -> DeliveryOutcome:
         if messages[0].message_body == b"1":
             raise ZeroDivisionError("no number")
         return deliver.arrive(work, envelope, messages, waits_here=waits_here)
@@ -301,10 +303,10 @@ def test_what_waits_for_another_instance_says_so_until_there_is_a_transport(
     sales.create_route("Far", address="TCP://far:4022", service_name="//Far")
     dialog = send(sales, b"two chairs", to="//Far")
     assert statuses(sales) == {"9748"}
-    carried: list[Outgoing] = []
+    carried: list[OutgoingConversation] = []
 
     class Notes:
-        def carry(self, conversations: Sequence[Outgoing]) -> dict[int, Status]:
+        def carry(self, conversations: Sequence[OutgoingConversation]) -> dict[int, TransmissionStatus]:
             carried.extend(conversations)
             return {}
 

@@ -9,7 +9,7 @@ import pytest
 from ssbroker.broker.database import Database
 from ssbroker.broker.instance import Instance
 from ssbroker.exceptions import BrokerError, InputError, OptionError, SchemaError
-from ssbroker.protocol.events import ConversationGroup
+from ssbroker.protocol.events import ConversationGroupEvent
 from tests.broker import effort, talk
 from tests.broker.conftest import INITIATOR, QUEUE, TARGET, Clock
 from tests.broker.talk import begin, end, handle_of, receive, said, send
@@ -316,7 +316,7 @@ def test_b15_end_removes_the_messages_at_once_even_where_the_far_side_cannot_hea
 
 def test_a_conversation_joins_and_leaves_its_group_however_many_are_in_it(instance: Instance, sales: Database) -> None:
     """Facts 108 and 123: a job with thousands of conversations has them in one group."""
-    instance.subscribe(lambda _event: None, ConversationGroup)
+    instance.subscribe(lambda _event: None, ConversationGroupEvent)
     group = uuid.uuid4()
     joined, moved, left = [], [], []
     for members in (5, 100):

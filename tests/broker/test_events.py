@@ -10,8 +10,8 @@ from ssbroker.broker.database import Database
 from ssbroker.broker.database import context_of as database_context
 from ssbroker.broker.instance import Instance
 from ssbroker.protocol.events import (
-    Conversation,
-    ConversationGroup,
+    ConversationEvent,
+    ConversationGroupEvent,
     ConversationStep,
     Event,
     GroupStep,
@@ -38,11 +38,11 @@ def heard(instance: Instance, *kinds: type[Event]) -> list[Event]:
 
 
 def steps(events: list[Event]) -> list[tuple[str | None, str]]:
-    return [(event.database, event.step) for event in events if isinstance(event, Conversation)]
+    return [(event.database, event.step) for event in events if isinstance(event, ConversationEvent)]
 
 
 def test_the_life_of_a_conversation_between_two_databases(instance: Instance, sales: Database, stock: Database) -> None:
-    events = heard(instance, Conversation)
+    events = heard(instance, ConversationEvent)
     dialog = send(sales, b"two chairs")
     with sales.transaction() as t:
         t.end_conversation(dialog)
@@ -64,10 +64,10 @@ def test_an_error_of_the_application_is_heard_at_both_ends(
     instance: Instance, sales: Database, stock: Database
 ) -> None:
     dialog = send(sales, b"two chairs")
-    events = heard(instance, Conversation)
+    events = heard(instance, ConversationEvent)
     with sales.transaction() as t:
         t.end_conversation(dialog, error=(7, "no chairs"))
-    assert [(each.step, each.error, each.text) for each in events if isinstance(each, Conversation)][:2] == [
+    assert [(each.step, each.error, each.text) for each in events if isinstance(each, ConversationEvent)][:2] == [
         (ConversationStep.END_CONVERSATION_WITH_ERROR, 7, "no chairs"),
         (ConversationStep.RECEIVED_END_CONVERSATION_WITH_ERROR, 7, "no chairs"),
     ]
@@ -75,7 +75,7 @@ def test_an_error_of_the_application_is_heard_at_both_ends(
 
 def test_an_error_of_the_broker_is_heard(instance: Instance, sales: Database, stock: Database) -> None:
     stock.alter_service(STOCK, drop_contracts=["DEFAULT"])
-    events = heard(instance, Conversation)
+    events = heard(instance, ConversationEvent)
     send(sales, b"two chairs")
     assert steps(events)[-1] == ("Sales", ConversationStep.RECEIVED_BROKER_ERROR)
 
@@ -93,23 +93,23 @@ def test_what_no_queue_takes_is_heard_with_its_reason(instance: Instance, sales:
 
 def test_cleaning_up_is_heard(instance: Instance, sales: Database) -> None:
     dialog = send(sales, b"two chairs")
-    events = heard(instance, Conversation)
+    events = heard(instance, ConversationEvent)
     with sales.transaction() as t:
         t.end_conversation(dialog, cleanup=True)
     assert steps(events) == [("Sales", ConversationStep.END_CONVERSATION_WITH_CLEANUP)]
 
 
 def test_a_group_comes_with_its_first_conversation_and_goes_with_its_last(instance: Instance, sales: Database) -> None:
-    events = heard(instance, ConversationGroup)
+    events = heard(instance, ConversationGroupEvent)
     with sales.transaction() as t:
         first = t.begin_dialog(SHOP, STOCK)
         second = t.begin_dialog(SHOP, STOCK, related_conversation=first)
     with sales.transaction() as t:
         t.end_conversation(first)
-    assert [event.step for event in events if isinstance(event, ConversationGroup)] == [GroupStep.CREATE]
+    assert [event.step for event in events if isinstance(event, ConversationGroupEvent)] == [GroupStep.CREATE]
     with sales.transaction() as t:
         t.end_conversation(second)
-    assert [event.step for event in events if isinstance(event, ConversationGroup)] == [
+    assert [event.step for event in events if isinstance(event, ConversationGroupEvent)] == [
         GroupStep.CREATE,
         GroupStep.DROP,
     ]
@@ -131,7 +131,7 @@ def test_it_is_heard_after_the_commit(instance: Instance, sales: Database) -> No
         with database_context(sales).file.read() as connection:
             found.append(connection.execute("SELECT count(*) FROM ssb_conversation_endpoints").get)
 
-    instance.subscribe(looks, Conversation)
+    instance.subscribe(looks, ConversationEvent)
     with sales.transaction() as t:
         t.begin_dialog(SHOP, STOCK)
         assert found == []
@@ -151,11 +151,11 @@ def test_a_subscriber_may_use_the_instance(instance: Instance, sales: Database, 
     """It is called outside of every transaction and lock."""
 
     def answers(event: Event) -> None:
-        if isinstance(event, Conversation) and event.step is ConversationStep.RECEIVED_SEQUENCED_MESSAGE:
+        if isinstance(event, ConversationEvent) and event.step is ConversationStep.RECEIVED_SEQUENCED_MESSAGE:
             with stock.transaction() as t:
                 t.send(t.receive(ORDERS)["conversation_handle"][0].as_py(), b"done")
 
-    end = instance.subscribe(answers, Conversation)
+    end = instance.subscribe(answers, ConversationEvent)
     send(sales, b"two chairs")
     end()
     instance.run_due()
@@ -169,11 +169,11 @@ def test_a_subscriber_may_send_from_the_database_that_is_being_delivered_from(
     more = [b"three", b"two"]
 
     def sends(event: Event) -> None:
-        if isinstance(event, Conversation) and event.step is ConversationStep.RECEIVED_SEQUENCED_MESSAGE and more:
+        if isinstance(event, ConversationEvent) and event.step is ConversationStep.RECEIVED_SEQUENCED_MESSAGE and more:
             send(sales, more.pop())
             instance.run_due()
 
-    instance.subscribe(sends, Conversation)
+    instance.subscribe(sends, ConversationEvent)
     send(sales, b"one")
     assert received(stock) == [b"one", b"two", b"three"]
 

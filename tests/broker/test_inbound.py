@@ -13,7 +13,7 @@ import pytest
 from ssbroker.broker.database import Database
 from ssbroker.broker.database import context_of as database_context
 from ssbroker.broker.dialogs.deliver import arrive
-from ssbroker.broker.dialogs.message import Arrival, Envelope, Message
+from ssbroker.broker.dialogs.message import DeliveryOutcome, DialogMessage, MessageHeader
 from ssbroker.broker.instance import Instance
 from ssbroker.exceptions import BrokerError
 from ssbroker.protocol.errors import DEFAULT, END_DIALOG, ERROR
@@ -26,7 +26,7 @@ ELSEWHERE = uuid.UUID(int=77).bytes
 LIFETIME = 2**60
 
 
-def envelope(**changed: Any) -> Envelope:
+def envelope(**changed: Any) -> MessageHeader:
     """Of an initiator in another database."""
     usual = {
         "conversation_id": uuid.UUID(int=9).bytes,
@@ -39,18 +39,18 @@ def envelope(**changed: Any) -> Envelope:
         "lifetime": LIFETIME,
         "is_encrypted": False,
     }
-    return Envelope(**{**usual, **changed})
+    return MessageHeader(**{**usual, **changed})
 
 
-def number(which: int) -> Message:
-    return Message(which, DEFAULT, f"{which}".encode())
+def number(which: int) -> DialogMessage:
+    return DialogMessage(which, DEFAULT, f"{which}".encode())
 
 
-def end_dialog(which: int) -> Message:
-    return Message(which, END_DIALOG, None, is_end_of_dialog=True)
+def end_dialog(which: int) -> DialogMessage:
+    return DialogMessage(which, END_DIALOG, None, is_end_of_dialog=True)
 
 
-def arrives(database: Database, *messages: Message, waits_here: bool = True, **changed: Any) -> Arrival:
+def arrives(database: Database, *messages: DialogMessage, waits_here: bool = True, **changed: Any) -> DeliveryOutcome:
     with database.transaction() as t, t._lifecycle() as work:
         return arrive(work, envelope(**changed), messages, waits_here=waits_here)
 
@@ -131,21 +131,21 @@ def refusing(database: Database) -> None:
 
 
 STRICT: dict[str, Any] = {"to_service_name": "//Strict", "service_contract_name": "//Contract"}
-REFUSED: list[tuple[dict[str, Any], Message, int]] = [
-    ({"service_contract_name": "//Contract"}, Message(0, "//Xml", b"<a/>"), -8408),
-    ({"service_contract_name": "//Unknown"}, Message(0, DEFAULT, b""), -8408),
-    (STRICT, Message(0, "//Unlisted", None), -8498),
-    (STRICT, Message(0, "//Unknown", None), -8498),
-    (STRICT, Message(0, "//Back", None), -8457),
-    (STRICT, Message(0, "//Xml", b"<a>"), -8430),
-    (STRICT, Message(0, "//Xml", None), -8430),
-    (STRICT, Message(0, "//Empty", b"x"), -8430),
+REFUSED: list[tuple[dict[str, Any], DialogMessage, int]] = [
+    ({"service_contract_name": "//Contract"}, DialogMessage(0, "//Xml", b"<a/>"), -8408),
+    ({"service_contract_name": "//Unknown"}, DialogMessage(0, DEFAULT, b""), -8408),
+    (STRICT, DialogMessage(0, "//Unlisted", None), -8498),
+    (STRICT, DialogMessage(0, "//Unknown", None), -8498),
+    (STRICT, DialogMessage(0, "//Back", None), -8457),
+    (STRICT, DialogMessage(0, "//Xml", b"<a>"), -8430),
+    (STRICT, DialogMessage(0, "//Xml", None), -8430),
+    (STRICT, DialogMessage(0, "//Empty", b"x"), -8430),
 ]
 
 
 @pytest.mark.parametrize(("changed", "message", "code"), REFUSED, ids=str)
 def test_b11_a_first_message_that_is_refused_makes_nothing(
-    sales: Database, changed: dict[str, Any], message: Message, code: int
+    sales: Database, changed: dict[str, Any], message: DialogMessage, code: int
 ) -> None:
     refusing(sales)
     before = talk.contents(sales)
@@ -170,7 +170,7 @@ SENT_AND_REFUSED = [REFUSED[0], *REFUSED[5:]]
 
 @pytest.mark.parametrize(("changed", "message", "code"), SENT_AND_REFUSED, ids=str)
 def test_b11_the_sender_of_a_refused_message_has_an_error_in_its_queue(
-    sales: Database, changed: dict[str, Any], message: Message, code: int
+    sales: Database, changed: dict[str, Any], message: DialogMessage, code: int
 ) -> None:
     refusing(sales)
     with sales.transaction() as t:
@@ -202,10 +202,10 @@ def test_b11_a_later_message_that_is_refused_ends_both_sides(sales: Database) ->
 
 def test_b11_what_is_early_and_unfit_is_judged_in_its_turn(sales: Database) -> None:
     refusing(sales)
-    arrives(sales, Message(0, "//Xml", b"<a/>"), **STRICT)
-    bad = Message(2, "//Xml", b"<a>")
+    arrives(sales, DialogMessage(0, "//Xml", b"<a/>"), **STRICT)
+    bad = DialogMessage(2, "//Xml", b"<a>")
     assert arrives(sales, bad, **STRICT).error is None
-    arrives(sales, Message(1, "//Xml", b"<b/>"), **STRICT)
+    arrives(sales, DialogMessage(1, "//Xml", b"<b/>"), **STRICT)
     refused = arrives(sales, bad, **STRICT)
     assert refused.error is not None
     assert refused.error.code == -8430
@@ -238,10 +238,10 @@ def test_a_conversation_that_nobody_knows(sales: Database) -> None:
     gone = arrives(sales, number(3), **back)
     assert gone.error is not None
     assert (gone.error.code, gone.acknowledged) == (-8462, 4)
-    error = Message(3, ERROR, b"<Error/>", is_conversation_error=True)
+    error = DialogMessage(3, ERROR, b"<Error/>", is_conversation_error=True)
     for message in (end_dialog(3), error):
-        assert arrives(sales, message, **back) == Arrival(4)
-    assert arrives(sales, error) == Arrival(4)
+        assert arrives(sales, message, **back) == DeliveryOutcome(4)
+    assert arrives(sales, error) == DeliveryOutcome(4)
     with database_context(sales).file.read() as connection:
         assert connection.execute("SELECT count(*) FROM ssb_conversation_endpoints").get == 0
 
@@ -262,7 +262,7 @@ def test_r8_another_copy_of_the_service_cannot_answer(sales: Database) -> None:
     assert arrival.error.code == -8495
     assert arrives(sales, number(0), **{**back, "from_service_name": "//Other"}).undelivered == 11222
     own: dict[str, Any] = {**back, "from_broker_instance": sales.service_broker_guid.bytes}
-    assert arrives(sales, number(0), **own) == Arrival(1)
+    assert arrives(sales, number(0), **own) == DeliveryOutcome(1)
     assert said(drain(sales, talk.REPLIES)) == [b"0"]
 
 

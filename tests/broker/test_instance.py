@@ -15,7 +15,7 @@ import pytest
 
 from ssbroker.broker.database import Database
 from ssbroker.broker.database import context_of as database_context
-from ssbroker.broker.databases import Alteration
+from ssbroker.broker.databases import InstanceChange
 from ssbroker.broker.instance import Instance
 from ssbroker.broker.instance import context_of as instance_context
 from ssbroker.exceptions import BrokerError, OptionError, SsbrokerError, StorageError, UnknownDatabaseError
@@ -319,7 +319,7 @@ def test_b42_a_database_whose_file_is_lost_can_be_taken_off_and_its_name_given_a
 
 
 def test_b42_one_that_another_process_has_taken_off_meanwhile_is_not_there(halved: Instance) -> None:
-    with Alteration(instance_context(halved)) as alteration:
+    with InstanceChange(instance_context(halved)) as alteration:
         with Instance.open(halved.folder, background=False) as other:
             other.drop_database("Stock")
         with pytest.raises(UnknownDatabaseError, match="no longer there"):

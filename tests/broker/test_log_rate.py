@@ -17,7 +17,7 @@ from ssbroker.protocol.events import (
     LINES,
     LOGGER,
     WINDOW,
-    Connection,
+    ConnectionEvent,
     ConnectionStep,
     CorruptedMessage,
     Event,
@@ -121,7 +121,9 @@ def test_n35_a_dial_that_fails_as_the_one_before_is_for_those_who_debug(lines: l
         (ConnectionStep.CONNECT_FAILED, True),
         (ConnectionStep.CONNECTED, False),
     ):
-        log.emit(Connection(at=0, connection_id=SOME, step=step, address="TCP://bank:4022", is_repeated=is_repeated))
+        log.emit(
+            ConnectionEvent(at=0, connection_id=SOME, step=step, address="TCP://bank:4022", is_repeated=is_repeated)
+        )
     assert [line.levelno for line in lines] == [logging.DEBUG, logging.INFO, logging.DEBUG, logging.INFO]
 
 
@@ -129,7 +131,7 @@ def test_n35_connections_of_one_host_count_together_whatever_their_ports(lines: 
     log = EventLog()
     for port in range(1000):
         step = ConnectionStep.RECEIVE_IO_ERROR
-        log.emit(Connection(at=0, connection_id=SOME, step=step, address=f"TCP://192.0.2.1:{port}", error=9752))
+        log.emit(ConnectionEvent(at=0, connection_id=SOME, step=step, address=f"TCP://192.0.2.1:{port}", error=9752))
     assert len(lines) == LINES
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from ssbroker.broker.queue_monitor import CHECK_EVERY, FAILURES_MAX, TABLE, MonitorState, Occurrence, QueueMonitor
+from ssbroker.broker.queue_monitor import CHECK_EVERY, FAILURES_MAX, TABLE, MonitorInput, MonitorState, QueueMonitor
 from ssbroker.protocol.config import SECOND
 
 NOW = 1_000 * SECOND
@@ -137,7 +137,7 @@ def test_b23_a_message_that_comes_while_as_many_run_as_may_has_met_the_limit() -
 
 
 def test_every_state_has_an_answer_to_everything_that_occurs() -> None:
-    assert set(TABLE) == set(Occurrence)
+    assert set(TABLE) == set(MonitorInput)
     assert all(set(row) == set(MonitorState) for row in TABLE.values())
 
 

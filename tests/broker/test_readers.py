@@ -12,7 +12,7 @@ import pytest
 
 from ssbroker.broker.database import Database
 from ssbroker.broker.instance import Instance
-from ssbroker.protocol.events import Activation, ActivationStep, Event
+from ssbroker.protocol.events import ActivationEvent, ActivationStep, Event
 from tests.broker import shops
 from tests.broker.conftest import Clock
 from tests.broker.shops import ORDERS, send
@@ -72,11 +72,11 @@ def test_b23_readers_that_take_one_message_and_return_go_on_side_by_side(instanc
             assert second_runs.wait(PATIENCE)
 
     def hear(event: Event) -> None:
-        if isinstance(event, Activation) and event.step is not ActivationStep.STARTED:
+        if isinstance(event, ActivationEvent) and event.step is not ActivationStep.STARTED:
             texts.append(event.text)
             first_ended.set()
 
-    instance.subscribe(hear, Activation)
+    instance.subscribe(hear, ActivationEvent)
     for number in range(6):
         send(sales, b"%d" % number)
     stock.activate(ORDERS, reads, max_queue_readers=2)

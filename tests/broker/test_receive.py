@@ -20,7 +20,7 @@ from ssbroker.broker.database import Database
 from ssbroker.broker.database import context_of as database_context
 from ssbroker.broker.dialogs import receive as receive_module
 from ssbroker.broker.instance import Instance
-from ssbroker.broker.transaction import Patience
+from ssbroker.broker.transaction import ReceiveWait
 from ssbroker.broker.validation import queue_key
 from ssbroker.exceptions import BrokerError, OptionError
 from tests.broker import talk
@@ -278,7 +278,7 @@ def test_b2_a_receive_that_finds_a_message_pays_nothing_for_its_timeout(sales: D
 
 def test_b2_what_was_told_before_the_wait_begins_ends_it(sales: Database) -> None:
     """Between the look that found nothing and the wait."""
-    patience = Patience(database_context(sales), queue_key(QUEUE), until=time.monotonic() + WAIT)
+    patience = ReceiveWait(database_context(sales), queue_key(QUEUE), until=time.monotonic() + WAIT)
     begin(sales, b"meanwhile")
     with mock.patch.object(transaction, "LOOK_EVERY", WAIT):
         assert patience.wait()

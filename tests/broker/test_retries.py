@@ -5,10 +5,10 @@ from __future__ import annotations
 import random
 import tracemalloc
 
-from ssbroker.broker.delivery import Key, Retries
+from ssbroker.broker.delivery import Retries, SenderKey
 from ssbroker.protocol.config import SECOND, Backoff
 
-ONE, TWO, OTHER = Key(5, 1), Key(5, 2), Key(6, 1)
+ONE, TWO, OTHER = SenderKey(5, 1), SenderKey(5, 2), SenderKey(6, 1)
 
 
 def retries() -> Retries:
@@ -33,7 +33,7 @@ def test_p17_the_waits_double_up_to_about_a_minute() -> None:
 def test_p17_each_wait_has_a_jitter_of_an_eighth() -> None:
     waiting = Retries(Backoff(roll=random.Random(1).random))
     for number in range(1000):
-        waiting.failed(Key(1, number), attempt=0, now=0)
+        waiting.failed(SenderKey(1, number), attempt=0, now=0)
     assert waiting.claim(1, now=int(3.5 * SECOND) - 1) == {}
     assert 450 < len(waiting.claim(1, now=4 * SECOND)) < 550
     waiting.claim(1, now=int(4.5 * SECOND))
@@ -76,7 +76,7 @@ def test_numbers_of_conversations_that_were_never_tried_take_no_memory() -> None
     tracemalloc.start()
     try:
         for number in range(20_000):
-            waiting.forget(Key(5, number))
+            waiting.forget(SenderKey(5, number))
         assert tracemalloc.get_traced_memory()[0] < 50_000
     finally:
         tracemalloc.stop()
@@ -130,7 +130,7 @@ def test_p17_a_thread_that_has_read_the_clock_before_another_has_nothing_tried_t
     """Each send would otherwise try all that waits as soon as two threads send."""
     waiting = retries()
     for number in range(100):
-        waiting.failed(Key(5, number), attempt=0, now=SECOND)
+        waiting.failed(SenderKey(5, number), attempt=0, now=SECOND)
     assert waiting.claim(5, now=SECOND + 50) == {}
     for late in (50, SECOND, 50):
         assert waiting.claim(5, now=SECOND + 50 - late) == {}

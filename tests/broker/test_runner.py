@@ -10,7 +10,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from ssbroker.broker.worker_thread import Runner
+from ssbroker.broker.worker_thread import WorkerThread
 
 DEADLINE = 30.0
 NEVER = 10_000.0
@@ -45,20 +45,20 @@ def work() -> Work:
 
 
 @pytest.fixture
-def runner(work: Work) -> Iterator[Runner]:
-    made = Runner(work, clock=clock, name="due", longest_wait=NEVER)
+def runner(work: Work) -> Iterator[WorkerThread]:
+    made = WorkerThread(work, clock=clock, name="due", longest_wait=NEVER)
     yield made
     made.close(timeout=DEADLINE)
 
 
-def test_the_thread_starts_when_it_is_first_woken(runner: Runner, work: Work) -> None:
+def test_the_thread_starts_when_it_is_first_woken(runner: WorkerThread, work: Work) -> None:
     before = runner.is_alive
     runner.wake()
     assert work.was_called() == "due"
     assert (before, runner.is_alive) == (False, True)
 
 
-def test_it_is_called_again_at_the_moment_that_it_returned(runner: Runner, work: Work) -> None:
+def test_it_is_called_again_at_the_moment_that_it_returned(runner: WorkerThread, work: Work) -> None:
     work.returns = [clock() + timedelta(milliseconds=5), clock()]
     runner.wake()
     for _ in range(3):
@@ -66,27 +66,29 @@ def test_it_is_called_again_at_the_moment_that_it_returned(runner: Runner, work:
     assert work.calls.empty()
 
 
-def test_an_earlier_moment_cuts_the_wait_short(runner: Runner, work: Work) -> None:
+def test_an_earlier_moment_cuts_the_wait_short(runner: WorkerThread, work: Work) -> None:
     runner.wake(clock() + timedelta(hours=1))
     runner.wake()
     work.was_called()
 
 
-def test_a_later_moment_does_not_prolong_it(runner: Runner, work: Work) -> None:
+def test_a_later_moment_does_not_prolong_it(runner: WorkerThread, work: Work) -> None:
     runner.wake(clock() + timedelta(milliseconds=5))
     runner.wake(clock() + timedelta(hours=1))
     work.was_called()
 
 
 def test_it_looks_again_after_the_longest_wait(work: Work) -> None:
-    runner = Runner(work, clock=clock, name="due", longest_wait=0.005)
+    runner = WorkerThread(work, clock=clock, name="due", longest_wait=0.005)
     runner.wake()
     for _ in range(3):
         work.was_called()
     runner.close()
 
 
-def test_what_raises_is_logged_and_tried_again(runner: Runner, work: Work, caplog: pytest.LogCaptureFixture) -> None:
+def test_what_raises_is_logged_and_tried_again(
+    runner: WorkerThread, work: Work, caplog: pytest.LogCaptureFixture
+) -> None:
     work.raises = 1
     with caplog.at_level(logging.ERROR, logger="ssbroker.broker"):
         runner.wake()
@@ -96,7 +98,7 @@ def test_what_raises_is_logged_and_tried_again(runner: Runner, work: Work, caplo
 
 
 def test_the_thread_outlives_a_handler_of_the_log_that_fails(
-    runner: Runner, work: Work, capsys: pytest.CaptureFixture[str]
+    runner: WorkerThread, work: Work, capsys: pytest.CaptureFixture[str]
 ) -> None:
     class Full(logging.Handler):
         def emit(self, record: logging.LogRecord) -> None:
@@ -115,7 +117,7 @@ def test_the_thread_outlives_a_handler_of_the_log_that_fails(
 
 
 def test_nothing_is_called_after_it_was_closed(work: Work) -> None:
-    runner = Runner(work, clock=clock, name="due", longest_wait=0.001)
+    runner = WorkerThread(work, clock=clock, name="due", longest_wait=0.001)
     runner.wake()
     work.was_called()
     runner.close(timeout=DEADLINE)
@@ -133,7 +135,7 @@ def test_the_work_itself_may_close_it() -> None:
         itself.close(timeout=DEADLINE)
         done.set()
 
-    itself = Runner(closes, clock=clock, name="due")
+    itself = WorkerThread(closes, clock=clock, name="due")
     itself.wake()
     assert done.wait(DEADLINE)
     assert not itself.is_alive
@@ -141,7 +143,7 @@ def test_the_work_itself_may_close_it() -> None:
 
 def test_closing_does_not_wait_for_a_back_off(work: Work) -> None:
     work.raises = 1000
-    runner = Runner(work, clock=clock, name="due", longest_wait=NEVER)
+    runner = WorkerThread(work, clock=clock, name="due", longest_wait=NEVER)
     runner.wake()
     for _ in range(2):  # the next one would come after 2 s
         work.was_called()
@@ -151,7 +153,7 @@ def test_closing_does_not_wait_for_a_back_off(work: Work) -> None:
 
 
 def test_where_the_system_has_no_thread_to_give_the_next_call_asks_again(
-    work: Work, runner: Runner, monkeypatch: pytest.MonkeyPatch
+    work: Work, runner: WorkerThread, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def has_none(_thread: threading.Thread) -> None:
         raise RuntimeError("can't start new thread")

@@ -10,26 +10,29 @@ from itertools import product
 import pytest
 
 from ssbroker.broker.database import Database
-from ssbroker.broker.dialogs.deliver import arrive, break_off, settle
+from ssbroker.broker.dialogs.deliver import arrive, end_with_error, settle
 from ssbroker.broker.dialogs.errors import failure
-from ssbroker.broker.dialogs.message import Arrival, Envelope, Message
+from ssbroker.broker.dialogs.message import DeliveryOutcome, DialogMessage, MessageHeader
 from ssbroker.broker.instance import Instance
 from ssbroker.broker.transaction import Transaction
 from ssbroker.broker.unit_of_work import Work
 from ssbroker.exceptions import BrokerError
 from ssbroker.protocol.errors import DEFAULT, END_DIALOG, ERROR, TEXTS
-from ssbroker.protocol.states import CALLS, TABLE, Input, State, after
+from ssbroker.protocol.states import CALLS, TABLE, ConversationInput, ConversationState, after
 from ssbroker.store import endpoints
-from ssbroker.store.endpoints import Endpoint
+from ssbroker.store.endpoints import ConversationEndpoint
 from tests.broker import talk
 from tests.broker.conftest import INITIATOR, QUEUE, TARGET, Clock
 
 # Which sides can be in which state.
 SIDES = [
-    *((State.SO, "initiator"), (State.SI, "target"), (State.CD, "target")),
-    *product((State.CO, State.DI, State.DO, State.ER), ("initiator", "target")),
+    *((ConversationState.SO, "initiator"), (ConversationState.SI, "target"), (ConversationState.CD, "target")),
+    *product(
+        (ConversationState.CO, ConversationState.DI, ConversationState.DO, ConversationState.ER),
+        ("initiator", "target"),
+    ),
 ]
-ARRIVALS = [one for one in Input if one not in CALLS]
+ARRIVALS = [one for one in ConversationInput if one not in CALLS]
 
 
 @pytest.fixture(scope="module")
@@ -44,22 +47,22 @@ def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Database]:
         yield database
 
 
-def brought_to(database: Database, state: State, side: str) -> uuid.UUID:
+def brought_to(database: Database, state: ConversationState, side: str) -> uuid.UUID:
     """A side of a new conversation in a state, by what an application does; only SI needs a message that comes early."""
-    if state is State.SO:
+    if state is ConversationState.SO:
         return talk.begin(database)
-    if state is State.SI:
+    if state is ConversationState.SI:
         return begun_early(database)
     initiator, target = talk.pair(database)
     near, far = (initiator, target) if side == "initiator" else (target, initiator)
     far_queue = QUEUE if side == "initiator" else talk.REPLIES
-    if state in (State.DI, State.CD):
+    if state in (ConversationState.DI, ConversationState.CD):
         talk.end(database, far)
-    if state is State.CD:
+    if state is ConversationState.CD:
         talk.end(database, near)
-    if state is State.ER:
+    if state is ConversationState.ER:
         talk.end(database, far, error=(7, "broken"))
-    if state is State.DO:
+    if state is ConversationState.DO:
         talk.switch(database, far_queue, on=False)
         talk.end(database, near)
         talk.switch(database, far_queue, on=True)
@@ -70,38 +73,40 @@ def begun_early(database: Database) -> uuid.UUID:
     conversation = uuid.uuid4().bytes
     with database.transaction() as t, t._lifecycle() as work:
         own = work.broker_instance
-        envelope = Envelope(conversation, True, INITIATOR, own, TARGET, own, DEFAULT, work.now() * 2, False)
-        arrive(work, envelope, [Message(1, DEFAULT, b"second")])
+        envelope = MessageHeader(conversation, True, INITIATOR, own, TARGET, own, DEFAULT, work.now() * 2, False)
+        arrive(work, envelope, [DialogMessage(1, DEFAULT, b"second")])
         found = endpoints.by_conversation(t.connection, conversation, is_initiator=False)
     assert found is not None
     return uuid.UUID(bytes=found.conversation_handle)
 
 
-def called(t: Transaction, happened: Input, dialog: uuid.UUID, group: bytes) -> None:
-    calls: dict[Input, Callable[[], None]] = {
-        Input.SEND: lambda: t.send(dialog, b"more"),
-        Input.END: lambda: t.end_conversation(dialog),
-        Input.CLEANUP: lambda: t.end_conversation(dialog, cleanup=True),
-        Input.TIMER: lambda: t.begin_conversation_timer(dialog, 60),
-        Input.MOVE: lambda: t.move_conversation(dialog, group),
+def called(t: Transaction, happened: ConversationInput, dialog: uuid.UUID, group: bytes) -> None:
+    calls: dict[ConversationInput, Callable[[], None]] = {
+        ConversationInput.SEND: lambda: t.send(dialog, b"more"),
+        ConversationInput.END: lambda: t.end_conversation(dialog),
+        ConversationInput.CLEANUP: lambda: t.end_conversation(dialog, cleanup=True),
+        ConversationInput.TIMER: lambda: t.begin_conversation_timer(dialog, 60),
+        ConversationInput.MOVE: lambda: t.move_conversation(dialog, group),
     }
     calls[happened]()
 
 
-def shown(state: State | int, side: str) -> str | None:
+def shown(state: ConversationState | int, side: str) -> str | None:
     """What is seen of an endpoint that has come to a state: of an initiator that is closed, nothing."""
-    assert isinstance(state, State)
-    return None if state is State.CD and side == "initiator" else state
+    assert isinstance(state, ConversationState)
+    return None if state is ConversationState.CD and side == "initiator" else state
 
 
 @pytest.mark.parametrize(("state", "side"), SIDES)
 @pytest.mark.parametrize("happened", CALLS)
-def test_b12_b5_each_call_in_each_state(shared: Database, happened: Input, state: State, side: str) -> None:
+def test_b12_b5_each_call_in_each_state(
+    shared: Database, happened: ConversationInput, state: ConversationState, side: str
+) -> None:
     dialog = brought_to(shared, state, side)
     assert talk.state(shared, dialog) == state
     group = talk.group_of(shared, dialog)
-    if happened is Input.MOVE and state is not State.CD:
-        other = brought_to(shared, State.SO if side == "initiator" else State.CO, side)
+    if happened is ConversationInput.MOVE and state is not ConversationState.CD:
+        other = brought_to(shared, ConversationState.SO if side == "initiator" else ConversationState.CO, side)
         group = talk.group_of(shared, other)
     before = talk.contents(shared)
     expected = after(state, happened)
@@ -113,14 +118,14 @@ def test_b12_b5_each_call_in_each_state(shared: Database, happened: Input, state
             assert talk.contents(shared, t.connection) == before
         assert talk.state(shared, dialog) == state
         return
-    if expected is State.DO:
+    if expected is ConversationState.DO:
         # The far side takes it at once where it can; so that it cannot, its queue is off.
         talk.switch(shared, QUEUE if side == "initiator" else talk.REPLIES, on=False)
     with shared.transaction() as t:
         called(t, happened, dialog, group)
-    if expected is State.DO:
+    if expected is ConversationState.DO:
         talk.switch(shared, QUEUE if side == "initiator" else talk.REPLIES, on=True)
-    if happened is Input.CLEANUP:
+    if happened is ConversationInput.CLEANUP:
         assert talk.state(shared, dialog) is None
     else:
         assert talk.state(shared, dialog) == shown(expected, side)
@@ -128,7 +133,9 @@ def test_b12_b5_each_call_in_each_state(shared: Database, happened: Input, state
 
 @pytest.mark.parametrize(("state", "side"), SIDES)
 @pytest.mark.parametrize("happened", ARRIVALS)
-def test_b12_each_arrival_in_each_state(shared: Database, happened: Input, state: State, side: str) -> None:
+def test_b12_each_arrival_in_each_state(
+    shared: Database, happened: ConversationInput, state: ConversationState, side: str
+) -> None:
     dialog = brought_to(shared, state, side)
     near = talk.endpoint(shared, dialog)
     assert near is not None
@@ -141,46 +148,53 @@ def test_b12_each_arrival_in_each_state(shared: Database, happened: Input, state
         queue = QUEUE if side == "target" else talk.REPLIES
         if talk.endpoint(shared, dialog) is not None:
             rows = t.receive(queue, conversation_handle=dialog).to_pylist()
-    comes = {Input.MESSAGE: b"news", Input.END_DIALOG: "EndDialog", Input.ERROR: "Error", Input.FAILURE: "Error"}
+    comes = {
+        ConversationInput.MESSAGE: b"news",
+        ConversationInput.END_DIALOG: "EndDialog",
+        ConversationInput.ERROR: "Error",
+        ConversationInput.FAILURE: "Error",
+    }
     is_new = (
-        isinstance(expected, State) and expected is not State.CD and (expected != state or happened is Input.MESSAGE)
+        isinstance(expected, ConversationState)
+        and expected is not ConversationState.CD
+        and (expected != state or happened is ConversationInput.MESSAGE)
     )
     found = talk.said(rows)
     assert (comes.get(happened) in found) == (happened in comes and (is_new or was_there(state, happened)))
 
 
-def was_there(state: State, happened: Input) -> bool:
+def was_there(state: ConversationState, happened: ConversationInput) -> bool:
     """Whether such a message had brought the endpoint to its state, and still waits to be read."""
     return (state, happened) in {
-        (State.DI, Input.END_DIALOG),
-        (State.ER, Input.ERROR),
-        (State.ER, Input.FAILURE),
+        (ConversationState.DI, ConversationInput.END_DIALOG),
+        (ConversationState.ER, ConversationInput.ERROR),
+        (ConversationState.ER, ConversationInput.FAILURE),
     }
 
 
-def happens(work: Work, near: Endpoint, happened: Input) -> None:
-    if happened is Input.FAILURE:
-        break_off(work, near, failure(8489).body())
+def happens(work: Work, near: ConversationEndpoint, happened: ConversationInput) -> None:
+    if happened is ConversationInput.FAILURE:
+        end_with_error(work, near, failure(8489).body())
         return
-    if happened is Input.ACKNOWLEDGED:
-        settle(work, near.endpoint_id, Arrival(near.send_sequence), broker_instance=work.broker_instance)
+    if happened is ConversationInput.ACKNOWLEDGED:
+        settle(work, near.endpoint_id, DeliveryOutcome(near.send_sequence), broker_instance=work.broker_instance)
         return
     number = near.receive_sequence
     messages = {
-        Input.MESSAGE: Message(number, DEFAULT, b"news"),
-        Input.PART: Message(number + 5, DEFAULT, b"early"),
-        Input.END_DIALOG: Message(number, END_DIALOG, None, is_end_of_dialog=True),
-        Input.ERROR: Message(number, ERROR, b"<Error/>", is_conversation_error=True),
+        ConversationInput.MESSAGE: DialogMessage(number, DEFAULT, b"news"),
+        ConversationInput.PART: DialogMessage(number + 5, DEFAULT, b"early"),
+        ConversationInput.END_DIALOG: DialogMessage(number, END_DIALOG, None, is_end_of_dialog=True),
+        ConversationInput.ERROR: DialogMessage(number, ERROR, b"<Error/>", is_conversation_error=True),
     }
     own = work.broker_instance
-    envelope = Envelope(
+    envelope = MessageHeader(
         near.conversation_id, not near.is_initiator, near.far_service, own, "", own, DEFAULT, near.lifetime, False
     )
     arrive(work, envelope, [messages[happened]])
 
 
 def test_the_table_is_whole() -> None:
-    assert {*TABLE} == {*Input}
+    assert {*TABLE} == {*ConversationInput}
     for row in TABLE.values():
-        assert list(row) == list(State)
+        assert list(row) == list(ConversationState)
         assert {number for number in row.values() if isinstance(number, int)} <= set(TEXTS)

@@ -108,6 +108,8 @@ def test_a_status_fits_its_column() -> None:
     ],
     ids=["queue off", "busy", "unavailable", "unclassified", "undeliverable"],
 )
-def test_what_delivery_meets_has_its_number_too(told: transmission_status.Status, number: str, says: str) -> None:
+def test_what_delivery_meets_has_its_number_too(
+    told: transmission_status.TransmissionStatus, number: str, says: str
+) -> None:
     assert str(told).startswith(f"{number}: ")
     assert says in str(told)

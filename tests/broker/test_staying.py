@@ -12,7 +12,7 @@ import ssbroker
 from ssbroker import Instance, _arguments
 from ssbroker.broker.database import Database
 from ssbroker.broker.database import context_of as database_context
-from ssbroker.broker.local_routes import staying
+from ssbroker.broker.local_routes import services_routed_locally
 from ssbroker.store.objects import Broker, Objects, Route, Service
 from tests.broker.conftest import INITIATOR, QUEUE, TARGET, Clock
 from tests.broker.shops import received, waiting
@@ -73,7 +73,9 @@ def test_b10_routing_says_the_same_of_what_stays() -> None:
             (asking(name, one.name, guid, is_initiator=side), guid)
             for one in world.databases
             if (guid := one.service_broker_guid) is not None
-            for name in sorted(staying(objects_of(world, one.name, guid, is_enabled=one.is_broker_enabled)))
+            for name in sorted(
+                services_routed_locally(objects_of(world, one.name, guid, is_enabled=one.is_broker_enabled))
+            )
             for side in (True, False)
         ]
         seen += len(asked)

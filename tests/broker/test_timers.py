@@ -13,7 +13,7 @@ from ssbroker.broker import background, delivery
 from ssbroker.broker.database import Database
 from ssbroker.broker.database import context_of as database_context
 from ssbroker.broker.instance import Instance
-from ssbroker.protocol.events import Conversation, ConversationStep, Event
+from ssbroker.protocol.events import ConversationEvent, ConversationStep, Event
 from ssbroker.store import due_work
 from ssbroker.store.sqlite import Connection
 from tests.broker import shops
@@ -278,11 +278,11 @@ def test_what_is_due_at_another_moment_can_be_asked_for(instance: Instance, sale
 def test_subscribers_hear_that_a_lifetime_has_passed(instance: Instance, sales: Database, clock: Clock) -> None:
     told: list[Event] = []
     begin(sales, lifetime=60, body=None)
-    instance.subscribe(told.append, Conversation)
+    instance.subscribe(told.append, ConversationEvent)
     clock.advance(seconds=60)
     instance.run_due()
     (event,) = told
-    assert isinstance(event, Conversation)
+    assert isinstance(event, ConversationEvent)
     assert (event.step, event.error) == (ConversationStep.BROKER_INITIATED_ERROR, -8489)
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from ssbroker import Instance
-from ssbroker.broker.network.tls import Contexts, Trust
+from ssbroker.broker.network.tls import TlsContexts, Trust
 from ssbroker.security.certificates import (
     Validity,
     fingerprint,
@@ -45,7 +45,7 @@ def test_n8_each_name_gets_a_certificate_of_one_authority(tmp_path: Path, run: R
     ]
     assert may_sign((folder / "authority.pem").read_bytes())
     assert not may_sign((folder / "shop.pem").read_bytes())
-    Contexts.of(trust(folder, "shop", "stock"))
+    TlsContexts.of(trust(folder, "shop", "stock"))
 
 
 def test_n8_keys_are_for_their_owner_alone(tmp_path: Path, run: Run) -> None:
@@ -58,7 +58,7 @@ def test_n8_the_authority_that_is_there_signs_further_ones(tmp_path: Path, run: 
     before = fingerprint((tmp_path / "authority.pem").read_bytes())
     assert run("certificates", tmp_path, "--name", "stock", "--days", "7").status == 0
     assert fingerprint((tmp_path / "authority.pem").read_bytes()) == before
-    Contexts.of(trust(tmp_path, "stock", "shop"))
+    TlsContexts.of(trust(tmp_path, "stock", "shop"))
 
 
 @pytest.mark.parametrize(

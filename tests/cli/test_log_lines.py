@@ -10,7 +10,14 @@ import uuid
 import pytest
 
 from ssbroker.cli.log_format import Form, end_log, write_log
-from ssbroker.protocol.events import Connection, ConnectionStep, Conversation, ConversationStep, EventLog, QueueDisabled
+from ssbroker.protocol.events import (
+    ConnectionEvent,
+    ConnectionStep,
+    ConversationEvent,
+    ConversationStep,
+    EventLog,
+    QueueDisabled,
+)
 
 SOME = uuid.UUID(int=7)
 
@@ -49,7 +56,7 @@ def test_n28_a_line_is_json_whatever_letters_the_machine_writes(encoding: str, m
 def test_n28_an_event_comes_with_its_attributes() -> None:
     written, handler = lines("json")
     try:
-        event = Connection(at=0, connection_id=SOME, step=ConnectionStep.CONNECTED, address="TCP://stock:4022")
+        event = ConnectionEvent(at=0, connection_id=SOME, step=ConnectionStep.CONNECTED, address="TCP://stock:4022")
         EventLog().emit(event)
     finally:
         end_log(handler)
@@ -83,7 +90,7 @@ def test_n28_an_exception_is_told_in_both_forms() -> None:
 
 
 def test_n28_the_level_says_what_is_left_out() -> None:
-    chatter = Conversation(at=0, conversation_id=SOME, step=ConversationStep.SEND_MESSAGE, is_initiator=True)
+    chatter = ConversationEvent(at=0, conversation_id=SOME, step=ConversationStep.SEND_MESSAGE, is_initiator=True)
     for level, count in (("debug", 1), ("info", 0)):
         written, handler = lines("json", level)
         try:

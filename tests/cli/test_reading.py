@@ -19,7 +19,7 @@ from tests.cli.conftest import Run, conversations
 from tests.cli.formats import SUFFIXES, read, write
 
 
-def opened(files: list[Path], *, lines: bool = False) -> list[chunks.Source]:
+def opened(files: list[Path], *, lines: bool = False) -> list[chunks.InputFile]:
     return open_sources(files, CONVERSATIONS, lines=lines, threads=2, progress=False)
 
 

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 
 from ssbroker.cli import route
-from ssbroker.cli.route import COUNTED, Tally, count
+from ssbroker.cli.route import COUNTED, RouteCounts, count
 from tests.cli.conftest import NOW_TEXT, Run, conversations, expected
 from tests.cli.formats import write
 
@@ -103,7 +103,7 @@ def test_a_warning_is_one_line(tmp_path: Path, run: Run) -> None:
 
 def test_the_tally_sums_up_before_it_grows(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(route, "_WAITING_MAX", 10)
-    counted = Tally()
+    counted = RouteCounts()
     for number in range(100):
         values = [f"{number % 7}", f"{number % 5}", None]
         columns = {name: pa.array(values).dictionary_encode() for name in COUNTED}

@@ -19,7 +19,7 @@ import pytest
 
 from ssbroker import Instance
 from ssbroker.broker.database import Database
-from ssbroker.cli.serve import Told, told_to_stop
+from ssbroker.cli.serve import SignalQueue, told_to_stop
 from tests.broker import shops
 from tests.broker.network.parties import Authority
 from tests.broker.shops import ORDERS, SHOP, STOCK
@@ -293,9 +293,9 @@ def test_n28_a_signal_may_come_at_any_step_of_the_wait_for_it() -> None:
     steps = 0
     while True:
         steps += 1
-        told, passed = Told(), 0
+        told, passed = SignalQueue(), 0
 
-        def tells(frame: FrameType, event: str, _: object, told: Told = told, at: int = steps) -> Any:
+        def tells(frame: FrameType, event: str, _: object, told: SignalQueue = told, at: int = steps) -> Any:
             nonlocal passed
             if frame.f_code.co_name != "tell" and event == "line":
                 passed += 1

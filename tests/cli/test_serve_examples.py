@@ -10,7 +10,7 @@ import pytest
 
 from ssbroker.broker.configuration_service import FileDirectory
 from ssbroker.broker.network.connection import EndpointLimits
-from ssbroker.cli.serve_config import LIMITS, Settings
+from ssbroker.cli.serve_config import LIMITS, ServeSettings
 from ssbroker.protocol import config as protocol
 from tests.cli.conftest import Run
 from tests.guards.repository import ROOT
@@ -30,11 +30,11 @@ def commands() -> list[list[str]]:
 
 
 def _default(name: str) -> object:
-    return getattr(EndpointLimits() if hasattr(EndpointLimits, name) else protocol.Settings(), name)
+    return getattr(EndpointLimits() if hasattr(EndpointLimits, name) else protocol.ProtocolSettings(), name)
 
 
 def test_n28_the_settings_are_those_that_the_command_reads() -> None:
-    settings = Settings.read(FOLDER / "serve.toml")
+    settings = ServeSettings.read(FOLDER / "serve.toml")
     assert settings.tls.certificate == FOLDER / "shop.pem"
     assert {**settings.limits} == {name: _default(name) for name in LIMITS}
     assert settings.configuration is not None
@@ -65,6 +65,6 @@ def test_n28_the_unit_repeats_a_start_unless_the_settings_are_wrong(tmp_path: Pa
 
 
 def test_n28_the_image_asks_for_health_where_the_settings_answer() -> None:
-    monitor = Settings.read(FOLDER / "serve.toml").monitor
+    monitor = ServeSettings.read(FOLDER / "serve.toml").monitor
     assert monitor is not None
     assert f":{monitor.port}/health" in (FOLDER / "Containerfile").read_text(encoding="utf-8")

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from ssbroker import Instance
-from ssbroker.cli.serve_config import Address, Configuration, Settings, Tls
+from ssbroker.cli.serve_config import Address, Configuration, ServeSettings, Tls
 from ssbroker.exceptions import InputError, OptionError
 from tests.cli.conftest import Run
 
@@ -52,7 +52,7 @@ def test_n28_a_file_says_everything(file: Path) -> None:
     file.write_text(FULL)
     folder = file.parent
     (folder / "services.csv").touch()
-    assert Settings.read(file) == Settings(
+    assert ServeSettings.read(file) == ServeSettings(
         listen=Address("0.0.0.0", 4022),
         addresses=("TCP://shop.example:4022",),
         dial_only=("10.0.0.0/8", "*.example"),
@@ -74,8 +74,8 @@ def test_n28_a_file_says_everything(file: Path) -> None:
 
 def test_p3_without_a_word_it_listens_on_port_4022_of_this_machine(file: Path) -> None:
     file.write_text("")
-    assert Settings.read(file) == Settings()
-    assert Settings().listen == Address("127.0.0.1", 4022)
+    assert ServeSettings.read(file) == ServeSettings()
+    assert ServeSettings().listen == Address("127.0.0.1", 4022)
 
 
 @pytest.mark.parametrize(
@@ -127,24 +127,24 @@ def test_p3_without_a_word_it_listens_on_port_4022_of_this_machine(file: Path) -
 def test_n28_what_is_wrong_is_named_with_its_key(file: Path, content: str, said: str) -> None:
     file.write_text(content)
     with pytest.raises((InputError, OptionError), match=re.escape(f"{file}: {said}")):
-        Settings.read(file)
+        ServeSettings.read(file)
 
 
 def test_n28_a_file_may_begin_with_a_byte_order_mark(file: Path) -> None:
     """Notepad writes one."""
     file.write_text('log = "json"', encoding="utf-8-sig")
-    assert Settings.read(file) == Settings(log="json")
+    assert ServeSettings.read(file) == ServeSettings(log="json")
 
 
 def test_n28_a_file_that_is_none_is_refused(file: Path) -> None:
     with pytest.raises(InputError, match="cannot be read"):
-        Settings.read(file)
+        ServeSettings.read(file)
     file.write_bytes(b"listen = \xff")
     with pytest.raises(InputError, match="is no TOML"):
-        Settings.read(file)
+        ServeSettings.read(file)
     file.write_text("listen =")
     with pytest.raises(InputError, match="is no TOML"):
-        Settings.read(file)
+        ServeSettings.read(file)
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ from random import Random
 from uuid import UUID
 
 import ssbroker
-from ssbroker.diagnose import Fate, Fleet
+from ssbroker.diagnose import Fleet, RoutingEnd
 from tests.oracle.world import MSDB, Conversation, Decision, World
 from tests.worlds.arrow import batch_of, catalog_of, decisions_of
 from tests.worlds.making import WorldMaker
@@ -89,28 +89,30 @@ class Sampled:
             self._seen[asked] = set(decisions_of(self._routers[instance].route(batch, now=NOW)))
         return self._seen[asked]
 
-    def onward(self, asked: Asked, decision: Decision) -> Fate | Asked:
+    def onward(self, asked: Asked, decision: Decision) -> RoutingEnd | Asked:
         """What one decision leads to."""
         instance, _, service, broker, is_initiator = asked
         if decision.outcome == "LOCAL":
-            return Fate("DELIVERED", instance, decision.target_database)
+            return RoutingEnd("DELIVERED", instance, decision.target_database)
         if decision.next_hop_address is None:
-            return Fate("DELAYED" if decision.outcome == "DELAYED" else "DROPPED", instance, reason=decision.reason)
+            return RoutingEnd(
+                "DELAYED" if decision.outcome == "DELAYED" else "DROPPED", instance, reason=decision.reason
+            )
         there = self._where.get(decision.next_hop_address)
         if there is None:
-            return Fate("ELSEWHERE", instance, address=decision.next_hop_address)
+            return RoutingEnd("ELSEWHERE", instance, address=decision.next_hop_address)
         carried = decision.broker_instance if decision.outcome == "REMOTE" else broker
         return there, None, service, carried, is_initiator
 
-    def ends(self, asked: Asked, behind: tuple[Asked, ...] = ()) -> set[Fate]:
+    def ends(self, asked: Asked, behind: tuple[Asked, ...] = ()) -> set[RoutingEnd]:
         """Every end, by trying every way; who comes where it was goes in circles."""
-        found: set[Fate] = set()
+        found: set[RoutingEnd] = set()
         for decision in self.decisions(asked):
             onward = self.onward(asked, decision)
-            if isinstance(onward, Fate):
+            if isinstance(onward, RoutingEnd):
                 found.add(onward)
             elif onward in behind or onward == asked:
-                found.add(Fate("LOOP", reason="routing_loop"))
+                found.add(RoutingEnd("LOOP", reason="routing_loop"))
             else:
                 found |= self.ends(onward, (*behind, asked))
         return found

@@ -8,7 +8,7 @@ from uuid import UUID
 import pytest
 
 from ssbroker import OptionError, SchemaError
-from ssbroker.diagnose import REACHABILITY, Fate, Fleet, Loop, lint, loops, reachability, trace
+from ssbroker.diagnose import REACHABILITY, Fleet, Loop, RoutingEnd, lint, loops, reachability, trace
 from ssbroker.diagnose.context import name as quoted
 from tests.diagnose.random_fleets import ADDRESSES, Sampled
 from tests.rules.setting import BCN, here
@@ -23,12 +23,14 @@ def test_every_outcome_that_is_told_is_seen_and_every_one_that_is_seen_is_told(s
     sampled = Sampled(seed)
     matrix = reachability(sampled.fleet, services=sampled.services, at=NOW)
     assert matrix.schema == REACHABILITY
-    told: defaultdict[tuple[str, str, str], set[Fate]] = defaultdict(set)
+    told: defaultdict[tuple[str, str, str], set[RoutingEnd]] = defaultdict(set)
     certain: defaultdict[tuple[str, str, str], set[bool]] = defaultdict(set)
     for row in matrix.to_pylist():
         cell = row["instance"], row["database"], row["service"]
         told[cell].add(
-            Fate(row["outcome"], row["at_instance"], row["target_database"], row["next_hop_address"], row["reason"])
+            RoutingEnd(
+                row["outcome"], row["at_instance"], row["target_database"], row["next_hop_address"], row["reason"]
+            )
         )
         certain[cell].add(row["certain"])
     assert sum(len(fates) for fates in told.values()) == matrix.num_rows
@@ -60,7 +62,7 @@ def test_r7_no_way_back_is_told_exactly_where_the_target_may_fail_to_answer(seed
                 continue
             for name in own:
                 back = sampled.ends((str(fate.instance), fate.database, name, guid, False))
-                if back != {Fate("DELIVERED", instance, database)}:
+                if back != {RoutingEnd("DELIVERED", instance, database)}:
                     expected.add((fate.instance, fate.database, f"{instance}/{database}/service {quoted(name)}"))
     found = lint(sampled.fleet, at=NOW)
     told = {(f.instance, f.database, related) for f in found if f.code == "SSB017" for related in f.related}

@@ -7,7 +7,7 @@ import json
 import pytest
 
 from ssbroker import InvalidGuidError, SchemaError, UnknownDatabaseError
-from ssbroker.diagnose import Fate, Fleet, trace
+from ssbroker.diagnose import Fleet, RoutingEnd, trace
 from tests.diagnose.cases import fleet, north, passing, south
 from tests.rules.setting import ELSEWHERE, MSDB, SALES, STORES, here, route
 from tests.worlds.arrow import catalog_of
@@ -17,7 +17,7 @@ from tests.worlds.universe import NOW
 def test_r8_there_and_back() -> None:
     """R8: what the target sends back carries the initiator's broker id."""
     found = trace(fleet(NORTH=north(), SOUTH=south("TCP://north")), "Stock", instance="NORTH", at=NOW)
-    assert found.end == Fate("DELIVERED", "SOUTH", "Stores")
+    assert found.end == RoutingEnd("DELIVERED", "SOUTH", "Stores")
     assert [hop.instance for hop in found.hops] == ["NORTH", "SOUTH"]
     back = found.acknowledgement
     assert back is not None
@@ -28,7 +28,7 @@ def test_r8_there_and_back() -> None:
         False,
     )
     assert back.hops[0].explanation.to_dict()["conversation"]["to_broker_instance"] == str(SALES)
-    assert back.end == Fate("DELIVERED", "NORTH", "Sales")
+    assert back.end == RoutingEnd("DELIVERED", "NORTH", "Sales")
     assert found.delivered
     assert (
         str(found)
@@ -49,7 +49,7 @@ def test_what_cannot_come_back_is_not_delivered() -> None:
     assert found.end.outcome == "DELIVERED"
     assert not found.delivered
     assert found.acknowledgement is not None
-    assert found.acknowledgement.end == Fate("DELAYED", "SOUTH", reason="service_not_found")
+    assert found.acknowledgement.end == RoutingEnd("DELAYED", "SOUTH", reason="service_not_found")
     assert str(found).endswith(
         "It does not come back: the initiator sends the message again, about every minute, until the conversation times out."
     )
@@ -75,7 +75,7 @@ def test_r13_the_id_of_the_route_goes_with_the_message() -> None:
     )
     sender = here(route(1, "TCP://south", service="Stock", broker=STORES, table="Ops"))
     found = trace(fleet(NORTH=sender, SOUTH=copies), "Stock", instance="NORTH", database="Ops", at=NOW)
-    assert found.end == Fate("DELIVERED", "SOUTH", "Stores")
+    assert found.end == RoutingEnd("DELIVERED", "SOUTH", "Stores")
     assert found.possible == (found.end,)
 
 
@@ -83,7 +83,7 @@ def test_r24_ties_are_told() -> None:
     """R24: one way is followed, the others are named."""
     two = here(route(1, "TCP://one", service="Stock"), route(2, "TCP://two", service="Stock"))
     found = trace(catalog_of(two), "Stock", database="Sales", at=NOW)
-    assert found.end == Fate("ELSEWHERE", "instance", address="TCP://one:4022")
+    assert found.end == RoutingEnd("ELSEWHERE", "instance", address="TCP://one:4022")
     assert len(found.possible) == 2
     assert str(found).splitlines()[-1] == (
         "     or, where a tie falls another way: ELSEWHERE: leaves for TCP://two:4022, which no instance here has"
@@ -134,5 +134,5 @@ def test_places_that_are_none_are_refused() -> None:
 def test_an_id_that_nobody_has_waits_or_is_dropped() -> None:
     """R16, R31."""
     found = trace(fleet(NORTH=north(), SOUTH=south()), "Stock", instance="NORTH", to_broker_instance=ELSEWHERE, at=NOW)
-    assert found.end == Fate("DROPPED", "SOUTH", reason="service_not_found")
+    assert found.end == RoutingEnd("DROPPED", "SOUTH", reason="service_not_found")
     assert "not acknowledged, so the sender sends it again" in str(found)

@@ -7,7 +7,7 @@ from collections import defaultdict
 from typing import Final
 from xml.sax.saxutils import escape
 
-from ssbroker.protocol.states import DESCRIPTIONS, TABLE, Input, State
+from ssbroker.protocol.states import DESCRIPTIONS, TABLE, ConversationInput, ConversationState
 from tests.guards.repository import ROOT
 
 PICTURE: Final = ROOT / "docs" / "concepts" / "dialog-states.svg"
@@ -16,46 +16,54 @@ _BEGIN: Final = "<!-- drawn from the table -->\n"
 _END: Final = "<!-- end of what is drawn -->\n"
 
 _PLACES: Final = {
-    State.SO: (110, 130),
-    State.SI: (110, 360),
-    State.CO: (400, 240),
-    State.DI: (690, 130),
-    State.DO: (690, 360),
-    State.ER: (400, 490),
-    State.CD: (970, 240),
+    ConversationState.SO: (110, 130),
+    ConversationState.SI: (110, 360),
+    ConversationState.CO: (400, 240),
+    ConversationState.DI: (690, 130),
+    ConversationState.DO: (690, 360),
+    ConversationState.ER: (400, 490),
+    ConversationState.CD: (970, 240),
 }
 _WIDTH, _HEIGHT = 1060, 540
 _BOX = (150, 44)
 _WORDS: Final = {
-    Input.MESSAGE: "first message whole",
-    Input.END_DIALOG: "EndDialog arrives",
-    Input.ERROR: "Error arrives",
-    Input.FAILURE: "the broker gives up",
-    Input.ACKNOWLEDGED: "acknowledged",
+    ConversationInput.MESSAGE: "first message whole",
+    ConversationInput.END_DIALOG: "EndDialog arrives",
+    ConversationInput.ERROR: "Error arrives",
+    ConversationInput.FAILURE: "the broker gives up",
+    ConversationInput.ACKNOWLEDGED: "acknowledged",
 }
 _TIP: Final = (
     '<defs><marker id="tip" viewBox="0 0 8 8" refX="8" refY="4" markerWidth="8" markerHeight="8" orient="auto">'
     '<path d="M0 0L8 4L0 8z" fill="#555"/></marker></defs>\n'
 )
 # Ways that would run through another box bend: by how many units, to which side.
-_BENDS: Final = {(State.SO, State.CD): -310, (State.ER, State.CD): 200}
+_BENDS: Final = {(ConversationState.SO, ConversationState.CD): -310, (ConversationState.ER, ConversationState.CD): 200}
 # Where on its way the words of one stand that crosses another; the others have theirs in the middle.
-_WORDS_AT: Final = {(State.SO, State.ER): 0.75, (State.DI, State.ER): 0.75, (State.DO, State.CD): 0.4}
+_WORDS_AT: Final = {
+    (ConversationState.SO, ConversationState.ER): 0.75,
+    (ConversationState.DI, ConversationState.ER): 0.75,
+    (ConversationState.DO, ConversationState.CD): 0.4,
+}
 
 
 def picture() -> str:
     """The picture, an SVG: every way that changes a state, but CLEANUP, which leads from each to the end."""
-    ways: dict[tuple[State, State], list[Input]] = defaultdict(list)
+    ways: dict[tuple[ConversationState, ConversationState], list[ConversationInput]] = defaultdict(list)
     for happened, row in TABLE.items():
         for before, after in row.items():
-            if isinstance(after, State) and after is not before and happened is not Input.CLEANUP:
+            if (
+                isinstance(after, ConversationState)
+                and after is not before
+                and happened is not ConversationInput.CLEANUP
+            ):
                 ways[before, after].append(happened)
     parts = [
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {_WIDTH} {_HEIGHT}" font-family="sans-serif" font-size="12">\n',
         _TIP,
         f'<rect width="{_WIDTH}" height="{_HEIGHT}" fill="#fff"/>\n',
         *(_way(before, after, happened) for (before, after), happened in ways.items()),
-        *(_box(state) for state in State),
+        *(_box(state) for state in ConversationState),
         "</svg>\n",
     ]
     return "".join(parts)
@@ -63,9 +71,17 @@ def picture() -> str:
 
 def table() -> str:
     """The whole table, for the page."""
-    head = "| | " + " | ".join(f"`{state}`" for state in State) + " |\n|---|" + "---|" * len(State) + "\n"
+    head = (
+        "| | "
+        + " | ".join(f"`{state}`" for state in ConversationState)
+        + " |\n|---|"
+        + "---|" * len(ConversationState)
+        + "\n"
+    )
     return head + "".join(
-        f"| {happened} | " + " | ".join("-" if row[state] == state else str(row[state]) for state in State) + " |\n"
+        f"| {happened} | "
+        + " | ".join("-" if row[state] == state else str(row[state]) for state in ConversationState)
+        + " |\n"
         for happened, row in TABLE.items()
     )
 
@@ -77,7 +93,7 @@ def page(text: str) -> str:
     return f"{above}{_BEGIN}\n{table()}\n{_END}{below}"
 
 
-def _box(state: State) -> str:
+def _box(state: ConversationState) -> str:
     x, y = _PLACES[state]
     width, height = _BOX
     return (
@@ -87,7 +103,7 @@ def _box(state: State) -> str:
     )
 
 
-def _way(before: State, after: State, happened: list[Input]) -> str:
+def _way(before: ConversationState, after: ConversationState, happened: list[ConversationInput]) -> str:
     (x1, y1), (x2, y2) = _PLACES[before], _PLACES[after]
     bend = _BENDS.get((before, after), 0)
     length = ((x2 - x1) ** 2 + (y2 - y1) ** 2) ** 0.5
@@ -107,7 +123,7 @@ def _way(before: State, after: State, happened: list[Input]) -> str:
     )
 
 
-def _edge(state: State, towards: tuple[float, float]) -> tuple[float, float]:
+def _edge(state: ConversationState, towards: tuple[float, float]) -> tuple[float, float]:
     """Where a line from a box to a point leaves the box."""
     x, y = _PLACES[state]
     dx, dy = towards[0] - x, towards[1] - y

@@ -13,14 +13,14 @@ from typing import Any, Final, Self
 import pyarrow as pa
 
 from ssbroker.broker.network.connection import EndpointLimits
-from ssbroker.broker.network.dialer import Setup
+from ssbroker.broker.network.dialer import EndpointSetup
 from ssbroker.broker.network.endpoint import SocketEndpoint
 from ssbroker.broker.network.interfaces import Peer
-from ssbroker.broker.network.tls import Credentials, Trust
+from ssbroker.broker.network.tls import TlsCredentials, Trust
 from ssbroker.protocol.events import EventLog
 from ssbroker.protocol.mirroring import MirroringRole
 from ssbroker.protocol.wire.batch import WIRE
-from ssbroker.protocol.wire.frames import Own
+from ssbroker.protocol.wire.frames import OwnIdentity
 from tests.network.proxy import HOST
 
 DEADLINE_SECONDS: Final = 60.0
@@ -61,10 +61,10 @@ class Neighbour:
         self.address = ""
         self._changed: Final = threading.Condition()
         chance = random.Random(name)
-        setup = Setup(
-            own=Own(instance_id=chance.randbytes(16), name=name, number=chance.getrandbits(64)),
+        setup = EndpointSetup(
+            own=OwnIdentity(instance_id=chance.randbytes(16), name=name, number=chance.getrandbits(64)),
             receiver=self,
-            credentials=None if trust is None else Credentials(trust),
+            credentials=None if trust is None else TlsCredentials(trust),
             limits=EndpointLimits(),
             events=EventLog(),
             clock=lambda: time.time_ns() // 1000,

@@ -15,7 +15,7 @@ from ssbroker import Instance
 from ssbroker.broker.database import Database
 from ssbroker.broker.database import context_of as database_context
 from ssbroker.protocol.events import MirroredRouteStateChanged
-from ssbroker.protocol.mirroring import State
+from ssbroker.protocol.mirroring import MirroredRouteState
 from tests.broker.network.neighbours import PATIENCE, Heard, Neighbour, order, shop
 from tests.broker.shops import ORDERS, SHOP, STOCK
 from tests.network.options import PLAIN
@@ -100,7 +100,9 @@ def test_r53_the_principal_is_killed_and_each_message_comes_once_in_order(tmp_pa
     found = first.receive(BEFORE // 2)
     order(sales, *bodies[BEFORE:], dialog=dialog)
     first.node.kill()
-    heard.wait_for(lambda events: any(getattr(event, "state", "") == State.LOST_ADDRESS for event in events))
+    heard.wait_for(
+        lambda events: any(getattr(event, "state", "") == MirroredRouteState.LOST_ADDRESS for event in events)
+    )
     first.copy_to(second)
     second.stock.set_mirroring_role("principal")
     found += second.receive(MESSAGES - len(found))

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from ssbroker.protocol.engine import Dialogs
+from ssbroker.protocol.engine import DialogEngine
 from ssbroker.protocol.events import LOGGER
 from ssbroker.testing.simulation import Machine
 
@@ -22,4 +22,4 @@ def _quiet() -> Iterator[None]:
 @pytest.fixture
 def machine() -> Machine:
     """What the tests are about; those of the planted bugs hand over the same, with a bug in it."""
-    return Dialogs
+    return DialogEngine

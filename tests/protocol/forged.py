@@ -9,8 +9,8 @@ from collections.abc import Callable, Iterator, Sequence
 from random import Random
 from typing import Any, Final
 
-from ssbroker.protocol.engine import Dialogs
-from ssbroker.protocol.envelope import NAMES, Security
+from ssbroker.protocol.engine import DialogEngine
+from ssbroker.protocol.envelope import NAMES, Protection
 from ssbroker.protocol.errors import END_DIALOG, ERROR
 from tests.protocol.pair import CONVERSATION, KEY, SECOND, Pair, Row, pair
 from tests.protocol.test_receiving import resigned
@@ -51,7 +51,7 @@ def _taken(*columns: str) -> Forge:
 def _plain(random: Random, row: Row, _: Sequence[Row]) -> Row:
     """What anybody can sign."""
     body = random.randbytes(16)
-    return resigned({**row, "security": Security.PLAIN, "message_body": body if row["is_sequenced"] else b""})
+    return resigned({**row, "security": Protection.PLAIN, "message_body": body if row["is_sequenced"] else b""})
 
 
 def _sealed_otherwise(random: Random, row: Row, _: Sequence[Row]) -> Row:
@@ -101,7 +101,7 @@ FORGES: Final[dict[str, Forge]] = {
         "message_body": row["message_body"][: random.randrange(max(1, len(row["message_body"])))],
     },
     "longer": lambda random, row, __: {**row, "message_body": row["message_body"] + random.randbytes(1)},
-    "as if the body were in clear": lambda _, row, __: {**row, "security": Security.SIGNED},
+    "as if the body were in clear": lambda _, row, __: {**row, "security": Protection.SIGNED},
     "plain, with digests that are right": _plain,
     "sealed under a key of one's own": _sealed_otherwise,
     "an acknowledgement of more": _acknowledged,
@@ -158,7 +158,7 @@ def attack(number: int, *, seed: int = 22) -> tuple[Counter[str], int]:
     Raises:
         AssertionError: One was accepted.
     """
-    both = pair(Dialogs, dialog={"session_key": KEY}, max_fragment_bytes=16)
+    both = pair(DialogEngine, dialog={"session_key": KEY}, max_fragment_bytes=16)
     rows = recorded(both)
     before = [both.b.queue((conversation, False)) for conversation in DIALOGS]
     both.b.rows(NOW)  # what it has to say without them

@@ -15,19 +15,19 @@ from ssbroker._core import crc32c
 from ssbroker.exceptions import PeerError
 from ssbroker.protocol.wire import frames
 from ssbroker.protocol.wire.batch import pack_batch
-from ssbroker.protocol.wire.connection import Batch, Limits, Link, RoleAsked
-from ssbroker.protocol.wire.frames import HEADER_BYTES, Kind, Reason, framed
+from ssbroker.protocol.wire.connection import FragmentsArrived, Link, LinkLimits, RoleAsked
+from ssbroker.protocol.wire.frames import HEADER_BYTES, FrameKind, GoodbyeReason, framed
 from tests.protocol.wire import BANK, numbered, own, said
 
 DATABASE: Final = b"id of a database"
 FRAMES: Final = {
-    Kind.HELLO: framed(Kind.HELLO, frames.pack_hello(own(BANK, name="bank"))),
-    Kind.FRAGMENTS: framed(Kind.FRAGMENTS, pack_batch(numbered(3))),
-    Kind.ROLE_ASKED: framed(Kind.ROLE_ASKED, DATABASE),
-    Kind.ROLE_TOLD: framed(Kind.ROLE_TOLD, frames.pack_role(DATABASE, "mirror", 1)),
-    Kind.PING: framed(Kind.PING),
-    Kind.PONG: framed(Kind.PONG),
-    Kind.GOODBYE: framed(Kind.GOODBYE, frames.pack_goodbye(Reason.STOPPING, "bye")),
+    FrameKind.HELLO: framed(FrameKind.HELLO, frames.pack_hello(own(BANK, name="bank"))),
+    FrameKind.FRAGMENTS: framed(FrameKind.FRAGMENTS, pack_batch(numbered(3))),
+    FrameKind.ROLE_ASKED: framed(FrameKind.ROLE_ASKED, DATABASE),
+    FrameKind.ROLE_TOLD: framed(FrameKind.ROLE_TOLD, frames.pack_role(DATABASE, "mirror", 1)),
+    FrameKind.PING: framed(FrameKind.PING),
+    FrameKind.PONG: framed(FrameKind.PONG),
+    FrameKind.GOODBYE: framed(FrameKind.GOODBYE, frames.pack_goodbye(GoodbyeReason.STOPPING, "bye")),
 }
 ANSWER_BYTES_MAX: Final = 1024
 """How much longer than what came an answer may be: HELLO and GOODBYE."""
@@ -35,7 +35,7 @@ ANSWER_BYTES_MAX: Final = 1024
 
 def stream(chance: random.Random) -> bytes:
     """What a hostile peer sends."""
-    kinds = [Kind.HELLO] * (chance.random() < 0.9) + chance.choices(list(Kind), k=chance.randrange(5))
+    kinds = [FrameKind.HELLO] * (chance.random() < 0.9) + chance.choices(list(FrameKind), k=chance.randrange(5))
     frames = [FRAMES[kind] for kind in kinds]
     if frames and chance.random() < 0.9:
         at = chance.randrange(len(frames))
@@ -68,7 +68,7 @@ def altered(frame: bytes, chance: random.Random) -> bytes:
 
 def attack(chance: random.Random) -> str:
     """One input; what it came to."""
-    link = Link(own(), is_accept=True, limits=Limits(), now=0)
+    link = Link(own(), is_accept=True, limits=LinkLimits(), now=0)
     link.ask_role(DATABASE)
     data, took, answered = stream(chance), Counter[str](), 0
     while data:
@@ -82,7 +82,7 @@ def attack(chance: random.Random) -> str:
             return str(error).split(":", maxsplit=1)[0].split(";", maxsplit=1)[0]
         for occurrence in occurrences:
             took[type(occurrence).__name__] += 1
-            if isinstance(occurrence, Batch):
+            if isinstance(occurrence, FragmentsArrived):
                 occurrence.rows.validate(full=True)
             elif isinstance(occurrence, RoleAsked):
                 link.tell_role(occurrence.broker_instance, "unknown", 0)

@@ -11,13 +11,13 @@ from typing import Any, cast
 import pyarrow as pa
 
 from ssbroker.protocol import errors
-from ssbroker.protocol.config import Settings
-from ssbroker.protocol.engine import Dialogs
+from ssbroker.protocol.config import ProtocolSettings
+from ssbroker.protocol.engine import DialogEngine
 from ssbroker.protocol.envelope import ENVELOPE
 from ssbroker.protocol.events import CorruptedMessage, Event, EventLog, MessageUndeliverable
-from ssbroker.protocol.receiver import PlainArrivals, PlainTaking
-from ssbroker.protocol.storage import DialogEndpoint, Effects, Exchanged, Key, Refusal
-from ssbroker.testing.memory_storage import MemoryLedger
+from ssbroker.protocol.receiver import FastInbound, FastInboundFinder
+from ssbroker.protocol.storage import BatchChanges, DialogEndpoint, ExchangedKeys, Key, Refusal
+from ssbroker.testing.memory_storage import MemoryDialogStorage
 from ssbroker.testing.simulation import Machine
 
 SECOND = 1_000_000
@@ -34,10 +34,10 @@ class Side:
     """One instance: its machine, what is durable, and what it told."""
 
     name: bytes
-    ledger: MemoryLedger
-    dialogs: Dialogs
+    ledger: MemoryDialogStorage
+    dialogs: DialogEngine
     peer: bytes
-    session_keys: dict[bytes, bytes | Exchanged]
+    session_keys: dict[bytes, bytes | ExchangedKeys]
     events: list[Event] = field(default_factory=list)
 
     def send(self, key: Key, *bodies: bytes, message_type: str = "Order") -> None:
@@ -53,12 +53,12 @@ class Side:
             rows += table.to_pylist()
         return rows
 
-    def arrived(self, rows: Iterable[Row], now: int = 0, *, peer: bytes | None = None) -> Effects:
+    def arrived(self, rows: Iterable[Row], now: int = 0, *, peer: bytes | None = None) -> BatchChanges:
         """Gives it a batch; nothing is committed."""
         table = pa.Table.from_pylist(list(rows), schema=ENVELOPE)
         return self.dialogs.arrived(table, now=now, peer=peer or self.peer, session_keys=self.session_keys)
 
-    def take(self, rows: Iterable[Row], now: int = 0, *, peer: bytes | None = None) -> Effects:
+    def take(self, rows: Iterable[Row], now: int = 0, *, peer: bytes | None = None) -> BatchChanges:
         """Gives it a batch, and commits what comes of it."""
         effects = self.arrived(rows, now, peer=peer)
         self.ledger.commit(effects)
@@ -91,7 +91,7 @@ class Pair:
     a: Side
     b: Side
     machine: Machine
-    settings: Settings
+    settings: ProtocolSettings
     outgoing: Key = (CONVERSATION, True)
     incoming: Key = (CONVERSATION, False)
 
@@ -122,7 +122,9 @@ class Pair:
         side.dialogs.queued(side.ledger.waiting())
 
 
-def made(ledger: MemoryLedger, machine: Machine, settings: Settings, events: list[Event]) -> Dialogs:
+def made(
+    ledger: MemoryDialogStorage, machine: Machine, settings: ProtocolSettings, events: list[Event]
+) -> DialogEngine:
     """A machine whose events are kept."""
     log = EventLog()
     log.subscribe(events.append)
@@ -137,10 +139,10 @@ def pair(
     **settings: Any,
 ) -> Pair:
     """Two instances, and a dialog with `dialog` as its endpoint's columns."""
-    chosen = Settings(**settings)
+    chosen = ProtocolSettings(**settings)
     sides: list[Side] = []
     for name, peer in ((A, OF_B), (B, OF_A)):
-        ledger = MemoryLedger(name, refuses=refuses)
+        ledger = MemoryDialogStorage(name, refuses=refuses)
         events: list[Event] = []
         sides.append(Side(name, ledger, made(ledger, machine, chosen, events), peer, {}, events))
     a, b = sides
@@ -172,6 +174,6 @@ def is_error(row: Row) -> bool:
     return not row["is_sequenced"] and row["message_type_name"] == errors.ERROR
 
 
-def take_no_runs(dialogs: Dialogs) -> None:
+def take_no_runs(dialogs: DialogEngine) -> None:
     """Has a machine look at each row, whatever is plain."""
-    dialogs._plain = cast("PlainTaking", SimpleNamespace(take=lambda table, *_, **__: PlainArrivals(table)))
+    dialogs._plain = cast("FastInboundFinder", SimpleNamespace(take=lambda table, *_, **__: FastInbound(table)))

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ssbroker.protocol.dialog import Incoming
+from ssbroker.protocol.dialog import InboundDirection
 from ssbroker.protocol.envelope import RUNS_MAX, pack_runs, unpack_runs
 from ssbroker.protocol.events import AcknowledgementStep, RemoteMessageAcknowledgement
 from ssbroker.testing.simulation import Machine
@@ -237,9 +237,9 @@ def test_t11_a_run_that_goes_beyond_its_message_takes_no_memory(machine: Machine
     assert most < 1 << 20
 
 
-def runs_of(places: Iterable[tuple[int, int]], counts: Mapping[int, int]) -> Incoming:
+def runs_of(places: Iterable[tuple[int, int]], counts: Mapping[int, int]) -> InboundDirection:
     """A direction in which these fragments wait, each put there once."""
-    made = Incoming((CONVERSATION, False), 0)
+    made = InboundDirection((CONVERSATION, False), 0)
     for number, fragment in places:
         if (number, fragment) not in made.runs:
             made.note((number, fragment), count=counts[number], digest=None, size=0)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ssbroker.protocol.storage import Exchanged
+from ssbroker.protocol.storage import ExchangedKeys
 from ssbroker.testing.simulation import Machine
 from tests.protocol.pair import CONVERSATION, KEY, SECOND, C, Pair, Row, is_error, pair
 from tests.protocol.test_securing import altered
@@ -14,8 +14,8 @@ SHOP, BANK = b"fingerprint of the certificate".ljust(32, b"S"), b"fingerprint of
 def full(machine: Machine, *, answer: bytes = ANSWER) -> Pair:
     """A dialog whose target answers with a key of its own."""
     both = pair(machine, dialog={"session_key": KEY})
-    both.b.session_keys[CONVERSATION] = Exchanged(KEY, ANSWER, SHOP)
-    both.a.session_keys[CONVERSATION] = Exchanged(answer, None, BANK)
+    both.b.session_keys[CONVERSATION] = ExchangedKeys(KEY, ANSWER, SHOP)
+    both.a.session_keys[CONVERSATION] = ExchangedKeys(answer, None, BANK)
     return both
 
 
@@ -88,7 +88,7 @@ def test_t14_an_answer_under_a_key_that_nobody_proved_is_refused(machine: Machin
     assert both.a.waiting(both.outgoing) == [0]
     endpoint = both.a.ledger.accounts[both.outgoing].endpoint
     assert (endpoint.far_session_key, endpoint.is_bound) == (None, False)
-    both.a.session_keys[CONVERSATION] = Exchanged(ANSWER, None, BANK)
+    both.a.session_keys[CONVERSATION] = ExchangedKeys(ANSWER, None, BANK)
     both.a.take([row])
     assert both.a.waiting(both.outgoing) == []
 
@@ -98,9 +98,9 @@ def test_t14_once_answered_no_other_key_is_taken(machine: Machine) -> None:
     both = full(machine)
     talk(both)
     other = full(machine)
-    other.b.session_keys[CONVERSATION] = Exchanged(KEY, FORGED, SHOP)
+    other.b.session_keys[CONVERSATION] = ExchangedKeys(KEY, FORGED, SHOP)
     forged = first_answer(other)
-    both.a.session_keys[CONVERSATION] = Exchanged(FORGED, None, BANK)
+    both.a.session_keys[CONVERSATION] = ExchangedKeys(FORGED, None, BANK)
     for restart in (False, True):
         if restart:
             both.restart(both.a)
@@ -142,13 +142,13 @@ def test_r8_p25_a_second_copy_that_answers_with_a_key_of_its_own_is_told(machine
     """R8, fact 133: -8495 as in a plain dialog, under the initiator's key, which it has; the first copy goes on."""
     both, copy = full(machine), full(machine)
     copy.b.ledger.broker_instance = C
-    copy.b.session_keys[CONVERSATION] = Exchanged(KEY, FORGED, SHOP)
+    copy.b.session_keys[CONVERSATION] = ExchangedKeys(KEY, FORGED, SHOP)
     both.a.send(both.outgoing, b"question")
     first = both.a.rows()
     both.b.take(first)
     copy.b.take(first)
     both.a.take(both.b.rows())
-    both.a.session_keys[CONVERSATION] = Exchanged(FORGED, None, BANK)
+    both.a.session_keys[CONVERSATION] = ExchangedKeys(FORGED, None, BANK)
     copy.b.send(both.incoming, b"from the copy")
     both.a.take(copy.b.rows(SECOND), SECOND)
     errors = [row for row in both.a.rows(SECOND) if is_error(row)]

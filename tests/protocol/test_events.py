@@ -14,9 +14,9 @@ import pytest
 from ssbroker.protocol import events
 from ssbroker.protocol.events import (
     LOGGER,
-    Connection,
+    ConnectionEvent,
     ConnectionStep,
-    Conversation,
+    ConversationEvent,
     ConversationStep,
     Event,
     EventLog,
@@ -41,8 +41,10 @@ TRACE_IDS = {
 }
 
 
-def conversation() -> Conversation:
-    return Conversation(at=0, conversation_id=uuid.UUID(int=1), step=ConversationStep.BEGIN_DIALOG, is_initiator=True)
+def conversation() -> ConversationEvent:
+    return ConversationEvent(
+        at=0, conversation_id=uuid.UUID(int=1), step=ConversationStep.BEGIN_DIALOG, is_initiator=True
+    )
 
 
 def test_they_have_the_names_and_numbers_of_service_brokers_trace_events() -> None:
@@ -69,16 +71,16 @@ def test_a_subscriber_gets_the_kinds_that_it_asked_for() -> None:
     everything: list[Event] = []
     queues: list[Any] = []
     log.subscribe(everything.append)
-    stop = log.subscribe(queues.append, QueueDisabled, Connection)
+    stop = log.subscribe(queues.append, QueueDisabled, ConnectionEvent)
     log.emit(conversation())
     log.emit(QueueDisabled(at=0, queue="Orders"))
     stop()
     log.emit(QueueDisabled(at=0, queue="Others"))
-    assert [type(event) for event in everything] == [Conversation, QueueDisabled, QueueDisabled]
+    assert [type(event) for event in everything] == [ConversationEvent, QueueDisabled, QueueDisabled]
     assert [event.queue for event in queues] == ["Orders"]
     assert log.counts == {"Broker:Conversation": 1, "Broker:Queue Disabled": 2}
-    assert EventLog().wants(Conversation) is False
-    assert log.wants(Conversation) is True
+    assert EventLog().wants(ConversationEvent) is False
+    assert log.wants(ConversationEvent) is True
 
 
 def test_a_subscriber_that_fails_harms_nobody(caplog: pytest.LogCaptureFixture) -> None:

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from ssbroker.protocol.engine import Dialogs
+from ssbroker.protocol.engine import DialogEngine
 from ssbroker.protocol.errors import END_DIALOG, ERROR
 from tests.protocol.forged import DIALOGS, FORGES, MESSAGES, NOW, attack, recorded
 from tests.protocol.pair import KEY, Row, pair
@@ -36,7 +36,7 @@ WANTED: dict[str, Callable[[Row], bool]] = {
 @pytest.mark.parametrize("kind", WANTED)
 def test_p22_t2_every_single_bit_flip_of_every_kind_of_row_is_refused(kind: str) -> None:
     """And each change of a field, in a secured dialog; errors of the broker are in `test_securing`."""
-    both = pair(Dialogs, dialog={"session_key": KEY}, max_fragment_bytes=16)
+    both = pair(DialogEngine, dialog={"session_key": KEY}, max_fragment_bytes=16)
     rows = recorded(both)
     both.b.rows(NOW)
     row = next(row for row in rows if WANTED[kind](row))
@@ -51,7 +51,7 @@ def test_p22_t2_every_single_bit_flip_of_every_kind_of_row_is_refused(kind: str)
 def test_t2_nothing_hides_in_an_acknowledgement() -> None:
     """Its signature has no body in it, so it may have none; in a plain dialog neither."""
     for key in (KEY, None):
-        both = pair(Dialogs, dialog={"session_key": key}, max_fragment_bytes=16)
+        both = pair(DialogEngine, dialog={"session_key": key}, max_fragment_bytes=16)
         both.a.send(both.outgoing, b"first")
         both.b.take(both.a.rows())
         (row,) = both.b.rows()

@@ -11,14 +11,14 @@ from hypothesis import strategies as st
 
 from ssbroker import _core
 from ssbroker.exceptions import SchemaError
-from ssbroker.protocol.envelope import ENVELOPE, Row, Security, rows_of, table_of
+from ssbroker.protocol.envelope import ENVELOPE, EnvelopeRow, Protection, rows_of, table_of
 
 GUIDS = st.binary(min_size=16, max_size=16)
 NAMES = st.text(st.characters(exclude_categories=["Cs"]), max_size=20)
 NUMBERS = st.integers(0, 2**63 - 1)
 SMALL = st.integers(0, 2**31 - 1)
 ROWS = st.builds(
-    Row,
+    EnvelopeRow,
     conversation_id=GUIDS,
     is_initiator=st.booleans(),
     sequence=NUMBERS,
@@ -39,20 +39,20 @@ ROWS = st.builds(
     is_end=st.booleans(),
     is_error=st.booleans(),
     lifetime=st.none() | st.integers(0, 253_402_300_799_999_999),
-    security=st.sampled_from([int(each) for each in Security]),
+    security=st.sampled_from([int(each) for each in Protection]),
     acked=st.none() | NUMBERS,
     ahead=st.none() | st.binary(max_size=50),
     signature=st.just(bytes(16)),
 )
 
 
-def digest(row: Row) -> bytes:
+def digest(row: EnvelopeRow) -> bytes:
     covered = row.signed(row.header)
     return hashlib.md5(covered if row.is_sequenced else covered + row.body, usedforsecurity=False).digest()
 
 
 @given(rows=st.lists(ROWS, max_size=30), data=st.data())
-def test_p21_the_digest_is_that_of_the_header_as_bytes(rows: list[Row], data: st.DataObject) -> None:
+def test_p21_the_digest_is_that_of_the_header_as_bytes(rows: list[EnvelopeRow], data: st.DataObject) -> None:
     """However the batch is cut, and wherever in its memory it begins."""
     whole = table_of(rows)
     start = data.draw(st.integers(0, len(rows)))
@@ -63,7 +63,7 @@ def test_p21_the_digest_is_that_of_the_header_as_bytes(rows: list[Row], data: st
 
 
 @given(row=ROWS)
-def test_p21_a_row_knows_whether_its_signature_is_the_digest(row: Row) -> None:
+def test_p21_a_row_knows_whether_its_signature_is_the_digest(row: EnvelopeRow) -> None:
     assert [each.is_digested for each in rows_of(table_of([row]))] == [False]
     row.signature = digest(row)
     assert [each.is_digested for each in rows_of(table_of([row]))] == [True]
@@ -71,7 +71,7 @@ def test_p21_a_row_knows_whether_its_signature_is_the_digest(row: Row) -> None:
 
 def test_p21_what_stands_in_the_place_of_a_null_counts_for_nothing() -> None:
     """Whoever sent the batch chose what stands there."""
-    row = Row(
+    row = EnvelopeRow(
         bytes(16),
         True,
         0,

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 
 from ssbroker.protocol import sender
-from ssbroker.protocol.storage import Key, Wanted
+from ssbroker.protocol.storage import Key, MessageRange
 from ssbroker.testing.simulation import Machine
 from tests.protocol.pair import SECOND, B, Pair, bound, numbers, pair
 
@@ -41,7 +41,7 @@ def read_by(both: Pair) -> list[int]:
     read: list[int] = []
     outgoing = both.a.ledger.outgoing
 
-    def counted(wanted: Sequence[Wanted]) -> pa.Table:
+    def counted(wanted: Sequence[MessageRange]) -> pa.Table:
         table = outgoing(wanted)
         read.append(sum(len(body) for body in table["message_body"].to_pylist() if body is not None))
         return table

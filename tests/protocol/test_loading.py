@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 
 from ssbroker.protocol.envelope import listed
-from ssbroker.testing.memory_storage import MemoryLedger
+from ssbroker.testing.memory_storage import MemoryDialogStorage
 from ssbroker.testing.simulation import Machine
 from tests.protocol.pair import SECOND, B, Pair, Side, bound, pair
 from tests.protocol.test_receiving import resigned
@@ -28,7 +28,7 @@ def in_ten_messages(both: Pair) -> tuple[dict[bytes, bytes], list[list[list[dict
     return bodies, [[of_one[first : first + 8] for of_one in of_each] for first in range(0, 64, 8)]
 
 
-def noted(patch: pytest.MonkeyPatch, ledger: MemoryLedger) -> list[int]:
+def noted(patch: pytest.MonkeyPatch, ledger: MemoryDialogStorage) -> list[int]:
     """How many bytes were read back at a time."""
     sizes: list[int] = []
     stored = ledger.stored

@@ -14,31 +14,31 @@ from ssbroker.protocol.mirroring import (
     TABLE,
     USED_FOR,
     WAITS,
-    Mirroring,
-    Side,
-    State,
+    MirroredRoute,
+    MirroredRouteState,
+    MirrorSide,
     Word,
 )
 
-A, M = Side.ADDRESS, Side.MIRROR
-HELD = [state for state in State if state not in PRINCIPALS]
+A, M = MirrorSide.ADDRESS, MirrorSide.MIRROR
+HELD = [state for state in MirroredRouteState if state not in PRINCIPALS]
 MIRRORED = {
-    State.PRINCIPAL_IS_ADDRESS: State.PRINCIPAL_IS_MIRROR,
-    State.PRINCIPAL_IS_MIRROR: State.PRINCIPAL_IS_ADDRESS,
-    State.LOST_ADDRESS: State.LOST_MIRROR,
-    State.LOST_MIRROR: State.LOST_ADDRESS,
+    MirroredRouteState.PRINCIPAL_IS_ADDRESS: MirroredRouteState.PRINCIPAL_IS_MIRROR,
+    MirroredRouteState.PRINCIPAL_IS_MIRROR: MirroredRouteState.PRINCIPAL_IS_ADDRESS,
+    MirroredRouteState.LOST_ADDRESS: MirroredRouteState.LOST_MIRROR,
+    MirroredRouteState.LOST_MIRROR: MirroredRouteState.LOST_ADDRESS,
 }
 
 
-def begun(*, now: int = 0) -> Mirroring:
+def begun(*, now: int = 0) -> MirroredRoute:
     """A route on which something wants to go, whose addresses have been asked."""
-    mirroring = Mirroring(roll=lambda: 0.5)
+    mirroring = MirroredRoute(roll=lambda: 0.5)
     mirroring.use(now=now)
     assert mirroring.questions(now=now) == [A, M]
     return mirroring
 
 
-def led_to(side: Side, *, number: int = 1) -> Mirroring:
+def led_to(side: MirrorSide, *, number: int = 1) -> MirroredRoute:
     """A route whose principal is known, since moment 0."""
     mirroring = begun()
     mirroring.told(side, "principal", number, now=0)
@@ -47,13 +47,13 @@ def led_to(side: Side, *, number: int = 1) -> Mirroring:
     return mirroring
 
 
-@pytest.mark.parametrize(("state", "address", "mirror"), [*itertools.product(State, Word, Word)])
-def test_r51_to_r54_every_transition(state: State, address: Word, mirror: Word) -> None:
+@pytest.mark.parametrize(("state", "address", "mirror"), [*itertools.product(MirroredRouteState, Word, Word)])
+def test_r51_to_r54_every_transition(state: MirroredRouteState, address: Word, mirror: Word) -> None:
     """R51 to R54: each sentence, against the whole table."""
     after = TABLE[state][address][mirror]
     claims = {A: address is Word.CLAIMS, M: mirror is Word.CLAIMS}
     if all(claims.values()):
-        assert after is State.CONTESTED  # N24
+        assert after is MirroredRouteState.CONTESTED  # N24
         return
     chosen = PRINCIPALS.get(after)
     if chosen is not None:
@@ -62,23 +62,23 @@ def test_r51_to_r54_every_transition(state: State, address: Word, mirror: Word) 
     before = PRINCIPALS.get(state)
     if before is not None and {A: address, M: mirror}[before] in (Word.DENIES, Word.SILENT):
         assert chosen is (before.other if claims[before.other] else None)  # R53, R54
-    if state is State.UNKNOWN and Word.UNHEARD in (address, mirror):
-        assert after is State.UNKNOWN  # R51: both are asked
+    if state is MirroredRouteState.UNKNOWN and Word.UNHEARD in (address, mirror):
+        assert after is MirroredRouteState.UNKNOWN  # R51: both are asked
     if chosen is None and before is None:
         assert after is state  # R54
     one_claims = sum(claims.values()) == 1 and Word.UNHEARD not in (address, mirror)
     assert not one_claims or (chosen is not None and claims[chosen])
 
 
-@pytest.mark.parametrize(("state", "address", "mirror"), [*itertools.product(State, Word, Word)])
-def test_r52_neither_address_is_preferred(state: State, address: Word, mirror: Word) -> None:
+@pytest.mark.parametrize(("state", "address", "mirror"), [*itertools.product(MirroredRouteState, Word, Word)])
+def test_r52_neither_address_is_preferred(state: MirroredRouteState, address: Word, mirror: Word) -> None:
     """R51 to R54: the table with both sides exchanged is the same table."""
     after = TABLE[state][address][mirror]
     assert TABLE[MIRRORED.get(state, state)][mirror][address] is MIRRORED.get(after, after)
 
 
-@pytest.mark.parametrize("side", [*Side])
-def test_r51_both_are_asked_and_nothing_is_sent_before_both_are_heard(side: Side) -> None:
+@pytest.mark.parametrize("side", [*MirrorSide])
+def test_r51_both_are_asked_and_nothing_is_sent_before_both_are_heard(side: MirrorSide) -> None:
     """R51."""
     mirroring = begun()
     assert mirroring.principal is None
@@ -88,8 +88,8 @@ def test_r51_both_are_asked_and_nothing_is_sent_before_both_are_heard(side: Side
     assert mirroring.principal is side
 
 
-@pytest.mark.parametrize("side", [*Side])
-def test_r51_a_claim_beside_a_silent_partner_is_believed(side: Side) -> None:
+@pytest.mark.parametrize("side", [*MirrorSide])
+def test_r51_a_claim_beside_a_silent_partner_is_believed(side: MirrorSide) -> None:
     """R51, N23: an answer takes 10 s at most."""
     mirroring = begun()
     mirroring.told(side, "principal", 1, now=1)
@@ -102,13 +102,13 @@ def test_r51_a_claim_beside_a_silent_partner_is_believed(side: Side) -> None:
 
 def test_r51_nobody_is_asked_for_a_route_that_nothing_wants_to_use() -> None:
     """R51: the mirror costs nothing while it is not needed."""
-    mirroring = Mirroring(roll=lambda: 0.5)
+    mirroring = MirroredRoute(roll=lambda: 0.5)
     assert mirroring.next_timeout() is None
     assert mirroring.questions(now=10**12) == []
 
 
-@pytest.mark.parametrize("side", [*Side])
-def test_r52_only_the_principal_is_asked_again_while_it_is_used(side: Side) -> None:
+@pytest.mark.parametrize("side", [*MirrorSide])
+def test_r52_only_the_principal_is_asked_again_while_it_is_used(side: MirrorSide) -> None:
     """R52: the mirror is not contacted."""
     mirroring = led_to(side)
     assert mirroring.next_timeout() is None
@@ -122,9 +122,9 @@ def test_r52_only_the_principal_is_asked_again_while_it_is_used(side: Side) -> N
     assert mirroring.next_timeout() is None
 
 
-@pytest.mark.parametrize("side", [*Side])
+@pytest.mark.parametrize("side", [*MirrorSide])
 @pytest.mark.parametrize("role", ["mirror", "unknown"])
-def test_r53_it_says_that_it_no_longer_is_and_the_other_one_claims(side: Side, role: str) -> None:
+def test_r53_it_says_that_it_no_longer_is_and_the_other_one_claims(side: MirrorSide, role: str) -> None:
     """R53."""
     mirroring = led_to(side)
     mirroring.use(now=SECOND)
@@ -135,20 +135,20 @@ def test_r53_it_says_that_it_no_longer_is_and_the_other_one_claims(side: Side, r
     assert mirroring.principal is side.other
 
 
-@pytest.mark.parametrize("side", [*Side])
-def test_r53_it_is_unreachable_and_the_other_one_claims(side: Side) -> None:
+@pytest.mark.parametrize("side", [*MirrorSide])
+def test_r53_it_is_unreachable_and_the_other_one_claims(side: MirrorSide) -> None:
     """R53: without waiting for who is gone."""
     mirroring = led_to(side)
     mirroring.use(now=SECOND)
     mirroring.silent(side, now=SECOND)
-    assert mirroring.state is (State.LOST_ADDRESS if side is A else State.LOST_MIRROR)
+    assert mirroring.state is (MirroredRouteState.LOST_ADDRESS if side is A else MirroredRouteState.LOST_MIRROR)
     assert mirroring.questions(now=SECOND) == [A, M]
     mirroring.told(side.other, "principal", 2, now=SECOND + 1)
     assert mirroring.principal is side.other
 
 
-@pytest.mark.parametrize("side", [*Side])
-def test_r53_an_answer_that_takes_too_long_counts_as_unreachable(side: Side) -> None:
+@pytest.mark.parametrize("side", [*MirrorSide])
+def test_r53_an_answer_that_takes_too_long_counts_as_unreachable(side: MirrorSide) -> None:
     """R53, N23: 10 s."""
     mirroring = led_to(side)
     mirroring.use(now=SECOND)
@@ -159,9 +159,9 @@ def test_r53_an_answer_that_takes_too_long_counts_as_unreachable(side: Side) -> 
     assert mirroring.principal is None
 
 
-@pytest.mark.parametrize("side", [*Side])
+@pytest.mark.parametrize("side", [*MirrorSide])
 @pytest.mark.parametrize("word", ["mirror", "unknown", "silent"])
-def test_r54_unreachable_and_the_partner_does_not_claim(side: Side, word: str) -> None:
+def test_r54_unreachable_and_the_partner_does_not_claim(side: MirrorSide, word: str) -> None:
     """R54: nothing is sent to anyone, and both are asked again, until the principal is reachable."""
     mirroring = led_to(side)
     mirroring.use(now=0)
@@ -189,7 +189,7 @@ def test_r54_unreachable_and_the_partner_does_not_claim(side: Side, word: str) -
 
 def test_r54_the_waits_have_a_jitter() -> None:
     """R54, P17: so that outages which recur in step starve nobody."""
-    mirroring = Mirroring(roll=lambda: 0.0)
+    mirroring = MirroredRoute(roll=lambda: 0.0)
     mirroring.use(now=0)
     mirroring.questions(now=0)
     mirroring.silent(A, now=0)
@@ -226,9 +226,9 @@ def test_r54_questions_end_when_nothing_wants_to_go_any_more() -> None:
     assert mirroring.questions(now=now + USED_FOR) == [A, M]
 
 
-@pytest.mark.parametrize("first", [*Side])
-@pytest.mark.parametrize("later", [*Side])
-def test_n24_both_claim_and_the_later_claim_wins(first: Side, later: Side) -> None:
+@pytest.mark.parametrize("first", [*MirrorSide])
+@pytest.mark.parametrize("later", [*MirrorSide])
+def test_n24_both_claim_and_the_later_claim_wins(first: MirrorSide, later: MirrorSide) -> None:
     """R53, N24, T23: whoever answers first."""
     mirroring = begun()
     for side in (first, first.other):
@@ -242,7 +242,7 @@ def test_n24_both_claim_with_equal_numbers_and_nothing_is_sent() -> None:
         mirroring = begun()
         mirroring.told(A, "principal", 4, now=1)
         mirroring.told(M, "principal", 4, now=1)
-        assert (mirroring.state, mirroring.principal) == (State.CONTESTED, None)
+        assert (mirroring.state, mirroring.principal) == (MirroredRouteState.CONTESTED, None)
         due = mirroring.next_timeout()
         assert due is not None
         assert mirroring.questions(now=due) == [A, M]

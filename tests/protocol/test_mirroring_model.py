@@ -8,10 +8,10 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from ssbroker.protocol.config import SECOND
-from ssbroker.protocol.mirroring import Mirroring, Side, State
+from ssbroker.protocol.mirroring import MirroredRoute, MirroredRouteState, MirrorSide
 
 ROUNDS_MAX = 20
-SIDES = st.sampled_from([*Side])
+SIDES = st.sampled_from([*MirrorSide])
 
 
 @dataclass
@@ -27,15 +27,15 @@ class Pair(RuleBasedStateMachine):
     """A mirrored pair that fails over, and one who sends to it."""
 
     @initialize(principal=SIDES)
-    def begin(self, principal: Side) -> None:
+    def begin(self, principal: MirrorSide) -> None:
         self.now = 0
-        self.pair = {side: Partner(is_principal=side is principal) for side in Side}
-        self.mirroring = Mirroring(roll=lambda: 0.5)
-        self.asked: list[Side] = []
-        self.greatest_claim = {Side.ADDRESS: 0, Side.MIRROR: 0}
+        self.pair = {side: Partner(is_principal=side is principal) for side in MirrorSide}
+        self.mirroring = MirroredRoute(roll=lambda: 0.5)
+        self.asked: list[MirrorSide] = []
+        self.greatest_claim = {MirrorSide.ADDRESS: 0, MirrorSide.MIRROR: 0}
 
     @property
-    def principal(self) -> Side:
+    def principal(self) -> MirrorSide:
         """Who is it."""
         return next(side for side, each in self.pair.items() if each.is_principal)
 
@@ -54,11 +54,11 @@ class Pair(RuleBasedStateMachine):
         self.pair[old.other].number = self.pair[old].number + 1
 
     @rule(side=SIDES, is_reachable=st.booleans())
-    def cut_or_mend(self, *, side: Side, is_reachable: bool) -> None:
+    def cut_or_mend(self, *, side: MirrorSide, is_reachable: bool) -> None:
         self.pair[side].is_reachable = is_reachable
 
     @rule(side=SIDES)
-    def connection_breaks(self, side: Side) -> None:
+    def connection_breaks(self, side: MirrorSide) -> None:
         """R53: nothing goes to who cannot be reached."""
         self.mirroring.silent(side, now=self.now)
         self.asked = [each for each in self.asked if each is not side]
@@ -76,7 +76,7 @@ class Pair(RuleBasedStateMachine):
             assert self.mirroring.principal is not side
         elif self.greatest_claim[side.other] < partner.number:
             others = self.mirroring.principal is side or side.other in self.asked
-            assert others or self.mirroring.state is State.UNKNOWN
+            assert others or self.mirroring.state is MirroredRouteState.UNKNOWN
         self.ask()
 
     @invariant()
@@ -103,7 +103,7 @@ class Pair(RuleBasedStateMachine):
         self.mirroring.handle_timeout(now=self.now)
         self.asked += [side for side in self.mirroring.questions(now=self.now) if side not in self.asked]
 
-    def answer(self, side: Side) -> None:
+    def answer(self, side: MirrorSide) -> None:
         self.asked.remove(side)
         partner = self.pair[side]
         if not partner.is_reachable:

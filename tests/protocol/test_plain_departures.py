@@ -12,9 +12,9 @@ import pytest
 from ssbroker import _core
 from ssbroker.exceptions import MalformedDataError, SchemaError
 from ssbroker.protocol import sender
-from ssbroker.protocol.engine import Dialogs
+from ssbroker.protocol.engine import DialogEngine
 from ssbroker.protocol.errors import END_DIALOG, ERROR
-from ssbroker.protocol.sender import PlainCut, cut_plain
+from ssbroker.protocol.sender import FastOutbound, cut_plain
 from ssbroker.protocol.storage import MESSAGES, NO_MESSAGES, messages_of
 from tests.protocol.pair import SECOND, A, B, Pair, Row, bound, numbers, pair
 
@@ -23,11 +23,11 @@ TURNS: Final = 40
 
 
 @pytest.fixture
-def cuts(monkeypatch: pytest.MonkeyPatch) -> list[PlainCut | None]:
+def cuts(monkeypatch: pytest.MonkeyPatch) -> list[FastOutbound | None]:
     """What the turns of machines come to that are given a chance to go in runs; None for one by one."""
-    made: list[PlainCut | None] = []
+    made: list[FastOutbound | None] = []
 
-    def watched(*given: Any) -> PlainCut | None:
+    def watched(*given: Any) -> FastOutbound | None:
         made.append(cut_plain(*given))
         return made[-1]
 
@@ -39,7 +39,7 @@ def played(seed: int) -> list[Any]:
     """A story of some dialogs; what the sender sends, when it wants to send again, and what it knows of each."""
     chance = random.Random(seed)
     both = pair(
-        Dialogs,
+        DialogEngine,
         max_fragment_bytes=100,
         window_fragments=chance.choice([3, 8, 1024]),
         window_bytes=chance.choice([250, 2_000, 4 << 20]),
@@ -83,7 +83,7 @@ def tell_more(both: Pair, chance: random.Random) -> None:
 
 @pytest.mark.parametrize("seed", range(40))
 def test_b48_what_goes_in_runs_goes_as_if_each_message_were_looked_at(
-    seed: int, cuts: list[PlainCut | None], monkeypatch: pytest.MonkeyPatch
+    seed: int, cuts: list[FastOutbound | None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The same rows in the same order at the same moments, whatever is lost, too long, ended or forgotten in between."""
     in_runs = played(seed)
@@ -92,8 +92,8 @@ def test_b48_what_goes_in_runs_goes_as_if_each_message_were_looked_at(
     assert in_runs == played(seed)
 
 
-def test_b48_all_that_goes_on_and_is_whole_goes_in_runs(cuts: list[PlainCut | None]) -> None:
-    both = bound(Dialogs)
+def test_b48_all_that_goes_on_and_is_whole_goes_in_runs(cuts: list[FastOutbound | None]) -> None:
+    both = bound(DialogEngine)
     cuts.clear()
     for step in range(10):
         both.a.send(both.outgoing, *(b"%d" % number for number in range(step)))
@@ -108,9 +108,9 @@ def test_b48_all_that_goes_on_and_is_whole_goes_in_runs(cuts: list[PlainCut | No
     ids=["a message of two fragments", "an error of the application"],
 )
 def test_b48_one_message_that_is_not_plain_has_all_of_its_turn_looked_at(
-    bodies: list[bytes], kind: str, cuts: list[PlainCut | None]
+    bodies: list[bytes], kind: str, cuts: list[FastOutbound | None]
 ) -> None:
-    both = bound(Dialogs, max_fragment_bytes=100)
+    both = bound(DialogEngine, max_fragment_bytes=100)
     other = both.begin(conversation=KEYS[0][0])
     both.a.send(other, b"first")
     both.exchange(20 * SECOND)

@@ -13,12 +13,12 @@ import pyarrow as pa
 import pytest
 
 from ssbroker import _core
-from ssbroker.protocol.engine import Dialogs
+from ssbroker.protocol.engine import DialogEngine
 from ssbroker.protocol.envelope import ENVELOPE, SEQUENCE_MAX, pack_runs
 from ssbroker.protocol.events import Event
-from ssbroker.protocol.receiver import PlainArrivals, PlainTaking
-from ssbroker.protocol.storage import Effects, Key, Refusal
-from ssbroker.testing.memory_storage import MemoryLedger
+from ssbroker.protocol.receiver import FastInbound, FastInboundFinder
+from ssbroker.protocol.storage import BatchChanges, Key, Refusal
+from ssbroker.testing.memory_storage import MemoryDialogStorage
 from tests.protocol.pair import OF_A, OF_B, SECOND, B, Row, Side, bound, made, pair, take_no_runs
 from tests.protocol.test_receiving import resigned
 
@@ -66,7 +66,7 @@ class Twins:
     """A sender, and two receivers that get the same: one takes runs, the other looks at each row."""
 
     def __init__(self) -> None:
-        both = pair(Dialogs, refuses=refuses)
+        both = pair(DialogEngine, refuses=refuses)
         self.sender = both.a
         for conversation, _ in KEYS:
             both.begin(conversation=conversation)
@@ -75,21 +75,21 @@ class Twins:
         self._watch()
 
     def _receiver(self) -> Side:
-        ledger, events = MemoryLedger(B, refuses=refuses), list[Event]()
-        machine = made(ledger, Dialogs, pair(Dialogs).settings, events)
+        ledger, events = MemoryDialogStorage(B, refuses=refuses), list[Event]()
+        machine = made(ledger, DialogEngine, pair(DialogEngine).settings, events)
         return Side(B, ledger, machine, OF_A, {}, events)
 
     def _watch(self) -> None:
         """Has the one tell how much it took in runs, and the other take none."""
         take = self.quick.dialogs._plain.take
 
-        def watched(table: pa.Table, *given: Any, **options: Any) -> PlainArrivals:
+        def watched(table: pa.Table, *given: Any, **options: Any) -> FastInbound:
             found = take(table, *given, **options)
             self.runs += len(found.runs)
             self.rows += found.messages.num_rows
             return found
 
-        self.quick.dialogs._plain = cast("PlainTaking", SimpleNamespace(take=watched))
+        self.quick.dialogs._plain = cast("FastInboundFinder", SimpleNamespace(take=watched))
         take_no_runs(self.slow.dialogs)
 
     def take(self, rows: list[Row], now: int, *, peer: bytes, is_committed: bool) -> None:
@@ -110,7 +110,7 @@ class Twins:
         return quick
 
 
-def told(effects: Effects) -> dict[str, Any]:
+def told(effects: BatchChanges) -> dict[str, Any]:
     """What effects say, whichever way they came to be; messages by endpoint."""
     messages: dict[Key, list[Row]] = defaultdict(list)
     for row in effects.messages.to_pylist():
@@ -165,7 +165,7 @@ def test_b47_most_of_what_comes_when_nothing_goes_wrong_comes_in_runs() -> None:
 
 def plain_rows() -> list[Row]:
     """Five messages of a conversation that goes on."""
-    both = bound(Dialogs)
+    both = bound(DialogEngine)
     both.a.send(both.outgoing, *(b"%d" % number for number in range(5)))
     return both.a.rows(20 * SECOND)
 

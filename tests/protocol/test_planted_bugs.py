@@ -8,7 +8,7 @@ from functools import partial
 
 import pytest
 
-from ssbroker.protocol.engine import Dialogs
+from ssbroker.protocol.engine import DialogEngine
 from tests.protocol import test_acknowledging, test_application_errors, test_receiving, test_securing, test_sending
 from tests.protocol.planted import BUGS, receiving, securing, sending
 from tests.protocol.planted.planting import Bug
@@ -51,7 +51,7 @@ def proofs() -> Iterator[Proof]:
     for module in (test_sending, test_receiving, test_acknowledging, test_application_errors, test_securing):
         for name, test in vars(module).items():
             if name.startswith("test_") and "machine" in inspect.signature(test).parameters:
-                each = partial(test, Dialogs)
+                each = partial(test, DialogEngine)
                 kinds = [partial(each, secured=True), partial(each, secured=False)] if "bit_flip" in name else [each]
                 if name.startswith(SLOW):
                     slow += kinds
@@ -63,7 +63,7 @@ def proofs() -> Iterator[Proof]:
 
 
 def _right(run: Callable[..., object], number: int) -> None:
-    figures = run(number, Dialogs)
+    figures = run(number, DialogEngine)
     assert figures.is_right  # type: ignore[attr-defined]
     assert run is not swept or figures.seconds < 3600  # type: ignore[attr-defined]
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from ssbroker.exceptions import OptionError
-from ssbroker.protocol.config import Settings
+from ssbroker.protocol.config import ProtocolSettings
 from ssbroker.testing.simulation import Machine
 from tests.protocol.pair import KEY, SECOND, A, B, C, Pair, Row, bound, is_error, numbers, pair
 from tests.protocol.test_receiving import resigned
@@ -260,9 +260,9 @@ def test_a_session_key_does_not_show_itself(machine: Machine) -> None:
 
 def test_settings_are_checked() -> None:
     with pytest.raises(OptionError, match='integrity: expected "strict" or "compat"'):
-        Settings(integrity="none")  # type: ignore[arg-type]
+        ProtocolSettings(integrity="none")  # type: ignore[arg-type]
     with pytest.raises(OptionError, match="window_fragments: expected a whole number from 1 to 1024"):
-        Settings(window_fragments=1025)
+        ProtocolSettings(window_fragments=1025)
 
 
 def test_p22_secured_dialogs_go_both_ways(machine: Machine) -> None:

@@ -11,7 +11,7 @@ import pytest
 
 from ssbroker.protocol.dialog import PACKED_MAX
 from ssbroker.protocol.envelope import ENVELOPE
-from ssbroker.protocol.storage import Wanted
+from ssbroker.protocol.storage import MessageRange
 from ssbroker.security.dialog import SALT_BYTES
 from ssbroker.testing.simulation import Machine
 from tests.protocol.pair import SECOND, A, B, Pair, Row, bound, numbers, pair
@@ -369,7 +369,7 @@ def test_p13_a_large_message_is_read_once_and_not_for_each_turn(machine: Machine
     reads: list[int] = []
     outgoing = both.a.ledger.outgoing
 
-    def counted(wanted: Sequence[Wanted]) -> pa.Table:
+    def counted(wanted: Sequence[MessageRange]) -> pa.Table:
         table = outgoing(wanted)
         reads.append(table["message_sequence_number"].to_pylist().count(1))
         return table

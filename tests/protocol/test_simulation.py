@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from ssbroker.protocol.config import Settings
-from ssbroker.testing import Faults, Figures, Message, Simulation, run_messages, run_seeds
+from ssbroker.protocol.config import ProtocolSettings
+from ssbroker.testing import Faults, Simulation, SimulationResult, StoredMessage, run_messages, run_seeds
 from ssbroker.testing.__main__ import main
 from ssbroker.testing.simulation import IN_TIME, Machine
 
@@ -16,15 +16,15 @@ STEP = 10
 DIALOGS, MESSAGES = 4, 8
 
 
-def simulated(seed: int, machine: Machine) -> Figures:
+def simulated(seed: int, machine: Machine) -> SimulationResult:
     """One of the seeds of the suite."""
     return Simulation(seed, dialogs=DIALOGS, messages=MESSAGES, machine=machine).run()
 
 
-def swept(period: int, machine: Machine) -> Figures:
+def swept(period: int, machine: Machine) -> SimulationResult:
     """An outage of half of every period, for an hour, and a dialog in both directions through it."""
     faults = Faults(outage_period=period)
-    settings = Settings(window_fragments=16)
+    settings = ProtocolSettings(window_fragments=16)
     return Simulation(
         period,
         dialogs=1,
@@ -43,7 +43,7 @@ def test_p11_p16_p17_p18_every_message_once_in_order_unaltered_whatever_goes_wro
 
     When the faults stop, every dialog drains within four minutes.
     """
-    total = Figures()
+    total = SimulationResult()
     for run in run_seeds(first, STEP, dialogs=DIALOGS, messages=MESSAGES):
         assert run.figures.is_right, (run.said, run.figures.problems)
         total.add(run.figures)
@@ -66,9 +66,9 @@ def test_p17_no_outage_that_recurs_starves_a_dialog(first: int) -> None:
 
 
 def _machine() -> Machine:
-    from ssbroker.protocol.engine import Dialogs  # noqa: PLC0415 - beside the fixture of the same
+    from ssbroker.protocol.engine import DialogEngine  # noqa: PLC0415 - beside the fixture of the same
 
-    return Dialogs
+    return DialogEngine
 
 
 def test_a_seed_is_always_the_same() -> None:
@@ -78,7 +78,7 @@ def test_a_seed_is_always_the_same() -> None:
 
 
 def test_a_network_without_faults_loses_and_changes_nothing() -> None:
-    figures = Simulation(3, faults=Faults(), settings=Settings()).run()
+    figures = Simulation(3, faults=Faults(), settings=ProtocolSettings()).run()
     assert figures.is_right
     assert figures.fragments_lost == figures.fragments_duplicated == figures.rejected == 0
 
@@ -154,16 +154,16 @@ def test_a_journal_of_other_seeds_is_told(tmp_path: Path, capsys: pytest.Capture
 def test_what_is_wrong_is_seen() -> None:
     """The judge of the simulation: what is lost, twice, out of order or altered."""
     sent = [("Order", b"%d" % number) for number in range(4)]
-    came = [Message(number, b"%d" % number, "Order") for number in range(4)]
+    came = [StoredMessage(number, b"%d" % number, "Order") for number in range(4)]
     for received, found in (
         (came, (0, 0, 0, 0)),
         (came[:3], (1, 0, 0, 0)),
         ([*came, came[1]], (0, 1, 0, 0)),
         ([came[1], came[0], *came[2:]], (0, 0, 2, 0)),
-        ([*came[:3], Message(3, b"3", "Offer")], (1, 0, 0, 1)),
-        ([*came[:3], Message(3, b"4", "Order")], (1, 0, 0, 1)),
+        ([*came[:3], StoredMessage(3, b"3", "Offer")], (1, 0, 0, 1)),
+        ([*came[:3], StoredMessage(3, b"4", "Order")], (1, 0, 0, 1)),
     ):
-        figures = Figures()
+        figures = SimulationResult()
         figures.compare(sent, received, what="A to B")
         assert (figures.lost, figures.twice, figures.out_of_order, figures.altered) == found
         assert figures.is_right == (found == (0, 0, 0, 0))

@@ -44,7 +44,7 @@ def test_faults_that_cannot_be_are_named(name: str, value: Any) -> None:
         ({"faulty_seconds": float("nan")}, "faulty_seconds: expected a number from 0 to 2,592,000; got nan"),
         ({"sending_seconds": 46}, "sending_seconds: expected a number from 0 to 45; got 46"),
         ({"faults": {"loss": 0.3}}, "faults: expected Faults(...); got {'loss': 0.3}"),
-        ({"settings": "strict"}, "settings: expected Settings(...); got 'strict'"),
+        ({"settings": "strict"}, "settings: expected ProtocolSettings(...); got 'strict'"),
     ],
 )
 def test_what_a_simulation_cannot_be_made_of_is_named(given: dict[str, Any], told: str) -> None:

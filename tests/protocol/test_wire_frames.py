@@ -10,26 +10,26 @@ from ssbroker._core import crc32c
 from ssbroker.exceptions import OptionError, PeerError
 from ssbroker.protocol.mirroring import MirroringRole
 from ssbroker.protocol.wire import frames
-from ssbroker.protocol.wire.connection import Limits
-from ssbroker.protocol.wire.frames import HEADER_BYTES, LENGTHS, Frames, Kind, Reason, framed
+from ssbroker.protocol.wire.connection import LinkLimits
+from ssbroker.protocol.wire.frames import HEADER_BYTES, LENGTHS, FrameKind, FrameReader, GoodbyeReason, framed
 from tests.protocol.wire import own
 
 FRAMES = [
-    framed(Kind.HELLO, frames.pack_hello(own())),
-    framed(Kind.FRAGMENTS, b"rows, judged later"),
-    framed(Kind.ROLE_ASKED, bytes(16)),
-    framed(Kind.ROLE_TOLD, frames.pack_role(bytes(16), "mirror", 3)),
-    framed(Kind.PING),
-    framed(Kind.PONG),
-    framed(Kind.GOODBYE, frames.pack_goodbye(Reason.IDLE, "nothing to carry")),
+    framed(FrameKind.HELLO, frames.pack_hello(own())),
+    framed(FrameKind.FRAGMENTS, b"rows, judged later"),
+    framed(FrameKind.ROLE_ASKED, bytes(16)),
+    framed(FrameKind.ROLE_TOLD, frames.pack_role(bytes(16), "mirror", 3)),
+    framed(FrameKind.PING),
+    framed(FrameKind.PONG),
+    framed(FrameKind.GOODBYE, frames.pack_goodbye(GoodbyeReason.IDLE, "nothing to carry")),
 ]
 
 
-def new_reader(*, body_max: int = 8 << 20) -> Frames:
-    return Frames(body_max=body_max)
+def new_reader(*, body_max: int = 8 << 20) -> FrameReader:
+    return FrameReader(body_max=body_max)
 
 
-def read(*pieces: bytes, body_max: int = 8 << 20) -> list[tuple[Kind, bytes]]:
+def read(*pieces: bytes, body_max: int = 8 << 20) -> list[tuple[FrameKind, bytes]]:
     reader, found = new_reader(body_max=body_max), []
     for piece in pieces:
         reader.feed(piece)
@@ -44,7 +44,7 @@ def header(*, magic: bytes = b"SSBW", version: int = 1, kind: int = 2, flags: in
 
 
 def test_n4_a_header_is_magic_version_kind_flags_length_and_checksum() -> None:
-    frame = framed(Kind.ROLE_ASKED, b"sixteen bytes id")
+    frame = framed(FrameKind.ROLE_ASKED, b"sixteen bytes id")
     assert frame[:12] == b"SSBW" + bytes([1, 3, 0, 0, 0, 0, 0, 16])
     assert frame[12:16] == crc32c(frame[:12] + b"sixteen bytes id", 0).to_bytes(4, "big")
     assert frame[16:] == b"sixteen bytes id"
@@ -72,7 +72,7 @@ def test_p1_frames_are_the_same_however_their_bytes_are_cut(cuts: list[int]) -> 
     for cut in cuts:
         pieces.append(data[:cut])
         data = data[cut:]
-    assert [kind for kind, _ in read(*pieces, data)] == list(Kind)
+    assert [kind for kind, _ in read(*pieces, data)] == list(FrameKind)
 
 
 def test_p1_frames_are_the_same_byte_by_byte() -> None:
@@ -80,7 +80,7 @@ def test_p1_frames_are_the_same_byte_by_byte() -> None:
     assert read(*(data[at : at + 1] for at in range(len(data)))) == read(data)
 
 
-@pytest.mark.parametrize("frame", FRAMES, ids=[kind.name for kind in Kind])
+@pytest.mark.parametrize("frame", FRAMES, ids=[kind.name for kind in FrameKind])
 def test_g10_every_single_bit_flip_of_every_kind_of_frame_is_refused(frame: bytes) -> None:
     for bit in range(8 * len(frame)):
         flipped = bytearray(frame)
@@ -135,7 +135,7 @@ def test_n4_who_speaks_tls_where_none_is_spoken_is_told_of_as_that() -> None:
 
 
 def test_n4_until_both_are_proven_a_body_is_at_most_4_kib() -> None:
-    before = Limits().hello_bytes
+    before = LinkLimits().hello_bytes
     assert before == 4096
     with pytest.raises(PeerError, match="4097 are declared"):
         read(header(kind=2, length=4097), body_max=before)
@@ -160,7 +160,7 @@ def test_p26_what_was_read_is_forgotten() -> None:
 
 
 def test_n4_every_kind_has_a_length() -> None:
-    assert set(LENGTHS) == set(Kind)
+    assert set(LENGTHS) == set(FrameKind)
 
 
 def test_n5_hello_says_who_and_what_is_taken() -> None:
@@ -214,13 +214,13 @@ def test_n5_a_side_that_takes_less_than_every_batch_is_refused() -> None:
 
 
 def test_n9_goodbye_says_why_in_what_can_be_printed() -> None:
-    assert frames.unpack_goodbye(frames.pack_goodbye(Reason.BROKEN, "line\nbreak \x1b[31m")) == (
-        Reason.BROKEN,
+    assert frames.unpack_goodbye(frames.pack_goodbye(GoodbyeReason.BROKEN, "line\nbreak \x1b[31m")) == (
+        GoodbyeReason.BROKEN,
         "line?break ?[31m",
     )
-    reason, text = frames.unpack_goodbye(frames.pack_goodbye(Reason.STOPPING, "ß" * 600))
-    assert (reason, text) == (Reason.STOPPING, "ß" * 256)
-    assert frames.unpack_goodbye(frames.pack_goodbye(Reason.STOPPING, "x" * 511 + "ß"))[1] == "x" * 511
+    reason, text = frames.unpack_goodbye(frames.pack_goodbye(GoodbyeReason.STOPPING, "ß" * 600))
+    assert (reason, text) == (GoodbyeReason.STOPPING, "ß" * 256)
+    assert frames.unpack_goodbye(frames.pack_goodbye(GoodbyeReason.STOPPING, "x" * 511 + "ß"))[1] == "x" * 511
 
 
 @pytest.mark.parametrize("body", [b"\x00", b"\x07", b"\x08", b"\x01\n", b"\x01\xff"])

@@ -6,8 +6,8 @@ from hypothesis import strategies as st
 
 from ssbroker.exceptions import PeerError, ProtocolError
 from ssbroker.protocol.wire.batch import pack_batch
-from ssbroker.protocol.wire.connection import WAITING_MAX, Greeted, Left, Limits, Link, RoleAsked, RoleTold
-from ssbroker.protocol.wire.frames import Far, Kind, Reason, framed
+from ssbroker.protocol.wire.connection import WAITING_MAX, Link, LinkLimits, PeerGreeted, PeerLeft, RoleAsked, RoleTold
+from ssbroker.protocol.wire.frames import FrameKind, GoodbyeReason, PeerIdentity, framed
 from tests.protocol.link_fuzz import figures
 from tests.protocol.wire import BANK, SHOP, Linked, bytes_of, linked, numbered, numbers, own, row, said, table
 
@@ -16,20 +16,24 @@ DATABASE = b"id of a database"
 
 def test_n5_each_side_says_hello_first_of_all_and_hears_who_the_other_is() -> None:
     both = linked(greet=False)
-    assert both.to_bank() == [Greeted(Far(instance_id=SHOP, name="shop", number=1, max_frame_bytes=8 << 20))]
-    assert both.to_shop() == [Greeted(Far(instance_id=BANK, name="bank", number=2, max_frame_bytes=8 << 20))]
+    assert both.to_bank() == [
+        PeerGreeted(PeerIdentity(instance_id=SHOP, name="shop", number=1, max_frame_bytes=8 << 20))
+    ]
+    assert both.to_shop() == [
+        PeerGreeted(PeerIdentity(instance_id=BANK, name="bank", number=2, max_frame_bytes=8 << 20))
+    ]
     assert both.shop.far is not None
     assert both.shop.far.name == "bank"
     assert (both.shop.is_accept, both.bank.is_accept) == (False, True)
 
 
-@pytest.mark.parametrize("kind", [kind for kind in Kind if kind is not Kind.HELLO])
-def test_n5_before_hello_no_frame_has_an_effect(kind: Kind) -> None:
+@pytest.mark.parametrize("kind", [kind for kind in FrameKind if kind is not FrameKind.HELLO])
+def test_n5_before_hello_no_frame_has_an_effect(kind: FrameKind) -> None:
     bodies = {
-        Kind.FRAGMENTS: bytes_of(table(row())),
-        Kind.ROLE_ASKED: DATABASE,
-        Kind.ROLE_TOLD: DATABASE + b"\x01" + bytes(8),
-        Kind.GOODBYE: b"\x01",
+        FrameKind.FRAGMENTS: bytes_of(table(row())),
+        FrameKind.ROLE_ASKED: DATABASE,
+        FrameKind.ROLE_TOLD: DATABASE + b"\x01" + bytes(8),
+        FrameKind.GOODBYE: b"\x01",
     }
     both = linked(greet=False)
     with pytest.raises(PeerError, match=f"{kind.name}: it may not come while the connection is GREETING"):
@@ -41,7 +45,7 @@ def test_n5_before_hello_no_frame_has_an_effect(kind: Kind) -> None:
 def test_n5_a_second_hello_ends_the_connection() -> None:
     both = linked()
     with pytest.raises(PeerError, match="HELLO: it may not come while the connection is OPEN"):
-        both.bank.received(said(Link(own(), is_accept=False, limits=Limits(), now=0))[0], now=0)
+        both.bank.received(said(Link(own(), is_accept=False, limits=LinkLimits(), now=0))[0], now=0)
 
 
 def test_n5_rows_that_are_sent_before_hello_wait_for_it() -> None:
@@ -57,20 +61,24 @@ def test_n5_rows_that_are_sent_before_hello_wait_for_it() -> None:
 
 
 def test_n4_after_hello_the_limit_of_a_frame_is_what_this_side_has_said() -> None:
-    shop = Link(own(max_frame_bytes=2 << 20), is_accept=False, limits=Limits(), now=0)
+    shop = Link(own(max_frame_bytes=2 << 20), is_accept=False, limits=LinkLimits(), now=0)
     shop.received(said(linked(greet=False).bank)[0], now=0)
     with pytest.raises(PeerError, match=f"expected a body of 1 to {2 << 20} bytes"):
-        shop.received(framed(Kind.FRAGMENTS, bytes((2 << 20) + 1))[:16], now=0)
+        shop.received(framed(FrameKind.FRAGMENTS, bytes((2 << 20) + 1))[:16], now=0)
 
 
 def test_n9_an_instance_that_hears_its_own_id_leaves() -> None:
-    itself = Far(instance_id=SHOP, name="shop", number=1, max_frame_bytes=8 << 20)
+    itself = PeerIdentity(instance_id=SHOP, name="shop", number=1, max_frame_bytes=8 << 20)
     both = Linked(
-        Link(own(), is_accept=False, limits=Limits(), now=0), Link(own(), is_accept=True, limits=Limits(), now=0)
+        Link(own(), is_accept=False, limits=LinkLimits(), now=0),
+        Link(own(), is_accept=True, limits=LinkLimits(), now=0),
     )
     both.settle()
     for came in (both.at_shop, both.at_bank):
-        assert came == [Greeted(itself, is_self=True), Left(Reason.ITSELF, "the instance has dialled itself")]
+        assert came == [
+            PeerGreeted(itself, is_self=True),
+            PeerLeft(GoodbyeReason.ITSELF, "the instance has dialled itself"),
+        ]
     assert both.shop.is_over
     assert both.bank.is_over
 
@@ -120,7 +128,7 @@ def test_p26_a_frame_of_rows_that_is_damaged_ends_the_connection_and_the_far_sid
         both.bank.received(data[:-1] + bytes([data[-1] ^ 1]), now=0)
     assert both.bank.received(data, now=0) == []
     [left] = both.to_shop()
-    assert left == Left(Reason.BROKEN, "FRAGMENTS: the frame does not match its checksum")
+    assert left == PeerLeft(GoodbyeReason.BROKEN, "FRAGMENTS: the frame does not match its checksum")
     assert both.bank.is_over
     with pytest.raises(ProtocolError, match="it is OVER"):
         both.bank.send(numbered(1))
@@ -129,7 +137,7 @@ def test_p26_a_frame_of_rows_that_is_damaged_ends_the_connection_and_the_far_sid
 def test_p26_a_frame_that_is_whole_and_no_batch_ends_the_connection() -> None:
     both = linked()
     with pytest.raises(PeerError, match="FRAGMENTS: this is no batch of fragments"):
-        both.bank.received(framed(Kind.FRAGMENTS, b"rows"), now=0)
+        both.bank.received(framed(FrameKind.FRAGMENTS, b"rows"), now=0)
 
 
 def test_n23_a_role_is_asked_and_told() -> None:
@@ -143,7 +151,7 @@ def test_n23_a_role_is_asked_and_told() -> None:
 def test_t6_a_role_that_nobody_asked_for_ends_the_connection() -> None:
     both = linked()
     both.shop.ask_role(DATABASE)
-    answer = framed(Kind.ROLE_TOLD, DATABASE + b"\x01" + bytes(8))
+    answer = framed(FrameKind.ROLE_TOLD, DATABASE + b"\x01" + bytes(8))
     both.shop.received(answer, now=0)
     with pytest.raises(PeerError, match="nobody has asked"):
         both.shop.received(answer, now=0)
@@ -162,7 +170,7 @@ def test_n23_nobody_tells_a_role_unasked() -> None:
 
 def test_t4_who_asks_on_and_on_without_reading_is_cut_off() -> None:
     both = linked()
-    question = framed(Kind.ROLE_ASKED, DATABASE)
+    question = framed(FrameKind.ROLE_ASKED, DATABASE)
     both.bank.received(question * WAITING_MAX, now=0)
     for _ in range(WAITING_MAX):
         both.bank.tell_role(DATABASE, "principal", 1)
@@ -172,8 +180,8 @@ def test_t4_who_asks_on_and_on_without_reading_is_cut_off() -> None:
 
 def test_t4_pings_without_end_are_answered_by_one_pong() -> None:
     both = linked()
-    both.bank.received(framed(Kind.PING) * 10_000, now=0)
-    assert said(both.bank) == [framed(Kind.PONG)]
+    both.bank.received(framed(FrameKind.PING) * 10_000, now=0)
+    assert said(both.bank) == [framed(FrameKind.PONG)]
 
 
 @given(st.lists(st.binary(max_size=64), max_size=8), st.booleans())
@@ -188,29 +196,29 @@ def test_t5_any_bytes_come_to_nothing_or_a_peer_error(pieces: list[bytes], greet
         assert bank.is_over
 
 
-@given(st.lists(st.sampled_from(list(Kind)), max_size=12), st.integers(0, 12))
-def test_n5_any_sequence_of_frames_is_followed_or_refused(kinds: list[Kind], leaves_after: int) -> None:
+@given(st.lists(st.sampled_from(list(FrameKind)), max_size=12), st.integers(0, 12))
+def test_n5_any_sequence_of_frames_is_followed_or_refused(kinds: list[FrameKind], leaves_after: int) -> None:
     frames = {
-        Kind.HELLO: said(linked(greet=False).shop)[0],
-        Kind.FRAGMENTS: framed(Kind.FRAGMENTS, pack_batch(numbered(2))),
-        Kind.ROLE_ASKED: framed(Kind.ROLE_ASKED, DATABASE),
-        Kind.ROLE_TOLD: framed(Kind.ROLE_TOLD, DATABASE + b"\x01" + bytes(8)),
-        Kind.PING: framed(Kind.PING),
-        Kind.PONG: framed(Kind.PONG),
-        Kind.GOODBYE: framed(Kind.GOODBYE, b"\x04"),
+        FrameKind.HELLO: said(linked(greet=False).shop)[0],
+        FrameKind.FRAGMENTS: framed(FrameKind.FRAGMENTS, pack_batch(numbered(2))),
+        FrameKind.ROLE_ASKED: framed(FrameKind.ROLE_ASKED, DATABASE),
+        FrameKind.ROLE_TOLD: framed(FrameKind.ROLE_TOLD, DATABASE + b"\x01" + bytes(8)),
+        FrameKind.PING: framed(FrameKind.PING),
+        FrameKind.PONG: framed(FrameKind.PONG),
+        FrameKind.GOODBYE: framed(FrameKind.GOODBYE, b"\x04"),
     }
     bank = linked(greet=False).bank
     rows = 0
     for number, kind in enumerate(kinds):
         if number == leaves_after:
-            bank.leave(Reason.STOPPING, now=0)
+            bank.leave(GoodbyeReason.STOPPING, now=0)
         was_over, was_greeted, before = bank.is_over, bank.far is not None, rows
         try:
             rows += len(numbers(bank.received(frames[kind], now=0)))
         except PeerError:
-            assert (kind is Kind.HELLO) is was_greeted or kind is Kind.ROLE_TOLD or bank.is_leaving
+            assert (kind is FrameKind.HELLO) is was_greeted or kind is FrameKind.ROLE_TOLD or bank.is_leaving
             break
-        assert rows == before or (kind is Kind.FRAGMENTS and was_greeted and not was_over)
+        assert rows == before or (kind is FrameKind.FRAGMENTS and was_greeted and not was_over)
         said(bank)
 
 

@@ -8,12 +8,12 @@ import pytest
 
 from ssbroker.protocol.wire import frames
 from ssbroker.protocol.wire.batch import unpack_batch
-from ssbroker.protocol.wire.frames import Frames, Kind, Reason, framed
+from ssbroker.protocol.wire.frames import FrameKind, FrameReader, GoodbyeReason, framed
 from tests.guards.repository import ROOT
 from tests.protocol.wire import bytes_of, own, row, table
 
 RECORDED = {
-    Kind[name]: bytes.fromhex(data)
+    FrameKind[name]: bytes.fromhex(data)
     for name, data in (line.split() for line in (ROOT / "tests/protocol/wire_v1.txt").read_text().splitlines())
 }
 ROWS = [
@@ -22,8 +22,8 @@ ROWS = [
 ]
 
 
-def body_of(frame: bytes) -> tuple[Kind, bytes]:
-    frames = Frames(body_max=8 << 20)
+def body_of(frame: bytes) -> tuple[FrameKind, bytes]:
+    frames = FrameReader(body_max=8 << 20)
     frames.feed(frame)
     whole = frames.next()
     assert whole is not None
@@ -31,28 +31,28 @@ def body_of(frame: bytes) -> tuple[Kind, bytes]:
 
 
 def test_n4_every_kind_is_recorded() -> None:
-    assert list(RECORDED) == list(Kind)
+    assert list(RECORDED) == list(FrameKind)
 
 
-@pytest.mark.parametrize("kind", list(Kind))
-def test_n4_a_recorded_frame_is_read(kind: Kind) -> None:
-    read: dict[Kind, Any] = {
-        Kind.HELLO: lambda body: frames.unpack_hello(body).name,
-        Kind.FRAGMENTS: lambda body: unpack_batch(body).to_pylist(),
-        Kind.ROLE_ASKED: bytes,
-        Kind.ROLE_TOLD: frames.unpack_role,
-        Kind.PING: bytes,
-        Kind.PONG: bytes,
-        Kind.GOODBYE: frames.unpack_goodbye,
+@pytest.mark.parametrize("kind", list(FrameKind))
+def test_n4_a_recorded_frame_is_read(kind: FrameKind) -> None:
+    read: dict[FrameKind, Any] = {
+        FrameKind.HELLO: lambda body: frames.unpack_hello(body).name,
+        FrameKind.FRAGMENTS: lambda body: unpack_batch(body).to_pylist(),
+        FrameKind.ROLE_ASKED: bytes,
+        FrameKind.ROLE_TOLD: frames.unpack_role,
+        FrameKind.PING: bytes,
+        FrameKind.PONG: bytes,
+        FrameKind.GOODBYE: frames.unpack_goodbye,
     }
     said = {
-        Kind.HELLO: "shop",
-        Kind.FRAGMENTS: ROWS,
-        Kind.ROLE_ASKED: b"id of a database",
-        Kind.ROLE_TOLD: (b"id of a database", "principal", 3),
-        Kind.PING: b"",
-        Kind.PONG: b"",
-        Kind.GOODBYE: (Reason.STOPPING, "back at 7"),
+        FrameKind.HELLO: "shop",
+        FrameKind.FRAGMENTS: ROWS,
+        FrameKind.ROLE_ASKED: b"id of a database",
+        FrameKind.ROLE_TOLD: (b"id of a database", "principal", 3),
+        FrameKind.PING: b"",
+        FrameKind.PONG: b"",
+        FrameKind.GOODBYE: (GoodbyeReason.STOPPING, "back at 7"),
     }
     was, body = body_of(RECORDED[kind])
     assert was is kind
@@ -62,12 +62,12 @@ def test_n4_a_recorded_frame_is_read(kind: Kind) -> None:
 def test_n4_the_same_is_said_in_the_same_bytes() -> None:
     """But for rows: how Arrow lays out its metadata is a matter of its version, and any layout is read."""
     told = frames.pack_role(b"id of a database", "principal", 3)
-    assert {kind: frame for kind, frame in RECORDED.items() if kind is not Kind.FRAGMENTS} == {
-        Kind.HELLO: framed(Kind.HELLO, frames.pack_hello(own())),
-        Kind.ROLE_ASKED: framed(Kind.ROLE_ASKED, b"id of a database"),
-        Kind.ROLE_TOLD: framed(Kind.ROLE_TOLD, told),
-        Kind.PING: framed(Kind.PING),
-        Kind.PONG: framed(Kind.PONG),
-        Kind.GOODBYE: framed(Kind.GOODBYE, frames.pack_goodbye(Reason.STOPPING, "back at 7")),
+    assert {kind: frame for kind, frame in RECORDED.items() if kind is not FrameKind.FRAGMENTS} == {
+        FrameKind.HELLO: framed(FrameKind.HELLO, frames.pack_hello(own())),
+        FrameKind.ROLE_ASKED: framed(FrameKind.ROLE_ASKED, b"id of a database"),
+        FrameKind.ROLE_TOLD: framed(FrameKind.ROLE_TOLD, told),
+        FrameKind.PING: framed(FrameKind.PING),
+        FrameKind.PONG: framed(FrameKind.PONG),
+        FrameKind.GOODBYE: framed(FrameKind.GOODBYE, frames.pack_goodbye(GoodbyeReason.STOPPING, "back at 7")),
     }
-    assert unpack_batch(bytes_of(table(*ROWS))) == unpack_batch(body_of(RECORDED[Kind.FRAGMENTS])[1])
+    assert unpack_batch(bytes_of(table(*ROWS))) == unpack_batch(body_of(RECORDED[FrameKind.FRAGMENTS])[1])

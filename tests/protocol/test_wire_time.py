@@ -3,8 +3,8 @@ from __future__ import annotations
 import pytest
 
 from ssbroker.exceptions import OptionError, PeerError, ProtocolError
-from ssbroker.protocol.wire.connection import Greeted, Left, Limits
-from ssbroker.protocol.wire.frames import Far, Kind, Reason, framed
+from ssbroker.protocol.wire.connection import LinkLimits, PeerGreeted, PeerLeft
+from ssbroker.protocol.wire.frames import FrameKind, GoodbyeReason, PeerIdentity, framed
 from tests.protocol.wire import BANK, SECOND, linked, numbered, numbers, said
 
 DATABASE = b"id of a database"
@@ -15,7 +15,7 @@ def test_n11_hello_has_ten_seconds() -> None:
     assert bank.next_timeout() == 10 * SECOND
     assert bank.handle_timeout(now=10 * SECOND - 1) == []
     bank.received(b"SSBW", now=9 * SECOND)
-    assert bank.handle_timeout(now=10 * SECOND) == [Left(Reason.SILENT, "no HELLO within 10 s")]
+    assert bank.handle_timeout(now=10 * SECOND) == [PeerLeft(GoodbyeReason.SILENT, "no HELLO within 10 s")]
     assert bank.is_over
     assert bank.next_timeout() is None
 
@@ -24,14 +24,14 @@ def test_n10_a_connection_that_carries_nothing_for_thirty_seconds_is_closed() ->
     both = linked()
     both.shop.send(numbered(1))
     both.to_bank(7 * SECOND)
-    both.bank.received(framed(Kind.PONG), now=36 * SECOND)
+    both.bank.received(framed(FrameKind.PONG), now=36 * SECOND)
     assert both.bank.next_timeout() == 37 * SECOND
     assert both.bank.handle_timeout(now=37 * SECOND - 1) == []
     assert said(both.bank, 37 * SECOND - 1) == []
     assert both.bank.handle_timeout(now=37 * SECOND) == []
     assert both.bank.is_leaving
     both.settle(37 * SECOND)
-    assert both.at_shop[-1] == Left(Reason.IDLE, "nothing to carry")
+    assert both.at_shop[-1] == PeerLeft(GoodbyeReason.IDLE, "nothing to carry")
     assert both.shop.is_over
     assert both.bank.is_over
 
@@ -49,7 +49,7 @@ def test_n10_after_ten_seconds_of_silence_a_ping_goes_and_the_answer_is_a_sign()
     assert both.shop.next_timeout() == 11 * SECOND
     both.shop.handle_timeout(now=11 * SECOND)
     [ping] = said(both.shop, 11 * SECOND)
-    assert ping == framed(Kind.PING)
+    assert ping == framed(FrameKind.PING)
     assert both.shop.next_timeout() == 21 * SECOND
     both.bank.received(ping, now=12 * SECOND)
     assert both.to_shop(12 * SECOND) == []
@@ -63,7 +63,7 @@ def test_n10_without_a_sign_for_twenty_seconds_the_far_side_is_gone() -> None:
     both.shop.handle_timeout(now=10 * SECOND)
     said(both.shop, 10 * SECOND)
     assert both.shop.handle_timeout(now=20 * SECOND - 1) == []
-    assert both.shop.handle_timeout(now=20 * SECOND) == [Left(Reason.SILENT, "no sign within 20 s")]
+    assert both.shop.handle_timeout(now=20 * SECOND) == [PeerLeft(GoodbyeReason.SILENT, "no sign within 20 s")]
     assert both.shop.is_over
 
 
@@ -83,9 +83,9 @@ def test_n10_who_has_asked_nothing_expects_nothing() -> None:
 def test_n9_a_link_is_probed_when_the_far_side_dials_anew() -> None:
     both = linked()
     both.bank.probe(now=3 * SECOND)
-    assert said(both.bank, 3 * SECOND) == [framed(Kind.PING)]
+    assert said(both.bank, 3 * SECOND) == [framed(FrameKind.PING)]
     assert both.bank.next_timeout() == 13 * SECOND
-    assert both.bank.handle_timeout(now=13 * SECOND) == [Left(Reason.SILENT, "no sign within 20 s")]
+    assert both.bank.handle_timeout(now=13 * SECOND) == [PeerLeft(GoodbyeReason.SILENT, "no sign within 20 s")]
 
 
 def test_n12_who_does_not_read_gives_signs_and_expects_none() -> None:
@@ -96,7 +96,7 @@ def test_n12_who_does_not_read_gives_signs_and_expects_none() -> None:
     for second in (5, 10, 15, 20, 25):
         assert both.bank.next_timeout() == second * SECOND
         assert both.bank.handle_timeout(now=second * SECOND) == []
-        assert said(both.bank, second * SECOND) == [framed(Kind.PONG)]
+        assert said(both.bank, second * SECOND) == [framed(FrameKind.PONG)]
     both.bank.resume(now=26 * SECOND)
     assert both.bank.next_timeout() == 30 * SECOND
     both.bank.send(numbered(1))
@@ -109,7 +109,7 @@ def test_n12_signs_keep_the_far_side_patient() -> None:
     both.shop.send(numbered(1))
     said(both.shop, 0)
     for second in range(5, 60, 5):
-        both.shop.received(framed(Kind.PONG), now=second * SECOND)
+        both.shop.received(framed(FrameKind.PONG), now=second * SECOND)
         if second < 30:
             assert both.shop.handle_timeout(now=second * SECOND) == []
             assert not both.shop.is_leaving
@@ -118,54 +118,54 @@ def test_n12_signs_keep_the_far_side_patient() -> None:
 def test_n9_goodbye_goes_behind_what_was_sent_before() -> None:
     both = linked()
     both.shop.send(numbered(3000))
-    both.shop.leave(Reason.SUPERSEDED, "another connection stays", now=0)
+    both.shop.leave(GoodbyeReason.SUPERSEDED, "another connection stays", now=0)
     with pytest.raises(ProtocolError, match="it is LEAVING"):
         both.shop.send(numbered(1))
     came = both.to_bank()
     assert numbers(came) == list(range(3000))
-    assert came[-1] == Left(Reason.SUPERSEDED, "another connection stays")
+    assert came[-1] == PeerLeft(GoodbyeReason.SUPERSEDED, "another connection stays")
 
 
 def test_n9_who_has_left_still_takes_what_was_under_way() -> None:
     both = linked()
     both.bank.send(numbered(3000))
-    both.shop.leave(Reason.IDLE, now=0)
+    both.shop.leave(GoodbyeReason.IDLE, now=0)
     both.to_bank()
     assert both.bank.is_leaving
     assert not both.bank.is_over
     came = both.to_shop()
     assert numbers(came) == list(range(3000))
-    assert came[-1] == Left(Reason.IDLE)
+    assert came[-1] == PeerLeft(GoodbyeReason.IDLE)
     assert both.shop.is_over
     assert both.bank.is_over
 
 
 def test_n9_goodbyes_that_cross_end_both() -> None:
     both = linked()
-    both.shop.leave(Reason.IDLE, now=0)
-    both.bank.leave(Reason.STOPPING, now=0)
+    both.shop.leave(GoodbyeReason.IDLE, now=0)
+    both.bank.leave(GoodbyeReason.STOPPING, now=0)
     both.settle()
-    assert both.at_bank[-1] == Left(Reason.IDLE)
-    assert both.at_shop[-1] == Left(Reason.STOPPING)
+    assert both.at_bank[-1] == PeerLeft(GoodbyeReason.IDLE)
+    assert both.at_shop[-1] == PeerLeft(GoodbyeReason.STOPPING)
     assert both.shop.is_over
     assert both.bank.is_over
 
 
 def test_n9_leaving_twice_is_as_leaving_once() -> None:
     both = linked()
-    both.shop.leave(Reason.IDLE, now=0)
-    both.shop.leave(Reason.STOPPING, now=0)
+    both.shop.leave(GoodbyeReason.IDLE, now=0)
+    both.shop.leave(GoodbyeReason.STOPPING, now=0)
     assert len(said(both.shop)) == 1
-    both.shop.leave(Reason.STOPPING, now=0)
+    both.shop.leave(GoodbyeReason.STOPPING, now=0)
     assert said(both.shop) == []
 
 
 def test_n9_a_frame_after_goodbye_is_refused() -> None:
     both = linked()
-    goodbye = framed(Kind.GOODBYE, b"\x01")
+    goodbye = framed(FrameKind.GOODBYE, b"\x01")
     with pytest.raises(PeerError, match="PING: it may not come while the connection is LEFT"):
-        both.bank.received(goodbye + framed(Kind.PING), now=0)
-    both.shop.leave(Reason.IDLE, now=0)
+        both.bank.received(goodbye + framed(FrameKind.PING), now=0)
+    both.shop.leave(GoodbyeReason.IDLE, now=0)
     said(both.shop)
     with pytest.raises(PeerError, match="GOODBYE: it may not come while the connection is OVER"):
         both.shop.received(goodbye * 2, now=0)
@@ -173,30 +173,30 @@ def test_n9_a_frame_after_goodbye_is_refused() -> None:
 
 def test_n9_a_goodbye_that_is_not_answered_has_five_seconds_from_the_last_that_came_or_went() -> None:
     both = linked()
-    both.shop.leave(Reason.IDLE, now=40 * SECOND)
+    both.shop.leave(GoodbyeReason.IDLE, now=40 * SECOND)
     assert both.shop.next_timeout() == 45 * SECOND
     said(both.shop, 42 * SECOND)
     assert both.shop.next_timeout() == 47 * SECOND
-    assert both.shop.handle_timeout(now=47 * SECOND) == [Left(Reason.SILENT, "no GOODBYE within 5 s")]
+    assert both.shop.handle_timeout(now=47 * SECOND) == [PeerLeft(GoodbyeReason.SILENT, "no GOODBYE within 5 s")]
     assert both.shop.is_over
 
 
 def test_n9_leaving_ends_after_a_minute_whatever_the_far_side_trickles() -> None:
     """N9: half a frame, a byte at a time; whole frames that carry nothing; and who was left by one who reads nothing."""
-    frame = framed(Kind.PONG)
+    frame = framed(FrameKind.PONG)
     for trickled in ([frame[:1], *[bytes([each]) for each in frame[1:15]]], [frame] * 15):
         both = linked()
-        both.shop.leave(Reason.IDLE, now=SECOND)
+        both.shop.leave(GoodbyeReason.IDLE, now=SECOND)
         said(both.shop, SECOND)
         for second, data in enumerate(trickled, start=1):
             both.shop.received(data, now=4 * second * SECOND)
             assert both.shop.handle_timeout(now=4 * second * SECOND) == []
         assert both.shop.next_timeout() == 61 * SECOND
-        assert both.shop.handle_timeout(now=61 * SECOND) == [Left(Reason.SILENT, "no GOODBYE within 60 s")]
+        assert both.shop.handle_timeout(now=61 * SECOND) == [PeerLeft(GoodbyeReason.SILENT, "no GOODBYE within 60 s")]
         assert both.shop.is_over
     left = linked()
     left.bank.send(numbered(1))
-    left.shop.leave(Reason.STOPPING, now=0)
+    left.shop.leave(GoodbyeReason.STOPPING, now=0)
     left.to_bank(0)
     for second in range(1, 15):
         left.bank.received(frame[second - 1 : second], now=4 * second * SECOND)
@@ -208,7 +208,7 @@ def test_n9_leaving_ends_after_a_minute_whatever_the_far_side_trickles() -> None
 def test_n9_who_was_left_and_cannot_write_ends_all_the_same() -> None:
     both = linked()
     both.bank.send(numbered(1))
-    both.shop.leave(Reason.STOPPING, now=0)
+    both.shop.leave(GoodbyeReason.STOPPING, now=0)
     both.to_bank(SECOND)
     assert both.bank.next_timeout() == 6 * SECOND
     assert both.bank.handle_timeout(now=6 * SECOND) == []
@@ -217,10 +217,10 @@ def test_n9_who_was_left_and_cannot_write_ends_all_the_same() -> None:
 
 def test_n9_who_leaves_before_hello_says_hello_and_goodbye() -> None:
     both = linked(greet=False)
-    both.bank.leave(Reason.REFUSED, "who are you", now=0)
+    both.bank.leave(GoodbyeReason.REFUSED, "who are you", now=0)
     assert both.to_shop() == [
-        Greeted(Far(instance_id=BANK, name="bank", number=2, max_frame_bytes=8 << 20)),
-        Left(Reason.REFUSED, "who are you"),
+        PeerGreeted(PeerIdentity(instance_id=BANK, name="bank", number=2, max_frame_bytes=8 << 20)),
+        PeerLeft(GoodbyeReason.REFUSED, "who are you"),
     ]
     assert both.bank.is_over
     assert both.to_bank() == []
@@ -230,16 +230,16 @@ def test_n9_who_leaves_answers_nothing() -> None:
     both = linked()
     both.shop.ask_role(DATABASE)
     both.to_bank()
-    both.bank.leave(Reason.STOPPING, now=0)
+    both.bank.leave(GoodbyeReason.STOPPING, now=0)
     both.bank.tell_role(DATABASE, "principal", 1)
-    assert both.to_shop() == [Left(Reason.STOPPING)]
+    assert both.to_shop() == [PeerLeft(GoodbyeReason.STOPPING)]
 
 
 def test_n10_nobody_says_silent() -> None:
     with pytest.raises(ProtocolError, match="got SILENT"):
-        linked().shop.leave(Reason.SILENT, now=0)
+        linked().shop.leave(GoodbyeReason.SILENT, now=0)
 
 
 def test_limits_that_contradict_each_other_are_refused() -> None:
     with pytest.raises(OptionError, match="silence"):
-        Limits(ping_after=20 * SECOND)
+        LinkLimits(ping_after=20 * SECOND)

@@ -8,8 +8,8 @@ from typing import Any, Final
 import pyarrow as pa
 
 from ssbroker.protocol.wire.batch import WIRE, pack_batch
-from ssbroker.protocol.wire.connection import Batch, Limits, Link, Occurrence
-from ssbroker.protocol.wire.frames import Own
+from ssbroker.protocol.wire.connection import FragmentsArrived, Link, LinkLimits, Occurrence
+from ssbroker.protocol.wire.frames import OwnIdentity
 
 SECOND: Final = 1_000_000
 SHOP, BANK = b"id of the shop..", b"id of the bank.."
@@ -62,14 +62,14 @@ def bytes_of(rows: pa.Table) -> bytes:
 
 def numbers(occurrences: list[Occurrence]) -> list[int]:
     """The sequence numbers of all rows that have arrived."""
-    batches = (occurrence.rows for occurrence in occurrences if isinstance(occurrence, Batch))
+    batches = (occurrence.rows for occurrence in occurrences if isinstance(occurrence, FragmentsArrived))
     columns: list[list[Any]] = [rows["message_sequence_number"].to_pylist() for rows in batches]
     return [number for column in columns for number in column]
 
 
-def own(instance_id: bytes = SHOP, *, name: str = "shop", number: int = 1, **limits: int) -> Own:
+def own(instance_id: bytes = SHOP, *, name: str = "shop", number: int = 1, **limits: int) -> OwnIdentity:
     """What a side says of itself."""
-    return Own(instance_id=instance_id, name=name, number=number, **limits)
+    return OwnIdentity(instance_id=instance_id, name=name, number=number, **limits)
 
 
 @dataclass
@@ -110,9 +110,9 @@ def said(link: Link, now: int = 0) -> list[bytes]:
     return pieces
 
 
-def linked(*, greet: bool = True, limits: Limits | None = None) -> Linked:
+def linked(*, greet: bool = True, limits: LinkLimits | None = None) -> Linked:
     """The shop, which dialled, and the bank; both have said HELLO, unless they shall not."""
-    limits = limits or Limits()
+    limits = limits or LinkLimits()
     shop = Link(own(), is_accept=False, limits=limits, now=0)
     bank = Link(own(BANK, name="bank", number=2), is_accept=True, limits=limits, now=0)
     both = Linked(shop, bank)

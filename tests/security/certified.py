@@ -5,14 +5,14 @@ from __future__ import annotations
 from datetime import UTC, datetime
 from functools import cache
 
-from ssbroker.security.certificates import Certified, Validity, make_certificate
+from ssbroker.security.certificates import CertificateWithKey, Validity, make_certificate
 from ssbroker.security.key_exchange import DialogCertificate
 
 BEGINS, ENDS = datetime(2020, 1, 1, tzinfo=UTC), datetime(2040, 1, 1, tzinfo=UTC)
 
 
 @cache
-def certified(name: str, *, ends: datetime = ENDS, bits: int = 2048) -> Certified:
+def certified(name: str, *, ends: datetime = ENDS, bits: int = 2048) -> CertificateWithKey:
     """The certificate of that name, with its key; the same in all tests of a process."""
     return make_certificate([name], Validity(BEGINS, ends), kind="RSA", bits=bits)
 

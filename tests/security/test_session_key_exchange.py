@@ -19,8 +19,8 @@ from ssbroker.security.key_exchange import (
     SECOND,
     DialogCertificate,
     Direction,
-    Offers,
-    Openings,
+    KeyOffers,
+    KeyOpenings,
     read_blob,
 )
 from tests.security.certified import BEGINS, ENDS, certified, own, public
@@ -34,7 +34,7 @@ MINUTE = 60 * SECOND
 def offered(
     *, anonymous: bool = False, now: int = NOW, of: Direction = OF, by: str = "Shop", to: str = "Bank"
 ) -> bytes:
-    return Offers().blob(KEY, of, to=public(to), by=None if anonymous else own(by), now=now)
+    return KeyOffers().blob(KEY, of, to=public(to), by=None if anonymous else own(by), now=now)
 
 
 def opened(
@@ -44,14 +44,14 @@ def opened(
     of: Direction = OF,
     by: str | None = "Shop",
     at: str = "Bank",
-    openings: Openings | None = None,
+    openings: KeyOpenings | None = None,
     pays: Callable[[], bool] = lambda: True,
 ) -> bytes | None:
     blob = read_blob(data)
     if blob is None:
         return None
     sender = None if by is None else public(by)
-    return (openings or Openings()).opened(blob, of, own=own(at), by=sender, now=now, pays=pays)
+    return (openings or KeyOpenings()).opened(blob, of, own=own(at), by=sender, now=now, pays=pays)
 
 
 @pytest.mark.parametrize("anonymous", [False, True])
@@ -71,7 +71,7 @@ def test_n19_t2_every_single_bit_flip_of_a_blob_is_refused(*, anonymous: bool) -
     """T2: nothing of it can be changed, cut off or added to."""
     data = offered(anonymous=anonymous)
     by = None if anonymous else "Shop"
-    number, openings = int.from_bytes(data), Openings()
+    number, openings = int.from_bytes(data), KeyOpenings()
     for bit in range(8 * len(data)):
         assert opened((number ^ 1 << bit).to_bytes(len(data)), by=by, openings=openings) is None, bit
     for length in range(len(data)):
@@ -118,7 +118,7 @@ def test_t1_a_signature_that_is_moved_to_another_key_is_refused() -> None:
 
 
 def test_n19_rsa_is_paid_once_for_an_hour_and_a_pair_of_certificates() -> None:
-    offers, openings = Offers(), Openings()
+    offers, openings = KeyOffers(), KeyOpenings()
     seen = set()
     for minute, conversation in enumerate(range(90)):
         of, now = replace(OF, conversation_id=conversation.to_bytes(16)), NOW + minute * MINUTE
@@ -135,7 +135,7 @@ def test_n19_rsa_is_paid_once_for_an_hour_and_a_pair_of_certificates() -> None:
 
 
 def test_n19_a_clock_that_is_set_back_makes_a_new_key() -> None:
-    offers = Offers()
+    offers = KeyOffers()
     offers.blob(KEY, OF, to=public("Bank"), by=own("Shop"), now=NOW)
     data = offers.blob(KEY, OF, to=public("Bank"), by=own("Shop"), now=NOW - MINUTE)
     assert opened(data, now=NOW - MINUTE) == KEY
@@ -169,7 +169,7 @@ def test_p26_any_bytes_are_refused_without_an_error(data: bytes) -> None:
 
 def test_p26_bad_keys_are_remembered_within_a_limit() -> None:
     """Forged blobs cost an RSA operation each, and no memory."""
-    openings = Openings()
+    openings = KeyOpenings()
     blob = read_blob(offered())
     assert blob is not None
     for number in range(1100):
@@ -181,7 +181,7 @@ def test_p26_bad_keys_are_remembered_within_a_limit() -> None:
 
 def test_n19_what_is_not_paid_for_is_not_remembered_as_bad() -> None:
     """P26: it comes again; what is known costs nothing."""
-    openings, data, tokens = Openings(), offered(), iter([False, True])
+    openings, data, tokens = KeyOpenings(), offered(), iter([False, True])
     assert opened(data, openings=openings, pays=tokens.__next__) is None
     assert opened(data, openings=openings, pays=tokens.__next__) == KEY
     assert opened(data, openings=openings, pays=tokens.__next__) == KEY

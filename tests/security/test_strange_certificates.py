@@ -14,7 +14,7 @@ from cryptography.hazmat.primitives.asymmetric import ec, rsa
 from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 
-from ssbroker.broker.network.tls import PROTOCOL, Contexts, Credentials, Secured, Trust
+from ssbroker.broker.network.tls import PROTOCOL, TlsChannel, TlsContexts, TlsCredentials, Trust
 from ssbroker.exceptions import InputError, PeerError
 from ssbroker.security.certificates import (
     Validity,
@@ -76,7 +76,7 @@ def test_a_pinned_file_that_cannot_be_read_leaves_those_from_before(tmp_path: Pa
     (tmp_path / "shop.key").write_bytes(own.key)
     pinned = tmp_path / "stock.pem"
     pinned.write_bytes(stock.certificate)
-    credentials = Credentials(
+    credentials = TlsCredentials(
         Trust(certificate=tmp_path / "shop.pem", key=tmp_path / "shop.key", pinned={"stock": [pinned]})
     )
     before = credentials.contexts
@@ -126,7 +126,7 @@ def test_names_that_are_no_characters_are_nobodys(tmp_path: Path) -> None:
     context.load_cert_chain(far)
     to_far, from_far = ssl.MemoryBIO(), ssl.MemoryBIO()
     tls = context.wrap_bio(to_far, from_far)
-    near = Secured(Contexts.of(trust), is_accept=True)
+    near = TlsChannel(TlsContexts.of(trust), is_accept=True)
     with suppress(ssl.SSLWantReadError):
         tls.do_handshake()
     near.received(from_far.read())

@@ -15,17 +15,17 @@ import pytest
 
 import ssbroker
 from ssbroker.cli.options import load_keys
-from ssbroker.ddl.lexer import Source, batches
+from ssbroker.ddl.lexer import ScriptSource, batches
 from ssbroker.exceptions import InputError
-from ssbroker.spark.streams.options import Buckets
-from ssbroker.store.endpoints import Endpoint
+from ssbroker.spark.streams.options import BucketCount
+from ssbroker.store.endpoints import ConversationEndpoint
 
 _SECRET = re.compile(
     r"((far_|answer_)?session_keys?|private_key|password|by_password|by_service|\w+ed_key|key_exchange|pickled|tokens)"
 )
 _MAY_BE_TOLD = {
     "ssbroker.broker.network.limits._Bucket.tokens",  # a number
-    "ssbroker.cli.reassemble.Job.session_keys",  # a path
+    "ssbroker.cli.reassemble.ReassembleJob.session_keys",  # a path
     "ssbroker.ddl.statements.AlterMasterKey.by_service",  # a flag
 }
 
@@ -57,10 +57,11 @@ def test_b32_no_class_tells_a_field_that_is_named_like_a_secret() -> None:
 def test_b32_what_holds_a_key_does_not_tell_it() -> None:
     """A row of an endpoint, a bucket key, and the tokens of a statement with a password."""
     key = bytes(range(65, 91))
-    row = Endpoint(*(key if name.endswith("session_key") else bytes(16) for name in Endpoint._fields))  # type: ignore[arg-type]
+    values = [key if name.endswith("session_key") else bytes(16) for name in ConversationEndpoint._fields]
+    row = ConversationEndpoint._make(values)
     assert key.decode() not in repr(row)
-    assert key.decode() not in repr(Buckets(count=2, key=key))
-    (batch,) = batches(Source(f"CREATE MASTER KEY ENCRYPTION BY PASSWORD = '{key.decode()}'", None))
+    assert key.decode() not in repr(BucketCount(count=2, key=key))
+    (batch,) = batches(ScriptSource(f"CREATE MASTER KEY ENCRYPTION BY PASSWORD = '{key.decode()}'", None))
     assert key.decode() not in repr(batch)
 
 

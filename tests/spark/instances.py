@@ -9,7 +9,7 @@ import pyarrow as pa
 
 import ssbroker
 from ssbroker.broker.database import context_of as database_context
-from ssbroker.broker.dialogs.bulk_send import Addressing, send_once
+from ssbroker.broker.dialogs.bulk_send import SendDefaults, send_batch_once
 
 SCRIPT: Final = """
 CREATE DATABASE Sales
@@ -34,10 +34,10 @@ def send(folder: Path, *bodies: bytes, to_service: str = "//Orders") -> None:
     """Messages of one dialog."""
     with ssbroker.Instance.open(folder, background=False) as instance:
         part = pa.table({"message_body": pa.array(bodies, pa.binary())})
-        send_once(
+        send_batch_once(
             database_context(instance.database("Sales")),
             [part],
-            Addressing(from_service="//Shop", to_service=to_service),
+            SendDefaults(from_service="//Shop", to_service=to_service),
         )
 
 

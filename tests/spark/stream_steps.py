@@ -12,12 +12,12 @@ import pyarrow as pa
 import ssbroker
 from ssbroker.schemas import CONVERSATIONS, ROUTES
 from ssbroker.spark import columns
-from ssbroker.spark.broadcast import Shipped
+from ssbroker.spark.broadcast import SharedValue
 from ssbroker.spark.streams import row_kinds
 from ssbroker.spark.streams.inspection import waiting_rows
 from ssbroker.spark.streams.state import state_from_bytes
-from ssbroker.spark.streams.step import Step, step
-from ssbroker.spark.streams.task import Assembly, Routing, Source, Task
+from ssbroker.spark.streams.step import StepOutput, step
+from ssbroker.spark.streams.task import AssemblySettings, CatalogLocation, RoutingSettings, StreamTask
 from tests.oracle.traffic import Fragment, Limits, Row
 from tests.worlds.fragment_tables import fragment_batch
 
@@ -29,7 +29,7 @@ DIRECTION = ("conversation_id", "is_initiator")
 
 
 @dataclass(frozen=True)
-class Here(Source):
+class Here(CatalogLocation):
     """A catalog that a test has at hand, and may replace."""
 
     catalogs: list[ssbroker.Catalog] = field(compare=False, hash=False)
@@ -51,7 +51,7 @@ _routers: dict[str, ssbroker.Router] = {}
 
 
 @dataclass(frozen=True)
-class Given(Shipped[Any]):
+class Given(SharedValue[Any]):
     """What needs no way to a worker."""
 
     given: Any = field(compare=False, hash=False)
@@ -60,7 +60,7 @@ class Given(Shipped[Any]):
         return self.given
 
 
-def assembly(limits: Limits | None = None, **changed: Any) -> Assembly:
+def assembly(limits: Limits | None = None, **changed: Any) -> AssemblySettings:
     """How fragments are put together, with no limits but these."""
     limits = Limits() if limits is None else limits
     options: dict[str, Any] = {
@@ -72,7 +72,7 @@ def assembly(limits: Limits | None = None, **changed: Any) -> Assembly:
         "session_keys": None,
         "acknowledgements": True,
     }
-    return Assembly(**{**options, **changed})
+    return AssemblySettings(**{**options, **changed})
 
 
 @cache
@@ -82,7 +82,7 @@ def labels() -> columns.Labels:
     return columns.rehearse(empty, types, tie_break="hash", pending_request="continue")
 
 
-def routing(catalogs: list[ssbroker.Catalog], **changed: Any) -> Routing:
+def routing(catalogs: list[ssbroker.Catalog], **changed: Any) -> RoutingSettings:
     """How messages are routed: the service is the first further column."""
     options: dict[str, Any] = {
         "source": Here(catalogs),
@@ -93,10 +93,10 @@ def routing(catalogs: list[ssbroker.Catalog], **changed: Any) -> Routing:
         "direction": DIRECTION,
         "max_delayed_bytes": 1 << 20,
     }
-    return Routing(**{**options, **changed})
+    return RoutingSettings(**{**options, **changed})
 
 
-def task(assembled: Assembly | None, routed: Routing | None = None, **changed: Any) -> Task:
+def task(assembled: AssemblySettings | None, routed: RoutingSettings | None = None, **changed: Any) -> StreamTask:
     options: dict[str, Any] = {
         "fixed": FIXED,
         "carried": tuple(FURTHER),
@@ -104,7 +104,7 @@ def task(assembled: Assembly | None, routed: Routing | None = None, **changed: A
         "routing": routed,
         "figures": False,
     }
-    return Task(**{**options, **changed})
+    return StreamTask(**{**options, **changed})
 
 
 def batch_of(fragments: Sequence[Fragment], *, has_further: bool = False, key_column: bool = False) -> pa.RecordBatch:
@@ -116,10 +116,10 @@ def batch_of(fragments: Sequence[Fragment], *, has_further: bool = False, key_co
 class Player:
     """Plays one bucket."""
 
-    def __init__(self, played: Task) -> None:
+    def __init__(self, played: StreamTask) -> None:
         self.task = played
         self.state: bytes | None = None
-        self.last: Step | None = None
+        self.last: StepOutput | None = None
 
     def play(self, *batches: pa.RecordBatch, now_us: int = START) -> dict[str, list[Row]]:
         """One step; what it tells, by kind, each with the columns of its kind."""

@@ -13,7 +13,7 @@ from pyspark.sql import functions as sf
 import ssbroker.spark
 from ssbroker import Catalog, Router, SsbrokerError
 from ssbroker.router import TieBreak
-from ssbroker.spark.transfer import Crossing
+from ssbroker.spark.transfer import TransferredColumns
 from tests.spark.frames import Configure, decided, expected, frame, frame_in_order, world
 from tests.worlds.universe import NOW
 
@@ -57,7 +57,7 @@ def test_databases_and_who_began(spark: SparkSession, databases: int, tie_break:
     given = frame(spark, table)
     types = {field.name: field.type for field in table.schema if field.name != "row"}
     types["conversation_id"] = pa.binary()
-    told = Crossing.of(types, given, catalog, tie_break).told
+    told = TransferredColumns.of(types, given, catalog, tie_break).told
     assert ("database" in told, "conversation_id" in told) == (databases == NUMBERED, tie_break == "first")
     routed = ssbroker.spark.route(given, catalog, now=NOW, tie_break=tie_break)
     assert decided(routed) == expected(catalog, table, tie_break=tie_break)

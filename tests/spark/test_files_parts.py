@@ -14,7 +14,7 @@ import ssbroker.spark
 from ssbroker import Catalog
 from ssbroker.exceptions import OutputError
 from ssbroker.spark.files import parquet
-from ssbroker.spark.files.parquet import Parts, folder_of
+from ssbroker.spark.files.parquet import TaskFiles, folder_of
 
 NAMES = ["销售", "Продажи", "a b", "100%", "x=y:z/w", "%E9", "[1] {2}^'\"#*?\\"]
 
@@ -63,7 +63,7 @@ def rows_of_hops(count: int, *, hops: int, first: int) -> pa.RecordBatch:
 def test_many_values_make_few_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, hops: int, room: int) -> None:
     monkeypatch.setattr(parquet, "ROW_GROUP_BYTES", room)
     batches = [rows_of_hops(2_000, hops=hops, first=2_000 * number) for number in range(10)]
-    made = Parts(tmp_path, "part", batches[0].schema, partition_by="hop", compression="snappy")
+    made = TaskFiles(tmp_path, "part", batches[0].schema, partition_by="hop", compression="snappy")
     held, opened = [], []
     for batch in batches:
         made.write(batch)

@@ -167,14 +167,14 @@ def test_a_reader_without_rows_deals_out_none(tmp_path: Path) -> None:
 
 
 @pytest.fixture
-def dealt(source: Path, tmp_path: Path) -> tuple[reassembly.Job, reassembly.Readers]:
+def dealt(source: Path, tmp_path: Path) -> tuple[reassembly.FilesJob, reassembly.Readers]:
     """Two readers dealt rows to 40 shares; 16 files each have room for two or three."""
     fragments = worlds(3, count=200, theme="hostile", keys="none", has_further=False)
     written(table_of(fragments, keys="none", has_further=False), source, files=2)
     schema, splits = splits_of(files_of(source), split_bytes=1 << 20)
     for folder in ("attempts", "done"):
         (tmp_path / folder).mkdir()
-    job = reassembly.Job(
+    job = reassembly.FilesJob(
         schema=schema,
         messages=ssbroker.reassemble(schema.empty_table()).messages.schema,
         splits=tuple(splits),
@@ -193,12 +193,12 @@ def dealt(source: Path, tmp_path: Path) -> tuple[reassembly.Job, reassembly.Read
     return job, reassembly.readers_of(json.loads(json.dumps(told)))  # as Spark brings it
 
 
-def left(job: reassembly.Job) -> Counter[str]:
+def left(job: reassembly.FilesJob) -> Counter[str]:
     return Counter(path.name for path in Path(job.attempts).glob("*/[0-9]*.*"))
 
 
 def test_what_was_dealt_out_goes_when_all_shares_beside_it_are_done(
-    dealt: tuple[reassembly.Job, reassembly.Readers],
+    dealt: tuple[reassembly.FilesJob, reassembly.Readers],
 ) -> None:
     job, readers = dealt
     files = [f"{number}.{kind}" for number in range(16) for kind in ("arrow", "places")]
@@ -214,7 +214,7 @@ def test_what_was_dealt_out_goes_when_all_shares_beside_it_are_done(
 
 
 def test_what_a_reader_tells_does_not_grow_with_the_number_of_shares(
-    dealt: tuple[reassembly.Job, reassembly.Readers],
+    dealt: tuple[reassembly.FilesJob, reassembly.Readers],
 ) -> None:
     """It is told to every task: of 7,200 readers to 7,200 shares each task unpickled 670 MB."""
     job, _ = dealt
@@ -223,7 +223,7 @@ def test_what_a_reader_tells_does_not_grow_with_the_number_of_shares(
 
 
 def test_a_share_that_is_put_together_again_comes_to_the_same(
-    dealt: tuple[reassembly.Job, reassembly.Readers],
+    dealt: tuple[reassembly.FilesJob, reassembly.Readers],
 ) -> None:
     """Spark runs a task anew whose word was lost, even when what it had read is gone."""
     job, readers = dealt
@@ -233,7 +233,7 @@ def test_a_share_that_is_put_together_again_comes_to_the_same(
 
 
 def test_of_two_tries_at_once_the_slower_takes_the_word_of_the_faster(
-    dealt: tuple[reassembly.Job, reassembly.Readers], monkeypatch: pytest.MonkeyPatch
+    dealt: tuple[reassembly.FilesJob, reassembly.Readers], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     job, readers = dealt
     faster = {}
@@ -248,7 +248,7 @@ def test_of_two_tries_at_once_the_slower_takes_the_word_of_the_faster(
 
 
 def test_a_file_that_is_gone_before_its_time_is_an_error(
-    dealt: tuple[reassembly.Job, reassembly.Readers],
+    dealt: tuple[reassembly.FilesJob, reassembly.Readers],
 ) -> None:
     job, readers = dealt
     file_of(Path(readers[0][0]), 2).unlink()

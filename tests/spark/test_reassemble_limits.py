@@ -144,7 +144,7 @@ def test_batches_to_the_jvm_are_small() -> None:
         ),
         max_fragment_bytes=size,
     )
-    task = reassembly.Task(
+    task = reassembly.ReassembleTask(
         names=tuple(table.column_names),
         further=(),
         by_message=False,
@@ -165,7 +165,7 @@ def test_groups_that_have_the_same_hash_by_chance_are_put_together_as_well() -> 
     """Whoever can choose ids can make two that do; their rows stand mixed."""
     tables = [fragments(conversation=conversation, messages=5) for conversation in (A, B)]
     mixed = pa.concat_tables(tables).take([place + 15 * second for place in range(15) for second in (0, 1)])
-    task = reassembly.Task(
+    task = reassembly.ReassembleTask(
         names=tuple(mixed.column_names),
         further=(),
         by_message=False,

@@ -12,8 +12,8 @@ from pyspark.sql import functions as sf
 import ssbroker.spark
 from benches.fragments import Shape, traffic
 from ssbroker.spark.reassembly import ShardBy
-from ssbroker.spark.streams.step import Step, step
-from ssbroker.spark.streams.task import Assembly, Task
+from ssbroker.spark.streams.step import StepOutput, step
+from ssbroker.spark.streams.task import AssemblySettings, StreamTask
 from tests.spark import scale
 from tests.spark.frames import Configure
 
@@ -57,9 +57,9 @@ def kept(fragments: pa.Table) -> int:
     return len(stepped(fragments, max_message_bytes=1 << 20).state or b"")
 
 
-def stepped(fragments: pa.Table, *, max_message_bytes: int) -> Step:
+def stepped(fragments: pa.Table, *, max_message_bytes: int) -> StepOutput:
     """What comes of fragments in one bucket."""
-    assembly = Assembly(
+    assembly = AssemblySettings(
         in_order=True,
         max_message_bytes=max_message_bytes,
         max_fragments_per_message=None,
@@ -68,7 +68,7 @@ def stepped(fragments: pa.Table, *, max_message_bytes: int) -> Step:
         session_keys=None,
         acknowledgements=False,
     )
-    task = Task(fixed={}, assembly=assembly, routing=None, figures=False, carried=())
+    task = StreamTask(fixed={}, assembly=assembly, routing=None, figures=False, carried=())
     return step(task, None, fragments.combine_chunks().to_batches(), now_us=1)
 
 

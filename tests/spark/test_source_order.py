@@ -10,17 +10,17 @@ import pyarrow as pa
 import pytest
 
 from ssbroker.spark.source import writer
-from ssbroker.spark.source.writer import Staged, parts_of
+from ssbroker.spark.source.writer import StagedRows, parts_of
 
 
-def told(folder: Path, rows: list[tuple[bytes | None, int | None]], partition: int, *, step: int) -> Staged:
+def told(folder: Path, rows: list[tuple[bytes | None, int | None]], partition: int, *, step: int) -> StagedRows:
     """A file of a task, with batches of so many rows."""
     path = folder / f"{partition}.arrow"
     bodies, positions = (list(values) for values in zip(*rows, strict=True))
     table = pa.table({"message_body": pa.array(bodies, pa.binary()), "position": pa.array(positions, pa.int64())})
     with pa.ipc.new_file(str(path), table.schema) as writer:
         writer.write_table(table, max_chunksize=step)
-    return Staged(str(path), len(rows), partition, None)
+    return StagedRows(str(path), len(rows), partition, None)
 
 
 @pytest.mark.parametrize("seed", range(20))

@@ -14,7 +14,7 @@ from pyspark.sql import datasource as spark
 
 import ssbroker
 from ssbroker import BrokerError, InputError, OptionError, SchemaError
-from ssbroker.broker.dialogs.bulk_send import Batch
+from ssbroker.broker.dialogs.bulk_send import NumberedBatch
 from ssbroker.broker.views import DATABASE_VIEWS, INSTANCE_VIEWS
 from ssbroker.spark.source import reader, writer
 from ssbroker.spark.source.options import ddl, narrowed, reading, writing
@@ -156,7 +156,8 @@ def test_a_worker_on_another_machine_reads_no_instance(folder: Path, monkeypatch
     monkeypatch.setattr(reader, "INLINE_ROWS", 0)
     sliced, inline = scan_of(folder, queue="Orders"), scan_of(folder, queue="Orders", inline="true")
     parts, carried = sliced.parts(), inline.parts()
-    monkeypatch.setattr(reader, "this_machine", lambda: f"not {reader.this_machine()}")
+    another = f"not {reader.this_machine()}"
+    monkeypatch.setattr(reader, "this_machine", lambda: another)
     with pytest.raises(InputError, match=r"an instance is read on one machine; \.option\('inline', 'true'\)"):
         list(sliced.rows(parts[0]))
     assert sum(batch.num_rows for part in carried for batch in inline.rows(part)) == 1
@@ -356,4 +357,4 @@ def test_rows_are_taken_in_parts_of_bounded_size(folder: Path) -> None:
 
 
 def test_a_batch_is_named_by_its_writer_and_its_number() -> None:
-    assert writing({"path": "x", **TO_ORDERS, "query_id": "q", "batch_id": "0"}).batch == Batch("q", 0)
+    assert writing({"path": "x", **TO_ORDERS, "query_id": "q", "batch_id": "0"}).batch == NumberedBatch("q", 0)

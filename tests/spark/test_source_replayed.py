@@ -8,7 +8,7 @@ import pyarrow as pa
 
 import ssbroker
 from ssbroker.broker.database import context_of as database_context
-from ssbroker.broker.dialogs.bulk_send import Addressing, Batch, send_once
+from ssbroker.broker.dialogs.bulk_send import NumberedBatch, SendDefaults, send_batch_once
 from tests.rules.fragments import B
 from tests.spark.instances import bodies as waiting
 from tests.spark.instances import made
@@ -20,14 +20,16 @@ def sent_to_the_end(folder: Path, first: ssbroker.Catalog, second: ssbroker.Cata
     """What was sent, when the query is killed after its first batch was sent, and goes on by another catalog; at last there is a route for all."""
     folder.mkdir(exist_ok=True)
     shop = made(folder / "shop")
-    said = Addressing(from_service="//Shop", to_service="//Orders")
+    said = SendDefaults(from_service="//Shop", to_service="//Orders")
     played = player(first)
     number = 0
 
     def send(rows: list[bytes]) -> None:
         with ssbroker.Instance.open(shop, background=False) as instance:
             table = pa.table({"message_body": pa.array(rows, pa.binary())})
-            send_once(database_context(instance.database("Sales")), [table], said, batch=Batch("query", number))
+            send_batch_once(
+                database_context(instance.database("Sales")), [table], said, batch=NumberedBatch("query", number)
+            )
 
     before = played.state
     fragments = sent(to(ROUTED, 0), to(LATE, 0, conversation=B))

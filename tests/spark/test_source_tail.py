@@ -27,13 +27,13 @@ def tail_of(folder: Path) -> Tail:
 def test_a_small_batch_reads_little_of_a_long_queue(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each of n batches looked at all that was left: of 200,000 messages by the thousand, 20,000,000."""
     send(folder, *(b"%d" % number for number in range(300)))
-    cut, made_cuts = queues.Cut, list[int]()
+    cut, made_cuts = queues.QueueSlice, list[int]()
 
-    def counted(after: int, until: int, rows: int, size: int) -> queues.Cut:
+    def counted(after: int, until: int, rows: int, size: int) -> queues.QueueSlice:
         made_cuts.append(rows)
         return cut(after, until, rows, size)
 
-    monkeypatch.setattr(queues, "Cut", counted)
+    monkeypatch.setattr(queues, "QueueSlice", counted)
     tail, start = tail_of(folder), {"queuing_order": 0}
     while (end := tail.latest(start, 10)) != start:
         start = end

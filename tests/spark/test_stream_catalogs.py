@@ -12,7 +12,7 @@ import pytest
 import ssbroker
 from ssbroker.exceptions import InputError, SsbrokerError
 from ssbroker.spark.streams import task
-from ssbroker.spark.streams.task import AtPath, Watched
+from ssbroker.spark.streams.task import CatalogPath, WatchedCatalog
 from tests.spark.stream_steps import SECOND, START
 
 PATIENCE = 300 * SECOND
@@ -46,9 +46,9 @@ def services(router: ssbroker.Router) -> list[str]:
     return [name for name in router.catalog.routes["remote_service_name"].to_pylist() if name]
 
 
-def watched(path: Path) -> tuple[Watched, Counted]:
+def watched(path: Path) -> tuple[WatchedCatalog, Counted]:
     compiled = Counted()
-    return Watched(path, compiled), compiled
+    return WatchedCatalog(path, compiled), compiled
 
 
 def test_a_change_is_taken_up_and_nothing_else_is_compiled(tmp_path: Path) -> None:
@@ -166,7 +166,7 @@ def test_workers_find_it_by_its_path(tmp_path: Path) -> None:
     """The fingerprint is what what waits is compared by."""
     path = tmp_path / "catalog.sql"
     path.write_text(script("//A"))
-    source = AtPath(str(path), PATIENCE)
+    source = CatalogPath(str(path), PATIENCE)
     router, fingerprint = source.router("hash", "continue", now_us=START)
     assert (source.may_change, fingerprint) == (True, router.catalog.fingerprint)
     assert source.router("hash", "continue", now_us=START)[0] is router

@@ -15,7 +15,7 @@ from pyspark.sql.streaming.tws_tester import TwsTester
 from ssbroker.exceptions import MalformedDataError
 from ssbroker.spark.streams import state
 from ssbroker.spark.streams import state as kept_parts
-from ssbroker.spark.streams.options import Buckets, Limits
+from ssbroker.spark.streams.options import BucketCount, StreamLimits
 from ssbroker.spark.streams.state import state_from_bytes
 from ssbroker.spark.streams.stream import processor
 from tests.oracle.traffic import Fragment
@@ -151,20 +151,20 @@ def test_rows_are_packed_by_bucket_in_their_order() -> None:
 def test_a_bucket_key_is_bytes(key: Any) -> None:
     """U4."""
     with pytest.raises(ValueError, match="bucket_key: expected 1 to 64 bytes or None"):
-        Buckets(count=1, key=key)
+        BucketCount(count=1, key=key)
 
 
 def test_what_is_fixed_says_nothing_of_the_bucket_key() -> None:
     """U4: a checkpoint shows that it is another, not which it is."""
-    one, other = Buckets(count=1, key=b"one"), Buckets(count=1, key=b"other")
-    assert one.fixed != other.fixed != Buckets(count=1, key=None).fixed
+    one, other = BucketCount(count=1, key=b"one"), BucketCount(count=1, key=b"other")
+    assert one.fixed != other.fixed != BucketCount(count=1, key=None).fixed
     assert "one" not in str(one.fixed)
 
 
 def test_what_must_not_change_is_what_the_state_was_made_by() -> None:
     """U3: the spread, and what a reassembler's checkpoint goes on with; the rest may change from run to run."""
-    assert Buckets(count=4, key=None).fixed.keys() == {"buckets", "bucket_key"}
-    assert Limits(**OPTIONS).fixed == {
+    assert BucketCount(count=4, key=None).fixed.keys() == {"buckets", "bucket_key"}
+    assert StreamLimits(**OPTIONS).fixed == {
         "in_order": True,
         "session_keys": "none",
         "max_message_bytes": 1,
@@ -177,7 +177,7 @@ def test_what_must_not_change_is_what_the_state_was_made_by() -> None:
 def test_there_is_room_for_any_message_unless_it_is_said(largest: int, room: int) -> None:
     """U3."""
     changed = {**OPTIONS, "max_message_bytes": largest, "max_pending_bytes": None}
-    assert Limits(**changed).fixed["max_pending_bytes"] == room
+    assert StreamLimits(**changed).fixed["max_pending_bytes"] == room
 
 
 @pytest.mark.parametrize(
@@ -196,4 +196,4 @@ def test_there_is_room_for_any_message_unless_it_is_said(largest: int, room: int
 )
 def test_an_option_that_cannot_be_is_refused_at_once(changed: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
-        Limits(**{**OPTIONS, **changed})
+        StreamLimits(**{**OPTIONS, **changed})

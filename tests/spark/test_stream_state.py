@@ -14,7 +14,7 @@ import pytest
 from ssbroker.exceptions import MalformedDataError, OptionError
 from ssbroker.reassembly import Reassembler
 from ssbroker.spark.streams import state
-from ssbroker.spark.streams.state import MAGIC, VERSION, State, state_from_bytes
+from ssbroker.spark.streams.state import MAGIC, VERSION, BucketState, state_from_bytes
 from ssbroker.spark.streams.step import step
 from tests.rules.fragments import A, begun, single
 from tests.spark.stream_steps import FIXED, START, Player, assembly, batch_of, task
@@ -158,4 +158,4 @@ def test_a_text_that_is_none() -> None:
 
 
 def test_a_state_without_rows_is_short() -> None:
-    assert len(State(fixed=FIXED, names={}).to_bytes()) < 300
+    assert len(BucketState(fixed=FIXED, names={}).to_bytes()) < 300

@@ -59,7 +59,7 @@ def keys_of(fragments: list[Fragment], keys: str) -> Any:
     return session_keys(keys, fragments)
 
 
-def came(done: ssbroker.spark.Reassembly) -> dict[str, list[Row]]:
+def came(done: ssbroker.spark.SparkReassembly) -> dict[str, list[Row]]:
     """The rows of all three, sorted; computed once."""
     done.persist()
     rows = {name: rows_of(getattr(done, name)) for name in ("messages", "rejected", "incomplete")}

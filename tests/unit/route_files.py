@@ -45,7 +45,7 @@ CSV = (
 )
 
 
-def load(path: Path) -> loading.Source:
+def load(path: Path) -> loading.CatalogSource:
     return loading.load(path, now=NOW)
 
 

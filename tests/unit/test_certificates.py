@@ -13,7 +13,7 @@ from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from ssbroker.exceptions import InputError, OptionError
 from ssbroker.security.certificates import (
-    Certified,
+    CertificateWithKey,
     Validity,
     der,
     fingerprint,
@@ -29,11 +29,11 @@ VALIDITY = Validity(BEGINS, BEGINS + timedelta(days=30))
 
 
 @pytest.fixture(scope="module")
-def authority() -> Certified:
+def authority() -> CertificateWithKey:
     return make_authority("Test authority", VALIDITY)
 
 
-def test_n8_a_certificate_of_an_authority_carries_its_names_and_signs_nobody(authority: Certified) -> None:
+def test_n8_a_certificate_of_an_authority_carries_its_names_and_signs_nobody(authority: CertificateWithKey) -> None:
     shop = read_certificate(
         make_certificate(["shop.example.com", "127.0.0.1"], VALIDITY, authority=authority).certificate
     )
@@ -48,7 +48,7 @@ def test_n8_a_certificate_of_an_authority_carries_its_names_and_signs_nobody(aut
     assert (shop.not_valid_before_utc, shop.not_valid_after_utc) == (VALIDITY.begins, VALIDITY.ends)
 
 
-def test_n8_one_authority_does_not_vouch_for_the_certificates_of_another(authority: Certified) -> None:
+def test_n8_one_authority_does_not_vouch_for_the_certificates_of_another(authority: CertificateWithKey) -> None:
     """Also where both bear the same name."""
     other = make_authority("Test authority", VALIDITY)
     shop = read_certificate(make_certificate(["shop"], VALIDITY, authority=authority).certificate)
@@ -71,21 +71,21 @@ def test_n19_keys_of_rsa_are_never_shorter() -> None:
         make_certificate(["Orders"], VALIDITY, kind="RSA", bits=1024)
 
 
-def test_a_fingerprint_is_of_the_certificate_however_it_is_written(authority: Certified) -> None:
+def test_a_fingerprint_is_of_the_certificate_however_it_is_written(authority: CertificateWithKey) -> None:
     assert fingerprint(authority.certificate) == fingerprint(der(authority.certificate))
     assert fingerprint(authority.certificate) != fingerprint(make_authority("Test authority", VALIDITY).certificate)
 
 
-def test_a_certificate_that_does_not_say_otherwise_may_sign(authority: Certified) -> None:
+def test_a_certificate_that_does_not_say_otherwise_may_sign(authority: CertificateWithKey) -> None:
     assert may_sign(authority.certificate)
 
 
-def test_a_private_key_is_never_printed(authority: Certified) -> None:
+def test_a_private_key_is_never_printed(authority: CertificateWithKey) -> None:
     assert b"PRIVATE" in authority.key
     assert "PRIVATE" not in repr(authority)
 
 
-def test_a_key_needs_its_password(authority: Certified) -> None:
+def test_a_key_needs_its_password(authority: CertificateWithKey) -> None:
     sealed = read_key(authority.key).private_bytes(Encoding.PEM, PrivateFormat.PKCS8, BestAvailableEncryption(b"open"))
     assert read_key(sealed, password=b"open").public_key() == read_key(authority.key).public_key()
     for password in (None, b"wrong"):

@@ -19,7 +19,7 @@ FILE: Final = Path(__file__).resolve().parents[1] / "data" / "adventure_works.sq
 HR: Final = "AdventureWorks HR"
 
 
-def load(data: bytes) -> tuple[ddl.Script, list[str]]:
+def load(data: bytes) -> tuple[ddl.ScriptTables, list[str]]:
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always", DdlWarning)
         script = ddl.read(ddl.decode(data), now=NOW, file="adventure_works.sql")
@@ -27,11 +27,11 @@ def load(data: bytes) -> tuple[ddl.Script, list[str]]:
 
 
 @pytest.fixture(scope="module")
-def loaded() -> tuple[ddl.Script, list[str]]:
+def loaded() -> tuple[ddl.ScriptTables, list[str]]:
     return load(FILE.read_bytes())
 
 
-def test_its_databases(loaded: tuple[ddl.Script, list[str]]) -> None:
+def test_its_databases(loaded: tuple[ddl.ScriptTables, list[str]]) -> None:
     assert databases(loaded[0]) == {
         HR: (uuid.UUID("0B7F6A10-5C0E-4A53-9B7E-2F1D33A4C701").bytes, True),
         "Old_Works": (None, False),
@@ -40,7 +40,7 @@ def test_its_databases(loaded: tuple[ddl.Script, list[str]]) -> None:
     }
 
 
-def test_its_services(loaded: tuple[ddl.Script, list[str]]) -> None:
+def test_its_services(loaded: tuple[ddl.ScriptTables, list[str]]) -> None:
     assert services(loaded[0]) == [
         ("AdventureWorks", "//Adventure-Works.com/Expenses"),
         ("AdventureWorks", "//Adventure-Works.com/[Reports]"),
@@ -48,7 +48,7 @@ def test_its_services(loaded: tuple[ddl.Script, list[str]]) -> None:
     ]
 
 
-def test_its_endpoint(loaded: tuple[ddl.Script, list[str]]) -> None:
+def test_its_endpoint(loaded: tuple[ddl.ScriptTables, list[str]]) -> None:
     assert loaded[0].addresses == (
         "TCP://localhost:4022",
         "TCP://127.0.0.1:4022",
@@ -59,7 +59,7 @@ def test_its_endpoint(loaded: tuple[ddl.Script, list[str]]) -> None:
     assert loaded[0].pending_requests == ()
 
 
-def test_its_routes(loaded: tuple[ddl.Script, list[str]]) -> None:
+def test_its_routes(loaded: tuple[ddl.ScriptTables, list[str]]) -> None:
     site = "adventure-works.example"
     archive = uuid.UUID("D8D4D268-00A3-4C62-8F91-634B89C1E315").bytes
     ledger = uuid.UUID("69FCC80C-2239-4700-8437-1001ECDDF933").bytes
@@ -96,7 +96,7 @@ def test_its_routes(loaded: tuple[ddl.Script, list[str]]) -> None:
     ]
 
 
-def test_what_it_skips(loaded: tuple[ddl.Script, list[str]]) -> None:
+def test_what_it_skips(loaded: tuple[ddl.ScriptTables, list[str]]) -> None:
     says_nothing = "skipped, it says nothing about routing"
     assert loaded[1] == [
         f"8: :on ...: {says_nothing}",
@@ -120,12 +120,12 @@ def test_what_it_skips(loaded: tuple[ddl.Script, list[str]]) -> None:
     ]
 
 
-def test_it_says_the_same_as_ssms_saves_it(loaded: tuple[ddl.Script, list[str]]) -> None:
+def test_it_says_the_same_as_ssms_saves_it(loaded: tuple[ddl.ScriptTables, list[str]]) -> None:
     text = FILE.read_text(encoding="utf-8").replace("\n", "\r\n")
     assert load(codecs.BOM_UTF16_LE + text.encode("utf-16-le")) == loaded
     assert load(codecs.BOM_UTF8 + text.encode()) == loaded
 
 
-def test_it_is_written_and_read_back(loaded: tuple[ddl.Script, list[str]]) -> None:
+def test_it_is_written_and_read_back(loaded: tuple[ddl.ScriptTables, list[str]]) -> None:
     written = ddl.write(loaded[0], now=NOW)
     assert ddl.read(written, now=NOW + timedelta(days=400)) == loaded[0]

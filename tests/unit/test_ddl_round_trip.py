@@ -69,7 +69,7 @@ def routes(draw: st.DrawFn, databases: list[str]) -> pa.Table:
 
 
 @st.composite
-def scripts(draw: st.DrawFn) -> ddl.Script:
+def scripts(draw: st.DrawFn) -> ddl.ScriptTables:
     """What a catalog is made of."""
     names = draw(st.lists(DATABASE_NAMES.filter(lambda name: name != "msdb"), unique=True, max_size=3))
     names.insert(draw(st.integers(0, len(names))), "msdb")
@@ -83,7 +83,7 @@ def scripts(draw: st.DrawFn) -> ddl.Script:
             enabled.add(guid)
         rows.append({"name": name, "service_broker_guid": guid, "is_broker_enabled": is_enabled})
     services = draw(st.lists(st.tuples(st.sampled_from(names), NAMES), unique=True, max_size=5))
-    return ddl.Script(
+    return ddl.ScriptTables(
         routes=draw(routes(names)),
         databases=pa.Table.from_pylist(rows, schemas.DATABASES),
         services=pa.Table.from_pylist([{"database": d, "name": n} for d, n in services], schemas.SERVICES),
@@ -94,7 +94,7 @@ def scripts(draw: st.DrawFn) -> ddl.Script:
 
 
 @given(scripts(), MOMENTS, st.datetimes(datetime(1, 1, 1), datetime(9900, 1, 1)))  # noqa: DTZ001
-def test_a_round_trip_changes_nothing(script: ddl.Script, written_at: datetime, read_at: datetime) -> None:
+def test_a_round_trip_changes_nothing(script: ddl.ScriptTables, written_at: datetime, read_at: datetime) -> None:
     text = ddl.write(script, now=written_at)
     again = ddl.read(text, now=read_at)
     assert again == script
@@ -103,7 +103,7 @@ def test_a_round_trip_changes_nothing(script: ddl.Script, written_at: datetime, 
 
 
 @given(scripts(), st.data())
-def test_a_damaged_script_is_refused_or_read_and_nothing_else(script: ddl.Script, data: st.DataObject) -> None:
+def test_a_damaged_script_is_refused_or_read_and_nothing_else(script: ddl.ScriptTables, data: st.DataObject) -> None:
     """No text makes the reader fail in any other way than the one that it promises."""
     text = ddl.write(script, now=NOW)
     start = data.draw(st.integers(0, len(text)))

@@ -8,7 +8,7 @@ import warnings
 import pytest
 
 from ssbroker import ddl
-from ssbroker.ddl.lexer import Source, batches
+from ssbroker.ddl.lexer import ScriptSource, batches
 from ssbroker.ddl.parser import parse
 from ssbroker.exceptions import DdlError, DdlWarning
 from tests.unit.scripted import NOW, names, refused, skipped
@@ -312,7 +312,7 @@ def test_a_call_without_exec_tells_no_argument() -> None:
     ],
 )
 def test_a_syntax_error_tells_no_password(statement: str) -> None:
-    source = Source(statement.format("Hush"), "keys.sql")
+    source = ScriptSource(statement.format("Hush"), "keys.sql")
     with pytest.raises(DdlError, match="syntax error near") as told:
         [parse(source, batch, reading="objects") for batch in batches(source)]
     assert "Hush" not in str(told.value)

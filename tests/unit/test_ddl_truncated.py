@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from ssbroker.ddl.interpreter import read
-from ssbroker.ddl.lexer import Source, Token, batches
+from ssbroker.ddl.lexer import ScriptSource, Token, batches
 from ssbroker.ddl.parser import parse
 from ssbroker.ddl.parser_base import Reading
 from ssbroker.exceptions import DdlError
@@ -28,11 +28,11 @@ def scripts() -> list[str]:
 
 
 def tokens(text: str) -> list[Token]:
-    return [token for batch in batches(Source(text, None)) for token in batch.tokens]
+    return [token for batch in batches(ScriptSource(text, None)) for token in batch.tokens]
 
 
 def statements(text: str, reading: Reading) -> list[str]:
-    source = Source(text, None)
+    source = ScriptSource(text, None)
     return [
         source.text[parsed.start : parsed.end]
         for batch in batches(source)

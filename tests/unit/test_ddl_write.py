@@ -34,8 +34,8 @@ def catalog(
     addresses: tuple[str, ...] = (),
     message_forwarding: bool = False,
     pending_requests: tuple[str, ...] = (),
-) -> ddl.Script:
-    return ddl.Script(
+) -> ddl.ScriptTables:
+    return ddl.ScriptTables(
         routes=pa.Table.from_pylist(list(routes), schemas.ROUTES),
         databases=pa.Table.from_pylist(
             [dict(zip(schemas.DATABASES.names, row, strict=True)) for row in databases], schemas.DATABASES
@@ -49,14 +49,14 @@ def catalog(
     )
 
 
-def written(script: ddl.Script) -> str:
+def written(script: ddl.ScriptTables) -> str:
     """The script, after it was read back and found the same."""
     text = ddl.write(script, now=NOW)
     assert ddl.read(text, now=LATER) == script
     return text
 
 
-def statements(script: ddl.Script) -> list[str]:
+def statements(script: ddl.ScriptTables) -> list[str]:
     """What is written below the header, without GO."""
     return [line for line in written(script).partition("\n\n")[2].splitlines() if line != "GO"]
 
@@ -235,7 +235,7 @@ def test_a_lifetime_outside_the_calendar_cannot_be_written() -> None:
     table = catalog(route("Sales", "R")).routes
     column = pa.array([2**62], pa.int64()).cast(pa.timestamp("us", tz="UTC"))
     script = catalog()
-    beyond = ddl.Script(
+    beyond = ddl.ScriptTables(
         table.set_column(5, schemas.ROUTES.field("lifetime"), column), script.databases, script.services, (), False, ()
     )
     with pytest.raises(
@@ -261,7 +261,7 @@ def test_a_lifetime_outside_the_calendar_cannot_be_written() -> None:
         (catalog(databases=[("x" * 129, None, True), MSDB]), r"CREATE DATABASE .*: error 103"),
     ],
 )
-def test_what_no_script_can_make_is_refused(script: ddl.Script, says: str) -> None:
+def test_what_no_script_can_make_is_refused(script: ddl.ScriptTables, says: str) -> None:
     with pytest.raises(DdlError, match=says):
         ddl.write(script, now=NOW)
 

@@ -15,14 +15,13 @@ from typing import Any, Final, Literal, NamedTuple, TypeAlias
 from ssbroker import _arguments
 from ssbroker.broker.context import DatabaseContext, InstanceContext
 from ssbroker.broker.effects import Effects
-from ssbroker.broker.failure_log import told_failure
+from ssbroker.broker.failure_log import log_failure
 from ssbroker.broker.object_definitions import READERS_MAX
 from ssbroker.broker.queue_monitor import MonitorState, QueueMonitor
 from ssbroker.broker.unit_of_work import queue_name
 from ssbroker.broker.validation import existing, procedure_key, queue_key
 from ssbroker.exceptions import BrokerError, OptionError, StorageError
-from ssbroker.protocol.events import Activation as ActivationEvent
-from ssbroker.protocol.events import ActivationStep
+from ssbroker.protocol.events import ActivationEvent, ActivationStep
 from ssbroker.store import queues
 from ssbroker.store.objects import Objects, Queue
 
@@ -54,7 +53,7 @@ class TaskRow:
     execute_as: int = 1
 
 
-class Asked(NamedTuple):
+class ReaderRequest(NamedTuple):
     """What is to read a queue."""
 
     procedure: Procedure
@@ -63,13 +62,13 @@ class Asked(NamedTuple):
     max_queue_readers: int
 
 
-Asking = Literal["method", "clause"]
+RequestedBy = Literal["method", "clause"]
 """Who asks for readers: `Database.activate`, or the queue's ACTIVATION clause."""
-ASKING: Final[tuple[Asking, ...]] = ("method", "clause")
+REQUESTED_BY: Final[tuple[RequestedBy, ...]] = ("method", "clause")
 """Whoever stands first goes first."""
 
 
-class Watched:
+class MonitoredQueue:
     """A queue, its monitor, and what its readers run. For any number of threads.
 
     There is one for a queue, whoever asks for readers and however often that changes, so that the readers that still run count.
@@ -86,7 +85,7 @@ class Watched:
         self.queue_name: Final = queue_name(queue)
         self._guard: Final = threading.RLock()
         self._monitor: Final = QueueMonitor(max_queue_readers=0)
-        self._asked: dict[Asking, Asked] = {}
+        self._asked: dict[RequestedBy, ReaderRequest] = {}
         self._readers: dict[int, str] = {}
 
     @property
@@ -100,7 +99,7 @@ class Watched:
         with self._guard:
             return not self._asked and not self._monitor.running
 
-    def ask(self, asked: Asked | None, *, by: Asking) -> None:
+    def ask(self, asked: ReaderRequest | None, *, by: RequestedBy) -> None:
         """Has readers started as somebody asks from now on; those that run end by themselves.
 
         Args:
@@ -119,10 +118,10 @@ class Watched:
 
     def retire(self) -> None:
         """The queue is gone: no further reader is started."""
-        for by in ASKING:
+        for by in REQUESTED_BY:
             self.ask(None, by=by)
 
-    def start_if_needed(self, *, now: int) -> Asked | None:
+    def start_if_needed(self, *, now: int) -> ReaderRequest | None:
         """Whether one more reader is needed; if so, it counts as started, and has to be.
 
         Args:
@@ -231,8 +230,8 @@ class Watched:
                 for reader, name in sorted(self._readers.items())
             ]
 
-    def _effective(self) -> Asked | None:
-        return next((self._asked[by] for by in ASKING if by in self._asked), None)
+    def _effective(self) -> ReaderRequest | None:
+        return next((self._asked[by] for by in REQUESTED_BY if by in self._asked), None)
 
     def _has_messages(self) -> bool:
         """Whether messages can be received; a file that cannot be read keeps no other queue from its readers."""
@@ -243,14 +242,14 @@ class Watched:
                 is_on = queue is not None and queue.is_receive_enabled and objects.broker.is_delivering
                 return is_on and queues.has_ready(connection, self.queue_id)
         except StorageError as error:
-            told_failure(self.database, "whether a reader is needed could not be found out", error)
+            log_failure(self.database, "whether a reader is needed could not be found out", error)
             return False
 
 
 class Reader(threading.local):
     """What the calling thread does as a reader."""
 
-    watched: Watched | None = None
+    watched: MonitoredQueue | None = None
     """Of which queue it is one."""
     has_received = False
     """Whether it has received from that queue, or found it empty."""
@@ -260,7 +259,7 @@ class Reader(threading.local):
     """Whether this thread runs readers one after the other."""
 
 
-def with_messages(watched: Iterable[Watched]) -> set[Watched]:
+def queues_with_messages(watched: Iterable[MonitoredQueue]) -> set[MonitoredQueue]:
     """Those whose queues hold messages; a database is looked at once, however many of its queues are watched.
 
     Args:
@@ -269,15 +268,15 @@ def with_messages(watched: Iterable[Watched]) -> set[Watched]:
     Returns:
         Some of them; none of a database that cannot be read.
     """
-    by_database: dict[DatabaseContext, list[Watched]] = defaultdict(list)
+    by_database: dict[DatabaseContext, list[MonitoredQueue]] = defaultdict(list)
     for each in watched:
         by_database[each.database].append(each)
-    found: set[Watched] = set()
+    found: set[MonitoredQueue] = set()
     for database, queues_of_it in by_database.items():
         try:
             held = database.file.ask(queues.with_ready)
         except StorageError as error:
-            told_failure(database, "whether readers are needed could not be found out", error)
+            log_failure(database, "whether readers are needed could not be found out", error)
             continue
         found.update(each for each in queues_of_it if each.queue_id in held)
     return found
@@ -327,7 +326,7 @@ class Activation:
         instance.row_sources["sys.dm_broker_queue_monitors"] = lambda: map(astuple, self.monitor_rows())
         self._guard: Final = threading.RLock()
         self._procedures: dict[tuple[str, str], Procedure] = {}
-        self._queues: dict[_Key, Watched] = {}
+        self._queues: dict[_Key, MonitoredQueue] = {}
         self._threads: set[threading.Thread] = set()
         self._reader: Final = Reader()
         self._is_closed = False
@@ -340,7 +339,7 @@ class Activation:
         name = getattr(procedure, "__qualname__", type(procedure).__qualname__)
         with self._guard:
             watched = self._watch(database, found)
-            watched.ask(Asked(procedure, name, most), by="method")
+            watched.ask(ReaderRequest(procedure, name, most), by="method")
         self._look([watched])
         self._instance.listener.wake()  # from now on it looks every few seconds
 
@@ -373,7 +372,7 @@ class Activation:
                 if wanted is not None or (database.database_id, queue.queue_id) in self._queues:
                     self._watch(database, queue).ask(wanted, by="clause")
             self._forget_those_over()
-        self._look(with_messages(self._watched(database.database_id, objects.queues_by_id)))
+        self._look(queues_with_messages(self._watched(database.database_id, objects.queues_by_id)))
 
     def ended(self, database: DatabaseContext, effects: Effects, *, is_committed: bool) -> None:
         """A transaction has ended: the monitors of its queues hear of it, and readers are started where they are needed now."""
@@ -412,10 +411,10 @@ class Activation:
         databases = {each.database_id for each in self._instance.databases}
         watched = [each for each in self._all() if each.database.database_id in databases]
         if self._instance.background:
-            self._look(with_messages(watched))
+            self._look(queues_with_messages(watched))
         else:
             self._read_here(watched)
-        checks = [each.next_check(now=now) for each in with_messages(watched)]
+        checks = [each.next_check(now=now) for each in queues_with_messages(watched)]
         return min((each for each in checks if each is not None), default=None)
 
     def close(self, *, timeout: float) -> None:
@@ -442,27 +441,27 @@ class Activation:
     def _now(self) -> int:
         return _arguments.microseconds(self._instance.clock())
 
-    def _all(self) -> list[Watched]:
+    def _all(self) -> list[MonitoredQueue]:
         with self._guard:
             return list(self._queues.values())
 
-    def _watched(self, database_id: int, queue_ids: Iterable[int]) -> list[Watched]:
+    def _watched(self, database_id: int, queue_ids: Iterable[int]) -> list[MonitoredQueue]:
         with self._guard:
             found = [self._queues.get((database_id, each)) for each in sorted(queue_ids)]
         return [each for each in found if each is not None]
 
-    def _watch(self, database: DatabaseContext, queue: Queue) -> Watched:
+    def _watch(self, database: DatabaseContext, queue: Queue) -> MonitoredQueue:
         """The one that watches a queue; another queue may have had its number."""
         key = (database.database_id, queue.queue_id)
         known = self._queues.get(key)
         if known is None or known.queue_name != queue_name(queue):
             if known is not None:
                 self._drop(known)
-            known = self._queues[key] = Watched(database, queue)
+            known = self._queues[key] = MonitoredQueue(database, queue)
             self._instance.counters.plain.watch(True)
         return known
 
-    def _drop(self, watched: Watched) -> None:
+    def _drop(self, watched: MonitoredQueue) -> None:
         watched.retire()
         del self._queues[watched.database.database_id, watched.queue_id]
         self._instance.counters.plain.watch(bool(self._queues))
@@ -471,7 +470,7 @@ class Activation:
         for each in [one for one in self._queues.values() if one.is_over]:
             self._drop(each)
 
-    def _wanted(self, queue: Queue) -> Asked | None:
+    def _wanted(self, queue: Queue) -> ReaderRequest | None:
         """What a queue's ACTIVATION clause asks for, if this process has the procedure."""
         if not queue.is_activation_enabled or queue.activation_procedure is None:
             return None
@@ -479,9 +478,9 @@ class Activation:
             procedure = self._procedures.get(procedure_key(queue.activation_procedure))
         except BrokerError:
             return None
-        return None if procedure is None else Asked(procedure, queue.activation_procedure, queue.max_readers)
+        return None if procedure is None else ReaderRequest(procedure, queue.activation_procedure, queue.max_readers)
 
-    def _look(self, watched: Iterable[Watched]) -> None:
+    def _look(self, watched: Iterable[MonitoredQueue]) -> None:
         """Starts the readers that are needed now, each in a thread of its own; without `background`, `run_due` does it."""
         if not self._instance.background:
             return
@@ -501,13 +500,13 @@ class Activation:
                     each.not_started(now=now)
                     LOGGER.warning("%s: could not be started, and is in a few seconds: %s", name, error)
 
-    def _read_here(self, watched: Collection[Watched]) -> None:
+    def _read_here(self, watched: Collection[MonitoredQueue]) -> None:
         """Runs readers in this thread until none is needed; one that reads is not asked to read by itself."""
         if self._reader.is_reading:
             return
         self._reader.is_reading = True
         try:
-            found, has_run = with_messages(watched), False
+            found, has_run = queues_with_messages(watched), False
             for each in watched:
                 if each not in found and not has_run:  # a reader may have filled it
                     continue
@@ -517,7 +516,7 @@ class Activation:
         finally:
             self._reader.is_reading = False
 
-    def _read(self, watched: Watched, asked: Asked | None) -> None:
+    def _read(self, watched: MonitoredQueue, asked: ReaderRequest | None) -> None:
         """A reader's thread: when its function has returned and is needed again, it is called again."""
         try:
             while asked is not None:
@@ -528,7 +527,7 @@ class Activation:
             with self._guard:
                 self._threads.discard(threading.current_thread())
 
-    def _run(self, watched: Watched, asked: Asked) -> None:
+    def _run(self, watched: MonitoredQueue, asked: ReaderRequest) -> None:
         """Calls a reader's function once. What it raises goes no further."""
         self._reader.watched, self._reader.has_received, self._reader.is_done = watched, False, False
         watched.entered(asked.procedure_name)
@@ -553,7 +552,7 @@ class Activation:
                 LOGGER.warning("%s: %s", asked.procedure_name, text)
             self._tell(watched, step, text)
 
-    def _tell(self, watched: Watched, step: ActivationStep, text: str = "") -> None:
+    def _tell(self, watched: MonitoredQueue, step: ActivationStep, text: str = "") -> None:
         self._instance.events.emit(
             ActivationEvent(
                 at=self._now(),
@@ -566,7 +565,7 @@ class Activation:
         )
 
 
-def _is_gone(watched: Watched, objects: Objects) -> bool:
+def _is_gone(watched: MonitoredQueue, objects: Objects) -> bool:
     """Whether the queue is no longer there, though another may have its number since."""
     queue = objects.queues_by_id.get(watched.queue_id)
     return queue is None or queue_name(queue) != watched.queue_name

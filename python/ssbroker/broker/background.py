@@ -11,17 +11,17 @@ from ssbroker import _arguments
 from ssbroker._arguments import EPOCH
 from ssbroker.broker.activation import Activation
 from ssbroker.broker.context import DatabaseContext, InstanceContext
-from ssbroker.broker.delivery import Delivery, Key, Retries
+from ssbroker.broker.delivery import Delivery, Retries, SenderKey
 from ssbroker.broker.dialogs import receive
-from ssbroker.broker.dialogs.deliver import break_off
-from ssbroker.broker.dialogs.enqueue import Entry, enqueue, queue_of, release
+from ssbroker.broker.dialogs.deliver import end_with_error
+from ssbroker.broker.dialogs.enqueue import QueueEntry, enqueue, queue_of, release
 from ssbroker.broker.dialogs.errors import failure
 from ssbroker.broker.dynamic_routing import DynamicRouting
 from ssbroker.broker.effects import Effects
-from ssbroker.broker.failure_log import told_failure
+from ssbroker.broker.failure_log import log_failure
 from ssbroker.broker.routes import LiveCatalog, LiveRoutes
-from ssbroker.broker.unit_of_work import Work, own_work, told_conversation
-from ssbroker.broker.worker_thread import Runner
+from ssbroker.broker.unit_of_work import Work, emit_conversation_event, instance_transaction
+from ssbroker.broker.worker_thread import WorkerThread
 from ssbroker.exceptions import SsbrokerError, StorageError
 from ssbroker.protocol.config import SECOND, Backoff
 from ssbroker.protocol.errors import DIALOG_TIMER
@@ -51,7 +51,7 @@ def run_due(database: DatabaseContext, *, now: int, is_delivered: bool) -> int |
         StorageError: It cannot be used.
     """
     while _is_due(database, now=now):
-        with own_work(database) as work:
+        with instance_transaction(database) as work:
             _enter_queues(work)
             if not _fire_timers(work, now=now):  # none is set beyond the lifetime of its conversation
                 _end_lifetimes(work, now=now)
@@ -74,7 +74,7 @@ def enter_queues(database: DatabaseContext) -> None:
     with database.file.read() as connection:
         if not _is_enabled(database, connection) or not _enters(database, connection):
             return
-    with own_work(database) as work:
+    with instance_transaction(database) as work:
         _enter_queues(work)
 
 
@@ -107,7 +107,7 @@ def _enters(database: DatabaseContext, connection: Connection) -> bool:
 def _remove_closed(database: DatabaseContext, *, now: int) -> None:
     """B14."""
     while _has_closed(database, now=now):
-        with own_work(database) as work:
+        with instance_transaction(database) as work:
             due_work.remove_closed(work.connection, now=now, limit=BATCH)
 
 
@@ -130,8 +130,8 @@ def _end_lifetimes(work: Work, *, now: int) -> None:
     for endpoint_id in due_work.lifetimes(work.connection, now=now, limit=BATCH):
         endpoint = endpoints.by_id(work.connection, endpoint_id)
         if endpoint is not None:
-            break_off(work, endpoint, error.body())
-            told_conversation(
+            end_with_error(work, endpoint, error.body())
+            emit_conversation_event(
                 work, endpoint, ConversationStep.BROKER_INITIATED_ERROR, error=error.code, text=error.description
             )
 
@@ -143,7 +143,7 @@ def _fire_timers(work: Work, *, now: int) -> bool:
         endpoint = endpoints.by_id(work.connection, endpoint_id)
         if endpoint is not None:
             endpoints.set_timer(work.connection, endpoint_id, None)
-            enqueue(work, endpoint, queue_of(work, endpoint), [Entry(0, DIALOG_TIMER, None)])
+            enqueue(work, endpoint, queue_of(work, endpoint), [QueueEntry(0, DIALOG_TIMER, None)])
     return bool(found)
 
 
@@ -169,7 +169,7 @@ class Background:
         )
         self.activation: Final = Activation(instance, public=public)
         self._versions: dict[int, int] = {}
-        self._runner: Final = Runner(self.run_due, clock=instance.clock, name=f"ssbroker {instance.name}")
+        self._runner: Final = WorkerThread(self.run_due, clock=instance.clock, name=f"ssbroker {instance.name}")
 
     def run_due(self, now: datetime | None = None) -> datetime | None:
         """Does everything that is due, once.
@@ -210,7 +210,7 @@ class Background:
             database_id: The database.
             endpoint_id: The endpoint.
         """
-        self._retries.forget(Key(database_id, endpoint_id))
+        self._retries.forget(SenderKey(database_id, endpoint_id))
 
     def committed(self, database: DatabaseContext, effects: Effects) -> None:
         """A transaction has committed: subscribers hear of it, whoever waits is woken, what it sent is delivered.
@@ -252,7 +252,7 @@ class Background:
             try:
                 receive.rolled_back(database, queue_ids)
             except SsbrokerError as error:
-                told_failure(database, "a rollback could not be counted", error)
+                log_failure(database, "a rollback could not be counted", error)
         self._activate(database, effects, is_committed=False)
 
     def changed(self, database: DatabaseContext) -> None:
@@ -283,7 +283,7 @@ class Background:
             database.arrivals.tell(list(database.objects().queues_by_id))
             self.activation.changed(database)
         except SsbrokerError as error:
-            told_failure(database, "what has changed is taken up later", error)
+            log_failure(database, "what has changed is taken up later", error)
             return False
         return True
 
@@ -295,14 +295,14 @@ class Background:
             self.dynamic_routing.settle(database)
             return run_due(database, now=now, is_delivered=is_delivered)
         except SsbrokerError as error:
-            told_failure(database, "what is due is tried again in a second", error)
+            log_failure(database, "what is due is tried again in a second", error)
             return now + SECOND
 
     def _deliver(self, database: DatabaseContext, effects: Effects) -> None:
         try:
             is_left = self.delivery.sent(database, effects.outbound)
         except SsbrokerError as error:  # the commit stands, and the thread takes it up
-            told_failure(database, "messages could not be delivered, and are tried again", error)
+            log_failure(database, "messages could not be delivered, and are tried again", error)
             is_left = True
         left = self._retries.next_moment()
         if left is not None:
@@ -312,7 +312,7 @@ class Background:
         try:
             self.activation.ended(database, effects, is_committed=is_committed)
         except SsbrokerError as error:
-            told_failure(database, "whether a reader is needed could not be found out", error)
+            log_failure(database, "whether a reader is needed could not be found out", error)
 
     def _wake(self, at: int | None) -> None:
         """Has the thread call `run_due` at a moment; None is at once."""

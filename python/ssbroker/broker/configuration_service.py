@@ -18,7 +18,7 @@ from ssbroker.broker import object_definitions
 from ssbroker.broker.database import Database
 from ssbroker.broker.database import context_of as database_context
 from ssbroker.broker.dynamic_routing import MissingRoute
-from ssbroker.broker.failure_log import told_failure
+from ssbroker.broker.failure_log import log_failure
 from ssbroker.broker.validation import queue_key, queue_text
 from ssbroker.catalog.load import FORMATS, read_table
 from ssbroker.ddl.route_validation import CONFIGURATION_SERVICE, LIFETIME_SECONDS_MAX
@@ -40,7 +40,7 @@ _NEEDED: Final = ("service_name", "address")
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class DirectoryEntry:
     """Where a service is.
 
     Attributes:
@@ -61,7 +61,7 @@ class Entry:
 class Directory(Protocol):
     """Knows where services are."""
 
-    def find(self, service_name: str) -> Sequence[Entry]:
+    def find(self, service_name: str) -> Sequence[DirectoryEntry]:
         """Where a service is.
 
         Args:
@@ -100,7 +100,7 @@ class FileDirectory:
             raise InputError(f"{path}: a directory is a file of {', '.join(FORMATS)}", value=str(path))
         self._path: Final = path
 
-    def find(self, service_name: str) -> Sequence[Entry]:
+    def find(self, service_name: str) -> Sequence[DirectoryEntry]:
         """Where a service is."""
         schema = pa.schema([pa.field(name, kind) for name, kind in _COLUMNS.items()])
         table = read_table(self._path, schema, name="directory")
@@ -129,7 +129,7 @@ class TableDirectory:
         self._database: Final = database
         self._table: Final = table
 
-    def find(self, service_name: str) -> Sequence[Entry]:
+    def find(self, service_name: str) -> Sequence[DirectoryEntry]:
         """Where a service is."""
         table = f"table {self._table!r} of {self._database.name!r}"
         with database_context(self._database).file.read() as connection:
@@ -144,14 +144,14 @@ class TableDirectory:
         return [_entry(dict(zip(_COLUMNS, row, strict=True)), where=where) for row in rows]
 
 
-def _entry(row: dict[str, Any], *, where: str) -> Entry:
+def _entry(row: dict[str, Any], *, where: str) -> DirectoryEntry:
     guid, lifetime = row.get("broker_instance"), row.get("lifetime")
     address, mirror = (_address(row, name, where=where) for name in ("address", "mirror_address"))
     if address is None:
         raise InputError(f"{where}: address: expected an address, got None", column="address")
     if lifetime is not None:
         lifetime = _arguments.whole(lifetime, name=f"{where}: lifetime", least=1, most=LIFETIME_SECONDS_MAX)
-    return Entry(
+    return DirectoryEntry(
         row["service_name"],
         address,
         None if guid is None else uuid.UUID(bytes=_arguments.as_bytes(guid, name=f"{where}: broker_instance")),
@@ -281,7 +281,7 @@ class ConfigurationService:
         except LockTimeoutError:
             raise  # the reader is started again
         except Exception as error:  # noqa: BLE001  # the directory may be anybody's; requests for other services do not wait for it
-            return NOT_USABLE, told_failure(
+            return NOT_USABLE, log_failure(
                 database_context(database), "a request for a route could not be answered", error
             )
 
@@ -306,7 +306,7 @@ class ConfigurationService:
         return None
 
 
-def _renew(connection: Connection, objects: Objects, *, entries: Sequence[Entry], now: datetime) -> None:
+def _renew(connection: Connection, objects: Objects, *, entries: Sequence[DirectoryEntry], now: datetime) -> None:
     """Makes a route for each entry, or lets the one that was made before live on."""
     for name, entry in {_name(entry): entry for entry in entries}.items():
         guid = None if entry.broker_instance is None else str(entry.broker_instance)
@@ -315,7 +315,7 @@ def _renew(connection: Connection, objects: Objects, *, entries: Sequence[Entry]
         change(connection, objects, name=name, clauses=clauses, now=now)
 
 
-def _name(entry: Entry) -> str:
+def _name(entry: DirectoryEntry) -> str:
     """The name of the route to an entry, which is the same each time."""
     said = repr((entry.service_name, entry.broker_instance, entry.address, entry.mirror_address))
     digest = hashlib.sha256(said.encode()).hexdigest()[:12]
@@ -334,7 +334,7 @@ def _with(request: MissingRoute) -> str:
 __all__ = [
     "ConfigurationService",
     "Directory",
-    "Entry",
+    "DirectoryEntry",
     "FileDirectory",
     "MissingRoute",
     "TableDirectory",

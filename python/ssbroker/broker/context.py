@@ -13,14 +13,14 @@ from typing import Any, Concatenate, Final, NamedTuple, NoReturn, ParamSpec, Pro
 from ssbroker.broker.clock import in_microseconds, system_clock
 from ssbroker.broker.counters import Counters
 from ssbroker.broker.effects import Effects
-from ssbroker.broker.local_routes import staying
-from ssbroker.broker.principals import Credentials
+from ssbroker.broker.local_routes import services_routed_locally
+from ssbroker.broker.principals import KeyStore
 from ssbroker.broker.validation import means_itself
-from ssbroker.broker.waiters import Arrivals
+from ssbroker.broker.waiters import QueueWaiters
 from ssbroker.exceptions import StorageError
 from ssbroker.protocol.events import EventLog
 from ssbroker.store import objects as stored
-from ssbroker.store.endpoints import Endpoint
+from ssbroker.store.endpoints import ConversationEndpoint
 from ssbroker.store.file import DatabaseFile, Plain, PlainSession
 from ssbroker.store.objects import Objects, Picture, picture, sight
 from ssbroker.store.registry import MSDB_NAME, SYSTEM_QUEUE_ID
@@ -29,7 +29,7 @@ from ssbroker.store.sqlite import Connection
 Options = ParamSpec("Options")
 
 
-class Way(NamedTuple):
+class LocalRoute(NamedTuple):
     """Where a conversation's messages go now."""
 
     target_database: str | None
@@ -64,7 +64,7 @@ class DatabaseList(Protocol):
         """Waits until a database is attached or detached for good, by whichever process is doing that."""
 
 
-class Listener(Protocol):
+class TransactionListener(Protocol):
     """Continues what transactions begin: deliveries, timers, activation."""
 
     def committed(self, database: DatabaseContext, effects: Effects) -> None:
@@ -86,7 +86,7 @@ class Listener(Protocol):
 class LocalRouting(Protocol):
     """Finds the databases of this instance to which messages go."""
 
-    def ways_of(self, database: str, objects: Objects) -> Callable[[Sequence[Endpoint]], list[Way]]:
+    def ways_of(self, database: str, objects: Objects) -> Callable[[Sequence[ConversationEndpoint]], list[LocalRoute]]:
         """A function that routes endpoints of a database."""
 
 
@@ -113,7 +113,7 @@ class InstanceContext:
     """
 
     databases_list: DatabaseList
-    listener: Listener
+    listener: TransactionListener
     routes: LocalRouting
 
     def __init__(
@@ -138,7 +138,7 @@ class InstanceContext:
         self.lock_timeout: Final = lock_timeout
         self.background: Final = background
         self.vfs: Final = vfs
-        self.credentials: Final = Credentials(folder)
+        self.credentials: Final = KeyStore(folder)
         self.events: Final = EventLog()
         self.counters: Final = Counters()
         self.row_sources: Final[dict[str, Callable[[], Iterable[Sequence[Any]]]]] = {}
@@ -196,7 +196,7 @@ class DatabaseContext:
         self.database_id: Final = database_id
         self.name = name
         self.file: Final = file
-        self.arrivals: Final = Arrivals()
+        self.arrivals: Final = QueueWaiters()
         self.enters_nothing: int | None = None
         self.public: Any = None
         self._plain: Plain | None = None
@@ -239,7 +239,7 @@ class DatabaseContext:
         """
         known = self._picture
         if known is None or known[0] is not objects:
-            known = self._picture = (objects, picture(objects, staying(objects), is_name=means_itself))
+            known = self._picture = (objects, picture(objects, services_routed_locally(objects), is_name=means_itself))
             self.file.know(objects.version, known[1])
         return known[1]
 
@@ -293,7 +293,7 @@ class DatabaseContext:
         self.instance.listener.changed(self)
 
     @property
-    def credentials(self) -> Credentials:
+    def credentials(self) -> KeyStore:
         """What opens the keys of the instance."""
         return self.instance.credentials
 

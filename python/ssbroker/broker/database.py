@@ -12,9 +12,9 @@ from ssbroker import _arguments
 from ssbroker.broker import identity, object_definitions, principals
 from ssbroker.broker.activation import Activation, Procedure
 from ssbroker.broker.context import DatabaseContext
-from ssbroker.broker.databases import Alteration
+from ssbroker.broker.databases import InstanceChange
 from ssbroker.broker.object_definitions import DEFAULT_LEVEL, SentBy, ValidationName
-from ssbroker.broker.principals import Given
+from ssbroker.broker.principals import GivenCertificate
 from ssbroker.broker.transaction import Transaction
 from ssbroker.broker.validation import (
     check_bytes,
@@ -102,7 +102,7 @@ class Database:
             False
         """
         instance = self._context.instance
-        with Alteration(instance) as alteration:
+        with InstanceChange(instance) as alteration:
             identity.set_broker(instance, alteration, self._context, option)
 
     def set_mirroring_role(self, role: Role, *, number: int | None = None) -> None:
@@ -660,7 +660,7 @@ class Database:
         given = (
             principals.made_certificate(subject or name, now=self._context.now(), begins=begins, ends=ends)
             if certificate is None
-            else Given(certificate, private_key, password)
+            else GivenCertificate(certificate, private_key, password)
         )
         self._context.change(
             principals.create_certificate,

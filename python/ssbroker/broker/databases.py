@@ -28,7 +28,7 @@ from ssbroker.store import objects as stored
 from ssbroker.store import registry
 from ssbroker.store.file import DatabaseFile, Session
 from ssbroker.store.objects import Objects
-from ssbroker.store.registry import MSDB_NAME, Listed, Note
+from ssbroker.store.registry import MSDB_NAME, OwnerNote, RegisteredDatabase
 from ssbroker.store.schema import DATABASE
 from ssbroker.store.sqlite import Connection, NotBlankError, is_missing
 
@@ -45,7 +45,7 @@ def reconcile(file: DatabaseFile, msdb: DatabaseFile, database_id: int, *, insta
     Raises:
         StorageError: Another instance has the file, or a file cannot be used.
     """
-    here = Note(instance_id, registry.identity_of(file.path))
+    here = OwnerNote(instance_id, registry.identity_of(file.path))
     with msdb.read() as listing, file.read() as connection:
         if _agree(connection, _row(listing, database_id), here):
             return
@@ -66,11 +66,11 @@ def reconcile(file: DatabaseFile, msdb: DatabaseFile, database_id: int, *, insta
         registry.set_broker(listing, name=row.name, service_broker_guid=guid, is_broker_enabled=is_enabled)
 
 
-def _row(listing: Connection, database_id: int) -> Listed | None:
+def _row(listing: Connection, database_id: int) -> RegisteredDatabase | None:
     return next((row for row in registry.load(listing) if row.database_id == database_id), None)
 
 
-def _agree(connection: Connection, row: Listed | None, here: Note) -> bool:
+def _agree(connection: Connection, row: RegisteredDatabase | None, here: OwnerNote) -> bool:
     broker = stored.load(connection).broker  # refuses an altered file before anything is written to it
     if row is None or registry.note_of(connection) != here:
         return False
@@ -224,7 +224,7 @@ class Databases:
             self._version = None
             _log.warning(_NOT_AVAILABLE, database.name, error)
 
-    def _opened(self, row: Listed) -> DatabaseContext:
+    def _opened(self, row: RegisteredDatabase) -> DatabaseContext:
         instance, path = self._instance, self._instance.folder / row.file
         if row.name == MSDB_NAME:
             return DatabaseContext(instance, database_id=row.database_id, name=row.name, file=self._msdb)
@@ -377,7 +377,7 @@ def _is_leftover(instance: InstanceContext, path: Path) -> bool:
         with file.read() as connection:
             note = registry.note_of(connection)
             return note.attached_to == registry.DROPPED or (
-                note == registry.Note(instance.instance_id, registry.identity_of(path))
+                note == registry.OwnerNote(instance.instance_id, registry.identity_of(path))
                 and not stored.load(connection).queues
                 and registry.holds_nothing_else(connection)
             )
@@ -393,7 +393,7 @@ def _fill(connection: Connection, path: Path, *, service_broker_guid: bytes, att
     object_definitions.create(connection)
 
 
-class Alteration:
+class InstanceChange:
     """Transactions of the files that a change touches, committed together at the end of a `with` block (B25).
 
     Each file is locked at its first use, msdb's after all others, so that two changes never wait for each other. What a
@@ -503,7 +503,7 @@ class Alteration:
         """The databases' names within this change."""
         return tuple(self._open)
 
-    def row(self, database: DatabaseContext) -> Listed:
+    def row(self, database: DatabaseContext) -> RegisteredDatabase:
         """The row of a database on the list.
 
         Raises:

@@ -15,13 +15,13 @@ from ssbroker import _arguments
 from ssbroker.broker.context import DatabaseContext, InstanceContext
 from ssbroker.broker.dialogs import transmission_status
 from ssbroker.broker.dialogs.deliver import arrive, settle
-from ssbroker.broker.dialogs.message import Arrival, Envelope, Message, envelope_of
-from ssbroker.broker.dialogs.transmission_status import DELIVERED, Status, route_refused
-from ssbroker.broker.dynamic_routing import Ask, DynamicRouting
-from ssbroker.broker.failure_log import told_failure
+from ssbroker.broker.dialogs.message import DeliveryOutcome, DialogMessage, MessageHeader, envelope_of
+from ssbroker.broker.dialogs.transmission_status import DELIVERED, TransmissionStatus, route_refused
+from ssbroker.broker.dynamic_routing import DynamicRouting, RouteRequest
+from ssbroker.broker.failure_log import log_failure
 from ssbroker.broker.process_locks import ServeLock
-from ssbroker.broker.routes import Decision, LiveRoutes, explain, is_wanted, missing_in
-from ssbroker.broker.unit_of_work import Work, own_work, told_undeliverable
+from ssbroker.broker.routes import Decision, LiveRoutes, database_missing_route, explain, needs_route_request
+from ssbroker.broker.unit_of_work import Work, emit_undeliverable_event, instance_transaction
 from ssbroker.broker.validation import queue_text
 from ssbroker.exceptions import LockTimeoutError, SsbrokerError, StorageError
 from ssbroker.explain import Explanation
@@ -29,7 +29,7 @@ from ssbroker.protocol.config import SECOND, Backoff
 from ssbroker.protocol.errors import text
 from ssbroker.protocol.events import Classification, MessageClassify
 from ssbroker.store import due_work, endpoints, transmission_queue
-from ssbroker.store.endpoints import Endpoint
+from ssbroker.store.endpoints import ConversationEndpoint
 
 MESSAGES_MAX: Final = 2_000
 """The messages that one transaction of the target takes at most."""
@@ -40,7 +40,7 @@ BYTES_MAX: Final = 8 << 20
 
 
 @dataclass(frozen=True, slots=True)
-class Parcel:
+class DeliveryBatch:
     """The first messages of a conversation that wait.
 
     Attributes:
@@ -50,14 +50,14 @@ class Parcel:
         is_all: Whether no more waited.
     """
 
-    sender: Endpoint
-    envelope: Envelope
-    messages: Sequence[Message]
+    sender: ConversationEndpoint
+    envelope: MessageHeader
+    messages: Sequence[DialogMessage]
     is_all: bool
 
 
 @dataclass(frozen=True, slots=True)
-class Delivered:
+class DeliveryResult:
     """What became of a parcel.
 
     Attributes:
@@ -65,8 +65,8 @@ class Delivered:
         arrival: What its target made of it.
     """
 
-    parcel: Parcel
-    arrival: Arrival
+    parcel: DeliveryBatch
+    arrival: DeliveryOutcome
 
     @property
     def is_stuck(self) -> bool:
@@ -75,7 +75,7 @@ class Delivered:
         return self.arrival.error is None and self.arrival.acknowledged < above
 
 
-def pack(source: DatabaseContext, endpoint_ids: Iterable[int]) -> tuple[list[Parcel], list[int]]:
+def pack(source: DatabaseContext, endpoint_ids: Iterable[int]) -> tuple[list[DeliveryBatch], list[int]]:
     """Reads what fits into one transaction of the target.
 
     Args:
@@ -85,7 +85,7 @@ def pack(source: DatabaseContext, endpoint_ids: Iterable[int]) -> tuple[list[Par
     Returns:
         The parcels, and the senders for which no room was left.
     """
-    parcels: list[Parcel] = []
+    parcels: list[DeliveryBatch] = []
     ids = list(endpoint_ids)
     room, room_bytes = MESSAGES_MAX, BYTES_MAX
     with source.file.read() as connection:
@@ -99,15 +99,15 @@ def pack(source: DatabaseContext, endpoint_ids: Iterable[int]) -> tuple[list[Par
             )
             if sender is None or not rows:
                 continue
-            parcels.append(Parcel(sender, envelope_of(objects, sender), [_message(row) for row in rows], is_all))
+            parcels.append(DeliveryBatch(sender, envelope_of(objects, sender), [_message(row) for row in rows], is_all))
             room -= len(rows)
             room_bytes -= sum(len(row.message_body or b"") for row in rows)
     return parcels, []
 
 
 def hand_back(
-    database: DatabaseContext, parcels: Sequence[Parcel], *, lock_timeout: float | None = None
-) -> list[Delivered]:
+    database: DatabaseContext, parcels: Sequence[DeliveryBatch], *, lock_timeout: float | None = None
+) -> list[DeliveryResult]:
     """Delivers parcels within their own database, in one transaction.
 
     Args:
@@ -122,7 +122,7 @@ def hand_back(
         LockTimeoutError: Others were writing to the file.
         StorageError: It cannot be written.
     """
-    with own_work(database, lock_timeout=lock_timeout) as work:
+    with instance_transaction(database, lock_timeout=lock_timeout) as work:
         delivered = [
             _taken(work, parcel, waits_here=False)
             for parcel in parcels
@@ -134,11 +134,11 @@ def hand_back(
 
 def put(
     target: DatabaseContext,
-    parcels: Sequence[Parcel],
+    parcels: Sequence[DeliveryBatch],
     *,
     broker_instance: bytes | None,
     lock_timeout: float | None = None,
-) -> list[Delivered]:
+) -> list[DeliveryResult]:
     """Puts parcels into the database that routing has found, durably.
 
     Args:
@@ -154,13 +154,13 @@ def put(
         LockTimeoutError: Others were writing to the file.
         StorageError: It cannot be written.
     """
-    with own_work(target, lock_timeout=lock_timeout) as work:
+    with instance_transaction(target, lock_timeout=lock_timeout) as work:
         if not work.objects.broker.is_delivering or work.broker_instance != broker_instance:
             return []
         return [_taken(work, parcel, waits_here=True) for parcel in parcels]
 
 
-def acknowledge(source: DatabaseContext, delivered: Sequence[Delivered], *, broker_instance: bytes) -> None:
+def acknowledge(source: DatabaseContext, delivered: Sequence[DeliveryResult], *, broker_instance: bytes) -> None:
     """Takes off the transmission queue what another database has durably (P16); without, it is sent again, and is a duplicate.
 
     Args:
@@ -172,11 +172,11 @@ def acknowledge(source: DatabaseContext, delivered: Sequence[Delivered], *, brok
         LockTimeoutError: Others were writing to the file.
         StorageError: It cannot be written.
     """
-    with own_work(source) as work:
+    with instance_transaction(source) as work:
         _settle(work, delivered, broker_instance=broker_instance)
 
 
-def _settle(work: Work, delivered: Sequence[Delivered], *, broker_instance: bytes) -> None:
+def _settle(work: Work, delivered: Sequence[DeliveryResult], *, broker_instance: bytes) -> None:
     for each in delivered:
         sender = each.parcel.sender
         if endpoints.as_now(work.connection, sender) is None:
@@ -186,21 +186,21 @@ def _settle(work: Work, delivered: Sequence[Delivered], *, broker_instance: byte
             endpoints.set_status(work.connection, sender.endpoint_id, DELIVERED)
 
 
-def _taken(work: Work, parcel: Parcel, *, waits_here: bool) -> Delivered:
+def _taken(work: Work, parcel: DeliveryBatch, *, waits_here: bool) -> DeliveryResult:
     arrival = arrive(work, parcel.envelope, parcel.messages, waits_here=waits_here)
     if arrival.undelivered is not None:
-        told_undeliverable(
+        emit_undeliverable_event(
             work,
             parcel.envelope.conversation_id,
             number=parcel.messages[0].message_sequence_number,
             error=arrival.undelivered,
             text=arrival.reason,
         )
-    return Delivered(parcel, arrival)
+    return DeliveryResult(parcel, arrival)
 
 
-def _message(row: transmission_queue.Waiting) -> Message:
-    return Message(
+def _message(row: transmission_queue.TransmissionRow) -> DialogMessage:
+    return DialogMessage(
         row.message_sequence_number,
         row.message_type_name,
         row.message_body,
@@ -214,7 +214,7 @@ _QUEUE_OFF: Final = 11219
 LOGGER: Final = logging.getLogger("ssbroker.broker")
 
 
-class Round:
+class DeliveryRound:
     """Hands over what waits, one transaction of a target after the other, and notes what was in the way.
 
     Args:
@@ -229,7 +229,7 @@ class Round:
     def __init__(self, source: DatabaseContext, *, patience: float | None) -> None:
         self._source: Final = source
         self._patience: Final = patience
-        self.stays: dict[int, Status] = {}
+        self.stays: dict[int, TransmissionStatus] = {}
         self.later: set[int] = set()
 
     def deliver(self, target: DatabaseContext, broker_instance: bytes | None, endpoint_ids: Sequence[int]) -> None:
@@ -263,8 +263,8 @@ class Round:
             left = rest + self._judge(target, parcels, delivered)
 
     def _put(
-        self, target: DatabaseContext, broker_instance: bytes | None, parcels: Sequence[Parcel]
-    ) -> list[Delivered]:
+        self, target: DatabaseContext, broker_instance: bytes | None, parcels: Sequence[DeliveryBatch]
+    ) -> list[DeliveryResult]:
         try:
             return self._put_all(target, broker_instance, parcels)
         except StorageError:
@@ -288,13 +288,15 @@ class Round:
         return delivered
 
     def _put_all(
-        self, target: DatabaseContext, broker_instance: bytes | None, parcels: Sequence[Parcel]
-    ) -> list[Delivered]:
+        self, target: DatabaseContext, broker_instance: bytes | None, parcels: Sequence[DeliveryBatch]
+    ) -> list[DeliveryResult]:
         if target is self._source:
             return hand_back(target, parcels, lock_timeout=self._patience)
         return put(target, parcels, broker_instance=broker_instance, lock_timeout=self._patience)
 
-    def _judge(self, target: DatabaseContext, parcels: Sequence[Parcel], delivered: Sequence[Delivered]) -> list[int]:
+    def _judge(
+        self, target: DatabaseContext, parcels: Sequence[DeliveryBatch], delivered: Sequence[DeliveryResult]
+    ) -> list[int]:
         """Notes what stays; the senders that have more to deliver."""
         goes_on = []
         for each in delivered:
@@ -313,7 +315,7 @@ class Round:
         return goes_on
 
 
-def _why(target: DatabaseContext, delivered: Delivered) -> Status:
+def _why(target: DatabaseContext, delivered: DeliveryResult) -> TransmissionStatus:
     """Why the target did not take a parcel."""
     number = delivered.arrival.undelivered
     if number is None:
@@ -328,7 +330,7 @@ def _why(target: DatabaseContext, delivered: Delivered) -> Status:
 
 
 @dataclass(frozen=True, slots=True)
-class Outgoing:
+class OutgoingConversation:
     """A conversation with messages in the transmission queue that are for another instance.
 
     Attributes:
@@ -338,7 +340,7 @@ class Outgoing:
     """
 
     database: DatabaseContext
-    sender: Endpoint
+    sender: ConversationEndpoint
     decision: Decision
 
     @property
@@ -350,7 +352,7 @@ class Outgoing:
 class Transport(Protocol):
     """Carries messages to other instances and brings back what is acknowledged."""
 
-    def carry(self, conversations: Sequence[Outgoing]) -> Mapping[int, Status]:
+    def carry(self, conversations: Sequence[OutgoingConversation]) -> Mapping[int, TransmissionStatus]:
         """Sends what waits of these conversations, now or soon, and takes it off the transmission queue once it is acknowledged.
 
         It is told of a conversation after each commit that sends in it, after every change that may concern its route, and again
@@ -379,20 +381,22 @@ _SENDER_DISABLED: Final = "sender_disabled"
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class DeliveryPlan:
     """What to do with some conversations of a database."""
 
-    local: dict[tuple[str, bytes | None], list[Endpoint]] = field(default_factory=dict)
+    local: dict[tuple[str, bytes | None], list[ConversationEndpoint]] = field(default_factory=dict)
     """Those for each database of this instance, by its name and its broker id."""
-    outgoing: list[Outgoing] = field(default_factory=list)
+    outgoing: list[OutgoingConversation] = field(default_factory=list)
     """Those for other instances."""
-    stays: dict[int, Status] = field(default_factory=dict)
+    stays: dict[int, TransmissionStatus] = field(default_factory=dict)
     """Why the others stay, by the id of the sender."""
-    asks: dict[Ask, list[int]] = field(default_factory=dict)
+    asks: dict[RouteRequest, list[int]] = field(default_factory=dict)
     """Those of them for which a route is to be asked for (R14)."""
 
 
-def plan(routes: LiveRoutes, database: DatabaseContext, senders: Sequence[Endpoint], *, has_transport: bool) -> Plan:
+def plan(
+    routes: LiveRoutes, database: DatabaseContext, senders: Sequence[ConversationEndpoint], *, has_transport: bool
+) -> DeliveryPlan:
     """Routes conversations (B10), and tells the subscribers what became of each.
 
     Args:
@@ -405,7 +409,7 @@ def plan(routes: LiveRoutes, database: DatabaseContext, senders: Sequence[Endpoi
         What to do.
     """
     now = database.now()
-    found = Plan()
+    found = DeliveryPlan()
     explained: dict[tuple[str, bytes | None, int], Explanation] = {}
     router = routes.router()
     for sender, decision in zip(senders, routes.decisions(database.name, senders), strict=True):
@@ -413,7 +417,7 @@ def plan(routes: LiveRoutes, database: DatabaseContext, senders: Sequence[Endpoi
         if decision.is_local and decision.target_database is not None:
             found.local.setdefault((decision.target_database, decision.broker_instance), []).append(sender)
         elif decision.next_hop_address is not None and has_transport:
-            found.outgoing.append(Outgoing(database, sender, decision))
+            found.outgoing.append(OutgoingConversation(database, sender, decision))
         else:
             asked = (sender.far_service, sender.far_broker_instance, sender.is_initiator)
             if asked not in explained:  # the same for all of them: what stays has found nothing to pick from
@@ -425,13 +429,15 @@ def plan(routes: LiveRoutes, database: DatabaseContext, senders: Sequence[Endpoi
                 else transmission_status.classified(explained[asked])
             )
             found.stays[sender.endpoint_id] = why or transmission_status.unclassified("its route has just changed")
-            if is_wanted(explained[asked]):
-                ask = Ask(missing_in(explained[asked]), sender.far_service, sender.far_broker_instance)
+            if needs_route_request(explained[asked]):
+                ask = RouteRequest(
+                    database_missing_route(explained[asked]), sender.far_service, sender.far_broker_instance
+                )
                 found.asks.setdefault(ask, []).append(sender.endpoint_id)
     return found
 
 
-def _tell(database: DatabaseContext, sender: Endpoint, decision: Decision) -> None:
+def _tell(database: DatabaseContext, sender: ConversationEndpoint, decision: Decision) -> None:
     log = database.instance.events
     if not log.wants(MessageClassify):
         return
@@ -455,7 +461,7 @@ def _tell(database: DatabaseContext, sender: Endpoint, decision: Decision) -> No
     )
 
 
-class Key(NamedTuple):
+class SenderKey(NamedTuple):
     """A conversation's sender."""
 
     database_id: int
@@ -482,10 +488,10 @@ class Retries:
 
     Examples:
         >>> retries = Retries(Backoff(roll=lambda: 0.5))
-        >>> retries.add([Key(5, 1)], at=0)
+        >>> retries.add([SenderKey(5, 1)], at=0)
         >>> retries.claim(5, now=0)
         {1: 0}
-        >>> retries.failed(Key(5, 1), attempt=0, now=0)
+        >>> retries.failed(SenderKey(5, 1), attempt=0, now=0)
         >>> retries.next_moment() // 1_000_000
         4
     """
@@ -493,7 +499,7 @@ class Retries:
     def __init__(self, backoff: Backoff) -> None:
         self._backoff: Final = backoff
         self._guard: Final = threading.RLock()
-        self._tries: dict[Key, _Try] = {}
+        self._tries: dict[SenderKey, _Try] = {}
         # For each database the moments and senders, the earliest first; one whose moment is not that of its try is past.
         self._order: dict[int, list[tuple[int, int]]] = {}
         self._latest = 0
@@ -505,7 +511,7 @@ class Retries:
         self._replaced: dict[int, set[int]] = {}
         """Of these, those that other conversations have since then."""
 
-    def add(self, keys: Iterable[Key], *, at: int) -> None:
+    def add(self, keys: Iterable[SenderKey], *, at: int) -> None:
         """Has conversations tried at a moment; those that have failed stay as they are, those that are carried do not wait.
 
         Args:
@@ -540,12 +546,12 @@ class Retries:
             order = self._order.get(database_id, [])
             while order and order[0][0] <= now:
                 at, endpoint_id = heapq.heappop(order)
-                if self._is_current(Key(database_id, endpoint_id), at):
-                    found[endpoint_id] = self._tries.pop(Key(database_id, endpoint_id)).attempt
+                if self._is_current(SenderKey(database_id, endpoint_id), at):
+                    found[endpoint_id] = self._tries.pop(SenderKey(database_id, endpoint_id)).attempt
             self._tried[database_id] = set(found)
             return dict(sorted(found.items()))
 
-    def failed(self, key: Key, *, attempt: int, now: int, is_carried: bool = False) -> None:
+    def failed(self, key: SenderKey, *, attempt: int, now: int, is_carried: bool = False) -> None:
         """Has a conversation tried again after a longer wait than before; at once where something has changed since its claim.
 
         One that is gone since then is not tried again, nor does the one that has its number now wait for it.
@@ -563,7 +569,7 @@ class Retries:
             at = now if is_changed else now + self._backoff.wait(attempt)
             self._put(key, _Try(attempt + 1, at, is_carried))
 
-    def forget(self, key: Key) -> None:
+    def forget(self, key: SenderKey) -> None:
         """Forgets a conversation that is gone: another one has its number now.
 
         Args:
@@ -607,11 +613,11 @@ class Retries:
         with self._guard:
             orders = list(self._order.items())  # the handler of a signal may add to them
             for database_id, order in orders:
-                while order and not self._is_current(Key(database_id, order[0][1]), order[0][0]):
+                while order and not self._is_current(SenderKey(database_id, order[0][1]), order[0][0]):
                     heapq.heappop(order)
             return min((order[0][0] for _, order in orders if order), default=None)
 
-    def _put(self, key: Key, new: _Try) -> None:
+    def _put(self, key: SenderKey, new: _Try) -> None:
         self._tries[key] = new
         heapq.heappush(self._order.setdefault(key.database_id, []), (new.at, key.endpoint_id))
 
@@ -621,7 +627,7 @@ class Retries:
         for key, each in before.items():
             self._put(key, each._replace(at=min(each.at, at)))
 
-    def _is_current(self, key: Key, at: int) -> bool:
+    def _is_current(self, key: SenderKey, at: int) -> bool:
         known = self._tries.get(key)
         return known is not None and known.at == at
 
@@ -648,7 +654,7 @@ class Delivery:
         self._dynamic_routing: Final = dynamic_routing
         self._scanned: dict[int, int] = {}
         self._turns: Final[dict[int, threading.RLock]] = defaultdict(threading.RLock)
-        self._thread: Final = _Thread()
+        self._thread: Final = _ThreadState()
         self.transport: Transport | None = None
 
     def sent(self, database: DatabaseContext, endpoint_ids: Collection[int]) -> bool:
@@ -669,7 +675,7 @@ class Delivery:
             if not endpoint_ids:
                 return False
         now = _arguments.microseconds(self._instance.clock())
-        self._retries.add((Key(database.database_id, each) for each in endpoint_ids), at=now)
+        self._retries.add((SenderKey(database.database_id, each) for each in endpoint_ids), at=now)
         if any(each.file.is_written_here for each in self._instance.databases):
             return True
         if self._thread.is_delivering:  # a subscriber sends, while it is told of a delivery
@@ -691,7 +697,7 @@ class Delivery:
             try:
                 self._scan(database, now=now)
             except SsbrokerError as error:  # the others do not wait for it
-                told_failure(database, "what waits could not be looked for", error)
+                log_failure(database, "what waits could not be looked for", error)
             self._deliver(database, now=now, patience=None)
 
     def _scan(self, database: DatabaseContext, *, now: int) -> None:
@@ -703,7 +709,7 @@ class Delivery:
         with database.file.read() as connection:
             found = due_work.outbound(connection)
         at = now if before is None else now + SCAN_EVERY
-        self._retries.add((Key(database.database_id, each) for each in found), at=at)
+        self._retries.add((SenderKey(database.database_id, each) for each in found), at=at)
 
     def _deliver(self, database: DatabaseContext, *, now: int, patience: float | None) -> bool:
         """Delivers what is due of a database, and what subscribers send meanwhile; whether somebody with more time has to go on."""
@@ -725,7 +731,7 @@ class Delivery:
         finally:
             self._thread.is_delivering = False
             turn.release()
-        self._retries.add((Key(database.database_id, each) for each in later), at=now)
+        self._retries.add((SenderKey(database.database_id, each) for each in later), at=now)
         return bool(later)
 
     def _try(
@@ -738,12 +744,12 @@ class Delivery:
         try:
             failed, carried, later = self._round(database, attempts, patience=patience)
         except SsbrokerError as error:
-            told_failure(database, "messages could not be delivered, and are tried again", error)
+            log_failure(database, "messages could not be delivered, and are tried again", error)
         except Exception:
             LOGGER.exception("%s: messages could not be delivered, and are tried again", database.name)
         finally:
             for endpoint_id in (*failed, *carried):
-                key, is_carried = Key(database.database_id, endpoint_id), endpoint_id in carried
+                key, is_carried = SenderKey(database.database_id, endpoint_id), endpoint_id in carried
                 self._retries.failed(key, attempt=attempts[endpoint_id], now=now, is_carried=is_carried)
         return later
 
@@ -755,7 +761,7 @@ class Delivery:
         has_transport = self.transport is not None or self._is_served_elsewhere()
         planned = plan(self._routes, database, list(senders.values()), has_transport=has_transport)
         hindered = self.transport.carry(planned.outgoing) if planned.outgoing and self.transport is not None else {}
-        deliveries = Round(database, patience=patience)
+        deliveries = DeliveryRound(database, patience=patience)
         deliveries.stays |= planned.stays
         deliveries.stays |= self._ask(planned, patience=patience)
         for (name, broker_instance), group in planned.local.items():
@@ -772,7 +778,7 @@ class Delivery:
         """Whether another process carries what is for other instances (N16); it sees what is committed here by itself."""
         return ServeLock.is_held(self._instance.folder)
 
-    def _ask(self, planned: Plan, *, patience: float | None) -> dict[int, Status]:
+    def _ask(self, planned: DeliveryPlan, *, patience: float | None) -> dict[int, TransmissionStatus]:
         """Asks for the routes that are missing (R14); what is said of those that were refused."""
         if not planned.asks:
             return {}
@@ -788,7 +794,7 @@ class Delivery:
         }
 
 
-class _Thread(threading.local):
+class _ThreadState(threading.local):
     """What a thread does now."""
 
     def __init__(self) -> None:
@@ -797,7 +803,7 @@ class _Thread(threading.local):
         """The databases from which it has sent meanwhile."""
 
 
-def _senders(database: DatabaseContext, endpoint_ids: Iterable[int]) -> dict[int, Endpoint]:
+def _senders(database: DatabaseContext, endpoint_ids: Iterable[int]) -> dict[int, ConversationEndpoint]:
     """The endpoints that have messages waiting; the highest priority first where the database honours it (fact 150)."""
     with database.file.read() as connection:
         found = [
@@ -813,7 +819,7 @@ def _senders(database: DatabaseContext, endpoint_ids: Iterable[int]) -> dict[int
 
 def note(
     database: DatabaseContext,
-    senders: Mapping[int, Endpoint],
+    senders: Mapping[int, ConversationEndpoint],
     says: Mapping[int, str],
     *,
     lock_timeout: float | None = None,
@@ -837,7 +843,7 @@ def note(
     }
     if not new:
         return
-    with own_work(database, lock_timeout=lock_timeout) as work:
+    with instance_transaction(database, lock_timeout=lock_timeout) as work:
         for endpoint_id, status in new.items():
             if endpoints.as_now(work.connection, senders[endpoint_id]) is not None:
                 endpoints.set_status(work.connection, endpoint_id, status)

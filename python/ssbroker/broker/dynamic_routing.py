@@ -16,15 +16,15 @@ from ssbroker.broker.context import DatabaseContext, InstanceContext
 from ssbroker.broker.dialogs import begin_end, deliver, send
 from ssbroker.broker.dialogs.contract_rules import complaint
 from ssbroker.broker.dialogs.errors import escaped, read_failure
-from ssbroker.broker.failure_log import told_failure
-from ssbroker.broker.unit_of_work import Work, own_work
+from ssbroker.broker.failure_log import log_failure
+from ssbroker.broker.unit_of_work import Work, instance_transaction
 from ssbroker.ddl.route_validation import CONFIGURATION_SERVICE
 from ssbroker.exceptions import InvalidGuidError, MalformedDataError, SsbrokerError
 from ssbroker.protocol.config import SECOND
 from ssbroker.protocol.errors import CONFIGURATION_NOTICE, ERROR, MISSING_ROUTE, SYSTEM_SERVICE
-from ssbroker.protocol.states import State
+from ssbroker.protocol.states import ConversationState
 from ssbroker.store import endpoints, queues, registry
-from ssbroker.store.endpoints import Endpoint
+from ssbroker.store.endpoints import ConversationEndpoint
 from ssbroker.store.objects import Objects
 from ssbroker.store.sqlite import Connection
 
@@ -134,7 +134,7 @@ PATIENCE: Final = 0.1
 LOGGER: Final = logging.getLogger("ssbroker.broker")
 
 
-class Ask(NamedTuple):
+class RouteRequest(NamedTuple):
     """What is to be asked for."""
 
     database: str
@@ -157,8 +157,12 @@ class DynamicRouting:
         """For each database the version of its objects, and whether a route among them leads to a configuration service."""
 
     def ask(
-        self, asks: Iterable[Ask], *, patience: float | None = None, may_begin: Callable[[], bool] = lambda: True
-    ) -> dict[Ask, str]:
+        self,
+        asks: Iterable[RouteRequest],
+        *,
+        patience: float | None = None,
+        may_begin: Callable[[], bool] = lambda: True,
+    ) -> dict[RouteRequest, str]:
         """Sends a request for each service for which the database has none open and none has just been answered.
 
         Args:
@@ -172,8 +176,8 @@ class DynamicRouting:
         Raises:
             SsbrokerError: A database cannot be used now.
         """
-        refused: dict[Ask, str] = {}
-        by_database: dict[str, list[Ask]] = {}
+        refused: dict[RouteRequest, str] = {}
+        by_database: dict[str, list[RouteRequest]] = {}
         for ask in asks:
             if ask.service_name != SYSTEM_SERVICE:  # what it is answered is never missing
                 by_database.setdefault(ask.database, []).append(ask)
@@ -183,7 +187,7 @@ class DynamicRouting:
             with database.file.read() as connection:
                 known = {ask: registry.find(connection, ask.service_name) for ask in wanted}
                 room = OPEN_MAX - len(registry.pending(connection))
-            unasked: dict[str, Ask] = {}
+            unasked: dict[str, RouteRequest] = {}
             for ask, request in known.items():
                 if request is None or not request.is_in_the_way(now=now):
                     unasked.setdefault(ask.service_name, ask)
@@ -253,7 +257,7 @@ class DynamicRouting:
         try:
             self.settle(database, patience=PATIENCE if self._instance.background else None)
         except SsbrokerError as error:
-            told_failure(database, "answers for missing routes are looked at later", error)
+            log_failure(database, "answers for missing routes are looked at later", error)
             return True
         return False
 
@@ -270,7 +274,7 @@ class DynamicRouting:
         if SYSTEM_SERVICE not in database.objects().services or not database.file.ask(registry.over):
             return
         refused: list[tuple[str, str, int]] = []
-        with own_work(database, lock_timeout=patience) as work:
+        with instance_transaction(database, lock_timeout=patience) as work:
             for service_name, handle in registry.over(work.connection):
                 refusal, again = _close(work, service_name, endpoints.by_handle(work.connection, handle))
                 if refusal:
@@ -292,7 +296,7 @@ class DynamicRouting:
                 )
 
 
-def ask_anew(work: Work) -> None:
+def forget_route_requests(work: Work) -> None:
     """Has a database that is attached ask for what it still lacks: whom it had asked may be of another instance, and makes no route here.
 
     Args:
@@ -304,18 +308,18 @@ def ask_anew(work: Work) -> None:
             deliver.remove(work, dialog)
 
 
-def _ask(database: DatabaseContext, asks: Iterable[Ask], *, patience: float | None) -> None:
+def _ask(database: DatabaseContext, asks: Iterable[RouteRequest], *, patience: float | None) -> None:
     if SYSTEM_SERVICE not in database.objects().services:
         with database.file.write(lock_timeout=patience) as connection:
             registry.create_system_service(connection, database.objects(connection), name=SYSTEM_SERVICE)
-    with own_work(database, lock_timeout=patience) as work:
+    with instance_transaction(database, lock_timeout=patience) as work:
         for ask in asks:
             request = registry.find(work.connection, ask.service_name)
             if request is None or not request.is_in_the_way(now=work.now()):
                 _send(work, ask)
 
 
-def _send(work: Work, ask: Ask) -> None:
+def _send(work: Work, ask: RouteRequest) -> None:
     dialog = begin_end.begin(
         work,
         SYSTEM_SERVICE,
@@ -334,12 +338,12 @@ def _send(work: Work, ask: Ask) -> None:
     registry.begun(work.connection, ask.service_name, conversation_handle=dialog.conversation_handle)
 
 
-def _close(work: Work, service_name: str, dialog: Endpoint | None) -> tuple[str, int]:
+def _close(work: Work, service_name: str, dialog: ConversationEndpoint | None) -> tuple[str, int]:
     """The dialog is over, or somebody has removed it: why there is no route, if that was said, and when the service is asked again."""
     refusal = ""
     if dialog is not None:
         refusal = _refusal(work.connection, work.objects, dialog)
-        if dialog.state != State.CD:
+        if dialog.state != ConversationState.CD:
             begin_end.end(work, dialog, None)
     now = work.now()
     again = now + (REFUSED_FOR if refusal else ANSWERED_FOR)
@@ -347,8 +351,8 @@ def _close(work: Work, service_name: str, dialog: Endpoint | None) -> tuple[str,
     return refusal, again
 
 
-def _refusal(connection: Connection, objects: Objects, dialog: Endpoint) -> str:
-    if dialog.state != State.ER:
+def _refusal(connection: Connection, objects: Objects, dialog: ConversationEndpoint) -> str:
+    if dialog.state != ConversationState.ER:
         return ""
     error_id = objects.message_types[ERROR].message_type_id
     found, _ = queues.ready(connection, dialog.endpoint_id, most=-1, bytes_max=1 << 20)

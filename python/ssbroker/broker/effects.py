@@ -9,7 +9,7 @@ from ssbroker.protocol.events import Event, EventLog
 from ssbroker.store.file import Done, Told
 
 
-class Received(NamedTuple):
+class ReceiveCall(NamedTuple):
     """One RECEIVE or GET CONVERSATION GROUP of the transaction."""
 
     queue_id: int
@@ -28,7 +28,7 @@ class Effects:
     """The queues (`queue_id`) that hold messages now that can be received and could not before."""
     outbound: set[int] = field(default_factory=set)
     """The endpoints (`endpoint_id`) with new rows in the transmission queue, which are to be delivered (B9)."""
-    received: list[Received] = field(default_factory=list)
+    received: list[ReceiveCall] = field(default_factory=list)
     """Each RECEIVE, in order."""
     due: int | None = None
     """The earliest moment that was set: of a timer, a lifetime, the removal of a closed endpoint. Microseconds since 1970."""
@@ -81,7 +81,7 @@ class Effects:
         for where, number in told:
             self.stand(where, number)
         for queue_id, is_empty in received:
-            self.received.append(Received(queue_id, is_empty, is_named=False))
+            self.received.append(ReceiveCall(queue_id, is_empty, is_named=False))
 
     def stand(self, where: Told, number: int) -> None:
         """Notes where messages of one conversation stand now.

@@ -13,7 +13,7 @@ from ssbroker.protocol.events import printed
 LOGGER: Final = logging.getLogger("ssbroker.broker")
 
 
-def told_failure(database: DatabaseContext, what: str, error: Exception) -> str:
+def log_failure(database: DatabaseContext, what: str, error: Exception) -> str:
     """Logs that something failed: for 20 lines a minute of each kind and database, and then as one that counts the others.
 
     Args:

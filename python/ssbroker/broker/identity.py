@@ -11,9 +11,9 @@ from typing import Final, get_args
 from ssbroker._arguments import is_text
 from ssbroker.broker import databases
 from ssbroker.broker.context import DatabaseContext, InstanceContext
-from ssbroker.broker.databases import Alteration
-from ssbroker.broker.dialogs.begin_end import break_off_all
-from ssbroker.broker.dynamic_routing import ask_anew
+from ssbroker.broker.databases import InstanceChange
+from ssbroker.broker.dialogs.begin_end import end_all_with_error
+from ssbroker.broker.dynamic_routing import forget_route_requests
 from ssbroker.broker.validation import check_object_name, refusal
 from ssbroker.ddl import statements
 from ssbroker.ddl.interpreter import SYSTEM_DATABASES, canonical
@@ -23,7 +23,7 @@ from ssbroker.store import object_changes as changes
 from ssbroker.store import objects as stored
 from ssbroker.store import registry
 from ssbroker.store.file import DatabaseFile
-from ssbroker.store.objects import Endpoint
+from ssbroker.store.objects import BrokerEndpoint
 from ssbroker.store.registry import MSDB_NAME
 from ssbroker.store.schema import DATABASE
 from ssbroker.store.sqlite import Connection, is_missing
@@ -31,7 +31,7 @@ from ssbroker.store.sqlite import Connection, is_missing
 _MSDB_STAYS: Final = "msdb is a system database"
 
 
-def create(instance: InstanceContext, alteration: Alteration, name: str) -> DatabaseContext:
+def create(instance: InstanceContext, alteration: InstanceChange, name: str) -> DatabaseContext:
     """Makes a database in a file of its own (I1)."""
     listing = alteration.listing()
     _check_free(listing, name)
@@ -48,7 +48,7 @@ def create(instance: InstanceContext, alteration: Alteration, name: str) -> Data
 
 
 def attach(
-    instance: InstanceContext, alteration: Alteration, name: str, path: Path, option: BrokerOption | None
+    instance: InstanceContext, alteration: InstanceChange, name: str, path: Path, option: BrokerOption | None
 ) -> DatabaseContext:
     """Takes in a database file as it is (I8), but for I7 and the option."""
     if option is not None:
@@ -75,7 +75,7 @@ def attach(
     _refuse_attached(instance, connection, path)
     registry.note(connection, attached_to=instance.instance_id, identity=registry.identity_of(path))
     changes.set_honor_broker_priority(connection, is_on=False)  # fact 150
-    ask_anew(alteration.work(database))
+    forget_route_requests(alteration.work(database))
     wanted = option or ("ENABLE_BROKER" if broker.is_broker_enabled else "DISABLE_BROKER")
     twin = registry.enabled_twin(listing, service_broker_guid=broker.service_broker_guid, name=name)
     if twin is not None and wanted in ("ENABLE_BROKER", "ERROR_BROKER_CONVERSATIONS"):
@@ -90,7 +90,7 @@ def attach(
     return database
 
 
-def detach(alteration: Alteration, name: str, *, is_dropped: bool = False) -> None:
+def detach(alteration: InstanceChange, name: str, *, is_dropped: bool = False) -> None:
     """Takes a database off the list; its file stays whole (B29), or goes too."""
     if is_text(name) and canonical(name) in SYSTEM_DATABASES:
         raise refusal(_MSDB_STAYS, 3708 if is_dropped else 7940)
@@ -105,7 +105,7 @@ def detach(alteration: Alteration, name: str, *, is_dropped: bool = False) -> No
     alteration.left(database, is_dropped=is_dropped)
 
 
-def rename(alteration: Alteration, name: str, new: str) -> None:
+def rename(alteration: InstanceChange, name: str, new: str) -> None:
     """Gives a database another name; its id and its file stay."""
     if canonical(name) in SYSTEM_DATABASES:
         raise refusal(_MSDB_STAYS, 3708)
@@ -117,7 +117,7 @@ def rename(alteration: Alteration, name: str, new: str) -> None:
 
 
 def set_broker(
-    instance: InstanceContext, alteration: Alteration, database: DatabaseContext, option: BrokerOption
+    instance: InstanceContext, alteration: InstanceChange, database: DatabaseContext, option: BrokerOption
 ) -> None:
     """Enables or disables a database's broker, with a new id or the old one (I4, I5, I6)."""
     _check_option(option)
@@ -135,12 +135,12 @@ def set_broker(
     else:
         alteration.loses(database)
     if option in ("NEW_BROKER", "ERROR_BROKER_CONVERSATIONS"):
-        break_off_all(alteration.work(database), is_told=not is_new)
+        end_all_with_error(alteration.work(database), is_told=not is_new)
     changes.set_broker(connection, is_broker_enabled=is_enabled, service_broker_guid=guid)
     registry.set_broker(listing, name=name, service_broker_guid=guid, is_broker_enabled=is_enabled)
 
 
-def set_guid(alteration: Alteration, database: DatabaseContext, guid: bytes) -> None:
+def set_guid(alteration: InstanceChange, database: DatabaseContext, guid: bytes) -> None:
     """Gives a database a broker id that is known from elsewhere, before it has conversations."""
     connection = alteration.connection(database)
     broker = alteration.objects(database).broker
@@ -220,7 +220,7 @@ _NOT_OURS: Final = "skipped, it is no endpoint for Service Broker"
 
 
 def run(
-    alteration: Alteration,
+    alteration: InstanceChange,
     statement: statements.CreateEndpoint | statements.AlterEndpoint | statements.DropEndpoint,
     annotations: Mapping[str, str],
 ) -> str | None:
@@ -240,7 +240,7 @@ def run(
         if known is not None:
             raise refusal(f"the instance has the Service Broker endpoint {known.name!r}; one is allowed", 7862)
         changes.set_endpoint(
-            connection, _changed(Endpoint(name, "STOPPED", 0, "ALL", False, FORWARDING_SIZE), statement.settings)
+            connection, _changed(BrokerEndpoint(name, "STOPPED", 0, "ALL", False, FORWARDING_SIZE), statement.settings)
         )
     elif isinstance(statement, statements.DropEndpoint):
         if not is_known:
@@ -255,9 +255,9 @@ def run(
     return "skipped addresses_only: `serve` says where the instance is reached" if annotations else None
 
 
-def _changed(before: Endpoint, said: EndpointSettings) -> Endpoint:
+def _changed(before: BrokerEndpoint, said: EndpointSettings) -> BrokerEndpoint:
     """The endpoint with what is said; the rest as it was."""
-    return Endpoint(
+    return BrokerEndpoint(
         before.name,
         before.state if said.state is None else said.state,
         before.port if said.port is None else said.port,

@@ -19,7 +19,7 @@ from ssbroker.broker.background import Background
 from ssbroker.broker.clock import system_clock
 from ssbroker.broker.context import DatabaseContext, InstanceContext
 from ssbroker.broker.database import Database
-from ssbroker.broker.databases import Alteration, Databases
+from ssbroker.broker.databases import Databases, InstanceChange
 from ssbroker.catalog.catalog import Catalog
 from ssbroker.ddl.statements import BrokerOption
 from ssbroker.exceptions import OptionError
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from ssbroker.broker.network.connection import EndpointLimits
     from ssbroker.broker.network.server import Server
     from ssbroker.broker.network.tls import Trust
-    from ssbroker.protocol.config import Settings
+    from ssbroker.protocol.config import ProtocolSettings
 
 
 MSDB_FILE: Final = "msdb.sqlite"
@@ -221,7 +221,7 @@ class Instance:
             ...     instance.create_database("Sales").service_broker_guid.version
             4
         """
-        with Alteration(self._context) as alteration:
+        with InstanceChange(self._context) as alteration:
             identity.create(self._context, alteration, name)
         return self.database(name)
 
@@ -255,7 +255,7 @@ class Instance:
             ...     instance.attach_database("Shop", file).service_broker_guid == guid
             True
         """
-        with Alteration(self._context) as alteration:
+        with InstanceChange(self._context) as alteration:
             identity.attach(self._context, alteration, name, databases.resolved(file), option)
         return self.database(name)
 
@@ -285,7 +285,7 @@ class Instance:
             ...     [database.name for database in instance.databases], sales.path.name
             (['msdb'], 'Sales.sqlite')
         """
-        with Alteration(self._context) as alteration:
+        with InstanceChange(self._context) as alteration:
             identity.detach(alteration, name)
 
     def drop_database(self, name: str) -> None:
@@ -308,7 +308,7 @@ class Instance:
             ...     sales.path.exists()
             False
         """
-        with Alteration(self._context) as alteration:
+        with InstanceChange(self._context) as alteration:
             identity.detach(alteration, name, is_dropped=True)
 
     def execute(self, ddl: str, *, file: str | None = None) -> None:
@@ -453,7 +453,7 @@ class Instance:
         addresses: Sequence[str] = (),
         dial_only: Sequence[str] = (),
         limits: EndpointLimits | None = None,
-        settings: Settings | None = None,
+        settings: ProtocolSettings | None = None,
         close_timeout: float = 10.0,
     ) -> Server:
         """Serves the instance to other instances: accepts and makes connections, and exchanges messages, until the block ends.
@@ -487,7 +487,7 @@ class Instance:
         """
         from ssbroker.broker.network.connection import EndpointLimits  # noqa: PLC0415  # loaded only when serving
         from ssbroker.broker.network.server import ServeOptions, Server  # noqa: PLC0415
-        from ssbroker.protocol.config import Settings  # noqa: PLC0415
+        from ssbroker.protocol.config import ProtocolSettings  # noqa: PLC0415
 
         options = ServeOptions(
             host=host,
@@ -497,7 +497,7 @@ class Instance:
             addresses=addresses,
             dial_only=dial_only,
             limits=EndpointLimits() if limits is None else limits,
-            settings=Settings() if settings is None else settings,
+            settings=ProtocolSettings() if settings is None else settings,
             close_timeout=close_timeout,
         )
         return Server(self._context, self._background, options, changed=self._set_server)

@@ -10,7 +10,7 @@ from ssbroker.store.objects import Objects, Route
 _LOCAL: Final = "LOCAL"
 
 
-def staying(objects: Objects) -> frozenset[str]:
+def services_routed_locally(objects: Objects) -> frozenset[str]:
     """The services of a database that no route of it leads away from: who names its broker id and one of them finds it here.
 
     Every step that finds a route finds LOCAL then, if it is the sixth (R11 to R16), and *Locate* knows one enabled database of a broker

@@ -25,7 +25,7 @@ from ssbroker.exceptions import OptionError
 from ssbroker.protocol.errors import DEFAULT, DIALOG_TIMER, END_DIALOG, ERROR
 from ssbroker.store import mirroring
 from ssbroker.store import object_changes as changes
-from ssbroker.store.mirroring import Mirroring, Role
+from ssbroker.store.mirroring import MirroringRole, Role
 from ssbroker.store.object_changes import FIRST_ID, Value
 from ssbroker.store.objects import ContractMessage, MessageType, Objects, Priority, Route, Validation
 from ssbroker.store.sqlite import Connection
@@ -390,5 +390,5 @@ def set_role(connection: Connection, objects: Objects, *, role: Role, number: in
         takes_over = role == "principal" and broker.mirroring_role == "mirror"
         number = broker.mirroring_number + takes_over
     _arguments.whole(number, name="number", least=broker.mirroring_number, most=_NUMBER_MAX)
-    mirroring.write(connection, Mirroring(role, number))
+    mirroring.write(connection, MirroringRole(role, number))
     changes.changed(connection)

@@ -150,7 +150,7 @@ _PRIVATE_KEY: Final = b"ssbroker private key 1\0"
 _CACHED_MOST: Final = 1024
 
 
-class Credentials:
+class KeyStore:
     """Opens and seals the keys of databases.
 
     A database's file holds its master key twice: under its password, and under the key of the instance, which stands in a file of the
@@ -274,7 +274,7 @@ YEAR: Final = timedelta(days=365)
 
 
 @dataclass(frozen=True, slots=True)
-class Given:
+class GivenCertificate:
     """A certificate as it is given.
 
     Attributes:
@@ -288,7 +288,7 @@ class Given:
     password: str | None = field(default=None, repr=False)
 
 
-def create_master_key(connection: Connection, objects: Objects, *, credentials: Credentials, password: str) -> None:
+def create_master_key(connection: Connection, objects: Objects, *, credentials: KeyStore, password: str) -> None:
     """Makes the database's master key."""
     if objects.security.master_key is not None:
         raise refusal("the database has a master key already", 15578)
@@ -297,14 +297,14 @@ def create_master_key(connection: Connection, objects: Objects, *, credentials: 
     changes.set_master_key(connection, by_password=made.by_password, by_service=made.by_service)
 
 
-def open_master_key(connection: Connection, objects: Objects, *, credentials: Credentials, password: str) -> None:
+def open_master_key(connection: Connection, objects: Objects, *, credentials: KeyStore, password: str) -> None:
     """Has this instance open the master key by itself from now on, such as after the database came from another one."""
     _check_password(password)
     found = credentials.reopened(_master_key(objects), password)
     changes.set_master_key(connection, by_password=found.by_password, by_service=found.by_service)
 
 
-def keep_master_key(connection: Connection, objects: Objects, *, credentials: Credentials, by_service: bool) -> None:
+def keep_master_key(connection: Connection, objects: Objects, *, credentials: KeyStore, by_service: bool) -> None:
     """Says whether the instance may open the master key by itself."""
     found = _master_key(objects)
     if by_service and credentials.master_key(objects.security) is None:
@@ -326,9 +326,9 @@ def create_certificate(
     connection: Connection,
     objects: Objects,
     *,
-    credentials: Credentials,
+    credentials: KeyStore,
     name: str,
-    given: Given,
+    given: GivenCertificate,
     owner: str | None = None,
     active: bool = True,
 ) -> None:
@@ -357,7 +357,9 @@ def create_certificate(
     changes.create(connection, "ssb_certificates", values=values)
 
 
-def made_certificate(subject: str, *, now: datetime, begins: datetime | None, ends: datetime | None) -> Given:
+def made_certificate(
+    subject: str, *, now: datetime, begins: datetime | None, ends: datetime | None
+) -> GivenCertificate:
     """Makes a certificate that signs itself.
 
     Args:
@@ -382,14 +384,14 @@ def made_certificate(subject: str, *, now: datetime, begins: datetime | None, en
         made = make_dialog_certificate(name, Validity(start, end))
     except OptionError as error:
         raise refusal(f"the certificate cannot be made: {error}", 15297) from None
-    return Given(made.certificate, made.key)
+    return GivenCertificate(made.certificate, made.key)
 
 
 def alter_certificate(
     connection: Connection,
     objects: Objects,
     *,
-    credentials: Credentials,
+    credentials: KeyStore,
     name: str,
     active: bool | None = None,
     private_key: bytes | None = None,

@@ -14,17 +14,17 @@ from ssbroker import _files
 from ssbroker.exceptions import StorageError
 
 
-class Holder(Protocol):
+class ForkSensitive(Protocol):
     """Who has files or sockets open that no other process may keep open."""
 
     def descriptors(self) -> Iterable[int]:
         """Their numbers, as far as they are open now. It is called in a forked process, and waits for nothing."""
 
 
-_HOLDERS: Final[WeakSet[Holder]] = WeakSet()
+_HOLDERS: Final[WeakSet[ForkSensitive]] = WeakSet()
 
 
-def lets_go(holder: Holder) -> None:
+def close_after_fork(holder: ForkSensitive) -> None:
     """Has processes that are forked from now on let go of what somebody holds, for as long as that one is there.
 
     Args:
@@ -80,7 +80,7 @@ class ServeLock:
     def __init__(self, folder: Path) -> None:
         self._path: Final = folder / FILE
         self._file: int | None = None
-        lets_go(self)
+        close_after_fork(self)
 
     def acquire(self) -> None:
         """Takes the lock, and leaves the number of this process in the file, for people.

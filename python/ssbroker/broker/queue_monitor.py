@@ -24,7 +24,7 @@ class MonitorState(StrEnum):
     """Readers run and receive."""
 
 
-class Occurrence(StrEnum):
+class MonitorInput(StrEnum):
     """What a monitor is told."""
 
     ASKED = "ASKED"
@@ -42,12 +42,12 @@ class Occurrence(StrEnum):
 _INACTIVE, _NOTIFIED, _OCCURRING = MonitorState
 
 # fmt: off
-TABLE: Final[dict[Occurrence, dict[MonitorState, MonitorState]]] = {
-    Occurrence.ASKED:      {_INACTIVE: _INACTIVE, _NOTIFIED: _OCCURRING, _OCCURRING: _OCCURRING},
-    Occurrence.STARTED:    {_INACTIVE: _NOTIFIED, _NOTIFIED: _NOTIFIED,  _OCCURRING: _NOTIFIED},
-    Occurrence.RECEIVED:   {_INACTIVE: _INACTIVE, _NOTIFIED: _OCCURRING, _OCCURRING: _OCCURRING},
-    Occurrence.ENDED:      {_INACTIVE: _INACTIVE, _NOTIFIED: _OCCURRING, _OCCURRING: _OCCURRING},
-    Occurrence.ENDED_LAST: {_INACTIVE: _INACTIVE, _NOTIFIED: _INACTIVE,  _OCCURRING: _INACTIVE},
+TABLE: Final[dict[MonitorInput, dict[MonitorState, MonitorState]]] = {
+    MonitorInput.ASKED:      {_INACTIVE: _INACTIVE, _NOTIFIED: _OCCURRING, _OCCURRING: _OCCURRING},
+    MonitorInput.STARTED:    {_INACTIVE: _NOTIFIED, _NOTIFIED: _NOTIFIED,  _OCCURRING: _NOTIFIED},
+    MonitorInput.RECEIVED:   {_INACTIVE: _INACTIVE, _NOTIFIED: _OCCURRING, _OCCURRING: _OCCURRING},
+    MonitorInput.ENDED:      {_INACTIVE: _INACTIVE, _NOTIFIED: _OCCURRING, _OCCURRING: _OCCURRING},
+    MonitorInput.ENDED_LAST: {_INACTIVE: _INACTIVE, _NOTIFIED: _INACTIVE,  _OCCURRING: _INACTIVE},
 }
 # fmt: on
 
@@ -146,7 +146,7 @@ class QueueMonitor:
         """
         self.max_queue_readers = max_queue_readers
         self._failures, self._held_until = 0, None
-        self._enter(Occurrence.ASKED)
+        self._enter(MonitorInput.ASKED)
 
     def started(self, *, now: int) -> None:
         """A reader was started.
@@ -157,7 +157,7 @@ class QueueMonitor:
         self.running += 1
         self.last_activated_time = now
         self._held_until = None
-        self._enter(Occurrence.STARTED)
+        self._enter(MonitorInput.STARTED)
 
     def received(self, *, is_empty: bool, is_named: bool, now: int) -> None:
         """Somebody received from the queue, or found it empty.
@@ -169,7 +169,7 @@ class QueueMonitor:
         """
         if is_empty and not is_named:
             self.last_empty_rowset_time = now
-        self._enter(Occurrence.RECEIVED)
+        self._enter(MonitorInput.RECEIVED)
 
     def ended(self, *, has_received: bool, is_done: bool, now: int) -> bool:
         """A reader ended.
@@ -187,9 +187,9 @@ class QueueMonitor:
         is_in_vain = not has_received and self.state is MonitorState.NOTIFIED
         self.running -= 1
         if not self.running:
-            self._enter(Occurrence.ENDED_LAST)
+            self._enter(MonitorInput.ENDED_LAST)
         elif not has_received:
-            self._enter(Occurrence.ENDED)
+            self._enter(MonitorInput.ENDED)
         self._failures = 0 if is_done else self._failures + 1
         if is_in_vain or self._failures >= FAILURES_MAX:
             self._held_until = now + CHECK_EVERY
@@ -204,5 +204,5 @@ class QueueMonitor:
         # Further away than a check is what was set before the clock was put back.
         return self._held_until is not None and now < self._held_until <= now + CHECK_EVERY
 
-    def _enter(self, occurrence: Occurrence) -> None:
+    def _enter(self, occurrence: MonitorInput) -> None:
         self.state = TABLE[occurrence][self.state]

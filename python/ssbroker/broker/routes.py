@@ -10,19 +10,19 @@ from typing import Final, NamedTuple, Protocol, TypeAlias
 import pyarrow as pa
 
 from ssbroker import schemas
-from ssbroker.broker.context import DatabaseContext, InstanceContext, Way
+from ssbroker.broker.context import DatabaseContext, InstanceContext, LocalRoute
 from ssbroker.broker.dialogs.transmission_status import is_pending
-from ssbroker.broker.local_routes import staying
+from ssbroker.broker.local_routes import services_routed_locally
 from ssbroker.catalog.catalog import Catalog
 from ssbroker.ddl import parser_objects
 from ssbroker.exceptions import StorageError
 from ssbroker.explain import Explanation
 from ssbroker.router import PendingRequest, Router, TieBreak
 from ssbroker.schemas import CONVERSATIONS
-from ssbroker.store.endpoints import Endpoint
+from ssbroker.store.endpoints import ConversationEndpoint
 from ssbroker.store.objects import Objects
 
-NOWHERE: Final = Way(None, None)
+NOWHERE: Final = LocalRoute(None, None)
 KEPT_MAX: Final = 100_000
 """The decisions that are kept; beyond that all are made anew."""
 _LOCAL: Final = "LOCAL"
@@ -56,12 +56,12 @@ class Decision(NamedTuple):
         return not self.is_local and self.next_hop_address is None
 
     @property
-    def way(self) -> Way:
+    def way(self) -> LocalRoute:
         """The same, as a transaction asks for it."""
-        return Way(self.target_database, self.broker_instance) if self.is_local else NOWHERE
+        return LocalRoute(self.target_database, self.broker_instance) if self.is_local else NOWHERE
 
 
-class Sender(Protocol):
+class RoutedSender(Protocol):
     """What routing has to know of a sender; an endpoint is one."""
 
     @property
@@ -97,11 +97,11 @@ class LiveRoutes:
     def __init__(self, instance: InstanceContext, catalog: LiveCatalog) -> None:
         self._instance: Final = instance
         self._catalog: Final = catalog
-        self._known: _Known | None = None
+        self._known: _DecisionCache | None = None
         self._stays: Final[dict[str, tuple[Objects, frozenset[str]]]] = {}
         self.tie_break: TieBreak = "hash"
 
-    def decisions(self, database: str, senders: Sequence[Sender]) -> list[Decision]:
+    def decisions(self, database: str, senders: Sequence[RoutedSender]) -> list[Decision]:
         """What routing says of senders in a database.
 
         Args:
@@ -125,7 +125,7 @@ class LiveRoutes:
         """What decisions are made by: another object once the catalog has changed, or a route has expired."""
         return self._newest()
 
-    def ways_of(self, database: str, objects: Objects) -> Callable[[Sequence[Endpoint]], list[Way]]:
+    def ways_of(self, database: str, objects: Objects) -> Callable[[Sequence[ConversationEndpoint]], list[LocalRoute]]:
         """What a transaction asks about its conversations; the catalog is looked at once, when one of them may leave the database.
 
         Args:
@@ -135,21 +135,21 @@ class LiveRoutes:
         Returns:
             Gives the ways of endpoints of that database, in the same order.
         """
-        known: _Known | None = None
+        known: _DecisionCache | None = None
         broker_instance = objects.broker.service_broker_guid
 
-        def ways(endpoints: Sequence[Endpoint]) -> list[Way]:
+        def ways(endpoints: Sequence[ConversationEndpoint]) -> list[LocalRoute]:
             nonlocal known
             stays = self._staying(database, objects)
             if all(each.far_broker_instance == broker_instance and each.far_service in stays for each in endpoints):
-                return [Way(database, broker_instance)] * len(endpoints)
+                return [LocalRoute(database, broker_instance)] * len(endpoints)
             if known is None:
                 known = self._that_know(database)
             return [decision.way for decision in known.decisions(database, endpoints)]
 
         return ways
 
-    def _that_know(self, database: str) -> _Known:
+    def _that_know(self, database: str) -> _DecisionCache:
         """The decisions of now, if they are made with a database.
 
         Raises:
@@ -166,19 +166,19 @@ class LiveRoutes:
     def _staying(self, database: str, objects: Objects) -> frozenset[str]:
         seen = self._stays.get(database)
         if seen is None or seen[0] is not objects:
-            seen = self._stays[database] = (objects, staying(objects))
+            seen = self._stays[database] = (objects, services_routed_locally(objects))
         return seen[1]
 
-    def _newest(self) -> _Known:
+    def _newest(self) -> _DecisionCache:
         router, known, now = self.router(), self._known, self._instance.clock()
         if known is None or known.router is not router or not known.holds(now):
-            known = self._known = _Known(router, now)
+            known = self._known = _DecisionCache(router, now)
             for gone in [name for name in list(self._stays) if name not in known.databases]:
                 self._stays.pop(gone, None)
         return known
 
 
-class _Known:
+class _DecisionCache:
     """What one router has decided, for as long as none of its routes expires."""
 
     def __init__(self, router: Router, now: datetime) -> None:
@@ -193,7 +193,7 @@ class _Known:
         """Whether the decisions are still those of the moment; a clock that goes back makes them doubtful too."""
         return self._since <= now and (self._until is None or now < self._until)
 
-    def decisions(self, database: str, senders: Sequence[Sender]) -> list[Decision]:
+    def decisions(self, database: str, senders: Sequence[RoutedSender]) -> list[Decision]:
         """What was decided, or is now; kept within limits. Who looks at the old ones goes on with these."""
         kept = self._decisions
         keys = [(database, each.conversation_id, each.is_initiator, each.far_broker_instance) for each in senders]
@@ -209,7 +209,7 @@ class _Known:
         return listed
 
 
-def decide(router: Router, database: str, endpoints: Sequence[Sender], *, now: datetime) -> list[Decision]:
+def decide(router: Router, database: str, endpoints: Sequence[RoutedSender], *, now: datetime) -> list[Decision]:
     """Routes what endpoints of a database send.
 
     Args:
@@ -235,7 +235,7 @@ def decide(router: Router, database: str, endpoints: Sequence[Sender], *, now: d
     return [Decision(*row) for row in zip(*(found[column].to_pylist() for column in Decision._fields), strict=True)]
 
 
-def explain(router: Router, database: str, endpoint: Sender, *, now: datetime) -> Explanation:
+def explain(router: Router, database: str, endpoint: RoutedSender, *, now: datetime) -> Explanation:
     """Tells the whole way of what an endpoint sends.
 
     Args:
@@ -257,7 +257,7 @@ def explain(router: Router, database: str, endpoint: Sender, *, now: datetime) -
     )
 
 
-def missing_in(explained: Explanation) -> str:
+def database_missing_route(explained: Explanation) -> str:
     """The database in whose table the route is missing that a conversation asks for (R41).
 
     Args:
@@ -269,7 +269,7 @@ def missing_in(explained: Explanation) -> str:
     return str(explained.details["passes"][-1]["database"])
 
 
-def is_wanted(explained: Explanation) -> bool:
+def needs_route_request(explained: Explanation) -> bool:
     """Whether a route is to be asked for: none is found, and at most the request of some database for one to this service is open.
 
     Each database asks for itself (R1): what another one is answered makes no route here.

@@ -14,13 +14,13 @@ from typing import Final, TypeAlias
 from ssbroker import _arguments
 from ssbroker.broker import identity, object_definitions, principals
 from ssbroker.broker.context import DatabaseContext, InstanceContext
-from ssbroker.broker.databases import Alteration
-from ssbroker.broker.principals import Credentials, Given
+from ssbroker.broker.databases import InstanceChange
+from ssbroker.broker.principals import GivenCertificate, KeyStore
 from ssbroker.broker.validation import existing, queue_text, refusal
 from ssbroker.ddl import decode, statements
 from ssbroker.ddl.interpreter import SYSTEM_DATABASES, canonical
-from ssbroker.ddl.lexer import RefusalError, Source, batches, parse_moment, parse_route_id, refusal_text
-from ssbroker.ddl.parser import Parsed, ParsedBatch, parse
+from ssbroker.ddl.lexer import RefusalError, ScriptSource, batches, parse_moment, parse_route_id, refusal_text
+from ssbroker.ddl.parser import ParsedBatch, ParsedStatement, parse
 from ssbroker.ddl.statements import QueueName, SecurityStatement, Statement
 from ssbroker.exceptions import BrokerError, DdlError, DdlWarning, InputError, StorageError, UnknownDatabaseError
 from ssbroker.security.certificates import KEY_PASSWORD_BYTES_MAX, certificate_as_pem, key_as_pem
@@ -45,7 +45,7 @@ def change_security(
     objects: Objects,
     statement: SecurityStatement,
     *,
-    credentials: Credentials,
+    credentials: KeyStore,
     now: datetime,
     wrote: Wrote,
 ) -> str | None:
@@ -108,7 +108,7 @@ def _change_keys(
     | statements.AlterCertificate
     | statements.BackupCertificate
     | statements.DropCertificate,
-    credentials: Credentials,
+    credentials: KeyStore,
     now: datetime,
     wrote: Wrote,
 ) -> None:
@@ -148,7 +148,7 @@ def _change_keys(
             principals.drop_certificate(connection, objects, name=name)
 
 
-def _given(statement: statements.CreateCertificate, now: datetime) -> Given:
+def _given(statement: statements.CreateCertificate, now: datetime) -> GivenCertificate:
     if statement.file is None:
         return principals.made_certificate(
             statement.subject or statement.name,
@@ -157,10 +157,12 @@ def _given(statement: statements.CreateCertificate, now: datetime) -> Given:
             ends=_moment(statement.expiry_date),
         )
     key = statement.key
-    return Given(_read(statement.file), None if key is None else _read(key.file), None if key is None else key.password)
+    return GivenCertificate(
+        _read(statement.file), None if key is None else _read(key.file), None if key is None else key.password
+    )
 
 
-def _back_up(objects: Objects, statement: statements.BackupCertificate, credentials: Credentials, wrote: Wrote) -> None:
+def _back_up(objects: Objects, statement: statements.BackupCertificate, credentials: KeyStore, wrote: Wrote) -> None:
     certificate = existing(objects.security.certificates, statement.name, kind="certificate")
     key = statement.key
     pem = certificate_as_pem(certificate.certificate)
@@ -369,14 +371,14 @@ def _text_of(queue: QueueName) -> str:
 NOTHING_TO_AN_INSTANCE: Final = "skipped, it means nothing to an instance"
 
 
-class Script:
+class ScriptRun:
     """Runs statements one after the other.
 
     Attributes:
         current: The database that USE has selected.
     """
 
-    def __init__(self, instance: InstanceContext, alteration: Alteration, current: str | None) -> None:
+    def __init__(self, instance: InstanceContext, alteration: InstanceChange, current: str | None) -> None:
         self._instance: Final = instance
         self._alteration: Final = alteration
         self.current = current
@@ -514,7 +516,7 @@ class Script:
 
 def execute(instance: InstanceContext, text: str, *, file: str | None) -> None:
     """Runs a script; before any USE it is about the one user database."""
-    source = Source(text, file)
+    source = ScriptSource(text, file)
     current: str | None = None
     done = 0  # the last line of what stands, whatever comes
     # Told at the end: what is told has all objects read again, which after each of thousands of batches took longer than they did.
@@ -561,15 +563,19 @@ def execute_file(instance: InstanceContext, path: Path) -> None:
 
 
 def _run_batch(
-    instance: InstanceContext, source: Source, batch: ParsedBatch, current: str | None, changed: set[DatabaseContext]
+    instance: InstanceContext,
+    source: ScriptSource,
+    batch: ParsedBatch,
+    current: str | None,
+    changed: set[DatabaseContext],
 ) -> tuple[str | None, list[str]]:
     """The database that is current afterwards, and what was left out of account."""
     skipped = [
         f"{source.place(position)}: the annotation {key} means nothing to an instance, which knows by itself"
         for position, key, _ in batch.instance
     ]
-    with Alteration(instance, changed=changed) as alteration:
-        script = Script(instance, alteration, current)
+    with InstanceChange(instance, changed=changed) as alteration:
+        script = ScriptRun(instance, alteration, current)
         alteration.lock(_touched(batch, script))
         for parsed in batch.statements:
             left_out = _run(source, script, parsed)
@@ -578,7 +584,7 @@ def _run_batch(
     return script.current, skipped
 
 
-def _run(source: Source, script: Script, parsed: Parsed) -> str | None:
+def _run(source: ScriptSource, script: ScriptRun, parsed: ParsedStatement) -> str | None:
     try:
         return script.run(parsed.statement, parsed.annotations)
     except RefusalError as refusal:
@@ -593,7 +599,7 @@ def _run(source: Source, script: Script, parsed: Parsed) -> str | None:
     raise source.error(parsed.start, reason, subject=parsed.subject, number=number)
 
 
-def _touched(batch: ParsedBatch, script: Script) -> Iterator[str]:
+def _touched(batch: ParsedBatch, script: ScriptRun) -> Iterator[str]:
     """The databases that a batch changes, as far as can be told before."""
     current = script.current
     for parsed in batch.statements:

@@ -16,13 +16,13 @@ from ssbroker.broker.context import DatabaseContext
 from ssbroker.broker.dialogs import begin_end, receive, send
 from ssbroker.broker.dialogs.receive import check_on
 from ssbroker.broker.effects import Effects
-from ssbroker.broker.unit_of_work import Lent, Work
+from ssbroker.broker.unit_of_work import GuardedConnection, Work
 from ssbroker.broker.validation import existing, queue_key
 from ssbroker.exceptions import BrokerError, OptionError, SsbrokerError, StorageError
 from ssbroker.protocol.errors import DEFAULT, refused
-from ssbroker.protocol.events import Conversation
+from ssbroker.protocol.events import ConversationEvent
 from ssbroker.store import endpoints, queues
-from ssbroker.store.endpoints import Endpoint
+from ssbroker.store.endpoints import ConversationEndpoint
 from ssbroker.store.file import Done, PlainSession, Row
 from ssbroker.store.sqlite import Connection, raise_if_about_the_file, storage_errors
 
@@ -45,7 +45,7 @@ class Lifecycle:
         self._plain: Final = plain
         self._effects: Final = Effects(log=database.instance.events)
         self._work: Work | None = None
-        self._lent: Lent | None = None
+        self._lent: GuardedConnection | None = None
         self._session: Final = database.file.session()
         # An exception of a signal's handler may have taken with it what this has been left before.
         self._is_broken = plain.is_left
@@ -69,7 +69,7 @@ class Lifecycle:
         self._begin()
         connection = self._session.begin()
         if self._lent is None:
-            self._lent = Lent(connection)
+            self._lent = GuardedConnection(connection)
         return connection
 
     def leave(self) -> None:
@@ -182,7 +182,7 @@ _NOTHING: Final = -1
 """What `Arrivals.count` never says: whoever has seen no more looks at once."""
 
 
-class Patience:
+class ReceiveWait:
     """One RECEIVE that may have to wait. It notes what was told before its first look, so that nothing that comes after it is missed.
 
     Args:
@@ -280,7 +280,7 @@ class Turn:
         """Sends a message, if that is plain; whether it was."""
         instance = self._database.instance
         message = send.as_plain(dialog, body, message_type)
-        if message is None or self._life is not None or instance.events.wants(Conversation):
+        if message is None or self._life is not None or instance.events.wants(ConversationEvent):
             return False
         now = None if instance.has_system_clock else instance.microseconds()
         try:
@@ -306,7 +306,7 @@ class Turn:
         except BaseException as error:  # noqa: BLE001  # whatever it is, a part may have been taken
             self._lifecycle().failed(error)
 
-    def _received(self, queue: str, asked: receive.Asked, patience: Patience | None) -> pa.Table:
+    def _received(self, queue: str, asked: receive.ReceiveRequest, patience: ReceiveWait | None) -> pa.Table:
         """Receives messages, and waits for them."""
         while True:
             with self._lifecycle() as work:
@@ -314,20 +314,20 @@ class Turn:
             if table.num_rows or not self._wait(patience):
                 return table
 
-    def _wait(self, patience: Patience | None) -> bool:
+    def _wait(self, patience: ReceiveWait | None) -> bool:
         """Waits, without the lock, until there may be a message; whether to look again."""
         if patience is not None:
             self._lifecycle().leave()
         return patience is not None and patience.wait()
 
-    def _patience(self, queue: str, timeout: float) -> Patience | None:
+    def _patience(self, queue: str, timeout: float) -> ReceiveWait | None:
         """How long to wait for a message; None where a wait is useless, because the lock is held."""
         if timeout == 0.0 and timeout is not False:
             return None
         wait = _arguments.seconds(timeout, name="timeout")
         if not wait or self._plain.is_begun or (self._life is not None and self._life.has_lock):
             return None
-        return Patience(self._database, queue_key(queue), until=time.monotonic() + wait)
+        return ReceiveWait(self._database, queue_key(queue), until=time.monotonic() + wait)
 
     def _tell(self, has_changed: bool, done: Done) -> None:  # noqa: FBT001  # as the native module gives it
         """Tells whom it concerns what was committed."""
@@ -738,7 +738,7 @@ class Transaction(Turn):
             return _named(work, dialog).transmission_status
 
 
-def _named(work: Work, dialog: Guid) -> Endpoint:
+def _named(work: Work, dialog: Guid) -> ConversationEndpoint:
     handle = _arguments.as_bytes(dialog, name="dialog")
     endpoint = endpoints.by_handle(work.connection, handle)
     if endpoint is None:

@@ -9,17 +9,17 @@ from contextlib import contextmanager
 from typing import Final
 from weakref import WeakSet
 
-from ssbroker.broker.context import DatabaseContext, Way
+from ssbroker.broker.context import DatabaseContext, LocalRoute
 from ssbroker.broker.effects import Effects
 from ssbroker.exceptions import BrokerError
 from ssbroker.protocol.events import (
-    Conversation,
-    ConversationGroup,
+    ConversationEvent,
+    ConversationGroupEvent,
     ConversationStep,
     GroupStep,
     MessageUndeliverable,
 )
-from ssbroker.store.endpoints import Endpoint
+from ssbroker.store.endpoints import ConversationEndpoint
 from ssbroker.store.objects import Objects, Picture, Queue
 from ssbroker.store.sqlite import Connection, Cursor, clear
 
@@ -43,7 +43,7 @@ class Work:
 
     def __init__(self, database: DatabaseContext, connection: Connection, effects: Effects) -> None:
         self._database: Final = database
-        self._ways: Callable[[Sequence[Endpoint]], list[Way]] | None = None
+        self._ways: Callable[[Sequence[ConversationEndpoint]], list[LocalRoute]] | None = None
         self.database: Final = database.name
         self.connection: Final = connection
         self.objects: Final[Objects] = database.objects(connection)
@@ -75,7 +75,7 @@ class Work:
         """
         self._database.instance.listener.conversation_begins(self._database.database_id, endpoint_id)
 
-    def ways_of(self, endpoints: Sequence[Endpoint]) -> list[Way]:
+    def ways_of(self, endpoints: Sequence[ConversationEndpoint]) -> list[LocalRoute]:
         """Routes conversations that have their senders here.
 
         Args:
@@ -97,7 +97,7 @@ _STAYS: Final = re.compile(rf"{_BLANK}(?:PRAGMA|ATTACH|DETACH|CREATE\b.*\bTEMP(?
 """What SQLite keeps for the connection beyond the transaction, a rollback included."""
 
 
-class Lent:
+class GuardedConnection:
     """A connection while the application has it: statements that begin or end a transaction raise on it, and change nothing.
 
     Args:
@@ -136,7 +136,7 @@ class Lent:
 
 
 @contextmanager
-def own_work(database: DatabaseContext, *, lock_timeout: float | None = None) -> Iterator[Work]:
+def instance_transaction(database: DatabaseContext, *, lock_timeout: float | None = None) -> Iterator[Work]:
     """A transaction that is committed at the end of the block; then whoever it concerns is told.
 
     Args:
@@ -173,9 +173,9 @@ def queue_name(queue: Queue) -> str:
     return f"{queue.schema_name}.{queue.name}"
 
 
-def told_conversation(
+def emit_conversation_event(
     work: Work,
-    endpoint: Endpoint,
+    endpoint: ConversationEndpoint,
     step: ConversationStep,
     *,
     state: str | None = None,
@@ -196,10 +196,10 @@ def told_conversation(
         error: The error's code, where the step is about one.
         text: The error's text.
     """
-    if not work.effects.wants(Conversation):
+    if not work.effects.wants(ConversationEvent):
         return
     work.effects.events.append(
-        Conversation(
+        ConversationEvent(
             at=work.now(),
             database=work.database,
             conversation_id=uuid.UUID(bytes=endpoint.conversation_id),
@@ -217,7 +217,7 @@ def told_conversation(
     )
 
 
-def told_group(work: Work, group: bytes, step: GroupStep) -> None:
+def emit_group_event(work: Work, group: bytes, step: GroupStep) -> None:
     """A conversation group came or went.
 
     Args:
@@ -225,15 +225,15 @@ def told_group(work: Work, group: bytes, step: GroupStep) -> None:
         group: The group.
         step: Which of the two.
     """
-    if work.effects.wants(ConversationGroup):
+    if work.effects.wants(ConversationGroupEvent):
         work.effects.events.append(
-            ConversationGroup(
+            ConversationGroupEvent(
                 at=work.now(), database=work.database, conversation_group_id=uuid.UUID(bytes=group), step=step
             )
         )
 
 
-def told_undeliverable(work: Work, conversation_id: bytes, *, number: int, error: int, text: str) -> None:
+def emit_undeliverable_event(work: Work, conversation_id: bytes, *, number: int, error: int, text: str) -> None:
     """A message cannot be taken by any conversation here.
 
     Args:

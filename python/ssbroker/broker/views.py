@@ -14,12 +14,12 @@ from ssbroker._arguments import is_text
 from ssbroker.broker.context import DatabaseContext, InstanceContext
 from ssbroker.broker.validation import existing, queue_key
 from ssbroker.exceptions import InputError, StorageError
-from ssbroker.protocol.states import DESCRIPTIONS, State
+from ssbroker.protocol.states import DESCRIPTIONS, ConversationState
 from ssbroker.schemas import GUID
 from ssbroker.security.key_exchange import DialogCertificate
 from ssbroker.store import queues, registry, views
-from ssbroker.store.objects import Endpoint
-from ssbroker.store.queues import Cut
+from ssbroker.store.objects import BrokerEndpoint
+from ssbroker.store.queues import QueueSlice
 
 _MOMENT: Final = pa.timestamp("us", tz="UTC")
 _TINY: Final = pa.uint8()
@@ -342,7 +342,7 @@ def _database_rows(database: DatabaseContext, name: str) -> list[Row]:
         return [(*row[:-1], *_described(row[-1])) for row in found]
     if name != "sys.conversation_endpoints":
         return found
-    return [(*row[: _STATE + 1], DESCRIPTIONS[State(row[_STATE])], *row[_STATE + 2 :]) for row in found]
+    return [(*row[: _STATE + 1], DESCRIPTIONS[ConversationState(row[_STATE])], *row[_STATE + 2 :]) for row in found]
 
 
 def _described(certificate: bytes) -> Row:
@@ -391,7 +391,7 @@ def _mirroring(instance: InstanceContext) -> Iterator[Row]:
 
 
 def _endpoints(instance: InstanceContext) -> Iterator[Row]:
-    endpoint: Endpoint | None = instance.msdb.objects().endpoint
+    endpoint: BrokerEndpoint | None = instance.msdb.objects().endpoint
     if endpoint is not None:
         yield (
             endpoint.name,
@@ -431,7 +431,7 @@ def cuts(
     rows_max: int,
     bytes_max: int,
     cuts_max: int | None = None,
-) -> list[Cut]:
+) -> list[QueueSlice]:
     """Where to cut a queue, or the transmission queue, as it is now.
 
     Args:

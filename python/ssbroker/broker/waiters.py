@@ -10,14 +10,14 @@ from contextlib import contextmanager
 from ssbroker.store import file
 
 
-class Arrivals(file.Arrivals):
+class QueueWaiters(file.Arrivals):
     """Wakes receivers of this process when a message for their queue has been committed.
 
     Whoever waits takes `count` first, looks into the queue, gives the lock back, and waits from that count on: what arrives after the
     look ends the wait at once. What other processes commit is not told here.
 
     Examples:
-        >>> arrivals = Arrivals()
+        >>> arrivals = QueueWaiters()
         >>> seen = arrivals.count(1)
         >>> arrivals.tell([1])
         >>> arrivals.wait(1, seen=seen, timeout=60.0)

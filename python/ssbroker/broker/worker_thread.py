@@ -46,7 +46,7 @@ _LONG_AGO: Final = datetime.min.replace(tzinfo=UTC)
 LOGGER: Final = logging.getLogger("ssbroker.broker")
 
 
-class Runner:
+class WorkerThread:
     """Calls a function in a daemon thread: when woken, and at the moment that its last call returned.
 
     The thread starts when it is first woken. A call that raises is logged, and the next one waits: 1, 2, 4 ... 60 s.
@@ -60,7 +60,7 @@ class Runner:
     Examples:
         >>> import threading
         >>> called = threading.Event()
-        >>> runner = Runner(lambda: called.set(), clock=lambda: datetime.now(UTC), name="example")
+        >>> runner = WorkerThread(lambda: called.set(), clock=lambda: datetime.now(UTC), name="example")
         >>> runner.wake()
         >>> called.wait(60.0)
         True

@@ -151,7 +151,7 @@ class Catalog:
         return cls._of_contents(instance_folder.contents_of(Path(folder)))
 
     @classmethod
-    def from_sql_server(cls, connection: sql_server.Connection, *, addresses: Sequence[str] = ()) -> Self:
+    def from_sql_server(cls, connection: sql_server.DbApiConnection, *, addresses: Sequence[str] = ()) -> Self:
         """Reads the routes, services and databases of a SQL Server, and whether it forwards.
 
         Args:

@@ -357,7 +357,7 @@ FORMATS: Final[Mapping[str, Callable[[Path, pa.Schema, str], pa.Table]]] = {
 """The suffixes of table files, and how each is read."""
 
 
-def load_scripts(files: Sequence[Path], *, now: datetime) -> ddl.Script:
+def load_scripts(files: Sequence[Path], *, now: datetime) -> ddl.ScriptTables:
     """Reads scripts as if they were one, in the order given; after each of them a batch ends.
 
     Args:
@@ -394,7 +394,7 @@ _SCHEMAS: Final = {"routes": schemas.ROUTES, "databases": schemas.DATABASES, "se
 
 
 @dataclass(frozen=True, kw_only=True)
-class Source:
+class CatalogSource:
     """What was read: the arguments of `ssbroker.Catalog`, and where they come from."""
 
     routes: pa.Table
@@ -421,7 +421,7 @@ class Source:
             >>> import pyarrow as pa
             >>> from pathlib import Path
             >>> from ssbroker.exceptions import InputError
-            >>> source = Source(routes=pa.table({}), path=Path("net"), files={"routes": Path("net/routes.csv")})
+            >>> source = CatalogSource(routes=pa.table({}), path=Path("net"), files={"routes": Path("net/routes.csv")})
             >>> print(source.located(InputError("routes.address, row 2: ...", column="routes.address", row=2)))
             net/routes.csv: routes.address, row 2: ...
         """
@@ -431,7 +431,7 @@ class Source:
         return located
 
 
-def load(path: Path, *, now: datetime) -> Source:
+def load(path: Path, *, now: datetime) -> CatalogSource:
     r"""Reads what a catalog is made of.
 
     Args:
@@ -516,7 +516,7 @@ def _look(path: Path) -> object:
     return folder.st_dev, folder.st_ino, kept
 
 
-def _load(path: Path, now: datetime) -> Source:
+def _load(path: Path, now: datetime) -> CatalogSource:
     with reaching(path):
         is_folder, is_there = path.is_dir(), path.exists()
     if is_folder:
@@ -530,10 +530,10 @@ def _load(path: Path, now: datetime) -> Source:
         raise InputError(
             f"{path}: its suffix tells no format; expected one of {known}, or a folder", value=str(path), expected=known
         )
-    return Source(routes=read_table(path, schemas.ROUTES, name="routes"), path=path, files={"routes": path})
+    return CatalogSource(routes=read_table(path, schemas.ROUTES, name="routes"), path=path, files={"routes": path})
 
 
-def _load_folder(folder: Path, now: datetime) -> Source:
+def _load_folder(folder: Path, now: datetime) -> CatalogSource:
     with reaching(folder):
         entries = files_of(folder)
     scripts = [entry for entry in entries if _is_script(entry)]
@@ -558,7 +558,7 @@ def _load_folder(folder: Path, now: datetime) -> Source:
             f"{folder}: holds no routing table; expected one of {known}, or .sql scripts", expected="routes"
         )
     tables = {name: read_table(file, _SCHEMAS[name], name=name) for name, file in files.items()}
-    return Source(
+    return CatalogSource(
         routes=tables["routes"],
         databases=tables.get("databases"),
         services=tables.get("services"),
@@ -580,9 +580,9 @@ def _is_settings(file: Path) -> bool:
     return file.name == INSTANCE_FILE
 
 
-def _from_scripts(scripts: list[Path], path: Path, now: datetime) -> Source:
+def _from_scripts(scripts: list[Path], path: Path, now: datetime) -> CatalogSource:
     script = load_scripts(scripts, now=now)
-    return Source(
+    return CatalogSource(
         routes=script.routes,
         databases=script.databases,
         services=script.services,

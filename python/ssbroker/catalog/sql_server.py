@@ -14,7 +14,7 @@ from ssbroker import schemas
 from ssbroker.exceptions import InvalidGuidError, MalformedDataError
 
 
-class Cursor(Protocol):
+class DbApiCursor(Protocol):
     """What is used of a DB-API 2.0 cursor."""
 
     @property
@@ -35,7 +35,7 @@ class Cursor(Protocol):
         ...
 
 
-class Connection(Protocol):
+class DbApiConnection(Protocol):
     """What is used of a DB-API 2.0 connection."""
 
     def cursor(self) -> Any:
@@ -82,7 +82,7 @@ TRANSMISSION_QUEUE: Final = pa.schema(_QUEUE_FIELDS)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Instance:
+class SqlServerTables:
     """What was read of an instance."""
 
     routes: pa.Table
@@ -94,7 +94,7 @@ class Instance:
     """A server does not tell them."""
 
 
-def read(connection: Connection) -> Instance:
+def read(connection: DbApiConnection) -> SqlServerTables:
     """Reads what a catalog is made of.
 
     Args:
@@ -120,7 +120,7 @@ def read(connection: Connection) -> Instance:
     endpoints = list(_rows(connection, ENDPOINTS))
     hosts = [(row["machine"], row["port"]) for row in endpoints]
     hosts += [(_host(row["ip_address"]), row["port"]) for row in endpoints if row["ip_address"]]
-    return Instance(
+    return SqlServerTables(
         routes=_table(routes, schemas.ROUTES),
         databases=_table(
             [{**row, "is_broker_enabled": bool(row["is_broker_enabled"])} for row in databases], schemas.DATABASES
@@ -131,7 +131,7 @@ def read(connection: Connection) -> Instance:
     )
 
 
-def transmission_queue(connection: Connection) -> pa.Table:
+def transmission_queue(connection: DbApiConnection) -> pa.Table:
     """Reads what waits to be sent in every database.
 
     Args:
@@ -160,8 +160,8 @@ def transmission_queue(connection: Connection) -> pa.Table:
     return pa.Table.from_pylist(found, schema=TRANSMISSION_QUEUE)
 
 
-def _rows(connection: Connection, query: str) -> Iterator[dict[str, Any]]:
-    cursor: Cursor = connection.cursor()
+def _rows(connection: DbApiConnection, query: str) -> Iterator[dict[str, Any]]:
+    cursor: DbApiCursor = connection.cursor()
     try:
         cursor.execute(query)
         names = [str(column[0]) for column in cursor.description]

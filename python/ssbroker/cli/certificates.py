@@ -16,7 +16,7 @@ import typer
 from ssbroker.cli.errors import writing
 from ssbroker.exceptions import InputError, OptionError
 from ssbroker.security.certificates import (
-    Certified,
+    CertificateWithKey,
     Validity,
     holds,
     make_authority,
@@ -78,11 +78,11 @@ def certificates(
         typer.echo(f"{_files(folder, each)[0]}: for {each}, until {validity.ends:%Y-%m-%d}")
 
 
-def _authority(folder: Path) -> Certified:
+def _authority(folder: Path) -> CertificateWithKey:
     """The authority of a folder."""
     certificate, key = _files(folder, AUTHORITY)
     try:
-        found = Certified(certificate.read_bytes(), key.read_bytes())
+        found = CertificateWithKey(certificate.read_bytes(), key.read_bytes())
     except OSError as error:
         raise InputError(f"{error.filename}: cannot be read: {error.strerror}", value=str(error.filename)) from error
     if not may_sign(found.certificate):
@@ -125,7 +125,7 @@ def _is_address(name: str) -> bool:
     return False
 
 
-def _write_all(folder: Path, made: Mapping[str, Certified]) -> None:
+def _write_all(folder: Path, made: Mapping[str, CertificateWithKey]) -> None:
     """Writes files that are not there, all of them or none."""
     written: list[Path] = []
     try:

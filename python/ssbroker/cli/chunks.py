@@ -20,7 +20,7 @@ PIECE_ROWS: Final = 32_768
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Rows:
+class WorkUnit:
     """Rows to be worked on."""
 
     columns: pa.RecordBatch
@@ -30,7 +30,7 @@ class Rows:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Piece:
+class Chunk:
     """A run of rows of one file."""
 
     file: Path
@@ -41,7 +41,7 @@ class Piece:
     """Its bytes in memory, about."""
     position: int
     """How many bytes of the file are read when it is done."""
-    load: Callable[[], Rows]
+    load: Callable[[], WorkUnit]
     """Gives the rows; where that is work, it is left to the thread that works on them."""
     line_of: Callable[[int], int] | None = None
     """The line of the file on which a row of the piece stands, where lines may be blank; None where every line is a row."""
@@ -51,7 +51,7 @@ class Piece:
         return self.first_row + row if self.line_of is None else self.line_of(row)
 
 
-class Source(Protocol):
+class InputFile(Protocol):
     """A file that is read."""
 
     @property
@@ -69,12 +69,12 @@ class Source(Protocol):
         """Its columns, None where its lines are passed on as they are."""
         ...
 
-    def pieces(self) -> Iterator[Piece]:
+    def pieces(self) -> Iterator[Chunk]:
         """Its rows, in order; at least one piece."""
         ...
 
 
-def all_pieces(sources: Sequence[Source]) -> Iterator[tuple[Piece, int]]:
+def all_pieces(sources: Sequence[InputFile]) -> Iterator[tuple[Chunk, int]]:
     """The pieces of all files, each with how much of all files is read when it is done.
 
     Examples:
@@ -111,7 +111,7 @@ def rows_of(size: int, *, rows: int) -> int:
     return max(1, min(PIECE_ROWS, PIECE_BYTES * rows // size))
 
 
-def joined(batches: Iterator[tuple[pa.RecordBatch, int]], file: Path) -> Iterator[Piece]:
+def joined(batches: Iterator[tuple[pa.RecordBatch, int]], file: Path) -> Iterator[Chunk]:
     """Pieces made of batches: large ones are cut, small ones put together.
 
     Args:
@@ -141,9 +141,11 @@ def joined(batches: Iterator[tuple[pa.RecordBatch, int]], file: Path) -> Iterato
         yield _piece(waiting, file, first_row, position)
 
 
-def _piece(batches: list[pa.RecordBatch], file: Path, first_row: int, position: int) -> Piece:
+def _piece(batches: list[pa.RecordBatch], file: Path, first_row: int, position: int) -> Chunk:
     batch = batches[0] if len(batches) == 1 else pa.Table.from_batches(batches).combine_chunks().to_batches()[0]
-    return Piece(file=file, first_row=first_row, size=batch.nbytes, position=position, load=lambda: Rows(columns=batch))
+    return Chunk(
+        file=file, first_row=first_row, size=batch.nbytes, position=position, load=lambda: WorkUnit(columns=batch)
+    )
 
 
 Column: TypeAlias = Any
@@ -158,7 +160,7 @@ _SHOWN_MAX: Final = 80
 
 
 @dataclass(frozen=True, kw_only=True)
-class Intake:
+class InputColumns:
     """What a command reads of its files.
 
     Examples:
@@ -204,7 +206,7 @@ _IDS: Final[tuple[pa.Field[Any], ...]] = (
     pa.field("conversation_handle", pa.string(), nullable=False),
 )
 
-CONVERSATIONS: Final = Intake(
+CONVERSATIONS: Final = InputColumns(
     columns=columns_of(
         *_IDS,
         pa.field("database", pa.string()),
@@ -218,13 +220,13 @@ CONVERSATIONS: Final = Intake(
 """What `route` reads."""
 
 
-SESSION_KEYS: Final = Intake(
+SESSION_KEYS: Final = InputColumns(
     columns=columns_of(*_IDS, pa.field("session_key", pa.binary(), nullable=False)), added=(), by="reassembly"
 )
 """What `reassemble` reads of a file of session keys."""
 
 
-def fragments(*, session_key_column: str | None = None) -> Intake:
+def fragments(*, session_key_column: str | None = None) -> InputColumns:
     """What `reassemble` reads of fragments.
 
     Args:
@@ -249,11 +251,11 @@ def fragments(*, session_key_column: str | None = None) -> Intake:
         pa.field("fragment_signature", pa.binary()),
         *(key for key in keys if key.name not in schemas.FRAGMENTS.names),
     )
-    return Intake(columns=columns, added=(), by="reassembly")
+    return InputColumns(columns=columns, added=(), by="reassembly")
 
 
 def from_csv(
-    batch: pa.RecordBatch, intake: Intake, *, file: Path, row_of: Callable[[int], int] = int
+    batch: pa.RecordBatch, intake: InputColumns, *, file: Path, row_of: Callable[[int], int] = int
 ) -> pa.RecordBatch:
     """Brings the text of a CSV file to what a command reads; other columns stay as they are.
 
@@ -289,7 +291,7 @@ def from_csv(
 
 
 def from_json(
-    batch: pa.RecordBatch, intake: Intake, *, file: Path, row_of: Callable[[int], int] = int
+    batch: pa.RecordBatch, intake: InputColumns, *, file: Path, row_of: Callable[[int], int] = int
 ) -> pa.RecordBatch:
     r"""Brings the text of JSON lines to bytes where a command reads bytes.
 
@@ -306,7 +308,7 @@ def from_json(
         InputError: A text is no bytes.
 
     Examples:
-        >>> bodies = Intake(columns=pa.schema([("message_body", pa.binary())]), added=(), by="nobody")
+        >>> bodies = InputColumns(columns=pa.schema([("message_body", pa.binary())]), added=(), by="nobody")
         >>> from_json(pa.record_batch({"message_body": ["0x01ff"]}), bodies, file=Path("f.jsonl")).to_pylist()
         [{'message_body': b'\x01\xff'}]
     """
@@ -328,7 +330,7 @@ def _typed(cells: Column, field: pa.Field[Any], *, file: Path, row_of: Callable[
         return _bytes(cells) if field.type == pa.binary() else _whole(cells, field.type)
     except _BadCellError as error:
         wrong = error.args[0]
-        value, row, expected = cells[wrong].as_py()[:_SHOWN_MAX], row_of(wrong), Intake.expected(field.type)
+        value, row, expected = cells[wrong].as_py()[:_SHOWN_MAX], row_of(wrong), InputColumns.expected(field.type)
         raise InputError(
             f"{file}: {field.name}, row {row}: {value!r} is not {expected}",
             column=field.name,

@@ -26,7 +26,17 @@ import pyarrow.parquet as pq
 from ssbroker import _arrow
 from ssbroker._arrow import type_without_views, without_views
 from ssbroker.cli import formats
-from ssbroker.cli.chunks import Intake, Piece, Rows, Source, from_csv, from_json, joined, rows_of, without_rows
+from ssbroker.cli.chunks import (
+    Chunk,
+    InputColumns,
+    InputFile,
+    WorkUnit,
+    from_csv,
+    from_json,
+    joined,
+    rows_of,
+    without_rows,
+)
 from ssbroker.cli.errors import located, one_line, reading
 from ssbroker.cli.formats import Format
 from ssbroker.cli.pipeline import UNDER_WAY_BYTES, in_order
@@ -117,7 +127,7 @@ class ParquetSource:
             self.schema = self._parquet.schema_arrow.remove_metadata()
         self.rows = self._parquet.metadata.num_rows
 
-    def pieces(self) -> Iterator[Piece]:
+    def pieces(self) -> Iterator[Chunk]:
         """The rows, in order."""
         with reading(self.file), self._parquet:
             yield from joined(self._batches(), self.file)
@@ -156,7 +166,7 @@ class ArrowSource:
             self._reader: Any = pa.ipc.open_stream(self._buffer) if stream else pa.ipc.open_file(self._buffer)
             self.schema = pa.schema([_with_plain_words(field) for field in self._reader.schema.remove_metadata()])
 
-    def pieces(self) -> Iterator[Piece]:
+    def pieces(self) -> Iterator[Chunk]:
         """The rows, in order."""
         with reading(self.file):
             for piece in joined(self._batches(), self.file):
@@ -204,7 +214,7 @@ class CsvSource:
 
     rows = None
 
-    def __init__(self, file: Path, *, intake: Intake) -> None:
+    def __init__(self, file: Path, *, intake: InputColumns) -> None:
         self.file = file
         self._intake = intake
         with reading(file):
@@ -219,7 +229,7 @@ class CsvSource:
         self._text_schema = pa.schema([(name, pa.string()) for name in self._header])
         self.schema = from_csv(without_rows(self._text_schema), intake, file=file).schema
 
-    def pieces(self) -> Iterator[Piece]:
+    def pieces(self) -> Iterator[Chunk]:
         """The rows, in order."""
         with reading(self.file):
             for piece in joined(self._batches(), self.file):
@@ -274,12 +284,12 @@ class CsvSource:
             ),
         )
 
-    def _typed(self, piece: Piece) -> Rows:
+    def _typed(self, piece: Chunk) -> WorkUnit:
         columns = piece.load().columns
-        return Rows(columns=from_csv(columns, self._intake, file=self.file, row_of=piece.row_of))
+        return WorkUnit(columns=from_csv(columns, self._intake, file=self.file, row_of=piece.row_of))
 
 
-def _check_header(header: list[str], intake: Intake, *, file: Path) -> None:
+def _check_header(header: list[str], intake: InputColumns, *, file: Path) -> None:
     """Refuses a first line that names nothing that is read: it is a row, or its columns are parted by something else."""
     read = intake.columns.names
     if not set(header) & set(read):
@@ -311,7 +321,7 @@ class JsonLinesSource:
 
     rows = None
 
-    def __init__(self, file: Path, *, intake: Intake, schema: pa.Schema | None) -> None:
+    def __init__(self, file: Path, *, intake: InputColumns, schema: pa.Schema | None) -> None:
         self.file = file
         self._intake = intake
         self._in_json = schema or intake.in_json
@@ -321,14 +331,14 @@ class JsonLinesSource:
         with reading(file), file.open("rb"):
             pass
 
-    def pieces(self) -> Iterator[Piece]:
+    def pieces(self) -> Iterator[Chunk]:
         """The rows, in order."""
         empty = True
         for block, first_row, position in blocks(self.file):
             empty = False
             if self.schema is None and self._keys is None:
                 self._keys = _keys_of(block, self.file, self._intake)
-            yield Piece(
+            yield Chunk(
                 file=self.file,
                 first_row=first_row,
                 size=3 * len(block),
@@ -339,11 +349,11 @@ class JsonLinesSource:
         if empty:
             lines = pa.nulls(0, pa.large_string()) if self.schema is None else None
             columns = from_json(self._nothing, self._intake, file=self.file)
-            yield Piece(
-                file=self.file, first_row=0, size=0, position=0, load=lambda: Rows(columns=columns, lines=lines)
+            yield Chunk(
+                file=self.file, first_row=0, size=0, position=0, load=lambda: WorkUnit(columns=columns, lines=lines)
             )
 
-    def _load(self, block: bytes, first_row: int) -> Rows:
+    def _load(self, block: bytes, first_row: int) -> WorkUnit:
         lines = lines_of(block, self.file, first_row)
         options = pyarrow.json.ParseOptions(
             explicit_schema=self._in_json, unexpected_field_behavior="error" if self.schema else "ignore"
@@ -352,7 +362,7 @@ class JsonLinesSource:
         row_of = partial(line_of, block, first_row)
         columns = from_json(columns, self._intake, file=self.file, row_of=row_of)
         if self.schema is not None:
-            return Rows(columns=columns)
+            return WorkUnit(columns=columns)
         _check_keys(block, self._intake, file=self.file, first_row=first_row)
         absent = [name for name in self._intake.columns.names if name not in (self._keys or ())]
         for name in absent:
@@ -364,7 +374,7 @@ class JsonLinesSource:
                     row=row,
                     expected="the same columns in all rows",
                 )
-        return Rows(columns=columns.drop_columns(absent), lines=lines)
+        return WorkUnit(columns=columns.drop_columns(absent), lines=lines)
 
 
 def blocks(file: Path) -> Iterator[tuple[bytes, int, int]]:
@@ -420,7 +430,7 @@ def lines_of(block: bytes, file: Path, first_row: int) -> Any:
 
 
 def parsed(
-    block: bytes, options: pyarrow.json.ParseOptions, intake: Intake, file: Path, first_row: int, *, rows: int
+    block: bytes, options: pyarrow.json.ParseOptions, intake: InputColumns, file: Path, first_row: int, *, rows: int
 ) -> pa.RecordBatch:
     """The lines of a block as columns.
 
@@ -439,7 +449,7 @@ def parsed(
     return table.combine_chunks().to_batches()[0]
 
 
-def _bad_line(block: bytes, intake: Intake | None, file: Path, first_row: int) -> InputError | SchemaError | None:
+def _bad_line(block: bytes, intake: InputColumns | None, file: Path, first_row: int) -> InputError | SchemaError | None:
     """The first line of a block that is no object, or in which a column that the command reads has another type."""
     keys = [] if intake is None else list(intake.in_json)
     for row, line in enumerate(block.split(b"\n"), start=first_row):
@@ -477,7 +487,7 @@ def _unless(value: Any, kind: pa.DataType) -> str | None:
         return None if value is None or isinstance(value, str) else "text"
     most = 1 << (kind.bit_width - 1)
     is_whole = isinstance(value, int) and not isinstance(value, bool) and -most <= value < most
-    return None if value is None or is_whole else Intake.expected(kind)
+    return None if value is None or is_whole else InputColumns.expected(kind)
 
 
 def _changed_type(told: str, block: bytes, file: Path, first_row: int) -> SchemaError | None:
@@ -493,7 +503,7 @@ def _malformed_json(file: Path, first_row: int) -> MalformedDataError:
     return MalformedDataError(f"{file}: rows {first_row} and further: expected {_EXPECTED}", expected=_EXPECTED)
 
 
-def _keys_of(block: bytes, file: Path, intake: Intake) -> list[str]:
+def _keys_of(block: bytes, file: Path, intake: InputColumns) -> list[str]:
     """Which columns that the command reads the lines of a block have, if only in some."""
     keys = []
     for name in intake.columns.names:
@@ -510,14 +520,14 @@ def _keys_of(block: bytes, file: Path, intake: Intake) -> list[str]:
     return keys
 
 
-def _check_meant(names: list[str], intake: Intake, file: Path) -> None:
+def _check_meant(names: list[str], intake: InputColumns, file: Path) -> None:
     try:
         _arrow.check_meant(names, read=intake.columns.names)
     except SchemaError as error:
         raise located(error, file=file) from None
 
 
-def _check_keys(block: bytes, intake: Intake, *, file: Path, first_row: int) -> None:
+def _check_keys(block: bytes, intake: InputColumns, *, file: Path, first_row: int) -> None:
     added = re.compile(rf'"(?:{"|".join(intake.added)})"\s*:'.encode())
     if added.search(block) is None:
         return
@@ -530,7 +540,7 @@ def _check_keys(block: bytes, intake: Intake, *, file: Path, first_row: int) -> 
             )
 
 
-def infer_schema(files: Sequence[Path], intake: Intake, *, threads: int, progress: bool | None) -> pa.Schema:
+def infer_schema(files: Sequence[Path], intake: InputColumns, *, threads: int, progress: bool | None) -> pa.Schema:
     """The columns of files of JSON lines, for which all of them are read: any line may have a further one.
 
     Args:
@@ -586,7 +596,7 @@ def _numbered(files: Sequence[Path]) -> Iterator[_Block]:
         before += file.stat().st_size
 
 
-def _schema_of(intake: Intake, block: _Block) -> tuple[pa.Schema, int, _Block]:
+def _schema_of(intake: InputColumns, block: _Block) -> tuple[pa.Schema, int, _Block]:
     rows = len(lines_of(block.data, block.file, block.first_row))
     batch = parsed(block.data, pyarrow.json.ParseOptions(), intake, block.file, block.first_row, rows=rows)
     # JSON has no moments: pyarrow makes them of text that looks so, and loses how it was written and its zone.
@@ -659,8 +669,8 @@ def expand(patterns: Sequence[str]) -> list[Path]:
 
 
 def open_sources(
-    files: Sequence[Path], intake: Intake, *, lines: bool, threads: int, progress: bool | None
-) -> list[Source]:
+    files: Sequence[Path], intake: InputColumns, *, lines: bool, threads: int, progress: bool | None
+) -> list[InputFile]:
     """Opens files.
 
     Args:
@@ -682,7 +692,7 @@ def open_sources(
             kinds.append(formats.of_input(file))
     json_files = [file for file, kind in zip(files, kinds, strict=True) if kind is Format.JSONL]
     schema = None if lines or not json_files else infer_schema(json_files, intake, threads=threads, progress=progress)
-    sources: list[Source] = []
+    sources: list[InputFile] = []
     for file, kind in zip(files, kinds, strict=True):
         if kind is Format.PARQUET:
             sources.append(ParquetSource(file))
@@ -719,7 +729,7 @@ def _folder(folder: Path) -> list[Path]:
     return files
 
 
-def common_schema(sources: Sequence[Source], intake: Intake) -> pa.Schema:
+def common_schema(sources: Sequence[InputFile], intake: InputColumns) -> pa.Schema:
     """The columns that all files have, in the order and with the types of the first.
 
     Args:
@@ -737,7 +747,7 @@ def common_schema(sources: Sequence[Source], intake: Intake) -> pa.Schema:
         >>> common_schema([], CONVERSATIONS).names
         []
     """
-    first: Source | None = None
+    first: InputFile | None = None
     for source in sources:
         if source.schema is None:
             continue
@@ -798,7 +808,7 @@ def _type_of(schema: pa.Schema, name: str) -> pa.DataType | None:
     return schema.field(name).type if name in schema.names else None
 
 
-def _check_names(source: Source, schema: pa.Schema, intake: Intake) -> None:
+def _check_names(source: InputFile, schema: pa.Schema, intake: InputColumns) -> None:
     seen = set()
     for name in schema.names:
         if name in seen:

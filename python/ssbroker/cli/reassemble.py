@@ -21,7 +21,7 @@ from rich.table import Table
 
 from ssbroker import schemas
 from ssbroker.cli import chunks, formats
-from ssbroker.cli.chunks import Piece, Source, all_pieces, without_rows
+from ssbroker.cli.chunks import Chunk, InputFile, all_pieces, without_rows
 from ssbroker.cli.errors import located, reading, writing
 from ssbroker.cli.formats import Format, of_output
 from ssbroker.cli.options import (
@@ -42,18 +42,18 @@ from ssbroker.exceptions import InputError, MalformedDataError, OptionError, Out
 from ssbroker.reassembly import Reassembler
 
 if TYPE_CHECKING:
-    from ssbroker.spark import Reassembly
+    from ssbroker.spark import SparkReassembly
 
 
 pc: Any = pyarrow.compute  # its stubs do not know text and bytes with 64-bit offsets
 
 
 @dataclass(kw_only=True)
-class Tally:
+class ReassembleCounts:
     """What came of fragments, counted.
 
     Examples:
-        >>> tally = Tally(rows=2)
+        >>> tally = ReassembleCounts(rows=2)
         >>> tally.add_rejected(pa.record_batch({"reason": ["duplicate", "duplicate"]}))
         >>> tally.by_frequency()
         {'duplicate': 2}
@@ -107,7 +107,7 @@ _LIMIT: Final = "limit_exceeded"
 
 
 @dataclass(frozen=True, kw_only=True)
-class Summary:
+class ReassembleSummary:
     """What a run did."""
 
     fragments: Sequence[str]
@@ -116,7 +116,7 @@ class Summary:
     """Where what was written, by the names of the options."""
     state: str | None
     """Where what is pending was left."""
-    tally: Tally
+    tally: ReassembleCounts
     """The counts."""
     seconds: float
     """How long it took."""
@@ -338,7 +338,7 @@ def reassemble(
         for name, (text, parse) in limits.items()
         if text is not None
     }
-    job = Job(
+    job = ReassembleJob(
         fragments=fragments,
         tables={name: path for name, path in tables.items() if path is not None},
         format=format,
@@ -353,7 +353,7 @@ def reassemble(
         tally, files = reassemble_on_spark(job)
     else:
         tally, files = reassemble_files(job, progress=False if quiet and progress is None else progress)
-    summary = Summary(
+    summary = ReassembleSummary(
         fragments=[str(file) for file in files],
         outputs={name: str(path) for name, path in job.tables.items()},
         state=None if state is None else str(state),
@@ -447,7 +447,7 @@ _REST_ROWS: Final = 1 << 16
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _Given:
-    piece: Piece
+    piece: Chunk
     position: int
     columns: pa.RecordBatch
 
@@ -465,13 +465,13 @@ class _Out:
 
 def run_reassembly(
     reassembler: Reassembler,
-    sources: Sequence[Source],
+    sources: Sequence[InputFile],
     schema: pa.Schema,
     results: Mapping[str, Result],
     *,
     threads: int,
     progress: bool | None,
-) -> Tally:
+) -> ReassembleCounts:
     """Reassembles all that the sources have, and writes the tables that are wanted.
 
     Some threads read, one puts together, some bring what comes out into its form; it is written in order.
@@ -491,7 +491,7 @@ def run_reassembly(
         SsbrokerError: Something in the input is wrong, or a table cannot be written.
     """
 
-    def load(numbered: tuple[Piece, int]) -> _Given:
+    def load(numbered: tuple[Chunk, int]) -> _Given:
         piece, position = numbered
         return _Given(piece=piece, position=position, columns=conformed(piece.load().columns, schema))
 
@@ -502,7 +502,7 @@ def run_reassembly(
         return out.batch.nbytes * results[out.name].growth if out.name in results else 0
 
     acknowledged = Acknowledged() if ACKNOWLEDGEMENTS in results else None
-    tally = Tally(acknowledgements=None if acknowledged is None else 0)
+    tally = ReassembleCounts(acknowledgements=None if acknowledged is None else 0)
     loaded = in_order(
         all_pieces(sources),
         load,
@@ -554,7 +554,7 @@ def _rest(reassembler: Reassembler, acknowledged: Acknowledged | None) -> Iterat
             yield _Out(name=ACKNOWLEDGEMENTS, batch=batch)
 
 
-def _write(out: _Out, results: Mapping[str, Result], tally: Tally) -> None:
+def _write(out: _Out, results: Mapping[str, Result], tally: ReassembleCounts) -> None:
     if out.name in results and out.batch.num_rows:
         results[out.name].write(out.encoded)
     tally.rows += out.rows
@@ -569,7 +569,7 @@ def _write(out: _Out, results: Mapping[str, Result], tally: Tally) -> None:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Job:
+class ReassembleJob:
     """What is to be reassembled, and how."""
 
     fragments: Sequence[str]
@@ -590,7 +590,7 @@ class Job:
     """How many threads read and write, None for one for each core."""
 
 
-def reassemble_files(job: Job, *, progress: bool | None) -> tuple[Tally, list[Path]]:
+def reassemble_files(job: ReassembleJob, *, progress: bool | None) -> tuple[ReassembleCounts, list[Path]]:
     """Reassembles files; the tables and the state appear whole or not at all.
 
     Args:
@@ -626,7 +626,7 @@ def reassemble_files(job: Job, *, progress: bool | None) -> tuple[Tally, list[Pa
     return tally, files
 
 
-def _reassembler(job: Job) -> Reassembler:
+def _reassembler(job: ReassembleJob) -> Reassembler:
     keys = job.session_key_column if job.session_keys is None else load_keys(job.session_keys)
     if job.state is None or not job.state.exists():
         return Reassembler(**job.options, session_keys=keys)
@@ -661,7 +661,7 @@ def _columns(reassembler: Reassembler, schema: pa.Schema, *, file: Path) -> dict
 _NOT_ON_SPARK: Final = ("max_pending_messages", "max_sequence_distance")
 
 
-def reassemble_on_spark(job: Job) -> tuple[Tally, list[Path]]:
+def reassemble_on_spark(job: ReassembleJob) -> tuple[ReassembleCounts, list[Path]]:
     """Reassembles files into folders of Parquet; each appears whole or not at all.
 
     Fragments are sorted by Spark first, so that memory is enough whatever there is.
@@ -703,7 +703,7 @@ def reassemble_on_spark(job: Job) -> tuple[Tally, list[Path]]:
     return tally, files
 
 
-def _check(job: Job) -> None:
+def _check(job: ReassembleJob) -> None:
     if job.state is not None or ACKNOWLEDGEMENTS in job.tables:
         raise OptionError("--spark leaves neither --state nor --acknowledgements")
     for name in _NOT_ON_SPARK:
@@ -722,12 +722,12 @@ def _check_files(files: list[Path]) -> None:
             raise OptionError(f"{file}: --spark reads fragments from Parquet alone")
 
 
-def _counted(found: Reassembly, *, rows: int) -> Tally:
+def _counted(found: SparkReassembly, *, rows: int) -> ReassembleCounts:
     messages = _row(found.messages.selectExpr("count(*)", "coalesce(sum(length(message_body)), 0)"))
     pending = _row(
         found.incomplete.selectExpr("count(*)", "count(first_missing_fragment)", "coalesce(sum(received_bytes), 0)")
     )
-    tally = Tally(rows=rows, messages=messages[0], message_bytes=messages[1])
+    tally = ReassembleCounts(rows=rows, messages=messages[0], message_bytes=messages[1])
     tally.incomplete, tally.waiting, tally.pending_bytes = pending[1], pending[0] - pending[1], pending[2]
     for row in found.rejected.groupBy("reason").count().collect():
         tally.reasons[row["reason"]] = row["count"]

@@ -22,7 +22,7 @@ from rich.table import Table
 from ssbroker import schemas
 from ssbroker.catalog.catalog import Catalog
 from ssbroker.cli import formats
-from ssbroker.cli.chunks import CONVERSATIONS, Piece, Source, all_pieces
+from ssbroker.cli.chunks import CONVERSATIONS, Chunk, InputFile, all_pieces
 from ssbroker.cli.errors import located, reading
 from ssbroker.cli.formats import Format, of_output
 from ssbroker.cli.options import (
@@ -59,7 +59,7 @@ class Counts:
     """Each value with how often it occurs."""
 
 
-class Tally:
+class RouteCounts:
     """Counts decisions batch by batch, in memory that grows with the different values only."""
 
     def __init__(self) -> None:
@@ -79,7 +79,7 @@ class Tally:
         """The counts of a column, at most `top` of them.
 
         Examples:
-            >>> tally = Tally()
+            >>> tally = RouteCounts()
             >>> batch = pa.record_batch({name: ["a", "b", "b"] for name in COUNTED})
             >>> tally.add(count(batch), rows=3)
             >>> tally.counts("outcome").values
@@ -133,7 +133,7 @@ _STEPS: Final = {
 
 
 @dataclass(frozen=True, kw_only=True)
-class Summary:
+class RouteSummary:
     """What a run did."""
 
     catalog: str
@@ -263,7 +263,7 @@ def route(
     The output has the columns of the input, then outcome, match_step, route_id, next_hop_address, mirror_address, target_database,
     broker_instance and reason. It appears whole or not at all.
     """
-    job = Job(
+    job = RouteJob(
         catalog=catalog,
         conversations=conversations,
         output=output,
@@ -278,7 +278,7 @@ def route(
         tally, files = route_on_spark(job)
     else:
         tally, files = route_files(job, progress=False if quiet and progress is None else progress)
-    summary = Summary(
+    summary = RouteSummary(
         catalog=str(catalog),
         conversations=[str(file) for file in files],
         output=str(output),
@@ -299,7 +299,7 @@ def route(
 
 
 @dataclass(frozen=True, kw_only=True)
-class Job:
+class RouteJob:
     """What is to be routed by what, and how."""
 
     catalog: Path
@@ -328,7 +328,7 @@ class _Routed:
     position: int
 
 
-def route_files(job: Job, *, progress: bool | None) -> tuple[Tally, list[Path]]:
+def route_files(job: RouteJob, *, progress: bool | None) -> tuple[RouteCounts, list[Path]]:
     """Routes files into one file, which appears whole or not at all.
 
     Args:
@@ -359,16 +359,16 @@ def route_files(job: Job, *, progress: bool | None) -> tuple[Tally, list[Path]]:
 
 
 def _route(
-    job: Job,
+    job: RouteJob,
     router: Router,
-    sources: Sequence[Source],
+    sources: Sequence[InputFile],
     schema: pa.Schema,
     result: Result,
     *,
     threads: int,
     progress: bool | None,
-) -> Tally:
-    def route(numbered: tuple[Piece, int]) -> _Routed:
+) -> RouteCounts:
+    def route(numbered: tuple[Chunk, int]) -> _Routed:
         piece, position = numbered
         rows = piece.load()
         try:
@@ -381,7 +381,7 @@ def _route(
             encoded = result.encode(decisions, rows.lines)
         return _Routed(encoded=encoded, counted=count(decisions), rows=decisions.num_rows, position=position)
 
-    tally = Tally()
+    tally = RouteCounts()
     total = sum(source.file.stat().st_size for source in sources)
     routed = in_order(
         all_pieces(sources),
@@ -407,7 +407,7 @@ def _side_by_side(columns: pa.RecordBatch, decisions: pa.RecordBatch) -> pa.Reco
 _READABLE: Final = (Format.PARQUET, Format.CSV, Format.JSONL)
 
 
-def route_on_spark(job: Job) -> tuple[Tally, list[Path]]:
+def route_on_spark(job: RouteJob) -> tuple[RouteCounts, list[Path]]:
     """Routes files into a folder of Parquet, which appears whole or not at all.
 
     Args:
@@ -430,7 +430,7 @@ def route_on_spark(job: Job) -> tuple[Tally, list[Path]]:
     from ssbroker.spark import route  # noqa: PLC0415
 
     quiet = not sys.stderr.isatty()
-    tally = Tally()
+    tally = RouteCounts()
     with spark_formats.told_as_ours(), replacing_folder(job.output) as part:
         catalog = Catalog.load(job.catalog, now=job.now)
         with spark_formats.session(threads=job.threads, quiet=quiet) as session:
@@ -453,7 +453,7 @@ def route_on_spark(job: Job) -> tuple[Tally, list[Path]]:
     return tally, files
 
 
-def _check(job: Job) -> None:
+def _check(job: RouteJob) -> None:
     if job.format not in (None, Format.PARQUET) or formats.by_suffix(job.output) not in (None, Format.PARQUET):
         raise OptionError(f"{job.output}: --spark writes a folder of Parquet, no other format")
 

@@ -19,7 +19,7 @@ from ssbroker._text import host_and_port
 from ssbroker.cli import log_format, serve_config
 from ssbroker.cli.errors import one_line
 from ssbroker.cli.options import FolderArgument
-from ssbroker.cli.serve_config import LIMITS_OF_PROTOCOL, PORT, Address, Settings, Tls
+from ssbroker.cli.serve_config import LIMITS_OF_PROTOCOL, PORT, Address, ServeSettings, Tls
 from ssbroker.exceptions import InputError, OptionError, SsbrokerError, UnknownDatabaseError
 
 if TYPE_CHECKING:
@@ -28,13 +28,13 @@ if TYPE_CHECKING:
     from ssbroker.broker.network.server import Server
 
 
-class Told:
+class SignalQueue:
     """What the handler of a signal tells, and what is waited for in the thread that it interrupts.
 
     An event will not do: its handler may come in the middle of the wait, and would wait for a lock of its own thread.
 
     Examples:
-        >>> told = Told()
+        >>> told = SignalQueue()
         >>> told.wait(0.0)
         False
         >>> told.tell()
@@ -64,9 +64,9 @@ class Told:
 
 
 @contextmanager
-def told_to_stop() -> Iterator[Told]:
+def told_to_stop() -> Iterator[SignalQueue]:
     """What SIGTERM and SIGINT tell; a second one ends the process at once, and what was committed is on the disk."""
-    stopped = Told()
+    stopped = SignalQueue()
 
     numbers = (signal.SIGTERM, signal.SIGINT)
 
@@ -88,9 +88,9 @@ def told_to_stop() -> Iterator[Told]:
 
 
 @contextmanager
-def told_to_reload() -> Iterator[Told]:
+def told_to_reload() -> Iterator[SignalQueue]:
     """What SIGHUP tells, where there is such a signal."""
-    asked = Told()
+    asked = SignalQueue()
     with _on_hangup(lambda *_: asked.tell()):
         yield asked
 
@@ -179,7 +179,7 @@ def serve(
     Other processes may use the instance meanwhile; what they commit goes out through this one. Exit status 1 if it cannot begin for a
     reason that may pass, such as a port in use; 2 if the settings are wrong.
     """
-    settings = Settings() if config is None else Settings.read(config)
+    settings = ServeSettings() if config is None else ServeSettings.read(config)
     said: dict[str, Any] = {
         "listen": None if listen is None else Address.parse(listen, name="--listen", port=PORT),
         "addresses": serve_config.parse_addresses(address or [], "--address"),
@@ -204,7 +204,7 @@ def serve(
         raise typer.Exit(_MAY_PASS) from error
 
 
-def run(folder: Path, settings: Settings) -> None:
+def run(folder: Path, settings: ServeSettings) -> None:
     """Serves until a signal asks for the end.
 
     Args:
@@ -263,7 +263,7 @@ def _reload(server: Server) -> None:
         LOGGER.warning("the certificates cannot be used: %s; those from before go on to be used", error)
 
 
-def _watched(instance: Instance, settings: Settings, stack: ExitStack) -> str | None:
+def _watched(instance: Instance, settings: ServeSettings, stack: ExitStack) -> str | None:
     """Begins to answer those who watch; where."""
     if settings.monitor is None:
         return None
@@ -278,7 +278,7 @@ def _watched(instance: Instance, settings: Settings, stack: ExitStack) -> str | 
     return host_and_port(*address)
 
 
-def _configure(instance: Instance, settings: Settings) -> None:
+def _configure(instance: Instance, settings: ServeSettings) -> None:
     """Runs the configuration service of the settings (N27)."""
     from ssbroker.broker import configuration_service  # noqa: PLC0415 - only who asks for it needs it
 
@@ -340,7 +340,7 @@ def _limits(limits: Mapping[str, int]) -> dict[str, Any]:
 
     of_protocol: dict[str, Any] = {name: most for name, most in limits.items() if name in LIMITS_OF_PROTOCOL}
     of_endpoint: dict[str, Any] = {name: most for name, most in limits.items() if name not in LIMITS_OF_PROTOCOL}
-    return {"limits": EndpointLimits(**of_endpoint), "settings": protocol.Settings(**of_protocol)}
+    return {"limits": EndpointLimits(**of_endpoint), "settings": protocol.ProtocolSettings(**of_protocol)}
 
 
 def _pinned(pins: list[str]) -> dict[str, tuple[Path, ...]]:

@@ -94,11 +94,11 @@ def parse_dial_only(value: Any, name: str) -> tuple[str, ...]:
         >>> parse_dial_only(["10.0.0.0/8", "*.example.com"], "dial_only")
         ('10.0.0.0/8', '*.example.com')
     """
-    from ssbroker.broker.network.dialer import Reach  # noqa: PLC0415 - the help comes quicker without
+    from ssbroker.broker.network.dialer import DialFilter  # noqa: PLC0415 - the help comes quicker without
 
     found = parse_texts(value, name)
     with _named(name):
-        Reach(found)
+        DialFilter(found)
     return found
 
 
@@ -118,7 +118,7 @@ def parse_limit(value: Any, name: str) -> int:
         OptionError: It is not what that limit can be.
     """
     from ssbroker.broker.network.connection import EndpointLimits  # noqa: PLC0415 - the help comes quicker without
-    from ssbroker.protocol.config import Settings as OfProtocol  # noqa: PLC0415 - the same
+    from ssbroker.protocol.config import ProtocolSettings as OfProtocol  # noqa: PLC0415 - the same
 
     key, most = name.rpartition(".")[2], whole(value, name)
     with _named(name):
@@ -278,7 +278,7 @@ class Configuration:
 
 
 @dataclass(frozen=True, slots=True)
-class Settings:
+class ServeSettings:
     """Everything that is said of how to serve."""
 
     listen: Address = Address("127.0.0.1", PORT)
@@ -294,7 +294,7 @@ class Settings:
     configuration: Configuration | None = None
 
     @classmethod
-    def read(cls, file: Path) -> Settings:
+    def read(cls, file: Path) -> ServeSettings:
         """Reads a file; paths in it count from the folder that it stands in.
 
         Args:

@@ -13,7 +13,7 @@ import pyarrow as pa
 
 from ssbroker import _arguments, schemas
 from ssbroker.ddl import parser_objects, statements
-from ssbroker.ddl.lexer import RefusalError, Source, batches, parse_list, parse_moment, parse_route_id
+from ssbroker.ddl.lexer import RefusalError, ScriptSource, batches, parse_list, parse_moment, parse_route_id
 from ssbroker.ddl.parser import ParsedBatch, parse
 from ssbroker.ddl.route_validation import AUTO_CREATED_LOCAL, check
 from ssbroker.ddl.statements import BrokerOption, Clauses, EndpointSettings, QueueName, SecurityStatement, Statement
@@ -32,7 +32,7 @@ UNNAMED_DATABASE: Final = "user"
 
 
 @dataclass(slots=True)
-class Database:
+class DatabaseModel:
     """A row of sys.databases."""
 
     guid: bytes | None = None
@@ -46,7 +46,7 @@ class Database:
 
 
 @dataclass(slots=True)
-class Route:
+class RouteModel:
     """A row of sys.routes; an id of None is not assigned yet."""
 
     address: str
@@ -58,7 +58,7 @@ class Route:
 
 
 @dataclass(slots=True)
-class Endpoint:
+class EndpointModel:
     """The endpoint for Service Broker; `addresses` is the annotated list that stands instead of the listener's."""
 
     name: str
@@ -67,16 +67,16 @@ class Endpoint:
 
 
 @dataclass(slots=True)
-class Instance:
+class InstanceModel:
     """The state that statements change. Databases, routes and services are in the order of their creation."""
 
     now: datetime
-    databases: dict[str, Database] = field(default_factory=dict)
-    routes: dict[tuple[str, str], Route] = field(default_factory=dict)
+    databases: dict[str, DatabaseModel] = field(default_factory=dict)
+    routes: dict[tuple[str, str], RouteModel] = field(default_factory=dict)
     services: dict[tuple[str, str], tuple[str, str, str]] = field(default_factory=dict)
     """The queue of each (database, service)."""
     queues: set[tuple[str, str, str]] = field(default_factory=set)
-    endpoint: Endpoint | None = None
+    endpoint: EndpointModel | None = None
     addresses: list[str] = field(default_factory=list)
     pending_requests: list[str] = field(default_factory=list)
     current: str | None = None
@@ -100,7 +100,7 @@ class Instance:
         self.database(self.current)
         return self.current
 
-    def database(self, name: str) -> Database:
+    def database(self, name: str) -> DatabaseModel:
         """The database of that name, which exists unless the script dropped it."""
         if name in self.databases:
             return self.databases[name]
@@ -113,18 +113,18 @@ class Instance:
                 )
         return self.add(name)
 
-    def create(self, name: str) -> Database:
+    def create(self, name: str) -> DatabaseModel:
         """A new database."""
         if name in self.databases or canonical(name) in SYSTEM_DATABASES:
             raise RefusalError(f"the database {name} exists", 1801)
         self.dropped.discard(name)
         return self.add(name)
 
-    def add(self, name: str) -> Database:
+    def add(self, name: str) -> DatabaseModel:
         """Puts in a database with the route that it begins with."""
-        database = self.databases[name] = Database()
+        database = self.databases[name] = DatabaseModel()
         if name != "master":
-            self.routes[name, AUTO_CREATED_LOCAL] = Route("LOCAL")
+            self.routes[name, AUTO_CREATED_LOCAL] = RouteModel("LOCAL")
         return database
 
     def drop(self, name: str, *, if_exists: bool) -> None:
@@ -158,7 +158,7 @@ class Instance:
         self.current = new if self.current == name else self.current
         self.dropped = (self.dropped | {name}) - {new}
 
-    def has_enabled_twin(self, database: Database) -> bool:
+    def has_enabled_twin(self, database: DatabaseModel) -> bool:
         """Whether another enabled database has the same broker id (I7)."""
         return any(
             other.enabled and other.guid == database.guid and other is not database
@@ -187,7 +187,7 @@ _KEYS: Final[dict[type, frozenset[str]]] = {
 }
 
 
-def run(instance: Instance, statement: Statement, annotations: Mapping[str, str]) -> str | None:
+def run(instance: InstanceModel, statement: Statement, annotations: Mapping[str, str]) -> str | None:
     """Runs one statement.
 
     Args:
@@ -234,7 +234,7 @@ def run(instance: Instance, statement: Statement, annotations: Mapping[str, str]
 
 
 def _run_database(
-    instance: Instance,
+    instance: InstanceModel,
     statement: statements.UseDatabase | statements.CreateDatabase | statements.AlterDatabase | statements.DropDatabase,
     guid: str | None,
 ) -> str | None:
@@ -261,7 +261,7 @@ def _run_database(
 
 
 def _set_broker(
-    instance: Instance, name: str, option: BrokerOption | None, guid: str | None, *, attached: bool = False
+    instance: InstanceModel, name: str, option: BrokerOption | None, guid: str | None, *, attached: bool = False
 ) -> None:
     database = instance.database(name)
     if option is not None:
@@ -282,7 +282,7 @@ def _guid(text: str) -> bytes:
 
 
 def _run_route(
-    instance: Instance,
+    instance: InstanceModel,
     statement: statements.CreateRoute | statements.AlterRoute | statements.DropRoute,
     annotations: Mapping[str, str],
 ) -> None:
@@ -293,7 +293,7 @@ def _run_route(
             hint = f": every database begins with it; leave it out, or DROP ROUTE {AUTO_CREATED_LOCAL} before"
             hint = hint if statement.name == AUTO_CREATED_LOCAL else ""
             raise RefusalError(f"the database {key[0]} has a route of this name{hint}")
-        instance.routes[key] = _route(Route(""), statement.clauses, annotations, instance.now)
+        instance.routes[key] = _route(RouteModel(""), statement.clauses, annotations, instance.now)
     elif not exists:
         near = [n for db, n in instance.routes if db == key[0] and n.casefold() == statement.name.casefold()]
         hint = f"; {near[0]} differs in case" if near else ""
@@ -304,7 +304,7 @@ def _run_route(
         instance.routes[key] = _route(instance.routes[key], statement.clauses, annotations, instance.now)
 
 
-def _route(old: Route, named: Clauses, annotations: Mapping[str, str], now: datetime) -> Route:
+def _route(old: RouteModel, named: Clauses, annotations: Mapping[str, str], now: datetime) -> RouteModel:
     """The route with what is named, the rest as it was."""
     broker_instance = None if old.broker_instance is None else str(uuid.UUID(bytes=old.broker_instance))
     clauses = Clauses(
@@ -324,10 +324,10 @@ def _route(old: Route, named: Clauses, annotations: Mapping[str, str], now: date
         except OverflowError:
             raise RefusalError(f"LIFETIME = {named.lifetime} reaches beyond the year 9999", 9746) from None
     route_id = parse_route_id(annotations["route_id"]) if "route_id" in annotations else old.route_id
-    return Route(clauses.address or "", clauses.service_name, guid, lifetime, clauses.mirror_address, route_id)
+    return RouteModel(clauses.address or "", clauses.service_name, guid, lifetime, clauses.mirror_address, route_id)
 
 
-def _queue_key(instance: Instance, queue: QueueName) -> tuple[str, str, str]:
+def _queue_key(instance: InstanceModel, queue: QueueName) -> tuple[str, str, str]:
     """Queues play no part in routing; any case of a name means the same, as in SQL Server by default."""
     name = instance.context() if queue.database is None else canonical(queue.database)
     instance.database(name)
@@ -335,7 +335,7 @@ def _queue_key(instance: Instance, queue: QueueName) -> tuple[str, str, str]:
 
 
 def _run_queue(
-    instance: Instance, statement: statements.CreateQueue | statements.AlterQueue | statements.DropQueue
+    instance: InstanceModel, statement: statements.CreateQueue | statements.AlterQueue | statements.DropQueue
 ) -> None:
     key = _queue_key(instance, statement.queue)
     if isinstance(statement, statements.CreateQueue):
@@ -351,13 +351,13 @@ def _run_queue(
         instance.queues.remove(key)
 
 
-def _require_queue(instance: Instance, key: tuple[str, str, str], queue: QueueName) -> None:
+def _require_queue(instance: InstanceModel, key: tuple[str, str, str], queue: QueueName) -> None:
     if key not in instance.queues:
         raise RefusalError(f"the database {key[0]} has no queue {queue.schema}.{queue.name}", 15151)
 
 
 def _run_service(
-    instance: Instance, statement: statements.CreateService | statements.AlterService | statements.DropService
+    instance: InstanceModel, statement: statements.CreateService | statements.AlterService | statements.DropService
 ) -> None:
     key = (instance.context(), statement.name)
     exists = key in instance.services
@@ -374,7 +374,7 @@ def _run_service(
 
 
 def _run_endpoint(
-    instance: Instance,
+    instance: InstanceModel,
     statement: statements.CreateEndpoint | statements.AlterEndpoint | statements.DropEndpoint,
     annotations: Mapping[str, str],
 ) -> str | None:
@@ -383,7 +383,7 @@ def _run_endpoint(
     if isinstance(statement, statements.CreateEndpoint):
         if endpoint is not None:
             raise RefusalError(f"the instance has the Service Broker endpoint {endpoint.name}; one is allowed", 7862)
-        endpoint = Endpoint(statement.name, statement.settings)
+        endpoint = EndpointModel(statement.name, statement.settings)
     elif isinstance(statement, statements.DropEndpoint):
         if ours:
             instance.endpoint = None
@@ -394,7 +394,7 @@ def _run_endpoint(
         if endpoint is not None and not ours:
             raise RefusalError(f"the Service Broker endpoint is {endpoint.name}", 15151)
         # An endpoint that the script did not make was there before it, on a port that it does not say.
-        endpoint = endpoint or Endpoint(statement.name, EndpointSettings())
+        endpoint = endpoint or EndpointModel(statement.name, EndpointSettings())
         said = {
             key: value
             for key in ("port", "ip", "forwarding")
@@ -408,7 +408,7 @@ def _run_endpoint(
 
 
 @dataclass(frozen=True)
-class Script:
+class ScriptTables:
     """What a script leaves behind: the arguments of `Catalog`."""
 
     routes: pa.Table
@@ -423,7 +423,7 @@ class Script:
     pending_requests: tuple[str, ...]
 
 
-def read(text: str, *, now: datetime, file: str | None = None) -> Script:
+def read(text: str, *, now: datetime, file: str | None = None) -> ScriptTables:
     """Reads a script of DDL.
 
     What it makes is what it would leave on an instance that has the databases it uses and does not create, each with
@@ -460,7 +460,7 @@ def read(text: str, *, now: datetime, file: str | None = None) -> Script:
     return read_all([(text, file)], now=now)
 
 
-def read_all(scripts: Iterable[tuple[str, str | None]], *, now: datetime) -> Script:
+def read_all(scripts: Iterable[tuple[str, str | None]], *, now: datetime) -> ScriptTables:
     """Reads scripts that run one after the other, as `read` does one; at the end of each its last batch ends.
 
     Args:
@@ -482,9 +482,9 @@ def read_all(scripts: Iterable[tuple[str, str | None]], *, now: datetime) -> Scr
         >>> read_all(scripts, now=datetime(2026, 11, 20)).routes["name"].to_pylist()
         ['AutoCreatedLocal', 'Any', 'AutoCreatedLocal']
     """
-    instance = Instance(_arguments.as_utc(now))
+    instance = InstanceModel(_arguments.as_utc(now))
     for text, file in scripts:
-        source = Source(text, file)
+        source = ScriptSource(text, file)
         for batch in batches(source):
             parsed = parse(source, batch)
             # The second run says all that further ones would: what it creates is there already.
@@ -495,7 +495,7 @@ def read_all(scripts: Iterable[tuple[str, str | None]], *, now: datetime) -> Scr
     return _script(instance)
 
 
-def _run_batch(source: Source, instance: Instance, batch: ParsedBatch, *, warn: bool) -> None:
+def _run_batch(source: ScriptSource, instance: InstanceModel, batch: ParsedBatch, *, warn: bool) -> None:
     for parsed in batch.statements:
         try:
             skipped = run(instance, parsed.statement, parsed.annotations)
@@ -506,7 +506,7 @@ def _run_batch(source: Source, instance: Instance, batch: ParsedBatch, *, warn: 
             warnings.warn(f"{source.place(parsed.start)}: {parsed.subject}: {skipped}", DdlWarning, stacklevel=4)
 
 
-def _note(source: Source, instance: Instance, batch: ParsedBatch) -> None:
+def _note(source: ScriptSource, instance: InstanceModel, batch: ParsedBatch) -> None:
     for position, key, value in batch.instance:
         try:
             values = parse_list(value)
@@ -518,7 +518,7 @@ def _note(source: Source, instance: Instance, batch: ParsedBatch) -> None:
             instance.pending_requests.extend(values)
 
 
-def _script(instance: Instance) -> Script:
+def _script(instance: InstanceModel) -> ScriptTables:
     endpoint = instance.endpoint
     listed: tuple[str, ...] = ()
     if endpoint is not None:
@@ -528,7 +528,7 @@ def _script(instance: Instance) -> Script:
             if endpoint.addresses is not None
             else parser_objects.addresses(settings.port, settings.ip)
         )
-    return Script(
+    return ScriptTables(
         routes=_routes(instance),
         databases=pa.Table.from_pydict(
             {
@@ -551,7 +551,7 @@ def _script(instance: Instance) -> Script:
     )
 
 
-def _routes(instance: Instance) -> pa.Table:
+def _routes(instance: InstanceModel) -> pa.Table:
     routes = instance.routes.values()
     columns: dict[str, list[Any]] = {
         "database": [database for database, _ in instance.routes],
@@ -566,7 +566,7 @@ def _routes(instance: Instance) -> pa.Table:
     return pa.Table.from_pydict(columns, schema=schemas.ROUTES)
 
 
-def _route_ids(instance: Instance) -> list[int]:
+def _route_ids(instance: InstanceModel) -> list[int]:
     """Ids that no annotation gave follow the highest of their database (K23)."""
     highest: dict[str, int] = {}
     for (database, _), route in instance.routes.items():

@@ -36,7 +36,7 @@ class RefusalError(Exception):
         self.number = number
 
 
-class Source:
+class ScriptSource:
     """A script with its file name; it knows on which line a position stands."""
 
     def __init__(self, text: str, file: str | None) -> None:
@@ -134,7 +134,7 @@ class Annotation(NamedTuple):
     values: tuple[tuple[str, str], ...]
 
 
-def annotation(source: Source, comment: str, start: int) -> Annotation | None:
+def annotation(source: ScriptSource, comment: str, start: int) -> Annotation | None:
     """The annotation that a comment is, None where it is an ordinary comment."""
     text = comment.lstrip()
     if not text.startswith(_INTRODUCTION):
@@ -224,7 +224,7 @@ class Token(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Batch:
+class ScriptBatch:
     """What stands between two `GO`."""
 
     tokens: list[Token] = field(repr=False)  # passwords among them
@@ -233,7 +233,7 @@ class Batch:
     """How many times the batch runs."""
 
 
-def batches(source: Source) -> Iterator[Batch]:
+def batches(source: ScriptSource) -> Iterator[ScriptBatch]:
     """The batches of a script, one at a time."""
     tokens: list[Token] = []
     annotations: list[Annotation] = []
@@ -249,14 +249,14 @@ def batches(source: Source) -> Iterator[Batch]:
                 tokens.append(item)
             else:
                 position = separator.end()
-                yield Batch(tokens, annotations, _count(source, item, separator["count"]))
+                yield ScriptBatch(tokens, annotations, _count(source, item, separator["count"]))
                 tokens, annotations = [], []
         if not source.text[start].isspace():
             blank = position
-    yield Batch(tokens, annotations, 1)
+    yield ScriptBatch(tokens, annotations, 1)
 
 
-def _next(source: Source, position: int) -> tuple[Token | Annotation | None, int]:
+def _next(source: ScriptSource, position: int) -> tuple[Token | Annotation | None, int]:
     """The token or annotation at a position, None for white space and other comments; and where it ends."""
     match = _TOKEN.match(source.text, position)
     if match is None:  # the last alternative takes any character
@@ -284,7 +284,7 @@ def _next(source: Source, position: int) -> tuple[Token | Annotation | None, int
     raise source.error(position, f"the quotation mark {text} is not closed", number=105)
 
 
-def _end_of_comment(source: Source, start: int) -> int:
+def _end_of_comment(source: ScriptSource, start: int) -> int:
     depth = 0
     for mark in _BLOCK_COMMENT.finditer(source.text, start):
         depth += 1 if mark[0] == "/*" else -1
@@ -293,12 +293,12 @@ def _end_of_comment(source: Source, start: int) -> int:
     raise source.error(start, "the comment /* is not closed", number=113)
 
 
-def _go(source: Source, token: Token, *, blank: int) -> re.Match[str] | None:
+def _go(source: ScriptSource, token: Token, *, blank: int) -> re.Match[str] | None:
     """What follows a GO that separates batches: alone on its line but for a count."""
     return _GO_LINE.match(source.text, token.end) if blank <= source.line_start(token.start) else None
 
 
-def _count(source: Source, token: Token, digits: str) -> int:
+def _count(source: ScriptSource, token: Token, digits: str) -> int:
     """How many times a batch runs, by what stands behind its GO."""
     if len(digits.lstrip("0")) > _COUNT_DIGITS_MAX:
         raise source.error(token.start, f"a batch cannot run {digits[:_COUNT_DIGITS_MAX]}... times")

@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 from typing import Final, cast
 
 from ssbroker.ddl import parser_objects, statements
-from ssbroker.ddl.lexer import INSTANCE_KEYS, Batch, Source
-from ssbroker.ddl.parser_base import STATEMENT_WORDS, Cursor, Reading, named, on_or_off, owner, skip_rest
+from ssbroker.ddl.lexer import INSTANCE_KEYS, ScriptBatch, ScriptSource
+from ssbroker.ddl.parser_base import STATEMENT_WORDS, Reading, TokenCursor, named, on_or_off, owner, skip_rest
 from ssbroker.ddl.statements import BrokerOption, Clauses, Skipped, Statement
 
 _BROKER_OPTIONS: Final = frozenset({"ENABLE_BROKER", "DISABLE_BROKER", "NEW_BROKER", "ERROR_BROKER_CONVERSATIONS"})
@@ -31,7 +31,7 @@ _OTHER_OBJECTS: Final = frozenset(
 )
 
 
-def known(cursor: Cursor) -> str | None:
+def known(cursor: TokenCursor) -> str | None:
     """The verb and noun of the known statement that begins here, None where there is none."""
     if cursor.key == "USE":
         return "USE"
@@ -46,20 +46,20 @@ def known(cursor: Cursor) -> str | None:
     return None
 
 
-def parse_known(cursor: Cursor, verb: str) -> Statement:
+def parse_known(cursor: TokenCursor, verb: str) -> Statement:
     """The statement that `known` saw."""
     cursor.subject = verb
     cursor.index += len(verb.split())
     return _GRAMMARS[cursor.reading][verb](cursor)
 
 
-def _create_route(cursor: Cursor) -> Statement:
+def _create_route(cursor: TokenCursor) -> Statement:
     name = named(cursor)
     owner(cursor)
     return statements.CreateRoute(name, _clauses(cursor))
 
 
-def _clauses(cursor: Cursor) -> Clauses:
+def _clauses(cursor: TokenCursor) -> Clauses:
     cursor.expect("WITH")
     texts: dict[str, str] = {}
     lifetime: int | None = None
@@ -79,11 +79,11 @@ def _clauses(cursor: Cursor) -> Clauses:
             return Clauses(lifetime=lifetime, **texts)
 
 
-def _use(cursor: Cursor) -> Statement:
+def _use(cursor: TokenCursor) -> Statement:
     return statements.UseDatabase(named(cursor))
 
 
-def _create_database(cursor: Cursor) -> Statement:
+def _create_database(cursor: TokenCursor) -> Statement:
     name = named(cursor)
     start, depth = cursor.index, 0
     skip_rest(cursor)
@@ -113,7 +113,7 @@ def _create_database(cursor: Cursor) -> Statement:
     return statements.Skipped() if snapshot else statements.CreateDatabase(name, attached, option, tuple(files))
 
 
-def _check_follower(cursor: Cursor) -> None:
+def _check_follower(cursor: TokenCursor) -> None:
     """What follows decides whether a database is made or taken in, and what becomes of its conversations."""
     expected = _FOLLOWERS.get(cursor.key, ())
     if expected and cursor.ahead(1).key not in expected:
@@ -121,7 +121,7 @@ def _check_follower(cursor: Cursor) -> None:
         cursor.fail(f"one of {', '.join(sorted(expected))} was expected")
 
 
-def _alter_database(cursor: Cursor) -> Statement:
+def _alter_database(cursor: TokenCursor) -> Statement:
     current = cursor.key == "CURRENT"
     name = None if current else named(cursor)
     if current:
@@ -143,7 +143,7 @@ def _alter_database(cursor: Cursor) -> Statement:
     return statements.AlterDatabase(name, option, None, ", ".join(ignored), honor)
 
 
-def _set_options(cursor: Cursor) -> tuple[BrokerOption | None, bool | None, list[str]]:
+def _set_options(cursor: TokenCursor) -> tuple[BrokerOption | None, bool | None, list[str]]:
     option: BrokerOption | None = None
     honor: bool | None = None
     ignored = []
@@ -170,7 +170,7 @@ def _set_options(cursor: Cursor) -> tuple[BrokerOption | None, bool | None, list
             return option, honor, ignored
 
 
-def _termination(cursor: Cursor) -> None:
+def _termination(cursor: TokenCursor) -> None:
     if cursor.accept("NO_WAIT") or cursor.accept("ROLLBACK", "IMMEDIATE"):
         return
     cursor.expect("ROLLBACK", "AFTER")
@@ -178,7 +178,7 @@ def _termination(cursor: Cursor) -> None:
     cursor.accept("SECONDS")
 
 
-def _drop_database(cursor: Cursor) -> Statement:
+def _drop_database(cursor: TokenCursor) -> Statement:
     if_exists = cursor.accept("IF", "EXISTS")
     names = [named(cursor)]
     while cursor.accept(","):
@@ -186,7 +186,7 @@ def _drop_database(cursor: Cursor) -> Statement:
     return statements.DropDatabase(tuple(names), if_exists)
 
 
-_ROUTING: Final[dict[str, Callable[[Cursor], Statement]]] = {
+_ROUTING: Final[dict[str, Callable[[TokenCursor], Statement]]] = {
     "USE": _use,
     "CREATE ROUTE": _create_route,
     "ALTER ROUTE": lambda cursor: statements.AlterRoute(named(cursor), _clauses(cursor)),
@@ -205,7 +205,7 @@ _ROUTING: Final[dict[str, Callable[[Cursor], Statement]]] = {
     "DROP ENDPOINT": lambda cursor: statements.DropEndpoint(named(cursor)),
 }
 # What says nothing about routing, and something to a running instance.
-_OBJECTS: Final[dict[str, Callable[[Cursor], Statement]]] = {
+_OBJECTS: Final[dict[str, Callable[[TokenCursor], Statement]]] = {
     "CREATE MESSAGE TYPE": parser_objects.create_message_type,
     "ALTER MESSAGE TYPE": parser_objects.alter_message_type,
     "DROP MESSAGE TYPE": lambda cursor: statements.DropMessageType(named(cursor)),
@@ -215,7 +215,7 @@ _OBJECTS: Final[dict[str, Callable[[Cursor], Statement]]] = {
     "ALTER BROKER PRIORITY": parser_objects.alter_priority,
     "DROP BROKER PRIORITY": lambda cursor: statements.DropPriority(named(cursor)),
 }
-_GRAMMARS: Final[dict[Reading, dict[str, Callable[[Cursor], Statement]]]] = {
+_GRAMMARS: Final[dict[Reading, dict[str, Callable[[TokenCursor], Statement]]]] = {
     "routing": _ROUTING,
     "objects": {**_ROUTING, **_OBJECTS, **parser_objects.GRAMMAR},
 }
@@ -265,14 +265,14 @@ _NOT_A_BLOCK: Final = ("TRAN", "TRANSACTION", "DISTRIBUTED", "DIALOG", "CONVERSA
 _MODULES: Final = ("PROCEDURE", "PROC", "FUNCTION", "TRIGGER", "VIEW")
 
 
-def skip(cursor: Cursor) -> tuple[str, ...]:
+def skip(cursor: TokenCursor) -> tuple[str, ...]:
     """Moves past the statement at the cursor; the known statements within it."""
     holds: list[str] = []
     _skip(cursor, holds)
     return tuple(dict.fromkeys(holds))
 
 
-def _skip(cursor: Cursor, holds: list[str]) -> None:
+def _skip(cursor: TokenCursor, holds: list[str]) -> None:
     key = cursor.key
     if key in ("IF", "WHILE"):
         _skip_conditional(cursor, holds)
@@ -288,7 +288,7 @@ def _skip(cursor: Cursor, holds: list[str]) -> None:
         _skip_plain(cursor)
 
 
-def _skip_plain(cursor: Cursor) -> None:
+def _skip_plain(cursor: TokenCursor) -> None:
     head = cursor.take().key
     if head in ("BEGIN", "END"):
         cursor.take()
@@ -309,7 +309,7 @@ def _skip_plain(cursor: Cursor) -> None:
         cursor.fail("the parentheses do not match")
 
 
-def _begins(cursor: Cursor, head: str) -> bool:
+def _begins(cursor: TokenCursor, head: str) -> bool:
     """Whether another statement begins here, after one that began with `head`."""
     key, follower = cursor.key, cursor.ahead(1).key
     if key == "IF":
@@ -321,11 +321,11 @@ def _begins(cursor: Cursor, head: str) -> bool:
     return key in _LINE_STARTERS and head not in _LINE_STARTERS[key] and cursor.first_on_line()
 
 
-def _opens_block(cursor: Cursor) -> bool:
+def _opens_block(cursor: TokenCursor) -> bool:
     return cursor.key == "BEGIN" and cursor.ahead(1).key not in _NOT_A_BLOCK
 
 
-def _skip_block(cursor: Cursor, holds: list[str]) -> None:
+def _skip_block(cursor: TokenCursor, holds: list[str]) -> None:
     depth = 0
     while True:
         if cursor.done:
@@ -344,7 +344,7 @@ def _skip_block(cursor: Cursor, holds: list[str]) -> None:
             return
 
 
-def _skip_conditional(cursor: Cursor, holds: list[str]) -> None:
+def _skip_conditional(cursor: TokenCursor, holds: list[str]) -> None:
     """IF with its ELSE, or WHILE, however deep they stand in each other: `heads` are those whose statement is still to come."""
     heads: list[str] = []
     while True:
@@ -360,7 +360,7 @@ def _skip_conditional(cursor: Cursor, holds: list[str]) -> None:
             return
 
 
-def _skip_condition(cursor: Cursor, head: str) -> None:
+def _skip_condition(cursor: TokenCursor, head: str) -> None:
     """It reaches to the first word that begins a statement."""
     depth = cases = 0
     while depth > 0 or cases > 0 or cursor.key not in STATEMENT_WORDS:
@@ -371,7 +371,7 @@ def _skip_condition(cursor: Cursor, head: str) -> None:
         cursor.take()
 
 
-def _skip_inner(cursor: Cursor, holds: list[str]) -> None:
+def _skip_inner(cursor: TokenCursor, holds: list[str]) -> None:
     if cursor.done or cursor.key == ";":
         cursor.fail("a statement was expected")
     verb = known(cursor)
@@ -384,7 +384,7 @@ def _skip_inner(cursor: Cursor, holds: list[str]) -> None:
     cursor.subject = subject
 
 
-def _reaches_batch_end(cursor: Cursor) -> bool:
+def _reaches_batch_end(cursor: TokenCursor) -> bool:
     """RETURN ends the batch; a procedure, function, trigger or view is all of its batch."""
     if cursor.key == "RETURN":
         return True
@@ -394,7 +394,7 @@ def _reaches_batch_end(cursor: Cursor) -> bool:
     return noun in _MODULES
 
 
-def _skip_line(cursor: Cursor) -> None:
+def _skip_line(cursor: TokenCursor) -> None:
     """A command of sqlcmd: `:setvar`, `:on error exit`."""
     cursor.take()
     while not cursor.done and not cursor.first_on_line():
@@ -405,7 +405,7 @@ _SHOWN_CHARACTERS_MAX: Final = 60
 
 
 @dataclass(slots=True)
-class Parsed:
+class ParsedStatement:
     """A statement in its place."""
 
     statement: Statement
@@ -419,19 +419,19 @@ class Parsed:
 class ParsedBatch:
     """The statements of a batch, and the annotations of the instance."""
 
-    statements: list[Parsed]
+    statements: list[ParsedStatement]
     instance: list[tuple[int, str, str]]
     """Position, key and value."""
 
 
-def parse(source: Source, batch: Batch, *, reading: Reading = "routing") -> ParsedBatch:
+def parse(source: ScriptSource, batch: ScriptBatch, *, reading: Reading = "routing") -> ParsedBatch:
     """The statements of a batch."""
     statements = list(_statements(source, batch, reading))
     return ParsedBatch(statements, list(_attach(source, batch, statements)))
 
 
-def _statements(source: Source, batch: Batch, reading: Reading) -> Iterator[Parsed]:
-    cursor = Cursor(source, batch.tokens, reading=reading)
+def _statements(source: ScriptSource, batch: ScriptBatch, reading: Reading) -> Iterator[ParsedStatement]:
+    cursor = TokenCursor(source, batch.tokens, reading=reading)
     while not cursor.done:
         if cursor.accept(";"):
             continue
@@ -444,15 +444,17 @@ def _statements(source: Source, batch: Batch, reading: Reading) -> Iterator[Pars
         if subject is None or isinstance(statement, Skipped):
             subject = _first_words(cursor.said())
         end = cursor.token.end if cursor.key == ";" else cursor.end
-        yield Parsed(statement, subject, cursor.start, end)
+        yield ParsedStatement(statement, subject, cursor.start, end)
 
 
-def _may_follow(cursor: Cursor) -> bool:
+def _may_follow(cursor: TokenCursor) -> bool:
     """Whether a statement may end here: at its semicolon, the end, a label, a command of sqlcmd or another statement."""
     return cursor.done or cursor.key in STATEMENT_WORDS | {";", ":"} or cursor.ahead(1).key == ":"
 
 
-def _attach(source: Source, batch: Batch, statements: list[Parsed]) -> Iterator[tuple[int, str, str]]:
+def _attach(
+    source: ScriptSource, batch: ScriptBatch, statements: list[ParsedStatement]
+) -> Iterator[tuple[int, str, str]]:
     """Gives each annotation to the statement around it or before it on its line; the rest is the instance's."""
     starts = [parsed.start for parsed in statements]
     for note in batch.annotations:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final, Literal, NoReturn
 
 from ssbroker.ddl import lexer
-from ssbroker.ddl.lexer import RefusalError, Source, Token
+from ssbroker.ddl.lexer import RefusalError, ScriptSource, Token
 from ssbroker.exceptions import DdlError
 
 NAME_CHARACTERS_MAX: Final = 128
@@ -100,10 +100,10 @@ Reading = Literal["routing", "objects"]
 """Which statements are read: those about routing, or all that say something to a running instance."""
 
 
-class Cursor:
+class TokenCursor:
     """A position in the tokens of one batch."""
 
-    def __init__(self, source: Source, tokens: list[Token], *, reading: Reading = "routing") -> None:
+    def __init__(self, source: ScriptSource, tokens: list[Token], *, reading: Reading = "routing") -> None:
         self.reading: Final = reading
         self._source = source
         self._tokens = tokens
@@ -258,7 +258,7 @@ def utf16_length(text: str) -> int:
     return len(text) if text.isascii() else len(text.encode("utf-16-le")) // 2
 
 
-def skip_rest(cursor: Cursor) -> None:
+def skip_rest(cursor: TokenCursor) -> None:
     """Moves to where the statement ends: a semicolon, or a word that begins another statement."""
     depth = 0
     while not cursor.done and (depth or cursor.key not in STATEMENT_WORDS | {";"}):
@@ -269,19 +269,19 @@ def skip_rest(cursor: Cursor) -> None:
     cursor.expect_whole()
 
 
-def named(cursor: Cursor) -> str:
+def named(cursor: TokenCursor) -> str:
     """The name of what the statement is about."""
     name = cursor.name()
     cursor.subject = f"{cursor.subject} [{name}]"
     return name
 
 
-def owner(cursor: Cursor) -> str | None:
+def owner(cursor: TokenCursor) -> str | None:
     """The name after AUTHORIZATION, if that stands here."""
     return cursor.name() if cursor.accept("AUTHORIZATION") else None
 
 
-def on_or_off(cursor: Cursor) -> bool:
+def on_or_off(cursor: TokenCursor) -> bool:
     """What stands after an option's name: ON or OFF, with = or without."""
     cursor.accept("=")
     if cursor.key not in ("ON", "OFF"):

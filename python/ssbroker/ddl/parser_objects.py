@@ -8,7 +8,7 @@ from ipaddress import IPv6Address, ip_address
 from typing import Any, Final
 
 from ssbroker.ddl import statements
-from ssbroker.ddl.parser_base import Cursor, named, on_or_off, owner, skip_rest
+from ssbroker.ddl.parser_base import TokenCursor, named, on_or_off, owner, skip_rest
 from ssbroker.ddl.statements import (
     AlterEndpoint,
     CreateEndpoint,
@@ -32,7 +32,7 @@ _PRIORITY_OPTIONS: Final = {
 }
 
 
-def create_queue(cursor: Cursor) -> Statement:
+def create_queue(cursor: TokenCursor) -> Statement:
     """CREATE QUEUE after the verb."""
     queue = _queue_named(cursor)
     if cursor.reading == "routing":
@@ -44,7 +44,7 @@ def create_queue(cursor: Cursor) -> Statement:
     return statements.CreateQueue(queue, settings)
 
 
-def alter_queue(cursor: Cursor) -> Statement:
+def alter_queue(cursor: TokenCursor) -> Statement:
     """ALTER QUEUE after the verb."""
     queue = _queue_named(cursor)
     if cursor.reading == "routing":
@@ -60,12 +60,12 @@ def alter_queue(cursor: Cursor) -> Statement:
     return statements.AlterQueue(queue, _queue_settings(cursor))
 
 
-def drop_queue(cursor: Cursor) -> Statement:
+def drop_queue(cursor: TokenCursor) -> Statement:
     """DROP QUEUE after the verb."""
     return statements.DropQueue(_queue_named(cursor))
 
 
-def create_service(cursor: Cursor) -> Statement:
+def create_service(cursor: TokenCursor) -> Statement:
     """CREATE SERVICE after the verb."""
     name, belongs = named(cursor), owner(cursor)
     cursor.expect("ON", "QUEUE")
@@ -79,7 +79,7 @@ def create_service(cursor: Cursor) -> Statement:
     return statements.CreateService(name, queue, tuple(contracts), belongs)
 
 
-def alter_service(cursor: Cursor) -> Statement:
+def alter_service(cursor: TokenCursor) -> Statement:
     """ALTER SERVICE after the verb."""
     name = named(cursor)
     queue = _queue(cursor, parts_max=2) if cursor.accept("ON", "QUEUE") else None
@@ -98,19 +98,19 @@ def alter_service(cursor: Cursor) -> Statement:
     return statements.AlterService(name, queue, tuple(contracts["ADD"]), tuple(contracts["DROP"]))
 
 
-def create_message_type(cursor: Cursor) -> Statement:
+def create_message_type(cursor: TokenCursor) -> Statement:
     """CREATE MESSAGE TYPE after the verb."""
     name = named(cursor)
     owner(cursor)
     return statements.CreateMessageType(name, _validation(cursor) if cursor.key == "VALIDATION" else "NONE")
 
 
-def alter_message_type(cursor: Cursor) -> Statement:
+def alter_message_type(cursor: TokenCursor) -> Statement:
     """ALTER MESSAGE TYPE after the verb."""
     return statements.AlterMessageType(named(cursor), _validation(cursor))
 
 
-def create_contract(cursor: Cursor) -> Statement:
+def create_contract(cursor: TokenCursor) -> Statement:
     """CREATE CONTRACT after the verb."""
     name = named(cursor)
     owner(cursor)
@@ -130,21 +130,21 @@ def create_contract(cursor: Cursor) -> Statement:
     return statements.CreateContract(name, tuple(messages.items()))
 
 
-def create_priority(cursor: Cursor) -> Statement:
+def create_priority(cursor: TokenCursor) -> Statement:
     """CREATE BROKER PRIORITY after the verb."""
     name = named(cursor)
     cursor.expect("FOR", "CONVERSATION")
     return statements.CreatePriority(name, _priority_settings(cursor) if cursor.key == "SET" else PrioritySettings())
 
 
-def alter_priority(cursor: Cursor) -> Statement:
+def alter_priority(cursor: TokenCursor) -> Statement:
     """ALTER BROKER PRIORITY after the verb."""
     name = named(cursor)
     cursor.expect("FOR", "CONVERSATION")
     return statements.AlterPriority(name, _priority_settings(cursor))
 
 
-def _parts(cursor: Cursor, *, kind: str, parts_max: int) -> list[str]:
+def _parts(cursor: TokenCursor, *, kind: str, parts_max: int) -> list[str]:
     parts = [cursor.name()]
     while cursor.accept("."):
         # `database..queue` leaves the schema to the default.
@@ -154,19 +154,19 @@ def _parts(cursor: Cursor, *, kind: str, parts_max: int) -> list[str]:
     return parts
 
 
-def _queue(cursor: Cursor, *, parts_max: int) -> QueueName:
+def _queue(cursor: TokenCursor, *, parts_max: int) -> QueueName:
     *prefix, name = _parts(cursor, kind="queue", parts_max=parts_max)
     schema = prefix.pop() if prefix else "dbo"
     return QueueName(prefix.pop() if prefix else None, schema, name)
 
 
-def _queue_named(cursor: Cursor) -> QueueName:
+def _queue_named(cursor: TokenCursor) -> QueueName:
     queue = _queue(cursor, parts_max=3)
     cursor.subject = f"{cursor.subject} [{queue.name}]"
     return queue
 
 
-def _queue_settings(cursor: Cursor) -> QueueSettings:
+def _queue_settings(cursor: TokenCursor) -> QueueSettings:
     said: dict[str, Any] = {}
     seen: set[str] = set()
     while True:
@@ -189,7 +189,7 @@ def _queue_settings(cursor: Cursor) -> QueueSettings:
             return QueueSettings(**said)
 
 
-def _activation(cursor: Cursor) -> dict[str, Any]:
+def _activation(cursor: TokenCursor) -> dict[str, Any]:
     said: dict[str, Any] = {}
     seen: set[str] = set()
     cursor.expect("(")
@@ -221,7 +221,7 @@ def _as_part(name: str) -> str:
     return f"[{name.replace(']', ']]')}]" if set(name) & set(".[]") else name
 
 
-def _validation(cursor: Cursor) -> str:
+def _validation(cursor: TokenCursor) -> str:
     cursor.expect("VALIDATION", "=")
     if cursor.key not in ("NONE", "EMPTY", "WELL_FORMED_XML", "VALID_XML"):
         cursor.fail("NONE, EMPTY, WELL_FORMED_XML or VALID_XML was expected")
@@ -234,7 +234,7 @@ def _validation(cursor: Cursor) -> str:
     return validation
 
 
-def _priority_settings(cursor: Cursor) -> PrioritySettings:
+def _priority_settings(cursor: TokenCursor) -> PrioritySettings:
     said: list[tuple[str, str | int | None]] = []
     seen: set[str] = set()
     cursor.expect("SET", "(")
@@ -259,14 +259,14 @@ _LIST_MAX: Final = 32  # words: all permissions of a service, with the commas, a
 _OWNED: Final[dict[str, Owned]] = {"SERVICE": "service", "CERTIFICATE": "certificate"}
 
 
-def is_permission_on_service(cursor: Cursor) -> bool:
+def is_permission_on_service(cursor: TokenCursor) -> bool:
     """Whether a GRANT, DENY or REVOKE that begins here is about a service."""
     keys = [cursor.ahead(count).key for count in range(1, _LIST_MAX)]
     ends = [keys.index(word) for word in ("ON", "TO", "FROM", ";") if word in keys]
     return bool(ends) and keys[min(ends) : min(ends) + 4] == ["ON", "SERVICE", ":", ":"]
 
 
-def _create_user(cursor: Cursor) -> Statement:
+def _create_user(cursor: TokenCursor) -> Statement:
     name = named(cursor)
     if cursor.accept("WITHOUT", "LOGIN"):
         ignored = ""
@@ -282,17 +282,17 @@ def _create_user(cursor: Cursor) -> Statement:
     return statements.CreateUser(name, ignored)
 
 
-def _drop_user(cursor: Cursor) -> Statement:
+def _drop_user(cursor: TokenCursor) -> Statement:
     if_exists = cursor.accept("IF", "EXISTS")
     return statements.DropUser(named(cursor), if_exists)
 
 
-def _create_master_key(cursor: Cursor) -> Statement:
+def _create_master_key(cursor: TokenCursor) -> Statement:
     cursor.expect("ENCRYPTION")
     return statements.CreateMasterKey(_password(cursor))
 
 
-def _alter_master_key(cursor: Cursor) -> Statement:
+def _alter_master_key(cursor: TokenCursor) -> Statement:
     if cursor.key not in ("ADD", "DROP"):
         cursor.fail("ADD or DROP was expected")
     is_added = cursor.take().key == "ADD"
@@ -300,12 +300,12 @@ def _alter_master_key(cursor: Cursor) -> Statement:
     return statements.AlterMasterKey(is_added)
 
 
-def _open_master_key(cursor: Cursor) -> Statement:
+def _open_master_key(cursor: TokenCursor) -> Statement:
     cursor.expect("DECRYPTION")
     return statements.OpenMasterKey(_password(cursor))
 
 
-def _create_certificate(cursor: Cursor) -> Statement:
+def _create_certificate(cursor: TokenCursor) -> Statement:
     name, belongs = named(cursor), owner(cursor)
     said: dict[str, Any] = {}
     if cursor.accept("FROM"):
@@ -329,7 +329,7 @@ def _create_certificate(cursor: Cursor) -> Statement:
     return statements.CreateCertificate(name, belongs, **said)
 
 
-def _alter_certificate(cursor: Cursor) -> Statement:
+def _alter_certificate(cursor: TokenCursor) -> Statement:
     name = named(cursor)
     if cursor.accept("REMOVE", "PRIVATE", "KEY"):
         return statements.AlterCertificate(name, removes_key=True)
@@ -339,7 +339,7 @@ def _alter_certificate(cursor: Cursor) -> Statement:
     return statements.AlterCertificate(name, key=_private_key(cursor, "DECRYPTION"))
 
 
-def _backup_certificate(cursor: Cursor) -> Statement:
+def _backup_certificate(cursor: TokenCursor) -> Statement:
     name = named(cursor)
     cursor.expect("TO", "FILE", "=")
     file = cursor.string()
@@ -347,12 +347,12 @@ def _backup_certificate(cursor: Cursor) -> Statement:
     return statements.BackupCertificate(name, file, key)
 
 
-def _active(cursor: Cursor) -> bool:
+def _active(cursor: TokenCursor) -> bool:
     cursor.expect("FOR", "BEGIN_DIALOG")
     return on_or_off(cursor)
 
 
-def _private_key(cursor: Cursor, password: str) -> KeyFile:
+def _private_key(cursor: TokenCursor, password: str) -> KeyFile:
     """PRIVATE KEY (FILE = '...', ... BY PASSWORD = '...')."""
     cursor.expect("PRIVATE", "KEY", "(")
     said: dict[str, str] = {}
@@ -372,12 +372,12 @@ def _private_key(cursor: Cursor, password: str) -> KeyFile:
     return KeyFile(**said)
 
 
-def _password(cursor: Cursor) -> str:
+def _password(cursor: TokenCursor) -> str:
     cursor.expect("BY", "PASSWORD", "=")
     return cursor.string()
 
 
-def _create_binding(cursor: Cursor) -> Statement:
+def _create_binding(cursor: TokenCursor) -> Statement:
     cursor.expect("BINDING")
     name = named(cursor)
     owner(cursor)
@@ -389,13 +389,13 @@ def _create_binding(cursor: Cursor) -> Statement:
     return statements.CreateBinding(name, service, **said)
 
 
-def _alter_binding(cursor: Cursor) -> Statement:
+def _alter_binding(cursor: TokenCursor) -> Statement:
     cursor.expect("BINDING")
     name = named(cursor)
     return statements.AlterBinding(name, **_binding(cursor))
 
 
-def _binding(cursor: Cursor) -> dict[str, Any]:
+def _binding(cursor: TokenCursor) -> dict[str, Any]:
     said: dict[str, Any] = {}
     seen: set[str] = set()
     cursor.expect("WITH")
@@ -410,13 +410,13 @@ def _binding(cursor: Cursor) -> dict[str, Any]:
             return said
 
 
-def _drop_binding(cursor: Cursor) -> Statement:
+def _drop_binding(cursor: TokenCursor) -> Statement:
     cursor.expect("BINDING")
     return statements.DropBinding(named(cursor))
 
 
-def _permission(permission: Permission) -> Callable[[Cursor], Statement]:
-    def read(cursor: Cursor) -> Statement:
+def _permission(permission: Permission) -> Callable[[TokenCursor], Statement]:
+    def read(cursor: TokenCursor) -> Statement:
         cursor.index -= 1  # back to the first of the permissions, by which the statement was known
         listed = _listed(cursor)
         cursor.expect("ON", "SERVICE", ":", ":")
@@ -441,7 +441,7 @@ def _permission(permission: Permission) -> Callable[[Cursor], Statement]:
     return read
 
 
-def _listed(cursor: Cursor) -> list[str]:
+def _listed(cursor: TokenCursor) -> list[str]:
     listed: list[str] = []
     while True:
         found = next((words for words in _ON_SERVICES if cursor.accept(*words)), None)
@@ -454,7 +454,7 @@ def _listed(cursor: Cursor) -> list[str]:
             return listed
 
 
-def _alter_authorization(cursor: Cursor) -> Statement:
+def _alter_authorization(cursor: TokenCursor) -> Statement:
     kind = _OWNED.get(cursor.ahead(1).key)
     if kind is None or not cursor.accept("ON", cursor.ahead(1).key, ":", ":"):
         skip_rest(cursor)
@@ -464,7 +464,7 @@ def _alter_authorization(cursor: Cursor) -> Statement:
     return statements.SetOwner(kind, name, cursor.name())
 
 
-GRAMMAR: Final[dict[str, Callable[[Cursor], Statement]]] = {
+GRAMMAR: Final[dict[str, Callable[[TokenCursor], Statement]]] = {
     "CREATE USER": _create_user,
     "DROP USER": _drop_user,
     "CREATE MASTER KEY": _create_master_key,
@@ -513,7 +513,7 @@ def addresses(port: int | None, ip: str | None) -> tuple[str, ...]:
     return tuple(f"TCP://{host}:{port}" for host in hosts)
 
 
-def create(cursor: Cursor, name: str) -> Statement:
+def create(cursor: TokenCursor, name: str) -> Statement:
     """CREATE ENDPOINT after the name."""
     protocol, kind, settings = _endpoint(cursor)
     if kind is None or protocol is None:
@@ -525,7 +525,7 @@ def create(cursor: Cursor, name: str) -> Statement:
     return CreateEndpoint(name, settings)
 
 
-def alter(cursor: Cursor, name: str) -> Statement:
+def alter(cursor: TokenCursor, name: str) -> Statement:
     """ALTER ENDPOINT after the name."""
     _, kind, settings = _endpoint(cursor)
     if kind not in (None, "SERVICE_BROKER"):
@@ -533,7 +533,7 @@ def alter(cursor: Cursor, name: str) -> Statement:
     return AlterEndpoint(name, settings, kind is not None)
 
 
-def _endpoint(cursor: Cursor) -> tuple[str | None, str | None, EndpointSettings]:
+def _endpoint(cursor: TokenCursor) -> tuple[str | None, str | None, EndpointSettings]:
     """The protocol, the kind after FOR, and the settings."""
     protocol = kind = None
     if cursor.accept("AUTHORIZATION"):
@@ -559,7 +559,7 @@ def _endpoint(cursor: Cursor) -> tuple[str | None, str | None, EndpointSettings]
     return protocol, kind, settings
 
 
-def _state(cursor: Cursor) -> str | None:
+def _state(cursor: TokenCursor) -> str | None:
     state = None
     while cursor.key in ("STATE", "AFFINITY"):
         key = cursor.take().key
@@ -573,7 +573,7 @@ def _state(cursor: Cursor) -> str | None:
     return state
 
 
-def _listener(cursor: Cursor) -> tuple[int | None, str | None]:
+def _listener(cursor: TokenCursor) -> tuple[int | None, str | None]:
     port = ip = None
     seen: set[str] = set()
     cursor.expect("(")
@@ -590,7 +590,7 @@ def _listener(cursor: Cursor) -> tuple[int | None, str | None]:
             return port, ip
 
 
-def _ip(cursor: Cursor) -> str:
+def _ip(cursor: TokenCursor) -> str:
     cursor.expect("(")
     text = ""
     while not cursor.done and cursor.key != ")":
@@ -602,7 +602,7 @@ def _ip(cursor: Cursor) -> str:
         raise cursor.error(f"LISTENER_IP = ({text}) is no IP address") from None
 
 
-def _broker(cursor: Cursor, settings: EndpointSettings) -> EndpointSettings:
+def _broker(cursor: TokenCursor, settings: EndpointSettings) -> EndpointSettings:
     seen: set[str] = set()
     cursor.expect("(")
     while not cursor.accept(")"):
@@ -621,13 +621,13 @@ def _broker(cursor: Cursor, settings: EndpointSettings) -> EndpointSettings:
     return settings
 
 
-def _option(cursor: Cursor, keys: tuple[str, ...], seen: set[str]) -> str:
+def _option(cursor: TokenCursor, keys: tuple[str, ...], seen: set[str]) -> str:
     key = cursor.once(keys, seen)
     cursor.expect("=")
     return key
 
 
-def _parenthesised(cursor: Cursor) -> None:
+def _parenthesised(cursor: TokenCursor) -> None:
     cursor.expect("(")
     depth = 1
     while depth:

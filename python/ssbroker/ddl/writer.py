@@ -20,7 +20,7 @@ from ssbroker.ddl.statements import Clauses
 from ssbroker.exceptions import DdlError
 
 
-class RouteRow(NamedTuple):
+class _RouteRow(NamedTuple):
     """A row of `schemas.ROUTES`, the lifetime in microseconds."""
 
     database: str
@@ -38,7 +38,7 @@ class RouteRow(NamedTuple):
         return self[3:] == (None, None, None, "LOCAL", None)
 
 
-class DatabaseRow(NamedTuple):
+class _DatabaseRow(NamedTuple):
     """A row of `schemas.DATABASES`."""
 
     name: str
@@ -46,19 +46,19 @@ class DatabaseRow(NamedTuple):
     is_broker_enabled: bool
 
 
-def route_rows(routes: pa.Table) -> Iterator[RouteRow]:
+def route_rows(routes: pa.Table) -> Iterator[_RouteRow]:
     """The rows of `schemas.ROUTES`."""
     microseconds = routes["lifetime"].cast(pa.timestamp("us", tz="UTC")).cast(pa.int64())
     columns = [routes[name] for name in ("database", "name", "route_id", "remote_service_name", "broker_instance")]
     columns += [microseconds, routes["address"], routes["mirror_address"]]
     for values in zip(*(column.to_pylist() for column in columns), strict=True):
-        yield RouteRow(*values)
+        yield _RouteRow(*values)
 
 
-def database_rows(databases: pa.Table) -> list[DatabaseRow]:
+def database_rows(databases: pa.Table) -> list[_DatabaseRow]:
     """The rows of `schemas.DATABASES`."""
-    columns = [databases[name].to_pylist() for name in DatabaseRow._fields]
-    return [DatabaseRow(*values) for values in zip(*columns, strict=True)]
+    columns = [databases[name].to_pylist() for name in _DatabaseRow._fields]
+    return [_DatabaseRow(*values) for values in zip(*columns, strict=True)]
 
 
 def numbered_by_row(routes: pa.Table) -> set[str]:
@@ -74,7 +74,7 @@ def numbered_by_row(routes: pa.Table) -> set[str]:
     return following.keys() - other
 
 
-def create_route(route: RouteRow, *, now: datetime, with_id: bool) -> str:
+def create_route(route: _RouteRow, *, now: datetime, with_id: bool) -> str:
     """The statement that makes a route.
 
     Raises:
@@ -285,7 +285,7 @@ class _Writer:
                 yield from self._use(database.name)
                 yield from self._statement(f"DROP ROUTE {bracket(AUTO_CREATED_LOCAL)};\n")
 
-    def _create_database(self, database: DatabaseRow) -> Iterator[str]:
+    def _create_database(self, database: _DatabaseRow) -> Iterator[str]:
         name, enabled = database.name, database.is_broker_enabled
         guid = None if database.service_broker_guid is None else str(uuid.UUID(bytes=database.service_broker_guid))
         if canonical(name) != name:
@@ -304,7 +304,7 @@ class _Writer:
             note = comment(service_broker_guid=guid)
             yield f"ALTER DATABASE {bracket(name)} SET DISABLE_BROKER WITH ROLLBACK IMMEDIATE;{note}\nGO\n"
 
-    def _route(self, route: RouteRow) -> Iterator[str]:
+    def _route(self, route: _RouteRow) -> Iterator[str]:
         index = self._index[route.database]
         numbered = route.database in self._numbered
         if index >= self._created:

@@ -7,7 +7,7 @@ from ssbroker.diagnose.compare import CAUSES, CHANGES, LOAD, Change, Comparer, C
 from ssbroker.diagnose.expiry import Expiry, expiries
 from ssbroker.diagnose.findings import CODES, FINDINGS, Code, Finding, Findings, Severity, sarif
 from ssbroker.diagnose.fleet import Fleet
-from ssbroker.diagnose.reachability import REACHABILITY, Fate, Loop, loops, reachability
+from ssbroker.diagnose.reachability import REACHABILITY, Loop, RoutingEnd, loops, reachability
 from ssbroker.diagnose.report import html_report
 from ssbroker.diagnose.stuck_queue import STUCK, stuck
 from ssbroker.diagnose.trace import Hop, Trace, trace
@@ -25,12 +25,12 @@ __all__ = [
     "Comparer",
     "Comparison",
     "Expiry",
-    "Fate",
     "Finding",
     "Findings",
     "Fleet",
     "Hop",
     "Loop",
+    "RoutingEnd",
     "Severity",
     "Trace",
     "compare",

@@ -497,7 +497,7 @@ SIDE: Final = (
 """The columns of a decision that are compared. The broker id follows from them and the conversation's own."""
 
 
-class Side(NamedTuple):
+class DecisionSide(NamedTuple):
     """What is decided with one catalog."""
 
     outcome: str
@@ -513,24 +513,24 @@ class Side(NamedTuple):
         return f"{self.outcome} {where}" if where is not None else f"{self.outcome} ({self.reason})"
 
 
-NOT_BEGUN: Final = Side("NONE", "no such database", None, None, None, None, None)
+NOT_BEGUN: Final = DecisionSide("NONE", "no such database", None, None, None, None, None)
 """Stands for the decision with a catalog that lacks the database: no conversation is begun there."""
 
 
-class Pair(NamedTuple):
+class DecisionPair(NamedTuple):
     """Conversations that are alike, and what is decided with each of two catalogs."""
 
     database: str | None
     """Where they begin; None from outside."""
     service: str | None
     """None stands for every service that neither catalog knows."""
-    before: Side
-    after: Side
+    before: DecisionSide
+    after: DecisionSide
 
 
 def counted(
     conversations: pa.RecordBatch, before: pa.RecordBatch, after: pa.RecordBatch, *, database: str | None
-) -> Counter[Pair]:
+) -> Counter[DecisionPair]:
     """How many conversations of a batch there are of each pair.
 
     Args:
@@ -549,16 +549,16 @@ def counted(
         columns.update({f"{which} {name}": _plain(decisions.column(name)) for name in SIDE})
     table = pa.table(columns)
     grouped = table.group_by(list(columns)).aggregate([([], "count_all")])
-    found: Counter[Pair] = Counter()
+    found: Counter[DecisionPair] = Counter()
     for row in grouped.to_pylist():
         found[pair({"database": database, **row})] += row["count_all"]
     return found
 
 
-def pair(row: dict[str, Any]) -> Pair:
+def pair(row: dict[str, Any]) -> DecisionPair:
     """A pair from its columns: `before outcome`, `after outcome` and so on."""
-    before, after = (Side(*(row[f"{which} {name}"] for name in SIDE)) for which in ("before", "after"))
-    return Pair(row["database"], row["to_service_name"], before, after)
+    before, after = (DecisionSide(*(row[f"{which} {name}"] for name in SIDE)) for which in ("before", "after"))
+    return DecisionPair(row["database"], row["to_service_name"], before, after)
 
 
 def _plain(column: Any) -> Any:
@@ -574,9 +574,9 @@ class ConversationClass(NamedTuple):
     service: str | None
     """None for every one that neither catalog knows."""
     broker: bytes | None
-    before: tuple[Side, ...]
+    before: tuple[DecisionSide, ...]
     """Every decision that may be taken."""
-    after: tuple[Side, ...]
+    after: tuple[DecisionSide, ...]
 
 
 def classes(
@@ -627,10 +627,10 @@ def classes(
             yield ConversationClass(database, service, question.broker, old, new)
 
 
-def _sides(answers: tuple[Answer, ...]) -> tuple[Side, ...]:
+def _sides(answers: tuple[Answer, ...]) -> tuple[DecisionSide, ...]:
     return tuple(
         dict.fromkeys(
-            Side(
+            DecisionSide(
                 each.outcome,
                 each.reason,
                 each.match_step,

@@ -17,17 +17,17 @@ from ssbroker._text import bracketed, literal
 from ssbroker.catalog.catalog import Catalog
 from ssbroker.diagnose.behaviour import preferred
 from ssbroker.diagnose.catalog_tables import BROKER_CONFIGURATION, LOCAL, MSDB, TRANSPORT, DatabaseRow, RouteRow, Tables
-from ssbroker.diagnose.context import Setting, about, about_route, name, route_in_full
+from ssbroker.diagnose.context import CheckContext, about, about_route, name, route_in_full
 from ssbroker.diagnose.findings import CODES, Finding, Findings
 from ssbroker.diagnose.fleet import Fleet, without_collector
-from ssbroker.diagnose.reachability import Fate, Reach, Start, all_services, circling
+from ssbroker.diagnose.reachability import ReachabilitySets, RoutingEnd, Start, all_services, circling
 from ssbroker.exceptions import DuplicateError, OptionError
 from ssbroker.router import Router
 
 _NAMED_MAX = 3
 
 
-def circles(setting: Setting) -> Iterator[Finding]:
+def circles(setting: CheckContext) -> Iterator[Finding]:
     """Loops between instances."""
     for loop in circling(setting.ways):
         services = [service for service in loop.services if service is not None]
@@ -43,14 +43,14 @@ def circles(setting: Setting) -> Iterator[Finding]:
         )
 
 
-def _routes_between(setting: Setting, instances: tuple[str, ...]) -> Iterator[str]:
+def _routes_between(setting: CheckContext, instances: tuple[str, ...]) -> Iterator[str]:
     for instance, following in zip(instances, (*instances[1:], instances[0]), strict=True):
         for route in setting.rows[instance].routes:
             if route.database == MSDB and setting.is_live(route) and setting.fleet.at(route.address) == following:
                 yield route_in_full(instance, route)
 
 
-def unknown_hops(setting: Setting) -> Iterator[Finding]:
+def unknown_hops(setting: CheckContext) -> Iterator[Finding]:
     """Addresses that no instance of the fleet has; only where there is more than one."""
     if len(setting.fleet) == 1:
         return
@@ -68,9 +68,9 @@ def unknown_hops(setting: Setting) -> Iterator[Finding]:
                 )
 
 
-def services(setting: Setting) -> Iterator[Finding]:
+def services(setting: CheckContext) -> Iterator[Finding]:
     """Services that nothing reaches, and targets that cannot answer."""
-    reach = Reach(setting.ways)
+    reach = ReachabilitySets(setting.ways)
     places = _Places(reach)
     reached: set[tuple[int, str]] = set()
     every: list[dict[int, str]] = [{} for _ in reach.starts]
@@ -92,7 +92,7 @@ def services(setting: Setting) -> Iterator[Finding]:
 class _Places(dict[int, tuple[int, ...]]):
     """The starts that are also where it is delivered, for each set of ends, worked out when it is first asked for."""
 
-    def __init__(self, reach: Reach) -> None:
+    def __init__(self, reach: ReachabilitySets) -> None:
         super().__init__()
         self._fates = reach.fates
         self._numbers = {start: number for number, start in enumerate(reach.starts)}
@@ -104,7 +104,7 @@ class _Places(dict[int, tuple[int, ...]]):
         return found
 
 
-def _unreached(setting: Setting, reached: set[tuple[str, str, str]]) -> Iterator[Finding]:
+def _unreached(setting: CheckContext, reached: set[tuple[str, str, str]]) -> Iterator[Finding]:
     for instance, rows in setting.rows.items():
         for database, names in rows.services.items():
             if not rows.databases[database].enabled:
@@ -122,7 +122,7 @@ def _unreached(setting: Setting, reached: set[tuple[str, str, str]]) -> Iterator
                 )
 
 
-def _from_outside(setting: Setting, instance: str, database: str, service: str) -> bool:
+def _from_outside(setting: CheckContext, instance: str, database: str, service: str) -> bool:
     """Whether it is reached by what arrives from instances that are not looked at; in a fleet of several, all are."""
     if len(setting.fleet) > 1:
         return False
@@ -130,15 +130,15 @@ def _from_outside(setting: Setting, instance: str, database: str, service: str) 
     return any(answer.target_database == database for answer in answers)
 
 
-def _ways_back(setting: Setting, targets: dict[int, dict[int, str]]) -> Iterator[Finding]:
+def _ways_back(setting: CheckContext, targets: dict[int, dict[int, str]]) -> Iterator[Finding]:
     """What the targets of each database send back to it, to each of its services that may have begun a conversation."""
-    reach = Reach(setting.ways, is_initiator=False)
+    reach = ReachabilitySets(setting.ways, is_initiator=False)
     initiators: list[tuple[int, str]] = []
     missing: defaultdict[int, list[int]] = defaultdict(list)
     for number, taken in targets.items():
         home = reach.starts[number]
         rows = setting.rows[home.instance]
-        sure_end = {Fate("DELIVERED", *home)}
+        sure_end = {RoutingEnd("DELIVERED", *home)}
         for service in rows.services.get(home.database, ()):
             codes = reach.codes(service, rows.databases[home.database].broker)
             sure = {code for code in set(codes) if reach.fates[code] == sure_end}
@@ -160,7 +160,7 @@ def _ways_back(setting: Setting, targets: dict[int, dict[int, str]]) -> Iterator
 
 
 def _no_way_back(
-    setting: Setting, target: Start, initiator: Start, *, service: str, taken: str, related: list[str]
+    setting: CheckContext, target: Start, initiator: Start, *, service: str, taken: str, related: list[str]
 ) -> Finding:
     others = len(related) - 1
     more = f", nor to {others} other service{'' if others == 1 else 's'} that may have begun one" if others else ""
@@ -178,7 +178,7 @@ def _no_way_back(
     )
 
 
-def broker_ids(setting: Setting) -> Iterator[Finding]:
+def broker_ids(setting: CheckContext) -> Iterator[Finding]:
     """Broker ids that occur twice."""
     holders: defaultdict[bytes, list[tuple[str, DatabaseRow]]] = defaultdict(list)
     for instance, rows in setting.rows.items():
@@ -242,7 +242,7 @@ def enabled_twice(error: DuplicateError, *, instance: str) -> Finding | None:
     )
 
 
-def stale_ids(setting: Setting) -> Iterator[Finding]:
+def stale_ids(setting: CheckContext) -> Iterator[Finding]:
     """Routes with the id of a database that is no more, to an instance where the service has another one."""
     known = {row.broker for rows in setting.rows.values() for row in rows.databases.values()}
     for instance, rows in setting.rows.items():
@@ -268,7 +268,7 @@ def stale_ids(setting: Setting) -> Iterator[Finding]:
                 )
 
 
-def delivery_off(setting: Setting) -> Iterator[Finding]:
+def delivery_off(setting: CheckContext) -> Iterator[Finding]:
     """Disabled databases that have services."""
     for instance, rows in setting.rows.items():
         for database, services in rows.services.items():
@@ -312,7 +312,7 @@ class NearServices:
         return next(iter(self.alike[self._folded[meant]]))
 
 
-def near_names(setting: Setting) -> Iterator[Finding]:
+def near_names(setting: CheckContext) -> Iterator[Finding]:
     """Names of routes, and of services, that are nearly those of a service."""
     services = NearServices(setting.rows)
     for instance, rows in setting.rows.items():
@@ -368,7 +368,7 @@ def _difference(one: str, other: str) -> str:
 _NULLABLE: Final = pa.schema([field.with_nullable(nullable=True) for field in schemas.ROUTES])
 
 
-def dead_routes(setting: Setting) -> Iterator[Finding]:
+def dead_routes(setting: CheckContext) -> Iterator[Finding]:
     """Routes that no conversation ever takes, each with its cause."""
     for instance, rows in setting.rows.items():
         taken = setting.taken[instance]
@@ -455,14 +455,14 @@ def _unused(
         )
 
 
-def _moment(setting: Setting, lifetime: datetime) -> str:
+def _moment(setting: CheckContext, lifetime: datetime) -> str:
     days = abs(setting.now - lifetime).days
     when = "ago" if lifetime <= setting.now else "from now"
     distance = "less than a day" if days == 0 else f"{days} day{'' if days == 1 else 's'}"
     return f"{lifetime:%Y-%m-%d %H:%M:%S} UTC, {distance} {when}"
 
 
-def expiring_routes(setting: Setting) -> Iterator[Finding]:
+def expiring_routes(setting: CheckContext) -> Iterator[Finding]:
     """Routes that are about to expire."""
     for instance, rows in setting.rows.items():
         for route in rows.routes:
@@ -476,7 +476,7 @@ def expiring_routes(setting: Setting) -> Iterator[Finding]:
                 )
 
 
-def wildcards(setting: Setting) -> Iterator[Finding]:
+def wildcards(setting: CheckContext) -> Iterator[Finding]:
     """Tables that send to the network whatever is not here."""
     for instance, rows in setting.rows.items():
         tables: defaultdict[str, list[RouteRow]] = defaultdict(list)
@@ -497,7 +497,7 @@ def wildcards(setting: Setting) -> Iterator[Finding]:
                     )
 
 
-def own_addresses(setting: Setting) -> Iterator[Finding]:
+def own_addresses(setting: CheckContext) -> Iterator[Finding]:
     """Routes to the instance itself, by its network address."""
     for instance, rows in setting.rows.items():
         own = set(setting.fleet[instance].addresses)
@@ -513,7 +513,7 @@ def own_addresses(setting: Setting) -> Iterator[Finding]:
                 )
 
 
-def mirrors(setting: Setting) -> Iterator[Finding]:
+def mirrors(setting: CheckContext) -> Iterator[Finding]:
     """Mirrored routes that CREATE ROUTE would refuse."""
     for instance, rows in setting.rows.items():
         for route in rows.routes:
@@ -538,7 +538,7 @@ def mirrors(setting: Setting) -> Iterator[Finding]:
                 )
 
 
-def forwarding(setting: Setting) -> Iterator[Finding]:
+def forwarding(setting: CheckContext) -> Iterator[Finding]:
     """Ways out of msdb where forwarding is off."""
     for instance, rows in setting.rows.items():
         if setting.fleet[instance].message_forwarding:
@@ -554,7 +554,7 @@ def forwarding(setting: Setting) -> Iterator[Finding]:
                 )
 
 
-def dynamic_routing(setting: Setting) -> Iterator[Finding]:
+def dynamic_routing(setting: CheckContext) -> Iterator[Finding]:
     """Local services that dynamic routing stands before."""
     for instance, rows in setting.rows.items():
         behaviour = setting.ways.at(instance)
@@ -619,7 +619,7 @@ def _same(route: RouteRow) -> tuple[str, str | None, bytes | None, str, bool]:
     return route.database, route.service, route.broker, route.address, route.mirror is not None
 
 
-def _firsts(setting: Setting, rows: Tables) -> dict[tuple[str, str | None, bytes | None, str, bool], RouteRow]:
+def _firsts(setting: CheckContext, rows: Tables) -> dict[tuple[str, str | None, bytes | None, str, bool], RouteRow]:
     """Of the live routes that say the same, the one that stands for all."""
     found: dict[tuple[str, str | None, bytes | None, str, bool], RouteRow] = {}
     for route in sorted(rows.routes, key=lambda route: route.route_id):
@@ -637,7 +637,7 @@ def _drop(route: RouteRow) -> str:
 
 
 EXPIRES_WITHIN: Final = timedelta(days=30)
-_CHECKS: Final[tuple[Callable[[Setting], Iterator[Finding]], ...]] = (
+_CHECKS: Final[tuple[Callable[[CheckContext], Iterator[Finding]], ...]] = (
     dead_routes,
     expiring_routes,
     wildcards,
@@ -702,5 +702,5 @@ def lint(
         until = now + expires_within
     except OverflowError:
         until = datetime.max.replace(tzinfo=now.tzinfo)
-    setting = Setting(fleet=Fleet.of(fleet), now=now, until=until)
+    setting = CheckContext(fleet=Fleet.of(fleet), now=now, until=until)
     return Findings([finding for check in _CHECKS for finding in check(setting) if finding.code not in ignore])

@@ -17,7 +17,7 @@ from ssbroker import _arguments, schemas
 from ssbroker._arrow import ArrowArrayExportable, ArrowStreamExportable, as_table, without_views
 from ssbroker.catalog.catalog import Catalog
 from ssbroker.diagnose import catalog_tables
-from ssbroker.diagnose.behaviour import ConversationClass, Pair, Side, classes, counted
+from ssbroker.diagnose.behaviour import ConversationClass, DecisionPair, DecisionSide, classes, counted
 from ssbroker.diagnose.catalog_tables import BROKER_CONFIGURATION, LOCAL, MSDB, RouteRow, Tables
 from ssbroker.diagnose.context import name
 from ssbroker.diagnose.fleet import Fleet
@@ -63,7 +63,7 @@ class Differences:
         }
         self._instance: Final = list(_compare_instances(before, after))
 
-    def route(self, pair: Pair, which: Literal[0, 1]) -> RouteKey | None:
+    def route(self, pair: DecisionPair, which: Literal[0, 1]) -> RouteKey | None:
         """The route that is taken before (0) or after (1), as both catalogs know it: route ids may be dealt out anew."""
         side = (pair.before, pair.after)[which]
         if side.route_id is None:
@@ -80,7 +80,7 @@ class Differences:
         )
         return by_id.get((MSDB, side.route_id)) if again else key
 
-    def cause(self, pair: Pair, taken: list[RouteKey | None]) -> Cause:
+    def cause(self, pair: DecisionPair, taken: list[RouteKey | None]) -> Cause:
         """The difference that changes the decision: that of a route that was or is taken, else the nearest that bears on it."""
         if pair.database in self._one_sided:
             return self._one_sided[pair.database]
@@ -343,7 +343,7 @@ def skew(loads: Sequence[int]) -> float | None:
     return max(used) * len(used) / sum(used) if used else None
 
 
-def kind_of(before: Side, after: Side) -> Kind:
+def kind_of(before: DecisionSide, after: DecisionSide) -> Kind:
     """What differs between two decisions that do differ."""
     if before.outcome != after.outcome:
         return "outcome"
@@ -365,7 +365,7 @@ _BATCH_ROWS: Final = 1 << 18
 _READ: Final = {"conversation_handle", *schemas.CONVERSATIONS.names}
 
 
-class Part(NamedTuple):
+class TrafficPart(NamedTuple):
     """Conversations of one instance."""
 
     instance: str
@@ -376,7 +376,7 @@ class Part(NamedTuple):
     """The row of the traffic that a row of the batch is."""
 
 
-def parts(traffic: pa.Table, instances: Sequence[str]) -> Iterator[Part]:
+def parts(traffic: pa.Table, instances: Sequence[str]) -> Iterator[TrafficPart]:
     """The traffic of each instance, a batch at a time.
 
     Args:
@@ -403,13 +403,13 @@ def parts(traffic: pa.Table, instances: Sequence[str]) -> Iterator[Part]:
     first = 0
     for batch in traffic.to_batches(_BATCH_ROWS):
         if len(instances) == 1:
-            yield Part(instances[0], batch, partial(add, first))
+            yield TrafficPart(instances[0], batch, partial(add, first))
         else:
             yield from _by_instance(batch, instances, first)
         first += batch.num_rows
 
 
-def _by_instance(batch: pa.RecordBatch, instances: Sequence[str], first: int) -> Iterator[Part]:
+def _by_instance(batch: pa.RecordBatch, instances: Sequence[str], first: int) -> Iterator[TrafficPart]:
     named = without_views(batch.column(INSTANCE))
     for instance in pc.unique(named).to_pylist():
         if instance not in instances:
@@ -425,7 +425,7 @@ def _by_instance(batch: pa.RecordBatch, instances: Sequence[str], first: int) ->
             for name, column in zip(batch.schema.names, batch.columns, strict=True)
             if name != INSTANCE
         }
-        yield Part(
+        yield TrafficPart(
             instance, pa.RecordBatch.from_arrays(list(columns.values()), list(columns)), partial(_row, first, rows)
         )
 
@@ -537,7 +537,7 @@ class Comparer:
             instance: [Router(catalog, tie_break=tie_break, pending_request=pending_request) for catalog in pair]
             for instance, pair in self._pairs.items()
         }
-        self._counts: defaultdict[str, Counter[Pair]] = defaultdict(Counter)
+        self._counts: defaultdict[str, Counter[DecisionPair]] = defaultdict(Counter)
 
     def add(self, conversations: pa.Table) -> None:
         """Counts a part of the traffic.
@@ -574,7 +574,7 @@ _EMPTY: Final = Catalog(pa.Table.from_batches([], schemas.ROUTES))
 
 def from_counts(
     catalogs: dict[str, tuple[Catalog, Catalog]],
-    counts: dict[str, Counter[Pair]],
+    counts: dict[str, Counter[DecisionPair]],
     *,
     moments: tuple[datetime, datetime],
 ) -> Comparison:
@@ -603,7 +603,7 @@ def from_counts(
 
 
 def _change_of_pair(
-    instance: str, pair: Pair, routes: list[RouteKey | None], differences: Differences, *, conversations: int
+    instance: str, pair: DecisionPair, routes: list[RouteKey | None], differences: Differences, *, conversations: int
 ) -> Change:
     return Change(
         instance=instance,
@@ -619,7 +619,7 @@ def _change_of_pair(
     )
 
 
-def _plain(side: Side, route: RouteKey | None) -> tuple[Side, RouteKey | None]:
+def _plain(side: DecisionSide, route: RouteKey | None) -> tuple[DecisionSide, RouteKey | None]:
     """A decision with its route as both catalogs know it."""
     return side._replace(route_id=None), route
 
@@ -651,8 +651,8 @@ def _complete(
 
 
 def _of_class(instance: str, each: ConversationClass, differences: Differences) -> Change | None:
-    ends: list[dict[tuple[Side, RouteKey | None], None]] = [{}, {}]
-    example = Pair(each.database, each.service, each.before[0], each.after[0])
+    ends: list[dict[tuple[DecisionSide, RouteKey | None], None]] = [{}, {}]
+    example = DecisionPair(each.database, each.service, each.before[0], each.after[0])
     for side in each.before:
         ends[0][_plain(side, differences.route(example._replace(before=side), 0))] = None
     for side in each.after:

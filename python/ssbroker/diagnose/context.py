@@ -12,11 +12,11 @@ from ssbroker.diagnose.behaviour import picked
 from ssbroker.diagnose.catalog_tables import RouteRow, Tables
 from ssbroker.diagnose.findings import CODES, Finding, Severity
 from ssbroker.diagnose.fleet import Fleet
-from ssbroker.diagnose.reachability import Ways
+from ssbroker.diagnose.reachability import RoutingGraph
 
 
 @dataclass(frozen=True, kw_only=True)
-class Setting:
+class CheckContext:
     """A fleet at a moment."""
 
     fleet: Fleet
@@ -35,9 +35,9 @@ class Setting:
         return {name: picked(self.fleet[name], behaviour) for name, behaviour in self.ways.behaviours.items()}
 
     @cached_property
-    def ways(self) -> Ways:
+    def ways(self) -> RoutingGraph:
         """All ways through the fleet."""
-        return Ways(self.fleet, now=self.now)
+        return RoutingGraph(self.fleet, now=self.now)
 
     def is_live(self, route: RouteRow) -> bool:
         """Whether the route is not expired."""

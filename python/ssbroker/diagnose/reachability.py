@@ -26,7 +26,7 @@ Ending = Literal["DELIVERED", "DELAYED", "DROPPED", "ELSEWHERE", "LOOP"]
 has; going in circles until its lifetime or its hops are used up."""
 
 
-class Fate(NamedTuple):
+class RoutingEnd(NamedTuple):
     """One way in which it may end."""
 
     outcome: Ending
@@ -40,10 +40,10 @@ class Fate(NamedTuple):
     """The decision's."""
 
 
-LOOP: Final = Fate("LOOP", reason="routing_loop")
+LOOP: Final = RoutingEnd("LOOP", reason="routing_loop")
 
 
-Fates = frozenset[Fate]
+Fates = frozenset[RoutingEnd]
 Node = tuple[str, Question]
 Ids = tuple[bytes | None, ...]
 
@@ -56,7 +56,7 @@ class Move(NamedTuple):
     """The instances that it may go to, and the broker id that a conversation without one is bound to."""
 
 
-class Key(NamedTuple):
+class MessageKey(NamedTuple):
     """What a message says that is passed from instance to instance: who forwards it cannot change a signed header."""
 
     service: str
@@ -64,7 +64,7 @@ class Key(NamedTuple):
     is_initiator: bool
 
 
-class Ways:
+class RoutingGraph:
     """All ways through a fleet.
 
     Args:
@@ -86,7 +86,7 @@ class Ways:
         self._arrivals: Final[defaultdict[bool, defaultdict[TargetKey, dict[str, int]]]] = defaultdict(
             lambda: defaultdict(dict)
         )
-        self._fates: Final[defaultdict[Key, dict[str, Fates]]] = defaultdict(dict)
+        self._fates: Final[defaultdict[MessageKey, dict[str, Fates]]] = defaultdict(dict)
 
     def at(self, instance: str) -> Behaviour:
         """What an instance does, made when it is first asked for."""
@@ -149,14 +149,14 @@ class Ways:
         """What the instance may do with it."""
         database, service, broker, is_initiator = question
         if database is None:
-            return self.arriving(instance, Key(service, broker, is_initiator))
+            return self.arriving(instance, MessageKey(service, broker, is_initiator))
         return self.moves[self.numbered(instance, (database, is_initiator), service, broker)]
 
     def numbered(self, instance: str, place: Place, service: str, broker: bytes | None) -> int:
         """The number of the move for one question."""
         return self._move(instance, self.at(instance).number(place, service, broker))
 
-    def arriving(self, instance: str, key: Key) -> Move:
+    def arriving(self, instance: str, key: MessageKey) -> Move:
         """What the instance may do with what arrives there."""
         service, broker, is_initiator = key
         number = self._arrivals[is_initiator].get((service, broker), _NOWHERE).get(instance)
@@ -166,9 +166,9 @@ class Ways:
 
     def fates(self, instance: str, question: Question) -> Fates:
         """Every end that a conversation may come to, whichever way ties fall."""
-        return self.joined(self.move(instance, question), Key(*question[1:]))
+        return self.joined(self.move(instance, question), MessageKey(*question[1:]))
 
-    def joined(self, move: Move, key: Key) -> Fates:
+    def joined(self, move: Move, key: MessageKey) -> Fates:
         """Every end that it may come to after a move."""
         if not move.hops:
             return move.ends
@@ -186,22 +186,22 @@ class Ways:
         """Gives back the memory of what was found; what instances answer is kept."""
         self._fates.clear()
 
-    def onward(self, instance: str, question: Question, answer: Answer) -> Fate | Node:
+    def onward(self, instance: str, question: Question, answer: Answer) -> RoutingEnd | Node:
         """Where one answer leads: to an end, or to the next instance."""
         onward = self._onward(instance, answer)
-        if isinstance(onward, Fate):
+        if isinstance(onward, RoutingEnd):
             return onward
         there, bound = onward
         return there, Question(None, question.service, question.broker or bound, question.is_initiator)
 
-    def _onward(self, instance: str, answer: Answer) -> Fate | tuple[str, bytes | None]:
+    def _onward(self, instance: str, answer: Answer) -> RoutingEnd | tuple[str, bytes | None]:
         if answer.outcome == "LOCAL":
-            return Fate("DELIVERED", instance, answer.target_database)
+            return RoutingEnd("DELIVERED", instance, answer.target_database)
         if answer.next_hop is None:
-            return Fate("DELAYED" if answer.outcome == "DELAYED" else "DROPPED", instance, reason=answer.reason)
+            return RoutingEnd("DELAYED" if answer.outcome == "DELAYED" else "DROPPED", instance, reason=answer.reason)
         there = self._addresses.get(answer.next_hop)
         if there is None:
-            return Fate("ELSEWHERE", instance, address=answer.next_hop)
+            return RoutingEnd("ELSEWHERE", instance, address=answer.next_hop)
         # Who begins it binds it to the route's id; who passes it on cannot change a signed header.
         return there, answer.broker if answer.outcome == "REMOTE" else None
 
@@ -210,14 +210,14 @@ class Ways:
         moved, answers = self._moved[instance], self.at(instance).answers
         while len(moved) <= number:
             found = dict.fromkeys(self._onward(instance, answer) for answer in answers[len(moved)])
-            ends = frozenset(each for each in found if isinstance(each, Fate))
-            move = Move(ends, tuple(each for each in found if not isinstance(each, Fate)))
+            ends = frozenset(each for each in found if isinstance(each, RoutingEnd))
+            move = Move(ends, tuple(each for each in found if not isinstance(each, RoutingEnd)))
             moved.append(self._numbers.setdefault(move, len(self.moves)))
             if moved[-1] == len(self.moves):
                 self.moves.append(move)
         return moved[number]
 
-    def _solve(self, key: Key, start: str) -> None:
+    def _solve(self, key: MessageKey, start: str) -> None:
         """Ends for everything that can be reached from an instance: first what surely ends, from the ends back; the rest may go in circles."""
         fates = self._fates[key]
         moves: dict[str, Move] = {}
@@ -343,7 +343,7 @@ def reachability(
     """
     whole = Fleet.of(fleet)
     asked = None if services is None else _arguments.texts(_listed(services), name="services")
-    ways = Ways(whole, now=_arguments.as_utc(at), pending_request=pending_request)
+    ways = RoutingGraph(whole, now=_arguments.as_utc(at), pending_request=pending_request)
     return matrix(ways, sorted(all_services(ways)) if asked is None else list(dict.fromkeys(asked)))
 
 
@@ -352,9 +352,9 @@ def _listed(values: object) -> object:
     return list(values) if isinstance(values, Iterable) and not isinstance(values, str) else values
 
 
-def matrix(ways: Ways, services: list[str]) -> pa.Table:
+def matrix(ways: RoutingGraph, services: list[str]) -> pa.Table:
     """The matrix of a fleet for some services."""
-    reach = Reach(ways)
+    reach = ReachabilitySets(ways)
     parts = []
     for first in range(0, len(services), _SERVICES_IN_A_BATCH):
         codes = array("i")
@@ -365,7 +365,7 @@ def matrix(ways: Ways, services: list[str]) -> pa.Table:
     return pa.Table.from_batches([build(codes, first) for first, codes in parts], schema=REACHABILITY)
 
 
-class Reach:
+class ReachabilitySets:
     """The ends of conversations from every start, a service at a time; sets of ends are numbered, so that equal ones are worked out once.
 
     Args:
@@ -374,7 +374,7 @@ class Reach:
             that of a database that has the service.
     """
 
-    def __init__(self, ways: Ways, *, is_initiator: bool = True) -> None:
+    def __init__(self, ways: RoutingGraph, *, is_initiator: bool = True) -> None:
         self.ways: Final = ways
         self._is_initiator: Final = is_initiator
         self.starts: Final = all_starts(ways)
@@ -399,12 +399,12 @@ class Reach:
                 moves[number] = move
         else:
             moves = [self._asked(number, service, broker) for number in range(len(self.starts))]
-        known = _Ends(self, Key(service, broker, self._is_initiator))
+        known = _Ends(self, MessageKey(service, broker, self._is_initiator))
         codes = list(map(known.__getitem__, moves))
         self.ways.forget()
         return codes
 
-    def end(self, move: int, key: Key) -> int:
+    def end(self, move: int, key: MessageKey) -> int:
         """The number of the set of ends of a service."""
         settled = self._settled.get(move)
         if settled is not None:
@@ -429,7 +429,7 @@ class Reach:
 class _Ends(dict[int, int]):
     """The set of ends for each move, of one service, worked out when it is first asked for."""
 
-    def __init__(self, reach: Reach, key: Key) -> None:
+    def __init__(self, reach: ReachabilitySets, key: MessageKey) -> None:
         super().__init__()
         self._reach = reach
         self._key = key
@@ -439,7 +439,7 @@ class _Ends(dict[int, int]):
         return code
 
 
-def all_starts(ways: Ways) -> list[Start]:
+def all_starts(ways: RoutingGraph) -> list[Start]:
     """Every database in which conversations may begin."""
     return [
         Start(instance, database)
@@ -449,7 +449,7 @@ def all_starts(ways: Ways) -> list[Start]:
     ]
 
 
-def all_services(ways: Ways) -> set[str]:
+def all_services(ways: RoutingGraph) -> set[str]:
     """Every name that a database has a service of, or a route is for."""
     return set(ways.ids)
 
@@ -457,8 +457,8 @@ def all_services(ways: Ways) -> set[str]:
 class _Builder:
     """From numbers to rows."""
 
-    def __init__(self, reach: Reach, services: list[str]) -> None:
-        numbers: dict[Fate, int] = {}
+    def __init__(self, reach: ReachabilitySets, services: list[str]) -> None:
+        numbers: dict[RoutingEnd, int] = {}
         lists = [[numbers.setdefault(fate, len(numbers)) for fate in sorted(fates, key=str)] for fates in reach.fates]
         self._lists: Any = pa.array(lists, pa.list_(pa.int32()))
         self._fates = [_encoded(getattr(fate, name) for fate in numbers) for name in _OF_A_FATE]
@@ -533,10 +533,10 @@ def loops(
         >>> [str(loop) for loop in loops(fleet)]
         ['A -> B -> A']
     """
-    return circling(Ways(Fleet.of(fleet), now=_arguments.as_utc(at), pending_request=pending_request))
+    return circling(RoutingGraph(Fleet.of(fleet), now=_arguments.as_utc(at), pending_request=pending_request))
 
 
-def circling(ways: Ways) -> tuple[Loop, ...]:
+def circling(ways: RoutingGraph) -> tuple[Loop, ...]:
     """The loops of a fleet whose ways are known."""
     ways.prepare()
     found: defaultdict[tuple[str, ...], list[tuple[str | None, bytes | None]]] = defaultdict(list)
@@ -544,7 +544,7 @@ def circling(ways: Ways) -> tuple[Loop, ...]:
     knowing, reading = _entries(ways)
     for service, broker in _keys(ways, unknown):
         entries = ways.fleet if service == unknown else (*knowing.get(service, ()), *reading)
-        graph = _passing(ways, Key(service, broker, is_initiator=True), entries)
+        graph = _passing(ways, MessageKey(service, broker, is_initiator=True), entries)
         for circle in circles(graph):
             found[_turned(circle)].append((None if service == unknown else service, broker))
     return tuple(
@@ -557,7 +557,7 @@ def circling(ways: Ways) -> tuple[Loop, ...]:
     )
 
 
-def _passing(ways: Ways, key: Key, entries: Iterable[str]) -> dict[str, tuple[str, ...]]:
+def _passing(ways: RoutingGraph, key: MessageKey, entries: Iterable[str]) -> dict[str, tuple[str, ...]]:
     """The instances that pass on what arrives at some, or what those send them, and to which."""
     graph: dict[str, tuple[str, ...]] = {}
     waiting = list(entries)
@@ -569,7 +569,7 @@ def _passing(ways: Ways, key: Key, entries: Iterable[str]) -> dict[str, tuple[st
     return {instance: tuple(there for there in following if there in graph) for instance, following in graph.items()}
 
 
-def _entries(ways: Ways) -> tuple[dict[str, list[str]], list[str]]:
+def _entries(ways: RoutingGraph) -> tuple[dict[str, list[str]], list[str]]:
     """The instances that know each name, and those that may read an address in any: only there a name's ways are its own.
 
     A circle in which none of them has part is also that of the name that nobody knows.
@@ -581,14 +581,14 @@ def _entries(ways: Ways) -> tuple[dict[str, list[str]], list[str]]:
     return knowing, [instance for instance, behaviour in ways.behaviours.items() if behaviour.asks_names(MSDB)]
 
 
-def _keys(ways: Ways, unknown: str) -> Iterable[tuple[str, bytes | None]]:
+def _keys(ways: RoutingGraph, unknown: str) -> Iterable[tuple[str, bytes | None]]:
     yield unknown, None
     for service, ids in sorted(ways.ids.items()):
         for broker in ids:
             yield service, broker
 
 
-def _unknown_name(ways: Ways) -> str:
+def _unknown_name(ways: RoutingGraph) -> str:
     taken = {name for behaviour in ways.behaviours.values() for names in behaviour.in_play.values() for name in names}
     name = "any other service"
     while name in taken:

@@ -21,7 +21,7 @@ from ssbroker.diagnose.checks import NearServices, lint
 from ssbroker.diagnose.context import name
 from ssbroker.diagnose.findings import Finding, Findings
 from ssbroker.diagnose.fleet import Fleet
-from ssbroker.diagnose.reachability import Ways
+from ssbroker.diagnose.reachability import RoutingGraph
 from ssbroker.diagnose.trace import Follower, Hop, Trace, ending, place
 from ssbroker.exceptions import NullError, SchemaError
 from ssbroker.router import PendingRequest, Router
@@ -128,7 +128,7 @@ class _Explainer:
     """Follows each kind of conversation once."""
 
     def __init__(self, fleet: Fleet, *, now: datetime, pending_request: PendingRequest) -> None:
-        self._ways = Ways(fleet, now=now, pending_request=pending_request)
+        self._ways = RoutingGraph(fleet, now=now, pending_request=pending_request)
         self._near = NearServices({instance: each.tables for instance, each in self._ways.behaviours.items()})
         self._by_table: defaultdict[tuple[str | None, str | None], list[Finding]] = defaultdict(list)
         for finding in lint(fleet, at=now):

@@ -13,7 +13,7 @@ from ssbroker._text import printable, quoted, route_name, soften
 from ssbroker.catalog.catalog import Catalog
 from ssbroker.diagnose.behaviour import Answer, Question
 from ssbroker.diagnose.fleet import Fleet
-from ssbroker.diagnose.reachability import LOOP, Fate, Node, Ways
+from ssbroker.diagnose.reachability import LOOP, Node, RoutingEnd, RoutingGraph
 from ssbroker.exceptions import SchemaError, UnknownDatabaseError
 from ssbroker.explain import Explanation
 from ssbroker.router import PendingRequest, Router, TieBreak
@@ -71,11 +71,11 @@ def _route(hop: Hop) -> dict[str, Any] | None:
     return picked[-1] if picked and hop.decision["route_id"] == picked[-1]["route_id"] else None
 
 
-def ending(fate: Fate) -> str:
+def ending(fate: RoutingEnd) -> str:
     """What becomes of a message, in words.
 
     Examples:
-        >>> soften(ending(Fate("DELAYED", "NORTH", reason="no_route")))
+        >>> soften(ending(RoutingEnd("DELAYED", "NORTH", reason="no_route")))
         'DELAYED: waits in NORTH (no_route)'
     """
     instance = printable(fate.instance or "")
@@ -121,9 +121,9 @@ class Trace:
     """False for what the target sends back."""
     hops: tuple[Hop, ...]
     """Every instance on the way."""
-    end: Fate
+    end: RoutingEnd
     """What becomes of it."""
-    possible: tuple[Fate, ...]
+    possible: tuple[RoutingEnd, ...]
     """Everything that may become of such a conversation, whichever way ties fall."""
     acknowledgement: Trace | None = None
     """The way back from the database that took it; None where none did, or where nothing begins conversations."""
@@ -209,7 +209,7 @@ def trace(
         raise SchemaError(f"to_service_name: expected str, got {type(name).__name__}", column="to_service_name")
     now = _arguments.as_utc(at)
     follower = Follower(
-        Ways(whole, now=now, pending_request=pending_request),
+        RoutingGraph(whole, now=now, pending_request=pending_request),
         conversation_id=None
         if conversation_id is None
         else _arguments.as_bytes(conversation_id, name="conversation_id"),
@@ -256,7 +256,7 @@ class Follower:
     """Follows messages of one conversation id at one moment."""
 
     def __init__(
-        self, ways: Ways, *, conversation_id: bytes | None, pending_request: PendingRequest, now: datetime
+        self, ways: RoutingGraph, *, conversation_id: bytes | None, pending_request: PendingRequest, now: datetime
     ) -> None:
         self._ways = ways
         self._conversation_id = conversation_id
@@ -269,13 +269,13 @@ class Follower:
         hops: list[Hop] = []
         seen: set[Node] = set()
         node: Node = (instance, question)
-        end: Fate | None = None
+        end: RoutingEnd | None = None
         while end is None:
             seen.add(node)
             hop = self._hop(*node)
             hops.append(hop)
             onward = self._ways.onward(node[0], node[1], _answer(hop.decision))
-            if isinstance(onward, Fate):
+            if isinstance(onward, RoutingEnd):
                 end = onward
             elif onward in seen:
                 end = LOOP

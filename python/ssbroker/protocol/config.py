@@ -75,7 +75,7 @@ Integrity: TypeAlias = Literal["strict", "compat"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Settings:
+class ProtocolSettings:
     """How the protocol is set up; what is not given is as the decisions have it.
 
     Attributes:
@@ -97,7 +97,7 @@ class Settings:
         OptionError: One of them is not what it can be.
 
     Examples:
-        >>> Settings(window_fragments=0)
+        >>> ProtocolSettings(window_fragments=0)
         Traceback (most recent call last):
         ssbroker.exceptions.OptionError: window_fragments: expected a whole number from 1 to 1024; got 0
     """

@@ -10,7 +10,7 @@ from itertools import takewhile
 from typing import Final, TypeAlias
 
 from ssbroker.exceptions import MalformedDataError
-from ssbroker.protocol.config import Settings
+from ssbroker.protocol.config import ProtocolSettings
 from ssbroker.protocol.envelope import RUNS_MAX, Run, bit_runs, lowest, named
 from ssbroker.protocol.storage import DialogEndpoint, Key
 from ssbroker.security import SecuredDirection
@@ -318,11 +318,11 @@ Place: TypeAlias = tuple[int, int]
 """A message and a fragment of it."""
 
 
-class Runs:
+class NumberRuns:
     """Places, each at most once; those that follow one another take no more room than one of them.
 
     Examples:
-        >>> runs = Runs()
+        >>> runs = NumberRuns()
         >>> runs.add((3, 2), before=(3, 1), after=(3, 3))
         >>> runs.add((4, 0), before=(3, 3), after=(4, 1))
         >>> runs.add((3, 3), before=(3, 2), after=(4, 0))
@@ -402,7 +402,7 @@ _WEIGHT: Final = 512
 
 
 @dataclass(slots=True)
-class Early:
+class PendingMessage:
     """A message that is incomplete, or waits for others.
 
     Attributes:
@@ -424,7 +424,7 @@ class Early:
 
 
 @dataclass(slots=True, eq=False)
-class Incoming:
+class InboundDirection:
     """A direction that is being received.
 
     Attributes:
@@ -436,7 +436,7 @@ class Incoming:
         body_bytes: And how many bytes they have.
 
     Examples:
-        >>> incoming = Incoming((bytes(16), True), 3)
+        >>> incoming = InboundDirection((bytes(16), True), 3)
         >>> for number, fragment in ((3, 1), (4, 0), (4, 1)):
         ...     incoming.note((number, fragment), count=2, digest=None, size=100)
         >>> incoming.end, incoming.charge, incoming.runs.told()
@@ -451,8 +451,8 @@ class Incoming:
 
     key: Key
     next: int
-    early: dict[int, Early] = field(default_factory=dict)
-    runs: Runs = field(default_factory=Runs)
+    early: dict[int, PendingMessage] = field(default_factory=dict)
+    runs: NumberRuns = field(default_factory=NumberRuns)
     fragments: int = 0
     body_bytes: int = 0
 
@@ -468,7 +468,7 @@ class Incoming:
         number, fragment = place
         message = self.early.get(number)
         if message is None:
-            message = self.early[number] = Early(count, digest)
+            message = self.early[number] = PendingMessage(count, digest)
         message.fragments += 1
         message.body_bytes += size
         self.fragments += 1
@@ -493,15 +493,15 @@ class Incoming:
     def skip(self, number: int) -> None:
         """Goes on at a number, with nothing there."""
         self.next = number
-        self.early, self.runs = {}, Runs()
+        self.early, self.runs = {}, NumberRuns()
         self.fragments = self.body_bytes = 0
 
-    def contradicts(self, part: Part) -> bool:
+    def contradicts(self, part: OpenedFragment) -> bool:
         """Whether a part says other things of its message than those that are there."""
         message = self.early.get(part.sequence)
         return message is not None and (message.count, message.digest) != (part.count, part.message_digest)
 
-    def has_room(self, part: Part, *, most: int, message_most: int) -> bool:
+    def has_room(self, part: OpenedFragment, *, most: int, message_most: int) -> bool:
         """Whether a part may wait here, or need not, since the first message that is missing becomes whole with it (P26).
 
         Args:
@@ -546,7 +546,7 @@ class Incoming:
 
 
 @dataclass(slots=True)
-class Part:
+class OpenedFragment:
     """An opened fragment.
 
     Attributes:
@@ -560,7 +560,7 @@ class Part:
         kind: Message type, message id, whether it ends the dialog, whether it is an error.
     """
 
-    incoming: Incoming
+    incoming: InboundDirection
     sequence: int
     fragment: int
     count: int
@@ -616,13 +616,13 @@ class Dialog:
     has_ended: bool = False
     outbound: SecuredDirection | None = None
     inbound: SecuredDirection | None = None
-    incoming: Incoming | None = None
+    incoming: InboundDirection | None = None
     ack: tuple[int | None, bytes] = (None, b"")
     ack_due: int | None = None
     ack_owed: int = 0
     ack_owed_bytes: int = 0
 
-    def is_pressed(self, settings: Settings) -> bool:
+    def is_pressed(self, settings: ProtocolSettings) -> bool:
         """Whether a quarter of the window waits for the acknowledgement, so that the sender soon has to."""
         return 4 * self.ack_owed >= settings.window_fragments or 4 * self.ack_owed_bytes >= settings.window_bytes
 

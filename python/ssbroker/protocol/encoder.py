@@ -15,9 +15,9 @@ from ssbroker import _core
 from ssbroker.protocol import envelope, errors
 from ssbroker.protocol.config import Integrity
 from ssbroker.protocol.dialog import Dialog
-from ssbroker.protocol.envelope import ENVELOPE, Row, Security, listed, table_of, tabled
-from ssbroker.protocol.receiver import Notice
-from ssbroker.protocol.sender import Cut, PlainCut, departing
+from ssbroker.protocol.envelope import ENVELOPE, EnvelopeRow, Protection, listed, table_of, tabled
+from ssbroker.protocol.receiver import ErrorNotice
+from ssbroker.protocol.sender import FastOutbound, FragmentedTurn, departing
 
 _OF_ENDPOINTS: Final = {
     "from_service_name": "service_name",
@@ -35,7 +35,7 @@ _SIGNATURE: Final = ENVELOPE.field("header_signature")
 _SIGNED: Final = pa.schema([field for field in ENVELOPE if field.name != _SIGNATURE.name])
 
 
-def plain_rows(cut: Cut) -> pa.Table:
+def plain_rows(cut: FragmentedTurn) -> pa.Table:
     """The fragments of conversations that have no keys; the first one of each carries the acknowledgement that is due (P15).
 
     Args:
@@ -62,7 +62,7 @@ def plain_rows(cut: Cut) -> pa.Table:
         **_columns(cut.rows),
         **_columns(tabled(endpoints, _ENDPOINT).take(of_rows)),
         "is_sequenced": pa.repeat(True, count),
-        "security": pa.repeat(pa.scalar(Security.PLAIN, pa.int8()), count),
+        "security": pa.repeat(pa.scalar(Protection.PLAIN, pa.int8()), count),
         "acked_sequence_number": pa.array(acked, pa.int64()),
         "acked_ahead": pa.array(ahead, pa.binary()),
     }
@@ -107,7 +107,7 @@ def error_body(code: int, text: str) -> bytes:
     )
 
 
-class Outbound:
+class Encoder:
     """Makes rows of what dialogs send.
 
     Args:
@@ -117,11 +117,11 @@ class Outbound:
     __slots__ = ("_security",)
 
     def __init__(self, integrity: Integrity) -> None:
-        self._security = Security.SEALED if integrity == "strict" else Security.SIGNED
+        self._security = Protection.SEALED if integrity == "strict" else Protection.SIGNED
 
-    def fragments(self, cut: Cut | PlainCut) -> pa.Table:
+    def fragments(self, cut: FragmentedTurn | FastOutbound) -> pa.Table:
         """The fragments of messages; the first one of each dialog carries the acknowledgement that is due (P15)."""
-        if isinstance(cut, PlainCut):
+        if isinstance(cut, FastOutbound):
             return departing(cut)
         if not cut.turns:
             return table_of([])
@@ -129,15 +129,15 @@ class Outbound:
             return plain_rows(cut)
         return table_of(self._one_by_one(cut))
 
-    def _one_by_one(self, cut: Cut) -> list[Row]:
+    def _one_by_one(self, cut: FragmentedTurn) -> list[EnvelopeRow]:
         columns: list[list[Any]] = [listed(cut.rows[name]) for name in _OF_FRAGMENTS]
-        rows: list[Row] = []
+        rows: list[EnvelopeRow] = []
         for turn, sequence, number, count, message, fragment, kind, message_id, is_end, is_error, body in zip(
             cut.turns, *columns, strict=True
         ):
             dialog = turn.dialog
             endpoint = dialog.endpoint
-            row = Row(
+            row = EnvelopeRow(
                 endpoint.conversation_id,
                 endpoint.is_initiator,
                 sequence,
@@ -158,7 +158,7 @@ class Outbound:
                 is_end,
                 is_error,
                 endpoint.lifetime,
-                Security.PLAIN,
+                Protection.PLAIN,
                 None,
                 None,
                 b"",
@@ -169,18 +169,18 @@ class Outbound:
             rows.append(self._secured(row, dialog))
         return rows
 
-    def answers(self, owing: Iterable[Dialog], notices: Iterable[Notice]) -> pa.Table:
+    def answers(self, owing: Iterable[Dialog], notices: Iterable[ErrorNotice]) -> pa.Table:
         """Acknowledgements that go alone, and errors of the broker; whose acknowledgement a fragment has carried owes nothing any more."""
         rows = [self._acknowledgement(dialog) for dialog in owing if dialog.ack_due is not None]
         return table_of(rows + [self._notice(notice) for notice in notices])
 
-    def _acknowledgement(self, dialog: Dialog) -> Row:
+    def _acknowledgement(self, dialog: Dialog) -> EnvelopeRow:
         row = _unsequenced(dialog)
         row.acked, row.ahead = dialog.ack
         dialog.paid()
         return self._secured(row, dialog)
 
-    def _notice(self, notice: Notice) -> Row:
+    def _notice(self, notice: ErrorNotice) -> EnvelopeRow:
         asked = notice.row
         if notice.dialog is not None:
             row = _unsequenced(notice.dialog)
@@ -195,13 +195,13 @@ class Outbound:
         row.is_error = True
         return self._secured(row, notice.dialog)
 
-    def _secured(self, row: Row, dialog: Dialog | None) -> Row:
+    def _secured(self, row: EnvelopeRow, dialog: Dialog | None) -> EnvelopeRow:
         secured = None if dialog is None else dialog.outbound
         if secured is not None:
             row.security = self._security
         header = row.header
         signed = row.signed(header)
-        if secured is None or row.security != Security.SEALED:
+        if secured is None or row.security != Protection.SEALED:
             covered = signed if row.is_sequenced else signed + row.body
             row.signature = hashlib.md5(covered, usedforsecurity=False).digest()
             return row
@@ -216,9 +216,9 @@ class Outbound:
         return row
 
 
-def _unsequenced(dialog: Dialog) -> Row:
+def _unsequenced(dialog: Dialog) -> EnvelopeRow:
     endpoint = dialog.endpoint
-    return Row(
+    return EnvelopeRow(
         endpoint.conversation_id,
         endpoint.is_initiator,
         0,
@@ -239,16 +239,16 @@ def _unsequenced(dialog: Dialog) -> Row:
         False,
         False,
         endpoint.lifetime,
-        Security.PLAIN,
+        Protection.PLAIN,
         None,
         None,
         b"",
     )
 
 
-def _answer(asked: Row) -> Row:
+def _answer(asked: EnvelopeRow) -> EnvelopeRow:
     """What goes back to who sent a row for which there is no endpoint."""
-    return Row(
+    return EnvelopeRow(
         asked.conversation_id,
         not asked.is_initiator,
         0,
@@ -269,7 +269,7 @@ def _answer(asked: Row) -> Row:
         False,
         False,
         asked.lifetime,
-        Security.PLAIN,
+        Protection.PLAIN,
         None,
         None,
         b"",

@@ -10,31 +10,31 @@ from typing import Final
 import pyarrow as pa
 
 from ssbroker.exceptions import OptionError, ProtocolError
-from ssbroker.protocol.config import SEQUENCE_DISTANCE_MAX, Backoff, Settings
+from ssbroker.protocol.config import SEQUENCE_DISTANCE_MAX, Backoff, ProtocolSettings
 from ssbroker.protocol.dialog import Dialog, Flight, dialog_of, pack_transmission, unpack_transmission
-from ssbroker.protocol.encoder import Outbound
+from ssbroker.protocol.encoder import Encoder
 from ssbroker.protocol.envelope import ENVELOPE, Run, pack_runs, rows_of
 from ssbroker.protocol.events import EventLog
-from ssbroker.protocol.reassembly import Assembly, Loading
+from ssbroker.protocol.reassembly import Assembler, DirectionLoader
 from ssbroker.protocol.receiver import (
-    Notice,
-    Opener,
-    PlainTaking,
-    Plan,
-    Planning,
-    Received,
-    Receiving,
+    BatchReceiver,
+    ErrorNotice,
+    FastInboundFinder,
+    ReceivedBatch,
+    ReceivePlan,
+    ReceivePlanner,
+    RowOpener,
     tell_acknowledgements,
 )
-from ssbroker.protocol.sender import Pace, Sending, Turn
-from ssbroker.protocol.storage import Effects, Key, Ledger, SessionKeys
+from ssbroker.protocol.sender import Sender, SendTurn, TurnPacing
+from ssbroker.protocol.storage import BatchChanges, DialogStorage, Key, SessionKeys
 
 IDLE: Final = 10_000_000
 """After how many microseconds without a change an endpoint is put aside."""
 _USUAL_PRIORITY: Final = 5
 
 
-class Residents:
+class DialogCache:
     """The endpoints that are in memory, whose turn it is, and when something is due.
 
     Args:
@@ -55,7 +55,7 @@ class Residents:
         "known",
     )
 
-    def __init__(self, ledger: Ledger, *, honor_priority: bool) -> None:
+    def __init__(self, ledger: DialogStorage, *, honor_priority: bool) -> None:
         self._ledger = ledger
         self._honor_priority = honor_priority
         self._ready: dict[int, dict[Key, None]] = {}
@@ -248,7 +248,7 @@ class Residents:
 class Steering:
     """The methods of the machine by which its owner says whose turn may come, and looks at what is in memory."""
 
-    _residents: Residents
+    _residents: DialogCache
 
     def queued(self, keys: Iterable[Key]) -> None:
         """Tells that endpoints have messages in their transmission queues, committed.
@@ -313,11 +313,11 @@ class Steering:
         return self._residents.take_marked()
 
 
-class SteadyClock:
+class MonotonicClock:
     """Counts on where the wall clock is set back, so that nobody waits an hour longer for a retry.
 
     Examples:
-        >>> clock = SteadyClock()
+        >>> clock = MonotonicClock()
         >>> clock.moment(1000), clock.moment(400), clock.moment(500), clock.wall(1100)
         (1000, 1000, 1100, 500)
     """
@@ -343,7 +343,7 @@ class SteadyClock:
 _NO_KEYS: Final[SessionKeys] = MappingProxyType({})
 
 
-class Dialogs(Steering):
+class DialogEngine(Steering):
     """The dialogs of an instance with others: what they send, and what arrives for them.
 
     Nothing in it waits, writes or draws a number. It is used by one thread at a time.
@@ -357,32 +357,32 @@ class Dialogs(Steering):
 
     def __init__(
         self,
-        ledger: Ledger,
+        ledger: DialogStorage,
         *,
         roll: Callable[[], float],
-        settings: Settings | None = None,
+        settings: ProtocolSettings | None = None,
         log: EventLog | None = None,
     ) -> None:
         self._ledger = ledger
-        self._settings = settings = settings or Settings()
+        self._settings = settings = settings or ProtocolSettings()
         self._log = log or EventLog()
         self._backoff = Backoff(roll)
-        self._loading = Loading(ledger, most=settings.max_pending_bytes // 8)
-        assembly = Assembly(
+        self._loading = DirectionLoader(ledger, most=settings.max_pending_bytes // 8)
+        assembly = Assembler(
             ledger,
             max_pending_bytes=settings.max_pending_bytes,
             max_message_bytes=settings.max_message_bytes,
             max_sequence_distance=SEQUENCE_DISTANCE_MAX,
         )
-        self._plain = PlainTaking(ledger, max_message_bytes=settings.max_message_bytes)
-        self._sending = Sending(ledger, settings, self._backoff)
-        self._planning = Planning(ledger, Receiving(ledger, self._loading, assembly, self._log), self._log)
-        self._outbound = Outbound(settings.integrity)
-        self._residents = Residents(ledger, honor_priority=settings.honor_priority)
-        self._notices: list[Notice] = []
-        self._plan: Plan | None = None
-        self._clock = SteadyClock()
-        self._pace = Pace()
+        self._plain = FastInboundFinder(ledger, max_message_bytes=settings.max_message_bytes)
+        self._sending = Sender(ledger, settings, self._backoff)
+        self._planning = ReceivePlanner(ledger, BatchReceiver(ledger, self._loading, assembly, self._log), self._log)
+        self._outbound = Encoder(settings.integrity)
+        self._residents = DialogCache(ledger, honor_priority=settings.honor_priority)
+        self._notices: list[ErrorNotice] = []
+        self._plan: ReceivePlan | None = None
+        self._clock = MonotonicClock()
+        self._pace = TurnPacing()
 
     @property
     def log(self) -> EventLog:
@@ -404,7 +404,7 @@ class Dialogs(Steering):
         self._residents.are_ready(self._sending.large.let_go(moment))
         owing = [dialog for dialog in self._residents.due(moment) if self._is_due(dialog, moment)]
         tables: list[pa.Table] = []
-        turns: list[Turn] = []
+        turns: list[SendTurn] = []
         count, pace = 0, self._pace
         pace.begin()
         try:
@@ -436,7 +436,7 @@ class Dialogs(Steering):
             self._residents.is_ready(dialog)
         return dialog.ack_due is not None and dialog.ack_due <= moment and not self._residents.is_held(dialog)
 
-    def _turns(self, turns: list[Turn], moment: int, now: int, most: int) -> bool:
+    def _turns(self, turns: list[SendTurn], moment: int, now: int, most: int) -> bool:
         for dialog in self._residents.take_ready():
             if (lifetime := dialog.endpoint.lifetime) is not None and lifetime <= now:
                 self._sending.abandon(dialog)
@@ -466,7 +466,7 @@ class Dialogs(Steering):
         now: int,
         peer: bytes | None = None,
         session_keys: SessionKeys = _NO_KEYS,
-    ) -> Effects:
+    ) -> BatchChanges:
         """Takes a batch from the network.
 
         Args:
@@ -490,7 +490,7 @@ class Dialogs(Steering):
         plain = self._plain.take(table, self._residents.known, peer=peer, session_keys=session_keys, now=now)
         rows = rows_of(plain.rest)
         known = self._residents.load({(row.conversation_id, not row.is_initiator): None for row in rows})
-        opened = Opener(
+        opened = RowOpener(
             known, session_keys=session_keys, integrity=self._settings.integrity, peer=peer, now=now, log=self._log
         ).open(rows)
         try:
@@ -500,7 +500,7 @@ class Dialogs(Steering):
             raise
         return self._plan.effects
 
-    def confirm(self, effects: Effects, *, now: int) -> None:
+    def confirm(self, effects: BatchChanges, *, now: int) -> None:
         """Tells that the effects of the last batch have been committed: acknowledgements may go.
 
         Args:
@@ -528,7 +528,7 @@ class Dialogs(Steering):
         self._loading.unload(plan.received.unloaded)
         self._owe(plan.received, moment)
 
-    def undo(self, effects: Effects) -> None:
+    def undo(self, effects: BatchChanges) -> None:
         """Tells that the effects of the last batch were rolled back: nothing has arrived.
 
         Args:
@@ -566,7 +566,7 @@ class Dialogs(Steering):
         for dialog in gone:
             self._sending.abandon(dialog)
 
-    def _settled(self, effects: Effects) -> Plan:
+    def _settled(self, effects: BatchChanges) -> ReceivePlan:
         plan = self._plan
         if plan is None or plan.effects is not effects:
             raise ProtocolError("these are not the effects of the last batch, or they were settled already")
@@ -580,7 +580,7 @@ class Dialogs(Steering):
         if not dialog.is_drained or dialog.transmission.is_mended:
             self._residents.is_ready(dialog)
 
-    def _owe(self, received: Received, moment: int) -> None:
+    def _owe(self, received: ReceivedBatch, moment: int) -> None:
         """Notes the acknowledgements that are due, of what is durable now (P15, P16, P18)."""
         settings = self._settings
         for key, owed in received.owed.items():

@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 from ssbroker import _core, schemas
 
 
-class Security(IntEnum):
+class Protection(IntEnum):
     """How a fragment is protected."""
 
     PLAIN = 0
@@ -451,7 +451,7 @@ def named(run: Run, sequence: int, count: int) -> int:
 
 
 @dataclass(slots=True)
-class Row:
+class EnvelopeRow:
     """A fragment as it came; the attributes are the columns of `envelope.ENVELOPE`, in their order, and one more.
 
     Attributes:
@@ -529,12 +529,12 @@ class Row:
         return (self.sequence, self.fragment, self.count) == (0, 0, 1) and self.is_error
 
 
-_VALUES: Final = attrgetter(*Row.__slots__[:-1])
+_VALUES: Final = attrgetter(*EnvelopeRow.__slots__[:-1])
 _ROW: Final = pa.struct(list(ENVELOPE))
 _LIFETIME: Final = ENVELOPE.get_field_index("lifetime")
 
 
-def table_of(rows: Sequence[Row]) -> pa.Table:
+def table_of(rows: Sequence[EnvelopeRow]) -> pa.Table:
     """A batch of rows.
 
     Args:
@@ -550,7 +550,7 @@ def table_of(rows: Sequence[Row]) -> pa.Table:
     return tabled([_VALUES(row) for row in rows], _ROW)
 
 
-def rows_of(table: pa.Table) -> list[Row]:
+def rows_of(table: pa.Table) -> list[EnvelopeRow]:
     """The rows of a batch.
 
     Args:
@@ -568,7 +568,7 @@ def rows_of(table: pa.Table) -> list[Row]:
         found[_LIFETIME] = found[_LIFETIME].cast(pa.int64())
     is_digested: Any = pc.equal(table["header_signature"], _core.header_digests(table))
     columns: list[list[Any]] = [listed(column) for column in (*found, is_digested)]
-    return [Row(*values) for values in zip(*columns, strict=True)]
+    return [EnvelopeRow(*values) for values in zip(*columns, strict=True)]
 
 
 Sender: TypeAlias = tuple[bytes, bool, bytes | None]

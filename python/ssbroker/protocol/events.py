@@ -114,7 +114,7 @@ class ConnectionStep(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Connection(Event):
+class ConnectionEvent(Event):
     """A connection to another instance went a step.
 
     Attributes:
@@ -360,7 +360,7 @@ class RemoteMessageAcknowledgement(Event):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Conversation(Event):
+class ConversationEvent(Event):
     """A conversation went a step.
 
     Attributes:
@@ -394,7 +394,7 @@ class Conversation(Event):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ConversationGroup(Event):
+class ConversationGroupEvent(Event):
     """A conversation group came or went.
 
     Attributes:
@@ -425,7 +425,7 @@ class QueueDisabled(Event):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Activation(Event):
+class ActivationEvent(Event):
     """A reader of a queue was started, ended or failed.
 
     Attributes:
@@ -447,13 +447,13 @@ class Activation(Event):
 
 __all__ = [
     "AcknowledgementStep",
-    "Activation",
+    "ActivationEvent",
     "ActivationStep",
     "Classification",
-    "Connection",
+    "ConnectionEvent",
     "ConnectionStep",
-    "Conversation",
-    "ConversationGroup",
+    "ConversationEvent",
+    "ConversationGroupEvent",
     "ConversationStep",
     "CorruptedMessage",
     "Event",
@@ -620,8 +620,8 @@ class EventLog:
             Whether a subscriber or `logging` does.
 
         Examples:
-            >>> from ssbroker.protocol.events import Conversation
-            >>> EventLog().wants(Conversation)
+            >>> from ssbroker.protocol.events import ConversationEvent
+            >>> EventLog().wants(ConversationEvent)
             False
         """
         if LOGGER.isEnabledFor(kind.LEVEL):

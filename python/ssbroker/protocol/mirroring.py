@@ -22,19 +22,19 @@ USED_FOR: Final = 128 * SECOND
 """How long questions go on after the last message that wanted to go: longer than the longest wait of P17."""
 
 
-class Side(StrEnum):
+class MirrorSide(StrEnum):
     """One of the two addresses of a mirrored route."""
 
     ADDRESS = "address"
     MIRROR = "mirror"
 
     @property
-    def other(self) -> Side:
+    def other(self) -> MirrorSide:
         """The other one."""
-        return Side.MIRROR if self is Side.ADDRESS else Side.ADDRESS
+        return MirrorSide.MIRROR if self is MirrorSide.ADDRESS else MirrorSide.ADDRESS
 
 
-class State(StrEnum):
+class MirroredRouteState(StrEnum):
     """What is known of a mirrored route."""
 
     UNKNOWN = "UNKNOWN"
@@ -64,11 +64,11 @@ class Word(StrEnum):
     """It cannot be reached, or has not answered in time."""
 
 
-_UN, _PA, _PM, _LA, _LM, _CO = State
+_UN, _PA, _PM, _LA, _LM, _CO = MirroredRouteState
 _UNHEARD, _CLAIMS, _DENIES, _SILENT = Word
 
 # fmt: off
-TABLE: Final[dict[State, dict[Word, dict[Word, State]]]] = {
+TABLE: Final[dict[MirroredRouteState, dict[Word, dict[Word, MirroredRouteState]]]] = {
     # For each word of the address, down: what each word of the mirror makes of it, across.
     _UN: {
         _UNHEARD: {_UNHEARD: _UN, _CLAIMS: _UN, _DENIES: _UN, _SILENT: _UN},
@@ -110,7 +110,10 @@ TABLE: Final[dict[State, dict[Word, dict[Word, State]]]] = {
 # fmt: on
 """For each state, and the words of the address and of the mirror, the next state."""
 
-PRINCIPALS: Final = {State.PRINCIPAL_IS_ADDRESS: Side.ADDRESS, State.PRINCIPAL_IS_MIRROR: Side.MIRROR}
+PRINCIPALS: Final = {
+    MirroredRouteState.PRINCIPAL_IS_ADDRESS: MirrorSide.ADDRESS,
+    MirroredRouteState.PRINCIPAL_IS_MIRROR: MirrorSide.MIRROR,
+}
 """The states in which something is sent, and to whom."""
 
 
@@ -127,7 +130,7 @@ class _Partner:
     """When it last said something."""
 
 
-class Mirroring:
+class MirroredRoute:
     """Finds the principal of a mirrored route, and notices when it is another. Times are microseconds; it asks nobody by itself.
 
     A claim counts for what its number says (N24): one that is older than a claim of the other side, which that side has not taken
@@ -140,12 +143,12 @@ class Mirroring:
         roll: Gives numbers from 0 to below 1, for the jitter of the waits.
 
     Examples:
-        >>> mirroring = Mirroring(roll=lambda: 0.5)
+        >>> mirroring = MirroredRoute(roll=lambda: 0.5)
         >>> mirroring.use(now=0)
         >>> [side.value for side in mirroring.questions(now=0)]
         ['address', 'mirror']
-        >>> mirroring.told(Side.ADDRESS, "principal", 1, now=5)
-        >>> mirroring.told(Side.MIRROR, "mirror", 1, now=9)
+        >>> mirroring.told(MirrorSide.ADDRESS, "principal", 1, now=5)
+        >>> mirroring.told(MirrorSide.MIRROR, "mirror", 1, now=9)
         >>> mirroring.state.value, mirroring.principal.value
         ('PRINCIPAL_IS_ADDRESS', 'address')
     """
@@ -153,15 +156,15 @@ class Mirroring:
     __slots__ = ("_next_round", "_partners", "_roll", "_rounds", "_used_at", "state")
 
     def __init__(self, *, roll: Callable[[], float]) -> None:
-        self.state = State.UNKNOWN
+        self.state = MirroredRouteState.UNKNOWN
         self._roll: Final = roll
-        self._partners: Final = {side: _Partner() for side in Side}
+        self._partners: Final = {side: _Partner() for side in MirrorSide}
         self._used_at: int | None = None
         self._rounds = 0
         self._next_round = 0
 
     @property
-    def principal(self) -> Side | None:
+    def principal(self) -> MirrorSide | None:
         """To whom messages go; None: to nobody."""
         return PRINCIPALS.get(self.state)
 
@@ -173,7 +176,7 @@ class Mirroring:
         """
         self._used_at = now
 
-    def questions(self, *, now: int) -> list[Side]:
+    def questions(self, *, now: int) -> list[MirrorSide]:
         """Who is to be asked now; whoever calls asks them, and says what comes of it.
 
         Args:
@@ -185,13 +188,13 @@ class Mirroring:
         due = self._next_questions()
         if due is None or due > now:
             return []
-        sides = [*Side] if self.principal is None else [self.principal]
+        sides = [*MirrorSide] if self.principal is None else [self.principal]
         for side in sides:
             self._partners[side].asked_at = now
             self._partners[side].word = Word.UNHEARD
         return sides
 
-    def told(self, side: Side, role: MirroringRole, number: int, *, now: int) -> None:
+    def told(self, side: MirrorSide, role: MirroringRole, number: int, *, now: int) -> None:
         """One side has said what it is.
 
         Args:
@@ -207,7 +210,7 @@ class Mirroring:
         partner.heard_at = now
         self._heard(partner, now=now)
 
-    def silent(self, side: Side, *, now: int) -> None:
+    def silent(self, side: MirrorSide, *, now: int) -> None:
         """One side cannot be reached, or its connection broke.
 
         Args:
@@ -218,7 +221,7 @@ class Mirroring:
         partner.word = Word.SILENT
         self._heard(partner, now=now)
 
-    def reachable(self, side: Side, *, now: int) -> None:
+    def reachable(self, side: MirrorSide, *, now: int) -> None:
         """A connection to one side stands again: as long as there is no principal, it is asked without waiting.
 
         Args:

@@ -9,20 +9,20 @@ from typing import Any, Final, TypeAlias
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from ssbroker.protocol.dialog import Dialog, Incoming, Part
+from ssbroker.protocol.dialog import Dialog, InboundDirection, OpenedFragment
 from ssbroker.protocol.envelope import listed, replaced
-from ssbroker.protocol.states import State
-from ssbroker.protocol.storage import MESSAGES, STORED, Key, Ledger, parts_of
+from ssbroker.protocol.states import ConversationState
+from ssbroker.protocol.storage import MESSAGES, STORED, DialogStorage, Key, parts_of
 from ssbroker.reassembly import Reassembler
 
-Rejected: TypeAlias = dict[int, tuple[Part, str]]
+Rejected: TypeAlias = dict[int, tuple[OpenedFragment, str]]
 """Parts that were refused, and why, by `id`."""
 
 _DIGEST: Final = STORED.get_field_index("fragment_signature")
 _PLACE: Final = ("conversation_id", "is_initiator", "message_sequence_number", "fragment_number")
 
 
-class Push:
+class ReassemblyPush:
     """What comes of one push.
 
     Args:
@@ -38,7 +38,7 @@ class Push:
 
     __slots__ = ("_bases", "_parts", "_reassembler", "broken", "forgotten", "messages", "rejected")
 
-    def __init__(self, reassembler: Reassembler, parts: Sequence[Part]) -> None:
+    def __init__(self, reassembler: Reassembler, parts: Sequence[OpenedFragment]) -> None:
         self._reassembler: Final = reassembler
         self._parts: Final = parts
         self._bases: Final = {part.sender: (part.incoming, part.incoming.next) for part in parts}
@@ -74,7 +74,7 @@ class Push:
             table.set_column(_DIGEST, STORED.field(_DIGEST), pa.nulls(table.num_rows, STORED.field(_DIGEST).type))
         )
 
-    def forget(self, incoming: Incoming, number: int) -> None:
+    def forget(self, incoming: InboundDirection, number: int) -> None:
         """Notes that the parts of a message have gone."""
         incoming.drop(number)
         self.forgotten.append((incoming.key, number))
@@ -97,7 +97,7 @@ def senders_of(table: pa.Table) -> Iterator[Key]:
     return zip(listed(table["conversation_id"]), listed(table["is_initiator"]), strict=True)
 
 
-def table_of(parts: Sequence[Part]) -> pa.Table:
+def table_of(parts: Sequence[OpenedFragment]) -> pa.Table:
     """Parts as a push takes them.
 
     Args:
@@ -113,7 +113,7 @@ def table_of(parts: Sequence[Part]) -> pa.Table:
     return parts_of([_values(part, part.sequence - part.incoming.next) for part in parts])
 
 
-def stored_table(parts: Sequence[Part]) -> pa.Table:
+def stored_table(parts: Sequence[OpenedFragment]) -> pa.Table:
     """Parts as the ledger keeps them.
 
     Args:
@@ -129,7 +129,7 @@ def stored_table(parts: Sequence[Part]) -> pa.Table:
     return parts_of([_values(part, part.sequence) for part in parts])
 
 
-def _values(part: Part, sequence: int) -> tuple[Any, ...]:
+def _values(part: OpenedFragment, sequence: int) -> tuple[Any, ...]:
     """A row of `STORED`, with the number that its message shall have."""
     place = (*part.sender, sequence, part.fragment, part.count)
     return (*place, part.body, part.message_digest, part.fragment_digest, *part.kind)
@@ -143,7 +143,7 @@ _CONFLICT: Final = "conflict"
 
 
 @dataclass(frozen=True, slots=True)
-class Assembled:
+class AssemblyResult:
     """What came of opened fragments.
 
     Attributes:
@@ -155,13 +155,13 @@ class Assembled:
     """
 
     messages: pa.Table
-    kept: list[Part]
-    rejected: list[tuple[Part, str]]
+    kept: list[OpenedFragment]
+    rejected: list[tuple[OpenedFragment, str]]
     forgotten: list[tuple[Key, int]]
     broken: list[Key]
 
 
-class Assembly:
+class Assembler:
     """Puts parts together.
 
     Args:
@@ -174,14 +174,14 @@ class Assembly:
     __slots__ = ("_ledger", "_max_message_bytes", "_max_pending_bytes", "_max_sequence_distance")
 
     def __init__(
-        self, ledger: Ledger, *, max_pending_bytes: int, max_message_bytes: int, max_sequence_distance: int
+        self, ledger: DialogStorage, *, max_pending_bytes: int, max_message_bytes: int, max_sequence_distance: int
     ) -> None:
         self._ledger: Final = ledger
         self._max_pending_bytes: Final = max_pending_bytes
         self._max_message_bytes: Final = max_message_bytes
         self._max_sequence_distance: Final = max_sequence_distance
 
-    def push(self, parts: Sequence[Part]) -> Assembled:
+    def push(self, parts: Sequence[OpenedFragment]) -> AssemblyResult:
         """Takes parts in, none of which is there; what they come to is noted in their directions.
 
         An error of the application is taken as soon as it comes, whatever is missing before it: its sender has dropped that (B13).
@@ -199,7 +199,7 @@ class Assembly:
             incoming.skip(sequence)
         second = self._push(ends)
         taken = {id(part) for part in ends}
-        return Assembled(
+        return AssemblyResult(
             pa.concat_tables([first.messages, second.messages]),
             [part for part in first.kept if part.incoming not in over] + second.kept,
             [each for each in first.rejected if id(each[0]) not in taken] + second.rejected,
@@ -207,10 +207,10 @@ class Assembly:
             first.broken + second.broken,
         )
 
-    def _push(self, parts: Sequence[Part]) -> Assembled:
+    def _push(self, parts: Sequence[OpenedFragment]) -> AssemblyResult:
         refused = self._refused(parts)
         taken = [part for part in parts if id(part) not in refused] if refused else parts
-        one = Push(self._reassembler(), taken)
+        one = ReassemblyPush(self._reassembler(), taken)
         one.push(table_of(taken))
         refused |= one.rejected
         kept = self._keep(taken, refused)
@@ -225,7 +225,7 @@ class Assembly:
                 if part.sequence >= part.incoming.next and (part.incoming.key, part.sequence) not in gone
             ]
         rejected = [*(refused | one.rejected).values()]
-        return Assembled(pa.concat_tables(one.messages), kept, rejected, one.forgotten, one.broken)
+        return AssemblyResult(pa.concat_tables(one.messages), kept, rejected, one.forgotten, one.broken)
 
     def _reassembler(self) -> Reassembler:
         return Reassembler(
@@ -235,10 +235,10 @@ class Assembly:
             max_sequence_distance=self._max_sequence_distance,
         )
 
-    def _refused(self, parts: Sequence[Part]) -> Rejected:
+    def _refused(self, parts: Sequence[OpenedFragment]) -> Rejected:
         """What contradicts that which is there; and the parts with which more would become whole than may at once."""
         refused: Rejected = {}
-        openings: dict[Incoming, list[Part]] = {}
+        openings: dict[InboundDirection, list[OpenedFragment]] = {}
         for part in parts:
             incoming = part.incoming
             if not incoming.early:
@@ -258,9 +258,9 @@ class Assembly:
                 whole += incoming.body_bytes
         return refused
 
-    def _keep(self, parts: Sequence[Part], refused: Rejected) -> list[Part]:
+    def _keep(self, parts: Sequence[OpenedFragment], refused: Rejected) -> list[OpenedFragment]:
         """Notes what is incomplete or early, and gives it; what there is no room for is refused."""
-        kept: list[Part] = []
+        kept: list[OpenedFragment] = []
         most, message_most = self._max_pending_bytes, self._max_message_bytes
         for part in parts:
             incoming = part.incoming
@@ -274,7 +274,7 @@ class Assembly:
                 refused[id(part)] = (part, TOO_FAR)
         return kept
 
-    def _complete(self, incoming: Incoming, one: Push) -> None:
+    def _complete(self, incoming: InboundDirection, one: ReassemblyPush) -> None:
         """Reads back what is whole now; the parts of it that have just come are there."""
         end = incoming.end
         place = (incoming.next, 0)
@@ -288,18 +288,18 @@ class Assembly:
         if incoming.next < incoming.end:
             self._make_do(incoming, one)
 
-    def _make_do(self, incoming: Incoming, one: Push) -> None:
+    def _make_do(self, incoming: InboundDirection, one: ReassemblyPush) -> None:
         """Goes on without what could not be read back: of a conversation that is over nothing is kept."""
         (endpoint,) = self._ledger.endpoints([incoming.key])
-        if endpoint is not None and endpoint.state is State.CD:
+        if endpoint is not None and endpoint.state is ConversationState.CD:
             incoming.reach(incoming.end)  # nobody takes it any more, and so it counts as taken (N29)
-        elif endpoint is not None and endpoint.state is State.ER:
+        elif endpoint is not None and endpoint.state is ConversationState.ER:
             one.broken.append(incoming.key)
         else:
             one.forget(incoming, incoming.next)  # what is kept is not what came: it goes again
 
 
-class Loading:
+class DirectionLoader:
     """Knows of directions what is there, as long as there is room for that.
 
     Args:
@@ -309,7 +309,7 @@ class Loading:
 
     __slots__ = ("_ledger", "_most", "_weighed", "_weight")
 
-    def __init__(self, ledger: Ledger, *, most: int) -> None:
+    def __init__(self, ledger: DialogStorage, *, most: int) -> None:
         self._ledger: Final = ledger
         self._most: Final = most
         # Those of which anything waits, those first that nothing has come for the longest.
@@ -325,7 +325,7 @@ class Loading:
         """
         missing = {key: dialog for key, dialog in dialogs.items() if dialog.incoming is None}
         known = [key for key in missing if key not in begun]
-        found = {key: Incoming(key, 0) for key in missing}
+        found = {key: InboundDirection(key, 0) for key in missing}
         if known:
             for key, row in zip(known, self._ledger.endpoints(known), strict=True):
                 found[key].next = 0 if row is None else row.receive_sequence

@@ -12,8 +12,8 @@ import pyarrow.compute as pc
 
 from ssbroker import _core
 from ssbroker.protocol.config import Integrity
-from ssbroker.protocol.dialog import Dialog, Incoming, Part, dialog_of, inbound_of
-from ssbroker.protocol.envelope import ABSENT, SEQUENCE_MAX, Row, Run, Security, rows_of, unpack_runs
+from ssbroker.protocol.dialog import Dialog, InboundDirection, OpenedFragment, dialog_of, inbound_of
+from ssbroker.protocol.envelope import ABSENT, SEQUENCE_MAX, EnvelopeRow, Protection, Run, rows_of, unpack_runs
 from ssbroker.protocol.events import (
     AcknowledgementStep,
     CorruptedMessage,
@@ -21,16 +21,16 @@ from ssbroker.protocol.events import (
     MessageUndeliverable,
     RemoteMessageAcknowledgement,
 )
-from ssbroker.protocol.reassembly import Assembled, Assembly, Loading, senders_of, stored_table
+from ssbroker.protocol.reassembly import Assembler, AssemblyResult, DirectionLoader, senders_of, stored_table
 from ssbroker.protocol.storage import (
     MESSAGES,
     NO_MESSAGES,
     NO_PARTS,
+    BatchChanges,
     DialogEndpoint,
-    Effects,
-    Exchanged,
+    DialogStorage,
+    ExchangedKeys,
     Key,
-    Ledger,
     MessageRun,
     Refusal,
     SessionKeys,
@@ -50,7 +50,7 @@ _ELSEWHERE: Final = 11224
 
 
 @dataclass(frozen=True, slots=True)
-class Notice:
+class ErrorNotice:
     """An error of the broker that is to be sent (P11): not kept, since whoever it is for tries again.
 
     Attributes:
@@ -61,13 +61,13 @@ class Notice:
     """
 
     dialog: Dialog | None
-    row: Row | None
+    row: EnvelopeRow | None
     code: int
     text: str
 
 
 @dataclass(slots=True)
-class Opened:
+class OpenedBatch:
     """What a batch holds.
 
     Attributes:
@@ -81,12 +81,12 @@ class Opened:
     """
 
     peer: bytes | None
-    messages: list[tuple[Dialog, Row, bytes]] = field(default_factory=list)
+    messages: list[tuple[Dialog, EnvelopeRow, bytes]] = field(default_factory=list)
     acknowledgements: dict[Key, list[tuple[int, list[Run]]]] = field(default_factory=dict)
     errors: dict[Key, bytes] = field(default_factory=dict)
     created: dict[Key, Dialog] = field(default_factory=dict)
     bound: dict[Key, DialogEndpoint] = field(default_factory=dict)
-    notices: list[Notice] = field(default_factory=list)
+    notices: list[ErrorNotice] = field(default_factory=list)
 
     @property
     def dialogs(self) -> list[Dialog]:
@@ -94,7 +94,7 @@ class Opened:
         return [dialog for dialog, _, _ in self.messages]
 
 
-class Opener:
+class RowOpener:
     """Judges rows by what is known of their endpoints.
 
     Args:
@@ -122,10 +122,10 @@ class Opener:
         self._peer = peer
         self._now = now
         self._log = log
-        self._opened = Opened(peer)
-        self._answers: dict[Key, tuple[Exchanged, SecuredDirection]] = {}
+        self._opened = OpenedBatch(peer)
+        self._answers: dict[Key, tuple[ExchangedKeys, SecuredDirection]] = {}
 
-    def open(self, rows: list[Row]) -> Opened:
+    def open(self, rows: list[EnvelopeRow]) -> OpenedBatch:
         """Opens a batch.
 
         Args:
@@ -138,7 +138,7 @@ class Opener:
             self._take(row)
         return self._opened
 
-    def _take(self, row: Row) -> None:
+    def _take(self, row: EnvelopeRow) -> None:
         key = (row.conversation_id, not row.is_initiator)
         dialog = self._dialogs.get(key) or self._opened.created.get(key)
         is_new = dialog is None
@@ -162,19 +162,19 @@ class Opener:
         elif row.message_type is not None:
             self._opened.errors[key] = body
 
-    def _beginning(self, row: Row) -> Dialog | None:
+    def _beginning(self, row: EnvelopeRow) -> Dialog | None:
         """The endpoint that the first fragments of a conversation make at the target."""
         if not row.is_initiator:
             # Nobody has the key of a conversation that is gone, so only who needs no proof can be told.
-            if row.security == Security.PLAIN and row.is_sequenced and row.is_digested:
-                self._opened.notices.append(Notice(None, row, -GONE, "the far end of the conversation is gone"))
+            if row.security == Protection.PLAIN and row.is_sequenced and row.is_digested:
+                self._opened.notices.append(ErrorNotice(None, row, -GONE, "the far end of the conversation is gone"))
             self._undeliverable(row, _UNKNOWN, "the conversation is not one that goes on here")
             return None
         if not row.is_sequenced:
             self._undeliverable(row, _UNKNOWN, "the conversation is not one that goes on here")
             return None
         given = self._session_keys.get(row.conversation_id)
-        keys = Exchanged(given) if isinstance(given, bytes) else given
+        keys = ExchangedKeys(given) if isinstance(given, bytes) else given
         if keys is not None and keys.of not in (None, (True, row.from_service, row.to_service)):
             keys = None  # whoever was proven to send something else is nobody here
         # Where the first that is heard of a conversation is its error, no endpoint is made, with which a key would go.
@@ -199,18 +199,18 @@ class Opener:
             )
         )
 
-    def _proven(self, row: Row, dialog: Dialog) -> bytes | None:
+    def _proven(self, row: EnvelopeRow, dialog: Dialog) -> bytes | None:
         """The part, if header and part are what the far side sent; else it is told of and dropped (P21, P22)."""
         if not row.is_well_formed:
             return self._corrupted(row, _MALFORMED, "the header contradicts itself")
         secured = self._inbound(row, dialog)
         if secured is None:
-            if row.security != Security.PLAIN:
+            if row.security != Protection.PLAIN:
                 return self._corrupted(row, _UNSIGNED, "there is no key for the conversation")
             return row.body if row.is_digested else self._corrupted(row, _UNSIGNED, "the header is damaged")
-        if row.security == Security.SIGNED and self._integrity == "compat":
+        if row.security == Protection.SIGNED and self._integrity == "compat":
             return row.body if row.is_digested else self._corrupted(row, _UNSIGNED, "the header is damaged")
-        if row.security != Security.SEALED:
+        if row.security != Protection.SEALED:
             return self._corrupted(row, _UNSECURED, "the conversation is secured and the fragment is not sealed")
         header = row.header
         if not secured.is_signed(row.signed(header), row.signature):
@@ -226,13 +226,13 @@ class Opener:
             dialog.inbound = secured  # proven now, whether the batch is committed or not
         return part
 
-    def _inbound(self, row: Row, dialog: Dialog) -> SecuredDirection | None:
+    def _inbound(self, row: EnvelopeRow, dialog: Dialog) -> SecuredDirection | None:
         """What opens a row: by the far side's own key, where that came with its first answer, or with that of another copy."""
         endpoint = dialog.endpoint
         given = self._session_keys.get(endpoint.conversation_id)
         is_settled = endpoint.is_bound and row.from_broker == endpoint.far_broker_instance
         is_answer = endpoint.is_initiator and not is_settled and dialog.inbound is not None
-        if not is_answer or not isinstance(given, Exchanged):
+        if not is_answer or not isinstance(given, ExchangedKeys):
             return dialog.inbound
         if given.of not in (None, (False, endpoint.far_service_name, endpoint.service_name)):
             return dialog.inbound  # the owner of another service, or of the other direction, answers for nobody here
@@ -240,7 +240,7 @@ class Opener:
             self._answers[dialog.key] = (given, inbound_of(dialog.key, given.far_session_key))
         return self._answers[dialog.key][1]
 
-    def _is_misled(self, row: Row, dialog: Dialog) -> bool:
+    def _is_misled(self, row: EnvelopeRow, dialog: Dialog) -> bool:
         """Whether the row is for another copy of the service, from another one, or for nobody any more."""
         endpoint = self._opened.bound.get(dialog.key, dialog.endpoint)
         if row.to_broker is not None and row.to_broker != endpoint.broker_instance:
@@ -255,7 +255,7 @@ class Opener:
             self._undeliverable(row, _ELSEWHERE, "another copy of the service has answered this conversation already")
             if endpoint.is_initiator and (row.is_sequenced or row.ahead is not None):
                 text = "another copy of the service has answered this conversation already"
-                self._opened.notices.append(Notice(dialog, row, -_ANSWERED_ELSEWHERE, text))
+                self._opened.notices.append(ErrorNotice(dialog, row, -_ANSWERED_ELSEWHERE, text))
         elif endpoint.is_bound and endpoint.far_peer is not None and self._peer != endpoint.far_peer:
             self._undeliverable(row, _ELSEWHERE, "the conversation is bound to another certificate")
         elif endpoint.lifetime is not None and endpoint.lifetime <= self._now:
@@ -264,7 +264,7 @@ class Opener:
             return False
         return True
 
-    def _bind(self, row: Row, dialog: Dialog) -> None:
+    def _bind(self, row: EnvelopeRow, dialog: Dialog) -> None:
         """The first answer of the far side settles its broker id and its peer (R8, P25)."""
         endpoint = dialog.endpoint
         if endpoint.is_bound or endpoint.key in self._opened.bound or not (row.is_sequenced or row.ahead is not None):
@@ -277,11 +277,11 @@ class Opener:
             bound = replace(bound, far_session_key=answer.far_session_key, far_certificate=answer.far_certificate)
         self._opened.bound[endpoint.key] = bound
 
-    def _acknowledged(self, row: Row, key: Key, runs: list[Run] | None) -> None:
+    def _acknowledged(self, row: EnvelopeRow, key: Key, runs: list[Run] | None) -> None:
         acked = -1 if row.acked is None else row.acked
         self._opened.acknowledgements.setdefault(key, []).append((acked, runs or []))
 
-    def _corrupted(self, row: Row, error: int, text: str) -> bytes | None:
+    def _corrupted(self, row: EnvelopeRow, error: int, text: str) -> bytes | None:
         self._log.emit(
             CorruptedMessage(
                 at=self._now,
@@ -297,7 +297,7 @@ class Opener:
         )
         return None
 
-    def _undeliverable(self, row: Row, error: int, text: str) -> None:
+    def _undeliverable(self, row: EnvelopeRow, error: int, text: str) -> None:
         self._log.emit(
             MessageUndeliverable(
                 at=self._now,
@@ -313,11 +313,11 @@ class Opener:
         )
 
 
-class PlainRun(NamedTuple):
+class FastInboundRun(NamedTuple):
     """Messages of one conversation, one number behind the other."""
 
     dialog: Dialog
-    incoming: Incoming
+    incoming: InboundDirection
     run: MessageRun
     body_bytes: int
     is_bound: bool
@@ -325,7 +325,7 @@ class PlainRun(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class PlainArrivals:
+class FastInbound:
     """What of a batch is plain.
 
     Attributes:
@@ -335,7 +335,7 @@ class PlainArrivals:
     """
 
     rest: pa.Table
-    runs: list[PlainRun] = field(default_factory=list)
+    runs: list[FastInboundRun] = field(default_factory=list)
     messages: pa.Table = field(default_factory=lambda: NO_MESSAGES)
 
     @property
@@ -363,7 +363,7 @@ class _Found(NamedTuple):
         return (self.conversation_id, not self.is_initiator)
 
 
-class PlainTaking:
+class FastInboundFinder:
     """Finds what is plain in batches.
 
     Args:
@@ -373,13 +373,13 @@ class PlainTaking:
 
     __slots__ = ("_ledger", "_max_message_bytes")
 
-    def __init__(self, ledger: Ledger, *, max_message_bytes: int) -> None:
+    def __init__(self, ledger: DialogStorage, *, max_message_bytes: int) -> None:
         self._ledger: Final = ledger
         self._max_message_bytes: Final = max_message_bytes
 
     def take(
         self, table: pa.Table, known: Mapping[Key, Dialog], *, peer: bytes | None, session_keys: SessionKeys, now: int
-    ) -> PlainArrivals:
+    ) -> FastInbound:
         """Takes what is plain. Nothing is changed by it.
 
         Args:
@@ -394,22 +394,22 @@ class PlainTaking:
             all of it is left where one of their messages cannot be taken.
         """
         found, of_rows = _core.plain_runs(table)
-        taken: list[PlainRun | None] = []
+        taken: list[FastInboundRun | None] = []
         for each in map(_Found._make, found):
             dialog = None if each.conversation_id in session_keys else known.get(each.key)
             taken.append(None if dialog is None else self._run(each, dialog, peer, now))
         runs = [run for run in taken if run is not None]
         if not runs:
-            return PlainArrivals(table)
+            return FastInbound(table)
         rest, messages = _parted(table, of_rows, [run is not None for run in taken])
         contracts: list[str] = []
         for run in runs:
             contracts += [run.dialog.endpoint.service_contract_name] * run.run.rows
         if self._ledger.judge(messages, contracts):
-            return PlainArrivals(table)
-        return PlainArrivals(rest, runs, messages)
+            return FastInbound(table)
+        return FastInbound(rest, runs, messages)
 
-    def _run(self, found: _Found, dialog: Dialog, peer: bytes | None, now: int) -> PlainRun | None:
+    def _run(self, found: _Found, dialog: Dialog, peer: bytes | None, now: int) -> FastInboundRun | None:
         endpoint, incoming = dialog.endpoint, dialog.incoming
         to_service, from_service = endpoint.service_name, endpoint.far_service_name
         is_expected = (
@@ -426,7 +426,7 @@ class PlainTaking:
         if not is_expected or incoming is None or incoming.early or incoming.next != found.first:
             return None
         run = MessageRun(found.key, found.first, found.rows, found.names[-1])
-        return PlainRun(dialog, incoming, run, found.body_bytes, found.to_broker is not None)
+        return FastInboundRun(dialog, incoming, run, found.body_bytes, found.to_broker is not None)
 
 
 def _parted(table: pa.Table, of_rows: pa.Int32Array, are_taken: list[bool]) -> tuple[pa.Table, pa.Table]:
@@ -450,7 +450,7 @@ _CORRUPT: Final = ("corrupt_fragment", "corrupt_message")
 
 
 @dataclass(slots=True)
-class Owed:
+class DueAcknowledgement:
     """What a batch makes a dialog owe to its sender.
 
     Attributes:
@@ -465,7 +465,7 @@ class Owed:
 
 
 @dataclass(slots=True)
-class Received:
+class ReceivedBatch:
     """What came of a batch.
 
     Attributes:
@@ -483,12 +483,12 @@ class Received:
     stored: pa.Table = field(default_factory=lambda: NO_PARTS)
     received: dict[Key, int] = field(default_factory=dict)
     dropped: list[tuple[Key, int]] = field(default_factory=list)
-    owed: dict[Key, Owed] = field(default_factory=dict)
-    notices: list[Notice] = field(default_factory=list)
+    owed: dict[Key, DueAcknowledgement] = field(default_factory=dict)
+    notices: list[ErrorNotice] = field(default_factory=list)
     unloaded: list[Dialog] = field(default_factory=list)
     refused: dict[Key, Refusal] = field(default_factory=dict)
 
-    def join(self, plain: PlainArrivals) -> None:
+    def join(self, plain: FastInbound) -> None:
         """Takes in what is plain, before what came of the others; the directions go on.
 
         Args:
@@ -501,10 +501,10 @@ class Received:
             number = each.run.first + each.run.rows
             each.incoming.reach(number)
             self.received[each.run.key] = number
-            self.owed[each.run.key] = Owed(each.run.rows, each.body_bytes, at_once=not each.is_bound)
+            self.owed[each.run.key] = DueAcknowledgement(each.run.rows, each.body_bytes, at_once=not each.is_bound)
 
 
-class Receiving:
+class BatchReceiver:
     """Puts opened fragments together.
 
     Args:
@@ -516,13 +516,15 @@ class Receiving:
 
     __slots__ = ("_assembly", "_ledger", "_loading", "_log")
 
-    def __init__(self, ledger: Ledger, loading: Loading, assembly: Assembly, log: EventLog) -> None:
+    def __init__(self, ledger: DialogStorage, loading: DirectionLoader, assembly: Assembler, log: EventLog) -> None:
         self._ledger = ledger
         self._loading = loading
         self._assembly = assembly
         self._log = log
 
-    def take(self, opened: Sequence[tuple[Dialog, Row, bytes]], *, begun: Mapping[Key, Dialog], now: int) -> Received:
+    def take(
+        self, opened: Sequence[tuple[Dialog, EnvelopeRow, bytes]], *, begun: Mapping[Key, Dialog], now: int
+    ) -> ReceivedBatch:
         """Takes fragments in.
 
         Args:
@@ -533,7 +535,7 @@ class Receiving:
         Returns:
             What came of them. The directions are changed; `Loading.unload` takes that back.
         """
-        result = Received()
+        result = ReceivedBatch()
         dialogs = {dialog.key: dialog for dialog, _, _ in opened}
         self._loading.load(dialogs, begun=begun)
         before = {key: dialog.incoming.next for key, dialog in dialogs.items() if dialog.incoming is not None}
@@ -550,19 +552,19 @@ class Receiving:
         self._loading.weigh(dialogs)
         return result
 
-    def _digested(self, fresh: Sequence[tuple[Dialog, Row, bytes]], now: int) -> list[Part]:
+    def _digested(self, fresh: Sequence[tuple[Dialog, EnvelopeRow, bytes]], now: int) -> list[OpenedFragment]:
         """The fragments with digests instead of signatures; in a secured dialog, the signature of the message has to be there (P21)."""
-        parts: list[Part] = []
-        secured: dict[Key, list[tuple[Part, Row]]] = {}
+        parts: list[OpenedFragment] = []
+        secured: dict[Key, list[tuple[OpenedFragment, EnvelopeRow]]] = {}
         for dialog, row, body in fresh:
             incoming, message_type = dialog.incoming, row.message_type
             if incoming is None or message_type is None:  # both are there: loaded, and proven to be a message
                 continue
             kind = (message_type, row.message_id, row.is_end, row.is_error)
             digests = (row.message_signature, row.fragment_signature)
-            part = Part(incoming, row.sequence, row.fragment, row.count, body, *digests, kind)
+            part = OpenedFragment(incoming, row.sequence, row.fragment, row.count, body, *digests, kind)
             if dialog.inbound is not None:
-                signatures = digests if row.security == Security.SIGNED and row.count > 1 else digests[:1]
+                signatures = digests if row.security == Protection.SIGNED and row.count > 1 else digests[:1]
                 if any(signature is None or len(signature) != _DIGEST_BYTES for signature in signatures):
                     self._corrupted(dialog, part, "a signature is missing", now)
                     continue
@@ -573,10 +575,12 @@ class Receiving:
             _decrypt(by_key[key], rows)
         return parts
 
-    def _refused(self, assembled: Assembled, dialogs: Mapping[Key, Dialog], result: Received, now: int) -> None:
+    def _refused(
+        self, assembled: AssemblyResult, dialogs: Mapping[Key, Dialog], result: ReceivedBatch, now: int
+    ) -> None:
         for part, reason in assembled.rejected:
             dialog = dialogs[part.incoming.key]
-            owed = result.owed.setdefault(dialog.key, Owed())
+            owed = result.owed.setdefault(dialog.key, DueAcknowledgement())
             if reason == "duplicate":
                 owed.at_once = True
             elif reason in _CORRUPT:
@@ -585,7 +589,7 @@ class Receiving:
                 self._undelivered(dialog, part, reason, now)
         result.dropped += assembled.forgotten
 
-    def _released(self, assembled: Assembled, dialogs: Mapping[Key, Dialog], result: Received) -> None:
+    def _released(self, assembled: AssemblyResult, dialogs: Mapping[Key, Dialog], result: ReceivedBatch) -> None:
         """Messages and kept fragments; from a message on that cannot be taken, nothing of its dialog (B11)."""
         messages = assembled.messages
         stopped: dict[Key, int] = {}
@@ -600,19 +604,21 @@ class Receiving:
             result.received[key] = sequence
 
     @staticmethod
-    def _answered(assembled: Assembled, dialogs: Mapping[Key, Dialog], result: Received) -> None:
+    def _answered(assembled: AssemblyResult, dialogs: Mapping[Key, Dialog], result: ReceivedBatch) -> None:
         """Whoever has sent a broken conversation a message is told, as often as it comes (N31)."""
         for dialog in [dialogs[key] for key in assembled.broken]:
             result.received[dialog.key] = 0 if dialog.incoming is None else dialog.incoming.next
             result.unloaded.append(dialog)
-            result.notices.append(Notice(dialog, None, -GONE, "the far end of the conversation takes no more messages"))
+            result.notices.append(
+                ErrorNotice(dialog, None, -GONE, "the far end of the conversation takes no more messages")
+            )
 
     @staticmethod
     def _stopped(
         messages: pa.Table,
         dialogs: Sequence[Dialog],
         refusals: Mapping[int, Refusal],
-        result: Received,
+        result: ReceivedBatch,
         stopped: dict[Key, int],
     ) -> pa.Table:
         sequences: list[Any] = messages["message_sequence_number"].to_pylist()
@@ -624,11 +630,11 @@ class Receiving:
                 stopped[key] = sequence
                 result.unloaded.append(dialog)
                 result.refused[key] = refusal
-                result.notices.append(Notice(dialog, None, refusal.code, refusal.description))
+                result.notices.append(ErrorNotice(dialog, None, refusal.code, refusal.description))
             stays.append(key not in stopped)
         return messages.filter(pa.array(stays, pa.bool_()))
 
-    def _undelivered(self, dialog: Dialog, part: Part, reason: str, now: int) -> None:
+    def _undelivered(self, dialog: Dialog, part: OpenedFragment, reason: str, now: int) -> None:
         self._log.emit(
             MessageUndeliverable(
                 at=now,
@@ -639,7 +645,7 @@ class Receiving:
             )
         )
 
-    def _corrupted(self, dialog: Dialog, part: Part, text: str, now: int) -> None:
+    def _corrupted(self, dialog: Dialog, part: OpenedFragment, text: str, now: int) -> None:
         endpoint = dialog.endpoint
         self._log.emit(
             CorruptedMessage(
@@ -656,8 +662,8 @@ class Receiving:
 
 
 def _fresh(
-    opened: Sequence[tuple[Dialog, Row, bytes]], owed_of: dict[Key, Owed]
-) -> Iterator[tuple[Dialog, Row, bytes]]:
+    opened: Sequence[tuple[Dialog, EnvelopeRow, bytes]], owed_of: dict[Key, DueAcknowledgement]
+) -> Iterator[tuple[Dialog, EnvelopeRow, bytes]]:
     """What is not there already; what is owed for all of it is noted."""
     there: set[tuple[Key, int, int]] = set()
     for item in opened:
@@ -665,7 +671,7 @@ def _fresh(
         incoming = dialog.incoming
         if incoming is None:  # it is loaded
             continue
-        owed = owed_of.setdefault(dialog.key, Owed())
+        owed = owed_of.setdefault(dialog.key, DueAcknowledgement())
         place = (dialog.key, row.sequence, row.fragment)
         if row.sequence < incoming.next or (row.sequence, row.fragment) in incoming.runs or place in there:
             owed.at_once = True
@@ -677,7 +683,7 @@ def _fresh(
         yield item
 
 
-def _decrypt(dialog: Dialog, rows: Sequence[tuple[Part, Row]]) -> None:
+def _decrypt(dialog: Dialog, rows: Sequence[tuple[OpenedFragment, EnvelopeRow]]) -> None:
     """Puts digests into the parts of a secured dialog. A sealed part needs no digest of its own: its seal has proven it."""
     secured = dialog.inbound
     if secured is None:
@@ -688,7 +694,7 @@ def _decrypt(dialog: Dialog, rows: Sequence[tuple[Part, Row]]) -> None:
         part.message_digest = digest
         part.fragment_digest = None
     signed = [
-        (part, row) for part, row in rows if row.security == Security.SIGNED and row.fragment_signature is not None
+        (part, row) for part, row in rows if row.security == Protection.SIGNED and row.fragment_signature is not None
     ]
     if signed:
         digests = secured.fragment_digests(
@@ -791,7 +797,7 @@ Acknowledged: TypeAlias = dict[Key, list[tuple[int, list[Run]]]]
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class ReceivePlan:
     """What a batch changes.
 
     Attributes:
@@ -802,10 +808,10 @@ class Plan:
         acknowledged: What its acknowledgements are believed to say.
     """
 
-    effects: Effects
-    opened: Opened
-    plain: PlainArrivals
-    received: Received
+    effects: BatchChanges
+    opened: OpenedBatch
+    plain: FastInbound
+    received: ReceivedBatch
     acknowledged: Acknowledged
 
     @property
@@ -814,7 +820,7 @@ class Plan:
         return [*self.plain.dialogs, *self.opened.dialogs]
 
 
-class Planning:
+class ReceivePlanner:
     """Makes plans.
 
     Args:
@@ -825,12 +831,12 @@ class Planning:
 
     __slots__ = ("_ledger", "_log", "_receiving")
 
-    def __init__(self, ledger: Ledger, receiving: Receiving, log: EventLog) -> None:
+    def __init__(self, ledger: DialogStorage, receiving: BatchReceiver, log: EventLog) -> None:
         self._ledger = ledger
         self._receiving = receiving
         self._log = log
 
-    def plan(self, opened: Opened, plain: PlainArrivals, known: Mapping[Key, Dialog], now: int) -> Plan:
+    def plan(self, opened: OpenedBatch, plain: FastInbound, known: Mapping[Key, Dialog], now: int) -> ReceivePlan:
         """Plans a batch.
 
         Args:
@@ -847,9 +853,9 @@ class Planning:
         received.join(plain)
         acknowledged = self._acknowledged(opened, known, now)
         effects = self._effects(opened, plain, received, acknowledged, known, now)
-        return Plan(effects, opened, plain, received, acknowledged)
+        return ReceivePlan(effects, opened, plain, received, acknowledged)
 
-    def _admit(self, opened: Opened, now: int) -> None:
+    def _admit(self, opened: OpenedBatch, now: int) -> None:
         """Has the services of new conversations looked at; where one does not take its conversation, nothing of that is taken (B11)."""
         if not opened.created:
             return
@@ -861,7 +867,7 @@ class Planning:
                 refused.add(dialog.key)
                 if answer.is_told:
                     dialog.answers_unmade()
-                    opened.notices.append(Notice(dialog, None, answer.code, answer.description))
+                    opened.notices.append(ErrorNotice(dialog, None, answer.code, answer.description))
                 else:
                     self._log.emit(undeliverable(dialog.key, answer, now, peer=opened.peer))
             else:
@@ -869,7 +875,7 @@ class Planning:
         if refused:
             opened.messages = [message for message in opened.messages if message[0].key not in refused]
 
-    def _acknowledged(self, opened: Opened, known: Mapping[Key, Dialog], now: int) -> Acknowledged:
+    def _acknowledged(self, opened: OpenedBatch, known: Mapping[Key, Dialog], now: int) -> Acknowledged:
         """The acknowledgements, as far as they name what was sent; the others are told of (fact 84)."""
         good: Acknowledged = {}
         for key, acknowledgements in opened.acknowledgements.items():
@@ -884,20 +890,20 @@ class Planning:
 
     @staticmethod
     def _effects(
-        opened: Opened,
-        plain: PlainArrivals,
-        received: Received,
+        opened: OpenedBatch,
+        plain: FastInbound,
+        received: ReceivedBatch,
         acknowledged: Acknowledged,
         known: Mapping[Key, Dialog],
         now: int,
-    ) -> Effects:
+    ) -> BatchChanges:
         refused = {dialog.key for dialog in received.unloaded}
         begun = [key for key in opened.created if not (key in refused and received.received.get(key) == 0)]
         gone = opened.created.keys() - begun
         for key in gone:
             opened.created[key].answers_unmade()
         reached = {key: max(acked for acked, _ in each) for key, each in acknowledged.items()}
-        return Effects(
+        return BatchChanges(
             at=now,
             created=tuple(opened.created[key].endpoint for key in begun),
             bound=tuple(opened.bound.values()),

@@ -12,14 +12,14 @@ import pyarrow.compute as pc
 
 import ssbroker.reassembly as cutting
 from ssbroker import _core, schemas
-from ssbroker.protocol.config import SECOND, Backoff, Settings
+from ssbroker.protocol.config import SECOND, Backoff, ProtocolSettings
 from ssbroker.protocol.dialog import Dialog, Flight
 from ssbroker.protocol.envelope import SEQUENCE_MAX, bit_runs, listed, pieces, replaced
-from ssbroker.protocol.storage import Key, Ledger, Wanted
+from ssbroker.protocol.storage import DialogStorage, Key, MessageRange
 
 
 @dataclass(slots=True)
-class Turn:
+class SendTurn:
     """What one dialog may send now.
 
     Attributes:
@@ -115,7 +115,7 @@ class Turn:
 
 
 @dataclass(frozen=True, slots=True)
-class Cut:
+class FragmentedTurn:
     """Fragments that go now, in order.
 
     Attributes:
@@ -125,7 +125,7 @@ class Cut:
     """
 
     rows: pa.Table
-    turns: list[Turn]
+    turns: list[SendTurn]
     read_bytes: int
 
 
@@ -138,13 +138,13 @@ FRAGMENTS_LEAST: Final = 32
 _BODY: Final = schemas.FRAGMENTS.get_field_index("message_body")
 
 
-class Cuts:
+class FragmentCache:
     """Cut messages without their bytes, the last used ones.
 
     Examples:
         >>> from ssbroker.reassembly import fragment
         >>> messages = pa.table({"conversation_id": [bytes(16)], "is_initiator": [True], "message_sequence_number": [3], "message_body": [b"onetwo"]})
-        >>> cuts = Cuts()
+        >>> cuts = FragmentCache()
         >>> cuts.keep((bytes(16), True), 3, fragment(messages, max_fragment_bytes=3))
         >>> cuts.has((bytes(16), True), 3), cuts.has((bytes(16), True), 4)
         (True, False)
@@ -223,7 +223,7 @@ _PATIENCE: Final = 10 * SECOND
 """After so long a message that waits is begun before any other."""
 
 
-class Large:
+class LargeMessageQueue:
     """The dialogs that have a large message under way, and those that wait until there is room for theirs.
 
     Args:
@@ -237,7 +237,7 @@ class Large:
         >>> from ssbroker.protocol.storage import DialogEndpoint
         >>> dialogs = [dialog_of(DialogEndpoint(conversation_id=bytes([number]) * 16, is_initiator=True, service_name="Shop",
         ...                               broker_instance=bytes(16), far_service_name="Bank")) for number in range(3)]
-        >>> large = Large(lambda dialog: 32 << 10)
+        >>> large = LargeMessageQueue(lambda dialog: 32 << 10)
         >>> for dialog in dialogs:
         ...     dialog.transmission.send(0, 0, 2000, 32 << 10)
         ...     print(large.goes_on(dialog, 5))
@@ -364,7 +364,7 @@ class Large:
 _ANY: Final = 2**63 - 1
 
 
-def wanted(turn: Turn, largest: int) -> list[Wanted]:
+def wanted(turn: SendTurn, largest: int) -> list[MessageRange]:
     """Ranges of messages: those that go again, the one that is under way, and those after it, as far as they are not too large to begin.
 
     Args:
@@ -376,11 +376,11 @@ def wanted(turn: Turn, largest: int) -> list[Wanted]:
     """
     transmission, key = turn.dialog.transmission, turn.dialog.key
     if not turn.dialog.is_known:
-        return [Wanted(key, 0, SEQUENCE_MAX, turn.room, turn.most_bytes, largest)]
+        return [MessageRange(key, 0, SEQUENCE_MAX, turn.room, turn.most_bytes, largest)]
     head, after = transmission.head, max(transmission.head, transmission.passed) + 1
     is_begun = transmission.cursor > 0 or after > head + 1
     if not (turn.lost or is_begun):
-        following = Wanted(key, head, turn.last, turn.room, turn.most_bytes, largest)
+        following = MessageRange(key, head, turn.last, turn.room, turn.most_bytes, largest)
         return [following] if turn.room and head <= turn.last else []
     numbers = {number for flight in turn.lost for number in flight.fragments} - turn.found
     if turn.room and head <= turn.last and head not in turn.found:
@@ -388,14 +388,14 @@ def wanted(turn: Turn, largest: int) -> list[Wanted]:
             numbers.add(head)
         else:  # nothing of it was sent, and nothing has passed it: it is the first of those that follow
             after = head
-    ranges = [Wanted(key, first, first + number - 1, number, _ANY) for first, number in _ranges(sorted(numbers))]
+    ranges = [MessageRange(key, first, first + number - 1, number, _ANY) for first, number in _ranges(sorted(numbers))]
     if turn.room and after <= turn.last:
         most = largest if after == head else _passing(turn)
-        ranges.append(Wanted(key, after, turn.last, turn.room, turn.most_bytes, most))
+        ranges.append(MessageRange(key, after, turn.last, turn.room, turn.most_bytes, most))
     return ranges
 
 
-def _passing(turn: Turn) -> int:
+def _passing(turn: SendTurn) -> int:
     """The longest message that may pass the one that is under way: a single one; where that will be through, what is not large may follow."""
     return min(turn.fragment_bytes, WORTH_KEEPING) if turn.is_passing else WORTH_KEEPING
 
@@ -446,10 +446,10 @@ def interleaved(rows: Sequence[int], sequences: Sequence[int], counts: Sequence[
         at = after
 
 
-class PlainRun(NamedTuple):
+class FastOutboundRun(NamedTuple):
     """Messages of one conversation, one number behind the other."""
 
-    turn: Turn
+    turn: SendTurn
     waiting: int
     """How many there are."""
     going: int
@@ -457,7 +457,7 @@ class PlainRun(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class PlainCut:
+class FastOutbound:
     """Whole messages that go now, in order.
 
     Attributes:
@@ -467,11 +467,11 @@ class PlainCut:
     """
 
     messages: pa.Table
-    runs: Sequence[PlainRun]
+    runs: Sequence[FastOutboundRun]
     read_bytes: int
 
 
-def cut_plain(messages: pa.Table, turns: Sequence[Turn], by_key: Mapping[Key, int]) -> PlainCut | None:
+def cut_plain(messages: pa.Table, turns: Sequence[SendTurn], by_key: Mapping[Key, int]) -> FastOutbound | None:
     """Takes what goes, and notes that in the dialogs.
 
     Args:
@@ -488,11 +488,11 @@ def cut_plain(messages: pa.Table, turns: Sequence[Turn], by_key: Mapping[Key, in
     for turn, first, lengths in runs:
         if first != turn.dialog.transmission.head or max(lengths) > turn.fragment_bytes:
             return None
-    taken = [PlainRun(turn, len(lengths), turn.take_plain(lengths)) for turn, _, lengths in runs]
-    return PlainCut(messages, taken, sum(sum(lengths) for _, _, lengths in runs))
+    taken = [FastOutboundRun(turn, len(lengths), turn.take_plain(lengths)) for turn, _, lengths in runs]
+    return FastOutbound(messages, taken, sum(sum(lengths) for _, _, lengths in runs))
 
 
-def departing(cut: PlainCut) -> pa.Table:
+def departing(cut: FastOutbound) -> pa.Table:
     """The rows in which messages go; the first one of each conversation carries the acknowledgement that is due (P15).
 
     Args:
@@ -519,7 +519,7 @@ _MESSAGE: Final = ("conversation_id", "is_initiator", "message_sequence_number",
 _FRAGMENT: Final = (_DIALOG, "message_sequence_number", "fragment_number", "fragment_count")
 
 
-class Sending:
+class Sender:
     """Chooses, reads and cuts what is to be sent.
 
     Args:
@@ -533,15 +533,15 @@ class Sending:
 
     __slots__ = ("_backoff", "_cuts", "_ledger", "_other_lengths", "_settings", "large")
 
-    def __init__(self, ledger: Ledger, settings: Settings, backoff: Backoff) -> None:
+    def __init__(self, ledger: DialogStorage, settings: ProtocolSettings, backoff: Backoff) -> None:
         self._ledger = ledger
         self._settings = settings
         self._backoff = backoff
-        self._cuts = Cuts()
+        self._cuts = FragmentCache()
         self._other_lengths = ledger.cut_with(settings.max_fragment_bytes)
-        self.large = Large(self._fragment_bytes)
+        self.large = LargeMessageQueue(self._fragment_bytes)
 
-    def turn(self, dialog: Dialog, now: int) -> Turn:
+    def turn(self, dialog: Dialog, now: int) -> SendTurn:
         """What a dialog may send now."""
         settings, transmission = self._settings, dialog.transmission
         size, head = self._fragment_bytes(dialog), transmission.head
@@ -554,7 +554,7 @@ class Sending:
             room = 0
         is_full = bool(lost) and any(flight.due <= now for flight in transmission.flights)
         last = self.last_of(dialog)
-        turn = Turn(dialog, lost, max(room, 0), room_bytes, last, size, is_full=is_full)
+        turn = SendTurn(dialog, lost, max(room, 0), room_bytes, last, size, is_full=is_full)
         turn.is_passing = transmission.cursor > 0 and turn.coming().bit_count() == turn.most
         turn.is_asking = dialog.is_known and dialog.is_told and (room <= 0 or head > last or turn.is_passing)
         return turn
@@ -574,7 +574,7 @@ class Sending:
             return transmission.head - (transmission.cursor == 0)
         return transmission.acked + self._settings.max_sequence_distance
 
-    def cut(self, turns: Sequence[Turn], now: int) -> Cut | PlainCut:
+    def cut(self, turns: Sequence[SendTurn], now: int) -> FragmentedTurn | FastOutbound:
         """Reads and cuts what the turns need, and notes in the dialogs what goes."""
         self._make_way(turns)
         kept = [
@@ -598,7 +598,7 @@ class Sending:
                     turn.is_full |= turn.is_held
         if not messages.num_rows and not kept:
             self._launch(turns, now)
-            return Cut(messages, [], 0)
+            return FragmentedTurn(messages, [], 0)
         if not kept and (plain := cut_plain(messages, turns, by_key)) is not None:
             self._launch(turns, now)
             return plain
@@ -612,10 +612,10 @@ class Sending:
         self._keep(fresh, turns)
         self._launch(turns, now)
         if taken == list(range(fragments.num_rows)):
-            return Cut(fragments, owners, read_bytes)
-        return Cut(fragments.take(pa.array(taken, pa.int64())), owners, read_bytes)
+            return FragmentedTurn(fragments, owners, read_bytes)
+        return FragmentedTurn(fragments.take(pa.array(taken, pa.int64())), owners, read_bytes)
 
-    def _make_way(self, turns: Sequence[Turn]) -> None:
+    def _make_way(self, turns: Sequence[SendTurn]) -> None:
         """Has the errors of applications go at once, whatever the windows and R8 say (N30): what they have dropped is forgotten."""
         asking = [turn for turn in turns if turn.is_asking]
         ended = self._ledger.ended([turn.dialog.key for turn in asking]) if asking else {}
@@ -629,7 +629,7 @@ class Sending:
                 turn.room_bytes = settings.window_bytes - transmission.bytes
 
     @staticmethod
-    def _held(messages: pa.Table, turns: Sequence[Turn], by_key: Mapping[Key, int]) -> pa.Table:
+    def _held(messages: pa.Table, turns: Sequence[SendTurn], by_key: Mapping[Key, int]) -> pa.Table:
         """The messages that were read; those that were too long to be begun hold up their dialogs."""
         is_read = messages["message_body"].is_valid()
         held = messages.filter(pc.invert(is_read))
@@ -637,7 +637,7 @@ class Sending:
             turns[by_key[key]].is_held = not turns[by_key[key]].is_passing
         return messages.filter(is_read)
 
-    def _kept(self, turn: Turn, place: int) -> Iterator[pa.Table]:
+    def _kept(self, turn: SendTurn, place: int) -> Iterator[pa.Table]:
         """Fragments of messages that were cut for an earlier turn; their bytes are read."""
         transmission, key, size = turn.dialog.transmission, turn.dialog.key, turn.fragment_bytes
         needed = turn.goes_again()
@@ -660,7 +660,7 @@ class Sending:
         self._cuts.forget(dialog.key)
         self.large.forget(dialog.key)
 
-    def _fragments(self, messages: pa.Table, places: list[int], turns: Sequence[Turn]) -> pa.Table:
+    def _fragments(self, messages: pa.Table, places: list[int], turns: Sequence[SendTurn]) -> pa.Table:
         keys = [None if turn.dialog.outbound is None else turn.dialog.outbound.signature_key for turn in turns]
         table = messages.append_column(_DIALOG, pa.array(places, pa.int32()))
         named = None
@@ -676,7 +676,7 @@ class Sending:
             cut.append(cutting.fragment(its, max_fragment_bytes=length, session_keys=named))
         return pa.concat_tables(cut)
 
-    def _begin(self, turns: Sequence[Turn], places: list[int], numbers: list[int], errors: list[bool]) -> None:
+    def _begin(self, turns: Sequence[SendTurn], places: list[int], numbers: list[int], errors: list[bool]) -> None:
         for place, number, is_error in zip(places, numbers, errors, strict=True):
             turn = turns[place]
             turn.found.add(number)
@@ -691,7 +691,7 @@ class Sending:
                 turn.dialog.has_ended = True
                 turn.last, turn.room = max(turn.last, number), max(turn.room, 1)
 
-    def _taken(self, fragments: pa.Table, turns: Sequence[Turn]) -> tuple[list[int], list[Turn]]:
+    def _taken(self, fragments: pa.Table, turns: Sequence[SendTurn]) -> tuple[list[int], list[SendTurn]]:
         """Which rows go, in what order, and whose they are."""
         places, sequences, numbers, counts = _places(fragments)
         sizes: list[Any] = pc.binary_length(fragments["message_body"]).to_pylist()
@@ -699,7 +699,7 @@ class Sending:
         for row, place in enumerate(places):
             rows_of[place].append(row)
         taken: list[int] = []
-        owners: list[Turn] = []
+        owners: list[SendTurn] = []
         for turn, rows in zip(turns, rows_of, strict=True):
             before = len(taken)
             if turn.lost:
@@ -717,7 +717,7 @@ class Sending:
 
     @staticmethod
     def _singles(
-        turn: Turn, rows: Sequence[int], sequences: Sequence[int], counts: Sequence[int], sizes: Sequence[int]
+        turn: SendTurn, rows: Sequence[int], sequences: Sequence[int], counts: Sequence[int], sizes: Sequence[int]
     ) -> int:
         """Notes that the first rows go, as many as are whole messages whose turn it is and that fit; how many these are."""
         transmission = turn.dialog.transmission
@@ -733,7 +733,7 @@ class Sending:
             turn.fresh[sequence] = 1
         return len(rows)
 
-    def _keep(self, fragments: pa.Table, turns: Sequence[Turn]) -> None:
+    def _keep(self, fragments: pa.Table, turns: Sequence[SendTurn]) -> None:
         """Keeps what was read whole and is large, or has not gone whole, for the turns that follow."""
         heads = [turn.dialog.transmission.head if turn.dialog.transmission.cursor else None for turn in turns]
         if fragments.nbytes < WORTH_KEEPING and not any(head is not None for head in heads):
@@ -743,7 +743,7 @@ class Sending:
             if number == 0 and count > 1 and (is_large or sequence == heads[place]):
                 self._cuts.keep(turns[place].dialog.key, sequence, fragments.slice(row, count))
 
-    def _goes(self, turn: Turn, sequence: int, number: int, count: int, size: int) -> bool:
+    def _goes(self, turn: SendTurn, sequence: int, number: int, count: int, size: int) -> bool:
         """Whether a fragment goes for the first time now; then that is noted."""
         transmission = turn.dialog.transmission
         if sequence > turn.last or not transmission.is_next(sequence, number, count):
@@ -757,7 +757,7 @@ class Sending:
         turn.fresh[sequence] = turn.fresh.get(sequence, 0) | 1 << number
         return True
 
-    def _launch(self, turns: Sequence[Turn], now: int) -> None:
+    def _launch(self, turns: Sequence[SendTurn], now: int) -> None:
         for turn in turns:
             turn.dialog.is_drained = turn.is_drained
             transmission = turn.dialog.transmission
@@ -774,7 +774,7 @@ class Sending:
                 self.large.wait(turn.dialog, now)
 
     @staticmethod
-    def _again(turn: Turn) -> list[tuple[dict[int, int], int]]:
+    def _again(turn: SendTurn) -> list[tuple[dict[int, int], int]]:
         """What goes again, without messages that the transmission queue does not have any more; and for how many times then."""
         for flight in turn.lost:
             for number in [number for number in flight.fragments if number not in turn.found]:
@@ -795,7 +795,7 @@ _MOST: Final = 64
 _BYTES: Final = 128 << 10
 
 
-class Pace:
+class TurnPacing:
     """What a turn comes to is not known before: few dialogs have theirs first, as many as came to little the last time, and then more.
 
     Attributes:
@@ -803,7 +803,7 @@ class Pace:
         bytes: What all turns since the beginning came to: what was read for them, or of what was read before.
 
     Examples:
-        >>> pace = Pace()
+        >>> pace = TurnPacing()
         >>> pace.begin()
         >>> pace.took(1, 1024)
         >>> pace.number, pace.bytes

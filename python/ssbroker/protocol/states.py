@@ -6,7 +6,7 @@ from enum import StrEnum
 from typing import Final
 
 
-class State(StrEnum):
+class ConversationState(StrEnum):
     """`state` of `sys.conversation_endpoints`."""
 
     SO = "SO"
@@ -25,7 +25,7 @@ class State(StrEnum):
     """CLOSED: over. Only a target's endpoint is kept so, against replays (B14); an initiator's goes at once."""
 
 
-class Input(StrEnum):
+class ConversationInput(StrEnum):
     """What may happen to an endpoint."""
 
     SEND = "SEND"
@@ -52,49 +52,55 @@ class Input(StrEnum):
     """The far side has what END sent."""
 
 
-CALLS: Final = (Input.SEND, Input.END, Input.CLEANUP, Input.TIMER, Input.MOVE)
+CALLS: Final = (
+    ConversationInput.SEND,
+    ConversationInput.END,
+    ConversationInput.CLEANUP,
+    ConversationInput.TIMER,
+    ConversationInput.MOVE,
+)
 """What the application does; a number refuses it. All else happens to it; there a number says why it is dropped."""
 
 DESCRIPTIONS: Final = {
-    State.SO: "STARTED_OUTBOUND",
-    State.SI: "STARTED_INBOUND",
-    State.CO: "CONVERSING",
-    State.DI: "DISCONNECTED_INBOUND",
-    State.DO: "DISCONNECTED_OUTBOUND",
-    State.ER: "ERROR",
-    State.CD: "CLOSED",
+    ConversationState.SO: "STARTED_OUTBOUND",
+    ConversationState.SI: "STARTED_INBOUND",
+    ConversationState.CO: "CONVERSING",
+    ConversationState.DI: "DISCONNECTED_INBOUND",
+    ConversationState.DO: "DISCONNECTED_OUTBOUND",
+    ConversationState.ER: "ERROR",
+    ConversationState.CD: "CLOSED",
 }
 """`state_desc` of `sys.conversation_endpoints`."""
 
-_SO, _SI, _CO, _DI, _DO, _ER, _CD = State
+_SO, _SI, _CO, _DI, _DO, _ER, _CD = ConversationState
 
 # fmt: off
-TABLE: Final[dict[Input, dict[State, State | int]]] = {
+TABLE: Final[dict[ConversationInput, dict[ConversationState, ConversationState | int]]] = {
     #                    begun       beginning   conversing  far ended   ended here  broken      closed
-    Input.SEND:         {_SO: _CO,   _SI: 8429,  _CO: _CO,   _DI: 8429,  _DO: 8429,  _ER: 8429,  _CD: 8429},
-    Input.END:          {_SO: _CD,   _SI: 8427,  _CO: _DO,   _DI: _CD,   _DO: 8427,  _ER: _CD,   _CD: 8427},
-    Input.CLEANUP:      {_SO: _CD,   _SI: _CD,   _CO: _CD,   _DI: _CD,   _DO: _CD,   _ER: _CD,   _CD: _CD},
-    Input.TIMER:        {_SO: _SO,   _SI: 8458,  _CO: _CO,   _DI: _DI,   _DO: 8458,  _ER: 8458,  _CD: 8458},
-    Input.MOVE:         {_SO: _SO,   _SI: 8438,  _CO: _CO,   _DI: _DI,   _DO: 8438,  _ER: _ER,   _CD: 8438},
-    Input.MESSAGE:      {_SO: 11209, _SI: _CO,   _CO: _CO,   _DI: 11209, _DO: 11212, _ER: 11209, _CD: 11212},
-    Input.PART:         {_SO: 11209, _SI: _SI,   _CO: _CO,   _DI: 11209, _DO: 11212, _ER: 11209, _CD: 11212},
-    Input.END_DIALOG:   {_SO: 11209, _SI: 11217, _CO: _DI,   _DI: 11218, _DO: 11212, _ER: 11209, _CD: 11212},
-    Input.ERROR:        {_SO: 11209, _SI: _ER,   _CO: _ER,   _DI: 11209, _DO: _CD,   _ER: 11209, _CD: 11212},
-    Input.FAILURE:      {_SO: _ER,   _SI: _ER,   _CO: _ER,   _DI: _ER,   _DO: _CD,   _ER: _ER,   _CD: _CD},
-    Input.ACKNOWLEDGED: {_SO: 28010, _SI: 28010, _CO: 28010, _DI: 28010, _DO: _CD,   _ER: 28010, _CD: _CD},
+    ConversationInput.SEND:         {_SO: _CO,   _SI: 8429,  _CO: _CO,   _DI: 8429,  _DO: 8429,  _ER: 8429,  _CD: 8429},
+    ConversationInput.END:          {_SO: _CD,   _SI: 8427,  _CO: _DO,   _DI: _CD,   _DO: 8427,  _ER: _CD,   _CD: 8427},
+    ConversationInput.CLEANUP:      {_SO: _CD,   _SI: _CD,   _CO: _CD,   _DI: _CD,   _DO: _CD,   _ER: _CD,   _CD: _CD},
+    ConversationInput.TIMER:        {_SO: _SO,   _SI: 8458,  _CO: _CO,   _DI: _DI,   _DO: 8458,  _ER: 8458,  _CD: 8458},
+    ConversationInput.MOVE:         {_SO: _SO,   _SI: 8438,  _CO: _CO,   _DI: _DI,   _DO: 8438,  _ER: _ER,   _CD: 8438},
+    ConversationInput.MESSAGE:      {_SO: 11209, _SI: _CO,   _CO: _CO,   _DI: 11209, _DO: 11212, _ER: 11209, _CD: 11212},
+    ConversationInput.PART:         {_SO: 11209, _SI: _SI,   _CO: _CO,   _DI: 11209, _DO: 11212, _ER: 11209, _CD: 11212},
+    ConversationInput.END_DIALOG:   {_SO: 11209, _SI: 11217, _CO: _DI,   _DI: 11218, _DO: 11212, _ER: 11209, _CD: 11212},
+    ConversationInput.ERROR:        {_SO: 11209, _SI: _ER,   _CO: _ER,   _DI: 11209, _DO: _CD,   _ER: 11209, _CD: 11212},
+    ConversationInput.FAILURE:      {_SO: _ER,   _SI: _ER,   _CO: _ER,   _DI: _ER,   _DO: _CD,   _ER: _ER,   _CD: _CD},
+    ConversationInput.ACKNOWLEDGED: {_SO: 28010, _SI: 28010, _CO: 28010, _DI: 28010, _DO: _CD,   _ER: 28010, _CD: _CD},
 }
 # fmt: on
 """For each input and state the next state, or Service Broker's number of what refuses or drops it; then the state stays."""
 
-BEGUN: Final = State.SO
+BEGUN: Final = ConversationState.SO
 """The state after BEGIN DIALOG."""
-FIRST_WHOLE: Final = State.CO
+FIRST_WHOLE: Final = ConversationState.CO
 """The state of a target's endpoint that the whole first message makes."""
-FIRST_PART: Final = State.SI
+FIRST_PART: Final = ConversationState.SI
 """The state of one that a part of it makes, or a message that came before it."""
 
 
-def after(state: State, happened: Input) -> State | int:
+def after(state: ConversationState, happened: ConversationInput) -> ConversationState | int:
     """The next state, or the number of what refuses the call or drops what arrived; then the state stays.
 
     Args:
@@ -105,7 +111,7 @@ def after(state: State, happened: Input) -> State | int:
         A state or a number.
 
     Examples:
-        >>> after(State.SO, Input.SEND), after(State.DO, Input.SEND)
-        (<State.CO: 'CO'>, 8429)
+        >>> after(ConversationState.SO, ConversationInput.SEND), after(ConversationState.DO, ConversationInput.SEND)
+        (<ConversationState.CO: 'CO'>, 8429)
     """
     return TABLE[happened][state]

@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from ssbroker import schemas
 from ssbroker.protocol.envelope import bodies, tabled, viewed
-from ssbroker.protocol.states import State
+from ssbroker.protocol.states import ConversationState
 
 
 class MessageRun(NamedTuple):
@@ -122,7 +122,7 @@ class DialogEndpoint:
     is_bound: bool = False
     far_peer: bytes | None = None
     receive_sequence: int = 0
-    state: State = field(default=State.CO, compare=False)
+    state: ConversationState = field(default=ConversationState.CO, compare=False)
     send_sequence: int = field(default=0, compare=False)
 
     @property
@@ -132,7 +132,7 @@ class DialogEndpoint:
 
 
 @dataclass(frozen=True, slots=True)
-class Exchanged:
+class ExchangedKeys:
     """The keys that came with the first row of a direction (N19).
 
     Attributes:
@@ -148,11 +148,11 @@ class Exchanged:
     of: tuple[bool, str, str] | None = None
 
 
-SessionKeys: TypeAlias = Mapping[bytes, bytes | Exchanged]
+SessionKeys: TypeAlias = Mapping[bytes, bytes | ExchangedKeys]
 """What came with a batch, by conversation id; where it is bytes alone, they are the one key of both directions."""
 
 
-class Wanted(NamedTuple):
+class MessageRange(NamedTuple):
     """Messages of one transmission queue that are to be sent."""
 
     key: Key
@@ -169,7 +169,7 @@ class Wanted(NamedTuple):
     """The longest body that is read. A longer message is given without one, and none after it."""
 
 
-class Kept(NamedTuple):
+class KeptFragment(NamedTuple):
     """A fragment that is kept until its turn comes (P14)."""
 
     key: Key
@@ -200,7 +200,7 @@ class Refusal:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Effects:
+class BatchChanges:
     """What a batch of arrivals changes. All of it belongs into one transaction; what is acknowledged waits for its commit (P16).
 
     Attributes:
@@ -241,7 +241,7 @@ class Effects:
         )
 
 
-class Ledger(Protocol):
+class DialogStorage(Protocol):
     """What the machine reads. It writes nothing: its owner puts `Effects` into the store."""
 
     def endpoints(self, keys: Sequence[Key]) -> Sequence[DialogEndpoint | None]:
@@ -258,7 +258,7 @@ class Ledger(Protocol):
             sides may keep fragments of these, which others would contradict.
         """
 
-    def outgoing(self, wanted: Sequence[Wanted]) -> pa.Table:
+    def outgoing(self, wanted: Sequence[MessageRange]) -> pa.Table:
         """Committed messages of transmission queues (`MESSAGES`), by endpoint and number; what is not there is left out.
 
         Where there is nothing, the error with which the application has ended the dialog is given, if any: it has dropped what was
@@ -283,7 +283,7 @@ class Ledger(Protocol):
             The bytes of each part; None where the message is not there.
         """
 
-    def kept(self, keys: Sequence[Key]) -> Iterable[Kept]:
+    def kept(self, keys: Sequence[Key]) -> Iterable[KeptFragment]:
         """Which fragments are kept for endpoints, without their bodies being read, in any order."""
 
     def stored(self, key: Key, first: tuple[int, int], end: int, *, most_bytes: int) -> pa.Table:

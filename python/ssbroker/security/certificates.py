@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class Certified:
+class CertificateWithKey:
     """A certificate and its private key.
 
     Attributes:
@@ -298,7 +298,7 @@ class Validity:
             raise OptionError(f"a certificate begins in the year {_YEAR_LEAST} or later; got {self.begins}")
 
 
-def make_authority(name: str, validity: Validity) -> Certified:
+def make_authority(name: str, validity: Validity) -> CertificateWithKey:
     """Makes a certificate authority: a certificate that signs those of instances.
 
     Args:
@@ -336,10 +336,10 @@ def make_certificate(
     names: Sequence[str],
     validity: Validity,
     *,
-    authority: Certified | None = None,
+    authority: CertificateWithKey | None = None,
     kind: KeyKind = "EC",
     bits: int = RSA_BITS_LEAST,
-) -> Certified:
+) -> CertificateWithKey:
     """Makes a certificate for an instance or for the owner of a service, which cannot sign others.
 
     Args:
@@ -393,7 +393,7 @@ def make_certificate(
     return _signed(builder, key, signer)
 
 
-def make_dialog_certificate(subject: str, validity: Validity) -> Certified:
+def make_dialog_certificate(subject: str, validity: Validity) -> CertificateWithKey:
     """Makes a certificate that signs itself, for the owner of a service (N19): known by itself, so its subject is for people alone.
 
     Args:
@@ -493,11 +493,11 @@ def _usage(*, signs_certificates: bool) -> x509.KeyUsage:
     )
 
 
-def _signed(builder: x509.CertificateBuilder, key: PrivateKey, signer: PrivateKey) -> Certified:
+def _signed(builder: x509.CertificateBuilder, key: PrivateKey, signer: PrivateKey) -> CertificateWithKey:
     from cryptography.hazmat.primitives import hashes, serialization  # noqa: PLC0415 - the reason is above
 
     made = builder.sign(signer, hashes.SHA256())
-    return Certified(
+    return CertificateWithKey(
         made.public_bytes(serialization.Encoding.PEM),
         key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()),
     )

@@ -25,7 +25,7 @@ _BITS_STEP: Final = 64
 
 
 @dataclass(frozen=True, slots=True)
-class Described:
+class CertificateDescription:
     """What a certificate says of itself.
 
     Attributes:
@@ -86,7 +86,7 @@ class DialogCertificate:
         with parsing("expected a certificate whose key seals something; it seals nothing"):
             self.wrapped(b"")
         with parsing("expected a certificate; whose it is, or when it holds, cannot be read"):
-            described = Described(
+            described = CertificateDescription(
                 found.subject.rfc4514_string(),
                 found.issuer.rfc4514_string(),
                 f"{found.serial_number:x}",
@@ -258,7 +258,7 @@ class Direction:
 
 
 @dataclass(frozen=True, slots=True)
-class Blob:
+class KeyExchangeBlob:
     """What rides in the column `key_exchange`, taken apart and not yet believed.
 
     Attributes:
@@ -305,7 +305,7 @@ class Blob:
         return self.header + self.wrapped_key + self.signature + self.sealed_key
 
 
-def read_blob(data: bytes) -> Blob | None:
+def read_blob(data: bytes) -> KeyExchangeBlob | None:
     """Takes a blob apart.
 
     Args:
@@ -326,7 +326,7 @@ def read_blob(data: bytes) -> Blob | None:
     if version != _VERSION or kind not in (_ANONYMOUS, _FULL) or not sizes or (kind == _ANONYMOUS) != anonymous:
         return None
     ends = _FIXED.size + wrapped
-    return Blob(
+    return KeyExchangeBlob(
         made_at,
         to,
         None if kind == _ANONYMOUS else by,
@@ -345,7 +345,7 @@ class _ExchangeKey:
     signature: bytes = field(repr=False)
 
 
-class Offers:
+class KeyOffers:
     """Makes blobs. A key exchange key is used for an hour and one pair of certificates, so RSA is not paid for each dialog."""
 
     __slots__ = ("_keys",)
@@ -372,12 +372,12 @@ class Offers:
         found = self._keys.get(pair)
         if found is None or not found.made_at <= now < found.made_at + KEY_LIFE:
             found = self._keys[pair] = _made(to, by, now)
-        blob = Blob(now, *pair, found.made_at, found.wrapped, found.signature, b"")
+        blob = KeyExchangeBlob(now, *pair, found.made_at, found.wrapped, found.signature, b"")
         sealed = sealed_under(found.key, session_key, purpose=_BOUND + blob.header + of.as_bytes)
         return blob.as_bytes + sealed
 
 
-class Openings:
+class KeyOpenings:
     """Opens blobs. Key exchange keys are remembered, the bad ones too, so that RSA is paid once for each."""
 
     __slots__ = ("_keys",)
@@ -387,7 +387,7 @@ class Openings:
 
     def opened(
         self,
-        blob: Blob,
+        blob: KeyExchangeBlob,
         of: Direction,
         *,
         own: DialogCertificate,
@@ -422,7 +422,7 @@ class Openings:
         return opened_under(key, blob.sealed_key, purpose=_BOUND + blob.header + of.as_bytes)
 
     def _exchange_key(
-        self, blob: Blob, own: DialogCertificate, by: DialogCertificate | None, pays: Callable[[], bool]
+        self, blob: KeyExchangeBlob, own: DialogCertificate, by: DialogCertificate | None, pays: Callable[[], bool]
     ) -> bytes | None:
         name = hashlib.sha256(blob.signed + blob.signature).digest()
         if name in self._keys:

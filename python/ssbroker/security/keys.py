@@ -41,7 +41,7 @@ class Blocks(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Library:
+class CryptographyLibrary:
     """What is used of the library.
 
     Attributes:
@@ -80,7 +80,7 @@ class Library:
 
 
 @cache
-def cryptography_of() -> Library:
+def cryptography_of() -> CryptographyLibrary:
     """The library.
 
     Returns:
@@ -110,7 +110,7 @@ def cryptography_of() -> Library:
     def decryptor(key: bytes) -> Blocks:
         return Cipher(algorithms.AES(key), modes.ECB()).decryptor()  # noqa: S305 - the same
 
-    return Library(AESGCM, AESSIV, encryptor, decryptor, InvalidTag)
+    return CryptographyLibrary(AESGCM, AESSIV, encryptor, decryptor, InvalidTag)
 
 
 SESSION_KEY_BYTES: Final = 32

@@ -11,7 +11,7 @@ from ssbroker.spark.compare import SparkComparison, compare
 from ssbroker.spark.files.reassembly import ReassembledFiles, reassemble_files
 from ssbroker.spark.files.routing import RoutedFiles, route_files
 from ssbroker.spark.pipeline import Pipeline, pipeline
-from ssbroker.spark.reassembly import Reassembly, reassemble
+from ssbroker.spark.reassembly import SparkReassembly, reassemble
 from ssbroker.spark.routing import route, route_udf
 from ssbroker.spark.streams.inspection import stream_state
 from ssbroker.spark.streams.routing import route_stream
@@ -22,9 +22,9 @@ __all__ = [
     "MissingSparkError",
     "Pipeline",
     "ReassembledFiles",
-    "Reassembly",
     "RoutedFiles",
     "SparkComparison",
+    "SparkReassembly",
     "Stream",
     "StreamKinds",
     "compare",

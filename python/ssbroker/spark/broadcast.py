@@ -29,7 +29,7 @@ _SECRET: Final = secrets.token_bytes(32)
 
 
 @dataclass(frozen=True)
-class Shipped(Generic[_Value]):
+class SharedValue(Generic[_Value]):
     """Where a worker finds a value; two are equal when the values say the same.
 
     Attributes:
@@ -44,20 +44,20 @@ class Shipped(Generic[_Value]):
 
 
 @dataclass(frozen=True)
-class _Broadcast(Shipped[_Value]):
+class _Broadcast(SharedValue[_Value]):
     variable: Any = field(compare=False)
 
     def value(self) -> _Value:
         value: _Value = self.variable.value
         return value
 
-    def __reduce__(self) -> tuple[Callable[..., Shipped[_Value]], tuple[Any, ...]]:
+    def __reduce__(self) -> tuple[Callable[..., SharedValue[_Value]], tuple[Any, ...]]:
         # The driver of a stream unpickles what is meant for its workers, and has no broadcasts: they are looked up when they are needed.
         return _InWorker, (self.fingerprint, *self.variable.__reduce__())
 
 
 @dataclass(frozen=True)
-class _InWorker(Shipped[_Value]):
+class _InWorker(SharedValue[_Value]):
     find: Callable[..., Any] = field(compare=False)
     arguments: tuple[Any, ...] = field(compare=False)
 
@@ -67,7 +67,7 @@ class _InWorker(Shipped[_Value]):
 
 
 @dataclass(frozen=True)
-class _Carried(Shipped[_Value]):
+class _InlineValue(SharedValue[_Value]):
     pickled: bytes = field(compare=False, repr=False)
 
     def value(self) -> _Value:
@@ -77,7 +77,7 @@ class _Carried(Shipped[_Value]):
 
 
 @dataclass(frozen=True)
-class _Artifact(Shipped[_Value]):
+class _Artifact(SharedValue[_Value]):
     file: str = field(compare=False)
 
     def value(self) -> _Value:
@@ -99,7 +99,7 @@ _broadcasts: Final[dict[tuple[str, str], _Broadcast[Any]]] = {}
 _artifacts: Final[dict[tuple[str, str], _Artifact[Any]]] = {}
 
 
-def ship(spark: SparkSession, catalog: Catalog, *, in_stream: bool = False) -> Shipped[Catalog]:
+def ship(spark: SparkSession, catalog: Catalog, *, in_stream: bool = False) -> SharedValue[Catalog]:
     """Hands a catalog to the workers of a session, unless they have it.
 
     Args:
@@ -115,7 +115,7 @@ def ship(spark: SparkSession, catalog: Catalog, *, in_stream: bool = False) -> S
 
 def ship_keys(
     spark: SparkSession, keys: Mapping[bytes, bytes], *, in_stream: bool = False
-) -> Shipped[dict[bytes, bytes]]:
+) -> SharedValue[dict[bytes, bytes]]:
     """Hands session keys to the workers of a session, unless they have them.
 
     Args:
@@ -132,10 +132,10 @@ def ship_keys(
     return _shipped(spark, dict(keys), fingerprint=digest.hexdigest(), in_stream=in_stream)
 
 
-def _shipped(spark: SparkSession, value: _Value, *, fingerprint: str, in_stream: bool) -> Shipped[_Value]:
+def _shipped(spark: SparkSession, value: _Value, *, fingerprint: str, in_stream: bool) -> SharedValue[_Value]:
     if not hasattr(spark, "sparkContext"):
         if in_stream:
-            return _Carried(fingerprint, pickle.dumps(value, protocol=pickle.HIGHEST_PROTOCOL))
+            return _InlineValue(fingerprint, pickle.dumps(value, protocol=pickle.HIGHEST_PROTOCOL))
         return _as_artifact(spark, value, fingerprint=fingerprint)
     context = spark.sparkContext
     key = (str(context.applicationId), fingerprint)
@@ -147,7 +147,7 @@ def _shipped(spark: SparkSession, value: _Value, *, fingerprint: str, in_stream:
     return _broadcasts[key]
 
 
-def _as_artifact(spark: SparkSession, value: _Value, *, fingerprint: str) -> Shipped[_Value]:
+def _as_artifact(spark: SparkSession, value: _Value, *, fingerprint: str) -> SharedValue[_Value]:
     session: Any = spark
     key = (str(session.session_id), fingerprint)
     if key not in _artifacts:

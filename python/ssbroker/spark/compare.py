@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from ssbroker import _arguments
 from ssbroker.catalog.catalog import Catalog
-from ssbroker.diagnose.behaviour import SIDE, Pair, pair
+from ssbroker.diagnose.behaviour import SIDE, DecisionPair, pair
 from ssbroker.diagnose.compare import Comparison, from_counts
 from ssbroker.diagnose.fleet import ALONE
 from ssbroker.exceptions import SchemaError
@@ -50,7 +50,7 @@ class SparkComparison:
         keys |= {f"{which}_{name}": f"{which} {name}" for which in ("before", "after") for name in SIDE}
         picked = self.rows.select(*(sf.col(quoted(name)).alias(alias) for name, alias in keys.items()))
         grouped = picked.groupBy(*map(quoted, keys.values())).agg(sf.count("*").alias(_COUNT))
-        counts: Counter[Pair] = Counter()
+        counts: Counter[DecisionPair] = Counter()
         for row in grouped.toLocalIterator():
             plain: dict[str, Any] = row.asDict()
             counts[pair({"database": self.before.user_database, **plain})] += plain[_COUNT]

@@ -15,7 +15,7 @@ from ssbroker.router import PendingRequest, TieBreak
 from ssbroker.spark import columns, reassembly, reassembly_rows, worker
 from ssbroker.spark.broadcast import ship
 from ssbroker.spark.columns import check_free
-from ssbroker.spark.reassembly import Options, Reassembly, Routing, ShardBy, Strategy
+from ssbroker.spark.reassembly import ReassemblyOptions, RoutingTask, ShardBy, SparkReassembly, Strategy
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -26,7 +26,7 @@ _OWN: Final = ("conversation_id", "is_initiator")
 
 
 @dataclass(frozen=True)
-class Pipeline(Reassembly):
+class Pipeline(SparkReassembly):
     """What comes of fragments that are put together and routed, as three DataFrames of one computation.
 
     Each is computed when it is read, and reading two computes twice, unless `persist` keeps what was computed.
@@ -99,7 +99,7 @@ def pipeline(
         Row(message_body='one two', outcome='REMOTE', next_hop_address='TCP://orders:4022')
         >>> spark.stop()
     """
-    chosen = Options(
+    chosen = ReassemblyOptions(
         strategy=strategy,
         shard_by=shard_by,
         in_order=in_order,
@@ -120,12 +120,12 @@ def pipeline(
         },
     }
     labels = columns.rehearse(catalog, types, tie_break=tie_break, pending_request=pending_request)
-    task = worker.Task(
+    task = worker.RouteTask(
         catalog=ship(fragments_df.sparkSession, catalog),
         now=_arguments.as_utc(now),
         tie_break=tie_break,
         pending_request=pending_request,
     )
     names = {**dict(zip(_OWN, _OWN, strict=True)), **{name: on_the_way for name, (on_the_way, _) in carried.items()}}
-    routing = Routing(task=task, labels=labels, names=names)
+    routing = RoutingTask(task=task, labels=labels, names=names)
     return Pipeline(*reassembly.assemble(fragments_df, found, chosen, routing), labels)

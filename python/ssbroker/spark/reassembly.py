@@ -16,7 +16,7 @@ from ssbroker.exceptions import InputError, OptionError, SchemaError
 from ssbroker.reassembly import Reassembler, SessionKeys
 from ssbroker.schemas import MESSAGES, PENDING, REJECTED
 from ssbroker.spark import columns, reassembly_rows, worker
-from ssbroker.spark.broadcast import MESSAGE_BYTES_MAX, Shipped, room_for, ship_keys
+from ssbroker.spark.broadcast import MESSAGE_BYTES_MAX, SharedValue, room_for, ship_keys
 from ssbroker.spark.columns import NUMBER_BITS, PLACE, FragmentColumns, Labels, check_frame
 from ssbroker.spark.reassembly_rows import KEYS, KIND, MESSAGE, REJECTION
 
@@ -113,7 +113,7 @@ _COUNT: Final = "whole_count"
 
 
 @dataclass(frozen=True, kw_only=True)
-class Routing:
+class RoutingTask:
     """How the messages of a task are routed.
 
     Attributes:
@@ -122,13 +122,13 @@ class Routing:
         names: Where the columns of conversations stand: their names in messages.
     """
 
-    task: worker.Task
+    task: worker.RouteTask
     labels: Labels
     names: Mapping[str, str]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Task:
+class ReassembleTask:
     """How to put fragments together: small enough to travel with every task.
 
     Attributes:
@@ -150,11 +150,11 @@ class Task:
     max_message_bytes: int
     max_fragments_per_message: int | None
     max_pending_bytes: int
-    session_keys: str | Shipped[dict[bytes, bytes]] | None = field(repr=False)
-    routing: Routing | None
+    session_keys: str | SharedValue[dict[bytes, bytes]] | None = field(repr=False)
+    routing: RoutingTask | None
 
 
-def assembled(task: Task, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+def assembled(task: ReassembleTask, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     """The rows of all kinds of a partition.
 
     Args:
@@ -167,17 +167,17 @@ def assembled(task: Task, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.Reco
     Raises:
         InputError: A value is not what was expected.
     """
-    assembling = _Assembling(task)
+    assembling = _AssemblyRun(task)
     for batch in batches:
         if batch.num_rows:
             yield from assembling.groups(batch)
     yield from assembling.end()
 
 
-class _Assembling:
+class _AssemblyRun:
     """One task under way. Its rows come group by group: directions, or messages where those before one do not matter."""
 
-    def __init__(self, task: Task) -> None:
+    def __init__(self, task: ReassembleTask) -> None:
         self._task: Final = task
         self._reassembler = self._begun()
         self._schema: pa.Schema | None = None
@@ -254,7 +254,7 @@ class _Assembling:
 
     def _begun(self, *, limited: bool = True) -> Reassembler:
         task = self._task
-        keys: Any = native_keys(task.session_keys) if isinstance(task.session_keys, Shipped) else task.session_keys
+        keys: Any = native_keys(task.session_keys) if isinstance(task.session_keys, SharedValue) else task.session_keys
         return Reassembler(
             max_pending_bytes=task.max_pending_bytes if limited else None,
             max_pending_messages=None,
@@ -273,7 +273,7 @@ def _count_of(group: _Column, value: int) -> int:
 
 
 @functools.lru_cache(maxsize=1)
-def native_keys(shipped: Shipped[dict[bytes, bytes]]) -> _core.SessionKeys:
+def native_keys(shipped: SharedValue[dict[bytes, bytes]]) -> _core.SessionKeys:
     """Session keys as the native module takes them: made ready by the first task of a process, found by all that follow.
 
     Args:
@@ -285,7 +285,7 @@ def native_keys(shipped: Shipped[dict[bytes, bytes]]) -> _core.SessionKeys:
     return _core.SessionKeys(list(shipped.value().items()))
 
 
-def _schema(task: Task, further: Mapping[str, pa.DataType]) -> pa.Schema:
+def _schema(task: ReassembleTask, further: Mapping[str, pa.DataType]) -> pa.Schema:
     own = {**reassembly_rows.COLUMNS, **(reassembly_rows.DECISION if task.routing else {}), **further}
     return pa.schema(
         [
@@ -295,7 +295,7 @@ def _schema(task: Task, further: Mapping[str, pa.DataType]) -> pa.Schema:
     )
 
 
-def _decided(routing: Routing, messages: pa.RecordBatch) -> dict[str, _Column]:
+def _decided(routing: RoutingTask, messages: pa.RecordBatch) -> dict[str, _Column]:
     conversations = pa.RecordBatch.from_arrays(
         [messages[name] for name in routing.names.values()], names=list(routing.names)
     )
@@ -312,7 +312,7 @@ _COALESCE_PERSISTED: Final = "spark.sql.optimizer.canChangeCachedPlanOutputParti
 
 
 @dataclass(frozen=True, kw_only=True)
-class Options:
+class ReassemblyOptions:
     """How fragments are put together; checked when it is made.
 
     Raises:
@@ -339,11 +339,11 @@ class Options:
         if self.max_fragments_per_message is not None:
             _arguments.whole(self.max_fragments_per_message, name="max_fragments_per_message", least=1, most=2**31 - 1)
 
-    def task(self, spark: SparkSession, columns: FragmentColumns, routing: Routing | None) -> Task:
+    def task(self, spark: SparkSession, columns: FragmentColumns, routing: RoutingTask | None) -> ReassembleTask:
         """What a worker is told."""
         normal = keys.normalize_session_keys(self.session_keys)
         column = normal if isinstance(normal, str) else None
-        return Task(
+        return ReassembleTask(
             names=columns.names,
             further=tuple(map(reassembly_rows.further_name, range(len(columns.further)))),
             by_message=self.shard_by == "message",
@@ -359,7 +359,7 @@ class Options:
 
 
 @dataclass(frozen=True)
-class Reassembly:
+class SparkReassembly:
     """What comes of fragments, as three DataFrames of one computation.
 
     Each is computed when it is read, and reading two computes twice, unless `persist` keeps what was computed.
@@ -439,7 +439,7 @@ def reassemble(
     max_message_bytes: int = 256 << 20,
     max_pending_bytes: int | None = None,
     max_fragments_per_message: int | None = 1 << 20,
-) -> Reassembly:
+) -> SparkReassembly:
     """Puts fragments together: each message once, byte for byte, verified, in order for its conversation and direction.
 
     Columns and options are checked before a job starts. A value that is wrong ends the job with a `PythonException` that carries
@@ -481,7 +481,7 @@ def reassemble(
         Row(message_sequence_number=2, waits_for_sequence_number=1)
         >>> spark.stop()
     """
-    chosen = Options(
+    chosen = ReassemblyOptions(
         strategy=strategy,
         shard_by=shard_by,
         in_order=in_order,
@@ -491,7 +491,7 @@ def reassemble(
         max_fragments_per_message=max_fragments_per_message,
     )
     columns = read(fragments_df, session_keys, name="ssbroker.spark.reassemble")
-    return Reassembly(*assemble(fragments_df, columns, chosen, None))
+    return SparkReassembly(*assemble(fragments_df, columns, chosen, None))
 
 
 def read(fragments: DataFrame, session_keys: SessionKeys | None, *, name: str) -> FragmentColumns:
@@ -522,7 +522,7 @@ def read(fragments: DataFrame, session_keys: SessionKeys | None, *, name: str) -
 
 
 def assemble(
-    fragments: DataFrame, columns: FragmentColumns, chosen: Options, routing: Routing | None
+    fragments: DataFrame, columns: FragmentColumns, chosen: ReassemblyOptions, routing: RoutingTask | None
 ) -> tuple[DataFrame, FragmentColumns, bool]:
     """The rows of all kinds, not computed yet.
 
@@ -542,7 +542,7 @@ def assemble(
     return rows, columns, task.by_message and task.in_order
 
 
-def _function(task: Task) -> Callable[[Iterator[Any]], Iterator[pa.RecordBatch]]:
+def _function(task: ReassembleTask) -> Callable[[Iterator[Any]], Iterator[pa.RecordBatch]]:
     def reassemble_fragments(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         return assembled(task, batches)
 

@@ -17,8 +17,8 @@ from ssbroker.schemas import CONVERSATIONS
 from ssbroker.spark import columns, worker
 from ssbroker.spark.broadcast import ship
 from ssbroker.spark.columns import PACKED, PACKED_COLUMN, TOLD, Labels, check_told_apart, quoted
-from ssbroker.spark.transfer import Crossing
-from ssbroker.spark.worker import Task
+from ssbroker.spark.transfer import TransferredColumns
+from ssbroker.spark.worker import RouteTask
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
@@ -36,21 +36,21 @@ _NO_ROUTE: Final = 1 << 31
 _ROUTE: Final = 32
 
 
-class Returning(Protocol):
+class DecisionEncoding(Protocol):
     """A way back."""
 
     @property
     def struct(self) -> str:
         """What Python gives for each row, as a type of Spark."""
 
-    def function(self, task: Task, crossing: Crossing) -> Decide:
+    def function(self, task: RouteTask, crossing: TransferredColumns) -> Decide:
         """What runs in Python."""
 
     def unpacked(self, given: DataFrame, packed: Column) -> dict[str, Column]:
         """The decision columns, in the order of the contract, of the struct beside the columns given."""
 
 
-def returning(catalog: Catalog, types: Mapping[str, pa.DataType], labels: Labels) -> Returning:
+def returning(catalog: Catalog, types: Mapping[str, pa.DataType], labels: Labels) -> DecisionEncoding:
     """The way back for the decisions by a catalog.
 
     Args:
@@ -63,9 +63,9 @@ def returning(catalog: Catalog, types: Mapping[str, pa.DataType], labels: Labels
     """
     places = catalog.native.places()
     if places is None:
-        return _ByColumns(labels=labels, fields=columns.settable(catalog))
+        return _AsColumns(labels=labels, fields=columns.settable(catalog))
     addresses, databases = places
-    return _ByNumber(
+    return _AsNumber(
         labels=labels,
         addresses=addresses,
         databases=databases if catalog.has_services else [],
@@ -74,7 +74,7 @@ def returning(catalog: Catalog, types: Mapping[str, pa.DataType], labels: Labels
 
 
 @dataclass(frozen=True, kw_only=True)
-class _ByColumns:
+class _AsColumns:
     labels: Labels
     fields: Mapping[str, str]
 
@@ -82,7 +82,7 @@ class _ByColumns:
     def struct(self) -> str:
         return _struct(self.fields)
 
-    def function(self, task: Task, crossing: Crossing) -> Decide:
+    def function(self, task: RouteTask, crossing: TransferredColumns) -> Decide:
         labels, fields = self.labels, tuple(self.fields)
 
         # Spark reads the kind of function from its annotations, and pyarrow's classes take no parameters when they are read.
@@ -96,7 +96,7 @@ class _ByColumns:
 
 
 @dataclass(frozen=True, kw_only=True)
-class _ByNumber:
+class _AsNumber:
     """As `_core.Router.verdicts` has it.
 
     Attributes:
@@ -115,7 +115,7 @@ class _ByNumber:
     def struct(self) -> str:
         return _struct({"verdict": "bigint", "broker_instance": PACKED["broker_instance"]})
 
-    def function(self, task: Task, crossing: Crossing) -> Decide:
+    def function(self, task: RouteTask, crossing: TransferredColumns) -> Decide:
         tells_named = not self.has_ids
 
         def decide(batches: Iterator[tuple[pa.Array, ...]]) -> Iterator[pa.Array]:  # type: ignore[type-arg]
@@ -205,14 +205,14 @@ def route(
     }
     columns.check_tie_break(tie_break)
     labels = columns.rehearse(catalog, types, tie_break=tie_break, pending_request=pending_request)
-    task = worker.Task(
+    task = worker.RouteTask(
         catalog=ship(conversations_df.sparkSession, catalog, in_stream=conversations_df.isStreaming),
         now=_arguments.as_utc(now),
         tie_break=tie_break,
         pending_request=pending_request,
     )
 
-    crossing = Crossing.of(types, conversations_df, catalog, tie_break)
+    crossing = TransferredColumns.of(types, conversations_df, catalog, tie_break)
     way = returning(catalog, types, labels)
     # Spark would run a deterministic function twice where a filter follows on what it returns: below the filter and above it.
     udf = _arrow_udf(way.function(task, crossing), way.struct).asNondeterministic()
@@ -262,7 +262,7 @@ def route_udf(
     columns.check_tie_break(tie_break)
     types = {field.name: field.type for field in CONVERSATIONS}
     columns.rehearse(catalog, types, tie_break=tie_break, pending_request=pending_request)
-    task = worker.Task(
+    task = worker.RouteTask(
         catalog=ship(spark, catalog), now=_arguments.as_utc(now), tie_break=tie_break, pending_request=pending_request
     )
 

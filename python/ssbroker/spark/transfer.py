@@ -35,7 +35,7 @@ _IS_INITIATOR: Final = "is_initiator"
 
 
 @dataclass(frozen=True, kw_only=True)
-class Crossing:
+class TransferredColumns:
     """Which columns cross as they are, and which are told by the situation.
 
     Attributes:
@@ -49,7 +49,9 @@ class Crossing:
     databases: tuple[str, ...]
 
     @classmethod
-    def of(cls, types: Mapping[str, pa.DataType], given: DataFrame, catalog: Catalog, tie_break: TieBreak) -> Crossing:
+    def of(
+        cls, types: Mapping[str, pa.DataType], given: DataFrame, catalog: Catalog, tie_break: TieBreak
+    ) -> TransferredColumns:
         """The way of the columns of a DataFrame.
 
         Args:

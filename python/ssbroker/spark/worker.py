@@ -18,9 +18,9 @@ from ssbroker.exceptions import InputError
 from ssbroker.router import PendingRequest, Router, TieBreak
 from ssbroker.schemas import CONVERSATIONS, DECISIONS
 from ssbroker.spark import columns
-from ssbroker.spark.broadcast import Shipped
+from ssbroker.spark.broadcast import SharedValue
 from ssbroker.spark.columns import Labels
-from ssbroker.spark.transfer import Crossing
+from ssbroker.spark.transfer import TransferredColumns
 
 _Column: TypeAlias = Any  # an Arrow array; what the stubs of pyarrow know of arrays stands in the way here
 
@@ -33,23 +33,23 @@ _GUID_OR_LABEL: Final = {
 
 
 @dataclass(frozen=True, kw_only=True)
-class Task:
+class RouteTask:
     """How to route: small enough to travel with every task."""
 
-    catalog: Shipped[Catalog]
+    catalog: SharedValue[Catalog]
     now: datetime
     tie_break: TieBreak
     pending_request: PendingRequest
 
 
 @functools.lru_cache(maxsize=_ROUTERS_MAX)
-def router_of(catalog: Shipped[Catalog], tie_break: TieBreak, pending_request: PendingRequest) -> Router:
+def router_of(catalog: SharedValue[Catalog], tie_break: TieBreak, pending_request: PendingRequest) -> Router:
     """The router of a shipped catalog: compiled by the first task of a process, found by all that follow."""
     return Router(catalog.value(), tie_break=tie_break, pending_request=pending_request)
 
 
 def packed_decisions(
-    task: Task, crossing: Crossing, labels: Labels, fields: Sequence[str], batches: Iterator[Any]
+    task: RouteTask, crossing: TransferredColumns, labels: Labels, fields: Sequence[str], batches: Iterator[Any]
 ) -> Iterator[pa.StructArray]:
     """The decisions of a partition as structs of fields `columns.PACKED`.
 
@@ -70,7 +70,9 @@ def packed_decisions(
         yield packed_of(_decide(task, batch, first_row=first_row), labels, fields)
 
 
-def verdicts(task: Task, crossing: Crossing, batches: Iterator[Any], *, tells_named: bool) -> Iterator[pa.StructArray]:
+def verdicts(
+    task: RouteTask, crossing: TransferredColumns, batches: Iterator[Any], *, tells_named: bool
+) -> Iterator[pa.StructArray]:
     """The decisions of a partition as structs of a number and a broker id.
 
     Args:
@@ -93,7 +95,7 @@ def verdicts(task: Task, crossing: Crossing, batches: Iterator[Any], *, tells_na
         yield decided.to_struct_array()
 
 
-def packed(task: Task, conversations: pa.RecordBatch, labels: Labels) -> pa.StructArray:
+def packed(task: RouteTask, conversations: pa.RecordBatch, labels: Labels) -> pa.StructArray:
     """The decisions of one batch as structs `columns.PACKED`.
 
     Args:
@@ -128,7 +130,7 @@ def packed_of(decided: pa.RecordBatch, labels: Labels, fields: Sequence[str] = t
     return pa.StructArray.from_arrays([verdict, *(_plain(decided, name) for name in fields[1:])], list(fields))
 
 
-def decisions(task: Task, given: Sequence[_Column], named: dict[str, _Column]) -> pa.StructArray:
+def decisions(task: RouteTask, given: Sequence[_Column], named: dict[str, _Column]) -> pa.StructArray:
     """The decisions of one batch as structs `columns.DECISION`.
 
     Args:
@@ -148,7 +150,7 @@ def decisions(task: Task, given: Sequence[_Column], named: dict[str, _Column]) -
     return pa.StructArray.from_arrays([_plain(decided, name) for name in DECISIONS.names], DECISIONS.names)
 
 
-def _arrived(crossing: Crossing, batches: Iterator[Any]) -> Iterator[tuple[pa.RecordBatch, int]]:
+def _arrived(crossing: TransferredColumns, batches: Iterator[Any]) -> Iterator[tuple[pa.RecordBatch, int]]:
     """The conversations of each batch, and the place of the first in the partition."""
     first_row = 0
     for given in batches:
@@ -157,7 +159,7 @@ def _arrived(crossing: Crossing, batches: Iterator[Any]) -> Iterator[tuple[pa.Re
         first_row += batch.num_rows
 
 
-def _decide(task: Task, batch: pa.RecordBatch, *, first_row: int) -> pa.RecordBatch:
+def _decide(task: RouteTask, batch: pa.RecordBatch, *, first_row: int) -> pa.RecordBatch:
     router = router_of(task.catalog, task.tie_break, task.pending_request)
     with _placed(batch, first_row):
         return router.route(batch, now=task.now)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Final
 
-from ssbroker.store.endpoints import Endpoint
+from ssbroker.store.endpoints import ConversationEndpoint
 from ssbroker.store.sqlite import Connection
 
 
@@ -20,10 +20,10 @@ def note_batch(connection: Connection, writer: str, batch_id: int) -> None:
     connection.execute(_NOTE, (writer, batch_id))
 
 
-def dialogs(connection: Connection, writer: str, keys: Iterable[bytes]) -> dict[bytes, Endpoint]:
+def dialogs(connection: Connection, writer: str, keys: Iterable[bytes]) -> dict[bytes, ConversationEndpoint]:
     """The endpoints of a writer's dialogs, by their keys; what is not there is left out."""
     rows = connection.executemany(_DIALOGS, ((writer, key) for key in keys))
-    return {row[0]: Endpoint._make(row[1:]) for row in rows}
+    return {row[0]: ConversationEndpoint._make(row[1:]) for row in rows}
 
 
 def keep_dialogs(connection: Connection, rows: Iterable[tuple[str, bytes, int]]) -> None:

@@ -8,7 +8,7 @@ from typing import Final, NamedTuple
 from ssbroker.store.sqlite import Connection
 
 
-class Endpoint(NamedTuple):
+class ConversationEndpoint(NamedTuple):
     """A row of `ssb_conversation_endpoints`, in the order of its columns. Moments are microseconds since 1970, UTC."""
 
     endpoint_id: int
@@ -69,7 +69,7 @@ def insert(
     state: str,
     lifetime: int,
     priority: int,
-) -> Endpoint:
+) -> ConversationEndpoint:
     """Makes an endpoint; what was made."""
     connection.execute(
         _INSERT,
@@ -89,7 +89,7 @@ def insert(
             priority,
         ),
     )
-    return Endpoint(
+    return ConversationEndpoint(
         connection.last_insert_rowid(),
         conversation_handle,
         conversation_id,
@@ -113,23 +113,25 @@ def insert(
     )
 
 
-def by_id(connection: Connection, endpoint_id: int) -> Endpoint | None:
+def by_id(connection: Connection, endpoint_id: int) -> ConversationEndpoint | None:
     """The endpoint of a number."""
     return _one(connection, "SELECT * FROM ssb_conversation_endpoints WHERE endpoint_id = ?", (endpoint_id,))
 
 
-def as_now(connection: Connection, seen: Endpoint) -> Endpoint | None:
+def as_now(connection: Connection, seen: ConversationEndpoint) -> ConversationEndpoint | None:
     """An endpoint that was read before, as it is now; None where it is gone, whoever has its number since."""
     found = by_id(connection, seen.endpoint_id)
     return found if found is not None and found.conversation_handle == seen.conversation_handle else None
 
 
-def by_handle(connection: Connection, handle: bytes) -> Endpoint | None:
+def by_handle(connection: Connection, handle: bytes) -> ConversationEndpoint | None:
     """The endpoint that a handle names."""
     return _one(connection, "SELECT * FROM ssb_conversation_endpoints WHERE conversation_handle = ?", (handle,))
 
 
-def by_conversation(connection: Connection, conversation_id: bytes, *, is_initiator: bool) -> Endpoint | None:
+def by_conversation(
+    connection: Connection, conversation_id: bytes, *, is_initiator: bool
+) -> ConversationEndpoint | None:
     """The endpoint of one side of a conversation."""
     return _one(
         connection,
@@ -138,28 +140,30 @@ def by_conversation(connection: Connection, conversation_id: bytes, *, is_initia
     )
 
 
-def in_group(connection: Connection, group: bytes, *, limit: int = -1) -> list[Endpoint]:
+def in_group(connection: Connection, group: bytes, *, limit: int = -1) -> list[ConversationEndpoint]:
     """The endpoints of a conversation group that are not closed; no more than `limit` of them, -1 is all."""
-    return [Endpoint._make(row) for row in connection.execute(_IN_GROUP, (group, limit))]
+    return [ConversationEndpoint._make(row) for row in connection.execute(_IN_GROUP, (group, limit))]
 
 
-def with_handles(connection: Connection, handles: Iterable[bytes]) -> dict[bytes, Endpoint]:
+def with_handles(connection: Connection, handles: Iterable[bytes]) -> dict[bytes, ConversationEndpoint]:
     """The endpoints of many handles; what is not there is left out."""
     rows = connection.executemany(
         "SELECT * FROM ssb_conversation_endpoints WHERE conversation_handle = ?", ((handle,) for handle in handles)
     )
-    return {row[1]: Endpoint._make(row) for row in rows}
+    return {row[1]: ConversationEndpoint._make(row) for row in rows}
 
 
-def far_sides_ready(connection: Connection, senders: Iterable[Endpoint]) -> dict[tuple[bytes, int], Endpoint]:
+def far_sides_ready(
+    connection: Connection, senders: Iterable[ConversationEndpoint]
+) -> dict[tuple[bytes, int], ConversationEndpoint]:
     """The far sides, in this file, that are in CO and have nothing waiting or out of turn; by conversation and `is_initiator`."""
     rows = connection.executemany(_FAR_READY, ((sender.conversation_id, 1 - sender.is_initiator) for sender in senders))
-    return {(row[2], row[3]): Endpoint._make(row) for row in rows}
+    return {(row[2], row[3]): ConversationEndpoint._make(row) for row in rows}
 
 
-def open_endpoints(connection: Connection) -> list[Endpoint]:
+def open_endpoints(connection: Connection) -> list[ConversationEndpoint]:
     """All endpoints that are not closed."""
-    return [Endpoint._make(row) for row in connection.execute(_OPEN)]
+    return [ConversationEndpoint._make(row) for row in connection.execute(_OPEN)]
 
 
 def set_state(connection: Connection, endpoint_id: int, state: str) -> None:
@@ -233,9 +237,9 @@ def remove(connection: Connection, endpoint_id: int) -> None:
     connection.execute("DELETE FROM ssb_conversation_endpoints WHERE endpoint_id = ?", (endpoint_id,))
 
 
-def _one(connection: Connection, sql: str, bindings: tuple[object, ...]) -> Endpoint | None:
+def _one(connection: Connection, sql: str, bindings: tuple[object, ...]) -> ConversationEndpoint | None:
     row = connection.execute(sql, bindings).fetchone()
-    return None if row is None else Endpoint._make(row)
+    return None if row is None else ConversationEndpoint._make(row)
 
 
 _INSERT: Final = """
@@ -260,7 +264,7 @@ _BIND: Final = """
     WHERE endpoint_id = ?"""
 
 
-def find(connection: Connection, sides: Iterable[tuple[bytes, bool]]) -> dict[tuple[bytes, bool], Endpoint]:
+def find(connection: Connection, sides: Iterable[tuple[bytes, bool]]) -> dict[tuple[bytes, bool], ConversationEndpoint]:
     """Endpoints by conversation and side; what is not there is left out.
 
     Args:
@@ -270,7 +274,7 @@ def find(connection: Connection, sides: Iterable[tuple[bytes, bool]]) -> dict[tu
     Returns:
         Those that are there.
     """
-    rows = (Endpoint._make(row) for row in connection.executemany(_FIND, sides))
+    rows = (ConversationEndpoint._make(row) for row in connection.executemany(_FIND, sides))
     return {(row.conversation_id, bool(row.is_initiator)): row for row in rows}
 
 
@@ -366,7 +370,7 @@ def ended(connection: Connection, sides: Iterable[tuple[bytes, bool]]) -> dict[t
     return {(conversation_id, bool(side)): number for conversation_id, side, number in rows}
 
 
-def note(connection: Connection, endpoint: Endpoint) -> None:
+def note(connection: Connection, endpoint: ConversationEndpoint) -> None:
     """Writes who the far side of an endpoint is, now that it has been heard of over the network."""
     known = (endpoint.far_peer, endpoint.session_key, endpoint.far_session_key, endpoint.far_certificate)
     connection.execute(_NOTE, (*known, endpoint.endpoint_id))

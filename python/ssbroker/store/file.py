@@ -20,8 +20,8 @@ from ssbroker.store.objects import Picture
 from ssbroker.store.schema import APPLICATION_ID
 from ssbroker.store.sqlite import (
     Connection,
+    FileIdentity,
     NotInPlaceError,
-    Place,
     check_blank,
     connect,
     identity_of,
@@ -99,7 +99,7 @@ class Pool(Protocol):
         """In the new process: keeps what was in use from ever being closed."""
 
 
-class Forks:
+class ForkGuard:
     """The forks of this process.
 
     Attributes:
@@ -178,7 +178,7 @@ class Forks:
         return set().union(*(pool.users for pool in pools))
 
 
-FORKS: Final = Forks()
+FORKS: Final = ForkGuard()
 
 
 @final
@@ -251,7 +251,7 @@ class Connections:
     def __init__(self, path: Path, gate: Gate, *, vfs: str | None = None) -> None:
         self._path = path
         self._gate = gate
-        self.place: Final = Place(path)
+        self.place: Final = FileIdentity(path)
         self._vfs = vfs
         self._forks = FORKS.count
         self._used: dict[object, int] = {}
@@ -675,7 +675,7 @@ def _open_error(path: Path) -> StorageError:
     )
 
 
-class Watch:
+class FileWatch:
     """A connection that only asks whether the file has changed since it was last asked. Not for several threads at once.
 
     Args:
@@ -893,9 +893,9 @@ class DatabaseFile:
         """
         self.gate.know(version, picture)
 
-    def watch(self) -> Watch:
+    def watch(self) -> FileWatch:
         """What tells whether anybody has committed; it has a connection of its own until it is closed."""
-        return Watch(self.path, connections=self.connections, wait=self.lock_timeout)
+        return FileWatch(self.path, connections=self.connections, wait=self.lock_timeout)
 
     def checkpoint(self) -> None:
         """Puts all that is committed into the file itself, so that it is whole without what SQLite keeps beside it.

@@ -9,7 +9,7 @@ from ssbroker.store.sqlite import Connection
 Role = Literal["principal", "mirror"]
 
 
-class Mirroring(NamedTuple):
+class MirroringRole(NamedTuple):
     """What a database is in its pair."""
 
     role: Role
@@ -18,11 +18,11 @@ class Mirroring(NamedTuple):
     """How often the role has changed hands, as far as the database knows (N24)."""
 
 
-def of(connection: Connection) -> Mirroring:
+def of(connection: Connection) -> MirroringRole:
     """The role of the database and its number."""
-    return Mirroring(*connection.execute("SELECT mirroring_role, mirroring_number FROM ssb_database").get)
+    return MirroringRole(*connection.execute("SELECT mirroring_role, mirroring_number FROM ssb_database").get)
 
 
-def write(connection: Connection, mirroring: Mirroring) -> None:
+def write(connection: Connection, mirroring: MirroringRole) -> None:
     """Writes both. Whoever keeps a picture of the objects has to be told that it is another one."""
     connection.execute("UPDATE ssb_database SET mirroring_role = ?, mirroring_number = ?", mirroring)

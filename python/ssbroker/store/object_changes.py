@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Final, Literal
 
-from ssbroker.store.objects import ContractMessage, Endpoint, Validation
+from ssbroker.store.objects import BrokerEndpoint, ContractMessage, Validation
 from ssbroker.store.security import OWNER, PUBLIC, PermissionState
 from ssbroker.store.sqlite import Connection
 
@@ -205,7 +205,7 @@ def create_priority(connection: Connection, *, values: Mapping[str, Value]) -> i
     return _insert(connection, "ssb_conversation_priorities", "priority_id", None, values)
 
 
-def set_endpoint(connection: Connection, endpoint: Endpoint | None) -> None:
+def set_endpoint(connection: Connection, endpoint: BrokerEndpoint | None) -> None:
     """Writes the endpoint of the instance into its msdb; None takes it away."""
     connection.execute("DELETE FROM ssb_service_broker_endpoint")
     if endpoint is not None:

@@ -116,7 +116,7 @@ class Priority:
 
 
 @dataclass(frozen=True, slots=True)
-class Endpoint:
+class BrokerEndpoint:
     """The Service Broker endpoint of an instance, which stands in msdb (facts 171, 173)."""
 
     name: str
@@ -148,7 +148,7 @@ class Objects:
     services: Mapping[str, Service]
     routes: Mapping[str, Route]
     priorities: Mapping[str, Priority]
-    endpoint: Endpoint | None = None
+    endpoint: BrokerEndpoint | None = None
     security: Security = field(default_factory=Security)
 
     @cached_property
@@ -247,7 +247,7 @@ def load_broker(connection: Connection) -> tuple[int, Broker]:
     return version, Broker(guid, bool(enabled), bool(honor), attached_to, role, number)
 
 
-def load_endpoint(connection: Connection) -> Endpoint | None:
+def load_endpoint(connection: Connection) -> BrokerEndpoint | None:
     """The instance's endpoint, in msdb."""
     if connection.execute("SELECT 1 FROM sqlite_schema WHERE name = 'ssb_service_broker_endpoint'").get is None:
         return None
@@ -255,7 +255,7 @@ def load_endpoint(connection: Connection) -> Endpoint | None:
     if row is None:
         return None
     name, state, port, ip, forwarding, size = row
-    return Endpoint(name, state, port, ip, bool(forwarding), size)
+    return BrokerEndpoint(name, state, port, ip, bool(forwarding), size)
 
 
 def _contracts(connection: Connection) -> dict[str, Contract]:

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from typing import Any, Final, NamedTuple
 
 from ssbroker.store import views
-from ssbroker.store.endpoints import Endpoint
+from ssbroker.store.endpoints import ConversationEndpoint
 from ssbroker.store.sqlite import Connection
 
 RETAINED_RECEIVED: Final = 0
@@ -24,7 +24,7 @@ IN_ORDER: Final = 2
 """That of everything else."""
 
 
-class Row(NamedTuple):
+class QueueRow(NamedTuple):
     """What `add` writes."""
 
     queue_id: int
@@ -37,7 +37,7 @@ class Row(NamedTuple):
     message_body: bytes | None
 
 
-class Message(NamedTuple):
+class QueuedMessage(NamedTuple):
     """A message that can be received."""
 
     queuing_order: int
@@ -51,10 +51,10 @@ def add(connection: Connection, rows: Iterable[tuple[int, int, int, int, int, in
     connection.executemany(_ADD, rows)
 
 
-def next_endpoint(connection: Connection, queue_id: int) -> Endpoint | None:
+def next_endpoint(connection: Connection, queue_id: int) -> ConversationEndpoint | None:
     """Whose message is received next: of the highest priority the one that waits longest (B17)."""
     row = connection.execute(_NEXT_ENDPOINT, (queue_id,)).fetchone()
-    return None if row is None else Endpoint._make(row)
+    return None if row is None else ConversationEndpoint._make(row)
 
 
 def has_ready(connection: Connection, queue_id: int) -> bool:
@@ -70,7 +70,7 @@ def with_ready(connection: Connection) -> set[int]:
     return {queue_id for (queue_id,) in connection.execute(_WITH_READY)}
 
 
-def ready(connection: Connection, endpoint_id: int, *, most: int, bytes_max: int) -> tuple[list[Message], bool]:
+def ready(connection: Connection, endpoint_id: int, *, most: int, bytes_max: int) -> tuple[list[QueuedMessage], bool]:
     """The messages of a conversation that can be received, in order (fact 118), and whether these are all.
 
     Args:
@@ -82,9 +82,9 @@ def ready(connection: Connection, endpoint_id: int, *, most: int, bytes_max: int
     Returns:
         The messages, and whether there are no others.
     """
-    found: list[Message] = []
+    found: list[QueuedMessage] = []
     for row in connection.execute(_READY, (endpoint_id, most)):
-        found.append(Message._make(row))
+        found.append(QueuedMessage._make(row))
         bytes_max -= len(row[3]) if row[3] is not None else 0
         if bytes_max <= 0:
             return found, False
@@ -155,7 +155,7 @@ _EARLY: Final = """
     WHERE endpoint_id = ? AND status = 2 ORDER BY message_sequence_number"""
 
 
-class Cut(NamedTuple):
+class QueueSlice(NamedTuple):
     """A slice: what is numbered above `after`, up to `until`."""
 
     after: int
@@ -167,7 +167,7 @@ class Cut(NamedTuple):
 
 def cuts(
     connection: Connection, queue_id: int | None, *, after: int, until: int | None, rows_max: int, bytes_max: int
-) -> Generator[Cut]:
+) -> Generator[QueueSlice]:
     """Cuts what waits in a queue, or in the transmission queue, into slices.
 
     Args:
@@ -186,10 +186,10 @@ def cuts(
     for number, length in _lengths(connection, queue_id, after=after, until=_LAST_NUMBER if until is None else until):
         rows, size = rows + 1, size + (length or 0)
         if rows == rows_max or size >= bytes_max:
-            yield Cut(after, number, rows, size)
+            yield QueueSlice(after, number, rows, size)
             after, rows, size = number, 0, 0
     if rows:
-        yield Cut(after, number, rows, size)
+        yield QueueSlice(after, number, rows, size)
 
 
 def rows(

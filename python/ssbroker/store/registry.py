@@ -24,7 +24,7 @@ _INODE_BITS: Final = 2**63 - 1
 
 
 @dataclass(frozen=True, slots=True)
-class Listed:
+class RegisteredDatabase:
     """A row of the list; `file` stands as it is written there, relative to the instance's folder or absolute."""
 
     database_id: int
@@ -35,7 +35,7 @@ class Listed:
 
 
 @dataclass(frozen=True, slots=True)
-class Note:
+class OwnerNote:
     """What a file notes: the instance that has attached it, and the file that it was then."""
 
     attached_to: bytes | None
@@ -59,12 +59,14 @@ def version_of(connection: Connection) -> int:
     return version
 
 
-def load(connection: Connection) -> tuple[Listed, ...]:
+def load(connection: Connection) -> tuple[RegisteredDatabase, ...]:
     """The list, in the order of the ids."""
     rows = connection.execute(
         "SELECT database_id, name, file, service_broker_guid, is_broker_enabled FROM ssb_databases ORDER BY database_id"
     )
-    return tuple(Listed(number, name, file, guid, bool(enabled)) for number, name, file, guid, enabled in rows)
+    return tuple(
+        RegisteredDatabase(number, name, file, guid, bool(enabled)) for number, name, file, guid, enabled in rows
+    )
 
 
 def is_msdb(connection: Connection) -> bool:
@@ -129,10 +131,10 @@ def identity_of(path: Path) -> tuple[int, int] | None:
     return found.st_dev & _INODE_BITS, found.st_ino & _INODE_BITS
 
 
-def note_of(connection: Connection) -> Note:
+def note_of(connection: Connection) -> OwnerNote:
     """What the file notes."""
     attached_to, device, inode = only_row(connection, "SELECT attached_to, device, inode FROM ssb_database")
-    return Note(attached_to, None if device is None else (device, inode))
+    return OwnerNote(attached_to, None if device is None else (device, inode))
 
 
 def note(connection: Connection, *, attached_to: bytes | None, identity: tuple[int, int] | None) -> None:
@@ -157,7 +159,7 @@ WAIT_MOST: Final = 60_000_000
 """The longest for which nobody asks again, in microseconds: what is farther away was said by a clock that has been set back since."""
 
 
-class Request(NamedTuple):
+class RouteRequestRow(NamedTuple):
     """A row of `ssb_route_requests`."""
 
     conversation_handle: bytes | None
@@ -177,7 +179,7 @@ class Request(NamedTuple):
             Whether.
 
         Examples:
-            >>> Request(None, 7, "").is_in_the_way(now=7)
+            >>> RouteRequestRow(None, 7, "").is_in_the_way(now=7)
             False
         """
         if self.conversation_handle is not None:
@@ -193,13 +195,13 @@ def pending(connection: Connection) -> tuple[str, ...]:
     return tuple(name for (name,) in rows)
 
 
-def find(connection: Connection, service_name: str) -> Request | None:
+def find(connection: Connection, service_name: str) -> RouteRequestRow | None:
     """The request for one service; None where there is none."""
     row = connection.execute(
         "SELECT conversation_handle, ask_again_at, refusal FROM ssb_route_requests WHERE service_name = ?",
         (service_name,),
     ).fetchone()
-    return None if row is None else Request._make(row)
+    return None if row is None else RouteRequestRow._make(row)
 
 
 def forget_open(connection: Connection) -> list[bytes]:

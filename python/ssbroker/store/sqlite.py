@@ -26,6 +26,7 @@ if TYPE_CHECKING:
         """What happens on it for every message."""
 else:
     Connection = "apsw.Connection"
+
 Cursor: TypeAlias = "apsw.Cursor"
 """What runs a statement on it."""
 
@@ -340,7 +341,7 @@ class NotInPlaceError(StorageError):
     """The file that was opened does not stand at its place any more; of the file itself it says nothing."""
 
 
-class Place:
+class FileIdentity:
     """Where a file stands, and which one was opened there.
 
     Args:

@@ -6,11 +6,11 @@ from collections.abc import Iterable
 from typing import Final, NamedTuple
 
 from ssbroker.store.due_work import WAITING
-from ssbroker.store.endpoints import Endpoint
+from ssbroker.store.endpoints import ConversationEndpoint
 from ssbroker.store.sqlite import Connection
 
 
-class Waiting(NamedTuple):
+class TransmissionRow(NamedTuple):
     """A row of `ssb_transmission_queue`, in the order of its columns."""
 
     transmission_id: int
@@ -26,7 +26,7 @@ class Waiting(NamedTuple):
     message_body: bytes | None
 
 
-class Row(NamedTuple):
+class NewTransmissionRow(NamedTuple):
     """What `add` writes."""
 
     endpoint_id: int
@@ -60,7 +60,7 @@ def first_waiting(connection: Connection, endpoint_id: int) -> int | None:
 
 def head_of(
     connection: Connection, endpoint_id: int, *, most: int, bytes_max: int, is_inbound: bool = False
-) -> tuple[list[Waiting], bool]:
+) -> tuple[list[TransmissionRow], bool]:
     """The first messages that an endpoint sent and that wait, or that wait for its queue to be on, and whether these are all.
 
     Args:
@@ -73,14 +73,14 @@ def head_of(
     Returns:
         The messages in order, and whether no more wait.
     """
-    found: list[Waiting] = []
+    found: list[TransmissionRow] = []
     size = 0
     cursor = connection.execute(_OF_ENDPOINT, (endpoint_id, is_inbound, -1))
     try:
         for row in cursor:
             if len(found) >= most or (found and size >= bytes_max):
                 return found, False
-            found.append(Waiting._make(row))
+            found.append(TransmissionRow._make(row))
             size += len(found[-1].message_body or b"")
     finally:
         cursor.close()
@@ -218,7 +218,7 @@ def waiting(connection: Connection) -> dict[int, tuple[bytes, int]]:
     return {endpoint_id: (handle, number) for endpoint_id, handle, number in connection.execute(_WAITING)}
 
 
-def senders(connection: Connection, endpoint_ids: Iterable[int]) -> list[Endpoint]:
+def senders(connection: Connection, endpoint_ids: Iterable[int]) -> list[ConversationEndpoint]:
     """Endpoints by their numbers; those that are gone are left out.
 
     Args:
@@ -229,7 +229,7 @@ def senders(connection: Connection, endpoint_ids: Iterable[int]) -> list[Endpoin
         The endpoints.
     """
     rows = connection.executemany(_BY_ID, ((endpoint_id,) for endpoint_id in endpoint_ids))
-    return [Endpoint._make(row) for row in rows]
+    return [ConversationEndpoint._make(row) for row in rows]
 
 
 def known(connection: Connection, keys: Iterable[tuple[bytes, bool]]) -> list[tuple[bytes, bool]]:

@@ -5,21 +5,21 @@ python -m ssbroker.testing --seeds 200
 
 from __future__ import annotations
 
-from ssbroker.testing.memory_storage import Book, MemoryLedger, Message
+from ssbroker.testing.memory_storage import MemoryDialogStorage, SimulatedInstanceStorage, StoredMessage
 from ssbroker.testing.network import Faults, Network
-from ssbroker.testing.runner import Run, run_messages, run_seeds
-from ssbroker.testing.simulation import Figures, Node, Simulation
+from ssbroker.testing.runner import FinishedRun, run_messages, run_seeds
+from ssbroker.testing.simulation import SimulatedInstance, Simulation, SimulationResult
 
 __all__ = [
-    "Book",
     "Faults",
-    "Figures",
-    "MemoryLedger",
-    "Message",
+    "FinishedRun",
+    "MemoryDialogStorage",
     "Network",
-    "Node",
-    "Run",
+    "SimulatedInstance",
+    "SimulatedInstanceStorage",
     "Simulation",
+    "SimulationResult",
+    "StoredMessage",
     "run_messages",
     "run_seeds",
 ]

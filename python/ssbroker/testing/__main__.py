@@ -9,8 +9,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from ssbroker.exceptions import MalformedDataError
-from ssbroker.testing.runner import LARGE_DIALOGS, LARGE_MESSAGES, Journal, run_messages, run_seeds
-from ssbroker.testing.simulation import Figures
+from ssbroker.testing.runner import LARGE_DIALOGS, LARGE_MESSAGES, RunJournal, run_messages, run_seeds
+from ssbroker.testing.simulation import SimulationResult
 
 
 def _said(text: str) -> None:
@@ -40,11 +40,11 @@ def _arguments() -> ArgumentParser:
     return parser
 
 
-def _journal(asked: Namespace) -> Journal | None:
+def _journal(asked: Namespace) -> RunJournal | None:
     if asked.journal is None:
         return None
     large = {"dialogs": LARGE_DIALOGS, "messages": LARGE_MESSAGES} if asked.messages is not None else {}
-    return Journal(asked.journal, {"first": asked.first, **large})
+    return RunJournal(asked.journal, {"first": asked.first, **large})
 
 
 def main(given: Sequence[str] | None = None) -> int:
@@ -67,7 +67,7 @@ def main(given: Sequence[str] | None = None) -> int:
         journal = _journal(asked)
     except MalformedDataError as error:
         parser.error(str(error))
-    total, done = (journal.total, journal.seeds) if journal else (Figures(), 0)
+    total, done = (journal.total, journal.seeds) if journal else (SimulationResult(), 0)
     counted_before, before = total.messages, sum(os.times()[:2])
     first = asked.first + done
     runs = (

@@ -11,20 +11,20 @@ import pyarrow as pa
 from ssbroker.protocol import errors
 from ssbroker.protocol.storage import (
     STORED,
+    BatchChanges,
     DialogEndpoint,
-    Effects,
-    Kept,
+    DialogStorage,
+    KeptFragment,
     Key,
-    Ledger,
+    MessageRange,
     Refusal,
-    Wanted,
     messages_of,
     parts_of,
 )
 
 
 @dataclass(frozen=True, slots=True)
-class Message:
+class StoredMessage:
     """A message in a transmission queue or a queue.
 
     Attributes:
@@ -44,7 +44,7 @@ class Message:
     is_error: bool = False
 
 
-class Book(Ledger, Protocol):
+class SimulatedInstanceStorage(DialogStorage, Protocol):
     """A ledger with applications; what it says is committed."""
 
     @property
@@ -66,13 +66,13 @@ class Book(Ledger, Protocol):
     def can_send(self, key: Key) -> bool:
         """Whether an endpoint is there, and its application may send."""
 
-    def received(self, key: Key) -> Sequence[Message]:
+    def received(self, key: Key) -> Sequence[StoredMessage]:
         """What the application of an endpoint has received, in order."""
 
     def failed(self, key: Key) -> str | None:
         """The error of the broker that has ended an endpoint; None for none."""
 
-    def commit(self, effects: Effects) -> object:
+    def commit(self, effects: BatchChanges) -> object:
         """Writes what a batch has come to, as one transaction; what it says of that is None where all is written."""
 
     def restart(self) -> None:
@@ -86,7 +86,7 @@ _COUNT, _BODY, _DIGEST = (
 
 
 @dataclass(slots=True)
-class Account:
+class EndpointRecord:
     """All that is durable of one endpoint.
 
     Attributes:
@@ -99,10 +99,10 @@ class Account:
     """
 
     endpoint: DialogEndpoint
-    outgoing: dict[int, Message] = field(default_factory=dict)
+    outgoing: dict[int, StoredMessage] = field(default_factory=dict)
     next: int = 0
     stored: Stored = field(default_factory=dict)
-    queue: list[Message] = field(default_factory=list)
+    queue: list[StoredMessage] = field(default_factory=list)
     error: bytes | None = None
 
     def drop_stored(self, first: int, end: int) -> None:
@@ -111,7 +111,7 @@ class Account:
             del self.stored[place]
 
 
-class MemoryLedger:
+class MemoryDialogStorage:
     """A ledger in memory: `commit` is what a store's transaction is, and what was not committed is not there.
 
     Args:
@@ -119,7 +119,7 @@ class MemoryLedger:
         refuses: Says why a message is not taken; None for all are.
 
     Examples:
-        >>> ledger = MemoryLedger(bytes(16))
+        >>> ledger = MemoryDialogStorage(bytes(16))
         >>> key = ledger.begin(DialogEndpoint(conversation_id=bytes(16), is_initiator=True, service_name="Shop",
         ...                             broker_instance=bytes(16), far_service_name="Bank"))
         >>> ledger.send(key, b"Hello"), ledger.waiting() == [key]
@@ -130,7 +130,7 @@ class MemoryLedger:
         self, broker_instance: bytes, *, refuses: Callable[[str, bytes], Refusal | None] | None = None
     ) -> None:
         self.broker_instance = broker_instance
-        self.accounts: dict[Key, Account] = {}
+        self.accounts: dict[Key, EndpointRecord] = {}
         self.work_table: dict[Key, bytes] = {}
         self.fragment_bytes: int | None = None
         self.other_lengths: dict[Key, int] = {}
@@ -145,7 +145,7 @@ class MemoryLedger:
         Returns:
             Its key.
         """
-        self.accounts[endpoint.key] = Account(endpoint)
+        self.accounts[endpoint.key] = EndpointRecord(endpoint)
         return endpoint.key
 
     def send(self, key: Key, body: bytes, *, message_type: str = errors.DEFAULT) -> int:
@@ -166,7 +166,9 @@ class MemoryLedger:
             account.outgoing.clear()  # as END CONVERSATION WITH ERROR has it (B13)
         message_id = number.to_bytes(8) + key[0][8:]
         is_end = message_type == errors.END_DIALOG
-        account.outgoing[number] = Message(number, body, message_type, message_id, is_end, message_type == errors.ERROR)
+        account.outgoing[number] = StoredMessage(
+            number, body, message_type, message_id, is_end, message_type == errors.ERROR
+        )
         return number
 
     def waiting(self) -> list[Key]:
@@ -185,7 +187,7 @@ class MemoryLedger:
         """See `Book`."""
         return key in self.accounts
 
-    def received(self, key: Key) -> Sequence[Message]:
+    def received(self, key: Key) -> Sequence[StoredMessage]:
         """See `Book`."""
         return self.accounts[key].queue if key in self.accounts else []
 
@@ -194,14 +196,14 @@ class MemoryLedger:
         error = self.accounts[key].error if key in self.accounts else None
         return None if error is None else repr(error)
 
-    def commit(self, effects: Effects) -> None:
+    def commit(self, effects: BatchChanges) -> None:
         """Writes what a batch has come to, as one transaction.
 
         Args:
             effects: What `Dialogs.arrived` gave.
         """
         for endpoint in effects.created:
-            self.accounts[endpoint.key] = Account(endpoint)
+            self.accounts[endpoint.key] = EndpointRecord(endpoint)
         for endpoint in effects.bound:
             account = self.accounts[endpoint.key]
             account.endpoint = replace(endpoint, receive_sequence=account.endpoint.receive_sequence)
@@ -211,10 +213,10 @@ class MemoryLedger:
         for conversation, side, *message in _rows(effects.messages):
             number, kind, message_id, is_end, is_error, body = message
             queue = self.accounts[conversation, not side].queue
-            queue.append(Message(number, body, kind, message_id, is_end, is_error))
+            queue.append(StoredMessage(number, body, kind, message_id, is_end, is_error))
         self._settle(effects)
 
-    def _settle(self, effects: Effects) -> None:
+    def _settle(self, effects: BatchChanges) -> None:
         """Takes out what has served."""
         for key, sequence in effects.received.items():
             account = self.accounts[key]
@@ -255,7 +257,7 @@ class MemoryLedger:
         self.fragment_bytes = max_fragment_bytes
         return self.other_lengths
 
-    def outgoing(self, wanted: Sequence[Wanted]) -> pa.Table:
+    def outgoing(self, wanted: Sequence[MessageRange]) -> pa.Table:
         """See `Ledger`."""
         rows: list[tuple[Any, ...]] = []
         for each in wanted:
@@ -301,10 +303,10 @@ class MemoryLedger:
         message = None if account is None else account.outgoing.get(sequence)
         return None if message is None else [message.body[begin:end] for begin, end in spans]
 
-    def kept(self, keys: Sequence[Key]) -> Iterable[Kept]:
+    def kept(self, keys: Sequence[Key]) -> Iterable[KeptFragment]:
         """See `Ledger`."""
         return [
-            Kept(key, place, row[_COUNT], row[_DIGEST], len(row[_BODY]))
+            KeptFragment(key, place, row[_COUNT], row[_DIGEST], len(row[_BODY]))
             for key in keys
             for place, row in self.accounts[key].stored.items()
         ]

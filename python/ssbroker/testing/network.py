@@ -110,7 +110,7 @@ _HELD_UP: Final = 4
 
 
 @dataclass(slots=True)
-class Carried:
+class NetworkCounts:
     """What the network did.
 
     Attributes:
@@ -145,7 +145,7 @@ class Network:
 
     def __init__(self, faults: Faults, random: Random) -> None:
         self.faults = faults
-        self.carried = Carried()
+        self.carried = NetworkCounts()
         self._random = random
         self._under_way: list[tuple[int, int, str, str, pa.Table]] = []
         self._numbers = count()

@@ -11,14 +11,14 @@ from pathlib import Path
 from typing import Any, Final
 
 from ssbroker.exceptions import MalformedDataError
-from ssbroker.testing.simulation import Figures, Simulation
+from ssbroker.testing.simulation import Simulation, SimulationResult
 
 LARGE_DIALOGS: Final = 40
 LARGE_MESSAGES: Final = 250
 
 
 @dataclass(frozen=True, slots=True)
-class Run:
+class FinishedRun:
     """One simulation that has ended.
 
     Attributes:
@@ -27,10 +27,10 @@ class Run:
     """
 
     said: str
-    figures: Figures
+    figures: SimulationResult
 
 
-def run_seeds(first: int, number: int, *, dialogs: int = 6, messages: int = 12) -> Iterator[Run]:
+def run_seeds(first: int, number: int, *, dialogs: int = 6, messages: int = 12) -> Iterator[FinishedRun]:
     """Runs seeds.
 
     Args:
@@ -48,12 +48,12 @@ def run_seeds(first: int, number: int, *, dialogs: int = 6, messages: int = 12) 
     """
     for seed in range(first, first + number):
         simulation = Simulation(seed, dialogs=dialogs, messages=messages)
-        yield Run(str(simulation), simulation.run())
+        yield FinishedRun(str(simulation), simulation.run())
 
 
 def run_messages(
     first: int, number: int, *, dialogs: int = LARGE_DIALOGS, messages: int = LARGE_MESSAGES
-) -> Iterator[Run]:
+) -> Iterator[FinishedRun]:
     """Runs seeds of many dialogs until that many messages were sent.
 
     Args:
@@ -76,10 +76,10 @@ def run_messages(
         simulation = Simulation(seed, dialogs=dialogs, messages=messages)
         figures = simulation.run()
         left -= figures.messages
-        yield Run(str(simulation), figures)
+        yield FinishedRun(str(simulation), figures)
 
 
-class Journal:
+class RunJournal:
     """A line of JSON for what runs, then one for each seed.
 
     Args:
@@ -90,16 +90,16 @@ class Journal:
         MalformedDataError: The file is no journal, or one of other seeds or of another version of ssbroker.
 
     Examples:
-        >>> journal = Journal(Path("journal"), {"first": 7})
-        >>> journal.add(Figures(messages=20))
-        >>> again = Journal(Path("journal"), {"first": 7})
+        >>> journal = RunJournal(Path("journal"), {"first": 7})
+        >>> journal.add(SimulationResult(messages=20))
+        >>> again = RunJournal(Path("journal"), {"first": 7})
         >>> again.seeds, again.total.messages
         (1, 20)
     """
 
     def __init__(self, path: Path, what: dict[str, int]) -> None:
         self.seeds = 0
-        self.total = Figures()
+        self.total = SimulationResult()
         self._path = path
         head = json.dumps({"ssbroker": version("ssbroker"), **what})
         text = path.read_text(encoding="utf-8") if path.exists() else ""
@@ -115,20 +115,20 @@ class Journal:
             if not lines:
                 file.write(f"{head}\n")
 
-    def add(self, figures: Figures) -> None:
+    def add(self, figures: SimulationResult) -> None:
         """Writes down what the next seed counted."""
         with self._path.open("a", encoding="utf-8") as file:
             file.write(f"{json.dumps(asdict(figures))}\n")
         self._count(figures)
 
-    def _count(self, figures: Figures) -> None:
+    def _count(self, figures: SimulationResult) -> None:
         self.seeds += 1
         self.total.add(figures)
 
 
-def _figures(path: Path, number: int, line: str) -> Figures:
+def _figures(path: Path, number: int, line: str) -> SimulationResult:
     try:
         told: dict[str, Any] = json.loads(line)
-        return Figures(**told)
+        return SimulationResult(**told)
     except (ValueError, TypeError) as error:
         raise MalformedDataError(f"{path}, line {number}: expected the figures of a seed, got {line[:200]}") from error

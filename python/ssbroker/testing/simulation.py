@@ -12,18 +12,18 @@ import pyarrow as pa
 from ssbroker import _arguments
 from ssbroker.exceptions import OptionError, ProtocolError
 from ssbroker.protocol import errors
-from ssbroker.protocol.config import SECOND, Settings
-from ssbroker.protocol.engine import Dialogs
+from ssbroker.protocol.config import SECOND, ProtocolSettings
+from ssbroker.protocol.engine import DialogEngine
 from ssbroker.protocol.events import EventLog
 from ssbroker.protocol.storage import DialogEndpoint, Key
-from ssbroker.testing.memory_storage import Book, MemoryLedger, Message
+from ssbroker.testing.memory_storage import MemoryDialogStorage, SimulatedInstanceStorage, StoredMessage
 from ssbroker.testing.network import TICK, Faults, Network
 
-Machine: TypeAlias = Callable[..., Dialogs]
-Books: TypeAlias = Callable[[str], Book]
+Machine: TypeAlias = Callable[..., DialogEngine]
+Books: TypeAlias = Callable[[str], SimulatedInstanceStorage]
 
 
-def memory_of(name: str) -> MemoryLedger:
+def memory_of(name: str) -> MemoryDialogStorage:
     """A ledger in memory for the instance of a name, of which its broker id is made.
 
     Args:
@@ -36,10 +36,10 @@ def memory_of(name: str) -> MemoryLedger:
         >>> memory_of("A").broker_instance
         b'A---------------'
     """
-    return MemoryLedger(name.encode().ljust(16, b"-"))
+    return MemoryDialogStorage(name.encode().ljust(16, b"-"))
 
 
-class Node:
+class SimulatedInstance:
     """An instance: what is committed stands in its ledger, all else is lost when it crashes.
 
     Args:
@@ -50,13 +50,19 @@ class Node:
         books: What keeps what is durable, by the name; in memory unless told otherwise.
 
     Examples:
-        >>> node = Node("A", Settings(), Random(7))
+        >>> node = SimulatedInstance("A", ProtocolSettings(), Random(7))
         >>> node.data_to_send(now=0) is None
         True
     """
 
     def __init__(
-        self, name: str, settings: Settings, random: Random, *, machine: Machine = Dialogs, books: Books = memory_of
+        self,
+        name: str,
+        settings: ProtocolSettings,
+        random: Random,
+        *,
+        machine: Machine = DialogEngine,
+        books: Books = memory_of,
     ) -> None:
         self.name = name
         self.ledger = books(name)
@@ -70,7 +76,7 @@ class Node:
         self._outbox: list[pa.Table] = []
         self.dialogs = self._started()
 
-    def _started(self) -> Dialogs:
+    def _started(self) -> DialogEngine:
         self.ledger.restart()
         made = self._machine(self.ledger, roll=self._random.random, settings=self._settings, log=self.log)
         made.queued(self.ledger.waiting())
@@ -149,7 +155,7 @@ Sent: TypeAlias = tuple[str, bytes]
 
 
 @dataclass(slots=True)
-class Figures:
+class SimulationResult:
     """What was counted.
 
     Attributes:
@@ -194,7 +200,7 @@ class Figures:
         """Whether nothing was lost, twice, out of order or altered, and all arrived in time."""
         return not (self.lost or self.twice or self.out_of_order or self.altered or self.undrained or self.problems)
 
-    def compare(self, sent: Sequence[Sent], received: Sequence[Message], *, what: str) -> None:
+    def compare(self, sent: Sequence[Sent], received: Sequence[StoredMessage], *, what: str) -> None:
         """Compares what one side sent with what the other received.
 
         Args:
@@ -203,8 +209,8 @@ class Figures:
             what: What it is about, for the report.
 
         Examples:
-            >>> figures = Figures()
-            >>> figures.compare([("DEFAULT", b"a"), ("DEFAULT", b"b")], [Message(1, b"b")], what="A to B")
+            >>> figures = SimulationResult()
+            >>> figures.compare([("DEFAULT", b"a"), ("DEFAULT", b"b")], [StoredMessage(1, b"b")], what="A to B")
             >>> figures.lost, figures.out_of_order
             (1, 1)
         """
@@ -232,8 +238,8 @@ class Figures:
             other: Its figures.
 
         Examples:
-            >>> total = Figures(messages=1, drained=3.0)
-            >>> total.add(Figures(messages=2, drained=1.0))
+            >>> total = SimulationResult(messages=1, drained=3.0)
+            >>> total.add(SimulationResult(messages=2, drained=1.0))
             >>> total.messages, total.drained
             (3, 3.0)
         """
@@ -268,7 +274,7 @@ _YEAR_2026: Final = 1_767_225_600 * SECOND
 
 
 @dataclass(slots=True)
-class Plan:
+class SendPlan:
     """What one side of a dialog sends.
 
     Attributes:
@@ -278,7 +284,7 @@ class Plan:
         sent: What was sent.
     """
 
-    node: Node
+    node: SimulatedInstance
     key: Key
     bursts: list[tuple[int, int]]
     sent: list[Sent] = field(default_factory=list)
@@ -314,10 +320,10 @@ class Simulation:
         dialogs: int = 6,
         messages: int = 12,
         faults: Faults | None = None,
-        settings: Settings | None = None,
+        settings: ProtocolSettings | None = None,
         faulty_seconds: float = 45,
         sending_seconds: float | None = None,
-        machine: Machine = Dialogs,
+        machine: Machine = DialogEngine,
         books: Books = memory_of,
     ) -> None:
         _arguments.whole(dialogs, name="dialogs", least=1, most=_DIALOGS_MAX)
@@ -325,14 +331,16 @@ class Simulation:
         _arguments.number(faulty_seconds, name="faulty_seconds", least=0, most=_SECONDS_MAX)
         if sending_seconds is not None:
             _arguments.number(sending_seconds, name="sending_seconds", least=0, most=faulty_seconds)
-        for name, given, kind in (("faults", faults, Faults), ("settings", settings, Settings)):
+        for name, given, kind in (("faults", faults, Faults), ("settings", settings, ProtocolSettings)):
             if given is not None and not isinstance(given, kind):
                 raise OptionError(f"{name}: expected {kind.__name__}(...); got {given!r:.80}")
         self.seed = seed
         self.faults = Faults.drawn(seed) if faults is None else faults
         self._random = random = Random(f"simulation {seed}")  # noqa: S311 - chance that can be repeated
         self.settings = _settings(random) if settings is None else settings
-        self._nodes = {name: Node(name, self.settings, random, machine=machine, books=books) for name in ("A", "B")}
+        self._nodes = {
+            name: SimulatedInstance(name, self.settings, random, machine=machine, books=books) for name in ("A", "B")
+        }
         self._network = Network(self.faults, random)
         self._faulty_until = round(faulty_seconds * SECOND)
         sending = faulty_seconds * 2 / 3 if sending_seconds is None else sending_seconds
@@ -344,13 +352,13 @@ class Simulation:
     def __str__(self) -> str:
         return f"seed {self.seed}: {self.faults}; {self.settings}"
 
-    def run(self) -> Figures:
+    def run(self) -> SimulationResult:
         """Runs it to its end.
 
         Returns:
             What was counted.
         """
-        figures = Figures()
+        figures = SimulationResult()
         while not self._is_done():
             if self._now > self._faulty_until + IN_TIME * SECOND:
                 figures.undrained = 1
@@ -364,7 +372,7 @@ class Simulation:
         self._count(figures)
         return figures
 
-    def _dialog(self, number: int, messages: int) -> Iterator[Plan]:
+    def _dialog(self, number: int, messages: int) -> Iterator[SendPlan]:
         random = self._random
         initiator, target = random.sample(sorted(self._nodes.values(), key=lambda node: node.name), 2)
         conversation = random.randbytes(12) + number.to_bytes(4)
@@ -384,7 +392,7 @@ class Simulation:
         )
         initiator.ledger.begin(endpoint)
         for node, key in ((initiator, endpoint.key), (target, (conversation, False))):
-            yield Plan(node, key, self._bursts(messages))
+            yield SendPlan(node, key, self._bursts(messages))
 
     def _bursts(self, messages: int) -> list[tuple[int, int]]:
         left, bursts = messages, []
@@ -424,7 +432,7 @@ class Simulation:
             moments.append(now + SECOND)
         self._now = max(now + TICK, -(-min(moments, default=0) // TICK) * TICK)
 
-    def _send(self, plan: Plan) -> None:
+    def _send(self, plan: SendPlan) -> None:
         """Sends what is due; a target can when the dialog has reached it."""
         random = self._random
         while plan.bursts and plan.bursts[-1][0] <= self._now and plan.node.ledger.can_send(plan.key):
@@ -457,7 +465,7 @@ class Simulation:
         for source, target in (("A", "B"), ("B", "A")):
             self._network.cut_off(source, target, until=0)
 
-    def _count(self, figures: Figures) -> None:
+    def _count(self, figures: SimulationResult) -> None:
         for plan in self._plans:
             far = next(node for node in self._nodes.values() if node is not plan.node)
             key = (plan.key[0], not plan.key[1])
@@ -480,8 +488,8 @@ class Simulation:
         figures.drained = max(0.0, (self._now - self._faulty_until) / SECOND)
 
 
-def _settings(random: Random) -> Settings:
-    return Settings(
+def _settings(random: Random) -> ProtocolSettings:
+    return ProtocolSettings(
         max_fragment_bytes=_FRAGMENT_BYTES,
         window_fragments=random.choice([8, 64, 1024]),
         turn_fragments=random.choice([4, 64, 64]),

@@ -13,13 +13,13 @@ import pyarrow as pa
 from ssbroker.broker.database import Database
 from ssbroker.broker.database import context_of as database_context
 from ssbroker.broker.instance import Instance
-from ssbroker.broker.network.dialog_storage import SqliteLedger, Stale
+from ssbroker.broker.network.dialog_storage import SqliteDialogStorage, StalePlan
 from ssbroker.protocol import errors
-from ssbroker.protocol.states import State
-from ssbroker.protocol.storage import DialogEndpoint, Effects, Kept, Key, Refusal, Wanted
+from ssbroker.protocol.states import ConversationState
+from ssbroker.protocol.storage import BatchChanges, DialogEndpoint, KeptFragment, Key, MessageRange, Refusal
 from ssbroker.store import endpoints, transmission_queue
-from ssbroker.store.endpoints import Endpoint as Row
-from ssbroker.testing import Message
+from ssbroker.store.endpoints import ConversationEndpoint as Row
+from ssbroker.testing import StoredMessage
 
 BYE = "Bye"
 """Stands for EndDialog: after a real one, what the far side still sends is dropped."""
@@ -30,12 +30,12 @@ _LATE = 10**15
 
 
 class SqliteBook:
-    """An instance with one database and one service, in a folder of its own; see `ssbroker.testing.Book`."""
+    """An instance with one database and one service, in a folder of its own; see `ssbroker.testing.SimulatedInstanceStorage`."""
 
     def __init__(self, folder: Path, name: str) -> None:
         self._folder = folder / name
         self._random = random.Random(name)
-        self._received: dict[Key, list[Message]] = {}
+        self._received: dict[Key, list[StoredMessage]] = {}
         with self._opened(is_new=True) as instance:
             database = instance.create_database("Sales")
             for kind in TYPES:
@@ -55,7 +55,7 @@ class SqliteBook:
     def _open(self) -> None:
         self.instance = self._opened()
         self.database: Database = self.instance.database("Sales")
-        self.ledger = SqliteLedger(database_context(self.database))
+        self.ledger = SqliteDialogStorage(database_context(self.database))
 
     def close(self) -> None:
         """Closes the files."""
@@ -110,7 +110,7 @@ class SqliteBook:
         row = self._row(key)
         return row is not None and row.state in ("SO", "CO")
 
-    def received(self, key: Key) -> Sequence[Message]:
+    def received(self, key: Key) -> Sequence[StoredMessage]:
         """All that RECEIVE has returned, up to now."""
         with self.database.transaction() as t:
             while (table := t.receive("Inbox", top=100)).num_rows:
@@ -119,15 +119,15 @@ class SqliteBook:
                     assert found is not None
                     place = (found.conversation_id, bool(found.is_initiator))
                     kind = errors.END_DIALOG if row["message_type_name"] == BYE else row["message_type_name"]
-                    message = Message(row["message_sequence_number"], row["message_body"] or b"", kind)
+                    message = StoredMessage(row["message_sequence_number"], row["message_body"] or b"", kind)
                     self._received.setdefault(place, []).append(message)
         return self._received.get(key, [])
 
     def failed(self, key: Key) -> str | None:
         row = self._row(key)
-        return "it is in ER" if row is not None and row.state == State.ER else None
+        return "it is in ER" if row is not None and row.state == ConversationState.ER else None
 
-    def commit(self, effects: Effects) -> Stale | None:
+    def commit(self, effects: BatchChanges) -> StalePlan | None:
         return self.ledger.commit(effects)
 
     def restart(self) -> None:
@@ -141,7 +141,7 @@ class SqliteBook:
     def cut_with(self, max_fragment_bytes: int) -> Mapping[Key, int]:
         return self.ledger.cut_with(max_fragment_bytes)
 
-    def outgoing(self, wanted: Sequence[Wanted]) -> pa.Table:
+    def outgoing(self, wanted: Sequence[MessageRange]) -> pa.Table:
         return self.ledger.outgoing(wanted)
 
     def ended(self, keys: Sequence[Key]) -> Mapping[Key, int]:
@@ -150,7 +150,7 @@ class SqliteBook:
     def parts(self, key: Key, sequence: int, spans: Sequence[tuple[int, int]]) -> Sequence[bytes] | None:
         return self.ledger.parts(key, sequence, spans)
 
-    def kept(self, keys: Sequence[Key]) -> Iterable[Kept]:
+    def kept(self, keys: Sequence[Key]) -> Iterable[KeptFragment]:
         return self.ledger.kept(keys)
 
     def stored(self, key: Key, first: tuple[int, int], end: int, *, most_bytes: int) -> pa.Table:

@@ -17,14 +17,14 @@ import pyarrow as pa
 
 from ssbroker import _arguments
 from ssbroker.broker.network.connection import EndpointLimits
-from ssbroker.broker.network.dialer import Reach, Setup
+from ssbroker.broker.network.dialer import DialFilter, EndpointSetup
 from ssbroker.broker.network.endpoint import SocketEndpoint
 from ssbroker.broker.network.interfaces import Peer
-from ssbroker.broker.network.tls import Credentials, Trust
-from ssbroker.protocol.events import Connection, ConnectionStep, Event, EventLog
+from ssbroker.broker.network.tls import TlsCredentials, Trust
+from ssbroker.protocol.events import ConnectionEvent, ConnectionStep, Event, EventLog
 from ssbroker.protocol.mirroring import MirroringRole
-from ssbroker.protocol.wire.frames import Own
-from ssbroker.security.certificates import Certified, Validity, make_authority, make_certificate
+from ssbroker.protocol.wire.frames import OwnIdentity
+from ssbroker.security.certificates import CertificateWithKey, Validity, make_authority, make_certificate
 
 DEADLINE: Final = 60.0
 LOOK_EVERY: Final = 0.05
@@ -62,17 +62,19 @@ class Party:
         self.room_at: Final[list[str]] = []
         self.own_addresses: Final[list[str]] = []
         self.roles: Final[list[tuple[str, bytes, MirroringRole, int]]] = []
-        self.events: Final[list[Connection]] = []
+        self.events: Final[list[ConnectionEvent]] = []
         self.role: tuple[MirroringRole, int] = ("unknown", 0)
         self.looks = 0
         self.on_arrival: Callable[[], None] = lambda: None
         self._changed: Final = threading.Condition()
         self._frozen_at = now() if frozen else None
         log = EventLog()
-        log.subscribe(self._happened, Connection)
-        own = Own(instance_id=self.instance_id, name=name, number=chance.getrandbits(64) if number is None else number)
-        self.credentials: Final = None if trust is None else Credentials(trust)
-        setup = Setup(
+        log.subscribe(self._happened, ConnectionEvent)
+        own = OwnIdentity(
+            instance_id=self.instance_id, name=name, number=chance.getrandbits(64) if number is None else number
+        )
+        self.credentials: Final = None if trust is None else TlsCredentials(trust)
+        setup = EndpointSetup(
             own=own,
             receiver=self,
             credentials=self.credentials,
@@ -80,7 +82,7 @@ class Party:
             events=log,
             clock=self._now,
             random=chance,
-            reach=Reach(dial_only),
+            reach=DialFilter(dial_only),
         )
         self.endpoint: Final = SocketEndpoint(setup, host=HOST, port=port)
         self.host, self.port = self.endpoint.start()
@@ -108,7 +110,7 @@ class Party:
         """The sequence numbers of all rows that came, in their order."""
         return [int(each) for _, rows in self.batches for each in rows["message_sequence_number"].to_numpy()]
 
-    def steps(self, step: ConnectionStep) -> list[Connection]:
+    def steps(self, step: ConnectionStep) -> list[ConnectionEvent]:
         """The events of one step."""
         return [event for event in self.events if event.step is step]
 
@@ -150,7 +152,7 @@ class Party:
         return list(self.endpoint.board.connections)
 
     def _happened(self, event: Event) -> None:
-        assert isinstance(event, Connection)
+        assert isinstance(event, ConnectionEvent)
         self._note(self.events, event)
 
     def _note(self, notes: list[Any], what: Any) -> None:
@@ -179,7 +181,7 @@ class Authority:
         made = make_certificate(names, validity or self.validity, authority=None if signs_itself else self.certified)
         return self.save(made, names[0])
 
-    def save(self, made: Certified, name: str) -> tuple[Path, Path]:
+    def save(self, made: CertificateWithKey, name: str) -> tuple[Path, Path]:
         """The files in which a certificate and its key are now."""
         files = self.folder / f"{name}.pem", self.folder / f"{name}.key"
         files[0].write_bytes(made.certificate)

@@ -11,11 +11,11 @@ from typing import Any
 import pyarrow as pa
 
 from ssbroker import schemas
-from ssbroker.broker.network.connection import Outbox
-from ssbroker.broker.network.forwarding import Forwarding
+from ssbroker.broker.network.connection import SharedOutbox
+from ssbroker.broker.network.forwarding import MessageForwarder
 from ssbroker.broker.network.interfaces import Peer
 from ssbroker.protocol.config import SECOND
-from ssbroker.protocol.envelope import Row, table_of
+from ssbroker.protocol.envelope import EnvelopeRow, table_of
 from ssbroker.protocol.events import Event, EventLog, ForwardedMessageDropped, ForwardedMessageSent
 from ssbroker.protocol.wire.batch import WIRE
 
@@ -39,9 +39,9 @@ def peer(number: int = 1, *, address: str = "TCP://shop.example:4022") -> Peer:
     )
 
 
-def row(sequence: int = 0, *, body: bytes = b"two chairs", conversation: int = 7, fragment: int = 0) -> Row:
+def row(sequence: int = 0, *, body: bytes = b"two chairs", conversation: int = 7, fragment: int = 0) -> EnvelopeRow:
     """A fragment of a plain conversation; its signature differs with what it is."""
-    return Row(
+    return EnvelopeRow(
         conversation_id=uuid.UUID(int=conversation).bytes,
         is_initiator=True,
         sequence=sequence,
@@ -70,7 +70,12 @@ def row(sequence: int = 0, *, body: bytes = b"two chairs", conversation: int = 7
 
 
 def wire(
-    rows: Sequence[Row], *, hops: int = 16, lives: int = HOUR, consumed: int = 0, key_exchange: bytes | None = None
+    rows: Sequence[EnvelopeRow],
+    *,
+    hops: int = 16,
+    lives: int = HOUR,
+    consumed: int = 0,
+    key_exchange: bytes | None = None,
 ) -> pa.Table:
     """Rows as they stand on the wire."""
     count = len(rows)
@@ -109,7 +114,7 @@ class Outboxes:
     """An endpoint of which only the outboxes are real; what is in them goes when the test says so."""
 
     most: int = 8 << 20
-    boxes: dict[str, Outbox] = field(default_factory=dict)
+    boxes: dict[str, SharedOutbox] = field(default_factory=dict)
     asked: list[tuple[str, bytes]] = field(default_factory=list)
     is_alive: bool = True
     refusals: int = 0
@@ -118,9 +123,9 @@ class Outboxes:
     traffic: dict[str, int] = field(default_factory=dict)
     refused: dict[str, str] = field(default_factory=dict)
 
-    def box(self, address: str) -> Outbox:
+    def box(self, address: str) -> SharedOutbox:
         """The outbox of an address."""
-        return self.boxes.setdefault(address, Outbox(self.most))
+        return self.boxes.setdefault(address, SharedOutbox(self.most))
 
     def send(self, address: str, rows: pa.Table) -> int:
         return self.box(address).put(rows)[1]
@@ -176,7 +181,7 @@ class Forwarder:
         self.sent: list[ForwardedMessageSent] = []
         self.dropped: list[ForwardedMessageDropped] = []
         self.log.subscribe(self.note)
-        self.forwarding = Forwarding(
+        self.forwarding = MessageForwarder(
             self.outboxes,
             way=lambda address, mirror, broker_instance: self.principal,
             most=lambda: self.most,

@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from ssbroker.broker.instance import Instance, background_of
 from ssbroker.broker.instance import context_of as instance_context
-from ssbroker.broker.network.exchange import Reception
+from ssbroker.broker.network.exchange import EndpointEvents
 from ssbroker.broker.network.interfaces import Peer
 from ssbroker.broker.network.server import ServeOptions, Server
 from ssbroker.protocol.events import Event
@@ -26,7 +26,7 @@ OUTBOX: Final = 8 << 20
 class Pipe:
     """Implements `seam.Endpoint` for one instance of a `Pipes`."""
 
-    def __init__(self, pipes: Pipes, name: str, receiver: Reception) -> None:
+    def __init__(self, pipes: Pipes, name: str, receiver: EndpointEvents) -> None:
         self.pipes: Final = pipes
         self.name: Final = name
         self.receiver: Final = receiver

@@ -16,14 +16,14 @@ from ssbroker.broker.database import Database
 from ssbroker.broker.database import context_of as database_context
 from ssbroker.broker.instance import Instance
 from ssbroker.broker.instance import context_of as instance_context
-from ssbroker.broker.network.dialog_storage import SqliteLedger, Stale
-from ssbroker.protocol.config import Settings
-from ssbroker.protocol.engine import Dialogs
+from ssbroker.broker.network.dialog_storage import SqliteDialogStorage, StalePlan
+from ssbroker.protocol.config import ProtocolSettings
+from ssbroker.protocol.engine import DialogEngine
 from ssbroker.protocol.envelope import ENVELOPE
 from ssbroker.protocol.events import Event
-from ssbroker.protocol.storage import Effects, Key
+from ssbroker.protocol.storage import BatchChanges, Key
 from ssbroker.store import endpoints
-from ssbroker.store.endpoints import Endpoint
+from ssbroker.store.endpoints import ConversationEndpoint
 from tests.broker.conftest import Clock
 from tests.broker.talk import REPLIES
 
@@ -42,7 +42,7 @@ class Side:
 
     folder: Path
     clock: Clock
-    settings: Settings
+    settings: ProtocolSettings
     peer: bytes | None = None
     session_keys: dict[bytes, bytes] = field(default_factory=dict)
     events: list[Event] = field(default_factory=list)
@@ -71,8 +71,8 @@ class Side:
 
     def start(self) -> None:
         """A machine that knows only what is durable."""
-        self.ledger = SqliteLedger(database_context(self.database))
-        self.dialogs = Dialogs(
+        self.ledger = SqliteDialogStorage(database_context(self.database))
+        self.dialogs = DialogEngine(
             self.ledger,
             roll=random.Random(1).random,
             settings=self.settings,
@@ -97,12 +97,12 @@ class Side:
             rows += table.to_pylist()
         return rows
 
-    def arrived(self, rows: Iterable[Row]) -> Effects:
+    def arrived(self, rows: Iterable[Row]) -> BatchChanges:
         """Gives the machine a batch; nothing is committed."""
         table = pa.Table.from_pylist(list(rows), schema=ENVELOPE)
         return self.dialogs.arrived(table, now=self.now, peer=self.peer, session_keys=self.session_keys)
 
-    def settle(self, effects: Effects) -> Stale | None:
+    def settle(self, effects: BatchChanges) -> StalePlan | None:
         """Commits what a batch has come to, or forgets what is not as the machine has it."""
         stale = self.ledger.commit(effects)
         if stale is None:
@@ -112,7 +112,7 @@ class Side:
             self.dialogs.forget(stale.keys)
         return stale
 
-    def take(self, rows: Iterable[Row]) -> Stale | None:
+    def take(self, rows: Iterable[Row]) -> StalePlan | None:
         """Gives it a batch, and commits what comes of it."""
         return self.settle(self.arrived(rows))
 
@@ -122,14 +122,14 @@ class Side:
         assert row is not None
         return (row.conversation_id, bool(row.is_initiator))
 
-    def row(self, handle: uuid.UUID) -> Endpoint | None:
+    def row(self, handle: uuid.UUID) -> ConversationEndpoint | None:
         with database_context(self.database).file.read() as connection:
             found = connection.execute(
                 "SELECT * FROM ssb_conversation_endpoints WHERE conversation_handle = ?", (handle.bytes,)
             ).fetchone()
-        return None if found is None else Endpoint._make(found)
+        return None if found is None else ConversationEndpoint._make(found)
 
-    def at(self, key: Key) -> Endpoint | None:
+    def at(self, key: Key) -> ConversationEndpoint | None:
         """The row of an endpoint."""
         with database_context(self.database).file.read() as connection:
             return endpoints.find(connection, [key]).get(key)
@@ -194,7 +194,7 @@ class Pair:
 
 def pair(folder: Path, *, is_heard: bool = True, **settings: Any) -> Pair:
     """Two instances: `//Shop` on the queue Replies, and `//Stock` on the queue Orders."""
-    clock, chosen = Clock(), Settings(**settings)
+    clock, chosen = Clock(), ProtocolSettings(**settings)
     shop, stock = (Side(folder / name, clock, chosen, is_heard=is_heard).begin(name) for name in ("shop", "stock"))
     shop.peer, stock.peer = b"certificate of the stock", b"certificate of the shop"
     for side in (shop, stock):

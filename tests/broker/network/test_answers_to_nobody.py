@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 
 from ssbroker.broker.network.interfaces import Peer
-from ssbroker.protocol.envelope import Row, Security, table_of
+from ssbroker.protocol.envelope import EnvelopeRow, Protection, table_of
 from ssbroker.protocol.wire.batch import stamped
 from tests.broker.network.talking import Talk, talk
 from tests.broker.shops import REPLIES, received
@@ -26,11 +26,11 @@ def both(tmp_path: Path) -> Iterator[Talk]:
 
 def answered(both: Talk, asking: Sequence[str]) -> None:
     """Has mallory send an answer in a conversation of each service's own, which the bank has never heard of."""
-    rows: list[Row] = []
+    rows: list[EnvelopeRow] = []
     for number, service in enumerate(asking):
         conversation = hashlib.md5(f"{number} {service}".encode(), usedforsecurity=False).digest()
         names = (service, b"broker of malice", "//Stock", both.stock.service_broker_guid.bytes, "DEFAULT", "DEFAULT")
-        row = Row(
+        row = EnvelopeRow(
             conversation,
             False,
             0,
@@ -46,7 +46,7 @@ def answered(both: Talk, asking: Sequence[str]) -> None:
             False,
             False,
             None,
-            Security.PLAIN,
+            Protection.PLAIN,
             None,
             None,
             b"",

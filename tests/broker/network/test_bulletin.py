@@ -10,9 +10,9 @@ import pytest
 from ssbroker.broker.instance import Instance
 from ssbroker.broker.instance import context_of as instance_context
 from ssbroker.broker.network import status_file
-from ssbroker.broker.network.forwarding import Parcel
+from ssbroker.broker.network.forwarding import ForwardedRows
 from ssbroker.broker.network.monitoring import Monitor, overview_of
-from ssbroker.broker.network.status_file import Bulletin
+from ssbroker.broker.network.status_file import StatusFile
 from ssbroker.broker.process_locks import ServeLock
 from ssbroker.exceptions import EndpointError
 from tests.broker import shops
@@ -49,7 +49,9 @@ def test_n28_the_connections_are_in_the_overview_of_every_process(tmp_path: Path
 def test_n28_what_is_held_for_others_is_counted_and_not_looked_through(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(Parcel, "view_rows", lambda *_given, **_options: pytest.fail("nobody asked for the rows"))
+    monkeypatch.setattr(
+        ForwardedRows, "view_rows", lambda *_given, **_options: pytest.fail("nobody asked for the rows")
+    )
     with Instance.create(tmp_path / "between", name="between", background=False) as between:
         between.execute(
             "CREATE ENDPOINT Broker STATE = STARTED AS TCP (LISTENER_PORT = 4022) FOR SERVICE_BROKER (MESSAGE_FORWARDING = ENABLED);"
@@ -66,7 +68,7 @@ def test_n28_what_is_held_for_others_is_counted_and_not_looked_through(
 
 def test_n28_what_a_killed_process_left_says_nothing(tmp_path: Path) -> None:
     with Instance.create(tmp_path / "shop", name="shop", background=False) as instance:
-        Bulletin(instance_context(instance), ("127.0.0.1", 1)).write()
+        StatusFile(instance_context(instance), ("127.0.0.1", 1)).write()
         assert status_file.read(instance.folder) is None
         lock = ServeLock(instance.folder)
         lock.acquire()
@@ -85,7 +87,7 @@ def test_n28_a_folder_that_takes_no_file_is_served_all_the_same(
 ) -> None:
     with Instance.create(tmp_path / "shop", name="shop", background=False) as instance:
         (instance.folder / "serving.new").mkdir()
-        written = Bulletin(instance_context(instance), ("127.0.0.1", 1))
+        written = StatusFile(instance_context(instance), ("127.0.0.1", 1))
         written.start()
         written.close()
     assert "cannot be written" in caplog.text
@@ -108,7 +110,7 @@ def test_a_file_that_cannot_be_written_is_told_once_until_it_can(
     """It is tried every two seconds, and a full disk may last for days."""
     with Instance.create(tmp_path / "shop", name="shop", background=False) as instance:
         obstacle = instance.folder / "serving.new"
-        written = Bulletin(instance_context(instance), ("127.0.0.1", 1))
+        written = StatusFile(instance_context(instance), ("127.0.0.1", 1))
         for told in (1, 2):
             obstacle.mkdir()
             written.write()
@@ -123,7 +125,7 @@ def test_an_ipv6_address_stands_in_brackets(tmp_path: Path) -> None:
     with Instance.create(tmp_path / "shop", name="shop", background=False) as instance:
         lock = ServeLock(instance.folder)
         lock.acquire()
-        Bulletin(instance_context(instance), ("::1", 4022)).write()
+        StatusFile(instance_context(instance), ("::1", 4022)).write()
         said = status_file.read(instance.folder)
         lock.release()
     assert said is not None

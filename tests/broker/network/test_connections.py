@@ -12,7 +12,7 @@ import pytest
 
 from ssbroker.broker.instance import Instance
 from ssbroker.broker.network.tls import Trust
-from ssbroker.protocol.events import Connection, Event
+from ssbroker.protocol.events import ConnectionEvent, Event
 from tests.broker.network.parties import HOST, Authority, Party
 from tests.protocol.wire import numbered
 
@@ -84,10 +84,10 @@ def test_n11_who_has_not_proven_who_it_is_is_shown_as_not_logged_in(instance: In
     is_over = threading.Event()
 
     def notes(event: Event) -> None:
-        if isinstance(event, Connection):
+        if isinstance(event, ConnectionEvent):
             is_over.set()
 
-    instance.subscribe(notes, Connection)
+    instance.subscribe(notes, ConnectionEvent)
     trust = Authority(tmp_path / "certificates").trust("bank.example.com", "shop.example.com")
     with instance.serve(port=0, trust=trust) as server, socket.create_connection((HOST, server.port)) as stranger:
         stranger.sendall(b"\x16\x03\x01")

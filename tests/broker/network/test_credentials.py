@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from ssbroker.broker.instance import Instance
-from ssbroker.broker.network.tls import PROTOCOL, Credentials, Trust
+from ssbroker.broker.network.tls import PROTOCOL, TlsCredentials, Trust
 from ssbroker.exceptions import InputError
 from tests.broker.network.parties import Authority, Party
 from tests.broker.network.strangers import dialled
@@ -70,7 +70,7 @@ def test_n36_files_that_have_changed_are_read_once_nobody_writes_them_any_more(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     trust = Authority(tmp_path).trust("bank", "shop")
-    credentials = Credentials(trust)
+    credentials = TlsCredentials(trust)
     first = credentials.contexts
 
     def looks(times: int) -> list[str]:
@@ -103,7 +103,7 @@ def test_n36_what_could_not_be_read_for_a_while_is_read_once_it_can_be(
 ) -> None:
     """A new key that the process may not read, whose mode is then put right; or no file can be opened: no file changes by that."""
     trust = Authority(tmp_path).trust("bank", "shop")
-    credentials = Credentials(trust)
+    credentials = TlsCredentials(trust)
     first = credentials.contexts
     trust.key.write_bytes(trust.key.read_bytes() + b"\n")
     read_bytes = Path.read_bytes

@@ -13,8 +13,8 @@ import pytest
 
 from ssbroker.protocol.events import ConnectionStep
 from ssbroker.protocol.wire import frames
-from ssbroker.protocol.wire.connection import Limits
-from ssbroker.protocol.wire.frames import Kind, Reason, framed
+from ssbroker.protocol.wire.connection import LinkLimits
+from ssbroker.protocol.wire.frames import FrameKind, GoodbyeReason, framed
 from tests.broker.network.parties import HOST, QUICK, Party
 from tests.broker.network.test_endpoint import PATIENT, free_port, sends
 from tests.protocol.wire import BANK, numbered, own
@@ -108,10 +108,10 @@ def test_n10_a_line_that_breaks_again_and_again_is_dialled_soon_where_rows_have_
 
 
 @contextmanager
-def taking_leave(reason: Reason) -> Iterator[tuple[str, list[str]]]:
+def taking_leave(reason: GoodbyeReason) -> Iterator[tuple[str, list[str]]]:
     """Somebody who says who it is and takes leave at once, of everybody who dials: its address, and who has dialled."""
-    said = framed(Kind.HELLO, frames.pack_hello(own(BANK, name="bank"))) + framed(
-        Kind.GOODBYE, frames.pack_goodbye(reason, "")
+    said = framed(FrameKind.HELLO, frames.pack_hello(own(BANK, name="bank"))) + framed(
+        FrameKind.GOODBYE, frames.pack_goodbye(reason, "")
     )
     dials: list[str] = []
     with socket.create_server((HOST, 0)) as server:
@@ -133,7 +133,7 @@ def taking_leave(reason: Reason) -> Iterator[tuple[str, list[str]]]:
 
 def test_n10_who_takes_leave_at_once_since_nothing_was_carried_is_not_dialled_in_a_circle() -> None:
     """N10: it was dialled 700 times in a second."""
-    with taking_leave(Reason.IDLE) as (address, dials), Party("shop", limits=PATIENT) as shop:
+    with taking_leave(GoodbyeReason.IDLE) as (address, dials), Party("shop", limits=PATIENT) as shop:
         shop.endpoint.send(address, numbered(1))
         shop.wait_for(lambda: shop.unreachable_at or len(dials) > 10)
         assert len(dials) == 1
@@ -142,7 +142,7 @@ def test_n10_who_takes_leave_at_once_since_nothing_was_carried_is_not_dialled_in
 
 def test_n10_who_takes_leave_at_once_for_another_connection_that_is_not_there_is_left_for_longer_and_longer() -> None:
     """N10."""
-    with taking_leave(Reason.SUPERSEDED) as (address, dials), Party("shop") as shop:
+    with taking_leave(GoodbyeReason.SUPERSEDED) as (address, dials), Party("shop") as shop:
         shop.endpoint.send(address, numbered(1))
         shop.wait_for(lambda: len(dials) > 3)
         assert shop.endpoint.board.dialling.addresses.destination(address).failures >= 3
@@ -150,7 +150,7 @@ def test_n10_who_takes_leave_at_once_for_another_connection_that_is_not_there_is
 
 def test_n10_a_connection_that_has_lasted_ends_what_was_counted_before_it() -> None:
     """Also where it ends since there was nothing more to carry: else one failed dial a day later is followed by a minute."""
-    limits = replace(QUICK, link=Limits(idle=1000), steady_after=0)
+    limits = replace(QUICK, link=LinkLimits(idle=1000), steady_after=0)
     address = f"TCP://{HOST}:{free_port()}"
     port = int(address.rpartition(":")[2])
     with Party("shop", limits=limits) as shop:

@@ -12,10 +12,10 @@ import pytest
 from ssbroker import _arguments
 from ssbroker.broker.database import Database
 from ssbroker.broker.database import context_of as database_context
-from ssbroker.protocol.envelope import Security
+from ssbroker.protocol.envelope import Protection
 from ssbroker.protocol.errors import ERROR
 from ssbroker.protocol.events import CorruptedMessage, MessageUndeliverable
-from ssbroker.security.key_exchange import Direction, Offers
+from ssbroker.security.key_exchange import Direction, KeyOffers
 from tests.broker import shops
 from tests.broker.network.secured import begin, bring, has_own_certificate, knows, rows_to, secured
 from tests.broker.network.talking import Talk
@@ -71,7 +71,7 @@ def offer(both: Talk, row: Row, *, by: str | None, to: str, key: bytes = bytes(3
     names = {name: row[name] for name in ("conversation_id", "is_initiator", "from_service_name", "to_service_name")}
     of = Direction(**{**names, **other})
     sender = None if by is None else own(by)
-    return Offers().blob(
+    return KeyOffers().blob(
         key, of, to=public(to), by=sender, now=_arguments.microseconds(database_context(both.sales).now())
     )
 
@@ -81,8 +81,8 @@ def test_t15_a_dialog_cannot_be_had_with_less(both: Talk) -> None:
     row = intercepted(both)
     for less in (
         {**row, "key_exchange": None},
-        forged({**row, "key_exchange": None}, security=Security.PLAIN, message_body=b"two tables"),
-        {**row, "security": Security.SIGNED},
+        forged({**row, "key_exchange": None}, security=Protection.PLAIN, message_body=b"two tables"),
+        {**row, "security": Protection.SIGNED},
         {**row, "key_exchange": offer(both, row, by=None, to="Bank")},
         {**row, "key_exchange": row["key_exchange"][:-1]},
         {**row, "key_exchange": b""},
@@ -97,7 +97,7 @@ def test_t15_a_dialog_cannot_be_had_with_less(both: Talk) -> None:
 def test_t15_a_secured_dialog_takes_nothing_plain(both: Talk) -> None:
     """T11, T15: neither an acknowledgement nor an error that says that the far side is gone, before the answer and after it."""
     row = intercepted(both)
-    plain = {**row, "security": Security.PLAIN}
+    plain = {**row, "security": Protection.PLAIN}
     error: Row = {"message_type_name": ERROR, "is_conversation_error": True, "message_body": b"<Error/>"}
     lies = [acknowledging(plain, 5), acknowledging(plain, 0, **error), acknowledging(row, 5)]
     bring(both, "shop", lies)

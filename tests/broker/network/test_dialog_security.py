@@ -10,7 +10,7 @@ import pytest
 
 from ssbroker.broker.database import Database
 from ssbroker.broker.database import context_of as database_context
-from ssbroker.protocol.envelope import Security
+from ssbroker.protocol.envelope import Protection
 from tests.broker import shops
 from tests.broker.network.secured import begin, has_own_certificate, knows, rows_to, secured
 from tests.broker.network.talking import Talk, talk
@@ -77,7 +77,7 @@ def test_fact_177_full_security_gives_each_direction_a_key_of_its_own(both: Talk
     assert certificate == public("Bank").fingerprint
     assert own != far
     rows = [*rows_to(both, "bank"), *rows_to(both, "shop")]
-    assert {row["security"] for row in rows} == {Security.SEALED}
+    assert {row["security"] for row in rows} == {Protection.SEALED}
     assert not any(b"secret" in (row["message_body"] or b"") for row in rows)
 
 
@@ -98,7 +98,7 @@ def test_fact_177_anonymous_security_needs_no_certificate_of_the_sender(unknown:
     assert (far, certificate) == (None, None)
     assert keys(unknown.stock) == [(own, None, None)]
     assert [row for row in rows_to(unknown, "shop") if row["key_exchange"] is not None] == []
-    assert {row["security"] for row in rows_to(unknown, "bank")} == {Security.SEALED}
+    assert {row["security"] for row in rows_to(unknown, "bank")} == {Protection.SEALED}
 
 
 def test_fact_176_without_a_binding_an_encrypted_dialog_waits_until_there_is_one(bare: Talk) -> None:
@@ -135,14 +135,14 @@ def test_fact_176_without_a_binding_a_dialog_without_encryption_goes_plain(bare:
     bare.send(b"a table", dialog=dialog)
     bare.pipes.settle()
     assert bare.ordered() == [b"two chairs", b"a table"]
-    assert {row["security"] for row in rows_to(bare, "bank")} == {Security.PLAIN}
+    assert {row["security"] for row in rows_to(bare, "bank")} == {Protection.PLAIN}
 
 
 def test_fact_176_a_binding_secures_what_asks_for_no_encryption(both: Talk) -> None:
     begin(both, b"two secret chairs", encryption=False)
     both.pipes.settle()
     assert both.ordered() == [b"two secret chairs"]
-    assert {row["security"] for row in rows_to(both, "bank")} == {Security.SEALED}
+    assert {row["security"] for row in rows_to(both, "bank")} == {Protection.SEALED}
 
 
 def test_fact_182_without_an_open_master_key_the_dialog_waits(both: Talk) -> None:
@@ -231,7 +231,7 @@ def test_fact_181_who_may_not_send_is_told_so_under_the_key(both: Talk, verb: st
     both.pipes.settle(seconds=2)
     assert b"<Code>-8494</Code>" in b"".join(error_of(both.sales))
     assert (states(both.sales), states(both.stock), both.ordered()) == (["ER"], [], [])
-    assert {row["security"] for row in rows_to(both, "shop")} == {Security.SEALED}
+    assert {row["security"] for row in rows_to(both, "shop")} == {Protection.SEALED}
 
 
 def test_fact_177_anonymous_and_plain_senders_are_public(unknown: Talk) -> None:

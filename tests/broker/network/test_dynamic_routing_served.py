@@ -87,7 +87,7 @@ def test_t6_neighbours_that_name_services_that_nobody_has_open_only_so_many_requ
     instance = stack.enter_context(Instance.create(tmp_path / "shop", name="shop", background=False))
     instance.msdb.create_route("Configuration", service_name="SQL/ServiceBroker/BrokerConfiguration", address="LOCAL")
     for number in range(5):
-        background_of(instance).dynamic_routing.ask([dynamic_routing.Ask("msdb", f"//{number}", None)])
+        background_of(instance).dynamic_routing.ask([dynamic_routing.RouteRequest("msdb", f"//{number}", None)])
     assert database_context(instance.msdb).file.ask(registry.pending) == ("//0", "//1", "//2")
 
 
@@ -121,7 +121,7 @@ def test_n26_a_service_of_which_many_copies_are_named_is_asked_for_once(tmp_path
     """It takes no more of what its neighbour may ask for than any other."""
     for both in talk(tmp_path):
         both.bank.msdb.create_route("Configuration", service_name=CONFIGURATION_SERVICE, address="LOCAL")
-        asks = [dynamic_routing.Ask("msdb", "//Copied", bytes([number]) * 16) for number in range(5)]
+        asks = [dynamic_routing.RouteRequest("msdb", "//Copied", bytes([number]) * 16) for number in range(5)]
         tokens = iter([True])
         background_of(both.bank).dynamic_routing.ask(asks, may_begin=tokens.__next__)
         assert database_context(both.bank.msdb).file.ask(registry.pending) == ("//Copied",)
@@ -133,7 +133,7 @@ def test_n26_msdb_asks_though_a_request_of_another_database_is_open(tmp_path: Pa
         other = both.bank.create_database("Other")
         for database in (both.bank.msdb, other):
             database.create_route("Configuration", service_name=CONFIGURATION_SERVICE, address="LOCAL")
-        background_of(both.bank).dynamic_routing.ask([dynamic_routing.Ask("Other", "//Wheat", None)])
+        background_of(both.bank).dynamic_routing.ask([dynamic_routing.RouteRequest("Other", "//Wheat", None)])
         names(both, "mill", "//Wheat", SYSTEM_SERVICE)
         both.pipes.turn()
         assert database_context(both.bank.msdb).file.ask(registry.pending) == ("//Wheat",)
@@ -144,7 +144,7 @@ def test_n26_a_database_without_a_way_to_a_configuration_service_asks_nobody(tmp
     for both in talk(tmp_path):
         other = both.bank.create_database("Other")
         other.create_route("Configuration", service_name=CONFIGURATION_SERVICE, address="LOCAL")
-        background_of(both.bank).dynamic_routing.ask([dynamic_routing.Ask("Other", "//Wheat", None)])
+        background_of(both.bank).dynamic_routing.ask([dynamic_routing.RouteRequest("Other", "//Wheat", None)])
         names(both, "mill", "//Wheat")
         both.pipes.turn()
         assert database_context(both.bank.msdb).file.ask(registry.pending) == ()

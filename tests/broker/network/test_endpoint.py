@@ -16,8 +16,8 @@ from ssbroker.broker.network.connection import EndpointLimits
 from ssbroker.broker.network.tls import Trust
 from ssbroker.exceptions import EndpointError, ProtocolError
 from ssbroker.protocol.events import ConnectionStep
-from ssbroker.protocol.wire.connection import Limits, Link
-from ssbroker.protocol.wire.frames import Own
+from ssbroker.protocol.wire.connection import Link, LinkLimits
+from ssbroker.protocol.wire.frames import OwnIdentity
 from tests.broker.network.parties import HOST, QUICK, Authority, Party
 from tests.protocol.wire import numbered, table
 
@@ -95,7 +95,7 @@ def test_n8_pinned_certificates_connect_under_the_name_that_they_stand_under(tmp
 
 
 def test_p2_an_idle_connection_is_closed_and_dialled_anew_when_it_is_needed() -> None:
-    limits = replace(QUICK, link=Limits(idle=1000), steady_after=0)
+    limits = replace(QUICK, link=LinkLimits(idle=1000), steady_after=0)
     with Party("shop", limits=limits) as shop, Party("bank", limits=limits) as bank:
         for number in range(3):
             shop.endpoint.send(bank.address, numbered(1, first=number))
@@ -355,7 +355,7 @@ def test_n28_a_connection_whose_socket_never_comes_keeps_nobody_from_ending() ->
 def test_n10_a_far_side_that_stops_in_the_middle_of_a_frame_is_given_up() -> None:
     """Its process hangs: it reads no more, and the socket takes nothing."""
     second = 1_000_000
-    link = Limits(ping_after=second // 2, silence=second, goodbye_wait=second // 2)
+    link = LinkLimits(ping_after=second // 2, silence=second, goodbye_wait=second // 2)
     limits = replace(QUICK, link=link, outbox_bytes=64 << 20)
     with socket.create_server((HOST, 0)) as server, Party("shop", limits=limits) as shop:
         server.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 64 << 10)
@@ -363,7 +363,9 @@ def test_n10_a_far_side_that_stops_in_the_middle_of_a_frame_is_given_up() -> Non
         shop.endpoint.send(address, numbered(1))
         far_side, _ = server.accept()
         with far_side:
-            bank = Link(Own(instance_id=b"b" * 16, name="bank", number=2), is_accept=True, limits=Limits(), now=0)
+            bank = Link(
+                OwnIdentity(instance_id=b"b" * 16, name="bank", number=2), is_accept=True, limits=LinkLimits(), now=0
+            )
             far_side.sendall(b"".join(bank.data_to_send(now=0)))
             for number in range(20):
                 shop.endpoint.send(address, numbered(300, first=300 * number, size=10_000))

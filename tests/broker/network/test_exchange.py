@@ -322,7 +322,7 @@ def test_n2_a_database_whose_file_failed_for_a_moment_is_served_again(
         raise StorageError("the disk is out of reach", file="Stock.sqlite")
 
     with monkeypatch.context() as patched:
-        patched.setattr(database_dialogs, "Machine", fails)
+        patched.setattr(database_dialogs, "DatabaseDialogs", fails)
         both.stock.set_broker("DISABLE_BROKER")
         both.pipes.settle()
         both.stock.set_broker("ENABLE_BROKER")

@@ -10,7 +10,7 @@ import pytest
 
 from ssbroker.broker.database import Database
 from ssbroker.protocol.events import Event, MirroredRouteStateChanged
-from ssbroker.protocol.mirroring import State
+from ssbroker.protocol.mirroring import MirroredRouteState
 from tests.broker.network import neighbours
 from tests.broker.network.neighbours import Heard, Neighbour, Street, emptied, order, taken
 from tests.broker.shops import SHOP, STOCK
@@ -56,7 +56,7 @@ class Pair:
         attached.set_mirroring_role("mirror")
         return attached
 
-    def waits_for(self, state: State) -> None:
+    def waits_for(self, state: MirroredRouteState) -> None:
         """Waits until the shop knows so much of its route."""
         self.heard.wait_for(lambda events: states(events)[-1:] == [state])
 
@@ -82,7 +82,7 @@ def test_r52_everything_goes_to_the_principal(pair: Pair) -> None:
     """R51, R52: and nothing to the mirror, which takes nothing."""
     order(pair.sales, b"one", b"two")
     assert taken(pair.stock, 2) == [b"one", b"two"]
-    assert states(pair.heard.events) == [State.PRINCIPAL_IS_ADDRESS]
+    assert states(pair.heard.events) == [MirroredRouteState.PRINCIPAL_IS_ADDRESS]
     assert pair.second.instance.view("dbo.Orders").num_rows == 0
 
 
@@ -93,7 +93,7 @@ def test_r53_a_conversation_goes_on_with_the_new_principal(pair: Pair) -> None:
     new = pair.fail_over(pair.first, pair.second)
     order(pair.sales, b"three", b"four", dialog=dialog)
     assert taken(new, 2) == [b"three", b"four"]
-    assert states(pair.heard.events)[-1] == State.PRINCIPAL_IS_MIRROR
+    assert states(pair.heard.events)[-1] == MirroredRouteState.PRINCIPAL_IS_MIRROR
 
 
 def test_r54_while_nobody_claims_nothing_is_sent(pair: Pair) -> None:
@@ -102,7 +102,7 @@ def test_r54_while_nobody_claims_nothing_is_sent(pair: Pair) -> None:
     assert taken(pair.stock, 1) == [b"one"]
     pair.first.server.close()
     order(pair.sales, b"two", dialog=dialog)
-    pair.waits_for(State.LOST_ADDRESS)
+    pair.waits_for(MirroredRouteState.LOST_ADDRESS)
     assert instance_of(pair.sales).view("sys.transmission_queue").num_rows >= 1
     assert pair.second.instance.view("dbo.Orders").num_rows == 0
     copy = pair.street.copy(pair.stock, "late.sqlite")
@@ -118,7 +118,7 @@ def test_n24_both_claim_with_one_number_and_nothing_is_sent_until_one_has_a_grea
     second.set_mirroring_role("principal")
     pair.stock.set_mirroring_role("principal", number=1)
     order(pair.sales, b"one")
-    pair.waits_for(State.CONTESTED)
+    pair.waits_for(MirroredRouteState.CONTESTED)
     for neighbour in (pair.first, pair.second):
         assert neighbour.instance.view("dbo.Orders").num_rows == 0
     pair.stock.set_mirroring_role("principal", number=2)
@@ -137,7 +137,7 @@ def test_r53_who_says_that_it_no_longer_is_gets_nothing_any_more(pair: Pair) -> 
     order(pair.sales, b"two")
     assert taken(second, 1) == [b"two"]
     assert pair.first.instance.view("dbo.Orders").num_rows == 0
-    assert states(pair.heard.events)[-1] == State.PRINCIPAL_IS_MIRROR
+    assert states(pair.heard.events)[-1] == MirroredRouteState.PRINCIPAL_IS_MIRROR
 
 
 def test_r53_a_forwarder_follows_the_principal_too(street: Street) -> None:
@@ -157,7 +157,7 @@ def test_r53_a_forwarder_follows_the_principal_too(street: Street) -> None:
     order(sales, b"two", dialog=dialog)
     assert taken(new, 1) == [b"two"]
     assert states(pair.heard.events) == [
-        State.PRINCIPAL_IS_ADDRESS,
-        State.LOST_ADDRESS,
-        State.PRINCIPAL_IS_MIRROR,
+        MirroredRouteState.PRINCIPAL_IS_ADDRESS,
+        MirroredRouteState.LOST_ADDRESS,
+        MirroredRouteState.PRINCIPAL_IS_MIRROR,
     ]

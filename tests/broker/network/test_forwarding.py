@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from ssbroker.broker.network.connection import Outbox
+from ssbroker.broker.network.connection import SharedOutbox
 from ssbroker.broker.network.forwarding import LOOK_EVERY, ROW_BYTES, sizes_of
 from ssbroker.broker.views import INSTANCE_VIEWS
 from ssbroker.protocol.config import SECOND
@@ -206,7 +206,7 @@ def test_r43_what_waits_for_an_address_goes_once_it_is_dialled_again(forwarder: 
 def test_r43_an_outbox_that_takes_nothing_is_asked_to_say_when_it_does(forwarder: Forwarder) -> None:
     """R43, N10: also where it has taken all before the dial failed."""
     told: list[str] = []
-    forwarder.outboxes.boxes[NEXT] = box = Outbox(1, tell_room=lambda: told.append(NEXT))
+    forwarder.outboxes.boxes[NEXT] = box = SharedOutbox(1, tell_room=lambda: told.append(NEXT))
     forwarder.forwarding.forward(peer(), wire([row(0)]), onwards(NEXT))
     forwarder.forwarding.forward(peer(), wire([row(1)]), onwards(NEXT))
     box.bar()

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ssbroker import Catalog, Router, schemas
-from ssbroker.broker.network.forwarding import Forwarding
+from ssbroker.broker.network.forwarding import MessageForwarder
 from ssbroker.broker.network.interfaces import Peer
 from ssbroker.protocol.events import Event, EventLog, ForwardedMessageDropped, ForwardedMessageSent
 from ssbroker.protocol.wire.batch import HOPS, WIRE
@@ -38,7 +38,7 @@ class Node:
     def __post_init__(self) -> None:
         log = EventLog()
         log.subscribe(self.events.append)
-        self.forwarding = Forwarding(
+        self.forwarding = MessageForwarder(
             self.outboxes, way=lambda *_: None, most=lambda: NO_LIMIT, events=log, clock=lambda: 0
         )
         self.router = Router(self.catalog())

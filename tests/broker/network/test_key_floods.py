@@ -17,7 +17,7 @@ from ssbroker.broker.database import context_of as database_context
 from ssbroker.broker.network.interfaces import Peer
 from ssbroker.broker.network.key_exchange import NEW_AT_ONCE, NEW_IN_A_TURN, NEW_PER_SECOND
 from ssbroker.protocol.wire.batch import WIRE
-from ssbroker.security.key_exchange import DialogCertificate, Direction, Offers, read_blob
+from ssbroker.security.key_exchange import DialogCertificate, Direction, KeyOffers, read_blob
 from tests.broker.network.secured import begin, plain, secured
 from tests.broker.network.talking import Talk
 from tests.broker.shops import SHOP, STOCK
@@ -55,7 +55,7 @@ def recorded(both: Talk) -> dict[str, Any]:
     (row,) = plain(both.pipes.pipe("shop").sent[-1][1])
     of = Direction(row["conversation_id"], True, SHOP, STOCK)
     now = _arguments.microseconds(database_context(both.stock).now())
-    return {**row, "key_exchange": Offers().blob(bytes(32), of, to=public("Bank"), by=None, now=now)}
+    return {**row, "key_exchange": KeyOffers().blob(bytes(32), of, to=public("Bank"), by=None, now=now)}
 
 
 def floods(both: Talk, row: dict[str, Any], principal: str, *, batches: int, rows: int) -> None:

@@ -12,9 +12,9 @@ import pytest
 from ssbroker import _arguments
 from ssbroker.broker.database import context_of as database_context
 from ssbroker.protocol import errors
-from ssbroker.protocol.envelope import Row, Security, pack_runs, table_of
+from ssbroker.protocol.envelope import EnvelopeRow, Protection, pack_runs, table_of
 from ssbroker.security import SecuredDirection
-from ssbroker.security.key_exchange import DialogCertificate, Direction, Offers
+from ssbroker.security.key_exchange import DialogCertificate, Direction, KeyOffers
 from tests.broker.network.secured import begin, bring, has_own_certificate, knows, secured
 from tests.broker.network.talking import Talk
 from tests.broker.shops import REPLIES, SHOP, STOCK, received
@@ -39,7 +39,7 @@ def blob(both: Talk, conversation: bytes, *, is_initiator: bool, to: str) -> byt
     """What brings Mallory's key, under her own certificate."""
     (row,) = [one for one in database_context(both.sales).objects().security.certificates.values() if one.name == to]
     mine = certified("Mallory")
-    return Offers().blob(
+    return KeyOffers().blob(
         KEY,
         Direction(conversation, is_initiator, EVIL, SHOP),
         to=DialogCertificate(row.certificate),
@@ -48,12 +48,12 @@ def blob(both: Talk, conversation: bytes, *, is_initiator: bool, to: str) -> byt
     )
 
 
-def forged(conversation: bytes, sender: str, *, is_initiator: bool, broker: bytes) -> Row:
+def forged(conversation: bytes, sender: str, *, is_initiator: bool, broker: bytes) -> EnvelopeRow:
     """A message of Mallory's, sealed with her key."""
     values: list[Any] = [conversation, is_initiator, 0, 0, 1, b"pay Mallory", bytes(16), bytes(16), True]
     values += [sender, broker, SHOP, None, errors.DEFAULT, errors.DEFAULT, uuid.UUID(int=5).bytes]
-    values += [5, False, False, None, Security.SEALED, None, pack_runs(()), b""]
-    row = Row(*values)
+    values += [5, False, False, None, Protection.SEALED, None, pack_runs(()), b""]
+    row = EnvelopeRow(*values)
     keys = SecuredDirection(KEY, conversation_id=conversation, is_initiator=is_initiator)
     row.signature = keys.header_signature(row.signed(row.header))
     row.body = keys.seal(row.body, sequence=0, fragment=0, is_bound=False, header=row.header)

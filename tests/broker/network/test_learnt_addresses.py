@@ -12,9 +12,9 @@ import pytest
 
 from ssbroker.broker.network import dialer, exchange, outbound
 from ssbroker.broker.network.connection import EndpointLimits
-from ssbroker.broker.network.dialer import Reach
-from ssbroker.broker.network.forwarding import Forwarding
-from ssbroker.broker.network.outbound import Carrying
+from ssbroker.broker.network.dialer import DialFilter
+from ssbroker.broker.network.forwarding import MessageForwarder
+from ssbroker.broker.network.outbound import ConversationsInTransit
 from ssbroker.broker.network.server import ServeOptions
 from ssbroker.exceptions import OptionError
 from ssbroker.protocol.events import ConnectionStep, Event, EventLog, ForwardedMessageDropped
@@ -125,7 +125,7 @@ def test_n34_what_may_be_dialled_is_a_network_a_host_or_a_domain(
     host: str,
     is_refused: bool,  # noqa: FBT001 - a column of the table above
 ) -> None:
-    assert Reach(entries).refuses(host) is is_refused
+    assert DialFilter(entries).refuses(host) is is_refused
 
 
 @pytest.mark.parametrize("entry", ["", "10.0.0.1/8", "10.0.0.0/33", "*", "*.", "a b", "TCP://shop", "*.*.com"])
@@ -153,7 +153,7 @@ def test_n34_a_name_that_leads_out_of_the_networks_is_not_dialled(many_names: No
 
 def test_n34_why_addresses_cannot_be_reached_is_known_of_the_latest(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(outbound, "WHY_MOST", 3)
-    carried = Carrying(principal=lambda address, *_: address)
+    carried = ConversationsInTransit(principal=lambda address, *_: address)
     for number in (1, 2, 3, 1, 4):
         carried.failed(f"TCP://{number}:4022", f"no {number}")
     assert list(carried.why) == ["TCP://3:4022", "TCP://1:4022", "TCP://4:4022"]
@@ -164,7 +164,7 @@ def test_n34_what_would_go_to_an_address_that_is_refused_is_dropped_with_the_rea
     outboxes, told = Outboxes(refused={"TCP://a.example:1": "not now"}), EventLog()
     dropped: list[Event] = []
     told.subscribe(dropped.append, ForwardedMessageDropped)
-    forwarding = Forwarding(outboxes, way=lambda *_: None, most=lambda: 1 << 20, events=told, clock=lambda: 0)
+    forwarding = MessageForwarder(outboxes, way=lambda *_: None, most=lambda: 1 << 20, events=told, clock=lambda: 0)
     ways: list[tuple[str, str | None, bytes | None]] = [(f"TCP://{name}.example:1", None, None) for name in "ab"]
     forwarding.forward(peer(), wire([row(0), row(1)]), decided(ways))
     assert [each["message_sequence_number"] for each in outboxes.write("TCP://b.example:1")] == [1]

@@ -13,7 +13,7 @@ import pytest
 
 from ssbroker.broker.database import context_of as database_context
 from ssbroker.protocol.errors import ERROR
-from ssbroker.protocol.events import Conversation, ConversationStep, CorruptedMessage, MessageUndeliverable
+from ssbroker.protocol.events import ConversationEvent, ConversationStep, CorruptedMessage, MessageUndeliverable
 from tests.broker.network.sides import MINUTE, ORDER, ORDERS, Pair, Side, pair
 from tests.broker.talk import REPLIES, drain, end, receive, said, send, switch
 
@@ -91,7 +91,7 @@ def test_n3_what_makes_an_endpoint_is_all_there(both: Pair) -> None:
     assert (far.is_bound, far.is_remote, far.far_peer) == (1, 1, b"certificate of the shop")
     assert (near.is_bound, near.is_remote, near.far_peer) == (1, 1, b"certificate of the stock")
     assert near.far_broker_instance == both.stock.ledger.broker_instance
-    steps = [event.step for event in both.stock.told(Conversation)]
+    steps = [event.step for event in both.stock.told(ConversationEvent)]
     assert steps == [ConversationStep.DIALOG_CREATED, ConversationStep.RECEIVED_SEQUENCED_MESSAGE]
 
 
@@ -186,7 +186,7 @@ def test_b11_an_error_of_the_far_broker_ends_the_conversation(both: Pair) -> Non
     assert row["message_type_name"] == ERROR
     assert b"<Code>-8408</Code>" in row["message_body"]
     assert both.shop.count("transmission_queue") == 0
-    assert ConversationStep.RECEIVED_BROKER_ERROR in [event.step for event in both.shop.told(Conversation)]
+    assert ConversationStep.RECEIVED_BROKER_ERROR in [event.step for event in both.shop.told(ConversationEvent)]
 
 
 def test_b11_n31_a_message_that_cannot_be_taken_ends_both_sides(both: Pair) -> None:

@@ -16,7 +16,7 @@ import pytest
 from ssbroker.broker.database import context_of as database_context
 from ssbroker.broker.network import dialog_storage
 from ssbroker.protocol.errors import END_DIALOG, ERROR
-from ssbroker.protocol.storage import MESSAGES, Refusal, Wanted
+from ssbroker.protocol.storage import MESSAGES, MessageRange, Refusal
 from ssbroker.store.sqlite import Connection
 from tests.broker.network.sides import DEFAULT, MINUTE, ORDERS, TRADE, Pair, pair
 from tests.broker.talk import end, send
@@ -31,7 +31,7 @@ def both(tmp_path: Path) -> Iterator[Pair]:
     made.close()
 
 
-def sent(both: Pair, *wanted: Wanted) -> list[dict[str, Any]]:
+def sent(both: Pair, *wanted: MessageRange) -> list[dict[str, Any]]:
     table = both.shop.ledger.outgoing(wanted)
     assert table.schema.equals(MESSAGES)
     rows: list[dict[str, Any]] = table.to_pylist()
@@ -41,7 +41,7 @@ def sent(both: Pair, *wanted: Wanted) -> list[dict[str, Any]]:
 def test_p16_it_gives_what_was_asked_for_in_order_as_much_as_fits(both: Pair) -> None:
     first, other = both.begin(*[b"%d" % number for number in range(6)]), both.begin(b"", b"x" * 1000)
     one, two = both.shop.key(first), both.shop.key(other)
-    rows = sent(both, Wanted(one, 2, 4, 9, ALL), Wanted(two, 0, ALL, 9, ALL))
+    rows = sent(both, MessageRange(one, 2, 4, 9, ALL), MessageRange(two, 0, ALL, 9, ALL))
     assert [(row["message_sequence_number"], row["message_body"]) for row in rows] == [
         (2, b"2"),
         (3, b"3"),
@@ -50,12 +50,12 @@ def test_p16_it_gives_what_was_asked_for_in_order_as_much_as_fits(both: Pair) ->
         (1, b"x" * 1000),
     ]
     assert {row["message_type_name"] for row in rows} == {DEFAULT}
-    assert len(sent(both, Wanted(one, 0, ALL, 2, ALL))) == 2
-    assert [row["message_body"] for row in sent(both, Wanted(one, 0, ALL, 9, 3))] == [b"0", b"1", b"2"]
-    assert len(sent(both, Wanted(two, 1, ALL, 9, 1))) == 1  # one is given whatever its size
-    assert sent(both, Wanted(one, 7, 9, 9, ALL)) == sent(both) == []
-    assert [row["message_body"] for row in sent(both, Wanted(two, 0, ALL, 9, ALL, 999))] == [b"", None]
-    assert [row["message_body"] for row in sent(both, Wanted(one, 0, ALL, 9, ALL, 0))] == [None]
+    assert len(sent(both, MessageRange(one, 0, ALL, 2, ALL))) == 2
+    assert [row["message_body"] for row in sent(both, MessageRange(one, 0, ALL, 9, 3))] == [b"0", b"1", b"2"]
+    assert len(sent(both, MessageRange(two, 1, ALL, 9, 1))) == 1  # one is given whatever its size
+    assert sent(both, MessageRange(one, 7, 9, 9, ALL)) == sent(both) == []
+    assert [row["message_body"] for row in sent(both, MessageRange(two, 0, ALL, 9, ALL, 999))] == [b"", None]
+    assert [row["message_body"] for row in sent(both, MessageRange(one, 0, ALL, 9, ALL, 0))] == [None]
 
 
 def test_p13_n39_parts_of_a_body_are_given_without_the_rest_of_it(both: Pair) -> None:
@@ -116,9 +116,9 @@ def pages_visited(connection: Connection) -> int:
 
 def test_n32_message_ids_are_the_same_whenever_they_are_sent_and_differ(both: Pair) -> None:
     keys = [both.shop.key(both.begin(b"1", b"2")) for _ in range(2)]
-    ids = [row["message_id"] for row in sent(both, *[Wanted(key, 0, 1, 9, ALL) for key in keys])]
+    ids = [row["message_id"] for row in sent(both, *[MessageRange(key, 0, 1, 9, ALL) for key in keys])]
     both.shop.restart()
-    assert ids == [row["message_id"] for row in sent(both, *[Wanted(key, 0, 1, 9, ALL) for key in keys])]
+    assert ids == [row["message_id"] for row in sent(both, *[MessageRange(key, 0, 1, 9, ALL) for key in keys])]
     assert len(set(ids)) == 4
     assert {uuid.UUID(bytes=each).version for each in ids} == {8}
 
@@ -128,11 +128,11 @@ def test_b13_where_nothing_is_left_the_error_is_given_that_ended_it(both: Pair) 
     send(both.shop.database, shop, b"1", b"2")
     key = both.shop.key(shop)
     end(both.shop.database, shop, error=(7, "sold out"))
-    (row,) = sent(both, Wanted(key, 1, 1, 1, ALL), Wanted(key, 2, 2, 1, ALL))
+    (row,) = sent(both, MessageRange(key, 1, 1, 1, ALL), MessageRange(key, 2, 2, 1, ALL))
     assert (row["message_sequence_number"], row["message_type_name"], row["is_conversation_error"]) == (3, ERROR, True)
     other = both.begin(b"1")
     end(both.shop.database, other)
-    (_, row) = sent(both, Wanted(both.shop.key(other), 0, ALL, 9, ALL))
+    (_, row) = sent(both, MessageRange(both.shop.key(other), 0, ALL, 9, ALL))
     assert (row["message_type_name"], row["is_end_of_dialog"], row["message_body"]) == (END_DIALOG, True, b"")
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from ssbroker.broker.network.dialog_storage import Stale
+from ssbroker.broker.network.dialog_storage import StalePlan
 from ssbroker.protocol.errors import ERROR
 from tests.broker.network.sides import MINUTE, ORDERS, TRADE, Pair, Row, Side, pair
 from tests.broker.talk import REPLIES, contents, drain, end, said, send
@@ -20,7 +20,7 @@ def both(tmp_path: Path) -> Iterator[Pair]:
     made.close()
 
 
-def overtaken(side: Side, rows: list[Row], by: Callable[[], object]) -> Stale | None:
+def overtaken(side: Side, rows: list[Row], by: Callable[[], object]) -> StalePlan | None:
     """Something happens between plan and commit; where it is in the way, the commit leaves everything as it is."""
     effects = side.arrived(rows)
     by()
@@ -35,7 +35,7 @@ def test_n3_cleanup_wins_and_the_far_side_is_told_that_nobody_is_there(both: Pai
     key = both.shop.key(shop)
     send(both.stock.database, stock, b"on their way")
     rows = both.stock.rows()
-    assert overtaken(both.shop, rows, lambda: end(both.shop.database, shop, cleanup=True)) == Stale((key,))
+    assert overtaken(both.shop, rows, lambda: end(both.shop.database, shop, cleanup=True)) == StalePlan((key,))
     assert both.shop.take(rows) is None
     both.exchange()
     assert b"<Code>-8462</Code>" in drain(both.stock.database, ORDERS)[0]["message_body"]
@@ -77,7 +77,7 @@ def test_n3_what_was_taken_by_another_way_is_not_taken_twice(both: Pair) -> None
     other.start()
     other.take(rows[:1])
     stale = both.stock.settle(effects)
-    assert stale == Stale((both.stock.key(stock),))
+    assert stale == StalePlan((both.stock.key(stock),))
     assert both.stock.take(rows) is None
     assert said(drain(both.stock.database, ORDERS)) == [b"1", b"2"]
 
@@ -140,7 +140,7 @@ def test_n3_i2_i5_n25_a_database_that_is_another_now_takes_nothing_of_the_plan(b
         else:
             both.stock.database.set_broker("DISABLE_BROKER")
 
-    assert overtaken(both.stock, both.shop.rows(), change) == Stale(is_whole=True)
+    assert overtaken(both.stock, both.shop.rows(), change) == StalePlan(is_whole=True)
 
 
 def test_n3_nothing_to_write_needs_no_transaction(both: Pair) -> None:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from ssbroker.broker.network.connection import EndpointLimits, Line, Outbox
-from ssbroker.broker.network.tls import Channel, Contexts, Plain, Secured
+from ssbroker.broker.network.connection import EndpointLimits, SecureLink, SharedOutbox
+from ssbroker.broker.network.tls import Channel, PlainChannel, TlsChannel, TlsContexts
 from ssbroker.exceptions import PeerError
-from ssbroker.protocol.wire.connection import Batch, Greeted, Left, Occurrence
-from ssbroker.protocol.wire.frames import Reason
+from ssbroker.protocol.wire.connection import FragmentsArrived, Occurrence, PeerGreeted, PeerLeft
+from ssbroker.protocol.wire.frames import GoodbyeReason
 from tests.broker.network.parties import Authority
 from tests.protocol.wire import BANK, SHOP, numbered, numbers, own
 
@@ -17,30 +17,30 @@ LIMITS = EndpointLimits(outbox_bytes=8 << 20)
 
 
 @pytest.fixture(scope="module")
-def contexts(tmp_path_factory: pytest.TempPathFactory) -> tuple[Contexts, Contexts]:
+def contexts(tmp_path_factory: pytest.TempPathFactory) -> tuple[TlsContexts, TlsContexts]:
     """What the shop and the bank agree TLS with."""
     authority = Authority(tmp_path_factory.mktemp("certificates"))
-    return Contexts.of(authority.trust("shop", "bank")), Contexts.of(authority.trust("bank", "shop"))
+    return TlsContexts.of(authority.trust("shop", "bank")), TlsContexts.of(authority.trust("bank", "shop"))
 
 
-def pair(shop: Channel, bank: Channel) -> tuple[Line, Line]:
+def pair(shop: Channel, bank: Channel) -> tuple[SecureLink, SecureLink]:
     """A shop that has dialled a bank, and has an outbox for it."""
     lines = (
-        Line(shop, own=own(SHOP, name="shop", number=1), is_accept=False, limits=LIMITS, now=0),
-        Line(bank, own=own(BANK, name="bank", number=2), is_accept=True, limits=LIMITS, now=0),
+        SecureLink(shop, own=own(SHOP, name="shop", number=1), is_accept=False, limits=LIMITS, now=0),
+        SecureLink(bank, own=own(BANK, name="bank", number=2), is_accept=True, limits=LIMITS, now=0),
     )
-    lines[0].outboxes.append(Outbox(LIMITS.outbox_bytes))
+    lines[0].outboxes.append(SharedOutbox(LIMITS.outbox_bytes))
     return lines
 
 
-def plain() -> tuple[Line, Line]:
+def plain() -> tuple[SecureLink, SecureLink]:
     """The same without TLS, both having said who they are."""
-    lines = pair(Plain(), Plain())
+    lines = pair(PlainChannel(), PlainChannel())
     exchanged(*lines)
     return lines
 
 
-def carried(one: Line, other: Line, *, now: int = 0, piece: int = 1 << 20) -> list[Occurrence]:
+def carried(one: SecureLink, other: SecureLink, *, now: int = 0, piece: int = 1 << 20) -> list[Occurrence]:
     """What all that one end writes comes to at the other, in pieces."""
     found = []
     while (data := one.data_to_send(now=now)) is not None:
@@ -49,7 +49,7 @@ def carried(one: Line, other: Line, *, now: int = 0, piece: int = 1 << 20) -> li
     return found
 
 
-def exchanged(one: Line, other: Line, *, now: int = 0, piece: int = 1 << 20) -> list[Occurrence]:
+def exchanged(one: SecureLink, other: SecureLink, *, now: int = 0, piece: int = 1 << 20) -> list[Occurrence]:
     """What both ends write until neither has more, as it is seen at either."""
     found: list[Occurrence] = []
     while step := carried(one, other, now=now, piece=piece) + carried(other, one, now=now, piece=piece):
@@ -57,19 +57,19 @@ def exchanged(one: Line, other: Line, *, now: int = 0, piece: int = 1 << 20) -> 
     return found
 
 
-def shaken(one: Line, other: Line, *, piece: int = 1 << 20) -> list[Occurrence]:
+def shaken(one: SecureLink, other: SecureLink, *, piece: int = 1 << 20) -> list[Occurrence]:
     """The same, where the first flights of TLS come to nothing that is seen."""
     return [each for _ in range(4) for each in exchanged(one, other, piece=piece)]
 
 
 @pytest.mark.parametrize("piece", [1, 7, 1000, 1 << 20])
 def test_n8_tls_and_frames_come_to_the_same_in_pieces_of_any_size(
-    contexts: tuple[Contexts, Contexts], piece: int
+    contexts: tuple[TlsContexts, TlsContexts], piece: int
 ) -> None:
-    shop, bank = pair(Secured(contexts[0], is_accept=False), Secured(contexts[1], is_accept=True))
+    shop, bank = pair(TlsChannel(contexts[0], is_accept=False), TlsChannel(contexts[1], is_accept=True))
     shop.outboxes[0].put(numbered(20, size=3000))
     found = shaken(shop, bank, piece=piece)
-    assert {each.far.name for each in found if isinstance(each, Greeted)} == {"bank", "shop"}
+    assert {each.far.name for each in found if isinstance(each, PeerGreeted)} == {"bank", "shop"}
     assert numbers(found) == list(range(20))
     assert (shop.channel.principal, bank.channel.principal) == ("bank", "shop")
     assert shop.outboxes[0].progress == (20, 20)
@@ -79,14 +79,14 @@ def test_n4_a_frame_goes_in_small_pieces_and_no_connection_is_over_before_the_la
     shop, bank = plain()
     for number in range(3):
         shop.outboxes[0].put(numbered(100, first=100 * number, size=10_000))
-    shop.leave(Reason.STOPPING, "enough")
+    shop.leave(GoodbyeReason.STOPPING, "enough")
     pieces = list(iter(lambda: shop.data_to_send(now=0), None))
     assert max(map(len, pieces)) < 66_000
     assert sum(map(len, pieces)) > 3_000_000
     found = [each for piece in pieces for each in bank.received(piece or b"", now=0)]
     assert numbers(found) == list(range(300))
     found = shop.received(bank.data_to_send(now=0) or b"", now=0)
-    assert [type(each) for each in found] == [Left]
+    assert [type(each) for each in found] == [PeerLeft]
     assert (shop.is_over, bank.is_over) == (True, True)
 
 
@@ -97,7 +97,7 @@ def test_n4_an_end_is_not_over_while_it_still_has_to_say_why() -> None:
     with pytest.raises(PeerError):
         shop.received(b"no frame at all.", now=0)
     assert not shop.is_over
-    assert [each.reason for each in carried(shop, bank) if isinstance(each, Left)] == [Reason.BROKEN]
+    assert [each.reason for each in carried(shop, bank) if isinstance(each, PeerLeft)] == [GoodbyeReason.BROKEN]
     assert shop.is_over
 
 
@@ -117,8 +117,8 @@ def test_n10_an_end_whose_far_side_is_silent_is_over_whatever_the_socket_has_not
     assert shop.close() == b""
 
 
-def test_n8_nothing_is_said_before_the_far_side_has_proven_who_it_is(contexts: tuple[Contexts, Contexts]) -> None:
-    shop, bank = pair(Secured(contexts[0], is_accept=False), Secured(contexts[1], is_accept=True))
+def test_n8_nothing_is_said_before_the_far_side_has_proven_who_it_is(contexts: tuple[TlsContexts, TlsContexts]) -> None:
+    shop, bank = pair(TlsChannel(contexts[0], is_accept=False), TlsChannel(contexts[1], is_accept=True))
     shop.outboxes[0].put(numbered(1))
     assert carried(shop, bank) == []
     assert not shop.channel.is_open
@@ -148,7 +148,7 @@ def test_p2_an_end_that_has_nothing_to_carry_leaves_after_30_seconds() -> None:
     shop.handle_timeout(now=30 * SECOND)
     assert shop.is_leaving
     found = exchanged(shop, bank, now=30 * SECOND)
-    assert [each.reason for each in found if isinstance(each, Left)] == [Reason.IDLE, Reason.IDLE]
+    assert [each.reason for each in found if isinstance(each, PeerLeft)] == [GoodbyeReason.IDLE, GoodbyeReason.IDLE]
     assert shop.is_over
     assert bank.is_over
 
@@ -157,24 +157,24 @@ def test_n9_an_end_that_leaves_writes_what_waits_before_it() -> None:
     shop, bank = plain()
     for number in range(3):
         shop.outboxes[0].put(numbered(1000, first=1000 * number, size=1000))
-    assert shop.leave(Reason.SUPERSEDED, "another stays")
+    assert shop.leave(GoodbyeReason.SUPERSEDED, "another stays")
     assert not shop.is_usable
     found = exchanged(shop, bank)
     assert numbers(found) == list(range(3000))
     kinds = [type(each) for each in found]
-    assert kinds.index(Left) > len(kinds) - 1 - kinds[::-1].index(Batch)
+    assert kinds.index(PeerLeft) > len(kinds) - 1 - kinds[::-1].index(FragmentsArrived)
     assert shop.is_over
     assert bank.is_over
     assert shop.outboxes[0].progress == (3000, 3000)
 
 
 def test_n9_nobody_takes_leave_of_who_has_not_said_hello() -> None:
-    shop, _ = pair(Plain(), Plain())
-    assert not shop.leave(Reason.STOPPING, "the instance stops")
+    shop, _ = pair(PlainChannel(), PlainChannel())
+    assert not shop.leave(GoodbyeReason.STOPPING, "the instance stops")
 
 
 def test_n11_who_sends_more_than_16_kib_without_hello_is_refused() -> None:
-    _, bank = pair(Plain(), Plain())
+    _, bank = pair(PlainChannel(), PlainChannel())
     assert bank.room_to_read == 16 << 10
     assert bank.received(b"SSBW", now=0) == []
     assert bank.room_to_read == (16 << 10) - 4
@@ -217,10 +217,10 @@ def test_r43_what_is_written_is_done_with_while_more_and_more_follows() -> None:
     assert first > 30_000
 
 
-def test_t15_a_certificate_is_asked_for_before_anything_is_believed(contexts: tuple[Contexts, Contexts]) -> None:
+def test_t15_a_certificate_is_asked_for_before_anything_is_believed(contexts: tuple[TlsContexts, TlsContexts]) -> None:
     """Bits flipped anywhere in the first flights end the connection, or leave it unopened: nobody becomes another principal."""
     for position in range(0, 512, 16):
-        shop, bank = pair(Secured(contexts[0], is_accept=False), Secured(contexts[1], is_accept=True))
+        shop, bank = pair(TlsChannel(contexts[0], is_accept=False), TlsChannel(contexts[1], is_accept=True))
         hello = shop.data_to_send(now=0)
         assert hello is not None
         at = position % len(hello)

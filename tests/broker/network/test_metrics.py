@@ -15,12 +15,7 @@ from ssbroker.broker.instance import context_of as instance_context
 from ssbroker.broker.network import monitoring as service_metrics
 from ssbroker.broker.network.monitoring import Metrics
 from ssbroker.exceptions import MissingDependencyError
-from ssbroker.protocol.events import (
-    Connection,
-    ConnectionStep,
-    CorruptedMessage,
-    MessageUndeliverable,
-)
+from ssbroker.protocol.events import ConnectionEvent, ConnectionStep, CorruptedMessage, MessageUndeliverable
 from tests.broker import shops
 from tests.broker.conftest import Clock
 from tests.broker.shops import ORDERS, received, send
@@ -148,8 +143,8 @@ def test_n28_events_are_counted_by_service_brokers_names(instance: Instance, met
         CorruptedMessage(at=0, conversation_id=SOME),
         MessageUndeliverable(at=0, conversation_id=SOME),
         MessageUndeliverable(at=0, conversation_id=SOME),
-        Connection(at=0, connection_id=SOME, step=ConnectionStep.CONNECT_FAILED, error=9754),
-        Connection(at=0, connection_id=SOME, step=ConnectionStep.CONNECTED),
+        ConnectionEvent(at=0, connection_id=SOME, step=ConnectionStep.CONNECT_FAILED, error=9754),
+        ConnectionEvent(at=0, connection_id=SOME, step=ConnectionStep.CONNECTED),
     ):
         instance_context(instance).events.emit(event)
     found = numbers(metrics)

@@ -12,7 +12,7 @@ import pytest
 from ssbroker.broker.instance import Instance
 from ssbroker.broker.network.monitoring import Metrics
 from ssbroker.broker.network.server import Server
-from ssbroker.protocol.events import Connection, ConnectionStep, Event
+from ssbroker.protocol.events import ConnectionEvent, ConnectionStep, Event
 from tests.broker.network.parties import HOST, Authority, Party
 from tests.broker.network.talking import Talk, talk
 from tests.broker.network.test_metrics import numbers
@@ -59,12 +59,14 @@ def test_n28_what_went_over_a_connection_that_broke_between_two_looks_counts(ins
     """It says no GOODBYE, and nobody has asked for the numbers while it was there."""
     metrics = Metrics(instance)
     ended: list[Event] = []
-    instance.subscribe(ended.append, Connection)
+    instance.subscribe(ended.append, ConnectionEvent)
     with instance.serve(port=0, allow_unencrypted=True) as server:
         for took in (3, 6):
             _talks_and_breaks_off(instance, server, took=took, ended=ended)
         found = numbers(metrics)
-    assert [event for event in ended if isinstance(event, Connection) and event.step is ConnectionStep.CLOSING] == []
+    assert [
+        event for event in ended if isinstance(event, ConnectionEvent) and event.step is ConnectionStep.CLOSING
+    ] == []
     assert found["ssbroker_open_connections"] == 0
     assert found["ssbroker_message_fragment_sends_total"] == 10
     assert sum(found[f"ssbroker_message_fragment_p{priority}_sends_total"] for priority in range(1, 11)) == 10

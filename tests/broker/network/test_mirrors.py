@@ -11,7 +11,7 @@ from ssbroker.broker.database import Database
 from ssbroker.broker.instance import Instance
 from ssbroker.broker.instance import context_of as instance_context
 from ssbroker.broker.network import mirrors
-from ssbroker.broker.network.mirrors import MirroredRoutes, Pair
+from ssbroker.broker.network.mirrors import MirroredAddresses, MirroredRoutes
 from ssbroker.protocol.events import Event, MirroredRouteStateChanged
 from ssbroker.protocol.mirroring import ANSWER_WAIT, CHECK_EVERY, USED_FOR
 from tests.broker.conftest import Clock
@@ -33,7 +33,7 @@ class Sender:
         self.routes = MirroredRoutes(instance_context(instance), self.endpoint, changed=self.count)
         instance.subscribe(self.note, MirroredRouteStateChanged)
 
-    def count(self, pair: Pair) -> None:
+    def count(self, pair: MirroredAddresses) -> None:
         assert pair == (A, M, GUID)
         self.changes += 1
 

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from ssbroker.broker.database import context_of as database_context
-from ssbroker.broker.network.dialog_storage import SqliteLedger
+from ssbroker.broker.network.dialog_storage import SqliteDialogStorage
 from ssbroker.broker.network.interfaces import Peer
-from ssbroker.protocol.config import Settings
+from ssbroker.protocol.config import ProtocolSettings
 from tests.broker.network.talking import Talk, talk
 from tests.broker.shops import received, waiting
 
@@ -36,7 +36,7 @@ def test_p13_n42_an_instance_that_is_served_with_another_length_goes_on_where_it
         both.pipes.pipe("bank").receiver.arrived(here, rows.slice(0, rows.num_rows // 2))
     both.pipes.servers["bank"].exchange.turn()
     both.pipes.crash("shop")
-    shop = both.pipes.instance("shop", settings=Settings(max_fragment_bytes=9_999))
+    shop = both.pipes.instance("shop", settings=ProtocolSettings(max_fragment_bytes=9_999))
     sales = shop.database("Sales")
     with sales.transaction() as t:
         t.send(dialog, b"and more")
@@ -49,12 +49,12 @@ def test_p13_n42_an_instance_that_is_served_with_another_length_goes_on_where_it
 
 def test_n42_what_waits_stays_with_its_length_until_it_is_gone(both: Talk) -> None:
     both.pipes.down.add(BANK)
-    ledger = SqliteLedger(database_context(both.sales))
+    ledger = SqliteDialogStorage(database_context(both.sales))
     assert ledger.cut_with(100) == {}
     dialog = both.send(b"waits")
     ((key,),) = [ledger.waiting()]
     assert ledger.cut_with(100) == {}
-    assert SqliteLedger(database_context(both.sales)).cut_with(200) == {key: 100}
+    assert SqliteDialogStorage(database_context(both.sales)).cut_with(200) == {key: 100}
     assert ledger.cut_with(300) == {key: 100}
     assert ledger.cut_with(100) == {}
     assert ledger.cut_with(300) == {key: 100}

@@ -13,8 +13,8 @@ import pytest
 from ssbroker.broker.database import context_of as database_context
 from ssbroker.broker.instance import context_of as instance_context
 from ssbroker.protocol.events import MessageUndeliverable
-from ssbroker.security.certificates import Certified, Validity, fingerprint, make_certificate
-from ssbroker.security.key_exchange import Direction, Offers
+from ssbroker.security.certificates import CertificateWithKey, Validity, fingerprint, make_certificate
+from ssbroker.security.key_exchange import Direction, KeyOffers
 from tests.broker.network.secured import begin, bring, rows_to, secured
 from tests.broker.network.talking import Talk
 from tests.broker.shops import ORDERS, REPLIES, SHOP, STOCK, received, waiting
@@ -52,7 +52,7 @@ def undelivered(both: Talk) -> str:
     return last.text
 
 
-def take_in(both: Talk, made: Certified) -> None:
+def take_in(both: Talk, made: CertificateWithKey) -> None:
     """The shop's new certificate, on both sides."""
     both.sales.create_certificate("New", certificate=made.certificate, private_key=made.key, owner="Shop")
     both.stock.create_certificate("New", certificate=made.certificate, owner="Shop")
@@ -112,7 +112,7 @@ def test_t14_nobody_else_takes_a_dialog_over_by_a_certificate_of_his_own(both: T
     of = Direction(row["conversation_id"], True, SHOP, STOCK)
     now = int(both.pipes.clock().timestamp() * 1_000_000)
     given = bytes(32) if flaw == "another key" else key
-    stolen = Offers().blob(given, of, to=public("Bank"), by=own("Thief"), now=now)
+    stolen = KeyOffers().blob(given, of, to=public("Bank"), by=own("Thief"), now=now)
     bring(both, "bank", [row | {"key_exchange": stolen}])
     assert far_certificates(both) == [public("Shop").fingerprint]
     is_whole(both)

@@ -14,8 +14,8 @@ import pytest
 from ssbroker.broker.database import Database
 from ssbroker.broker.instance import Instance
 from ssbroker.broker.network import outbound
-from ssbroker.broker.network.database_dialogs import Machine
-from ssbroker.broker.network.outbound import LONGEST, SHORTEST, TIMES, Rest
+from ssbroker.broker.network.database_dialogs import DatabaseDialogs
+from ssbroker.broker.network.outbound import LONGEST, SHORTEST, TIMES, SendDelay
 from ssbroker.broker.network.server import Server
 from tests.broker import shops
 from tests.broker.network.talking import talk
@@ -63,7 +63,7 @@ def served(folder: Path) -> Iterator[tuple[Database, Database, Server, uuid.UUID
 )
 def test_b49_the_wait_is_three_times_as_long_as_it_took_and_not_long(took: float, left: float) -> None:
     clock = Clock()
-    rest = Rest(clock=clock)
+    rest = SendDelay(clock=clock)
     assert rest.left == 0.0
     with rest.after():
         clock.now += took
@@ -76,7 +76,7 @@ def test_b49_the_wait_is_three_times_as_long_as_it_took_and_not_long(took: float
 
 def test_b49_a_wait_that_is_ended_is_over() -> None:
     clock = Clock()
-    rest = Rest(clock=clock)
+    rest = SendDelay(clock=clock)
     with rest.after():
         clock.now += 1.0
     rest.end()
@@ -86,7 +86,9 @@ def test_b49_a_wait_that_is_ended_is_over() -> None:
 def test_b49_who_has_no_thread_of_its_own_sends_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Nobody would call it when the wait is over."""
     monkeypatch.setattr(outbound, "WORTH_GATHERING", 0)
-    monkeypatch.setattr(outbound, "Rest", lambda: Rest(clock=iter(float(second) for second in range(10**6)).__next__))
+    monkeypatch.setattr(
+        outbound, "SendDelay", lambda: SendDelay(clock=iter(float(second) for second in range(10**6)).__next__)
+    )
     for both in talk(tmp_path):
         for number in range(5):
             both.send(b"%d" % number)
@@ -102,15 +104,15 @@ def test_b49_what_is_committed_during_the_wait_goes_when_it_is_over(
     monkeypatch.setattr("ssbroker.broker.network.outbound.TIMES", 10**6)
     monkeypatch.setattr("ssbroker.broker.network.outbound.LONGEST", 0.1)
     batches: list[int] = []
-    departures = Machine.departures
+    departures = DatabaseDialogs.departures
 
-    def counted(machine: Machine, *, now: int) -> Any:
+    def counted(machine: DatabaseDialogs, *, now: int) -> Any:
         found = departures(machine, now=now)
         if found and machine.database.instance.name == "shop":
             batches.append(sum(each.rows.num_rows for each in found))
         return found
 
-    monkeypatch.setattr(Machine, "departures", counted)
+    monkeypatch.setattr(DatabaseDialogs, "departures", counted)
     with served(tmp_path) as (sales, stock, _, dialog):
         batches.clear()
         sent = [b"%d" % number for number in range(200)]

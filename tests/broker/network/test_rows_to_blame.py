@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 
 from ssbroker.broker.network import inbound
-from ssbroker.broker.network.dialog_storage import SqliteLedger
+from ssbroker.broker.network.dialog_storage import SqliteDialogStorage
 from ssbroker.broker.network.inbound import CULPRITS_MOST
 from ssbroker.exceptions import StorageError
 from ssbroker.protocol.events import LINES, MessageUndeliverable
@@ -28,15 +28,15 @@ def both(tmp_path: Path) -> Iterator[Talk]:
 
 def judging_fails(monkeypatch: pytest.MonkeyPatch, error: Callable[[], Exception]) -> list[int]:
     """Has the bank fail where a bad message is to be judged; the numbers of messages of each try."""
-    judge, tries = SqliteLedger.judge, list[int]()
+    judge, tries = SqliteDialogStorage.judge, list[int]()
 
-    def judged(self: SqliteLedger, messages: pa.Table, contracts: Sequence[str]) -> Mapping[int, Refusal]:
+    def judged(self: SqliteDialogStorage, messages: pa.Table, contracts: Sequence[str]) -> Mapping[int, Refusal]:
         tries.append(messages.num_rows)
         if BAD in messages["message_body"].to_pylist():
             raise error()
         return judge(self, messages, contracts)
 
-    monkeypatch.setattr(SqliteLedger, "judge", judged)
+    monkeypatch.setattr(SqliteDialogStorage, "judge", judged)
     return tries
 
 

@@ -21,7 +21,7 @@ from ssbroker.broker.network.limits import Inbox
 from ssbroker.broker.network.tls import Trust
 from ssbroker.broker.process_locks import ServeLock
 from ssbroker.exceptions import EndpointError, InvalidAddressError, OptionError, ProtocolError, StorageError
-from ssbroker.protocol.config import Settings
+from ssbroker.protocol.config import ProtocolSettings
 from tests.broker import shops
 from tests.broker.shops import ORDERS, REPLIES, SHOP, STOCK
 
@@ -211,7 +211,9 @@ def test_p13_parts_so_small_or_large_that_a_large_message_never_arrives_are_refu
     with pytest.raises(
         OptionError, match=r"settings\.max_fragment_bytes: expected a whole number from 2048 to 1048576"
     ):
-        made(tmp_path, "shop", stack).serve(allow_unencrypted=True, settings=Settings(max_fragment_bytes=length))
+        made(tmp_path, "shop", stack).serve(
+            allow_unencrypted=True, settings=ProtocolSettings(max_fragment_bytes=length)
+        )
 
 
 @pytest.mark.parametrize("limit", [{"bytes_max": 32_000}, {"rows_max": 4}])

@@ -6,26 +6,26 @@ from pathlib import Path
 
 import pytest
 
-from ssbroker.broker.network.connection import EndpointLimits, Line, Outbox
-from ssbroker.broker.network.tls import Contexts, Secured
+from ssbroker.broker.network.connection import EndpointLimits, SecureLink, SharedOutbox
+from ssbroker.broker.network.tls import TlsChannel, TlsContexts
 from ssbroker.exceptions import PeerError
-from ssbroker.protocol.wire.frames import Own
+from ssbroker.protocol.wire.frames import OwnIdentity
 from tests.network.neighbour import row, table_of
 from tests.network.options import certified, served
 
 
 @pytest.fixture
-def ends(tmp_path: Path) -> tuple[Secured, Secured]:
+def ends(tmp_path: Path) -> tuple[TlsChannel, TlsChannel]:
     """Both ends of a connection, agreed."""
     given = certified(tmp_path, ("one", "two"))
-    contexts = [Contexts.of(served(given[name])["trust"]) for name in ("one", "two")]
-    dialled, accepted = Secured(contexts[0], is_accept=False), Secured(contexts[1], is_accept=True)
+    contexts = [TlsContexts.of(served(given[name])["trust"]) for name in ("one", "two")]
+    dialled, accepted = TlsChannel(contexts[0], is_accept=False), TlsChannel(contexts[1], is_accept=True)
     carry(dialled, accepted)
     assert (dialled.is_open, accepted.is_open) == (True, True)
     return dialled, accepted
 
 
-def carry(one: Secured, two: Secured) -> list[bytes]:
+def carry(one: TlsChannel, two: TlsChannel) -> list[bytes]:
     """Carries bytes to and fro until there are none; what they mean."""
     said: list[bytes] = []
     moved = True
@@ -38,14 +38,14 @@ def carry(one: Secured, two: Secured) -> list[bytes]:
     return said
 
 
-def test_p24_what_is_sealed_at_one_end_comes_out_at_the_other(ends: tuple[Secured, Secured]) -> None:
+def test_p24_what_is_sealed_at_one_end_comes_out_at_the_other(ends: tuple[TlsChannel, TlsChannel]) -> None:
     ends[0].seal(b"hello")
     assert carry(*ends) == [b"hello"]
 
 
 @pytest.mark.parametrize("end", [0, 1])
 def test_p24_who_writes_after_the_far_side_has_ended_tls_gets_a_fault_of_the_far_side(
-    ends: tuple[Secured, Secured], end: int
+    ends: tuple[TlsChannel, TlsChannel], end: int
 ) -> None:
     near, far = ends[end], ends[1 - end]
     far.close()
@@ -58,18 +58,18 @@ def test_p24_who_writes_after_the_far_side_has_ended_tls_gets_a_fault_of_the_far
 def test_p24_a_line_whose_far_side_has_ended_tls_is_over_though_rows_wait(tmp_path: Path) -> None:
     """They are lost with the connection, and go again over another."""
     given = certified(tmp_path, ("one", "two"))
-    lines: list[Line] = []
+    lines: list[SecureLink] = []
     for name in given:
-        channel = Secured(Contexts.of(served(given[name])["trust"]), is_accept=bool(lines))
-        own = Own(instance_id=name.encode().ljust(16), name=name, number=1)
-        lines.append(Line(channel, own=own, is_accept=bool(lines), limits=EndpointLimits(), now=0))
+        channel = TlsChannel(TlsContexts.of(served(given[name])["trust"]), is_accept=bool(lines))
+        own = OwnIdentity(instance_id=name.encode().ljust(16), name=name, number=1)
+        lines.append(SecureLink(channel, own=own, is_accept=bool(lines), limits=EndpointLimits(), now=0))
     near, far = lines
     for _ in range(8):
         for source, target in ((near, far), (far, near)):
             while (data := source.data_to_send(now=0)) is not None:
                 target.received(data, now=0)
     assert near.is_usable
-    near.outboxes.append(Outbox(1000))
+    near.outboxes.append(SharedOutbox(1000))
     near.outboxes[0].put(table_of([row(0)]))
     near.channel.close()
     near.channel.data_to_send()

@@ -13,7 +13,7 @@ import pytest
 from cryptography.hazmat.primitives.serialization import BestAvailableEncryption, Encoding, PrivateFormat
 
 from ssbroker.broker.network.connection import EndpointLimits
-from ssbroker.broker.network.tls import PROTOCOL, Contexts, Trust
+from ssbroker.broker.network.tls import PROTOCOL, TlsContexts, Trust
 from ssbroker.exceptions import InputError, OptionError
 from ssbroker.protocol.events import ConnectionStep
 from ssbroker.security.certificates import Validity, read_key
@@ -204,7 +204,7 @@ def test_n8_a_pinned_certificate_that_could_sign_others_does_not_stand_beside_an
     other = Authority(authority.folder / "other")
     trust = replace(authority.trust("shop", "bank"), pinned={"bank": [other.file]})
     with pytest.raises(OptionError, match="may sign others, so it cannot stand beside an authority"):
-        Contexts.of(trust)
+        TlsContexts.of(trust)
 
 
 def test_n8_a_pinned_file_may_hold_the_old_certificate_and_the_new_one(authority: Authority) -> None:
@@ -227,23 +227,23 @@ def test_n8_of_a_pinned_file_each_certificate_has_to_be_whole(authority: Authori
     for broken in (new.read_bytes()[:200], b"-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n"):
         both.write_bytes(old.read_bytes() + broken)
         with pytest.raises(InputError, match=r"both\.pem: expected certificates in PEM, or one in DER"):
-            Contexts.of(trust)
+            TlsContexts.of(trust)
 
 
 def test_n8_a_certificate_stands_under_one_name(authority: Authority) -> None:
     certificate, key = authority.certify("shop")
     trust = Trust(certificate=certificate, key=key, pinned={"bank": [certificate], "shop": [certificate]})
     with pytest.raises(OptionError, match="pinned as that of bank and of shop"):
-        Contexts.of(trust)
+        TlsContexts.of(trust)
 
 
 @pytest.mark.parametrize("part", ["certificate", "key", "authority"])
 def test_n8_a_file_that_is_not_there_is_named(authority: Authority, bank_trust: Trust, part: str) -> None:
     missing = authority.folder / "missing.pem"
     with pytest.raises(InputError, match=r"missing\.pem: .*cannot be read: No such file"):
-        Contexts.of(changed(bank_trust, part, missing))
+        TlsContexts.of(changed(bank_trust, part, missing))
     with pytest.raises(InputError, match=r"missing\.pem: the certificate of shop cannot be read"):
-        Contexts.of(replace(bank_trust, pinned={"shop": [missing]}))
+        TlsContexts.of(replace(bank_trust, pinned={"shop": [missing]}))
 
 
 @pytest.mark.parametrize("part", ["certificate", "key", "authority"])
@@ -251,13 +251,13 @@ def test_n8_a_file_that_is_something_else_is_named(authority: Authority, bank_tr
     text = authority.folder / "text.pem"
     text.write_text("text")
     with pytest.raises(InputError, match=r"text\.pem"):
-        Contexts.of(changed(bank_trust, part, text))
+        TlsContexts.of(changed(bank_trust, part, text))
 
 
 def test_n8_a_key_that_is_not_the_certificates_is_refused(authority: Authority, bank_trust: Trust) -> None:
     _, key = authority.certify("other")
     with pytest.raises(InputError, match="expected a certificate in PEM and its private key"):
-        Contexts.of(replace(bank_trust, key=key))
+        TlsContexts.of(replace(bank_trust, key=key))
 
 
 def test_n8_a_key_that_is_encrypted_is_refused_and_nobody_is_asked_for_a_password(
@@ -268,7 +268,7 @@ def test_n8_a_key_that_is_encrypted_is_refused_and_nobody_is_asked_for_a_passwor
     )
     bank_trust.key.write_bytes(sealed)
     with pytest.raises(OptionError, match="the private key is encrypted"):
-        Contexts.of(bank_trust)
+        TlsContexts.of(bank_trust)
 
 
 def test_n8_a_key_is_never_printed(bank_trust: Trust) -> None:

@@ -8,19 +8,19 @@ import pytest
 
 from ssbroker import Reassembler
 from ssbroker.protocol import reassembly, receiver
-from ssbroker.protocol.dialog import Dialog, Incoming, Part, Runs
-from ssbroker.protocol.engine import Dialogs
-from ssbroker.protocol.envelope import Row, Run
-from ssbroker.protocol.reassembly import Assembled, Assembly, Loading
-from ssbroker.protocol.receiver import Opened, Owed, Planning, Received, Receiving
-from ssbroker.protocol.storage import Effects, Key
+from ssbroker.protocol.dialog import Dialog, InboundDirection, NumberRuns, OpenedFragment
+from ssbroker.protocol.engine import DialogEngine
+from ssbroker.protocol.envelope import EnvelopeRow, Run
+from ssbroker.protocol.reassembly import Assembler, AssemblyResult, DirectionLoader
+from ssbroker.protocol.receiver import BatchReceiver, DueAcknowledgement, OpenedBatch, ReceivedBatch, ReceivePlanner
+from ssbroker.protocol.storage import BatchChanges, Key
 
 
 def acknowledges_before_storing(patch: pytest.MonkeyPatch) -> None:
     """P16: acknowledgements go when a message has arrived, not when it is durable."""
-    arrived = Dialogs.arrived
+    arrived = DialogEngine.arrived
 
-    def at_once(self: Dialogs, table: pa.Table, *, now: int, **options: Any) -> Effects:
+    def at_once(self: DialogEngine, table: pa.Table, *, now: int, **options: Any) -> BatchChanges:
         effects = arrived(self, table, now=now, **options)
         plan = self._plan
         assert plan is not None
@@ -28,16 +28,16 @@ def acknowledges_before_storing(patch: pytest.MonkeyPatch) -> None:
         self._owe(plan.received, self._clock.moment(now))
         return effects
 
-    patch.setattr(Dialogs, "arrived", at_once)
+    patch.setattr(DialogEngine, "arrived", at_once)
 
 
 def what_is_rolled_back_counts(patch: pytest.MonkeyPatch) -> None:
     """B31: after a rollback the machine goes on as if it had been a commit."""
 
-    def undo(self: Dialogs, effects: Effects) -> None:
+    def undo(self: DialogEngine, effects: BatchChanges) -> None:
         self._settled(effects)
 
-    patch.setattr(Dialogs, "undo", undo)
+    patch.setattr(DialogEngine, "undo", undo)
 
 
 def no_dedupe(patch: pytest.MonkeyPatch) -> None:
@@ -45,28 +45,28 @@ def no_dedupe(patch: pytest.MonkeyPatch) -> None:
     fresh = receiver._fresh
 
     def all_of_it(
-        opened: Sequence[tuple[Dialog, Row, bytes]], owed: dict[Key, Owed]
-    ) -> Iterator[tuple[Dialog, Row, bytes]]:
+        opened: Sequence[tuple[Dialog, EnvelopeRow, bytes]], owed: dict[Key, DueAcknowledgement]
+    ) -> Iterator[tuple[Dialog, EnvelopeRow, bytes]]:
         for dialog, row, _ in opened:
             if dialog.incoming is not None and row.sequence < dialog.incoming.next:
-                dialog.incoming = Incoming(dialog.key, row.sequence)
+                dialog.incoming = InboundDirection(dialog.key, row.sequence)
         return fresh(opened, owed)
 
     patch.setattr(receiver, "_fresh", all_of_it)
 
 
-def _loaded(patch: pytest.MonkeyPatch, change: Callable[[Incoming], None]) -> None:
+def _loaded(patch: pytest.MonkeyPatch, change: Callable[[InboundDirection], None]) -> None:
     """Has each direction that is read in changed."""
-    load = Loading.load
+    load = DirectionLoader.load
 
-    def loads(self: Loading, dialogs: Mapping[Key, Dialog], **options: Any) -> None:
+    def loads(self: DirectionLoader, dialogs: Mapping[Key, Dialog], **options: Any) -> None:
         missing = [dialog for dialog in dialogs.values() if dialog.incoming is None]
         load(self, dialogs, **options)
         for dialog in missing:
             assert dialog.incoming is not None
             change(dialog.incoming)
 
-    patch.setattr(Loading, "load", loads)
+    patch.setattr(DirectionLoader, "load", loads)
 
 
 def begins_anew_after_a_restart(patch: pytest.MonkeyPatch) -> None:
@@ -76,9 +76,9 @@ def begins_anew_after_a_restart(patch: pytest.MonkeyPatch) -> None:
 
 def wrong_reassembly_slot(patch: pytest.MonkeyPatch) -> None:
     """P13, T2: fragments are put together by their numbers, whatever message they are of."""
-    push = Assembly.push
+    push = Assembler.push
 
-    def mixed(self: Assembly, parts: Sequence[Part]) -> Assembled:
+    def mixed(self: Assembler, parts: Sequence[OpenedFragment]) -> AssemblyResult:
         for part in parts:
             if part.count > 1:
                 part.sequence = part.incoming.next
@@ -86,7 +86,7 @@ def wrong_reassembly_slot(patch: pytest.MonkeyPatch) -> None:
         places = {(part.incoming.key, part.sequence, part.fragment): part for part in parts}
         return push(self, list(places.values()))
 
-    patch.setattr(Assembly, "push", mixed)
+    patch.setattr(Assembler, "push", mixed)
 
 
 def out_of_order(patch: pytest.MonkeyPatch) -> None:
@@ -96,13 +96,13 @@ def out_of_order(patch: pytest.MonkeyPatch) -> None:
 
 def what_is_early_is_not_stored(patch: pytest.MonkeyPatch) -> None:
     """P14, P16: what is acknowledged and waits is in memory only."""
-    keep = Assembly._keep
+    keep = Assembler._keep
 
-    def forgets(*given: Any) -> list[Part]:
+    def forgets(*given: Any) -> list[OpenedFragment]:
         keep(*given)
         return []
 
-    patch.setattr(Assembly, "_keep", forgets)
+    patch.setattr(Assembler, "_keep", forgets)
 
 
 def what_was_stored_is_not_read_back(patch: pytest.MonkeyPatch) -> None:
@@ -115,8 +115,8 @@ def duplicates_are_not_acknowledged(patch: pytest.MonkeyPatch) -> None:
     fresh = receiver._fresh
 
     def silent(
-        opened: Sequence[tuple[Dialog, Row, bytes]], owed: dict[Key, Owed]
-    ) -> Iterator[tuple[Dialog, Row, bytes]]:
+        opened: Sequence[tuple[Dialog, EnvelopeRow, bytes]], owed: dict[Key, DueAcknowledgement]
+    ) -> Iterator[tuple[Dialog, EnvelopeRow, bytes]]:
         kept = list(fresh(opened, owed))
         taken = {dialog.key for dialog, _, _ in kept}
         for key in [key for key in owed if key not in taken]:
@@ -128,57 +128,57 @@ def duplicates_are_not_acknowledged(patch: pytest.MonkeyPatch) -> None:
 
 def gaps_are_acknowledged(patch: pytest.MonkeyPatch) -> None:
     """P15, P16: an acknowledgement names the last message that is there, whatever is missing before it."""
-    owe = Dialogs._owe
+    owe = DialogEngine._owe
 
-    def to_the_last(self: Dialogs, received: Received, moment: int) -> None:
+    def to_the_last(self: DialogEngine, received: ReceivedBatch, moment: int) -> None:
         owe(self, received, moment)
         for key in received.owed:
             dialog = self._residents.known.get(key)
             if dialog is not None and dialog.incoming is not None and dialog.incoming.early:
                 dialog.ack = (max(dialog.incoming.early), b"")
 
-    patch.setattr(Dialogs, "_owe", to_the_last)
+    patch.setattr(DialogEngine, "_owe", to_the_last)
 
 
 def one_fragment_too_many(patch: pytest.MonkeyPatch) -> None:
     """P15: a run names one fragment more than is there."""
 
-    told = Runs.told
+    told = NumberRuns.told
 
-    def longer(self: Runs) -> list[Run]:
+    def longer(self: NumberRuns) -> list[Run]:
         return [(first, number, last, end + 1) for first, number, last, end in told(self)]
 
-    patch.setattr(Runs, "told", longer)
+    patch.setattr(NumberRuns, "told", longer)
 
 
 def no_runs(patch: pytest.MonkeyPatch) -> None:
     """P13, P15: only whole messages are acknowledged."""
-    patch.setattr(Runs, "told", lambda _: [])
+    patch.setattr(NumberRuns, "told", lambda _: [])
 
 
 def acknowledges_every_batch_at_once(patch: pytest.MonkeyPatch) -> None:
     """B35, P15: no acknowledgement waits for a message that could carry it."""
-    owe = Dialogs._owe
+    owe = DialogEngine._owe
 
-    def hasty(self: Dialogs, received: Received, moment: int) -> None:
+    def hasty(self: DialogEngine, received: ReceivedBatch, moment: int) -> None:
         for owed in received.owed.values():
             owed.at_once = True
         owe(self, received, moment)
 
-    patch.setattr(Dialogs, "_owe", hasty)
+    patch.setattr(DialogEngine, "_owe", hasty)
 
 
 def acknowledgements_always_wait(patch: pytest.MonkeyPatch) -> None:
     """P18, B35: nobody is answered before a second has passed."""
-    owe = Dialogs._owe
+    owe = DialogEngine._owe
 
-    def slow(self: Dialogs, received: Received, moment: int) -> None:
+    def slow(self: DialogEngine, received: ReceivedBatch, moment: int) -> None:
         for owed in received.owed.values():
             owed.at_once = False
             owed.fragments = owed.bytes = 0
         owe(self, received, moment)
 
-    patch.setattr(Dialogs, "_owe", slow)
+    patch.setattr(DialogEngine, "_owe", slow)
 
 
 def no_limits(patch: pytest.MonkeyPatch) -> None:
@@ -186,12 +186,12 @@ def no_limits(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(
         reassembly, "Reassembler", lambda **_: Reassembler(max_pending_bytes=None, max_sequence_distance=None)
     )
-    patch.setattr(Incoming, "has_room", lambda *_, **__: True)
+    patch.setattr(InboundDirection, "has_room", lambda *_, **__: True)
 
 
 def what_cannot_be_taken_is_acknowledged(patch: pytest.MonkeyPatch) -> None:
     """B11: a message that is refused counts as received."""
-    stopped = Receiving._stopped
+    stopped = BatchReceiver._stopped
 
     def goes_on(*given: Any) -> pa.Table:
         messages = stopped(*given)
@@ -199,44 +199,44 @@ def what_cannot_be_taken_is_acknowledged(patch: pytest.MonkeyPatch) -> None:
         given[-2].unloaded.clear()
         return messages
 
-    patch.setattr(Receiving, "_stopped", staticmethod(goes_on))
+    patch.setattr(BatchReceiver, "_stopped", staticmethod(goes_on))
 
 
 def refusals_are_not_told(patch: pytest.MonkeyPatch) -> None:
     """B11, P11: who sends what cannot be taken hears nothing."""
-    stopped = Receiving._stopped
+    stopped = BatchReceiver._stopped
 
     def silent(*given: Any) -> pa.Table:
         messages = stopped(*given)
         given[-2].notices.clear()
         return messages
 
-    patch.setattr(Receiving, "_stopped", staticmethod(silent))
+    patch.setattr(BatchReceiver, "_stopped", staticmethod(silent))
 
 
 def a_corrupt_message_stays(patch: pytest.MonkeyPatch) -> None:
     """P23: what was stored of a message whose whole does not match is kept."""
-    push = Assembly.push
+    push = Assembler.push
 
-    def keeps(self: Assembly, parts: Sequence[Part]) -> Assembled:
+    def keeps(self: Assembler, parts: Sequence[OpenedFragment]) -> AssemblyResult:
         assembled = push(self, parts)
         assembled.forgotten.clear()
         return assembled
 
-    patch.setattr(Assembly, "push", keeps)
+    patch.setattr(Assembler, "push", keeps)
 
 
 def errors_of_the_broker_are_ignored(patch: pytest.MonkeyPatch) -> None:
     """P11: what the far broker says is not handed on."""
-    effects = Planning._effects
+    effects = ReceivePlanner._effects
 
-    def deaf(opened: Opened, *rest: Any) -> Effects:
+    def deaf(opened: OpenedBatch, *rest: Any) -> BatchChanges:
         opened.errors.clear()
         return effects(opened, *rest)
 
-    patch.setattr(Planning, "_effects", staticmethod(deaf))
+    patch.setattr(ReceivePlanner, "_effects", staticmethod(deaf))
 
 
 def errors_wait_for_what_is_missing(patch: pytest.MonkeyPatch) -> None:
     """B13: an application's error is taken only when all that was before it is there."""
-    patch.setattr(Assembly, "push", Assembly._push)
+    patch.setattr(Assembler, "push", Assembler._push)

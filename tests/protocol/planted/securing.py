@@ -7,8 +7,8 @@ import pytest
 
 from ssbroker.protocol import envelope, receiver
 from ssbroker.protocol.dialog import Dialog
-from ssbroker.protocol.envelope import Row, Security
-from ssbroker.protocol.receiver import Opener
+from ssbroker.protocol.envelope import EnvelopeRow, Protection
+from ssbroker.protocol.receiver import RowOpener
 from ssbroker.security import SecuredDirection
 from ssbroker.security import dialog as security
 
@@ -23,20 +23,20 @@ def header_signatures_are_not_compared(patch: pytest.MonkeyPatch) -> None:
 
 def digests_of_headers_are_not_compared(patch: pytest.MonkeyPatch) -> None:
     """P21: in a plain dialog a damaged header is believed."""
-    patch.setattr(Row, "is_digested", property(lambda _: True, lambda *_: None))
+    patch.setattr(EnvelopeRow, "is_digested", property(lambda _: True, lambda *_: None))
 
 
 def digests_of_parts_are_not_compared(patch: pytest.MonkeyPatch) -> None:
     """P21, P23: in a plain dialog a damaged body is believed."""
-    opened = Opener._proven
+    opened = RowOpener._proven
 
-    def trusting(self: Opener, row: Row, dialog: Dialog) -> bytes | None:
+    def trusting(self: RowOpener, row: EnvelopeRow, dialog: Dialog) -> bytes | None:
         part = opened(self, row, dialog)
-        if row.security == Security.PLAIN:
+        if row.security == Protection.PLAIN:
             row.fragment_signature = row.message_signature = None
         return part
 
-    patch.setattr(Opener, "_proven", trusting)
+    patch.setattr(RowOpener, "_proven", trusting)
 
 
 def neither_seal_nor_header_know_the_number(patch: pytest.MonkeyPatch) -> None:
@@ -94,18 +94,18 @@ def a_nonce_that_changes(patch: pytest.MonkeyPatch) -> None:
 
 def downgrades_are_taken(patch: pytest.MonkeyPatch) -> None:
     """P22, T15: what only has the MD5 signatures is taken in a strict instance."""
-    begun = Opener.__init__
+    begun = RowOpener.__init__
     patch.setattr(
-        Opener, "__init__", lambda self, *given, **options: begun(self, *given, **{**options, "integrity": "compat"})
+        RowOpener, "__init__", lambda self, *given, **options: begun(self, *given, **{**options, "integrity": "compat"})
     )
 
 
 def plain_fragments_of_a_secured_dialog_are_taken(patch: pytest.MonkeyPatch) -> None:
     """P22: who leaves out the seal needs no key."""
-    proven = Opener._proven
+    proven = RowOpener._proven
 
-    def either(self: Opener, row: Row, dialog: Dialog) -> bytes | None:
-        if row.security != Security.PLAIN or dialog.inbound is None:
+    def either(self: RowOpener, row: EnvelopeRow, dialog: Dialog) -> bytes | None:
+        if row.security != Protection.PLAIN or dialog.inbound is None:
             return proven(self, row, dialog)
         inbound, dialog.inbound = dialog.inbound, None
         try:
@@ -113,33 +113,35 @@ def plain_fragments_of_a_secured_dialog_are_taken(patch: pytest.MonkeyPatch) -> 
         finally:
             dialog.inbound = None if row.is_sequenced else inbound
 
-    patch.setattr(Opener, "_proven", either)
+    patch.setattr(RowOpener, "_proven", either)
 
 
 def headers_may_contradict_themselves(patch: pytest.MonkeyPatch) -> None:
     """Fact 84, P26: what the fields of a header say together is not looked at."""
-    patch.setattr(Row, "is_well_formed", property(lambda _: True))
+    patch.setattr(EnvelopeRow, "is_well_formed", property(lambda _: True))
 
 
 def peers_are_ignored(patch: pytest.MonkeyPatch) -> None:
     """P25: a broker id is a credential."""
-    begun = Opener.__init__
-    patch.setattr(Opener, "__init__", lambda self, *given, **options: begun(self, *given, **{**options, "peer": None}))
+    begun = RowOpener.__init__
+    patch.setattr(
+        RowOpener, "__init__", lambda self, *given, **options: begun(self, *given, **{**options, "peer": None})
+    )
 
 
 def anybody_may_answer(patch: pytest.MonkeyPatch) -> None:
     """R8, P25: services, contract, broker ids and certificate are not compared with the endpoint's."""
-    patch.setattr(Opener, "_is_misled", lambda *_: False)
+    patch.setattr(RowOpener, "_is_misled", lambda *_: False)
 
 
 def the_second_copy_is_not_told(patch: pytest.MonkeyPatch) -> None:
     """R8: another copy of the service that answers too waits for ever."""
-    patch.setattr(receiver, "Notice", lambda *_: None)
-    opened = Opener.open
+    patch.setattr(receiver, "ErrorNotice", lambda *_: None)
+    opened = RowOpener.open
 
-    def silent(self: Opener, rows: list[Row]) -> receiver.Opened:
+    def silent(self: RowOpener, rows: list[EnvelopeRow]) -> receiver.OpenedBatch:
         made = opened(self, rows)
         made.notices.clear()
         return made
 
-    patch.setattr(Opener, "open", silent)
+    patch.setattr(RowOpener, "open", silent)

@@ -11,10 +11,10 @@ from ssbroker.protocol import dialog as dialog_module
 from ssbroker.protocol import encoder, engine, sender
 from ssbroker.protocol.config import SECOND, Backoff
 from ssbroker.protocol.dialog import Dialog, Flight, Transmission
-from ssbroker.protocol.engine import Dialogs, Residents, SteadyClock
-from ssbroker.protocol.envelope import Row
-from ssbroker.protocol.receiver import Opener
-from ssbroker.protocol.sender import Cut, Sending, Turn
+from ssbroker.protocol.engine import DialogCache, DialogEngine, MonotonicClock
+from ssbroker.protocol.envelope import EnvelopeRow
+from ssbroker.protocol.receiver import RowOpener
+from ssbroker.protocol.sender import FragmentedTurn, Sender, SendTurn
 
 
 def no_jitter(patch: pytest.MonkeyPatch) -> None:
@@ -102,38 +102,38 @@ def what_the_far_side_forgot_is_not_sent(patch: pytest.MonkeyPatch) -> None:
 
 def no_window(patch: pytest.MonkeyPatch) -> None:
     """B33: everything goes at once."""
-    turn = Sending.turn
+    turn = Sender.turn
 
-    def wide(self: Sending, dialog: Dialog, now: int) -> Turn:
+    def wide(self: Sender, dialog: Dialog, now: int) -> SendTurn:
         made = turn(self, dialog, now)
         made.room, made.room_bytes = 10_000, 1 << 40
         return made
 
-    patch.setattr(Sending, "turn", wide)
+    patch.setattr(Sender, "turn", wide)
 
 
 def no_window_of_bytes(patch: pytest.MonkeyPatch) -> None:
     """B33: fragments are counted, bytes are not."""
-    turn = Sending.turn
+    turn = Sender.turn
 
-    def wide(self: Sending, dialog: Dialog, now: int) -> Turn:
+    def wide(self: Sender, dialog: Dialog, now: int) -> SendTurn:
         made = turn(self, dialog, now)
         made.room_bytes = 1 << 40
         return made
 
-    patch.setattr(Sending, "turn", wide)
+    patch.setattr(Sender, "turn", wide)
 
 
 def one_dialog_until_it_is_through(patch: pytest.MonkeyPatch) -> None:
     """P13: the large message of one dialog keeps all others waiting."""
-    turn = Sending.turn
+    turn = Sender.turn
 
-    def all_of_it(self: Sending, dialog: Dialog, now: int) -> Turn:
+    def all_of_it(self: Sender, dialog: Dialog, now: int) -> SendTurn:
         made = turn(self, dialog, now)
         made.room = self._settings.window_fragments - dialog.transmission.fragments
         return made
 
-    patch.setattr(Sending, "turn", all_of_it)
+    patch.setattr(Sender, "turn", all_of_it)
 
 
 def small_messages_wait(patch: pytest.MonkeyPatch) -> None:
@@ -148,40 +148,40 @@ def small_messages_wait(patch: pytest.MonkeyPatch) -> None:
 
 def does_not_wait_for_the_first_answer(patch: pytest.MonkeyPatch) -> None:
     """R8: later messages go before it is settled which copy of the service took the first."""
-    patch.setattr(Sending, "last_of", lambda *_: 1 << 40)
+    patch.setattr(Sender, "last_of", lambda *_: 1 << 40)
 
 
 def the_binding_is_ignored(patch: pytest.MonkeyPatch) -> None:
     """R8: later messages carry no broker id."""
 
-    def bind(self: Opener, row: Row, dialog: Dialog) -> None:
+    def bind(self: RowOpener, row: EnvelopeRow, dialog: Dialog) -> None:
         if not dialog.endpoint.is_bound and (row.is_sequenced or row.ahead is not None):
             self._opened.bound[dialog.key] = replace(dialog.endpoint, is_bound=True, far_peer=self._peer)
 
-    patch.setattr(Opener, "_bind", bind)
+    patch.setattr(RowOpener, "_bind", bind)
 
 
 def priorities_are_ignored(patch: pytest.MonkeyPatch) -> None:
     """B19: all dialogs are equal."""
-    ready = Residents.is_ready
+    ready = DialogCache.is_ready
 
-    def equal(self: Residents, dialog: Dialog) -> None:
+    def equal(self: DialogCache, dialog: Dialog) -> None:
         self._honor_priority = False
         ready(self, dialog)
 
-    patch.setattr(Residents, "is_ready", equal)
+    patch.setattr(DialogCache, "is_ready", equal)
 
 
 def the_lifetime_is_ignored(patch: pytest.MonkeyPatch) -> None:
     """B16: what is over is still sent."""
-    turns = Dialogs._turns
-    patch.setattr(Dialogs, "_turns", lambda self, found, moment, _, most: turns(self, found, moment, -1, most))
+    turns = DialogEngine._turns
+    patch.setattr(DialogEngine, "_turns", lambda self, found, moment, _, most: turns(self, found, moment, -1, most))
 
 
 def a_clock_that_is_set_back_is_believed(patch: pytest.MonkeyPatch) -> None:
     """P17: after the clock was set back an hour, an hour passes before anything goes again."""
-    patch.setattr(SteadyClock, "moment", lambda _, now: now)
-    patch.setattr(SteadyClock, "wall", lambda _, moment: moment)
+    patch.setattr(MonotonicClock, "moment", lambda _, now: now)
+    patch.setattr(MonotonicClock, "wall", lambda _, moment: moment)
 
 
 def packing_forgets_what_is_under_way(patch: pytest.MonkeyPatch) -> None:
@@ -219,21 +219,21 @@ def packed_objects_have_no_bound(patch: pytest.MonkeyPatch) -> None:
 
 def one_timer_for_all(patch: pytest.MonkeyPatch) -> None:
     """P17: of what was sent at several moments only the first goes again by itself."""
-    launch = Sending._launch
+    launch = Sender._launch
 
-    def first_only(self: Sending, turns: Sequence[Turn], now: int) -> None:
+    def first_only(self: Sender, turns: Sequence[SendTurn], now: int) -> None:
         launch(self, turns, now)
         for turn in turns:
             del turn.dues[1:]
 
-    patch.setattr(Sending, "_launch", first_only)
+    patch.setattr(Sender, "_launch", first_only)
 
 
 def acknowledgements_never_ride(patch: pytest.MonkeyPatch) -> None:
     """P15: an acknowledgement goes alone, even where a message goes anyway."""
-    fragments = encoder.Outbound.fragments
+    fragments = encoder.Encoder.fragments
 
-    def alone(self: encoder.Outbound, cut: Cut) -> pa.Table:
+    def alone(self: encoder.Encoder, cut: FragmentedTurn) -> pa.Table:
         dues = [(turn.dialog, turn.dialog.ack_due) for turn in cut.turns]
         for dialog, _ in dues:
             dialog.ack_due = None
@@ -242,18 +242,18 @@ def acknowledgements_never_ride(patch: pytest.MonkeyPatch) -> None:
             dialog.ack_due = due if due is not None else dialog.ack_due
         return rows
 
-    patch.setattr(encoder.Outbound, "fragments", alone)
+    patch.setattr(encoder.Encoder, "fragments", alone)
 
 
 def acknowledgements_only_ride(patch: pytest.MonkeyPatch) -> None:
     """P15: an acknowledgement waits for a message, and if it takes for ever."""
-    due = Dialogs._is_due
+    due = DialogEngine._is_due
 
-    def never(self: Dialogs, dialog: Dialog, moment: int) -> bool:
+    def never(self: DialogEngine, dialog: Dialog, moment: int) -> bool:
         due(self, dialog, moment)
         return False
 
-    patch.setattr(Dialogs, "_is_due", never)
+    patch.setattr(DialogEngine, "_is_due", never)
 
 
 def errors_wait_for_what_was_dropped(patch: pytest.MonkeyPatch) -> None:

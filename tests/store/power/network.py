@@ -16,12 +16,12 @@ import pyarrow as pa
 from ssbroker import Instance, _arguments
 from ssbroker.broker.database import Database
 from ssbroker.broker.database import context_of as database_context
-from ssbroker.broker.network.dialog_storage import SqliteLedger
-from ssbroker.protocol.config import Settings
-from ssbroker.protocol.engine import Dialogs
+from ssbroker.broker.network.dialog_storage import SqliteDialogStorage
+from ssbroker.protocol.config import ProtocolSettings
+from ssbroker.protocol.engine import DialogEngine
 from ssbroker.protocol.storage import DialogEndpoint, Key
 from ssbroker.store import endpoints
-from ssbroker.testing import MemoryLedger
+from ssbroker.testing import MemoryDialogStorage
 from tests.store.power.cutting import Cut
 from tests.store.power.recording import NAME, Mark, recording
 
@@ -32,22 +32,22 @@ _BEGINNING: Final = datetime(2026, 11, 21, tzinfo=UTC)
 _FAR: Final = b"-- far broker --"
 _BEGUN_THERE: Final = b"begun over there"
 _PAGES_TO_CHECKPOINT: Final = 16
-_SETTINGS: Final = Settings(max_fragment_bytes=300)
+_SETTINGS: Final = ProtocolSettings(max_fragment_bytes=300)
 _ROUNDS_MAX: Final = 60
 
 
 class _Pair:
     """An instance on a disk and one that is not, with a machine each, and what goes to and fro."""
 
-    def __init__(self, instance: Instance, far: MemoryLedger, *, now: datetime) -> None:
+    def __init__(self, instance: Instance, far: MemoryDialogStorage, *, now: datetime) -> None:
         far.restart()
         self.instance = instance
         self.far = far
         self.now = now
         self.database: Database = instance.database("Sales")
-        self.ledger = SqliteLedger(database_context(self.database))
-        self.here = Dialogs(self.ledger, roll=random.Random(1).random, settings=_SETTINGS)
-        self.there = Dialogs(far, roll=random.Random(2).random, settings=_SETTINGS)
+        self.ledger = SqliteDialogStorage(database_context(self.database))
+        self.here = DialogEngine(self.ledger, roll=random.Random(1).random, settings=_SETTINGS)
+        self.there = DialogEngine(far, roll=random.Random(2).random, settings=_SETTINGS)
         self.here.queued(self.ledger.waiting())
         self.there.queued(far.waiting())
 
@@ -88,12 +88,12 @@ class Network:
 
     def __init__(self, folder: Path, *, transactions: int, seed: int, weakness: Weakness) -> None:
         chance = random.Random(seed)
-        self._snapshots: list[MemoryLedger] = []
+        self._snapshots: list[MemoryDialogStorage] = []
         with recording(deaf_to=weakness.deaf_to) as recorder:
             trace = self.operations = recorder.trace
             instance = _open(folder, is_new=True, vfs=NAME)
             instance.create_database("Sales")
-            pair = _Pair(instance, MemoryLedger(_FAR), now=_BEGINNING)
+            pair = _Pair(instance, MemoryDialogStorage(_FAR), now=_BEGINNING)
             keys = _prepare(pair)
             self._snapshots.append(copy.deepcopy(pair.far))
             trace.append(Mark("far", 0))

@@ -7,22 +7,22 @@ from typing import Final
 
 from ssbroker import _arguments
 from ssbroker.broker.dialogs import contract_rules
-from ssbroker.broker.dialogs.deliver import break_off, close, put_off, remove, transmit
+from ssbroker.broker.dialogs.deliver import close, end_with_error, put_off, remove, transmit
 from ssbroker.broker.dialogs.enqueue import queue_of, take_all_off
-from ssbroker.broker.dialogs.errors import Failure, failure
-from ssbroker.broker.dialogs.message import Message
+from ssbroker.broker.dialogs.errors import ConversationError, failure
+from ssbroker.broker.dialogs.message import DialogMessage
 from ssbroker.broker.dialogs.send import refused_in_state
-from ssbroker.broker.unit_of_work import Work, told_conversation, told_group
+from ssbroker.broker.unit_of_work import Work, emit_conversation_event, emit_group_event
 from ssbroker.broker.validation import existing
 from ssbroker.exceptions import OptionError, SchemaError
 from ssbroker.protocol.config import SECOND
 from ssbroker.protocol.errors import DESCRIPTION_MAX, END_DIALOG, ERROR, LIFETIME_MAX, refused
 from ssbroker.protocol.events import ConversationStep, GroupStep
-from ssbroker.protocol.states import BEGUN, Input, State, after
+from ssbroker.protocol.states import BEGUN, ConversationInput, ConversationState, after
 from ssbroker.security import keys
 from ssbroker.store import endpoints, queues, transmission_queue
 from ssbroker.store import security as stored
-from ssbroker.store.endpoints import Endpoint
+from ssbroker.store.endpoints import ConversationEndpoint
 from ssbroker.store.objects import Service
 
 CURRENT_DATABASE: Final = "CURRENT DATABASE"
@@ -41,7 +41,7 @@ def begin(
     encryption: bool,
     related_conversation: object,
     related_conversation_group: object,
-) -> Endpoint:
+) -> ConversationEndpoint:
     """Makes the initiator's endpoint; nothing is sent (B7)."""
     objects = work.objects
     service = existing(objects.services, from_service, kind="service")
@@ -79,8 +79,8 @@ def begin(
     work.begins(endpoint.endpoint_id)
     work.effects.is_due_at(expires)
     if related_conversation is None and related_conversation_group is None:
-        told_group(work, group, GroupStep.CREATE)
-    told_conversation(work, endpoint, ConversationStep.BEGIN_DIALOG)
+        emit_group_event(work, group, GroupStep.CREATE)
+    emit_conversation_event(work, endpoint, ConversationStep.BEGIN_DIALOG)
     return endpoint
 
 
@@ -123,7 +123,7 @@ def _group(work: Work, service: Service, conversation: object, group: object) ->
     return work.new_id()
 
 
-def _of_service(work: Work, members: list[Endpoint], service: Service, group: bytes) -> bytes:
+def _of_service(work: Work, members: list[ConversationEndpoint], service: Service, group: bytes) -> bytes:
     for member in members:
         if member.service_id != service.service_id:
             other = work.objects.services_by_id[member.service_id].name
@@ -131,7 +131,7 @@ def _of_service(work: Work, members: list[Endpoint], service: Service, group: by
     return group
 
 
-def failure_of(error: object) -> Failure | None:
+def failure_of(error: object) -> ConversationError | None:
     """The application's error, as END CONVERSATION WITH ERROR takes it: a code above 0 and a description.
 
     Raises:
@@ -139,7 +139,7 @@ def failure_of(error: object) -> Failure | None:
 
     Examples:
         >>> failure_of((12, "out of stock"))
-        Failure(code=12, description='out of stock')
+        ConversationError(code=12, description='out of stock')
     """
     if error is None:
         return None
@@ -148,21 +148,23 @@ def failure_of(error: object) -> Failure | None:
     code = _arguments.whole(error[0], name="error: the code", least=1, most=LIFETIME_MAX)
     if len(error[1]) > DESCRIPTION_MAX:
         raise OptionError(f"error: expected a description of up to {DESCRIPTION_MAX} characters; got {len(error[1])}")
-    return Failure(code, error[1])
+    return ConversationError(code, error[1])
 
 
-def end(work: Work, endpoint: Endpoint, failure: Failure | None) -> None:
+def end(work: Work, endpoint: ConversationEndpoint, failure: ConversationError | None) -> None:
     """Ends this side, and tells the other where it does not know (B13)."""
-    state = after(State(endpoint.state), Input.END)
+    state = after(ConversationState(endpoint.state), ConversationInput.END)
     if isinstance(state, int):
         raise refused_in_state(state, endpoint)
-    is_owed = endpoint.state == State.ER and transmission_queue.is_waiting(work.connection, endpoint.endpoint_id)
+    is_owed = endpoint.state == ConversationState.ER and transmission_queue.is_waiting(
+        work.connection, endpoint.endpoint_id
+    )
     if is_owed:  # the far side has still to hear of ERROR_BROKER_CONVERSATIONS (B28)
-        state = State.DO
+        state = ConversationState.DO
     code, description = (0, "") if failure is None else (failure.code, failure.description)
     step = ConversationStep.END_CONVERSATION if failure is None else ConversationStep.END_CONVERSATION_WITH_ERROR
-    told_conversation(work, endpoint, step, state=state, error=code, text=description)
-    if state is State.CD:
+    emit_conversation_event(work, endpoint, step, state=state, error=code, text=description)
+    if state is ConversationState.CD:
         close(work, endpoint)
         return
     connection, endpoint_id, number = work.connection, endpoint.endpoint_id, endpoint.send_sequence
@@ -172,25 +174,25 @@ def end(work: Work, endpoint: Endpoint, failure: Failure | None) -> None:
         endpoints.set_ended(connection, endpoint_id, state=state, end_dialog_sequence=number - 1)
         return
     if failure is None:
-        message = Message(number, END_DIALOG, None, is_end_of_dialog=True)
+        message = DialogMessage(number, END_DIALOG, None, is_end_of_dialog=True)
     else:
         take_all_off(work, endpoint_id)
-        message = Message(number, ERROR, failure.body(), is_conversation_error=True)
+        message = DialogMessage(number, ERROR, failure.body(), is_conversation_error=True)
     endpoints.set_ended(connection, endpoint_id, state=state, end_dialog_sequence=number)
     ended = endpoint._replace(state=state, end_dialog_sequence=number, send_sequence=number + 1)
     (way,) = work.ways_of([ended])
     transmit(work, [(ended, [message], way)])
 
 
-def clean_up(work: Work, endpoint: Endpoint) -> None:
+def clean_up(work: Work, endpoint: ConversationEndpoint) -> None:
     """Removes every trace of this side, and tells nobody (fact 127)."""
     remove(work, endpoint)
-    told_conversation(work, endpoint, ConversationStep.END_CONVERSATION_WITH_CLEANUP, state=State.CD)
+    emit_conversation_event(work, endpoint, ConversationStep.END_CONVERSATION_WITH_CLEANUP, state=ConversationState.CD)
 
 
-def set_timer(work: Work, endpoint: Endpoint, timeout: object) -> None:
+def set_timer(work: Work, endpoint: ConversationEndpoint, timeout: object) -> None:
     """BEGIN CONVERSATION TIMER (fact 137)."""
-    state = after(State(endpoint.state), Input.TIMER)
+    state = after(ConversationState(endpoint.state), ConversationInput.TIMER)
     if isinstance(state, int):
         raise refused_in_state(state, endpoint)
     moment = work.now() + seconds(timeout, name="timeout") * SECOND
@@ -200,9 +202,9 @@ def set_timer(work: Work, endpoint: Endpoint, timeout: object) -> None:
     work.effects.is_due_at(moment)
 
 
-def move(work: Work, endpoint: Endpoint, group: bytes) -> None:
+def move(work: Work, endpoint: ConversationEndpoint, group: bytes) -> None:
     """MOVE CONVERSATION (fact 123)."""
-    state = after(State(endpoint.state), Input.MOVE)
+    state = after(ConversationState(endpoint.state), ConversationInput.MOVE)
     if isinstance(state, int):
         raise refused_in_state(state, endpoint)
     members = endpoints.in_group(work.connection, group, limit=1)
@@ -217,14 +219,14 @@ def move(work: Work, endpoint: Endpoint, group: bytes) -> None:
 _HERE: Final = 9719
 _FAR: Final = 9720
 _GONE: Final = 8462
-_WITHOUT_FAR_SIDE: Final = (State.SO, State.ER)
+_WITHOUT_FAR_SIDE: Final = (ConversationState.SO, ConversationState.ER)
 """Nothing was sent, or the far side has been told already."""
 _AHEAD: Final = 1 << 40
 """How far above all that was sent the error of a far side is numbered. A database that was restored from an old backup counts from where that
 stood, and what its far sides have taken since would have them take the error for a duplicate."""
 
 
-def break_off_all(work: Work, *, is_told: bool) -> None:
+def end_all_with_error(work: Work, *, is_told: bool) -> None:
     """Puts an error into the queue of each conversation's own service.
 
     Args:
@@ -234,27 +236,27 @@ def break_off_all(work: Work, *, is_told: bool) -> None:
     found = endpoints.open_endpoints(work.connection)
     owed = {endpoint.endpoint_id: endpoint for endpoint in found if is_told and _is_owed(work, endpoint)}
     for endpoint in found:
-        if endpoint.state != State.DO or endpoint.endpoint_id not in owed:
-            break_off(work, endpoint, failure(_HERE).body())
+        if endpoint.state != ConversationState.DO or endpoint.endpoint_id not in owed:
+            end_with_error(work, endpoint, failure(_HERE).body())
     for endpoint in owed.values():
         _tell(work, endpoint, failure(_FAR))
 
 
-def break_off_forgotten(work: Work, endpoint: Endpoint) -> None:
+def break_off_forgotten(work: Work, endpoint: ConversationEndpoint) -> None:
     """Ends both ends of a conversation whose far side has lost messages that it had acknowledged.
 
     Args:
         work: A transaction of the database.
         endpoint: The side that had sent them, as it is now.
     """
-    if endpoint.state in (*_WITHOUT_FAR_SIDE, State.CD):
+    if endpoint.state in (*_WITHOUT_FAR_SIDE, ConversationState.CD):
         return
-    if endpoint.state != State.DO:
-        break_off(work, endpoint, failure(_GONE).body())
+    if endpoint.state != ConversationState.DO:
+        end_with_error(work, endpoint, failure(_GONE).body())
     _tell(work, endpoint, failure(_GONE))
 
 
-def _is_owed(work: Work, endpoint: Endpoint) -> bool:
+def _is_owed(work: Work, endpoint: ConversationEndpoint) -> bool:
     """Whether there is a far side to be told; one that stands in this database has an error of its own."""
     if endpoint.state in _WITHOUT_FAR_SIDE:
         return False
@@ -262,14 +264,14 @@ def _is_owed(work: Work, endpoint: Endpoint) -> bool:
     return far is None
 
 
-def _tell(work: Work, endpoint: Endpoint, why: Failure) -> None:
+def _tell(work: Work, endpoint: ConversationEndpoint, why: ConversationError) -> None:
     """Sends the error. Of a side that was ended it takes the place of the end, which the far side has not acknowledged."""
     connection, endpoint_id = work.connection, endpoint.endpoint_id
     number = endpoint.send_sequence + _AHEAD
-    state = State.DO if endpoint.state == State.DO else State.ER
-    if state == State.DO:
+    state = ConversationState.DO if endpoint.state == ConversationState.DO else ConversationState.ER
+    if state == ConversationState.DO:
         take_all_off(work, endpoint_id)
         endpoints.set_ended(connection, endpoint_id, state=state, end_dialog_sequence=number)
     endpoints.set_sent(connection, endpoint_id, send_sequence=number + 1)
     broken = endpoint._replace(state=state, send_sequence=number + 1)
-    put_off(work, [(broken, [Message(number, ERROR, why.body(), is_conversation_error=True)])])
+    put_off(work, [(broken, [DialogMessage(number, ERROR, why.body(), is_conversation_error=True)])])

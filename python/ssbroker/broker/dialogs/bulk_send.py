@@ -16,12 +16,12 @@ from ssbroker import _arguments
 from ssbroker.broker.context import DatabaseContext
 from ssbroker.broker.dialogs import begin_end
 from ssbroker.broker.dialogs.send import send_batch
-from ssbroker.broker.unit_of_work import Work, own_work
+from ssbroker.broker.unit_of_work import Work, instance_transaction
 from ssbroker.exceptions import InvalidGuidError, NullError
 from ssbroker.protocol.errors import DEFAULT
-from ssbroker.protocol.states import Input, State, after
+from ssbroker.protocol.states import ConversationInput, ConversationState, after
 from ssbroker.store import bulk_senders, endpoints
-from ssbroker.store.endpoints import Endpoint
+from ssbroker.store.endpoints import ConversationEndpoint
 
 _log: Final = logging.getLogger("ssbroker.broker")
 
@@ -33,7 +33,7 @@ ADDRESS: Final = ("from_service", "to_service", "contract", "to_broker_instance"
 
 
 @dataclass(frozen=True, slots=True)
-class Addressing:
+class SendDefaults:
     """What holds for all rows that do not say otherwise in a column."""
 
     from_service: str | None = None
@@ -54,7 +54,7 @@ class Addressing:
     """Whether the dialogs end once the rows are sent."""
 
 
-class _Key(NamedTuple):
+class _DialogKey(NamedTuple):
     """What rows of one dialog have in common."""
 
     from_service: str
@@ -72,7 +72,7 @@ class _Key(NamedTuple):
         return whole.digest()
 
 
-class RowSender:
+class BulkSender:
     """Sends rows in one transaction, part by part.
 
     Args:
@@ -81,11 +81,11 @@ class RowSender:
         writer: Whose dialogs are gone on with, and kept for its next batch; None begins all of them anew.
     """
 
-    def __init__(self, work: Work, addressing: Addressing, *, writer: str | None = None) -> None:
+    def __init__(self, work: Work, addressing: SendDefaults, *, writer: str | None = None) -> None:
         self._work: Final = work
         self._addressing: Final = addressing
         self._writer: Final = None if addressing.ends else writer
-        self._handles: Final[dict[_Key, bytes]] = {}
+        self._handles: Final[dict[_DialogKey, bytes]] = {}
         self._sent = 0
 
     def send(self, rows: pa.Table) -> None:
@@ -128,12 +128,12 @@ class RowSender:
             strict=True,
         )
 
-    def _key(self, row: int, values: tuple[Any, ...]) -> _Key:
+    def _key(self, row: int, values: tuple[Any, ...]) -> _DialogKey:
         said = self._addressing
         from_service, to_service, contract, broker_instance, dialog = values
         if broker_instance is None:
             broker_instance = said.to_broker_instance
-        return _Key(
+        return _DialogKey(
             _needed(from_service or said.from_service, "from_service", row),
             _needed(to_service or said.to_service, "to_service", row),
             contract or said.contract,
@@ -141,7 +141,7 @@ class RowSender:
             dialog,
         )
 
-    def _open(self, keys: Mapping[_Key, None]) -> None:
+    def _open(self, keys: Mapping[_DialogKey, None]) -> None:
         """Finds the dialogs of the writer that can go on, and begins the others."""
         work, writer = self._work, self._writer
         digests = {key.digest(): key for key in keys} if writer is not None else {}
@@ -159,7 +159,7 @@ class RowSender:
             kept = [(writer, key.digest(), endpoint.endpoint_id) for key, endpoint in begun.items()]
             bulk_senders.keep_dialogs(work.connection, kept)
 
-    def _begin(self, key: _Key) -> Endpoint:
+    def _begin(self, key: _DialogKey) -> ConversationEndpoint:
         return begin_end.begin(
             self._work,
             key.from_service,
@@ -173,8 +173,11 @@ class RowSender:
         )
 
 
-def _goes_on(endpoint: Endpoint, now: int) -> bool:
-    return not isinstance(after(State(endpoint.state), Input.SEND), int) and endpoint.lifetime > now
+def _goes_on(endpoint: ConversationEndpoint, now: int) -> bool:
+    return (
+        not isinstance(after(ConversationState(endpoint.state), ConversationInput.SEND), int)
+        and endpoint.lifetime > now
+    )
 
 
 def _needed(value: str | None, name: str, row: int) -> str:
@@ -200,7 +203,7 @@ def _guid(value: object, row: int) -> bytes:
 _LOCK_TIMEOUT: Final = 60.0
 
 
-class Batch(NamedTuple):
+class NumberedBatch(NamedTuple):
     """One batch of a writer that numbers them upwards."""
 
     writer: str
@@ -209,8 +212,8 @@ class Batch(NamedTuple):
     """Its number: whoever has sent it has sent all before it."""
 
 
-def send_once(
-    database: DatabaseContext, rows: Iterable[pa.Table], addressing: Addressing, *, batch: Batch | None = None
+def send_batch_once(
+    database: DatabaseContext, rows: Iterable[pa.Table], addressing: SendDefaults, *, batch: NumberedBatch | None = None
 ) -> int | None:
     """Sends rows as messages, all of them in one transaction with the note that their batch is sent.
 
@@ -228,13 +231,13 @@ def send_once(
         InputError: A value is not what was expected; nothing was sent.
         StorageError: The file cannot be written; nothing was sent.
     """
-    with own_work(database, lock_timeout=_LOCK_TIMEOUT) as work:
+    with instance_transaction(database, lock_timeout=_LOCK_TIMEOUT) as work:
         if batch is not None:
             last = bulk_senders.last_batch(work.connection, batch.writer)
             if last is not None and batch.batch_id <= last:
                 return None
             bulk_senders.note_batch(work.connection, *batch)
-        sender = RowSender(work, addressing, writer=None if batch is None else batch.writer)
+        sender = BulkSender(work, addressing, writer=None if batch is None else batch.writer)
         for part in rows:
             sender.send(part)
         return sender.finish()

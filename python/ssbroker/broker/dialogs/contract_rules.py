@@ -9,9 +9,9 @@ from functools import cache
 from typing import Final
 from xml.parsers import expat
 
-from ssbroker.broker.dialogs.errors import Failure, failure
+from ssbroker.broker.dialogs.errors import ConversationError, failure
 from ssbroker.protocol.errors import refused
-from ssbroker.store.endpoints import Endpoint
+from ssbroker.store.endpoints import ConversationEndpoint
 from ssbroker.store.objects import Contract, MessageType, Objects, Validation
 
 EXPANSION_MAX: Final = 8 << 20
@@ -130,7 +130,7 @@ def _known_encodings() -> frozenset[str]:
 PRIORITY_DEFAULT: Final = 5
 
 
-def sendable(objects: Objects, endpoint: Endpoint, name: object) -> MessageType:
+def sendable(objects: Objects, endpoint: ConversationEndpoint, name: object) -> MessageType:
     """The message type that this side is about to send.
 
     Raises:
@@ -150,7 +150,9 @@ def sendable(objects: Objects, endpoint: Endpoint, name: object) -> MessageType:
     return kind
 
 
-def takeable(objects: Objects, contract: Contract, name: str, *, from_initiator: bool) -> MessageType | Failure:
+def takeable(
+    objects: Objects, contract: Contract, name: str, *, from_initiator: bool
+) -> MessageType | ConversationError:
     """The message type that has arrived from the other side, or what goes back for it (B11)."""
     kind = objects.message_types.get(name)
     rule = None if kind is None else contract.messages.get(kind.message_type_id)
@@ -161,7 +163,7 @@ def takeable(objects: Objects, contract: Contract, name: str, *, from_initiator:
     return kind
 
 
-def unfit(kind: MessageType, body: bytes | None) -> Failure | None:
+def unfit(kind: MessageType, body: bytes | None) -> ConversationError | None:
     """What goes back for a body that is not what its type demands; None if it is."""
     if kind.validation == "N":
         return None

@@ -7,27 +7,26 @@ from typing import Final, NamedTuple
 
 import pyarrow as pa
 
-from ssbroker.broker.context import Way
+from ssbroker.broker.context import LocalRoute
 from ssbroker.broker.dialogs import contract_rules
-from ssbroker.broker.dialogs.enqueue import Entry, enqueue, queue_of, release_for, take_all_off, take_off
-from ssbroker.broker.dialogs.errors import Failure, failure, read_failure
-from ssbroker.broker.dialogs.message import Arrival, Envelope, Message, envelope_of
-from ssbroker.broker.unit_of_work import Work, told_conversation, told_group, told_undeliverable
+from ssbroker.broker.dialogs.enqueue import QueueEntry, enqueue, queue_of, release_for, take_all_off, take_off
+from ssbroker.broker.dialogs.errors import ConversationError, failure, read_failure
+from ssbroker.broker.dialogs.message import DeliveryOutcome, DialogMessage, MessageHeader, envelope_of
+from ssbroker.broker.unit_of_work import Work, emit_conversation_event, emit_group_event, emit_undeliverable_event
 from ssbroker.protocol.config import SECOND
 from ssbroker.protocol.errors import END_DIALOG, ERROR, text
-from ssbroker.protocol.events import Conversation, ConversationGroup, ConversationStep, GroupStep
-from ssbroker.protocol.events import Conversation as ConversationEvent
-from ssbroker.protocol.states import FIRST_PART, FIRST_WHOLE, Input, State, after
+from ssbroker.protocol.events import ConversationEvent, ConversationGroupEvent, ConversationStep, GroupStep
+from ssbroker.protocol.states import FIRST_PART, FIRST_WHOLE, ConversationInput, ConversationState, after
 from ssbroker.protocol.storage import MessageRun
 from ssbroker.store import due_work, endpoints, queues, transmission_queue
-from ssbroker.store.endpoints import Endpoint
+from ssbroker.store.endpoints import ConversationEndpoint
 from ssbroker.store.objects import Contract, MessageType, Objects, Queue, Service
 
 CLOSED_FOR: Final = 30 * 60 * SECOND
 """For how long a closed endpoint is kept against replays (B14, B40), in microseconds."""
 
 
-def close(work: Work, endpoint: Endpoint) -> None:
+def close(work: Work, endpoint: ConversationEndpoint) -> None:
     """Ends this side for good, with its messages (B15): an initiator's endpoint goes, unless it was heard of over the network (B40).
 
     That and a target's stay closed for a while (B14).
@@ -38,19 +37,24 @@ def close(work: Work, endpoint: Endpoint) -> None:
     _forget(work, endpoint)
     _leave_group(work, endpoint)
     until = work.now() + CLOSED_FOR
-    endpoints.set_closed(work.connection, endpoint.endpoint_id, state=State.CD, until=until)
+    endpoints.set_closed(work.connection, endpoint.endpoint_id, state=ConversationState.CD, until=until)
     work.effects.is_due_at(until + due_work.GATHERED)
 
 
-def remove(work: Work, endpoint: Endpoint) -> None:
+def remove(work: Work, endpoint: ConversationEndpoint) -> None:
     """Removes every trace of this side, as END CONVERSATION WITH CLEANUP does (fact 127)."""
     _forget(work, endpoint)
     _leave_group(work, endpoint)
     endpoints.remove(work.connection, endpoint.endpoint_id)
 
 
-def break_off(
-    work: Work, endpoint: Endpoint, body: bytes | None, *, happened: Input = Input.FAILURE, number: int = 0
+def end_with_error(
+    work: Work,
+    endpoint: ConversationEndpoint,
+    body: bytes | None,
+    *,
+    happened: ConversationInput = ConversationInput.FAILURE,
+    number: int = 0,
 ) -> int | None:
     """Ends this side with an error: its application finds an Error message in its queue, and has to END (fact 129).
 
@@ -64,13 +68,13 @@ def break_off(
     Returns:
         None, or the number of the reason why the message is dropped: this side is over or broken already.
     """
-    state = after(State(endpoint.state), happened)
+    state = after(ConversationState(endpoint.state), happened)
     if isinstance(state, int):
         take_all_off(work, endpoint.endpoint_id)
         return state
     if state == endpoint.state:
         return None
-    if state is State.CD:
+    if state is ConversationState.CD:
         close(work, endpoint)
         return None
     # Nobody takes what was sent, and nothing more comes (fact 126).
@@ -78,19 +82,19 @@ def break_off(
     queues.remove_early(work.connection, endpoint.endpoint_id)
     endpoints.set_state(work.connection, endpoint.endpoint_id, state)
     endpoints.set_timer(work.connection, endpoint.endpoint_id, None)
-    enqueue(work, endpoint, queue_of(work, endpoint), [Entry(number, ERROR, body)])
+    enqueue(work, endpoint, queue_of(work, endpoint), [QueueEntry(number, ERROR, body)])
     return None
 
 
-def _leave_group(work: Work, endpoint: Endpoint) -> None:
+def _leave_group(work: Work, endpoint: ConversationEndpoint) -> None:
     """A group goes with the last of its conversations that is not over."""
-    if endpoint.state != State.CD and work.effects.wants(ConversationGroup):
+    if endpoint.state != ConversationState.CD and work.effects.wants(ConversationGroupEvent):
         members = endpoints.in_group(work.connection, endpoint.conversation_group_id, limit=2)
         if all(each.endpoint_id == endpoint.endpoint_id for each in members):
-            told_group(work, endpoint.conversation_group_id, GroupStep.DROP)
+            emit_group_event(work, endpoint.conversation_group_id, GroupStep.DROP)
 
 
-def _forget(work: Work, endpoint: Endpoint) -> None:
+def _forget(work: Work, endpoint: ConversationEndpoint) -> None:
     queues.remove_all(work.connection, endpoint.endpoint_id)
     take_all_off(work, endpoint.endpoint_id)
     transmission_queue.remove_arrived(work.connection, endpoint.endpoint_id)
@@ -99,7 +103,7 @@ def _forget(work: Work, endpoint: Endpoint) -> None:
 class InboundDialog:
     """An endpoint while messages arrive for it; used once."""
 
-    def __init__(self, work: Work, endpoint: Endpoint, queue: Queue, *, is_first_fit: bool = False) -> None:
+    def __init__(self, work: Work, endpoint: ConversationEndpoint, queue: Queue, *, is_first_fit: bool = False) -> None:
         """Begins.
 
         Args:
@@ -112,14 +116,14 @@ class InboundDialog:
         self._endpoint = endpoint
         self._queue = queue
         self._is_first_fit = is_first_fit
-        self._state = State(endpoint.state)
+        self._state = ConversationState(endpoint.state)
         self._next = endpoint.receive_sequence
-        self._entries: list[Entry] = []
-        self._kinds: dict[str, MessageType | Failure] = {}
+        self._entries: list[QueueEntry] = []
+        self._kinds: dict[str, MessageType | ConversationError] = {}
         self._early = self._known_early()
         self._promoted: list[int] = []
 
-    def take(self, messages: Sequence[Message]) -> Arrival:
+    def take(self, messages: Sequence[DialogMessage]) -> DeliveryOutcome:
         """Takes what it may, in order of the numbers, and writes the whole run at once."""
         dropped = 0
         for message in messages:
@@ -132,7 +136,7 @@ class InboundDialog:
             state = after(self._state, _happened(message, is_early=is_early))
             if isinstance(state, int):
                 dropped = number + 1
-                told_undeliverable(
+                emit_undeliverable_event(
                     self._work, self._endpoint.conversation_id, number=number, error=state, text=text(state)
                 )
                 continue
@@ -143,16 +147,16 @@ class InboundDialog:
                 return self.refuse(refused)
             # What is early and unfit is left to its sender, until its turn comes.
         self._write()
-        return Arrival(max(self._next, dropped))
+        return DeliveryOutcome(max(self._next, dropped))
 
-    def _keep(self, message: Message, state: State, *, is_early: bool) -> None:
+    def _keep(self, message: DialogMessage, state: ConversationState, *, is_early: bool) -> None:
         number, kind, body = message[:3]
         if is_early:
             if number not in self._early:
                 self._early[number] = (None, kind)
-                self._entries.append(Entry(number, kind, body, queues.EARLY))
+                self._entries.append(QueueEntry(number, kind, body, queues.EARLY))
             return
-        self._entries.append(Entry(number, kind, body))
+        self._entries.append(QueueEntry(number, kind, body))
         self._state = state
         self._next += 1
         while self._next in self._early:
@@ -161,7 +165,7 @@ class InboundDialog:
     def _promote(self, number: int) -> None:
         """The turn of a message that came before it."""
         queuing_order, kind = self._early.pop(number)
-        state = after(self._state, Input.END_DIALOG if kind == END_DIALOG else Input.MESSAGE)
+        state = after(self._state, ConversationInput.END_DIALOG if kind == END_DIALOG else ConversationInput.MESSAGE)
         if isinstance(state, int):
             return  # its sender had ended before it; it is never received
         if queuing_order is None:
@@ -174,7 +178,7 @@ class InboundDialog:
         self._state = state
         self._next = number + 1
 
-    def _judge(self, message: Message) -> Failure | None:
+    def _judge(self, message: DialogMessage) -> ConversationError | None:
         """What goes back for a message; None if it may be taken."""
         if message.is_end_of_dialog:
             return None
@@ -186,37 +190,37 @@ class InboundDialog:
                 objects, contract, message.message_type_name, from_initiator=not endpoint.is_initiator
             )
             self._kinds[message.message_type_name] = kind
-        if isinstance(kind, Failure):
+        if isinstance(kind, ConversationError):
             return kind
         if kind.validation == "N" or (self._is_first_fit and message.message_sequence_number == 0):
             return None
         return contract_rules.unfit(kind, message.message_body)
 
-    def refuse(self, refused: Failure) -> Arrival:
+    def refuse(self, refused: ConversationError) -> DeliveryOutcome:
         """Ends the conversation for a message that cannot be taken (B11); an application that has not seen any of it is not told."""
-        if self._state is State.SI:
+        if self._state is ConversationState.SI:
             remove(self._work, self._endpoint)
-            return Arrival(self._next, error=refused)
+            return DeliveryOutcome(self._next, error=refused)
         self._write()
-        break_off(self._work, self._now(), refused.body())
-        self._tell(ConversationStep.BROKER_INITIATED_ERROR, State.ER, refused)
-        return Arrival(self._next, error=refused)
+        end_with_error(self._work, self._now(), refused.body())
+        self._tell(ConversationStep.BROKER_INITIATED_ERROR, ConversationState.ER, refused)
+        return DeliveryOutcome(self._next, error=refused)
 
-    def _broken_by(self, message: Message) -> Arrival:
+    def _broken_by(self, message: DialogMessage) -> DeliveryOutcome:
         """An Error is taken at once: what should have come before it never will (B13)."""
         self._write()
         above = message.message_sequence_number + 1
-        break_off(
+        end_with_error(
             self._work,
             self._now(),
             message.message_body,
-            happened=Input.ERROR,
+            happened=ConversationInput.ERROR,
             number=message.message_sequence_number,
         )
         endpoints.set_taken(self._work.connection, self._endpoint.endpoint_id, receive_sequence=above)
         if self._work.effects.wants(ConversationEvent):
             self._tell_broken(message)
-        return Arrival(above)
+        return DeliveryOutcome(above)
 
     def _write(self) -> None:
         connection, endpoint = self._work.connection, self._endpoint
@@ -234,7 +238,7 @@ class InboundDialog:
     def _tell_taken(self) -> None:
         for entry in self._entries:
             is_end = entry.message_type_name == END_DIALOG
-            told_conversation(
+            emit_conversation_event(
                 self._work,
                 self._endpoint,
                 ConversationStep.RECEIVED_END_CONVERSATION if is_end else ConversationStep.RECEIVED_SEQUENCED_MESSAGE,
@@ -243,22 +247,22 @@ class InboundDialog:
                 message_sequence_number=entry.message_sequence_number,
             )
 
-    def _tell_broken(self, message: Message) -> None:
+    def _tell_broken(self, message: DialogMessage) -> None:
         said = read_failure(message.message_body)
         is_of_broker = said is not None and said.code < 0
         self._tell(
             ConversationStep.RECEIVED_BROKER_ERROR
             if is_of_broker
             else ConversationStep.RECEIVED_END_CONVERSATION_WITH_ERROR,
-            State.ER,
+            ConversationState.ER,
             said,
         )
 
-    def _tell(self, step: ConversationStep, state: State, why: Failure | None = None) -> None:
+    def _tell(self, step: ConversationStep, state: ConversationState, why: ConversationError | None = None) -> None:
         code, description = (0, "") if why is None else (why.code, why.description)
-        told_conversation(self._work, self._endpoint, step, state=state, error=code, text=description)
+        emit_conversation_event(self._work, self._endpoint, step, state=state, error=code, text=description)
 
-    def _now(self) -> Endpoint:
+    def _now(self) -> ConversationEndpoint:
         return self._endpoint._replace(state=self._state, receive_sequence=self._next)
 
     def _known_early(self) -> dict[int, tuple[int | None, str]]:
@@ -274,17 +278,19 @@ class InboundDialog:
         return {number: (order, names[kind].name) for number, order, kind in queues.early(connection, endpoint_id)}
 
 
-def _happened(message: Message, *, is_early: bool) -> Input:
+def _happened(message: DialogMessage, *, is_early: bool) -> ConversationInput:
     if is_early:
-        return Input.PART
-    return Input.END_DIALOG if message.is_end_of_dialog else Input.MESSAGE
+        return ConversationInput.PART
+    return ConversationInput.END_DIALOG if message.is_end_of_dialog else ConversationInput.MESSAGE
 
 
-_TAKING: Final = (State.SI, State.CO)
+_TAKING: Final = (ConversationState.SI, ConversationState.CO)
 """Where something may come into the queue; for a conversation that is over nothing has to wait until the queue is on."""
 
 
-def arrive(work: Work, envelope: Envelope, messages: Sequence[Message], *, waits_here: bool = True) -> Arrival:
+def arrive(
+    work: Work, envelope: MessageHeader, messages: Sequence[DialogMessage], *, waits_here: bool = True
+) -> DeliveryOutcome:
     """Takes messages of one conversation and one direction; makes the target's endpoint where they are its first.
 
     Args:
@@ -306,12 +312,17 @@ def arrive(work: Work, envelope: Envelope, messages: Sequence[Message], *, waits
 
 
 def _further(
-    work: Work, envelope: Envelope, endpoint: Endpoint, messages: Sequence[Message], *, waits_here: bool
-) -> Arrival:
+    work: Work,
+    envelope: MessageHeader,
+    endpoint: ConversationEndpoint,
+    messages: Sequence[DialogMessage],
+    *,
+    waits_here: bool,
+) -> DeliveryOutcome:
     if endpoint.far_service != envelope.from_service_name:
         return _undelivered(endpoint.receive_sequence, 11222)
     if endpoint.is_bound and endpoint.far_broker_instance != envelope.from_broker_instance:
-        return Arrival(messages[-1].message_sequence_number + 1, error=failure(8495))
+        return DeliveryOutcome(messages[-1].message_sequence_number + 1, error=failure(8495))
     queue = queue_of(work, endpoint)
     if not queue.is_enqueue_enabled and not waits_here and endpoint.state in _TAKING:
         return _undelivered(endpoint.receive_sequence, 11219, queue=queue.name)
@@ -321,16 +332,18 @@ def _further(
     return InboundDialog(work, endpoint, queue).take(messages)
 
 
-def _first(work: Work, envelope: Envelope, messages: Sequence[Message], *, waits_here: bool) -> Arrival:
+def _first(
+    work: Work, envelope: MessageHeader, messages: Sequence[DialogMessage], *, waits_here: bool
+) -> DeliveryOutcome:
     above = messages[-1].message_sequence_number + 1
     if not envelope.is_initiator:
         # The initiator's endpoint is gone. Who only says that it is over as well gets no answer.
         is_over = all(message.is_conversation_error or message.is_end_of_dialog for message in messages)
-        return Arrival(above, error=None if is_over else failure(8462))
+        return DeliveryOutcome(above, error=None if is_over else failure(8462))
     if messages[0].is_conversation_error:
-        return Arrival(above)  # the end of a conversation that nobody here has heard of
+        return DeliveryOutcome(above)  # the end of a conversation that nobody here has heard of
     found = target_of(work.objects, envelope)
-    if isinstance(found, Arrival):
+    if isinstance(found, DeliveryOutcome):
         return found
     service, contract = found
     queue = work.objects.queues_by_id[service.queue_id]
@@ -340,27 +353,29 @@ def _first(work: Work, envelope: Envelope, messages: Sequence[Message], *, waits
     if is_first:
         refused = _refusal(work, contract, messages[0])
         if refused is not None:
-            return Arrival(0, error=refused)
+            return DeliveryOutcome(0, error=refused)
     endpoint = begin_here(work, envelope, service, contract, is_whole=is_first)
     return InboundDialog(work, endpoint, queue, is_first_fit=is_first).take(messages)
 
 
-def target_of(objects: Objects, envelope: Envelope) -> tuple[Service, Contract] | Arrival:
+def target_of(objects: Objects, envelope: MessageHeader) -> tuple[Service, Contract] | DeliveryOutcome:
     """The service and the contract of a conversation that begins, or what keeps it from beginning."""
     if not objects.broker.is_delivering:
         return _undelivered(0, 28013)
     service = objects.services.get(envelope.to_service_name)
     if service is None:
         if envelope.to_broker_instance == objects.broker.service_broker_guid:
-            return Arrival(0, error=failure(8490, service=envelope.to_service_name))
+            return DeliveryOutcome(0, error=failure(8490, service=envelope.to_service_name))
         return _undelivered(0, 11210, service=envelope.to_service_name)
     contract = objects.contracts.get(envelope.service_contract_name)
     if contract is None or contract.service_contract_id not in service.contracts:
-        return Arrival(0, error=failure(8408, service=service.name, contract=envelope.service_contract_name))
+        return DeliveryOutcome(0, error=failure(8408, service=service.name, contract=envelope.service_contract_name))
     return service, contract
 
 
-def begin_here(work: Work, envelope: Envelope, service: Service, contract: Contract, *, is_whole: bool) -> Endpoint:
+def begin_here(
+    work: Work, envelope: MessageHeader, service: Service, contract: Contract, *, is_whole: bool
+) -> ConversationEndpoint:
     """Makes the target's endpoint.
 
     Args:
@@ -396,28 +411,28 @@ def begin_here(work: Work, envelope: Envelope, service: Service, contract: Contr
     )
     work.begins(endpoint.endpoint_id)
     work.effects.is_due_at(envelope.lifetime)
-    told_group(work, endpoint.conversation_group_id, GroupStep.CREATE)
-    told_conversation(work, endpoint, ConversationStep.DIALOG_CREATED)
+    emit_group_event(work, endpoint.conversation_group_id, GroupStep.CREATE)
+    emit_conversation_event(work, endpoint, ConversationStep.DIALOG_CREATED)
     return endpoint
 
 
-def _refusal(work: Work, contract: Contract, message: Message) -> Failure | None:
+def _refusal(work: Work, contract: Contract, message: DialogMessage) -> ConversationError | None:
     kind = contract_rules.takeable(work.objects, contract, message.message_type_name, from_initiator=True)
-    return kind if isinstance(kind, Failure) else contract_rules.unfit(kind, message.message_body)
+    return kind if isinstance(kind, ConversationError) else contract_rules.unfit(kind, message.message_body)
 
 
-def _undelivered(acknowledged: int, number: int, **values: object) -> Arrival:
-    return Arrival(acknowledged, undelivered=number, reason=text(number, **values))
+def _undelivered(acknowledged: int, number: int, **values: object) -> DeliveryOutcome:
+    return DeliveryOutcome(acknowledged, undelivered=number, reason=text(number, **values))
 
 
-def transmit(work: Work, sends: Iterable[tuple[Endpoint, Sequence[Message], Way]]) -> None:
+def transmit(work: Work, sends: Iterable[tuple[ConversationEndpoint, Sequence[DialogMessage], LocalRoute]]) -> None:
     """Puts what endpoints send straight into the targets' queues in this database (P33), else into the transmission queue.
 
     Args:
         work: The transaction of the senders' database.
         sends: The senders, in the state that the send has brought them to; what each sends, numbered, in order; and where that goes.
     """
-    waiting: list[tuple[Endpoint, Sequence[Message]]] = []
+    waiting: list[tuple[ConversationEndpoint, Sequence[DialogMessage]]] = []
     for endpoint, messages, way in sends:
         if not _goes_straight(work, endpoint, way):
             waiting.append((endpoint, messages))
@@ -430,7 +445,7 @@ def transmit(work: Work, sends: Iterable[tuple[Endpoint, Sequence[Message], Way]
     put_off(work, waiting)
 
 
-def settle(work: Work, endpoint_id: int, arrival: Arrival, *, broker_instance: bytes) -> None:
+def settle(work: Work, endpoint_id: int, arrival: DeliveryOutcome, *, broker_instance: bytes) -> None:
     """Does at the sender what became of its messages: what was taken leaves the transmission queue (P16).
 
     Args:
@@ -447,7 +462,7 @@ def settle(work: Work, endpoint_id: int, arrival: Arrival, *, broker_instance: b
     _settle(work, endpoint, arrival, broker_instance=broker_instance)
 
 
-def broken_by_broker(work: Work, endpoint: Endpoint, body: bytes) -> None:
+def broken_by_broker(work: Work, endpoint: ConversationEndpoint, body: bytes) -> None:
     """Ends an endpoint with an error that the far broker has sent back (B11).
 
     Args:
@@ -455,31 +470,33 @@ def broken_by_broker(work: Work, endpoint: Endpoint, body: bytes) -> None:
         endpoint: The endpoint, as it is now.
         body: The body of the error.
     """
-    break_off(work, endpoint, body, happened=Input.ERROR)
-    said = read_failure(body) or Failure(0, "")
-    told_conversation(work, endpoint, ConversationStep.RECEIVED_BROKER_ERROR, error=said.code, text=said.description)
+    end_with_error(work, endpoint, body, happened=ConversationInput.ERROR)
+    said = read_failure(body) or ConversationError(0, "")
+    emit_conversation_event(
+        work, endpoint, ConversationStep.RECEIVED_BROKER_ERROR, error=said.code, text=said.description
+    )
 
 
-def _settle(work: Work, endpoint: Endpoint, arrival: Arrival, *, broker_instance: bytes) -> None:
+def _settle(work: Work, endpoint: ConversationEndpoint, arrival: DeliveryOutcome, *, broker_instance: bytes) -> None:
     if arrival.error is not None:
         broken_by_broker(work, endpoint, arrival.error.body())
         return
     if not endpoint.is_bound and arrival.acknowledged:
         endpoints.bind(work.connection, endpoint.endpoint_id, far_broker_instance=broker_instance)
     if endpoint.end_dialog_sequence is not None and arrival.acknowledged > endpoint.end_dialog_sequence:
-        state = after(State(endpoint.state), Input.ACKNOWLEDGED)
+        state = after(ConversationState(endpoint.state), ConversationInput.ACKNOWLEDGED)
         if state != endpoint.state and not isinstance(state, int):
-            told_conversation(work, endpoint, ConversationStep.RECEIVED_END_CONVERSATION_ACK, state=state)
+            emit_conversation_event(work, endpoint, ConversationStep.RECEIVED_END_CONVERSATION_ACK, state=state)
             close(work, endpoint)
 
 
-def _goes_straight(work: Work, endpoint: Endpoint, way: Way) -> bool:
+def _goes_straight(work: Work, endpoint: ConversationEndpoint, way: LocalRoute) -> bool:
     if not work.objects.broker.is_delivering or way.target_database != work.database:
         return False
     return not transmission_queue.is_waiting(work.connection, endpoint.endpoint_id)
 
 
-def put_off(work: Work, sends: Sequence[tuple[Endpoint, Sequence[Message]]]) -> None:
+def put_off(work: Work, sends: Sequence[tuple[ConversationEndpoint, Sequence[DialogMessage]]]) -> None:
     """Puts what endpoints send into the transmission queue, from where it is delivered after the commit."""
     if not sends:
         return
@@ -494,14 +511,14 @@ def put_off(work: Work, sends: Sequence[tuple[Endpoint, Sequence[Message]]]) -> 
     work.effects.put_off += len(rows)
 
 
-class Placed(NamedTuple):
+class PlacedRun(NamedTuple):
     """A run, and where it begins among the messages."""
 
     run: MessageRun
     start: int
 
 
-def put_plain(work: Work, arrivals: Iterable[tuple[Endpoint, Sequence[Message]]]) -> dict[int, int]:
+def put_plain(work: Work, arrivals: Iterable[tuple[ConversationEndpoint, Sequence[DialogMessage]]]) -> dict[int, int]:
     """Puts into their queues what is plain: user messages of conversations that go on, in their turn, to a queue that is on, unvalidated.
 
     Args:
@@ -513,7 +530,7 @@ def put_plain(work: Work, arrivals: Iterable[tuple[Endpoint, Sequence[Message]]]
         For each endpoint that has taken its messages, all of them, the number of its next one, which is still to be written.
     """
     taken: dict[int, int] = {}
-    if work.effects.wants(Conversation):
+    if work.effects.wants(ConversationEvent):
         return taken
     rows: list[tuple[int, int, int, int, int, int, int, bytes | None]] = []
     judged: dict[tuple[int, int, str], int | None] = {}
@@ -538,7 +555,7 @@ def put_plain(work: Work, arrivals: Iterable[tuple[Endpoint, Sequence[Message]]]
     return taken
 
 
-def put_runs(work: Work, messages: pa.Table, runs: Iterable[tuple[Endpoint, Placed]]) -> dict[int, int]:
+def put_runs(work: Work, messages: pa.Table, runs: Iterable[tuple[ConversationEndpoint, PlacedRun]]) -> dict[int, int]:
     """Puts runs into their queues, where that is plain, natively.
 
     Args:
@@ -550,7 +567,7 @@ def put_runs(work: Work, messages: pa.Table, runs: Iterable[tuple[Endpoint, Plac
         As `put_plain`.
     """
     taken: dict[int, int] = {}
-    if work.effects.wants(Conversation):
+    if work.effects.wants(ConversationEvent):
         return taken
     places: list[tuple[int, int, tuple[int, int, int, int, int]]] = []
     judged: dict[tuple[int, int, str], int | None] = {}
@@ -560,7 +577,7 @@ def put_runs(work: Work, messages: pa.Table, runs: Iterable[tuple[Endpoint, Plac
         if (
             not queue.is_enqueue_enabled
             or kind is None
-            or endpoint.state != State.CO
+            or endpoint.state != ConversationState.CO
             or run.first != endpoint.receive_sequence
         ):
             continue
@@ -574,17 +591,19 @@ def put_runs(work: Work, messages: pa.Table, runs: Iterable[tuple[Endpoint, Plac
     return taken
 
 
-def _is_in_turn(endpoint: Endpoint, messages: Sequence[Message]) -> bool:
+def _is_in_turn(endpoint: ConversationEndpoint, messages: Sequence[DialogMessage]) -> bool:
     """Whether these are the messages that come next, and none of them ends the conversation."""
     number = endpoint.receive_sequence
     for message in messages:
         if message.message_sequence_number != number or message.is_conversation_error or message.is_end_of_dialog:
             return False
         number += 1
-    return endpoint.state == State.CO
+    return endpoint.state == ConversationState.CO
 
 
-def _kind(work: Work, endpoint: Endpoint, name: str, judged: dict[tuple[int, int, str], int | None]) -> int | None:
+def _kind(
+    work: Work, endpoint: ConversationEndpoint, name: str, judged: dict[tuple[int, int, str], int | None]
+) -> int | None:
     """The id of a message type that may come, without validation; None where it is anything else."""
     key = (endpoint.service_contract_id, endpoint.is_initiator, name)
     if key not in judged:

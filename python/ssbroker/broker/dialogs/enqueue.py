@@ -10,7 +10,7 @@ from ssbroker.broker.unit_of_work import Work
 from ssbroker.broker.validation import queue_text
 from ssbroker.protocol.errors import DIALOG_TIMER, END_DIALOG, ERROR
 from ssbroker.store import endpoints, queues, transmission_queue
-from ssbroker.store.endpoints import Endpoint
+from ssbroker.store.endpoints import ConversationEndpoint
 from ssbroker.store.objects import Queue
 
 _PRECEDENCES: Final = {DIALOG_TIMER: queues.FIRST_OF_ALL, ERROR: queues.BEFORE_MESSAGES}
@@ -20,7 +20,7 @@ _BYTES_AT_ONCE: Final = 8 << 20
 """After so many messages, or bytes of bodies, those that are read go into the queue before others are: they may be any number."""
 
 
-class Entry(NamedTuple):
+class QueueEntry(NamedTuple):
     """A message for a queue."""
 
     message_sequence_number: int
@@ -29,13 +29,13 @@ class Entry(NamedTuple):
     status: int = queues.READY
 
 
-def queue_of(work: Work, endpoint: Endpoint) -> Queue:
+def queue_of(work: Work, endpoint: ConversationEndpoint) -> Queue:
     """The queue of an endpoint's service."""
     objects = work.objects
     return objects.queues_by_id[objects.services_by_id[endpoint.service_id].queue_id]
 
 
-def enqueue(work: Work, endpoint: Endpoint, queue: Queue, entries: Sequence[Entry]) -> None:
+def enqueue(work: Work, endpoint: ConversationEndpoint, queue: Queue, entries: Sequence[QueueEntry]) -> None:
     """Puts messages into the queue of an endpoint; while the queue is off, into the transmission queue as inbound."""
     if not entries:
         return
@@ -72,7 +72,7 @@ def release(work: Work, queue: Queue) -> None:
             release_for(work, endpoint, queue)
 
 
-def release_for(work: Work, endpoint: Endpoint, queue: Queue) -> None:
+def release_for(work: Work, endpoint: ConversationEndpoint, queue: Queue) -> None:
     """The same for one endpoint."""
     endpoints.set_status(work.connection, endpoint.endpoint_id, DELIVERED)
     is_all = False
@@ -84,14 +84,14 @@ def release_for(work: Work, endpoint: Endpoint, queue: Queue) -> None:
         enqueue(work, endpoint, queue, [_unparked(endpoint, row) for row in rows])
 
 
-def _park(work: Work, endpoint: Endpoint, queue: Queue, entries: Sequence[Entry]) -> None:
+def _park(work: Work, endpoint: ConversationEndpoint, queue: Queue, entries: Sequence[QueueEntry]) -> None:
     now = work.now()
     why = str(queue_off(work.database, queue_text(queue.schema_name, queue.name)))
     endpoints.set_status(work.connection, endpoint.endpoint_id, why)
     transmission_queue.add(
         work.connection,
         [
-            transmission_queue.Row(
+            transmission_queue.NewTransmissionRow(
                 endpoint.endpoint_id,
                 is_inbound=True,
                 message_sequence_number=entry.message_sequence_number,
@@ -106,9 +106,9 @@ def _park(work: Work, endpoint: Endpoint, queue: Queue, entries: Sequence[Entry]
     )
 
 
-def _unparked(endpoint: Endpoint, row: transmission_queue.Waiting) -> Entry:
+def _unparked(endpoint: ConversationEndpoint, row: transmission_queue.TransmissionRow) -> QueueEntry:
     is_early = row.message_type_name not in _PRECEDENCES and row.message_sequence_number >= endpoint.receive_sequence
-    return Entry(
+    return QueueEntry(
         row.message_sequence_number,
         row.message_type_name,
         row.message_body,

@@ -19,7 +19,7 @@ _FORBIDDEN: Final = dict.fromkeys((*_CONTROLS, *range(0xD800, 0xE000), 0xFFFE, 0
 
 
 @dataclass(frozen=True, slots=True)
-class Failure:
+class ConversationError:
     """Why a conversation ends with an error.
 
     Attributes:
@@ -34,7 +34,7 @@ class Failure:
         """The body of the Error message.
 
         Examples:
-            >>> Failure(7, "a < b").body()[-57:]
+            >>> ConversationError(7, "a < b").body()[-57:]
             b'<Code>7</Code><Description>a &lt; b</Description></Error>'
         """
         said = escaped(self.description)
@@ -57,7 +57,7 @@ def escaped(text: str) -> str:
     return text.translate(_FORBIDDEN).translate(_ESCAPES)
 
 
-def failure(number: int, **values: object) -> Failure:
+def failure(number: int, **values: object) -> ConversationError:
     """A failure that the broker finds.
 
     Args:
@@ -69,12 +69,12 @@ def failure(number: int, **values: object) -> Failure:
 
     Examples:
         >>> failure(8489)
-        Failure(code=-8489, description='the lifetime of the conversation has passed')
+        ConversationError(code=-8489, description='the lifetime of the conversation has passed')
     """
-    return Failure(-number, text(number, **values))
+    return ConversationError(-number, text(number, **values))
 
 
-def read_failure(body: bytes | None) -> Failure | None:
+def read_failure(body: bytes | None) -> ConversationError | None:
     """What the body of an Error message says; for those who only want to know.
 
     Args:
@@ -84,13 +84,13 @@ def read_failure(body: bytes | None) -> Failure | None:
         The failure; None where it is none that could be read.
 
     Examples:
-        >>> read_failure(Failure(7, "a < b").body())
-        Failure(code=7, description='a < b')
+        >>> read_failure(ConversationError(7, "a < b").body())
+        ConversationError(code=7, description='a < b')
     """
     found = _SAID.search(body or b"")
     if found is None:
         return None
     try:
-        return Failure(int(found["code"]), unescape(found["description"].decode(errors="replace")))
+        return ConversationError(int(found["code"]), unescape(found["description"].decode(errors="replace")))
     except ValueError:  # a number of more digits than Python reads
         return None

@@ -5,13 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from ssbroker.broker.dialogs.errors import Failure
-from ssbroker.store.endpoints import Endpoint
+from ssbroker.broker.dialogs.errors import ConversationError
+from ssbroker.store.endpoints import ConversationEndpoint
 from ssbroker.store.objects import Objects
 
 
 @dataclass(frozen=True, slots=True)
-class Envelope:
+class MessageHeader:
     """What all messages of one side of a conversation have in common.
 
     Attributes:
@@ -37,7 +37,7 @@ class Envelope:
     is_encrypted: bool
 
 
-class Message(NamedTuple):
+class DialogMessage(NamedTuple):
     """A whole message."""
 
     message_sequence_number: int
@@ -48,7 +48,7 @@ class Message(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Arrival:
+class DeliveryOutcome:
     """What became of messages that arrived.
 
     Attributes:
@@ -59,14 +59,14 @@ class Arrival:
     """
 
     acknowledged: int
-    error: Failure | None = None
+    error: ConversationError | None = None
     undelivered: int | None = None
     reason: str = ""
 
 
-def envelope_of(objects: Objects, sender: Endpoint) -> Envelope:
+def envelope_of(objects: Objects, sender: ConversationEndpoint) -> MessageHeader:
     """The envelope of what an endpoint sends."""
-    return Envelope(
+    return MessageHeader(
         sender.conversation_id,
         bool(sender.is_initiator),
         objects.services_by_id[sender.service_id].name,

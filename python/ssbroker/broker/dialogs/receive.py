@@ -12,8 +12,8 @@ import pyarrow as pa
 from ssbroker import _arguments, schemas
 from ssbroker.broker.context import DatabaseContext
 from ssbroker.broker.dialogs.enqueue import queue_of
-from ssbroker.broker.effects import Effects, Received
-from ssbroker.broker.unit_of_work import Work, own_work, queue_name
+from ssbroker.broker.effects import Effects, ReceiveCall
+from ssbroker.broker.unit_of_work import Work, instance_transaction, queue_name
 from ssbroker.broker.validation import existing, queue_key
 from ssbroker.exceptions import OptionError
 from ssbroker.protocol.errors import refused
@@ -25,7 +25,7 @@ BYTES_MAX: Final = 1 << 30
 """After so many bytes of bodies no further message is taken at once, so that the table can hold them."""
 
 
-class Asked(NamedTuple):
+class ReceiveRequest(NamedTuple):
     """What RECEIVE looks for."""
 
     top: int | None = None
@@ -38,7 +38,9 @@ class Asked(NamedTuple):
     """The only conversation group to look at."""
 
 
-def asked(top: int | None, groups: int | None, conversation_handle: object, conversation_group_id: object) -> Asked:
+def asked(
+    top: int | None, groups: int | None, conversation_handle: object, conversation_group_id: object
+) -> ReceiveRequest:
     """What RECEIVE looks for, as an application says it.
 
     Args:
@@ -53,7 +55,7 @@ def asked(top: int | None, groups: int | None, conversation_handle: object, conv
     """
     if conversation_handle is not None and conversation_group_id is not None:
         raise OptionError("conversation_handle and conversation_group_id: expected one of them, got both")
-    return Asked(
+    return ReceiveRequest(
         top,
         groups,
         _guid(conversation_handle, "conversation_handle"),
@@ -61,7 +63,7 @@ def asked(top: int | None, groups: int | None, conversation_handle: object, conv
     )
 
 
-def receive(work: Work, queue_name: str, asked: Asked) -> pa.Table:
+def receive(work: Work, queue_name: str, asked: ReceiveRequest) -> pa.Table:
     """Takes the messages of one conversation group out of a queue, or of several, one after the other.
 
     Args:
@@ -92,7 +94,7 @@ def receive(work: Work, queue_name: str, asked: Asked) -> pa.Table:
     except LookupError:
         raise refused(8426, kind="conversation group", handle=uuid.UUID(bytes=group)) from None
     is_named = conversation is not None or group is not None
-    work.effects.received.append(Received(queue.queue_id, is_empty=batch is None, is_named=is_named))
+    work.effects.received.append(ReceiveCall(queue.queue_id, is_empty=batch is None, is_named=is_named))
     return _nothing() if batch is None else pa.Table.from_batches([batch])
 
 
@@ -121,7 +123,7 @@ def next_group(work: Work, queue_name: str) -> bytes | None:
     """
     queue = _queue(work, queue_name)
     endpoint = queues.next_endpoint(work.connection, queue.queue_id)
-    work.effects.received.append(Received(queue.queue_id, is_empty=endpoint is None, is_named=False))
+    work.effects.received.append(ReceiveCall(queue.queue_id, is_empty=endpoint is None, is_named=False))
     return None if endpoint is None else endpoint.conversation_group_id
 
 
@@ -167,7 +169,7 @@ def rolled_back(database: DatabaseContext, queue_ids: Iterable[int]) -> None:
         LockTimeoutError: Others were writing to the file.
         StorageError: It cannot be written.
     """
-    with own_work(database) as work:
+    with instance_transaction(database) as work:
         for queue_id in queue_ids:
             counted = file.count(work.connection, queue_id)
             queue = work.objects.queues_by_id.get(queue_id)

@@ -10,26 +10,26 @@ import pyarrow as pa
 
 from ssbroker import _arguments
 from ssbroker._arrow import ArrowArrayExportable, ArrowStreamExportable, as_table, check_meant
-from ssbroker.broker.context import Way
+from ssbroker.broker.context import LocalRoute
 from ssbroker.broker.dialogs.contract_rules import sendable
 from ssbroker.broker.dialogs.deliver import put_plain, transmit
 from ssbroker.broker.dialogs.enqueue import queue_of
-from ssbroker.broker.dialogs.message import Message
-from ssbroker.broker.unit_of_work import Work, told_conversation
+from ssbroker.broker.dialogs.message import DialogMessage
+from ssbroker.broker.unit_of_work import Work, emit_conversation_event
 from ssbroker.exceptions import InvalidGuidError, NullError, SchemaError
 from ssbroker.protocol.envelope import listed
 from ssbroker.protocol.errors import BODY_MAX, DEFAULT, refused
-from ssbroker.protocol.events import Conversation, ConversationStep
-from ssbroker.protocol.states import DESCRIPTIONS, Input, State, after
+from ssbroker.protocol.events import ConversationEvent, ConversationStep
+from ssbroker.protocol.states import DESCRIPTIONS, ConversationInput, ConversationState, after
 from ssbroker.store import endpoints, queues
-from ssbroker.store.endpoints import Endpoint
+from ssbroker.store.endpoints import ConversationEndpoint
 from ssbroker.store.objects import Queue
 
-Sent: TypeAlias = tuple[Endpoint, Sequence[Message]]
+Sent: TypeAlias = tuple[ConversationEndpoint, Sequence[DialogMessage]]
 """A sender, in the state that the send has brought it to, and its messages, numbered and in order."""
 
 
-def deliver(work: Work, sends: Sequence[Sent], ways: Sequence[Way]) -> set[int]:
+def deliver(work: Work, sends: Sequence[Sent], ways: Sequence[LocalRoute]) -> set[int]:
     """Delivers what is plain; `arrive` looks at the rest message by message.
 
     Args:
@@ -40,7 +40,7 @@ def deliver(work: Work, sends: Sequence[Sent], ways: Sequence[Way]) -> set[int]:
     Returns:
         The senders, by their numbers, all of whose messages were taken.
     """
-    if not work.objects.broker.is_delivering or work.effects.wants(Conversation):
+    if not work.objects.broker.is_delivering or work.effects.wants(ConversationEvent):
         return set()
     here = [send for send, way in zip(sends, ways, strict=True) if way.target_database == work.database]
     ready = endpoints.far_sides_ready(work.connection, (sender for sender, _ in here))
@@ -56,7 +56,7 @@ def deliver(work: Work, sends: Sequence[Sent], ways: Sequence[Way]) -> set[int]:
     return {senders[endpoint_id] for endpoint_id in taken}
 
 
-def _are_bound(work: Work, sender: Endpoint, far: Endpoint) -> bool:
+def _are_bound(work: Work, sender: ConversationEndpoint, far: ConversationEndpoint) -> bool:
     """Whether both sides are each other's, in this database."""
     return bool(
         sender.is_bound
@@ -105,7 +105,7 @@ def send_plain(work: Work, dialog: object, body: object, message_type: object) -
     """
     effects = work.effects
     message = as_plain(dialog, body, message_type)
-    if message is None or effects.wants(Conversation):
+    if message is None or effects.wants(ConversationEvent):
         return False
     sent = work.connection.statements.send(work.picture, *message, work.now())
     if sent is None:
@@ -126,7 +126,7 @@ def send_all_plain(work: Work, messages: pa.Table) -> bool:
         Whether they were sent; otherwise nothing was done.
     """
     effects = work.effects
-    if effects.wants(Conversation) or not messages.num_rows:  # a table without rows has its columns looked at too
+    if effects.wants(ConversationEvent) or not messages.num_rows:  # a table without rows has its columns looked at too
         return False
     told = work.connection.statements.send_batch(work.picture, messages.to_batches(), DEFAULT, work.now())
     if told is None:
@@ -159,7 +159,7 @@ def body_bytes(body: object) -> bytes | None:
     return bytes(body) or None
 
 
-def check(work: Work, endpoint: Endpoint, message_types: Iterable[str], *, now: int) -> State:
+def check(work: Work, endpoint: ConversationEndpoint, message_types: Iterable[str], *, now: int) -> ConversationState:
     """Whether an endpoint may send messages of these types now, before anything is written (B5).
 
     Returns:
@@ -168,7 +168,7 @@ def check(work: Work, endpoint: Endpoint, message_types: Iterable[str], *, now: 
     Raises:
         BrokerError: It may not.
     """
-    state = after(State(endpoint.state), Input.SEND)
+    state = after(ConversationState(endpoint.state), ConversationInput.SEND)
     if isinstance(state, int):
         raise refused_in_state(state, endpoint)
     for name in message_types:
@@ -181,7 +181,9 @@ def check(work: Work, endpoint: Endpoint, message_types: Iterable[str], *, now: 
     return state
 
 
-def check_all(work: Work, sends: Iterable[tuple[Endpoint, frozenset[str]]], *, now: int) -> list[State]:
+def check_all(
+    work: Work, sends: Iterable[tuple[ConversationEndpoint, frozenset[str]]], *, now: int
+) -> list[ConversationState]:
     """`check` of many, each an endpoint and its message types; of those that are alike, one is looked at.
 
     Returns:
@@ -190,8 +192,8 @@ def check_all(work: Work, sends: Iterable[tuple[Endpoint, frozenset[str]]], *, n
     Raises:
         BrokerError: One of them may not.
     """
-    passed: dict[tuple[object, ...], State] = {}
-    states: list[State] = []
+    passed: dict[tuple[object, ...], ConversationState] = {}
+    states: list[ConversationState] = []
     for endpoint, message_types in sends:
         alike = (
             endpoint.state,
@@ -207,7 +209,9 @@ def check_all(work: Work, sends: Iterable[tuple[Endpoint, frozenset[str]]], *, n
     return states
 
 
-def send(work: Work, runs: Sequence[tuple[Endpoint, State, Sequence[tuple[str, bytes | None]]]]) -> None:
+def send(
+    work: Work, runs: Sequence[tuple[ConversationEndpoint, ConversationState, Sequence[tuple[str, bytes | None]]]]
+) -> None:
     """Sends messages in conversations that `check` let pass.
 
     Args:
@@ -216,10 +220,10 @@ def send(work: Work, runs: Sequence[tuple[Endpoint, State, Sequence[tuple[str, b
     """
     sends: list[Sent] = []
     numbers: list[tuple[int, int]] = []
-    is_told = work.effects.wants(Conversation)
+    is_told = work.effects.wants(ConversationEvent)
     for endpoint, state, messages in runs:
         sender, first = endpoint, endpoint.send_sequence
-        numbered = [Message(number, kind, body) for number, (kind, body) in enumerate(messages, start=first)]
+        numbered = [DialogMessage(number, kind, body) for number, (kind, body) in enumerate(messages, start=first)]
         numbers.append((first + len(numbered), endpoint.endpoint_id))
         if state != endpoint.state:
             endpoints.set_state(work.connection, endpoint.endpoint_id, state)
@@ -237,18 +241,18 @@ def send(work: Work, runs: Sequence[tuple[Endpoint, State, Sequence[tuple[str, b
     transmit(work, [(*each, way) for each, way in zip(sends, ways, strict=True) if each[0].endpoint_id not in taken])
 
 
-def refused_in_state(number: int, endpoint: Endpoint) -> Exception:
+def refused_in_state(number: int, endpoint: ConversationEndpoint) -> Exception:
     """The error that refuses a call in the endpoint's state."""
     return refused(
         number,
         handle=uuid.UUID(bytes=endpoint.conversation_handle),
-        state=f"{endpoint.state}, {DESCRIPTIONS[State(endpoint.state)]}",
+        state=f"{endpoint.state}, {DESCRIPTIONS[ConversationState(endpoint.state)]}",
     )
 
 
-def _tell(work: Work, sender: Endpoint, messages: Sequence[Message]) -> None:
+def _tell(work: Work, sender: ConversationEndpoint, messages: Sequence[DialogMessage]) -> None:
     for message in messages:
-        told_conversation(
+        emit_conversation_event(
             work,
             sender,
             ConversationStep.SEND_MESSAGE,
@@ -257,7 +261,7 @@ def _tell(work: Work, sender: Endpoint, messages: Sequence[Message]) -> None:
         )
 
 
-def _retain(work: Work, endpoint: Endpoint, queue: Queue, messages: Sequence[Message]) -> None:
+def _retain(work: Work, endpoint: ConversationEndpoint, queue: Queue, messages: Sequence[DialogMessage]) -> None:
     """Copies of what was sent, in the sender's own queue (fact 146)."""
     kinds = work.objects.message_types
     queues.add(

@@ -19,7 +19,7 @@ _ON_ITS_WAY: Final = ("LOCAL",)
 
 
 @dataclass(frozen=True, slots=True)
-class Status:
+class TransmissionStatus:
     """Why messages wait.
 
     Attributes:
@@ -35,7 +35,7 @@ class Status:
         return text if len(text) <= LENGTH_MAX else text[: LENGTH_MAX - 1] + "\N{HORIZONTAL ELLIPSIS}"
 
 
-def classified(explanation: Explanation) -> Status | None:
+def classified(explanation: Explanation) -> TransmissionStatus | None:
     """What routing has in the way of a conversation.
 
     Args:
@@ -58,7 +58,7 @@ def classified(explanation: Explanation) -> Status | None:
         return no_endpoint(decision["next_hop_address"])
     number, reason = (_route_requested if is_pending(details) else _REASONS[decision["reason"]])(details)
     shown = f"the way that was tried: instance.router().explain({_asked(details['conversation'])})"
-    return Status(number, " ".join([f"{reason}.", *map(_said, advice(details)), f"To see {shown}."]))
+    return TransmissionStatus(number, " ".join([f"{reason}.", *map(_said, advice(details)), f"To see {shown}."]))
 
 
 def is_pending(details: dict[str, Any]) -> bool:
@@ -74,7 +74,7 @@ def is_pending(details: dict[str, Any]) -> bool:
     return any(each["why"] == "pending_request" for step in steps for each in step["rejected"])
 
 
-def no_endpoint(next_hop: str) -> Status:
+def no_endpoint(next_hop: str) -> TransmissionStatus:
     """The message is for another instance, and this one has nothing to send with.
 
     Args:
@@ -83,14 +83,14 @@ def no_endpoint(next_hop: str) -> Status:
     Returns:
         The status.
     """
-    return Status(
+    return TransmissionStatus(
         9748,
         f"the message is for another instance, at {next_hop}, and no process serves this one, so that nothing is sent: "
         "`ssbroker serve FOLDER`, or `with instance.serve()`. If the service is in this instance, give its route the address LOCAL: ALTER ROUTE <name> WITH ADDRESS = N'LOCAL';",
     )
 
 
-def route_refused(service: str, refusal: str) -> Status:
+def route_refused(service: str, refusal: str) -> TransmissionStatus:
     """The configuration service has ended the request for a route with an error (R62).
 
     Args:
@@ -100,14 +100,14 @@ def route_refused(service: str, refusal: str) -> Status:
     Returns:
         The status.
     """
-    return Status(
+    return TransmissionStatus(
         9761,
         f"the configuration service has no route to the service {quoted(service)}: {refusal}. Add the service to its directory, "
         "or make the route by hand: CREATE ROUTE. It is asked again by itself after a minute.",
     )
 
 
-def mirror_copy(database: str) -> Status:
+def mirror_copy(database: str) -> TransmissionStatus:
     """The sender's database is the mirror of its pair, so its principal sends (N25).
 
     Args:
@@ -116,14 +116,14 @@ def mirror_copy(database: str) -> Status:
     Returns:
         The status.
     """
-    return Status(
+    return TransmissionStatus(
         28018,
         f"{quoted(database)} is the mirror of a mirrored pair, and sends nothing. It goes once the database is the principal: "
         'database.set_mirroring_role("principal")',
     )
 
 
-def queue_off(database: str, queue: str) -> Status:
+def queue_off(database: str, queue: str) -> TransmissionStatus:
     """The message has arrived, and the queue that it is for is off (P34).
 
     Args:
@@ -133,14 +133,14 @@ def queue_off(database: str, queue: str) -> Status:
     Returns:
         The status.
     """
-    return Status(
+    return TransmissionStatus(
         11219,
         f"the message waits in {quoted(database)} until its queue is on: ALTER QUEUE {queue} WITH STATUS = ON; "
         "Five rollbacks in a row of transactions that received from it turn a queue off: look for what cannot be processed first.",
     )
 
 
-def busy(database: str) -> Status:
+def busy(database: str) -> TransmissionStatus:
     """Others were writing to the target's database for longer than `lock_timeout`.
 
     Args:
@@ -149,14 +149,14 @@ def busy(database: str) -> Status:
     Returns:
         The status.
     """
-    return Status(
+    return TransmissionStatus(
         9749,
         f"others were writing to {quoted(database)} for longer than lock_timeout. The message is sent again by itself; "
         "if this stays, look for a transaction there that is left open.",
     )
 
 
-def unavailable(database: str, reason: str) -> Status:
+def unavailable(database: str, reason: str) -> TransmissionStatus:
     """The target's database cannot take anything: its file is gone, read-only, damaged, or its disk is full.
 
     Args:
@@ -166,14 +166,14 @@ def unavailable(database: str, reason: str) -> Status:
     Returns:
         The status.
     """
-    return Status(
+    return TransmissionStatus(
         28012,
         f"{quoted(database)}, which the message is for, cannot be written to: {reason}. The message is sent again by itself once "
         "that is mended.",
     )
 
 
-def unclassified(reason: str) -> Status:
+def unclassified(reason: str) -> TransmissionStatus:
     """Delivery itself has failed.
 
     Args:
@@ -182,10 +182,10 @@ def unclassified(reason: str) -> Status:
     Returns:
         The status.
     """
-    return Status(9798, f"the message could not be delivered: {reason}. It is tried again by itself.")
+    return TransmissionStatus(9798, f"the message could not be delivered: {reason}. It is tried again by itself.")
 
 
-def undeliverable(number: int, reason: str) -> Status:
+def undeliverable(number: int, reason: str) -> TransmissionStatus:
     """The target's side dropped the message without an answer.
 
     Args:
@@ -195,7 +195,7 @@ def undeliverable(number: int, reason: str) -> Status:
     Returns:
         The status.
     """
-    return Status(number, f"the target dropped the message: {reason}. It is sent again by itself.")
+    return TransmissionStatus(number, f"the target dropped the message: {reason}. It is sent again by itself.")
 
 
 def _said(action: Advice) -> str:

@@ -25,14 +25,14 @@ from ssbroker.broker.network.tls import Channel
 from ssbroker.exceptions import PeerError, ProtocolError
 from ssbroker.protocol.config import JITTER, SECOND
 from ssbroker.protocol.mirroring import MirroringRole
-from ssbroker.protocol.wire.connection import Greeted, Left, Limits, Link, Occurrence
-from ssbroker.protocol.wire.frames import Data, Far, Own, Reason
+from ssbroker.protocol.wire.connection import Link, LinkLimits, Occurrence, PeerGreeted, PeerLeft
+from ssbroker.protocol.wire.frames import Data, GoodbyeReason, OwnIdentity, PeerIdentity
 
 PIECE_BYTES: Final = 64 << 10
 """What is sealed at a time: pieces that a processor's cache holds, and for which memory is not asked of the system each time."""
 
 
-class Unsealed:
+class PlainBuffer:
     """What was said, in small pieces.
 
     Args:
@@ -77,7 +77,7 @@ ROW_BYTES: Final = 512
 """What a row counts beside its values."""
 
 
-class Outbox:
+class SharedOutbox:
     """Rows that wait to go to one place.
 
     Args:
@@ -86,7 +86,7 @@ class Outbox:
         tell_room: Called where somebody was told to wait and half of it is free again; in the thread that empties it.
 
     Examples:
-        >>> outbox = Outbox(1000)
+        >>> outbox = SharedOutbox(1000)
         >>> outbox.put(pa.table({"number": [1]})), outbox.put(pa.table({"number": [2]}))
         ((True, 480), (True, -40))
         >>> outbox.put(pa.table({"number": [3]})), outbox.progress
@@ -231,7 +231,7 @@ class EndpointLimits:
         0.875
     """
 
-    link: Limits = field(default_factory=Limits)
+    link: LinkLimits = field(default_factory=LinkLimits)
     login_wait: int = 10 * SECOND
     unproven_bytes: int = 16 << 10
     unproven_most: int = 1000
@@ -317,7 +317,7 @@ _AHEAD_BYTES: Final = 1 << 20
 _UNREAD_MOST: Final = 1 << 20
 
 
-class Line:
+class SecureLink:
     """One end of a connection without its socket. Times are microseconds of any clock that only grows.
 
     Args:
@@ -351,7 +351,7 @@ class Line:
         self,
         channel: Channel,
         *,
-        own: Own,
+        own: OwnIdentity,
         is_accept: bool,
         limits: EndpointLimits,
         now: int,
@@ -362,20 +362,20 @@ class Line:
         self._is_accept: Final = is_accept
         self._limits: Final = limits
         self._link: Link | None = None
-        self._leaving: tuple[Reason, str] | None = None
-        self._fed: Final[deque[tuple[Outbox, int]]] = deque()
+        self._leaving: tuple[GoodbyeReason, str] | None = None
+        self._fed: Final[deque[tuple[SharedOutbox, int]]] = deque()
         self._fed_rows = 0
         self._unproven = 0
-        self._unsealed: Final = Unsealed(channel)
+        self._unsealed: Final = PlainBuffer(channel)
         self._has_ended = False
         self.is_paused = False
         self.channel: Final = channel
-        self.outboxes: list[Outbox] = []
+        self.outboxes: list[SharedOutbox] = []
         self.sent_rows = 0
         self._begin(now)
 
     @property
-    def far(self) -> Far | None:
+    def far(self) -> PeerIdentity | None:
         """What the far side has said of itself."""
         return None if self._link is None else self._link.far
 
@@ -528,7 +528,7 @@ class Line:
         if self._link is not None and self.is_usable:
             self._link.tell_role(broker_instance, role, number)
 
-    def leave(self, reason: Reason, text: str) -> bool:
+    def leave(self, reason: GoodbyeReason, text: str) -> bool:
         """Says GOODBYE behind what waits in its outboxes.
 
         Args:
@@ -572,7 +572,7 @@ class Line:
         if self._leaving is not None and all(outbox.is_empty for outbox in self.outboxes):
             link.leave(*self._leaving, now=now)
 
-    def _give(self, link: Link, outbox: Outbox, rows: pa.Table) -> None:
+    def _give(self, link: Link, outbox: SharedOutbox, rows: pa.Table) -> None:
         self._fed.append((outbox, rows.num_rows))
         self._fed_rows += rows.num_rows
         self.sent_rows += rows.num_rows
@@ -596,7 +596,7 @@ LOGIN_REFUSED: Final = 9752
 NAME_UNKNOWN: Final = 9783
 
 
-class State(IntEnum):
+class ConnectionState(IntEnum):
     """How far a connection has come, with the numbers of `sys.dm_broker_connections` (fact 158)."""
 
     NEW = 1
@@ -607,7 +607,7 @@ class State(IntEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Ending:
+class CloseReason:
     """Why a connection ends.
 
     Attributes:
@@ -618,11 +618,11 @@ class Ending:
 
     text: str
     error: int = 0
-    reason: Reason | None = None
+    reason: GoodbyeReason | None = None
 
 
 @dataclass(slots=True)
-class Counters:
+class ConnectionCounters:
     """What has gone over a connection.
 
     Attributes:
@@ -640,7 +640,7 @@ class Counters:
     receives: int = 0
 
 
-class Owner(Protocol):
+class ConnectionOwner(Protocol):
     """Who has all connections. It is called in the endpoint's thread."""
 
     @property
@@ -650,16 +650,16 @@ class Owner(Protocol):
     def now(self) -> int:
         """The moment, in microseconds since 1970."""
 
-    def accepted(self, connection: Connection) -> None:
+    def accepted(self, connection: PeerConnection) -> None:
         """The socket of a connection that others have dialled is there."""
 
-    def occurred(self, connection: Connection, occurrence: Occurrence) -> None:
+    def occurred(self, connection: PeerConnection, occurrence: Occurrence) -> None:
         """Something has come over a connection."""
 
-    def closing(self, connection: Connection, ending: Ending) -> None:
+    def closing(self, connection: PeerConnection, ending: CloseReason) -> None:
         """One of the sides says GOODBYE, or falls silent."""
 
-    def ended(self, connection: Connection, ending: Ending) -> None:
+    def ended(self, connection: PeerConnection, ending: CloseReason) -> None:
         """A connection's socket is closed."""
 
 
@@ -710,7 +710,7 @@ _WRITE_BYTES: Final = 512 << 10
 _TURN_BYTES: Final = 2 << 20
 
 
-class Connection(asyncio.BufferedProtocol):
+class PeerConnection(asyncio.BufferedProtocol):
     """One connection, from the moment that its socket is wanted.
 
     Args:
@@ -732,7 +732,13 @@ class Connection(asyncio.BufferedProtocol):
     """
 
     def __init__(
-        self, owner: Owner, line: Line, *, connection_id: uuid.UUID, address: str | None, limits: EndpointLimits
+        self,
+        owner: ConnectionOwner,
+        line: SecureLink,
+        *,
+        connection_id: uuid.UUID,
+        address: str | None,
+        limits: EndpointLimits,
     ) -> None:
         self._owner: Final = owner
         self._limits: Final = limits
@@ -741,14 +747,14 @@ class Connection(asyncio.BufferedProtocol):
         self._timer: asyncio.TimerHandle | None = None
         self._deadline = self._loop.call_later(limits.login_wait / SECOND, self._too_late)
         self._is_closing = False
-        self.ending: Ending | None = None
+        self.ending: CloseReason | None = None
         self.peer: Peer | None = None
         self.line: Final = line
         self.connection_id: Final = connection_id
         self.address = address or ""
         self.is_accept: Final = address is None
-        self.state: State = State.NEW if address is None else State.CONNECTING
-        self.counters: Final = Counters()
+        self.state: ConnectionState = ConnectionState.NEW if address is None else ConnectionState.CONNECTING
+        self.counters: Final = ConnectionCounters()
         self.connected_at: int | None = None
         self.logged_in_at: int | None = None
         self.active_at: int | None = None
@@ -774,7 +780,7 @@ class Connection(asyncio.BufferedProtocol):
         """The socket is there."""
         assert isinstance(transport, asyncio.Transport)  # noqa: S101 - what a stream protocol is given
         self._transport = transport
-        self.state = State.CONNECTED
+        self.state = ConnectionState.CONNECTED
         self.connected_at = self.active_at = self._owner.now()
         transport.set_write_buffer_limits(high=_WRITE_BYTES)
         if self.is_accept:
@@ -801,7 +807,7 @@ class Connection(asyncio.BufferedProtocol):
             occurrences = self.line.received(self._owner.buffer[:nbytes], now=self._clock())
         except PeerError as error:
             is_proven = self.line.channel.is_open
-            self.end(Ending(str(error), PROTOCOL_BROKEN if is_proven else LOGIN_REFUSED))
+            self.end(CloseReason(str(error), PROTOCOL_BROKEN if is_proven else LOGIN_REFUSED))
             self.pump()
             self._close()
             return
@@ -823,21 +829,21 @@ class Connection(asyncio.BufferedProtocol):
     def connection_lost(self, exc: Exception | None) -> None:
         """The socket is closed."""
         why = "the far side closed the connection" if exc is None else f"the connection broke: {exc}"
-        self.lost(Ending(why, RECEIVE_FAILED))
+        self.lost(CloseReason(why, RECEIVE_FAILED))
 
-    def lost(self, ending: Ending) -> None:
+    def lost(self, ending: CloseReason) -> None:
         """There is no socket, or no longer.
 
         Args:
             ending: Why, where it is not known better.
         """
-        if self.state is State.CLOSED:
+        if self.state is ConnectionState.CLOSED:
             return
         self._deadline.cancel()
         if self._timer is not None:
             self._timer.cancel()
         self._is_closing = True
-        self.state = State.CLOSED
+        self.state = ConnectionState.CLOSED
         self.line.settle()
         self._owner.ended(self, self.ending or ending)
 
@@ -864,14 +870,14 @@ class Connection(asyncio.BufferedProtocol):
         else:
             self._schedule()
 
-    def leave(self, reason: Reason, text: str) -> None:
+    def leave(self, reason: GoodbyeReason, text: str) -> None:
         """Says GOODBYE behind what waits.
 
         Args:
             reason: Why.
             text: The same for people.
         """
-        self.end(Ending(text, reason=reason))
+        self.end(CloseReason(text, reason=reason))
         if self.line.leave(reason, text):
             self.pump()
         else:
@@ -882,7 +888,7 @@ class Connection(asyncio.BufferedProtocol):
         self.line.probe(now=self._clock())
         self.pump()
 
-    def end(self, ending: Ending) -> None:
+    def end(self, ending: CloseReason) -> None:
         """Says why it ends, where that is not known yet.
 
         Args:
@@ -914,15 +920,15 @@ class Connection(asyncio.BufferedProtocol):
 
     def _occurred(self, occurrences: list[Occurrence]) -> None:
         for occurrence in occurrences:
-            if isinstance(occurrence, Greeted):
+            if isinstance(occurrence, PeerGreeted):
                 self._greeted(occurrence.far)
-            elif isinstance(occurrence, Left):
-                self.end(Ending(occurrence.text or occurrence.reason.name.lower(), reason=occurrence.reason))
+            elif isinstance(occurrence, PeerLeft):
+                self.end(CloseReason(occurrence.text or occurrence.reason.name.lower(), reason=occurrence.reason))
             self._owner.occurred(self, occurrence)
 
-    def _greeted(self, far: Far) -> None:
+    def _greeted(self, far: PeerIdentity) -> None:
         self._deadline.cancel()
-        self.state = State.LOGGED_IN
+        self.state = ConnectionState.LOGGED_IN
         self.logged_in_at = self._owner.now()
         self.peer = Peer(
             instance_id=far.instance_id,
@@ -958,12 +964,12 @@ class Connection(asyncio.BufferedProtocol):
         self._timer = None
         self._occurred(self.line.handle_timeout(now=self._clock()))
         if self.line.is_leaving:
-            self.end(Ending("the connection carried nothing", reason=Reason.IDLE))
+            self.end(CloseReason("the connection carried nothing", reason=GoodbyeReason.IDLE))
         self.pump()
 
     def _too_late(self) -> None:
         waited = self._limits.login_wait / SECOND
-        self.end(Ending(f"the far side has not said who it is in {waited:g} s", LOGIN_REFUSED))
+        self.end(CloseReason(f"the far side has not said who it is in {waited:g} s", LOGIN_REFUSED))
         self.cut()
 
     def _clock(self) -> int:

@@ -15,29 +15,29 @@ import pyarrow as pa
 from ssbroker import _arguments
 from ssbroker.broker.background import Background
 from ssbroker.broker.context import DatabaseContext, InstanceContext
-from ssbroker.broker.delivery import Outgoing
-from ssbroker.broker.dialogs.transmission_status import Status
-from ssbroker.broker.dynamic_routing import Ask
-from ssbroker.broker.failure_log import told_failure
-from ssbroker.broker.network.dialog_storage import CountedLedger, Stale
-from ssbroker.broker.network.interfaces import KeyExchanges, Offer, Wait
-from ssbroker.broker.network.limits import Buckets
-from ssbroker.broker.routes import Decision, explain, is_wanted, missing_in
+from ssbroker.broker.delivery import OutgoingConversation
+from ssbroker.broker.dialogs.transmission_status import TransmissionStatus
+from ssbroker.broker.dynamic_routing import RouteRequest
+from ssbroker.broker.failure_log import log_failure
+from ssbroker.broker.network.dialog_storage import CountedDialogStorage, StalePlan
+from ssbroker.broker.network.interfaces import KeyExchange, KeyOffer, KeyWait
+from ssbroker.broker.network.limits import RateLimiter
+from ssbroker.broker.routes import Decision, database_missing_route, explain, needs_route_request
 from ssbroker.exceptions import SsbrokerError, StorageError
-from ssbroker.protocol.config import Settings
-from ssbroker.protocol.engine import Dialogs, Steering
-from ssbroker.protocol.envelope import ENVELOPE, Security, Sender, listed, senders_of
-from ssbroker.protocol.storage import Effects, Key, SessionKeys
+from ssbroker.protocol.config import ProtocolSettings
+from ssbroker.protocol.engine import DialogEngine, Steering
+from ssbroker.protocol.envelope import ENVELOPE, Protection, Sender, listed, senders_of
+from ssbroker.protocol.storage import BatchChanges, Key, SessionKeys
 from ssbroker.protocol.wire.batch import stamped
 from ssbroker.store import endpoints, transmission_queue
-from ssbroker.store.file import Watch
+from ssbroker.store.file import FileWatch
 
 if TYPE_CHECKING:
-    from ssbroker.broker.network.interfaces import Mirrors
-    from ssbroker.store.endpoints import Endpoint
+    from ssbroker.broker.network.interfaces import MirrorResolver
+    from ssbroker.store.endpoints import ConversationEndpoint
 
 
-class Gates:
+class DialogsByNextHop:
     """The gates through which the dialogs of one machine go; a gate is an address, or two of which one will be known.
 
     Args:
@@ -110,7 +110,7 @@ class Gates:
         self._keys = {}
 
 
-class Riders:
+class PendingKeyExchanges:
     """The blobs of the dialogs of one database. For one thread.
 
     A blob rides with every row of its endpoint, acknowledgements and errors as well, so that it is there with whichever arrives first,
@@ -121,13 +121,13 @@ class Riders:
         keys: Who settles keys.
     """
 
-    def __init__(self, database: DatabaseContext, keys: KeyExchanges) -> None:
+    def __init__(self, database: DatabaseContext, keys: KeyExchange) -> None:
         self._database: Final = database
         self._keys: Final = keys
-        self._offers: dict[Key, Offer] = {}
+        self._offers: dict[Key, KeyOffer] = {}
         self._done: set[Key] = set()
 
-    def settle(self, sender: Endpoint) -> Status | None:
+    def settle(self, sender: ConversationEndpoint) -> TransmissionStatus | None:
         """Settles how the messages of an endpoint leave, unless that is settled.
 
         Args:
@@ -143,7 +143,7 @@ class Riders:
         if key in self._done or key in self._offers:
             return None
         answer = self._keys.for_sending(self._database, sender)
-        if isinstance(answer, Wait):
+        if isinstance(answer, KeyWait):
             return answer.status
         self._note(key, answer)
         return None
@@ -170,7 +170,7 @@ class Riders:
         conversations: list[Any] = listed(rows["conversation_id"])
         sides: list[Any] = rows["is_initiator"].to_pylist()
         senders: list[Key] = list(zip(conversations, sides, strict=True))
-        secured = {sender for sender, level in zip(senders, levels, strict=True) if level != Security.PLAIN}
+        secured = {sender for sender, level in zip(senders, levels, strict=True) if level != Protection.PLAIN}
         self._renew([sender for sender in secured if not self._is_current(sender, now)])
         blobs = {sender: offer.key_exchange for sender in secured if (offer := self._offers.get(sender)) is not None}
         return pa.array([blobs.get(sender) for sender in senders], pa.binary())
@@ -220,12 +220,12 @@ class Riders:
             found = endpoints.find(connection, keys)
         for key in keys:
             self._offers.pop(key, None)
-            answer = Offer() if key not in found else self._keys.for_sending(self._database, found[key])
-            if isinstance(answer, Offer):  # else it goes without, and the far side does not take it
+            answer = KeyOffer() if key not in found else self._keys.for_sending(self._database, found[key])
+            if isinstance(answer, KeyOffer):  # else it goes without, and the far side does not take it
                 self._note(key, answer)
 
-    def _note(self, key: Key, offer: Offer) -> None:
-        if offer == Offer():
+    def _note(self, key: Key, offer: KeyOffer) -> None:
+        if offer == KeyOffer():
             self._done.add(key)
         else:
             self._offers[key] = offer
@@ -237,7 +237,7 @@ ASKS_PER_SECOND: Final = 4
 """And how many more in a second."""
 
 
-class Asked(NamedTuple):
+class RouteQuery(NamedTuple):
     """A sender, as routing has to know it."""
 
     conversation_id: bytes
@@ -246,7 +246,7 @@ class Asked(NamedTuple):
     far_broker_instance: bytes | None
 
 
-class Seeking:
+class RouteRequester:
     """Asks for what the dialogs of a database lack. Delivery asks for those with messages that wait; these may only have to acknowledge.
 
     Args:
@@ -257,13 +257,13 @@ class Seeking:
     """
 
     def __init__(
-        self, database: DatabaseContext, background: Background, mirrors: Mirrors | None, *, patience: float
+        self, database: DatabaseContext, background: Background, mirrors: MirrorResolver | None, *, patience: float
     ) -> None:
         self._database: Final = database
         self._background: Final = background
         self._patience: Final = patience
         self._mirrors: Final = mirrors
-        self._asks: Final = Buckets(at_once=ASKS_AT_ONCE, per_second=ASKS_PER_SECOND)
+        self._asks: Final = RateLimiter(at_once=ASKS_AT_ONCE, per_second=ASKS_PER_SECOND)
 
     def principals(self, ways: Iterable[Decision]) -> None:
         """Has both addresses of mirrored routes asked, for as long as something wants to go there (N23).
@@ -277,7 +277,7 @@ class Seeking:
             if self._mirrors is not None and address is not None and mirror is not None:
                 self._mirrors.way(address, mirror, broker)
 
-    def routes(self, decided: Iterable[tuple[Asked, Decision]]) -> None:
+    def routes(self, decided: Iterable[tuple[RouteQuery, Decision]]) -> None:
         """Asks for routes that are missing, unless that was done lately.
 
         Args:
@@ -296,10 +296,14 @@ class Seeking:
                 for service, (one, way) in lost.items()
                 if way.is_requested or one.far_service in pending
             }
-            asks = [Ask(missing_in(way), *service) for service, way in explained.items() if is_wanted(way)]
+            asks = [
+                RouteRequest(database_missing_route(way), *service)
+                for service, way in explained.items()
+                if needs_route_request(way)
+            ]
             self._background.dynamic_routing.ask(asks, patience=self._patience, may_begin=may_begin)
         except SsbrokerError as error:
-            told_failure(self._database, "missing routes could not be asked for, and are later", error)
+            log_failure(self._database, "missing routes could not be asked for, and are later", error)
 
 
 ROWS_MAX: Final = 1024
@@ -317,7 +321,7 @@ MIRRORED: Final = " or "
 
 
 @dataclass(frozen=True, slots=True)
-class Departure:
+class OutboundRows:
     """Rows that go one way.
 
     Attributes:
@@ -331,7 +335,7 @@ class Departure:
     keys: set[Key]
 
 
-class Machine:
+class DatabaseDialogs:
     """The dialogs of a database. For one thread.
 
     Args:
@@ -357,26 +361,26 @@ class Machine:
         database: DatabaseContext,
         background: Background,
         *,
-        settings: Settings,
-        keys: KeyExchanges,
+        settings: ProtocolSettings,
+        keys: KeyExchange,
         closed: set[str],
-        mirrors: Mirrors | None,
+        mirrors: MirrorResolver | None,
     ) -> None:
         instance = database.instance
         self._background: Final = background
         self.database: Final = database
-        self.ledger: Final = CountedLedger(database)
+        self.ledger: Final = CountedDialogStorage(database)
         # Chance for jitter alone, drawn for each batch that goes: the operating system's would take longer than all the rest.
         chance = Random(instance.random.getrandbits(64))  # noqa: S311
-        self.dialogs: Final = Dialogs(self.ledger, roll=chance.random, settings=settings, log=instance.events)
-        self.gates: Final = Gates(self.dialogs, closed)
-        self.riders: Final = Riders(database, keys)
+        self.dialogs: Final = DialogEngine(self.ledger, roll=chance.random, settings=settings, log=instance.events)
+        self.gates: Final = DialogsByNextHop(self.dialogs, closed)
+        self.riders: Final = PendingKeyExchanges(database, keys)
         self._mirrors: Final = mirrors
         self._closed: Final = closed
-        self._decisions: dict[Sender, tuple[Asked, Decision]] = {}
-        self._seeking: Final = Seeking(database, background, mirrors, patience=PATIENCE)
+        self._decisions: dict[Sender, tuple[RouteQuery, Decision]] = {}
+        self._seeking: Final = RouteRequester(database, background, mirrors, patience=PATIENCE)
 
-    def settle_keys(self, sender: Endpoint) -> Status | None:
+    def settle_keys(self, sender: ConversationEndpoint) -> TransmissionStatus | None:
         """Settles how the messages of an endpoint leave, unless that is settled.
 
         Args:
@@ -394,7 +398,9 @@ class Machine:
             self.dialogs.forget([key])  # it may have been read before it had its key
         return waits
 
-    def take(self, rows: pa.Table, *, peer: bytes | None, session_keys: SessionKeys, now: int) -> Effects | Stale:
+    def take(
+        self, rows: pa.Table, *, peer: bytes | None, session_keys: SessionKeys, now: int
+    ) -> BatchChanges | StalePlan:
         """Takes rows that have arrived, durably.
 
         Args:
@@ -411,7 +417,7 @@ class Machine:
             StorageError: The file cannot be written. Nothing has changed.
         """
         effects = self.dialogs.arrived(rows.select(ENVELOPE.names), now=now, peer=peer, session_keys=session_keys)
-        stale: Stale | None = None
+        stale: StalePlan | None = None
         if not effects.is_empty:
             try:
                 stale = self.ledger.commit(effects, lock_timeout=PATIENCE)
@@ -448,7 +454,7 @@ class Machine:
         self.riders.anew(keys)
         self.read_anew(keys)
 
-    def departures(self, *, now: int) -> list[Departure] | None:
+    def departures(self, *, now: int) -> list[OutboundRows] | None:
         """What the dialogs send now.
 
         Args:
@@ -472,7 +478,7 @@ class Machine:
         else:
             places = _places(senders, gates)
         return [
-            Departure(
+            OutboundRows(
                 gate,
                 whole if numbers is None else whole.take(pa.array(numbers, pa.int64())),
                 {(conversation, side) for (conversation, side, _), its in gates.items() if its == gate},
@@ -514,7 +520,7 @@ class Machine:
             starts = accumulate((number for _, number in senders), initial=0)
             place_of = {sender: place for place, (sender, _) in zip(starts, senders, strict=False)}
             services = rows["to_service_name"]
-            asked = [Asked(each[0], each[1], services[place_of[each]].as_py(), each[2]) for each in new]
+            asked = [RouteQuery(each[0], each[1], services[place_of[each]].as_py(), each[2]) for each in new]
             decided = list(zip(asked, self._background.routes.decisions(self.database.name, asked), strict=True))
             self._decisions.update(zip(new, decided, strict=True))
             self._seeking.routes(each for each in decided if self.dialogs.knows(each[0][:2]))
@@ -559,7 +565,7 @@ def _places(
 LOGGER: Final = logging.getLogger("ssbroker.broker")
 
 
-class Machines:
+class DialogsByDatabase:
     """Makes machines, and makes them anew where a database has become another. For one thread.
 
     Args:
@@ -580,10 +586,10 @@ class Machines:
         instance: InstanceContext,
         background: Background,
         *,
-        settings: Settings,
-        keys: KeyExchanges,
+        settings: ProtocolSettings,
+        keys: KeyExchange,
         closed: set[str],
-        mirrors: Mirrors | None,
+        mirrors: MirrorResolver | None,
     ) -> None:
         self._instance: Final = instance
         self._background: Final = background
@@ -593,23 +599,23 @@ class Machines:
         self._mirrors: Final = mirrors
         self.is_due = True
         self.has_failed = False
-        self._machines: dict[int, Machine] = {}
+        self._machines: dict[int, DatabaseDialogs] = {}
         self._marks: dict[int, tuple[bytes, bool]] = {}
-        self._watches: dict[int, Watch] = {}
+        self._watches: dict[int, FileWatch] = {}
 
-    def all(self) -> list[Machine]:
+    def all(self) -> list[DatabaseDialogs]:
         """The machines, in the order of their databases."""
         return list(self._machines.values())
 
-    def named(self, name: str) -> Machine | None:
+    def named(self, name: str) -> DatabaseDialogs | None:
         """The machine of a database, by its name; None where it cannot send or receive now."""
         return next((each for each in self._machines.values() if each.database.name == name), None)
 
-    def numbered(self, database_id: int) -> Machine | None:
+    def numbered(self, database_id: int) -> DatabaseDialogs | None:
         """The same by its number."""
         return self._machines.get(database_id)
 
-    def drop(self, machine: Machine) -> None:
+    def drop(self, machine: DatabaseDialogs) -> None:
         """Drops a machine whose database has become another; `renew` makes a new one."""
         self._machines.pop(machine.database.database_id, None)
         self.is_due = True
@@ -629,7 +635,7 @@ class Machines:
                     self._machines[number] = known
                     continue
                 settings = replace(self._settings, honor_priority=mark[1])
-                self._machines[number] = Machine(
+                self._machines[number] = DatabaseDialogs(
                     database,
                     self._background,
                     settings=settings,
@@ -644,7 +650,9 @@ class Machines:
         for number in self._watches.keys() - self._machines.keys():
             self._watches.pop(number).close()
 
-    def waiting_anew(self, machine: Machine, sent: Callable[[], Mapping[int, tuple[bytes, int]]]) -> list[Outgoing]:
+    def waiting_anew(
+        self, machine: DatabaseDialogs, sent: Callable[[], Mapping[int, tuple[bytes, int]]]
+    ) -> list[OutgoingConversation]:
         """What was committed to a database since the last look, by whomever, and goes to other instances (N16).
 
         Args:
@@ -672,7 +680,7 @@ class Machines:
             return []
         decisions = self._background.routes.decisions(database.name, senders)
         return [
-            Outgoing(database, sender, decision)
+            OutgoingConversation(database, sender, decision)
             for sender, decision in zip(senders, decisions, strict=True)
             if decision.next_hop_address is not None
         ]

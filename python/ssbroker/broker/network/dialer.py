@@ -22,26 +22,25 @@ from ssbroker.broker import process_locks
 from ssbroker.broker.network.connection import (
     CONNECT_FAILED,
     NAME_UNKNOWN,
-    Connection,
-    Ending,
+    CloseReason,
     EndpointLimits,
-    Line,
-    Outbox,
+    PeerConnection,
+    SecureLink,
+    SharedOutbox,
     ip_of,
 )
-from ssbroker.broker.network.interfaces import Receiver
-from ssbroker.broker.network.tls import Channel, Credentials, Plain, Secured
+from ssbroker.broker.network.interfaces import EndpointListener
+from ssbroker.broker.network.tls import Channel, PlainChannel, TlsChannel, TlsCredentials
 from ssbroker.exceptions import OptionError
 from ssbroker.protocol.config import SECOND
-from ssbroker.protocol.events import Connection as ConnectionEvent
-from ssbroker.protocol.events import ConnectionStep, EventLog
+from ssbroker.protocol.events import ConnectionEvent, ConnectionStep, EventLog
 from ssbroker.protocol.mirroring import MirroringRole
-from ssbroker.protocol.wire.frames import Own, Reason
+from ssbroker.protocol.wire.frames import GoodbyeReason, OwnIdentity
 
 _Network: TypeAlias = IPv4Network | IPv6Network
 
 
-class Reach:
+class DialFilter:
     """Which hosts and networks may be dialled.
 
     Args:
@@ -52,12 +51,12 @@ class Reach:
         OptionError: One of them is none of these.
 
     Examples:
-        >>> reach = Reach(["10.0.0.0/8", "*.example.com"])
+        >>> reach = DialFilter(["10.0.0.0/8", "*.example.com"])
         >>> [reach.has_name(host) for host in ("shop.example.com", "example.com", "shop.example.org")]
         [True, False, False]
-        >>> reach.has_ip("10.1.2.3"), reach.has_ip("192.0.2.1"), Reach([]).has_ip("192.0.2.1")
+        >>> reach.has_ip("10.1.2.3"), reach.has_ip("192.0.2.1"), DialFilter([]).has_ip("192.0.2.1")
         (True, False, True)
-        >>> Reach(["10.0.0.1/8"])
+        >>> DialFilter(["10.0.0.1/8"])
         Traceback (most recent call last):
         ssbroker.exceptions.OptionError: dial_only: '10.0.0.1/8' is no network: 10.0.0.1/8 has host bits set
     """
@@ -146,7 +145,7 @@ class _Socket(socket.socket):
         return (self.fileno(),)
 
 
-async def connected(host: str, port: int, reach: Reach) -> socket.socket:
+async def connected(host: str, port: int, reach: DialFilter) -> socket.socket:
     """Dials. Whoever cancels this leaves no socket open, which asyncio's own way does not promise.
 
     Args:
@@ -221,7 +220,7 @@ async def _first(found: _Found) -> socket.socket:
     loop = asyncio.get_running_loop()
     for left, (family, kind, protocol, _, address) in zip(reversed(range(len(found))), found, strict=True):
         opened = _Socket(family, kind, protocol)
-        process_locks.lets_go(opened)
+        process_locks.close_after_fork(opened)
         try:
             opened.setblocking(False)
             async with asyncio.timeout(_NEXT_ADDRESS_AFTER if left else None):
@@ -262,8 +261,8 @@ class Destination:
 
     def __init__(self, address: str, *, outbox_bytes: int, tell_room: Callable[[], None], first: int = 0) -> None:
         self.address: Final = address
-        self.outbox: Final = Outbox(outbox_bytes, tell_room=tell_room, first=first)
-        self.connection: Connection | None = None
+        self.outbox: Final = SharedOutbox(outbox_bytes, tell_room=tell_room, first=first)
+        self.connection: PeerConnection | None = None
         self.pair: Pair | None = None
         self.asks: Final[set[bytes]] = set()
         self.asked: Final[set[bytes]] = set()
@@ -302,7 +301,7 @@ class Destination:
         """Whether anything goes there, or a dial or the wait after one is not over."""
         return self.is_wanted or self.is_dialled or self.connection is not None or self.retry is not None
 
-    def attach(self, connection: Connection) -> None:
+    def attach(self, connection: PeerConnection) -> None:
         """Has what waits go over a connection.
 
         Args:
@@ -359,7 +358,7 @@ _TEXT_MOST: Final = 400
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Setup:
+class EndpointSetup:
     """What the parts of an endpoint share.
 
     Attributes:
@@ -374,15 +373,15 @@ class Setup:
         random: Where ids and jitter come from.
     """
 
-    own: Own
-    receiver: Receiver
-    credentials: Credentials | None
+    own: OwnIdentity
+    receiver: EndpointListener
+    credentials: TlsCredentials | None
     limits: EndpointLimits
     events: EventLog
     clock: Callable[[], int]
     random: randomness.Random
     sent_by_priority: Counter[int] = field(default_factory=Counter)
-    reach: Reach = field(default_factory=lambda: Reach(()))
+    reach: DialFilter = field(default_factory=lambda: DialFilter(()))
 
     def channel(self, *, is_accept: bool) -> Channel:
         """What the bytes of a new connection go through.
@@ -394,15 +393,21 @@ class Setup:
             TLS, or nothing.
         """
         if self.credentials is None:
-            return Plain()
-        return Secured(self.credentials.contexts, is_accept=is_accept)
+            return PlainChannel()
+        return TlsChannel(self.credentials.contexts, is_accept=is_accept)
 
     def new_id(self) -> uuid.UUID:
         """A random id."""
         return uuid.UUID(int=self.random.getrandbits(128), version=4)
 
     def tell(
-        self, connection: Connection, step: ConnectionStep, *, error: int = 0, text: str = "", is_repeated: bool = False
+        self,
+        connection: PeerConnection,
+        step: ConnectionStep,
+        *,
+        error: int = 0,
+        text: str = "",
+        is_repeated: bool = False,
     ) -> None:
         """Tells of a connection's step.
 
@@ -454,14 +459,14 @@ def named_by(routes: pa.Table) -> Collection[str]:
     return frozenset(address for column in columns for address in column if address is not None)
 
 
-class Addresses:
+class Destinations:
     """The addresses that are sent to. All but `forget_idle` may be called from any thread.
 
     Args:
         setup: What the parts of an endpoint share.
     """
 
-    def __init__(self, setup: Setup) -> None:
+    def __init__(self, setup: EndpointSetup) -> None:
         self._setup: Final = setup
         self._changed: Final = threading.RLock()
         self._destinations: Final[dict[str, Destination]] = {}
@@ -579,14 +584,14 @@ class Addresses:
         return found
 
 
-class Turns:
+class DialSlots:
     """A number of turns; who finds none waits, in the order of asking.
 
     Args:
         most: How many have a turn at once.
 
     Examples:
-        >>> turns, begun = Turns(1), []
+        >>> turns, begun = DialSlots(1), []
         >>> for name in ("a", "b", "c"):
         ...     turns.take(name, lambda name=name: begun.append(name) is None)
         >>> begun
@@ -630,7 +635,7 @@ class Turns:
                 self._having.add(who)
 
 
-class Dialling:
+class Dialer:
     """Dials the addresses that are sent to. All of it is called in the endpoint's thread.
 
     Args:
@@ -643,14 +648,18 @@ class Dialling:
     """
 
     def __init__(
-        self, setup: Setup, *, begin: Callable[[Line, str], Connection], usable: Callable[[Pair], Connection | None]
+        self,
+        setup: EndpointSetup,
+        *,
+        begin: Callable[[SecureLink, str], PeerConnection],
+        usable: Callable[[Pair], PeerConnection | None],
     ) -> None:
-        self.addresses: Final = Addresses(setup)
+        self.addresses: Final = Destinations(setup)
         self._setup: Final = setup
         self._begin: Final = begin
         self._usable: Final = usable
-        self._turns: Final = Turns(setup.limits.learnt_dials)
-        self._of_connection: Final[dict[Connection, list[Destination]]] = {}
+        self._turns: Final = DialSlots(setup.limits.learnt_dials)
+        self._of_connection: Final[dict[PeerConnection, list[Destination]]] = {}
         self._tasks: Final[set[asyncio.Task[None]]] = set()
         self._is_stopped = False
 
@@ -693,7 +702,7 @@ class Dialling:
         destination.asks.add(broker_instance)
         self.attend(destination)
 
-    def greeted(self, connection: Connection, pair: Pair) -> None:
+    def greeted(self, connection: PeerConnection, pair: Pair) -> None:
         """Has what waits for the far side go over a connection: one that was dialled, or what ends the wait for it.
 
         Args:
@@ -707,7 +716,7 @@ class Dialling:
         for destination in known:
             self._attach(destination, connection)
 
-    def move(self, loser: Connection, survivor: Connection) -> None:
+    def move(self, loser: PeerConnection, survivor: PeerConnection) -> None:
         """Has what goes over one connection go over another.
 
         Args:
@@ -718,7 +727,7 @@ class Dialling:
             if destination.connection is loser:
                 self._attach(destination, survivor)
 
-    def is_own(self, connection: Connection) -> None:
+    def is_own(self, connection: PeerConnection) -> None:
         """The far side of a connection that was dialled is this instance.
 
         Args:
@@ -731,7 +740,7 @@ class Dialling:
             self._wait(destination)
             self._setup.call(partial(self._setup.receiver.is_own, destination.address))
 
-    def role_told(self, connection: Connection, broker_instance: bytes, role: MirroringRole, number: int) -> None:
+    def role_told(self, connection: PeerConnection, broker_instance: bytes, role: MirroringRole, number: int) -> None:
         """The far side has told a role.
 
         Args:
@@ -746,7 +755,7 @@ class Dialling:
                 told = partial(self._setup.receiver.role_told, destination.address, broker_instance, role, number)
                 self._setup.call(told)
 
-    def ended(self, connection: Connection, ending: Ending, pair: Pair | None) -> None:
+    def ended(self, connection: PeerConnection, ending: CloseReason, pair: Pair | None) -> None:
         """A connection is closed.
 
         Args:
@@ -761,7 +770,7 @@ class Dialling:
                 destination.is_dialled = False
                 self._ended(destination, connection, ending, pair)
 
-    def has_failed_before(self, connection: Connection, ending: Ending) -> bool:
+    def has_failed_before(self, connection: PeerConnection, ending: CloseReason) -> bool:
         """Whether the dials before have ended as this one does.
 
         Args:
@@ -781,16 +790,18 @@ class Dialling:
             if destination.retry is not None:
                 destination.retry.cancel()
 
-    def _ended(self, destination: Destination, connection: Connection, ending: Ending, pair: Pair | None) -> None:
+    def _ended(
+        self, destination: Destination, connection: PeerConnection, ending: CloseReason, pair: Pair | None
+    ) -> None:
         if self._is_stopped:
             return
         limits, since = self._setup.limits, connection.logged_in_at
         is_steady = since is not None and self._setup.clock() - since >= min(limits.steady_after, limits.link.idle)
         if is_steady or connection.counters.fragments_received:
             destination.failures = 0
-        if ending.reason is Reason.IDLE and pair is not None and is_steady:
+        if ending.reason is GoodbyeReason.IDLE and pair is not None and is_steady:
             self.attend(destination)
-        elif ending.reason is Reason.SUPERSEDED and pair is not None:
+        elif ending.reason is GoodbyeReason.SUPERSEDED and pair is not None:
             survivor = self._usable(pair)
             if survivor is None:  # it is about to come
                 destination.failures += 1
@@ -804,7 +815,7 @@ class Dialling:
             self._wait(destination)
             self._setup.call(partial(self._setup.receiver.unreachable, destination.address, ending.text))
 
-    def _attach(self, destination: Destination, connection: Connection) -> None:
+    def _attach(self, destination: Destination, connection: PeerConnection) -> None:
         if destination.connection is not None:
             self._of_connection[destination.connection].remove(destination)
         destination.attach(connection)
@@ -837,7 +848,7 @@ class Dialling:
         if self._is_stopped or not destination.is_dialled:
             return False
         loop = asyncio.get_running_loop()
-        line = Line(
+        line = SecureLink(
             self._setup.channel(is_accept=False),
             own=self._setup.own,
             is_accept=False,
@@ -853,21 +864,21 @@ class Dialling:
         task.add_done_callback(partial(self._opened, connection))
         return True
 
-    def _opened(self, connection: Connection, task: asyncio.Task[None]) -> None:
+    def _opened(self, connection: PeerConnection, task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)
         if task.cancelled():  # maybe before its first step
-            connection.lost(Ending("the instance stops"))
+            connection.lost(CloseReason("the instance stops"))
         elif (error := task.exception()) is not None:  # such as a name that cannot be one
-            connection.lost(Ending(f"the dial failed: {error}", CONNECT_FAILED))
+            connection.lost(CloseReason(f"the dial failed: {error}", CONNECT_FAILED))
 
-    async def _open(self, connection: Connection, host: str, port: int) -> None:
+    async def _open(self, connection: PeerConnection, host: str, port: int) -> None:
         loop = asyncio.get_running_loop()
         try:
             async with asyncio.timeout(self._setup.limits.login_wait / SECOND):
                 await loop.create_connection(lambda: connection, sock=await connected(host, port, self._setup.reach))
         except socket.gaierror as error:
-            connection.lost(Ending(f"the name {host} is not known: {error.strerror}", NAME_UNKNOWN))
+            connection.lost(CloseReason(f"the name {host} is not known: {error.strerror}", NAME_UNKNOWN))
         except TimeoutError:
-            connection.lost(Ending("nobody has answered the dial", CONNECT_FAILED))
+            connection.lost(CloseReason("nobody has answered the dial", CONNECT_FAILED))
         except OSError as error:
-            connection.lost(Ending(f"the dial failed: {error.strerror or error}", CONNECT_FAILED))
+            connection.lost(CloseReason(f"the dial failed: {error.strerror or error}", CONNECT_FAILED))

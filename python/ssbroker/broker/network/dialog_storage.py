@@ -18,7 +18,7 @@ from ssbroker.broker.dialogs import contract_rules
 from ssbroker.broker.dialogs.begin_end import break_off_forgotten
 from ssbroker.broker.dialogs.deliver import (
     InboundDialog,
-    Placed,
+    PlacedRun,
     begin_here,
     broken_by_broker,
     put_plain,
@@ -27,36 +27,36 @@ from ssbroker.broker.dialogs.deliver import (
     target_of,
 )
 from ssbroker.broker.dialogs.enqueue import queue_of, take_off
-from ssbroker.broker.dialogs.errors import Failure, failure
-from ssbroker.broker.dialogs.message import Arrival, Envelope, Message
+from ssbroker.broker.dialogs.errors import ConversationError, failure
+from ssbroker.broker.dialogs.message import DeliveryOutcome, DialogMessage, MessageHeader
 from ssbroker.broker.dialogs.transmission_status import DELIVERED
 from ssbroker.broker.principals import may_send
-from ssbroker.broker.unit_of_work import Work, own_work
+from ssbroker.broker.unit_of_work import Work, instance_transaction
 from ssbroker.protocol.config import SECOND
 from ssbroker.protocol.envelope import listed
 from ssbroker.protocol.errors import END_DIALOG, ERROR, LIFETIME_MAX
-from ssbroker.protocol.states import BEGUN, State
+from ssbroker.protocol.states import BEGUN, ConversationState
 from ssbroker.protocol.storage import (
     MESSAGES,
+    BatchChanges,
     DialogEndpoint,
-    Effects,
-    Kept,
+    KeptFragment,
     Key,
+    MessageRange,
     MessageRun,
     Refusal,
-    Wanted,
     parts_of,
 )
 from ssbroker.protocol.storage import DialogEndpoint as Planned
 from ssbroker.store import due_work, endpoints, fragments, transmission_queue
-from ssbroker.store.endpoints import Endpoint
+from ssbroker.store.endpoints import ConversationEndpoint
 from ssbroker.store.objects import Contract, MessageType, Objects
 from ssbroker.store.sqlite import Connection
 
 _KIND: Final = ("is_initiator", "message_type_name", "is_end_of_dialog", "is_conversation_error")
 
 
-def envelope_of(endpoint: DialogEndpoint) -> Envelope:
+def envelope_of(endpoint: DialogEndpoint) -> MessageHeader:
     """What the initiator says of a conversation that begins here.
 
     Args:
@@ -70,7 +70,7 @@ def envelope_of(endpoint: DialogEndpoint) -> Envelope:
     """
     if endpoint.lifetime is None or endpoint.far_broker_instance is None:
         raise ValueError(endpoint)
-    return Envelope(
+    return MessageHeader(
         conversation_id=endpoint.conversation_id,
         is_initiator=True,
         from_service_name=endpoint.far_service_name,
@@ -97,7 +97,7 @@ def admitted(objects: Objects, endpoint: DialogEndpoint, *, now: int) -> DialogE
     latest = now + LIFETIME_MAX * SECOND
     asked = replace(endpoint, lifetime=latest if endpoint.lifetime is None else min(endpoint.lifetime, latest))
     found = target_of(objects, envelope_of(asked))
-    if isinstance(found, Arrival):
+    if isinstance(found, DeliveryOutcome):
         if found.error is not None:
             return _refusal(found.error)
         return Refusal(-(found.undelivered or 0), found.reason, is_told=False)
@@ -130,13 +130,13 @@ def are_plain(objects: Objects, messages: pa.Table, contracts: Sequence[str]) ->
         if contract is None or is_end or is_error:
             return False
         kind = contract_rules.takeable(objects, contract, name, from_initiator=side)
-        if isinstance(kind, Failure) or kind.validation != "N":
+        if isinstance(kind, ConversationError) or kind.validation != "N":
             return False
     return True
 
 
 def judged(
-    objects: Objects, messages: pa.Table, contracts: Mapping[Key, tuple[Contract, State]]
+    objects: Objects, messages: pa.Table, contracts: Mapping[Key, tuple[Contract, ConversationState]]
 ) -> Mapping[int, Refusal]:
     """Which messages cannot be taken.
 
@@ -151,17 +151,17 @@ def judged(
     Returns:
         The refusals by row.
     """
-    kinds: dict[tuple[int, bool, str], MessageType | Failure] = {}
+    kinds: dict[tuple[int, bool, str], MessageType | ConversationError] = {}
     found: dict[int, Refusal] = {}
     for row, (conversation_id, side, name, is_end, is_error, body) in enumerate(_rows(messages)):
         if (conversation_id, not side) not in contracts:
             continue
         contract, state = contracts[conversation_id, not side]
-        if state is State.DO:
+        if state is ConversationState.DO:
             continue
         wanted = END_DIALOG if is_end else ERROR if is_error else None
         if wanted is not None:
-            kind: MessageType | Failure = objects.message_types[wanted]
+            kind: MessageType | ConversationError = objects.message_types[wanted]
             if name != wanted:
                 kind = failure(8498, message_type=name, contract=contract.name)
         else:
@@ -169,7 +169,7 @@ def judged(
             if key not in kinds:
                 kinds[key] = contract_rules.takeable(objects, contract, name, from_initiator=side)
             kind = kinds[key]
-        refused = kind if isinstance(kind, Failure) else contract_rules.unfit(kind, body or None)
+        refused = kind if isinstance(kind, ConversationError) else contract_rules.unfit(kind, body or None)
         if refused is not None:
             found[row] = _refusal(refused)
     return found
@@ -180,11 +180,11 @@ def _rows(messages: pa.Table) -> Iterator[tuple[Any, ...]]:
     return zip(*columns, strict=True)
 
 
-def _refusal(why: Failure) -> Refusal:
+def _refusal(why: ConversationError) -> Refusal:
     return Refusal(why.code, why.description)
 
 
-class OvertakenError(Exception):
+class StalePlanError(Exception):
     """What the plan was made with has changed meanwhile: nothing may be written.
 
     Attributes:
@@ -197,7 +197,7 @@ class OvertakenError(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class _Stored:
+class _StoredFragment:
     """A fragment that is to be kept, for which endpoint."""
 
     key: Key
@@ -205,7 +205,7 @@ class _Stored:
     columns: tuple[Any, ...]
 
 
-class Settlement:
+class BatchWriter:
     """Effects on their way into the file; used once.
 
     Args:
@@ -216,7 +216,7 @@ class Settlement:
         OvertakenError: They do not fit the endpoints as these are now.
     """
 
-    def __init__(self, work: Work, effects: Effects) -> None:
+    def __init__(self, work: Work, effects: BatchChanges) -> None:
         self._work: Final = work
         self._effects: Final = effects
         self._created: Final = {endpoint.key: endpoint for endpoint in effects.created}
@@ -258,7 +258,7 @@ class Settlement:
     def _check(self, keys: set[Key]) -> None:
         wrong = tuple(key for key in keys if not self._fits(key))
         if wrong:
-            raise OvertakenError(wrong)
+            raise StalePlanError(wrong)
 
     def _fits(self, key: Key) -> bool:
         """Whether an endpoint is as the plan has it, as far as that goes into what is written."""
@@ -283,8 +283,8 @@ class Settlement:
             return
         envelope = envelope_of(planned)
         found = target_of(self._work.objects, envelope)
-        if isinstance(found, Arrival):
-            raise OvertakenError((planned.key,))
+        if isinstance(found, DeliveryOutcome):
+            raise StalePlanError((planned.key,))
         row = begin_here(self._work, envelope, *found, is_whole=bool(messages))
         self._note(row, planned)
 
@@ -292,11 +292,11 @@ class Settlement:
         row = self._rows[planned.key]
         far = planned.far_broker_instance
         if far is None or (row.is_bound and row.far_broker_instance != far):
-            raise OvertakenError((planned.key,))
+            raise StalePlanError((planned.key,))
         endpoints.bind(self._work.connection, row.endpoint_id, far_broker_instance=far)
         self._note(row._replace(is_bound=1, far_broker_instance=far, transmission_status=DELIVERED), planned)
 
-    def _note(self, row: Endpoint, planned: Planned) -> None:
+    def _note(self, row: ConversationEndpoint, planned: Planned) -> None:
         row = row._replace(
             is_remote=1,
             far_peer=planned.far_peer,
@@ -321,11 +321,11 @@ class Settlement:
         rows = [(self._rows[key], messages) for key, messages in self._messages.items()]
         return taken | put_plain(self._work, [each for each in rows if each[0].endpoint_id in undisturbed])
 
-    def _take(self, key: Key, messages: list[Message]) -> None:
+    def _take(self, key: Key, messages: list[DialogMessage]) -> None:
         row = self._rows[key]
         arrival = InboundDialog(self._work, row, queue_of(self._work, row)).take(messages)
         if arrival.error is not None:
-            raise OvertakenError((key,))
+            raise StalePlanError((key,))
 
     def _keep(self, taken: dict[int, int]) -> None:
         """Fragments come and go; what the state of an endpoint did not take counts as taken, since it never will be."""
@@ -353,11 +353,11 @@ class Settlement:
             row = self._rows[key]
             far = row.far_broker_instance
             if far is None:
-                raise OvertakenError((key,))
+                raise StalePlanError((key,))
             if row.is_bound and row.end_dialog_sequence is None and not self._comes(key):
                 plain.append((row.endpoint_id, acked + 1))
             else:
-                settle(self._work, row.endpoint_id, Arrival(acked + 1), broker_instance=far)
+                settle(self._work, row.endpoint_id, DeliveryOutcome(acked + 1), broker_instance=far)
             if row.transmission_status != DELIVERED:
                 endpoints.set_status(self._work.connection, row.endpoint_id, DELIVERED)
         take_off(self._work, plain)
@@ -380,40 +380,42 @@ class Settlement:
         for key, why in effects.refused.items():
             row = self._row_now(key)
             if row is not None and row.state not in fragments.OVER:  # else its application has been told
-                InboundDialog(self._work, row, queue_of(self._work, row)).refuse(Failure(why.code, why.description))
+                InboundDialog(self._work, row, queue_of(self._work, row)).refuse(
+                    ConversationError(why.code, why.description)
+                )
 
-    def _row_now(self, key: Key) -> Endpoint | None:
+    def _row_now(self, key: Key) -> ConversationEndpoint | None:
         """An endpoint after what was written of it so far; None where that was its end."""
         return endpoints.by_id(self._work.connection, self._rows[key].endpoint_id)
 
 
-def _placed(runs: Iterable[MessageRun]) -> dict[Key, Placed]:
+def _placed(runs: Iterable[MessageRun]) -> dict[Key, PlacedRun]:
     """Runs, with the rows that are theirs."""
-    found: dict[Key, Placed] = {}
+    found: dict[Key, PlacedRun] = {}
     start = 0
     for run in runs:
-        found[run.key] = Placed(run, start)
+        found[run.key] = PlacedRun(run, start)
         start += run.rows
     return found
 
 
-def _messages(table: pa.Table) -> dict[Key, list[Message]]:
+def _messages(table: pa.Table) -> dict[Key, list[DialogMessage]]:
     """The messages of each endpoint, in order."""
-    found: dict[Key, list[Message]] = {}
+    found: dict[Key, list[DialogMessage]] = {}
     columns: list[list[Any]] = [listed(column) for column in table.columns]
     for conversation_id, side, number, name, _, is_end, is_error, body in zip(*columns, strict=True):
-        message = Message(number, name, body or None, is_conversation_error=is_error, is_end_of_dialog=is_end)
+        message = DialogMessage(number, name, body or None, is_conversation_error=is_error, is_end_of_dialog=is_end)
         found.setdefault((conversation_id, not side), []).append(message)
     return found
 
 
-def _stored(effects: Effects) -> Iterator[_Stored]:
+def _stored(effects: BatchChanges) -> Iterator[_StoredFragment]:
     columns: list[list[Any]] = [listed(column) for column in effects.stored.columns]
     for conversation_id, side, number, fragment, count, body, *digests, name, message_id, is_end, is_error in zip(
         *columns, strict=True
     ):
         kept = (fragment, count, *digests, name, message_id, is_end, is_error, body)
-        yield _Stored((conversation_id, not side), number, kept)
+        yield _StoredFragment((conversation_id, not side), number, kept)
 
 
 HELD_BYTES_MAX: Final = 16 << 20
@@ -421,7 +423,7 @@ HELD_BYTES_MAX: Final = 16 << 20
 
 
 @dataclass(frozen=True, slots=True)
-class _Held:
+class _BufferedBody:
     """A piece of a body that was read last."""
 
     sequence: int
@@ -438,11 +440,11 @@ class _Held:
         return begin >= self.begin and (end <= self.end or self.reaches_end)
 
 
-class ReadingAhead:
+class BodyReader:
     """Reads parts of bodies, and holds what follows them; that of messages which were not read for the longest time goes. For one thread."""
 
     def __init__(self) -> None:
-        self._held: Final[OrderedDict[Key, _Held]] = OrderedDict()
+        self._held: Final[OrderedDict[Key, _BufferedBody]] = OrderedDict()
 
     def parts(
         self, connection: Connection, key: Key, sequence: int, spans: Sequence[tuple[int, int]]
@@ -474,21 +476,21 @@ class ReadingAhead:
         *earlier, (begin, end) = spans
         asked = end + HELD_BYTES_MAX // (len(self._held) + 1)
         *found, read = endpoints.parts_of(connection, place, [*earlier, (begin, asked)])
-        self._hold(key, _Held(sequence, place, begin, read, reaches_end=len(read) < asked - begin))
+        self._hold(key, _BufferedBody(sequence, place, begin, read, reaches_end=len(read) < asked - begin))
         return [*found, read[: end - begin]]
 
     def let_go(self) -> None:
         """Holds nothing any more."""
         self._held.clear()
 
-    def _hold(self, key: Key, held: _Held) -> None:
+    def _hold(self, key: Key, held: _BufferedBody) -> None:
         self._held[key] = held
         while sum(len(each.data) for each in self._held.values()) > 2 * HELD_BYTES_MAX:
             self._held.popitem(last=False)
 
 
 @dataclass(frozen=True, slots=True)
-class Stale:
+class StalePlan:
     """Why nothing of a batch was written: what it was planned with has changed meanwhile (N3).
 
     The plan is to be undone, the endpoints are to be forgotten by the machine, and the batch is to be routed and taken again.
@@ -503,7 +505,7 @@ class Stale:
     is_whole: bool = False
 
 
-class SqliteLedger:
+class SqliteDialogStorage:
     """Implements `protocol.ledger.Ledger` for one database of an instance. For one thread at a time, the one of its machine.
 
     Args:
@@ -518,7 +520,7 @@ class SqliteLedger:
         self._database: Final = database
         self._broker_instance: Final = database.objects().broker.service_broker_guid
         self._admitted: dict[Key, DialogEndpoint] = {}
-        self._ahead: Final = ReadingAhead()
+        self._ahead: Final = BodyReader()
         if not database.file.ask(transmission_queue.is_empty):
             with database.file.write() as connection:
                 transmission_queue.clear(connection)
@@ -545,7 +547,7 @@ class SqliteLedger:
         with self._database.file.read() as connection:
             return endpoints.sides_of(connection, endpoint_ids)
 
-    def commit(self, effects: Effects, *, lock_timeout: float | None = None) -> Stale | None:
+    def commit(self, effects: BatchChanges, *, lock_timeout: float | None = None) -> StalePlan | None:
         """Writes what a batch has come to, as one transaction; then whoever it concerns is told.
 
         Args:
@@ -562,12 +564,12 @@ class SqliteLedger:
         if effects.is_empty:
             return None
         try:
-            with own_work(self._database, lock_timeout=lock_timeout) as work:
+            with instance_transaction(self._database, lock_timeout=lock_timeout) as work:
                 if not work.objects.broker.is_delivering or work.broker_instance != self._broker_instance:
-                    return Stale(is_whole=True)
-                Settlement(work, effects).write()
-        except OvertakenError as error:
-            return Stale(error.keys)
+                    return StalePlan(is_whole=True)
+                BatchWriter(work, effects).write()
+        except StalePlanError as error:
+            return StalePlan(error.keys)
         return None
 
     def endpoints(self, keys: Sequence[Key]) -> Sequence[DialogEndpoint | None]:
@@ -585,13 +587,13 @@ class SqliteLedger:
         with self._database.file.write() as connection:
             return transmission_queue.settle(connection, max_fragment_bytes)
 
-    def outgoing(self, wanted: Sequence[Wanted]) -> pa.Table:
+    def outgoing(self, wanted: Sequence[MessageRange]) -> pa.Table:
         """See `Ledger`."""
         with self._database.file.read() as connection:
             found, counts = connection.statements.waiting([_asked(each) for each in wanted])
             there = {each.key for each, count in zip(wanted, counts, strict=True) if count}
             if missing := dict.fromkeys(each.key for each in wanted if each.key not in there):
-                errors = [Wanted(key, at, at, 1, 1) for key, at in endpoints.ended(connection, missing).items()]
+                errors = [MessageRange(key, at, at, 1, 1) for key, at in endpoints.ended(connection, missing).items()]
                 found += connection.statements.waiting([_asked(each) for each in errors])[0]
         # A body that was not read is null, though there is one.
         return pa.Table.from_arrays(pa.Table.from_batches(found).columns, schema=MESSAGES)
@@ -610,11 +612,11 @@ class SqliteLedger:
         """Holds nothing any more of what was read ahead."""
         self._ahead.let_go()
 
-    def kept(self, keys: Sequence[Key]) -> Iterable[Kept]:
+    def kept(self, keys: Sequence[Key]) -> Iterable[KeptFragment]:
         """See `Ledger`."""
         with self._database.file.read() as connection:
             return [
-                Kept((conversation, bool(side)), (number, fragment), count, digest, size)
+                KeptFragment((conversation, bool(side)), (number, fragment), count, digest, size)
                 for conversation, side, number, fragment, count, digest, size in fragments.kept(connection, keys)
             ]
 
@@ -644,11 +646,11 @@ class SqliteLedger:
         conversations: list[Any] = listed(messages["conversation_id"])
         sides: list[Any] = messages["is_initiator"].to_pylist()
         keys = {(conversation, not side) for conversation, side in zip(conversations, sides, strict=True)}
-        contracts: dict[Key, tuple[Contract, State]] = {}
+        contracts: dict[Key, tuple[Contract, ConversationState]] = {}
         with self._database.file.read() as connection:
             objects = self._database.objects(connection)
             for key, (contract_id, state) in endpoints.contracts_of(connection, keys).items():
-                contracts[key] = (objects.contracts_by_id[contract_id], State(state))
+                contracts[key] = (objects.contracts_by_id[contract_id], ConversationState(state))
         for key in keys - contracts.keys():
             begins = self._admitted.get(key)
             contract = None if begins is None else objects.contracts.get(begins.service_contract_name)
@@ -675,7 +677,7 @@ class SqliteLedger:
         return found
 
 
-def _planned(objects: Objects, row: endpoints.Endpoint) -> DialogEndpoint:
+def _planned(objects: Objects, row: endpoints.ConversationEndpoint) -> DialogEndpoint:
     """A row as the protocol has to know it."""
     return DialogEndpoint(
         conversation_id=row.conversation_id,
@@ -693,12 +695,12 @@ def _planned(objects: Objects, row: endpoints.Endpoint) -> DialogEndpoint:
         is_bound=bool(row.is_bound),
         far_peer=row.far_peer,
         receive_sequence=row.receive_sequence,
-        state=State(row.state),
+        state=ConversationState(row.state),
         send_sequence=row.send_sequence,
     )
 
 
-def _asked(wanted: Wanted) -> tuple[bytes, bool, int, int, int, int, int, bytes]:
+def _asked(wanted: MessageRange) -> tuple[bytes, bool, int, int, int, int, int, bytes]:
     return (*wanted.key, *wanted[1:], _first_id(wanted.key))
 
 
@@ -716,7 +718,7 @@ def _first_id(key: Key) -> bytes:
     return bytes(made)
 
 
-class CountedLedger(SqliteLedger):
+class CountedDialogStorage(SqliteDialogStorage):
     """Counts the transmission objects that are read back and put aside.
 
     Args:

@@ -17,15 +17,31 @@ import pyarrow as pa
 
 from ssbroker._text import host_and_port
 from ssbroker.broker import process_locks
-from ssbroker.broker.network.connection import LOGIN_REFUSED, READ_BYTES, Connection, Ending, Line, State
-from ssbroker.broker.network.dialer import LOGGER, Destination, Dialling, Pair, Setup, host_of
-from ssbroker.broker.network.limits import Buckets
+from ssbroker.broker.network.connection import (
+    LOGIN_REFUSED,
+    READ_BYTES,
+    CloseReason,
+    ConnectionState,
+    PeerConnection,
+    SecureLink,
+)
+from ssbroker.broker.network.dialer import LOGGER, Destination, Dialer, EndpointSetup, Pair, host_of
+from ssbroker.broker.network.limits import RateLimiter
 from ssbroker.exceptions import EndpointError
 from ssbroker.protocol.config import SECOND
 from ssbroker.protocol.events import ConnectionStep
 from ssbroker.protocol.wire.batch import checked
-from ssbroker.protocol.wire.connection import Batch, Greeted, Met, Occurrence, RoleAsked, RoleTold, Stays, stays
-from ssbroker.protocol.wire.frames import Reason
+from ssbroker.protocol.wire.connection import (
+    EstablishedConnection,
+    FragmentsArrived,
+    KeptConnection,
+    Occurrence,
+    PeerGreeted,
+    RoleAsked,
+    RoleTold,
+    stays,
+)
+from ssbroker.protocol.wire.frames import GoodbyeReason
 
 LOOK_WAIT: Final = 0.01
 """The seconds that lie between two looks, unless many ask."""
@@ -43,13 +59,13 @@ class RoleAnswers:
         setup: What the parts of an endpoint share.
     """
 
-    def __init__(self, setup: Setup) -> None:
+    def __init__(self, setup: EndpointSetup) -> None:
         self._setup: Final = setup
-        self._asked: list[tuple[Connection, bytes]] = []
+        self._asked: list[tuple[PeerConnection, bytes]] = []
         self._due: asyncio.TimerHandle | None = None
         self._looked_at = -math.inf
 
-    def asked(self, connection: Connection, broker_instance: bytes) -> None:
+    def asked(self, connection: PeerConnection, broker_instance: bytes) -> None:
         """The far side of a connection asks.
 
         Args:
@@ -71,7 +87,7 @@ class RoleAnswers:
         self._setup.call(partial(self._answer, asked))
         self._looked_at = asyncio.get_running_loop().time()
 
-    def _answer(self, asked: list[tuple[Connection, bytes]]) -> None:
+    def _answer(self, asked: list[tuple[PeerConnection, bytes]]) -> None:
         roles = self._setup.receiver.roles_of([broker_instance for _, broker_instance in asked])
         for (connection, broker_instance), (role, number) in zip(asked, roles, strict=True):
             connection.line.tell_role(broker_instance, role, number)
@@ -79,14 +95,14 @@ class RoleAnswers:
             connection.pump()
 
 
-class Traffic:
+class TrafficCounters:
     """Counts by the names of `sys.dm_broker_connections`. The numbers only grow, whichever thread asks for them while connections end."""
 
     def __init__(self) -> None:
         self._guard: Final = threading.RLock()
         self._ended: Final[Counter[str]] = Counter()
 
-    def ends(self, connections: dict[uuid.UUID, Connection], connection: Connection) -> None:
+    def ends(self, connections: dict[uuid.UUID, PeerConnection], connection: PeerConnection) -> None:
         """Takes out a connection that is closed, and keeps what went over it.
 
         Args:
@@ -97,7 +113,7 @@ class Traffic:
             if connections.pop(connection.connection_id, None) is not None:
                 self._ended.update(_carried(connection))
 
-    def totals(self, connections: Mapping[uuid.UUID, Connection]) -> Mapping[str, int]:
+    def totals(self, connections: Mapping[uuid.UUID, PeerConnection]) -> Mapping[str, int]:
         """What has gone over those that there are, and over those that have ended.
 
         Args:
@@ -113,7 +129,7 @@ class Traffic:
         return totals
 
 
-def _carried(connection: Connection) -> dict[str, int]:
+def _carried(connection: PeerConnection) -> dict[str, int]:
     counters = connection.counters
     return {
         "total_bytes_sent": counters.bytes_sent,
@@ -129,7 +145,7 @@ _OF_ONE_DIALLER_MOST: Final = 4
 _OF_ONE_PAIR_MOST: Final = 16
 
 
-class Switchboard:
+class ConnectionManager:
     """All connections of an endpoint. What its methods do, they do in the endpoint's thread.
 
     Args:
@@ -143,39 +159,39 @@ class Switchboard:
         traffic: What has gone over connections that have ended.
     """
 
-    def __init__(self, setup: Setup) -> None:
+    def __init__(self, setup: EndpointSetup) -> None:
         self._setup: Final = setup
         self._roles: Final = RoleAnswers(setup)
-        self._of_pair: Final[dict[Pair, list[Connection]]] = {}
-        self._unproven: Final[dict[Connection, None]] = {}
+        self._of_pair: Final[dict[Pair, list[PeerConnection]]] = {}
+        self._unproven: Final[dict[PeerConnection, None]] = {}
         self._unproven_most: Final = setup.limits.unproven_allowed()
         self._principal_most: Final = setup.limits.principal_allowed()
         limits = setup.limits
-        self._buckets: Final = Buckets(at_once=limits.dials_at_once, per_second=limits.dials_per_second)
+        self._buckets: Final = RateLimiter(at_once=limits.dials_at_once, per_second=limits.dials_per_second)
         self._too_often: Final = (
             f"the far side dials too often: {limits.dials_at_once} at once and {limits.dials_per_second} a second"
             " are taken from one address"
         )
         self.refusals = 0
-        self.traffic: Final = Traffic()
+        self.traffic: Final = TrafficCounters()
         self._is_paused = False
         self._is_deaf = False
         self._on_empty: Callable[[], None] | None = None
         self.buffer: Final = memoryview(bytearray(READ_BYTES))
-        self.connections: Final[dict[uuid.UUID, Connection]] = {}
-        self.dialling: Final = Dialling(setup, begin=self._begun, usable=self.usable)
+        self.connections: Final[dict[uuid.UUID, PeerConnection]] = {}
+        self.dialling: Final = Dialer(setup, begin=self._begun, usable=self.usable)
 
     def now(self) -> int:
         """The moment, in microseconds since 1970."""
         return self._setup.clock()
 
-    def accept(self) -> Connection:
+    def accept(self) -> PeerConnection:
         """Begins a connection that others have dialled.
 
         Returns:
             The connection, whose socket is about to be there; it may as well never be, such as where the instance stops.
         """
-        line = Line(
+        line = SecureLink(
             self._setup.channel(is_accept=True),
             own=self._setup.own,
             is_accept=True,
@@ -185,7 +201,7 @@ class Switchboard:
         )
         return self._new(line, None)
 
-    def accepted(self, connection: Connection) -> None:
+    def accepted(self, connection: PeerConnection) -> None:
         """Takes in a connection that others have dialled, unless they dial too often (T13).
 
         One that has waited longest to be proven goes for it, if there are many.
@@ -195,22 +211,24 @@ class Switchboard:
         """
         self.connections[connection.connection_id] = connection
         if self._on_empty is not None:
-            connection.end(Ending("the instance stops"))
+            connection.end(CloseReason("the instance stops"))
             connection.cut()
             return
         if not self._buckets.take(host_of(connection.address), now=self.now()):
             self.refusals += 1
-            connection.end(Ending(self._too_often, LOGIN_REFUSED))
+            connection.end(CloseReason(self._too_often, LOGIN_REFUSED))
             connection.cut()
             return
         self._unproven[connection] = None
         if len(self._unproven) > self._unproven_most:
             oldest = next(iter(self._unproven))
             del self._unproven[oldest]
-            oldest.end(Ending("too many connect and do not say who they are; the oldest goes first", LOGIN_REFUSED))
+            oldest.end(
+                CloseReason("too many connect and do not say who they are; the oldest goes first", LOGIN_REFUSED)
+            )
             oldest.cut()
 
-    def usable(self, pair: Pair) -> Connection | None:
+    def usable(self, pair: Pair) -> PeerConnection | None:
         """The connection to an instance that takes rows.
 
         Args:
@@ -221,7 +239,7 @@ class Switchboard:
         """
         return next((each for each in reversed(self._of_pair.get(pair, [])) if each.is_usable), None)
 
-    def occurred(self, connection: Connection, occurrence: Occurrence) -> None:
+    def occurred(self, connection: PeerConnection, occurrence: Occurrence) -> None:
         """Something has come over a connection.
 
         Args:
@@ -230,9 +248,9 @@ class Switchboard:
         """
         peer = connection.peer
         match occurrence:
-            case Greeted(is_self=is_self):
+            case PeerGreeted(is_self=is_self):
                 self._greeted(connection, is_self=is_self)
-            case Batch(rows=rows) if peer is not None and not self._is_deaf:
+            case FragmentsArrived(rows=rows) if peer is not None and not self._is_deaf:
                 connection.counters.fragments_received += rows.num_rows
                 self._setup.call(partial(self._setup.receiver.arrived, peer, rows))
             case RoleAsked(broker_instance=broker_instance):
@@ -240,7 +258,7 @@ class Switchboard:
             case RoleTold(broker_instance=broker_instance, role=role, number=number):
                 self.dialling.role_told(connection, broker_instance, role, number)
 
-    def closing(self, connection: Connection, ending: Ending) -> None:
+    def closing(self, connection: PeerConnection, ending: CloseReason) -> None:
         """One of the sides says GOODBYE, or falls silent.
 
         Args:
@@ -249,7 +267,7 @@ class Switchboard:
         """
         self._setup.tell(connection, ConnectionStep.CLOSING, text=ending.text)
 
-    def ended(self, connection: Connection, ending: Ending) -> None:
+    def ended(self, connection: PeerConnection, ending: CloseReason) -> None:
         """A connection is closed.
 
         Args:
@@ -292,7 +310,7 @@ class Switchboard:
         self.pause(is_paused=False)
         self.dialling.stop()
         for connection in list(self.connections.values()):
-            connection.leave(Reason.STOPPING, "the instance stops")
+            connection.leave(GoodbyeReason.STOPPING, "the instance stops")
         if not self.connections:
             on_empty()
 
@@ -301,15 +319,17 @@ class Switchboard:
         for connection in list(self.connections.values()):
             connection.cut()
 
-    def _begun(self, line: Line, address: str) -> Connection:
+    def _begun(self, line: SecureLink, address: str) -> PeerConnection:
         connection = self._new(line, address)
         self.connections[connection.connection_id] = connection
         return connection
 
-    def _new(self, line: Line, address: str | None) -> Connection:
-        return Connection(self, line, connection_id=self._setup.new_id(), address=address, limits=self._setup.limits)
+    def _new(self, line: SecureLink, address: str | None) -> PeerConnection:
+        return PeerConnection(
+            self, line, connection_id=self._setup.new_id(), address=address, limits=self._setup.limits
+        )
 
-    def _greeted(self, connection: Connection, *, is_self: bool) -> None:
+    def _greeted(self, connection: PeerConnection, *, is_self: bool) -> None:
         self._unproven.pop(connection, None)
         pair = _pair(connection)
         if pair is None:
@@ -320,7 +340,7 @@ class Switchboard:
         if self._is_paused:
             connection.pause()
         if is_self:
-            connection.end(Ending("the address is this instance's own", reason=Reason.ITSELF))
+            connection.end(CloseReason("the address is this instance's own", reason=GoodbyeReason.ITSELF))
             self.dialling.is_own(connection)
             return
         self.dialling.greeted(connection, pair)
@@ -335,13 +355,13 @@ class Switchboard:
         for oldest in dialled[: -self._principal_most]:
             oldest.cut()
 
-    def _arbitrate(self, connection: Connection, pair: Pair) -> None:
+    def _arbitrate(self, connection: PeerConnection, pair: Pair) -> None:
         """Has one connection stay for each pair of instances."""
         for rival in [each for each in self._of_pair[pair] if each is not connection and each.is_usable]:
             which = self._stays(rival, connection)
-            if which is Stays.SECOND:
+            if which is KeptConnection.SECOND:
                 self._supersede(rival, connection)
-            elif which is Stays.FIRST:
+            elif which is KeptConnection.FIRST:
                 self._supersede(connection, rival)
                 rival.probe()
         # Who dials again and again, and neither leaves what it had nor answers a goodbye, keeps a few all the same.
@@ -350,19 +370,23 @@ class Switchboard:
         for oldest in self._of_pair[pair][:-_OF_ONE_PAIR_MOST]:
             oldest.cut()
 
-    def _stays(self, first: Connection, second: Connection) -> Stays:
+    def _stays(self, first: PeerConnection, second: PeerConnection) -> KeptConnection:
         far_first, far_second = first.line.far, second.line.far
         if far_first is None or far_second is None:
-            return Stays.BOTH
-        return stays(self._setup.own, Met(far_first, first.is_accept), Met(far_second, second.is_accept))
+            return KeptConnection.BOTH
+        return stays(
+            self._setup.own,
+            EstablishedConnection(far_first, first.is_accept),
+            EstablishedConnection(far_second, second.is_accept),
+        )
 
-    def _supersede(self, loser: Connection, survivor: Connection) -> None:
+    def _supersede(self, loser: PeerConnection, survivor: PeerConnection) -> None:
         if not (loser.is_usable and survivor.is_usable):
             return
         self.dialling.move(loser, survivor)
-        loser.leave(Reason.SUPERSEDED, "another connection of the same two instances stays")
+        loser.leave(GoodbyeReason.SUPERSEDED, "another connection of the same two instances stays")
 
-    def _tell_end(self, connection: Connection, ending: Ending, *, is_proven: bool) -> None:
+    def _tell_end(self, connection: PeerConnection, ending: CloseReason, *, is_proven: bool) -> None:
         step = ConnectionStep.CLOSED
         if not is_proven:
             step = ConnectionStep.RECEIVE_IO_ERROR if connection.is_accept else ConnectionStep.CONNECT_FAILED
@@ -373,11 +397,11 @@ class Switchboard:
         self._setup.tell(connection, step, error=ending.error, text=ending.text, is_repeated=is_repeated)
 
 
-def _pair(connection: Connection) -> Pair | None:
+def _pair(connection: PeerConnection) -> Pair | None:
     return None if connection.peer is None else (connection.peer.instance_id, connection.peer.principal)
 
 
-def _described(connection: Connection) -> str:
+def _described(connection: PeerConnection) -> str:
     return "" if connection.peer is None else connection.peer.described
 
 
@@ -390,7 +414,7 @@ _NONE: Final = (0, "NONE")
 _AES: Final = (3, "AES")
 
 
-def rows(board: Switchboard) -> Iterator[tuple[Any, ...]]:
+def rows(board: ConnectionManager) -> Iterator[tuple[Any, ...]]:
     """A row for each connection, in the order in which they began; from any thread.
 
     Args:
@@ -402,7 +426,7 @@ def rows(board: Switchboard) -> Iterator[tuple[Any, ...]]:
     return (_row(connection) for connection in list(board.connections.values()))
 
 
-def _row(connection: Connection) -> tuple[Any, ...]:
+def _row(connection: PeerConnection) -> tuple[Any, ...]:
     counters, peer = connection.counters, connection.peer
     return (
         connection.connection_id.bytes,
@@ -433,12 +457,12 @@ def _row(connection: Connection) -> tuple[Any, ...]:
     )
 
 
-def _login(connection: Connection) -> tuple[int, str]:
-    if connection.state is State.LOGGED_IN:
+def _login(connection: PeerConnection) -> tuple[int, str]:
+    if connection.state is ConnectionState.LOGGED_IN:
         return _ONLINE
-    if connection.state is State.CLOSED or connection.ending is not None:
+    if connection.state is ConnectionState.CLOSED or connection.ending is not None:
         return _ERROR
-    if connection.state is not State.CONNECTED:
+    if connection.state is not ConnectionState.CONNECTED:
         return _NEW
     return _ARBITRATES if connection.line.channel.is_open else _NEGOTIATES
 
@@ -457,11 +481,11 @@ class SocketEndpoint:
         port: The port; 0 takes any that is free.
     """
 
-    def __init__(self, setup: Setup, *, host: str, port: int) -> None:
+    def __init__(self, setup: EndpointSetup, *, host: str, port: int) -> None:
         self._setup: Final = setup
         self._host: Final = host
         self._port: Final = port
-        self._board: Final = Switchboard(setup)
+        self._board: Final = ConnectionManager(setup)
         self._loop: asyncio.AbstractEventLoop | None = None
         self._server: asyncio.Server | None = None
         self._stopped: Final = asyncio.Event()
@@ -479,7 +503,7 @@ class SocketEndpoint:
 
     def start(self) -> tuple[str, int]:
         """See `seam.Endpoint`."""
-        process_locks.lets_go(self)
+        process_locks.close_after_fork(self)
         self._thread.start()
         started = self._started.get()
         if isinstance(started, Exception):
@@ -556,7 +580,7 @@ class SocketEndpoint:
             self._thread.join()
 
     @property
-    def board(self) -> Switchboard:
+    def board(self) -> ConnectionManager:
         """All connections."""
         return self._board
 

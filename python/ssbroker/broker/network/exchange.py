@@ -13,24 +13,24 @@ import pyarrow as pa
 from ssbroker import _arguments
 from ssbroker.broker.background import Background
 from ssbroker.broker.context import DatabaseContext, InstanceContext
-from ssbroker.broker.delivery import Outgoing
-from ssbroker.broker.dialogs.transmission_status import Status
-from ssbroker.broker.failure_log import told_failure
+from ssbroker.broker.delivery import OutgoingConversation
+from ssbroker.broker.dialogs.transmission_status import TransmissionStatus
+from ssbroker.broker.failure_log import log_failure
 from ssbroker.broker.network import outbound
-from ssbroker.broker.network.database_dialogs import LOCAL, Machine, Machines
+from ssbroker.broker.network.database_dialogs import LOCAL, DatabaseDialogs, DialogsByDatabase
 from ssbroker.broker.network.dialer import named_by
-from ssbroker.broker.network.inbound import Arriving, Beginnings, Dispatch
+from ssbroker.broker.network.inbound import FirstRowCheck, InboundProcessor, InboundRouter
 from ssbroker.broker.network.interfaces import Peer
 from ssbroker.broker.network.limits import Inbox
 from ssbroker.broker.network.mirrors import UNKNOWN
-from ssbroker.broker.network.outbound import Carrying, Departing, Noting
+from ssbroker.broker.network.outbound import ConversationsInTransit, OutboundSender, StatusWriter
 from ssbroker.exceptions import SsbrokerError
-from ssbroker.protocol.config import SECOND, Settings
+from ssbroker.protocol.config import SECOND, ProtocolSettings
 from ssbroker.protocol.mirroring import MirroringRole
 from ssbroker.protocol.storage import Key
 
 if TYPE_CHECKING:
-    from ssbroker.broker.network.interfaces import Forwards, KeyExchanges, Mirrors, NetworkEndpoint
+    from ssbroker.broker.network.interfaces import ForwardingService, KeyExchange, MirrorResolver, NetworkEndpoint
 
 
 FLUSH_EVERY: Final = 10 * SECOND
@@ -44,7 +44,7 @@ BUSY_WAIT: Final = SECOND // 10
 """When what could not be written is tried again."""
 
 
-class Exchange:
+class MessageExchange:
     """What a serving instance has between its databases and its connections.
 
     Everything belongs to one thread but `carry`, which may be called from any. `turn` does all that is due.
@@ -64,12 +64,12 @@ class Exchange:
         self,
         instance: InstanceContext,
         background: Background,
-        reception: Reception,
+        reception: EndpointEvents,
         *,
-        settings: Settings,
-        keys: KeyExchanges,
-        forwards: Forwards | None,
-        mirrors: Mirrors | None,
+        settings: ProtocolSettings,
+        keys: KeyExchange,
+        forwards: ForwardingService | None,
+        mirrors: MirrorResolver | None,
         wake: Callable[[], None],
     ) -> None:
         self._instance: Final = instance
@@ -88,19 +88,19 @@ class Exchange:
         closed: set[str] = set()
         self._inbox: Final = reception.inbox
         principal = (lambda address, *_: address) if mirrors is None else mirrors.principal
-        self._carrying: Final = Carrying(principal=principal)
-        self._noting: Final = Noting(self._carrying, clock=self._now)
-        self._machines: Final = Machines(
+        self._carrying: Final = ConversationsInTransit(principal=principal)
+        self._noting: Final = StatusWriter(self._carrying, clock=self._now)
+        self._machines: Final = DialogsByDatabase(
             instance, background, settings=settings, keys=keys, closed=closed, mirrors=mirrors
         )
-        self._dispatch: Final = Dispatch(
+        self._dispatch: Final = InboundRouter(
             instance, background, machines=self._machines.all, machine=self._machines.named, forwards=forwards
         )
-        self._arriving: Final = Arriving(
-            self._machines, self._dispatch, Beginnings(keys, self._dispatch), self._carrying, events=instance.events
+        self._arriving: Final = InboundProcessor(
+            self._machines, self._dispatch, FirstRowCheck(keys, self._dispatch), self._carrying, events=instance.events
         )
         itself = Peer(instance.instance_id, instance.name, None, LOCAL, uuid.UUID(int=0), False)
-        self._departing: Final = Departing(
+        self._departing: Final = OutboundSender(
             instance,
             reception.endpoint,
             self._machines,
@@ -109,7 +109,7 @@ class Exchange:
             loop_back=lambda rows: self._inbox.put(itself, rows),
         )
 
-    def carry(self, conversations: Sequence[Outgoing]) -> Mapping[int, Status]:
+    def carry(self, conversations: Sequence[OutgoingConversation]) -> Mapping[int, TransmissionStatus]:
         """See `Transport`."""
         hindered = self._carrying.add(conversations, now=self._now())
         self._wake()
@@ -251,7 +251,7 @@ class Exchange:
                 sent = partial(self._carrying.sent_of, machine.database.database_id)
                 found = self._machines.waiting_anew(machine, sent)
             except SsbrokerError as error:
-                told_failure(machine.database, "what waits could not be looked for", error)
+                log_failure(machine.database, "what waits could not be looked for", error)
                 continue
             if found:
                 self._carrying.add(found, now=now)
@@ -264,12 +264,12 @@ class Exchange:
                 ready = [key for key, outgoing in conversations.items() if self._may_leave(machine, key, outgoing)]
                 machine.dialogs.queued(ready)
 
-    def _may_leave(self, machine: Machine, key: Key, outgoing: Outgoing) -> bool:
+    def _may_leave(self, machine: DatabaseDialogs, key: Key, outgoing: OutgoingConversation) -> bool:
         database = machine.database
         try:
             waits = machine.settle_keys(outgoing.sender)
         except SsbrokerError as error:
-            told_failure(database, "the keys of a conversation could not be settled", error)
+            log_failure(database, "the keys of a conversation could not be settled", error)
             waits = outbound.without_keys(str(error))
         self._carrying.waits(database.database_id, key, waits)
         if waits is not None:
@@ -296,13 +296,13 @@ class Exchange:
             try:
                 machine.flush(now=now)
             except SsbrokerError as error:
-                told_failure(machine.database, "what is idle could not be put aside", error)
+                log_failure(machine.database, "what is idle could not be put aside", error)
 
     def _now(self) -> int:
         return _arguments.microseconds(self._instance.clock())
 
 
-class Reception:
+class EndpointEvents:
     """Implements `seam.Receiver`: it takes notes, and wakes the exchange.
 
     Args:
@@ -319,9 +319,9 @@ class Reception:
 
     def __init__(self, wake: Callable[[], None]) -> None:
         self._wake: Final = wake
-        self.mirrors: Mirrors | None = None
+        self.mirrors: MirrorResolver | None = None
         self.inbox: Final = Inbox(pause=self._pause, resume=self._resume)
-        self.told: Final[deque[Callable[[Exchange], None]]] = deque()
+        self.told: Final[deque[Callable[[MessageExchange], None]]] = deque()
 
     def arrived(self, peer: Peer, rows: pa.Table) -> None:
         """See `Receiver`."""
@@ -356,7 +356,7 @@ class Reception:
         if mirrors is not None:
             self.tell(lambda _: mirrors.role_told(address, broker_instance, role, number))
 
-    def tell(self, what: Callable[[Exchange], None]) -> None:
+    def tell(self, what: Callable[[MessageExchange], None]) -> None:
         """Has the exchange do something in its thread, soon.
 
         Args:

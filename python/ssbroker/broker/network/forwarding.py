@@ -51,7 +51,7 @@ _SERVICES: Final = _TOLD.index("message_sequence_number")
 _SECONDS_MAX: Final = 2**31 - 1
 
 
-class Course(NamedTuple):
+class ForwardRoute(NamedTuple):
     """Where rows go, as routing decided."""
 
     address: str
@@ -59,7 +59,7 @@ class Course(NamedTuple):
     broker_instance: bytes | None = None
 
 
-NOWHERE: Final = Course("")
+NOWHERE: Final = ForwardRoute("")
 """That of rows that are not passed on."""
 
 
@@ -76,7 +76,7 @@ def values(rows: pa.Table, column: str) -> list[Any]:
     return listed(rows[column])
 
 
-def courses_of(decisions: pa.Table) -> dict[Course, Sequence[int]]:
+def courses_of(decisions: pa.Table) -> dict[ForwardRoute, Sequence[int]]:
     """Where rows go; the broker id matters to mirrored routes only, so that without one all rows to an address go together.
 
     Args:
@@ -87,14 +87,14 @@ def courses_of(decisions: pa.Table) -> dict[Course, Sequence[int]]:
     """
     addresses = decisions["next_hop_address"].unique().to_pylist()
     if len(addresses) == 1 and decisions["mirror_address"].null_count == decisions.num_rows:
-        return {Course(addresses[0] or ""): range(decisions.num_rows)}
-    courses: defaultdict[Course, list[int]] = defaultdict(list)
+        return {ForwardRoute(addresses[0] or ""): range(decisions.num_rows)}
+    courses: defaultdict[ForwardRoute, list[int]] = defaultdict(list)
     names = ("next_hop_address", "mirror_address", "broker_instance")
     for row, (address, mirror, broker) in enumerate(zip(*(values(decisions, name) for name in names), strict=True)):
         if address is None:
             courses[NOWHERE].append(row)
         else:
-            courses[Course(address) if mirror is None else Course(address, mirror, broker)].append(row)
+            courses[ForwardRoute(address) if mirror is None else ForwardRoute(address, mirror, broker)].append(row)
     return {**courses}
 
 
@@ -136,7 +136,7 @@ def hops_after(rows: pa.Table) -> list[int]:
 
 
 @dataclass(slots=True)
-class Parcel:
+class ForwardedRows:
     """Rows of others that go one way together.
 
     Attributes:
@@ -154,18 +154,18 @@ class Parcel:
     sizes: list[int]
     since: int
     came_from: bytes
-    course: Course = NOWHERE
+    course: ForwardRoute = NOWHERE
     end: int = 0
 
-    def bound_for(self, course: Course) -> Parcel:
+    def bound_for(self, course: ForwardRoute) -> ForwardedRows:
         """The rows with another course."""
         return replace(self, course=course)
 
-    def picked(self, indices: Sequence[int]) -> Parcel:
+    def picked(self, indices: Sequence[int]) -> ForwardedRows:
         """Some of the rows, in the order given. What they do not hold is not kept alive by them."""
         if len(indices) == len(self.keys):
             return self
-        return Parcel(
+        return ForwardedRows(
             self.rows.take(pa.array(indices, pa.int64())),
             [self.keys[each] for each in indices],
             [self.sizes[each] for each in indices],
@@ -174,7 +174,7 @@ class Parcel:
             self.course,
         )
 
-    def without(self, indices: Collection[int]) -> Parcel:
+    def without(self, indices: Collection[int]) -> ForwardedRows:
         """The rows but for some."""
         return self.picked([each for each in range(len(self.keys)) if each not in indices])
 
@@ -250,7 +250,7 @@ REASONS: Final = {
 
 
 @dataclass(slots=True)
-class Counters:
+class ForwardingCounters:
     """What has passed, for the performance counters of fact 168.
 
     Attributes:
@@ -264,7 +264,7 @@ class Counters:
     discarded: int = 0
 
 
-class Holding:
+class ForwardingBuffer:
     """Counts the rows that are held for others, and collects what is to be told of them.
 
     Attributes:
@@ -276,7 +276,7 @@ class Holding:
     """
 
     def __init__(self, *, most: Callable[[], int], events: EventLog) -> None:
-        self.counters: Final = Counters()
+        self.counters: Final = ForwardingCounters()
         self._most: Final = most
         self._log: Final = events
         self._keys: Final[set[Key]] = set()
@@ -288,7 +288,7 @@ class Holding:
         """How many rows are held, and what they count."""
         return len(self._keys), self._bytes
 
-    def admit(self, parcel: Parcel, *, now: int, make_room: Callable[[], None]) -> Parcel:
+    def admit(self, parcel: ForwardedRows, *, now: int, make_room: Callable[[], None]) -> ForwardedRows:
         """Holds what may be held.
 
         Args:
@@ -318,7 +318,7 @@ class Holding:
         self._discard(parcel, doomed, now=now)
         return parcel.without(doomed)
 
-    def drop(self, parcel: Parcel, *, error: int, now: int, why: str = "") -> None:
+    def drop(self, parcel: ForwardedRows, *, error: int, now: int, why: str = "") -> None:
         """Drops rows that are held.
 
         Args:
@@ -330,7 +330,7 @@ class Holding:
         self._let_go(parcel)
         self._discard(parcel, dict.fromkeys(range(len(parcel.keys)), error), now=now, why=why)
 
-    def may_come_again(self, parcel: Parcel) -> None:
+    def may_come_again(self, parcel: ForwardedRows) -> None:
         """Has the same rows taken, should they come: those that are held go another way than they would.
 
         Args:
@@ -338,7 +338,7 @@ class Holding:
         """
         self._keys.difference_update(parcel.keys)
 
-    def punctual(self, parcels: Iterable[Parcel], *, now: int) -> Iterator[Parcel]:
+    def punctual(self, parcels: Iterable[ForwardedRows], *, now: int) -> Iterator[ForwardedRows]:
         """Drops rows whose time to live is over.
 
         Args:
@@ -355,7 +355,7 @@ class Holding:
             if len(late) < len(parcel.keys):
                 yield parcel.without(late)
 
-    def sent(self, parcel: Parcel, *, next_hop: str, now: int) -> None:
+    def sent(self, parcel: ForwardedRows, *, next_hop: str, now: int) -> None:
         """Tells that rows have been written to their connection, and holds them no longer.
 
         Args:
@@ -374,11 +374,11 @@ class Holding:
         said, self._said = self._said, []
         return said
 
-    def _let_go(self, parcel: Parcel) -> None:
+    def _let_go(self, parcel: ForwardedRows) -> None:
         self._keys.difference_update(parcel.keys)
         self._bytes -= sum(parcel.sizes)
 
-    def _discard(self, parcel: Parcel, doomed: Mapping[int, int], *, now: int, why: str = "") -> None:
+    def _discard(self, parcel: ForwardedRows, doomed: Mapping[int, int], *, now: int, why: str = "") -> None:
         self.counters.discarded += len(doomed)
         if not doomed or not self._log.wants(ForwardedMessageDropped):
             return
@@ -388,7 +388,7 @@ class Holding:
 
 
 @dataclass(slots=True)
-class Hop:
+class ForwardingHop:
     """An address to which rows go.
 
     Attributes:
@@ -399,8 +399,8 @@ class Hop:
         instance_id: Which instance has answered there.
     """
 
-    waiting: deque[Parcel] = field(default_factory=deque)
-    under_way: deque[Parcel] = field(default_factory=deque)
+    waiting: deque[ForwardedRows] = field(default_factory=deque)
+    under_way: deque[ForwardedRows] = field(default_factory=deque)
     is_full: bool = False
     is_failing: bool = False
     instance_id: bytes | None = None
@@ -417,7 +417,7 @@ HOPS_KNOWN: Final = 1024
 """The addresses of which something is known while nothing goes there."""
 
 
-class Forwarding:
+class MessageForwarder:
     """The rows that an instance holds for others. It implements `hooks.Forwards`; what it shows may be asked for by any thread.
 
     Args:
@@ -442,13 +442,13 @@ class Forwarding:
         self._log: Final = events
         self._clock: Final = clock
         self._guard: Final = threading.RLock()
-        self._hops: Final[defaultdict[str, Hop]] = defaultdict(Hop)
-        self._on_hold: list[Parcel] = []
+        self._hops: Final[defaultdict[str, ForwardingHop]] = defaultdict(ForwardingHop)
+        self._on_hold: list[ForwardedRows] = []
         self._due: int | None = None
-        self._holding: Final = Holding(most=most, events=events)
+        self._holding: Final = ForwardingBuffer(most=most, events=events)
 
     @property
-    def counters(self) -> Counters:
+    def counters(self) -> ForwardingCounters:
         """What has passed so far."""
         with self._guard:
             self._let_go()
@@ -480,7 +480,7 @@ class Forwarding:
         now = self._clock()
         at = WIRE.get_field_index("hops_remaining")
         counted = rows.set_column(at, WIRE.field(at), pa.array(hops_after(rows), pa.int8()))
-        whole = Parcel(counted, keys_of(rows), sizes_of(rows), now, peer.instance_id)
+        whole = ForwardedRows(counted, keys_of(rows), sizes_of(rows), now, peer.instance_id)
         with self._telling():
             self._let_go()
             for course, indices in courses_of(decisions).items():
@@ -543,7 +543,7 @@ class Forwarding:
     def settled(self) -> None:
         """Another address of a mirrored route may be the principal now: what waits for the one before goes there no more (R53)."""
         with self._telling():
-            held: list[Parcel] = []
+            held: list[ForwardedRows] = []
             for hop in self._hops.values():
                 held += (each for each in hop.waiting if each.course.mirror_address is not None)
                 hop.waiting = deque(each for each in hop.waiting if each.course.mirror_address is None)
@@ -597,7 +597,7 @@ class Forwarding:
             is_held = self._on_hold or any(hop.waiting for hop in self._hops.values())
             return min((*looks, *([self._due] if is_held and self._due is not None else [])), default=None)
 
-    def _place(self, parcel: Parcel, *, now: int) -> None:
+    def _place(self, parcel: ForwardedRows, *, now: int) -> None:
         """Puts rows on the way that is theirs now."""
         address, mirror, broker_instance = parcel.course
         chosen = address if mirror is None else self._way(address, mirror, broker_instance)
@@ -611,7 +611,7 @@ class Forwarding:
             self._hops[chosen].waiting.append(parcel)
             self._drain(chosen, now=now)
 
-    def _place_anew(self, parcel: Parcel, courses: Mapping[Course, Sequence[int]], *, now: int) -> None:
+    def _place_anew(self, parcel: ForwardedRows, courses: Mapping[ForwardRoute, Sequence[int]], *, now: int) -> None:
         for course, indices in courses.items():
             some = parcel.picked(indices)
             if course == NOWHERE:

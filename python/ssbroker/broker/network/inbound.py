@@ -16,23 +16,23 @@ from ssbroker import _arguments
 from ssbroker._text import quoted, soften
 from ssbroker.broker.background import Background
 from ssbroker.broker.context import InstanceContext
-from ssbroker.broker.dynamic_routing import Ask
-from ssbroker.broker.failure_log import told_failure
-from ssbroker.broker.network.database_dialogs import ASKS_AT_ONCE, ASKS_PER_SECOND, Machine, Machines
-from ssbroker.broker.network.dialog_storage import Stale
-from ssbroker.broker.network.interfaces import Beginning, KeyExchanges, Refused
-from ssbroker.broker.network.limits import Batch, Buckets
-from ssbroker.broker.network.outbound import Carrying
+from ssbroker.broker.dynamic_routing import RouteRequest
+from ssbroker.broker.failure_log import log_failure
+from ssbroker.broker.network.database_dialogs import ASKS_AT_ONCE, ASKS_PER_SECOND, DatabaseDialogs, DialogsByDatabase
+from ssbroker.broker.network.dialog_storage import StalePlan
+from ssbroker.broker.network.interfaces import FirstRow, KeyExchange, RefusedDirection
+from ssbroker.broker.network.limits import Batch, RateLimiter
+from ssbroker.broker.network.outbound import ConversationsInTransit
 from ssbroker.exceptions import LockTimeoutError, SsbrokerError, StorageError
 from ssbroker.protocol.envelope import listed
 from ssbroker.protocol.events import EventLog, MessageUndeliverable
-from ssbroker.protocol.storage import DialogEndpoint, Exchanged, Key, SessionKeys
+from ssbroker.protocol.storage import DialogEndpoint, ExchangedKeys, Key, SessionKeys
 from ssbroker.schemas import CONVERSATIONS
 from ssbroker.store import transmission_queue
 from ssbroker.store.registry import MSDB_NAME
 
 if TYPE_CHECKING:
-    from ssbroker.broker.network.interfaces import Forwards, Peer
+    from ssbroker.broker.network.interfaces import ForwardingService, Peer
 
 
 _ERRORS: Final = {
@@ -51,7 +51,7 @@ LOGGER: Final = logging.getLogger("ssbroker.broker")
 
 
 @dataclass(frozen=True, slots=True)
-class Parcel:
+class InboundRows:
     """Rows that one machine takes.
 
     Attributes:
@@ -61,13 +61,13 @@ class Parcel:
         fresh: The endpoints among them that are not there yet.
     """
 
-    machine: Machine
+    machine: DatabaseDialogs
     rows: pa.Table
     keys: Sequence[Key]
     fresh: set[Key]
 
 
-class Dispatch:
+class InboundRouter:
     """Sorts arrivals by databases, hands on what is for other instances, and tells of what nobody takes.
 
     Args:
@@ -83,18 +83,18 @@ class Dispatch:
         instance: InstanceContext,
         background: Background,
         *,
-        machines: Callable[[], Iterable[Machine]],
-        machine: Callable[[str], Machine | None],
-        forwards: Forwards | None,
+        machines: Callable[[], Iterable[DatabaseDialogs]],
+        machine: Callable[[str], DatabaseDialogs | None],
+        forwards: ForwardingService | None,
     ) -> None:
         self._instance: Final = instance
         self._background: Final = background
         self._machines: Final = machines
         self._machine: Final = machine
         self._forwards: Final = forwards
-        self._asks: Final = Buckets(at_once=ASKS_AT_ONCE, per_second=ASKS_PER_SECOND)
+        self._asks: Final = RateLimiter(at_once=ASKS_AT_ONCE, per_second=ASKS_PER_SECOND)
 
-    def sort(self, peer: Peer, rows: pa.Table) -> list[Parcel]:
+    def sort(self, peer: Peer, rows: pa.Table) -> list[InboundRows]:
         """Sorts a batch.
 
         Args:
@@ -134,16 +134,16 @@ class Dispatch:
             _conversations(rows).combine_chunks(), now=self._instance.clock()
         )
 
-    def _homes(self, left: Mapping[Key, bytes | None]) -> dict[Key, Machine]:
+    def _homes(self, left: Mapping[Key, bytes | None]) -> dict[Key, DatabaseDialogs]:
         """Where the endpoints are that are here. What names another broker id than their databases have is for a copy, maybe elsewhere.
 
         Args:
             left: The endpoints, and the broker id by which each is named, if any.
         """
-        homes: dict[Key, Machine] = {}
+        homes: dict[Key, DatabaseDialogs] = {}
         machines = list(self._machines())
 
-        def has(machine: Machine, keys: Iterable[Key]) -> None:
+        def has(machine: DatabaseDialogs, keys: Iterable[Key]) -> None:
             for key in keys:
                 if left[key] in (None, machine.ledger.broker_instance):
                     homes.setdefault(key, machine)
@@ -157,7 +157,7 @@ class Dispatch:
         return homes
 
     def _route(
-        self, peer: Peer, rows: pa.Table, keys: Sequence[Key], fresh: set[Key], homes: dict[Key, Machine]
+        self, peer: Peer, rows: pa.Table, keys: Sequence[Key], fresh: set[Key], homes: dict[Key, DatabaseDialogs]
     ) -> None:
         """Routes what has no endpoint here as arrivals are routed: with msdb's table, or to the database that a reply names."""
         places = [place for place, key in enumerate(keys) if key in fresh]
@@ -198,7 +198,7 @@ class Dispatch:
         """What comes again finds the route that is asked for now (R14); neighbours without a principal are one."""
         now = _arguments.microseconds(self._instance.clock())
         asks = {
-            Ask(MSDB_NAME, rows["to_service_name"][number].as_py(), rows["to_broker_instance"][number].as_py())
+            RouteRequest(MSDB_NAME, rows["to_service_name"][number].as_py(), rows["to_broker_instance"][number].as_py())
             for number in numbers
             if decisions["reason"][number].as_py() == "route_requested"
         }
@@ -207,7 +207,7 @@ class Dispatch:
         is_asking = routing.is_asking(self._instance.msdb, now=now)
         pending = frozenset(self._background.catalog.catalog().pending_requests if is_asking else ())
         asks |= {
-            Ask(MSDB_NAME, service, rows["to_broker_instance"][number].as_py())
+            RouteRequest(MSDB_NAME, service, rows["to_broker_instance"][number].as_py())
             for number in numbers
             if (service := rows["to_service_name"][number].as_py()) in pending
             and (decisions["match_step"][number].as_py() or 0) > _ASKING_STEP
@@ -258,17 +258,21 @@ def _conversations(rows: pa.Table) -> pa.Table:
     return pa.Table.from_arrays(columns, schema=CONVERSATIONS)
 
 
-def _parcels(rows: pa.Table, keys: Sequence[Key], homes: Mapping[Key, Machine], fresh: set[Key]) -> Iterable[Parcel]:
-    by_machine: dict[int, tuple[Machine, list[int]]] = {}
+def _parcels(
+    rows: pa.Table, keys: Sequence[Key], homes: Mapping[Key, DatabaseDialogs], fresh: set[Key]
+) -> Iterable[InboundRows]:
+    by_machine: dict[int, tuple[DatabaseDialogs, list[int]]] = {}
     for place, key in enumerate(keys):
         machine = homes.get(key)
         if machine is not None:
             by_machine.setdefault(id(machine), (machine, []))[1].append(place)
     for machine, places in by_machine.values():
         if len(places) == len(keys):
-            yield Parcel(machine, rows, keys, fresh)
+            yield InboundRows(machine, rows, keys, fresh)
         else:
-            yield Parcel(machine, rows.take(pa.array(places, pa.int64())), [keys[place] for place in places], fresh)
+            yield InboundRows(
+                machine, rows.take(pa.array(places, pa.int64())), [keys[place] for place in places], fresh
+            )
 
 
 _COLUMNS: Final = (
@@ -281,7 +285,7 @@ _COLUMNS: Final = (
 )
 
 
-class Beginnings:
+class FirstRowCheck:
     """Asks for the keys of what begins, and leaves out what may not.
 
     Args:
@@ -289,7 +293,7 @@ class Beginnings:
         dispatch: Who tells of what nobody takes.
     """
 
-    def __init__(self, keys: KeyExchanges, dispatch: Dispatch) -> None:
+    def __init__(self, keys: KeyExchange, dispatch: InboundRouter) -> None:
         self._keys: Final = keys
         self._dispatch: Final = dispatch
 
@@ -297,7 +301,7 @@ class Beginnings:
         """A turn of the exchange begins."""
         self._keys.next_turn()
 
-    def open(self, peer: Peer, parcel: Parcel) -> tuple[pa.Table, SessionKeys]:
+    def open(self, peer: Peer, parcel: InboundRows) -> tuple[pa.Table, SessionKeys]:
         """Opens what came with first rows.
 
         Args:
@@ -315,9 +319,9 @@ class Beginnings:
         beginnings = _beginnings(peer, rows, asked)
         answers = self._keys.for_arriving(parcel.machine.database, beginnings)
         refused: set[Key] = set()
-        keys: dict[bytes, Exchanged] = {}
+        keys: dict[bytes, ExchangedKeys] = {}
         for (key, place), one, answer in zip(asked.items(), beginnings, answers, strict=True):
-            if isinstance(answer, Refused):
+            if isinstance(answer, RefusedDirection):
                 refused.add(key)
                 self._dispatch.tell(rows, place, error=answer.error, text=answer.text, principal=one.principal)
             elif answer.keys is not None:
@@ -327,7 +331,7 @@ class Beginnings:
             rows = rows.filter(pa.array([key not in refused for key in parcel.keys], pa.bool_()))
         return rows, keys
 
-    def _renew(self, peer: Peer, parcel: Parcel, taken: Mapping[DialogEndpoint, int]) -> None:
+    def _renew(self, peer: Peer, parcel: InboundRows, taken: Mapping[DialogEndpoint, int]) -> None:
         """Looks whether the senders of conversations that were taken before have other certificates by now."""
         machine = parcel.machine
         came = _beginnings(peer, parcel.rows, {endpoint.key: place for endpoint, place in taken.items()})
@@ -340,7 +344,7 @@ class Beginnings:
             machine.renewed(renewed)
 
     @staticmethod
-    def _asked(parcel: Parcel) -> tuple[dict[Key, int], dict[DialogEndpoint, int]]:
+    def _asked(parcel: InboundRows) -> tuple[dict[Key, int], dict[DialogEndpoint, int]]:
         """The directions to ask for, and the targets' endpoints that were taken before; with a row of each: one with a blob where there is any."""
         asked: dict[Key, int] = {}
         if parcel.fresh:
@@ -371,10 +375,10 @@ class Beginnings:
         }
 
 
-def _beginnings(peer: Peer, rows: pa.Table, places: Mapping[Key, int]) -> list[Beginning]:
+def _beginnings(peer: Peer, rows: pa.Table, places: Mapping[Key, int]) -> list[FirstRow]:
     columns: dict[str, Any] = {name: rows[name] for name in _COLUMNS}
     return [
-        Beginning(
+        FirstRow(
             conversation_id=key[0],
             is_initiator=not key[1],
             principal=peer.principal,
@@ -391,7 +395,7 @@ CULPRITS_MOST: Final = 16
 _NOTHING_MADE: Final = 9736
 
 
-class Arriving:
+class InboundProcessor:
     """Takes batches. For one thread.
 
     Args:
@@ -404,10 +408,10 @@ class Arriving:
 
     def __init__(
         self,
-        machines: Machines,
-        dispatch: Dispatch,
-        beginnings: Beginnings,
-        carrying: Carrying,
+        machines: DialogsByDatabase,
+        dispatch: InboundRouter,
+        beginnings: FirstRowCheck,
+        carrying: ConversationsInTransit,
         *,
         events: EventLog,
     ) -> None:
@@ -464,7 +468,7 @@ class Arriving:
             except LockTimeoutError:
                 left.append((peer, parcel.rows))
             except StorageError as error:
-                told_failure(parcel.machine.database, "what came could not be taken, and will come again", error)
+                log_failure(parcel.machine.database, "what came could not be taken, and will come again", error)
             except Exception as error:  # noqa: BLE001 - the caller tells of it
                 failed.append((parcel.rows, error))
         return failed
@@ -480,7 +484,7 @@ class Arriving:
             with suppress(Exception):  # it may be the telling that fails
                 self._dispatch.tell(rows, 0, error=_NOTHING_MADE, text=text, principal=peer.principal)
 
-    def _take(self, peer: Peer, parcel: Parcel, now: int) -> None:
+    def _take(self, peer: Peer, parcel: InboundRows, now: int) -> None:
         rows, keys = self._beginnings.open(peer, parcel)
         machine = parcel.machine
         principal = None if peer.principal is None else peer.principal.encode()
@@ -488,7 +492,7 @@ class Arriving:
             if not rows.num_rows:
                 return
             taken = machine.take(rows, peer=principal, session_keys=keys, now=now)
-            if not isinstance(taken, Stale):
+            if not isinstance(taken, StalePlan):
                 self._carrying.acknowledged(machine.database.database_id, taken.acknowledged, now=now)
                 return
             if taken.is_whole:

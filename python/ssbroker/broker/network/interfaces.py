@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 import pyarrow as pa
 
 from ssbroker.broker.context import DatabaseContext
-from ssbroker.broker.dialogs.transmission_status import Status
+from ssbroker.broker.dialogs.transmission_status import TransmissionStatus
 from ssbroker.protocol.mirroring import MirroringRole
 from ssbroker.protocol.storage import DialogEndpoint as Taken
-from ssbroker.protocol.storage import Exchanged
+from ssbroker.protocol.storage import ExchangedKeys
 
 if TYPE_CHECKING:
-    from ssbroker.store.endpoints import Endpoint
+    from ssbroker.store.endpoints import ConversationEndpoint
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +45,7 @@ class Peer:
         return self.name if self.principal is None else f"{self.name}, {self.principal}"
 
 
-class Receiver(Protocol):
+class EndpointListener(Protocol):
     """Who is told what connections bring. All of it is called in the endpoint's thread: it must not wait, and must not raise."""
 
     def arrived(self, peer: Peer, rows: pa.Table) -> None:
@@ -169,7 +169,7 @@ class NetworkEndpoint(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Offer:
+class KeyOffer:
     """How an endpoint's messages may leave the instance.
 
     Attributes:
@@ -184,18 +184,18 @@ class Offer:
 
 
 @dataclass(frozen=True, slots=True)
-class Wait:
+class KeyWait:
     """Why an endpoint's messages may not leave yet (N20).
 
     Attributes:
         status: What `transmission_status` says.
     """
 
-    status: Status
+    status: TransmissionStatus
 
 
 @dataclass(frozen=True, slots=True)
-class Beginning:
+class FirstRow:
     """The first row that has come of a direction whose key is not known here.
 
     Attributes:
@@ -222,7 +222,7 @@ class Beginning:
 
 
 @dataclass(frozen=True, slots=True)
-class Session:
+class AcceptedDirection:
     """A direction that may begin.
 
     Attributes:
@@ -236,13 +236,13 @@ class Session:
     certificate: bytes | None = None
 
     @property
-    def keys(self) -> Exchanged | None:
+    def keys(self) -> ExchangedKeys | None:
         """As `Dialogs.arrived` takes them; None for a plain direction."""
-        return None if self.session_key is None else Exchanged(self.session_key, self.answer_key, self.certificate)
+        return None if self.session_key is None else ExchangedKeys(self.session_key, self.answer_key, self.certificate)
 
 
 @dataclass(frozen=True, slots=True)
-class Refused:
+class RefusedDirection:
     """A direction that may not begin. Its sender hears nothing, since nothing could be proven (fact 181); Message Undeliverable is told here.
 
     Attributes:
@@ -254,13 +254,13 @@ class Refused:
     text: str
 
 
-Answer: TypeAlias = Offer | Wait
+Answer: TypeAlias = KeyOffer | KeyWait
 
 
-class KeyExchanges(Protocol):
+class KeyExchange(Protocol):
     """Who settles the session keys of dialogs that leave the instance (N19, N20)."""
 
-    def for_sending(self, database: DatabaseContext, endpoint: Endpoint) -> Answer:
+    def for_sending(self, database: DatabaseContext, endpoint: ConversationEndpoint) -> Answer:
         """How an endpoint's messages may leave. Where they are secured, the key is durable in the endpoint's row at return.
 
         Asked before the first message of an endpoint goes, again when an offer is too old or the catalog has changed, until the far
@@ -277,7 +277,9 @@ class KeyExchanges(Protocol):
     def next_turn(self) -> None:
         """A turn of the exchange begins: RSA is paid for some new keys again (N19)."""
 
-    def for_arriving(self, database: DatabaseContext, beginnings: Sequence[Beginning]) -> Sequence[Session | Refused]:
+    def for_arriving(
+        self, database: DatabaseContext, beginnings: Sequence[FirstRow]
+    ) -> Sequence[AcceptedDirection | RefusedDirection]:
         """Opens what came with the first rows of directions, and says whether they may begin.
 
         Asked for each direction in a batch whose endpoint is not there yet, and for each that brings a blob to one that was not
@@ -291,7 +293,7 @@ class KeyExchanges(Protocol):
             An answer for each, in the same order.
         """
 
-    def renewed(self, database: DatabaseContext, endpoint: Taken, one: Beginning) -> bool:
+    def renewed(self, database: DatabaseContext, endpoint: Taken, one: FirstRow) -> bool:
         """Looks at a blob that came for a conversation that was taken here before, for its sender may have another certificate by now.
 
         Where it brings the key that the conversation has, under another certificate, that is durable at return, and what is answered
@@ -310,7 +312,7 @@ class KeyExchanges(Protocol):
         """
 
 
-class Forwards(Protocol):
+class ForwardingService(Protocol):
     """Who passes on what is for other instances (R43, N21, N22)."""
 
     def forward(self, peer: Peer, rows: pa.Table, decisions: pa.Table) -> None:
@@ -344,7 +346,7 @@ class Forwards(Protocol):
         """Does what is due; when it wants to be called again, in microseconds since 1970, if ever."""
 
 
-class Mirrors(Protocol):
+class MirrorResolver(Protocol):
     """Who knows which of two mirrored addresses is the principal (R51 to R54, N23 to N25)."""
 
     def way(self, address: str, mirror_address: str, broker_instance: bytes | None) -> str | None:

@@ -11,14 +11,14 @@ from typing import TYPE_CHECKING, Final
 from ssbroker import _arguments
 from ssbroker._text import quoted
 from ssbroker.broker.context import DatabaseContext
-from ssbroker.broker.dialogs.transmission_status import Status
+from ssbroker.broker.dialogs.transmission_status import TransmissionStatus
 from ssbroker.broker.network.database_dialogs import PATIENCE
-from ssbroker.broker.network.interfaces import Answer, Beginning, Offer, Refused, Session, Wait
-from ssbroker.broker.network.limits import Buckets
+from ssbroker.broker.network.interfaces import AcceptedDirection, Answer, FirstRow, KeyOffer, KeyWait, RefusedDirection
+from ssbroker.broker.network.limits import RateLimiter
 from ssbroker.broker.principals import may_send
 from ssbroker.exceptions import StorageError
 from ssbroker.security import key_exchange, keys
-from ssbroker.security.key_exchange import Blob, DialogCertificate, Direction, Offers, Openings
+from ssbroker.security.key_exchange import DialogCertificate, Direction, KeyExchangeBlob, KeyOffers, KeyOpenings
 from ssbroker.store import security as stored
 from ssbroker.store import transmission_queue
 from ssbroker.store.objects import Objects, Service
@@ -26,7 +26,7 @@ from ssbroker.store.security import Binding, Certificate
 
 if TYPE_CHECKING:
     from ssbroker.protocol.storage import DialogEndpoint as Taken
-    from ssbroker.store.endpoints import Endpoint
+    from ssbroker.store.endpoints import ConversationEndpoint
 
 
 _NO_SESSION_KEY: Final = 28050
@@ -44,25 +44,25 @@ class DialogKeys:
     """Implements `hooks.KeyExchanges` with the certificates of the databases. For one thread at a time."""
 
     def __init__(self) -> None:
-        self._offers: Final = Offers()
-        self._openings: Final = Openings()
-        self._buckets: Final = Buckets(at_once=NEW_AT_ONCE, per_second=NEW_PER_SECOND)
+        self._offers: Final = KeyOffers()
+        self._openings: Final = KeyOpenings()
+        self._buckets: Final = RateLimiter(at_once=NEW_AT_ONCE, per_second=NEW_PER_SECOND)
         self._left = NEW_IN_A_TURN
 
     def next_turn(self) -> None:
         """See `KeyExchanges`."""
         self._left = NEW_IN_A_TURN
 
-    def for_sending(self, database: DatabaseContext, endpoint: Endpoint) -> Answer:
+    def for_sending(self, database: DatabaseContext, endpoint: ConversationEndpoint) -> Answer:
         """See `KeyExchanges`."""
         objects = database.objects()
         service = objects.services_by_id.get(endpoint.service_id)
         if service is None:  # it went meanwhile, and the conversation with it
-            return Offer()
+            return KeyOffer()
         if not endpoint.is_initiator:
             return self._answered(database, objects, service, endpoint)
         if endpoint.is_bound or (endpoint.session_key is None and not endpoint.is_encrypted):
-            return Offer()
+            return KeyOffer()
         binding = objects.security.by_service.get(endpoint.far_service)
         if binding is None:
             return _wait(
@@ -71,7 +71,9 @@ class DialogKeys:
             )
         return self._offered(database, objects, service, endpoint, binding)
 
-    def for_arriving(self, database: DatabaseContext, beginnings: Sequence[Beginning]) -> Sequence[Session | Refused]:
+    def for_arriving(
+        self, database: DatabaseContext, beginnings: Sequence[FirstRow]
+    ) -> Sequence[AcceptedDirection | RefusedDirection]:
         """See `KeyExchanges`."""
         objects = database.objects()
         return [
@@ -79,7 +81,7 @@ class DialogKeys:
             for one in beginnings
         ]
 
-    def renewed(self, database: DatabaseContext, endpoint: Taken, one: Beginning) -> bool:
+    def renewed(self, database: DatabaseContext, endpoint: Taken, one: FirstRow) -> bool:
         """See `KeyExchanges`."""
         objects = database.objects()
         service = objects.services.get(endpoint.service_name)
@@ -87,7 +89,7 @@ class DialogKeys:
         if service is None or blob is None or blob.from_certificate in (None, endpoint.far_certificate):
             return False
         opened = self._opened(database, objects, one, blob.as_bytes, service)
-        if isinstance(opened, Refused):
+        if isinstance(opened, RefusedDirection):
             return False
         key, sender = opened
         is_own = endpoint.far_session_key is not None and compare_digest(key, endpoint.far_session_key)
@@ -98,7 +100,12 @@ class DialogKeys:
         return True
 
     def _offered(
-        self, database: DatabaseContext, objects: Objects, service: Service, endpoint: Endpoint, binding: Binding
+        self,
+        database: DatabaseContext,
+        objects: Objects,
+        service: Service,
+        endpoint: ConversationEndpoint,
+        binding: Binding,
     ) -> Answer:
         to = _chosen(database, objects, binding.remote_principal_id, needs_key=False)
         if to is None:
@@ -115,20 +122,22 @@ class DialogKeys:
         if key is None:
             with database.file.write(lock_timeout=PATIENCE) as connection:
                 key = stored.keep_session_key(connection, endpoint.endpoint_id, keys.new_master_key())
-        return Offer() if key is None else self._blob(database, service, endpoint, key, to, by)
+        return KeyOffer() if key is None else self._blob(database, service, endpoint, key, to, by)
 
-    def _answered(self, database: DatabaseContext, objects: Objects, service: Service, endpoint: Endpoint) -> Answer:
+    def _answered(
+        self, database: DatabaseContext, objects: Objects, service: Service, endpoint: ConversationEndpoint
+    ) -> Answer:
         """What a target answers with: a key of its own, where it knows who asked (fact 177)."""
         key, print_of_far = endpoint.session_key, endpoint.far_certificate
         if key is None or print_of_far is None or endpoint.far_session_key is None:
-            return Offer()
+            return KeyOffer()
         far = objects.security.by_fingerprint.get(print_of_far)
         by = _chosen(database, objects, service.principal_id, needs_key=True)
         if by is None and not _has_been_heard(database, endpoint):
             return _wait(_own_certificate(database, objects, service))
         if by is None or far is None:
             # Most often the initiator has the key already, and says no more. If not, it shows who it is again, by a certificate that is here.
-            return Offer(until=_arguments.microseconds(database.now()) + key_exchange.RENEWED)
+            return KeyOffer(until=_arguments.microseconds(database.now()) + key_exchange.RENEWED)
         to = database.credentials.certificate(objects.security, far)
         return self._blob(database, service, endpoint, key, to, by)
 
@@ -136,72 +145,78 @@ class DialogKeys:
         self,
         database: DatabaseContext,
         service: Service,
-        endpoint: Endpoint,
+        endpoint: ConversationEndpoint,
         key: bytes,
         to: DialogCertificate,
         by: DialogCertificate | None,
-    ) -> Offer:
+    ) -> KeyOffer:
         now = _arguments.microseconds(database.now())
         of = Direction(endpoint.conversation_id, bool(endpoint.is_initiator), service.name, endpoint.far_service)
         blob = self._offers.blob(key, of, to=to, by=by, now=now)
-        return Offer(blob, now + key_exchange.RENEWED)
+        return KeyOffer(blob, now + key_exchange.RENEWED)
 
-    def _begun(self, database: DatabaseContext, objects: Objects, one: Beginning) -> Session | Refused:
+    def _begun(
+        self, database: DatabaseContext, objects: Objects, one: FirstRow
+    ) -> AcceptedDirection | RefusedDirection:
         """A conversation that begins here."""
         service = objects.services.get(one.to_service_name)
         if service is None:  # routing and the ledger say so
-            return Session()
+            return AcceptedDirection()
         if one.key_exchange is None:
-            return Session()
+            return AcceptedDirection()
         opened = self._opened(database, objects, one, one.key_exchange, service)
-        if isinstance(opened, Refused):
+        if isinstance(opened, RefusedDirection):
             return opened
         key, sender = opened
         if sender is None:
-            return Session(key)
+            return AcceptedDirection(key)
         # Who will be refused has to understand it, and knows its own key only.
         answer_key = keys.new_master_key() if may_send(objects, service, sender.fingerprint) else None
-        return Session(key, answer_key, sender.fingerprint)
+        return AcceptedDirection(key, answer_key, sender.fingerprint)
 
-    def _answer(self, database: DatabaseContext, objects: Objects, one: Beginning) -> Session | Refused:
+    def _answer(
+        self, database: DatabaseContext, objects: Objects, one: FirstRow
+    ) -> AcceptedDirection | RefusedDirection:
         """The first answer to a conversation that began here: it has to come from whom the binding names."""
         service = objects.services.get(one.to_service_name)
         if one.key_exchange is None or service is None:
-            return Session()
+            return AcceptedDirection()
         opened = self._opened(database, objects, one, one.key_exchange, service)
-        if isinstance(opened, Refused):
+        if isinstance(opened, RefusedDirection):
             return opened
         key, sender = opened
         binding = objects.security.by_service.get(one.from_service_name)
         if sender is None or binding is None or sender.principal_id != binding.remote_principal_id:
-            return Refused(_NO_CONTEXT, "the answer is not by the user of the remote service binding")
-        return Session(key, None, sender.fingerprint)
+            return RefusedDirection(_NO_CONTEXT, "the answer is not by the user of the remote service binding")
+        return AcceptedDirection(key, None, sender.fingerprint)
 
     def _opened(
-        self, database: DatabaseContext, objects: Objects, one: Beginning, data: bytes, service: Service
-    ) -> tuple[bytes, Certificate | None] | Refused:
+        self, database: DatabaseContext, objects: Objects, one: FirstRow, data: bytes, service: Service
+    ) -> tuple[bytes, Certificate | None] | RefusedDirection:
         """The key that a blob carries, and by whose certificate; None for anonymous security."""
         blob = key_exchange.read_blob(data)
         if blob is None:
-            return Refused(_NOT_VALID, "what should bring a session key is of another form")
+            return RefusedDirection(_NOT_VALID, "what should bring a session key is of another form")
         now = database.now()
         row = objects.security.by_fingerprint.get(blob.to_certificate)
         if row is None or row.principal_id != service.principal_id:
-            return Refused(
+            return RefusedDirection(
                 _NO_CONTEXT, "the session key is under a certificate that the owner of the service does not have"
             )
         try:
             own = database.credentials.certificate(objects.security, row)
         except StorageError as error:  # the key of the instance is no reason for others to wait
-            return Refused(_NO_CONTEXT, f"the private key of certificate {quoted(row.name)} cannot be opened: {error}")
+            return RefusedDirection(
+                _NO_CONTEXT, f"the private key of certificate {quoted(row.name)} cannot be opened: {error}"
+            )
         if not own.has_key:
-            return Refused(
+            return RefusedDirection(
                 _NO_CONTEXT,
                 f"the private key of certificate {quoted(row.name)} is not here, or the master key not open",
             )
         sender, by = _sender(database, objects, blob)
         if blob.from_certificate is not None and by is None:
-            return Refused(
+            return RefusedDirection(
                 _NO_CONTEXT,
                 f"the sender's certificate is not here; by SHA-256 it is {blob.from_certificate.hex()}. Take it in: CREATE CERTIFICATE "
                 "<name> AUTHORIZATION <user> FROM FILE = '<file>';",
@@ -209,7 +224,7 @@ class DialogKeys:
         for held, each in ((row, own), (sender, by)):
             if held is not None and each is not None and not each.is_valid(now):
                 begins, ends = each.described.begins, each.described.ends
-                return Refused(
+                return RefusedDirection(
                     _NO_CONTEXT,
                     f"certificate {quoted(held.name)} holds from {begins:%Y-%m-%d %H:%M:%S} to {ends:%Y-%m-%d %H:%M:%S} UTC, and not at "
                     "this moment",
@@ -219,7 +234,7 @@ class DialogKeys:
         pays = partial(self._pays, one.principal, at)
         key = self._openings.opened(blob, of, own=own, by=by, now=at, pays=pays)
         if key is None:
-            return Refused(
+            return RefusedDirection(
                 _NOT_VALID,
                 "the session key is forged, for another conversation, too old (are the clocks the same?), or one of too many new ones",
             )
@@ -234,13 +249,13 @@ class DialogKeys:
 
 
 def _sender(
-    database: DatabaseContext, objects: Objects, blob: Blob
+    database: DatabaseContext, objects: Objects, blob: KeyExchangeBlob
 ) -> tuple[Certificate | None, DialogCertificate | None]:
     found = None if blob.from_certificate is None else objects.security.by_fingerprint.get(blob.from_certificate)
     return found, None if found is None else database.credentials.certificate(objects.security, found)
 
 
-def _has_been_heard(database: DatabaseContext, endpoint: Endpoint) -> bool:
+def _has_been_heard(database: DatabaseContext, endpoint: ConversationEndpoint) -> bool:
     """Whether something that an endpoint sent is no longer waiting, so that its far side has most likely the key."""
     first = database.file.ask(lambda connection: transmission_queue.first_waiting(connection, endpoint.endpoint_id))
     return endpoint.send_sequence > 0 and first != 0
@@ -274,5 +289,5 @@ def _own_certificate(database: DatabaseContext, objects: Objects, service: Servi
     )
 
 
-def _wait(why: str) -> Wait:
-    return Wait(Status(_NO_SESSION_KEY, f"the dialog is to be secured, and {why}"))
+def _wait(why: str) -> KeyWait:
+    return KeyWait(TransmissionStatus(_NO_SESSION_KEY, f"the dialog is to be secured, and {why}"))

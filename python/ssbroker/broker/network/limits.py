@@ -31,7 +31,7 @@ class _Bucket:
     at: int
 
 
-class Buckets:
+class RateLimiter:
     """A bucket of tokens for each neighbour, be it known by its principal or by its address.
 
     An IPv6 network of 64 bits counts as one address, since who has one address has them all. A bucket that is full again is as good as none, so what is known is bounded by who has taken one lately, and by `KNOWN_MOST`.
@@ -41,7 +41,7 @@ class Buckets:
         per_second: How many come back in a second.
 
     Examples:
-        >>> buckets = Buckets(at_once=2, per_second=1)
+        >>> buckets = RateLimiter(at_once=2, per_second=1)
         >>> [buckets.take("192.0.2.1", now=0) for _ in range(3)], buckets.take("192.0.2.2", now=0)
         ([True, True, False], True)
         >>> buckets.take("192.0.2.1", now=1_000_000)

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from ssbroker import _arguments
 from ssbroker.broker.context import InstanceContext
 from ssbroker.exceptions import SsbrokerError
-from ssbroker.protocol.engine import SteadyClock
+from ssbroker.protocol.engine import MonotonicClock
 from ssbroker.protocol.events import MirroredRouteStateChanged
-from ssbroker.protocol.mirroring import Mirroring, MirroringRole, Side, State
+from ssbroker.protocol.mirroring import MirroredRoute, MirroredRouteState, MirroringRole, MirrorSide
 
 if TYPE_CHECKING:
     from ssbroker.broker.network.interfaces import NetworkEndpoint
@@ -25,28 +25,28 @@ ROUTES_MAX: Final = 10_000
 """The mirrored routes of which something is known; beyond that, what is known of the one that was used longest ago is forgotten."""
 
 
-class Pair(NamedTuple):
+class MirroredAddresses(NamedTuple):
     """A mirrored route, for one broker id."""
 
     address: str
     mirror_address: str
     broker_instance: bytes
 
-    def at(self, side: Side) -> str:
+    def at(self, side: MirrorSide) -> str:
         """The address of one side."""
-        return self.address if side is Side.ADDRESS else self.mirror_address
+        return self.address if side is MirrorSide.ADDRESS else self.mirror_address
 
-    def sides(self, address: str) -> Iterator[Side]:
+    def sides(self, address: str) -> Iterator[MirrorSide]:
         """The sides that have an address."""
-        return (side for side in Side if self.at(side) == address)
+        return (side for side in MirrorSide if self.at(side) == address)
 
 
 @dataclass(slots=True)
-class _Known:
+class _PairState:
     """What is known of a mirrored route."""
 
-    mirroring: Mirroring
-    told: State = field(default=State.UNKNOWN)
+    mirroring: MirroredRoute
+    told: MirroredRouteState = field(default=MirroredRouteState.UNKNOWN)
     """The state that was last told of."""
 
 
@@ -60,14 +60,14 @@ class MirroredRoutes:
     """
 
     def __init__(
-        self, instance: InstanceContext, endpoint: NetworkEndpoint, *, changed: Callable[[Pair], None]
+        self, instance: InstanceContext, endpoint: NetworkEndpoint, *, changed: Callable[[MirroredAddresses], None]
     ) -> None:
         self._instance: Final = instance
         self._endpoint: Final = endpoint
         self._changed: Final = changed
-        self._clock: Final = SteadyClock()
-        self._known: Final[OrderedDict[Pair, _Known]] = OrderedDict()
-        self._at: Final[defaultdict[str, set[Pair]]] = defaultdict(set)
+        self._clock: Final = MonotonicClock()
+        self._known: Final[OrderedDict[MirroredAddresses, _PairState]] = OrderedDict()
+        self._at: Final[defaultdict[str, set[MirroredAddresses]]] = defaultdict(set)
         self._due: int | None = None
 
     def way(self, address: str, mirror_address: str, broker_instance: bytes | None) -> str | None:
@@ -83,7 +83,7 @@ class MirroredRoutes:
         """
         if broker_instance is None:
             return None
-        pair = Pair(address, mirror_address, broker_instance)
+        pair = MirroredAddresses(address, mirror_address, broker_instance)
         known = self._known.get(pair)
         if known is None:
             known = self._add(pair)
@@ -106,7 +106,7 @@ class MirroredRoutes:
         """
         if broker_instance is None:
             return None
-        pair = Pair(address, mirror_address, broker_instance)
+        pair = MirroredAddresses(address, mirror_address, broker_instance)
         known = self._known.get(pair)
         principal = None if known is None else known.mirroring.principal
         return None if principal is None else pair.at(principal)
@@ -188,22 +188,22 @@ class MirroredRoutes:
                 self._proceed(pair, now=steady)
         return None if self._due is None else self._clock.wall(self._due)
 
-    def _add(self, pair: Pair) -> _Known:
+    def _add(self, pair: MirroredAddresses) -> _PairState:
         while len(self._known) >= ROUTES_MAX:
             gone, _ = self._known.popitem(last=False)
-            for side in Side:
+            for side in MirrorSide:
                 self._at[gone.at(side)].discard(gone)
                 if not self._at[gone.at(side)]:
                     del self._at[gone.at(side)]
-        known = self._known[pair] = _Known(Mirroring(roll=self._instance.random.random))
-        for side in Side:
+        known = self._known[pair] = _PairState(MirroredRoute(roll=self._instance.random.random))
+        for side in MirrorSide:
             self._at[pair.at(side)].add(pair)
         return known
 
-    def _pairs(self, address: str) -> list[Pair]:
+    def _pairs(self, address: str) -> list[MirroredAddresses]:
         return sorted(self._at[address]) if address in self._at else []
 
-    def _proceed(self, pair: Pair, *, now: int) -> None:
+    def _proceed(self, pair: MirroredAddresses, *, now: int) -> None:
         """Asks who is to be asked now, and tells of a new state."""
         known = self._known[pair]
         mirroring = known.mirroring
@@ -225,7 +225,7 @@ class MirroredRoutes:
         )
         self._changed(pair)
 
-    def _ask(self, pair: Pair, mirroring: Mirroring, *, now: int) -> None:
+    def _ask(self, pair: MirroredAddresses, mirroring: MirroredRoute, *, now: int) -> None:
         for side in mirroring.questions(now=now):
             self._endpoint.ask_role(pair.at(side), pair.broker_instance)
         due = mirroring.next_timeout()
@@ -237,14 +237,14 @@ class MirroredRoutes:
 
 
 _TEXTS: Final = {
-    State.UNKNOWN: "neither is known to be the principal: nothing is sent",
-    State.PRINCIPAL_IS_ADDRESS: "the address is the principal: everything goes there",
-    State.PRINCIPAL_IS_MIRROR: "the mirror address is the principal: everything goes there",
-    State.LOST_ADDRESS: "the address was the principal, and is silent or says that it is no longer: "
+    MirroredRouteState.UNKNOWN: "neither is known to be the principal: nothing is sent",
+    MirroredRouteState.PRINCIPAL_IS_ADDRESS: "the address is the principal: everything goes there",
+    MirroredRouteState.PRINCIPAL_IS_MIRROR: "the mirror address is the principal: everything goes there",
+    MirroredRouteState.LOST_ADDRESS: "the address was the principal, and is silent or says that it is no longer: "
     "nothing is sent until it is again, or the mirror address says that it has taken over",
-    State.LOST_MIRROR: "the mirror address was the principal, and is silent or says that it is no longer: "
+    MirroredRouteState.LOST_MIRROR: "the mirror address was the principal, and is silent or says that it is no longer: "
     "nothing is sent until it is again, or the address says that it has taken over",
-    State.CONTESTED: "both say, or said last, that they are the principal, with the same number: nothing is sent. "
+    MirroredRouteState.CONTESTED: "both say, or said last, that they are the principal, with the same number: nothing is sent. "
     'Have the wrong one be the mirror, with set_mirroring_role("mirror"), '
     'or the right one the principal with a greater number, with set_mirroring_role("principal", number=...)',
 }

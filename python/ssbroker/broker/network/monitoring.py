@@ -21,20 +21,20 @@ from ssbroker.broker import counters, process_locks
 from ssbroker.broker.database import context_of as database_context
 from ssbroker.broker.instance import context_of as instance_context
 from ssbroker.broker.network import status_file
-from ssbroker.broker.network.forwarding import Counters
+from ssbroker.broker.network.forwarding import ForwardingCounters
 from ssbroker.broker.object_definitions import LEVELS
 from ssbroker.exceptions import EndpointError, MissingDependencyError, SsbrokerError, StorageError
 from ssbroker.protocol.config import SECOND
 from ssbroker.protocol.events import (
-    Activation,
+    ActivationEvent,
     ActivationStep,
-    Connection,
+    ConnectionEvent,
     ConnectionStep,
     CorruptedMessage,
     Event,
     MessageUndeliverable,
 )
-from ssbroker.protocol.states import DESCRIPTIONS, State
+from ssbroker.protocol.states import DESCRIPTIONS, ConversationState
 from ssbroker.store import views
 
 if TYPE_CHECKING:
@@ -104,7 +104,7 @@ def _counted(database: Database) -> dict[str, Rows]:
                 for schema, queue, receives, enqueues, ready, incomplete, retained in views.queues(connection)
             ],
             "conversations": [
-                {"database": name, "state": state, "state_desc": DESCRIPTIONS[State(state)], "count": count}
+                {"database": name, "state": state, "state_desc": DESCRIPTIONS[ConversationState(state)], "count": count}
                 for state, count in views.conversations(connection)
             ],
             "transmission_queue": [
@@ -136,16 +136,16 @@ _EVENTS: Final[dict[str, tuple[Callable[[Event], bool], str]]] = {
         "Arrived messages that nothing here takes.",
     ),
     "tasks_started": (
-        lambda event: isinstance(event, Activation) and event.step is ActivationStep.STARTED,
+        lambda event: isinstance(event, ActivationEvent) and event.step is ActivationStep.STARTED,
         "Readers of queues that were started.",
     ),
     "tasks_aborted": (
-        lambda event: isinstance(event, Activation) and event.step is ActivationStep.ABORTED,
+        lambda event: isinstance(event, ActivationEvent) and event.step is ActivationStep.ABORTED,
         "Readers of queues that ended with an exception.",
     ),
     "connections_failed": (
         lambda event: (
-            isinstance(event, Connection) and (event.step is ConnectionStep.CONNECT_FAILED or event.error != 0)
+            isinstance(event, ConnectionEvent) and (event.step is ConnectionStep.CONNECT_FAILED or event.error != 0)
         ),
         "Connections to other instances that could not be made, were refused or broke.",
     ),
@@ -189,8 +189,8 @@ class Metrics:
         self._registry.register(self)
         self._stop: Final = instance.subscribe(
             self._count,
-            Activation,
-            Connection,
+            ActivationEvent,
+            ConnectionEvent,
             CorruptedMessage,
             MessageUndeliverable,
         )
@@ -274,7 +274,9 @@ class Metrics:
 
         server = self._instance.server
         passed, pending = (
-            (Counters(), (0, 0)) if server is None else (server.forwarding.counters, server.forwarding.pending)
+            (ForwardingCounters(), (0, 0))
+            if server is None
+            else (server.forwarding.counters, server.forwarding.pending)
         )
         for name, meaning, value in (
             ("messages", "Messages that were passed on.", passed.messages),
@@ -433,7 +435,7 @@ class _Server(ThreadingHTTPServer):
         self._free: Final = threading.BoundedSemaphore(_ANSWERS_AT_ONCE)
         self._asking: Final[dict[Any, float]] = {}
         super().__init__(address, handler)
-        process_locks.lets_go(self)
+        process_locks.close_after_fork(self)
 
     def descriptors(self) -> Iterable[int]:
         """See `forks.Holder`."""

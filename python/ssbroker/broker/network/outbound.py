@@ -15,17 +15,24 @@ import pyarrow as pa
 from ssbroker import _arguments
 from ssbroker.broker import delivery
 from ssbroker.broker.context import DatabaseContext, InstanceContext
-from ssbroker.broker.delivery import Outgoing
-from ssbroker.broker.dialogs.transmission_status import DELIVERED, Status
-from ssbroker.broker.failure_log import told_failure
-from ssbroker.broker.network.database_dialogs import LOCAL, MIRRORED, PATIENCE, Departure, Machine, Machines
+from ssbroker.broker.delivery import OutgoingConversation
+from ssbroker.broker.dialogs.transmission_status import DELIVERED, TransmissionStatus
+from ssbroker.broker.failure_log import log_failure
+from ssbroker.broker.network.database_dialogs import (
+    LOCAL,
+    MIRRORED,
+    PATIENCE,
+    DatabaseDialogs,
+    DialogsByDatabase,
+    OutboundRows,
+)
 from ssbroker.exceptions import SsbrokerError
 from ssbroker.protocol.config import SECOND
 from ssbroker.protocol.storage import Key
 
 if TYPE_CHECKING:
     from ssbroker.broker.network.interfaces import NetworkEndpoint
-    from ssbroker.store.endpoints import Endpoint
+    from ssbroker.store.endpoints import ConversationEndpoint
 
 
 TIMES: Final = 3
@@ -36,7 +43,7 @@ SHORTEST: Final = 0.001
 """A shorter wait gathers nothing."""
 
 
-class Rest:
+class SendDelay:
     """Lets what is to be sent gather: what each batch costs beside its messages is paid less often, the more there is to send.
 
     What comes a while after the last batch goes at once.
@@ -46,7 +53,7 @@ class Rest:
 
     Examples:
         >>> seconds = iter([0.0, 2.0, 2.0, 9.0])
-        >>> rest = Rest(clock=lambda: next(seconds))
+        >>> rest = SendDelay(clock=lambda: next(seconds))
         >>> with rest.after():
         ...     "two seconds"
         'two seconds'
@@ -87,7 +94,7 @@ FAILED_WAIT: Final = SECOND
 """When a machine whose file could not be read is asked again."""
 
 
-class Departing:
+class OutboundSender:
     """Sends what is due. For one thread.
 
     Args:
@@ -103,14 +110,14 @@ class Departing:
         self,
         instance: InstanceContext,
         endpoint: NetworkEndpoint,
-        machines: Machines,
+        machines: DialogsByDatabase,
         *,
         closed: set[str],
         closes: Callable[[str], None],
         loop_back: Callable[[pa.Table], None],
     ) -> None:
         self._instance: Final = instance
-        self._rest: Final = Rest()
+        self._rest: Final = SendDelay()
         self._sent = 0
         self._endpoint: Final = endpoint
         self._machines: Final = machines
@@ -147,7 +154,7 @@ class Departing:
                 return moments
         return [_arguments.microseconds(self._instance.clock()) + int(self._rest.left * SECOND) + 1]
 
-    def send(self, machine: Machine, *, now: int) -> int | None:
+    def send(self, machine: DatabaseDialogs, *, now: int) -> int | None:
         """Sends what is due of a machine.
 
         Args:
@@ -167,7 +174,7 @@ class Departing:
                     self._send(machine, departure)
             return machine.dialogs.next_timeout()
         except SsbrokerError as error:
-            told_failure(machine.database, "nothing can be sent for now", error)
+            log_failure(machine.database, "nothing can be sent for now", error)
             return now + FAILED_WAIT
 
     def opens(self, gate: str) -> None:
@@ -188,7 +195,7 @@ class Departing:
         for gate in [gate for gate in self._closed if MIRRORED in gate]:
             self.opens(gate)
 
-    def _send(self, machine: Machine, departure: Departure) -> None:
+    def _send(self, machine: DatabaseDialogs, departure: OutboundRows) -> None:
         gate = departure.gate
         if gate == LOCAL:
             self._loop_back(departure.rows)
@@ -206,7 +213,7 @@ class Departing:
         if taken == before:  # it goes as soon as there is room, not after the waits of P17
             machine.dialogs.lost(departure.keys)
 
-    def _is_idle_talk(self, machine: Machine, departure: Departure) -> bool:
+    def _is_idle_talk(self, machine: DatabaseDialogs, departure: OutboundRows) -> bool:
         """Whether nobody here has a conversation of it, and it would go where nothing is begun: an answer to an address that a neighbour named (N34)."""
         gate = departure.gate
         if MIRRORED in gate or any(machine.dialogs.knows(key) for key in departure.keys):
@@ -214,7 +221,7 @@ class Departing:
         return self._endpoint.refuses(gate) is not None
 
 
-def unreachable(address: str, why: str) -> Status:
+def unreachable(address: str, why: str) -> TransmissionStatus:
     """There is no connection to where the messages go next.
 
     Args:
@@ -228,14 +235,14 @@ def unreachable(address: str, why: str) -> Status:
         >>> print(str(unreachable("TCP://bank:4022", "connection refused"))[:70])
         9754: TCP://bank:4022, where the message goes next, cannot be reached:
     """
-    return Status(
+    return TransmissionStatus(
         9754,
         f"{address}, where the message goes next, cannot be reached: {why}. It is dialled again by itself. If the address is wrong, "
         "ALTER ROUTE <name> WITH ADDRESS = N'TCP://<host>:<port>';",
     )
 
 
-def unacknowledged(address: str) -> Status:
+def unacknowledged(address: str) -> TransmissionStatus:
     """The messages went out, and nobody says that they arrived.
 
     Args:
@@ -248,14 +255,14 @@ def unacknowledged(address: str) -> Status:
         >>> print(str(unacknowledged("TCP://bank:4022"))[:55])
         9753: sent to TCP://bank:4022, and not acknowledged yet
     """
-    return Status(
+    return TransmissionStatus(
         9753,
         f"sent to {address}, and not acknowledged yet. It is sent again by itself. If this stays, look at the target's events "
         "(Message Undeliverable, Message Classify), at its route back to this instance's service, and at the forwarders between.",
     )
 
 
-def without_keys(why: str) -> Status:
+def without_keys(why: str) -> TransmissionStatus:
     """What secures the conversation cannot be read or written here.
 
     Args:
@@ -268,12 +275,12 @@ def without_keys(why: str) -> Status:
         >>> print(str(without_keys("service_master.key: expected a key of 32 bytes; it has 2"))[:55])
         28050: the dialog is to be secured, and its keys cannot
     """
-    return Status(
+    return TransmissionStatus(
         28050, f"the dialog is to be secured, and its keys cannot be had: {why}. It is tried again by itself."
     )
 
 
-def held(address: str, mirror_address: str) -> Status:
+def held(address: str, mirror_address: str) -> TransmissionStatus:
     """Neither of two mirrored addresses is known to be the principal (R54).
 
     Args:
@@ -287,7 +294,7 @@ def held(address: str, mirror_address: str) -> Status:
         >>> print(str(held("TCP://a:4022", "TCP://b:4022"))[:73])
         9787: neither TCP://a:4022 nor TCP://b:4022 says that it is the principal
     """
-    return Status(
+    return TransmissionStatus(
         9787,
         f"neither {address} nor {mirror_address} says that it is the principal of the mirrored database, so nothing is sent. Both are "
         "asked again by themselves.",
@@ -304,7 +311,7 @@ WHY_MOST: Final = 10_000
 
 
 @dataclass(slots=True)
-class Carried:
+class ConversationInTransit:
     """A conversation that is carried.
 
     Attributes:
@@ -315,24 +322,24 @@ class Carried:
         seen: When delivery last told of it.
     """
 
-    outgoing: Outgoing
+    outgoing: OutgoingConversation
     since: int
-    waits: Status | None = None
+    waits: TransmissionStatus | None = None
     said: str = ""
     seen: int = 0
 
 
-class Note(NamedTuple):
+class StatusNote(NamedTuple):
     """What is to be written of a conversation."""
 
-    carried: Carried
-    sender: Endpoint
+    carried: ConversationInTransit
+    sender: ConversationEndpoint
     """The endpoint, with the status that it has."""
     says: str
     """The new one."""
 
 
-class Carrying:
+class ConversationsInTransit:
     """The conversations that are carried, by database and endpoint. For any number of threads.
 
     Args:
@@ -345,12 +352,12 @@ class Carrying:
     def __init__(self, *, principal: Callable[[str, str, bytes | None], str | None]) -> None:
         self._principal: Final = principal
         self._guard: Final = threading.RLock()
-        self._carried: dict[tuple[int, Key], Carried] = {}
-        self._new: dict[int, dict[Key, Outgoing]] = {}
+        self._carried: dict[tuple[int, Key], ConversationInTransit] = {}
+        self._new: dict[int, dict[Key, OutgoingConversation]] = {}
         self._keys: dict[tuple[int, int], Key] = {}
         self.why: dict[str, str] = {}
 
-    def add(self, conversations: Sequence[Outgoing], *, now: int) -> dict[int, Status]:
+    def add(self, conversations: Sequence[OutgoingConversation], *, now: int) -> dict[int, TransmissionStatus]:
         """Takes conversations up, or notes that they have more to send.
 
         Args:
@@ -360,7 +367,7 @@ class Carrying:
         Returns:
             What is in the way of them, as far as something is.
         """
-        hindered: dict[int, Status] = {}
+        hindered: dict[int, TransmissionStatus] = {}
         with self._guard:
             for each in conversations:
                 sender = each.sender
@@ -369,7 +376,7 @@ class Carrying:
                 self._new.setdefault(place[0], {})[key] = each
                 carried = self._carried.get(place)
                 if carried is None or carried.outgoing.sender.endpoint_id != sender.endpoint_id:
-                    carried = self._carried[place] = Carried(each, now)
+                    carried = self._carried[place] = ConversationInTransit(each, now)
                 carried.outgoing = each
                 carried.seen = now
                 self._keys[place[0], sender.endpoint_id] = key
@@ -401,7 +408,7 @@ class Carrying:
                     new.setdefault(key, carried.outgoing)
         return left
 
-    def take(self) -> dict[int, dict[Key, Outgoing]]:
+    def take(self) -> dict[int, dict[Key, OutgoingConversation]]:
         """Takes out what was added since the last time, by database."""
         with self._guard:
             new, self._new = self._new, {}
@@ -424,7 +431,7 @@ class Carrying:
                 if number == database_id
             }
 
-    def waits(self, database_id: int, key: Key, status: Status | None) -> None:
+    def waits(self, database_id: int, key: Key, status: TransmissionStatus | None) -> None:
         """Notes why the messages of a conversation may not leave, or that they may."""
         carried = self._carried.get((database_id, key))
         if status is None and (carried is None or carried.waits is None):
@@ -467,7 +474,7 @@ class Carrying:
             self._carried.clear()
             self._keys.clear()
 
-    def notes(self, addresses: Collection[str], *, most: int, now: int) -> list[Note]:
+    def notes(self, addresses: Collection[str], *, most: int, now: int) -> list[StatusNote]:
         """What is to be written of the conversations that go to addresses, now that something else is in their way, or nothing.
 
         Args:
@@ -481,7 +488,7 @@ class Carrying:
         with self._guard:
             return list(islice(self._notes(frozenset(addresses), now), most))
 
-    def _notes(self, addresses: frozenset[str | None], now: int) -> Iterator[Note]:
+    def _notes(self, addresses: frozenset[str | None], now: int) -> Iterator[StatusNote]:
         for carried in self._carried.values():
             decision = carried.outgoing.decision
             if carried.waits is None and addresses.isdisjoint((decision.next_hop_address, decision.mirror_address)):
@@ -490,16 +497,16 @@ class Carrying:
             new = DELIVERED if status is None else str(status)
             # That nobody has answered yet is no news: where delivery has said so, it holds still.
             if carried.said != new and carried.said != str(self._status(carried, now)):
-                yield Note(carried, carried.outgoing.sender._replace(transmission_status=carried.said), new)
+                yield StatusNote(carried, carried.outgoing.sender._replace(transmission_status=carried.said), new)
 
-    def noted(self, notes: Iterable[Note]) -> None:
+    def noted(self, notes: Iterable[StatusNote]) -> None:
         """Notes what has been written; where delivery has said something else meanwhile, that is looked at another time."""
         with self._guard:
             for carried, sender, says in notes:
                 if carried.said == sender.transmission_status:
                     carried.said = says
 
-    def _status(self, carried: Carried, now: int) -> Status | None:
+    def _status(self, carried: ConversationInTransit, now: int) -> TransmissionStatus | None:
         if carried.waits is not None:
             return carried.waits
         decision = carried.outgoing.decision
@@ -520,7 +527,7 @@ SHARE: Final = 20
 """How many times longer than the writing the wait for the next time is, at least: a neighbour that comes and goes has it done again and again."""
 
 
-class Noting:
+class StatusWriter:
     """What is to be written. For one thread.
 
     Args:
@@ -528,7 +535,7 @@ class Noting:
         clock: The moment, in microseconds since 1970.
     """
 
-    def __init__(self, carrying: Carrying, *, clock: Callable[[], int]) -> None:
+    def __init__(self, carrying: ConversationsInTransit, *, clock: Callable[[], int]) -> None:
         self._carrying: Final = carrying
         self._clock: Final = clock
         self._addresses: Final[set[str]] = set()
@@ -567,9 +574,9 @@ class Noting:
             return None
         return self._wrote + self._wait
 
-    def _write(self, notes: list[Note]) -> bool:
+    def _write(self, notes: list[StatusNote]) -> bool:
         """Writes notes, database by database; whether all could be."""
-        by_database: dict[int, tuple[DatabaseContext, list[Note]]] = {}
+        by_database: dict[int, tuple[DatabaseContext, list[StatusNote]]] = {}
         for note in notes:
             database = note.carried.outgoing.database
             by_database.setdefault(database.database_id, (database, []))[1].append(note)
@@ -580,7 +587,7 @@ class Noting:
             try:
                 delivery.note(database, senders, says, lock_timeout=PATIENCE)
             except SsbrokerError as error:
-                told_failure(database, "why messages wait could not be written", error)
+                log_failure(database, "why messages wait could not be written", error)
                 is_written = False
             else:
                 self._carrying.noted(its)

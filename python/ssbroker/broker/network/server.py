@@ -14,22 +14,22 @@ from ssbroker._text import host_and_port
 from ssbroker.broker.background import Background
 from ssbroker.broker.context import InstanceContext
 from ssbroker.broker.network.connection import EndpointLimits, ip_of
-from ssbroker.broker.network.dialer import Reach, Setup
+from ssbroker.broker.network.dialer import DialFilter, EndpointSetup
 from ssbroker.broker.network.endpoint import SocketEndpoint
-from ssbroker.broker.network.exchange import Exchange, Reception
-from ssbroker.broker.network.forwarding import Forwarding
+from ssbroker.broker.network.exchange import EndpointEvents, MessageExchange
+from ssbroker.broker.network.forwarding import MessageForwarder
 from ssbroker.broker.network.key_exchange import DialogKeys
 from ssbroker.broker.network.mirrors import MirroredRoutes
-from ssbroker.broker.network.status_file import Bulletin
-from ssbroker.broker.network.tls import Credentials, Trust
+from ssbroker.broker.network.status_file import StatusFile
+from ssbroker.broker.network.tls import TlsCredentials, Trust
 from ssbroker.broker.process_locks import ServeLock
 from ssbroker.broker.views import view
-from ssbroker.broker.worker_thread import Runner
+from ssbroker.broker.worker_thread import WorkerThread
 from ssbroker.catalog.catalog import Catalog
 from ssbroker.exceptions import OptionError, ProtocolError
-from ssbroker.protocol.config import FRAGMENT_BYTES_LEAST, Settings
+from ssbroker.protocol.config import FRAGMENT_BYTES_LEAST, ProtocolSettings
 from ssbroker.protocol.wire.batch import BYTES_MAX
-from ssbroker.protocol.wire.frames import Own
+from ssbroker.protocol.wire.frames import OwnIdentity
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -79,7 +79,7 @@ class ServeOptions:
     addresses: Sequence[str] = ()
     dial_only: Sequence[str] = ()
     limits: EndpointLimits = field(default_factory=EndpointLimits)
-    settings: Settings = field(default_factory=Settings)
+    settings: ProtocolSettings = field(default_factory=ProtocolSettings)
     close_timeout: float = 10.0
 
     def __post_init__(self) -> None:
@@ -88,11 +88,11 @@ class ServeOptions:
         _arguments.whole(self.port, name="port", least=0, most=_PORT_MAX)
         _arguments.flag(self.allow_unencrypted, name="allow_unencrypted")
         Catalog(schemas.ROUTES.empty_table(), addresses=_arguments.texts(self.addresses, name="addresses"))
-        Reach(self.dial_only)
+        DialFilter(self.dial_only)
         if self.trust is not None:
             _check_kind(self.trust, Trust, name="trust")
         _check_kind(self.limits, EndpointLimits, name="limits")
-        _check_kind(self.settings, Settings, name="settings")
+        _check_kind(self.settings, ProtocolSettings, name="settings")
         if self.trust is None and not self.allow_unencrypted:
             raise OptionError("trust: expected certificates, or allow_unencrypted=True to do without them")
         if self.trust is not None and self.allow_unencrypted:
@@ -149,7 +149,7 @@ class Server:
         background: Background,
         options: ServeOptions,
         *,
-        connect: Callable[[Reception], NetworkEndpoint] | None = None,
+        connect: Callable[[EndpointEvents], NetworkEndpoint] | None = None,
         changed: Callable[[Server | None], object] = lambda _: None,
     ) -> None:
         self._instance: Final = instance
@@ -158,26 +158,26 @@ class Server:
         self.host: str = options.host
         self.port: int = options.port
         self._lock: Final = ServeLock(instance.folder)
-        self._runner: Final = Runner(self._run, clock=instance.clock, name=f"ssbroker {instance.name} exchange")
+        self._runner: Final = WorkerThread(self._run, clock=instance.clock, name=f"ssbroker {instance.name} exchange")
         self._is_open = self._has_begun = False
-        self._bulletin: Bulletin | None = None
+        self._bulletin: StatusFile | None = None
         self._changed: Final = changed
-        self.credentials: Final = None if options.trust is None else Credentials(options.trust)
-        reception = Reception(self._wake)
+        self.credentials: Final = None if options.trust is None else TlsCredentials(options.trust)
+        reception = EndpointEvents(self._wake)
         self.endpoint: NetworkEndpoint = self._connect(reception) if connect is None else connect(reception)
         reception.endpoint = self.endpoint
         self.mirrors: Final = MirroredRoutes(
             instance, self.endpoint, changed=lambda pair: reception.tell(lambda exchange: exchange.settled(pair[:2]))
         )
         reception.mirrors = self.mirrors
-        self.forwarding: Final = Forwarding(
+        self.forwarding: Final = MessageForwarder(
             self.endpoint,
             way=self.mirrors.way,
             most=self._forward_size,
             events=instance.events,
             clock=self._now,
         )
-        self.exchange: Final = Exchange(
+        self.exchange: Final = MessageExchange(
             instance,
             background,
             reception,
@@ -257,7 +257,7 @@ class Server:
         for database in instance.databases:
             background.changed(database)  # what waited for an endpoint goes
         look = (lambda: None) if self.credentials is None else self.credentials.look
-        self._bulletin = Bulletin(
+        self._bulletin = StatusFile(
             instance,
             (self.host, self.port),
             connections=lambda: view(instance, "sys.dm_broker_connections", None).to_pylist(),
@@ -291,14 +291,14 @@ class Server:
             self._changed(None)
             self._lock.release()
 
-    def _connect(self, reception: Reception) -> SocketEndpoint:
+    def _connect(self, reception: EndpointEvents) -> SocketEndpoint:
         instance, options = self._instance, self.options
-        own = Own(
+        own = OwnIdentity(
             instance_id=instance.instance_id,
             name=instance.name,
             number=instance.random.getrandbits(64),
         )
-        setup = Setup(
+        setup = EndpointSetup(
             own=own,
             receiver=reception,
             credentials=self.credentials,
@@ -306,7 +306,7 @@ class Server:
             events=instance.events,
             clock=self._now,
             random=instance.random,
-            reach=Reach(options.dial_only),
+            reach=DialFilter(options.dial_only),
         )
         return SocketEndpoint(setup, host=options.host, port=options.port)
 

@@ -35,7 +35,7 @@ _COLUMNS: Final = (
 LOGGER: Final = logging.getLogger("ssbroker.broker")
 
 
-class Bulletin:
+class StatusFile:
     """Writes the file every two seconds, in a thread of its own, for as long as the instance is served.
 
     Args:

@@ -146,7 +146,7 @@ def name_of(connection: ssl.SSLObject) -> str | None:
 
 
 @dataclass(frozen=True, slots=True)
-class Contexts:
+class TlsContexts:
     """What TLS is agreed with, at each end.
 
     Attributes:
@@ -164,7 +164,7 @@ class Contexts:
     ends: datetime
 
     @classmethod
-    def of(cls, trust: Trust) -> Contexts:
+    def of(cls, trust: Trust) -> TlsContexts:
         """Reads the files.
 
         Args:
@@ -304,7 +304,7 @@ class Channel(Protocol):
         """Says that nothing more comes."""
 
 
-class Plain:
+class PlainChannel:
     """Bytes as they are, from anybody (`allow_unencrypted`)."""
 
     __slots__ = ("_outgoing",)
@@ -339,7 +339,7 @@ class Plain:
         """See `Channel`."""
 
 
-class Secured:
+class TlsChannel:
     """TLS 1.3 with certificates on both sides (N8).
 
     An accepted connection costs no more than the bytes that it has sent until its first record is whole: only then TLS is set up, which
@@ -354,7 +354,7 @@ class Secured:
 
     method: Final = "CERTIFICATE"
 
-    def __init__(self, contexts: Contexts, *, is_accept: bool) -> None:
+    def __init__(self, contexts: TlsContexts, *, is_accept: bool) -> None:
         self._contexts: Final = contexts
         self._is_accept: Final = is_accept
         self._first: bytes | None = b"" if is_accept else None
@@ -471,7 +471,7 @@ LOGGER: Final = logging.getLogger("ssbroker.broker")
 _Marks: TypeAlias = tuple[tuple[int, int, int] | None, ...]
 
 
-class Credentials:
+class TlsCredentials:
     """What new connections agree on TLS with. Those that are there go on with what they began with.
 
     Args:
@@ -494,7 +494,7 @@ class Credentials:
         self._seen: _Marks = self._read
         self._failed: tuple[_Marks, str] | None = None
         self._told: str | None = None
-        self.contexts: Contexts = Contexts.of(trust)
+        self.contexts: TlsContexts = TlsContexts.of(trust)
         self._tell()
 
     def reload(self) -> None:
@@ -506,7 +506,7 @@ class Credentials:
         """
         self._seen = self._marks()
         try:
-            self.contexts = Contexts.of(self._trust)
+            self.contexts = TlsContexts.of(self._trust)
         except (InputError, OptionError) as error:
             self._failed = self._seen, str(error)
             raise

@@ -15,7 +15,16 @@ from ssbroker.protocol.config import SECOND
 from ssbroker.protocol.mirroring import MirroringRole
 from ssbroker.protocol.wire import batch, frames
 from ssbroker.protocol.wire.batch import BYTES_MAX, ROWS_MAX, checked, pack_batch, pieces
-from ssbroker.protocol.wire.frames import Data, Far, Frames, Kind, Own, Reason, framed, headed
+from ssbroker.protocol.wire.frames import (
+    Data,
+    FrameKind,
+    FrameReader,
+    GoodbyeReason,
+    OwnIdentity,
+    PeerIdentity,
+    framed,
+    headed,
+)
 
 
 class Phase(StrEnum):
@@ -35,7 +44,7 @@ class Phase(StrEnum):
     """Nothing is taken any more, and nothing but a last GOODBYE goes."""
 
 
-class Input(StrEnum):
+class LinkInput(StrEnum):
     """What may happen to a link."""
 
     HELLO = "HELLO"
@@ -54,19 +63,19 @@ class Input(StrEnum):
 
 _G, _O, _L, _N, _F, _V = Phase.GREETING, Phase.OPEN, Phase.LEAVING, Phase.GONE, Phase.LEFT, Phase.OVER
 
-TABLE: Final[dict[Phase, dict[Input, Phase]]] = {
-    _G: {Input.HELLO: _O, Input.LEAVE: _V, Input.END: _V},
-    _O: {Input.FRAME: _O, Input.GOODBYE: _F, Input.LEAVE: _L, Input.END: _V},
-    _L: {Input.FRAME: _L, Input.GOODBYE: _F, Input.LEAVE: _L, Input.WRITTEN: _N, Input.END: _V},
-    _N: {Input.FRAME: _N, Input.GOODBYE: _V, Input.LEAVE: _N, Input.END: _V},
-    _F: {Input.LEAVE: _F, Input.WRITTEN: _V, Input.END: _V},
-    _V: {Input.LEAVE: _V, Input.WRITTEN: _V, Input.END: _V},
+TABLE: Final[dict[Phase, dict[LinkInput, Phase]]] = {
+    _G: {LinkInput.HELLO: _O, LinkInput.LEAVE: _V, LinkInput.END: _V},
+    _O: {LinkInput.FRAME: _O, LinkInput.GOODBYE: _F, LinkInput.LEAVE: _L, LinkInput.END: _V},
+    _L: {LinkInput.FRAME: _L, LinkInput.GOODBYE: _F, LinkInput.LEAVE: _L, LinkInput.WRITTEN: _N, LinkInput.END: _V},
+    _N: {LinkInput.FRAME: _N, LinkInput.GOODBYE: _V, LinkInput.LEAVE: _N, LinkInput.END: _V},
+    _F: {LinkInput.LEAVE: _F, LinkInput.WRITTEN: _V, LinkInput.END: _V},
+    _V: {LinkInput.LEAVE: _V, LinkInput.WRITTEN: _V, LinkInput.END: _V},
 }
 """What is missing may not happen: of the first three inputs, it is the far side that breaks the protocol."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Limits:
+class LinkLimits:
     """How long a link waits, in microseconds, and for how much; what is not given is as the decisions have it.
 
     Attributes:
@@ -82,7 +91,7 @@ class Limits:
         OptionError: One of them is not what it can be.
 
     Examples:
-        >>> Limits(idle=0)
+        >>> LinkLimits(idle=0)
         Traceback (most recent call last):
         ssbroker.exceptions.OptionError: idle: expected a whole number from 1 to 9223372036854775807; got 0
     """
@@ -105,7 +114,7 @@ _LEAVING_WAITS: Final = 12
 """How many times as long as a GOODBYE may be waited for in silence, leaving takes at most: whoever trickles bytes ends too."""
 
 
-class Due(StrEnum):
+class DueAction(StrEnum):
     """What a moment brings."""
 
     PING = "PING"
@@ -118,7 +127,7 @@ class Due(StrEnum):
     """What was waited for has not come."""
 
 
-class Patience:
+class LinkDeadlines:
     """The moments that matter to a link.
 
     Args:
@@ -128,7 +137,7 @@ class Patience:
 
     __slots__ = ("_asked", "_carried", "_is_paused", "_leaving", "_limits", "_made", "_moved", "_pinged", "_signed")
 
-    def __init__(self, limits: Limits, now: int) -> None:
+    def __init__(self, limits: LinkLimits, now: int) -> None:
         self._limits = limits
         self._made = self._moved = self._carried = self._signed = now
         self._asked: int | None = None
@@ -194,7 +203,7 @@ class Patience:
         )
         return f"no {what} within {wait / SECOND:g} s"
 
-    def next(self, phase: Phase, *, is_waiting: bool) -> tuple[int, Due] | None:
+    def next(self, phase: Phase, *, is_waiting: bool) -> tuple[int, DueAction] | None:
         """The next moment that brings something, and what.
 
         Args:
@@ -208,18 +217,18 @@ class Patience:
         if phase is Phase.OVER:
             return None
         if phase is Phase.GREETING:
-            return self._made + limits.hello_wait, Due.END
+            return self._made + limits.hello_wait, DueAction.END
         if phase is not Phase.OPEN:
-            return min(self._moved + limits.goodbye_wait, self._left()), Due.END
+            return min(self._moved + limits.goodbye_wait, self._left()), DueAction.END
         if self._is_paused:
-            return self._signed + limits.sign_every, Due.SIGN
+            return self._signed + limits.sign_every, DueAction.SIGN
         moments = []
         if not is_waiting:
-            moments.append((self._carried + limits.idle, Due.IDLE))
+            moments.append((self._carried + limits.idle, DueAction.IDLE))
         if self._asked is not None:
-            moments.append((self._asked + limits.silence, Due.END))
+            moments.append((self._asked + limits.silence, DueAction.END))
             if not self._pinged:
-                moments.append((self._asked + limits.ping_after, Due.PING))
+                moments.append((self._asked + limits.ping_after, DueAction.PING))
         return min(moments, default=None)
 
     def _left(self) -> int:
@@ -229,7 +238,7 @@ class Patience:
 
 
 @dataclass(frozen=True, slots=True)
-class Greeted:
+class PeerGreeted:
     """The far side has said HELLO: from now on it may send.
 
     Attributes:
@@ -237,12 +246,12 @@ class Greeted:
         is_self: Whether that is this instance (N9); the link says GOODBYE by itself.
     """
 
-    far: Far
+    far: PeerIdentity
     is_self: bool = False
 
 
 @dataclass(frozen=True, slots=True)
-class Batch:
+class FragmentsArrived:
     """Rows have arrived, valid as a batch of the wire; what they say is the dialog layer's to judge.
 
     Attributes:
@@ -281,7 +290,7 @@ class RoleTold:
 
 
 @dataclass(frozen=True, slots=True)
-class Left:
+class PeerLeft:
     """The far side has said GOODBYE, or no longer gives a sign: nothing more comes from it.
 
     Attributes:
@@ -289,18 +298,18 @@ class Left:
         text: The same for people.
     """
 
-    reason: Reason
+    reason: GoodbyeReason
     text: str = ""
 
 
-Occurrence: TypeAlias = Greeted | Batch | RoleAsked | RoleTold | Left
+Occurrence: TypeAlias = PeerGreeted | FragmentsArrived | RoleAsked | RoleTold | PeerLeft
 
 
 WAITING_MAX: Final = 1_024
 """How many questions of the far side may wait for their answers to go."""
 
 
-class Questions:
+class OpenRoleQuestions:
     """What was asked and is not answered. An answer that nobody asked for is refused, so that no claim comes unasked."""
 
     __slots__ = ("_asked", "_outgoing", "_owed", "_waiting")
@@ -309,14 +318,14 @@ class Questions:
         self._asked: Counter[bytes] = Counter()
         self._owed: Counter[bytes] = Counter()
         self._waiting = 0
-        self._outgoing: deque[tuple[Kind, bytes]] = deque()
+        self._outgoing: deque[tuple[FrameKind, bytes]] = deque()
 
     def ask(self, broker_instance: bytes) -> None:
         """Asks; a ProtocolError where it is no broker id."""
         if len(broker_instance) != frames.GUID_BYTES:
             raise ProtocolError(f"ROLE_ASKED: expected a broker id of {frames.GUID_BYTES} bytes")
         self._asked[broker_instance] += 1
-        self._outgoing.append((Kind.ROLE_ASKED, broker_instance))
+        self._outgoing.append((FrameKind.ROLE_ASKED, broker_instance))
 
     def tell(self, broker_instance: bytes, role: MirroringRole, number: int) -> None:
         """Answers; a ProtocolError where nobody has asked, or the answer is none."""
@@ -324,7 +333,7 @@ class Questions:
         if not self._owed[broker_instance]:
             raise ProtocolError("ROLE_TOLD: the far side has asked nothing of this database that is not answered")
         _less(self._owed, broker_instance)
-        self._outgoing.append((Kind.ROLE_TOLD, body))
+        self._outgoing.append((FrameKind.ROLE_TOLD, body))
 
     def was_asked(self, body: bytes) -> RoleAsked:
         """The far side asks; a PeerError where it asks on and on without reading the answers."""
@@ -342,11 +351,11 @@ class Questions:
         _less(self._asked, told.broker_instance)
         return told
 
-    def take(self) -> list[tuple[Kind, bytes]]:
+    def take(self) -> list[tuple[FrameKind, bytes]]:
         """What is to go."""
         taken = list(self._outgoing)
         self._outgoing.clear()
-        self._waiting -= sum(kind is Kind.ROLE_TOLD for kind, _ in taken)
+        self._waiting -= sum(kind is FrameKind.ROLE_TOLD for kind, _ in taken)
         return taken
 
     def clear(self) -> None:
@@ -428,7 +437,7 @@ class Outbox:
         self.rows = self.bytes = 0
 
 
-_INPUTS: Final = {Kind.HELLO: Input.HELLO, Kind.GOODBYE: Input.GOODBYE}
+_INPUTS: Final = {FrameKind.HELLO: LinkInput.HELLO, FrameKind.GOODBYE: LinkInput.GOODBYE}
 
 
 class Link:
@@ -445,8 +454,8 @@ class Link:
         far: What the far side has said of itself; None until its HELLO has come.
 
     Examples:
-        >>> shop = Link(Own(instance_id=b"s" * 16, name="shop", number=1), is_accept=False, limits=Limits(), now=0)
-        >>> bank = Link(Own(instance_id=b"b" * 16, name="bank", number=2), is_accept=True, limits=Limits(), now=0)
+        >>> shop = Link(OwnIdentity(instance_id=b"s" * 16, name="shop", number=1), is_accept=False, limits=LinkLimits(), now=0)
+        >>> bank = Link(OwnIdentity(instance_id=b"b" * 16, name="bank", number=2), is_accept=True, limits=LinkLimits(), now=0)
         >>> [greeted] = bank.received(b"".join(shop.data_to_send(now=0)), now=0)
         >>> greeted.far.name
         'shop'
@@ -467,17 +476,17 @@ class Link:
         "is_accept",
     )
 
-    def __init__(self, own: Own, *, is_accept: bool, limits: Limits, now: int) -> None:
+    def __init__(self, own: OwnIdentity, *, is_accept: bool, limits: LinkLimits, now: int) -> None:
         self.is_accept = is_accept
-        self.far: Far | None = None
+        self.far: PeerIdentity | None = None
         self._own = own
         self._phase = Phase.GREETING
-        self._patience = Patience(limits, now)
-        self._frames = Frames(body_max=limits.hello_bytes)
+        self._patience = LinkDeadlines(limits, now)
+        self._frames = FrameReader(body_max=limits.hello_bytes)
         self._outbox = Outbox(first_bytes=FIRST_BYTES)
-        self._questions = Questions()
+        self._questions = OpenRoleQuestions()
         self._ping = self._pong = False
-        self._hello: bytes | None = framed(Kind.HELLO, frames.pack_hello(own))
+        self._hello: bytes | None = framed(FrameKind.HELLO, frames.pack_hello(own))
         self._goodbye: bytes | None = None
 
     def received(self, data: Data, *, now: int) -> list[Occurrence]:
@@ -505,7 +514,7 @@ class Link:
         except PeerError as error:
             self._end()
             if self.far is not None:
-                self._goodbye = framed(Kind.GOODBYE, frames.pack_goodbye(Reason.BROKEN, str(error)))
+                self._goodbye = framed(FrameKind.GOODBYE, frames.pack_goodbye(GoodbyeReason.BROKEN, str(error)))
             raise
         return occurrences
 
@@ -547,7 +556,7 @@ class Link:
         if not self.is_leaving:
             self._questions.tell(broker_instance, role, number)
 
-    def leave(self, reason: Reason, text: str = "", *, now: int) -> None:
+    def leave(self, reason: GoodbyeReason, text: str = "", *, now: int) -> None:
         """Says GOODBYE behind what is still to go; more than once is as once.
 
         Args:
@@ -558,15 +567,15 @@ class Link:
         Raises:
             ProtocolError: Nobody can be told that it is silent.
         """
-        if reason is Reason.SILENT:
+        if reason is GoodbyeReason.SILENT:
             raise ProtocolError("GOODBYE: expected a reason that the far side can be told; got SILENT")
         if self._phase in (Phase.GREETING, Phase.OPEN):
-            self._goodbye = framed(Kind.GOODBYE, frames.pack_goodbye(reason, text))
+            self._goodbye = framed(FrameKind.GOODBYE, frames.pack_goodbye(reason, text))
             self._patience.leaves(now)
         if self._phase is Phase.GREETING:
             self._outbox.clear()
             self._questions.clear()
-        self._phase = TABLE[self._phase][Input.LEAVE]
+        self._phase = TABLE[self._phase][LinkInput.LEAVE]
 
     def data_to_send(self, *, now: int) -> list[Data]:
         """What is to be written next: small frames, and one of rows.
@@ -583,14 +592,14 @@ class Link:
             parts += self._small(now)
             rows = self._outbox.take()
             if rows is not None:
-                parts += headed(Kind.FRAGMENTS, rows)
+                parts += headed(FrameKind.FRAGMENTS, rows)
                 self._patience.carried(now)
                 self._patience.asked(now)
         if self._goodbye is not None and not self._outbox.bytes:
             parts.append(self._goodbye)
             self._goodbye = None
             self._patience.moved(now)
-            self._phase = TABLE[self._phase][Input.WRITTEN]
+            self._phase = TABLE[self._phase][LinkInput.WRITTEN]
         return parts
 
     def next_timeout(self) -> int | None:
@@ -609,13 +618,16 @@ class Link:
         due = self._due()
         if due is None or due[0] > now:
             return []
-        if due[1] is Due.END:
-            left, has_left = Left(Reason.SILENT, self._patience.missed(self._phase)), self._phase is Phase.LEFT
+        if due[1] is DueAction.END:
+            left, has_left = (
+                PeerLeft(GoodbyeReason.SILENT, self._patience.missed(self._phase)),
+                self._phase is Phase.LEFT,
+            )
             self._end()
             return [] if has_left else [left]
-        if due[1] is Due.IDLE:
-            self.leave(Reason.IDLE, "nothing to carry", now=now)
-        elif due[1] is Due.PING:
+        if due[1] is DueAction.IDLE:
+            self.leave(GoodbyeReason.IDLE, "nothing to carry", now=now)
+        elif due[1] is DueAction.PING:
             self._ping = True
             self._patience.pinged(now)
         else:
@@ -652,53 +664,55 @@ class Link:
         """Whether nothing comes and nothing goes any more: the socket can be closed."""
         return self._phase is Phase.OVER and self._hello is None and self._goodbye is None
 
-    def _due(self) -> tuple[int, Due] | None:
+    def _due(self) -> tuple[int, DueAction] | None:
         return self._patience.next(self._phase, is_waiting=bool(self._outbox.bytes))
 
     def _may_send(self) -> None:
         if self.is_leaving:
             raise ProtocolError(f"expected a link that is GREETING or OPEN; it is {self._phase}")
 
-    def _took(self, kind: Kind, body: bytes, now: int) -> Occurrence | None:
-        phase = TABLE[self._phase].get(_INPUTS.get(kind, Input.FRAME))
+    def _took(self, kind: FrameKind, body: bytes, now: int) -> Occurrence | None:
+        phase = TABLE[self._phase].get(_INPUTS.get(kind, LinkInput.FRAME))
         if phase is None:
             raise PeerError(f"{kind.name}: it may not come while the connection is {self._phase}")
         self._phase = phase
-        if kind is Kind.HELLO:
+        if kind is FrameKind.HELLO:
             return self._greeted(frames.unpack_hello(body), now)
-        if kind in (Kind.PING, Kind.PONG):
-            self._pong |= kind is Kind.PING
+        if kind in (FrameKind.PING, FrameKind.PONG):
+            self._pong |= kind is FrameKind.PING
             return None
         self._patience.carried(now)
-        if kind is Kind.FRAGMENTS:
-            return Batch(batch.unpack_batch(body), len(body))
-        if kind is Kind.ROLE_ASKED:
+        if kind is FrameKind.FRAGMENTS:
+            return FragmentsArrived(batch.unpack_batch(body), len(body))
+        if kind is FrameKind.ROLE_ASKED:
             return self._questions.was_asked(body)
-        if kind is Kind.ROLE_TOLD:
+        if kind is FrameKind.ROLE_TOLD:
             return self._questions.was_told(body)
         reason, text = frames.unpack_goodbye(body)
         self._patience.leaves(now)
         if self._goodbye is None and self._phase is Phase.LEFT:
-            self._goodbye = framed(Kind.GOODBYE, frames.pack_goodbye(reason, ""))
-        return Left(reason, text)
+            self._goodbye = framed(FrameKind.GOODBYE, frames.pack_goodbye(reason, ""))
+        return PeerLeft(reason, text)
 
-    def _greeted(self, far: Far, now: int) -> Greeted:
+    def _greeted(self, far: PeerIdentity, now: int) -> PeerGreeted:
         self.far = far
         self._frames.body_max = self._own.max_frame_bytes
         self._patience.carried(now)
         is_self = far.instance_id == self._own.instance_id
         if is_self:
-            self.leave(Reason.ITSELF, "the instance has dialled itself", now=now)
-        return Greeted(far, is_self)
+            self.leave(GoodbyeReason.ITSELF, "the instance has dialled itself", now=now)
+        return PeerGreeted(far, is_self)
 
     def _small(self, now: int) -> list[bytes]:
         """All that is to go but rows; it goes before them."""
-        parts = [framed(kind) for kind, is_due in ((Kind.PONG, self._pong), (Kind.PING, self._ping)) if is_due]
+        parts = [
+            framed(kind) for kind, is_due in ((FrameKind.PONG, self._pong), (FrameKind.PING, self._ping)) if is_due
+        ]
         self._ping = self._pong = False
         for kind, body in self._questions.take():
             parts.append(framed(kind, body))
             self._patience.carried(now)
-            if kind is Kind.ROLE_ASKED:
+            if kind is FrameKind.ROLE_ASKED:
                 self._patience.asked(now)
         return parts
 
@@ -706,10 +720,10 @@ class Link:
         self._outbox.clear()
         self._questions.clear()
         self._hello = self._goodbye = None
-        self._phase = TABLE[self._phase][Input.END]
+        self._phase = TABLE[self._phase][LinkInput.END]
 
 
-class Stays(StrEnum):
+class KeptConnection(StrEnum):
     """Which of two connections stays; the other one is left with SUPERSEDED."""
 
     FIRST = "FIRST"
@@ -721,7 +735,7 @@ class Stays(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Met:
+class EstablishedConnection:
     """A connection on which both sides have said HELLO.
 
     Attributes:
@@ -729,11 +743,11 @@ class Met:
         is_accept: Whether the far side dialled.
     """
 
-    far: Far
+    far: PeerIdentity
     is_accept: bool
 
 
-def stays(own: Own, first: Met, second: Met) -> Stays:
+def stays(own: OwnIdentity, first: EstablishedConnection, second: EstablishedConnection) -> KeptConnection:
     """Which of two connections with one instance stays. Both sides come to the same, each by itself.
 
     Args:
@@ -745,14 +759,14 @@ def stays(own: Own, first: Met, second: Met) -> Stays:
         Which stays.
 
     Examples:
-        >>> own = Own(instance_id=b"a" * 16, name="shop", number=5)
-        >>> far = Far(instance_id=b"b" * 16, name="bank", number=4, max_frame_bytes=8 << 20)
-        >>> stays(own, Met(far, is_accept=True), Met(far, is_accept=False)).value
+        >>> own = OwnIdentity(instance_id=b"a" * 16, name="shop", number=5)
+        >>> far = PeerIdentity(instance_id=b"b" * 16, name="bank", number=4, max_frame_bytes=8 << 20)
+        >>> stays(own, EstablishedConnection(far, is_accept=True), EstablishedConnection(far, is_accept=False)).value
         'SECOND'
     """
     if first.far.number != second.far.number:
-        return Stays.SECOND  # the far side was started anew, and nobody is at the other end of the first
+        return KeptConnection.SECOND  # the far side was started anew, and nobody is at the other end of the first
     if first.is_accept is second.is_accept:
-        return Stays.BOTH if second.is_accept else Stays.SECOND
+        return KeptConnection.BOTH if second.is_accept else KeptConnection.SECOND
     own_wins = (own.number, own.instance_id) > (second.far.number, second.far.instance_id)
-    return Stays.SECOND if own_wins is not second.is_accept else Stays.FIRST
+    return KeptConnection.SECOND if own_wins is not second.is_accept else KeptConnection.FIRST

@@ -24,7 +24,7 @@ _HEAD: Final = struct.Struct(">4sBBHI")
 _CHECK: Final = struct.Struct(">I")
 
 
-class Kind(IntEnum):
+class FrameKind(IntEnum):
     """What a frame is (N5)."""
 
     HELLO = 1
@@ -43,19 +43,19 @@ class Kind(IntEnum):
     """The last frame of each side, and why."""
 
 
-LENGTHS: Final[dict[Kind, tuple[int, int]]] = {
-    Kind.HELLO: (31, 4 << 10),
-    Kind.FRAGMENTS: (1, 8 << 20),
-    Kind.ROLE_ASKED: (16, 16),
-    Kind.ROLE_TOLD: (25, 25),
-    Kind.PING: (0, 0),
-    Kind.PONG: (0, 0),
-    Kind.GOODBYE: (1, 513),
+LENGTHS: Final[dict[FrameKind, tuple[int, int]]] = {
+    FrameKind.HELLO: (31, 4 << 10),
+    FrameKind.FRAGMENTS: (1, 8 << 20),
+    FrameKind.ROLE_ASKED: (16, 16),
+    FrameKind.ROLE_TOLD: (25, 25),
+    FrameKind.PING: (0, 0),
+    FrameKind.PONG: (0, 0),
+    FrameKind.GOODBYE: (1, 513),
 }
 """How long the body of each kind may be."""
 
 
-def headed(kind: Kind, body: Data) -> tuple[bytes, Data]:
+def headed(kind: FrameKind, body: Data) -> tuple[bytes, Data]:
     """A frame whose body stays where it is.
 
     Args:
@@ -69,7 +69,7 @@ def headed(kind: Kind, body: Data) -> tuple[bytes, Data]:
     return head + _CHECK.pack(crc32c(body, crc32c(head, 0))), body
 
 
-def framed(kind: Kind, body: Data = b"") -> bytes:
+def framed(kind: FrameKind, body: Data = b"") -> bytes:
     """A frame.
 
     Args:
@@ -80,26 +80,26 @@ def framed(kind: Kind, body: Data = b"") -> bytes:
         Header and body.
 
     Examples:
-        >>> framed(Kind.PING).hex(" ", 4)
+        >>> framed(FrameKind.PING).hex(" ", 4)
         '53534257 01050000 00000000 de05e583'
     """
     return b"".join(headed(kind, body))
 
 
-class Frames:
+class FrameReader:
     """Frames out of bytes that come in pieces of any size. A header is judged when it is there, before anything of its body is kept.
 
     Attributes:
         body_max: How long a body may be at this moment.
 
     Examples:
-        >>> frames = Frames(body_max=4096)
-        >>> frames.feed(framed(Kind.PING)[:10])
+        >>> frames = FrameReader(body_max=4096)
+        >>> frames.feed(framed(FrameKind.PING)[:10])
         >>> frames.next() is None
         True
-        >>> frames.feed(framed(Kind.PING)[10:])
+        >>> frames.feed(framed(FrameKind.PING)[10:])
         >>> frames.next()
-        (<Kind.PING: 5>, b'')
+        (<FrameKind.PING: 5>, b'')
     """
 
     __slots__ = ("_at", "_data", "body_max")
@@ -116,7 +116,7 @@ class Frames:
             self._at = 0
         self._data += data
 
-    def next(self) -> tuple[Kind, bytes] | None:
+    def next(self) -> tuple[FrameKind, bytes] | None:
         """The next frame that is whole; None: more bytes are needed.
 
         Raises:
@@ -139,16 +139,16 @@ class Frames:
             raise PeerError(f"{kind.name}: the frame does not match its checksum")
         return kind, body
 
-    def _judged(self, start: bytes) -> tuple[Kind, int]:
+    def _judged(self, start: bytes) -> tuple[FrameKind, int]:
         _, version, number, flags, length = _HEAD.unpack_from(start)
         if version != VERSION or flags:
             raise PeerError(
                 f"expected a frame of version {VERSION} without flags; got version {version}, flags {flags}"
             )
         try:
-            kind = Kind(number)
+            kind = FrameKind(number)
         except ValueError:
-            raise PeerError(f"expected a frame of kind 1 to {max(Kind)}; got kind {number}") from None
+            raise PeerError(f"expected a frame of kind 1 to {max(FrameKind)}; got kind {number}") from None
         least, most = LENGTHS[kind]
         most = min(most, self.body_max)
         if not least <= length <= most:
@@ -166,7 +166,7 @@ _HELLO: Final = struct.Struct(">16sQIH")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Own:
+class OwnIdentity:
     """What an instance says of itself.
 
     Attributes:
@@ -179,7 +179,7 @@ class Own:
         OptionError: One of them is not what it can be.
 
     Examples:
-        >>> Own(instance_id=bytes(16), name="", number=1)
+        >>> OwnIdentity(instance_id=bytes(16), name="", number=1)
         Traceback (most recent call last):
         ssbroker.exceptions.OptionError: name: expected 1 to 1024 bytes of text that can be printed; got ''
     """
@@ -200,7 +200,7 @@ class Own:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Far:
+class PeerIdentity:
     """What the far side says of itself; none of it is proven.
 
     Attributes:
@@ -216,7 +216,7 @@ class Far:
     max_frame_bytes: int
 
 
-def pack_hello(own: Own) -> bytes:
+def pack_hello(own: OwnIdentity) -> bytes:
     """The body of HELLO.
 
     Args:
@@ -226,14 +226,14 @@ def pack_hello(own: Own) -> bytes:
         30 bytes and the name.
 
     Examples:
-        >>> unpack_hello(pack_hello(Own(instance_id=bytes(16), name="shop", number=7))).name
+        >>> unpack_hello(pack_hello(OwnIdentity(instance_id=bytes(16), name="shop", number=7))).name
         'shop'
     """
     name = own.name.encode()
     return _HELLO.pack(own.instance_id, own.number, own.max_frame_bytes, len(name)) + name
 
 
-def unpack_hello(body: bytes) -> Far:
+def unpack_hello(body: bytes) -> PeerIdentity:
     """What a HELLO says.
 
     Args:
@@ -261,7 +261,7 @@ def unpack_hello(body: bytes) -> Far:
         raise PeerError(
             f"HELLO: expected a side that takes frames of {FRAME_BYTES_LEAST} bytes; it takes {max_frame_bytes}"
         )
-    return Far(instance_id=instance_id, name=name, number=number, max_frame_bytes=max_frame_bytes)
+    return PeerIdentity(instance_id=instance_id, name=name, number=number, max_frame_bytes=max_frame_bytes)
 
 
 def _is_name(name: str) -> bool:
@@ -272,7 +272,7 @@ def _is_name(name: str) -> bool:
 _TEXT_BYTES_MAX: Final = 512
 
 
-class Reason(IntEnum):
+class GoodbyeReason(IntEnum):
     """Why a connection ends."""
 
     IDLE = 1
@@ -291,7 +291,7 @@ class Reason(IntEnum):
     """The far side gave no sign (N10). Only told on this side, since there is nobody to tell it to."""
 
 
-def pack_goodbye(reason: Reason, text: str) -> bytes:
+def pack_goodbye(reason: GoodbyeReason, text: str) -> bytes:
     r"""The body of GOODBYE.
 
     Args:
@@ -302,7 +302,7 @@ def pack_goodbye(reason: Reason, text: str) -> bytes:
         A byte and the text.
 
     Examples:
-        >>> pack_goodbye(Reason.STOPPING, "back at 7")
+        >>> pack_goodbye(GoodbyeReason.STOPPING, "back at 7")
         b'\x04back at 7'
     """
     printable = "".join(letter if letter.isprintable() else "?" for letter in text)
@@ -310,7 +310,7 @@ def pack_goodbye(reason: Reason, text: str) -> bytes:
     return bytes([reason]) + cut.encode()
 
 
-def unpack_goodbye(body: bytes) -> tuple[Reason, str]:
+def unpack_goodbye(body: bytes) -> tuple[GoodbyeReason, str]:
     r"""What a GOODBYE says.
 
     Args:
@@ -324,13 +324,13 @@ def unpack_goodbye(body: bytes) -> tuple[Reason, str]:
 
     Examples:
         >>> unpack_goodbye(b"\x04back at 7")
-        (<Reason.STOPPING: 4>, 'back at 7')
+        (<GoodbyeReason.STOPPING: 4>, 'back at 7')
     """
     try:
-        reason, text = Reason(body[0]), body[1:].decode()
+        reason, text = GoodbyeReason(body[0]), body[1:].decode()
     except ValueError:
         raise PeerError("GOODBYE: expected a reason from 1 to 6, and UTF-8") from None
-    if reason is Reason.SILENT or not text.isprintable():
+    if reason is GoodbyeReason.SILENT or not text.isprintable():
         raise PeerError("GOODBYE: expected a reason from 1 to 6, and text that can be printed")
     return reason, text
 

@@ -92,7 +92,7 @@ _map: Final[Any] = pa.map_  # its stubs know too little of it
 
 
 @dataclass(frozen=True)
-class Kinds:
+class ParquetTypes:
     """The columns of a Parquet file.
 
     Attributes:
@@ -219,7 +219,7 @@ def splits_of(files: Sequence[Path], *, split_bytes: int) -> tuple[pa.Schema, li
     for file in files:
         try:
             with pq.ParquetFile(file) as opened:
-                columns, metadata = Kinds.of(opened).schema.remove_metadata(), opened.metadata
+                columns, metadata = ParquetTypes.of(opened).schema.remove_metadata(), opened.metadata
                 _check_intervals(file, opened)
         except (pa.ArrowException, OSError) as error:
             raise MalformedDataError(f"{file}: cannot be read as Parquet: {error}") from error
@@ -257,7 +257,7 @@ def read(split: Split, *, rows_most: int, in_dictionaries: Sequence[str] = ()) -
 def _batches(split: Split, *, rows_most: int, in_dictionaries: Sequence[str]) -> Iterator[pa.RecordBatch]:
     settings: Any = {"pre_buffer": False, "buffer_size": 1 << 20, "coerce_int96_timestamp_unit": "us"}
     with pq.ParquetFile(split.file, **settings) as looked:
-        kinds, rows = Kinds.of(looked), _batch_rows(looked, split.groups, rows_most)
+        kinds, rows = ParquetTypes.of(looked), _batch_rows(looked, split.groups, rows_most)
         names: list[str] = [name for name in in_dictionaries if name in looked.schema_arrow.names]
         settings["metadata"] = looked.metadata
     with pq.ParquetFile(split.file, read_dictionary=names, **settings) as parquet:
@@ -370,7 +370,7 @@ _ESCAPED: Final = re.compile(r"""[\x01-\x1f"#%'*/:=?\\\x7f{\[\]^]""")
 _NAME_BYTES: Final = 255
 
 
-class Parts:
+class TaskFiles:
     """The files of one try.
 
     Args:

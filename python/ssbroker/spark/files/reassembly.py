@@ -26,12 +26,12 @@ from ssbroker.reassembly import Reassembler, SessionKeys, md5, reassemble
 from ssbroker.router import PendingRequest, Router, TieBreak
 from ssbroker.schemas import PENDING, REJECTED
 from ssbroker.spark import columns
-from ssbroker.spark.broadcast import MESSAGE_BYTES_MAX, Shipped, local_path, ship, ship_keys
+from ssbroker.spark.broadcast import MESSAGE_BYTES_MAX, SharedValue, local_path, ship, ship_keys
 from ssbroker.spark.columns import check_free_names
-from ssbroker.spark.files.parquet import Compression, Parts, Source, Split, files_of, read, splits_of
-from ssbroker.spark.files.staging import Staging, Watch, complete, new_attempt, run
+from ssbroker.spark.files.parquet import Compression, Source, Split, TaskFiles, files_of, read, splits_of
+from ssbroker.spark.files.staging import ProgressWatch, Staging, complete, new_attempt, run
 from ssbroker.spark.reassembly import native_keys
-from ssbroker.spark.worker import Task, router_of
+from ssbroker.spark.worker import RouteTask, router_of
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -277,7 +277,7 @@ Readers: TypeAlias = tuple[tuple[str, tuple[int, ...]], ...]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Job:
+class FilesJob:
     """What every task has to know."""
 
     schema: pa.Schema
@@ -291,11 +291,11 @@ class Job:
     in_order: bool
     max_message_bytes: int
     max_fragments_per_message: int | None
-    session_keys: str | Shipped[dict[bytes, bytes]] | None = field(repr=False)
-    routing: Task | None
+    session_keys: str | SharedValue[dict[bytes, bytes]] | None = field(repr=False)
+    routing: RouteTask | None
 
 
-def dealt(job: Job, number: int) -> dict[str, Any]:
+def dealt(job: FilesJob, number: int) -> dict[str, Any]:
     """Reads a split, and deals its fragments out by conversation.
 
     Args:
@@ -326,7 +326,7 @@ def readers_of(told: list[dict[str, Any]]) -> Readers:
     return tuple((one["folder"], tuple(one["files"])) for one in told)
 
 
-def put_together(job: Job, readers: Readers, number: int) -> dict[str, Any]:
+def put_together(job: FilesJob, readers: Readers, number: int) -> dict[str, Any]:
     """Puts the fragments of a share together. The files that it was read from go as soon as all their shares are done.
 
     Args:
@@ -357,7 +357,7 @@ def put_together(job: Job, readers: Readers, number: int) -> dict[str, Any]:
     return told
 
 
-def _put_together(job: Job, files: list[Path], number: int) -> None:
+def _put_together(job: FilesJob, files: list[Path], number: int) -> None:
     writing = _Writing(job, number)
     reassembler = Reassembler(
         max_pending_bytes=None,
@@ -385,7 +385,7 @@ def _put_together(job: Job, files: list[Path], number: int) -> None:
     writing.complete()
 
 
-def _outcome(job: Job, number: int) -> Path:
+def _outcome(job: FilesJob, number: int) -> Path:
     """The file that says what a share came to: a later try of the task may find the rows gone."""
     return Path(job.done, f"whole-{number}")
 
@@ -393,11 +393,11 @@ def _outcome(job: Job, number: int) -> Path:
 class _Writing:
     """The files of one share."""
 
-    def __init__(self, job: Job, number: int) -> None:
+    def __init__(self, job: FilesJob, number: int) -> None:
         self._job: Final = job
         self._number: Final = number
         self._attempt: Final = new_attempt(Path(job.attempts))
-        self._parts: dict[str, Parts] = {}
+        self._parts: dict[str, TaskFiles] = {}
         self._reasons: Counter[str] = Counter()
 
     def messages(self, rows: pa.Table) -> None:
@@ -435,7 +435,7 @@ class _Writing:
             folder = self._attempt / kind
             folder.mkdir()
             name = f"part-{self._number:05}"
-            self._parts[kind] = Parts(
+            self._parts[kind] = TaskFiles(
                 folder,
                 name,
                 batch.schema,
@@ -457,8 +457,8 @@ class _Writing:
         )
 
 
-def _keys_of(given: str | Shipped[dict[bytes, bytes]] | None) -> Any:
-    return native_keys(given) if isinstance(given, Shipped) else given
+def _keys_of(given: str | SharedValue[dict[bytes, bytes]] | None) -> Any:
+    return native_keys(given) if isinstance(given, SharedValue) else given
 
 
 def _no_rows(schema: pa.Schema) -> Iterator[pa.RecordBatch]:
@@ -574,10 +574,10 @@ def reassemble_files(
         check_free_names(schema.names, exact=False)
         at = _arguments.as_utc(now)
         Router(catalog, tie_break=tie_break, pending_request=pending_request).route(rehearsed.messages, now=at)
-        routing = Task(catalog=ship(spark, catalog), now=at, tie_break=tie_break, pending_request=pending_request)
+        routing = RouteTask(catalog=ship(spark, catalog), now=at, tie_break=tie_break, pending_request=pending_request)
     size = sum(file.stat().st_size for file in files)
     with Staging(folder) as staging:
-        job = Job(
+        job = FilesJob(
             schema=schema,
             messages=rehearsed.messages.schema,
             splits=tuple(splits),
@@ -592,7 +592,7 @@ def reassemble_files(
             session_keys=ship_keys(spark, normal) if isinstance(normal, dict) else _column(normal),
             routing=routing,
         )
-        with Watch(staging.done, len(splits) + job.buckets, progress):
+        with ProgressWatch(staging.done, len(splits) + job.buckets, progress):
             told = run(spark, len(splits), functools.partial(dealt, job))
             results = run(spark, job.buckets, functools.partial(put_together, job, readers_of(told)))
         placed = {Path(path): name for result in results for name, path, _ in result["files"]}

@@ -22,9 +22,9 @@ from ssbroker.schemas import CONVERSATIONS, DECISIONS
 from ssbroker.spark import columns
 from ssbroker.spark.broadcast import local_path, ship
 from ssbroker.spark.columns import check_free_names, check_once
-from ssbroker.spark.files.parquet import Compression, Parts, Source, Split, files_of, read, splits_of
-from ssbroker.spark.files.staging import Staging, Watch, complete, new_attempt, run
-from ssbroker.spark.worker import Task, router_of
+from ssbroker.spark.files.parquet import Compression, Source, Split, TaskFiles, files_of, read, splits_of
+from ssbroker.spark.files.staging import ProgressWatch, Staging, complete, new_attempt, run
+from ssbroker.spark.worker import RouteTask, router_of
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -64,7 +64,7 @@ class RoutedFiles:
 class _Job:
     """What every task has to know."""
 
-    task: Task
+    task: RouteTask
     schema: pa.Schema
     splits: tuple[Split, ...]
     attempts: str
@@ -149,7 +149,7 @@ def route_files(
     columns.rehearse(catalog, types, tie_break=tie_break, pending_request=pending_request)
     with Staging(folder) as staging:
         job = _Job(
-            task=Task(catalog=ship(spark, catalog), now=at, tie_break=tie_break, pending_request=pending_request),
+            task=RouteTask(catalog=ship(spark, catalog), now=at, tie_break=tie_break, pending_request=pending_request),
             schema=schema,
             splits=tuple(splits),
             attempts=str(staging.attempts),
@@ -157,7 +157,7 @@ def route_files(
             partition_by=partition_by,
             compression=compression,
         )
-        with Watch(staging.done, len(splits), progress):
+        with ProgressWatch(staging.done, len(splits), progress):
             results = run(spark, len(splits), functools.partial(_routed, job)) or [_written_empty(job)]
         placed = {Path(path): name for result in results for name, path, _ in result["files"]}
         told = _told(results)
@@ -182,7 +182,7 @@ def _routed(job: _Job, number: int) -> dict[str, Any]:
     split = job.splits[number]
     router = router_of(job.task.catalog, job.task.tie_break, job.task.pending_request)
     counts: dict[str, Counter[str]] = {name: Counter() for name in _COUNTED}
-    parts: Parts | None = None
+    parts: TaskFiles | None = None
     attempt = new_attempt(Path(job.attempts))
     row = split.first_row
     # Names that occur again and again are read as dictionaries, which the router looks up once each.
@@ -205,7 +205,7 @@ def _routed(job: _Job, number: int) -> dict[str, Any]:
 def _written_empty(job: _Job) -> dict[str, Any]:
     """One file without rows, so that the result has columns."""
     schema = pa.schema([*job.schema, *DECISIONS])
-    parts = Parts(
+    parts = TaskFiles(
         new_attempt(Path(job.attempts)),
         "part-00000",
         schema,
@@ -217,8 +217,8 @@ def _written_empty(job: _Job) -> dict[str, Any]:
     return _finished(job, 0, parts, {name: Counter() for name in _COUNTED})
 
 
-def _parts(job: _Job, attempt: Path, number: int, schema: pa.Schema) -> Parts:
-    return Parts(
+def _parts(job: _Job, attempt: Path, number: int, schema: pa.Schema) -> TaskFiles:
+    return TaskFiles(
         attempt,
         f"part-{number:05}",
         schema,
@@ -230,7 +230,7 @@ def _parts(job: _Job, attempt: Path, number: int, schema: pa.Schema) -> Parts:
     )
 
 
-def _finished(job: _Job, number: int, parts: Parts | None, counts: dict[str, Counter[str]]) -> dict[str, Any]:
+def _finished(job: _Job, number: int, parts: TaskFiles | None, counts: dict[str, Counter[str]]) -> dict[str, Any]:
     files = {}
     if parts is not None:
         parts.close()

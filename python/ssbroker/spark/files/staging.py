@@ -209,7 +209,7 @@ def _keep_imports() -> None:
     gc.freeze()
 
 
-class Watch:
+class ProgressWatch:
     """Tells how far a job is, for as long as the block runs: each task leaves a file when it is done.
 
     Args:

@@ -9,7 +9,7 @@ from typing import Final, Literal
 
 import pyarrow as pa
 
-from ssbroker.broker.dialogs.bulk_send import Addressing, Batch
+from ssbroker.broker.dialogs.bulk_send import NumberedBatch, SendDefaults
 from ssbroker.broker.views import DATABASE, DATABASE_VIEWS, INSTANCE_VIEWS, QUEUE, TRANSMISSION_QUEUE
 from ssbroker.exceptions import InputError, OptionError, SchemaError
 from ssbroker.protocol.errors import DEFAULT
@@ -33,7 +33,7 @@ _WORDS: Final = {"true": True, "false": False}
 
 
 @dataclass(frozen=True, slots=True)
-class Reading:
+class ReadOptions:
     """What is read."""
 
     folder: Path
@@ -83,20 +83,20 @@ class Reading:
 
 
 @dataclass(frozen=True, slots=True)
-class Writing:
+class WriteOptions:
     """How rows are sent."""
 
     folder: Path
     """The folder of the instance."""
     database: str
     """The database that sends."""
-    addressing: Addressing
+    addressing: SendDefaults
     """What holds for all rows."""
-    batch: Batch | None
+    batch: NumberedBatch | None
     """The batch that a batch write says it is."""
 
 
-def reading(options: Mapping[str, str]) -> Reading:
+def reading(options: Mapping[str, str]) -> ReadOptions:
     """Reads the options of a read.
 
     Args:
@@ -126,7 +126,7 @@ def reading(options: Mapping[str, str]) -> Reading:
     columns, starting = given.get("columns"), given.get("starting", "earliest")
     if starting not in {"earliest", "latest"}:
         raise OptionError(f"starting: expected earliest or latest, got {starting!r}")
-    return Reading(
+    return ReadOptions(
         folder=folder,
         name=view or queue or "",
         database=given.get("database"),
@@ -138,7 +138,7 @@ def reading(options: Mapping[str, str]) -> Reading:
     )
 
 
-def writing(options: Mapping[str, str]) -> Writing:
+def writing(options: Mapping[str, str]) -> WriteOptions:
     """Reads the options of a write.
 
     Args:
@@ -154,10 +154,10 @@ def writing(options: Mapping[str, str]) -> Writing:
     query_id, batch_id = given.get("query_id"), _number(given, "batch_id", least=0)
     if (query_id is None) != (batch_id is None):
         raise OptionError("query_id and batch_id: expected both or none")
-    return Writing(
+    return WriteOptions(
         folder=_folder(given),
         database=_needed(given, "database", "the database that sends"),
-        addressing=Addressing(
+        addressing=SendDefaults(
             from_service=given.get("from_service"),
             to_service=given.get("to_service"),
             contract=given.get("contract", DEFAULT),
@@ -167,7 +167,7 @@ def writing(options: Mapping[str, str]) -> Writing:
             encryption=_flag(given, "encryption", default=True),
             ends=_flag(given, "end_conversation", default=False),
         ),
-        batch=None if query_id is None or batch_id is None else Batch(query_id, batch_id),
+        batch=None if query_id is None or batch_id is None else NumberedBatch(query_id, batch_id),
     )
 
 
@@ -181,7 +181,7 @@ def ddl(schema: pa.Schema) -> str:
     return ", ".join(f"`{field.name}` {_DDL[field.type]}" for field in schema)
 
 
-def narrowed(wanted: Reading, columns: Mapping[str, str]) -> pa.Schema:
+def narrowed(wanted: ReadOptions, columns: Mapping[str, str]) -> pa.Schema:
     """The columns that a schema of the reader's choice names.
 
     Args:

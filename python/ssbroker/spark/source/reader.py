@@ -20,8 +20,8 @@ from ssbroker.broker.database import context_of as database_context
 from ssbroker.broker.instance import Instance
 from ssbroker.broker.validation import queue_key
 from ssbroker.exceptions import InputError, OptionError
-from ssbroker.spark.source.options import Reading
-from ssbroker.store.queues import Cut
+from ssbroker.spark.source.options import ReadOptions
+from ssbroker.store.queues import QueueSlice
 
 _VALUES_MAX: Final = 100
 _NUMBER: Final = "queuing_order"
@@ -171,7 +171,7 @@ class Slice(NamedTuple):
 class Scan:
     """A read of a view or a queue; it travels from the driver to the workers."""
 
-    reading: Reading
+    reading: ReadOptions
     """What is read."""
     schema: pa.Schema
     """The columns to give."""
@@ -181,7 +181,7 @@ class Scan:
     """The filters that are answered here."""
 
     @classmethod
-    def of(cls, reading: Reading, schema: pa.Schema) -> Scan:
+    def of(cls, reading: ReadOptions, schema: pa.Schema) -> Scan:
         """A read without filters, planned on this machine."""
         return cls(reading, schema, this_machine(), Pushed())
 
@@ -370,7 +370,7 @@ class Tail:
 
     def _cuts(
         self, after: int, until: int | None, *, rows_max: int, bytes_max: int, cuts_max: int | None = None
-    ) -> list[Cut]:
+    ) -> list[QueueSlice]:
         with opened(self._folder) as instance:
             database = instance.database(self._database)
             self._check_numbers(views.last_number(database_context(database)), max(after, until or 0))

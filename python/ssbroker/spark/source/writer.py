@@ -19,10 +19,10 @@ import pyarrow as pa
 import pyarrow.compute
 
 from ssbroker.broker.database import context_of as database_context
-from ssbroker.broker.dialogs.bulk_send import ADDRESS, BODY, DIALOG, MESSAGE_TYPE, Batch, send_once
+from ssbroker.broker.dialogs.bulk_send import ADDRESS, BODY, DIALOG, MESSAGE_TYPE, NumberedBatch, send_batch_once
 from ssbroker.catalog.instance_folder import is_instance
 from ssbroker.exceptions import InputError, OptionError, OutputError, SchemaError
-from ssbroker.spark.source.options import Writing
+from ssbroker.spark.source.options import WriteOptions
 from ssbroker.spark.source.reader import opened
 
 PLACE: Final = ".spark-staging"
@@ -34,7 +34,7 @@ _compute: Final[Any] = pyarrow.compute  # its stubs know too little of it
 
 
 @dataclass(frozen=True, slots=True)
-class Staged:
+class StagedRows:
     """What one task tells the driver of the rows that it has written."""
 
     file: str
@@ -54,7 +54,7 @@ def job_of(folder: Path, name: str, batch_id: int | None = None) -> Path:
 
 def stage(
     folder: Path, place: Path, batches: Iterable[pa.RecordBatch], *, partition: int, query_id: str | None
-) -> Staged:
+) -> StagedRows:
     """Writes the rows of a task, in a worker.
 
     Args:
@@ -92,10 +92,10 @@ def stage(
                 writer.close()
     except OSError as error:
         raise OutputError(f"{path}: cannot be written: {error}") from error
-    return Staged(str(path) if writer is not None else "", rows, partition, query_id)
+    return StagedRows(str(path) if writer is not None else "", rows, partition, query_id)
 
 
-def parts_of(staged: Sequence[Staged]) -> Iterator[pa.Table]:
+def parts_of(staged: Sequence[StagedRows]) -> Iterator[pa.Table]:
     """The rows of a job in parts of bounded size: by their position where they have one, those without one last; else as the partitions have them.
 
     Args:
@@ -118,7 +118,7 @@ def parts_of(staged: Sequence[Staged]) -> Iterator[pa.Table]:
     yield from _ordered([batch for table in tables for batch in table.to_batches()])
 
 
-def forget(staged: Iterable[Staged | None]) -> None:
+def forget(staged: Iterable[StagedRows | None]) -> None:
     """Removes the files of tasks."""
     for one in staged:
         if one is not None and one.file:
@@ -169,7 +169,7 @@ def _check_text(batch: pa.RecordBatch) -> None:
                 raise InputError(f"{field.name}: holds bytes that are no text: {error}", column=field.name) from error
 
 
-def _table(one: Staged) -> pa.Table:
+def _table(one: StagedRows) -> pa.Table:
     try:
         with pa.memory_map(one.file) as source:
             table = pa.ipc.open_file(source).read_all()
@@ -242,11 +242,11 @@ class Sink:
         job: The name of a batch write's files.
     """
 
-    writing: Writing
+    writing: WriteOptions
     job: str
 
     @classmethod
-    def of(cls, writing: Writing, columns: Mapping[str, str], *, overwrite: bool, is_stream: bool) -> Sink:
+    def of(cls, writing: WriteOptions, columns: Mapping[str, str], *, overwrite: bool, is_stream: bool) -> Sink:
         """A write of rows with these columns.
 
         Args:
@@ -287,13 +287,13 @@ class Sink:
         partition: int,
         query_id: str | None = None,
         batch_id: int | None = None,
-    ) -> Staged:
+    ) -> StagedRows:
         """Writes the rows of a task beside the instance, in a worker; `query_id` and `batch_id` are those of a stream."""
         folder = self.writing.folder
         place = job_of(folder, self.job if query_id is None else query_id, batch_id)
         return stage(folder, place, batches, partition=partition, query_id=query_id)
 
-    def commit(self, told: Sequence[Staged], batch_id: int | None = None) -> None:
+    def commit(self, told: Sequence[StagedRows], batch_id: int | None = None) -> None:
         """Sends what the tasks wrote, in one transaction with the note that it is sent; nothing where it was sent before.
 
         Args:
@@ -307,17 +307,17 @@ class Sink:
         """
         writing = self.writing
         query_id = next((one.query_id for one in told), None)
-        batch = writing.batch if query_id is None or batch_id is None else Batch(query_id, batch_id)
+        batch = writing.batch if query_id is None or batch_id is None else NumberedBatch(query_id, batch_id)
         if any(one.rows for one in told):
             with opened(writing.folder) as instance:
                 database = instance.database(writing.database)
-                sent = send_once(database_context(database), parts_of(told), writing.addressing, batch=batch)
+                sent = send_batch_once(database_context(database), parts_of(told), writing.addressing, batch=batch)
             if sent is None:
                 self._tell_sent_before(batch, is_stream=query_id is not None)
         forget(told)
         sweep(writing.folder, query_id or self.job, None if query_id is None else batch_id)
 
-    def _tell_sent_before(self, batch: Batch | None, *, is_stream: bool) -> None:
+    def _tell_sent_before(self, batch: NumberedBatch | None, *, is_stream: bool) -> None:
         """A stream gives a batch again when it goes on; who numbers batch writes may have used a number twice."""
         if batch is None or is_stream:
             _log.info("%s: batch %s was sent before", self.writing.folder, batch)
@@ -330,7 +330,7 @@ class Sink:
             batch.writer,
         )
 
-    def abort(self, told: Iterable[Staged | None]) -> None:
+    def abort(self, told: Iterable[StagedRows | None]) -> None:
         """Removes the files of tasks; what was sent stands in the database, and is no file."""
         forget(told)
         sweep(self.writing.folder, self.job)

@@ -17,7 +17,7 @@ from ssbroker.spark.columns import check_session
 from ssbroker.spark.reassembly_rows import plain
 from ssbroker.spark.streams import step
 from ssbroker.spark.streams.row_kinds import ArrowColumn, column, nulls, pc, same
-from ssbroker.spark.streams.state import NAME, State, state_from_bytes, whole_states
+from ssbroker.spark.streams.state import NAME, BucketState, state_from_bytes, whole_states
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -114,7 +114,7 @@ def _reading(path: str, operator_id: int) -> Iterator[None]:
         raise InputError(f"checkpoint: {path}: {found}", value=path, expected=expected) from error
 
 
-def waiting_rows(state: State) -> pa.Table:
+def waiting_rows(state: BucketState) -> pa.Table:
     """What waits in one bucket, in the columns of `STATE` after the first.
 
     Args:
@@ -151,7 +151,7 @@ def _pending(waits: pa.Table, age_us: int | None) -> dict[str, ArrowColumn]:
     return columns
 
 
-def _delayed(queue: pa.Table, state: State) -> dict[str, ArrowColumn]:
+def _delayed(queue: pa.Table, state: BucketState) -> dict[str, ArrowColumn]:
     names = {**state.names, "message_sequence_number": "message_sequence_number"}
     columns = {name: column(queue, at) for name, at in names.items() if name in _OWN and at in queue.schema.names}
     if "message_body" in queue.schema.names:

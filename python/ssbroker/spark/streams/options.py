@@ -27,7 +27,7 @@ _MICROSECOND: Final = timedelta(microseconds=1)
 
 
 @dataclass(frozen=True, kw_only=True)
-class Buckets:
+class BucketCount:
     """How conversations are spread.
 
     Attributes:
@@ -55,7 +55,7 @@ class Buckets:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Limits:
+class StreamLimits:
     """How fragments are put together.
 
     Attributes:

@@ -11,9 +11,9 @@ from ssbroker.router import PendingRequest, TieBreak
 from ssbroker.spark import columns, reassembly_rows
 from ssbroker.spark.columns import bucket_of
 from ssbroker.spark.streams import extra_columns, row_kinds, stream
-from ssbroker.spark.streams.options import Buckets
-from ssbroker.spark.streams.stream import PATIENCE, Forwarding
-from ssbroker.spark.streams.task import Task
+from ssbroker.spark.streams.options import BucketCount
+from ssbroker.spark.streams.stream import PATIENCE, StreamRouting
+from ssbroker.spark.streams.task import StreamTask
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -62,14 +62,14 @@ def route_stream(
         Traceback (most recent call last):
         ssbroker.exceptions.SchemaError: catalog: expected an ssbroker.Catalog or a path, got int
     """
-    forwarding = Forwarding(
+    forwarding = StreamRouting(
         catalog=catalog,
         tie_break=tie_break,
         pending_request=pending_request,
         max_delayed_bytes=max_delayed_bytes,
         catalog_patience=catalog_patience,
     )
-    spread = Buckets(count=buckets, key=bucket_key)
+    spread = BucketCount(count=buckets, key=bucket_key)
     spark = stream.checked(conversations_df, name="ssbroker.spark.route_stream", observe=observe)
     from pyspark.sql import functions as sf  # noqa: PLC0415 - pyspark is an extra
 
@@ -79,7 +79,7 @@ def route_stream(
     columns.check_carried(fields)
     on_the_way = [reassembly_rows.further_name(place) for place in range(len(fields))]
     names = {name: on_the_way[fields.names.index(name)] for name in read}
-    task = Task(
+    task = StreamTask(
         fixed={**spread.fixed, "in_order": None},
         carried=tuple(fields.names),
         assembly=None,

@@ -83,7 +83,7 @@ _SECTIONS: Final = 5
 
 
 @dataclass(frozen=True, kw_only=True)
-class State:
+class BucketState:
     """What is kept of a bucket.
 
     Attributes:
@@ -129,7 +129,7 @@ class State:
             parts += [_LENGTH.pack(len(section)), section]
         return b"".join([*parts, _digest(sections)])
 
-    def checked(self, fixed: Mapping[str, str | int | bool | None]) -> State:
+    def checked(self, fixed: Mapping[str, str | int | bool | None]) -> BucketState:
         """The same, if it was begun under these options.
 
         Args:
@@ -151,7 +151,7 @@ class State:
         return replace(self, fixed=fixed)
 
 
-def state_from_bytes(kept: bytes) -> State:
+def state_from_bytes(kept: bytes) -> BucketState:
     """Reads what is kept; nothing is believed before the digest is compared. What is wrong with `assembler` its reader finds.
 
     Args:
@@ -164,7 +164,7 @@ def state_from_bytes(kept: bytes) -> State:
         MalformedDataError: It is cut off, altered or of another version.
 
     Examples:
-        >>> state_from_bytes(State(fixed={"buckets": 16}, names={}).to_bytes()).fixed
+        >>> state_from_bytes(BucketState(fixed={"buckets": 16}, names={}).to_bytes()).fixed
         {'buckets': 16}
     """
     begin = len(MAGIC) + _VERSION.size
@@ -203,9 +203,9 @@ def _sections(rest: memoryview) -> list[memoryview]:
 
 def _of_sections(
     head: memoryview, further: memoryview, waits: memoryview, delayed: memoryview, assembler: memoryview
-) -> State:
+) -> BucketState:
     told: dict[str, Any] = json.loads(bytes(head))
-    return State(
+    return BucketState(
         **told,
         further=pa.ipc.read_schema(pa.py_buffer(further)) if further else None,
         waits=_rows(waits),
@@ -303,7 +303,7 @@ _KEY: Final = "part int"
 _VALUE: Final = "state string, parts int"
 
 
-class Parts:
+class StateParts:
     """The state of the bucket whose turn it is.
 
     Args:

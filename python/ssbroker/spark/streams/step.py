@@ -16,11 +16,11 @@ from ssbroker.reassembly import Reassembler
 from ssbroker.router import Router
 from ssbroker.schemas import PENDING
 from ssbroker.spark import reassembly, worker
-from ssbroker.spark.broadcast import Shipped
+from ssbroker.spark.broadcast import SharedValue
 from ssbroker.spark.streams import extra_columns, row_kinds
 from ssbroker.spark.streams.row_kinds import ArrowColumn, column, key, nulls, pc, same, with_column
-from ssbroker.spark.streams.state import State, state_from_bytes
-from ssbroker.spark.streams.task import Assembly, Routing, Task
+from ssbroker.spark.streams.state import BucketState, state_from_bytes
+from ssbroker.spark.streams.task import AssemblySettings, RoutingSettings, StreamTask
 
 WAITING_SINCE: Final = "since_us"
 GROWN: Final = "grown_us"
@@ -31,7 +31,7 @@ _KEYS: Final = ("conversation_id", "is_initiator", "message_sequence_number")
 
 
 @dataclass(frozen=True)
-class Waits:
+class WaitingDirections:
     """What waits after a step.
 
     Attributes:
@@ -45,7 +45,9 @@ class Waits:
     due_us: int | None
 
 
-def waits(before: pa.Table | None, pending: pa.Table | None, *, max_age_us: int | None, now_us: int) -> Waits:
+def waits(
+    before: pa.Table | None, pending: pa.Table | None, *, max_age_us: int | None, now_us: int
+) -> WaitingDirections:
     """Compares what is pending now with what waited before.
 
     Args:
@@ -59,19 +61,19 @@ def waits(before: pa.Table | None, pending: pa.Table | None, *, max_age_us: int 
     """
     rows = before if pending is None else _since(before, pending, now_us=now_us)
     if rows is None or not rows.num_rows:
-        return Waits(None, None, None)
+        return WaitingDirections(None, None, None)
     if max_age_us is None:
-        return Waits(rows, None, None)
+        return WaitingDirections(rows, None, None)
     grown = column(rows, GROWN)
     if pc.max(grown).as_py() > now_us:
         grown = pc.min_element_wise(grown, now_us)
         rows = with_column(rows, GROWN, grown)
     is_over = pc.less_equal(grown, now_us - max_age_us)
     if not pc.any(is_over).as_py():
-        return Waits(rows, None, _first(grown) + max_age_us)
+        return WaitingDirections(rows, None, _first(grown) + max_age_us)
     rest = rows.filter(pc.invert(is_over))
     due_us = _first(column(rest, GROWN)) + max_age_us if rest.num_rows else None
-    return Waits(rest if rest.num_rows else None, rows.filter(is_over), due_us)
+    return WaitingDirections(rest if rest.num_rows else None, rows.filter(is_over), due_us)
 
 
 def _since(before: pa.Table | None, pending: pa.Table, *, now_us: int) -> pa.Table:
@@ -107,7 +109,7 @@ _DELAYED: Final = "is_delayed"
 
 
 @dataclass(frozen=True)
-class Turn:
+class StepResult:
     """What comes of a step.
 
     Attributes:
@@ -130,7 +132,7 @@ class Turn:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Room:
+class DelayedLimits:
     """Where messages wait for a route.
 
     Attributes:
@@ -145,7 +147,7 @@ class Room:
 
     def turn(
         self, queue: pa.Table | None, arrived: pa.Table | None, *, arrivals: int, changed: bool, now_us: int
-    ) -> Turn:
+    ) -> StepResult:
         """Routes what has come and what is due.
 
         Args:
@@ -159,7 +161,7 @@ class Room:
             What is released, and what waits.
         """
         if queue is not None and arrived is None and not changed and self._is_early(queue, now_us):
-            return Turn([], queue, arrivals)
+            return StepResult([], queue, arrivals)
         resting, tried = self._parted(queue, arrived, arrivals=arrivals, changed=changed, now_us=now_us)
         arrivals += arrived.num_rows if arrived is not None else 0
         released: list[pa.RecordBatch] = []
@@ -167,12 +169,12 @@ class Room:
             released, delayed = self._tried(tried, now_us=now_us)
             resting = _together(resting, delayed)
         if resting is None:
-            return Turn(released, None, arrivals)
+            return StepResult(released, None, arrivals)
         resting = resting.take(pc.sort_indices(column(resting, ARRIVAL)))
         over, resting = _over(resting, self.max_bytes)
         for rows in [] if over is None else _messages(over).to_batches():
             released.append(self.decide(rows)[0])
-        return Turn(released, resting, arrivals)
+        return StepResult(released, resting, arrivals)
 
     def _parted(
         self, queue: pa.Table | None, arrived: pa.Table | None, *, arrivals: int, changed: bool, now_us: int
@@ -334,7 +336,7 @@ _NUMBER: Final = "message_sequence_number"
 
 
 @dataclass(frozen=True)
-class Step:
+class StepOutput:
     """What comes of one step.
 
     Attributes:
@@ -348,7 +350,7 @@ class Step:
     due_us: int | None
 
 
-def step(task: Task, state: bytes | None, given: Sequence[pa.RecordBatch], *, now_us: int) -> Step:
+def step(task: StreamTask, state: bytes | None, given: Sequence[pa.RecordBatch], *, now_us: int) -> StepOutput:
     """Takes in what has come for a bucket, and does what is due.
 
     Args:
@@ -368,7 +370,9 @@ def step(task: Task, state: bytes | None, given: Sequence[pa.RecordBatch], *, no
         InputError: A value is not what was expected.
     """
     names = {} if task.routing is None else task.routing.names
-    before = State(fixed=task.fixed, names=names) if state is None else state_from_bytes(state).checked(task.fixed)
+    before = (
+        BucketState(fixed=task.fixed, names=names) if state is None else state_from_bytes(state).checked(task.fixed)
+    )
     if before.further is not None and not extra_columns.are_called(before.further, task.carried):
         raise _other_columns(extra_columns.told(before.further), ", ".join(task.carried) or "none")
     if before.delayed is not None and task.routing is None:
@@ -376,15 +380,15 @@ def step(task: Task, state: bytes | None, given: Sequence[pa.RecordBatch], *, no
             "catalog: messages of this checkpoint wait for a route, and what follows them must not overtake them: go on with a "
             "catalog, or begin with a new checkpoint"
         )
-    turn = _Turn(task, before, now_us=now_us)
+    turn = _StepRun(task, before, now_us=now_us)
     turn.take(given)
     return turn.end(state)
 
 
-class _Turn:
+class _StepRun:
     """One step under way."""
 
-    def __init__(self, task: Task, before: State, *, now_us: int) -> None:
+    def __init__(self, task: StreamTask, before: BucketState, *, now_us: int) -> None:
         self._task: Final = task
         self._now_us: Final = now_us
         self._before: Final = before
@@ -404,7 +408,7 @@ class _Turn:
         elif messages is not None:
             self._tell(row_kinds.MESSAGE, messages)
 
-    def end(self, kept: bytes | None) -> Step:
+    def end(self, kept: bytes | None) -> StepOutput:
         """What comes of the step."""
         state = self._state
         if not state.assembler and state.delayed is None:
@@ -413,7 +417,7 @@ class _Turn:
             after = kept if kept is not None and state is self._before else state.to_bytes()
         if self._task.figures:
             self._tell_batch(row_kinds.FIGURES, self._figures(0 if after is None else len(after)))
-        return Step(self._rows, after, min(self._due, default=None))
+        return StepOutput(self._rows, after, min(self._due, default=None))
 
     def _known(self, rows: pa.Table) -> pa.Table:
         """The rows, if their carried columns are those of before: what waits has none others."""
@@ -425,7 +429,7 @@ class _Turn:
             raise _other_columns(extra_columns.told(before), extra_columns.told(further))
         return extra_columns.as_before(rows, before)
 
-    def _assemble(self, assembly: Assembly, fragments: pa.Table | None) -> pa.Table | None:
+    def _assemble(self, assembly: AssemblySettings, fragments: pa.Table | None) -> pa.Table | None:
         """The messages that are whole now and whose turn it is."""
         assembler, pending, messages = None, None, None
         if fragments is not None:
@@ -458,7 +462,7 @@ class _Turn:
         expired = expired.drop_columns([WAITING_SINCE, GROWN])
         self._tell(row_kinds.EXPIRY, expired.append_column(row_kinds.EXPIRED.names[-1], since))
 
-    def _route(self, routing: Routing, messages: pa.Table | None) -> None:
+    def _route(self, routing: RoutingSettings, messages: pa.Table | None) -> None:
         """Routes what has come and what waits, as far as it is due."""
         state = self._state
         if messages is not None and not messages.num_rows:
@@ -466,7 +470,7 @@ class _Turn:
         if messages is None and state.delayed is None:
             return
         router, fingerprint = routing.source.router(routing.tie_break, routing.pending_request, now_us=self._now_us)
-        room = Room(
+        room = DelayedLimits(
             decide=_Decide(router, routing, now_us=self._now_us),
             direction=routing.direction,
             max_bytes=routing.max_delayed_bytes,
@@ -509,7 +513,7 @@ class _Decide:
     """Adds the decision to messages."""
 
     router: Router
-    routing: Routing
+    routing: RoutingSettings
     now_us: int
 
     def __call__(self, messages: pa.RecordBatch) -> tuple[pa.RecordBatch, ArrowColumn]:
@@ -526,9 +530,9 @@ class _Decide:
         return pa.RecordBatch.from_arrays(columns, names=names_), is_delayed
 
 
-def _assembler(assembly: Assembly, checkpoint: bytes) -> Reassembler:
+def _assembler(assembly: AssemblySettings, checkpoint: bytes) -> Reassembler:
     given = assembly.session_keys
-    keys: Any = reassembly.native_keys(given) if isinstance(given, Shipped) else given
+    keys: Any = reassembly.native_keys(given) if isinstance(given, SharedValue) else given
     if checkpoint:
         return Reassembler.restore(checkpoint, session_keys=keys)
     return Reassembler(

@@ -21,11 +21,18 @@ from ssbroker.spark import columns, reassembly_rows
 from ssbroker.spark.broadcast import ship, ship_keys
 from ssbroker.spark.columns import FragmentColumns, check_frame, check_free
 from ssbroker.spark.streams import extra_columns, row_kinds, state, task
-from ssbroker.spark.streams.options import DELAYED_BYTES_MAX, Buckets, Limits, catalog_given, microseconds
+from ssbroker.spark.streams.options import DELAYED_BYTES_MAX, BucketCount, StreamLimits, catalog_given, microseconds
 from ssbroker.spark.streams.row_kinds import StreamKinds
-from ssbroker.spark.streams.state import Parts
+from ssbroker.spark.streams.state import StateParts
 from ssbroker.spark.streams.step import step
-from ssbroker.spark.streams.task import Assembly, AtPath, Fixed, Routing, Source, Task
+from ssbroker.spark.streams.task import (
+    AssemblySettings,
+    CatalogLocation,
+    CatalogPath,
+    FixedCatalog,
+    RoutingSettings,
+    StreamTask,
+)
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -36,7 +43,7 @@ if TYPE_CHECKING:
 _US: Final = 1000
 
 
-class Keeper:
+class BucketStore:
     """What is kept and told of buckets, by the handle that Spark gives.
 
     Args:
@@ -44,10 +51,10 @@ class Keeper:
         handle: Spark's.
     """
 
-    def __init__(self, task: Task, handle: Any) -> None:
+    def __init__(self, task: StreamTask, handle: Any) -> None:
         self._task: Final = task
         self._handle: Final = handle
-        self._kept: Final = Parts(handle)
+        self._kept: Final = StateParts(handle)
 
     def step(self, given: Sequence[bytes], now_ms: int) -> list[tuple[str, bytes]]:
         """Does the step of the bucket whose turn it is.
@@ -81,7 +88,7 @@ class Keeper:
             self._handle.registerTimer(due_ms)
 
 
-def processor(task: Task) -> StatefulProcessor:
+def processor(task: StreamTask) -> StatefulProcessor:
     """Keeps the buckets of a query.
 
     Args:
@@ -100,7 +107,7 @@ def processor(task: Task) -> StatefulProcessor:
         """The state and one timer of each bucket."""
 
         def init(self, handle: Any) -> None:
-            self._keeper = Keeper(task, handle)
+            self._keeper = BucketStore(task, handle)
 
         def handleInputRows(self, key: Any, rows: Iterator[Any], timerValues: Any) -> Iterator[Any]:  # noqa: N802, N803, ARG002 - Spark's names
             # In the order in which the rows came, as far as there is one: a task that is run again does the same.
@@ -120,7 +127,7 @@ _PATIENCE: Final = "catalog_patience"
 
 
 @dataclass(frozen=True, kw_only=True)
-class Forwarding:
+class StreamRouting:
     """How messages are routed.
 
     Attributes:
@@ -153,7 +160,7 @@ class Forwarding:
         names: Mapping[str, str],
         *,
         direction: tuple[str, ...] | None,
-    ) -> Routing:
+    ) -> RoutingSettings:
         """What the workers are told.
 
         Args:
@@ -173,8 +180,10 @@ class Forwarding:
         given = catalog_given(self.catalog)
         catalog = given if isinstance(given, Catalog) else task.load(Path(given))
         labels = columns.rehearse(catalog, types, tie_break=self.tie_break, pending_request=self.pending_request)
-        source: Source = Fixed(ship(spark, given, in_stream=True)) if isinstance(given, Catalog) else self._at(given)
-        return Routing(
+        source: CatalogLocation = (
+            FixedCatalog(ship(spark, given, in_stream=True)) if isinstance(given, Catalog) else self._at(given)
+        )
+        return RoutingSettings(
             source=source,
             tie_break=self.tie_break,
             pending_request=self.pending_request,
@@ -184,8 +193,8 @@ class Forwarding:
             max_delayed_bytes=self.max_delayed_bytes,
         )
 
-    def _at(self, path: str) -> AtPath:
-        return AtPath(path, microseconds(self.catalog_patience, name=_PATIENCE, least=timedelta(0)))
+    def _at(self, path: str) -> CatalogPath:
+        return CatalogPath(path, microseconds(self.catalog_patience, name=_PATIENCE, least=timedelta(0)))
 
 
 PROVIDER: Final = "spark.sql.streaming.stateStore.providerClass"
@@ -202,9 +211,9 @@ _BATCH: Final = {
 
 def rows(
     fragments: DataFrame,
-    limits: Limits,
-    buckets: Buckets,
-    forwarding: Forwarding | None,
+    limits: StreamLimits,
+    buckets: BucketCount,
+    forwarding: StreamRouting | None,
     *,
     observe: str | None,
     name: str,
@@ -235,7 +244,7 @@ def rows(
     if forwarding is not None:
         check_free(fragments, [field.name for field in found.further])
         routing = _routing(spark, found, forwarding, in_order=limits.in_order)
-    task = Task(
+    task = StreamTask(
         fixed={**buckets.fixed, **limits.fixed},
         carried=tuple(field.name for field in found.further),
         assembly=_assembly(spark, limits),
@@ -281,7 +290,7 @@ def checked(given: DataFrame, *, name: str, observe: str | None) -> SparkSession
 
 
 def through_buckets(
-    placed: DataFrame, names: tuple[str, ...], task: Task, further: Mapping[str, StructField]
+    placed: DataFrame, names: tuple[str, ...], task: StreamTask, further: Mapping[str, StructField]
 ) -> DataFrame:
     """Packs rows by bucket, has each bucket do its step, and unpacks what comes of it.
 
@@ -344,11 +353,11 @@ def observed(made: DataFrame, name: str | None) -> DataFrame:
     return made.observe(name, *counts, *sums, buckets).where(kind != row_kinds.FIGURES)
 
 
-def _assembly(spark: SparkSession, limits: Limits) -> Assembly:
+def _assembly(spark: SparkSession, limits: StreamLimits) -> AssemblySettings:
     normal = keys.normalize_session_keys(limits.session_keys)
     column = normal if isinstance(normal, str) else None
     age = limits.max_pending_age
-    return Assembly(
+    return AssemblySettings(
         in_order=limits.in_order,
         max_message_bytes=limits.max_message_bytes,
         max_fragments_per_message=limits.max_fragments_per_message,
@@ -359,7 +368,9 @@ def _assembly(spark: SparkSession, limits: Limits) -> Assembly:
     )
 
 
-def _routing(spark: SparkSession, found: FragmentColumns, forwarding: Forwarding, *, in_order: bool) -> Routing:
+def _routing(
+    spark: SparkSession, found: FragmentColumns, forwarding: StreamRouting, *, in_order: bool
+) -> RoutingSettings:
     read = found.of_conversations()
     types: dict[str, pa.DataType] = {"conversation_id": pa.binary(), "is_initiator": pa.bool_()}
     for name, (_, kind) in read.items():
@@ -500,14 +511,14 @@ def stream(
     """
     forwarding = None
     if catalog is not None:
-        forwarding = Forwarding(
+        forwarding = StreamRouting(
             catalog=catalog,
             tie_break=tie_break,
             pending_request=pending_request,
             max_delayed_bytes=max_delayed_bytes,
             catalog_patience=catalog_patience,
         )
-    limits = Limits(
+    limits = StreamLimits(
         in_order=in_order,
         session_keys=session_keys,
         acknowledgements=acknowledgements,
@@ -516,7 +527,7 @@ def stream(
         max_pending_bytes=max_pending_bytes,
         max_pending_age=max_pending_age,
     )
-    chosen = Buckets(count=buckets, key=bucket_key)
+    chosen = BucketCount(count=buckets, key=bucket_key)
     return Stream(*rows(fragments_df, limits, chosen, forwarding, observe=observe, name="ssbroker.spark.stream"))
 
 
@@ -562,7 +573,7 @@ def reassemble_stream(
         Traceback (most recent call last):
         ssbroker.exceptions.OptionError: buckets: expected a whole number from 1 to 65536; got 0
     """
-    limits = Limits(
+    limits = StreamLimits(
         in_order=in_order,
         session_keys=session_keys,
         acknowledgements=acknowledgements,
@@ -571,6 +582,6 @@ def reassemble_stream(
         max_pending_bytes=max_pending_bytes,
         max_pending_age=max_pending_age,
     )
-    chosen = Buckets(count=buckets, key=bucket_key)
+    chosen = BucketCount(count=buckets, key=bucket_key)
     name = "ssbroker.spark.reassemble_stream"
     return Stream(*rows(fragments_df, limits, chosen, None, observe=observe, name=name))

@@ -15,7 +15,7 @@ from ssbroker.catalog.catalog import Catalog, files_of
 from ssbroker.exceptions import SsbrokerError
 from ssbroker.router import PendingRequest, Router, TieBreak
 from ssbroker.spark import worker
-from ssbroker.spark.broadcast import Shipped
+from ssbroker.spark.broadcast import SharedValue
 from ssbroker.spark.columns import Labels
 
 _LOG: Final = logging.getLogger("ssbroker.spark")
@@ -23,7 +23,7 @@ _PATHS_MAX: Final = 4
 
 
 @dataclass(frozen=True)
-class Source:
+class CatalogLocation:
     """Where the catalog of a stream is."""
 
     @property
@@ -49,10 +49,10 @@ class Source:
 
 
 @dataclass(frozen=True)
-class Fixed(Source):
+class FixedCatalog(CatalogLocation):
     """A catalog that stays as it is while the query runs."""
 
-    catalog: Shipped[Catalog]
+    catalog: SharedValue[Catalog]
 
     @property
     def may_change(self) -> bool:
@@ -65,7 +65,7 @@ class Fixed(Source):
 
 
 @dataclass(frozen=True)
-class AtPath(Source):
+class CatalogPath(CatalogLocation):
     """A file or folder, as `Catalog.load` takes it, that every worker can read; looked at for each bucket and batch.
 
     Attributes:
@@ -87,7 +87,7 @@ class AtPath(Source):
         return router, router.catalog.fingerprint
 
 
-class Watched:
+class WatchedCatalog:
     """The router of a path, compiled anew when the path says something else.
 
     Args:
@@ -179,13 +179,15 @@ def signature(path: Path) -> object:
 
 
 @functools.lru_cache(maxsize=_PATHS_MAX)
-def _watched(path: str, tie_break: TieBreak, pending_request: PendingRequest) -> Watched:
+def _watched(path: str, tie_break: TieBreak, pending_request: PendingRequest) -> WatchedCatalog:
     """That of this process: made for the first bucket that needs it, found by all that follow."""
-    return Watched(Path(path), lambda catalog: Router(catalog, tie_break=tie_break, pending_request=pending_request))
+    return WatchedCatalog(
+        Path(path), lambda catalog: Router(catalog, tie_break=tie_break, pending_request=pending_request)
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
-class Assembly:
+class AssemblySettings:
     """How fragments are put together.
 
     Attributes:
@@ -203,12 +205,12 @@ class Assembly:
     max_fragments_per_message: int | None
     max_pending_bytes: int
     max_pending_age_us: int | None
-    session_keys: str | Shipped[dict[bytes, bytes]] | None = field(repr=False)
+    session_keys: str | SharedValue[dict[bytes, bytes]] | None = field(repr=False)
     acknowledgements: bool
 
 
 @dataclass(frozen=True, kw_only=True)
-class Routing:
+class RoutingSettings:
     """How messages are routed.
 
     Attributes:
@@ -221,7 +223,7 @@ class Routing:
         max_delayed_bytes: How much may wait for a route in one bucket.
     """
 
-    source: Source
+    source: CatalogLocation
     tie_break: TieBreak
     pending_request: PendingRequest
     labels: Labels
@@ -231,7 +233,7 @@ class Routing:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Task:
+class StreamTask:
     """What is done with each bucket: small enough to travel with every task.
 
     Attributes:
@@ -244,6 +246,6 @@ class Task:
 
     fixed: Mapping[str, str | int | bool | None]
     carried: tuple[str, ...]
-    assembly: Assembly | None
-    routing: Routing | None
+    assembly: AssemblySettings | None
+    routing: RoutingSettings | None
     figures: bool
