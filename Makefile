@@ -28,7 +28,7 @@ SOURCES := pyproject.toml Cargo.toml Cargo.lock README.md LICENSE \
 	$(shell find rust python -not -path '*/__pycache__*' -not -path '*/target/*' -not -name '*.so')
 CHECKED := python/ssbroker python/pyspark_ssbroker tests benches examples
 
-.PHONY: help demo test build format lint lint-rust bench fuzz ci clean tools tools-with-java
+.PHONY: help demo test build format lint lint-rust rules bench fuzz ci clean tools tools-with-java
 
 help: ## say what each target does
 	@sed -n 's/^\([a-z]*\):.*## \(.*\)/  make \1\t\2/p' Makefile | expand -t 18
@@ -44,11 +44,10 @@ test: tools-with-java $(INSTALLED) $(TOOLED) $(ARCHIVED) ## run the tests agains
 build: tools $(INSTALLED) ## build the release wheel and install it into .venv
 	@echo "built: $$(ls $(VENV)/wheel/*.whl)"
 
-format: tools $(INSTALLED) $(TOOLED) ## format Rust and Python, mend what the linters can, renew docs/traceability.md
+format: tools $(INSTALLED) $(TOOLED) ## format Rust and Python, fix what the linters can
 	cargo fmt --all
 	$(PYTHON_OF_VENV) -m ruff check --quiet --fix $(CHECKED)
 	$(PYTHON_OF_VENV) -m ruff format --quiet $(CHECKED) docs README.md
-	$(PYTHON_OF_VENV) -m tests.guards.traceability --write
 	$(PYTHON_OF_VENV) -m tests.guards.state_picture --write
 
 lint: lint-rust $(INSTALLED) $(TOOLED) ## formatters, linters, types, and the stub against the binary
@@ -60,6 +59,9 @@ lint: lint-rust $(INSTALLED) $(TOOLED) ## formatters, linters, types, and the st
 lint-rust: tools
 	cargo fmt --all --check
 	cargo clippy --quiet --locked --workspace --all-targets -- -D warnings
+
+rules: ## print which tests prove which rule
+	@python3 -m tests.guards.rule_tests
 
 bench: tools-with-java $(INSTALLED) $(TOOLED) ## compare with the rivals, answers checked first (BENCH_SHORT=1 for small sizes)
 	@$(IN_VENV) $(PYTHON_OF_VENV) -m pytest benches $(ARGS)

@@ -123,7 +123,7 @@ def of_whole_seconds(world: Routed) -> Routed:
 @pytest.mark.parametrize("zone", ZONES)
 @pytest.mark.parametrize("unit", UNITS)
 def test_lifetimes_in_any_unit_and_zone(unit: Any, zone: str | None) -> None:
-    """K25: without a zone it is UTC."""
+    """Without a zone it is UTC."""
     for world in map(of_whole_seconds, WORLDS):
         layout = as_type(pa.timestamp(unit, zone))
         for shape in (layout, *(then(layout, shape) for shape in SHAPES.values())):
@@ -169,7 +169,7 @@ def test_tables_in_any_cut(rows: int) -> None:
 
 
 def test_route_ids_that_are_left_out_go_on_over_chunks() -> None:
-    """K23: they follow the highest of their database, in row order, wherever the table is cut."""
+    """They follow the highest of their database, in row order, wherever the table is cut."""
     routes = pa.table({"name": [f"route {row}" for row in range(20)], "address": ["LOCAL"] * 20})
     for rows in (1, 7, 20):
         catalog = Catalog(pa.Table.from_batches(routes.to_batches(max_chunksize=rows)))

@@ -182,7 +182,7 @@ def test_the_batches_before_the_one_that_raises_keep_their_turns(read: Callable[
 
 
 def test_conversation_ids_may_be_null_or_missing_where_no_hash_needs_them() -> None:
-    """K22; what is there has to be a GUID all the same."""
+    """What is there has to be a GUID all the same."""
     tie_breaks: tuple[TieBreak, ...] = ("first", "round_robin")
     for tie_break in tie_breaks:
         expected = Router(CATALOG, tie_break=tie_break).route(GOOD, now=NOW)

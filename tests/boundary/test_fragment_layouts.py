@@ -151,8 +151,8 @@ def test_signatures_of_nulls_have_any_type(name: str) -> None:
 
 @pytest.mark.parametrize("size", [0, 15, 17])
 @pytest.mark.parametrize("name", SIGNATURES)
-def test_m5_signatures_of_another_length_match_nothing(name: str, size: int) -> None:
-    """M1: they are no bad input; their type may say how long they are."""
+def test_signatures_of_another_length_match_nothing(name: str, size: int) -> None:
+    """They are no bad input; their type may say how long they are."""
     kinds: tuple[Any, ...] = (pa.binary(), pa.binary(size), pa.binary_view())
     for kind in kinds:
         wrong = instead(pa.array([bytes(size)] * ROWS, pa.binary()).cast(kind))

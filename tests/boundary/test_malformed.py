@@ -33,9 +33,10 @@ REFUSALS = {
 }
 
 
+@pytest.mark.threat("T19")
 @pytest.mark.parametrize("family", malformed.FAMILIES)
 def test_malformed_data_are_refused(family: str) -> None:
-    """T19: nothing malformed reaches native code."""
+    """Nothing malformed reaches native code."""
     assert failures("tests.boundary.malformed", family) == []
 
 

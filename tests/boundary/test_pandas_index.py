@@ -46,7 +46,7 @@ def filtered(frame: pd.DataFrame) -> pd.DataFrame:
 
 
 @pytest.mark.parametrize("from_file", [False, True])
-def test_k28_a_filtered_frame_makes_the_same_catalog(tmp_path: Path, *, from_file: bool) -> None:
+def test_a_filtered_frame_makes_the_same_catalog(tmp_path: Path, *, from_file: bool) -> None:
     frame: Any = filtered(routes())
     if from_file:
         frame.to_parquet(tmp_path / "routes.parquet")
@@ -55,7 +55,7 @@ def test_k28_a_filtered_frame_makes_the_same_catalog(tmp_path: Path, *, from_fil
     assert catalog == Catalog(frame.reset_index(drop=True))
 
 
-def test_k28_a_filtered_frame_of_conversations_is_routed() -> None:
+def test_a_filtered_frame_of_conversations_is_routed() -> None:
     conversations = pd.DataFrame(
         {"conversation_id": [bytes(16)] * 3, "to_service_name": ["//Old", "//Orders", "//Tax"]}
     )
@@ -63,7 +63,7 @@ def test_k28_a_filtered_frame_of_conversations_is_routed() -> None:
     assert decisions["next_hop_address"].to_pylist() == ["TCP://orders:4022", "TCP://tax:4022"]
 
 
-def test_k28_fragments_of_frames_with_and_without_an_index_are_one_traffic() -> None:
+def test_fragments_of_frames_with_and_without_an_index_are_one_traffic() -> None:
     frame, assembler = fragments(), Reassembler()
     assembler.push(frame.iloc[[0]])
     told = assembler.push(filtered(frame))
@@ -75,12 +75,12 @@ def test_k28_fragments_of_frames_with_and_without_an_index_are_one_traffic() -> 
     ]
 
 
-def test_k28_messages_of_a_filtered_frame_are_cut_without_it() -> None:
+def test_messages_of_a_filtered_frame_are_cut_without_it() -> None:
     messages: Any = ssbroker.reassemble(fragments()).messages
     cut = ssbroker.fragment(filtered(messages.to_pandas()), max_fragment_bytes=6)
     assert cut.schema.names == [*schemas.FRAGMENTS.names, "note"]
 
 
-def test_k28_an_index_with_a_name_is_a_further_column() -> None:
+def test_an_index_with_a_name_is_a_further_column() -> None:
     named = routes().set_index(pd.Index([5, 6, 8], name="from_excel"))
     assert Catalog(named).routes["from_excel"].to_pylist() == [5, 6, 8]

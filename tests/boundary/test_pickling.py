@@ -59,9 +59,10 @@ def test_a_router_that_is_pickled_decides_the_same(
         assert other.route(world.conversations, now=NOW).equals(expected)
 
 
+@pytest.mark.rule("R24")
 @pytest.mark.parametrize("copied", COPIES.values(), ids=COPIES)
 def test_turns_are_not_kept(copied: Any) -> None:
-    """R24, K21: a copy begins with the first candidate, whatever turns the original has taken, and takes none of its."""
+    """A copy begins with the first candidate, whatever turns the original has taken, and takes none of its."""
     for world in WORLDS:
         first, second, third = turns(Router(world.catalog, tie_break="round_robin"), world.conversations, 3)
         assert first != second

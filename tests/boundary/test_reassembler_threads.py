@@ -18,8 +18,9 @@ BODIES: list[bytes | None] = [bytes([number % 256]) * (number % 40) for number i
 FRAGMENTS = ssbroker.fragment(messages(BODIES), max_fragment_bytes=7)
 
 
+@pytest.mark.rule("P11", "P12")
 def test_threads_push_into_one_reassembler() -> None:
-    """P11, P12: whoever comes first, each message comes out once and whole, and nothing is left."""
+    """Whoever comes first, each message comes out once and whole, and nothing is left."""
     order = list(range(FRAGMENTS.num_rows))
     Random(5).shuffle(order)
     shares: list[Any] = [FRAGMENTS.take(order[number::THREADS]) for number in range(THREADS)]

@@ -57,8 +57,9 @@ def test_all_threads_get_the_same_answers(tie_break: Any) -> None:
     assert in_all_threads(work) == [True] * THREADS
 
 
+@pytest.mark.rule("R24")
 def test_no_turn_is_lost_or_taken_twice() -> None:
-    """R24, K21: threads share the turns, so that all copies get as many conversations."""
+    """Threads share the turns, so that all copies get as many conversations."""
     router = Router(CATALOG, tie_break="round_robin")
     batch = conversations(["//Orders"] * 50)
 
@@ -151,9 +152,10 @@ def test_the_gil_is_released_while_a_batch_is_routed() -> None:
     assert any(progress_during(call) == COUNTED for _ in range(len(attempts)))
 
 
+@pytest.mark.threat("T20")
 @pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="only Linux tells the threads of a process")
 def test_no_threads_are_started() -> None:
-    """T20: what is forked afterwards misses none, and none outlives the interpreter with something of Python's in hand."""
+    """What is forked afterwards misses none, and none outlives the interpreter with something of Python's in hand."""
     process = subprocess.run(
         [sys.executable, "-m", "tests.boundary.thread_counts"],
         cwd=ROOT,

@@ -65,7 +65,7 @@ def rolls_back(database: Database) -> None:
         raise ZeroDivisionError("no order today")
 
 
-def test_b23_a_message_starts_a_reader_and_its_answer_comes_back(
+def test_a_message_starts_a_reader_and_its_answer_comes_back(
     instance: Instance, sales: Database, stock: Database, told: list[Event]
 ) -> None:
     stock.activate(ORDERS, answers)
@@ -77,14 +77,14 @@ def test_b23_a_message_starts_a_reader_and_its_answer_comes_back(
     assert steps(told) == [STARTED, ENDED]
 
 
-def test_b23_messages_that_were_there_before_start_it_too(instance: Instance, sales: Database, stock: Database) -> None:
+def test_messages_that_were_there_before_start_it_too(instance: Instance, sales: Database, stock: Database) -> None:
     send(sales, b"one")
     stock.activate(ORDERS, answers)
     instance.run_due()
     assert received(sales, REPLIES) == [b"done: one"]
 
 
-def test_b23_a_reader_that_takes_one_message_at_a_time_is_called_until_none_is_left(
+def test_a_reader_that_takes_one_message_at_a_time_is_called_until_none_is_left(
     instance: Instance, sales: Database, stock: Database
 ) -> None:
     bodies: list[bytes | None] = []
@@ -99,7 +99,7 @@ def test_b23_a_reader_that_takes_one_message_at_a_time_is_called_until_none_is_l
     assert bodies == [b"%d" % number for number in range(20)]
 
 
-def test_b23_one_that_fails_is_told_and_the_others_go_on(
+def test_one_that_fails_is_told_and_the_others_go_on(
     instance: Instance, sales: Database, stock: Database, told: list[Event], caplog: pytest.LogCaptureFixture
 ) -> None:
     """It never received, so it is started again at the next check only."""
@@ -113,7 +113,7 @@ def test_b23_one_that_fails_is_told_and_the_others_go_on(
     assert "no order today" in caplog.text
 
 
-def test_b23_one_that_never_receives_is_started_again_at_the_next_check(
+def test_one_that_never_receives_is_started_again_at_the_next_check(
     instance: Instance, sales: Database, stock: Database, told: list[Event], clock: Clock
 ) -> None:
     """28087."""
@@ -129,7 +129,7 @@ def test_b23_one_that_never_receives_is_started_again_at_the_next_check(
     assert steps(told) == [STARTED, ENDED] * 2
 
 
-def test_b24_a_reader_that_rolls_back_five_times_turns_the_queue_off(
+def test_a_reader_that_rolls_back_five_times_turns_the_queue_off(
     instance: Instance, sales: Database, stock: Database, told: list[Event]
 ) -> None:
     stock.activate(ORDERS, rolls_back)
@@ -142,7 +142,7 @@ def test_b24_a_reader_that_rolls_back_five_times_turns_the_queue_off(
         received(stock)
 
 
-def test_b24_where_that_is_switched_off_it_does_not_spin(
+def test_where_that_is_switched_off_it_does_not_spin(
     instance: Instance, sales: Database, stock: Database, told: list[Event], clock: Clock
 ) -> None:
     stock.alter_queue(ORDERS, poison_message_handling=False)
@@ -155,7 +155,7 @@ def test_b24_where_that_is_switched_off_it_does_not_spin(
     assert len(steps(told)) == 12
 
 
-def test_b23_the_activation_clause_of_a_queue_starts_a_registered_procedure(
+def test_the_activation_clause_of_a_queue_starts_a_registered_procedure(
     instance: Instance, sales: Database, stock: Database
 ) -> None:
     instance.register_procedure("dbo.answer_orders", answers)
@@ -177,7 +177,7 @@ def test_b23_the_activation_clause_of_a_queue_starts_a_registered_procedure(
         ('dbo."handle orders"', "handle orders"),
     ],
 )
-def test_b23_a_procedure_is_found_however_its_name_is_written(
+def test_a_procedure_is_found_however_its_name_is_written(
     instance: Instance, sales: Database, stock: Database, written: str, registered: str
 ) -> None:
     """T-SQL lets PROCEDURE_NAME have a database in front. What cannot be found starts nobody, and nothing says so."""
@@ -192,7 +192,7 @@ def test_b23_a_procedure_is_found_however_its_name_is_written(
 
 
 @pytest.mark.parametrize("name", ["Stock.dbo.handle", "a..b", "[handle", "handle]", "."])
-def test_b23_what_can_be_no_procedure_is_refused(instance: Instance, stock: Database, name: str) -> None:
+def test_what_can_be_no_procedure_is_refused(instance: Instance, stock: Database, name: str) -> None:
     with pytest.raises(BrokerError, match=r"208: .* is no name of a procedure"):
         stock.alter_queue(ORDERS, activation=True, procedure=name, max_queue_readers=1)
     with pytest.raises(BrokerError, match=r"208: .* is no name of a procedure"):
@@ -209,7 +209,7 @@ ENDS: dict[str, Callable[[Database], None]] = {
 
 
 @pytest.mark.parametrize("end", ENDS.values(), ids=ENDS.keys())
-def test_b23_a_clause_that_ends_it_ends_it(
+def test_a_clause_that_ends_it_ends_it(
     instance: Instance, sales: Database, stock: Database, told: list[Event], end: Callable[[Database], None]
 ) -> None:
     instance.register_procedure("answer_orders", answers)
@@ -220,7 +220,7 @@ def test_b23_a_clause_that_ends_it_ends_it(
     assert steps(told) == []
 
 
-def test_b23_what_a_reader_sets_off_is_known_to_who_asked_for_it(
+def test_what_a_reader_sets_off_is_known_to_who_asked_for_it(
     instance: Instance, sales: Database, stock: Database, clock: Clock
 ) -> None:
     """`run_due` says when the timer is due that the reader has just set."""
@@ -235,7 +235,7 @@ def test_b23_what_a_reader_sets_off_is_known_to_who_asked_for_it(
     assert instance.run_due() == clock() + timedelta(seconds=3)
 
 
-def test_b23_deactivate_ends_it(instance: Instance, sales: Database, stock: Database, told: list[Event]) -> None:
+def test_deactivate_ends_it(instance: Instance, sales: Database, stock: Database, told: list[Event]) -> None:
     stock.activate(ORDERS, answers)
     stock.deactivate(ORDERS)
     send(sales, b"one")
@@ -243,7 +243,7 @@ def test_b23_deactivate_ends_it(instance: Instance, sales: Database, stock: Data
     assert steps(told) == []
 
 
-def test_b23_activating_again_replaces_the_function(instance: Instance, sales: Database, stock: Database) -> None:
+def test_activating_again_replaces_the_function(instance: Instance, sales: Database, stock: Database) -> None:
     stock.activate(ORDERS, fails)
     stock.activate(ORDERS, answers)
     send(sales, b"one")
@@ -259,7 +259,7 @@ def test_a_queue_that_is_dropped_takes_its_readers_along(instance: Instance, sto
     assert background_of(instance).activation.monitor_rows() == []
 
 
-def test_b23_the_monitor_and_the_reader_can_be_seen_while_it_runs(
+def test_the_monitor_and_the_reader_can_be_seen_while_it_runs(
     instance: Instance, sales: Database, stock: Database
 ) -> None:
     """sys.dm_broker_queue_monitors, sys.dm_broker_activated_tasks (fact 159)."""
@@ -298,7 +298,7 @@ def test_a_queue_that_is_not_there_is_refused(stock: Database) -> None:
         stock.activate("Nothing", answers)
 
 
-def test_b17_a_reader_whose_queue_is_turned_off_ends_without_alarm(
+def test_a_reader_whose_queue_is_turned_off_ends_without_alarm(
     instance: Instance, sales: Database, stock: Database, told: list[Event], caplog: pytest.LogCaptureFixture
 ) -> None:
     def reader(database: Database) -> None:
@@ -314,7 +314,7 @@ def test_b17_a_reader_whose_queue_is_turned_off_ends_without_alarm(
     assert any(isinstance(event, ActivationEvent) and "9617" in event.text for event in told)
 
 
-def test_b23_where_the_system_has_no_thread_to_give_the_commit_stands_and_the_reader_is_started_later(
+def test_where_the_system_has_no_thread_to_give_the_commit_stands_and_the_reader_is_started_later(
     tmp_path: Path, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     read = threading.Event()
@@ -338,7 +338,7 @@ def test_b23_where_the_system_has_no_thread_to_give_the_commit_stands_and_the_re
         assert read.wait(30.0)
 
 
-def test_b23_a_queue_that_gets_the_number_of_one_that_was_dropped_is_not_read_by_its_readers(
+def test_a_queue_that_gets_the_number_of_one_that_was_dropped_is_not_read_by_its_readers(
     instance: Instance, stock: Database, sales: Database, told: list[Event]
 ) -> None:
     stock.create_queue("Old")
@@ -350,7 +350,7 @@ def test_b23_a_queue_that_gets_the_number_of_one_that_was_dropped_is_not_read_by
     assert received(stock, "New") == [b"chair"]
 
 
-def test_b23_queues_that_are_empty_are_not_looked_at_one_by_one(instance: Instance, stock: Database) -> None:
+def test_queues_that_are_empty_are_not_looked_at_one_by_one(instance: Instance, stock: Database) -> None:
     """The look comes every few seconds, and whenever a timer or a closed endpoint is due."""
     work = []
     for first, last in ((0, 10), (10, 100)):
@@ -362,7 +362,7 @@ def test_b23_queues_that_are_empty_are_not_looked_at_one_by_one(instance: Instan
     assert work[1] < work[0] * 1.5, work
 
 
-def test_b23_a_queue_that_a_reader_fills_is_read_in_the_same_turn(
+def test_a_queue_that_a_reader_fills_is_read_in_the_same_turn(
     instance: Instance, sales: Database, stock: Database, told: list[Event]
 ) -> None:
     def takes(database: Database) -> None:

@@ -21,7 +21,7 @@ from ssbroker.broker.instance import Instance
 @pytest.mark.parametrize(
     "statement", ["CREATE QUEUE Q WITH ACTIVATION ({});", "CREATE QUEUE Q; ALTER QUEUE Q WITH ACTIVATION ({});"]
 )
-def test_b23_a_first_procedure_is_started_unless_the_clause_says_otherwise(
+def test_a_first_procedure_is_started_unless_the_clause_says_otherwise(
     instance: Instance, sales: Database, statement: str, clause: str, expected: tuple[bool, int]
 ) -> None:
     """As SQL Server's own examples have it, without STATUS: the queue started nobody, and nothing said so."""
@@ -33,7 +33,7 @@ def test_b23_a_first_procedure_is_started_unless_the_clause_says_otherwise(
     assert activation_of(sales) == (not had_one, 3)
 
 
-def test_b23_a_queue_that_is_made_with_a_procedure_starts_it(sales: Database) -> None:
+def test_a_queue_that_is_made_with_a_procedure_starts_it(sales: Database) -> None:
     sales.create_queue("Q", procedure="p")
     assert activation_of(sales) == (True, 1)
 

@@ -46,15 +46,16 @@ def next_body(database: Database, queue: str = ORDERS) -> bytes | None:
         return table["message_body"][0].as_py() if table.num_rows else None
 
 
-def test_b9_a_service_that_is_made_later_gets_what_waited_for_it_at_once(instance: Instance, sales: Database) -> None:
+def test_a_service_that_is_made_later_gets_what_waited_for_it_at_once(instance: Instance, sales: Database) -> None:
     send(sales, b"one")
     assert next_body(shops.stock(instance)) == b"one"
 
 
-def test_p16_what_a_process_left_is_delivered_when_the_instance_is_opened(
+@pytest.mark.rule("P16")
+def test_what_a_process_left_is_delivered_when_the_instance_is_opened(
     instance: Instance, sales: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """B9: it was killed between the commit and the delivery."""
+    """It was killed between the commit and the delivery."""
 
     class Crash(BaseException):
         pass
@@ -72,7 +73,7 @@ def test_p16_what_a_process_left_is_delivered_when_the_instance_is_opened(
         assert next_body(opened.database("Stock")) == b"one"
 
 
-def test_b9_who_commits_does_not_wait_for_what_a_reader_of_the_target_does(instance: Instance, sales: Database) -> None:
+def test_who_commits_does_not_wait_for_what_a_reader_of_the_target_does(instance: Instance, sales: Database) -> None:
     """The reader keeps its transaction open until the sender has gone on; its own commit is what lets the message in."""
     stock = shops.stock(instance)
     is_locked, has_sent = threading.Event(), threading.Event()
@@ -102,7 +103,7 @@ def test_a_timer_fires_by_itself(unasked: Instance, sales: Database) -> None:
     assert table["message_type_name"].to_pylist() == ["http://schemas.microsoft.com/SQL/ServiceBroker/DialogTimer"]
 
 
-def test_b23_four_readers_handle_500_conversations_exactly_once(unasked: Instance, sales: Database) -> None:
+def test_four_readers_handle_500_conversations_exactly_once(unasked: Instance, sales: Database) -> None:
     """All four are in their functions at once: none gets on before the others have come."""
     stock = shops.stock(unasked)
     told: list[Event] = []
@@ -139,7 +140,7 @@ def test_b23_four_readers_handle_500_conversations_exactly_once(unasked: Instanc
     assert max(event.active_readers for event in told if isinstance(event, ActivationEvent)) == 4
 
 
-def test_b23_readers_end_when_the_queue_is_empty_and_start_again(instance: Instance, sales: Database) -> None:
+def test_readers_end_when_the_queue_is_empty_and_start_again(instance: Instance, sales: Database) -> None:
     stock = shops.stock(instance)
     ended = threading.Semaphore(0)
 
@@ -164,7 +165,7 @@ def test_b23_readers_end_when_the_queue_is_empty_and_start_again(instance: Insta
         assert ended.acquire(timeout=DEADLINE)
 
 
-def test_b23_readers_of_a_function_that_was_replaced_are_not_started_again(instance: Instance, sales: Database) -> None:
+def test_readers_of_a_function_that_was_replaced_are_not_started_again(instance: Instance, sales: Database) -> None:
     """One that runs ends by itself."""
     stock = shops.stock(instance)
     has_begun, may_go, ended = threading.Event(), threading.Event(), threading.Event()
@@ -212,7 +213,7 @@ def test_closing_ends_the_threads_also_those_that_wait(instance: Instance, sales
     assert [thread for thread in set(threading.enumerate()) - before if thread.is_alive()] == []
 
 
-def test_b9_several_who_have_the_folder_open_deliver_each_message_once(instance: Instance, sales: Database) -> None:
+def test_several_who_have_the_folder_open_deliver_each_message_once(instance: Instance, sales: Database) -> None:
     """As several processes do: each has connections and locks of its own."""
     sales.set_broker("DISABLE_BROKER")
     stock = shops.stock(instance)

@@ -65,7 +65,8 @@ def test_the_live_instance_is_routed_by(instance: Instance, sales: Database) -> 
     assert route(instance, "//Far")["outcome"] == "DELAYED"
 
 
-def test_i2_r33_the_services_of_a_disabled_database_are_not_found(instance: Instance, sales: Database) -> None:
+@pytest.mark.rule("I2", "R33")
+def test_the_services_of_a_disabled_database_are_not_found(instance: Instance, sales: Database) -> None:
     instance.create_database("Shop")
     assert route(instance, "//Orders", database="Shop")["target_database"] == "Sales"
     sales.set_broker("DISABLE_BROKER")
@@ -92,7 +93,8 @@ def test_what_another_process_changes_is_seen(instance: Instance, sales: Databas
     assert instance.catalog() != before
 
 
-def test_r24_round_robin_takes_turns_on_a_live_instance(instance: Instance, sales: Database) -> None:
+@pytest.mark.rule("R24")
+def test_round_robin_takes_turns_on_a_live_instance(instance: Instance, sales: Database) -> None:
     for name in ("A", "B"):
         sales.create_route(name, address=f"TCP://{name}", service_name="//Far")
     conversations = pa.table(
@@ -109,7 +111,8 @@ def test_r24_round_robin_takes_turns_on_a_live_instance(instance: Instance, sale
     assert sorted(taken) == ["TCP://a:4022", "TCP://a:4022", "TCP://b:4022", "TCP://b:4022"]
 
 
-def test_i7_an_id_that_moves_while_the_databases_are_read_is_seen_once(
+@pytest.mark.rule("I7")
+def test_an_id_that_moves_while_the_databases_are_read_is_seen_once(
     instance: Instance, sales: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Another process disables one database and enables its copy between two reads."""

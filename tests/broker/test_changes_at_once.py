@@ -7,6 +7,8 @@ import warnings
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+import pytest
+
 from ssbroker.broker.database import context_of as database_context
 from ssbroker.broker.instance import Instance
 from ssbroker.exceptions import BrokerError, BrokerWarning, DdlError, StorageError, UnknownDatabaseError
@@ -30,7 +32,8 @@ BATCHES = [
 ]
 
 
-def test_i7_b37_changes_at_once_end_and_leave_the_instance_sound(tmp_path: Path) -> None:
+@pytest.mark.rule("I7")
+def test_changes_at_once_end_and_leave_the_instance_sound(tmp_path: Path) -> None:
     folder = tmp_path / "instance"
     with Instance.create(folder, name="x", background=False, lock_timeout=30) as first:
         for name in ("A", "B"):
@@ -68,7 +71,8 @@ def test_i7_b37_changes_at_once_end_and_leave_the_instance_sound(tmp_path: Path)
             assert queues == {key[1] for key in database_context(second.database("A")).objects().queues}
 
 
-def test_i7_attaching_and_detaching_one_file_at_once(tmp_path: Path) -> None:
+@pytest.mark.rule("I7")
+def test_attaching_and_detaching_one_file_at_once(tmp_path: Path) -> None:
     """A file is attached once at each moment, whoever tries."""
     folder = tmp_path / "instance"
     with (

@@ -71,7 +71,7 @@ def configured(database: Database) -> list[tuple[str, object, str, object]]:
     ]
 
 
-def test_n27_what_the_directory_knows_is_delivered(sales: Database, instance: Instance, directory: Path) -> None:
+def test_what_the_directory_knows_is_delivered(sales: Database, instance: Instance, directory: Path) -> None:
     stock = shops.stock(instance)
     add(directory, STOCK, None, "LOCAL", None, None)
     ConfigurationService(FileDirectory(directory)).install(sales)
@@ -82,7 +82,7 @@ def test_n27_what_the_directory_knows_is_delivered(sales: Database, instance: In
     assert configured(sales) == [(STOCK, None, "LOCAL", BEGINNING + timedelta(seconds=LIFETIME))]
 
 
-def test_n27_the_directory_says_for_how_long(sales: Database, instance: Instance, directory: Path) -> None:
+def test_the_directory_says_for_how_long(sales: Database, instance: Instance, directory: Path) -> None:
     add(directory, STOCK, None, "TCP://stock.example", None, 60)
     ConfigurationService(FileDirectory(directory)).install(sales)
     send(sales, b"two chairs")
@@ -90,7 +90,7 @@ def test_n27_the_directory_says_for_how_long(sales: Database, instance: Instance
     assert [row[3] for row in configured(sales)] == [BEGINNING + timedelta(seconds=60)]
 
 
-def test_n27_all_copies_get_a_route_and_of_a_named_one_only_that(
+def test_all_copies_get_a_route_and_of_a_named_one_only_that(
     sales: Database, instance: Instance, clock: Clock, directory: Path
 ) -> None:
     add(directory, STOCK, NORTH, "TCP://north.example", None, None)
@@ -110,7 +110,7 @@ def test_n27_all_copies_get_a_route_and_of_a_named_one_only_that(
     assert {row[1] for row in configured(sales)} == {NORTH.bytes, SOUTH.bytes}
 
 
-def test_n27_what_it_does_not_know_ends_with_error_1(sales: Database, instance: Instance, directory: Path) -> None:
+def test_what_it_does_not_know_ends_with_error_1(sales: Database, instance: Instance, directory: Path) -> None:
     add(directory, "//Other", None, "TCP://other.example", None, None)
     ConfigurationService(FileDirectory(directory)).install(sales)
     send(sales, b"two chairs")
@@ -130,7 +130,7 @@ def test_n27_what_it_does_not_know_ends_with_error_1(sales: Database, instance: 
         ((STOCK, None, "TCP://stock.example", "TCP://mirror.example", None), "9661"),
     ],
 )
-def test_n27_an_entry_that_is_no_route_ends_with_error_2(
+def test_an_entry_that_is_no_route_ends_with_error_2(
     sales: Database, instance: Instance, directory: Path, cells: tuple[object, ...], said: str
 ) -> None:
     add(directory, *cells)
@@ -143,7 +143,7 @@ def test_n27_an_entry_that_is_no_route_ends_with_error_2(
     assert said in row.transmission_status
 
 
-def test_n27_a_directory_that_is_gone_ends_with_error_2(sales: Database, instance: Instance, directory: Path) -> None:
+def test_a_directory_that_is_gone_ends_with_error_2(sales: Database, instance: Instance, directory: Path) -> None:
     ConfigurationService(FileDirectory(directory)).install(sales)
     directory.unlink()
     send(sales, b"two chairs")
@@ -152,7 +152,7 @@ def test_n27_a_directory_that_is_gone_ends_with_error_2(sales: Database, instanc
     assert "error 2, " in waiting(sales)[0].transmission_status
 
 
-def test_n27_a_change_of_the_directory_counts_from_the_next_request(
+def test_a_change_of_the_directory_counts_from_the_next_request(
     sales: Database, instance: Instance, clock: Clock, directory: Path
 ) -> None:
     stock = shops.stock(instance)
@@ -167,7 +167,7 @@ def test_n27_a_change_of_the_directory_counts_from_the_next_request(
     assert received(stock) == [b"two chairs"]
 
 
-def test_n27_the_route_that_has_expired_lives_on_when_it_is_asked_for_again(
+def test_the_route_that_has_expired_lives_on_when_it_is_asked_for_again(
     sales: Database, instance: Instance, clock: Clock, directory: Path
 ) -> None:
     stock = shops.stock(instance)
@@ -183,8 +183,9 @@ def test_n27_the_route_that_has_expired_lives_on_when_it_is_asked_for_again(
     assert [row[3] for row in configured(sales)] == [BEGINNING + timedelta(seconds=3660)]
 
 
-def test_n27_one_service_answers_several_databases(sales: Database, instance: Instance, directory: Path) -> None:
-    """R62: the route is made in the database that asks."""
+@pytest.mark.rule("R62")
+def test_one_service_answers_several_databases(sales: Database, instance: Instance, directory: Path) -> None:
+    """The route is made in the database that asks."""
     stock = shops.stock(instance)
     add(directory, STOCK, None, "LOCAL", None, None)
     ConfigurationService(FileDirectory(directory)).install(instance.msdb, asked_by=[sales])
@@ -196,11 +197,12 @@ def test_n27_one_service_answers_several_databases(sales: Database, instance: In
     assert received(stock) == [b"two chairs"]
 
 
+@pytest.mark.rule("I7")
 @pytest.mark.parametrize("copy", ["Archive", "Yesterday"])
-def test_n27_of_a_database_and_its_copy_the_one_that_asks_gets_the_route(
+def test_of_a_database_and_its_copy_the_one_that_asks_gets_the_route(
     sales: Database, instance: Instance, directory: Path, tmp_path: Path, copy: str
 ) -> None:
-    """I7: whichever was attached first; a route in the copy is no answer, and would be asked for again for ever."""
+    """Whichever was attached first; a route in the copy is no answer, and would be asked for again for ever."""
     stock = shops.stock(instance)
     add(directory, STOCK, None, "LOCAL", None, None)
     database_context(sales).file.checkpoint()
@@ -220,7 +222,7 @@ def test_n27_of_a_database_and_its_copy_the_one_that_asks_gets_the_route(
     assert received(stock) == [b"two chairs"]
 
 
-def test_n27_a_database_that_was_disabled_after_it_had_asked_gets_the_route_all_the_same(
+def test_a_database_that_was_disabled_after_it_had_asked_gets_the_route_all_the_same(
     sales: Database, instance: Instance, directory: Path
 ) -> None:
     service = asked(sales, instance, directory)
@@ -229,7 +231,7 @@ def test_n27_a_database_that_was_disabled_after_it_had_asked_gets_the_route_all_
     assert len(configured(sales)) == 1
 
 
-def test_n27_a_request_from_another_instance_ends_with_error_2(
+def test_a_request_from_another_instance_ends_with_error_2(
     sales: Database, instance: Instance, directory: Path
 ) -> None:
     """Nobody can make a route in a file that is elsewhere."""
@@ -242,13 +244,13 @@ def test_n27_a_request_from_another_instance_ends_with_error_2(
     assert b"<Code>2</Code>" in ended["message_body"]
 
 
-def test_n27_installing_twice_changes_nothing(sales: Database, instance: Instance, directory: Path) -> None:
+def test_installing_twice_changes_nothing(sales: Database, instance: Instance, directory: Path) -> None:
     for _ in range(2):
         ConfigurationService(FileDirectory(directory)).install(sales)
     assert len(database_context(sales).objects().routes) == 1
 
 
-def test_n27_messages_of_other_kinds_are_answered_too(sales: Database, instance: Instance, directory: Path) -> None:
+def test_messages_of_other_kinds_are_answered_too(sales: Database, instance: Instance, directory: Path) -> None:
     ConfigurationService(FileDirectory(directory)).install(sales)
     sales.create_route("Shop", service_name=SHOP, address="LOCAL")  # fact 65
     with sales.transaction() as t:
@@ -260,9 +262,7 @@ def test_n27_messages_of_other_kinds_are_answered_too(sales: Database, instance:
     assert b"<Code>3</Code>" in row["message_body"]
 
 
-def test_n27_the_answer_comes_once_however_often_readers_run(
-    sales: Database, instance: Instance, directory: Path
-) -> None:
+def test_the_answer_comes_once_however_often_readers_run(sales: Database, instance: Instance, directory: Path) -> None:
     service = ConfigurationService(FileDirectory(directory))
     add(directory, STOCK, None, "TCP://stock.example", None, None)
     service.install(sales)
@@ -281,7 +281,7 @@ def _parquet(path: Path, rows: list[dict[str, object]]) -> None:
 
 
 @pytest.mark.parametrize(("name", "write"), [("services.json", _json), ("services.parquet", _parquet)])
-def test_n27_a_directory_has_one_of_several_formats(
+def test_a_directory_has_one_of_several_formats(
     tmp_path: Path, name: str, write: Callable[[Path, list[dict[str, object]]], None]
 ) -> None:
     write(
@@ -297,7 +297,7 @@ def test_n27_a_directory_has_one_of_several_formats(
     assert found.find("//other") == []
 
 
-def test_n27_a_file_that_is_no_directory_is_refused(tmp_path: Path) -> None:
+def test_a_file_that_is_no_directory_is_refused(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"services\.txt"):
         FileDirectory(tmp_path / "services.txt")
     path = tmp_path / "services.csv"
@@ -306,7 +306,7 @@ def test_n27_a_file_that_is_no_directory_is_refused(tmp_path: Path) -> None:
         FileDirectory(path).find(STOCK)
 
 
-def test_n27_a_table_of_the_application_is_a_directory(sales: Database, instance: Instance) -> None:
+def test_a_table_of_the_application_is_a_directory(sales: Database, instance: Instance) -> None:
     stock = shops.stock(instance)
     with sales.transaction() as t:
         t.connection.execute(
@@ -321,6 +321,6 @@ def test_n27_a_table_of_the_application_is_a_directory(sales: Database, instance
 
 
 @pytest.mark.parametrize("lifetime", [0, -1, 2**31, True, "60"])
-def test_n27_a_lifetime_that_is_none_is_refused(directory: Path, lifetime: object) -> None:
+def test_a_lifetime_that_is_none_is_refused(directory: Path, lifetime: object) -> None:
     with pytest.raises(OptionError, match="lifetime"):
         ConfigurationService(FileDirectory(directory), lifetime=lifetime)  # type: ignore[arg-type]

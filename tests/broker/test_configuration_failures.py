@@ -49,7 +49,7 @@ def unreadable(database: Database) -> TableDirectory:
 
 
 @pytest.mark.parametrize("directory_of", [lambda _: Unforeseen(), unreadable])
-def test_n27_a_directory_that_fails_for_one_service_answers_for_the_others(
+def test_a_directory_that_fails_for_one_service_answers_for_the_others(
     sales: Database, instance: Instance, directory_of: Callable[[Database], Directory]
 ) -> None:
     """Its failure is an answer too: no reader is started again for it as long as the request is there."""
@@ -65,9 +65,7 @@ def test_n27_a_directory_that_fails_for_one_service_answers_for_the_others(
 
 
 @pytest.mark.parametrize("mirror", ["7", "x'00ff'"])
-def test_n27_a_mirror_address_that_is_no_text_ends_with_error_2(
-    sales: Database, instance: Instance, mirror: str
-) -> None:
+def test_a_mirror_address_that_is_no_text_ends_with_error_2(sales: Database, instance: Instance, mirror: str) -> None:
     with sales.transaction() as t:
         t.connection.execute("CREATE TABLE place (service_name, broker_instance, address, mirror_address, lifetime)")
         t.connection.execute(f"INSERT INTO place VALUES ('//Stock', NULL, 'TCP://a', {mirror}, NULL)")
@@ -87,7 +85,7 @@ def test_n27_a_mirror_address_that_is_no_text_ends_with_error_2(
         ("place (Service_Name, Broker_Instance, mirror_address, lifetime)", "there is no column 'address'"),
     ],
 )
-def test_n27_a_table_that_is_no_directory_is_told_so(sales: Database, instance: Instance, made: str, told: str) -> None:
+def test_a_table_that_is_no_directory_is_told_so(sales: Database, instance: Instance, made: str, told: str) -> None:
     """It was said that the file's own tables were not those of its version."""
     with sales.transaction() as t:
         t.connection.execute(f"CREATE TABLE {made}")
@@ -98,10 +96,9 @@ def test_n27_a_table_that_is_no_directory_is_told_so(sales: Database, instance: 
     assert f"error 2, table 'place' of 'Sales': {told}" in waiting(sales)[0].transmission_status
 
 
-def test_n27_who_asks_at_great_length_keeps_no_other_waiting(
-    sales: Database, instance: Instance, tmp_path: Path
-) -> None:
-    """T6: whoever may send to it, a neighbour for one, names what he likes."""
+@pytest.mark.threat("T6")
+def test_who_asks_at_great_length_keeps_no_other_waiting(sales: Database, instance: Instance, tmp_path: Path) -> None:
+    """Whoever may send to it, a neighbour for one, names what he likes."""
     directory = tmp_path / "services.csv"
     directory.write_text(f"service_name,address\n{STOCK},LOCAL\n")
     ConfigurationService(FileDirectory(directory)).install(sales)
@@ -115,7 +112,7 @@ def test_n27_who_asks_at_great_length_keeps_no_other_waiting(
     assert statuses(sales) == {"9761"}
 
 
-def test_n35_of_requests_that_the_directory_has_no_answer_for_the_first_of_a_minute_are_logged(
+def test_of_requests_that_the_directory_has_no_answer_for_the_first_of_a_minute_are_logged(
     sales: Database, instance: Instance, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Neighbours name the services."""

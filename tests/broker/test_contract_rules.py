@@ -35,7 +35,7 @@ FROM_INITIATOR = {"//Ask": None, "//Both": None, "//Answer": 8432, "//Unlisted":
 FROM_TARGET = {"//Answer": None, "//Both": None, "//Ask": 8434, "//Unlisted": 8431, "DEFAULT": 8431, "//None": 8428}
 
 
-def test_b5_send_refuses_what_the_contract_does_not_let_this_side_send(sale: Database) -> None:
+def test_send_refuses_what_the_contract_does_not_let_this_side_send(sale: Database) -> None:
     with sale.transaction() as t:
         initiator = t.begin_dialog(INITIATOR, "//Till", contract="//Sale")
         t.send(initiator, message_type="//Ask")
@@ -54,7 +54,7 @@ def test_b5_send_refuses_what_the_contract_does_not_let_this_side_send(sale: Dat
     assert (talk.state(sale, initiator), talk.state(sale, target)) == ("CO", "CO")
 
 
-def test_b20_names_compare_byte_by_byte(sale: Database) -> None:
+def test_names_compare_byte_by_byte(sale: Database) -> None:
     with sale.transaction() as t:
         for from_service, contract in (("//shop", "//Sale"), (INITIATOR, "//sale")):
             with pytest.raises(BrokerError, match="differs in case"):
@@ -78,7 +78,7 @@ def test_b20_names_compare_byte_by_byte(sale: Database) -> None:
     ],
     ids=lambda body: str(body[:40]),
 )
-def test_b21_well_formed_xml(body: bytes) -> None:
+def test_well_formed_xml(body: bytes) -> None:
     assert complaint("X", body) is None
 
 
@@ -115,11 +115,11 @@ IN_ATTRIBUTE = b"<!DOCTYPE a [<!ENTITY b '%s'>]><a c='%s'/>" % (b"b" * 100_000, 
     ],
     ids=lambda body: str(body)[:40],
 )
-def test_b21_xml_that_is_not_well_formed_or_expands_to_too_much(body: bytes | None) -> None:
+def test_xml_that_is_not_well_formed_or_expands_to_too_much(body: bytes | None) -> None:
     assert complaint("X", body)
 
 
-def test_b21_a_document_may_declare_its_attributes() -> None:
+def test_a_document_may_declare_its_attributes() -> None:
     assert (
         complaint("X", b"<!DOCTYPE a [<!ATTLIST a b CDATA 'c' d CDATA #IMPLIED>]><a>%s</a>" % (b"<a/>" * 20_000))
         is None
@@ -130,7 +130,7 @@ def nested(depth: int, *, inner: bytes = b"") -> bytes:
     return b"<a>" * depth + inner + b"</a>" * depth
 
 
-def test_b21_a_document_may_be_deep_and_not_bottomless() -> None:
+def test_a_document_may_be_deep_and_not_bottomless() -> None:
     """Of each element that is open the parser keeps forty times what it takes in the document."""
     assert complaint("X", nested(DEPTH_MAX)) is None
     assert complaint("X", nested(DEPTH_MAX + 1)) == "more than 10000 of its elements stand in each other"
@@ -139,7 +139,7 @@ def test_b21_a_document_may_be_deep_and_not_bottomless() -> None:
 
 
 @pytest.mark.parametrize("encoding", ["utf-8", "UTF-16", "windows-1252", "ISO-8859-15", "koi8-u", "us-ascii"])
-def test_b21_a_document_names_its_encoding(encoding: str) -> None:
+def test_a_document_names_its_encoding(encoding: str) -> None:
     assert complaint("X", f"<?xml version='1.0' encoding='{encoding}'?><a>x</a>".encode(encoding)) is None
 
 
@@ -147,13 +147,13 @@ def test_b21_a_document_names_its_encoding(encoding: str) -> None:
     "codec",
     ["unicode_escape", "Unicode-Escape", "raw_unicode_escape", "charmap", "punycode", "rot13", "hex", "aliases"],
 )
-def test_b21_what_python_calls_an_encoding_and_xml_does_not(codec: str) -> None:
+def test_what_python_calls_an_encoding_and_xml_does_not(codec: str) -> None:
     """Some were taken for one, and a warning of Python's about the first broke the transaction where warnings are errors."""
     body = f"<?xml version='1.0' encoding='{codec}'?><a/>".encode()
     assert complaint("X", body) == f"nobody knows its encoding {codec!r}"
 
 
-def test_b21_encodings_that_nobody_knows_are_not_remembered() -> None:
+def test_encodings_that_nobody_knows_are_not_remembered() -> None:
     """Python keeps each name that it was asked for; whoever sends may make up as many as he likes, and as long ones."""
     before = {*encodings._cache}
     for number in range(100):
@@ -163,19 +163,19 @@ def test_b21_encodings_that_nobody_knows_are_not_remembered() -> None:
     assert {*encodings._cache} == before
 
 
-def test_b21_a_reason_is_short_whatever_the_document_names() -> None:
+def test_a_reason_is_short_whatever_the_document_names() -> None:
     for declared in (b"<!ENTITY %% %s 'x'>", b"<!ENTITY %s '&#38;x;'>"):
         reason = complaint("X", b"<!DOCTYPE a [" + declared % (b"n" * 10_000) + b"]><a/>")
         assert reason is not None
         assert len(reason) < 200
 
 
-def test_b21_external_entities_are_not_read() -> None:
+def test_external_entities_are_not_read() -> None:
     body = b"<!DOCTYPE a [<!ENTITY b SYSTEM 'file:///dev/zero'>]><a>&b;</a>"
     assert complaint("X", body) is None
 
 
-def test_b21_empty_and_none() -> None:
+def test_empty_and_none() -> None:
     assert complaint("E", None) is None
     assert complaint("E", b"") is None
     assert complaint("E", b" ")
@@ -221,20 +221,20 @@ def made(pattern: str, level: int) -> Priority:
 
 
 @pytest.mark.parametrize("worst", range(len(ORDER)))
-def test_b19_the_priority_that_says_most_wins(worst: int) -> None:
+def test_the_priority_that_says_most_wins(worst: int) -> None:
     among = [made(pattern, level) for level, pattern in enumerate(ORDER[worst:], start=1)]
     for one in (among, among[::-1]):
         assert priority(objects_with(*one), service_contract_id=7, service_id=8, far_service="//R") == 1
 
 
-def test_b19_a_priority_for_others_does_not_count() -> None:
+def test_a_priority_for_others_does_not_count() -> None:
     every = objects_with(*(made(pattern, 9) for pattern in ORDER[:-1]))
     for contract, local, remote in product((7, 1), (8, 1), ("//R", "//r")):
         found = priority(every, service_contract_id=contract, service_id=local, far_service=remote)
         assert found == (5 if (contract, local, remote) == (1, 1, "//r") else 9)
 
 
-def test_b19_each_side_has_its_own_priority_and_keeps_it(sales: Database) -> None:
+def test_each_side_has_its_own_priority_and_keeps_it(sales: Database) -> None:
     sales.create_broker_priority("Ours", local_service=INITIATOR, level=3)
     initiator = talk.begin(sales, b"x")
     sales.alter_broker_priority("Ours", level=8)
@@ -246,7 +246,7 @@ def test_b19_each_side_has_its_own_priority_and_keeps_it(sales: Database) -> Non
 
 
 @pytest.mark.parametrize("said", [b"&#%s;" % (b"9" * 5000), b"&#x%s;" % (b"f" * 5000)])
-def test_b11_an_error_whose_text_holds_numbers_that_nobody_reads_is_read_as_far_as_it_can_be(said: bytes) -> None:
+def test_an_error_whose_text_holds_numbers_that_nobody_reads_is_read_as_far_as_it_can_be(said: bytes) -> None:
     body = b"<Error><Code>-1</Code><Description>%s</Description></Error>" % said
     found = read_failure(body)
     assert found is None or found.code == -1

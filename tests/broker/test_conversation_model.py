@@ -268,8 +268,9 @@ Conversations.TestCase.settings = settings(max_examples=25, stateful_step_count=
 TestConversations = Conversations.TestCase
 
 
+@pytest.mark.rule("P11")
 @pytest.mark.parametrize("seed", SEEDS)
-def test_p11_b2_long_runs(seed: int) -> None:
+def test_long_runs(seed: int) -> None:
     """Longer and less tidy than what Hypothesis makes."""
     chance = random.Random(seed)
     machine = Conversations()

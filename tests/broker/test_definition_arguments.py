@@ -40,7 +40,7 @@ WRONG: list[tuple[str, tuple[Any, ...], dict[str, Any]]] = [
 
 
 @pytest.mark.parametrize(("method", "arguments", "wrong"), WRONG)
-def test_b5_what_nothing_can_be_defined_by_is_named(
+def test_what_nothing_can_be_defined_by_is_named(
     sales: Database, method: str, arguments: tuple[Any, ...], wrong: dict[str, Any]
 ) -> None:
     before = database_context(sales).objects()
@@ -50,7 +50,7 @@ def test_b5_what_nothing_can_be_defined_by_is_named(
 
 
 @pytest.mark.parametrize("anonymous", ["OFF", None, 0])
-def test_n20_a_binding_is_anonymous_only_where_that_is_said(sales: Database, anonymous: Any) -> None:
+def test_a_binding_is_anonymous_only_where_that_is_said(sales: Database, anonymous: Any) -> None:
     """Any text was as good as true, and the far side was not told who sends."""
     sales.create_user("Far")
     with pytest.raises(OptionError, match=r"^anonymous: expected True or False"):
@@ -59,14 +59,14 @@ def test_n20_a_binding_is_anonymous_only_where_that_is_said(sales: Database, ano
 
 
 @pytest.mark.parametrize("name", [None, 5, b"Orders", ["Orders"]])
-def test_b5_what_is_no_name_names_nothing(sales: Database, name: Any) -> None:
+def test_what_is_no_name_names_nothing(sales: Database, name: Any) -> None:
     with pytest.raises(BrokerError, match="is no name: expected text"):
         sales.create_contract(name, {"DEFAULT": "ANY"})
     with pytest.raises(BrokerError, match="is no name: expected text"):
         instance_of(sales).create_database(name)
 
 
-def test_b5_a_script_is_its_text_and_no_path(sales: Database) -> None:
+def test_a_script_is_its_text_and_no_path(sales: Database) -> None:
     with pytest.raises(OptionError, match=r"^ddl: expected the text of a script; got "):
         instance_of(sales).execute(Path("shop.sql"))  # type: ignore[arg-type]
 

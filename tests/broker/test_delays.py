@@ -30,8 +30,9 @@ def stock(instance: Instance) -> Database:
     return shops.stock(instance)
 
 
-def test_r18_a_service_that_is_made_later_gets_what_waited_for_it(instance: Instance, sales: Database) -> None:
-    """R17: no service is no error; and nothing waits for the time-out when something has changed."""
+@pytest.mark.rule("R18", "R17")
+def test_a_service_that_is_made_later_gets_what_waited_for_it(instance: Instance, sales: Database) -> None:
+    """No service is no error; and nothing waits for the time-out when something has changed."""
     send(sales, b"one", b"two")
     assert statuses(sales) == {"9796"}
     stock = shops.stock(instance)
@@ -40,7 +41,8 @@ def test_r18_a_service_that_is_made_later_gets_what_waited_for_it(instance: Inst
     assert waiting(sales) == []
 
 
-def test_r18_what_another_process_has_changed_is_seen_when_this_one_next_looks(
+@pytest.mark.rule("R18")
+def test_what_another_process_has_changed_is_seen_when_this_one_next_looks(
     instance: Instance, sales: Database, clock: Clock
 ) -> None:
     """Nobody tells this one; and the conversation's time-out is still to come."""
@@ -52,11 +54,12 @@ def test_r18_what_another_process_has_changed_is_seen_when_this_one_next_looks(
         assert received(stock) == [b"one"]
 
 
+@pytest.mark.rule("P16")
 @pytest.mark.parametrize("dies_in", ["put", "acknowledge"])
-def test_p16_what_a_process_left_that_was_killed_is_delivered_once_by_another(
+def test_what_a_process_left_that_was_killed_is_delivered_once_by_another(
     instance: Instance, sales: Database, stock: Database, clock: Clock, dies_in: str
 ) -> None:
-    """B9: before and after the commit of the target; the other one has been looking all the time."""
+    """Before and after the commit of the target; the other one has been looking all the time."""
     instance.run_due()
     command = [sys.executable, "-m", "tests.broker.left_behind", str(instance.folder), dies_in]
     assert subprocess.run(command, cwd=ROOT, check=False).returncode == -signal.SIGKILL
@@ -68,8 +71,9 @@ def test_p16_what_a_process_left_that_was_killed_is_delivered_once_by_another(
     assert received(stock) == [b"one", b"two"]
 
 
-def test_r17_a_route_that_is_made_later_leads_there(instance: Instance, sales: Database, stock: Database) -> None:
-    """B10: each delivery goes by the routes of its moment."""
+@pytest.mark.rule("R17")
+def test_a_route_that_is_made_later_leads_there(instance: Instance, sales: Database, stock: Database) -> None:
+    """Each delivery goes by the routes of its moment."""
     sales.drop_route("AutoCreatedLocal")
     send(sales, b"one")
     assert statuses(sales) == {"9750"}
@@ -78,7 +82,8 @@ def test_r17_a_route_that_is_made_later_leads_there(instance: Instance, sales: D
     assert received(stock) == [b"one"]
 
 
-def test_r33_i2_a_disabled_database_is_not_found_until_it_is_enabled(
+@pytest.mark.rule("R33", "I2")
+def test_a_disabled_database_is_not_found_until_it_is_enabled(
     instance: Instance, sales: Database, stock: Database
 ) -> None:
     stock.set_broker("DISABLE_BROKER")
@@ -90,10 +95,11 @@ def test_r33_i2_a_disabled_database_is_not_found_until_it_is_enabled(
     assert received(stock) == [b"one"]
 
 
-def test_r33_a_conversation_that_is_bound_waits_for_its_own_database(
+@pytest.mark.rule("R33", "R8", "R31")
+def test_a_conversation_that_is_bound_waits_for_its_own_database(
     instance: Instance, sales: Database, stock: Database
 ) -> None:
-    """R8, R31: another copy of the service does not take over."""
+    """Another copy of the service does not take over."""
     dialog = send(sales, b"one")
     other = shops.stock(instance, "Stock2")
     stock.set_broker("DISABLE_BROKER")
@@ -104,9 +110,8 @@ def test_r33_a_conversation_that_is_bound_waits_for_its_own_database(
     assert (received(stock), received(other)) == ([b"one", b"two"], [])
 
 
-def test_r34_i2_what_a_disabled_database_sends_stays_there(
-    instance: Instance, sales: Database, stock: Database
-) -> None:
+@pytest.mark.rule("R34", "I2")
+def test_what_a_disabled_database_sends_stays_there(instance: Instance, sales: Database, stock: Database) -> None:
     sales.set_broker("DISABLE_BROKER")
     send(sales, b"one")
     assert statuses(sales) == {"9791"}
@@ -115,7 +120,8 @@ def test_r34_i2_what_a_disabled_database_sends_stays_there(
     assert received(stock) == [b"one"]
 
 
-def test_r34_i2_within_one_database_too(instance: Instance, sales: Database) -> None:
+@pytest.mark.rule("R34", "I2")
+def test_within_one_database_too(instance: Instance, sales: Database) -> None:
     """Nothing goes straight into a queue of a disabled database (B8)."""
     sales.create_queue(ORDERS)
     sales.create_service(STOCK, queue=ORDERS)
@@ -127,8 +133,9 @@ def test_r34_i2_within_one_database_too(instance: Instance, sales: Database) -> 
     assert received(sales) == [b"one"]
 
 
-def test_p34_what_arrives_for_a_queue_that_is_off_enters_it_when_it_is_on(sales: Database, stock: Database) -> None:
-    """P14, P16: it is durably in the receiving database, so the sender is done with it."""
+@pytest.mark.rule("P34", "P14", "P16")
+def test_what_arrives_for_a_queue_that_is_off_enters_it_when_it_is_on(sales: Database, stock: Database) -> None:
+    """It is durably in the receiving database, so the sender is done with it."""
     stock.alter_queue(ORDERS, status=False)
     dialog = send(sales, b"one", b"two")
     send(sales, b"three", dialog=dialog)
@@ -141,7 +148,8 @@ def test_p34_what_arrives_for_a_queue_that_is_off_enters_it_when_it_is_on(sales:
     assert received(stock) == [b"one", b"two", b"three"]
 
 
-def test_p34_a_queue_that_another_process_turned_on_is_found(
+@pytest.mark.rule("P34")
+def test_a_queue_that_another_process_turned_on_is_found(
     instance: Instance, sales: Database, stock: Database, clock: Clock
 ) -> None:
     stock.alter_queue(ORDERS, status=False)
@@ -153,8 +161,9 @@ def test_p34_a_queue_that_another_process_turned_on_is_found(
     assert received(stock) == [b"one"]
 
 
+@pytest.mark.rule("P34")
 @pytest.mark.parametrize("own", [True, False])
-def test_p34_what_turns_a_queue_on_is_said_so_that_it_runs_whatever_its_name(
+def test_what_turns_a_queue_on_is_said_so_that_it_runs_whatever_its_name(
     instance: Instance, sales: Database, *, own: bool
 ) -> None:
     """B8 has the message wait with its sender, P34 with its receiver."""
@@ -170,7 +179,7 @@ def test_p34_what_turns_a_queue_on_is_said_so_that_it_runs_whatever_its_name(
     assert received(target, "[dbo].[In]]Box]") == [b"one"]
 
 
-def test_b8_a_queue_of_the_same_database_that_is_off_keeps_the_message_with_its_sender(
+def test_a_queue_of_the_same_database_that_is_off_keeps_the_message_with_its_sender(
     instance: Instance, sales: Database
 ) -> None:
     sales.create_queue(ORDERS, status=False)
@@ -187,7 +196,8 @@ def test_b8_a_queue_of_the_same_database_that_is_off_keeps_the_message_with_its_
     assert received(sales) == [b"one", b"two", b"three"]
 
 
-def test_r31_a_database_that_was_detached_is_waited_for(
+@pytest.mark.rule("R31")
+def test_a_database_that_was_detached_is_waited_for(
     instance: Instance, sales: Database, stock: Database, tmp_path: Path
 ) -> None:
     """B29."""
@@ -201,7 +211,7 @@ def test_r31_a_database_that_was_detached_is_waited_for(
     assert received(attached) == [b"one", b"two"]
 
 
-def test_b11_what_the_target_refuses_comes_back_as_an_error(sales: Database, stock: Database) -> None:
+def test_what_the_target_refuses_comes_back_as_an_error(sales: Database, stock: Database) -> None:
     stock.alter_service(STOCK, drop_contracts=["DEFAULT"])
     send(sales, b"one", b"two")
     assert waiting(sales) == []
@@ -210,7 +220,7 @@ def test_b11_what_the_target_refuses_comes_back_as_an_error(sales: Database, sto
     assert b"<Code>-8408</Code>" in body
 
 
-def test_b13_an_end_is_told_and_acknowledged_between_databases(sales: Database, stock: Database) -> None:
+def test_an_end_is_told_and_acknowledged_between_databases(sales: Database, stock: Database) -> None:
     dialog = send(sales, b"one")
     with sales.transaction() as t:
         t.end_conversation(dialog)
@@ -220,7 +230,7 @@ def test_b13_an_end_is_told_and_acknowledged_between_databases(sales: Database, 
     assert states(stock) == ["CD"]
 
 
-def test_b13_an_end_waits_with_what_was_sent_before_it(instance: Instance, sales: Database) -> None:
+def test_an_end_waits_with_what_was_sent_before_it(instance: Instance, sales: Database) -> None:
     dialog = send(sales, b"one")
     with sales.transaction() as t:
         t.end_conversation(dialog)
@@ -259,6 +269,7 @@ def test_each_routing_is_told_with_its_reason(instance: Instance, sales: Databas
     ]
 
 
+@pytest.mark.rule("P33")
 def test_a_conversation_with_oneself_within_a_database_needs_no_transmission_queue(sales: Database) -> None:
     """P33."""
     send(sales, b"one", to=SHOP)

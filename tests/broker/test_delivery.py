@@ -60,44 +60,45 @@ def locked(stock: Database) -> Iterator[threading.Event]:
     writer.join(30.0)
 
 
-def test_b9_the_message_is_in_the_other_database_when_the_block_ends(sales: Database, stock: Database) -> None:
+def test_the_message_is_in_the_other_database_when_the_block_ends(sales: Database, stock: Database) -> None:
     send(sales, b"two chairs")
     assert waiting(sales) == []
     assert received(stock) == [b"two chairs"]
 
 
-def test_b9_what_is_rolled_back_is_not_delivered(sales: Database, stock: Database) -> None:
+def test_what_is_rolled_back_is_not_delivered(sales: Database, stock: Database) -> None:
     with pytest.raises(ZeroDivisionError), sales.transaction() as t:
         t.send(t.begin_dialog(SHOP, STOCK), b"two chairs")
         raise ZeroDivisionError
     assert received(stock) == []
 
 
-def test_b9_a_reply_comes_back(sales: Database, stock: Database) -> None:
+def test_a_reply_comes_back(sales: Database, stock: Database) -> None:
     send(sales, b"two chairs")
     with stock.transaction() as t:
         t.send(t.receive(ORDERS)["conversation_handle"][0].as_py(), b"done")
     assert received(sales, REPLIES) == [b"done"]
 
 
-def test_b9_a_long_conversation_arrives_whole_and_in_order(sales: Database, stock: Database) -> None:
+def test_a_long_conversation_arrives_whole_and_in_order(sales: Database, stock: Database) -> None:
     bodies = [str(number).encode() for number in range(delivery.MESSAGES_MAX_EACH * 2 + 7)]
     send(sales, *bodies)
     assert waiting(sales) == []
     assert received(stock) == bodies
 
 
-def test_b9_bodies_beyond_the_limit_of_a_transaction_arrive_too(sales: Database, stock: Database) -> None:
+def test_bodies_beyond_the_limit_of_a_transaction_arrive_too(sales: Database, stock: Database) -> None:
     bodies = [bytes([number]) * (delivery.BYTES_MAX // 2) for number in range(5)]
     send(sales, *bodies)
     assert received(stock) == bodies
 
 
+@pytest.mark.rule("P16", "P18")
 @pytest.mark.parametrize("crashes_in", ["put", "acknowledge"])
-def test_p16_p18_a_crash_before_and_after_the_targets_commit_delivers_once(
+def test_a_crash_before_and_after_the_targets_commit_delivers_once(
     instance: Instance, sales: Database, stock: Database, clock: Clock, monkeypatch: pytest.MonkeyPatch, crashes_in: str
 ) -> None:
-    """B9: the sender's file keeps the message until the target's has it; then its number makes it a duplicate."""
+    """The sender's file keeps the message until the target's has it; then its number makes it a duplicate."""
 
     def crash(*_args: object, **_named: object) -> list[DeliveryResult]:
         raise Crash
@@ -114,7 +115,7 @@ def test_p16_p18_a_crash_before_and_after_the_targets_commit_delivers_once(
         assert received(opened.database("Stock")) == [b"one", b"two"]
 
 
-def test_b9_the_number_of_an_endpoint_that_went_to_another_conversation_takes_nothing_off(
+def test_the_number_of_an_endpoint_that_went_to_another_conversation_takes_nothing_off(
     sales: Database, stock: Database
 ) -> None:
     """Between reading and acknowledging, the conversation is cleaned up and a new one has its number."""
@@ -132,8 +133,9 @@ def test_b9_the_number_of_an_endpoint_that_went_to_another_conversation_takes_no
     assert len(waiting(sales)) == 1
 
 
+@pytest.mark.rule("R31", "R33")
 @pytest.mark.parametrize("option", ["DISABLE_BROKER", "NEW_BROKER"])
-def test_r31_r33_a_database_that_changed_since_it_was_routed_to_takes_nothing(
+def test_a_database_that_changed_since_it_was_routed_to_takes_nothing(
     sales: Database, stock: Database, option: BrokerOption
 ) -> None:
     sales.set_broker("DISABLE_BROKER")
@@ -148,10 +150,10 @@ def test_r31_r33_a_database_that_changed_since_it_was_routed_to_takes_nothing(
 
 
 @pytest.mark.parametrize(("is_honored", "order"), [(True, [b"high", b"low"]), (False, [b"low", b"high"])])
-def test_b19_the_highest_priority_is_delivered_first_where_it_is_honored(
+def test_the_highest_priority_is_delivered_first_where_it_is_honored(
     instance: Instance, sales: Database, *, is_honored: bool, order: list[bytes]
 ) -> None:
-    """Fact 150: one transaction of the target, in the order of the senders' priorities."""
+    """One transaction of the target, in the order of the senders' priorities."""
     sales.set_honor_broker_priority(is_on=is_honored)
     send(sales, b"low")
     sales.create_broker_priority("High", local_service=SHOP, level=9)
@@ -161,10 +163,11 @@ def test_b19_the_highest_priority_is_delivered_first_where_it_is_honored(
     assert [row["message_body"] for row in instance.view(ORDERS, database="Stock").to_pylist()] == order
 
 
-def test_r8_after_the_first_acknowledgement_all_messages_go_to_the_same_database(
+@pytest.mark.rule("R8")
+def test_after_the_first_acknowledgement_all_messages_go_to_the_same_database(
     instance: Instance, sales: Database
 ) -> None:
-    """B10: though new copies of the service appear that routing would pick as well."""
+    """Though new copies of the service appear that routing would pick as well."""
     copies = [shops.stock(instance, f"Stock{number}") for number in range(3)]
     dialogs = [send(sales, b"first") for _ in range(30)]
     homes = [len(received(copy)) for copy in copies]
@@ -176,7 +179,7 @@ def test_r8_after_the_first_acknowledgement_all_messages_go_to_the_same_database
     assert [len(received(copy)) for copy in copies] == homes
 
 
-def test_b9_three_databases_talk_in_a_ring(instance: Instance) -> None:
+def test_three_databases_talk_in_a_ring(instance: Instance) -> None:
     names = ("A", "B", "C")
     databases = [instance.create_database(name) for name in names]
     for database in databases:
@@ -194,7 +197,7 @@ def test_b9_three_databases_talk_in_a_ring(instance: Instance) -> None:
     assert [waiting(database) for database in databases] == [[]] * 3
 
 
-def test_b9_a_thousand_conversations_each_get_their_answers(sales: Database, stock: Database) -> None:
+def test_a_thousand_conversations_each_get_their_answers(sales: Database, stock: Database) -> None:
     with sales.transaction() as t:
         for number in range(1_000):
             t.send(t.begin_dialog(SHOP, STOCK), b"%d" % number)
@@ -205,7 +208,8 @@ def test_b9_a_thousand_conversations_each_get_their_answers(sales: Database, sto
     assert waiting(sales) == waiting(stock) == []
 
 
-def test_p17_who_cannot_write_to_the_target_tries_again(
+@pytest.mark.rule("P17")
+def test_who_cannot_write_to_the_target_tries_again(
     instance: Instance, sales: Database, stock: Database, clock: Clock, locked: threading.Event
 ) -> None:
     send(sales, b"two chairs")
@@ -217,9 +221,8 @@ def test_p17_who_cannot_write_to_the_target_tries_again(
     assert statuses(sales) == set()
 
 
-def test_p17_the_wait_of_a_conversation_that_is_gone_is_not_that_of_the_next_one(
-    sales: Database, stock: Database
-) -> None:
+@pytest.mark.rule("P17")
+def test_the_wait_of_a_conversation_that_is_gone_is_not_that_of_the_next_one(sales: Database, stock: Database) -> None:
     """Endpoints that are begun get numbers of those that are gone."""
     lost = send(sales, b"lost", to="//Nobody")
     with sales.transaction() as t:
@@ -228,7 +231,8 @@ def test_p17_the_wait_of_a_conversation_that_is_gone_is_not_that_of_the_next_one
     assert received(stock) == [b"found"]
 
 
-def test_p17_nor_that_of_one_that_goes_while_it_is_tried(
+@pytest.mark.rule("P17")
+def test_nor_that_of_one_that_goes_while_it_is_tried(
     instance: Instance, sales: Database, stock: Database, clock: Clock
 ) -> None:
     """The next one has its number, and has sent, before the attempt is over."""
@@ -247,9 +251,8 @@ def test_p17_nor_that_of_one_that_goes_while_it_is_tried(
     assert waiting(sales) == []
 
 
-def test_p17_the_waits_are_4_8_16_32_64_seconds_with_a_jitter(
-    instance: Instance, sales: Database, clock: Clock
-) -> None:
+@pytest.mark.rule("P17")
+def test_the_waits_are_4_8_16_32_64_seconds_with_a_jitter(instance: Instance, sales: Database, clock: Clock) -> None:
     tries: list[Event] = []
     instance.subscribe(tries.append, MessageClassify)
     send(sales, b"two chairs")
@@ -264,7 +267,7 @@ def test_p17_the_waits_are_4_8_16_32_64_seconds_with_a_jitter(
         assert len(tries) == before + 1
 
 
-def test_b9_who_is_in_a_transaction_of_the_target_does_not_wait_for_itself(
+def test_who_is_in_a_transaction_of_the_target_does_not_wait_for_itself(
     instance: Instance, sales: Database, stock: Database
 ) -> None:
     with stock.transaction() as t:

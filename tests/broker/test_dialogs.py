@@ -16,8 +16,9 @@ from tests.broker.talk import begin, end, handle_of, receive, said, send
 from tests.inner import instance_of
 
 
-def test_p11_p33_b8_what_is_sent_is_received_once_and_in_order(sales: Database) -> None:
-    """P11, P33, B8: straight into the queue, in the same transaction."""
+@pytest.mark.rule("P11", "P33")
+def test_what_is_sent_is_received_once_and_in_order(sales: Database) -> None:
+    """Straight into the queue, in the same transaction."""
     begin(sales, b"first", b"second")
     assert talk.waiting(sales) == 0
     table = receive(sales)
@@ -25,7 +26,8 @@ def test_p11_p33_b8_what_is_sent_is_received_once_and_in_order(sales: Database) 
     assert receive(sales).num_rows == 0
 
 
-def test_p12_each_direction_counts_from_0(sales: Database) -> None:
+@pytest.mark.rule("P12")
+def test_each_direction_counts_from_0(sales: Database) -> None:
     initiator = begin(sales, b"a", b"b")
     there = receive(sales)
     target = handle_of(there)
@@ -39,7 +41,7 @@ def test_p12_each_direction_counts_from_0(sales: Database) -> None:
     assert receive(sales)["message_sequence_number"].to_pylist() == [2]
 
 
-def test_b6_each_side_has_a_handle_of_its_own_and_one_conversation_id(sales: Database) -> None:
+def test_each_side_has_a_handle_of_its_own_and_one_conversation_id(sales: Database) -> None:
     initiator = begin(sales, b"a")
     there = receive(sales).to_pylist()[0]
     assert there["conversation_handle"] != initiator.bytes
@@ -51,7 +53,7 @@ def test_b6_each_side_has_a_handle_of_its_own_and_one_conversation_id(sales: Dat
         assert side.version == 4
 
 
-def test_b7_begin_dialog_sends_nothing(sales: Database) -> None:
+def test_begin_dialog_sends_nothing(sales: Database) -> None:
     dialog = begin(sales)
     assert talk.state(sales, dialog) == "SO"
     assert receive(sales).num_rows == 0
@@ -60,13 +62,13 @@ def test_b7_begin_dialog_sends_nothing(sales: Database) -> None:
 
 
 @pytest.mark.parametrize("error", [None, (1, "never mind")])
-def test_b7_an_end_before_any_send_leaves_nothing(sales: Database, error: tuple[int, str] | None) -> None:
+def test_an_end_before_any_send_leaves_nothing(sales: Database, error: tuple[int, str] | None) -> None:
     before = talk.contents(sales)
     end(sales, begin(sales), error=error)
     assert talk.contents(sales) == before
 
 
-def test_b13_both_sides_end(sales: Database) -> None:
+def test_both_sides_end(sales: Database) -> None:
     initiator = begin(sales, b"order")
     target = handle_of(receive(sales))
     send(sales, target, b"done")
@@ -78,7 +80,7 @@ def test_b13_both_sides_end(sales: Database) -> None:
     assert talk.state(sales, target) == "CD"
 
 
-def test_b13_the_initiator_ends_first(sales: Database) -> None:
+def test_the_initiator_ends_first(sales: Database) -> None:
     initiator = begin(sales, b"order")
     end(sales, initiator)
     assert talk.state(sales, initiator) is None  # the far side has the EndDialog
@@ -92,7 +94,7 @@ def test_b13_the_initiator_ends_first(sales: Database) -> None:
     assert talk.state(sales, target) == "CD"
 
 
-def test_b13_b15_end_removes_the_dialogs_messages_from_its_own_queue(sales: Database) -> None:
+def test_end_removes_the_dialogs_messages_from_its_own_queue(sales: Database) -> None:
     initiator, target = talk.pair(sales)
     other, other_target = talk.pair(sales)
     send(sales, target, b"not read any more")
@@ -102,8 +104,8 @@ def test_b13_b15_end_removes_the_dialogs_messages_from_its_own_queue(sales: Data
     assert talk.state(sales, other) == "CO"
 
 
-def test_b13_an_error_comes_before_all_else_and_breaks_the_dialog(sales: Database) -> None:
-    """B13, and fact 118: Error is received first, DialogTimer before that, EndDialog in its turn."""
+def test_an_error_comes_before_all_else_and_breaks_the_dialog(sales: Database) -> None:
+    """Error is received first, DialogTimer before that, EndDialog in its turn."""
     initiator = begin(sales, b"one", b"two")
     end(sales, initiator, error=(1234, "no stock"))
     table = receive(sales)
@@ -118,7 +120,7 @@ def test_b13_an_error_comes_before_all_else_and_breaks_the_dialog(sales: Databas
     assert talk.state(sales, target) == "CD"
 
 
-def test_b13_an_error_drops_what_has_not_left_yet(sales: Database) -> None:
+def test_an_error_drops_what_has_not_left_yet(sales: Database) -> None:
     talk.switch(sales, on=False)
     initiator = begin(sales, b"one", b"two")
     assert talk.waiting(sales) == 2
@@ -131,7 +133,7 @@ def test_b13_an_error_drops_what_has_not_left_yet(sales: Database) -> None:
     assert talk.state(sales, initiator) is None
 
 
-def test_b13_an_error_overtakes_what_was_dropped(sales: Database) -> None:
+def test_an_error_overtakes_what_was_dropped(sales: Database) -> None:
     """The numbers of the messages that were dropped are never used again, and nobody waits for them."""
     initiator, target = talk.pair(sales)
     talk.switch(sales, on=False)
@@ -144,7 +146,7 @@ def test_b13_an_error_overtakes_what_was_dropped(sales: Database) -> None:
     assert talk.state(sales, initiator) is None
 
 
-def test_b13_cleanup_tells_nobody(sales: Database) -> None:
+def test_cleanup_tells_nobody(sales: Database) -> None:
     initiator, target = talk.pair(sales)
     send(sales, target, b"unread")
     end(sales, initiator, cleanup=True)
@@ -156,7 +158,7 @@ def test_b13_cleanup_tells_nobody(sales: Database) -> None:
     assert b"<Code>-8462</Code>" in receive(sales)["message_body"][0].as_py()
 
 
-def test_b14_a_closed_target_goes_after_30_minutes(instance: Instance, sales: Database, clock: Clock) -> None:
+def test_a_closed_target_goes_after_30_minutes(instance: Instance, sales: Database, clock: Clock) -> None:
     initiator, target = talk.pair(sales)
     end(sales, initiator)
     end(sales, target)
@@ -168,9 +170,7 @@ def test_b14_a_closed_target_goes_after_30_minutes(instance: Instance, sales: Da
     assert talk.state(sales, target) is None
 
 
-def test_b16_a_lifetime_that_passes_is_an_error_for_both_sides(
-    instance: Instance, sales: Database, clock: Clock
-) -> None:
+def test_a_lifetime_that_passes_is_an_error_for_both_sides(instance: Instance, sales: Database, clock: Clock) -> None:
     initiator = begin(sales, b"hurry", lifetime=60)
     target = handle_of(receive(sales))
     clock.advance(seconds=60)
@@ -185,7 +185,7 @@ def test_b16_a_lifetime_that_passes_is_an_error_for_both_sides(
         end(sales, side)
 
 
-def test_b18_an_empty_body_arrives_as_null(sales: Database) -> None:
+def test_an_empty_body_arrives_as_null(sales: Database) -> None:
     with sales.transaction() as t:
         dialog = t.begin_dialog(INITIATOR, TARGET)
         t.send(dialog)
@@ -199,7 +199,8 @@ def test_b18_an_empty_body_arrives_as_null(sales: Database) -> None:
     assert receive(sales)["message_body"].to_pylist() == [None, None, b"array", b"view"]
 
 
-def test_i3_current_database_is_the_own_broker_id(sales: Database) -> None:
+@pytest.mark.rule("I3")
+def test_current_database_is_the_own_broker_id(sales: Database) -> None:
     named = begin(sales, b"a", broker_instance="CURRENT DATABASE")
     by_id = begin(sales, b"b", broker_instance=sales.service_broker_guid)
     by_text = begin(sales, b"c", broker_instance=str(sales.service_broker_guid).upper())
@@ -210,8 +211,9 @@ def test_i3_current_database_is_the_own_broker_id(sales: Database) -> None:
     assert said(talk.drain(sales)) == [b"a", b"b", b"c"]
 
 
-def test_r8_the_first_message_that_is_taken_binds_the_conversation(sales: Database) -> None:
-    """R8, B10: from then on it is for that database, whatever else has the service."""
+@pytest.mark.rule("R8")
+def test_the_first_message_that_is_taken_binds_the_conversation(sales: Database) -> None:
+    """From then on it is for that database, whatever else has the service."""
     dialog = begin(sales)
     before = talk.endpoint(sales, dialog)
     assert before is not None
@@ -224,7 +226,7 @@ def test_r8_the_first_message_that_is_taken_binds_the_conversation(sales: Databa
     assert bound.far_broker_instance == sales.service_broker_guid.bytes
 
 
-def test_b22_encryption_is_kept_with_both_ends(sales: Database) -> None:
+def test_encryption_is_kept_with_both_ends(sales: Database) -> None:
     for encryption in (True, False):
         dialog = begin(sales, b"x", encryption=encryption)
         for side in (dialog, talk.far_handle(sales, dialog)):
@@ -246,7 +248,7 @@ REFUSED_AT_BEGIN = [
 
 
 @pytest.mark.parametrize(("changed", "number"), REFUSED_AT_BEGIN, ids=str)
-def test_b5_begin_dialog_refuses(sales: Database, changed: dict[str, object], number: int) -> None:
+def test_begin_dialog_refuses(sales: Database, changed: dict[str, object], number: int) -> None:
     before = talk.contents(sales)
     asked = {"from_service": INITIATOR, "to_service": TARGET, **changed}
     with sales.transaction() as t, pytest.raises(BrokerError) as refused:
@@ -274,7 +276,7 @@ def test_an_argument_that_is_none_of_its_kind_is_bad_input(sales: Database) -> N
 
 
 @pytest.mark.parametrize("what", ["send", "end_conversation", "begin_conversation_timer", "transmission_status"])
-def test_b5_a_handle_that_is_not_there_is_8426(sales: Database, what: str) -> None:
+def test_a_handle_that_is_not_there_is_8426(sales: Database, what: str) -> None:
     arguments = {"send": (b"x",), "begin_conversation_timer": (5,)}.get(what, ())
     with sales.transaction() as t, pytest.raises(BrokerError) as refused:
         getattr(t, what)(uuid.UUID(int=5), *arguments)
@@ -291,8 +293,8 @@ def test_handles_are_taken_in_every_form(sales: Database) -> None:
     assert said(receive(sales)) == [b"uuid", b"text", b"braces", b"bytes"]
 
 
-def test_b13_an_error_that_arrives_drops_what_this_side_still_had_to_send(sales: Database) -> None:
-    """Fact 126: nobody is there to take it."""
+def test_an_error_that_arrives_drops_what_this_side_still_had_to_send(sales: Database) -> None:
+    """Nobody is there to take it."""
     initiator, target = talk.pair(sales)
     talk.switch(sales, on=False)
     send(sales, initiator, b"waits", b"too")
@@ -302,7 +304,7 @@ def test_b13_an_error_that_arrives_drops_what_this_side_still_had_to_send(sales:
     assert talk.waiting(sales) == 0
 
 
-def test_b15_end_removes_the_messages_at_once_even_where_the_far_side_cannot_hear_of_it(sales: Database) -> None:
+def test_end_removes_the_messages_at_once_even_where_the_far_side_cannot_hear_of_it(sales: Database) -> None:
     initiator, target = talk.pair(sales)
     send(sales, target, b"unread")
     talk.switch(sales, on=False)
@@ -315,7 +317,7 @@ def test_b15_end_removes_the_messages_at_once_even_where_the_far_side_cannot_hea
 
 
 def test_a_conversation_joins_and_leaves_its_group_however_many_are_in_it(instance: Instance, sales: Database) -> None:
-    """Facts 108 and 123: a job with thousands of conversations has them in one group."""
+    """A job with thousands of conversations has them in one group."""
     instance.subscribe(lambda _event: None, ConversationGroupEvent)
     group = uuid.uuid4()
     joined, moved, left = [], [], []

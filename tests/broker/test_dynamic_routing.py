@@ -67,13 +67,15 @@ def pass_time(instance: Instance, clock: Clock, *, seconds: float) -> None:
     instance.run_due()
 
 
-def test_r61_the_configuration_service_is_asked_for_the_missing_route(sales: Database, stock: Database) -> None:
+@pytest.mark.rule("R61")
+def test_the_configuration_service_is_asked_for_the_missing_route(sales: Database, stock: Database) -> None:
     send(sales, b"two chairs")
     assert requests(sales) == [MissingRoute(STOCK)]
     assert statuses(sales) == {"9770"}
 
 
-def test_r61_the_request_is_a_dialog_of_the_system_service(sales: Database) -> None:
+@pytest.mark.rule("R61")
+def test_the_request_is_a_dialog_of_the_system_service(sales: Database) -> None:
     send(sales, b"two chairs")
     (row,) = instance_of(sales).view(CONFIG, "Sales").to_pylist()
     assert row["message_type_name"] == MISSING_ROUTE
@@ -82,14 +84,16 @@ def test_r61_the_request_is_a_dialog_of_the_system_service(sales: Database) -> N
     assert {row["far_service"] for row in ends} == {STOCK, CONFIGURATION_SERVICE, SYSTEM_SERVICE}
 
 
-def test_r61_the_request_names_the_broker_id_that_the_conversation_names(sales: Database) -> None:
+@pytest.mark.rule("R61")
+def test_the_request_names_the_broker_id_that_the_conversation_names(sales: Database) -> None:
     guid = uuid.UUID(int=7)
     with sales.transaction() as t:
         t.send(t.begin_dialog(SHOP, STOCK, broker_instance=guid), b"two chairs")
     assert requests(sales) == [MissingRoute(STOCK, guid)]
 
 
-def test_r61_one_request_at_a_time_for_each_service(sales: Database, instance: Instance, clock: Clock) -> None:
+@pytest.mark.rule("R61")
+def test_one_request_at_a_time_for_each_service(sales: Database, instance: Instance, clock: Clock) -> None:
     for _ in range(5):
         send(sales, b"two chairs")
         send(sales, b"an invoice", to="//Invoices")
@@ -98,19 +102,20 @@ def test_r61_one_request_at_a_time_for_each_service(sales: Database, instance: I
     assert sorted(each.service_name for each in requests(sales)) == ["//Invoices", STOCK]
 
 
-def test_n26_the_pending_requests_of_the_catalog_are_the_open_dialogs(sales: Database, instance: Instance) -> None:
+def test_the_pending_requests_of_the_catalog_are_the_open_dialogs(sales: Database, instance: Instance) -> None:
     send(sales, b"two chairs")
     assert STOCK in instance.catalog().pending_requests
     answer(sales)
     assert STOCK not in instance.catalog().pending_requests
 
 
-def test_n26_without_a_route_to_a_configuration_service_nothing_is_pending(instance: Instance) -> None:
+def test_without_a_route_to_a_configuration_service_nothing_is_pending(instance: Instance) -> None:
     send(shops.shop(instance), b"two chairs")
     assert instance.catalog().pending_requests == ()
 
 
-def test_r62_a_route_and_the_end_of_the_dialog_send_what_waits(
+@pytest.mark.rule("R62")
+def test_a_route_and_the_end_of_the_dialog_send_what_waits(
     sales: Database, stock: Database, instance: Instance
 ) -> None:
     send(sales, b"two chairs")
@@ -121,7 +126,8 @@ def test_r62_a_route_and_the_end_of_the_dialog_send_what_waits(
     assert waiting(sales) == []
 
 
-def test_r62_an_error_is_told_and_counts_for_a_minute(sales: Database, instance: Instance, clock: Clock) -> None:
+@pytest.mark.rule("R62")
+def test_an_error_is_told_and_counts_for_a_minute(sales: Database, instance: Instance, clock: Clock) -> None:
     send(sales, b"two chairs")
     answer(sales, error=(12, "nobody knows it"))
     instance.run_due()
@@ -134,7 +140,7 @@ def test_r62_an_error_is_told_and_counts_for_a_minute(sales: Database, instance:
     assert requests(sales) == [MissingRoute(STOCK)]
 
 
-def test_n26_a_clock_that_is_set_back_does_not_have_a_refusal_count_until_it_has_caught_up(
+def test_a_clock_that_is_set_back_does_not_have_a_refusal_count_until_it_has_caught_up(
     sales: Database, instance: Instance, clock: Clock
 ) -> None:
     """Such as that of a machine which began with a wrong year."""
@@ -146,10 +152,10 @@ def test_n26_a_clock_that_is_set_back_does_not_have_a_refusal_count_until_it_has
     assert requests(sales) == [MissingRoute(STOCK)]
 
 
-def test_n35_of_what_is_refused_the_first_lines_of_a_minute_are_logged_and_the_rest_is_counted(
+def test_of_what_is_refused_the_first_lines_of_a_minute_are_logged_and_the_rest_is_counted(
     sales: Database, instance: Instance, clock: Clock, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """N26: neighbours name the services."""
+    """Neighbours name the services."""
     caplog.set_level(logging.WARNING)
     for number in range(LINES + 7):
         send(sales, b"two chairs", to=f"//{number}")
@@ -161,7 +167,8 @@ def test_n35_of_what_is_refused_the_first_lines_of_a_minute_are_logged_and_the_r
     assert caplog.messages[-1] == "9761: 7 more in a minute, from Sales"
 
 
-def test_r62_after_an_end_without_a_route_the_service_is_asked_again_later(
+@pytest.mark.rule("R62")
+def test_after_an_end_without_a_route_the_service_is_asked_again_later(
     sales: Database, instance: Instance, clock: Clock
 ) -> None:
     """Not at once: it would be asked as fast as it answers."""
@@ -174,7 +181,8 @@ def test_r62_after_an_end_without_a_route_the_service_is_asked_again_later(
     assert requests(sales) == [MissingRoute(STOCK)]
 
 
-def test_r62_when_the_route_expires_the_service_is_asked_again(
+@pytest.mark.rule("R62")
+def test_when_the_route_expires_the_service_is_asked_again(
     sales: Database, stock: Database, instance: Instance, clock: Clock
 ) -> None:
     dialog = send(sales, b"two chairs")
@@ -186,7 +194,7 @@ def test_r62_when_the_route_expires_the_service_is_asked_again(
     assert requests(sales) == [MissingRoute(STOCK, stock.service_broker_guid)]
 
 
-def test_n26_a_request_outlives_the_process(sales: Database, instance: Instance, clock: Clock) -> None:
+def test_a_request_outlives_the_process(sales: Database, instance: Instance, clock: Clock) -> None:
     send(sales, b"two chairs")
     folder = instance.folder
     instance.close()
@@ -196,8 +204,9 @@ def test_n26_a_request_outlives_the_process(sales: Database, instance: Instance,
         assert requests(again.database("Sales")) == [MissingRoute(STOCK)]
 
 
-def test_n26_a_database_that_has_moved_asks_where_it_is_now(instance: Instance, clock: Clock, tmp_path: Path) -> None:
-    """I8, R62: whoever was asked before makes no route in a file that is elsewhere, and may never hear that it is asked."""
+@pytest.mark.rule("I8", "R62")
+def test_a_database_that_has_moved_asks_where_it_is_now(instance: Instance, clock: Clock, tmp_path: Path) -> None:
+    """Whoever was asked before makes no route in a file that is elsewhere, and may never hear that it is asked."""
     sales = shops.shop(instance)
     with Instance.create(tmp_path / "other", name="other", clock=clock, background=False) as other:
         for each in (instance, other):
@@ -216,7 +225,7 @@ def test_n26_a_database_that_has_moved_asks_where_it_is_now(instance: Instance, 
         assert statuses(moved) == {"9761"}
 
 
-def test_n26_an_answer_that_came_before_a_crash_is_looked_at_later(
+def test_an_answer_that_came_before_a_crash_is_looked_at_later(
     sales: Database, stock: Database, instance: Instance, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     send(sales, b"two chairs")
@@ -231,8 +240,9 @@ def test_n26_an_answer_that_came_before_a_crash_is_looked_at_later(
         assert received(again.database("Stock")) == [b"two chairs"]
 
 
-def test_n26_the_answer_is_asked_for_in_the_table_that_was_read(instance: Instance) -> None:
-    """R41: a route back to this instance leads to msdb's table, which asks by itself."""
+@pytest.mark.rule("R41")
+def test_the_answer_is_asked_for_in_the_table_that_was_read(instance: Instance) -> None:
+    """A route back to this instance leads to msdb's table, which asks by itself."""
     instance.execute("CREATE ENDPOINT Broker STATE = STARTED AS TCP (LISTENER_PORT = 4022) FOR SERVICE_BROKER ();")
     sales = shops.shop(instance)
     sales.create_route("Self", service_name=STOCK, address=instance.catalog().addresses[0])
@@ -243,10 +253,11 @@ def test_n26_the_answer_is_asked_for_in_the_table_that_was_read(instance: Instan
     assert requests(instance.msdb) == [MissingRoute(STOCK)]
 
 
-def test_n26_a_request_of_another_database_that_nobody_answers_is_in_nobodys_way(
+@pytest.mark.rule("R1", "R14")
+def test_a_request_of_another_database_that_nobody_answers_is_in_nobodys_way(
     sales: Database, stock: Database, instance: Instance, clock: Clock
 ) -> None:
-    """R1, R14: what the other one is answered makes no route here."""
+    """What the other one is answered makes no route here."""
     send(sales, b"two chairs")
     other = shops.shop(instance, "Other")
     other.drop_route("AutoCreatedLocal")
@@ -266,8 +277,8 @@ def test_n26_a_request_of_another_database_that_nobody_answers_is_in_nobodys_way
     assert len(waiting(sales)) == 1
 
 
-def test_n26_what_goes_back_to_the_asking_service_asks_for_no_route(sales: Database, instance: Instance) -> None:
-    """Fact 65: dynamic routing hides the services of the instance; the answers do not fall into that."""
+def test_what_goes_back_to_the_asking_service_asks_for_no_route(sales: Database, instance: Instance) -> None:
+    """Dynamic routing hides the services of the instance; the answers do not fall into that."""
     sales.drop_route("Configuration")
     asked = instance.create_database("Asked")
     asked.create_queue(CONFIG)
@@ -283,7 +294,8 @@ def test_n26_what_goes_back_to_the_asking_service_asks_for_no_route(sales: Datab
     assert statuses(asked) == {"9761"}
 
 
-def test_r61_the_body_names_service_and_broker_id() -> None:
+@pytest.mark.rule("R61")
+def test_the_body_names_service_and_broker_id() -> None:
     body = MissingRoute("//a<b", uuid.UUID(int=255)).body()
     assert body == (
         b'<MissingRoute xmlns="http://schemas.microsoft.com/SQL/ServiceBroker/BrokerConfigurationNotice/MissingRoute">'
@@ -293,6 +305,7 @@ def test_r61_the_body_names_service_and_broker_id() -> None:
     assert MissingRoute.read(body) == MissingRoute("//a<b", uuid.UUID(int=255))
 
 
+@pytest.mark.rule("R61")
 @pytest.mark.parametrize(
     "body",
     [
@@ -306,12 +319,12 @@ def test_r61_the_body_names_service_and_broker_id() -> None:
         b"<MissingRoute><SERVICE_NAME>x</SERVICE_NAME><BROKER_INSTANCE>7</BROKER_INSTANCE></MissingRoute>",
     ],
 )
-def test_r61_a_body_that_is_none_is_refused(body: bytes | None) -> None:
+def test_a_body_that_is_none_is_refused(body: bytes | None) -> None:
     with pytest.raises(MalformedDataError, match="MissingRoute"):
         MissingRoute.read(body)
 
 
-def test_n26_the_background_threads_of_an_instance_do_it_all(tmp_path: Path) -> None:
+def test_the_background_threads_of_an_instance_do_it_all(tmp_path: Path) -> None:
     with Instance.create(tmp_path / "instance", name="shop") as instance:
         sales, stock = shops.shop(instance), shops.stock(instance)
         sales.create_queue(CONFIG)

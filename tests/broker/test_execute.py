@@ -140,7 +140,7 @@ def test_a_script_changes_and_drops(instance: Instance) -> None:
     assert [database.name for database in instance.databases] == ["msdb"]
 
 
-def test_b37_a_batch_is_done_whole_or_not_at_all(instance: Instance, sales: Database) -> None:
+def test_a_batch_is_done_whole_or_not_at_all(instance: Instance, sales: Database) -> None:
     before = (database_context(sales).objects(), database_context(instance.msdb).objects())
     error = refused(
         instance,
@@ -157,7 +157,7 @@ def test_b37_a_batch_is_done_whole_or_not_at_all(instance: Instance, sales: Data
     assert not (instance.folder / "New.sqlite").exists()
 
 
-def test_b37_what_cannot_be_read_changes_nothing_of_its_batch(instance: Instance, sales: Database) -> None:
+def test_what_cannot_be_read_changes_nothing_of_its_batch(instance: Instance, sales: Database) -> None:
     error = refused(instance, "CREATE QUEUE First\nCREATE QUEUE\n")
     assert (error.number, error.line) == (102, 2)
     assert "is done" not in str(error)
@@ -172,7 +172,7 @@ def test_b37_what_cannot_be_read_changes_nothing_of_its_batch(instance: Instance
         ("CREATE QUEUE First\nGO 2", 1),
     ],
 )
-def test_b37_a_refusal_says_up_to_where_the_script_is_done(
+def test_a_refusal_says_up_to_where_the_script_is_done(
     instance: Instance, sales: Database, script: str, up_to: int
 ) -> None:
     """Whoever runs the mended script again has to begin behind it."""
@@ -188,7 +188,7 @@ def test_a_batch_makes_a_database_and_what_stands_in_it(instance: Instance) -> N
     assert agrees(instance)
 
 
-def test_b37_a_database_is_replaced_whole_or_not_at_all(instance: Instance) -> None:
+def test_a_database_is_replaced_whole_or_not_at_all(instance: Instance) -> None:
     """Also an empty one, whose file looks as if nobody had it."""
     guid = instance.create_database("Sales").service_broker_guid
     script = "DROP DATABASE Sales; CREATE DATABASE Sales; USE Sales; CREATE QUEUE Q"
@@ -313,7 +313,7 @@ def test_a_broker_id_is_given_only_where_nothing_depends_on_the_old_one(instance
     assert refused(instance, f"CREATE DATABASE B -- ssbroker: service_broker_guid={guid}").number == 9772
 
 
-def test_b3_a_locked_database_is_a_clear_error_and_changes_nothing(instance: Instance, sales: Database) -> None:
+def test_a_locked_database_is_a_clear_error_and_changes_nothing(instance: Instance, sales: Database) -> None:
     with Instance.open(instance.folder, lock_timeout=0.05, background=False) as hasty:
         session = database_context(sales).file.session()
         session.begin()

@@ -122,7 +122,7 @@ def far_side() -> Iterator[socket.socket]:
 
 
 @pytest.mark.parametrize("child_does", ["nothing", "ends"])
-def test_b3_n16_a_forked_process_keeps_neither_lock_nor_port_nor_connections(
+def test_a_forked_process_keeps_neither_lock_nor_port_nor_connections(
     folder: Path, far_side: socket.socket, child_does: str
 ) -> None:
     """Its parent is killed: the next one serves at once, at the same port, and far sides see that the connections have ended."""
@@ -165,7 +165,7 @@ def serving(folder: Path, port: int, child_does: str) -> Iterator[subprocess.Pop
             parent.kill()
 
 
-def test_b3_every_call_on_an_inherited_instance_says_to_open_its_own(folder: Path) -> None:
+def test_every_call_on_an_inherited_instance_says_to_open_its_own(folder: Path) -> None:
     """Whatever the parent's threads held at that moment; what its transaction does goes on, and it serves on."""
     subprocess.run([sys.executable, "-c", CALLS, str(folder)], check=True, timeout=DEADLINE)
 

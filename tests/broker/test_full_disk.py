@@ -34,9 +34,10 @@ def raised(what: Callable[[], object]) -> StorageError | None:
     return None
 
 
+@pytest.mark.rule("P11")
 @pytest.mark.parametrize("lasts", [True, False], ids=["lasting", "once"])
 @pytest.mark.parametrize("kind", ["full", "write", "read"])
-def test_b4_p11_nothing_is_lost_at_any_call(tmp_path: Path, kind: Kind, lasts: bool) -> None:  # noqa: FBT001  # pytest gives it by name
+def test_nothing_is_lost_at_any_call(tmp_path: Path, kind: Kind, lasts: bool) -> None:  # noqa: FBT001  # pytest gives it by name
     """The disk fails at the nth call, for every n; what the application's tables say is what the conversations did."""
     folder, chance, clock = tmp_path / "instance", random.Random(1), Clock()
     dying.prepare(folder)
@@ -61,7 +62,7 @@ def test_b4_p11_nothing_is_lost_at_any_call(tmp_path: Path, kind: Kind, lasts: b
                 return
 
 
-def test_b4_a_full_disk_in_the_application_s_own_sql(tmp_path: Path) -> None:
+def test_a_full_disk_in_the_application_s_own_sql(tmp_path: Path) -> None:
     """The application sees the same error, and neither its rows nor its messages."""
     folder, chance = tmp_path / "instance", random.Random(1)
     dying.prepare(folder)

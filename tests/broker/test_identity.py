@@ -51,7 +51,8 @@ def agrees(instance: Instance) -> bool:
     return said == listed(instance) and len(set(enabled)) == len(enabled)
 
 
-def test_i4_disable_and_enable_keep_the_id(instance: Instance, sales: Database) -> None:
+@pytest.mark.rule("I4")
+def test_disable_and_enable_keep_the_id(instance: Instance, sales: Database) -> None:
     guid = sales.service_broker_guid
     for option, is_enabled in (("DISABLE_BROKER", False), ("ENABLE_BROKER", True), ("ENABLE_BROKER", True)):
         sales.set_broker(option)  # type: ignore[arg-type]
@@ -59,7 +60,8 @@ def test_i4_disable_and_enable_keep_the_id(instance: Instance, sales: Database) 
         assert agrees(instance)
 
 
-def test_i5_new_broker_enables_with_a_new_id(instance: Instance, sales: Database) -> None:
+@pytest.mark.rule("I5")
+def test_new_broker_enables_with_a_new_id(instance: Instance, sales: Database) -> None:
     guid = sales.service_broker_guid
     sales.set_broker("DISABLE_BROKER")
     sales.set_broker("NEW_BROKER")
@@ -68,7 +70,8 @@ def test_i5_new_broker_enables_with_a_new_id(instance: Instance, sales: Database
     assert agrees(instance)
 
 
-def test_i6_error_broker_conversations_enables_and_keeps_the_id(instance: Instance, sales: Database) -> None:
+@pytest.mark.rule("I6")
+def test_error_broker_conversations_enables_and_keeps_the_id(instance: Instance, sales: Database) -> None:
     guid = sales.service_broker_guid
     sales.set_broker("DISABLE_BROKER")
     sales.set_broker("ERROR_BROKER_CONVERSATIONS")
@@ -85,17 +88,18 @@ def test_msdb_is_a_database_like_others(instance: Instance) -> None:
     assert agrees(instance)
 
 
+@pytest.mark.threat("T25")
 def test_an_option_that_is_none_is_refused(sales: Database) -> None:
-    """T25: what ends conversations has to be named exactly."""
+    """What ends conversations has to be named exactly."""
     with pytest.raises(OptionError, match="ENABLE_BROKER"):
         sales.set_broker("ENABLE")  # type: ignore[arg-type]
 
 
+@pytest.mark.rule("I8")
+@pytest.mark.threat("T25")
 @pytest.mark.parametrize("is_enabled", [True, False])
-def test_i8_b29_detach_and_attach_leave_id_and_state_alone(
-    instance: Instance, sales: Database, *, is_enabled: bool
-) -> None:
-    """T25: nothing ends unless it is asked for."""
+def test_detach_and_attach_leave_id_and_state_alone(instance: Instance, sales: Database, *, is_enabled: bool) -> None:
+    """Nothing ends unless it is asked for."""
     guid, path = sales.service_broker_guid, sales.path
     sales.set_honor_broker_priority(is_on=True)
     if not is_enabled:
@@ -112,9 +116,8 @@ def test_i8_b29_detach_and_attach_leave_id_and_state_alone(
     assert agrees(instance)
 
 
-def test_i1_i8_a_copy_restored_in_another_instance_keeps_its_id(
-    instance: Instance, sales: Database, tmp_path: Path
-) -> None:
+@pytest.mark.rule("I1", "I8")
+def test_a_copy_restored_in_another_instance_keeps_its_id(instance: Instance, sales: Database, tmp_path: Path) -> None:
     copy = copy_of(instance, "Sales")
     guid = instance.database("Sales").service_broker_guid
     with Instance.create(tmp_path / "other", name="other", background=False) as other:
@@ -122,10 +125,9 @@ def test_i1_i8_a_copy_restored_in_another_instance_keeps_its_id(
         assert (restored.service_broker_guid, restored.is_broker_enabled) == (guid, True)
 
 
+@pytest.mark.rule("I7")
 @pytest.mark.parametrize("option", [None, "ENABLE_BROKER", "ERROR_BROKER_CONVERSATIONS", "DISABLE_BROKER"])
-def test_i7_b27_attaching_a_second_one_leaves_it_disabled(
-    instance: Instance, sales: Database, option: str | None
-) -> None:
+def test_attaching_a_second_one_leaves_it_disabled(instance: Instance, sales: Database, option: str | None) -> None:
     copy = copy_of(instance, "Sales")
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
@@ -137,7 +139,8 @@ def test_i7_b27_attaching_a_second_one_leaves_it_disabled(
     assert agrees(instance)
 
 
-def test_i7_a_second_one_with_a_new_id_is_enabled(instance: Instance, sales: Database) -> None:
+@pytest.mark.rule("I7")
+def test_a_second_one_with_a_new_id_is_enabled(instance: Instance, sales: Database) -> None:
     copy = copy_of(instance, "Sales")
     second = instance.attach_database("Copy", copy, option="NEW_BROKER")
     assert second.is_broker_enabled
@@ -145,9 +148,11 @@ def test_i7_a_second_one_with_a_new_id_is_enabled(instance: Instance, sales: Dat
     assert agrees(instance)
 
 
+@pytest.mark.rule("I7")
+@pytest.mark.threat("T14")
 @pytest.mark.parametrize("option", ["ENABLE_BROKER", "ERROR_BROKER_CONVERSATIONS"])
-def test_i7_two_with_one_id_are_never_both_enabled(instance: Instance, sales: Database, option: str) -> None:
-    """T14: a copy never stands in for the original."""
+def test_two_with_one_id_are_never_both_enabled(instance: Instance, sales: Database, option: str) -> None:
+    """A copy never stands in for the original."""
     second = instance.attach_database("Copy", copy_of(instance, "Sales"), option="DISABLE_BROKER")
     with pytest.raises(BrokerError) as refused:
         second.set_broker(option)  # type: ignore[arg-type]
@@ -160,7 +165,8 @@ def test_i7_two_with_one_id_are_never_both_enabled(instance: Instance, sales: Da
     assert agrees(instance)
 
 
-def test_i7_a_file_that_was_replaced_while_the_instance_was_closed(instance: Instance, sales: Database) -> None:
+@pytest.mark.rule("I7")
+def test_a_file_that_was_replaced_while_the_instance_was_closed(instance: Instance, sales: Database) -> None:
     """The copy of another database at a database's place brings its id; it cannot be enabled beside the original."""
     other = instance.create_database("Other").path
     copy = copy_of(instance, "Sales")
@@ -177,7 +183,7 @@ def test_i7_a_file_that_was_replaced_while_the_instance_was_closed(instance: Ins
 
 
 @pytest.mark.parametrize("how", ["same", "relative", "symlink", "hard link", "through a linked folder"])
-def test_b26_one_file_is_attached_once_by_whatever_path(
+def test_one_file_is_attached_once_by_whatever_path(
     instance: Instance, sales: Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, how: str
 ) -> None:
     path = sales.path
@@ -201,7 +207,7 @@ def test_b26_one_file_is_attached_once_by_whatever_path(
 
 
 @pytest.mark.parametrize("is_linked", [False, True])
-def test_b26_a_file_is_attached_to_one_instance(
+def test_a_file_is_attached_to_one_instance(
     instance: Instance, sales: Database, tmp_path: Path, *, is_linked: bool
 ) -> None:
     path = sales.path
@@ -216,7 +222,7 @@ def test_b26_a_file_is_attached_to_one_instance(
     assert instance.database("Sales").is_broker_enabled
 
 
-def test_b26_what_is_no_database_of_ours_is_refused(instance: Instance, tmp_path: Path) -> None:
+def test_what_is_no_database_of_ours_is_refused(instance: Instance, tmp_path: Path) -> None:
     text, foreign = tmp_path / "text.sqlite", tmp_path / "foreign.sqlite"
     text.write_text("no database, although it is long enough to be taken for one " * 20)
     with sqlite3.connect(foreign) as connection:
@@ -235,7 +241,7 @@ def test_b26_what_is_no_database_of_ours_is_refused(instance: Instance, tmp_path
     assert [database.name for database in instance.databases] == ["msdb"]
 
 
-def test_b26_a_name_that_is_taken_is_refused(instance: Instance, sales: Database) -> None:
+def test_a_name_that_is_taken_is_refused(instance: Instance, sales: Database) -> None:
     with pytest.raises(BrokerError, match="1801"):
         instance.attach_database("Sales", copy_of(instance, "Sales"))
 
@@ -256,7 +262,7 @@ def test_msdb_stays(instance: Instance, method: str, number: int) -> None:
         getattr(instance, method)("Nothing")
 
 
-def test_b29_detaching_waits_for_open_transactions(instance: Instance, tmp_path: Path) -> None:
+def test_detaching_waits_for_open_transactions(instance: Instance, tmp_path: Path) -> None:
     with Instance.open(instance.folder, lock_timeout=0.05, background=False) as hasty:
         hasty.create_database("Sales")
         session = database_context(instance.database("Sales")).file.session()
@@ -268,7 +274,7 @@ def test_b29_detaching_waits_for_open_transactions(instance: Instance, tmp_path:
         hasty.detach_database("Sales")
 
 
-def test_b29_a_detached_file_is_whole_though_another_process_has_it_open(
+def test_a_detached_file_is_whole_though_another_process_has_it_open(
     instance: Instance, sales: Database, tmp_path: Path
 ) -> None:
     with Instance.open(instance.folder, background=False) as other:
@@ -283,7 +289,7 @@ def test_b29_a_detached_file_is_whole_though_another_process_has_it_open(
             assert t.receive("Orders")["message_body"].to_pylist() == [b"kept"]
 
 
-def test_b29_a_file_that_others_read_is_detached_and_said_not_to_be_whole(instance: Instance, sales: Database) -> None:
+def test_a_file_that_others_read_is_detached_and_said_not_to_be_whole(instance: Instance, sales: Database) -> None:
     path = sales.path
     database_context(sales).file.lock_timeout = 0.1
     with (
@@ -347,7 +353,7 @@ def test_a_file_that_stands_at_the_place_of_a_new_database_is_left_alone(instanc
 
 
 @pytest.mark.parametrize("step", ["registry.add", "changes.set_broker", "registry.set_broker", "registry.note"])
-def test_b4_a_disk_that_is_full_in_the_middle_of_a_change_leaves_nothing(
+def test_a_disk_that_is_full_in_the_middle_of_a_change_leaves_nothing(
     instance: Instance, sales: Database, monkeypatch: pytest.MonkeyPatch, step: str
 ) -> None:
     copy = copy_of(instance, "Sales")

@@ -60,7 +60,8 @@ def waiting(database: Database) -> int:
     return found
 
 
-def test_i5_b28_new_broker_ends_conversations_without_telling_the_far_sides(
+@pytest.mark.rule("I5")
+def test_new_broker_ends_conversations_without_telling_the_far_sides(
     instance: Instance, sales: Database, shop: Database
 ) -> None:
     begin(shop, "//Buyer", b"one")
@@ -76,7 +77,8 @@ def test_i5_b28_new_broker_ends_conversations_without_telling_the_far_sides(
     assert states(shop) == {("//Buyer", True): "CO"}
 
 
-def test_i5_r17_the_far_sides_messages_to_the_old_id_wait(instance: Instance, sales: Database, shop: Database) -> None:
+@pytest.mark.rule("I5", "R17")
+def test_the_far_sides_messages_to_the_old_id_wait(instance: Instance, sales: Database, shop: Database) -> None:
     dialog = begin(shop, "//Buyer", b"one")
     received(sales, "Orders")
     sales.set_broker("NEW_BROKER")
@@ -87,9 +89,8 @@ def test_i5_r17_the_far_sides_messages_to_the_old_id_wait(instance: Instance, sa
     assert received(sales, "Orders") == []
 
 
-def test_i6_b28_error_broker_conversations_tells_both_sides(
-    instance: Instance, sales: Database, shop: Database
-) -> None:
+@pytest.mark.rule("I6")
+def test_error_broker_conversations_tells_both_sides(instance: Instance, sales: Database, shop: Database) -> None:
     begin(shop, "//Buyer", b"one")
     begin(sales, "//Shop", b"two")
     received(sales, "Orders")
@@ -108,8 +109,9 @@ def test_i6_b28_error_broker_conversations_tells_both_sides(
     assert waiting(sales) == waiting(shop) == 0
 
 
+@pytest.mark.rule("I6")
 @pytest.mark.parametrize("error", [None, (7, "over")])
-def test_i6_b28_the_far_side_hears_of_it_though_this_side_has_ended_before_it_could_be_told(
+def test_the_far_side_hears_of_it_though_this_side_has_ended_before_it_could_be_told(
     instance: Instance, sales: Database, shop: Database, error: tuple[int, str] | None
 ) -> None:
     """An application ends what is broken as soon as it reads of that; telling another database, or instance, takes longer."""
@@ -129,8 +131,9 @@ def test_i6_b28_the_far_side_hears_of_it_though_this_side_has_ended_before_it_co
     assert (states(shop), waiting(shop)) == ({}, 0)
 
 
+@pytest.mark.rule("I6")
 @pytest.mark.parametrize("restored", ["initiator", "target"])
-def test_i6_b28_the_far_side_hears_of_a_restore_though_it_has_taken_more_than_the_backup_knows_of(
+def test_the_far_side_hears_of_a_restore_though_it_has_taken_more_than_the_backup_knows_of(
     instance: Instance, sales: Database, shop: Database, tmp_path: Path, restored: str
 ) -> None:
     """What the documents advise where the far sides have gone on: both ends hear that the conversation is over."""
@@ -158,7 +161,8 @@ def test_i6_b28_the_far_side_hears_of_a_restore_though_it_has_taken_more_than_th
     assert waiting(shop) == waiting(sales) == 0
 
 
-def test_i6_b28_a_far_side_that_was_not_told_of_the_end_yet_is_told_of_the_error(
+@pytest.mark.rule("I6")
+def test_a_far_side_that_was_not_told_of_the_end_yet_is_told_of_the_error(
     instance: Instance, sales: Database, shop: Database
 ) -> None:
     dialog = begin(shop, "//Buyer", b"one")
@@ -175,7 +179,8 @@ def test_i6_b28_a_far_side_that_was_not_told_of_the_end_yet_is_told_of_the_error
     assert (states(shop), waiting(shop)) == ({}, 0)
 
 
-def test_i6_a_database_with_conversations_is_attached_and_ends_them(
+@pytest.mark.rule("I6")
+def test_a_database_with_conversations_is_attached_and_ends_them(
     instance: Instance, sales: Database, shop: Database
 ) -> None:
     begin(shop, "//Buyer", b"one")
@@ -186,7 +191,8 @@ def test_i6_a_database_with_conversations_is_attached_and_ends_them(
     assert b"-9720" in received(shop, "Answers")[0]["message_body"]
 
 
-def test_i2_a_disabled_database_sends_nothing_and_receives_nothing(
+@pytest.mark.rule("I2")
+def test_a_disabled_database_sends_nothing_and_receives_nothing(
     instance: Instance, sales: Database, shop: Database
 ) -> None:
     shop.set_broker("DISABLE_BROKER")
@@ -205,7 +211,8 @@ def test_i2_a_disabled_database_sends_nothing_and_receives_nothing(
     assert sorted(row["message_body"] for row in received(sales, "Orders")) == [b"kept", b"late", b"own"]
 
 
-def test_i8_conversations_go_on_after_detach_and_attach(instance: Instance, sales: Database, shop: Database) -> None:
+@pytest.mark.rule("I8")
+def test_conversations_go_on_after_detach_and_attach(instance: Instance, sales: Database, shop: Database) -> None:
     dialog = begin(shop, "//Buyer", b"one")
     path = sales.path
     instance.detach_database("Sales")
@@ -218,7 +225,8 @@ def test_i8_conversations_go_on_after_detach_and_attach(instance: Instance, sale
     assert waiting(shop) == 0
 
 
-def test_i3_a_dialog_may_name_the_copy_that_it_wants(instance: Instance, sales: Database, shop: Database) -> None:
+@pytest.mark.rule("I3")
+def test_a_dialog_may_name_the_copy_that_it_wants(instance: Instance, sales: Database, shop: Database) -> None:
     other = instance.create_database("Other")
     other.create_queue("Orders")
     other.create_service("//Orders", queue="Orders")

@@ -43,9 +43,10 @@ def fork_change(folder: Path, name: str, *, die_at: int, is_after: bool) -> int 
     return process.exitcode
 
 
+@pytest.mark.rule("I7")
 @pytest.mark.parametrize("is_after", [False, True], ids=["before", "after"])
 @pytest.mark.parametrize("name", [name for name in crashing.CHANGES if name != "enable Sales"])
-def test_i7_b25_a_crash_between_the_list_and_the_file_is_mended(folder: Path, name: str, *, is_after: bool) -> None:
+def test_a_crash_between_the_list_and_the_file_is_mended(folder: Path, name: str, *, is_after: bool) -> None:
     """The instance opens, list and files agree, and the change can be made again where it had not happened."""
     kept = folder.parent / "kept"
     shutil.copytree(folder.parent, kept)
@@ -76,9 +77,10 @@ def test_i7_b25_a_crash_between_the_list_and_the_file_is_mended(folder: Path, na
     pytest.fail("the change never came to its end")
 
 
+@pytest.mark.rule("I7")
 @pytest.mark.parametrize("is_after", [False, True], ids=["before", "after"])
 @pytest.mark.parametrize("change", ["enable Sales", "disable"])
-def test_i7_b25_a_process_that_goes_on_after_anothers_crash_never_has_both_enabled(
+def test_a_process_that_goes_on_after_anothers_crash_never_has_both_enabled(
     tmp_path: Path, change: str, *, is_after: bool
 ) -> None:
     """What is enabled is committed in the list first, what is disabled in the file first; so the list never says too little."""
@@ -104,7 +106,8 @@ def test_i7_b25_a_process_that_goes_on_after_anothers_crash_never_has_both_enabl
             assert not (sales.is_broker_enabled and copy.is_broker_enabled)
 
 
-def test_i7_two_processes_that_enable_two_copies_at_once(tmp_path: Path) -> None:
+@pytest.mark.rule("I7")
+def test_two_processes_that_enable_two_copies_at_once(tmp_path: Path) -> None:
     """Exactly one succeeds, the other gets 9772, whoever is faster."""
     folder = tmp_path / "instance"
     with Instance.create(folder, name="shop", background=False) as made:
@@ -133,7 +136,7 @@ def test_i7_two_processes_that_enable_two_copies_at_once(tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize("change", ["detach", "drop"])
-def test_b41_a_process_that_goes_on_keeps_what_another_could_not_take_away(folder: Path, change: str) -> None:
+def test_a_process_that_goes_on_keeps_what_another_could_not_take_away(folder: Path, change: str) -> None:
     with Instance.open(folder, background=False) as instance:
         sales = instance.database("Sales")
         assert sales.is_broker_enabled

@@ -136,8 +136,9 @@ class World:
         assert agrees(self.instance)
 
 
+@pytest.mark.rule("I7", "I8", "I1", "I4", "I5", "I6")
 @pytest.mark.parametrize("seed", range(12))
-def test_i7_i8_histories_of_databases(tmp_path: Path, seed: int) -> None:
+def test_histories_of_databases(tmp_path: Path, seed: int) -> None:
     """I1, I4, I5, I6 too: ids, states and contents are the model's after every step, and after opening again."""
     world = World(tmp_path, random.Random(seed))
     steps = [

@@ -55,8 +55,9 @@ def arrives(database: Database, *messages: DialogMessage, waits_here: bool = Tru
         return arrive(work, envelope(**changed), messages, waits_here=waits_here)
 
 
-def test_p11_p14_b8_any_order_and_any_repetition_is_received_once_in_order(sales: Database) -> None:
-    """P11, P12, P14: what comes before its turn is kept, cannot be received, and is received in its turn."""
+@pytest.mark.rule("P11", "P14", "P12")
+def test_any_order_and_any_repetition_is_received_once_in_order(sales: Database) -> None:
+    """What comes before its turn is kept, cannot be received, and is received in its turn."""
     for place, order in enumerate(permutations(range(4))):
         conversation = uuid.UUID(int=1000 + place).bytes
         got: list[bytes | str] = []
@@ -67,7 +68,8 @@ def test_p11_p14_b8_any_order_and_any_repetition_is_received_once_in_order(sales
         assert len(got) == 4, order
 
 
-def test_p14_what_is_early_stands_in_the_queue_with_status_2(sales: Database) -> None:
+@pytest.mark.rule("P14")
+def test_what_is_early_stands_in_the_queue_with_status_2(sales: Database) -> None:
     assert arrives(sales, number(1)).acknowledged == 0
     with database_context(sales).file.read() as connection:
         assert connection.execute("SELECT status FROM ssb_queued_messages").fetchall() == [(2,)]
@@ -77,7 +79,8 @@ def test_p14_what_is_early_stands_in_the_queue_with_status_2(sales: Database) ->
         assert connection.execute("SELECT state FROM ssb_conversation_endpoints").get == "CO"
 
 
-def test_p14_an_early_end_waits_for_what_comes_before_it(sales: Database) -> None:
+@pytest.mark.rule("P14")
+def test_an_early_end_waits_for_what_comes_before_it(sales: Database) -> None:
     arrives(sales, number(0))
     arrives(sales, end_dialog(2))
     assert said(drain(sales)) == [b"0"]
@@ -85,8 +88,9 @@ def test_p14_an_early_end_waits_for_what_comes_before_it(sales: Database) -> Non
     assert said(drain(sales)) == [b"1", "EndDialog"]
 
 
-def test_p34_p14_what_arrives_while_the_queue_is_off_enters_it_in_order(sales: Database) -> None:
-    """P34: in the transmission queue of the receiving database until then; acknowledged, since it is durable there."""
+@pytest.mark.rule("P34", "P14")
+def test_what_arrives_while_the_queue_is_off_enters_it_in_order(sales: Database) -> None:
+    """In the transmission queue of the receiving database until then; acknowledged, since it is durable there."""
     arrives(sales, number(0))
     talk.switch(sales, on=False)
     assert arrives(sales, number(1), number(3)).acknowledged == 2
@@ -98,7 +102,8 @@ def test_p34_p14_what_arrives_while_the_queue_is_off_enters_it_in_order(sales: D
     assert talk.waiting(sales) == 0
 
 
-def test_p34_a_message_that_comes_right_after_the_queue_is_on_does_not_overtake(sales: Database) -> None:
+@pytest.mark.rule("P34")
+def test_a_message_that_comes_right_after_the_queue_is_on_does_not_overtake(sales: Database) -> None:
     arrives(sales, number(0))
     with database_context(
         sales
@@ -113,7 +118,7 @@ def test_p34_a_message_that_comes_right_after_the_queue_is_on_does_not_overtake(
     assert said(drain(sales)) == [b"0", b"1", b"2"]
 
 
-def test_b8_what_waits_in_this_database_already_is_not_parked_twice(sales: Database) -> None:
+def test_what_waits_in_this_database_already_is_not_parked_twice(sales: Database) -> None:
     talk.switch(sales, on=False)
     arrival = arrives(sales, number(0), waits_here=False)
     assert (arrival.acknowledged, arrival.undelivered) == (0, 11219)
@@ -144,7 +149,7 @@ REFUSED: list[tuple[dict[str, Any], DialogMessage, int]] = [
 
 
 @pytest.mark.parametrize(("changed", "message", "code"), REFUSED, ids=str)
-def test_b11_a_first_message_that_is_refused_makes_nothing(
+def test_a_first_message_that_is_refused_makes_nothing(
     sales: Database, changed: dict[str, Any], message: DialogMessage, code: int
 ) -> None:
     refusing(sales)
@@ -155,7 +160,7 @@ def test_b11_a_first_message_that_is_refused_makes_nothing(
     assert talk.contents(sales) == before
 
 
-def test_b11_no_such_service_although_the_broker_id_is_here(sales: Database) -> None:
+def test_no_such_service_although_the_broker_id_is_here(sales: Database) -> None:
     named = arrives(sales, number(0), to_service_name="//Nobody", to_broker_instance=sales.service_broker_guid.bytes)
     assert named.error is not None
     assert named.error.code == -8490
@@ -169,7 +174,7 @@ SENT_AND_REFUSED = [REFUSED[0], *REFUSED[5:]]
 
 
 @pytest.mark.parametrize(("changed", "message", "code"), SENT_AND_REFUSED, ids=str)
-def test_b11_the_sender_of_a_refused_message_has_an_error_in_its_queue(
+def test_the_sender_of_a_refused_message_has_an_error_in_its_queue(
     sales: Database, changed: dict[str, Any], message: DialogMessage, code: int
 ) -> None:
     refusing(sales)
@@ -188,7 +193,7 @@ def test_b11_the_sender_of_a_refused_message_has_an_error_in_its_queue(
     assert receive(sales).num_rows == 0
 
 
-def test_b11_a_later_message_that_is_refused_ends_both_sides(sales: Database) -> None:
+def test_a_later_message_that_is_refused_ends_both_sides(sales: Database) -> None:
     refusing(sales)
     with sales.transaction() as t:
         dialog = t.begin_dialog(INITIATOR, "//Strict", contract="//Contract")
@@ -200,7 +205,7 @@ def test_b11_a_later_message_that_is_refused_ends_both_sides(sales: Database) ->
     assert said(drain(sales)) == ["Error", b"<fine/>"]
 
 
-def test_b11_what_is_early_and_unfit_is_judged_in_its_turn(sales: Database) -> None:
+def test_what_is_early_and_unfit_is_judged_in_its_turn(sales: Database) -> None:
     refusing(sales)
     arrives(sales, DialogMessage(0, "//Xml", b"<a/>"), **STRICT)
     bad = DialogMessage(2, "//Xml", b"<a>")
@@ -213,7 +218,7 @@ def test_b11_what_is_early_and_unfit_is_judged_in_its_turn(sales: Database) -> N
     assert said(drain(sales)) == ["Error", b"<a/>", b"<b/>"]
 
 
-def test_b14_a_replay_of_a_conversation_that_is_over_begins_nothing(sales: Database) -> None:
+def test_a_replay_of_a_conversation_that_is_over_begins_nothing(sales: Database) -> None:
     arrives(sales, number(0))
     target = talk.handle_of(receive(sales))
     talk.end(sales, target)
@@ -226,7 +231,8 @@ def test_b14_a_replay_of_a_conversation_that_is_over_begins_nothing(sales: Datab
         assert connection.execute("SELECT count(*) FROM ssb_conversation_endpoints").get == 1
 
 
-def test_p18_a_duplicate_is_acknowledged_again(sales: Database) -> None:
+@pytest.mark.rule("P18")
+def test_a_duplicate_is_acknowledged_again(sales: Database) -> None:
     assert arrives(sales, number(0), number(1)).acknowledged == 2
     assert arrives(sales, number(0)).acknowledged == 2
     assert said(drain(sales)) == [b"0", b"1"]
@@ -246,8 +252,9 @@ def test_a_conversation_that_nobody_knows(sales: Database) -> None:
         assert connection.execute("SELECT count(*) FROM ssb_conversation_endpoints").get == 0
 
 
-def test_r8_another_copy_of_the_service_cannot_answer(sales: Database) -> None:
-    """R8: a conversation is with the database that took its first message."""
+@pytest.mark.rule("R8")
+def test_another_copy_of_the_service_cannot_answer(sales: Database) -> None:
+    """A conversation is with the database that took its first message."""
     initiator, _ = talk.pair(sales)
     near = talk.endpoint(sales, initiator)
     assert near is not None
@@ -273,15 +280,17 @@ def disabled(sales: Database) -> Iterator[Database]:
     sales.set_broker("ENABLE_BROKER")
 
 
-def test_i2_b8_a_disabled_database_keeps_what_it_sends_and_begins_nothing(disabled: Database) -> None:
+@pytest.mark.rule("I2")
+def test_a_disabled_database_keeps_what_it_sends_and_begins_nothing(disabled: Database) -> None:
     dialog = begin(disabled, b"waits")
     assert talk.waiting(disabled) == 1
     assert talk.state(disabled, dialog) == "CO"
     assert arrives(disabled, number(0)).undelivered == 28013
 
 
-def test_b8_p16_what_waits_keeps_its_place(sales: Database) -> None:
-    """B8, P16: a later message does not overtake one that still waits, although the queue is on by then."""
+@pytest.mark.rule("P16")
+def test_what_waits_keeps_its_place(sales: Database) -> None:
+    """A later message does not overtake one that still waits, although the queue is on by then."""
     talk.switch(sales, on=False)
     dialog = begin(sales, b"one")
     talk.switch(sales, on=True)
@@ -294,7 +303,7 @@ def test_b8_p16_what_waits_keeps_its_place(sales: Database) -> None:
     assert said(drain(sales)) == [b"one", b"two"]
 
 
-def test_b14_what_comes_for_a_conversation_that_is_over_does_not_wait_until_its_queue_is_on(
+def test_what_comes_for_a_conversation_that_is_over_does_not_wait_until_its_queue_is_on(
     instance: Instance, clock: Clock, sales: Database
 ) -> None:
     """It waited past the 30 minutes, and then began the conversation anew, which nobody could ever end."""
@@ -315,7 +324,8 @@ def test_b14_what_comes_for_a_conversation_that_is_over_does_not_wait_until_its_
     assert instance.view("sys.transmission_queue", "Sales").num_rows == 0
 
 
-def test_p34_what_waited_for_a_queue_enters_it_in_order_without_being_held_in_memory(instance: Instance) -> None:
+@pytest.mark.rule("P34")
+def test_what_waited_for_a_queue_enters_it_in_order_without_being_held_in_memory(instance: Instance) -> None:
     shop, stock = shops.shop(instance), shops.stock(instance)
     stock.alter_queue(shops.ORDERS, status=False)
     dialog = shops.send(shop, b"begun")

@@ -25,7 +25,7 @@ from tests.broker.conftest import Clock
 from tests.rights import nobody
 
 
-def test_b1_an_instance_is_a_folder_with_one_file_for_each_database(instance: Instance) -> None:
+def test_an_instance_is_a_folder_with_one_file_for_each_database(instance: Instance) -> None:
     instance.create_database("Sales")
     assert {path.name for path in instance.folder.iterdir() if path.suffix == ".sqlite"} == {
         "msdb.sqlite",
@@ -35,7 +35,7 @@ def test_b1_an_instance_is_a_folder_with_one_file_for_each_database(instance: In
 
 
 @pytest.mark.skipif(os.name == "nt", reason="folders have no such modes there")
-def test_b1_the_folder_of_a_new_instance_is_for_its_owner_only(tmp_path: Path) -> None:
+def test_the_folder_of_a_new_instance_is_for_its_owner_only(tmp_path: Path) -> None:
     """Bodies and session keys stand in its files in clear; a folder that somebody has made keeps the mode that he gave it."""
     (tmp_path / "made").mkdir()
     (tmp_path / "made").chmod(0o750)
@@ -60,7 +60,8 @@ def test_what_was_made_is_there_when_the_instance_is_opened_again(instance: Inst
         assert set(database_context(found).objects().queues) == {("dbo", "Orders"), ("dbo", "Replies")}
 
 
-def test_i1_every_database_has_a_broker_id_of_its_own_and_is_enabled(instance: Instance) -> None:
+@pytest.mark.rule("I1")
+def test_every_database_has_a_broker_id_of_its_own_and_is_enabled(instance: Instance) -> None:
     databases = [instance.msdb, *(instance.create_database(f"Copy{number}") for number in range(5))]
     assert len({database.service_broker_guid for database in databases}) == len(databases)
     assert {database.service_broker_guid.version for database in databases} == {4}
@@ -232,7 +233,7 @@ def halved(instance: Instance) -> Iterator[Instance]:
         yield opened
 
 
-def test_b4_a_database_that_is_not_there_is_told_of_once_and_the_others_go_on(
+def test_a_database_that_is_not_there_is_told_of_once_and_the_others_go_on(
     halved: Instance, caplog: pytest.LogCaptureFixture
 ) -> None:
     for _ in range(3):
@@ -246,7 +247,7 @@ def test_b4_a_database_that_is_not_there_is_told_of_once_and_the_others_go_on(
     ]
 
 
-def test_b42_with_one_database_gone_another_that_cannot_be_read_is_left_out_too(
+def test_with_one_database_gone_another_that_cannot_be_read_is_left_out_too(
     halved: Instance, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     looks = 0
@@ -272,7 +273,7 @@ def test_what_belongs_to_one_process_says_so_where_it_is_sent_to_another(
 
 
 @pytest.mark.parametrize("odd", ["loop", "\udcff", "a\0b"], ids=ascii)
-def test_b4_a_path_that_leads_nowhere_is_a_clear_error(tmp_path: Path, instance: Instance, odd: str) -> None:
+def test_a_path_that_leads_nowhere_is_a_clear_error(tmp_path: Path, instance: Instance, odd: str) -> None:
     """Links in a circle, a name that is no UTF-8 as files of other systems have it, and one that no system has."""
     (tmp_path / "loop").symlink_to(tmp_path / "loop")
     for use in (
@@ -302,7 +303,7 @@ def test_an_instance_whose_name_is_no_text_is_not_made(tmp_path: Path, wrong: An
     ids=["detach", "drop", "DDL"],
 )
 @pytest.mark.parametrize("content", [None, b"", b"no database"], ids=["gone", "empty", "damaged"])
-def test_b42_a_database_whose_file_is_lost_can_be_taken_off_and_its_name_given_again(
+def test_a_database_whose_file_is_lost_can_be_taken_off_and_its_name_given_again(
     halved: Instance, go: Callable[[Instance], None], content: bytes | None
 ) -> None:
     """Nobody could get rid of it: it was not there for DROP, and there for CREATE and for a backup that is attached."""
@@ -318,7 +319,7 @@ def test_b42_a_database_whose_file_is_lost_can_be_taken_off_and_its_name_given_a
         assert [database.name for database in again.databases] == ["msdb", "Sales", "Stock"]
 
 
-def test_b42_one_that_another_process_has_taken_off_meanwhile_is_not_there(halved: Instance) -> None:
+def test_one_that_another_process_has_taken_off_meanwhile_is_not_there(halved: Instance) -> None:
     with InstanceChange(instance_context(halved)) as alteration:
         with Instance.open(halved.folder, background=False) as other:
             other.drop_database("Stock")

@@ -5,6 +5,8 @@ from __future__ import annotations
 import random
 from pathlib import Path
 
+import pytest
+
 from ssbroker import Instance
 from ssbroker.broker.database import context_of as database_context
 from tests.broker import dying
@@ -13,7 +15,8 @@ KILLS = 200
 SECONDS_MAX = 0.03
 
 
-def test_p11_b4_b9_killed_two_hundred_times(tmp_path: Path) -> None:
+@pytest.mark.rule("P11")
+def test_killed_two_hundred_times(tmp_path: Path) -> None:
     """Each message whose send was committed is received exactly once, in order, in its own database and in another."""
     chance = random.Random(4)
     folder = tmp_path / "instance"

@@ -55,7 +55,7 @@ def forged(number: int, *, peer: bytes | None = b"bank") -> CorruptedMessage:
     return CorruptedMessage(at=number, conversation_id=SOME, peer=peer)
 
 
-def test_n35_of_one_neighbour_the_first_lines_of_a_minute_are_written_and_the_rest_is_counted(
+def test_of_one_neighbour_the_first_lines_of_a_minute_are_written_and_the_rest_is_counted(
     lines: list[logging.LogRecord],
 ) -> None:
     """Subscribers, and so the metrics, see all of them."""
@@ -78,7 +78,7 @@ def test_n35_of_one_neighbour_the_first_lines_of_a_minute_are_written_and_the_re
     assert len(lines) == LINES + 4
 
 
-def test_n35_the_next_line_of_anybody_brings_the_count(lines: list[logging.LogRecord]) -> None:
+def test_the_next_line_of_anybody_brings_the_count(lines: list[logging.LogRecord]) -> None:
     log = EventLog()
     for number in range(LINES + 3):
         log.emit(forged(number))
@@ -86,7 +86,7 @@ def test_n35_the_next_line_of_anybody_brings_the_count(lines: list[logging.LogRe
     assert [line.getMessage().partition(": 3 more")[1] for line in lines[LINES:]] == [": 3 more", ""]
 
 
-def test_n35_a_clock_that_goes_back_silences_nobody(lines: list[logging.LogRecord]) -> None:
+def test_a_clock_that_goes_back_silences_nobody(lines: list[logging.LogRecord]) -> None:
     log = EventLog()
     for number in range(LINES):
         log.emit(forged(WINDOW + number))
@@ -94,7 +94,7 @@ def test_n35_a_clock_that_goes_back_silences_nobody(lines: list[logging.LogRecor
     assert len(lines) == LINES + 1
 
 
-def test_n35_whoever_takes_many_names_shares_the_lines_of_one(
+def test_whoever_takes_many_names_shares_the_lines_of_one(
     lines: list[logging.LogRecord], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(events, "SOURCES", 10)
@@ -106,14 +106,14 @@ def test_n35_whoever_takes_many_names_shares_the_lines_of_one(
     assert lines[-1].getMessage() == f"Broker:Corrupted Message: {990 - LINES} more in a minute, from others"
 
 
-def test_n35_what_the_instance_does_itself_is_always_written(lines: list[logging.LogRecord]) -> None:
+def test_what_the_instance_does_itself_is_always_written(lines: list[logging.LogRecord]) -> None:
     log = EventLog()
     for number in range(3 * LINES):
         log.emit(QueueDisabled(at=0, queue=str(number)))
     assert len(lines) == 3 * LINES
 
 
-def test_n35_a_dial_that_fails_as_the_one_before_is_for_those_who_debug(lines: list[logging.LogRecord]) -> None:
+def test_a_dial_that_fails_as_the_one_before_is_for_those_who_debug(lines: list[logging.LogRecord]) -> None:
     log = EventLog()
     for step, is_repeated in (
         (ConnectionStep.CONNECTING, False),
@@ -127,7 +127,7 @@ def test_n35_a_dial_that_fails_as_the_one_before_is_for_those_who_debug(lines: l
     assert [line.levelno for line in lines] == [logging.DEBUG, logging.INFO, logging.DEBUG, logging.INFO]
 
 
-def test_n35_connections_of_one_host_count_together_whatever_their_ports(lines: list[logging.LogRecord]) -> None:
+def test_connections_of_one_host_count_together_whatever_their_ports(lines: list[logging.LogRecord]) -> None:
     log = EventLog()
     for port in range(1000):
         step = ConnectionStep.RECEIVE_IO_ERROR
@@ -140,7 +140,7 @@ def test_n35_connections_of_one_host_count_together_whatever_their_ports(lines: 
         st.tuples(st.sampled_from("abc"), st.integers(-2 * WINDOW, 2 * WINDOW), st.integers(1, LINES + 2)), max_size=30
     )
 )
-def test_n35_each_source_has_its_own_minute_however_the_clock_goes(steps: list[tuple[str, int, int]]) -> None:
+def test_each_source_has_its_own_minute_however_the_clock_goes(steps: list[tuple[str, int, int]]) -> None:
     """Against a reading that looks at every source at every step."""
     rate, began, written, now = LogRate[str](others=str.upper), dict[str, int](), dict[str, int](), 0
     for source, forward, lines in steps:

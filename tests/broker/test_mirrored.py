@@ -51,14 +51,14 @@ def shown(instance: Instance) -> dict[str, tuple[int, str, int]]:
     }
 
 
-def test_n25_a_database_is_the_principal_unless_it_is_told_otherwise(instance: Instance, sales: Database) -> None:
+def test_a_database_is_the_principal_unless_it_is_told_otherwise(instance: Instance, sales: Database) -> None:
     """N25."""
     assert sales.mirroring_role == "principal"
     assert role_of(instance, sales.service_broker_guid.bytes) == ("principal", 0)
     assert shown(instance) == {"msdb": (1, "PRINCIPAL", 0), "Sales": (1, "PRINCIPAL", 0)}
 
 
-def test_n24_the_number_grows_by_one_with_each_failover(instance: Instance, sales: Database) -> None:
+def test_the_number_grows_by_one_with_each_failover(instance: Instance, sales: Database) -> None:
     """N24, N25."""
     guid = sales.service_broker_guid.bytes
     sales.set_mirroring_role("mirror")
@@ -72,8 +72,8 @@ def test_n24_the_number_grows_by_one_with_each_failover(instance: Instance, sale
     assert shown(instance)["Sales"] == (1, "PRINCIPAL", 8)
 
 
-def test_n24_what_another_process_has_said_counts_at_once(instance: Instance, sales: Database) -> None:
-    """N24: an answer that is too old would have two principals."""
+def test_what_another_process_has_said_counts_at_once(instance: Instance, sales: Database) -> None:
+    """An answer that is too old would have two principals."""
     guid = sales.service_broker_guid.bytes
     assert role_of(instance, guid) == ("principal", 0)
     with Instance.open(instance.folder, background=False) as other:
@@ -84,7 +84,7 @@ def test_n24_what_another_process_has_said_counts_at_once(instance: Instance, sa
 @pytest.mark.parametrize(
     "wrong", [{"role": "witness"}, {"role": "principal", "number": 3}, {"role": "principal", "number": "4"}]
 )
-def test_n25_what_is_no_role_or_an_old_number_is_refused(sales: Database, wrong: dict[str, Any]) -> None:
+def test_what_is_no_role_or_an_old_number_is_refused(sales: Database, wrong: dict[str, Any]) -> None:
     """N25."""
     sales.set_mirroring_role("mirror", number=4)
     with pytest.raises(OptionError):
@@ -92,8 +92,8 @@ def test_n25_what_is_no_role_or_an_old_number_is_refused(sales: Database, wrong:
     assert sales.mirroring_role == "mirror"
 
 
-def test_n25_the_role_travels_with_the_file(instance: Instance, sales: Database, tmp_path: Path) -> None:
-    """N25: so a copy that takes over has the later claim."""
+def test_the_role_travels_with_the_file(instance: Instance, sales: Database, tmp_path: Path) -> None:
+    """So a copy that takes over has the later claim."""
     guid = sales.service_broker_guid
     sales.set_mirroring_role("mirror", number=4)
     instance.detach_database("Sales")
@@ -107,10 +107,10 @@ def test_n25_the_role_travels_with_the_file(instance: Instance, sales: Database,
         assert role_of(other, guid.bytes) == ("principal", 5)
 
 
-def test_n25_nobody_claims_for_a_database_that_is_not_there_or_does_not_deliver(
+def test_nobody_claims_for_a_database_that_is_not_there_or_does_not_deliver(
     instance: Instance, sales: Database
 ) -> None:
-    """N24, N25: unknown is no claim."""
+    """Unknown is no claim."""
     guid = sales.service_broker_guid.bytes
     assert role_of(instance, bytes(16)) == ("unknown", 0)
     sales.set_broker("DISABLE_BROKER")
@@ -120,8 +120,9 @@ def test_n25_nobody_claims_for_a_database_that_is_not_there_or_does_not_deliver(
     assert role_of(instance, guid) == ("unknown", 0)
 
 
-def test_n25_a_mirror_is_not_found_and_takes_nothing(instance: Instance, sales: Database, stock: Database) -> None:
-    """N25, R33, fact 191: until it is the principal."""
+@pytest.mark.rule("R33")
+def test_a_mirror_is_not_found_and_takes_nothing(instance: Instance, sales: Database, stock: Database) -> None:
+    """Until it is the principal."""
     stock.set_mirroring_role("mirror")
     send(sales, b"two chairs")
     assert received(stock) == []
@@ -131,8 +132,9 @@ def test_n25_a_mirror_is_not_found_and_takes_nothing(instance: Instance, sales: 
     assert received(stock) == [b"two chairs"]
 
 
-def test_n25_a_mirror_sends_nothing(instance: Instance, sales: Database, stock: Database) -> None:
-    """N25, R34, fact 191: what it has to say waits for it to be the principal, and says why."""
+@pytest.mark.rule("R34")
+def test_a_mirror_sends_nothing(instance: Instance, sales: Database, stock: Database) -> None:
+    """What it has to say waits for it to be the principal, and says why."""
     dialog = send(sales, b"two chairs")
     sales.set_mirroring_role("mirror")
     send(sales, b"a table", dialog=dialog)
@@ -144,8 +146,9 @@ def test_n25_a_mirror_sends_nothing(instance: Instance, sales: Database, stock: 
     assert shops.waiting(sales) == []
 
 
-def test_n25_a_service_of_the_mirror_itself_takes_nothing_either(instance: Instance, sales: Database) -> None:
-    """N25, P33: not even from the database that it is in."""
+@pytest.mark.rule("P33")
+def test_a_service_of_the_mirror_itself_takes_nothing_either(instance: Instance, sales: Database) -> None:
+    """Not even from the database that it is in."""
     sales.create_queue("Orders")
     sales.create_service(STOCK, queue="Orders")
     sales.set_mirroring_role("mirror")
@@ -156,8 +159,8 @@ def test_n25_a_service_of_the_mirror_itself_takes_nothing_either(instance: Insta
     assert received(sales) == [b"two chairs"]
 
 
-def test_n25_only_the_principal_gets_a_new_broker_id(sales: Database) -> None:
-    """N25, fact 191: 9778."""
+def test_only_the_principal_gets_a_new_broker_id(sales: Database) -> None:
+    """9778."""
     guid = sales.service_broker_guid
     sales.set_mirroring_role("mirror")
     with pytest.raises(BrokerError, match="9778"):
@@ -165,8 +168,9 @@ def test_n25_only_the_principal_gets_a_new_broker_id(sales: Database) -> None:
     assert sales.service_broker_guid == guid
 
 
-def test_n25_msdb_is_nobodys_mirror(instance: Instance) -> None:
-    """N25, R1: it is for what arrives at this instance."""
+@pytest.mark.rule("R1")
+def test_msdb_is_nobodys_mirror(instance: Instance) -> None:
+    """It is for what arrives at this instance."""
     with pytest.raises(BrokerError, match="msdb"):
         instance.msdb.set_mirroring_role("mirror")
     assert instance.msdb.mirroring_role == "principal"

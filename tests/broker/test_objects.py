@@ -64,7 +64,7 @@ def test_a_queue_has_its_options(sales: Database) -> None:
     assert ("shop", "In.Box") not in database_context(sales).objects().queues
 
 
-def test_b24_turning_a_queue_on_forgets_its_rollbacks(sales: Database) -> None:
+def test_turning_a_queue_on_forgets_its_rollbacks(sales: Database) -> None:
     with database_context(sales).file.write() as connection:
         connection.execute("UPDATE ssb_queues SET rollbacks = 5")
     sales.alter_queue("Orders", retention=True)
@@ -183,7 +183,7 @@ def test_what_is_used_stays(sales: Database) -> None:
     refused(sales, lambda: sales.create_broker_priority("Same", contract="Ordering", local_service="//Shop"))
 
 
-def test_b36_what_open_conversations_use_stays(sales: Database) -> None:
+def test_what_open_conversations_use_stays(sales: Database) -> None:
     with sales.transaction() as t:
         dialog = t.begin_dialog("//Shop", "//Orders")
         t.send(dialog, b"one")
@@ -210,7 +210,7 @@ def test_a_name_that_differs_in_case_is_hinted_at(sales: Database) -> None:
         sales.drop_queue("orders")
 
 
-def test_b20_names_that_differ_in_case_are_two(sales: Database) -> None:
+def test_names_that_differ_in_case_are_two(sales: Database) -> None:
     sales.create_queue("orders")
     sales.create_service("//ORDERS", queue="orders")
     assert set(database_context(sales).objects().services) == {"//Orders", "//ORDERS", "//Shop"}

@@ -53,7 +53,7 @@ with Instance.open(folder, background=False) as instance:
 
 @pytest.mark.skipif(sys.platform == "win32", reason="it has no such limit")
 @pytest.mark.parametrize("left", [0, 1, 2])
-def test_b4_too_many_open_files_are_told_as_such(tmp_path: Path, left: int) -> None:
+def test_too_many_open_files_are_told_as_such(tmp_path: Path, left: int) -> None:
     """SQLite says that it is unable to open the file, and has closed again what it had opened."""
     with Instance.create(tmp_path / "shop", name="shop", background=False) as instance:
         instance.create_database("Sales")

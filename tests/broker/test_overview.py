@@ -32,7 +32,7 @@ def pages_read(database: Database, question: Callable[[Connection], object]) -> 
 
 
 @pytest.mark.parametrize("question", [views.queues, views.waiting, views.conversations])
-def test_n28_no_body_is_read_to_count_messages(sales: Database, question: Callable[[Connection], object]) -> None:
+def test_no_body_is_read_to_count_messages(sales: Database, question: Callable[[Connection], object]) -> None:
     for to in ("//Orders", "//Nowhere"):
         send(sales, begin(sales, to_service=to), *[BODY] * 500)
     database_context(sales).file.checkpoint()
@@ -40,7 +40,7 @@ def test_n28_no_body_is_read_to_count_messages(sales: Database, question: Callab
     assert pages_read(sales, question) < 20
 
 
-def test_n28_what_waits_is_told_with_the_oldest_of_each_service_and_reason(
+def test_what_waits_is_told_with_the_oldest_of_each_service_and_reason(
     instance: Instance, sales: Database, clock: Clock
 ) -> None:
     """Conversations with the same service and the same reason are one line, whatever waits for queues that are off beside it."""
@@ -60,7 +60,7 @@ def test_n28_what_waits_is_told_with_the_oldest_of_each_service_and_reason(
     ]
 
 
-def test_n28_queues_are_told_with_their_messages_by_status(instance: Instance, sales: Database) -> None:
+def test_queues_are_told_with_their_messages_by_status(instance: Instance, sales: Database) -> None:
     sales.create_queue("Kept", retention=True)
     sales.create_service("//Kept", queue="Kept")
     begin(sales, b"1", b"2")

@@ -30,9 +30,7 @@ def forbid(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(transaction, "Lifecycle", fails)
 
 
-def test_b44_what_is_plain_needs_nothing_else(
-    talking: tuple[Database, uuid.UUID], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_is_plain_needs_nothing_else(talking: tuple[Database, uuid.UUID], monkeypatch: pytest.MonkeyPatch) -> None:
     sales, dialog = talking
     forbid(monkeypatch)
     for number in range(3):
@@ -48,7 +46,7 @@ def test_b44_what_is_plain_needs_nothing_else(
 
 
 def test_what_is_sent_elsewhere_waits_and_is_delivered(instance: Instance, talking: tuple[Database, uuid.UUID]) -> None:
-    """B9: the transmission queue, and after the commit another database of the instance."""
+    """The transmission queue, and after the commit another database of the instance."""
     sales, _ = talking
     stock = instance.create_database("Stock")
     stock.create_queue("Stock")
@@ -103,7 +101,7 @@ def test_one_message_of_a_named_conversation(talking: tuple[Database, uuid.UUID]
         assert t.receive_one(QUEUE, conversation_group_id=message.conversation_group_id) is None
 
 
-def test_b2_who_waits_for_one_message_is_woken_by_a_plain_send(talking: tuple[Database, uuid.UUID]) -> None:
+def test_who_waits_for_one_message_is_woken_by_a_plain_send(talking: tuple[Database, uuid.UUID]) -> None:
     sales, dialog = talking
     found: list[bytes | None] = []
 
@@ -143,7 +141,7 @@ def test_counters_count_what_is_plain(instance: Instance, talking: tuple[Databas
     }
 
 
-def test_b3_a_plain_transaction_that_is_dropped_is_undone(talking: tuple[Database, uuid.UUID]) -> None:
+def test_a_plain_transaction_that_is_dropped_is_undone(talking: tuple[Database, uuid.UUID]) -> None:
     sales, dialog = talking
     t = sales.transaction()
     t.__enter__()
@@ -171,7 +169,7 @@ def test_a_plain_transaction_that_an_exception_leaves_is_undone(
     assert instance_context(instance).counters.counts() == counts | {"broker_transaction_rollbacks": 1}
 
 
-def test_b24_plain_receives_that_are_rolled_back_count_and_one_commit_forgets_them(
+def test_plain_receives_that_are_rolled_back_count_and_one_commit_forgets_them(
     talking: tuple[Database, uuid.UUID],
 ) -> None:
     sales, dialog = talking
@@ -193,7 +191,7 @@ def test_b24_plain_receives_that_are_rolled_back_count_and_one_commit_forgets_th
     assert rollbacks() == 0
 
 
-def test_b42_a_file_that_was_moved_takes_no_plain_commit(talking: tuple[Database, uuid.UUID], tmp_path: Path) -> None:
+def test_a_file_that_was_moved_takes_no_plain_commit(talking: tuple[Database, uuid.UUID], tmp_path: Path) -> None:
     sales, dialog = talking
     with pytest.raises(StorageError, match="is not there any more"), sales.transaction() as t:
         t.send(dialog, b"lost")
@@ -269,7 +267,7 @@ def test_an_error_of_sqlite_is_apsws(talking: tuple[Database, uuid.UUID]) -> Non
 
 
 def test_threads_take_turns(talking: tuple[Database, uuid.UUID]) -> None:
-    """B3: whatever is plain or not, each is alone in the file, and nothing is lost."""
+    """Whatever is plain or not, each is alone in the file, and nothing is lost."""
     sales, _ = talking
     with sales.transaction() as t:
         dialogs = [t.begin_dialog(INITIATOR, TARGET) for _ in range(4)]

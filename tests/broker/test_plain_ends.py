@@ -41,7 +41,7 @@ def is_free(database: Database) -> bool:
     return True
 
 
-def test_b43_a_commit_that_a_fork_meets_leaves_its_connection_to_the_fork(talking: tuple[Database, uuid.UUID]) -> None:
+def test_a_commit_that_a_fork_meets_leaves_its_connection_to_the_fork(talking: tuple[Database, uuid.UUID]) -> None:
     """It was closed at once, while nobody knew that it was in use, and the new process could wait for it for ever."""
     sales, dialog = talking
     gate = database_context(sales).file.gate
@@ -63,7 +63,7 @@ def test_b43_a_commit_that_a_fork_meets_leaves_its_connection_to_the_fork(talkin
     assert bodies(sales) == [b"x"]
 
 
-def test_b24_a_commit_that_a_fork_meets_counts_rollbacks_anew(talking: tuple[Database, uuid.UUID]) -> None:
+def test_a_commit_that_a_fork_meets_counts_rollbacks_anew(talking: tuple[Database, uuid.UUID]) -> None:
     sales, dialog = talking
     with sales.transaction() as t:
         t.send(dialog, b"x")
@@ -83,7 +83,7 @@ def test_b24_a_commit_that_a_fork_meets_counts_rollbacks_anew(talking: tuple[Dat
 
 
 @pytest.mark.parametrize("is_closed", [False, True])
-def test_b3_what_is_dropped_while_nobody_may_begin_is_undone(
+def test_what_is_dropped_while_nobody_may_begin_is_undone(
     instance: Instance,
     talking: tuple[Database, uuid.UUID],
     is_closed: bool,  # noqa: FBT001  # pytest gives it by name
@@ -106,7 +106,7 @@ def test_b3_what_is_dropped_while_nobody_may_begin_is_undone(
     assert database_context(sales).file.gate.lent() is None
 
 
-def test_b42_a_file_that_cannot_be_read_is_left_as_it_is(talking: tuple[Database, uuid.UUID]) -> None:
+def test_a_file_that_cannot_be_read_is_left_as_it_is(talking: tuple[Database, uuid.UUID]) -> None:
     """The lock is given back, and once the file can be read it is the same database."""
     sales, dialog = talking
     with closing(apsw.Connection(str(sales.path))) as other:
@@ -120,7 +120,7 @@ def test_b42_a_file_that_cannot_be_read_is_left_as_it_is(talking: tuple[Database
 
 
 @pytest.mark.filterwarnings("ignore:.*dropped before its end:ResourceWarning")
-def test_b43_what_is_interrupted_on_its_way_to_more_than_plain_is_undone_and_says_so(
+def test_what_is_interrupted_on_its_way_to_more_than_plain_is_undone_and_says_so(
     talking: tuple[Database, uuid.UUID], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Even where the application catches what a signal's handler has raised, and goes on: the block ended without an error, and its sends were gone."""
@@ -142,7 +142,7 @@ def test_b43_what_is_interrupted_on_its_way_to_more_than_plain_is_undone_and_say
     assert bodies(sales) == []
 
 
-def test_b20_the_name_of_a_queue_is_read_as_ever(instance: Instance, sales: Database) -> None:
+def test_the_name_of_a_queue_is_read_as_ever(instance: Instance, sales: Database) -> None:
     """A dot parts schema and name; a queue whose own name has one is written in brackets."""
     instance.execute("USE Sales; CREATE QUEUE [dbo].[a.b]; CREATE SERVICE [//Dotted] ON QUEUE [dbo].[a.b] ([DEFAULT]);")
     with sales.transaction() as t:
@@ -155,7 +155,7 @@ def test_b20_the_name_of_a_queue_is_read_as_ever(instance: Instance, sales: Data
         assert t.receive("[dbo].[a.b]").num_rows == 2
 
 
-def test_b3_a_transaction_that_began_plain_waits_for_other_files_too(
+def test_a_transaction_that_began_plain_waits_for_other_files_too(
     talking: tuple[Database, uuid.UUID], tmp_path: Path
 ) -> None:
     sales, dialog = talking
@@ -226,7 +226,7 @@ def test_handles_may_be_uuids(
     assert bodies(sales) == [b"x"]
 
 
-def test_b3_whoever_asks_for_the_lock_of_its_own_transaction_is_told(talking: tuple[Database, uuid.UUID]) -> None:
+def test_whoever_asks_for_the_lock_of_its_own_transaction_is_told(talking: tuple[Database, uuid.UUID]) -> None:
     sales, dialog = talking
     with sales.transaction() as t:
         t.send(dialog, b"x")

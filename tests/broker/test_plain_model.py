@@ -12,6 +12,7 @@ from typing import Any
 from unittest import mock
 
 import pyarrow as pa
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -187,9 +188,10 @@ class Player:
         t.end_conversation(self.dialogs[number])
 
 
+@pytest.mark.rule("P33")
 @settings(max_examples=150, deadline=None)
 @given(STEPS)
-def test_b44_p33_b8_b9_what_is_plain_is_as_if_it_were_not(steps: list[tuple[Any, ...]]) -> None:
+def test_what_is_plain_is_as_if_it_were_not(steps: list[tuple[Any, ...]]) -> None:
     """Every table, every refusal, every message and every counter: the native way against Python's own."""
     with tempfile.TemporaryDirectory() as folder:
         found = []

@@ -41,7 +41,7 @@ def is_on(database: Database) -> bool:
     return database_context(database).objects().queues["dbo", ORDERS].is_receive_enabled
 
 
-def test_b24_five_rollbacks_in_a_row_turn_the_queue_off(stock: Database, disabled: list[Event]) -> None:
+def test_five_rollbacks_in_a_row_turn_the_queue_off(stock: Database, disabled: list[Event]) -> None:
     fail(stock, times=4)
     assert (is_on(stock), disabled) == (True, [])
     fail(stock, times=1)
@@ -52,7 +52,7 @@ def test_b24_five_rollbacks_in_a_row_turn_the_queue_off(stock: Database, disable
         received(stock)
 
 
-def test_b24_a_commit_begins_the_count_anew(stock: Database) -> None:
+def test_a_commit_begins_the_count_anew(stock: Database) -> None:
     fail(stock, times=4)
     with stock.transaction() as t:
         dialog = t.receive(ORDERS)["conversation_handle"][0].as_py()
@@ -66,7 +66,7 @@ def test_b24_a_commit_begins_the_count_anew(stock: Database) -> None:
     assert not is_on(stock)
 
 
-def test_b24_a_rollback_of_who_received_nothing_does_not_count(stock: Database) -> None:
+def test_a_rollback_of_who_received_nothing_does_not_count(stock: Database) -> None:
     assert received(stock) == [b"poison"]
     for _ in range(9):
         with pytest.raises(ZeroDivisionError), stock.transaction() as t:
@@ -79,13 +79,13 @@ def test_b24_a_rollback_of_who_received_nothing_does_not_count(stock: Database) 
     assert is_on(stock)
 
 
-def test_b24_a_queue_can_be_told_not_to(stock: Database) -> None:
+def test_a_queue_can_be_told_not_to(stock: Database) -> None:
     stock.alter_queue(ORDERS, poison_message_handling=False)
     fail(stock, times=9)
     assert received(stock) == [b"poison"]
 
 
-def test_b24_the_count_is_kept_in_the_file(instance: Instance, stock: Database, clock: Clock) -> None:
+def test_the_count_is_kept_in_the_file(instance: Instance, stock: Database, clock: Clock) -> None:
     fail(stock, times=4)
     instance.close()
     with Instance.open(instance.folder, clock=clock, background=False) as opened:
@@ -93,7 +93,7 @@ def test_b24_the_count_is_kept_in_the_file(instance: Instance, stock: Database, 
         assert not is_on(opened.database("Stock"))
 
 
-def test_b24_a_queue_that_was_turned_on_again_counts_anew(stock: Database) -> None:
+def test_a_queue_that_was_turned_on_again_counts_anew(stock: Database) -> None:
     fail(stock, times=5)
     stock.alter_queue(ORDERS, status=True)
     fail(stock, times=4)

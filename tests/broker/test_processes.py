@@ -28,7 +28,8 @@ with Instance.open(sys.argv[1], background=False) as instance, instance.database
 """
 
 
-def test_p11_b3_four_processes_send_and_receive_at_once(tmp_path: Path) -> None:
+@pytest.mark.rule("P11")
+def test_four_processes_send_and_receive_at_once(tmp_path: Path) -> None:
     """Nobody is told that a database is locked; each message is received exactly once, those of a conversation in order."""
     folder = tmp_path / "instance"
     working.prepare(folder)
@@ -50,7 +51,7 @@ def test_p11_b3_four_processes_send_and_receive_at_once(tmp_path: Path) -> None:
             assert len({receiver for _, _, receiver in found}) > 1, "they were at it together"
 
 
-def test_b3_who_waits_for_another_process_is_told_plainly(tmp_path: Path) -> None:
+def test_who_waits_for_another_process_is_told_plainly(tmp_path: Path) -> None:
     folder = tmp_path / "instance"
     working.prepare(folder)
     holder = subprocess.Popen(
@@ -109,7 +110,7 @@ instance.close()
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork")
-def test_b3_a_forked_process_is_refused_and_ends_whatever_its_parent_was_doing(tmp_path: Path) -> None:
+def test_a_forked_process_is_refused_and_ends_whatever_its_parent_was_doing(tmp_path: Path) -> None:
     """Locks that threads of the parent held at that moment are held for ever in the new process."""
     with Instance.create(tmp_path / "shop", name="shop", background=False) as instance:
         instance.create_database("Sales")

@@ -23,20 +23,20 @@ def receiving(*, readers: int, most: int) -> QueueMonitor:
     return monitor
 
 
-def test_b23_a_message_in_a_queue_without_reader_needs_one() -> None:
+def test_a_message_in_a_queue_without_reader_needs_one() -> None:
     assert needed(QueueMonitor(max_queue_readers=1))
 
 
-def test_b23_an_empty_queue_needs_none() -> None:
+def test_an_empty_queue_needs_none() -> None:
     assert not needed(QueueMonitor(max_queue_readers=1), has_messages=False)
 
 
-def test_b23_a_queue_whose_readers_may_be_none_gets_none() -> None:
+def test_a_queue_whose_readers_may_be_none_gets_none() -> None:
     """MAX_QUEUE_READERS = 0 (fact 142)."""
     assert not needed(QueueMonitor(max_queue_readers=0))
 
 
-def test_b23_none_is_started_until_the_last_one_has_received() -> None:
+def test_none_is_started_until_the_last_one_has_received() -> None:
     monitor = QueueMonitor(max_queue_readers=4)
     states = [monitor.state]
     monitor.started(now=NOW)
@@ -48,29 +48,29 @@ def test_b23_none_is_started_until_the_last_one_has_received() -> None:
     assert states == [MonitorState.INACTIVE, MonitorState.NOTIFIED, MonitorState.RECEIVES_OCCURRING]
 
 
-def test_b23_no_more_run_than_may() -> None:
+def test_no_more_run_than_may() -> None:
     assert needed(receiving(readers=3, most=4))
     assert not needed(receiving(readers=4, most=4))
 
 
-def test_b23_who_waits_in_receive_is_enough() -> None:
+def test_who_waits_in_receive_is_enough() -> None:
     assert not needed(receiving(readers=1, most=4), waiting=1)
 
 
 @pytest.mark.parametrize(("later", "is_needed"), [(CHECK_EVERY - 1, False), (CHECK_EVERY, True)])
-def test_b23_an_empty_receive_counts_for_five_seconds(later: int, *, is_needed: bool) -> None:
+def test_an_empty_receive_counts_for_five_seconds(later: int, *, is_needed: bool) -> None:
     monitor = receiving(readers=1, most=4)
     monitor.received(is_empty=True, is_named=False, now=NOW)
     assert needed(monitor, now=NOW + later) is is_needed
 
 
-def test_b23_an_empty_receive_of_one_conversation_says_nothing_about_the_queue() -> None:
+def test_an_empty_receive_of_one_conversation_says_nothing_about_the_queue() -> None:
     monitor = receiving(readers=1, most=4)
     monitor.received(is_empty=True, is_named=True, now=NOW)
     assert needed(monitor)
 
 
-def test_b23_when_the_last_reader_ended_with_messages_left_the_next_comes_at_once() -> None:
+def test_when_the_last_reader_ended_with_messages_left_the_next_comes_at_once() -> None:
     """Whatever was found empty just before: they came after that."""
     monitor = receiving(readers=1, most=1)
     monitor.received(is_empty=True, is_named=False, now=NOW)
@@ -79,7 +79,7 @@ def test_b23_when_the_last_reader_ended_with_messages_left_the_next_comes_at_onc
     assert needed(monitor)
 
 
-def test_b23_a_reader_that_never_received_is_not_started_again_before_the_next_check() -> None:
+def test_a_reader_that_never_received_is_not_started_again_before_the_next_check() -> None:
     """Error 28087: it would be started for ever."""
     monitor = QueueMonitor(max_queue_readers=1)
     monitor.started(now=NOW)
@@ -89,7 +89,7 @@ def test_b23_a_reader_that_never_received_is_not_started_again_before_the_next_c
     assert needed(monitor, now=NOW + CHECK_EVERY)
 
 
-def test_b23_a_reader_that_received_and_ends_while_the_next_is_starting_holds_nobody() -> None:
+def test_a_reader_that_received_and_ends_while_the_next_is_starting_holds_nobody() -> None:
     """A function that takes one message and returns: the next one was started when it had received."""
     monitor = receiving(readers=1, most=2)
     monitor.started(now=NOW)
@@ -100,7 +100,7 @@ def test_b23_a_reader_that_received_and_ends_while_the_next_is_starting_holds_no
     assert needed(monitor)
 
 
-def test_b23_readers_that_run_count_when_something_else_is_asked_for() -> None:
+def test_readers_that_run_count_when_something_else_is_asked_for() -> None:
     monitor = QueueMonitor(max_queue_readers=2)
     monitor.started(now=NOW)
     monitor.begin_anew(max_queue_readers=1)
@@ -109,7 +109,7 @@ def test_b23_readers_that_run_count_when_something_else_is_asked_for() -> None:
     assert needed(monitor), "the one that never received is not waited for any more"
 
 
-def test_b24_readers_that_roll_back_are_started_again_at_once_five_times() -> None:
+def test_readers_that_roll_back_are_started_again_at_once_five_times() -> None:
     """So that five rollbacks can turn the queue off; where they may not, nothing spins."""
     monitor = QueueMonitor(max_queue_readers=1)
     for _ in range(FAILURES_MAX):
@@ -121,7 +121,7 @@ def test_b24_readers_that_roll_back_are_started_again_at_once_five_times() -> No
     assert needed(monitor, now=NOW + CHECK_EVERY)
 
 
-def test_b23_a_message_that_comes_while_as_many_run_as_may_has_met_the_limit() -> None:
+def test_a_message_that_comes_while_as_many_run_as_may_has_met_the_limit() -> None:
     """Service Broker counts it (fact 170)."""
     busy = receiving(readers=2, most=2)
     assert busy.is_limit_reached(waiting=0, now=NOW)
@@ -141,7 +141,7 @@ def test_every_state_has_an_answer_to_everything_that_occurs() -> None:
     assert all(set(row) == set(MonitorState) for row in TABLE.values())
 
 
-def test_b23_a_receive_of_an_application_alone_leaves_the_monitor_inactive() -> None:
+def test_a_receive_of_an_application_alone_leaves_the_monitor_inactive() -> None:
     monitor = QueueMonitor(max_queue_readers=1)
     monitor.received(is_empty=False, is_named=False, now=NOW)
     assert monitor.state is MonitorState.INACTIVE

@@ -55,7 +55,7 @@ def running() -> int:
     return sum(thread.name.startswith("ssbroker reader") for thread in threading.enumerate())
 
 
-def test_b23_readers_that_take_one_message_and_return_go_on_side_by_side(instance: Instance) -> None:
+def test_readers_that_take_one_message_and_return_go_on_side_by_side(instance: Instance) -> None:
     """The first one ends while the second one is starting. It was told of as 28087, and held all further ones for five seconds."""
     stock, sales = shops.stock(instance), shops.shop(instance)
     numbers, second_runs, first_ended = itertools.count(), threading.Event(), threading.Event()
@@ -84,7 +84,7 @@ def test_b23_readers_that_take_one_message_and_return_go_on_side_by_side(instanc
     assert set(texts) == {""}
 
 
-def test_b23_a_reader_that_calls_sys_exit_is_called_again_at_once(instance: Instance) -> None:
+def test_a_reader_that_calls_sys_exit_is_called_again_at_once(instance: Instance) -> None:
     """It was called again when somebody next looked, five seconds later: all of these took a minute."""
     stock, sales = shops.stock(instance), shops.shop(instance)
     counter = Counter(expected=12)
@@ -129,7 +129,7 @@ def activates_deactivates_and_activates(_instance: Instance, stock: Database, co
 @pytest.mark.parametrize(
     "change", [lowers, turns_off_and_on, registers_again, activates, activates_deactivates_and_activates]
 )
-def test_b23_no_more_run_than_may_whatever_is_asked_for_meanwhile(
+def test_no_more_run_than_may_whatever_is_asked_for_meanwhile(
     instance: Instance, change: Callable[[Instance, Database, Counter], None]
 ) -> None:
     """Readers that run end by themselves, and count until then: whoever set MAX_QUEUE_READERS = 1 relies on it."""

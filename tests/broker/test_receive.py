@@ -43,7 +43,7 @@ def test_the_columns_are_those_of_the_schema(sales: Database) -> None:
     assert row["message_signature"] is None
 
 
-def test_b17_one_group_at_a_time_the_one_that_waits_longest(sales: Database) -> None:
+def test_one_group_at_a_time_the_one_that_waits_longest(sales: Database) -> None:
     first, second = begin(sales, b"1a"), begin(sales, b"2a")
     send(sales, first, b"1b")
     send(sales, second, b"2b")
@@ -51,8 +51,8 @@ def test_b17_one_group_at_a_time_the_one_that_waits_longest(sales: Database) -> 
     assert said(receive(sales)) == [b"2a", b"2b"]
 
 
-def test_b17_the_highest_priority_comes_first(sales: Database) -> None:
-    """B17, B19: priority before waiting time; within a group conversation by conversation."""
+def test_the_highest_priority_comes_first(sales: Database) -> None:
+    """Priority before waiting time; within a group conversation by conversation."""
     sales.create_service("//VIP", queue=talk.REPLIES)
     sales.create_broker_priority("VIP", remote_service="//VIP", level=9)
     begin(sales, b"plain")
@@ -63,7 +63,7 @@ def test_b17_the_highest_priority_comes_first(sales: Database) -> None:
     assert [table["priority"].to_pylist() for table in tables] == [[9], [5]]
 
 
-def test_b17_top_counts_messages(sales: Database) -> None:
+def test_top_counts_messages(sales: Database) -> None:
     begin(sales, b"a", b"b", b"c")
     assert said(receive(sales, top=2)) == [b"a", b"b"]
     assert said(receive(sales, top=2)) == [b"c"]
@@ -90,18 +90,18 @@ def joined(database: Database) -> tuple[uuid.UUID, list[uuid.UUID]]:
     return group, near
 
 
-def test_b17_all_of_one_conversation_before_the_next(sales: Database) -> None:
+def test_all_of_one_conversation_before_the_next(sales: Database) -> None:
     joined(sales)
     assert said(receive(sales)) == [b"a0", b"a1", b"b0", b"b1", b"c0", b"c1"]
 
 
-def test_b17_top_over_several_conversations_of_a_group(sales: Database) -> None:
+def test_top_over_several_conversations_of_a_group(sales: Database) -> None:
     """What is left is asked for anew: c0 has waited longer than b1 then."""
     joined(sales)
     assert [said(receive(sales, top=3)) for _ in range(3)] == [[b"a0", b"a1", b"b0"], [b"c0", b"c1", b"b1"], []]
 
 
-def test_b17_a_conversation_or_a_group_may_be_named(sales: Database) -> None:
+def test_a_conversation_or_a_group_may_be_named(sales: Database) -> None:
     group, near = joined(sales)
     begin(sales, b"another group")
     assert said(receive(sales, conversation_handle=near[1])) == [b"b0", b"b1"]
@@ -111,7 +111,7 @@ def test_b17_a_conversation_or_a_group_may_be_named(sales: Database) -> None:
     assert said(receive(sales)) == [b"another group"]
 
 
-def test_b17_what_is_not_there_or_off_is_refused(sales: Database) -> None:
+def test_what_is_not_there_or_off_is_refused(sales: Database) -> None:
     initiator, target = talk.pair(sales)
     asked = [
         ({"conversation_handle": uuid.UUID(int=1)}, 8426),
@@ -151,7 +151,7 @@ def test_get_conversation_group_says_whose_turn_it_is(sales: Database) -> None:
 
 
 def test_related_dialogs_share_a_group(sales: Database) -> None:
-    """Fact 108: by a conversation or by a group, which is made where it is not there; a group belongs to one service."""
+    """By a conversation or by a group, which is made where it is not there; a group belongs to one service."""
     wanted = uuid.uuid4()
     with sales.transaction() as t:
         one = t.begin_dialog(INITIATOR, TARGET, related_conversation_group=wanted)
@@ -183,7 +183,7 @@ def test_a_conversation_moves_within_its_queue_only(sales: Database) -> None:
 
 
 def test_a_timer_fires_once_and_comes_before_all_else(instance: Instance, sales: Database, clock: Clock) -> None:
-    """Facts 118 and 137: one for each side; setting it again forgets the first."""
+    """One for each side; setting it again forgets the first."""
     initiator, target = talk.pair(sales)
     with sales.transaction() as t:
         t.begin_conversation_timer(initiator, 5)
@@ -201,7 +201,7 @@ def test_a_timer_fires_once_and_comes_before_all_else(instance: Instance, sales:
 
 
 @pytest.mark.parametrize(("timeout", "number"), [(0, 8411), (-1, 8411), (2**31, 8411), (1.5, 8411), (61, 8410)])
-def test_b5_a_timer_out_of_range_is_refused(sales: Database, timeout: int, number: int) -> None:
+def test_a_timer_out_of_range_is_refused(sales: Database, timeout: int, number: int) -> None:
     dialog = begin(sales, lifetime=60)
     with sales.transaction() as t, pytest.raises(BrokerError) as refused:
         t.begin_conversation_timer(dialog, timeout)
@@ -230,7 +230,7 @@ def received_in_thread(
     return done, found
 
 
-def test_b2_receive_waits_without_the_lock(sales: Database) -> None:
+def test_receive_waits_without_the_lock(sales: Database) -> None:
     with ThreadPoolExecutor(1) as pool:
         done, found = received_in_thread(sales, pool)
         assert not done.is_set()
@@ -240,7 +240,7 @@ def test_b2_receive_waits_without_the_lock(sales: Database) -> None:
     assert said(found[0]) == [b"at last"]
 
 
-def test_b2_receive_sees_what_another_instance_on_the_folder_commits(instance: Instance, sales: Database) -> None:
+def test_receive_sees_what_another_instance_on_the_folder_commits(instance: Instance, sales: Database) -> None:
     """As another process would: nothing in memory is shared."""
     with ThreadPoolExecutor(1) as pool:
         done, found = received_in_thread(sales, pool)
@@ -251,7 +251,7 @@ def test_b2_receive_sees_what_another_instance_on_the_folder_commits(instance: I
     assert said(found[0]) == [b"from elsewhere"]
 
 
-def test_b17_a_queue_that_is_turned_off_ends_the_wait(sales: Database) -> None:
+def test_a_queue_that_is_turned_off_ends_the_wait(sales: Database) -> None:
     with ThreadPoolExecutor(1) as pool:
         done, found = received_in_thread(sales, pool)
         talk.switch(sales, on=False)
@@ -260,13 +260,13 @@ def test_b17_a_queue_that_is_turned_off_ends_the_wait(sales: Database) -> None:
     assert found[0].number == 9617
 
 
-def test_b2_a_wait_ends_at_its_time(sales: Database) -> None:
+def test_a_wait_ends_at_its_time(sales: Database) -> None:
     assert receive(sales, timeout=0.02).num_rows == 0
     with sales.transaction() as t:
         assert t.get_conversation_group(QUEUE, timeout=0.02) is None
 
 
-def test_b2_a_receive_that_finds_a_message_pays_nothing_for_its_timeout(sales: Database) -> None:
+def test_a_receive_that_finds_a_message_pays_nothing_for_its_timeout(sales: Database) -> None:
     begin(sales, *[b"x"] * 42)
     receive(sales, top=1)
     costs = {0.0: 0, WAIT: 0}
@@ -276,7 +276,7 @@ def test_b2_a_receive_that_finds_a_message_pays_nothing_for_its_timeout(sales: D
     assert abs(costs[0.0] - costs[WAIT]) < 20
 
 
-def test_b2_what_was_told_before_the_wait_begins_ends_it(sales: Database) -> None:
+def test_what_was_told_before_the_wait_begins_ends_it(sales: Database) -> None:
     """Between the look that found nothing and the wait."""
     patience = ReceiveWait(database_context(sales), queue_key(QUEUE), until=time.monotonic() + WAIT)
     begin(sales, b"meanwhile")
@@ -284,7 +284,7 @@ def test_b2_what_was_told_before_the_wait_begins_ends_it(sales: Database) -> Non
         assert patience.wait()
 
 
-def test_b2_who_has_the_lock_does_not_wait(sales: Database) -> None:
+def test_who_has_the_lock_does_not_wait(sales: Database) -> None:
     with sales.transaction() as t:
         t.begin_dialog(INITIATOR, TARGET)
         assert t.receive(QUEUE, timeout=3600.0).num_rows == 0
@@ -296,7 +296,7 @@ def test_a_time_out_is_a_number_of_seconds(sales: Database, timeout: float) -> N
         t.receive(QUEUE, timeout=timeout)
 
 
-def test_b17_several_groups_at_once_are_what_as_many_calls_would_take(sales: Database) -> None:
+def test_several_groups_at_once_are_what_as_many_calls_would_take(sales: Database) -> None:
     for number in range(5):
         begin(sales, f"{number}a".encode(), f"{number}b".encode())
     assert said(receive(sales, groups=2)) == [b"0a", b"0b", b"1a", b"1b"]
@@ -309,7 +309,7 @@ def test_b17_several_groups_at_once_are_what_as_many_calls_would_take(sales: Dat
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_b17_groups_of_one_and_of_several_conversations_at_once_are_what_as_many_calls_would_take(
+def test_groups_of_one_and_of_several_conversations_at_once_are_what_as_many_calls_would_take(
     sales: Database, seed: int
 ) -> None:
     chance = random.Random(seed)
@@ -358,7 +358,7 @@ def test_a_large_body_is_not_copied_into_the_table(sales: Database) -> None:
     assert table["message_sequence_number"].to_pylist() == [0, 1, 2, 3]
 
 
-def test_b17_one_message_of_a_named_group_costs_the_same_however_many_wait(sales: Database) -> None:
+def test_one_message_of_a_named_group_costs_the_same_however_many_wait(sales: Database) -> None:
     """GET CONVERSATION GROUP and then RECEIVE message by message, as Service Broker's examples do."""
     costs = []
     for number in (50, 1000):
@@ -367,7 +367,7 @@ def test_b17_one_message_of_a_named_group_costs_the_same_however_many_wait(sales
     assert costs[1] < 2 * costs[0]
 
 
-def test_b17_one_message_of_a_named_group_costs_the_same_however_many_conversations_it_has(sales: Database) -> None:
+def test_one_message_of_a_named_group_costs_the_same_however_many_conversations_it_has(sales: Database) -> None:
     """It took all members to be looked at each time: 27 ms of 5,000."""
     costs = []
     for members in (20, 400):

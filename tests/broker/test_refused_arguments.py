@@ -41,7 +41,7 @@ CALLS: dict[str, Any] = {
 
 @pytest.mark.parametrize("wrong", WRONG, ids=ascii)
 @pytest.mark.parametrize("call", CALLS)
-def test_b5_whatever_is_given_the_transaction_goes_on(sales: Database, call: str, wrong: object) -> None:
+def test_whatever_is_given_the_transaction_goes_on(sales: Database, call: str, wrong: object) -> None:
     dialog = begin(sales, b"first")
     with sales.transaction() as t:
         before = talk.contents(sales, t.connection)
@@ -53,7 +53,7 @@ def test_b5_whatever_is_given_the_transaction_goes_on(sales: Database, call: str
 
 
 @pytest.mark.parametrize("wrong", [None, [], 5, b"S", HALF, "", "x" * 257], ids=ascii)
-def test_b5_what_is_no_name_of_a_service_cannot_be_sent_to(sales: Database, wrong: Any) -> None:
+def test_what_is_no_name_of_a_service_cannot_be_sent_to(sales: Database, wrong: Any) -> None:
     with sales.transaction() as t:
         with pytest.raises((BrokerError, TypeError), match=r"to_service|8412"):
             t.begin_dialog(INITIATOR, wrong)
@@ -77,7 +77,7 @@ def test_8459_what_sqlite_holds_is_a_little_more_than_the_longest_message(sales:
         assert 512 < t.connection.limit(apsw.SQLITE_LIMIT_LENGTH) - BODY_MAX < 4096
 
 
-def test_b3_whoever_would_wait_for_ever_may(tmp_path: Path) -> None:
+def test_whoever_would_wait_for_ever_may(tmp_path: Path) -> None:
     held, done = threading.Event(), threading.Event()
     with Instance.create(tmp_path / "shop", name="shop", lock_timeout=float("inf"), background=False) as instance:
         sales = instance.create_database("Sales")
@@ -99,7 +99,7 @@ def test_b3_whoever_would_wait_for_ever_may(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "wrong", [None, "10", True, -1, -0.001, float("nan"), float("-inf"), -(10**400), [10]], ids=ascii
 )
-def test_b3_a_wait_for_the_lock_that_is_none_is_refused_before_anything_is_made(tmp_path: Path, wrong: Any) -> None:
+def test_a_wait_for_the_lock_that_is_none_is_refused_before_anything_is_made(tmp_path: Path, wrong: Any) -> None:
     with pytest.raises(OptionError, match="lock_timeout: expected seconds"):
         Instance.create(tmp_path / "shop", name="shop", lock_timeout=wrong)
     assert not (tmp_path / "shop" / "msdb.sqlite").exists()
@@ -136,7 +136,7 @@ class _Promising:
 
 
 @pytest.mark.parametrize("function", [_promised, partial(_promised), _Promising(), _yields, "a name"])
-def test_b23_what_would_do_nothing_when_it_is_called_is_no_reader(sales: Database, function: Any) -> None:
+def test_what_would_do_nothing_when_it_is_called_is_no_reader(sales: Database, function: Any) -> None:
     with pytest.raises(OptionError, match=r"function: expected"):
         sales.activate(QUEUE, function)
     with pytest.raises(OptionError, match=r"function: expected"):
@@ -157,8 +157,9 @@ def test_what_cannot_be_called_with_events_is_refused_when_it_subscribes(sales: 
     assert said(receive(sales)) == [b"two chairs"]
 
 
+@pytest.mark.rule("I4")
 @pytest.mark.parametrize("wrong", [None, "enable_broker", 1], ids=ascii)
-def test_i4_what_is_no_option_of_a_broker_leaves_it_disabled(sales: Database, wrong: Any) -> None:
+def test_what_is_no_option_of_a_broker_leaves_it_disabled(sales: Database, wrong: Any) -> None:
     """None is what `attach_database` takes for no option; here it enabled the broker."""
     sales.set_broker("DISABLE_BROKER")
     with pytest.raises(OptionError, match="option: expected one of ENABLE_BROKER"):

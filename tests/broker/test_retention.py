@@ -30,7 +30,7 @@ def kept(database: Database) -> list[tuple[Any, ...]]:
         ).fetchall()
 
 
-def test_b15_received_and_sent_messages_stay_until_the_conversation_ends(keeping: Database) -> None:
+def test_received_and_sent_messages_stay_until_the_conversation_ends(keeping: Database) -> None:
     initiator = begin(keeping, b"ask")
     assert kept(keeping) == [(3, b"ask"), (1, b"ask")]
     table = receive(keeping)
@@ -47,7 +47,7 @@ def test_b15_received_and_sent_messages_stay_until_the_conversation_ends(keeping
     assert kept(keeping) == []
 
 
-def test_b15_retained_messages_do_not_hide_new_ones(keeping: Database) -> None:
+def test_retained_messages_do_not_hide_new_ones(keeping: Database) -> None:
     initiator = begin(keeping)
     for number in range(3):
         send(keeping, initiator, f"{number}".encode())
@@ -55,7 +55,7 @@ def test_b15_retained_messages_do_not_hide_new_ones(keeping: Database) -> None:
         assert receive(keeping).num_rows == 0
 
 
-def test_b5_a_queue_that_keeps_what_is_sent_and_is_off_refuses_to_send(keeping: Database) -> None:
+def test_a_queue_that_keeps_what_is_sent_and_is_off_refuses_to_send(keeping: Database) -> None:
     """Fact 114."""
     initiator = begin(keeping, b"x")
     talk.switch(keeping, talk.REPLIES, on=False)

@@ -5,6 +5,8 @@ from __future__ import annotations
 import random
 import tracemalloc
 
+import pytest
+
 from ssbroker.broker.delivery import Retries, SenderKey
 from ssbroker.protocol.config import SECOND, Backoff
 
@@ -15,7 +17,8 @@ def retries() -> Retries:
     return Retries(Backoff(roll=lambda: 0.5))
 
 
-def test_p17_the_waits_double_up_to_about_a_minute() -> None:
+@pytest.mark.rule("P17")
+def test_the_waits_double_up_to_about_a_minute() -> None:
     waiting = retries()
     waiting.add([ONE], at=0)
     now = 0
@@ -30,7 +33,8 @@ def test_p17_the_waits_double_up_to_about_a_minute() -> None:
     assert waits == [4, 8, 16, 32, 64, 64, 64]
 
 
-def test_p17_each_wait_has_a_jitter_of_an_eighth() -> None:
+@pytest.mark.rule("P17")
+def test_each_wait_has_a_jitter_of_an_eighth() -> None:
     waiting = Retries(Backoff(roll=random.Random(1).random))
     for number in range(1000):
         waiting.failed(SenderKey(1, number), attempt=0, now=0)
@@ -56,7 +60,8 @@ def test_a_number_that_goes_to_another_conversation_keeps_no_wait() -> None:
     assert waiting.claim(5, now=0) == {1: 0}
 
 
-def test_p17_nor_a_wait_of_one_that_went_while_it_was_being_tried() -> None:
+@pytest.mark.rule("P17")
+def test_nor_a_wait_of_one_that_went_while_it_was_being_tried() -> None:
     """The attempt ends after the other conversation has sent, whose first message would wait for up to a minute."""
     waiting = retries()
     waiting.failed(ONE, attempt=8, now=0)
@@ -82,7 +87,8 @@ def test_numbers_of_conversations_that_were_never_tried_take_no_memory() -> None
         tracemalloc.stop()
 
 
-def test_p17_a_change_has_everything_tried_at_once_and_the_waits_go_on_growing() -> None:
+@pytest.mark.rule("P17")
+def test_a_change_has_everything_tried_at_once_and_the_waits_go_on_growing() -> None:
     waiting = retries()
     waiting.failed(ONE, attempt=0, now=0)
     waiting.hasten(now=SECOND)
@@ -107,7 +113,8 @@ def test_conversations_of_other_databases_are_not_claimed_and_go_with_their_data
     assert waiting.next_moment() is None
 
 
-def test_p17_a_change_while_a_conversation_is_being_tried_has_it_tried_at_once() -> None:
+@pytest.mark.rule("P17")
+def test_a_change_while_a_conversation_is_being_tried_has_it_tried_at_once() -> None:
     """It may have come too late for the attempt that then failed."""
     waiting = retries()
     waiting.add([ONE], at=0)
@@ -126,7 +133,8 @@ def test_a_clock_that_is_put_back_by_an_hour_does_not_prolong_a_wait() -> None:
     assert waiting.claim(5, now=0) == {1: 10}
 
 
-def test_p17_a_thread_that_has_read_the_clock_before_another_has_nothing_tried_too_soon() -> None:
+@pytest.mark.rule("P17")
+def test_a_thread_that_has_read_the_clock_before_another_has_nothing_tried_too_soon() -> None:
     """Each send would otherwise try all that waits as soon as two threads send."""
     waiting = retries()
     for number in range(100):

@@ -201,7 +201,7 @@ def test_what_is_refused_says_why_and_changes_nothing(keyed: Database) -> None:
     assert database_context(keyed).objects().version == version
 
 
-def test_fact_182_a_private_key_needs_an_open_master_key(sales: Database) -> None:
+def test_a_private_key_needs_an_open_master_key(sales: Database) -> None:
     made = certified("Ann")
     for _ in range(2):
         assert (
@@ -237,8 +237,9 @@ def test_the_file_of_a_database_holds_no_private_key_in_clear(keyed: Database, i
         assert secret not in held
 
 
+@pytest.mark.rule("I8")
 def test_a_database_in_another_instance_opens_its_keys_by_password_once(keyed: Database, tmp_path: Path) -> None:
-    """I8: certificates travel with the file; 15313 for a wrong password."""
+    """Certificates travel with the file; 15313 for a wrong password."""
     made = certified("Ann")
     keyed.create_certificate("C", certificate=made.certificate, private_key=made.key, owner="Ann")
     path = keyed.path
@@ -304,9 +305,7 @@ def test_a_backup_that_fails_leaves_no_copy_of_the_key(instance: Instance, keyed
         instance.execute(f"BACKUP CERTIFICATE C TO FILE = '{tmp_path / 'no folder' / 'x'}'")
 
 
-def test_b37_what_a_batch_has_backed_up_goes_with_the_batch(
-    instance: Instance, keyed: Database, tmp_path: Path
-) -> None:
+def test_what_a_batch_has_backed_up_goes_with_the_batch(instance: Instance, keyed: Database, tmp_path: Path) -> None:
     """Left there, it would be a copy of the key that nobody was told of, and the mended script would be refused (15240)."""
     keyed.create_certificate("C")
     files = [tmp_path / name for name in ("certificate", "key")]
@@ -356,13 +355,13 @@ def test_secrets_are_not_shown(instance: Instance, keyed: Database) -> None:
     )
 
 
-def test_n20_everybody_may_send_to_a_new_service(sales: Database) -> None:
+def test_everybody_may_send_to_a_new_service(sales: Database) -> None:
     assert rows(sales, "sys.database_permissions", "grantee_principal_id", "state") == [(0, "G"), (0, "G")]
     sales.drop_service(TARGET)
     assert len(rows(sales, "sys.database_permissions", "state")) == 1
 
 
-def test_n20_everybody_may_send_to_a_service_of_a_file_of_the_first_version(tmp_path: Path) -> None:
+def test_everybody_may_send_to_a_service_of_a_file_of_the_first_version(tmp_path: Path) -> None:
     """As it was before there were grants; it belongs to dbo."""
     path = tmp_path / "old.sqlite"
     DatabaseFile.create(path, DATABASE[:1], fill=first_version).close()

@@ -52,7 +52,7 @@ def rows(database: Database, view: str) -> list[dict[str, Any]]:
         (f"GRANT SEND ON {SERVICE} TO Ann; DENY CONTROL, SEND ON {SERVICE} TO Ann", {"public": "GRANT", "Ann": "DENY"}),
     ],
 )
-def test_n43_permissions_on_a_service_are_read_in_every_form(
+def test_permissions_on_a_service_are_read_in_every_form(
     instance: Instance, keyed: Database, script: str, expected: dict[str, str]
 ) -> None:
     """PUBLIC in capitals, CONTROL, lists, and who has said it."""
@@ -61,7 +61,7 @@ def test_n43_permissions_on_a_service_are_read_in_every_form(
 
 
 @pytest.mark.parametrize("verb", ["GRANT CONTROL ON {} TO Ann", "REVOKE CONTROL ON {} FROM Ann"])
-def test_n43_control_lifts_no_denial(instance: Instance, keyed: Database, verb: str) -> None:
+def test_control_lifts_no_denial(instance: Instance, keyed: Database, verb: str) -> None:
     """It may have been one of SEND, which nothing said of CONTROL takes back."""
     keyed.deny_send(TARGET, "Ann")
     with pytest.warns(DdlWarning, match=r"SEND stays denied to Ann: CONTROL lifts no denial, REVOKE SEND does"):

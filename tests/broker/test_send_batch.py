@@ -21,7 +21,8 @@ def batch(database: Database, table: Any) -> None:
         t.send_batch(table)
 
 
-def test_p11_p12_each_conversation_keeps_its_order(sales: Database) -> None:
+@pytest.mark.rule("P11", "P12")
+def test_each_conversation_keeps_its_order(sales: Database) -> None:
     dialogs = [begin(sales) for _ in range(3)]
     order = [0, 1, 2, 2, 1, 0, 0, 2, 1]
     batch(
@@ -82,7 +83,7 @@ def rows_of(handles: list[Any], bodies: list[Any], kinds: list[Any] | None = Non
     return pa.table(columns if kinds is None else {**columns, "message_type_name": pa.array(kinds, pa.string())})
 
 
-def test_b5_a_batch_that_is_refused_changes_nothing(sales: Database) -> None:
+def test_a_batch_that_is_refused_changes_nothing(sales: Database) -> None:
     good, ended = begin(sales), begin(sales, b"x")
     talk.drain(sales)
     with sales.transaction() as t:
@@ -137,7 +138,7 @@ def test_columns_that_are_missing_or_of_another_type(sales: Database, table: Any
 
 
 def test_a_batch_may_hold_first_messages_and_several_types(sales: Database) -> None:
-    """B8: the first message of each makes the target's endpoint, as send does."""
+    """The first message of each makes the target's endpoint, as send does."""
     sales.create_message_type("//Item")
     sales.create_contract("//Sale", {"//Item": "INITIATOR"})
     sales.create_service("//Till", queue="Orders", contracts=["//Sale"])
@@ -153,7 +154,7 @@ def test_a_batch_may_hold_first_messages_and_several_types(sales: Database) -> N
 
 
 @pytest.mark.parametrize("number", [8489, 8429])
-def test_b5_what_holds_for_one_conversation_is_not_believed_of_the_next(
+def test_what_holds_for_one_conversation_is_not_believed_of_the_next(
     sales: Database, clock: Clock, number: int
 ) -> None:
     """Those that are alike are judged once; one whose lifetime has passed, or whose far side has ended, is not alike."""

@@ -111,7 +111,7 @@ def folder(tmp_path: Path) -> Path:
 
 
 @pytest.mark.parametrize("where", ["interrupted", "inside"])
-def test_b43_the_handler_of_a_signal_uses_and_closes_the_instance(folder: Path, where: str) -> None:
+def test_the_handler_of_a_signal_uses_and_closes_the_instance(folder: Path, where: str) -> None:
     """It works, or says that the thread would wait for a transaction of its own; nothing waits for what the same thread holds."""
     script = CALLS + (INTERRUPTED if where == "interrupted" else INSIDE)
     subprocess.run([sys.executable, "-c", script, str(folder), where], check=True, timeout=120)

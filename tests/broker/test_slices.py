@@ -71,7 +71,7 @@ def test_what_enters_later_has_a_greater_number_also_in_a_queue_that_was_empty(s
 
 @pytest.mark.parametrize("seed", range(8))
 @pytest.mark.parametrize("is_retained", [False, True])
-def test_b46_u22_no_number_is_given_twice_whoever_removes_messages(
+def test_no_number_is_given_twice_whoever_removes_messages(
     sales: Database,
     seed: int,
     is_retained: bool,  # noqa: FBT001
@@ -110,7 +110,7 @@ def test_b46_u22_no_number_is_given_twice_whoever_removes_messages(
     assert last > 20
 
 
-def test_b46_u22_one_row_tells_the_last_number(sales: Database) -> None:
+def test_one_row_tells_the_last_number(sales: Database) -> None:
     for _ in range(3):
         with sales.transaction() as t:
             dialog = t.begin_dialog(INITIATOR, TARGET)
@@ -131,7 +131,7 @@ def test_a_queue_that_is_not_there_is_told(sales: Database) -> None:
     assert told.value.number == 15151
 
 
-def test_u21_a_slice_is_as_much_work_as_its_rows_however_many_stand_before_and_behind_it(sales: Database) -> None:
+def test_a_slice_is_as_much_work_as_its_rows_however_many_stand_before_and_behind_it(sales: Database) -> None:
     """A queue that is read slice by slice, by a stream or by tasks, would else be read whole for each of them."""
     cut, read = [], []
     for messages in (100, 900):

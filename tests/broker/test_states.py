@@ -99,7 +99,7 @@ def shown(state: ConversationState | int, side: str) -> str | None:
 
 @pytest.mark.parametrize(("state", "side"), SIDES)
 @pytest.mark.parametrize("happened", CALLS)
-def test_b12_b5_each_call_in_each_state(
+def test_each_call_in_each_state(
     shared: Database, happened: ConversationInput, state: ConversationState, side: str
 ) -> None:
     dialog = brought_to(shared, state, side)
@@ -133,7 +133,7 @@ def test_b12_b5_each_call_in_each_state(
 
 @pytest.mark.parametrize(("state", "side"), SIDES)
 @pytest.mark.parametrize("happened", ARRIVALS)
-def test_b12_each_arrival_in_each_state(
+def test_each_arrival_in_each_state(
     shared: Database, happened: ConversationInput, state: ConversationState, side: str
 ) -> None:
     dialog = brought_to(shared, state, side)

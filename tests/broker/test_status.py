@@ -65,8 +65,9 @@ CASES = {
 }
 
 
+@pytest.mark.rule("R18")
 @pytest.mark.parametrize(("world", "service", "broker_instance", "number", "says"), CASES.values(), ids=CASES.keys())
-def test_r18_every_reason_has_its_number_and_says_what_to_do(
+def test_every_reason_has_its_number_and_says_what_to_do(
     world: World, service: str, broker_instance: UUID | None, number: str, says: str
 ) -> None:
     found = status_of(world, service, broker_instance=broker_instance)
@@ -87,7 +88,7 @@ def test_a_status_can_be_asked_about_in_the_words_that_it_gives() -> None:
 
 
 def test_a_status_fits_its_column() -> None:
-    """Fact 151: nvarchar(4000)."""
+    """Nvarchar(4000)."""
     found = status_of(here(), "//" + "x" * 5000)
     assert len(found) == transmission_status.LENGTH_MAX
     assert found.startswith("9750: ")

@@ -64,8 +64,8 @@ def asking(service: str, database: str, guid: UUID, *, is_initiator: bool) -> Co
     )
 
 
-def test_b10_routing_says_the_same_of_what_stays() -> None:
-    """R1 to R42: with any routes, databases, addresses and requests there may be, for both sides of a conversation."""
+def test_routing_says_the_same_of_what_stays() -> None:
+    """With any routes, databases, addresses and requests there may be, for both sides of a conversation."""
     seen = 0
     for seed in range(WORLDS):
         world, _ = seeded_world(seed, conversations=0)
@@ -89,6 +89,7 @@ def test_b10_routing_says_the_same_of_what_stays() -> None:
     assert seen >= STAYING_LEAST
 
 
+@pytest.mark.rule("R2")
 @pytest.mark.parametrize(
     "route",
     [
@@ -97,7 +98,7 @@ def test_b10_routing_says_the_same_of_what_stays() -> None:
         "ALTER ROUTE AutoCreatedLocal WITH ADDRESS = N'TRANSPORT'",
     ],
 )
-def test_b10_r2_a_route_that_another_process_makes_counts_for_the_next_message(
+def test_a_route_that_another_process_makes_counts_for_the_next_message(
     instance: Instance, sales: Database, clock: Clock, route: str
 ) -> None:
     """A conversation whose messages went straight into the queue of their own database so far."""
@@ -127,10 +128,9 @@ def test_b10_r2_a_route_that_another_process_makes_counts_for_the_next_message(
     assert waiting(sales) == []
 
 
-def test_b10_i7_another_database_of_the_name_takes_nothing_from_who_is_bound(
-    instance: Instance, sales: Database
-) -> None:
-    """R31: the broker id says which database is meant, however many have the service."""
+@pytest.mark.rule("I7", "R31")
+def test_another_database_of_the_name_takes_nothing_from_who_is_bound(instance: Instance, sales: Database) -> None:
+    """The broker id says which database is meant, however many have the service."""
     with sales.transaction() as t:
         dialog = t.begin_dialog(INITIATOR, TARGET)
         t.send(dialog, b"1")

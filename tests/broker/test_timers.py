@@ -48,7 +48,7 @@ def begin(database: Database, *, lifetime: int | None = None, body: bytes | None
 def test_a_timer_puts_a_message_into_ones_own_queue_at_its_moment(
     instance: Instance, sales: Database, stock: Database, clock: Clock
 ) -> None:
-    """Fact 137; `run_due` says when."""
+    """`run_due` says when."""
     set_timer(sales, begin(sales), 10)
     assert instance.run_due() == clock() + timedelta(seconds=10)
     assert received_types(sales, REPLIES) == []
@@ -81,6 +81,7 @@ def test_a_timer_that_was_to_come_before_the_end_of_the_lifetime_does_though_nob
     assert received_types(sales, REPLIES) == ["DialogTimer", "Error"] * 3
 
 
+@pytest.mark.rule("P34")
 def test_a_timer_of_a_queue_that_is_off_waits_for_it(instance: Instance, sales: Database, clock: Clock) -> None:
     """P34."""
     set_timer(sales, begin(sales, body=None, lifetime=1000), 10)
@@ -92,10 +93,11 @@ def test_a_timer_of_a_queue_that_is_off_waits_for_it(instance: Instance, sales: 
     assert received_types(sales, REPLIES) == ["DialogTimer"]
 
 
-def test_p34_what_waits_for_a_queue_that_is_off_is_not_walked_through_at_each_look(
+@pytest.mark.rule("P34")
+def test_what_waits_for_a_queue_that_is_off_is_not_walked_through_at_each_look(
     instance: Instance, sales: Database, stock: Database
 ) -> None:
-    """P34: only once the objects have changed, by whichever process."""
+    """Only once the objects have changed, by whichever process."""
     stock.alter_queue(ORDERS, status=False)
     for _ in range(2):
         with sales.transaction() as t:
@@ -112,10 +114,11 @@ def test_p34_what_waits_for_a_queue_that_is_off_is_not_walked_through_at_each_lo
     assert len(received(stock)) == 200
 
 
-def test_b16_a_lifetime_that_has_passed_is_an_error_at_both_ends(
+@pytest.mark.threat("T22")
+def test_a_lifetime_that_has_passed_is_an_error_at_both_ends(
     instance: Instance, sales: Database, stock: Database, clock: Clock
 ) -> None:
-    """T22: what everybody forgot comes to an end."""
+    """What everybody forgot comes to an end."""
     begin(sales, lifetime=60)
     assert received(stock) == [b"one"]
     clock.advance(seconds=59)
@@ -129,17 +132,15 @@ def test_b16_a_lifetime_that_has_passed_is_an_error_at_both_ends(
         assert b"<Code>-8489</Code>" in body
 
 
-def test_b16_what_waited_in_the_transmission_queue_goes_with_it(
-    instance: Instance, sales: Database, clock: Clock
-) -> None:
-    """Fact 126: nobody would take it any more."""
+def test_what_waited_in_the_transmission_queue_goes_with_it(instance: Instance, sales: Database, clock: Clock) -> None:
+    """Nobody would take it any more."""
     begin(sales, lifetime=60)
     clock.advance(seconds=60)
     instance.run_due()
     assert (states(sales), waiting(sales)) == (["ER"], [])
 
 
-def test_b16_one_that_was_ended_here_goes_without_an_error(instance: Instance, sales: Database, clock: Clock) -> None:
+def test_one_that_was_ended_here_goes_without_an_error(instance: Instance, sales: Database, clock: Clock) -> None:
     """DO: the far side never said that it knows; nobody here is interested any more (fact 103)."""
     dialog = begin(sales, lifetime=60)
     with sales.transaction() as t:
@@ -149,7 +150,7 @@ def test_b16_one_that_was_ended_here_goes_without_an_error(instance: Instance, s
     assert (states(sales), waiting(sales), received(sales, REPLIES)) == ([], [], [])
 
 
-def test_b16_the_error_waits_for_a_queue_that_is_off(instance: Instance, sales: Database, clock: Clock) -> None:
+def test_the_error_waits_for_a_queue_that_is_off(instance: Instance, sales: Database, clock: Clock) -> None:
     begin(sales, lifetime=60)
     sales.alter_queue(REPLIES, status=False)
     clock.advance(seconds=60)
@@ -159,7 +160,7 @@ def test_b16_the_error_waits_for_a_queue_that_is_off(instance: Instance, sales: 
     assert received_types(sales, REPLIES) == ["Error"]
 
 
-def test_b16_more_of_them_than_one_transaction_takes_all_end(
+def test_more_of_them_than_one_transaction_takes_all_end(
     instance: Instance, sales: Database, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("ssbroker.broker.background.BATCH", 3)
@@ -171,7 +172,7 @@ def test_b16_more_of_them_than_one_transaction_takes_all_end(
     assert states(sales) == ["ER"] * 10
 
 
-def test_b14_a_closed_endpoint_is_kept_for_half_an_hour(
+def test_a_closed_endpoint_is_kept_for_half_an_hour(
     instance: Instance, sales: Database, stock: Database, clock: Clock
 ) -> None:
     dialog = send(sales, b"one")
@@ -187,7 +188,7 @@ def test_b14_a_closed_endpoint_is_kept_for_half_an_hour(
     assert states(stock) == []
 
 
-def test_b14_no_transaction_removes_any_number_of_closed_endpoints(
+def test_no_transaction_removes_any_number_of_closed_endpoints(
     instance: Instance, sales: Database, stock: Database, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """An instance that was closed for a day may find millions: nobody could write until all of them are gone."""
@@ -208,7 +209,7 @@ def test_b14_no_transaction_removes_any_number_of_closed_endpoints(
     assert (states(stock), max(removed), sum(removed)) == ([], 3, 10)
 
 
-def test_b14_dialogs_that_end_one_after_the_other_are_removed_together(
+def test_dialogs_that_end_one_after_the_other_are_removed_together(
     instance: Instance, sales: Database, stock: Database, clock: Clock
 ) -> None:
     """A hundred of them in a second would else be a hundred transactions half an hour later."""
@@ -226,7 +227,7 @@ def test_b14_dialogs_that_end_one_after_the_other_are_removed_together(
     assert (states(stock), looks) == ([], 1)
 
 
-def test_b14_what_was_under_way_when_a_process_ended_is_a_duplicate_however_late_it_comes(
+def test_what_was_under_way_when_a_process_ended_is_a_duplicate_however_late_it_comes(
     instance: Instance, sales: Database, stock: Database, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The target had all of it and has ended, the sender was not told yet; the next process begins half an hour later."""
@@ -256,7 +257,8 @@ def test_b14_what_was_under_way_when_a_process_ended_is_a_duplicate_however_late
         assert states(opened.database("Stock")) == states(opened.database("Sales")) == []
 
 
-def test_i2_a_disabled_database_is_left_alone_until_it_is_enabled(
+@pytest.mark.rule("I2")
+def test_a_disabled_database_is_left_alone_until_it_is_enabled(
     instance: Instance, sales: Database, clock: Clock
 ) -> None:
     set_timer(sales, begin(sales, body=None, lifetime=60), 10)

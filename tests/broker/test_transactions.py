@@ -24,7 +24,7 @@ class PlannedError(Exception):
     """The application's own."""
 
 
-def test_b2_tables_and_messages_are_committed_together(sales: Database) -> None:
+def test_tables_and_messages_are_committed_together(sales: Database) -> None:
     with sales.transaction() as t:
         t.connection.execute("CREATE TABLE orders (id INTEGER PRIMARY KEY, what TEXT)")
         t.connection.execute("INSERT INTO orders (what) VALUES ('chair')")
@@ -34,7 +34,7 @@ def test_b2_tables_and_messages_are_committed_together(sales: Database) -> None:
         assert said(t.receive(QUEUE)) == [b"chair"]
 
 
-def test_b2_an_exception_undoes_everything(sales: Database) -> None:
+def test_an_exception_undoes_everything(sales: Database) -> None:
     dialog = begin(sales, b"first")
     before = talk.contents(sales)
     with pytest.raises(PlannedError), sales.transaction() as t:
@@ -50,7 +50,7 @@ def test_b2_an_exception_undoes_everything(sales: Database) -> None:
     assert said(receive(sales)) == [b"first"]
 
 
-def test_b2_nothing_is_locked_before_the_first_use(sales: Database) -> None:
+def test_nothing_is_locked_before_the_first_use(sales: Database) -> None:
     with sales.transaction(), sales.transaction() as inner:
         inner.begin_dialog(INITIATOR, TARGET)
 
@@ -68,9 +68,7 @@ def test_b2_nothing_is_locked_before_the_first_use(sales: Database) -> None:
         "SELECT 1; COMMIT",
     ],
 )
-def test_b2_an_applications_commit_or_rollback_is_refused_and_the_transaction_goes_on(
-    sales: Database, sql: str
-) -> None:
+def test_an_applications_commit_or_rollback_is_refused_and_the_transaction_goes_on(sales: Database, sql: str) -> None:
     with sales.transaction() as t:
         dialog = t.begin_dialog(INITIATOR, TARGET)
         t.send(dialog, b"kept")
@@ -81,7 +79,7 @@ def test_b2_an_applications_commit_or_rollback_is_refused_and_the_transaction_go
     assert said(receive(sales)) == [b"kept", b"too"]
 
 
-def test_b2_savepoints_are_the_applications(sales: Database) -> None:
+def test_savepoints_are_the_applications(sales: Database) -> None:
     """What is rolled back to a savepoint is as if it had not been: the next message takes the number."""
     with sales.transaction() as t:
         dialog = t.begin_dialog(INITIATOR, TARGET)
@@ -100,7 +98,7 @@ def test_b2_savepoints_are_the_applications(sales: Database) -> None:
     assert table["message_sequence_number"].to_pylist() == [0, 1]
 
 
-def test_b5_a_refused_call_leaves_what_was_done_before(sales: Database) -> None:
+def test_a_refused_call_leaves_what_was_done_before(sales: Database) -> None:
     with sales.transaction() as t:
         dialog = t.begin_dialog(INITIATOR, TARGET)
         t.send(dialog, b"before")
@@ -113,7 +111,7 @@ def test_b5_a_refused_call_leaves_what_was_done_before(sales: Database) -> None:
 
 
 @pytest.mark.parametrize("sql", ["INSERT INTO orders (what) VALUES ('chair') RETURNING id", "SELECT 1 UNION SELECT 2"])
-def test_b2_a_cursor_that_is_not_read_to_its_end_keeps_nothing_from_being_committed(sales: Database, sql: str) -> None:
+def test_a_cursor_that_is_not_read_to_its_end_keeps_nothing_from_being_committed(sales: Database, sql: str) -> None:
     with sales.transaction() as t:
         t.connection.execute("CREATE TABLE orders (id INTEGER PRIMARY KEY, what TEXT)")
     with sales.transaction() as t:
@@ -125,7 +123,7 @@ def test_b2_a_cursor_that_is_not_read_to_its_end_keeps_nothing_from_being_commit
     assert said(receive(sales)) == [b"chair"]
 
 
-def test_b2_a_blob_that_is_still_open_is_named_as_what_it_is(sales: Database) -> None:
+def test_a_blob_that_is_still_open_is_named_as_what_it_is(sales: Database) -> None:
     with sales.transaction() as t:
         t.connection.execute("CREATE TABLE orders (what BLOB)")
         t.connection.execute("INSERT INTO orders VALUES (zeroblob(10))")
@@ -137,7 +135,7 @@ def test_b2_a_blob_that_is_still_open_is_named_as_what_it_is(sales: Database) ->
         assert t.connection.execute("SELECT what FROM orders").get == bytes(10)
 
 
-def test_b2_what_an_application_sets_on_the_connection_ends_with_the_transaction(sales: Database) -> None:
+def test_what_an_application_sets_on_the_connection_ends_with_the_transaction(sales: Database) -> None:
     with sales.transaction() as t:
         t.connection.row_trace = lambda _cursor, row: row[0]
         assert t.connection.execute("SELECT 7").get == 7
@@ -155,7 +153,7 @@ def test_b2_what_an_application_sets_on_the_connection_ends_with_the_transaction
         "/* mine */ create\n temporary view mine AS SELECT 1",
     ],
 )
-def test_b4_what_sqlite_keeps_for_the_connection_ends_with_the_transaction(sales: Database, sql: str) -> None:
+def test_what_sqlite_keeps_for_the_connection_ends_with_the_transaction(sales: Database, sql: str) -> None:
     for _ in range(2):
         with sales.transaction() as t:
             t.connection.execute("CREATE TABLE IF NOT EXISTS invoices (number)")
@@ -166,7 +164,7 @@ def test_b4_what_sqlite_keeps_for_the_connection_ends_with_the_transaction(sales
     assert instance_of(sales).view(QUEUE, database=sales.name).num_rows == 2
 
 
-def test_b4_what_is_called_for_the_connection_ends_with_the_transaction(sales: Database) -> None:
+def test_what_is_called_for_the_connection_ends_with_the_transaction(sales: Database) -> None:
     def refuses(*_: object) -> NoReturn:
         raise AssertionError
 
@@ -178,7 +176,7 @@ def test_b4_what_is_called_for_the_connection_ends_with_the_transaction(sales: D
         t.connection.execute("INSERT INTO invoices VALUES (1)")
 
 
-def test_b4_a_connection_that_the_application_closes_undoes_its_transaction_only(sales: Database) -> None:
+def test_a_connection_that_the_application_closes_undoes_its_transaction_only(sales: Database) -> None:
     for is_used_after in (False, True):
         with pytest.raises(StorageError, match="nothing of it stands"), sales.transaction() as t:
             dialog = t.begin_dialog(INITIATOR, TARGET)
@@ -190,7 +188,7 @@ def test_b4_a_connection_that_the_application_closes_undoes_its_transaction_only
     assert said(receive(sales)) == [b"a table"]
 
 
-def test_b3_who_cannot_get_the_lock_is_told(instance: Instance, sales: Database) -> None:
+def test_who_cannot_get_the_lock_is_told(instance: Instance, sales: Database) -> None:
     begin(sales, b"x")
     with Instance.open(instance.folder, background=False, lock_timeout=0.02) as other, sales.transaction() as t:
         assert said(t.receive(QUEUE)) == [b"x"]
@@ -199,7 +197,7 @@ def test_b3_who_cannot_get_the_lock_is_told(instance: Instance, sales: Database)
     assert receive(sales).num_rows == 0
 
 
-def test_b3_what_is_busy_beside_the_transaction_is_not_told_as_its_own_file(sales: Database, tmp_path: Path) -> None:
+def test_what_is_busy_beside_the_transaction_is_not_told_as_its_own_file(sales: Database, tmp_path: Path) -> None:
     """Who has the write lock waits for nobody; a file of the application's own does not wait unless it is told to."""
     path = tmp_path / "theirs.sqlite"
     with closing(apsw.Connection(str(path))) as writes, closing(apsw.Connection(str(path))) as finds_it_busy:
@@ -210,7 +208,7 @@ def test_b3_what_is_busy_beside_the_transaction_is_not_told_as_its_own_file(sale
     assert receive(sales).num_rows == 0
 
 
-def test_b3_who_would_wait_for_a_transaction_of_its_own_is_told_so_at_once(sales: Database) -> None:
+def test_who_would_wait_for_a_transaction_of_its_own_is_told_so_at_once(sales: Database) -> None:
     database_context(sales).file.lock_timeout = float("inf")
     dialog = begin(sales, b"x")
     with sales.transaction() as t:
@@ -233,7 +231,7 @@ def test_a_transaction_is_used_inside_of_its_block(sales: Database) -> None:
 
 
 @pytest.mark.parametrize("circle", ["by itself", "in a circle"])
-def test_b3_a_transaction_that_is_dropped_before_its_end_is_undone(sales: Database, circle: str) -> None:
+def test_a_transaction_that_is_dropped_before_its_end_is_undone(sales: Database, circle: str) -> None:
     """Who enters it by hand and loses it cannot end it any more: nobody could write to the file again."""
 
     def lose() -> None:
@@ -254,7 +252,7 @@ def test_b3_a_transaction_that_is_dropped_before_its_end_is_undone(sales: Databa
         assert t.receive(QUEUE).num_rows == 0
 
 
-def test_b4_a_call_that_fails_on_its_way_undoes_the_transaction(sales: Database) -> None:
+def test_a_call_that_fails_on_its_way_undoes_the_transaction(sales: Database) -> None:
     """As a full disk would: what it had written by then never stands alone, even where the application goes on."""
     dialog = begin(sales, b"first")
     before = talk.contents(sales)

@@ -92,8 +92,9 @@ def switch(chance: random.Random, sales: Database, stock: Database) -> None:
         database.set_broker("ENABLE_BROKER")
 
 
+@pytest.mark.rule("P16")
 @pytest.mark.parametrize("seed", [1, 2])
-def test_p16_b9_every_message_is_read_once_whatever_is_switched_off_and_on(instance: Instance, seed: int) -> None:
+def test_every_message_is_read_once_whatever_is_switched_off_and_on(instance: Instance, seed: int) -> None:
     sales = shops.shop(instance)
     copies = [shops.stock(instance, "Stock1"), shops.stock(instance, "Stock2")]
     ledger, chance = Ledger(), random.Random(seed)

@@ -66,7 +66,7 @@ def states_of(instance: Instance) -> dict[str, str]:
     return {row["name"]: row["state_desc"] for row in instance.view("sys.databases").to_pylist()}
 
 
-def test_b42_the_others_send_and_receive_and_what_is_due_is_done(
+def test_the_others_send_and_receive_and_what_is_due_is_done(
     instance: Instance, sales: Database, stock: Database, ledger: Database, caplog: pytest.LogCaptureFixture
 ) -> None:
     dialog = send(sales, b"one")
@@ -84,7 +84,7 @@ def test_b42_the_others_send_and_receive_and_what_is_due_is_done(
     ]
 
 
-def test_b42_it_is_shown_as_one_that_could_not_be_opened(instance: Instance, sales: Database, ledger: Database) -> None:
+def test_it_is_shown_as_one_that_could_not_be_opened(instance: Instance, sales: Database, ledger: Database) -> None:
     away(ledger)
     assert instance.catalog().databases["name"].to_pylist() == ["msdb", "Sales"]
     assert states_of(instance) == {"msdb": "ONLINE", "Sales": "ONLINE", "Ledger": "RECOVERY_PENDING"}
@@ -96,7 +96,7 @@ def test_b42_it_is_shown_as_one_that_could_not_be_opened(instance: Instance, sal
     assert instance.database("Sales") is sales
 
 
-def test_b42_once_it_can_be_read_it_is_the_same_database_with_what_was_asked_of_it(
+def test_once_it_can_be_read_it_is_the_same_database_with_what_was_asked_of_it(
     instance: Instance, sales: Database, ledger: Database
 ) -> None:
     taken: list[bytes] = []
@@ -110,7 +110,7 @@ def test_b42_once_it_can_be_read_it_is_the_same_database_with_what_was_asked_of_
     assert taken == [b"one"]
 
 
-def test_b42_where_it_was_taken_away_meanwhile_nobody_is_alarmed(
+def test_where_it_was_taken_away_meanwhile_nobody_is_alarmed(
     instance: Instance, sales: Database, ledger: Database, caplog: pytest.LogCaptureFixture
 ) -> None:
     with Instance.open(instance.folder, background=False) as other:
@@ -123,7 +123,7 @@ def test_b42_where_it_was_taken_away_meanwhile_nobody_is_alarmed(
 
 
 @pytest.mark.parametrize("table", ["ssb_transmission_queue", "ssb_queued_messages", "ssb_conversation_endpoints"])
-def test_b42_of_a_file_that_is_damaged_in_one_place_the_rest_of_the_instance_does_not_hear(
+def test_of_a_file_that_is_damaged_in_one_place_the_rest_of_the_instance_does_not_hear(
     instance: Instance, clock: Clock, table: str
 ) -> None:
     """It comes before the others wherever they are taken in turn."""
@@ -145,7 +145,7 @@ def test_b42_of_a_file_that_is_damaged_in_one_place_the_rest_of_the_instance_doe
 
 
 @pytest.mark.parametrize("table", ["ssb_transmission_queue", "ssb_queued_messages", "ssb_conversation_endpoints"])
-def test_b42_n28_whoever_watches_hears_of_a_file_that_is_damaged_in_one_place_and_the_numbers_of_the_others(
+def test_whoever_watches_hears_of_a_file_that_is_damaged_in_one_place_and_the_numbers_of_the_others(
     instance: Instance, sales: Database, stock: Database, table: str
 ) -> None:
     """What can be read of it, such as the broker's state, says nothing of what cannot."""
@@ -168,9 +168,7 @@ def test_b42_n28_whoever_watches_hears_of_a_file_that_is_damaged_in_one_place_an
     assert "database Sales" not in told
 
 
-def test_b42_n28_a_file_that_has_gone_from_its_folder_takes_no_more_commits(
-    instance: Instance, sales: Database
-) -> None:
+def test_a_file_that_has_gone_from_its_folder_takes_no_more_commits(instance: Instance, sales: Database) -> None:
     """All of it can still be read and written by what is open, and nobody would find it again."""
     with sales.transaction() as t:
         t.connection.execute("CREATE TABLE kept (number)")
@@ -187,7 +185,7 @@ def test_b42_n28_a_file_that_has_gone_from_its_folder_takes_no_more_commits(
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="nobody replaces an open file there")
-def test_b42_a_file_that_another_takes_the_place_of_takes_no_more_commits(instance: Instance, sales: Database) -> None:
+def test_a_file_that_another_takes_the_place_of_takes_no_more_commits(instance: Instance, sales: Database) -> None:
     """As a restore by hand does it: SQLite writes on to the file that has no name any more, and it is lost with the process."""
     with sales.transaction() as t:
         t.connection.execute("CREATE TABLE kept (number)")
@@ -210,7 +208,7 @@ def test_b42_a_file_that_another_takes_the_place_of_takes_no_more_commits(instan
         assert t.connection.execute("SELECT count(*) FROM kept").get == 0
 
 
-def test_b42_n35_what_fails_each_time_it_is_tried_does_not_fill_the_log(
+def test_what_fails_each_time_it_is_tried_does_not_fill_the_log(
     instance: Instance, stock: Database, clock: Clock, caplog: pytest.LogCaptureFixture
 ) -> None:
     """One conversation that waits is tried often; so many of them would have a line each, for as long as nobody mends the file."""
@@ -237,7 +235,7 @@ ALTERATIONS = (
 
 @pytest.mark.parametrize("is_open", [True, False], ids=["while it is open", "before it is opened"])
 @pytest.mark.parametrize("sql", ALTERATIONS)
-def test_b42_a_file_that_somebody_has_altered_is_told_of_and_the_others_go_on(
+def test_a_file_that_somebody_has_altered_is_told_of_and_the_others_go_on(
     instance: Instance, clock: Clock, sql: str, *, is_open: bool
 ) -> None:
     """An application writes to its own tables with SQL of its own; nobody keeps it from ours."""

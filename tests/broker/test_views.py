@@ -117,7 +117,8 @@ def test_sys_transmission_queue_says_what_waits_and_can_be_routed(
     assert instance.router().route(table)["reason"].to_pylist() == ["service_not_found"] * 2
 
 
-def test_p34_what_waits_for_a_queue_is_shown_from_its_senders_side(instance: Instance, sales: Database) -> None:
+@pytest.mark.rule("P34")
+def test_what_waits_for_a_queue_is_shown_from_its_senders_side(instance: Instance, sales: Database) -> None:
     instance.create_database("Shop")
     instance.execute("USE Shop; CREATE QUEUE Q; CREATE SERVICE [//Buyer] ON QUEUE Q")
     with instance.database("Shop").transaction() as t:

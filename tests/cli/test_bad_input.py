@@ -94,7 +94,7 @@ def test_a_missing_column_is_told(tmp_path: Path, catalog: Path, run: Run, suffi
 @pytest.mark.parametrize("output", ["out.csv", "out.jsonl"])
 @pytest.mark.parametrize("suffix", SUFFIXES)
 def test_a_misspelt_column_is_told(tmp_path: Path, catalog: Path, run: Run, suffix: str, output: str) -> None:
-    """K27: also where lines of JSON are passed on as they stand."""
+    """Also where lines of JSON are passed on as they stand."""
     table = conversations(5)
     names = ["Database" if name == "database" else name for name in table.column_names]
     given = write(table.rename_columns(names), tmp_path / f"in{suffix}")

@@ -31,7 +31,7 @@ def trust(folder: Path, name: str, *names: str) -> Trust:
     )
 
 
-def test_n8_each_name_gets_a_certificate_of_one_authority(tmp_path: Path, run: Run) -> None:
+def test_each_name_gets_a_certificate_of_one_authority(tmp_path: Path, run: Run) -> None:
     folder = tmp_path / "keys"
     result = run("certificates", folder, "--name", "shop", "--name", "stock", "--name", "shop")
     assert (result.status, result.err, result.out.count("\n")) == (0, "", 3)
@@ -48,12 +48,12 @@ def test_n8_each_name_gets_a_certificate_of_one_authority(tmp_path: Path, run: R
     TlsContexts.of(trust(folder, "shop", "stock"))
 
 
-def test_n8_keys_are_for_their_owner_alone(tmp_path: Path, run: Run) -> None:
+def test_keys_are_for_their_owner_alone(tmp_path: Path, run: Run) -> None:
     run("certificates", tmp_path, "--name", "shop")
     assert {stat.S_IMODE(key.stat().st_mode) for key in tmp_path.glob("*.key")} == {0o600}
 
 
-def test_n8_the_authority_that_is_there_signs_further_ones(tmp_path: Path, run: Run) -> None:
+def test_the_authority_that_is_there_signs_further_ones(tmp_path: Path, run: Run) -> None:
     run("certificates", tmp_path, "--name", "shop")
     before = fingerprint((tmp_path / "authority.pem").read_bytes())
     assert run("certificates", tmp_path, "--name", "stock", "--days", "7").status == 0
@@ -82,21 +82,21 @@ def test_n8_the_authority_that_is_there_signs_further_ones(tmp_path: Path, run: 
         "*",
     ],
 )
-def test_n8_a_name_that_is_no_file_is_refused(tmp_path: Path, run: Run, name: str) -> None:
+def test_a_name_that_is_no_file_is_refused(tmp_path: Path, run: Run, name: str) -> None:
     result = run("certificates", tmp_path / "keys", "--name", name)
     assert (result.status, result.out, result.err.count("\n")) == (2, "", 1)
     assert not (tmp_path / "keys").exists()
 
 
 @pytest.mark.parametrize("name", ["a" * 65, "sh\N{LATIN SMALL LETTER O WITH DIAERESIS}p"])
-def test_n8_a_name_that_no_certificate_can_have_leaves_nothing_behind(tmp_path: Path, run: Run, name: str) -> None:
+def test_a_name_that_no_certificate_can_have_leaves_nothing_behind(tmp_path: Path, run: Run, name: str) -> None:
     """Not the authority either, nor the certificates of the names before it."""
     result = run("certificates", tmp_path / "keys", "--name", "stock", "--name", name)
     assert (result.status, result.out, result.err.count("\n")) == (2, "", 1)
     assert not (tmp_path / "keys").exists()
 
 
-def test_n8_nothing_is_overwritten(tmp_path: Path, run: Run) -> None:
+def test_nothing_is_overwritten(tmp_path: Path, run: Run) -> None:
     run("certificates", tmp_path, "--name", "shop")
     before = (tmp_path / "shop.pem").read_bytes()
     result = run("certificates", tmp_path, "--name", "stock", "--name", "shop")
@@ -107,7 +107,7 @@ def test_n8_nothing_is_overwritten(tmp_path: Path, run: Run) -> None:
 
 @pytest.mark.parametrize("name", ["shop", "authority"])
 @pytest.mark.parametrize("kind", ["file", "link", "dangling"])
-def test_n8_a_private_key_is_never_overwritten(tmp_path: Path, run: Run, name: str, kind: str) -> None:
+def test_a_private_key_is_never_overwritten(tmp_path: Path, run: Run, name: str, kind: str) -> None:
     """Not one whose certificate is gone either, nor what a link leads to."""
     folder, there = tmp_path / "keys", tmp_path / "elsewhere"
     folder.mkdir()
@@ -126,7 +126,7 @@ def test_n8_a_private_key_is_never_overwritten(tmp_path: Path, run: Run, name: s
     assert kind == "dangling" or key.read_text() == "precious"
 
 
-def test_n8_what_fails_midway_leaves_nothing_new(tmp_path: Path, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_fails_midway_leaves_nothing_new(tmp_path: Path, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     """And what came in between stays: here another process makes a key of the same name."""
 
     def opened(path: Path, flags: int, mode: int = 0o777) -> int:
@@ -142,7 +142,7 @@ def test_n8_what_fails_midway_leaves_nothing_new(tmp_path: Path, run: Run, monke
     assert [(path.name, path.read_text()) for path in tmp_path.iterdir()] == [("stock.key", "another's")]
 
 
-def test_n8_an_authority_without_its_key_is_refused(tmp_path: Path, run: Run) -> None:
+def test_an_authority_without_its_key_is_refused(tmp_path: Path, run: Run) -> None:
     run("certificates", tmp_path, "--name", "shop")
     (tmp_path / "authority.key").unlink()
     result = run("certificates", tmp_path, "--name", "stock")
@@ -150,7 +150,7 @@ def test_n8_an_authority_without_its_key_is_refused(tmp_path: Path, run: Run) ->
     assert "authority.key: cannot be read" in result.err
 
 
-def test_n8_no_certificate_holds_longer_than_its_authority(tmp_path: Path, run: Run) -> None:
+def test_no_certificate_holds_longer_than_its_authority(tmp_path: Path, run: Run) -> None:
     """Who makes one says until when it is believed, not what was asked for."""
     assert run("certificates", tmp_path, "--name", "shop", "--days", "30").status == 0
     result = run("certificates", tmp_path, "--name", "stock", "--days", "365")
@@ -160,7 +160,7 @@ def test_n8_no_certificate_holds_longer_than_its_authority(tmp_path: Path, run: 
 
 
 @pytest.mark.parametrize("flaw", ["has ended on", "it may sign no others", "it is another one's"])
-def test_n8_an_authority_that_nobody_would_believe_signs_nothing(tmp_path: Path, run: Run, flaw: str) -> None:
+def test_an_authority_that_nobody_would_believe_signs_nothing(tmp_path: Path, run: Run, flaw: str) -> None:
     now = datetime.now(UTC)
     over = Validity(now - timedelta(days=2), now - timedelta(days=1))
     holds = Validity(now - timedelta(days=2), now + timedelta(days=1))
@@ -176,14 +176,15 @@ def test_n8_an_authority_that_nobody_would_believe_signs_nothing(tmp_path: Path,
     assert not (tmp_path / "shop.pem").exists()
 
 
-def test_n8_an_address_is_nobodys_name(tmp_path: Path, run: Run) -> None:
+def test_an_address_is_nobodys_name(tmp_path: Path, run: Run) -> None:
     """It would stand in the certificate as an address, and who connects is known by a name of DNS."""
     result = run("certificates", tmp_path / "keys", "--name", "127.0.0.1")
     assert (result.status, result.out, result.err.count("\n")) == (2, "", 1)
     assert "--name: expected the name of an instance" in result.err
 
 
-def test_p24_two_processes_believe_each_other(tmp_path: Path, run: Run) -> None:
+@pytest.mark.rule("P24")
+def test_two_processes_believe_each_other(tmp_path: Path, run: Run) -> None:
     keys = tmp_path / "keys"
     run("certificates", keys, "--name", "shop", "--name", "stock")
     for name, make in (("shop", shops.shop), ("stock", shops.stock)):

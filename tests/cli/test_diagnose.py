@@ -225,9 +225,8 @@ def test_wrong_use_is_one_line_and_status_2(folder: Path, run: Run, arguments: t
     assert result.err.count("\n") == 1
 
 
-def test_i7_an_id_that_is_enabled_twice_is_a_finding_and_the_other_instances_are_looked_at(
-    run: Run, folder: Path
-) -> None:
+@pytest.mark.rule("I7")
+def test_an_id_that_is_enabled_twice_is_a_finding_and_the_other_instances_are_looked_at(run: Run, folder: Path) -> None:
     twice = folder / "TWICE"
     twice.mkdir()
     (twice / "routes.csv").write_text("database,name,address\nA,one,LOCAL\n")

@@ -86,7 +86,7 @@ def test_sql_says_which_statement_is_refused(run: Run, folder: Path, tmp_path: P
 
 
 def test_sql_says_which_statement_met_with_a_file_that_cannot_be_used(run: Run, folder: Path, tmp_path: Path) -> None:
-    """B4: it is an error of the disk and none of the statement, and has its line all the same."""
+    """It is an error of the disk and none of the statement, and has its line all the same."""
     script, missing = tmp_path / "attach.sql", tmp_path / "none.sqlite"
     script.write_text(f"CREATE QUEUE New\nCREATE DATABASE Other ON (FILENAME = '{missing}') FOR ATTACH\n")
     result = run("sql", folder, script)
@@ -195,7 +195,7 @@ def test_status_as_json(run: Run, folder: Path) -> None:
     assert "9796" in waiting["transmission_status"]
 
 
-def test_b42_status_of_a_file_that_is_damaged_in_one_place_says_so_and_shows_the_others(run: Run, folder: Path) -> None:
+def test_status_of_a_file_that_is_damaged_in_one_place_says_so_and_shows_the_others(run: Run, folder: Path) -> None:
     with closing(apsw.Connection(str(folder / "Sales.sqlite"))) as connection:
         connection.execute("DROP TABLE ssb_transmission_queue")
     result = run("status", folder)

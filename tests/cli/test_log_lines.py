@@ -27,7 +27,7 @@ def lines(form: Form, level: str = "info") -> tuple[io.StringIO, logging.Handler
     return written, write_log(form, level, to=written)
 
 
-def test_n28_a_line_is_a_json_object() -> None:
+def test_a_line_is_a_json_object() -> None:
     written, handler = lines("json")
     try:
         logging.getLogger("ssbroker.broker").warning("%s: two\nlines", "Sales", extra={"said": {"more": 1}})
@@ -40,7 +40,7 @@ def test_n28_a_line_is_a_json_object() -> None:
 
 
 @pytest.mark.parametrize("encoding", ["utf-8", "latin-1", "ascii", "cp1252"])
-def test_n28_a_line_is_json_whatever_letters_the_machine_writes(encoding: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_line_is_json_whatever_letters_the_machine_writes(encoding: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Standard error writes what it has no letter for as Python does, and JSON knows no `\\xe9`."""
     # What pytest captures goes to another process, which is no place for half a character.
     monkeypatch.setattr(logging.getLogger("ssbroker"), "propagate", False)
@@ -53,7 +53,7 @@ def test_n28_a_line_is_json_whatever_letters_the_machine_writes(encoding: str, m
     assert json.loads(written.getvalue())["message"] == "Caf\xe9 \U0001f600 \u4e2d \udcff"
 
 
-def test_n28_an_event_comes_with_its_attributes() -> None:
+def test_an_event_comes_with_its_attributes() -> None:
     written, handler = lines("json")
     try:
         event = ConnectionEvent(at=0, connection_id=SOME, step=ConnectionStep.CONNECTED, address="TCP://stock:4022")
@@ -65,7 +65,7 @@ def test_n28_an_event_comes_with_its_attributes() -> None:
     assert (found["step"], found["address"], found["connection_id"]) == ("Connected", "TCP://stock:4022", str(SOME))
 
 
-def test_n28_a_line_for_people_is_one_line_whatever_it_names() -> None:
+def test_a_line_for_people_is_one_line_whatever_it_names() -> None:
     written, handler = lines("text")
     try:
         EventLog().emit(QueueDisabled(at=0, database="Sales", queue="Orders\nERROR forged \x1b[31m"))
@@ -76,7 +76,7 @@ def test_n28_a_line_for_people_is_one_line_whatever_it_names() -> None:
     assert "Orders\\nERROR forged \\x1b[31m" in line
 
 
-def test_n28_an_exception_is_told_in_both_forms() -> None:
+def test_an_exception_is_told_in_both_forms() -> None:
     for form in ("json", "text"):
         written, handler = lines(form)
         try:
@@ -89,7 +89,7 @@ def test_n28_an_exception_is_told_in_both_forms() -> None:
         assert "it failed" in written.getvalue()
 
 
-def test_n28_the_level_says_what_is_left_out() -> None:
+def test_the_level_says_what_is_left_out() -> None:
     chatter = ConversationEvent(at=0, conversation_id=SOME, step=ConversationStep.SEND_MESSAGE, is_initiator=True)
     for level, count in (("debug", 1), ("info", 0)):
         written, handler = lines("json", level)
@@ -100,7 +100,7 @@ def test_n28_the_level_says_what_is_left_out() -> None:
         assert len(written.getvalue().splitlines()) == count
 
 
-def test_n28_after_the_end_nothing_is_written() -> None:
+def test_after_the_end_nothing_is_written() -> None:
     written, handler = lines("json")
     end_log(handler)
     logging.getLogger("ssbroker.broker").error("late")

@@ -34,12 +34,13 @@ def options(written: dict[str, Path]) -> list[object]:
     return ["-o", written["messages"], *(word for name in TABLES[1:] for word in (f"--{name}", written[name]))]
 
 
+@pytest.mark.rule("P11", "P12", "P14", "P18", "P21")
 @pytest.mark.parametrize("output", SUFFIXES)
 @pytest.mark.parametrize("source", SUFFIXES)
 def test_any_format_in_and_any_out_give_the_rows_of_the_reassembler(
     tmp_path: Path, run: Run, source: str, output: str
 ) -> None:
-    """P11, P12, P14, P18, P21: however the rows are cut into pieces."""
+    """However the rows are cut into pieces."""
     table = trouble(60).drop_columns(["note"])
     if source == ".csv":  # text has no other types
         table = table.set_column(table.column_names.index("priority"), "priority", table["priority"].cast(pa.string()))
@@ -175,7 +176,7 @@ def test_no_limit_is_none(tmp_path: Path, run: Run) -> None:
 
 @pytest.mark.parametrize("suffix", SUFFIXES)
 def test_session_keys_from_a_file(tmp_path: Path, run: Run, suffix: str) -> None:
-    """M7: without its key, whatever is signed with one is corrupt."""
+    """Without its key, whatever is signed with one is corrupt."""
     table = trouble(60, session_keys=KEYS)
     given, written = write(table, tmp_path / "in.parquet"), outputs(tmp_path, ".parquet")
     ids = pa.array([id_.bytes for id_ in KEYS], pa.binary(16))
@@ -190,7 +191,7 @@ def test_session_keys_from_a_file(tmp_path: Path, run: Run, suffix: str) -> None
 
 @pytest.mark.parametrize("suffix", [".parquet", ".csv", ".jsonl"])
 def test_session_keys_from_a_column(tmp_path: Path, run: Run, suffix: str) -> None:
-    """M7; the keys themselves are in no output."""
+    """The keys themselves are in no output."""
     table = trouble(60, session_keys=KEYS).drop_columns(["note", "priority"])
     by_id: dict[Any, bytes] = {id_.bytes: key for id_, key in KEYS.items()}
     keys = pa.array([by_id.get(id_) for id_ in table["conversation_id"].to_pylist()], pa.binary())
@@ -252,7 +253,7 @@ def test_a_state_keeps_limits_and_order(tmp_path: Path, run: Run) -> None:
 
 
 def test_an_acknowledgement_that_does_not_hold_any_more_is_not_told(tmp_path: Path, run: Run) -> None:
-    """M12, M21: the first fragment is acknowledged by one push, and rejected with its whole message by the next."""
+    """The first fragment is acknowledged by one push, and rejected with its whole message by the next."""
     table = ssbroker.fragment(messages(60), max_fragment_bytes=100)
     two = table.filter(pc.field("fragment_count") == pc.scalar(2)).slice(0, 2)
     lie = two.set_column(
@@ -270,7 +271,7 @@ def test_an_acknowledgement_that_does_not_hold_any_more_is_not_told(tmp_path: Pa
 
 
 def test_acknowledgements_are_summed_up_before_they_grow(monkeypatch: pytest.MonkeyPatch) -> None:
-    """M21: the latest of each direction, in the order in which they first came."""
+    """The latest of each direction, in the order in which they first came."""
     monkeypatch.setattr("ssbroker.cli.reassemble._WAITING_MAX", 10)
     table = shuffled(ssbroker.fragment(messages(200), max_fragment_bytes=64))
     reassembler, acknowledged = ssbroker.Reassembler(), Acknowledged()

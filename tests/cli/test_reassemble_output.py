@@ -328,10 +328,11 @@ HOSTILE_ROWS = 10_000
 HOSTILE_BODY = 50_000
 
 
+@pytest.mark.rule("P26")
 @pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="the system does not tell a process its peak")
 @pytest.mark.parametrize("are_whole", [True, False])
 def test_memory_stays_bounded_when_a_file_is_larger(tmp_path: Path, *, are_whole: bool) -> None:
-    """M18, P26: 500 MB in one row group, of whole messages or of beginnings alone, with room for 16 MiB of what is pending.
+    """500 MB in one row group, of whole messages or of beginnings alone, with room for 16 MiB of what is pending.
 
     110 runs took 390 to 450 MB, one 483; with the file as a whole it would be more than 650.
     """

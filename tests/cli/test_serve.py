@@ -59,8 +59,9 @@ def lead(database: Database, service: str, address: str) -> None:
     database.create_route(f"to {service}", service_name=service, address=address)
 
 
-def test_p3_two_processes_talk_while_programs_use_their_folders(folder: Path, tmp_path: Path, stack: ExitStack) -> None:
-    """N16: what other processes commit goes out through the one that serves."""
+@pytest.mark.rule("P3")
+def test_two_processes_talk_while_programs_use_their_folders(folder: Path, tmp_path: Path, stack: ExitStack) -> None:
+    """What other processes commit goes out through the one that serves."""
     with Instance.create(tmp_path / "stock", name="stock", background=False) as instance:
         shops.stock(instance)
     near = stack.enter_context(Served(folder, *PLAIN))
@@ -82,7 +83,7 @@ def test_p3_two_processes_talk_while_programs_use_their_folders(folder: Path, tm
     assert stopped == [0, 0]
 
 
-def test_n28_sigterm_ends_it_cleanly_and_what_was_sent_waits(folder: Path) -> None:
+def test_sigterm_ends_it_cleanly_and_what_was_sent_waits(folder: Path) -> None:
     with Served(folder, *PLAIN) as served, Instance.open(folder, background=False) as instance:
         sales = instance.database("Sales")
         lead(sales, STOCK, "TCP://127.0.0.1:1")
@@ -95,7 +96,7 @@ def test_n28_sigterm_ends_it_cleanly_and_what_was_sent_waits(folder: Path) -> No
         assert again.stop(signal.SIGINT) == 0
 
 
-def test_n36_sighup_has_certificates_read_again_and_broken_ones_end_nothing(folder: Path, tmp_path: Path) -> None:
+def test_sighup_has_certificates_read_again_and_broken_ones_end_nothing(folder: Path, tmp_path: Path) -> None:
     authority = Authority(tmp_path / "certificates")
     trust = authority.trust("shop", "bank")
     options = ("--certificate", trust.certificate, "--key", trust.key, "--authority", authority.file, "--name", "bank")
@@ -109,7 +110,7 @@ def test_n36_sighup_has_certificates_read_again_and_broken_ones_end_nothing(fold
 
 
 @pytest.mark.skipif(os.name == "nt", reason="there is no SIGHUP")
-def test_n36_sighup_ends_nothing_while_the_process_starts(folder: Path, tmp_path: Path) -> None:
+def test_sighup_ends_nothing_while_the_process_starts(folder: Path, tmp_path: Path) -> None:
     config = tmp_path / "serve.toml"
     os.mkfifo(config)  # so that it stands still where it begins to read its settings
     served = Served(folder, *PLAIN, "--config", str(config))
@@ -121,7 +122,7 @@ def test_n36_sighup_ends_nothing_while_the_process_starts(folder: Path, tmp_path
 
 
 @pytest.mark.skipif(os.name == "nt", reason="there is no SIGHUP")
-def test_n36_who_starts_it_may_have_sighup_ignored_until_it_is_handled(folder: Path) -> None:
+def test_who_starts_it_may_have_sighup_ignored_until_it_is_handled(folder: Path) -> None:
     """As the unit of systemd does: Python takes most of a second before anything here could."""
     before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
     try:
@@ -135,7 +136,7 @@ def test_n36_who_starts_it_may_have_sighup_ignored_until_it_is_handled(folder: P
         assert served.stop() == 0
 
 
-def test_n28_it_tells_programs_how_it_is_doing(folder: Path) -> None:
+def test_it_tells_programs_how_it_is_doing(folder: Path) -> None:
     with Served(folder, *WATCHED) as served:
         monitor = served.serving["monitor"]
         status, body = told(monitor, "/health")
@@ -145,7 +146,7 @@ def test_n28_it_tells_programs_how_it_is_doing(folder: Path) -> None:
         assert b'ssbroker_database_enabled{database="Sales"} 1.0' in body
 
 
-def test_n28_health_names_the_database_that_is_gone(folder: Path) -> None:
+def test_health_names_the_database_that_is_gone(folder: Path) -> None:
     (folder / "Sales.sqlite").unlink()
     with Served(folder, *WATCHED) as served:
         status, body = told(served.serving["monitor"], "/health")
@@ -153,7 +154,7 @@ def test_n28_health_names_the_database_that_is_gone(folder: Path) -> None:
         assert list(json.loads(body)["problems"]) == ["database Sales"]
 
 
-def test_n28_status_says_who_serves(folder: Path, run: Run) -> None:
+def test_status_says_who_serves(folder: Path, run: Run) -> None:
     assert json.loads(run("status", folder, "--json").out)["serving"] is None
     with Served(folder, *PLAIN) as served:
         found = json.loads(run("status", folder, "--json").out)["serving"]
@@ -166,7 +167,7 @@ def test_n28_status_says_who_serves(folder: Path, run: Run) -> None:
         assert json.loads(run("status", folder, "--json").out)["serving"] is None
 
 
-def test_n16_one_process_serves_at_a_time(folder: Path, run: Run) -> None:
+def test_one_process_serves_at_a_time(folder: Path, run: Run) -> None:
     with Served(folder, *PLAIN) as served:
         result = run("serve", folder, *PLAIN)
         assert (result.status, result.out, result.err.count("\n")) == (1, "", 1)  # it may end, and then this one can
@@ -178,7 +179,7 @@ def test_n16_one_process_serves_at_a_time(folder: Path, run: Run) -> None:
 
 
 @pytest.mark.parametrize("option", ["--listen", "--monitor"])
-def test_n28_a_port_in_use_is_no_wrong_setting(folder: Path, run: Run, option: str) -> None:
+def test_a_port_in_use_is_no_wrong_setting(folder: Path, run: Run, option: str) -> None:
     """Whoever has it may go, so a start is worth repeating: systemd does where the status is not 2."""
     with socket.create_server(("127.0.0.1", 0)) as other:
         result = run("serve", folder, *PLAIN, option, f"127.0.0.1:{other.getsockname()[1]}")
@@ -187,7 +188,7 @@ def test_n28_a_port_in_use_is_no_wrong_setting(folder: Path, run: Run, option: s
     assert "cannot be listened on" in result.err
 
 
-def test_n28_a_file_says_how_and_options_go_before_it(folder: Path, tmp_path: Path) -> None:
+def test_a_file_says_how_and_options_go_before_it(folder: Path, tmp_path: Path) -> None:
     config = tmp_path / "serve.toml"
     config.write_text(
         'listen = "127.0.0.1:1"\nallow_unencrypted = true\n[configuration]\ndirectory = "services.csv"\ndatabase = "Sales"'
@@ -205,7 +206,7 @@ def test_n28_a_file_says_how_and_options_go_before_it(folder: Path, tmp_path: Pa
             assert served.stop() == 0
 
 
-def test_n27_a_directory_that_is_not_there_is_told_at_the_start(folder: Path, tmp_path: Path, run: Run) -> None:
+def test_a_directory_that_is_not_there_is_told_at_the_start(folder: Path, tmp_path: Path, run: Run) -> None:
     config = tmp_path / "serve.toml"
     config.write_text('allow_unencrypted = true\nlisten = "127.0.0.1:0"\n[configuration]\ndirectory = "no.csv"')
     result = run("serve", folder, "--config", config)
@@ -223,7 +224,7 @@ def test_n27_a_directory_that_is_not_there_is_told_at_the_start(folder: Path, tm
         ),
     ],
 )
-def test_n28_the_limits_of_a_file_are_those_of_the_endpoint_and_of_the_protocol(
+def test_the_limits_of_a_file_are_those_of_the_endpoint_and_of_the_protocol(
     folder: Path, tmp_path: Path, run: Run, limit: str, said: str
 ) -> None:
     config = tmp_path / "serve.toml"
@@ -250,13 +251,13 @@ def test_n28_the_limits_of_a_file_are_those_of_the_endpoint_and_of_the_protocol(
         (("--certificate", "x.pem", "--key", "x.key", "--pin", "stock=x.pem"), "x.pem: "),
     ],
 )
-def test_n28_what_is_wrong_is_one_line(folder: Path, run: Run, options: tuple[str, ...], said: str) -> None:
+def test_what_is_wrong_is_one_line(folder: Path, run: Run, options: tuple[str, ...], said: str) -> None:
     result = run("serve", folder, *options)
     assert (result.status, result.out, result.err.count("\n")) == (2, "", 1)
     assert said in result.err
 
 
-def test_n28_what_is_no_instance_is_refused(tmp_path: Path, run: Run) -> None:
+def test_what_is_no_instance_is_refused(tmp_path: Path, run: Run) -> None:
     (tmp_path / "empty").mkdir()
     for folder in (tmp_path / str(uuid.UUID(int=7)), tmp_path / "empty"):
         result = run("serve", folder, *PLAIN)
@@ -272,7 +273,7 @@ def test_n28_what_is_no_instance_is_refused(tmp_path: Path, run: Run) -> None:
         (("--certificate", "x.pem", "--key", "x.key", "--pin", "stock=x.pem"), 2, "x.pem: "),
     ],
 )
-def test_n28_a_start_that_fails_is_a_line_of_json_where_the_log_is(
+def test_a_start_that_fails_is_a_line_of_json_where_the_log_is(
     tmp_path: Path, run: Run, options: tuple[str, ...], status: int, said: str
 ) -> None:
     if status == 2:  # these are looked at with the instance
@@ -288,7 +289,7 @@ def test_the_help_says_where_it_listens_if_nothing_is_said(run: Run) -> None:
     assert "Where to listen, at port 4022 if none is said; 127.0.0.1 unless told otherwise." in told
 
 
-def test_n28_a_signal_may_come_at_any_step_of_the_wait_for_it() -> None:
+def test_a_signal_may_come_at_any_step_of_the_wait_for_it() -> None:
     """A handler that waits for a lock of the thread that it interrupts waits for ever: so SIGTERM ended nothing, once in some 30 times."""
     steps = 0
     while True:
@@ -312,7 +313,7 @@ def test_n28_a_signal_may_come_at_any_step_of_the_wait_for_it() -> None:
 
 
 @pytest.mark.parametrize(("first", "second"), [("SIGTERM", "SIGINT"), ("SIGINT", "SIGTERM"), ("SIGTERM", "SIGTERM")])
-def test_n28_a_second_signal_ends_it_at_once_whichever_it_is(first: str, second: str) -> None:
+def test_a_second_signal_ends_it_at_once_whichever_it_is(first: str, second: str) -> None:
     before = signal.getsignal(signal.Signals[second])
     with told_to_stop() as stopped:
         signal.raise_signal(signal.Signals[first])

@@ -33,7 +33,7 @@ def _default(name: str) -> object:
     return getattr(EndpointLimits() if hasattr(EndpointLimits, name) else protocol.ProtocolSettings(), name)
 
 
-def test_n28_the_settings_are_those_that_the_command_reads() -> None:
+def test_the_settings_are_those_that_the_command_reads() -> None:
     settings = ServeSettings.read(FOLDER / "serve.toml")
     assert settings.tls.certificate == FOLDER / "shop.pem"
     assert {**settings.limits} == {name: _default(name) for name in LIMITS}
@@ -44,7 +44,7 @@ def test_n28_the_settings_are_those_that_the_command_reads() -> None:
 
 
 @pytest.mark.parametrize("command", commands())
-def test_n28_unit_and_image_call_the_command_as_it_is(command: list[str], tmp_path: Path, run: Run) -> None:
+def test_unit_and_image_call_the_command_as_it_is(command: list[str], tmp_path: Path, run: Run) -> None:
     """With a file of settings in place: what is missing then is the instance itself."""
     (tmp_path / "serve.toml").write_text('allow_unencrypted = true\nlisten = "127.0.0.1:0"')
     here = [
@@ -56,7 +56,7 @@ def test_n28_unit_and_image_call_the_command_as_it_is(command: list[str], tmp_pa
     assert "none" in result.err
 
 
-def test_n28_the_unit_repeats_a_start_unless_the_settings_are_wrong(tmp_path: Path, run: Run) -> None:
+def test_the_unit_repeats_a_start_unless_the_settings_are_wrong(tmp_path: Path, run: Run) -> None:
     unit = (FOLDER / "ssbroker@.service").read_text(encoding="utf-8")
     (never,) = re.findall(r"^RestartPreventExitStatus=(\d+)$", unit, re.MULTILINE)
     wrong = run("serve", tmp_path, "--allow-unencrypted", "--log", "xml")
@@ -64,7 +64,7 @@ def test_n28_the_unit_repeats_a_start_unless_the_settings_are_wrong(tmp_path: Pa
     assert (wrong.status == int(never), may_pass.status == int(never)) == (True, False)
 
 
-def test_n28_the_image_asks_for_health_where_the_settings_answer() -> None:
+def test_the_image_asks_for_health_where_the_settings_answer() -> None:
     monitor = ServeSettings.read(FOLDER / "serve.toml").monitor
     assert monitor is not None
     assert f":{monitor.port}/health" in (FOLDER / "Containerfile").read_text(encoding="utf-8")

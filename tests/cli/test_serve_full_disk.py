@@ -48,7 +48,7 @@ def wait_for(what: Callable[[], bool]) -> None:
         time.sleep(0.05)
 
 
-def test_n28_health_says_that_nothing_can_be_written_until_something_is(tmp_path: Path) -> None:
+def test_health_says_that_nothing_can_be_written_until_something_is(tmp_path: Path) -> None:
     with Instance.create(tmp_path / "stock", name="stock", background=False) as instance:
         shops.stock(instance)
     watched = ("--listen", "127.0.0.1:0", "--allow-unencrypted", "--monitor", "127.0.0.1:0")

@@ -48,7 +48,7 @@ def file(tmp_path: Path) -> Path:
     return tmp_path / "serve.toml"
 
 
-def test_n28_a_file_says_everything(file: Path) -> None:
+def test_a_file_says_everything(file: Path) -> None:
     file.write_text(FULL)
     folder = file.parent
     (folder / "services.csv").touch()
@@ -72,7 +72,8 @@ def test_n28_a_file_says_everything(file: Path) -> None:
     )
 
 
-def test_p3_without_a_word_it_listens_on_port_4022_of_this_machine(file: Path) -> None:
+@pytest.mark.rule("P3")
+def test_without_a_word_it_listens_on_port_4022_of_this_machine(file: Path) -> None:
     file.write_text("")
     assert ServeSettings.read(file) == ServeSettings()
     assert ServeSettings().listen == Address("127.0.0.1", 4022)
@@ -124,19 +125,19 @@ def test_p3_without_a_word_it_listens_on_port_4022_of_this_machine(file: Path) -
         ("[configuration]\nlifetime = 0", "configuration.lifetime: expected a whole number above 0, got 0"),
     ],
 )
-def test_n28_what_is_wrong_is_named_with_its_key(file: Path, content: str, said: str) -> None:
+def test_what_is_wrong_is_named_with_its_key(file: Path, content: str, said: str) -> None:
     file.write_text(content)
     with pytest.raises((InputError, OptionError), match=re.escape(f"{file}: {said}")):
         ServeSettings.read(file)
 
 
-def test_n28_a_file_may_begin_with_a_byte_order_mark(file: Path) -> None:
+def test_a_file_may_begin_with_a_byte_order_mark(file: Path) -> None:
     """Notepad writes one."""
     file.write_text('log = "json"', encoding="utf-8-sig")
     assert ServeSettings.read(file) == ServeSettings(log="json")
 
 
-def test_n28_a_file_that_is_none_is_refused(file: Path) -> None:
+def test_a_file_that_is_none_is_refused(file: Path) -> None:
     with pytest.raises(InputError, match="cannot be read"):
         ServeSettings.read(file)
     file.write_bytes(b"listen = \xff")
@@ -147,6 +148,7 @@ def test_n28_a_file_that_is_none_is_refused(file: Path) -> None:
         ServeSettings.read(file)
 
 
+@pytest.mark.rule("P3")
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
@@ -156,12 +158,13 @@ def test_n28_a_file_that_is_none_is_refused(file: Path) -> None:
         ("[::1]:0", Address("::1", 0)),
     ],
 )
-def test_p3_an_address_to_listen_on(text: str, expected: Address) -> None:
+def test_an_address_to_listen_on(text: str, expected: Address) -> None:
     assert Address.parse(text, name="listen", port=4022) == expected
 
 
+@pytest.mark.rule("P3")
 @pytest.mark.parametrize("text", ["", ":", ":4022", "host:", "host:-1", "host:4\N{SUPERSCRIPT TWO}", "a:b:1", "[]:1"])
-def test_p3_an_address_that_is_none(text: Any) -> None:
+def test_an_address_that_is_none(text: Any) -> None:
     with pytest.raises(OptionError, match="expected HOST:PORT"):
         Address.parse(text, name="listen")
 
@@ -179,7 +182,7 @@ def test_p3_an_address_that_is_none(text: Any) -> None:
         (["--listen", "a..b:1"], "--listen: expected HOST:PORT"),
     ],
 )
-def test_n28_an_option_that_is_wrong_is_named(run: Run, tmp_path: Path, options: list[str], said: str) -> None:
+def test_an_option_that_is_wrong_is_named(run: Run, tmp_path: Path, options: list[str], said: str) -> None:
     """An empty one is what a variable gives that was not set; it was taken for one that was not said."""
     result = run("serve", tmp_path, "--allow-unencrypted", *options)
     assert result.status == 2
@@ -187,7 +190,7 @@ def test_n28_an_option_that_is_wrong_is_named(run: Run, tmp_path: Path, options:
     assert result.err.count("\n") == 1
 
 
-def test_n28_a_database_that_is_not_there_is_named_with_its_key(run: Run, file: Path, tmp_path: Path) -> None:
+def test_a_database_that_is_not_there_is_named_with_its_key(run: Run, file: Path, tmp_path: Path) -> None:
     """Where the file says it."""
     Instance.create(tmp_path / "shop", name="shop", background=False).close()
     file.write_text('[configuration]\ntable = "t"\nasked_by = ["Sales"]')

@@ -39,7 +39,7 @@ def dialled(stack: ExitStack, served: Served, count: int) -> None:
     served.process.send_signal(signal.SIGCONT)
 
 
-def test_n11_those_who_come_all_at_once_take_no_more_files_than_one_after_the_other(tmp_path: Path) -> None:
+def test_those_who_come_all_at_once_take_no_more_files_than_one_after_the_other(tmp_path: Path) -> None:
     Instance.create(tmp_path / "shop", name="shop", background=False).close()
     own = allowed(os.getpid(), 128)  # which the process that serves inherits
     try:
@@ -54,7 +54,7 @@ def test_n11_those_who_come_all_at_once_take_no_more_files_than_one_after_the_ot
             served.record("shop: socket.accept")
 
 
-def test_n35_a_log_does_not_grow_while_no_file_is_left(tmp_path: Path) -> None:
+def test_a_log_does_not_grow_while_no_file_is_left(tmp_path: Path) -> None:
     Instance.create(tmp_path / "shop", name="shop", background=False).close()
     with (
         Served(tmp_path / "shop", "--allow-unencrypted", "--listen", "127.0.0.1:0") as served,

@@ -41,7 +41,7 @@ def serving(run: Run, folder: Path) -> Any:
     return json.loads(run("status", folder, "--json").out)["serving"]
 
 
-def test_n28_status_does_not_take_one_process_for_another(folder: Path, run: Run) -> None:
+def test_status_does_not_take_one_process_for_another(folder: Path, run: Run) -> None:
     """What a killed one has left is there while the next one serves, and cannot write its own."""
     with Served(folder, *PLAIN) as killed:
         killed.stop(signal.SIGKILL)
@@ -55,7 +55,7 @@ def test_n28_status_does_not_take_one_process_for_another(folder: Path, run: Run
         assert f"Process {served.process.pid} serves the instance, and has not told where" in shown
 
 
-def test_n28_status_knows_who_serves_by_the_lock(folder: Path, run: Run) -> None:
+def test_status_knows_who_serves_by_the_lock(folder: Path, run: Run) -> None:
     """Whatever becomes of the note, and whoever may only read the lock."""
     with Served(folder, *PLAIN) as served:
         (folder / "serve.lock").chmod(0o444)
@@ -64,7 +64,7 @@ def test_n28_status_knows_who_serves_by_the_lock(folder: Path, run: Run) -> None
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="Windows has no fork")
-def test_n16_a_child_does_not_keep_the_lock_of_its_parent(folder: Path, run: Run) -> None:
+def test_a_child_does_not_keep_the_lock_of_its_parent(folder: Path, run: Run) -> None:
     """It went on to be held, so that status named a dead process, and none could serve."""
     command = [sys.executable, "-W", "ignore", "-c", FORKING, str(folder)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as parent:

@@ -36,10 +36,11 @@ def question_of(asked: Conversation) -> Question:
     return Question(asked.database, asked.to_service_name, None if broker is None else broker.bytes, asked.is_initiator)
 
 
+@pytest.mark.rule("R13", "R24", "R32", "R41")
 @pytest.mark.parametrize("pending", ["continue", "delay"])
 @pytest.mark.parametrize("seed", range(40))
-def test_r13_r24_r32_r41_every_way_a_tie_may_fall(seed: int, pending: PendingRequest) -> None:
-    """R13, R24, R32, R41: ids, routes, databases and re-entries."""
+def test_every_way_a_tie_may_fall(seed: int, pending: PendingRequest) -> None:
+    """Ids, routes, databases and re-entries."""
     world, conversations = seeded_world(seed, conversations=6)
     catalog = catalog_of(world)
     behaviour = Behaviour(catalog, now=NOW, pending_request=pending, with_routes=True)
@@ -50,8 +51,9 @@ def test_r13_r24_r32_r41_every_way_a_tie_may_fall(seed: int, pending: PendingReq
         assert len(set(answers)) == len(answers)
 
 
-def test_r41_begun_in_msdb_itself() -> None:
-    """R41, K20: the pick of the first pass and that of the second are independent."""
+@pytest.mark.rule("R41")
+def test_begun_in_msdb_itself() -> None:
+    """The pick of the first pass and that of the second are independent."""
     world = here(
         route(1, "TCP://me", service="Stock", table="msdb"),
         route(2, "TCP://other", service="Stock", table="msdb"),

@@ -93,7 +93,7 @@ def row_by_row(
 
 @pytest.mark.parametrize("seed", range(80))
 def test_what_changes_is_what_the_router_decides_otherwise(seed: int) -> None:
-    """R2 to R42: over traffic, row for row; and what the complete comparison doesn't tell doesn't change."""
+    """Over traffic, row for row; and what the complete comparison doesn't tell doesn't change."""
     before, after, conversations = pair_of_worlds(seed)
     expected = row_by_row(before, after, conversations)
     compared = compare(before, after, batch_of(conversations), at=NOW)
@@ -204,8 +204,9 @@ def test_a_cause_is_named(before: World, after: World, cause: tuple[str, str], k
     assert {change.cause for change in compared.changes} == {cause[0]}
 
 
+@pytest.mark.rule("R1")
 def test_a_database_that_one_side_lacks_changes_all_that_begins_there() -> None:
-    """R1: its routing table goes with it. Such catalogs were told to be equal."""
+    """Its routing table goes with it. Such catalogs were told to be equal."""
     stores = route(1, "TCP://one", service="Stock", table="Stores")
     both = catalog_of(here(stores))
     without = ssbroker.Catalog(both.routes.slice(0, 0), both.databases.filter(pa.compute.field("name") != "Stores"))
@@ -219,8 +220,9 @@ def test_a_database_that_one_side_lacks_changes_all_that_begins_there() -> None:
         }
 
 
-def test_r41_the_route_of_a_detour_is_told_of_its_own_table() -> None:
-    """R41: the ids of msdb are those of other tables too. A route with the id of another one was taken for it, and told as a change."""
+@pytest.mark.rule("R41")
+def test_the_route_of_a_detour_is_told_of_its_own_table() -> None:
+    """The ids of msdb are those of other tables too. A route with the id of another one was taken for it, and told as a change."""
     sales = (route(1, "TCP://me", service="Orders"), route(2, "LOCAL"))
     before, after = (
         here(
@@ -239,8 +241,9 @@ def test_r41_the_route_of_a_detour_is_told_of_its_own_table() -> None:
     assert not compare(catalog_of(before), catalog_of(after), batch_of(asked), at=NOW)
 
 
-def test_i5_a_new_broker_id_is_a_cause() -> None:
-    """I5: what named the old id is not delivered any more."""
+@pytest.mark.rule("I5")
+def test_a_new_broker_id_is_a_cause() -> None:
+    """What named the old id is not delivered any more."""
     old = here(route(1, "LOCAL"), services=ORDERS)
     new = replace(
         old,
@@ -260,8 +263,9 @@ def test_i5_a_new_broker_id_is_a_cause() -> None:
     ]
 
 
-def test_r24_load_is_counted_for_each_copy_with_its_skew() -> None:
-    """R24: three copies, of which one goes."""
+@pytest.mark.rule("R24")
+def test_load_is_counted_for_each_copy_with_its_skew() -> None:
+    """Three copies, of which one goes."""
     copies = [route(number, f"TCP://copy{number}", service="Stock") for number in (1, 2, 3)]
     source = Random(1)
     asked = batch_of(
@@ -317,8 +321,9 @@ def test_fleets_are_compared_instance_by_instance() -> None:
         compare(before, after, traffic.set_column(0, "instance", pa.array(["EAST"] * 3)))
 
 
-def test_r3_the_next_expiries_that_change_something() -> None:
-    """R3: one that changes nothing is left out."""
+@pytest.mark.rule("R3")
+def test_the_next_expiries_that_change_something() -> None:
+    """One that changes nothing is left out."""
     day = timedelta(days=1)
     world = here(
         route(1, "TCP://one", service="Stock", lifetime=NOW + day),
@@ -339,8 +344,9 @@ def test_r3_the_next_expiries_that_change_something() -> None:
     assert expiries(catalog_of(world), at=NOW + 5 * day) == ()
 
 
-def test_r11_the_route_that_was_taken_is_the_cause_and_not_its_neighbour() -> None:
-    """R11, R12: two routes of one service change; each conversation changes by its own."""
+@pytest.mark.rule("R11", "R12")
+def test_the_route_that_was_taken_is_the_cause_and_not_its_neighbour() -> None:
+    """Two routes of one service change; each conversation changes by its own."""
     routes = route(1, "TCP://one", service="Stock", broker=ELSEWHERE), route(2, "TCP://two", service="Stock")
     moved = [replace(each, address=f"{each.address}-new") for each in routes]
     asked = [
@@ -357,8 +363,8 @@ def test_r11_the_route_that_was_taken_is_the_cause_and_not_its_neighbour() -> No
     assert compared.causes["conversations"].to_pylist() == [2, 1]
 
 
-def test_k23_traffic_without_a_database_begins_in_the_one_there_is() -> None:
-    """K23: so its routes are those of that database's table."""
+def test_traffic_without_a_database_begins_in_the_one_there_is() -> None:
+    """So its routes are those of that database's table."""
     alone = World(routes=(TO_STOCK,))
     moved = World(routes=(replace(TO_STOCK, address="TCP://two"),))
     traffic = pa.table({"conversation_id": pa.array([bytes(16)], pa.binary(16)), "to_service_name": ["Stock"]})

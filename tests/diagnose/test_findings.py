@@ -52,8 +52,8 @@ def test_related_routes_are_named_in_full() -> None:
     assert (finding.route_id, finding.remedy) == (2, "Drop one of the two: USE [Sales]; DROP ROUTE [route 2];")
 
 
-def test_k12_routes_in_two_classes_are_no_duplicates() -> None:
-    """K12: a mirrored route and a plain one to the same address are not merged; the plain one is shadowed."""
+def test_routes_in_two_classes_are_no_duplicates() -> None:
+    """A mirrored route and a plain one to the same address are not merged; the plain one is shadowed."""
     world = here(
         route(1, "TCP://other", service="Stock", broker=ELSEWHERE),
         route(2, "TCP://other", service="Stock", broker=ELSEWHERE, mirror="TCP://partner"),
@@ -61,8 +61,9 @@ def test_k12_routes_in_two_classes_are_no_duplicates() -> None:
     assert codes(world) == ["SSB002"]
 
 
-def test_r14_a_route_behind_dynamic_routing_is_not_shadowed() -> None:
-    """R14: while a request is pending the search goes on, so the wildcard is taken then."""
+@pytest.mark.rule("R14")
+def test_a_route_behind_dynamic_routing_is_not_shadowed() -> None:
+    """While a request is pending the search goes on, so the wildcard is taken then."""
     world = here(
         route(1, "TCP://hub"),
         route(2, "LOCAL", service="SQL/ServiceBroker/BrokerConfiguration"),
@@ -86,6 +87,7 @@ def test_the_days_before_an_expiry_are_counted_from_the_moment_asked_for() -> No
     assert codes(world, expires_within=timedelta.max) == ["SSB004"]
 
 
+@pytest.mark.rule("R41", "R42")
 def test_a_loop_of_msdb_to_itself_is_an_error_and_elsewhere_a_detour() -> None:
     """R41, R42."""
     world = here(
@@ -98,15 +100,17 @@ def test_a_loop_of_msdb_to_itself_is_an_error_and_elsewhere_a_detour() -> None:
     assert [(finding.database, finding.severity) for finding in found] == [("msdb", "error"), ("Sales", "warning")]
 
 
+@pytest.mark.rule("I1")
 def test_a_copy_that_is_disabled_is_a_warning() -> None:
-    """I1: both ids live is an error; a copy that is off can still become one."""
+    """Both ids live is an error; a copy that is off can still become one."""
     both = lint(fleet(NORTH=north(), SOUTH=south(broker=SALES)), at=NOW)
     one_off = lint(fleet(NORTH=north(), SOUTH=south(broker=SALES, enabled=False)), at=NOW)
     assert [finding.severity for finding in both if finding.code == "SSB012"] == ["error"]
     assert [finding.severity for finding in one_off if finding.code == "SSB012"] == ["warning"]
 
 
-def test_i1_zeros_are_no_broker_id() -> None:
+@pytest.mark.rule("I1")
+def test_zeros_are_no_broker_id() -> None:
     """`sys.databases` has them for `master` and `model` on every server."""
     nobody = uuid.UUID(int=0)
     unused = tuple(
@@ -117,8 +121,9 @@ def test_i1_zeros_are_no_broker_id() -> None:
     assert [finding for finding in found if finding.code in ("SSB012", "SSB013")] == []
 
 
-def test_r8_a_stale_id_is_seen_across_instances() -> None:
-    """I5: SOUTH's database has a new id, NORTH's route has the old one."""
+@pytest.mark.rule("R8", "I5")
+def test_a_stale_id_is_seen_across_instances() -> None:
+    """SOUTH's database has a new id, NORTH's route has the old one."""
     old = here(route(1, "TCP://south", service="Stock", broker=ELSEWHERE), own=("TCP://north",))
     found = [finding for finding in lint(fleet(NORTH=old, SOUTH=south()), at=NOW) if finding.code == "SSB014"]
     assert [finding.where for finding in found] == ['NORTH/Sales/route "route 1"']
@@ -126,8 +131,9 @@ def test_r8_a_stale_id_is_seen_across_instances() -> None:
     assert f"BROKER_INSTANCE = N'{STORES}'" in found[0].remedy
 
 
-def test_r7_a_way_back_needs_no_route_at_the_initiator() -> None:
-    """R7: a reply that names the initiator's broker id is delivered without msdb's routes; who has no id needs one."""
+@pytest.mark.rule("R7")
+def test_a_way_back_needs_no_route_at_the_initiator() -> None:
+    """A reply that names the initiator's broker id is delivered without msdb's routes; who has no id needs one."""
     assert "SSB017" not in [finding.code for finding in lint(fleet(NORTH=north(), SOUTH=south("TCP://north")), at=NOW)]
 
 
@@ -160,8 +166,9 @@ def test_what_is_no_fleet_no_time_and_no_code_is_refused() -> None:
     assert len(lint(Fleet({}), at=datetime(2026, 1, 1, tzinfo=UTC))) == 0
 
 
-def test_r31_an_id_that_nobody_has_takes_the_route_behind_local() -> None:
-    """R31: with one database only, what LOCAL cannot deliver is a conversation with an id from elsewhere."""
+@pytest.mark.rule("R31")
+def test_an_id_that_nobody_has_takes_the_route_behind_local() -> None:
+    """With one database only, what LOCAL cannot deliver is a conversation with an id from elsewhere."""
     one = Database(name="Sales", service_broker_guid=SALES)
     orders = (Service(database="Sales", name="Orders"),)
     world = World(
@@ -172,6 +179,7 @@ def test_r31_an_id_that_nobody_has_takes_the_route_behind_local() -> None:
     assert codes(world) == []
 
 
+@pytest.mark.rule("R5")
 @pytest.mark.parametrize(
     ("written", "difference"),
     [
@@ -183,8 +191,8 @@ def test_r31_an_id_that_nobody_has_takes_the_route_behind_local() -> None:
         ("//CAFE\u0301/ Orders", "case, white space or Unicode form"),
     ],
 )
-def test_r5_how_a_name_differs_is_told(written: str, difference: str) -> None:
-    """R5: names compare byte by byte; both a route for it and a service of it are told."""
+def test_how_a_name_differs_is_told(written: str, difference: str) -> None:
+    """Names compare byte by byte; both a route for it and a service of it are told."""
     there = (("Ops", "//Caf\u00e9/Orders"),)
     by_route = here(route(1, "TCP://other", service=written), services=there)
     (finding,) = (finding for finding in lint(catalog_of(by_route), at=NOW) if finding.code == "SSB018")
@@ -195,8 +203,9 @@ def test_r5_how_a_name_differs_is_told(written: str, difference: str) -> None:
     assert [message.endswith(f"by {difference} only") for message in found] == [True]
 
 
-def test_r5_a_name_is_told_of_the_database_that_has_it() -> None:
-    """R5: a slash in the name of a database belongs to it, and not to the instance."""
+@pytest.mark.rule("R5")
+def test_a_name_is_told_of_the_database_that_has_it() -> None:
+    """A slash in the name of a database belongs to it, and not to the instance."""
     world = World(
         databases=(Database(name="Sales/EU"), Database(name="Sales/US")),
         services=(Service(database="Sales/EU", name="Orders"), Service(database="Sales/US", name="orders")),

@@ -43,9 +43,10 @@ def test_every_outcome_that_is_told_is_seen_and_every_one_that_is_seen_is_told(s
     assert dict(certain) == {cell: {len(fates) == 1} for cell, fates in expected.items()}
 
 
+@pytest.mark.rule("R7")
 @pytest.mark.parametrize("seed", SEEDS)
-def test_r7_no_way_back_is_told_exactly_where_the_target_may_fail_to_answer(seed: int) -> None:
-    """R7: by what the routers are seen to do with what the target sends to each service that may have begun."""
+def test_no_way_back_is_told_exactly_where_the_target_may_fail_to_answer(seed: int) -> None:
+    """By what the routers are seen to do with what the target sends to each service that may have begun."""
     sampled = Sampled(seed)
     expected = set()
     for instance, database in sampled.databases:
@@ -79,9 +80,11 @@ def is_real(sampled: Sampled, loop: Loop, service: str, broker: UUID | None) -> 
     return True
 
 
+@pytest.mark.rule("R42")
+@pytest.mark.threat("T16")
 @pytest.mark.parametrize("seed", SEEDS)
-def test_r42_every_loop_is_real_and_none_is_missed(seed: int) -> None:
-    """R42, T16: what is found in the graph is what a message does; a name for which none is told has none."""
+def test_every_loop_is_real_and_none_is_missed(seed: int) -> None:
+    """What is found in the graph is what a message does; a name for which none is told has none."""
     sampled = Sampled(seed)
     found = loops(sampled.fleet, at=NOW)
     circling = set()
@@ -110,9 +113,10 @@ def test_the_seeds_show_loops_ties_and_every_end() -> None:
     assert uncertain >= 100
 
 
+@pytest.mark.rule("R24")
 @pytest.mark.parametrize("seed", SEEDS)
 def test_a_trace_ends_in_one_of_the_outcomes_and_goes_as_the_router_does(seed: int) -> None:
-    """R24: with a conversation id the picks are those of `hash`, at every instance."""
+    """With a conversation id the picks are those of `hash`, at every instance."""
     sampled = Sampled(seed)
     for number, (instance, database) in enumerate(sampled.databases):
         service = sampled.services[(seed + number) % len(sampled.services)]

@@ -48,8 +48,9 @@ def test_an_address_has_one_instance() -> None:
     assert Fleet.of(Fleet({"A": one}))["A"] is one
 
 
+@pytest.mark.rule("R41")
 def test_scripts_with_an_endpoint_are_a_fleet_though_each_calls_itself_localhost(tmp_path: Path) -> None:
-    """R41: whoever says localhost means itself, whichever other instances do."""
+    """Whoever says localhost means itself, whichever other instances do."""
     for name, service, to in (("NORTH", "//Sales", "south"), ("SOUTH", "//Stock", "north")):
         (tmp_path / f"{name}.sql").write_text(
             f"-- ssbroker: addresses=TCP://{name.lower()}\n"

@@ -62,9 +62,10 @@ def taken(catalog: ssbroker.Catalog, asked: list[Conversation]) -> set[tuple[str
     return found
 
 
+@pytest.mark.rule("R20", "R21", "R22")
 @pytest.mark.parametrize("seed", range(60))
-def test_r20_r21_r22_what_is_said_to_be_never_taken_is_never_taken(seed: int) -> None:
-    """R20, R21, R22: and where an enabled database's route is not said to be, some conversation takes it."""
+def test_what_is_said_to_be_never_taken_is_never_taken(seed: int) -> None:
+    """And where an enabled database's route is not said to be, some conversation takes it."""
     world, _ = seeded_world(seed, conversations=0)
     catalog = catalog_of(world)
     said = {(f.database, f.route_id) for f in lint(catalog, at=NOW) if f.code in NEVER_TAKEN and f.route_id is not None}

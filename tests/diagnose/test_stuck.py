@@ -114,8 +114,9 @@ def test_a_row_that_is_no_conversation_is_refused(columns: dict[str, Any], messa
         stuck(fleet(A=here()), pa.table(queue))
 
 
+@pytest.mark.rule("R42")
 def test_the_loop_is_the_one_that_the_message_is_in() -> None:
-    """R42: not another one between instances whose names hold this one's."""
+    """Not another one between instances whose names hold this one's."""
     other = route(2, "TCP://ac", service="Other", table=MSDB), route(2, "TCP://ab", service="Other", table=MSDB)
     whole = fleet(
         A=here(route(1, "TCP://b")),
@@ -127,8 +128,9 @@ def test_the_loop_is_the_one_that_the_message_is_in() -> None:
     assert explained(whole, "Stock")["cause"].startswith("loop B -> C -> B: ")
 
 
-def test_r5_a_name_that_is_nearly_that_of_a_service_is_the_cause() -> None:
-    """R5: no route is for such a name, so that no finding about routes tells it."""
+@pytest.mark.rule("R5")
+def test_a_name_that_is_nearly_that_of_a_service_is_the_cause() -> None:
+    """No route is for such a name, so that no finding about routes tells it."""
     whole = fleet(A=here(route(1, "LOCAL")), B=here(services=(("Ops", "//Stock"),), own=("TCP://b",)))
     row = explained(whole, "//stock")
     assert (row["code"], row["reason"]) == ("SSB018", "service_not_found")

@@ -14,8 +14,9 @@ from tests.worlds.arrow import catalog_of
 from tests.worlds.universe import NOW
 
 
-def test_r8_there_and_back() -> None:
-    """R8: what the target sends back carries the initiator's broker id."""
+@pytest.mark.rule("R8")
+def test_there_and_back() -> None:
+    """What the target sends back carries the initiator's broker id."""
     found = trace(fleet(NORTH=north(), SOUTH=south("TCP://north")), "Stock", instance="NORTH", at=NOW)
     assert found.end == RoutingEnd("DELIVERED", "SOUTH", "Stores")
     assert [hop.instance for hop in found.hops] == ["NORTH", "SOUTH"]
@@ -55,8 +56,9 @@ def test_what_cannot_come_back_is_not_delivered() -> None:
     )
 
 
-def test_r42_a_loop_ends() -> None:
-    """R42: a message that comes to where it was goes on so."""
+@pytest.mark.rule("R42")
+def test_a_loop_ends() -> None:
+    """A message that comes to where it was goes on so."""
     circle = fleet(
         NORTH=here(route(1, "TCP://b"), own=("TCP://north",)),
         B=passing("TCP://b", "TCP://c"),
@@ -68,8 +70,9 @@ def test_r42_a_loop_ends() -> None:
     assert found.acknowledgement is None
 
 
-def test_r13_the_id_of_the_route_goes_with_the_message() -> None:
-    """R13, R31: step 3 binds the conversation; at the far side the id finds the database among two copies."""
+@pytest.mark.rule("R13", "R31")
+def test_the_id_of_the_route_goes_with_the_message() -> None:
+    """Step 3 binds the conversation; at the far side the id finds the database among two copies."""
     copies = here(
         route(1, "LOCAL", table=MSDB), services=(("Sales", "Stock"), ("Stores", "Stock")), own=("TCP://south",)
     )
@@ -79,8 +82,9 @@ def test_r13_the_id_of_the_route_goes_with_the_message() -> None:
     assert found.possible == (found.end,)
 
 
-def test_r24_ties_are_told() -> None:
-    """R24: one way is followed, the others are named."""
+@pytest.mark.rule("R24")
+def test_ties_are_told() -> None:
+    """One way is followed, the others are named."""
     two = here(route(1, "TCP://one", service="Stock"), route(2, "TCP://two", service="Stock"))
     found = trace(catalog_of(two), "Stock", database="Sales", at=NOW)
     assert found.end == RoutingEnd("ELSEWHERE", "instance", address="TCP://one:4022")
@@ -131,6 +135,7 @@ def test_places_that_are_none_are_refused() -> None:
         trace(two, 7, instance="NORTH")  # type: ignore[arg-type]
 
 
+@pytest.mark.rule("R16", "R31")
 def test_an_id_that_nobody_has_waits_or_is_dropped() -> None:
     """R16, R31."""
     found = trace(fleet(NORTH=north(), SOUTH=south()), "Stock", instance="NORTH", to_broker_instance=ELSEWHERE, at=NOW)

@@ -25,7 +25,7 @@ def test_example_2_a_network_route_to_one_service_is_in_order() -> None:
 
 
 def test_example_3_a_mirrored_route_without_a_broker_id() -> None:
-    """Fact 36: the documentation's own table is one that CREATE ROUTE refuses."""
+    """The documentation's own table is one that CREATE ROUTE refuses."""
     mirrored = route(
         2,
         "tcp://partner1.Adventure-Works.com:4022/",

@@ -1,4 +1,4 @@
-"""Every rule of the system in a few words, and with what it comes; `docs/traceability.md` is written from this table."""
+"""Every rule of the system in a few words."""
 
 from __future__ import annotations
 
@@ -13,12 +13,10 @@ class Rule:
     Attributes:
         number: As tests and documents cite it.
         says: The rule in a few words.
-        comes_with: The capability that it waits for; None where it is built, so that a test has to name it.
     """
 
     number: str
     says: str
-    comes_with: str | None = None
 
 
 ROUTING: Final = (

@@ -91,9 +91,10 @@ def test_a_package_imports_only_what_the_rule_allows(path: Path) -> None:
         assert imported.isdisjoint({"broker", "protocol", "store"})
 
 
+@pytest.mark.threat("T24")
 @pytest.mark.parametrize("path", FILES, ids=name_of)
 def test_a_library_is_imported_only_where_it_belongs(path: Path) -> None:
-    """T24: each library is there for a reason, in one place."""
+    """Each library is there for a reason, in one place."""
     package = package_of(path)
     for name in imported_modules(path):
         top = name.split(".", maxsplit=1)[0]

@@ -109,9 +109,10 @@ def test_no_thread_is_started_and_no_global_is_kept(path: Path) -> None:
     assert re.findall(GLOBALS, code_of(path)) == []
 
 
+@pytest.mark.threat("T24")
 @pytest.mark.parametrize("path", CODE, ids=name_of)
 def test_unsafe_code_stands_only_in_its_places_and_says_why_it_is_sound(path: Path) -> None:
-    """T24: seven small places."""
+    """Seven small places."""
     text = path.read_text(encoding="utf-8")
     blocks = re.findall(r"\bunsafe\s*(?:\{|fn|impl)", code_of(path))
     if name_of(path) not in UNSAFE:

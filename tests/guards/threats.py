@@ -1,4 +1,4 @@
-"""Every threat that the system was built against, with what it does about it; `docs/traceability.md` is written from this table."""
+"""Every threat that the system was built against, with what it does about it."""
 
 from __future__ import annotations
 

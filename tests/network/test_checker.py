@@ -83,7 +83,7 @@ def test_each_harm_is_found_and_nothing_else(harm: Callable[[list[Received]], No
     assert verdict.first
 
 
-def test_b4_what_was_promised_and_is_gone_is_found() -> None:
+def test_what_was_promised_and_is_gone_is_found() -> None:
     assert judge_promises(SENT, SENT).is_right
     assert judge_promises(SENT, SENT[1:]).taken_back == 1
 

@@ -79,8 +79,9 @@ def stack() -> Iterator[ExitStack]:
         yield opened
 
 
-def test_r53_the_principal_is_killed_and_each_message_comes_once_in_order(tmp_path: Path, stack: ExitStack) -> None:
-    """R52 to R54, P11, N25: what it had committed is what its mirror goes on with."""
+@pytest.mark.rule("R53", "R52", "R54", "P11")
+def test_the_principal_is_killed_and_each_message_comes_once_in_order(tmp_path: Path, stack: ExitStack) -> None:
+    """What it had committed is what its mirror goes on with."""
     instance = stack.enter_context(Instance.create(tmp_path / "near", name="near"))
     near = Neighbour(instance, stack.enter_context(instance.serve(port=0, allow_unencrypted=True)))
     first, second = (Half(tmp_path, name, stack) for name in ("first", "second"))

@@ -58,7 +58,9 @@ def talk(side: Side, far: Side) -> tuple[Handle, Handle]:
     return handle, far_handle
 
 
-def test_p18_t2_replayed_rows_are_duplicates(scene: Scene, gate: Neighbour) -> None:
+@pytest.mark.rule("P18")
+@pytest.mark.threat("T2")
+def test_replayed_rows_are_duplicates(scene: Scene, gate: Neighbour) -> None:
     handle, _ = talk(scene.shop, scene.stock)
     old = sequenced(gate.rows, TARGET)
     for _ in range(3):
@@ -68,7 +70,8 @@ def test_p18_t2_replayed_rows_are_duplicates(scene: Scene, gate: Neighbour) -> N
     assert scene.stock.rest() == []
 
 
-def test_t2_reflected_rows_are_nobodys(scene: Scene, gate: Neighbour) -> None:
+@pytest.mark.threat("T2")
+def test_reflected_rows_are_nobodys(scene: Scene, gate: Neighbour) -> None:
     handle, far_handle = talk(scene.shop, scene.stock)
     gate.say(scene.shop.address, sequenced(gate.rows, TARGET))
     gate.say(scene.stock.address, sequenced(gate.rows, INITIATOR))
@@ -80,7 +83,8 @@ def test_t2_reflected_rows_are_nobodys(scene: Scene, gate: Neighbour) -> None:
     assert scene.shop.waits_for(MessageUndeliverable)
 
 
-def test_t2_a_message_spliced_into_another_dialog_is_not_taken(scene: Scene, gate: Neighbour) -> None:
+@pytest.mark.threat("T2")
+def test_a_message_spliced_into_another_dialog_is_not_taken(scene: Scene, gate: Neighbour) -> None:
     """The digest of its header is that of the dialog in which it was sent."""
     first, _ = talk(scene.shop, scene.stock)
     talk(scene.shop, scene.stock)
@@ -94,10 +98,12 @@ def test_t2_a_message_spliced_into_another_dialog_is_not_taken(scene: Scene, gat
     assert scene.stock.waits_for(CorruptedMessage).peer == b"gate"
 
 
-def test_n17_p25_a_stolen_conversation_id_is_worth_nothing_to_another_principal(
+@pytest.mark.rule("P25")
+@pytest.mark.threat("T14")
+def test_a_stolen_conversation_id_is_worth_nothing_to_another_principal(
     scene: Scene, gate: Neighbour, mallory: Neighbour
 ) -> None:
-    """N18, T14: nor with the broker id of the far side, which is an address: the conversation is bound to the principal by whom it came."""
+    """Nor with the broker id of the far side, which is an address: the conversation is bound to the principal by whom it came."""
     handle, far_handle = talk(scene.shop, scene.stock)
     there, back = sequenced(gate.rows, TARGET)[0], sequenced(gate.rows, INITIATOR)[0]
     for side, row in ((scene.stock, there), (scene.shop, back)):
@@ -111,7 +117,8 @@ def test_n17_p25_a_stolen_conversation_id_is_worth_nothing_to_another_principal(
     assert (scene.shop.rest(), scene.stock.rest()) == ([], [])
 
 
-def test_n18_t14_two_neighbours_may_bring_one_broker_id_each_in_dialogs_of_its_own(
+@pytest.mark.threat("T14")
+def test_two_neighbours_may_bring_one_broker_id_each_in_dialogs_of_its_own(
     scene: Scene, gate: Neighbour, mallory: Neighbour
 ) -> None:
     """As two forwarders do, or a clone: a plain dialog says nothing about who begins it, and the others go on."""
@@ -128,7 +135,8 @@ def test_n18_t14_two_neighbours_may_bring_one_broker_id_each_in_dialogs_of_its_o
     assert scene.stock.next()[0] == b"two"
 
 
-def test_t11_n17_an_acknowledgement_by_another_principal_takes_nothing_off_the_transmission_queue(
+@pytest.mark.threat("T11")
+def test_an_acknowledgement_by_another_principal_takes_nothing_off_the_transmission_queue(
     scene: Scene, gate: Neighbour, mallory: Neighbour
 ) -> None:
     handle, _ = talk(scene.shop, scene.stock)
@@ -141,7 +149,8 @@ def test_t11_n17_an_acknowledgement_by_another_principal_takes_nothing_off_the_t
     assert scene.stock.next()[0] == b"two", "it was sent again"
 
 
-def test_t11_b39_an_acknowledgement_of_what_was_never_sent_is_not_believed(scene: Scene, gate: Neighbour) -> None:
+@pytest.mark.threat("T11")
+def test_an_acknowledgement_of_what_was_never_sent_is_not_believed(scene: Scene, gate: Neighbour) -> None:
     """Not even that of the neighbour through whom the dialog leads."""
     handle, _ = talk(scene.shop, scene.stock)
     row = sequenced(gate.rows, TARGET)[0]
@@ -152,7 +161,8 @@ def test_t11_b39_an_acknowledgement_of_what_was_never_sent_is_not_believed(scene
         assert scene.stock.next()[0] == body
 
 
-def test_t17_what_is_for_a_service_that_is_not_here_is_dropped_and_told(scene: Scene, mallory: Neighbour) -> None:
+@pytest.mark.threat("T17")
+def test_what_is_for_a_service_that_is_not_here_is_dropped_and_told(scene: Scene, mallory: Neighbour) -> None:
     scene.shop.leads(TARGET, mallory.address)
     scene.shop.begin(TARGET, b"one")
     row = mallory.wait(lambda rows: bool(sequenced(rows, TARGET)))[0]

@@ -21,7 +21,8 @@ def trusts(request: pytest.FixtureRequest, tmp_path: Path) -> dict[str, Trust | 
     return {name: served(given[name])["trust"] for name in names}
 
 
-def test_p24_what_one_says_another_hears_and_a_third_gets_passed_on(trusts: dict[str, Trust | None]) -> None:
+@pytest.mark.rule("P24")
+def test_what_one_says_another_hears_and_a_third_gets_passed_on(trusts: dict[str, Trust | None]) -> None:
     conversation = uuid.uuid4().bytes
     with (
         Neighbour("one", trusts["one"]) as one,

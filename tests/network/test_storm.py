@@ -33,8 +33,9 @@ def spaces() -> Iterator[Namespaces]:
         yield made
 
 
-def test_p11_p24_nothing_is_lost_twice_or_out_of_order_in_a_storm(tmp_path: Path) -> None:
-    """P16, P18, R43: each is killed; the forwarder, which keeps all in memory, loses what it had, and stays within its limit."""
+@pytest.mark.rule("P11", "P24", "P16", "P18", "R43")
+def test_nothing_is_lost_twice_or_out_of_order_in_a_storm(tmp_path: Path) -> None:
+    """Each is killed; the forwarder, which keeps all in memory, loses what it had, and stays within its limit."""
     found = storm.run(tmp_path, PLAN, menu=MENU, violence=Violence(strokes=3), timeout=TIMEOUT)
     assert found.is_right, found
     assert dict(found.kills) == {SHOP: 1, GATE: 1, STOCK: 1}
@@ -43,8 +44,9 @@ def test_p11_p24_nothing_is_lost_twice_or_out_of_order_in_a_storm(tmp_path: Path
     assert 0 < found.forwarder_rows_mib <= FORWARDER_ROWS_MIB_MAX
 
 
-def test_p11_p21_nothing_is_altered_where_no_tls_sees_the_flipped_bits(tmp_path: Path) -> None:
-    """P23: the sums of frames and the digests of dialogs are what finds them."""
+@pytest.mark.rule("P11", "P21", "P23")
+def test_nothing_is_altered_where_no_tls_sees_the_flipped_bits(tmp_path: Path) -> None:
+    """The sums of frames and the digests of dialogs are what finds them."""
     plan = Plan(lanes=10, messages=300, small_bytes=1024, large=1, large_bytes=MIB)
     menu = Menu(flip_bytes=MIB)
     found = storm.run(tmp_path, plan, menu=menu, violence=Violence(), is_encrypted=False, timeout=TIMEOUT)
@@ -52,7 +54,8 @@ def test_p11_p21_nothing_is_altered_where_no_tls_sees_the_flipped_bits(tmp_path:
     assert found.network["flips"] > 0
 
 
-def test_p2_between_network_namespaces(spaces: Namespaces, tmp_path: Path) -> None:
+@pytest.mark.rule("P2")
+def test_between_network_namespaces(spaces: Namespaces, tmp_path: Path) -> None:
     """Each in a network of its own, with links of the kernel between them."""
     found = storm.run(tmp_path, PLAN, menu=HONEST, violence=Violence(strokes=3), places=spaces.places, timeout=TIMEOUT)
     assert found.is_right, found

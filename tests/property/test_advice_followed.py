@@ -84,9 +84,10 @@ def explained(script: str, file: Path, service: str, asked: dict[str, Any]) -> E
     return Router(Catalog.load(file, now=NOW)).explain(service, now=NOW, **asked)
 
 
+@pytest.mark.rule("R34")
 @pytest.mark.parametrize("chunk", range(4))
 def test_what_is_advised_sets_conversations_on_their_way(chunk: int, tmp_path: Path) -> None:
-    """R11 to R42: what is advised holds by all of them; a sender that is disabled is enabled first, whatever comes then (R34)."""
+    """What is advised holds by all of them; a sender that is disabled is enabled first, whatever comes then (R34)."""
     followed = 0
     for seed in range(chunk * SCRIPTS, (chunk + 1) * SCRIPTS):
         random = Random(seed)

@@ -34,21 +34,24 @@ def check(case: Case) -> None:
                 assert one == other, f"{tie_break} at {places}\nrouter: {one}\noracle: {other}\n{conversation}\n{world}"
 
 
+@pytest.mark.rule("R3")
 @pytest.mark.parametrize("number", range(CHUNKS))
 def test_every_decision_is_the_oracles_at_every_moment(number: int) -> None:
-    """R3, R11 to R24: what the router remembers of one moment is not taken for another, to the microsecond."""
+    """What the router remembers of one moment is not taken for another, to the microsecond."""
     for seed in range(number * WORLDS // CHUNKS, (number + 1) * WORLDS // CHUNKS):
         check(seeded_case(seed, conversations=CONVERSATIONS))
 
 
+@pytest.mark.rule("R3")
 @given(case=cases())
 def test_every_decision_is_the_oracles_at_every_moment_and_what_fails_shrinks(case: Case) -> None:
-    """R3, R11 to R24: the same, from Hypothesis."""
+    """The same, from Hypothesis."""
     check(case)
 
 
+@pytest.mark.rule("R3")
 def test_the_worlds_have_services_of_which_some_routes_are_expired_and_some_are_not() -> None:
-    """R3: with several broker ids left, with one and with none; and time goes on and back."""
+    """With several broker ids left, with one and with none; and time goes on and back."""
     seen: Counter[int] = Counter()
     directions: Counter[bool] = Counter()
     for seed in range(100):

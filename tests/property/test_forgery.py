@@ -9,6 +9,7 @@ from uuid import UUID
 
 import numpy as np
 import pyarrow as pa
+import pytest
 
 import ssbroker
 from ssbroker.reassembly import SessionKeys
@@ -64,8 +65,9 @@ def honest_messages() -> pa.Table:
     return pa.table(dict(zip(names, zip(*rows, strict=True), strict=True)))
 
 
+@pytest.mark.rule("P21", "P22")
 def test_of_a_million_forged_spliced_and_tampered_fragments_none_is_accepted() -> None:
-    """P21, P22, M5, M7: while beginnings wait for their ends; and afterwards every honest message comes through unharmed."""
+    """While beginnings wait for their ends; and afterwards every honest message comes through unharmed."""
     random = np.random.default_rng(22)
     table = honest_messages()
     fragments = ssbroker.fragment(table, max_fragment_bytes=PART_BYTES, session_keys=KEYS)
@@ -94,8 +96,9 @@ def test_of_a_million_forged_spliced_and_tampered_fragments_none_is_accepted() -
     )
 
 
+@pytest.mark.rule("P22")
 def test_without_a_key_whoever_can_compute_an_md5_is_believed() -> None:
-    """P22: plain MD5 finds accidents, not attackers: another body, and the same in another place."""
+    """Plain MD5 finds accidents, not attackers: another body, and the same in another place."""
     good = parts(b"pay 10", size=3)
     forged = parts(b"pay 99", size=3)
     assert messages(whole(*forged)) == [(0, b"pay 99")]
@@ -109,8 +112,9 @@ def test_without_a_key_whoever_can_compute_an_md5_is_believed() -> None:
     assert messages(whole(single(0), *(replace(each, sequence=1) for each in good))) == [(0, b""), (1, b"pay 10")]
 
 
+@pytest.mark.rule("P22")
 def test_with_a_key_two_bodies_of_one_md5_are_the_same_message() -> None:
-    """P22, M7: who may choose what an honest sender signs can exchange it for its twin; so bodies are to be sealed as well."""
+    """Who may choose what an honest sender signs can exchange it for its twin; so bodies are to be sealed as well."""
     one, other = COLLIDING
     assert one != other
     assert md5(one).digest() == md5(other).digest()
@@ -119,8 +123,9 @@ def test_with_a_key_two_bodies_of_one_md5_are_the_same_message() -> None:
     assert reasons(whole(replace(sent, body=other[:-1]), session_keys={A: KEY})) == ["corrupt_fragment"]
 
 
+@pytest.mark.rule("P12", "P22")
 def test_with_a_key_a_copy_is_a_duplicate_and_no_second_message() -> None:
-    """P12, P22, M8: what was recorded and is sent again is not delivered again; with another key it never was."""
+    """What was recorded and is sent again is not delivered again; with another key it never was."""
     sent = parts(b"pay 10", size=3, key=KEY)
     assert messages(whole(*sent, *sent, session_keys={A: KEY})) == [(0, b"pay 10")]
     assert messages(whole(*sent, session_keys={A: OTHER_KEY})) == []

@@ -43,22 +43,25 @@ def bombed(*arguments: object) -> dict[str, Any]:
 on_linux = pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="resident size is read from /proc")
 
 
+@pytest.mark.rule("P26")
 @on_linux
-def test_p26_a_result_takes_no_more_memory_than_it_holds() -> None:
-    """P26: one small message of a push is not kept in room for all that was pending when it came."""
+def test_a_result_takes_no_more_memory_than_it_holds() -> None:
+    """One small message of a push is not kept in room for all that was pending when it came."""
     results = 500
     told = bombed("results", results)
     assert told["held"] == results
     assert told["grown"] <= results * 32_000, told
 
 
+@pytest.mark.rule("P26")
+@pytest.mark.threat("T9")
 @on_linux
 @pytest.mark.parametrize(("limit", "fragments"), LIMITS)
 @pytest.mark.parametrize(("flood", "order", "share"), FLOODS)
-def test_p26_a_flood_takes_no_more_memory_than_the_limit(
+def test_a_flood_takes_no_more_memory_than_the_limit(
     flood: str, order: str, share: float, limit: int, fragments: int
 ) -> None:
-    """P26, T9, M15 to M19: up to 1,000,000 fragments; resident size grows by at most the limit and a tenth.
+    """Up to 1,000,000 fragments; resident size grows by at most the limit and a tenth.
 
     Strangers leave half of the room to who is known, who gets messages of several fragments through all the while. Who is known
     may take all of it; then what can be released at once still comes through.

@@ -85,15 +85,14 @@ def databases_world(copies: int) -> World:
     )
 
 
+@pytest.mark.rule("R24")
 @pytest.mark.parametrize("ids", ID_SOURCES)
 @pytest.mark.parametrize(
     ("world_of", "column"),
     [(routes_world, "route_id"), (ids_world, "broker_instance"), (databases_world, "target_database")],
 )
-def test_r24_the_hash_spreads_evenly(
-    world_of: Callable[[int], World], column: str, ids: Callable[[], list[UUID]]
-) -> None:
-    """R24, K20: 100,000 conversations over 2 to 9 copies, by chi-square."""
+def test_the_hash_spreads_evenly(world_of: Callable[[int], World], column: str, ids: Callable[[], list[UUID]]) -> None:
+    """100,000 conversations over 2 to 9 copies, by chi-square."""
     conversations = table_of(ids())
     for copies in COPIES:
         answers = ssbroker.Router(catalog_of(world_of(copies))).route(conversations, now=NOW)
@@ -104,8 +103,9 @@ def test_r24_the_hash_spreads_evenly(
         assert chi_square < CRITICAL[copies - 1], (copies, counts)
 
 
-def test_r24_the_choices_of_one_conversation_are_independent() -> None:
-    """R24, K20: which id, which route and which database, by chi-square over all pairs of them."""
+@pytest.mark.rule("R24")
+def test_the_choices_of_one_conversation_are_independent() -> None:
+    """Which id, which route and which database, by chi-square over all pairs of them."""
     ids = random_ids()[:20_000]
     picks = [[pick_by_hash(range(3), conversation_id, salt) for conversation_id in ids] for salt in range(6)]
     for one in range(6):
@@ -115,8 +115,9 @@ def test_r24_the_choices_of_one_conversation_are_independent() -> None:
             assert sum((count - expected) ** 2 / expected for count in counts.values()) < CRITICAL[8], (one, other)
 
 
-def test_r24_the_answers_do_not_depend_on_batches_slices_or_order() -> None:
-    """R24: cut anywhere, sliced from anything, in any order, each conversation gets its answer."""
+@pytest.mark.rule("R24")
+def test_the_answers_do_not_depend_on_batches_slices_or_order() -> None:
+    """Cut anywhere, sliced from anything, in any order, each conversation gets its answer."""
     router = ssbroker.Router(catalog_of(ids_world(7)))
     conversations = table_of(random_ids()[:5000]).combine_chunks()
     whole = router.route(conversations, now=NOW).combine_chunks().to_batches()[0]
@@ -132,8 +133,9 @@ def test_r24_the_answers_do_not_depend_on_batches_slices_or_order() -> None:
     assert rows(router.route(conversations.take(order), now=NOW)) == [in_order[number] for number in order]
 
 
-def test_r24_a_table_of_many_chunks_is_answered_like_one() -> None:
-    """R24: also where chunks are empty, or of one row."""
+@pytest.mark.rule("R24")
+def test_a_table_of_many_chunks_is_answered_like_one() -> None:
+    """Also where chunks are empty, or of one row."""
     router = ssbroker.Router(catalog_of(databases_world(5)))
     conversations = table_of(random_ids()[:200])
     pieces = [conversations.slice(start, size) for start, size in ((0, 1), (1, 0), (1, 63), (64, 1), (65, 135))]

@@ -32,23 +32,26 @@ CHUNKS = 10
 LARGE_WORLDS = 60
 
 
+@pytest.mark.rule("P11", "P12", "P13", "P14", "P15", "P16", "P18", "P21", "P22", "P23", "P26")
 @pytest.mark.parametrize("number", range(CHUNKS))
 def test_every_row_is_the_oracles(number: int) -> None:
-    """P11 to P16, P18, P21 to P23, P26: all columns of all results, both orders, all limits, with and without keys."""
+    """All columns of all results, both orders, all limits, with and without keys."""
     for seed in range(number * WORLDS // CHUNKS, (number + 1) * WORLDS // CHUNKS):
         check_traffic(seeded_traffic(seed), text_ids=seed % 3 == 0)
 
 
+@pytest.mark.rule("P11", "P12", "P13", "P14", "P15", "P16", "P18", "P21", "P22", "P23", "P26")
 @pytest.mark.parametrize("number", range(CHUNKS))
 def test_every_row_of_a_large_world_is_the_oracles(number: int) -> None:
-    """P11 to P16, P18, P21 to P23, P26: hundreds of fragments in few pushes, larger than what is looked at together."""
+    """Hundreds of fragments in few pushes, larger than what is looked at together."""
     for seed in range(number * LARGE_WORLDS // CHUNKS, (number + 1) * LARGE_WORLDS // CHUNKS):
         check_traffic(seeded_traffic(seed, size=12))
 
 
+@pytest.mark.rule("P11", "P12", "P13", "P14", "P15", "P18", "P21")
 @pytest.mark.parametrize("in_order", [True, False])
 def test_every_row_of_a_crowd_is_the_oracles(in_order: bool) -> None:  # noqa: FBT001
-    """P11 to P15, P18, P21: thousands of conversations and of messages that become whole in one push."""
+    """Thousands of conversations and of messages that become whole in one push."""
     random = Random(12)
     crowd = [
         replace(fragment, conversation_id=UUID(int=(fragment.conversation_id.int + (seed << 64)) % 2**128), further={})
@@ -64,8 +67,9 @@ def test_every_row_of_a_crowd_is_the_oracles(in_order: bool) -> None:  # noqa: F
     )
 
 
+@pytest.mark.rule("P11", "P12", "P13", "P14", "P15", "P18")
 def test_every_row_of_thousands_of_conversations_is_the_oracles() -> None:
-    """P11 to P15, P18: more directions and pending messages than are found without asking the memory ahead."""
+    """More directions and pending messages than are found without asking the memory ahead."""
     random = Random(14)
     fragments = [
         fragment
@@ -89,9 +93,10 @@ def test_every_row_of_thousands_of_conversations_is_the_oracles() -> None:
     )
 
 
+@pytest.mark.rule("P13", "P21", "P23")
 @pytest.mark.parametrize("key", [None, KEYS[0]])
 def test_every_row_of_long_messages_is_the_oracles(key: bytes | None) -> None:
-    """P13, P21, P23: parts of up to 64 KiB, of wholes of up to a megabyte; some damaged, some twice, in any order."""
+    """Parts of up to 64 KiB, of wholes of up to a megabyte; some damaged, some twice, in any order."""
     random = Random(13)
     for _ in range(5):
         fragments = [
@@ -124,14 +129,15 @@ def test_every_row_of_long_messages_is_the_oracles(key: bytes | None) -> None:
         )
 
 
+@pytest.mark.rule("P11", "P12", "P13", "P14", "P15", "P16", "P18", "P21", "P22", "P23", "P26")
 @given(traffic=traffics())
 def test_every_row_is_the_oracles_and_what_fails_shrinks(traffic: Traffic) -> None:
-    """P11 to P16, P18, P21 to P23, P26: the same, from Hypothesis."""
+    """The same, from Hypothesis."""
     check_traffic(traffic)
 
 
 def test_reassemble_is_one_push_without_other_limits() -> None:
-    """M15, M18: what `reassemble` tells of everything at once, `pending` included."""
+    """What `reassemble` tells of everything at once, `pending` included."""
     for seed in range(500):
         traffic = seeded_traffic(seed)
         longest = traffic.limits.max_message_bytes
@@ -146,9 +152,10 @@ def test_reassemble_is_one_push_without_other_limits() -> None:
         assert rows_of(result.pending) == oracle.pending(), seed
 
 
+@pytest.mark.rule("P13", "P21", "P22", "P23")
 @pytest.mark.parametrize("keys", ["none", "mapping", "column"])
 def test_fragment_cuts_and_signs_as_the_oracle_does(keys: str) -> None:
-    """P13, P21 to P23, M7, M25: every column of the fragments."""
+    """Every column of the fragments."""
     random = Random(25)
     for _ in range(200):
         size = random.randrange(1, 9)

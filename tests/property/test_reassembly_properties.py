@@ -51,9 +51,10 @@ def reassembler_of(traffic: Traffic) -> ssbroker.Reassembler:
     return reassembler_for(traffic.limits, in_order=traffic.in_order, session_keys=session_keys_of(traffic))
 
 
+@pytest.mark.rule("P11", "P12", "P13", "P14")
 @pytest.mark.parametrize("in_order", [True, False])
 def test_every_permutation_duplication_and_cut_of_a_few_fragments_gives_the_same_messages(in_order: bool) -> None:  # noqa: FBT001
-    """P11 to P14: all 720 orders of six fragments, one of them twice, cut somewhere: each message once, whole, in order."""
+    """All 720 orders of six fragments, one of them twice, cut somewhere: each message once, whole, in order."""
     conversation = UUID(int=7)
     bodies = [b"first", b"", b"third"]
     fragments = [
@@ -73,8 +74,9 @@ def test_every_permutation_duplication_and_cut_of_a_few_fragments_gives_the_same
         assert reassembler.pending().num_rows == 0
 
 
+@pytest.mark.rule("P11", "P12", "P13", "P14")
 def test_every_permutation_duplication_and_cut_gives_the_same_messages() -> None:
-    """P11 to P14, M14: of honest traffic, gaps and losses included; and what is incomplete is the same too."""
+    """Of honest traffic, gaps and losses included; and what is incomplete is the same too."""
     random = Random(11)
     for seed in range(SEEDS):
         traffic = seeded_traffic(seed, theme="honest")
@@ -99,8 +101,9 @@ def sequence_of(row: Row) -> int:
     return int(row["message_sequence_number"])
 
 
+@pytest.mark.rule("P26")
 def test_no_fragment_and_no_byte_is_lost_or_made() -> None:
-    """P26, M14, M22: rows in are fragments of messages out, rejected and pending ones; bytes too."""
+    """Rows in are fragments of messages out, rejected and pending ones; bytes too."""
     for seed in range(SEEDS):
         traffic = with_counts(one_length_for_each_header(seeded_traffic(seed)))
         length = {header_of(fragment): len(fragment.body) for fragment in traffic.fragments}
@@ -137,7 +140,7 @@ def with_counts(traffic: Traffic) -> Traffic:
 
 
 def test_all_at_once_is_one_at_a_time() -> None:
-    """M14, M18: also where limits bite, and where one table has many chunks, some of them empty."""
+    """Also where limits bite, and where one table has many chunks, some of them empty."""
     random = Random(14)
     for seed in range(SEEDS):
         traffic = seeded_traffic(seed)
@@ -155,7 +158,7 @@ def test_all_at_once_is_one_at_a_time() -> None:
 
 
 def test_with_a_checkpoint_between_any_two_nothing_changes() -> None:
-    """M23: rows, acknowledgements, what is pending and what it is charged."""
+    """Rows, acknowledgements, what is pending and what it is charged."""
     for seed in range(SEEDS):
         traffic = seeded_traffic(seed)
         batch = batch_of_traffic(traffic)
@@ -168,8 +171,9 @@ def test_with_a_checkpoint_between_any_two_nothing_changes() -> None:
         assert stopped.pending().equals(steady.pending()), seed
 
 
+@pytest.mark.rule("P13")
 def test_what_is_cut_is_reassembled() -> None:
-    """P13, M25: `reassemble` of `fragment` is what was there, in any order and with any key."""
+    """`reassemble` of `fragment` is what was there, in any order and with any key."""
     random = Random(25)
     for seed in range(SEEDS):
         bodies = [random.randbytes(random.randrange(50)) for _ in range(random.randrange(1, 20))]

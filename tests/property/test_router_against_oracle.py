@@ -54,21 +54,24 @@ def chunk(number: int) -> Iterator[tuple[int, World, list[Conversation]]]:
         yield seed, *seeded_world(seed, conversations=CONVERSATIONS)
 
 
+@pytest.mark.rule("R51")
 @pytest.mark.parametrize("number", range(CHUNKS))
 def test_every_decision_is_the_oracles(number: int) -> None:
-    """R1 to R42, R51: all columns, all tie breaks, both ways with pending requests; ids as text and as bytes."""
+    """All columns, all tie breaks, both ways with pending requests; ids as text and as bytes."""
     for seed, world, conversations in chunk(number):
         check_world(world, conversations, text_guids=seed % 2 == 0)
 
 
+@pytest.mark.rule("R51")
 @given(case=worlds())
 def test_every_decision_is_the_oracles_and_what_fails_shrinks(case: tuple[World, list[Conversation]]) -> None:
-    """R1 to R42, R51: the same, from Hypothesis."""
+    """The same, from Hypothesis."""
     check_world(*case, text_guids=False)
 
 
+@pytest.mark.rule("R5")
 def test_ids_as_text_and_as_bytes_are_the_same() -> None:
-    """R5: any case, with or without braces, or 16 bytes."""
+    """Any case, with or without braces, or 16 bytes."""
     for seed in range(200):
         world, conversations = seeded_world(seed, conversations=CONVERSATIONS)
         answers = [
@@ -83,7 +86,7 @@ def test_ids_as_text_and_as_bytes_are_the_same() -> None:
 @pytest.mark.parametrize("tie_break", ["hash", "first"])
 @pytest.mark.parametrize("pending_request", ["continue", "delay"])
 def test_an_explanation_decides_as_route_does(tie_break: TieBreak, pending_request: PendingRequest) -> None:
-    """R1 to R42: the decision that `explain` ends with is that of `route`, and so is its way there."""
+    """The decision that `explain` ends with is that of `route`, and so is its way there."""
     for seed in range(250):
         world, conversations = seeded_world(seed, conversations=10)
         router = ssbroker.Router(catalog_of(world), tie_break=tie_break, pending_request=pending_request)
@@ -107,8 +110,9 @@ def test_an_explanation_decides_as_route_does(tie_break: TieBreak, pending_reque
         assert [asdict(decision) for decision in routed] == [asdict(decision) for decision in got]
 
 
+@pytest.mark.rule("R24", "R41")
 def test_an_explanation_is_of_the_turns_that_are_next() -> None:
-    """R24, R41, K21: also where a conversation of msdb comes back to it, and takes two turns of one table."""
+    """Also where a conversation of msdb comes back to it, and takes two turns of one table."""
     for seed in range(100):
         world, conversations = seeded_world(seed, conversations=15)
         router = ssbroker.Router(catalog_of(world), tie_break="round_robin")
@@ -124,8 +128,9 @@ def test_an_explanation_is_of_the_turns_that_are_next() -> None:
             assert Decision(**explanation.decision) == routed, seed
 
 
+@pytest.mark.rule("R24")
 def test_explaining_takes_no_turn() -> None:
-    """R24, K21: looking changes nothing: the turns go on as if nobody had asked."""
+    """Looking changes nothing: the turns go on as if nobody had asked."""
     for seed in range(100):
         world, conversations = seeded_world(seed, conversations=CONVERSATIONS)
         catalog = catalog_of(world)

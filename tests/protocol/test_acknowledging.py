@@ -5,6 +5,7 @@ from __future__ import annotations
 import tracemalloc
 from collections.abc import Iterable, Mapping
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -16,15 +17,17 @@ from tests.protocol.pair import CONVERSATION, SECOND, Pair, Row, bound, numbers
 from tests.protocol.test_receiving import acknowledged, resigned
 
 
-def test_p15_one_acknowledgement_covers_several_fragments(machine: Machine) -> None:
+@pytest.mark.rule("P15")
+def test_one_acknowledgement_covers_several_fragments(machine: Machine) -> None:
     both = bound(machine, max_fragment_bytes=4)
     both.a.send(both.outgoing, b"in three one", b"two", b"three")
     both.b.take(both.a.rows(20 * SECOND), 20 * SECOND)
     assert acknowledged(both.b.rows(22 * SECOND)) == [3]
 
 
-def test_p15_it_rides_in_the_header_of_a_message_that_goes_anyway(machine: Machine) -> None:
-    """P15: and then none goes alone."""
+@pytest.mark.rule("P15")
+def test_it_rides_in_the_header_of_a_message_that_goes_anyway(machine: Machine) -> None:
+    """And then none goes alone."""
     both = bound(machine)
     both.a.send(both.outgoing, b"question")
     both.b.take(both.a.rows(20 * SECOND), 20 * SECOND)
@@ -37,7 +40,8 @@ def test_p15_it_rides_in_the_header_of_a_message_that_goes_anyway(machine: Machi
     assert both.a.waiting(both.outgoing) == []
 
 
-def test_b35_alone_it_waits_up_to_a_second_for_one(machine: Machine) -> None:
+@pytest.mark.rule("P15")
+def test_alone_it_waits_up_to_a_second_for_one(machine: Machine) -> None:
     """B35, P15"""
     both = bound(machine)
     both.a.send(both.outgoing, b"question")
@@ -47,8 +51,8 @@ def test_b35_alone_it_waits_up_to_a_second_for_one(machine: Machine) -> None:
     assert both.b.rows(30 * SECOND) == []
 
 
-def test_b35_it_does_not_wait_while_the_sender_has_to(machine: Machine) -> None:
-    """B35: when a quarter of the window is there."""
+def test_it_does_not_wait_while_the_sender_has_to(machine: Machine) -> None:
+    """When a quarter of the window is there."""
     both = bound(machine, window_fragments=8)
     both.a.send(both.outgoing, *[b"body"] * 8)
     rows = both.a.rows(20 * SECOND)
@@ -58,7 +62,8 @@ def test_b35_it_does_not_wait_while_the_sender_has_to(machine: Machine) -> None:
     assert acknowledged(both.b.rows(20 * SECOND)) == [2]
 
 
-def test_p15_events_tell_of_acknowledgements(machine: Machine) -> None:
+@pytest.mark.rule("P15")
+def test_events_tell_of_acknowledgements(machine: Machine) -> None:
     both = bound(machine)
     both.a.send(both.outgoing, b"question")
     both.b.take(both.a.rows(20 * SECOND), 20 * SECOND)
@@ -76,8 +81,10 @@ def with_acknowledgement(both: Pair, acked: int | None, ahead: bytes) -> Row:
     return resigned({**row, "acked_sequence_number": acked, "acked_ahead": ahead})
 
 
-def test_p16_what_was_not_sent_is_not_believed_to_be_acknowledged(machine: Machine) -> None:
-    """P16, T11, B39: beyond what was sent an acknowledgement says nothing, and is told of as 28010."""
+@pytest.mark.rule("P16")
+@pytest.mark.threat("T11")
+def test_what_was_not_sent_is_not_believed_to_be_acknowledged(machine: Machine) -> None:
+    """Beyond what was sent an acknowledgement says nothing, and is told of as 28010."""
     for acked, ahead in ((1000, b""), (0, pack_runs([(1, 0, 1000, 0)]))):
         both = bound(machine, window_fragments=4)
         both.a.send(both.outgoing, *[b"%d" % number for number in range(1, 9)])
@@ -90,7 +97,8 @@ def test_p16_what_was_not_sent_is_not_believed_to_be_acknowledged(machine: Machi
         assert rows != []
 
 
-def test_p16_an_old_acknowledgement_takes_nothing_back(machine: Machine) -> None:
+@pytest.mark.rule("P16")
+def test_an_old_acknowledgement_takes_nothing_back(machine: Machine) -> None:
     both = bound(machine)
     both.a.send(both.outgoing, b"one", b"two")
     rows = both.a.rows(20 * SECOND)
@@ -104,8 +112,9 @@ def test_p16_an_old_acknowledgement_takes_nothing_back(machine: Machine) -> None
     assert both.a.rows(100 * SECOND) == []
 
 
-def test_p16_after_a_restart_what_was_acknowledged_before_helps_as_far_as_it_was_sent_again(machine: Machine) -> None:
-    """P16: the far side has more than this life of the sender has sent; nothing stays behind."""
+@pytest.mark.rule("P16")
+def test_after_a_restart_what_was_acknowledged_before_helps_as_far_as_it_was_sent_again(machine: Machine) -> None:
+    """The far side has more than this life of the sender has sent; nothing stays behind."""
     both = bound(machine, window_fragments=4, max_fragment_bytes=4)
     both.a.send(both.outgoing, b"a" * 30, b"b", b"c", b"d" * 30)
     for step in range(30):
@@ -121,8 +130,9 @@ def test_p16_after_a_restart_what_was_acknowledged_before_helps_as_far_as_it_was
     assert both.a.ledger.waiting() == []
 
 
-def test_n40_a_large_message_goes_on_after_a_restart_where_it_was(machine: Machine) -> None:
-    """P13, P16, N40: no life lasts as long as the message takes, and yet it arrives; of what is there hardly anything goes again."""
+@pytest.mark.rule("P13", "P16")
+def test_a_large_message_goes_on_after_a_restart_where_it_was(machine: Machine) -> None:
+    """No life lasts as long as the message takes, and yet it arrives; of what is there hardly anything goes again."""
     both = bound(machine, window_fragments=8, max_fragment_bytes=4)
     both.a.send(both.outgoing, bytes(range(200)) * 2, b"and then")
     sent = 0
@@ -139,8 +149,9 @@ def test_n40_a_large_message_goes_on_after_a_restart_where_it_was(machine: Machi
     assert sent < 3 * 100
 
 
-def test_n40_a_large_message_that_is_there_goes_no_further_after_a_restart(machine: Machine) -> None:
-    """P16, N40: its acknowledgement was lost. It leaves the queue when its last fragment has been sent, and not before."""
+@pytest.mark.rule("P16")
+def test_a_large_message_that_is_there_goes_no_further_after_a_restart(machine: Machine) -> None:
+    """Its acknowledgement was lost. It leaves the queue when its last fragment has been sent, and not before."""
     both = bound(machine, window_fragments=8, max_fragment_bytes=4)
     both.a.send(both.outgoing, bytes(400))
     for step in range(100):
@@ -160,8 +171,10 @@ def test_n40_a_large_message_that_is_there_goes_no_further_after_a_restart(machi
     assert numbers(sent)[-1] == (1, 99)
 
 
-def test_t11_n40_who_lies_about_a_message_that_is_under_way_has_it_sent_whole(machine: Machine) -> None:
-    """P16, T11, N40: nothing is lost, and nothing leaves the queue."""
+@pytest.mark.rule("P16")
+@pytest.mark.threat("T11")
+def test_who_lies_about_a_message_that_is_under_way_has_it_sent_whole(machine: Machine) -> None:
+    """Nothing is lost, and nothing leaves the queue."""
     for lie in ((1, 3, 1, 98), (1, 0, 1, 2**31 - 1), (0, 0, 7, 0)):
         both = bound(machine, window_fragments=8, max_fragment_bytes=4)
         both.a.send(both.outgoing, bytes(range(200)) * 2, b"and then")
@@ -173,8 +186,10 @@ def test_t11_n40_who_lies_about_a_message_that_is_under_way_has_it_sent_whole(ma
         assert both.a.ledger.waiting() == []
 
 
-def test_p17_t11_what_the_far_side_has_and_does_not_count_goes_at_once_no_more_than_once(machine: Machine) -> None:
-    """P17, T11, P23: one that has forgotten a message says so of each row; each was answered by another at once, without an end, and with one more flight."""
+@pytest.mark.rule("P17", "P23")
+@pytest.mark.threat("T11")
+def test_what_the_far_side_has_and_does_not_count_goes_at_once_no_more_than_once(machine: Machine) -> None:
+    """One that has forgotten a message says so of each row; each was answered by another at once, without an end, and with one more flight."""
     both = bound(machine)
     both.a.send(both.outgoing, b"one")
     false = with_acknowledgement(both, 0, pack_runs([(1, 0, 1, 0)]))
@@ -190,8 +205,8 @@ def test_p17_t11_what_the_far_side_has_and_does_not_count_goes_at_once_no_more_t
     assert 10 <= sent <= 40
 
 
-def test_b28_a_far_side_that_lost_what_it_had_acknowledged_is_told(machine: Machine) -> None:
-    """B28: it has a message that was sent after the acknowledgement which it does not know of any more."""
+def test_a_far_side_that_lost_what_it_had_acknowledged_is_told(machine: Machine) -> None:
+    """It has a message that was sent after the acknowledgement which it does not know of any more."""
     both = bound(machine)
     both.a.send(both.outgoing, b"one")
     both.a.take([with_acknowledgement(both, None, pack_runs([(1, 0, 1, 0)]))], 22 * SECOND)
@@ -200,8 +215,9 @@ def test_b28_a_far_side_that_lost_what_it_had_acknowledged_is_told(machine: Mach
     assert both.a.waiting(both.outgoing)[0] > 1 << 40
 
 
-def test_b28_an_old_acknowledgement_is_no_sign_of_a_loss(machine: Machine) -> None:
-    """B28, P12: whenever it comes again, after a restart of the sender too, and whatever it named beside what was whole."""
+@pytest.mark.rule("P12")
+def test_an_old_acknowledgement_is_no_sign_of_a_loss(machine: Machine) -> None:
+    """Whenever it comes again, after a restart of the sender too, and whatever it named beside what was whole."""
     both = bound(machine, window_fragments=8, max_fragment_bytes=4)
     old: list[Row] = []
     for round_ in range(12):
@@ -223,8 +239,10 @@ def test_b28_an_old_acknowledgement_is_no_sign_of_a_loss(machine: Machine) -> No
     assert sum(row["acked_ahead"] not in (None, b"") for row in old) > 20
 
 
-def test_t11_a_run_that_goes_beyond_its_message_takes_no_memory(machine: Machine) -> None:
-    """T11, P26: 24 bytes that name two thousand million fragments of a message that has two."""
+@pytest.mark.rule("P26")
+@pytest.mark.threat("T11")
+def test_a_run_that_goes_beyond_its_message_takes_no_memory(machine: Machine) -> None:
+    """24 bytes that name two thousand million fragments of a message that has two."""
     both = bound(machine, max_fragment_bytes=4)
     both.a.send(both.outgoing, b"message", bytes(40))
     false = with_acknowledgement(both, 0, pack_runs([(1, 2**31 - 2, 1, 2**31 - 1), (2, 0, 2, 2**31 - 1)]))
@@ -250,13 +268,14 @@ COUNTS = {0: 3, 1: 1, 2: 2, 3: 2**31 - 1}
 PLACES = [(number, fragment) for number, count in COUNTS.items() for fragment in range(min(count, 4))]
 
 
+@pytest.mark.rule("P15")
 @given(
     places=st.lists(st.sampled_from(PLACES), max_size=40), gone=st.none() | st.integers(0, 3), reached=st.integers(0, 4)
 )
-def test_p15_runs_hold_each_fragment_once_in_order_and_with_gaps_between_them(
+def test_runs_hold_each_fragment_once_in_order_and_with_gaps_between_them(
     places: list[tuple[int, int]], gone: int | None, reached: int
 ) -> None:
-    """P15: also when the parts of a message have gone, or messages are whole."""
+    """Also when the parts of a message have gone, or messages are whole."""
     made = runs_of(places, COUNTS)
     if gone is not None:
         made.drop(gone)
@@ -277,8 +296,9 @@ def _before(place: tuple[int, int]) -> tuple[int, int] | None:
     return (number, fragment - 1) if fragment else (number - 1, COUNTS[number - 1] - 1) if number else None
 
 
-def test_p15_runs_say_what_is_there_and_are_bounded() -> None:
-    """P15, P26: what nobody could have meant is refused."""
+@pytest.mark.rule("P15", "P26")
+def test_runs_say_what_is_there_and_are_bounded() -> None:
+    """What nobody could have meant is refused."""
     every_second = range(0, 4 * RUNS_MAX, 2)
     told = runs_of([(number, 0) for number in every_second], dict.fromkeys(every_second, 1)).runs.told()
     assert told == [(number, 0, number, 0) for number in every_second[:RUNS_MAX]]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from ssbroker.protocol.storage import ExchangedKeys
 from ssbroker.testing.simulation import Machine
 from tests.protocol.pair import CONVERSATION, KEY, SECOND, C, Pair, Row, is_error, pair
@@ -26,7 +28,7 @@ def talk(both: Pair, now: int = 0) -> None:
     both.exchange(now + 20 * SECOND)
 
 
-def test_n19_each_side_seals_with_its_own_key_and_keeps_both(machine: Machine) -> None:
+def test_each_side_seals_with_its_own_key_and_keeps_both(machine: Machine) -> None:
     both = full(machine)
     talk(both)
     assert (both.b.queue(both.incoming), both.a.queue(both.outgoing)) == ([b"question"], [b"answer"])
@@ -38,7 +40,7 @@ def test_n19_each_side_seals_with_its_own_key_and_keeps_both(machine: Machine) -
     assert both.a.refused == both.b.refused == []
 
 
-def test_n19_keys_outlive_restarts_of_both_sides(machine: Machine) -> None:
+def test_keys_outlive_restarts_of_both_sides(machine: Machine) -> None:
     """What brought the keys is not needed again: they are durable with what they opened."""
     both = full(machine)
     talk(both)
@@ -51,7 +53,7 @@ def test_n19_keys_outlive_restarts_of_both_sides(machine: Machine) -> None:
     assert both.a.refused == both.b.refused == []
 
 
-def test_n19_the_first_answer_may_be_a_message_with_its_acknowledgement(machine: Machine) -> None:
+def test_the_first_answer_may_be_a_message_with_its_acknowledgement(machine: Machine) -> None:
     """The signatures of a message that comes with the key are opened by it as well."""
     both = full(machine)
     both.a.send(both.outgoing, b"question")
@@ -69,8 +71,9 @@ def first_answer(both: Pair) -> Row:
     return row
 
 
-def test_t11_every_single_bit_flip_of_the_first_answer_is_refused(machine: Machine) -> None:
-    """T2, T11: and the honest one still binds the dialog after that."""
+@pytest.mark.threat("T11", "T2")
+def test_every_single_bit_flip_of_the_first_answer_is_refused(machine: Machine) -> None:
+    """And the honest one still binds the dialog after that."""
     both = full(machine)
     row = first_answer(both)
     for bad in altered(row):
@@ -80,8 +83,9 @@ def test_t11_every_single_bit_flip_of_the_first_answer_is_refused(machine: Machi
     assert both.a.waiting(both.outgoing) == []
 
 
-def test_t14_an_answer_under_a_key_that_nobody_proved_is_refused(machine: Machine) -> None:
-    """T14: neither the clone's that has not the key, nor the honest one where a forged key came with it."""
+@pytest.mark.threat("T14")
+def test_an_answer_under_a_key_that_nobody_proved_is_refused(machine: Machine) -> None:
+    """Neither the clone's that has not the key, nor the honest one where a forged key came with it."""
     both = full(machine, answer=FORGED)
     row = first_answer(both)
     assert both.a.take([row]).is_empty
@@ -93,8 +97,10 @@ def test_t14_an_answer_under_a_key_that_nobody_proved_is_refused(machine: Machin
     assert both.a.waiting(both.outgoing) == []
 
 
-def test_t14_once_answered_no_other_key_is_taken(machine: Machine) -> None:
-    """P25, T14: also one that comes with a certificate, and also after a restart."""
+@pytest.mark.rule("P25")
+@pytest.mark.threat("T14")
+def test_once_answered_no_other_key_is_taken(machine: Machine) -> None:
+    """Also one that comes with a certificate, and also after a restart."""
     both = full(machine)
     talk(both)
     other = full(machine)
@@ -109,8 +115,9 @@ def test_t14_once_answered_no_other_key_is_taken(machine: Machine) -> None:
     assert endpoint.far_session_key == ANSWER
 
 
-def test_t2_what_one_side_sent_is_not_taken_back_by_it(machine: Machine) -> None:
-    """T2: reflected, with the direction turned round or not."""
+@pytest.mark.threat("T2")
+def test_what_one_side_sent_is_not_taken_back_by_it(machine: Machine) -> None:
+    """Reflected, with the direction turned round or not."""
     both = full(machine)
     both.a.send(both.outgoing, b"question")
     (row,) = both.a.rows()
@@ -119,7 +126,7 @@ def test_t2_what_one_side_sent_is_not_taken_back_by_it(machine: Machine) -> None
     assert both.a.queue(both.outgoing) == []
 
 
-def test_n19_an_answer_that_was_rolled_back_binds_when_it_comes_again(machine: Machine) -> None:
+def test_an_answer_that_was_rolled_back_binds_when_it_comes_again(machine: Machine) -> None:
     both = full(machine)
     row = first_answer(both)
     both.a.dialogs.undo(both.a.arrived([row]))
@@ -128,8 +135,8 @@ def test_n19_an_answer_that_was_rolled_back_binds_when_it_comes_again(machine: M
     assert both.a.ledger.accounts[both.outgoing].endpoint.far_session_key == ANSWER
 
 
-def test_n17_a_secured_dialog_is_bound_by_its_key_and_comes_by_any_neighbour(machine: Machine) -> None:
-    """N17: after the way through the network has changed, the dialog goes on."""
+def test_a_secured_dialog_is_bound_by_its_key_and_comes_by_any_neighbour(machine: Machine) -> None:
+    """After the way through the network has changed, the dialog goes on."""
     both = full(machine)
     talk(both)
     assert both.a.ledger.accounts[both.outgoing].endpoint.far_peer is None
@@ -138,8 +145,9 @@ def test_n17_a_secured_dialog_is_bound_by_its_key_and_comes_by_any_neighbour(mac
     assert both.b.queue(both.incoming) == [b"question", b"by another way"]
 
 
-def test_r8_p25_a_second_copy_that_answers_with_a_key_of_its_own_is_told(machine: Machine) -> None:
-    """R8, fact 133: -8495 as in a plain dialog, under the initiator's key, which it has; the first copy goes on."""
+@pytest.mark.rule("R8", "P25")
+def test_a_second_copy_that_answers_with_a_key_of_its_own_is_told(machine: Machine) -> None:
+    """-8495 as in a plain dialog, under the initiator's key, which it has; the first copy goes on."""
     both, copy = full(machine), full(machine)
     copy.b.ledger.broker_instance = C
     copy.b.session_keys[CONVERSATION] = ExchangedKeys(KEY, FORGED, SHOP)

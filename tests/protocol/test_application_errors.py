@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import pytest
+
 from ssbroker.protocol import errors
 from ssbroker.protocol.storage import Key
 from ssbroker.testing.simulation import Machine
@@ -17,7 +19,7 @@ def fails(both: Pair, body: bytes = b"sold out") -> None:
     both.a.send(both.outgoing, body, message_type=errors.ERROR)
 
 
-def test_b13_an_error_overtakes_what_was_sent_and_lost(machine: Machine) -> None:
+def test_an_error_overtakes_what_was_sent_and_lost(machine: Machine) -> None:
     both = bound(machine)
     both.a.send(both.outgoing, b"1", b"2", b"3")
     assert numbers(both.a.rows()) == [(1, 0), (2, 0), (3, 0)]
@@ -29,7 +31,7 @@ def test_b13_an_error_overtakes_what_was_sent_and_lost(machine: Machine) -> None
     assert both.a.refused == both.b.refused == []
 
 
-def test_b13_and_what_was_never_sent(machine: Machine) -> None:
+def test_and_what_was_never_sent(machine: Machine) -> None:
     both = bound(machine, window_fragments=2)
     both.a.send(both.outgoing, *[b"%d" % number for number in range(50)])
     sent = both.a.rows()
@@ -41,8 +43,9 @@ def test_b13_and_what_was_never_sent(machine: Machine) -> None:
     assert both.a.waiting(both.outgoing) == []
 
 
-def test_b13_n30_it_goes_at_once_though_nothing_is_acknowledged(machine: Machine) -> None:
-    """N30: not after the wait of P17, whether the window is full of fragments or of bytes, or of what may be begun."""
+@pytest.mark.rule("P17")
+def test_it_goes_at_once_though_nothing_is_acknowledged(machine: Machine) -> None:
+    """Not after the wait of P17, whether the window is full of fragments or of bytes, or of what may be begun."""
     for window in ({"window_fragments": 2}, {"window_bytes": 2}, {"ahead_bytes": 2, "turn_fragments": 2}):
         both = bound(machine, **window)
         both.a.send(both.outgoing, *[b"%d" % number for number in range(9)])
@@ -58,8 +61,9 @@ def test_b13_n30_it_goes_at_once_though_nothing_is_acknowledged(machine: Machine
         assert both.a.dialogs.next_timeout() is None
 
 
-def test_b13_n30_r8_nor_when_the_target_answers(machine: Machine) -> None:
-    """P17: and where it is lost it goes again, also by who was put aside meanwhile."""
+@pytest.mark.rule("R8", "P17")
+def test_nor_when_the_target_answers(machine: Machine) -> None:
+    """And where it is lost it goes again, also by who was put aside meanwhile."""
     both = pair(machine)
     both.a.send(both.outgoing, b"lost", b"dropped")
     both.a.rows()
@@ -73,7 +77,7 @@ def test_b13_n30_r8_nor_when_the_target_answers(machine: Machine) -> None:
     assert both.a.waiting(both.outgoing) == []
 
 
-def test_n30_an_error_that_is_longer_than_the_window_comes_whole(machine: Machine) -> None:
+def test_an_error_that_is_longer_than_the_window_comes_whole(machine: Machine) -> None:
     both = pair(machine, max_fragment_bytes=4, window_fragments=4, turn_fragments=2)
     both.a.send(both.outgoing, bytes(100))
     both.a.rows()
@@ -85,7 +89,7 @@ def test_n30_an_error_that_is_longer_than_the_window_comes_whole(machine: Machin
     assert both.a.waiting(both.outgoing) == []
 
 
-def test_n30_what_is_sent_while_the_window_is_full_is_looked_at_once_each_time(machine: Machine) -> None:
+def test_what_is_sent_while_the_window_is_full_is_looked_at_once_each_time(machine: Machine) -> None:
     both = bound(machine, window_fragments=2)
     asked: list[int] = []
     ended = both.a.ledger.ended
@@ -106,7 +110,7 @@ def test_n30_what_is_sent_while_the_window_is_full_is_looked_at_once_each_time(m
     assert asked == []
 
 
-def test_b13_however_much_that_was(machine: Machine) -> None:
+def test_however_much_that_was(machine: Machine) -> None:
     """It lies further ahead than any other message may."""
     both = bound(machine, window_fragments=1)
     both.a.send(both.outgoing, *[b""] * 20)
@@ -117,7 +121,7 @@ def test_b13_however_much_that_was(machine: Machine) -> None:
     assert both.a.waiting(both.outgoing) == []
 
 
-def test_b13_what_came_early_is_not_received_any_more(machine: Machine) -> None:
+def test_what_came_early_is_not_received_any_more(machine: Machine) -> None:
     both = bound(machine)
     both.a.send(both.outgoing, b"1", b"2", b"3")
     both.b.take(both.a.rows()[1:])
@@ -129,7 +133,7 @@ def test_b13_what_came_early_is_not_received_any_more(machine: Machine) -> None:
     assert both.a.waiting(both.outgoing) == []
 
 
-def test_b13_what_comes_with_it_in_order_is_received(machine: Machine) -> None:
+def test_what_comes_with_it_in_order_is_received(machine: Machine) -> None:
     both = bound(machine)
     both.a.send(both.outgoing, b"1", b"2", b"3")
     sent = both.a.rows()
@@ -138,7 +142,7 @@ def test_b13_what_comes_with_it_in_order_is_received(machine: Machine) -> None:
     assert both.b.queue(both.incoming) == [b"first", b"1", b"2", b"sold out"]
 
 
-def test_b13_an_error_in_fragments(machine: Machine) -> None:
+def test_an_error_in_fragments(machine: Machine) -> None:
     """Each of them says that it is an error, so that the first to come shows where the direction goes on; the rest may be lost."""
     both = bound(machine, max_fragment_bytes=4)
     both.a.send(both.outgoing, b"lost")
@@ -154,7 +158,7 @@ def test_b13_an_error_in_fragments(machine: Machine) -> None:
     assert both.a.waiting(both.outgoing) == []
 
 
-def test_b13_after_a_restart_of_the_sender(machine: Machine) -> None:
+def test_after_a_restart_of_the_sender(machine: Machine) -> None:
     both = bound(machine)
     both.a.send(both.outgoing, b"1", b"2")
     both.a.rows()
@@ -165,7 +169,8 @@ def test_b13_after_a_restart_of_the_sender(machine: Machine) -> None:
     assert both.a.waiting(both.outgoing) == []
 
 
-def test_b13_r8_before_the_target_has_answered(machine: Machine) -> None:
+@pytest.mark.rule("R8")
+def test_before_the_target_has_answered(machine: Machine) -> None:
     """The first message was dropped, so the error is the first that can go."""
     for sends in (0, 3):
         both = pair(machine)
@@ -177,7 +182,7 @@ def test_b13_r8_before_the_target_has_answered(machine: Machine) -> None:
         assert both.a.waiting(both.outgoing) == []
 
 
-def test_b13_a_rollback_takes_the_leap_back(machine: Machine) -> None:
+def test_a_rollback_takes_the_leap_back(machine: Machine) -> None:
     both = bound(machine)
     both.a.send(both.outgoing, b"1", b"2")
     late = both.a.rows()
@@ -189,7 +194,8 @@ def test_b13_a_rollback_takes_the_leap_back(machine: Machine) -> None:
     assert both.b.queue(both.incoming) == [b"first", b"1", b"2", b"sold out"]
 
 
-def test_p12_of_an_error_that_came_twice_one_is_received(machine: Machine) -> None:
+@pytest.mark.rule("P12")
+def test_of_an_error_that_came_twice_one_is_received(machine: Machine) -> None:
     both = bound(machine)
     both.a.send(both.outgoing, b"lost")
     both.a.rows()

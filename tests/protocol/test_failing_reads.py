@@ -35,8 +35,9 @@ def arrived_in_vain(both: Pair, rows: list[dict[str, Any]], method: str) -> None
         both.b.arrived(rows, 20 * SECOND)
 
 
+@pytest.mark.rule("P16")
 @pytest.mark.parametrize("method", ["judge", "kept", "stored", "endpoints"])
-def test_p16_what_could_not_be_judged_has_not_arrived(machine: Machine, method: str) -> None:
+def test_what_could_not_be_judged_has_not_arrived(machine: Machine, method: str) -> None:
     both = bound(machine)
     both.a.send(both.outgoing, b"order", b"what waits for it")
     rows = both.a.rows(20 * SECOND)
@@ -50,7 +51,8 @@ def test_p16_what_could_not_be_judged_has_not_arrived(machine: Machine, method: 
     assert both.a.waiting(both.outgoing) == []
 
 
-def test_p17_what_could_not_be_read_when_it_was_due_goes_again_as_soon_as_it_can_be(machine: Machine) -> None:
+@pytest.mark.rule("P17")
+def test_what_could_not_be_read_when_it_was_due_goes_again_as_soon_as_it_can_be(machine: Machine) -> None:
     both = bound(machine)
     both.a.send(both.outgoing, b"lost")
     both.a.rows(20 * SECOND)
@@ -60,7 +62,8 @@ def test_p17_what_could_not_be_read_when_it_was_due_goes_again_as_soon_as_it_can
     assert numbers(both.a.rows(31 * SECOND)) == [(1, 0)]
 
 
-def test_p17_what_was_new_and_could_not_be_read_goes_as_soon_as_it_can_be(machine: Machine) -> None:
+@pytest.mark.rule("P17")
+def test_what_was_new_and_could_not_be_read_goes_as_soon_as_it_can_be(machine: Machine) -> None:
     both = bound(machine)
     both.a.send(both.outgoing, b"new")
     with unreadable(both.a, "outgoing"), pytest.raises(StorageError):
@@ -68,7 +71,8 @@ def test_p17_what_was_new_and_could_not_be_read_goes_as_soon_as_it_can_be(machin
     assert numbers(both.a.rows(21 * SECOND)) == [(1, 0)]
 
 
-def test_p16_an_acknowledgement_that_was_due_when_nothing_could_be_read_goes_later(machine: Machine) -> None:
+@pytest.mark.rule("P16")
+def test_an_acknowledgement_that_was_due_when_nothing_could_be_read_goes_later(machine: Machine) -> None:
     both = bound(machine)
     both.a.send(both.outgoing, b"order")
     both.b.take(both.a.rows(20 * SECOND), 20 * SECOND)
@@ -88,7 +92,8 @@ def test_p16_an_acknowledgement_that_was_due_when_nothing_could_be_read_goes_lat
     assert 1 in acked
 
 
-def test_p17_who_cannot_be_read_in_is_read_in_later(machine: Machine) -> None:
+@pytest.mark.rule("P17")
+def test_who_cannot_be_read_in_is_read_in_later(machine: Machine) -> None:
     both = bound(machine)
     both.a.send(both.outgoing, b"lost")
     both.a.rows(20 * SECOND)

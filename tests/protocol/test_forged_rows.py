@@ -16,7 +16,9 @@ from tests.protocol.test_securing import altered
 ROWS = 20_000
 
 
-def test_p22_t1_t2_t11_t15_no_forged_row_is_accepted_or_answered() -> None:
+@pytest.mark.rule("P22")
+@pytest.mark.threat("T1", "T2", "T11", "T15")
+def test_no_forged_row_is_accepted_or_answered() -> None:
     """And all honest ones come through afterwards, of both dialogs."""
     tried, came = attack(ROWS)
     assert tried.keys() == FORGES.keys()
@@ -33,8 +35,10 @@ WANTED: dict[str, Callable[[Row], bool]] = {
 }
 
 
+@pytest.mark.rule("P22")
+@pytest.mark.threat("T2")
 @pytest.mark.parametrize("kind", WANTED)
-def test_p22_t2_every_single_bit_flip_of_every_kind_of_row_is_refused(kind: str) -> None:
+def test_every_single_bit_flip_of_every_kind_of_row_is_refused(kind: str) -> None:
     """And each change of a field, in a secured dialog; errors of the broker are in `test_securing`."""
     both = pair(DialogEngine, dialog={"session_key": KEY}, max_fragment_bytes=16)
     rows = recorded(both)
@@ -48,7 +52,8 @@ def test_p22_t2_every_single_bit_flip_of_every_kind_of_row_is_refused(kind: str)
     assert not both.b.take([row], NOW).is_empty
 
 
-def test_t2_nothing_hides_in_an_acknowledgement() -> None:
+@pytest.mark.threat("T2")
+def test_nothing_hides_in_an_acknowledgement() -> None:
     """Its signature has no body in it, so it may have none; in a plain dialog neither."""
     for key in (KEY, None):
         both = pair(DialogEngine, dialog={"session_key": key}, max_fragment_bytes=16)

@@ -51,8 +51,9 @@ def digest(row: EnvelopeRow) -> bytes:
     return hashlib.md5(covered if row.is_sequenced else covered + row.body, usedforsecurity=False).digest()
 
 
+@pytest.mark.rule("P21")
 @given(rows=st.lists(ROWS, max_size=30), data=st.data())
-def test_p21_the_digest_is_that_of_the_header_as_bytes(rows: list[EnvelopeRow], data: st.DataObject) -> None:
+def test_the_digest_is_that_of_the_header_as_bytes(rows: list[EnvelopeRow], data: st.DataObject) -> None:
     """However the batch is cut, and wherever in its memory it begins."""
     whole = table_of(rows)
     start = data.draw(st.integers(0, len(rows)))
@@ -62,14 +63,16 @@ def test_p21_the_digest_is_that_of_the_header_as_bytes(rows: list[EnvelopeRow], 
     assert _core.header_digests(part).to_pylist() == [digest(row) for row in rows[start:end]]
 
 
+@pytest.mark.rule("P21")
 @given(row=ROWS)
-def test_p21_a_row_knows_whether_its_signature_is_the_digest(row: EnvelopeRow) -> None:
+def test_a_row_knows_whether_its_signature_is_the_digest(row: EnvelopeRow) -> None:
     assert [each.is_digested for each in rows_of(table_of([row]))] == [False]
     row.signature = digest(row)
     assert [each.is_digested for each in rows_of(table_of([row]))] == [True]
 
 
-def test_p21_what_stands_in_the_place_of_a_null_counts_for_nothing() -> None:
+@pytest.mark.rule("P21")
+def test_what_stands_in_the_place_of_a_null_counts_for_nothing() -> None:
     """Whoever sent the batch chose what stands there."""
     row = EnvelopeRow(
         bytes(16),

@@ -58,7 +58,8 @@ def read_by(both: Pair) -> list[int]:
     return read
 
 
-def test_p13_n39_what_cannot_be_kept_is_not_begun_nor_read_before_it_can_be(both: Pair) -> None:
+@pytest.mark.rule("P13")
+def test_what_cannot_be_kept_is_not_begun_nor_read_before_it_can_be(both: Pair) -> None:
     read = read_by(both)
     begun: list[bytes] = []
     rows = both.a.rows(0)
@@ -83,11 +84,12 @@ def test_p13_n39_what_cannot_be_kept_is_not_begun_nor_read_before_it_can_be(both
     assert both.a.dialogs.next_timeout() is None
 
 
+@pytest.mark.rule("P13", "P15")
 @pytest.mark.parametrize(
     "options", [{"window_fragments": 8}, {"window_bytes": 256 << 10}, {"max_fragment_bytes": 4000}]
 )
-def test_p13_n39_what_an_acknowledgement_lets_go_is_read_and_no_more(machine: Machine, options: dict[str, int]) -> None:
-    """P15: messages of nearly a mebibyte, of which each acknowledgement lets a few fragments go; the next ones are not read for that."""
+def test_what_an_acknowledgement_lets_go_is_read_and_no_more(machine: Machine, options: dict[str, int]) -> None:
+    """Messages of nearly a mebibyte, of which each acknowledgement lets a few fragments go; the next ones are not read for that."""
     both = bound(machine, acknowledgement_wait=0, **options)
     bodies = [Random(number).randbytes(MIB - 100) for number in range(4)]
     read = read_by(both)
@@ -101,7 +103,8 @@ def test_p13_n39_what_an_acknowledgement_lets_go_is_read_and_no_more(machine: Ma
     assert sum(read) < 2.2 * sum(map(len, bodies))
 
 
-def test_p17_n39_whose_far_side_does_not_answer_keeps_the_others_for_ten_seconds(both: Pair) -> None:
+@pytest.mark.rule("P17")
+def test_whose_far_side_does_not_answer_keeps_the_others_for_ten_seconds(both: Pair) -> None:
     rows = both.a.rows(0)
     moments = [moment * SECOND // 2 for moment in range(1, 30)]
     for now in moments:
@@ -114,7 +117,8 @@ def test_p17_n39_whose_far_side_does_not_answer_keeps_the_others_for_ten_seconds
     assert of(rows) == {ALL[0], SMALL}
 
 
-def test_p13_n39_what_is_lost_of_large_messages_is_read_and_not_the_rest_of_them(both: Pair) -> None:
+@pytest.mark.rule("P13")
+def test_what_is_lost_of_large_messages_is_read_and_not_the_rest_of_them(both: Pair) -> None:
     """Each is cut once, however many there are, and however often parts of them are lost."""
     begun = [row for step in range(60) for row in both.a.rows(step * SECOND)]
     assert of(begun) >= {*ALL}
@@ -124,8 +128,9 @@ def test_p13_n39_what_is_lost_of_large_messages_is_read_and_not_the_rest_of_them
     assert sum(read) <= sum(len(row["message_body"]) for row in sent)
 
 
-def test_p13_n39_all_that_is_lost_of_a_large_message_goes_again_at_once(both: Pair) -> None:
-    """P13, P17: though it was sent at several moments."""
+@pytest.mark.rule("P13", "P17")
+def test_all_that_is_lost_of_a_large_message_goes_again_at_once(both: Pair) -> None:
+    """Though it was sent at several moments."""
     first = both.a.rows(0)
     lost = {row["fragment_number"] for row in first if row["conversation_id"] == ALL[0]}
     part = [row for row in first if row["conversation_id"] == ALL[0] and row["fragment_number"] % 4 == 0]
@@ -138,8 +143,9 @@ def test_p13_n39_all_that_is_lost_of_a_large_message_goes_again_at_once(both: Pa
     assert {row["fragment_number"] for row in again if row["conversation_id"] == ALL[0]} == lost
 
 
-def test_p14_n41_what_passes_a_large_message_leaves_it_room_at_the_far_side(machine: Machine) -> None:
-    """P13, P26: three hundred small messages alone would fill what there is."""
+@pytest.mark.rule("P14", "P13", "P26")
+def test_what_passes_a_large_message_leaves_it_room_at_the_far_side(machine: Machine) -> None:
+    """Three hundred small messages alone would fill what there is."""
     both = bound(
         machine, max_fragment_bytes=1000, max_pending_bytes=512 << 10, window_bytes=128_000, ahead_bytes=64_000
     )
@@ -149,8 +155,9 @@ def test_p14_n41_what_passes_a_large_message_leaves_it_room_at_the_far_side(mach
     assert len(both.b.queue(both.incoming)) == 302
 
 
-def test_p14_n41_what_follows_a_message_that_is_not_whole_leaves_room_for_the_rest_of_it(machine: Machine) -> None:
-    """P17: until its fragments go again, the others could fill what there is."""
+@pytest.mark.rule("P14", "P17")
+def test_what_follows_a_message_that_is_not_whole_leaves_room_for_the_rest_of_it(machine: Machine) -> None:
+    """Until its fragments go again, the others could fill what there is."""
     both = bound(machine, max_fragment_bytes=1000, max_pending_bytes=256 << 10, window_bytes=64_000, ahead_bytes=48_000)
     both.a.send(both.outgoing, bytes(8000), *[bytes(1000)] * 400)
     lost = [[(1, fragment)] for fragment in range(6)]
@@ -164,12 +171,12 @@ def test_p14_n41_what_follows_a_message_that_is_not_whole_leaves_room_for_the_re
     assert len(both.b.queue(both.incoming)) == 402
 
 
-def test_n39_those_that_wait_are_asked_again_by_themselves(both: Pair) -> None:
+def test_those_that_wait_are_asked_again_by_themselves(both: Pair) -> None:
     both.a.rows(0)
     assert both.a.dialogs.next_timeout() == SECOND // 4
 
 
-def test_n39_who_has_ended_waits_no_more(both: Pair) -> None:
+def test_who_has_ended_waits_no_more(both: Pair) -> None:
     both.a.rows(0)
     for conversation in ALL[:2]:
         del both.a.ledger.accounts[conversation, True]
@@ -177,7 +184,8 @@ def test_n39_who_has_ended_waits_no_more(both: Pair) -> None:
     assert of(both.a.rows(SECOND)) & {*ALL} == {ALL[2]}
 
 
-def test_p17_n39_a_message_larger_than_all_that_is_kept_is_begun_though_others_never_end(
+@pytest.mark.rule("P17")
+def test_a_message_larger_than_all_that_is_kept_is_begun_though_others_never_end(
     machine: Machine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Of two others one is always under way. After ten seconds none of them is begun any more before the one that waits."""

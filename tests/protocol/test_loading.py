@@ -42,11 +42,12 @@ def noted(patch: pytest.MonkeyPatch, ledger: MemoryDialogStorage) -> list[int]:
     return sizes
 
 
+@pytest.mark.rule("P26")
 @pytest.mark.parametrize("together", [1, 5])
-def test_p26_n38_large_messages_that_leave_no_room_for_each_other_become_whole(
+def test_large_messages_that_leave_no_room_for_each_other_become_whole(
     machine: Machine, monkeypatch: pytest.MonkeyPatch, together: int
 ) -> None:
-    """P26, N38: a third of them fits into memory, and none comes before the others; nothing is refused or comes again.
+    """A third of them fits into memory, and none comes before the others; nothing is refused or comes again.
 
     Each is read back once, when the last of it comes.
     """
@@ -65,8 +66,9 @@ def test_p26_n38_large_messages_that_leave_no_room_for_each_other_become_whole(
     assert all(both.b.ledger.accounts[conversation, False].stored == {} for conversation in bodies)
 
 
-def test_p26_n38_a_batch_makes_no_more_whole_than_memory_may_hold(machine: Machine) -> None:
-    """P26, N38: the last fragments of ten messages at once: what is beyond is refused, and taken when it comes again."""
+@pytest.mark.rule("P26")
+def test_a_batch_makes_no_more_whole_than_memory_may_hold(machine: Machine) -> None:
+    """The last fragments of ten messages at once: what is beyond is refused, and taken when it comes again."""
     both = pair(machine, max_fragment_bytes=KIB, max_pending_bytes=400 * KIB)
     bodies, rounds = in_ten_messages(both)
     for of_all in rounds:
@@ -79,8 +81,9 @@ def test_p26_n38_a_batch_makes_no_more_whole_than_memory_may_hold(machine: Machi
     assert [both.b.queue((conversation, False)) for conversation in bodies] == [[body] for body in bodies.values()]
 
 
-def test_p26_n38_a_message_that_takes_nearly_all_of_the_memory_becomes_whole_after_a_restart(machine: Machine) -> None:
-    """P26: also the first one of its dialog."""
+@pytest.mark.rule("P26")
+def test_a_message_that_takes_nearly_all_of_the_memory_becomes_whole_after_a_restart(machine: Machine) -> None:
+    """Also the first one of its dialog."""
     both = pair(machine, max_fragment_bytes=KIB, max_pending_bytes=100 * KIB)
     both.a.send(both.outgoing, bytes(64 * KIB))
     rows = both.a.rows()
@@ -91,8 +94,9 @@ def test_p26_n38_a_message_that_takes_nearly_all_of_the_memory_becomes_whole_aft
     assert both.b.queue(both.incoming) == [bytes(64 * KIB)]
 
 
-def test_p26_n38_of_a_message_for_which_there_is_no_room_only_what_came_is_told_of(machine: Machine) -> None:
-    """P26: and not what is stored."""
+@pytest.mark.rule("P26")
+def test_of_a_message_for_which_there_is_no_room_only_what_came_is_told_of(machine: Machine) -> None:
+    """And not what is stored."""
     both = pair(machine, max_fragment_bytes=KIB, max_pending_bytes=64 * KIB)
     both.a.send(both.outgoing, bytes(64 * KIB))
     rows = both.a.rows()
@@ -104,8 +108,9 @@ def test_p26_n38_of_a_message_for_which_there_is_no_room_only_what_came_is_told_
     assert [event.fragment_number for event in both.b.refused] == [62, 63, 62, 63]
 
 
-def test_p14_n38_what_is_read_back_is_read_in_parts(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
-    """P26: about as much at a time as comes at a time; of the messages that wait for it too."""
+@pytest.mark.rule("P14", "P26")
+def test_what_is_read_back_is_read_in_parts(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
+    """About as much at a time as comes at a time; of the messages that wait for it too."""
     monkeypatch.setattr("ssbroker.protocol.reassembly._READ_BYTES", 10 * KIB)
     both = bound(machine, max_fragment_bytes=KIB)
     bodies = [bytes([number]) * 3000 for number in range(20)]
@@ -119,8 +124,9 @@ def test_p14_n38_what_is_read_back_is_read_in_parts(machine: Machine, monkeypatc
     assert sum(read) == 20 * 3000 - KIB
 
 
-def test_p26_n38_dialogs_that_take_too_much_to_know_leave_memory_for_each_other(machine: Machine) -> None:
-    """P26: those first that nothing has come for the longest; what is there of them is known again when something comes."""
+@pytest.mark.rule("P26")
+def test_dialogs_that_take_too_much_to_know_leave_memory_for_each_other(machine: Machine) -> None:
+    """Those first that nothing has come for the longest; what is there of them is known again when something comes."""
     both = pair(machine, max_fragment_bytes=4, max_pending_bytes=128 * KIB)
     names = [bytes([number]) * 16 for number in range(8)]
     sent: dict[bytes, list[dict[str, Any]]] = {}
@@ -140,9 +146,10 @@ def test_p26_n38_dialogs_that_take_too_much_to_know_leave_memory_for_each_other(
     assert both.b.refused == []
 
 
+@pytest.mark.rule("P26", "P14")
 @pytest.mark.parametrize("field", ["fragment_count", "message_signature"])
-def test_p26_what_contradicts_that_which_waits_is_refused_alone(machine: Machine, field: str) -> None:
-    """P26, P14: also after a restart."""
+def test_what_contradicts_that_which_waits_is_refused_alone(machine: Machine, field: str) -> None:
+    """Also after a restart."""
     both = bound(machine, max_fragment_bytes=4)
     both.a.send(both.outgoing, b"in three one")
     rows = both.a.rows(20 * SECOND)
@@ -156,8 +163,9 @@ def test_p26_what_contradicts_that_which_waits_is_refused_alone(machine: Machine
     assert both.b.queue(both.incoming) == [b"first", b"in three one"]
 
 
-def test_p23_n38_where_what_is_kept_is_not_what_came_the_message_goes_again(machine: Machine) -> None:
-    """P23, P16: nothing stands still, and nothing is lost."""
+@pytest.mark.rule("P23", "P16")
+def test_where_what_is_kept_is_not_what_came_the_message_goes_again(machine: Machine) -> None:
+    """Nothing stands still, and nothing is lost."""
     both = bound(machine, max_fragment_bytes=4)
     both.a.send(both.outgoing, b"in three one")
     rows = both.a.rows(20 * SECOND)
@@ -187,8 +195,9 @@ def calls(side: Side, rows: list[dict[str, Any]]) -> int:
     return counted
 
 
-def test_p15_p18_what_a_duplicate_costs_does_not_grow_with_what_waits(machine: Machine) -> None:
-    """P15, P18: nor what one more that is early does; what is acknowledged is known as runs."""
+@pytest.mark.rule("P15", "P18")
+def test_what_a_duplicate_costs_does_not_grow_with_what_waits(machine: Machine) -> None:
+    """Nor what one more that is early does; what is acknowledged is known as runs."""
     both = bound(machine)
     both.a.send(both.outgoing, *[b"%d" % number for number in range(1000)])
     rows = both.a.rows(20 * SECOND)

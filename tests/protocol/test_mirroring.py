@@ -47,9 +47,10 @@ def led_to(side: MirrorSide, *, number: int = 1) -> MirroredRoute:
     return mirroring
 
 
+@pytest.mark.rule("R51", "R54", "R52", "R53")
 @pytest.mark.parametrize(("state", "address", "mirror"), [*itertools.product(MirroredRouteState, Word, Word)])
-def test_r51_to_r54_every_transition(state: MirroredRouteState, address: Word, mirror: Word) -> None:
-    """R51 to R54: each sentence, against the whole table."""
+def test_to_r54_every_transition(state: MirroredRouteState, address: Word, mirror: Word) -> None:
+    """Each sentence, against the whole table."""
     after = TABLE[state][address][mirror]
     claims = {A: address is Word.CLAIMS, M: mirror is Word.CLAIMS}
     if all(claims.values()):
@@ -70,15 +71,17 @@ def test_r51_to_r54_every_transition(state: MirroredRouteState, address: Word, m
     assert not one_claims or (chosen is not None and claims[chosen])
 
 
+@pytest.mark.rule("R52", "R51", "R53", "R54")
 @pytest.mark.parametrize(("state", "address", "mirror"), [*itertools.product(MirroredRouteState, Word, Word)])
-def test_r52_neither_address_is_preferred(state: MirroredRouteState, address: Word, mirror: Word) -> None:
-    """R51 to R54: the table with both sides exchanged is the same table."""
+def test_neither_address_is_preferred(state: MirroredRouteState, address: Word, mirror: Word) -> None:
+    """The table with both sides exchanged is the same table."""
     after = TABLE[state][address][mirror]
     assert TABLE[MIRRORED.get(state, state)][mirror][address] is MIRRORED.get(after, after)
 
 
+@pytest.mark.rule("R51")
 @pytest.mark.parametrize("side", [*MirrorSide])
-def test_r51_both_are_asked_and_nothing_is_sent_before_both_are_heard(side: MirrorSide) -> None:
+def test_both_are_asked_and_nothing_is_sent_before_both_are_heard(side: MirrorSide) -> None:
     """R51."""
     mirroring = begun()
     assert mirroring.principal is None
@@ -88,9 +91,10 @@ def test_r51_both_are_asked_and_nothing_is_sent_before_both_are_heard(side: Mirr
     assert mirroring.principal is side
 
 
+@pytest.mark.rule("R51")
 @pytest.mark.parametrize("side", [*MirrorSide])
-def test_r51_a_claim_beside_a_silent_partner_is_believed(side: MirrorSide) -> None:
-    """R51, N23: an answer takes 10 s at most."""
+def test_a_claim_beside_a_silent_partner_is_believed(side: MirrorSide) -> None:
+    """An answer takes 10 s at most."""
     mirroring = begun()
     mirroring.told(side, "principal", 1, now=1)
     assert mirroring.next_timeout() == ANSWER_WAIT
@@ -100,16 +104,18 @@ def test_r51_a_claim_beside_a_silent_partner_is_believed(side: MirrorSide) -> No
     assert mirroring.principal is side
 
 
-def test_r51_nobody_is_asked_for_a_route_that_nothing_wants_to_use() -> None:
-    """R51: the mirror costs nothing while it is not needed."""
+@pytest.mark.rule("R51")
+def test_nobody_is_asked_for_a_route_that_nothing_wants_to_use() -> None:
+    """The mirror costs nothing while it is not needed."""
     mirroring = MirroredRoute(roll=lambda: 0.5)
     assert mirroring.next_timeout() is None
     assert mirroring.questions(now=10**12) == []
 
 
+@pytest.mark.rule("R52")
 @pytest.mark.parametrize("side", [*MirrorSide])
-def test_r52_only_the_principal_is_asked_again_while_it_is_used(side: MirrorSide) -> None:
-    """R52: the mirror is not contacted."""
+def test_only_the_principal_is_asked_again_while_it_is_used(side: MirrorSide) -> None:
+    """The mirror is not contacted."""
     mirroring = led_to(side)
     assert mirroring.next_timeout() is None
     mirroring.use(now=SECOND)
@@ -122,9 +128,10 @@ def test_r52_only_the_principal_is_asked_again_while_it_is_used(side: MirrorSide
     assert mirroring.next_timeout() is None
 
 
+@pytest.mark.rule("R53")
 @pytest.mark.parametrize("side", [*MirrorSide])
 @pytest.mark.parametrize("role", ["mirror", "unknown"])
-def test_r53_it_says_that_it_no_longer_is_and_the_other_one_claims(side: MirrorSide, role: str) -> None:
+def test_it_says_that_it_no_longer_is_and_the_other_one_claims(side: MirrorSide, role: str) -> None:
     """R53."""
     mirroring = led_to(side)
     mirroring.use(now=SECOND)
@@ -135,9 +142,10 @@ def test_r53_it_says_that_it_no_longer_is_and_the_other_one_claims(side: MirrorS
     assert mirroring.principal is side.other
 
 
+@pytest.mark.rule("R53")
 @pytest.mark.parametrize("side", [*MirrorSide])
-def test_r53_it_is_unreachable_and_the_other_one_claims(side: MirrorSide) -> None:
-    """R53: without waiting for who is gone."""
+def test_it_is_unreachable_and_the_other_one_claims(side: MirrorSide) -> None:
+    """Without waiting for who is gone."""
     mirroring = led_to(side)
     mirroring.use(now=SECOND)
     mirroring.silent(side, now=SECOND)
@@ -147,9 +155,10 @@ def test_r53_it_is_unreachable_and_the_other_one_claims(side: MirrorSide) -> Non
     assert mirroring.principal is side.other
 
 
+@pytest.mark.rule("R53")
 @pytest.mark.parametrize("side", [*MirrorSide])
-def test_r53_an_answer_that_takes_too_long_counts_as_unreachable(side: MirrorSide) -> None:
-    """R53, N23: 10 s."""
+def test_an_answer_that_takes_too_long_counts_as_unreachable(side: MirrorSide) -> None:
+    """10 s."""
     mirroring = led_to(side)
     mirroring.use(now=SECOND)
     assert mirroring.questions(now=CHECK_EVERY) == [side]
@@ -159,10 +168,11 @@ def test_r53_an_answer_that_takes_too_long_counts_as_unreachable(side: MirrorSid
     assert mirroring.principal is None
 
 
+@pytest.mark.rule("R54")
 @pytest.mark.parametrize("side", [*MirrorSide])
 @pytest.mark.parametrize("word", ["mirror", "unknown", "silent"])
-def test_r54_unreachable_and_the_partner_does_not_claim(side: MirrorSide, word: str) -> None:
-    """R54: nothing is sent to anyone, and both are asked again, until the principal is reachable."""
+def test_unreachable_and_the_partner_does_not_claim(side: MirrorSide, word: str) -> None:
+    """Nothing is sent to anyone, and both are asked again, until the principal is reachable."""
     mirroring = led_to(side)
     mirroring.use(now=0)
     mirroring.silent(side, now=0)
@@ -187,8 +197,9 @@ def test_r54_unreachable_and_the_partner_does_not_claim(side: MirrorSide, word: 
     assert mirroring.principal is side
 
 
-def test_r54_the_waits_have_a_jitter() -> None:
-    """R54, P17: so that outages which recur in step starve nobody."""
+@pytest.mark.rule("R54", "P17")
+def test_the_waits_have_a_jitter() -> None:
+    """So that outages which recur in step starve nobody."""
     mirroring = MirroredRoute(roll=lambda: 0.0)
     mirroring.use(now=0)
     mirroring.questions(now=0)
@@ -197,7 +208,8 @@ def test_r54_the_waits_have_a_jitter() -> None:
     assert mirroring.next_timeout() == round(WAITS[0] * (1 - JITTER))
 
 
-def test_r54_who_is_reached_again_is_asked_without_waiting() -> None:
+@pytest.mark.rule("R54")
+def test_who_is_reached_again_is_asked_without_waiting() -> None:
     """R54."""
     mirroring = led_to(A)
     mirroring.use(now=0)
@@ -209,8 +221,9 @@ def test_r54_who_is_reached_again_is_asked_without_waiting() -> None:
     assert mirroring.questions(now=3) == [A, M]
 
 
-def test_r54_questions_end_when_nothing_wants_to_go_any_more() -> None:
-    """R54: and begin again with the next message."""
+@pytest.mark.rule("R54")
+def test_questions_end_when_nothing_wants_to_go_any_more() -> None:
+    """And begin again with the next message."""
     mirroring = begun()
     now = 0
     while mirroring.questions(now=now) or now == 0:
@@ -226,18 +239,22 @@ def test_r54_questions_end_when_nothing_wants_to_go_any_more() -> None:
     assert mirroring.questions(now=now + USED_FOR) == [A, M]
 
 
+@pytest.mark.rule("R53")
+@pytest.mark.threat("T23")
 @pytest.mark.parametrize("first", [*MirrorSide])
 @pytest.mark.parametrize("later", [*MirrorSide])
-def test_n24_both_claim_and_the_later_claim_wins(first: MirrorSide, later: MirrorSide) -> None:
-    """R53, N24, T23: whoever answers first."""
+def test_both_claim_and_the_later_claim_wins(first: MirrorSide, later: MirrorSide) -> None:
+    """Whoever answers first."""
     mirroring = begun()
     for side in (first, first.other):
         mirroring.told(side, "principal", 5 if side is later else 4, now=1)
     assert mirroring.principal is later
 
 
-def test_n24_both_claim_with_equal_numbers_and_nothing_is_sent() -> None:
-    """R54, N24, T23: until one takes it back, or has a greater number."""
+@pytest.mark.rule("R54")
+@pytest.mark.threat("T23")
+def test_both_claim_with_equal_numbers_and_nothing_is_sent() -> None:
+    """Until one takes it back, or has a greater number."""
     for settles in ("mirror", "greater"):
         mirroring = begun()
         mirroring.told(A, "principal", 4, now=1)
@@ -255,8 +272,10 @@ def test_n24_both_claim_with_equal_numbers_and_nothing_is_sent() -> None:
             assert mirroring.principal is M
 
 
-def test_n24_an_old_principal_that_comes_back_is_not_believed() -> None:
-    """R54, N24, T23: it has not heard of the failover, and its partner is silent now."""
+@pytest.mark.rule("R54")
+@pytest.mark.threat("T23")
+def test_an_old_principal_that_comes_back_is_not_believed() -> None:
+    """It has not heard of the failover, and its partner is silent now."""
     mirroring = led_to(A)
     mirroring.use(now=0)
     mirroring.silent(A, now=0)
@@ -278,8 +297,8 @@ def test_n24_an_old_principal_that_comes_back_is_not_believed() -> None:
     assert mirroring.principal is A
 
 
-def test_n24_an_answer_that_comes_late_still_counts() -> None:
-    """N24: the mirror was slow, and has the later claim."""
+def test_an_answer_that_comes_late_still_counts() -> None:
+    """The mirror was slow, and has the later claim."""
     mirroring = begun()
     mirroring.told(A, "principal", 1, now=1)
     mirroring.handle_timeout(now=ANSWER_WAIT)
@@ -288,8 +307,9 @@ def test_n24_an_answer_that_comes_late_still_counts() -> None:
     assert mirroring.principal is M
 
 
-def test_n24_a_word_from_long_ago_does_not_count() -> None:
-    """R53: what the partner said before the principal was known is no claim now."""
+@pytest.mark.rule("R53")
+def test_a_word_from_long_ago_does_not_count() -> None:
+    """What the partner said before the principal was known is no claim now."""
     mirroring = begun()
     mirroring.told(M, "principal", 1, now=0)
     mirroring.told(A, "principal", 2, now=0)

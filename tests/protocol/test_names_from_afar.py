@@ -14,7 +14,8 @@ from ssbroker.protocol.events import CorruptedMessage, EventLog
 MIB = 1 << 20
 
 
-def test_t5_names_that_never_come_again_take_little_memory() -> None:
+@pytest.mark.threat("T5")
+def test_names_that_never_come_again_take_little_memory() -> None:
     """A neighbour may name four other names of 1,024 bytes in each of its rows."""
     names_as_bytes.cache_clear()
     tracemalloc.start()
@@ -29,7 +30,7 @@ def test_t5_names_that_never_come_again_take_little_memory() -> None:
     assert held < 32 * MIB
 
 
-def test_n5_a_name_from_afar_writes_no_line_of_its_own_into_a_log(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_name_from_afar_writes_no_line_of_its_own_into_a_log(caplog: pytest.LogCaptureFixture) -> None:
     event = CorruptedMessage(
         at=0,
         conversation_id=uuid.UUID(int=1),

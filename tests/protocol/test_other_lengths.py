@@ -17,10 +17,11 @@ def restart(both: Pair, length: int) -> None:
     both.restart(both.a)
 
 
+@pytest.mark.rule("P13", "P16")
 @pytest.mark.parametrize("secured", [False, True])
 @pytest.mark.parametrize("length", [1, 7, 11, 1000])
-def test_p13_n42_what_was_begun_comes_whole_and_once(machine: Machine, length: int, *, secured: bool) -> None:
-    """P16: whatever part of it the far side keeps, and however often the length changes."""
+def test_what_was_begun_comes_whole_and_once(machine: Machine, length: int, *, secured: bool) -> None:
+    """Whatever part of it the far side keeps, and however often the length changes."""
     chance = Random(length)
     for seed in range(10):
         dialog = {"session_key": bytes(32)} if secured else {}
@@ -40,7 +41,7 @@ def test_p13_n42_what_was_begun_comes_whole_and_once(machine: Machine, length: i
         assert both.b.refused == []
 
 
-def test_n42_a_conversation_that_has_nothing_under_way_is_cut_with_the_new_length(machine: Machine) -> None:
+def test_a_conversation_that_has_nothing_under_way_is_cut_with_the_new_length(machine: Machine) -> None:
     """And so are those that begin, while others go on with the old one."""
     both = bound(machine, max_fragment_bytes=10)
     late = both.begin(conversation=b"the second one..", far_broker_instance=both.b.name)

@@ -41,9 +41,10 @@ def drawn(seed: int, most: int) -> Transmission:
     return made
 
 
+@pytest.mark.rule("P31", "P32")
 @given(seed=st.integers(0, 2**32), most=st.sampled_from([3, 30, 400]))
-def test_b34_an_object_comes_back_as_it_was_or_as_if_less_had_been_sent(seed: int, most: int) -> None:
-    """P31, P32, B34: at most 1,024 bytes."""
+def test_an_object_comes_back_as_it_was_or_as_if_less_had_been_sent(seed: int, most: int) -> None:
+    """At most 1,024 bytes."""
     made = drawn(seed, most)
     data = pack_transmission(made)
     back = unpack_transmission(data)
@@ -62,8 +63,8 @@ def test_b34_an_object_comes_back_as_it_was_or_as_if_less_had_been_sent(seed: in
         assert most == 400  # only where much is scattered
 
 
-def test_b34_what_is_usual_fits_exactly() -> None:
-    """B34: a full window of single messages, of which three of ten are missing here and there."""
+def test_what_is_usual_fits_exactly() -> None:
+    """A full window of single messages, of which three of ten are missing here and there."""
     random = Random(3)
     made = Transmission(KEY)
     for number in range(1024):
@@ -74,7 +75,7 @@ def test_b34_what_is_usual_fits_exactly() -> None:
 
 
 @given(data=st.binary(max_size=1100), cut=st.integers(0, 66), flip=st.integers(0, 8 * 66 - 1))
-def test_b34_what_is_no_packed_object_is_refused_or_read_without_harm(data: bytes, cut: int, flip: int) -> None:
+def test_what_is_no_packed_object_is_refused_or_read_without_harm(data: bytes, cut: int, flip: int) -> None:
     good = pack_transmission(Transmission(KEY))
     with pytest.raises(MalformedDataError):
         unpack_transmission(good[:cut] if cut < len(good) else b"")

@@ -82,7 +82,7 @@ def tell_more(both: Pair, chance: random.Random) -> None:
 
 
 @pytest.mark.parametrize("seed", range(40))
-def test_b48_what_goes_in_runs_goes_as_if_each_message_were_looked_at(
+def test_what_goes_in_runs_goes_as_if_each_message_were_looked_at(
     seed: int, cuts: list[FastOutbound | None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The same rows in the same order at the same moments, whatever is lost, too long, ended or forgotten in between."""
@@ -92,7 +92,7 @@ def test_b48_what_goes_in_runs_goes_as_if_each_message_were_looked_at(
     assert in_runs == played(seed)
 
 
-def test_b48_all_that_goes_on_and_is_whole_goes_in_runs(cuts: list[FastOutbound | None]) -> None:
+def test_all_that_goes_on_and_is_whole_goes_in_runs(cuts: list[FastOutbound | None]) -> None:
     both = bound(DialogEngine)
     cuts.clear()
     for step in range(10):
@@ -107,7 +107,7 @@ def test_b48_all_that_goes_on_and_is_whole_goes_in_runs(cuts: list[FastOutbound 
     [([b"1", b"x" * 101, b"2"], "Order"), ([b"1"], ERROR)],
     ids=["a message of two fragments", "an error of the application"],
 )
-def test_b48_one_message_that_is_not_plain_has_all_of_its_turn_looked_at(
+def test_one_message_that_is_not_plain_has_all_of_its_turn_looked_at(
     bodies: list[bytes], kind: str, cuts: list[FastOutbound | None]
 ) -> None:
     both = bound(DialogEngine, max_fragment_bytes=100)
@@ -121,7 +121,7 @@ def test_b48_one_message_that_is_not_plain_has_all_of_its_turn_looked_at(
     assert cuts[0] is None
 
 
-def test_b48_a_row_says_what_a_message_its_sender_and_its_receiver_are() -> None:
+def test_a_row_says_what_a_message_its_sender_and_its_receiver_are() -> None:
     messages = messages_of(
         [
             (b"c" * 16, True, 7, "Order", b"i" * 16, False, False, b"one"),
@@ -156,7 +156,7 @@ def changed(row: Row, **values: Any) -> tuple[Any, ...]:
     return tuple({**row, **values}.values())
 
 
-def test_b48_messages_are_runs_where_each_is_the_next_of_its_sender() -> None:
+def test_messages_are_runs_where_each_is_the_next_of_its_sender() -> None:
     usual = (b"c" * 16, True, 7, "Order", b"i" * 16, False, False, b"one")
     row: Row = dict(zip(MESSAGES.names, usual, strict=True))
     then = changed(row, message_sequence_number=8, message_body=b"")
@@ -178,7 +178,7 @@ def test_b48_messages_are_runs_where_each_is_the_next_of_its_sender() -> None:
     assert _core.waiting_runs(unread.cast(pa.schema([field.with_nullable(True) for field in MESSAGES]))) is None
 
 
-def test_b48_messages_may_lie_in_several_chunks() -> None:
+def test_messages_may_lie_in_several_chunks() -> None:
     rows = [(b"c" * 16, True, number, "Order", b"i" * 16, False, False, b"%d" % number) for number in range(5)]
     messages = pa.concat_tables([messages_of(rows[:2]), messages_of(rows[2:])])
     assert _core.waiting_runs(messages) == [(b"c" * 16, True, 0, [1] * 5)]
@@ -187,7 +187,7 @@ def test_b48_messages_may_lie_in_several_chunks() -> None:
     assert [batch["message_sequence_number"].to_pylist() for batch in batches] == [[0, 1], [2, 3]]
 
 
-def test_b48_as_many_messages_go_as_there_are() -> None:
+def test_as_many_messages_go_as_there_are() -> None:
     rows = [(b"c" * 16, True, number, "Order", b"i" * 16, False, False, b"") for number in range(2)]
     for waiting in (1, 3):
         sender = (waiting, 1, ("Shop", "Bank", "Contract"), A, B, 5, None, None)

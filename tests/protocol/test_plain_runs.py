@@ -121,7 +121,7 @@ def told(effects: BatchChanges) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("seed", range(40))
-def test_b47_what_comes_in_runs_is_as_if_each_row_were_looked_at(seed: int) -> None:
+def test_what_comes_in_runs_is_as_if_each_row_were_looked_at(seed: int) -> None:
     """Whatever is lost, repeated, swapped, changed on the way, forged or rolled back."""
     chance = random.Random(seed)
     twins = Twins()
@@ -153,7 +153,7 @@ def test_b47_what_comes_in_runs_is_as_if_each_row_were_looked_at(seed: int) -> N
     assert twins.runs > 0
 
 
-def test_b47_most_of_what_comes_when_nothing_goes_wrong_comes_in_runs() -> None:
+def test_most_of_what_comes_when_nothing_goes_wrong_comes_in_runs() -> None:
     twins = Twins()
     for step in range(10):
         for key in KEYS:
@@ -170,7 +170,7 @@ def plain_rows() -> list[Row]:
     return both.a.rows(20 * SECOND)
 
 
-def test_b47_a_run_says_what_its_rows_have_in_common() -> None:
+def test_a_run_says_what_its_rows_have_in_common() -> None:
     rows = plain_rows()
     runs, of_rows = _core.plain_runs(table_of(rows))
     first = rows[0]
@@ -183,7 +183,7 @@ def test_b47_a_run_says_what_its_rows_have_in_common() -> None:
 
 @pytest.mark.parametrize("at", range(5))
 @pytest.mark.parametrize("change", CHANGES, ids=map(str, range(len(CHANGES))))
-def test_b47_one_row_that_is_not_plain_leaves_all_of_its_conversation(change: Callable[..., Row], at: int) -> None:
+def test_one_row_that_is_not_plain_leaves_all_of_its_conversation(change: Callable[..., Row], at: int) -> None:
     """Unless it is what would come there, though with another body, priority or id, or stands at an end and is another one's."""
     rows = plain_rows()
     others = [resigned({**row, "conversation_id": b"another one.1111"}) for row in rows]
@@ -205,12 +205,12 @@ def is_harmless(row: Row, before: Row) -> bool:
     return all(row[name] == before[name] for name in row.keys() - free) and resigned(row) == row
 
 
-def test_b47_without_rows_there_are_no_runs() -> None:
+def test_without_rows_there_are_no_runs() -> None:
     runs, of_rows = _core.plain_runs(ENVELOPE.empty_table())
     assert (runs, of_rows.to_pylist()) == ([], [])
 
 
-def test_b47_a_column_that_is_not_there_is_told() -> None:
+def test_a_column_that_is_not_there_is_told() -> None:
     from ssbroker.exceptions import SchemaError  # noqa: PLC0415 - for this one only
 
     with pytest.raises(SchemaError, match="header_signature"):

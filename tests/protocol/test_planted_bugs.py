@@ -16,7 +16,7 @@ from tests.protocol.test_simulation import simulated, swept
 
 Proof = Callable[[], object]
 
-SLOW = ("test_p22_every_single_bit_flip", "test_b34_a_packed_object")
+SLOW = ("test_every_single_bit_flip", "test_a_packed_object")
 SEEDS = 12
 PERIODS = (1, 2, 4, 7)
 
@@ -79,24 +79,29 @@ def catches(proof: Proof) -> bool:
     return False
 
 
+@pytest.mark.rule(
+    "P11", "P12", "P13", "P14", "P15", "P16", "P17", "P18", "P21", "P22", "P23", "P25", "P26", "P31", "P32", "R8"
+)
 @pytest.mark.parametrize("bug", BUGS, ids=lambda bug: bug.__name__)
 def test_planted_bug_is_caught(bug: Bug) -> None:
-    """P11 to P17: a bug in any of these rules shows; and P18, P21 to P23, P25, P26, P31, P32, R8, B31 to B35."""
+    """A bug in any of these rules shows; and P18, P21 to P23, P25, P26, P31, P32, R8, B31 to B35."""
     with pytest.MonkeyPatch.context() as patch:
         bug(patch)
         assert any(catches(proof) for proof in proofs()), bug.__doc__
 
 
+@pytest.mark.rule("P11", "P12", "P13", "P14", "P15", "P16", "P17", "P18", "P21", "P32")
 @pytest.mark.parametrize(
     ("bug", "seed"), SEEN_BY_THE_SIMULATION.items(), ids=lambda item: getattr(item, "__name__", "")
 )
 def test_the_simulation_alone_sees_it(bug: Bug, seed: int) -> None:
-    """P11 to P17: what a network, a crash or a clock can bring to light, the seeds do; and P18, P21, P32, B31."""
+    """What a network, a crash or a clock can bring to light, the seeds do; and P18, P21, P32, B31."""
     with pytest.MonkeyPatch.context() as patch:
         bug(patch)
         assert catches(partial(_right, simulated, seed))
 
 
+@pytest.mark.rule("P17")
 def test_the_sweep_alone_sees_waits_without_a_jitter() -> None:
     """P17"""
     with pytest.MonkeyPatch.context() as patch:

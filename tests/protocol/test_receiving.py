@@ -19,8 +19,9 @@ def acknowledged(rows: list[dict[str, object]]) -> list[object]:
     return [row["acked_sequence_number"] for row in rows if row["acked_ahead"] is not None]
 
 
-def test_p11_p12_messages_come_out_once_and_in_the_order_of_their_numbers(machine: Machine) -> None:
-    """P11, P12: from 0, each direction by itself, however they arrive."""
+@pytest.mark.rule("P11", "P12")
+def test_messages_come_out_once_and_in_the_order_of_their_numbers(machine: Machine) -> None:
+    """From 0, each direction by itself, however they arrive."""
     both = bound(machine)
     both.a.send(both.outgoing, b"1", b"2", b"3")
     both.b.send(both.incoming, b"-1", b"-2")
@@ -33,14 +34,16 @@ def test_p11_p12_messages_come_out_once_and_in_the_order_of_their_numbers(machin
     assert both.a.queue(both.outgoing) == [b"first back", b"-1", b"-2"]
 
 
-def test_p12_numbers_count_from_0(machine: Machine) -> None:
+@pytest.mark.rule("P12")
+def test_numbers_count_from_0(machine: Machine) -> None:
     both = pair(machine)
     both.a.send(both.outgoing, b"one")
     assert numbers(both.a.rows()) == [(0, 0)]
 
 
-def test_p14_what_is_early_or_incomplete_is_kept_and_not_received(machine: Machine) -> None:
-    """P14: durably; after a restart it is still there and need not come again."""
+@pytest.mark.rule("P14")
+def test_what_is_early_or_incomplete_is_kept_and_not_received(machine: Machine) -> None:
+    """Durably; after a restart it is still there and need not come again."""
     both = bound(machine, max_fragment_bytes=4)
     both.a.send(both.outgoing, b"in two", b"next")
     rows = {numbers([row])[0]: row for row in both.a.rows(20 * SECOND)}
@@ -53,8 +56,9 @@ def test_p14_what_is_early_or_incomplete_is_kept_and_not_received(machine: Machi
     assert both.b.ledger.accounts[both.incoming].stored == {}
 
 
-def test_p16_nothing_is_acknowledged_before_the_commit(machine: Machine) -> None:
-    """P16, B31: neither a message nor a fragment, nor a duplicate of what is not committed."""
+@pytest.mark.rule("P16")
+def test_nothing_is_acknowledged_before_the_commit(machine: Machine) -> None:
+    """Neither a message nor a fragment, nor a duplicate of what is not committed."""
     both = pair(machine)
     both.a.send(both.outgoing, b"one")
     rows = both.a.rows()
@@ -66,8 +70,8 @@ def test_p16_nothing_is_acknowledged_before_the_commit(machine: Machine) -> None
     assert acknowledged(both.b.rows(5 * SECOND)) == [0]
 
 
-def test_b31_what_is_rolled_back_has_not_arrived(machine: Machine) -> None:
-    """B31: the same comes again, and is taken as if for the first time; what was kept before still is."""
+def test_what_is_rolled_back_has_not_arrived(machine: Machine) -> None:
+    """The same comes again, and is taken as if for the first time; what was kept before still is."""
     both = bound(machine, max_fragment_bytes=4)
     both.a.send(both.outgoing, b"in three one")
     rows = both.a.rows(20 * SECOND)
@@ -81,7 +85,7 @@ def test_b31_what_is_rolled_back_has_not_arrived(machine: Machine) -> None:
     assert both.b.queue(both.incoming) == [b"first", b"in three one"]
 
 
-def test_b31_a_conversation_whose_beginning_is_rolled_back_begins_again(machine: Machine) -> None:
+def test_a_conversation_whose_beginning_is_rolled_back_begins_again(machine: Machine) -> None:
     both = pair(machine)
     both.a.send(both.outgoing, b"one")
     rows = both.a.rows()
@@ -92,7 +96,7 @@ def test_b31_a_conversation_whose_beginning_is_rolled_back_begins_again(machine:
     assert both.b.queue(both.incoming) == [b"one"]
 
 
-def test_b31_one_batch_at_a_time(machine: Machine) -> None:
+def test_one_batch_at_a_time(machine: Machine) -> None:
     """An illegal call raises and changes nothing."""
     both = pair(machine)
     both.a.send(both.outgoing, b"one")
@@ -110,8 +114,9 @@ def test_b31_one_batch_at_a_time(machine: Machine) -> None:
     assert both.b.queue(both.incoming) == [b"one"]
 
 
-def test_p18_a_duplicate_is_acknowledged_again_at_once_and_not_delivered_again(machine: Machine) -> None:
-    """P18, B35: also after a restart, and while the far side waits for the rest of it."""
+@pytest.mark.rule("P18")
+def test_a_duplicate_is_acknowledged_again_at_once_and_not_delivered_again(machine: Machine) -> None:
+    """Also after a restart, and while the far side waits for the rest of it."""
     both = bound(machine, max_fragment_bytes=4)
     both.a.send(both.outgoing, b"one", b"in two")
     rows = both.a.rows(20 * SECOND)
@@ -127,8 +132,9 @@ def test_p18_a_duplicate_is_acknowledged_again_at_once_and_not_delivered_again(m
     assert both.b.queue(both.incoming) == [b"first", b"one"]
 
 
-def test_p23_a_damaged_fragment_is_dropped_and_only_it_goes_again(machine: Machine) -> None:
-    """P21, P23: it is told of, and not acknowledged."""
+@pytest.mark.rule("P23", "P21")
+def test_a_damaged_fragment_is_dropped_and_only_it_goes_again(machine: Machine) -> None:
+    """It is told of, and not acknowledged."""
     both = bound(machine, max_fragment_bytes=4)
     both.a.send(both.outgoing, b"abcdefghijkl")
     rows = both.a.rows(20 * SECOND)
@@ -143,8 +149,9 @@ def test_p23_a_damaged_fragment_is_dropped_and_only_it_goes_again(machine: Machi
     assert both.b.queue(both.incoming)[-1] == b"abcdefghijkl"
 
 
-def test_p23_a_message_whose_whole_does_not_match_is_dropped_whole(machine: Machine) -> None:
-    """P23: its parts match, its whole does not: all of it goes again, also what was kept and acknowledged."""
+@pytest.mark.rule("P23")
+def test_a_message_whose_whole_does_not_match_is_dropped_whole(machine: Machine) -> None:
+    """Its parts match, its whole does not: all of it goes again, also what was kept and acknowledged."""
     both = bound(machine, max_fragment_bytes=4)
     other = pair(machine, max_fragment_bytes=4)
     for each in (both, other):
@@ -176,8 +183,9 @@ def resigned(row: dict[str, object]) -> dict[str, object]:
     return {**row, "header_signature": hashlib.md5(made.signed(made.header), usedforsecurity=False).digest()}
 
 
-def test_p26_memory_follows_what_arrives(machine: Machine) -> None:
-    """P26: a number that is far ahead, or a count of fragments, takes no memory and no room of those that come."""
+@pytest.mark.rule("P26")
+def test_memory_follows_what_arrives(machine: Machine) -> None:
+    """A number that is far ahead, or a count of fragments, takes no memory and no room of those that come."""
     both = bound(machine, window_fragments=16, max_pending_bytes=1 << 16)
     both.a.send(both.outgoing, b"one")
     (row,) = both.a.rows(20 * SECOND)
@@ -195,7 +203,8 @@ def test_p26_memory_follows_what_arrives(machine: Machine) -> None:
     assert both.b.queue(both.incoming) == [b"first", b"one"]
 
 
-def test_p26_the_last_of_many_fragments_takes_no_more_memory_than_the_first(machine: Machine) -> None:
+@pytest.mark.rule("P26")
+def test_the_last_of_many_fragments_takes_no_more_memory_than_the_first(machine: Machine) -> None:
     both = bound(machine)
     both.a.send(both.outgoing, b"one")
     (row,) = both.a.rows(20 * SECOND)
@@ -211,8 +220,9 @@ def test_p26_the_last_of_many_fragments_takes_no_more_memory_than_the_first(mach
     assert taken < 500 * 8192
 
 
-def test_p11_what_has_no_number_is_handled_on_arrival(machine: Machine) -> None:
-    """P11: an error of the broker goes before messages that wait, and takes the place of no number."""
+@pytest.mark.rule("P11")
+def test_what_has_no_number_is_handled_on_arrival(machine: Machine) -> None:
+    """An error of the broker goes before messages that wait, and takes the place of no number."""
     both = bound(machine, refuses=lambda kind, _: Refusal(-8428, "there is no such type") if kind == "Odd" else None)
     both.a.send(both.outgoing, b"odd", message_type="Odd")
     both.b.send(both.incoming, b"on its way")
@@ -226,8 +236,9 @@ def test_p11_what_has_no_number_is_handled_on_arrival(machine: Machine) -> None:
     assert both.a.queue(both.outgoing) == [b"first back", b"on its way"]
 
 
-def test_b11_what_cannot_be_taken_is_answered_with_an_error_and_not_acknowledged(machine: Machine) -> None:
-    """B11, P11: what came before it is taken; if the error is lost, the retry provokes another."""
+@pytest.mark.rule("P11")
+def test_what_cannot_be_taken_is_answered_with_an_error_and_not_acknowledged(machine: Machine) -> None:
+    """What came before it is taken; if the error is lost, the retry provokes another."""
     both = bound(machine, refuses=lambda kind, _: Refusal(-8428, "there is no such type") if kind == "Odd" else None)
     both.a.send(both.outgoing, b"fine")
     both.a.send(both.outgoing, b"odd", message_type="Odd")
@@ -241,7 +252,7 @@ def test_b11_what_cannot_be_taken_is_answered_with_an_error_and_not_acknowledged
         assert both.b.queue(both.incoming) == [b"first", b"fine"]
 
 
-def test_b11_a_first_message_that_cannot_be_taken_makes_no_endpoint(machine: Machine) -> None:
+def test_a_first_message_that_cannot_be_taken_makes_no_endpoint(machine: Machine) -> None:
     both = pair(machine, refuses=lambda kind, _: Refusal(-8428, "there is no such type") if kind == "Odd" else None)
     both.a.send(both.outgoing, b"odd", message_type="Odd")
     both.b.take(both.a.rows())
@@ -253,8 +264,8 @@ def test_b11_a_first_message_that_cannot_be_taken_makes_no_endpoint(machine: Mac
     assert not both.a.ledger.accounts[both.outgoing].endpoint.is_bound
 
 
-def test_b11_a_service_that_is_not_here_is_answered_with_an_error(machine: Machine) -> None:
-    """B11, fact 133: -8490; another conversation in the same batch goes on."""
+def test_a_service_that_is_not_here_is_answered_with_an_error(machine: Machine) -> None:
+    """-8490; another conversation in the same batch goes on."""
     both = pair(machine, dialog={"far_broker_instance": B})
     fine = both.begin(conversation=b"one that is fine", far_service_name="Bank 2", far_broker_instance=B)
     admit = both.b.ledger.admit
@@ -276,8 +287,9 @@ def test_b11_a_service_that_is_not_here_is_answered_with_an_error(machine: Machi
     assert both.a.ledger.accounts[fine].error is None
 
 
-def test_p11_a_far_side_that_is_gone_is_told(machine: Machine) -> None:
-    """P11, B40, fact 133: what comes from a target for a conversation that is not here is answered with -8462."""
+@pytest.mark.rule("P11")
+def test_a_far_side_that_is_gone_is_told(machine: Machine) -> None:
+    """What comes from a target for a conversation that is not here is answered with -8462."""
     both = bound(machine)
     both.b.send(both.incoming, b"is anybody there")
     del both.a.ledger.accounts[both.outgoing]
@@ -290,8 +302,9 @@ def test_p11_a_far_side_that_is_gone_is_told(machine: Machine) -> None:
     assert answers[0]["message_type_name"] == errors.ERROR
 
 
-def test_p11_p22_of_a_secured_dialog_that_is_gone_nothing_is_said(machine: Machine) -> None:
-    """P22, B40: nobody here could prove it, and what is not proven ends no secured dialog."""
+@pytest.mark.rule("P11", "P22")
+def test_of_a_secured_dialog_that_is_gone_nothing_is_said(machine: Machine) -> None:
+    """Nobody here could prove it, and what is not proven ends no secured dialog."""
     both = bound(machine, dialog={"session_key": bytes(32)})
     both.b.send(both.incoming, b"is anybody there")
     del both.a.ledger.accounts[both.outgoing]

@@ -41,9 +41,10 @@ def altered(row: Row) -> list[Row]:
     return there + filled
 
 
+@pytest.mark.rule("P22", "P21", "P23")
 @pytest.mark.parametrize("secured", [True, False])
-def test_p22_every_single_bit_flip_of_header_or_part_is_refused(machine: Machine, *, secured: bool) -> None:
-    """P21, P22, P23: of a fragment and of an acknowledgement, of a secured dialog and of a plain one (there it finds accidents)."""
+def test_every_single_bit_flip_of_header_or_part_is_refused(machine: Machine, *, secured: bool) -> None:
+    """Of a fragment and of an acknowledgement, of a secured dialog and of a plain one (there it finds accidents)."""
     both = bound(machine, dialog=SECURED if secured else None)
     both.a.send(both.outgoing, b"pay 100 to Ann")
     (row,) = both.a.rows(20 * SECOND)
@@ -61,8 +62,9 @@ def test_p22_every_single_bit_flip_of_header_or_part_is_refused(machine: Machine
     assert both.a.waiting(both.outgoing) == []
 
 
-def test_p22_nothing_of_a_body_can_be_read_on_the_way(machine: Machine) -> None:
-    """P22: nor a digest of it, which would prove a guess."""
+@pytest.mark.rule("P22")
+def test_nothing_of_a_body_can_be_read_on_the_way(machine: Machine) -> None:
+    """Nor a digest of it, which would prove a guess."""
     both = bound(machine, dialog=SECURED, max_fragment_bytes=8)
     body = b"the secret of the house"
     both.a.send(both.outgoing, body)
@@ -78,14 +80,16 @@ def test_p22_nothing_of_a_body_can_be_read_on_the_way(machine: Machine) -> None:
     assert both.b.queue(both.incoming)[-1] == body
 
 
-def test_b32_the_same_fragment_sent_again_is_the_same_bytes(machine: Machine) -> None:
+def test_the_same_fragment_sent_again_is_the_same_bytes(machine: Machine) -> None:
     both = bound(machine, dialog=SECURED)
     both.a.send(both.outgoing, b"again and again")
     assert both.a.rows(20 * SECOND) == both.a.rows(30 * SECOND) == both.a.rows(45 * SECOND) != []
 
 
-def test_p22_parts_are_refused_in_any_other_place(machine: Machine) -> None:
-    """P22, T2: another sequence number, fragment, direction or dialog, with header and signature from where it came or went."""
+@pytest.mark.rule("P22")
+@pytest.mark.threat("T2")
+def test_parts_are_refused_in_any_other_place(machine: Machine) -> None:
+    """Another sequence number, fragment, direction or dialog, with header and signature from where it came or went."""
     both = bound(machine, dialog=SECURED, max_fragment_bytes=8)
     other = both.begin(conversation=b"the other dialog", far_broker_instance=B, session_key=bytes(32))
     both.a.send(both.outgoing, b"one part", b"two part", b"three of three of")
@@ -105,8 +109,10 @@ def test_p22_parts_are_refused_in_any_other_place(machine: Machine) -> None:
     assert both.b.queue(both.incoming)[1:] == [b"one part", b"two part", b"three of three of"]
 
 
-def test_p22_a_secured_dialog_takes_nothing_plain(machine: Machine) -> None:
-    """P22, T15: nor what only has the MD5 signatures, unless `integrity` is compat."""
+@pytest.mark.rule("P22")
+@pytest.mark.threat("T15")
+def test_a_secured_dialog_takes_nothing_plain(machine: Machine) -> None:
+    """Nor what only has the MD5 signatures, unless `integrity` is compat."""
     both = bound(machine, dialog=SECURED)
     plain = bound(machine)
     compat = bound(machine, dialog=SECURED, integrity="compat")
@@ -118,8 +124,9 @@ def test_p22_a_secured_dialog_takes_nothing_plain(machine: Machine) -> None:
     assert both.b.queue(both.incoming) == [b"first"]
 
 
-def test_p22_compat_takes_md5_signatures_with_the_key_and_refuses_those_without(machine: Machine) -> None:
-    """P21, P22: bodies are in clear; what is forged without the key is refused, also in parts."""
+@pytest.mark.rule("P22", "P21")
+def test_compat_takes_md5_signatures_with_the_key_and_refuses_those_without(machine: Machine) -> None:
+    """Bodies are in clear; what is forged without the key is refused, also in parts."""
     both = bound(machine, dialog=SECURED, integrity="compat", max_fragment_bytes=8)
     both.a.send(both.outgoing, b"short", b"long enough for two")
     rows = both.a.rows(20 * SECOND)
@@ -135,7 +142,8 @@ def test_p22_compat_takes_md5_signatures_with_the_key_and_refuses_those_without(
     assert both.b.queue(both.incoming)[1:] == [b"short", b"long enough for two"]
 
 
-def test_p22_a_dialog_whose_key_is_not_here_is_not_taken(machine: Machine) -> None:
+@pytest.mark.rule("P22")
+def test_a_dialog_whose_key_is_not_here_is_not_taken(machine: Machine) -> None:
     both = pair(machine, dialog=SECURED)
     both.b.session_keys.clear()
     both.a.send(both.outgoing, b"who can read this")
@@ -145,8 +153,9 @@ def test_p22_a_dialog_whose_key_is_not_here_is_not_taken(machine: Machine) -> No
     assert len(both.b.refused) == 1
 
 
-def test_p22_errors_of_the_broker_are_proven_too(machine: Machine) -> None:
-    """P11, P22: a stranger cannot end a secured dialog, and what the far broker says is read by nobody else."""
+@pytest.mark.rule("P22", "P11")
+def test_errors_of_the_broker_are_proven_too(machine: Machine) -> None:
+    """A stranger cannot end a secured dialog, and what the far broker says is read by nobody else."""
     from ssbroker.protocol.storage import Refusal  # noqa: PLC0415 - for this one only
 
     refuses = lambda kind, _: Refusal(-8428, "there is no such type") if kind == "Odd" else None  # noqa: E731 - one line
@@ -166,8 +175,10 @@ def test_p22_errors_of_the_broker_are_proven_too(machine: Machine) -> None:
     assert b"<Code>-8428</Code>" in (both.a.ledger.accounts[both.outgoing].error or b"")
 
 
-def test_p25_after_the_first_answer_nobody_else_can_answer(machine: Machine) -> None:
-    """P25, T14: a broker id is an address and no credential: the certificate counts, at both ends, and after a restart."""
+@pytest.mark.rule("P25")
+@pytest.mark.threat("T14")
+def test_after_the_first_answer_nobody_else_can_answer(machine: Machine) -> None:
+    """A broker id is an address and no credential: the certificate counts, at both ends, and after a restart."""
     both = bound(machine)
     both.a.send(both.outgoing, b"one")
     both.b.send(both.incoming, b"two")
@@ -195,8 +206,9 @@ def answered_by_two(machine: Machine) -> tuple[Pair, Pair]:
     return both, copy
 
 
-def test_r8_p25_a_second_copy_that_answers_is_told_and_not_heard(machine: Machine) -> None:
-    """R8, P25, fact 133: -8495, so that its application does not wait for ever."""
+@pytest.mark.rule("R8", "P25")
+def test_a_second_copy_that_answers_is_told_and_not_heard(machine: Machine) -> None:
+    """-8495, so that its application does not wait for ever."""
     both, copy = answered_by_two(machine)
     both.a.take(both.b.rows())
     copy.b.send((both.outgoing[0], False), b"from the copy")
@@ -210,8 +222,9 @@ def test_r8_p25_a_second_copy_that_answers_is_told_and_not_heard(machine: Machin
     assert b"<Code>-8495</Code>" in (copy.b.ledger.accounts[both.incoming].error or b"")
 
 
-def test_r8_what_names_another_broker_id_is_not_taken(machine: Machine) -> None:
-    """R8: nor what comes for or from another service of the same conversation."""
+@pytest.mark.rule("R8")
+def test_what_names_another_broker_id_is_not_taken(machine: Machine) -> None:
+    """Nor what comes for or from another service of the same conversation."""
     both = bound(machine)
     both.a.send(both.outgoing, b"one")
     (row,) = both.a.rows(20 * SECOND)
@@ -227,8 +240,9 @@ def test_r8_what_names_another_broker_id_is_not_taken(machine: Machine) -> None:
     assert len(both.b.refused) == 5
 
 
-def test_p12_contradicting_headers_are_refused(machine: Machine) -> None:
-    """Fact 84, P26: what the fields of a header may not say together."""
+@pytest.mark.rule("P12", "P26")
+def test_contradicting_headers_are_refused(machine: Machine) -> None:
+    """What the fields of a header may not say together."""
     both = bound(machine)
     both.a.send(both.outgoing, b"one")
     (row,) = both.a.rows(20 * SECOND)
@@ -265,8 +279,9 @@ def test_settings_are_checked() -> None:
         ProtocolSettings(window_fragments=1025)
 
 
-def test_p22_secured_dialogs_go_both_ways(machine: Machine) -> None:
-    """P22: each direction has keys of its own; acknowledgements ride along."""
+@pytest.mark.rule("P22")
+def test_secured_dialogs_go_both_ways(machine: Machine) -> None:
+    """Each direction has keys of its own; acknowledgements ride along."""
     both = pair(machine, dialog=SECURED, max_fragment_bytes=16)
     for number in range(10):
         both.a.send(both.outgoing, b"question %d" % number * 5)

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import pytest
+
 from ssbroker.testing.simulation import Machine
 from tests.protocol.pair import SECOND, bound, numbers
 
 
-def test_n12_who_is_held_sends_nothing_and_others_do(machine: Machine) -> None:
+def test_who_is_held_sends_nothing_and_others_do(machine: Machine) -> None:
     both = bound(machine)
     other = both.begin(conversation=b"the second one..", far_broker_instance=both.b.name)
     both.a.send(both.outgoing, b"held")
@@ -19,7 +21,7 @@ def test_n12_who_is_held_sends_nothing_and_others_do(machine: Machine) -> None:
     assert numbers(both.a.rows(20 * SECOND)) == [(1, 0), (2, 0)]
 
 
-def test_n12_who_is_held_wakes_nobody_until_it_is_released(machine: Machine) -> None:
+def test_who_is_held_wakes_nobody_until_it_is_released(machine: Machine) -> None:
     """Neither to send again nor to acknowledge: the machine would be asked for nothing, again and again."""
     both = bound(machine)
     both.a.send(both.outgoing, b"lost")
@@ -31,7 +33,7 @@ def test_n12_who_is_held_wakes_nobody_until_it_is_released(machine: Machine) -> 
     assert numbers(both.a.rows(60 * SECOND)) == [(1, 0)]
 
 
-def test_n12_an_acknowledgement_rests_too_and_goes_at_the_release(machine: Machine) -> None:
+def test_an_acknowledgement_rests_too_and_goes_at_the_release(machine: Machine) -> None:
     both = bound(machine)
     both.a.send(both.outgoing, b"order")
     both.b.take(both.a.rows(20 * SECOND), 20 * SECOND)
@@ -42,7 +44,8 @@ def test_n12_an_acknowledgement_rests_too_and_goes_at_the_release(machine: Machi
     assert row["acked_sequence_number"] == 1
 
 
-def test_p17_what_is_known_to_be_lost_goes_again_at_once(machine: Machine) -> None:
+@pytest.mark.rule("P17")
+def test_what_is_known_to_be_lost_goes_again_at_once(machine: Machine) -> None:
     both = bound(machine)
     both.a.send(both.outgoing, b"lost")
     both.a.rows(20 * SECOND)
@@ -51,7 +54,8 @@ def test_p17_what_is_known_to_be_lost_goes_again_at_once(machine: Machine) -> No
     assert numbers(both.a.rows(20 * SECOND)) == [(1, 0)]
 
 
-def test_p17_what_is_known_to_be_lost_over_and_over_waits_no_longer_for_that(machine: Machine) -> None:
+@pytest.mark.rule("P17")
+def test_what_is_known_to_be_lost_over_and_over_waits_no_longer_for_that(machine: Machine) -> None:
     """The waits grow with silence; a dial that failed is none."""
     both = bound(machine)
     both.a.send(both.outgoing, b"lost")
@@ -63,7 +67,8 @@ def test_p17_what_is_known_to_be_lost_over_and_over_waits_no_longer_for_that(mac
     assert both.a.rows(32 * SECOND) == [], "then after 8 s"
 
 
-def test_p32_what_is_forgotten_is_not_read_back_from_the_work_table(machine: Machine) -> None:
+@pytest.mark.rule("P32")
+def test_what_is_forgotten_is_not_read_back_from_the_work_table(machine: Machine) -> None:
     """Its object is of another time: what it takes for unsent has been acknowledged since, and what follows would never go."""
     both = bound(machine)
     both.a.send(both.outgoing, b"1")

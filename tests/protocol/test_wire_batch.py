@@ -61,7 +61,7 @@ def other(name: str, values: list[Any], kind: pa.DataType | None = None) -> byte
     return message(changed.combine_chunks().to_batches()[0])
 
 
-def test_n1_a_row_of_the_wire_is_one_of_the_envelope_with_the_columns_of_a_hop() -> None:
+def test_a_row_of_the_wire_is_one_of_the_envelope_with_the_columns_of_a_hop() -> None:
     assert WIRE.names[: len(ENVELOPE)] == ENVELOPE.names
     assert [(field.name, str(field.type), field.nullable) for field in list(WIRE)[len(ENVELOPE) :]] == [
         ("hops_remaining", "int8", False),
@@ -71,18 +71,18 @@ def test_n1_a_row_of_the_wire_is_one_of_the_envelope_with_the_columns_of_a_hop()
     ]
 
 
-def test_n6_both_sides_know_the_schema() -> None:
+def test_both_sides_know_the_schema() -> None:
     assert unpack_batch(bytes_of(SMALL)).schema.equals(WIRE)
 
 
 @given(st.lists(ROWS, min_size=1, max_size=20))
-def test_n6_rows_arrive_as_they_were_sent(values: list[dict[str, Any]]) -> None:
+def test_rows_arrive_as_they_were_sent(values: list[dict[str, Any]]) -> None:
     rows = table(*(row(**value) for value in values))
     assert unpack_batch(bytes_of(rows)).equals(rows)
 
 
 @given(st.integers(0, 59), st.integers(1, 60), st.lists(st.integers(1, 20), max_size=4))
-def test_n6_slices_and_chunks_arrive_as_they_were_sent(start: int, length: int, cuts: list[int]) -> None:
+def test_slices_and_chunks_arrive_as_they_were_sent(start: int, length: int, cuts: list[int]) -> None:
     whole = table(*(FULL if number % 3 else EMPTY for number in range(60)))
     chunks = pa.concat_tables([whole.slice(0, cut) for cut in cuts] + [whole])
     rows = chunks.slice(start, length)
@@ -91,12 +91,12 @@ def test_n6_slices_and_chunks_arrive_as_they_were_sent(start: int, length: int, 
     assert len(body) < 4096 + rows.num_rows * 1024  # and nothing of what was sliced away
 
 
-def test_n6_what_arrives_takes_no_more_memory_than_its_frame() -> None:
+def test_what_arrives_takes_no_more_memory_than_its_frame() -> None:
     body = bytes_of(numbered(1000, size=1000))
     assert unpack_batch(body).get_total_buffer_size() <= len(body)
 
 
-def test_n6_a_body_that_is_cut_off_anywhere_is_refused() -> None:
+def test_a_body_that_is_cut_off_anywhere_is_refused() -> None:
     body = bytes_of(SMALL)
     for end in range(len(body)):
         with pytest.raises(PeerError):
@@ -105,8 +105,9 @@ def test_n6_a_body_that_is_cut_off_anywhere_is_refused() -> None:
         unpack_batch(body + bytes(8))
 
 
+@pytest.mark.threat("T19")
 @pytest.mark.parametrize("row_count", [2, 3])
-def test_t19_no_altered_byte_makes_anything_but_rows_or_a_refusal(row_count: int) -> None:
+def test_no_altered_byte_makes_anything_but_rows_or_a_refusal(row_count: int) -> None:
     """Of two rows the offsets end where padding follows, so that a buffer may be a byte longer than its values."""
     body = bytes_of(SMALL.slice(0, row_count))
     chance = random.Random(5)
@@ -129,20 +130,23 @@ def test_t19_no_altered_byte_makes_anything_but_rows_or_a_refusal(row_count: int
     )  # a body, a number or padding may be any other; that is what the checksum and the signatures are for
 
 
+@pytest.mark.threat("T19")
 @given(st.binary(max_size=200))
-def test_t19_any_bytes_are_refused(data: bytes) -> None:
+def test_any_bytes_are_refused(data: bytes) -> None:
     for body in (data, b"\xff\xff\xff\xff" + struct.pack("<i", len(data)) + data):
         with pytest.raises(MalformedDataError):
             decode_fragments(body)
 
 
+@pytest.mark.rule("P26")
 @pytest.mark.parametrize("length", [-(2**31), -8, 0, 8, 1 << 13, (1 << 13) + 8, 2**31 - 8])
-def test_p26_metadata_that_declare_more_than_there_is_are_refused(length: int) -> None:
+def test_metadata_that_declare_more_than_there_is_are_refused(length: int) -> None:
     with pytest.raises(PeerError):
         unpack_batch(b"\xff\xff\xff\xff" + struct.pack("<i", length) + bytes_of(SMALL)[8:])
 
 
-def test_p26_a_body_with_more_in_it_than_its_values_is_refused() -> None:
+@pytest.mark.rule("P26")
+def test_a_body_with_more_in_it_than_its_values_is_refused() -> None:
     """A row holds the body that it came in: what lies behind the values would be counted by nobody."""
     body = bytes_of(SMALL)
     (length,) = struct.unpack_from("<i", body, 4)
@@ -156,7 +160,8 @@ def test_p26_a_body_with_more_in_it_than_its_values_is_refused() -> None:
     assert unpack_batch(body).num_rows == SMALL.num_rows
 
 
-def test_t7_what_is_compressed_is_refused() -> None:
+@pytest.mark.threat("T7")
+def test_what_is_compressed_is_refused() -> None:
     [batch] = numbered(1000, size=1000).combine_chunks().to_batches()
     for codec in ("lz4", "zstd"):
         options = pa.ipc.IpcWriteOptions(compression=codec)
@@ -171,14 +176,15 @@ def test_t7_what_is_compressed_is_refused() -> None:
             unpack_batch(body)
 
 
-def test_n6_a_message_that_is_no_batch_is_refused() -> None:
+def test_a_message_that_is_no_batch_is_refused() -> None:
     with pytest.raises(PeerError, match="no batch of fragments"):
         unpack_batch(WIRE.serialize().to_pybytes())
     with pytest.raises(PeerError, match="not those of a record batch"):
         unpack_batch(pa.schema([]).serialize().to_pybytes())
 
 
-def test_t3_metadata_whose_few_bytes_stand_for_many_tables_are_refused() -> None:
+@pytest.mark.threat("T3")
+def test_metadata_whose_few_bytes_stand_for_many_tables_are_refused() -> None:
     """A schema of ten fields that are one, each with ten children that are one, and so on: every layer costs ten times the one before."""
     vtable_of_message, vtable_of_schema, vtable_of_field = (
         struct.pack("<6H", 12, 16, 4, 6, 8, 0),
@@ -197,7 +203,8 @@ def test_t3_metadata_whose_few_bytes_stand_for_many_tables_are_refused() -> None
         unpack_batch(b"\xff\xff\xff\xff" + struct.pack("<I", len(data)) + bytes(data))
 
 
-def test_t19_metadata_with_words_of_their_own_are_refused() -> None:
+@pytest.mark.threat("T19")
+def test_metadata_with_words_of_their_own_are_refused() -> None:
     [batch] = SMALL.combine_chunks().to_batches()
     sink = pa.BufferOutputStream()
     with pa.ipc.new_stream(sink, WIRE) as writer:
@@ -221,25 +228,25 @@ def test_t19_metadata_with_words_of_their_own_are_refused() -> None:
     ],
     ids=["one column", "one less", "one more", "nulls", "large binary", "no rows", "too many rows"],
 )
-def test_n6_other_columns_or_no_or_too_many_rows_are_refused(body: bytes) -> None:
+def test_other_columns_or_no_or_too_many_rows_are_refused(body: bytes) -> None:
     with pytest.raises(PeerError, match="FRAGMENTS: this is no batch of fragments"):
         unpack_batch(body)
 
 
 @pytest.mark.parametrize("name", [field.name for field in WIRE if not field.nullable])
-def test_n6_a_null_that_cannot_be_is_refused(name: str) -> None:
+def test_a_null_that_cannot_be_is_refused(name: str) -> None:
     values = [SMALL.column(name)[0].as_py(), None, None]
     with pytest.raises(PeerError, match=f"{name} has another number of rows, or nulls"):
         unpack_batch(other(name, values))
 
 
-def test_n6_text_that_is_no_utf_8_is_refused() -> None:
+def test_text_that_is_no_utf_8_is_refused() -> None:
     body = bytes_of(table(row(to_service_name="AAAAAAAA")))
     with pytest.raises(PeerError, match=r"(?i)utf-8"):
         unpack_batch(body.replace(b"AAAAAAAA", b"AAAA\xff\xfeAA"))
 
 
-def test_n6_offsets_that_lead_astray_are_refused() -> None:
+def test_offsets_that_lead_astray_are_refused() -> None:
     body = bytes_of(table(row(message_body=b"12345678"), row(message_body=b"abcdefgh")))
     offsets = struct.pack("<3i", 0, 8, 16)
     assert body.count(offsets) == 1
@@ -248,6 +255,7 @@ def test_n6_offsets_that_lead_astray_are_refused() -> None:
             unpack_batch(body.replace(offsets, struct.pack("<3i", *wrong)))
 
 
+@pytest.mark.rule("P26")
 @pytest.mark.parametrize(
     ("name", "values"),
     [
@@ -267,18 +275,19 @@ def test_n6_offsets_that_lead_astray_are_refused() -> None:
     ],
     ids=str,
 )
-def test_p26_a_value_that_no_instance_sends_is_refused(name: str, values: list[Any]) -> None:
+def test_a_value_that_no_instance_sends_is_refused(name: str, values: list[Any]) -> None:
     with pytest.raises(PeerError, match=f"{name} has a value or length of .*; expected"):
         unpack_batch(other(name, values))
 
 
-def test_n7_a_part_that_would_fit_no_frame_when_it_is_passed_on_is_refused() -> None:
-    """N7: a forwarder dropped it with a traceback in its log, and with it all that had come along."""
+def test_a_part_that_would_fit_no_frame_when_it_is_passed_on_is_refused() -> None:
+    """A forwarder dropped it with a traceback in its log, and with it all that had come along."""
     with pytest.raises(PeerError, match="message_body has a value or length of 1048609; expected 0 to 1048608"):
         unpack_batch(other("message_body", [bytes(BYTES_MAX + 33)]))
 
 
-def test_p26_the_largest_values_that_an_instance_sends_are_taken() -> None:
+@pytest.mark.rule("P26")
+def test_the_largest_values_that_an_instance_sends_are_taken() -> None:
     largest = row(
         to_service_name="\N{MUSICAL SYMBOL G CLEF}" * 256,
         acked_ahead=bytes(512 * 24),
@@ -290,7 +299,7 @@ def test_p26_the_largest_values_that_an_instance_sends_are_taken() -> None:
 
 
 @given(st.lists(st.tuples(st.integers(1, 1500), st.integers(0, 3000)), min_size=1, max_size=4))
-def test_n7_rows_keep_their_order_and_frames_their_limits(puts: list[tuple[int, int]]) -> None:
+def test_rows_keep_their_order_and_frames_their_limits(puts: list[tuple[int, int]]) -> None:
     outbox, sent = Outbox(), 0
     for count, size in puts:
         outbox.put(numbered(count, first=sent, size=size))
@@ -305,14 +314,14 @@ def test_n7_rows_keep_their_order_and_frames_their_limits(puts: list[tuple[int, 
     assert outbox.bytes == 0
 
 
-def test_n7_what_is_put_in_small_parts_goes_in_full_frames() -> None:
+def test_what_is_put_in_small_parts_goes_in_full_frames() -> None:
     outbox = Outbox()
     for number in range(2000):
         outbox.put(numbered(1, first=number))
     assert [unpack_batch(body).num_rows for body in iter(outbox.take, None)] == [1024, 976]
 
 
-def test_n7_a_row_that_fits_no_frame_is_refused_and_nothing_of_its_rows_is_kept() -> None:
+def test_a_row_that_fits_no_frame_is_refused_and_nothing_of_its_rows_is_kept() -> None:
     outbox = Outbox()
     with pytest.raises(ProtocolError, match="row 1 has"):
         outbox.put(table(row(), row(message_body=bytes(BYTES_MAX + (64 << 10)))))
@@ -320,7 +329,7 @@ def test_n7_a_row_that_fits_no_frame_is_refused_and_nothing_of_its_rows_is_kept(
     assert outbox.take() is None
 
 
-def test_n7_rows_of_another_schema_or_with_a_null_are_refused_before_they_go() -> None:
+def test_rows_of_another_schema_or_with_a_null_are_refused_before_they_go() -> None:
     with pytest.raises(ProtocolError, match="the columns are conversation_id"):
         checked(SMALL.select(ENVELOPE.names))
     with pytest.raises(ProtocolError, match="priority: expected a value in every row; there are 1 nulls"):
@@ -328,14 +337,14 @@ def test_n7_rows_of_another_schema_or_with_a_null_are_refused_before_they_go() -
     checked(SMALL)
 
 
-def test_n7_no_rows_are_no_frame() -> None:
+def test_no_rows_are_no_frame() -> None:
     outbox = Outbox()
     outbox.put(WIRE.empty_table())
     assert outbox.take() is None
     assert list(pieces(WIRE.empty_table())) == []
 
 
-def test_n7_the_first_frames_of_a_connection_are_small_and_each_may_be_twice_as_full() -> None:
+def test_the_first_frames_of_a_connection_are_small_and_each_may_be_twice_as_full() -> None:
     """Where a network damages what it carries, a connection lives for a few bytes: something of each comes through."""
     outbox = Outbox(first_bytes=16 << 10)
     outbox.put(numbered(600, size=1024))
@@ -347,14 +356,14 @@ def test_n7_the_first_frames_of_a_connection_are_small_and_each_may_be_twice_as_
     assert outbox.bytes == 0
 
 
-def test_n7_one_row_goes_whole_however_small_the_first_frame_is() -> None:
+def test_one_row_goes_whole_however_small_the_first_frame_is() -> None:
     outbox = Outbox(first_bytes=1)
     outbox.put(numbered(2, size=4096))
     assert [unpack_batch(body).num_rows for body in iter(outbox.take, None)] == [1, 1]
 
 
 @given(st.lists(st.sampled_from([0, 8, 5_000, 900_000]), min_size=1, max_size=60))
-def test_n7_rows_of_very_different_sizes_fit_their_frames(sizes: list[int]) -> None:
+def test_rows_of_very_different_sizes_fit_their_frames(sizes: list[int]) -> None:
     outbox = Outbox(first_bytes=64 << 10)
     outbox.put(
         table(*(row(message_sequence_number=place, message_body=bytes(size)) for place, size in enumerate(sizes)))

@@ -43,14 +43,14 @@ def header(*, magic: bytes = b"SSBW", version: int = 1, kind: int = 2, flags: in
     return struct.pack(">4sBBHII", magic, version, kind, flags, length, 0)
 
 
-def test_n4_a_header_is_magic_version_kind_flags_length_and_checksum() -> None:
+def test_a_header_is_magic_version_kind_flags_length_and_checksum() -> None:
     frame = framed(FrameKind.ROLE_ASKED, b"sixteen bytes id")
     assert frame[:12] == b"SSBW" + bytes([1, 3, 0, 0, 0, 0, 0, 16])
     assert frame[12:16] == crc32c(frame[:12] + b"sixteen bytes id", 0).to_bytes(4, "big")
     assert frame[16:] == b"sixteen bytes id"
 
 
-def test_n4_the_checksum_is_that_of_rfc_3720() -> None:
+def test_the_checksum_is_that_of_rfc_3720() -> None:
     assert crc32c(b"123456789", 0) == 0xE306_9283
     assert crc32c(bytes(32), 0) == 0x8A91_36AA
     assert crc32c(b"6789", crc32c(b"12345", 0)) == 0xE306_9283
@@ -58,7 +58,7 @@ def test_n4_the_checksum_is_that_of_rfc_3720() -> None:
     assert crc32c(long[100:], crc32c(long[:100], 0)) == crc32c(long, 0)
 
 
-def test_n4_the_checksum_is_made_of_bytes_that_nobody_alters() -> None:
+def test_the_checksum_is_made_of_bytes_that_nobody_alters() -> None:
     assert crc32c(memoryview(b"123456789"), 0) == 0xE306_9283
     assert crc32c(memoryview(b""), 7) == 7
     for altered in (bytearray(b"1"), memoryview(bytearray(b"1")), memoryview(b"12345678")[::2], "1"):
@@ -66,8 +66,9 @@ def test_n4_the_checksum_is_made_of_bytes_that_nobody_alters() -> None:
             crc32c(altered, 0)  # type: ignore[arg-type]
 
 
+@pytest.mark.rule("P1")
 @given(st.lists(st.integers(1, 400), max_size=12))
-def test_p1_frames_are_the_same_however_their_bytes_are_cut(cuts: list[int]) -> None:
+def test_frames_are_the_same_however_their_bytes_are_cut(cuts: list[int]) -> None:
     data, pieces = b"".join(FRAMES), []
     for cut in cuts:
         pieces.append(data[:cut])
@@ -75,7 +76,8 @@ def test_p1_frames_are_the_same_however_their_bytes_are_cut(cuts: list[int]) -> 
     assert [kind for kind, _ in read(*pieces, data)] == list(FrameKind)
 
 
-def test_p1_frames_are_the_same_byte_by_byte() -> None:
+@pytest.mark.rule("P1")
+def test_frames_are_the_same_byte_by_byte() -> None:
     data = b"".join(FRAMES)
     assert read(*(data[at : at + 1] for at in range(len(data)))) == read(data)
 
@@ -118,23 +120,23 @@ def test_g10_every_single_bit_flip_of_every_kind_of_frame_is_refused(frame: byte
     ],
     ids=str,
 )
-def test_n4_a_header_is_judged_before_anything_of_its_body_comes(start: bytes) -> None:
+def test_a_header_is_judged_before_anything_of_its_body_comes(start: bytes) -> None:
     with pytest.raises(PeerError):
         read(start)
 
 
 @pytest.mark.parametrize("start", [b"G", b"GET / HTTP/1.1\r\n", b"\x16\x03\x01", b"SSH-2.0"])
-def test_n4_what_is_no_frame_is_refused_at_its_first_byte_that_shows_it(start: bytes) -> None:
+def test_what_is_no_frame_is_refused_at_its_first_byte_that_shows_it(start: bytes) -> None:
     with pytest.raises(PeerError, match="expected a frame"):
         read(start)
 
 
-def test_n4_who_speaks_tls_where_none_is_spoken_is_told_of_as_that() -> None:
+def test_who_speaks_tls_where_none_is_spoken_is_told_of_as_that() -> None:
     with pytest.raises(PeerError, match="that is how TLS begins, which is not spoken here"):
         read(b"\x16\x03\x01")
 
 
-def test_n4_until_both_are_proven_a_body_is_at_most_4_kib() -> None:
+def test_until_both_are_proven_a_body_is_at_most_4_kib() -> None:
     before = LinkLimits().hello_bytes
     assert before == 4096
     with pytest.raises(PeerError, match="4097 are declared"):
@@ -142,14 +144,16 @@ def test_n4_until_both_are_proven_a_body_is_at_most_4_kib() -> None:
     assert read(header(kind=2, length=4096), body_max=before) == []
 
 
-def test_p26_a_declared_length_takes_no_memory() -> None:
+@pytest.mark.rule("P26")
+def test_a_declared_length_takes_no_memory() -> None:
     reader = new_reader()
     reader.feed(header(kind=2, length=8 << 20))
     assert reader.next() is None
     assert len(reader._data) == HEADER_BYTES
 
 
-def test_p26_what_was_read_is_forgotten() -> None:
+@pytest.mark.rule("P26")
+def test_what_was_read_is_forgotten() -> None:
     reader = new_reader()
     for _ in range(100):
         reader.feed(FRAMES[1])
@@ -159,11 +163,11 @@ def test_p26_what_was_read_is_forgotten() -> None:
     assert len(reader._data) == 0
 
 
-def test_n4_every_kind_has_a_length() -> None:
+def test_every_kind_has_a_length() -> None:
     assert set(LENGTHS) == set(FrameKind)
 
 
-def test_n5_hello_says_who_and_what_is_taken() -> None:
+def test_hello_says_who_and_what_is_taken() -> None:
     said = own(name="laden «ß»", number=2**64 - 1, max_frame_bytes=2 << 20)
     far = frames.unpack_hello(frames.pack_hello(said))
     assert (far.instance_id, far.name, far.number, far.max_frame_bytes) == (
@@ -186,7 +190,7 @@ def test_n5_hello_says_who_and_what_is_taken() -> None:
     ],
     ids=str,
 )
-def test_n5_an_instance_cannot_say_of_itself_what_no_other_takes(wrong: dict[str, object]) -> None:
+def test_an_instance_cannot_say_of_itself_what_no_other_takes(wrong: dict[str, object]) -> None:
     with pytest.raises(OptionError):
         own(**wrong)  # type: ignore[arg-type]
     with pytest.raises(OptionError):
@@ -194,26 +198,26 @@ def test_n5_an_instance_cannot_say_of_itself_what_no_other_takes(wrong: dict[str
 
 
 @pytest.mark.parametrize("name", [b"", b"a\nb", b"\x1b[31m", b"\xff", b"x" * 1025, "\u202e".encode()], ids=repr)
-def test_n5_a_name_that_could_write_into_logs_is_refused(name: bytes) -> None:
+def test_a_name_that_could_write_into_logs_is_refused(name: bytes) -> None:
     with pytest.raises(PeerError, match="HELLO: expected a name"):
         frames.unpack_hello(bytes(24) + b"\x00\x80\x00\x00" + struct.pack(">H", len(name)) + name)
 
 
-def test_n5_hello_that_contradicts_itself_is_refused() -> None:
+def test_hello_that_contradicts_itself_is_refused() -> None:
     whole = frames.pack_hello(own())
     for wrong in (whole + b"x", whole[:-1]):
         with pytest.raises(PeerError, match="HELLO"):
             frames.unpack_hello(wrong)
 
 
-def test_n5_a_side_that_takes_less_than_every_batch_is_refused() -> None:
+def test_a_side_that_takes_less_than_every_batch_is_refused() -> None:
     whole = bytearray(frames.pack_hello(own()))
     whole[24:28] = ((2 << 20) - 1).to_bytes(4, "big")
     with pytest.raises(PeerError, match="it takes 2097151"):
         frames.unpack_hello(bytes(whole))
 
 
-def test_n9_goodbye_says_why_in_what_can_be_printed() -> None:
+def test_goodbye_says_why_in_what_can_be_printed() -> None:
     assert frames.unpack_goodbye(frames.pack_goodbye(GoodbyeReason.BROKEN, "line\nbreak \x1b[31m")) == (
         GoodbyeReason.BROKEN,
         "line?break ?[31m",
@@ -224,17 +228,17 @@ def test_n9_goodbye_says_why_in_what_can_be_printed() -> None:
 
 
 @pytest.mark.parametrize("body", [b"\x00", b"\x07", b"\x08", b"\x01\n", b"\x01\xff"])
-def test_n9_a_goodbye_that_says_nothing_that_can_be_said_is_refused(body: bytes) -> None:
+def test_a_goodbye_that_says_nothing_that_can_be_said_is_refused(body: bytes) -> None:
     with pytest.raises(PeerError, match="GOODBYE"):
         frames.unpack_goodbye(body)
 
 
 @pytest.mark.parametrize("role", ["unknown", "principal", "mirror"])
-def test_n23_a_role_goes_with_its_number(role: MirroringRole) -> None:
+def test_a_role_goes_with_its_number(role: MirroringRole) -> None:
     assert frames.unpack_role(frames.pack_role(bytes(16), role, 2**63 - 1)) == (bytes(16), role, 2**63 - 1)
 
 
 @pytest.mark.parametrize("tail", [b"\x03" + bytes(8), b"\x01\x80" + bytes(7)])
-def test_n23_a_role_or_a_number_that_there_is_not_is_refused(tail: bytes) -> None:
+def test_a_role_or_a_number_that_there_is_not_is_refused(tail: bytes) -> None:
     with pytest.raises(PeerError, match="ROLE_TOLD"):
         frames.unpack_role(bytes(16) + tail)

@@ -14,7 +14,7 @@ from tests.protocol.wire import BANK, SHOP, Linked, bytes_of, linked, numbered, 
 DATABASE = b"id of a database"
 
 
-def test_n5_each_side_says_hello_first_of_all_and_hears_who_the_other_is() -> None:
+def test_each_side_says_hello_first_of_all_and_hears_who_the_other_is() -> None:
     both = linked(greet=False)
     assert both.to_bank() == [
         PeerGreeted(PeerIdentity(instance_id=SHOP, name="shop", number=1, max_frame_bytes=8 << 20))
@@ -28,7 +28,7 @@ def test_n5_each_side_says_hello_first_of_all_and_hears_who_the_other_is() -> No
 
 
 @pytest.mark.parametrize("kind", [kind for kind in FrameKind if kind is not FrameKind.HELLO])
-def test_n5_before_hello_no_frame_has_an_effect(kind: FrameKind) -> None:
+def test_before_hello_no_frame_has_an_effect(kind: FrameKind) -> None:
     bodies = {
         FrameKind.FRAGMENTS: bytes_of(table(row())),
         FrameKind.ROLE_ASKED: DATABASE,
@@ -42,13 +42,13 @@ def test_n5_before_hello_no_frame_has_an_effect(kind: FrameKind) -> None:
     assert said(both.bank) == []  # whoever has not even said HELLO is told nothing
 
 
-def test_n5_a_second_hello_ends_the_connection() -> None:
+def test_a_second_hello_ends_the_connection() -> None:
     both = linked()
     with pytest.raises(PeerError, match="HELLO: it may not come while the connection is OPEN"):
         both.bank.received(said(Link(own(), is_accept=False, limits=LinkLimits(), now=0))[0], now=0)
 
 
-def test_n5_rows_that_are_sent_before_hello_wait_for_it() -> None:
+def test_rows_that_are_sent_before_hello_wait_for_it() -> None:
     both = linked(greet=False)
     both.shop.send(numbered(3))
     both.shop.ask_role(DATABASE)
@@ -60,14 +60,14 @@ def test_n5_rows_that_are_sent_before_hello_wait_for_it() -> None:
     assert numbers(both.to_bank()) == [0, 1, 2]
 
 
-def test_n4_after_hello_the_limit_of_a_frame_is_what_this_side_has_said() -> None:
+def test_after_hello_the_limit_of_a_frame_is_what_this_side_has_said() -> None:
     shop = Link(own(max_frame_bytes=2 << 20), is_accept=False, limits=LinkLimits(), now=0)
     shop.received(said(linked(greet=False).bank)[0], now=0)
     with pytest.raises(PeerError, match=f"expected a body of 1 to {2 << 20} bytes"):
         shop.received(framed(FrameKind.FRAGMENTS, bytes((2 << 20) + 1))[:16], now=0)
 
 
-def test_n9_an_instance_that_hears_its_own_id_leaves() -> None:
+def test_an_instance_that_hears_its_own_id_leaves() -> None:
     itself = PeerIdentity(instance_id=SHOP, name="shop", number=1, max_frame_bytes=8 << 20)
     both = Linked(
         Link(own(), is_accept=False, limits=LinkLimits(), now=0),
@@ -83,8 +83,9 @@ def test_n9_an_instance_that_hears_its_own_id_leaves() -> None:
     assert both.bank.is_over
 
 
+@pytest.mark.rule("P1")
 @given(st.lists(st.integers(1, 3000), min_size=1, max_size=5), st.data())
-def test_p1_rows_arrive_in_order_however_the_bytes_are_cut(counts: list[int], data: st.DataObject) -> None:
+def test_rows_arrive_in_order_however_the_bytes_are_cut(counts: list[int], data: st.DataObject) -> None:
     both, sent = linked(), 0
     for count in counts:
         both.shop.send(numbered(count, first=sent))
@@ -101,7 +102,7 @@ def test_p1_rows_arrive_in_order_however_the_bytes_are_cut(counts: list[int], da
     assert both.shop.waiting == (0, 0)
 
 
-def test_n7_a_piece_to_write_is_little_more_than_a_frame() -> None:
+def test_a_piece_to_write_is_little_more_than_a_frame() -> None:
     both = linked()
     both.shop.send(numbered(100, size=100_000))
     assert both.shop.waiting[1] > 10_000_000
@@ -111,7 +112,7 @@ def test_n7_a_piece_to_write_is_little_more_than_a_frame() -> None:
     assert both.shop.waiting == (0, 0)
 
 
-def test_n7_questions_go_before_rows() -> None:
+def test_questions_go_before_rows() -> None:
     both = linked()
     both.shop.send(numbered(3000))
     said_first = b"".join(both.shop.data_to_send(now=0))
@@ -120,7 +121,8 @@ def test_n7_questions_go_before_rows() -> None:
     assert isinstance(both.to_bank()[0], RoleAsked)
 
 
-def test_p26_a_frame_of_rows_that_is_damaged_ends_the_connection_and_the_far_side_hears_why() -> None:
+@pytest.mark.rule("P26")
+def test_a_frame_of_rows_that_is_damaged_ends_the_connection_and_the_far_side_hears_why() -> None:
     both = linked()
     both.shop.send(numbered(3))
     [data] = said(both.shop)
@@ -134,13 +136,14 @@ def test_p26_a_frame_of_rows_that_is_damaged_ends_the_connection_and_the_far_sid
         both.bank.send(numbered(1))
 
 
-def test_p26_a_frame_that_is_whole_and_no_batch_ends_the_connection() -> None:
+@pytest.mark.rule("P26")
+def test_a_frame_that_is_whole_and_no_batch_ends_the_connection() -> None:
     both = linked()
     with pytest.raises(PeerError, match="FRAGMENTS: this is no batch of fragments"):
         both.bank.received(framed(FrameKind.FRAGMENTS, b"rows"), now=0)
 
 
-def test_n23_a_role_is_asked_and_told() -> None:
+def test_a_role_is_asked_and_told() -> None:
     both = linked()
     both.shop.ask_role(DATABASE)
     assert both.to_bank() == [RoleAsked(DATABASE)]
@@ -148,7 +151,8 @@ def test_n23_a_role_is_asked_and_told() -> None:
     assert both.to_shop() == [RoleTold(DATABASE, "principal", 7)]
 
 
-def test_t6_a_role_that_nobody_asked_for_ends_the_connection() -> None:
+@pytest.mark.threat("T6")
+def test_a_role_that_nobody_asked_for_ends_the_connection() -> None:
     both = linked()
     both.shop.ask_role(DATABASE)
     answer = framed(FrameKind.ROLE_TOLD, DATABASE + b"\x01" + bytes(8))
@@ -157,7 +161,7 @@ def test_t6_a_role_that_nobody_asked_for_ends_the_connection() -> None:
         both.shop.received(answer, now=0)
 
 
-def test_n23_nobody_tells_a_role_unasked() -> None:
+def test_nobody_tells_a_role_unasked() -> None:
     both = linked()
     with pytest.raises(ProtocolError, match="has asked nothing"):
         both.bank.tell_role(DATABASE, "mirror", 0)
@@ -168,7 +172,8 @@ def test_n23_nobody_tells_a_role_unasked() -> None:
             both.bank.tell_role(wrong, "mirror", 0)
 
 
-def test_t4_who_asks_on_and_on_without_reading_is_cut_off() -> None:
+@pytest.mark.threat("T4")
+def test_who_asks_on_and_on_without_reading_is_cut_off() -> None:
     both = linked()
     question = framed(FrameKind.ROLE_ASKED, DATABASE)
     both.bank.received(question * WAITING_MAX, now=0)
@@ -178,14 +183,16 @@ def test_t4_who_asks_on_and_on_without_reading_is_cut_off() -> None:
         both.bank.received(question, now=0)
 
 
-def test_t4_pings_without_end_are_answered_by_one_pong() -> None:
+@pytest.mark.threat("T4")
+def test_pings_without_end_are_answered_by_one_pong() -> None:
     both = linked()
     both.bank.received(framed(FrameKind.PING) * 10_000, now=0)
     assert said(both.bank) == [framed(FrameKind.PONG)]
 
 
+@pytest.mark.threat("T5")
 @given(st.lists(st.binary(max_size=64), max_size=8), st.booleans())
-def test_t5_any_bytes_come_to_nothing_or_a_peer_error(pieces: list[bytes], greeted: bool) -> None:  # noqa: FBT001
+def test_any_bytes_come_to_nothing_or_a_peer_error(pieces: list[bytes], greeted: bool) -> None:  # noqa: FBT001
     bank = linked(greet=greeted).bank
     try:
         for piece in pieces:
@@ -197,7 +204,7 @@ def test_t5_any_bytes_come_to_nothing_or_a_peer_error(pieces: list[bytes], greet
 
 
 @given(st.lists(st.sampled_from(list(FrameKind)), max_size=12), st.integers(0, 12))
-def test_n5_any_sequence_of_frames_is_followed_or_refused(kinds: list[FrameKind], leaves_after: int) -> None:
+def test_any_sequence_of_frames_is_followed_or_refused(kinds: list[FrameKind], leaves_after: int) -> None:
     frames = {
         FrameKind.HELLO: said(linked(greet=False).shop)[0],
         FrameKind.FRAGMENTS: framed(FrameKind.FRAGMENTS, pack_batch(numbered(2))),

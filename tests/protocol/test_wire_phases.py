@@ -14,7 +14,7 @@ DATABASE = b"id of a database"
 
 
 @pytest.mark.parametrize(("phase", "happened"), list(itertools.product(Phase, LinkInput)))
-def test_n5_every_phase_knows_every_input(phase: Phase, happened: LinkInput) -> None:
+def test_every_phase_knows_every_input(phase: Phase, happened: LinkInput) -> None:
     """What the table leaves out is what the far side may not do, or what this side never does: GOODBYE goes once, and only then."""
     missing = {
         Phase.GREETING: {LinkInput.FRAME, LinkInput.GOODBYE, LinkInput.WRITTEN},
@@ -27,7 +27,7 @@ def test_n5_every_phase_knows_every_input(phase: Phase, happened: LinkInput) -> 
     assert (happened in TABLE[phase]) is (happened not in missing[phase])
 
 
-def test_n5_the_way_through_the_table_has_no_return() -> None:
+def test_the_way_through_the_table_has_no_return() -> None:
     order = list(Phase)
     for phase, inputs in TABLE.items():
         for after in inputs.values():
@@ -39,7 +39,7 @@ SIDES = st.tuples(st.binary(min_size=16, max_size=16), st.integers(0, 2**64 - 1)
 
 
 @given(SIDES, SIDES, st.booleans())
-def test_n9_of_two_that_meet_both_sides_keep_the_same(
+def test_of_two_that_meet_both_sides_keep_the_same(
     shop: tuple[bytes, int],
     bank: tuple[bytes, int],
     shop_sees_its_own_first: bool,  # noqa: FBT001
@@ -63,7 +63,7 @@ def test_n9_of_two_that_meet_both_sides_keep_the_same(
     assert at_shop is ((shop[1], shop[0]) > (bank[1], bank[0]))
 
 
-def test_n9_who_was_started_anew_is_on_the_new_connection() -> None:
+def test_who_was_started_anew_is_on_the_new_connection() -> None:
     before, after = (
         PeerIdentity(instance_id=BANK, name="bank", number=number, max_frame_bytes=8 << 20) for number in (9, 3)
     )
@@ -74,7 +74,7 @@ def test_n9_who_was_started_anew_is_on_the_new_connection() -> None:
         )
 
 
-def test_n9_of_two_that_one_side_dialled_that_side_keeps_the_later() -> None:
+def test_of_two_that_one_side_dialled_that_side_keeps_the_later() -> None:
     far = PeerIdentity(instance_id=BANK, name="bank", number=9, max_frame_bytes=8 << 20)
     assert (
         stays(own(), EstablishedConnection(far, is_accept=False), EstablishedConnection(far, is_accept=False))

@@ -30,12 +30,12 @@ def body_of(frame: bytes) -> tuple[FrameKind, bytes]:
     return whole
 
 
-def test_n4_every_kind_is_recorded() -> None:
+def test_every_kind_is_recorded() -> None:
     assert list(RECORDED) == list(FrameKind)
 
 
 @pytest.mark.parametrize("kind", list(FrameKind))
-def test_n4_a_recorded_frame_is_read(kind: FrameKind) -> None:
+def test_a_recorded_frame_is_read(kind: FrameKind) -> None:
     read: dict[FrameKind, Any] = {
         FrameKind.HELLO: lambda body: frames.unpack_hello(body).name,
         FrameKind.FRAGMENTS: lambda body: unpack_batch(body).to_pylist(),
@@ -59,7 +59,7 @@ def test_n4_a_recorded_frame_is_read(kind: FrameKind) -> None:
     assert read[kind](body) == said[kind]
 
 
-def test_n4_the_same_is_said_in_the_same_bytes() -> None:
+def test_the_same_is_said_in_the_same_bytes() -> None:
     """But for rows: how Arrow lays out its metadata is a matter of its version, and any layout is read."""
     told = frames.pack_role(b"id of a database", "principal", 3)
     assert {kind: frame for kind, frame in RECORDED.items() if kind is not FrameKind.FRAGMENTS} == {

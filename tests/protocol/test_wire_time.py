@@ -10,7 +10,7 @@ from tests.protocol.wire import BANK, SECOND, linked, numbered, numbers, said
 DATABASE = b"id of a database"
 
 
-def test_n11_hello_has_ten_seconds() -> None:
+def test_hello_has_ten_seconds() -> None:
     bank = linked(greet=False).bank
     assert bank.next_timeout() == 10 * SECOND
     assert bank.handle_timeout(now=10 * SECOND - 1) == []
@@ -20,7 +20,7 @@ def test_n11_hello_has_ten_seconds() -> None:
     assert bank.next_timeout() is None
 
 
-def test_n10_a_connection_that_carries_nothing_for_thirty_seconds_is_closed() -> None:
+def test_a_connection_that_carries_nothing_for_thirty_seconds_is_closed() -> None:
     both = linked()
     both.shop.send(numbered(1))
     both.to_bank(7 * SECOND)
@@ -36,13 +36,13 @@ def test_n10_a_connection_that_carries_nothing_for_thirty_seconds_is_closed() ->
     assert both.bank.is_over
 
 
-def test_n10_what_waits_to_be_written_keeps_the_connection() -> None:
+def test_what_waits_to_be_written_keeps_the_connection() -> None:
     both = linked()
     both.shop.send(numbered(1))
     assert both.shop.next_timeout() is None
 
 
-def test_n10_after_ten_seconds_of_silence_a_ping_goes_and_the_answer_is_a_sign() -> None:
+def test_after_ten_seconds_of_silence_a_ping_goes_and_the_answer_is_a_sign() -> None:
     both = linked()
     both.shop.send(numbered(1))
     assert len(said(both.shop, SECOND)) == 1
@@ -56,7 +56,7 @@ def test_n10_after_ten_seconds_of_silence_a_ping_goes_and_the_answer_is_a_sign()
     assert both.shop.next_timeout() == 31 * SECOND  # that is when it has been idle
 
 
-def test_n10_without_a_sign_for_twenty_seconds_the_far_side_is_gone() -> None:
+def test_without_a_sign_for_twenty_seconds_the_far_side_is_gone() -> None:
     both = linked()
     both.shop.send(numbered(1))
     said(both.shop, 0)
@@ -67,7 +67,7 @@ def test_n10_without_a_sign_for_twenty_seconds_the_far_side_is_gone() -> None:
     assert both.shop.is_over
 
 
-def test_n10_any_byte_is_a_sign() -> None:
+def test_any_byte_is_a_sign() -> None:
     both = linked()
     both.shop.send(numbered(1))
     said(both.shop, 0)
@@ -75,12 +75,12 @@ def test_n10_any_byte_is_a_sign() -> None:
     assert both.shop.next_timeout() == 30 * SECOND
 
 
-def test_n10_who_has_asked_nothing_expects_nothing() -> None:
+def test_who_has_asked_nothing_expects_nothing() -> None:
     both = linked()
     assert both.shop.next_timeout() == 30 * SECOND
 
 
-def test_n9_a_link_is_probed_when_the_far_side_dials_anew() -> None:
+def test_a_link_is_probed_when_the_far_side_dials_anew() -> None:
     both = linked()
     both.bank.probe(now=3 * SECOND)
     assert said(both.bank, 3 * SECOND) == [framed(FrameKind.PING)]
@@ -88,7 +88,7 @@ def test_n9_a_link_is_probed_when_the_far_side_dials_anew() -> None:
     assert both.bank.handle_timeout(now=13 * SECOND) == [PeerLeft(GoodbyeReason.SILENT, "no sign within 20 s")]
 
 
-def test_n12_who_does_not_read_gives_signs_and_expects_none() -> None:
+def test_who_does_not_read_gives_signs_and_expects_none() -> None:
     both = linked()
     both.bank.send(numbered(1))
     said(both.bank, 0)
@@ -104,7 +104,7 @@ def test_n12_who_does_not_read_gives_signs_and_expects_none() -> None:
     assert both.bank.next_timeout() == 36 * SECOND
 
 
-def test_n12_signs_keep_the_far_side_patient() -> None:
+def test_signs_keep_the_far_side_patient() -> None:
     both = linked()
     both.shop.send(numbered(1))
     said(both.shop, 0)
@@ -115,7 +115,7 @@ def test_n12_signs_keep_the_far_side_patient() -> None:
             assert not both.shop.is_leaving
 
 
-def test_n9_goodbye_goes_behind_what_was_sent_before() -> None:
+def test_goodbye_goes_behind_what_was_sent_before() -> None:
     both = linked()
     both.shop.send(numbered(3000))
     both.shop.leave(GoodbyeReason.SUPERSEDED, "another connection stays", now=0)
@@ -126,7 +126,7 @@ def test_n9_goodbye_goes_behind_what_was_sent_before() -> None:
     assert came[-1] == PeerLeft(GoodbyeReason.SUPERSEDED, "another connection stays")
 
 
-def test_n9_who_has_left_still_takes_what_was_under_way() -> None:
+def test_who_has_left_still_takes_what_was_under_way() -> None:
     both = linked()
     both.bank.send(numbered(3000))
     both.shop.leave(GoodbyeReason.IDLE, now=0)
@@ -140,7 +140,7 @@ def test_n9_who_has_left_still_takes_what_was_under_way() -> None:
     assert both.bank.is_over
 
 
-def test_n9_goodbyes_that_cross_end_both() -> None:
+def test_goodbyes_that_cross_end_both() -> None:
     both = linked()
     both.shop.leave(GoodbyeReason.IDLE, now=0)
     both.bank.leave(GoodbyeReason.STOPPING, now=0)
@@ -151,7 +151,7 @@ def test_n9_goodbyes_that_cross_end_both() -> None:
     assert both.bank.is_over
 
 
-def test_n9_leaving_twice_is_as_leaving_once() -> None:
+def test_leaving_twice_is_as_leaving_once() -> None:
     both = linked()
     both.shop.leave(GoodbyeReason.IDLE, now=0)
     both.shop.leave(GoodbyeReason.STOPPING, now=0)
@@ -160,7 +160,7 @@ def test_n9_leaving_twice_is_as_leaving_once() -> None:
     assert said(both.shop) == []
 
 
-def test_n9_a_frame_after_goodbye_is_refused() -> None:
+def test_a_frame_after_goodbye_is_refused() -> None:
     both = linked()
     goodbye = framed(FrameKind.GOODBYE, b"\x01")
     with pytest.raises(PeerError, match="PING: it may not come while the connection is LEFT"):
@@ -171,7 +171,7 @@ def test_n9_a_frame_after_goodbye_is_refused() -> None:
         both.shop.received(goodbye * 2, now=0)
 
 
-def test_n9_a_goodbye_that_is_not_answered_has_five_seconds_from_the_last_that_came_or_went() -> None:
+def test_a_goodbye_that_is_not_answered_has_five_seconds_from_the_last_that_came_or_went() -> None:
     both = linked()
     both.shop.leave(GoodbyeReason.IDLE, now=40 * SECOND)
     assert both.shop.next_timeout() == 45 * SECOND
@@ -181,8 +181,8 @@ def test_n9_a_goodbye_that_is_not_answered_has_five_seconds_from_the_last_that_c
     assert both.shop.is_over
 
 
-def test_n9_leaving_ends_after_a_minute_whatever_the_far_side_trickles() -> None:
-    """N9: half a frame, a byte at a time; whole frames that carry nothing; and who was left by one who reads nothing."""
+def test_leaving_ends_after_a_minute_whatever_the_far_side_trickles() -> None:
+    """Half a frame, a byte at a time; whole frames that carry nothing; and who was left by one who reads nothing."""
     frame = framed(FrameKind.PONG)
     for trickled in ([frame[:1], *[bytes([each]) for each in frame[1:15]]], [frame] * 15):
         both = linked()
@@ -205,7 +205,7 @@ def test_n9_leaving_ends_after_a_minute_whatever_the_far_side_trickles() -> None
     assert left.bank.is_over
 
 
-def test_n9_who_was_left_and_cannot_write_ends_all_the_same() -> None:
+def test_who_was_left_and_cannot_write_ends_all_the_same() -> None:
     both = linked()
     both.bank.send(numbered(1))
     both.shop.leave(GoodbyeReason.STOPPING, now=0)
@@ -215,7 +215,7 @@ def test_n9_who_was_left_and_cannot_write_ends_all_the_same() -> None:
     assert both.bank.is_over
 
 
-def test_n9_who_leaves_before_hello_says_hello_and_goodbye() -> None:
+def test_who_leaves_before_hello_says_hello_and_goodbye() -> None:
     both = linked(greet=False)
     both.bank.leave(GoodbyeReason.REFUSED, "who are you", now=0)
     assert both.to_shop() == [
@@ -226,7 +226,7 @@ def test_n9_who_leaves_before_hello_says_hello_and_goodbye() -> None:
     assert both.to_bank() == []
 
 
-def test_n9_who_leaves_answers_nothing() -> None:
+def test_who_leaves_answers_nothing() -> None:
     both = linked()
     both.shop.ask_role(DATABASE)
     both.to_bank()
@@ -235,7 +235,7 @@ def test_n9_who_leaves_answers_nothing() -> None:
     assert both.to_shop() == [PeerLeft(GoodbyeReason.STOPPING)]
 
 
-def test_n10_nobody_says_silent() -> None:
+def test_nobody_says_silent() -> None:
     with pytest.raises(ProtocolError, match="got SILENT"):
         linked().shop.leave(GoodbyeReason.SILENT, now=0)
 

@@ -12,6 +12,7 @@ from tests.worlds.arrow import catalog_of
 A = "TCP://a.example:4022"
 
 
+@pytest.mark.rule("R6")
 @pytest.mark.parametrize(
     ("written", "normal"),
     [
@@ -31,8 +32,8 @@ A = "TCP://a.example:4022"
         ("Transport", "TRANSPORT"),
     ],
 )
-def test_r6_the_normal_form_of_an_address(written: str, normal: str) -> None:
-    """R6, K1: scheme and host in any case, a trailing slash allowed, port 4022 when left out."""
+def test_the_normal_form_of_an_address(written: str, normal: str) -> None:
+    """Scheme and host in any case, a trailing slash allowed, port 4022 when left out."""
     world = here(route(1, written), services=(("Sales", "tcp://next.example:1/x"),))
     expected = {"LOCAL": None, "TRANSPORT": "TCP://next.example:1"}.get(normal, normal)
     answer = decide(world, "tcp://next.example:1/x")
@@ -41,15 +42,18 @@ def test_r6_the_normal_form_of_an_address(written: str, normal: str) -> None:
     assert catalog.routes.column("address").to_pylist() == [written]
 
 
+@pytest.mark.rule("R6")
 @pytest.mark.parametrize("port", ["4022", "04022", None])
-def test_r6_own_addresses_are_normalised(port: str | None) -> None:
-    """R6, K1: an own address in any spelling is the same address."""
+def test_own_addresses_are_normalised(port: str | None) -> None:
+    """An own address in any spelling is the same address."""
     own = "tcp://Own.Example/" if port is None else f"tcp://Own.Example:{port}/"
     world = here(route(1, "TCP://OWN.example:4022"), own=(own,))
     assert catalog_of(world).addresses == ("TCP://own.example:4022",)
     assert decide(world, "Orders") == delayed("no_route", 7)
 
 
+@pytest.mark.rule("R6")
+@pytest.mark.threat("T18")
 @pytest.mark.parametrize(
     "text",
     [
@@ -97,16 +101,17 @@ def test_r6_own_addresses_are_normalised(port: str | None) -> None:
         "loca\u0142",
     ],
 )
-def test_r6_what_is_no_address(text: str) -> None:
-    """R6, T18, K1: anything else is an error that says where it is, in routes, in mirrors and among the own addresses."""
+def test_what_is_no_address(text: str) -> None:
+    """Anything else is an error that says where it is, in routes, in mirrors and among the own addresses."""
     good = route(1, A)
     for world in (here(good, route(2, text)), here(good, route(2, A, mirror=text)), here(good, own=(text,))):
         with pytest.raises(ssbroker.InvalidAddressError):
             catalog_of(world)
 
 
-def test_r6_equal_addresses_in_other_spellings_lead_to_one_hop() -> None:
-    """R6, R21: the next hop has one spelling, whichever route is taken."""
+@pytest.mark.rule("R6", "R21")
+def test_equal_addresses_in_other_spellings_lead_to_one_hop() -> None:
+    """The next hop has one spelling, whichever route is taken."""
     spellings = ("TCP://A.example", "tcp://a.EXAMPLE:4022/", "TCP://a.example:04022")
     world = here(*(route(number, text, service=f"S{number}") for number, text in enumerate(spellings)))
     answers = decide_all(

@@ -26,8 +26,9 @@ def database_names(catalog: ssbroker.Catalog) -> list[Any]:
     return catalog.databases.column("name").to_pylist()
 
 
-def test_k23_a_lone_table_belongs_to_the_one_user_database() -> None:
-    """R1, K23: called `user` where none is named; conversations without the column begin in it."""
+@pytest.mark.rule("R1")
+def test_a_lone_table_belongs_to_the_one_user_database() -> None:
+    """Called `user` where none is named; conversations without the column begin in it."""
     catalog = ssbroker.Catalog(lone_table())
     assert catalog.user_database == "user"
     assert sorted(database_names(catalog)) == ["msdb", "user"]
@@ -35,8 +36,9 @@ def test_k23_a_lone_table_belongs_to_the_one_user_database() -> None:
     assert decisions_of(ssbroker.Router(catalog, tie_break="first").route(asked, now=NOW)) == [remote(2, 65536, A)]
 
 
-def test_k23_a_lone_table_takes_the_name_of_the_one_database_given() -> None:
-    """R1, K23: msdb does not count as a user database."""
+@pytest.mark.rule("R1")
+def test_a_lone_table_takes_the_name_of_the_one_database_given() -> None:
+    """Msdb does not count as a user database."""
     databases = pa.table(
         {
             "name": ["msdb", "Sales"],
@@ -49,8 +51,9 @@ def test_k23_a_lone_table_takes_the_name_of_the_one_database_given() -> None:
     assert catalog.routes.column("database").to_pylist() == ["Sales"]
 
 
-def test_k23_with_several_databases_the_column_is_needed() -> None:
-    """R1, R2: whose table, and where a conversation began, cannot be guessed."""
+@pytest.mark.rule("R1", "R2")
+def test_with_several_databases_the_column_is_needed() -> None:
+    """Whose table, and where a conversation began, cannot be guessed."""
     databases = catalog_of(here()).databases
     with pytest.raises((ssbroker.SchemaError, ssbroker.NullError), match="database"):
         ssbroker.Catalog(lone_table(), databases)
@@ -69,8 +72,8 @@ def test_k23_with_several_databases_the_column_is_needed() -> None:
         ([None, 65536, None], [65537, 65536, 65538]),
     ],
 )
-def test_k23_route_ids_that_are_left_out(given: list[int | None], assigned: list[int]) -> None:
-    """K23: they follow the highest of their database, from 65536, in row order; other databases do not matter."""
+def test_route_ids_that_are_left_out(given: list[int | None], assigned: list[int]) -> None:
+    """They follow the highest of their database, from 65536, in row order; other databases do not matter."""
     count = len(given)
     routes = pa.table(
         {
@@ -87,15 +90,17 @@ def test_k23_route_ids_that_are_left_out(given: list[int | None], assigned: list
     assert first.route_id == min(assigned)
 
 
-def test_k23_the_same_id_may_be_in_two_tables_not_twice_in_one() -> None:
-    """R1, K23: route ids are unique within their database."""
+@pytest.mark.rule("R1")
+def test_the_same_id_may_be_in_two_tables_not_twice_in_one() -> None:
+    """Route ids are unique within their database."""
     catalog_of(here(route(1, A), route(1, A, table="Stores")))
     with pytest.raises(ssbroker.DuplicateError):
         catalog_of(here(route(1, A), route(1, "LOCAL")))
 
 
-def test_k24_a_database_that_only_routes_name_is_enabled() -> None:
-    """R1, K24: its id is unknown; msdb is always there."""
+@pytest.mark.rule("R1")
+def test_a_database_that_only_routes_name_is_enabled() -> None:
+    """Its id is unknown; msdb is always there."""
     catalog = catalog_of(World(routes=(route(1, A, table="Lone"),)))
     assert catalog.databases.to_pylist() == [
         {"name": "Lone", "service_broker_guid": None, "is_broker_enabled": True},
@@ -104,8 +109,9 @@ def test_k24_a_database_that_only_routes_name_is_enabled() -> None:
     assert decide(World(routes=(route(1, A, table="Lone"),)), "Orders", begun_in="Lone") == remote(5, 1, A)
 
 
-def test_k24_one_id_for_several_databases_of_which_one_is_enabled() -> None:
-    """R31, K24: two enabled ones are refused (I7)."""
+@pytest.mark.rule("R31", "I7")
+def test_one_id_for_several_databases_of_which_one_is_enabled() -> None:
+    """Two enabled ones are refused (I7)."""
     names = ("One", "Two", "Three")
     for enabled in ((True, False, False), (False, False, False)):
         world = World(
@@ -130,10 +136,11 @@ def lives(catalog: ssbroker.Catalog, now: datetime) -> bool:
     return answer.outcome == "REMOTE"
 
 
+@pytest.mark.rule("R3")
 @pytest.mark.parametrize("unit", ["s", "ms", "us", "ns"])
 @pytest.mark.parametrize("zone", [None, "UTC", "+09:00", "America/New_York"])
-def test_k25_a_lifetime_of_any_unit_and_zone(unit: Any, zone: str | None) -> None:
-    """R3, K25: without a zone it is UTC; with one it is the same moment."""
+def test_a_lifetime_of_any_unit_and_zone(unit: Any, zone: str | None) -> None:
+    """Without a zone it is UTC; with one it is the same moment."""
     value = NOW if zone else NOW.replace(tzinfo=None)
     catalog = lifetime_table(pa.array([value], pa.timestamp(unit, tz=zone)))
     assert not lives(catalog, NOW)
@@ -141,8 +148,9 @@ def test_k25_a_lifetime_of_any_unit_and_zone(unit: Any, zone: str | None) -> Non
     assert catalog.routes.column("lifetime").to_pylist() == [NOW]
 
 
-def test_k25_nanoseconds_round_up() -> None:
-    """R3, K25: a route never expires before its moment."""
+@pytest.mark.rule("R3")
+def test_nanoseconds_round_up() -> None:
+    """A route never expires before its moment."""
     nanoseconds = int(NOW.timestamp()) * 10**9
     for more, first_expired in (
         (0, NOW),
@@ -156,21 +164,24 @@ def test_k25_nanoseconds_round_up() -> None:
         assert lives(catalog, first_expired - TICK)
 
 
-def test_k25_nanoseconds_before_1970_round_up_too() -> None:
-    """R3, K25: towards the later moment, not towards zero."""
+@pytest.mark.rule("R3")
+def test_nanoseconds_before_1970_round_up_too() -> None:
+    """Towards the later moment, not towards zero."""
     catalog = lifetime_table(pa.array([-1999], pa.timestamp("ns", tz="UTC")))
     assert catalog.routes.column("lifetime").to_pylist() == [datetime(1970, 1, 1, tzinfo=UTC) - TICK]
 
 
-def test_k26_a_catalog_from_rows_holds_the_rows_and_nothing_else() -> None:
-    """R1, K26: no `AutoCreatedLocal` is added."""
+@pytest.mark.rule("R1")
+def test_a_catalog_from_rows_holds_the_rows_and_nothing_else() -> None:
+    """No `AutoCreatedLocal` is added."""
     catalog = catalog_of(here(services=(("Stores", "Orders"),)))
     assert catalog.routes.num_rows == 0
     assert decide(here(services=(("Stores", "Orders"),)), "Orders").reason == "no_route"
 
 
-def test_k26_in_ddl_every_database_begins_with_auto_created_local(tmp_path: Path) -> None:
-    """R1, K26: msdb too, so that what is here is found from here and from outside."""
+@pytest.mark.rule("R1")
+def test_in_ddl_every_database_begins_with_auto_created_local(tmp_path: Path) -> None:
+    """Msdb too, so that what is here is found from here and from outside."""
     script = tmp_path / "instance.sql"
     script.write_text(
         "CREATE DATABASE Sales;\nGO\nUSE Sales;\nGO\nCREATE QUEUE Q;\nGO\nCREATE SERVICE Orders ON QUEUE Q;\nGO\n",
@@ -185,8 +196,9 @@ def test_k26_in_ddl_every_database_begins_with_auto_created_local(tmp_path: Path
     assert [(answer.outcome, answer.target_database) for answer in answers] == [("LOCAL", "Sales")] * 2
 
 
-def test_k18_the_id_of_the_located_database_binds() -> None:
-    """R8, K18: null only while that id is unknown."""
+@pytest.mark.rule("R8")
+def test_the_id_of_the_located_database_binds() -> None:
+    """Null only while that id is unknown."""
     world = here(
         route(1, "LOCAL"), route(1, "LOCAL", table="Lone"), services=(("Sales", "Orders"), ("Lone", "Returns"))
     )
@@ -194,8 +206,9 @@ def test_k18_the_id_of_the_located_database_binds() -> None:
     assert decide(world, "Returns") == local(5, 1, "Lone")
 
 
-def test_r3_moments_around_the_epoch() -> None:
-    """R3: negative moments are moments."""
+@pytest.mark.rule("R3")
+def test_moments_around_the_epoch() -> None:
+    """Negative moments are moments."""
     epoch = datetime(1970, 1, 1, tzinfo=UTC)
     catalog = lifetime_table(pa.array([epoch - timedelta(hours=1)], pa.timestamp("us", tz="UTC")))
     assert lives(catalog, epoch - timedelta(hours=1) - TICK)

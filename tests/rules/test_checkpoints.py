@@ -30,8 +30,9 @@ def restored(reassembler: ssbroker.Reassembler) -> ssbroker.Reassembler:
     return ssbroker.Reassembler.restore(reassembler.checkpoint())
 
 
-def test_m23_a_checkpoint_holds_what_is_pending() -> None:
-    """P14, P16, M23: incomplete and held messages, numbers, what is known and what it is charged."""
+@pytest.mark.rule("P14", "P16")
+def test_a_checkpoint_holds_what_is_pending() -> None:
+    """Incomplete and held messages, numbers, what is known and what it is charged."""
     reassembler = ssbroker.Reassembler()
     push(reassembler, single(0), *parts(b"abcdef", 1)[:2], single(2), begun(0, conversation=B))
     again = restored(reassembler)
@@ -44,8 +45,8 @@ def test_m23_a_checkpoint_holds_what_is_pending() -> None:
     assert acknowledged(result) == [(2, None, None)]
 
 
-def test_m23_a_checkpoint_holds_the_limits() -> None:
-    """M15 to M19, M23: and whether there is an order."""
+def test_a_checkpoint_holds_the_limits() -> None:
+    """And whether there is an order."""
     reassembler = ssbroker.Reassembler(
         max_pending_bytes=2000,
         max_pending_messages=4,
@@ -61,8 +62,9 @@ def test_m23_a_checkpoint_holds_the_limits() -> None:
     assert messages(push(restored(reassembler), single(1))) == [(1, b"")]
 
 
-def test_m23_without_order_the_numbers_after_a_gap_are_kept() -> None:
-    """P12, M18, M23: what was whole is still a duplicate."""
+@pytest.mark.rule("P12")
+def test_without_order_the_numbers_after_a_gap_are_kept() -> None:
+    """What was whole is still a duplicate."""
     reassembler = ssbroker.Reassembler(in_order=False)
     push(reassembler, single(2))
     again = restored(reassembler)
@@ -70,8 +72,9 @@ def test_m23_without_order_the_numbers_after_a_gap_are_kept() -> None:
     assert reasons(push(again, single(2))) == ["duplicate"]
 
 
-def test_m23_session_keys_are_given_anew() -> None:
-    """P22, M23: the state does not hold them."""
+@pytest.mark.rule("P22")
+def test_session_keys_are_given_anew() -> None:
+    """The state does not hold them."""
     reassembler = ssbroker.Reassembler(session_keys={A: KEY})
     first, second = parts(b"abcd", key=KEY)
     push(reassembler, first)
@@ -81,8 +84,9 @@ def test_m23_session_keys_are_given_anew() -> None:
     assert reasons(push(ssbroker.Reassembler.restore(state), second)) == ["corrupt_fragment"]
 
 
-def test_m23_its_size_is_that_of_what_is_pending() -> None:
-    """P26, M23: of what was released only the next number stays, and of a lying count nothing."""
+@pytest.mark.rule("P26")
+def test_its_size_is_that_of_what_is_pending() -> None:
+    """Of what was released only the next number stays, and of a lying count nothing."""
     reassembler = ssbroker.Reassembler()
     empty = len(reassembler.checkpoint())
     push(reassembler, *(single(number, body=bytes(1000)) for number in range(50)), begun(50, body=bytes(1000)))
@@ -101,15 +105,15 @@ def state() -> bytes:
     return reassembler.checkpoint()
 
 
-def test_m23_a_state_that_is_cut_off_is_an_error(state: bytes) -> None:
-    """M23: at any place."""
+def test_a_state_that_is_cut_off_is_an_error(state: bytes) -> None:
+    """At any place."""
     for length in range(len(state)):
         with pytest.raises(MalformedDataError):
             ssbroker.Reassembler.restore(state[:length])
 
 
-def test_m23_a_state_that_is_altered_is_an_error(state: bytes) -> None:
-    """M23: in any bit, or longer."""
+def test_a_state_that_is_altered_is_an_error(state: bytes) -> None:
+    """In any bit, or longer."""
     for bit in range(8 * len(state)):
         altered = bytearray(state)
         altered[bit // 8] ^= 1 << bit % 8
@@ -119,16 +123,17 @@ def test_m23_a_state_that_is_altered_is_an_error(state: bytes) -> None:
         ssbroker.Reassembler.restore(state + b"\0")
 
 
-def test_m23_a_reassembler_pickles_with_its_keys() -> None:
-    """M23: so that it goes to another process as it is."""
+def test_a_reassembler_pickles_with_its_keys() -> None:
+    """So that it goes to another process as it is."""
     reassembler = ssbroker.Reassembler(session_keys={A: KEY})
     first, second = parts(b"abcd", key=KEY)
     push(reassembler, first)
     assert messages(push(pickle.loads(pickle.dumps(reassembler)), second)) == [(0, b"abcd")]
 
 
-def test_m24_what_is_forgotten_may_come_again() -> None:
-    """P13, M24: an incomplete message; nothing is rejected, and others stay."""
+@pytest.mark.rule("P13")
+def test_what_is_forgotten_may_come_again() -> None:
+    """An incomplete message; nothing is rejected, and others stay."""
     reassembler = ssbroker.Reassembler()
     fragments = parts(b"abcd", 1)
     push(reassembler, fragments[0], single(0), begun(2))
@@ -138,8 +143,9 @@ def test_m24_what_is_forgotten_may_come_again() -> None:
     assert messages(push(reassembler, *fragments)) == [(1, b"abcd")]
 
 
-def test_m24_what_is_held_may_be_forgotten_too() -> None:
-    """P14, M24: its number is not whole any more."""
+@pytest.mark.rule("P14")
+def test_what_is_held_may_be_forgotten_too() -> None:
+    """Its number is not whole any more."""
     reassembler = ssbroker.Reassembler()
     push(reassembler, single(1, body=b"first"))
     assert reassembler.forget(str(A), is_initiator=True, message_sequence_number=1)
@@ -147,8 +153,9 @@ def test_m24_what_is_held_may_be_forgotten_too() -> None:
     assert messages(push(reassembler, single(1, body=b"second"))) == [(1, b"second")]
 
 
-def test_m24_what_was_released_is_not_forgotten() -> None:
-    """P12, M24: it stays a duplicate; so does a mere number."""
+@pytest.mark.rule("P12")
+def test_what_was_released_is_not_forgotten() -> None:
+    """It stays a duplicate; so does a mere number."""
     for in_order in (True, False):
         reassembler = ssbroker.Reassembler(in_order=in_order)
         push(reassembler, single(0))
@@ -159,8 +166,8 @@ def test_m24_what_was_released_is_not_forgotten() -> None:
     assert reasons(push(reassembler, single(2))) == ["duplicate"]
 
 
-def test_m24_what_is_not_there_is_not_forgotten() -> None:
-    """M24: nor made."""
+def test_what_is_not_there_is_not_forgotten() -> None:
+    """Nor made."""
     reassembler = ssbroker.Reassembler()
     push(reassembler, begun(0))
     assert not reassembler.forget(B, is_initiator=True, message_sequence_number=0)
@@ -169,8 +176,8 @@ def test_m24_what_is_not_there_is_not_forgotten() -> None:
     assert pending_numbers(reassembler) == [0]
 
 
-def test_m20_forgetting_the_last_of_a_direction_forgets_the_direction() -> None:
-    """M20, M24: it is charged no more, unless one of its messages has been whole."""
+def test_forgetting_the_last_of_a_direction_forgets_the_direction() -> None:
+    """It is charged no more, unless one of its messages has been whole."""
     reassembler = ssbroker.Reassembler()
     push(reassembler, begun(0), single(1, conversation=B))
     assert reassembler.forget(A, is_initiator=True, message_sequence_number=0)

@@ -34,8 +34,9 @@ TARGET = "TCP://next.example:5022/Orders"
 """A service name that begins with an address, so that TRANSPORT can be used."""
 
 
-def test_r21_routes_with_the_same_address_count_as_one() -> None:
-    """R21: nine spellings of one address and one other share the conversations half and half."""
+@pytest.mark.rule("R21")
+def test_routes_with_the_same_address_count_as_one() -> None:
+    """Nine spellings of one address and one other share the conversations half and half."""
     spellings = ["TCP://a.example:4022", "tcp://A.EXAMPLE", "tcp://a.example/"] * 3
     world = here(*(route(n, text) for n, text in enumerate(spellings, 1)), route(10, B))
     answers = [answer.route_id for answer in decide_all(world, many())]
@@ -43,27 +44,31 @@ def test_r21_routes_with_the_same_address_count_as_one() -> None:
     assert 430 < answers.count(10) < 570
 
 
-def test_r21_the_lowest_id_stands_for_the_merged() -> None:
-    """R21, K12: whatever the order of the rows."""
+@pytest.mark.rule("R21")
+def test_the_lowest_id_stands_for_the_merged() -> None:
+    """Whatever the order of the rows."""
     world = here(route(7, A), route(3, "tcp://A.example/"), route(5, A))
     for tie_break in ("hash", "first", "round_robin"):
         assert decide(world, "Orders", tie_break=tie_break) == remote(5, 3, A)
 
 
-def test_r21_another_port_is_another_address() -> None:
-    """R21, R6: not merged."""
+@pytest.mark.rule("R21", "R6")
+def test_another_port_is_another_address() -> None:
+    """Not merged."""
     world = here(route(1, "TCP://a.example:4022"), route(2, "TCP://a.example:4023"))
     assert {answer.route_id for answer in decide_all(world, many())} == {1, 2}
 
 
-def test_k12_a_mirror_is_never_lost_by_merging() -> None:
-    """R21, R22, K12: a route with a mirror does not merge with one without."""
+@pytest.mark.rule("R21", "R22")
+def test_a_mirror_is_never_lost_by_merging() -> None:
+    """A route with a mirror does not merge with one without."""
     world = here(route(1, A), route(2, A, mirror=M))
     assert decide(world, "Orders") == remote(5, 2, A, mirror=M)
 
 
-def test_k12_of_mirrored_routes_with_one_address_the_lowest_id_stands() -> None:
-    """R21, K12: mirrors play no part in what is the same."""
+@pytest.mark.rule("R21")
+def test_of_mirrored_routes_with_one_address_the_lowest_id_stands() -> None:
+    """Mirrors play no part in what is the same."""
     world = here(route(2, A, mirror=B), route(1, A, mirror=M))
     assert set(decide_all(world, many())) == {remote(5, 1, A, mirror=M)}
 
@@ -79,16 +84,18 @@ CHOSEN = (
 )
 
 
+@pytest.mark.rule("R22")
 @pytest.mark.parametrize("present", [each for size in (1, 2, 3, 4) for each in combinations(range(4), size)])
-def test_r22_the_first_class_that_is_there_is_taken(present: tuple[int, ...]) -> None:
-    """R22: mirrored, LOCAL, network, TRANSPORT: all fifteen mixtures."""
+def test_the_first_class_that_is_there_is_taken(present: tuple[int, ...]) -> None:
+    """Mirrored, LOCAL, network, TRANSPORT: all fifteen mixtures."""
     routes = [CLASSES[number] for number in present]
     for order in (routes, routes[::-1]):
         assert decide(here(*order, services=(("Stores", TARGET),)), TARGET) == CHOSEN[present[0]]
 
 
-def test_r22_local_is_usable_only_if_the_service_is_here() -> None:
-    """R22: else the network, else TRANSPORT."""
+@pytest.mark.rule("R22")
+def test_local_is_usable_only_if_the_service_is_here() -> None:
+    """Else the network, else TRANSPORT."""
     assert decide(here(*CLASSES[1:]), TARGET) == remote(5, 12, B)
     assert decide(here(CLASSES[1], CLASSES[3]), TARGET) == remote(5, 11, N)
     elsewhere = here(*CLASSES[1:], services=(("Stores", "Other"),))
@@ -97,8 +104,9 @@ def test_r22_local_is_usable_only_if_the_service_is_here() -> None:
     assert decide(disabled, TARGET) == remote(5, 12, B)
 
 
-def test_r22_usable_means_that_locate_finds_a_database() -> None:
-    """R22, R31: the service is here, but not in the database that the id names."""
+@pytest.mark.rule("R22", "R31")
+def test_usable_means_that_locate_finds_a_database() -> None:
+    """The service is here, but not in the database that the id names."""
     world = here(*CLASSES[1:3], services=(("Stores", "Orders"),))
     assert decide(world, "Orders", broker=STORES) == local(5, 13, "Stores", broker=STORES)
     assert decide(world, "Orders", broker=SALES) == remote(5, 12, B, broker=SALES)
@@ -110,14 +118,16 @@ def test_r22_usable_means_that_locate_finds_a_database() -> None:
     assert decide(bound, "Orders") == remote(3, 2, B, broker=SALES)
 
 
-def test_r22_a_later_step_is_not_searched_when_nothing_is_usable() -> None:
-    """R22, R26: what one step found is all there is to choose from."""
+@pytest.mark.rule("R22", "R26")
+def test_a_later_step_is_not_searched_when_nothing_is_usable() -> None:
+    """What one step found is all there is to choose from."""
     world = here(route(1, "LOCAL", service="Orders"), route(2, B))
     assert decide(world, "Orders") == delayed("service_not_found", 2)
 
 
-def test_k13_a_mirrored_route_is_of_class_1_whatever_its_address() -> None:
-    """R22, K13: usable, and what happens, goes by its address."""
+@pytest.mark.rule("R22")
+def test_a_mirrored_route_is_of_class_1_whatever_its_address() -> None:
+    """Usable, and what happens, goes by its address."""
     mirrored = (route(3, "LOCAL", mirror=M), route(4, "TRANSPORT", mirror=M))
     plain = (route(1, "LOCAL"), route(2, B))
     services = (("Sales", "Orders"),)
@@ -129,8 +139,9 @@ def test_k13_a_mirrored_route_is_of_class_1_whatever_its_address() -> None:
     assert decide(here(mirrored[1], *plain, services=services), "Orders") == local(5, 1, "Sales", broker=SALES)
 
 
-def test_k13_the_pick_is_among_the_usable_routes_of_the_class() -> None:
-    """R24, K13: an unusable route takes no share."""
+@pytest.mark.rule("R24")
+def test_the_pick_is_among_the_usable_routes_of_the_class() -> None:
+    """An unusable route takes no share."""
     world = here(
         route(1, "LOCAL", mirror=M), route(2, "TRANSPORT", mirror=M), route(3, A, mirror=M), route(4, B, mirror=M)
     )
@@ -139,6 +150,7 @@ def test_k13_the_pick_is_among_the_usable_routes_of_the_class() -> None:
     assert 430 < answers.count(3) < 570
 
 
+@pytest.mark.rule("R23")
 @pytest.mark.parametrize(
     ("name", "hop"),
     [
@@ -154,11 +166,12 @@ def test_k13_the_pick_is_among_the_usable_routes_of_the_class() -> None:
         ("tcp:5022/", "TCP://tcp:5022"),
     ],
 )
-def test_r23_transport_takes_the_next_hop_from_the_service_name(name: str, hop: str) -> None:
-    """R23, K2: `[TCP://]host:port[/...]`, written in the normal form."""
+def test_transport_takes_the_next_hop_from_the_service_name(name: str, hop: str) -> None:
+    """`[TCP://]host:port[/...]`, written in the normal form."""
     assert decide(here(route(1, "transport")), name) == remote(5, 1, hop)
 
 
+@pytest.mark.rule("R23", "R26")
 @pytest.mark.parametrize(
     "name",
     [
@@ -187,21 +200,23 @@ def test_r23_transport_takes_the_next_hop_from_the_service_name(name: str, hop: 
         ":5022",
     ],
 )
-def test_r23_a_name_that_holds_no_address_makes_the_route_unusable(name: str) -> None:
-    """R23, R26, K16: begun here it is DELAYED, from outside DROPPED."""
+def test_a_name_that_holds_no_address_makes_the_route_unusable(name: str) -> None:
+    """Begun here it is DELAYED, from outside DROPPED."""
     world = here(route(1, "TRANSPORT"), route(2, "TRANSPORT", table=MSDB), forwarding=True)
     assert decide(world, name) == delayed("address_unusable", 5)
     assert decide(world, name, begun_in=OUTSIDE) == dropped("address_unusable", 5)
 
 
-def test_r23_a_route_by_name_may_say_transport() -> None:
-    """R23: a catalog may hold what CREATE ROUTE refuses."""
+@pytest.mark.rule("R23")
+def test_a_route_by_name_may_say_transport() -> None:
+    """A catalog may hold what CREATE ROUTE refuses."""
     world = here(route(1, "TRANSPORT", service=TARGET, broker=SALES))
     assert decide(world, TARGET) == remote(3, 1, N, broker=SALES)
 
 
-def test_r25_without_forwarding_what_came_from_outside_goes_nowhere() -> None:
-    """R25, K17: DROPPED when the chosen address is not LOCAL; the chosen route is named, the next hop is not."""
+@pytest.mark.rule("R25")
+def test_without_forwarding_what_came_from_outside_goes_nowhere() -> None:
+    """DROPPED when the chosen address is not LOCAL; the chosen route is named, the next hop is not."""
     for each, mirror in ((CLASSES[0], M), (CLASSES[2], None), (CLASSES[3], None)):
         of_msdb = replace(each, database=MSDB)
         answer = decide(here(of_msdb), TARGET, begun_in=OUTSIDE)
@@ -210,27 +225,31 @@ def test_r25_without_forwarding_what_came_from_outside_goes_nowhere() -> None:
     assert decide(named, "Orders", begun_in=OUTSIDE) == dropped("forwarding_disabled", 3, 1, broker=NOWHERE)
 
 
-def test_r25_with_forwarding_it_is_passed_on() -> None:
-    """R25: also by TRANSPORT."""
+@pytest.mark.rule("R25")
+def test_with_forwarding_it_is_passed_on() -> None:
+    """Also by TRANSPORT."""
     for each, chosen in zip(CLASSES, CHOSEN, strict=True):
         world = here(replace(each, database=MSDB), services=(("Stores", TARGET),), forwarding=True)
         expected = chosen if chosen.outcome == "LOCAL" else replace(chosen, outcome="FORWARD")
         assert decide(world, TARGET, begun_in=OUTSIDE) == expected
 
 
-def test_r25_local_needs_no_forwarding() -> None:
-    """R25: what arrives for a service here is delivered."""
+@pytest.mark.rule("R25")
+def test_local_needs_no_forwarding() -> None:
+    """What arrives for a service here is delivered."""
     world = here(route(1, "LOCAL", table=MSDB), services=(("Stores", "Orders"),))
     assert decide(world, "Orders", begun_in=OUTSIDE) == local(5, 1, "Stores", broker=STORES)
 
 
-def test_r25_what_begins_here_needs_no_forwarding() -> None:
-    """R25: a conversation that originates in this instance is sent."""
+@pytest.mark.rule("R25")
+def test_what_begins_here_needs_no_forwarding() -> None:
+    """A conversation that originates in this instance is sent."""
     assert decide(here(route(1, A)), "Orders") == remote(5, 1, A)
 
 
-def test_r26_without_a_usable_route() -> None:
-    """R26: begun here it is DELAYED, from outside DROPPED; no route is named."""
+@pytest.mark.rule("R26")
+def test_without_a_usable_route() -> None:
+    """Begun here it is DELAYED, from outside DROPPED; no route is named."""
     world = here(route(1, "LOCAL"), route(2, "LOCAL", table=MSDB))
     assert decide(world, "Orders") == delayed("service_not_found", 5)
     assert decide(world, "Orders", broker=SALES) == delayed("service_not_found", 5, broker=SALES)
@@ -238,8 +257,9 @@ def test_r26_without_a_usable_route() -> None:
     assert decide(world, "Orders", broker=SALES, begun_in=OUTSIDE) == dropped("service_not_found", 5, broker=SALES)
 
 
-def test_k16_the_reason() -> None:
-    """R26, K16: the service was not found if a route found was LOCAL, mirrored or not; else no address was usable."""
+@pytest.mark.rule("R26")
+def test_the_reason() -> None:
+    """The service was not found if a route found was LOCAL, mirrored or not; else no address was usable."""
     assert decide(here(route(1, "TRANSPORT"), route(2, "LOCAL")), "Orders") == delayed("service_not_found", 5)
     assert decide(here(route(1, "TRANSPORT"), route(2, "LOCAL", mirror=M)), "Orders") == delayed("service_not_found", 5)
     assert decide(here(route(1, "TRANSPORT"), route(2, "TRANSPORT", mirror=M)), "Orders") == delayed(
@@ -250,8 +270,9 @@ def test_k16_the_reason() -> None:
     )
 
 
-def test_k16_the_id_of_routes_that_cannot_be_used_does_not_bind() -> None:
-    """R26, K16, K18: nothing was chosen, so only the conversation's own id is told."""
+@pytest.mark.rule("R26")
+def test_the_id_of_routes_that_cannot_be_used_does_not_bind() -> None:
+    """Nothing was chosen, so only the conversation's own id is told."""
     assert decide(here(route(1, "LOCAL", service="Orders", broker=SALES)), "Orders") == delayed("service_not_found", 3)
 
 

@@ -26,44 +26,50 @@ def message_table(*bodies: bytes) -> pa.Table:
     )
 
 
-def test_p13_fragments_come_in_any_order() -> None:
-    """P13, M11: the message is whole when the last one that was missing is there."""
+@pytest.mark.rule("P13")
+def test_fragments_come_in_any_order() -> None:
+    """The message is whole when the last one that was missing is there."""
     for order in permutations(parts(b"abcdefgh")):
         reassembler = ssbroker.Reassembler()
         assert messages(push(reassembler, *order[:-1])) == []
         assert messages(push(reassembler, order[-1])) == [(0, b"abcdefgh")]
 
 
-def test_p13_only_a_lost_fragment_is_sent_again() -> None:
-    """P13: what was there stays there."""
+@pytest.mark.rule("P13")
+def test_only_a_lost_fragment_is_sent_again() -> None:
+    """What was there stays there."""
     reassembler = ssbroker.Reassembler()
     first, second, third = parts(b"abcdef")
     push(reassembler, first, third)
     assert messages(push(reassembler, second)) == [(0, b"abcdef")]
 
 
-def test_p13_small_messages_go_between_the_fragments_of_a_large_one() -> None:
-    """P13: of another direction or conversation they do not wait."""
+@pytest.mark.rule("P13")
+def test_small_messages_go_between_the_fragments_of_a_large_one() -> None:
+    """Of another direction or conversation they do not wait."""
     first, second = parts(b"abcd")
     result = whole(first, single(0, conversation=B), single(0, initiator=False), second, single(1))
     assert [row["conversation_id"][0] for row in rows_of(result.messages)] == [0xBB, 0xAA, 0xAA, 0xAA]
 
 
-def test_p13_a_message_of_very_many_fragments() -> None:
-    """P13, M16: 100,000 of one byte, backwards."""
+@pytest.mark.rule("P13")
+def test_a_message_of_very_many_fragments() -> None:
+    """100,000 of one byte, backwards."""
     body = bytes(number % 251 for number in range(100_000))
     assert messages(whole(*reversed(parts(body, size=1)))) == [(0, body)]
 
 
-def test_p13_empty_bodies_and_empty_fragments() -> None:
-    """P13: an empty body is one empty fragment; what is cut otherwise may have empty ones too."""
+@pytest.mark.rule("P13")
+def test_empty_bodies_and_empty_fragments() -> None:
+    """An empty body is one empty fragment; what is cut otherwise may have empty ones too."""
     one, two = begun(0), begun(1, body=b"x")
     result = whole(single(2), one, replace(one, number=1), replace(two, number=1, body=b""), two)
     assert messages(result) == [(0, b""), (1, b"x"), (2, b"")]
 
 
-def test_m25_the_last_part_may_be_shorter() -> None:
-    """P13, M25: parts of `max_fragment_bytes`; an empty body is one empty fragment."""
+@pytest.mark.rule("P13")
+def test_the_last_part_may_be_shorter() -> None:
+    """Parts of `max_fragment_bytes`; an empty body is one empty fragment."""
     fragments = ssbroker.fragment(message_table(b"abcde", b"", b"abcd"), max_fragment_bytes=2)
     names = ["message_sequence_number", "fragment_number", "fragment_count", "message_body"]
     assert [tuple(row.values()) for row in rows_of(fragments.select(names))] == [
@@ -76,21 +82,23 @@ def test_m25_the_last_part_may_be_shorter() -> None:
     ]
 
 
-def test_m25_both_signatures_are_always_there() -> None:
-    """P21, P23, M25: computed anew, whatever the messages said."""
+@pytest.mark.rule("P21", "P23")
+def test_both_signatures_are_always_there() -> None:
+    """Computed anew, whatever the messages said."""
     table = message_table(b"abcde", b"").append_column("message_signature", pa.array([bytes(16), None], pa.binary(16)))
     expected = fragment_batch([*parts(b"abcde", 0), *parts(b"", 1)])
     assert rows_of(ssbroker.fragment(table, max_fragment_bytes=2)) == expected.to_pylist()
 
 
-def test_m25_with_a_session_key_they_are_encrypted() -> None:
-    """P21, P22, M7, M25: the key by its conversation."""
+@pytest.mark.rule("P21", "P22")
+def test_with_a_session_key_they_are_encrypted() -> None:
+    """The key by its conversation."""
     got = ssbroker.fragment(message_table(b"abcde"), max_fragment_bytes=2, session_keys={A: KEY})
     assert rows_of(got) == fragment_batch(parts(b"abcde", key=KEY)).to_pylist()
 
 
-def test_m25_further_columns_are_repeated() -> None:
-    """M3, M25: in every fragment of their message, after the columns of fragments."""
+def test_further_columns_are_repeated() -> None:
+    """In every fragment of their message, after the columns of fragments."""
     table = message_table(b"abc", b"d").append_column("priority", pa.array([7, 8], pa.int8()))
     got = ssbroker.fragment(table, max_fragment_bytes=2)
     assert got.column_names == [*ssbroker.schemas.FRAGMENTS.names, "priority"]
@@ -99,14 +107,14 @@ def test_m25_further_columns_are_repeated() -> None:
 
 
 @pytest.mark.parametrize("size", [0, -1])
-def test_m25_a_part_has_at_least_one_byte(size: int) -> None:
-    """M25: less is no option."""
+def test_a_part_has_at_least_one_byte(size: int) -> None:
+    """Less is no option."""
     with pytest.raises(OptionError):
         ssbroker.fragment(message_table(b"a"), max_fragment_bytes=size)
 
 
-def test_m3_a_message_has_the_further_columns_of_its_first_fragment() -> None:
-    """M3: of number 0, whichever came first; rejected rows have none."""
+def test_a_message_has_the_further_columns_of_its_first_fragment() -> None:
+    """Of number 0, whichever came first; rejected rows have none."""
     first, second = parts(b"abcd")
     batch = fragment_batch([second, first, second])
     notes = pa.array(["of the second", "of the first", "again"]).dictionary_encode()
@@ -118,8 +126,8 @@ def test_m3_a_message_has_the_further_columns_of_its_first_fragment() -> None:
     assert rejected(result) == [(0, 1, "duplicate")]
 
 
-def test_m3_further_columns_wait_with_their_message() -> None:
-    """M3, M23: from push to push and through a checkpoint."""
+def test_further_columns_wait_with_their_message() -> None:
+    """From push to push and through a checkpoint."""
     first, second = parts(b"abcd", 1)
     reassembler = ssbroker.Reassembler()
 

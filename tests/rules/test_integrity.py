@@ -64,28 +64,32 @@ def signed(fragment: Fragment) -> Fragment:
     return replace(fragment, fragment_signature=md5(fragment.body).digest())
 
 
-def test_p21_a_message_that_matches_is_released() -> None:
-    """P21, M6, M12: by the MD5 of the whole body alone, too."""
+@pytest.mark.rule("P21")
+def test_a_message_that_matches_is_released() -> None:
+    """By the MD5 of the whole body alone, too."""
     fragments = [replace(each, fragment_signature=None) for each in parts(b"abcde")]
     assert fragments[0].message_signature == md5(b"abcde").digest()
     assert messages(whole(*fragments)) == [(0, b"abcde")]
 
 
-def test_p21_a_message_that_does_not_match_is_rejected_whole() -> None:
-    """P21, M12, M14: every fragment, by number, although each part matches."""
+@pytest.mark.rule("P21")
+def test_a_message_that_does_not_match_is_rejected_whole() -> None:
+    """Every fragment, by number, although each part matches."""
     first, second, third = (replace(each, message_signature=OTHER) for each in parts(b"abcde"))
     result = whole(third, first, second)
     assert messages(result) == []
     assert rejected(result) == [(0, number, "corrupt_message") for number in range(3)]
 
 
-def test_p21_a_message_of_one_fragment_is_no_exception() -> None:
-    """P21, M12: its part may match while its whole does not."""
+@pytest.mark.rule("P21")
+def test_a_message_of_one_fragment_is_no_exception() -> None:
+    """Its part may match while its whole does not."""
     assert rejected(whole(replace(single(0, body=b"a"), message_signature=OTHER))) == [(0, 0, "corrupt_message")]
 
 
-def test_p21_a_corrupt_message_may_come_again() -> None:
-    """P21, M12: in the same push, in a later one, and also where it was held back by one before it."""
+@pytest.mark.rule("P21")
+def test_a_corrupt_message_may_come_again() -> None:
+    """In the same push, in a later one, and also where it was held back by one before it."""
     for sequence in (0, 1):
         good = parts(b"abcde", sequence)
         bad = [signed(replace(good[0], body=b"!!")), *good[1:]]
@@ -96,8 +100,9 @@ def test_p21_a_corrupt_message_may_come_again() -> None:
         assert messages(push(reassembler, *good, single(0)))[-1] == (sequence, b"abcde")
 
 
-def test_p21_without_a_signature_nothing_is_compared() -> None:
-    """M1, M12: null, or no column at all."""
+@pytest.mark.rule("P21")
+def test_without_a_signature_nothing_is_compared() -> None:
+    """Null, or no column at all."""
     fragments = unsigned(parts(b"abcde"))
     assert messages(whole(*fragments)) == [(0, b"abcde")]
     bare = fragment_batch(fragments).drop_columns(["message_signature", "fragment_signature"])
@@ -106,8 +111,9 @@ def test_p21_without_a_signature_nothing_is_compared() -> None:
     assert result.messages.column("message_signature").to_pylist() == [None]
 
 
-def test_p23_a_corrupt_fragment_is_rejected_alone_and_may_come_again() -> None:
-    """P13, P23, M5: the others stay."""
+@pytest.mark.rule("P23", "P13")
+def test_a_corrupt_fragment_is_rejected_alone_and_may_come_again() -> None:
+    """The others stay."""
     first, second, third = parts(b"abcde")
     reassembler = ssbroker.Reassembler()
     result = push(reassembler, first, replace(second, body=b"cx"), third)
@@ -115,16 +121,18 @@ def test_p23_a_corrupt_fragment_is_rejected_alone_and_may_come_again() -> None:
     assert messages(push(reassembler, second)) == [(0, b"abcde")]
 
 
-def test_p23_a_fragment_without_a_signature_of_its_own_is_found_with_its_message() -> None:
-    """P21, P23, M5: it is accepted, and the whole does not match."""
+@pytest.mark.rule("P23", "P21")
+def test_a_fragment_without_a_signature_of_its_own_is_found_with_its_message() -> None:
+    """It is accepted, and the whole does not match."""
     first, second, third = parts(b"abcde")
     assert reasons(whole(first, replace(second, body=b"cx", fragment_signature=None), third)) == ["corrupt_message"] * 3
 
 
+@pytest.mark.rule("P21", "P23")
 @pytest.mark.parametrize("length", [0, 1, 15, 17, 32])
 @pytest.mark.parametrize("column", ["message_signature", "fragment_signature"])
-def test_m5_a_signature_that_is_not_16_bytes_does_not_match(column: str, length: int) -> None:
-    """P21, P23, M1, M5: no error, of either kind, also where nothing else would be compared."""
+def test_a_signature_that_is_not_16_bytes_does_not_match(column: str, length: int) -> None:
+    """No error, of either kind, also where nothing else would be compared."""
     bare = unsigned([single(0)])[0]
     good = single(0, conversation=B)
     odd: dict[str, Any] = {column: bytes(length)}
@@ -133,8 +141,9 @@ def test_m5_a_signature_that_is_not_16_bytes_does_not_match(column: str, length:
     assert result.messages.num_rows == 1
 
 
-def test_m5_comes_before_what_is_known_of_the_message() -> None:
-    """P23, M5, M8: a corrupt fragment of a message that is whole is no duplicate, and is not acknowledged."""
+@pytest.mark.rule("P23")
+def test_comes_before_what_is_known_of_the_message() -> None:
+    """A corrupt fragment of a message that is whole is no duplicate, and is not acknowledged."""
     reassembler = ssbroker.Reassembler()
     push(reassembler, single(0))
     result = push(reassembler, replace(single(0), fragment_signature=OTHER))
@@ -142,9 +151,10 @@ def test_m5_comes_before_what_is_known_of_the_message() -> None:
     assert result.acknowledgements.num_rows == 0
 
 
+@pytest.mark.rule("P21", "P22")
 @pytest.mark.parametrize("key", KNOWN, ids=len)
-def test_m7_signatures_under_a_session_key(key: bytes) -> None:
-    """P21, P22, M7: AES-128, -192 and -256, against another program's answers."""
+def test_signatures_under_a_session_key(key: bytes) -> None:
+    """AES-128, -192 and -256, against another program's answers."""
     of_message, of_fragments = KNOWN[key]
     table = pa.table(
         {
@@ -159,16 +169,17 @@ def test_m7_signatures_under_a_session_key(key: bytes) -> None:
     assert {number: rows[number]["fragment_signature"].hex() for number in (0, 2)} == of_fragments
 
 
-def test_m7_the_direction_is_bound() -> None:
-    """P22, M7: the same message of the other side has another signature."""
+@pytest.mark.rule("P22")
+def test_the_direction_is_bound() -> None:
+    """The same message of the other side has another signature."""
     other = parts(b"abcde", 12, size=99, key=KEY, initiator=False)[0]
     assert other.message_signature == bytes.fromhex(KNOWN_OF_TARGET)
     signature = parts(b"abcde", 12, size=99, key=KEY)[0].message_signature
     assert reasons(keyed(replace(other, message_signature=signature, fragment_signature=None))) == ["corrupt_message"]
 
 
-def test_m7_the_key_may_be_named_in_any_way() -> None:
-    """M7: by a UUID, its text or its bytes, or in a column; the column is not carried into the messages."""
+def test_the_key_may_be_named_in_any_way() -> None:
+    """By a UUID, its text or its bytes, or in a column; the column is not carried into the messages."""
     fragments = parts(b"abcde", key=KEY)
     for name in (A, str(A).upper(), A.bytes):
         assert messages(whole(*fragments, session_keys={name: KEY})) == [(0, b"abcde")]
@@ -178,8 +189,8 @@ def test_m7_the_key_may_be_named_in_any_way() -> None:
 
 
 @pytest.mark.parametrize("key", [b"", b"a key of 15 byt", b"a key of 17 bytes"])
-def test_m7_a_key_has_16_24_or_32_bytes(key: bytes) -> None:
-    """M7: another one is an error, in the mapping and in the column."""
+def test_a_key_has_16_24_or_32_bytes(key: bytes) -> None:
+    """Another one is an error, in the mapping and in the column."""
     fragment = replace(single(0), key=key)
     with pytest.raises(SsbrokerError):
         whole(fragment, session_keys={A: key})
@@ -187,8 +198,9 @@ def test_m7_a_key_has_16_24_or_32_bytes(key: bytes) -> None:
         ssbroker.reassemble(fragment_batch([fragment], key_column=True), session_keys=KEY_COLUMN)
 
 
-def test_m7_a_conversation_without_a_key_has_plain_signatures() -> None:
-    """P22, M6: beside others that have one."""
+@pytest.mark.rule("P22")
+def test_a_conversation_without_a_key_has_plain_signatures() -> None:
+    """Beside others that have one."""
     other = single(0, body=b"plain", conversation=B)
     assert messages(keyed(*parts(b"abcde", key=KEY), other)) == [(0, b"abcde"), (0, b"plain")]
     both = [replace(each, key=key) for key, each in ((KEY, parts(b"abcde", key=KEY, size=99)[0]), (None, other))]
@@ -196,8 +208,9 @@ def test_m7_a_conversation_without_a_key_has_plain_signatures() -> None:
     assert messages(result) == [(0, b"abcde"), (0, b"plain")]
 
 
-def test_p22_under_a_key_signatures_are_asked_for() -> None:
-    """P22, M5: the message's always, the fragment's where there are several."""
+@pytest.mark.rule("P22")
+def test_under_a_key_signatures_are_asked_for() -> None:
+    """The message's always, the fragment's where there are several."""
     several, alone = parts(b"abcde", key=KEY), parts(b"a", 1, key=KEY)
     missing = [
         replace(several[0], message_signature=None),
@@ -208,10 +221,11 @@ def test_p22_under_a_key_signatures_are_asked_for() -> None:
     assert messages(keyed(*several, replace(alone[0], fragment_signature=None))) == [(0, b"abcde"), (1, b"a")]
 
 
+@pytest.mark.rule("P22", "P18")
 @pytest.mark.parametrize("sequence", [0, 2], ids=["released", "held"])
 @pytest.mark.parametrize("signature", [OTHER, md5(b"").digest()], ids=["any", "plain"])
-def test_p22_under_a_key_nobody_else_gets_an_acknowledgement(sequence: int, signature: bytes) -> None:
-    """P18, P22, M8: for a message that is whole a lone fragment without a signature of its own has to match its message's."""
+def test_under_a_key_nobody_else_gets_an_acknowledgement(sequence: int, signature: bytes) -> None:
+    """For a message that is whole a lone fragment without a signature of its own has to match its message's."""
     reassembler = ssbroker.Reassembler(session_keys={A: KEY})
     good = parts(b"a", sequence, key=KEY)[0]
     push(reassembler, *parts(b"abcde", key=KEY), good)
@@ -224,16 +238,18 @@ def test_p22_under_a_key_nobody_else_gets_an_acknowledgement(sequence: int, sign
     assert again.acknowledgements.num_rows == 1
 
 
-def test_p22_plain_signatures_do_not_pass_under_a_key() -> None:
-    """P21, P22, M7: nor those of another key."""
+@pytest.mark.rule("P22", "P21")
+def test_plain_signatures_do_not_pass_under_a_key() -> None:
+    """Nor those of another key."""
     assert reasons(keyed(*parts(b"abcde"))) == ["corrupt_fragment"] * 3
     assert reasons(keyed(*parts(b"abcde", key=OTHER_KEY))) == ["corrupt_fragment"] * 3
     assert reasons(keyed(replace(single(0), fragment_signature=None))) == ["corrupt_message"]
     assert reasons(keyed(*parts(b"abcde", key=KEY), key=None)) == ["corrupt_fragment"] * 3
 
 
-def test_p22_a_fragment_cannot_be_moved() -> None:
-    """P22, M7: to another conversation, direction, sequence, place or count, or under another message."""
+@pytest.mark.rule("P22")
+def test_a_fragment_cannot_be_moved() -> None:
+    """To another conversation, direction, sequence, place or count, or under another message."""
     mine = parts(b"abcde", key=KEY)
     other = parts(b"fghij", 1, key=KEY)
     moved = [
@@ -249,8 +265,9 @@ def test_p22_a_fragment_cannot_be_moved() -> None:
     assert reasons(whole(*moved, session_keys=keys)) == ["corrupt_fragment"] * len(moved)
 
 
-def test_m12_the_key_is_that_of_the_row() -> None:
-    """P21, M12: each part is compared by the key in its row, and the whole by that of the row with which it began."""
+@pytest.mark.rule("P21")
+def test_the_key_is_that_of_the_row() -> None:
+    """Each part is compared by the key in its row, and the whole by that of the row with which it began."""
     first, second = parts(b"abcd", key=KEY)
     bare = unsigned([first])[0]
     unkeyed = replace(bare, message_signature=first.message_signature, key=None)

@@ -39,8 +39,9 @@ def stranger(number: int, sequence: int = 0) -> Fragment:
     return begun(sequence, conversation=UUID(int=number))
 
 
-def test_m15_a_message_may_be_as_long_as_the_limit() -> None:
-    """P26, M15: the bytes that are there with those of this fragment."""
+@pytest.mark.rule("P26")
+def test_a_message_may_be_as_long_as_the_limit() -> None:
+    """The bytes that are there with those of this fragment."""
     assert messages(whole(*parts(b"abcd"), max_message_bytes=4)) == [(0, b"abcd")]
     result = whole(*parts(b"abcde"), max_message_bytes=4)
     assert rejected(result) == [(0, 2, "limit_exceeded")]
@@ -49,31 +50,36 @@ def test_m15_a_message_may_be_as_long_as_the_limit() -> None:
 
 
 @pytest.mark.parametrize("longest", [0, -1, 2**31])
-def test_m15_what_a_cell_can_hold(longest: int) -> None:
-    """M15: at most 2^31 - 1."""
+def test_what_a_cell_can_hold(longest: int) -> None:
+    """At most 2^31 - 1."""
     with pytest.raises(OptionError):
         whole(single(0), max_message_bytes=longest)
     with pytest.raises(OptionError):
         ssbroker.Reassembler(max_message_bytes=longest)
 
 
-def test_m16_the_count_is_limited() -> None:
-    """P26, M16: what is declared, not what came."""
+@pytest.mark.rule("P26")
+def test_the_count_is_limited() -> None:
+    """What is declared, not what came."""
     reassembler = ssbroker.Reassembler(max_fragments_per_message=3)
     assert rejected(push(reassembler, replace(begun(0), count=4), replace(begun(1), count=3))) == [
         (0, 0, "limit_exceeded")
     ]
 
 
-def test_m16_a_declared_count_takes_no_memory() -> None:
-    """P26, T3, M16, M18: the charge is that of the bytes that came."""
+@pytest.mark.rule("P26")
+@pytest.mark.threat("T3")
+def test_a_declared_count_takes_no_memory() -> None:
+    """The charge is that of the bytes that came."""
     reassembler = ssbroker.Reassembler(max_fragments_per_message=None)
     push(reassembler, replace(begun(0), count=2**31 - 1))
     assert reassembler.pending_bytes == DIRECTION + BEGUN
 
 
-def test_m17_how_far_ahead_a_message_may_be() -> None:
-    """P26, T10, M17: that far, or farther, from the lowest number that is not whole."""
+@pytest.mark.rule("P26")
+@pytest.mark.threat("T10")
+def test_how_far_ahead_a_message_may_be() -> None:
+    """That far, or farther, from the lowest number that is not whole."""
     reassembler = ssbroker.Reassembler(max_sequence_distance=3)
     assert rejected(push(reassembler, single(3), single(2))) == [(3, 0, "limit_exceeded")]
     assert messages(push(reassembler, single(0), single(3))) == [(0, b"")]
@@ -81,8 +87,10 @@ def test_m17_how_far_ahead_a_message_may_be() -> None:
     assert messages(push(reassembler, single(1), single(6))) == [(1, b""), (2, b""), (3, b"")]
 
 
-def test_m18_what_is_charged() -> None:
-    """P26, T9, M18: a direction, its messages, their fragments, their bytes and an eighth of them."""
+@pytest.mark.rule("P26")
+@pytest.mark.threat("T9")
+def test_what_is_charged() -> None:
+    """A direction, its messages, their fragments, their bytes and an eighth of them."""
     reassembler = ssbroker.Reassembler()
     first, second = (begun(number, body=bytes(17)) for number in (0, 1))
     push(reassembler, first)
@@ -97,15 +105,16 @@ def test_m18_what_is_charged() -> None:
     assert (reassembler.pending_bytes, reassembler.pending_messages) == (DIRECTION, 0)
 
 
-def test_m18_each_direction_is_charged() -> None:
-    """P12, M2, M18: for as long as its numbers must be remembered."""
+@pytest.mark.rule("P12")
+def test_each_direction_is_charged() -> None:
+    """For as long as its numbers must be remembered."""
     reassembler = ssbroker.Reassembler()
     push(reassembler, single(0), single(0, initiator=False), single(0, conversation=B))
     assert reassembler.pending_bytes == 3 * DIRECTION
 
 
-def test_m18_without_order_numbers_are_charged() -> None:
-    """M13, M18: those after a gap, until it is filled."""
+def test_without_order_numbers_are_charged() -> None:
+    """Those after a gap, until it is filled."""
     reassembler = ssbroker.Reassembler(in_order=False)
     push(reassembler, single(1), single(3))
     assert (reassembler.pending_bytes, reassembler.pending_messages) == (DIRECTION + 2 * MESSAGE, 0)
@@ -115,8 +124,8 @@ def test_m18_without_order_numbers_are_charged() -> None:
     assert reassembler.pending_bytes == DIRECTION
 
 
-def test_m18_further_columns_are_charged_with_fragment_0() -> None:
-    """M3, M18: they wait with their message."""
+def test_further_columns_are_charged_with_fragment_0() -> None:
+    """They wait with their message."""
     charges = {}
     for note in ("", "x" * 1000):
         reassembler = ssbroker.Reassembler()
@@ -128,9 +137,10 @@ def test_m18_further_columns_are_charged_with_fragment_0() -> None:
     assert charges["x" * 1000] - charges[""] in range(1000, 1020)
 
 
+@pytest.mark.rule("P26")
 @pytest.mark.parametrize("limit", [DIRECTION + 2 * BEGUN - 1, DIRECTION + 2 * BEGUN])
-def test_m18_the_limit_is_exact(limit: int) -> None:
-    """P26, M18: by the byte; who is known may use all of it."""
+def test_the_limit_is_exact(limit: int) -> None:
+    """By the byte; who is known may use all of it."""
     reassembler = ssbroker.Reassembler(max_pending_bytes=limit)
     push(reassembler, single(0))
     fits = limit == DIRECTION + 2 * BEGUN
@@ -138,22 +148,22 @@ def test_m18_the_limit_is_exact(limit: int) -> None:
     assert reassembler.pending_bytes <= limit
 
 
-def test_m18_what_is_refused_takes_no_room() -> None:
-    """M18, M20: not even that of its direction."""
+def test_what_is_refused_takes_no_room() -> None:
+    """Not even that of its direction."""
     reassembler = ssbroker.Reassembler(max_pending_bytes=2 * (DIRECTION + BEGUN) - 1)
     assert reasons(push(reassembler, begun(0))) == ["limit_exceeded"]
     assert (reassembler.pending_bytes, reassembler.pending_messages) == (0, 0)
 
 
-def test_m18_what_is_released_at_once_needs_no_room() -> None:
-    """M18: but for a direction that is new."""
+def test_what_is_released_at_once_needs_no_room() -> None:
+    """But for a direction that is new."""
     reassembler = ssbroker.Reassembler(max_pending_bytes=DIRECTION, max_pending_messages=1)
     assert messages(push(reassembler, single(0, body=bytes(1000)), single(1))) == [(0, bytes(1000)), (1, b"")]
     assert reasons(push(reassembler, single(0, conversation=B), begun(2))) == ["limit_exceeded"] * 2
 
 
-def test_m18_what_makes_room_needs_none() -> None:
-    """M18: the last fragment of a message that is next is taken, whatever is held behind it."""
+def test_what_makes_room_needs_none() -> None:
+    """The last fragment of a message that is next is taken, whatever is held behind it."""
     beginning = begun(1)
     limit = DIRECTION + 2 * BEGUN
     reassembler = ssbroker.Reassembler(max_pending_bytes=limit, max_pending_messages=2)
@@ -162,8 +172,9 @@ def test_m18_what_makes_room_needs_none() -> None:
     assert messages(push(reassembler, ended(beginning, bytes(1000)))) == [(1, bytes(1000)), (2, b"")]
 
 
-def test_m18_what_is_held_needs_room() -> None:
-    """P14, M18: a fragment that makes its message whole, but cannot release it."""
+@pytest.mark.rule("P14")
+def test_what_is_held_needs_room() -> None:
+    """A fragment that makes its message whole, but cannot release it."""
     beginning = begun(2)
     reassembler = ssbroker.Reassembler(max_pending_bytes=DIRECTION + BEGUN + FRAGMENT - 1)
     push(reassembler, single(0), beginning)
@@ -172,16 +183,17 @@ def test_m18_what_is_held_needs_room() -> None:
     assert messages(push(reassembler, ended(beginning))) == [(2, b"")]
 
 
-def test_m18_without_order_a_number_needs_room() -> None:
-    """M13, M18: that of a number, not that of its message."""
+def test_without_order_a_number_needs_room() -> None:
+    """That of a number, not that of its message."""
     for limit in (DIRECTION + MESSAGE - 1, DIRECTION + MESSAGE):
         reassembler = ssbroker.Reassembler(max_pending_bytes=limit, in_order=False)
         result = push(reassembler, single(1, body=bytes(1000)))
         assert len(messages(result)) == (limit == DIRECTION + MESSAGE)
 
 
-def test_m18_how_many_may_be_pending() -> None:
-    """P26, M18: messages that are incomplete or held; numbers are none."""
+@pytest.mark.rule("P26")
+def test_how_many_may_be_pending() -> None:
+    """Messages that are incomplete or held; numbers are none."""
     reassembler = ssbroker.Reassembler(max_pending_messages=2)
     push(reassembler, single(0))
     assert rejected(push(reassembler, begun(1), single(2), begun(3), single(4), ended(begun(1)), begun(3))) == [
@@ -192,15 +204,16 @@ def test_m18_how_many_may_be_pending() -> None:
     assert reasons(push(unordered, *(single(number) for number in (0, 2, 4, 6)), begun(7), begun(8))) == []
 
 
-def test_m18_a_message_that_turns_out_corrupt_was_supposed_to_match() -> None:
-    """M12, M18: it needs no more room than one that matches; refused, it is not even compared."""
+def test_a_message_that_turns_out_corrupt_was_supposed_to_match() -> None:
+    """It needs no more room than one that matches; refused, it is not even compared."""
     corrupt = replace(single(0), message_signature=bytes(16))
     assert reasons(push(ssbroker.Reassembler(max_pending_bytes=DIRECTION), corrupt)) == ["corrupt_message"]
     assert reasons(push(ssbroker.Reassembler(max_pending_bytes=DIRECTION - 1), corrupt)) == ["limit_exceeded"]
 
 
-def test_m10_what_a_limit_refuses_is_not_looked_at() -> None:
-    """P26, M5, M10: it is not called corrupt, whatever it carries; what is there already is, limit or not."""
+@pytest.mark.rule("P26")
+def test_what_a_limit_refuses_is_not_looked_at() -> None:
+    """It is not called corrupt, whatever it carries; what is there already is, limit or not."""
     corrupt = [
         replace(stranger(number), fragment_signature=signature) for number, signature in ((2, bytes(16)), (3, b"short"))
     ]
@@ -210,8 +223,9 @@ def test_m10_what_a_limit_refuses_is_not_looked_at() -> None:
     assert reasons(push(reassembler, *corrupt, again)) == ["limit_exceeded", "limit_exceeded", "corrupt_fragment"]
 
 
-def test_m10_in_the_midst_of_a_flood_parts_are_compared_as_soon_as_there_is_room() -> None:
-    """P23, P26, M10: of one push, what comes before room is made is refused unread, what comes after it is judged as ever."""
+@pytest.mark.rule("P23", "P26")
+def test_in_the_midst_of_a_flood_parts_are_compared_as_soon_as_there_is_room() -> None:
+    """Of one push, what comes before room is made is refused unread, what comes after it is judged as ever."""
     here, damaged, intact, late = (parts(b"abcd", conversation=UUID(int=number)) for number in range(1, 5))
     flood = [parts(b"abcd", conversation=UUID(int=number))[0] for number in range(5, 2000)]
     bad = [replace(each[0], fragment_signature=bytes(16)) for each in (damaged, late)]
@@ -222,22 +236,25 @@ def test_m10_in_the_midst_of_a_flood_parts_are_compared_as_soon_as_there_is_room
     assert reassembler.pending_messages == 1
 
 
-def test_m19_who_is_not_known_may_take_half() -> None:
-    """P26, M19: of the bytes, rounded down, by the byte."""
+@pytest.mark.rule("P26")
+def test_who_is_not_known_may_take_half() -> None:
+    """Of the bytes, rounded down, by the byte."""
     for limit, refused in ((2 * (DIRECTION + BEGUN) + 1, 0), (2 * (DIRECTION + BEGUN) - 1, 1)):
         assert len(reasons(push(ssbroker.Reassembler(max_pending_bytes=limit), begun(0)))) == refused
 
 
-def test_m19_who_is_not_known_may_take_half_of_the_messages() -> None:
-    """P26, M19: rounded down; all of them together."""
+@pytest.mark.rule("P26")
+def test_who_is_not_known_may_take_half_of_the_messages() -> None:
+    """Rounded down; all of them together."""
     reassembler = ssbroker.Reassembler(max_pending_messages=5)
     result = push(reassembler, *(stranger(number) for number in range(1, 5)))
     assert reasons(result) == ["limit_exceeded"] * 2
     assert reassembler.pending_messages == 2
 
 
-def test_m19_strangers_cannot_keep_out_who_is_known() -> None:
-    """P26, M19: while they knock, a known direction still has its half."""
+@pytest.mark.rule("P26")
+def test_strangers_cannot_keep_out_who_is_known() -> None:
+    """While they knock, a known direction still has its half."""
     reassembler = ssbroker.Reassembler(max_pending_messages=4)
     push(reassembler, single(0))
     push(reassembler, *(stranger(number) for number in range(1, 100)))
@@ -248,8 +265,8 @@ def test_m19_strangers_cannot_keep_out_who_is_known() -> None:
     assert reasons(result) == ["limit_exceeded"]
 
 
-def test_m19_one_whole_message_makes_known() -> None:
-    """M19: then what is pending of the direction takes nothing of the strangers' half."""
+def test_one_whole_message_makes_known() -> None:
+    """Then what is pending of the direction takes nothing of the strangers' half."""
     reassembler = ssbroker.Reassembler(max_pending_messages=4)
     push(reassembler, begun(1), begun(2))
     assert reasons(push(reassembler, stranger(1))) == ["limit_exceeded"]
@@ -257,16 +274,16 @@ def test_m19_one_whole_message_makes_known() -> None:
     assert reasons(push(reassembler, stranger(1), stranger(2), stranger(3))) == ["limit_exceeded"]
 
 
-def test_m19_the_fragment_that_makes_known_is_taken_as_if_it_were() -> None:
-    """M19: a first message that is early is held although strangers have their half."""
+def test_the_fragment_that_makes_known_is_taken_as_if_it_were() -> None:
+    """A first message that is early is held although strangers have their half."""
     reassembler = ssbroker.Reassembler(max_pending_messages=2)
     push(reassembler, stranger(1))
     assert reasons(push(reassembler, stranger(2), single(1))) == ["limit_exceeded"]
     assert reassembler.pending_messages == 2
 
 
-def test_m19_who_becomes_known_within_a_push_is_so_for_what_comes_next() -> None:
-    """M19: also while the message that made it known waits to be compared; how the rows are cut changes nothing."""
+def test_who_becomes_known_within_a_push_is_so_for_what_comes_next() -> None:
+    """Also while the message that made it known waits to be compared; how the rows are cut changes nothing."""
     known = UUID(int=7)
     rows = [
         stranger(1),
@@ -281,15 +298,17 @@ def test_m19_who_becomes_known_within_a_push_is_so_for_what_comes_next() -> None
     assert pending_numbers(at_once) == pending_numbers(one_by_one) == [0, 1, 2]
 
 
-def test_m19_a_corrupt_message_makes_nobody_known() -> None:
-    """P21, M12, M19: it was whole, and did not match."""
+@pytest.mark.rule("P21")
+def test_a_corrupt_message_makes_nobody_known() -> None:
+    """It was whole, and did not match."""
     reassembler = ssbroker.Reassembler(max_pending_messages=2)
     push(reassembler, replace(single(0), message_signature=bytes(16)))
     assert reasons(push(reassembler, begun(0), begun(1))) == ["limit_exceeded"]
 
 
-def test_m20_a_direction_of_which_nothing_is_left_is_forgotten() -> None:
-    """P26, M20: after its only message was corrupt."""
+@pytest.mark.rule("P26")
+def test_a_direction_of_which_nothing_is_left_is_forgotten() -> None:
+    """After its only message was corrupt."""
     reassembler = ssbroker.Reassembler()
     first, second = (replace(each, message_signature=bytes(16)) for each in parts(b"abcd"))
     push(reassembler, first)
@@ -298,8 +317,8 @@ def test_m20_a_direction_of_which_nothing_is_left_is_forgotten() -> None:
     assert reassembler.pending_bytes == 0
 
 
-def test_m10_limits_of_none() -> None:
-    """M15 to M19: None means none."""
+def test_limits_of_none() -> None:
+    """None means none."""
     reassembler = ssbroker.Reassembler(
         max_pending_bytes=None, max_pending_messages=None, max_fragments_per_message=None, max_sequence_distance=None
     )
@@ -312,8 +331,8 @@ def test_m10_limits_of_none() -> None:
 @pytest.mark.parametrize(
     "name", ["max_pending_bytes", "max_pending_messages", "max_fragments_per_message", "max_sequence_distance"]
 )
-def test_m10_a_limit_below_0_is_none(name: str) -> None:
-    """M15 to M19: an error, not a limit."""
+def test_a_limit_below_0_is_none(name: str) -> None:
+    """An error, not a limit."""
     options: dict[str, Any] = {name: -1}
     with pytest.raises(OptionError):
         ssbroker.Reassembler(**options)

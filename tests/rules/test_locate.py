@@ -30,21 +30,24 @@ LOCAL = route(1, "LOCAL")
 LOCAL_OF_MSDB = route(2, "LOCAL", table=MSDB)
 
 
-def test_r31_the_id_of_the_conversation_names_the_database() -> None:
-    """R31: not the own one, though it has the service too."""
+@pytest.mark.rule("R31")
+def test_the_id_of_the_conversation_names_the_database() -> None:
+    """Not the own one, though it has the service too."""
     world = here(LOCAL, LOCAL_OF_MSDB, services=EVERYWHERE)
     assert decide(world, "Orders", broker=STORES) == local(5, 1, "Stores", broker=STORES)
     assert decide(world, "Orders", broker=OPS, begun_in=OUTSIDE) == local(5, 2, "Ops", broker=OPS)
 
 
-def test_r31_the_id_of_the_route_names_the_database() -> None:
-    """R31, K10: where the conversation names none."""
+@pytest.mark.rule("R31")
+def test_the_id_of_the_route_names_the_database() -> None:
+    """Where the conversation names none."""
     world = here(route(1, "LOCAL", service="Orders", broker=OPS), services=EVERYWHERE)
     assert decide(world, "Orders") == local(3, 1, "Ops", broker=OPS)
 
 
-def test_r31_the_database_must_have_the_service_and_be_enabled() -> None:
-    """R31: or the route cannot be used."""
+@pytest.mark.rule("R31")
+def test_the_database_must_have_the_service_and_be_enabled() -> None:
+    """Or the route cannot be used."""
     assert decide(here(LOCAL, services=EVERYWHERE[1:]), "Orders", broker=STORES) == delayed(
         "service_not_found", 5, broker=STORES
     )
@@ -57,9 +60,10 @@ def test_r31_the_database_must_have_the_service_and_be_enabled() -> None:
     )
 
 
+@pytest.mark.rule("R31")
 @pytest.mark.parametrize("order", [1, -1])
-def test_r31_of_databases_with_one_id_the_enabled_one_counts(order: int) -> None:
-    """R31, K24: a disabled copy is passed by."""
+def test_of_databases_with_one_id_the_enabled_one_counts(order: int) -> None:
+    """A disabled copy is passed by."""
     world = World(
         routes=(LOCAL_OF_MSDB,),
         databases=(
@@ -71,70 +75,80 @@ def test_r31_of_databases_with_one_id_the_enabled_one_counts(order: int) -> None
     assert decide(world, "Orders", broker=SALES, begun_in=OUTSIDE) == local(5, 2, "Sales", broker=SALES)
 
 
-def test_r31_a_database_with_an_unknown_id_is_not_found_by_an_id() -> None:
-    """R31, K24: not by the id of zeros either; without an id it is found, and its id stays unknown."""
+@pytest.mark.rule("R31")
+def test_a_database_with_an_unknown_id_is_not_found_by_an_id() -> None:
+    """Not by the id of zeros either; without an id it is found, and its id stays unknown."""
     world = World(routes=(route(1, "LOCAL", table="Lone"),), services=(Service(database="Lone", name="Orders"),))
     for broker in (SALES, UUID(int=0)):
         assert decide(world, "Orders", broker=broker, begun_in="Lone") == delayed("service_not_found", 5, broker=broker)
     assert decide(world, "Orders", begun_in="Lone") == local(5, 1, "Lone")
 
 
-def test_r32_the_own_database_is_searched_first() -> None:
-    """R32: all conversations stay in it, whatever the tie break."""
+@pytest.mark.rule("R32")
+def test_the_own_database_is_searched_first() -> None:
+    """All conversations stay in it, whatever the tie break."""
     world = here(LOCAL, services=EVERYWHERE)
     for tie_break in ("hash", "first", "round_robin"):
         assert set(decide_all(world, many("Sales"), tie_break=tie_break)) == {local(5, 1, "Sales", broker=SALES)}
 
 
-def test_r32_else_one_of_the_others() -> None:
-    """R32: each of them for some conversations, with its id."""
+@pytest.mark.rule("R32")
+def test_else_one_of_the_others() -> None:
+    """Each of them for some conversations, with its id."""
     world = here(route(1, "LOCAL"), services=(EVERYWHERE[0], EVERYWHERE[2]))
     expected = {local(5, 1, "Stores", broker=STORES), local(5, 1, "Ops", broker=OPS)}
     assert set(decide_all(world, many("Sales"))) == expected
 
 
-def test_k11_what_came_from_outside_has_no_own_database() -> None:
-    """R32, K11: all hosts are candidates."""
+@pytest.mark.rule("R32")
+def test_what_came_from_outside_has_no_own_database() -> None:
+    """All hosts are candidates."""
     answers = decide_all(here(LOCAL_OF_MSDB, services=EVERYWHERE), many(None))
     assert {answer.target_database for answer in answers} == {"Sales", "Stores", "Ops"}
 
 
-def test_k11_what_re_entered_has_no_own_database() -> None:
-    """R32, R41, K11: the database in which it began is one of all."""
+@pytest.mark.rule("R32", "R41")
+def test_what_re_entered_has_no_own_database() -> None:
+    """The database in which it began is one of all."""
     world = here(route(1, "TCP://own"), LOCAL_OF_MSDB, services=EVERYWHERE, own=("TCP://own",))
     answers = decide_all(world, many("Sales"))
     assert {answer.target_database for answer in answers} == {"Sales", "Stores", "Ops"}
 
 
-def test_r32_msdb_is_a_host_like_others() -> None:
-    """R32: its services are found."""
+@pytest.mark.rule("R32")
+def test_msdb_is_a_host_like_others() -> None:
+    """Its services are found."""
     world = here(LOCAL, LOCAL_OF_MSDB, services=((MSDB, "Orders"),))
     assert decide(world, "Orders") == local(5, 1, MSDB)
     assert decide(world, "Orders", begun_in=OUTSIDE) == local(5, 2, MSDB)
 
 
-def test_r33_services_of_disabled_databases_are_invisible() -> None:
-    """R33: all go to the one that is enabled."""
+@pytest.mark.rule("R33")
+def test_services_of_disabled_databases_are_invisible() -> None:
+    """All go to the one that is enabled."""
     world = here(LOCAL_OF_MSDB, services=EVERYWHERE, disabled=("Sales", "Ops"))
     assert set(decide_all(world, many(None))) == {local(5, 2, "Stores", broker=STORES)}
 
 
-def test_r33_with_none_but_disabled_hosts_nothing_is_found() -> None:
-    """R33, R26: as if no database had the service."""
+@pytest.mark.rule("R33", "R26")
+def test_with_none_but_disabled_hosts_nothing_is_found() -> None:
+    """As if no database had the service."""
     world = here(LOCAL, LOCAL_OF_MSDB, services=EVERYWHERE[:1], disabled=("Stores",))
     assert decide(world, "Orders") == delayed("service_not_found", 5)
     assert decide(world, "Orders", begun_in=OUTSIDE) == dropped("service_not_found", 5)
 
 
-def test_r33_holds_for_msdb_too() -> None:
-    """R33: the services of a disabled msdb are invisible, though its table is read."""
+@pytest.mark.rule("R33")
+def test_holds_for_msdb_too() -> None:
+    """The services of a disabled msdb are invisible, though its table is read."""
     world = here(LOCAL_OF_MSDB, services=((MSDB, "Orders"),))
     world = replace(world, databases=(Database(name=MSDB, service_broker_guid=OPS, is_broker_enabled=False),))
     assert decide(world, "Orders", begun_in=OUTSIDE) == dropped("service_not_found", 5)
 
 
-def test_r34_what_a_disabled_database_began_stays() -> None:
-    """R34, K6: no table is read, whatever it holds; the conversation's own id is kept."""
+@pytest.mark.rule("R34")
+def test_what_a_disabled_database_began_stays() -> None:
+    """No table is read, whatever it holds; the conversation's own id is kept."""
     world = here(
         LOCAL, route(2, "TCP://a", service="Orders"), route(3, "LOCAL", service="SQL/ServiceBroker/BrokerConfiguration"),
         services=EVERYWHERE, disabled=("Sales",), forwarding=True,
@@ -144,8 +158,9 @@ def test_r34_what_a_disabled_database_began_stays() -> None:
     assert decide(world, "Orders", broker=STORES, is_initiator=False) == delayed("sender_disabled", None, broker=STORES)
 
 
-def test_r34_is_about_senders() -> None:
-    """R34: what others began, or what arrives, is routed; a disabled msdb stops only what began in it."""
+@pytest.mark.rule("R34")
+def test_is_about_senders() -> None:
+    """What others began, or what arrives, is routed; a disabled msdb stops only what began in it."""
     world = here(LOCAL, LOCAL_OF_MSDB, route(3, "LOCAL", table="Stores"), services=EVERYWHERE, disabled=("Stores",))
     assert decide(world, "Orders") == local(5, 1, "Sales", broker=SALES)
     assert decide(world, "Orders", begun_in="Stores") == delayed("sender_disabled", None)

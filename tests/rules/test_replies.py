@@ -38,45 +38,52 @@ REPLIES = here(
 )
 
 
-def test_r7_a_reply_for_a_database_here_reads_no_route() -> None:
-    """R7: it is delivered in this instance although a route for this very service and id leads elsewhere."""
+@pytest.mark.rule("R7")
+def test_a_reply_for_a_database_here_reads_no_route() -> None:
+    """It is delivered in this instance although a route for this very service and id leads elsewhere."""
     for database, broker in (("Sales", SALES), ("Stores", STORES)):
         answer = decide(REPLIES, "Orders", broker=broker, begun_in=OUTSIDE, is_initiator=False)
         assert answer == local(0, None, database, broker=broker, reason="reply")
 
 
-def test_r7_needs_no_table_at_all() -> None:
-    """R7: msdb's table may be empty, and forwarding off."""
+@pytest.mark.rule("R7")
+def test_needs_no_table_at_all() -> None:
+    """Msdb's table may be empty, and forwarding off."""
     world = here(services=(("Stores", "Orders"),))
     answer = decide(world, "Orders", broker=STORES, begun_in=OUTSIDE, is_initiator=False)
     assert answer == local(0, None, "Stores", broker=STORES, reason="reply")
 
 
-def test_r7_is_for_what_comes_from_a_target() -> None:
-    """R7: the same message from an initiator takes the normal process."""
+@pytest.mark.rule("R7")
+def test_is_for_what_comes_from_a_target() -> None:
+    """The same message from an initiator takes the normal process."""
     assert decide(REPLIES, "Orders", broker=SALES, begun_in=OUTSIDE) == forward(1, 1, A, broker=SALES)
 
 
-def test_r7_is_for_what_comes_from_outside() -> None:
-    """R7, K4: a target's message that begins here reads the table of its database."""
+@pytest.mark.rule("R7")
+def test_is_for_what_comes_from_outside() -> None:
+    """A target's message that begins here reads the table of its database."""
     world = here(route(1, A, service="Orders"), services=(("Stores", "Orders"),))
     assert decide(world, "Orders", broker=STORES, is_initiator=False) == remote(2, 1, A, broker=STORES)
 
 
-def test_r7_with_an_id_that_is_not_here_is_routed() -> None:
-    """R7: otherwise the normal process applies."""
+@pytest.mark.rule("R7")
+def test_with_an_id_that_is_not_here_is_routed() -> None:
+    """Otherwise the normal process applies."""
     answer = decide(REPLIES, "Orders", broker=ELSEWHERE, begun_in=OUTSIDE, is_initiator=False)
     assert answer == forward(5, 2, A, broker=ELSEWHERE)
 
 
-def test_r7_without_an_id_is_routed() -> None:
-    """R7, K5: a message from a target without a broker id takes the normal process."""
+@pytest.mark.rule("R7")
+def test_without_an_id_is_routed() -> None:
+    """A message from a target without a broker id takes the normal process."""
     world = here(route(1, B, service="Orders", table=MSDB), services=(("Sales", "Orders"),), forwarding=True)
     assert decide(world, "Orders", begun_in=OUTSIDE, is_initiator=False) == forward(2, 1, B)
 
 
-def test_r7_a_disabled_database_drops_its_replies() -> None:
-    """R7: the database that cannot take it is not passed by; another one with the service is no help."""
+@pytest.mark.rule("R7")
+def test_a_disabled_database_drops_its_replies() -> None:
+    """The database that cannot take it is not passed by; another one with the service is no help."""
     world = here(
         route(1, A, table=MSDB),
         services=(("Sales", "Orders"), ("Stores", "Orders")),
@@ -87,15 +94,17 @@ def test_r7_a_disabled_database_drops_its_replies() -> None:
     assert answer == dropped("service_not_found", 0, broker=SALES)
 
 
-def test_r7_a_database_without_the_service_drops_the_reply() -> None:
-    """R7: also where another database has it."""
+@pytest.mark.rule("R7")
+def test_a_database_without_the_service_drops_the_reply() -> None:
+    """Also where another database has it."""
     answer = decide(REPLIES, "Returns", broker=SALES, begun_in=OUTSIDE, is_initiator=False)
     assert answer == dropped("service_not_found", 0, broker=SALES)
 
 
+@pytest.mark.rule("R7")
 @pytest.mark.parametrize("order", [1, -1])
-def test_k5_of_databases_with_one_id_the_enabled_one_takes_the_reply(order: int) -> None:
-    """R7, K5: a disabled copy with the same id changes nothing, whichever comes first."""
+def test_of_databases_with_one_id_the_enabled_one_takes_the_reply(order: int) -> None:
+    """A disabled copy with the same id changes nothing, whichever comes first."""
     world = World(
         databases=(
             Database(name="Copy", service_broker_guid=SALES, is_broker_enabled=False),
@@ -109,8 +118,9 @@ def test_k5_of_databases_with_one_id_the_enabled_one_takes_the_reply(order: int)
     assert refused == dropped("service_not_found", 0, broker=SALES)
 
 
-def test_k5_msdb_may_be_the_database_that_is_replied_to() -> None:
-    """R7, K5: any database of the instance counts."""
+@pytest.mark.rule("R7")
+def test_msdb_may_be_the_database_that_is_replied_to() -> None:
+    """Any database of the instance counts."""
     world = World(
         databases=(Database(name=MSDB, service_broker_guid=OPS),),
         services=here(services=((MSDB, "Orders"),)).services,
@@ -119,8 +129,9 @@ def test_k5_msdb_may_be_the_database_that_is_replied_to() -> None:
     assert answer == local(0, None, MSDB, broker=OPS, reason="reply")
 
 
-def test_r8_with_the_id_of_the_acknowledgement_all_messages_reach_the_database_of_the_first() -> None:
-    """R8: routed again with the id that bound it, a conversation goes where its first message went; a thousand of them."""
+@pytest.mark.rule("R8")
+def test_with_the_id_of_the_acknowledgement_all_messages_reach_the_database_of_the_first() -> None:
+    """Routed again with the id that bound it, a conversation goes where its first message went; a thousand of them."""
     world = here(
         route(1, A, service="Orders", broker=SALES),
         route(2, B, service="Orders", broker=STORES),
@@ -130,8 +141,9 @@ def test_r8_with_the_id_of_the_acknowledgement_all_messages_reach_the_database_o
     check_that_the_id_binds(world, database="Sales", places=3)
 
 
-def test_r8_holds_for_copies_in_this_instance() -> None:
-    """R8: the id of the located database binds where neither conversation nor route named one."""
+@pytest.mark.rule("R8")
+def test_holds_for_copies_in_this_instance() -> None:
+    """The id of the located database binds where neither conversation nor route named one."""
     world = here(route(1, "LOCAL", table=MSDB), services=(("Sales", "Orders"), ("Stores", "Orders"), ("Ops", "Orders")))
     check_that_the_id_binds(world, database=None, places=3)
 
@@ -158,8 +170,9 @@ def check_that_the_id_binds(world: World, *, database: str | None, places: int) 
         assert [(each.next_hop_address, each.target_database, each.broker_instance) for each in again] == where
 
 
-def test_r8_an_id_that_is_gone_does_not_go_elsewhere_by_itself() -> None:
-    """R8, R11: a bound conversation whose route is gone waits; it does not fall to another copy's route (R13)."""
+@pytest.mark.rule("R8", "R11", "R13")
+def test_an_id_that_is_gone_does_not_go_elsewhere_by_itself() -> None:
+    """A bound conversation whose route is gone waits; it does not fall to another copy's route (R13)."""
     world = here(route(1, A, service="Orders", broker=SALES))
     assert decide(world, "Orders", broker=NOWHERE) == delayed("no_route", 7, broker=NOWHERE)
 

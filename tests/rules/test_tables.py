@@ -31,8 +31,9 @@ B = "TCP://b.example:4022"
 C = "TCP://c.example:4022"
 
 
-def test_r1_every_database_has_its_own_table() -> None:
-    """R1: the routes of one database are not those of another; a database without routes has an empty table."""
+@pytest.mark.rule("R1")
+def test_every_database_has_its_own_table() -> None:
+    """The routes of one database are not those of another; a database without routes has an empty table."""
     world = here(
         route(1, A, service="Orders"), route(1, B, service="Orders", table="Stores"), route(9, C, table="Stores")
     )
@@ -43,14 +44,16 @@ def test_r1_every_database_has_its_own_table() -> None:
     assert decide(world, "Orders", begun_in="Ops") == delayed("no_route", 7)
 
 
-def test_r1_msdb_is_the_table_for_what_arrives() -> None:
-    """R1: `msdb.sys.routes` is for what comes from outside the instance."""
+@pytest.mark.rule("R1")
+def test_msdb_is_the_table_for_what_arrives() -> None:
+    """`msdb.sys.routes` is for what comes from outside the instance."""
     world = here(route(1, A, service="Orders"), route(2, C, service="Orders", table=MSDB), forwarding=True)
     assert decide(world, "Orders", begun_in=OUTSIDE) == forward(2, 2, C)
 
 
-def test_r2_only_the_table_differs() -> None:
-    """R2: begun in a database, that database's table; from outside, msdb's; the steps are the same."""
+@pytest.mark.rule("R2")
+def test_only_the_table_differs() -> None:
+    """Begun in a database, that database's table; from outside, msdb's; the steps are the same."""
     tables = ("Sales", MSDB)
     world = here(
         *(route(1, A, service="Orders", broker=SALES, table=table) for table in tables),
@@ -65,25 +68,28 @@ def test_r2_only_the_table_differs() -> None:
         assert arrived == replace(begun_here, outcome="FORWARD")
 
 
-def test_r2_a_conversation_begun_in_msdb_is_begun_here() -> None:
-    """R2: msdb is a database like others for what begins in it."""
+@pytest.mark.rule("R2")
+def test_a_conversation_begun_in_msdb_is_begun_here() -> None:
+    """Msdb is a database like others for what begins in it."""
     world = here(route(1, A, service="Orders", table=MSDB))
     assert decide(world, "Orders", begun_in=MSDB) == remote(2, 1, A)
     assert decide(world, "Orders", begun_in=OUTSIDE) == dropped("forwarding_disabled", 2, 1)
 
 
+@pytest.mark.rule("R3")
 @pytest.mark.parametrize(
     ("lifetime", "lives"),
     [(None, True), (NOW + TICK, True), (NOW, False), (NOW - TICK, False), (datetime(1970, 1, 1, tzinfo=UTC), False)],
 )
-def test_r3_a_route_is_expired_when_its_moment_has_come(lifetime: datetime | None, *, lives: bool) -> None:
-    """R3: expired when `now >= lifetime`, to the microsecond."""
+def test_a_route_is_expired_when_its_moment_has_come(lifetime: datetime | None, *, lives: bool) -> None:
+    """Expired when `now >= lifetime`, to the microsecond."""
     world = here(route(1, A, service="Orders", lifetime=lifetime))
     assert decide(world, "Orders") == (remote(2, 1, A) if lives else delayed("no_route", 7))
 
 
-def test_r3_expired_routes_are_ignored_in_every_step() -> None:
-    """R3: the search goes on past a step whose routes are all expired."""
+@pytest.mark.rule("R3")
+def test_expired_routes_are_ignored_in_every_step() -> None:
+    """The search goes on past a step whose routes are all expired."""
     for gone in range(4):
         lifetimes = [NOW if number < gone else None for number in range(4)]
         world = here(
@@ -97,8 +103,9 @@ def test_r3_expired_routes_are_ignored_in_every_step() -> None:
         assert decide(world, "Orders", broker=SALES).match_step == steps[gone]
 
 
-def test_r3_the_moment_is_looked_at_for_each_batch_and_nothing_is_deleted() -> None:
-    """R3: one router, asked at three moments; the expired route stays in the catalog."""
+@pytest.mark.rule("R3")
+def test_the_moment_is_looked_at_for_each_batch_and_nothing_is_deleted() -> None:
+    """One router, asked at three moments; the expired route stays in the catalog."""
     catalog = catalog_of(here(route(1, A, service="Orders", lifetime=NOW), route(2, B)))
     router = ssbroker.Router(catalog, tie_break="first")
     batch = batch_of([Conversation(to_service_name="Orders", database="Sales")])
@@ -107,8 +114,9 @@ def test_r3_the_moment_is_looked_at_for_each_batch_and_nothing_is_deleted() -> N
     assert router.catalog.routes.num_rows == 2
 
 
-def test_r3_without_a_moment_it_is_the_current_one() -> None:
-    """R3: what expired long ago has expired, what will expire in a distant future has not."""
+@pytest.mark.rule("R3")
+def test_without_a_moment_it_is_the_current_one() -> None:
+    """What expired long ago has expired, what will expire in a distant future has not."""
     past, future = datetime(2001, 1, 1, tzinfo=UTC), datetime(2999, 1, 1, tzinfo=UTC)
     world = here(route(1, A, service="Orders", lifetime=past), route(2, B, service="Orders", lifetime=future))
     router = ssbroker.Router(catalog_of(world), tie_break="first")
@@ -116,8 +124,9 @@ def test_r3_without_a_moment_it_is_the_current_one() -> None:
     assert decisions_of(router.route(batch)) == [remote(2, 2, B)]
 
 
-def test_r3_the_moment_is_utc() -> None:
-    """R3: a moment in another zone is the same moment; one without a zone is UTC."""
+@pytest.mark.rule("R3")
+def test_the_moment_is_utc() -> None:
+    """A moment in another zone is the same moment; one without a zone is UTC."""
     world = here(route(1, A, service="Orders", lifetime=NOW))
     east = NOW.astimezone(timezone(timedelta(hours=9)))
     for moment in (NOW, east, NOW.replace(tzinfo=None)):
@@ -125,8 +134,9 @@ def test_r3_the_moment_is_utc() -> None:
         assert decide(world, "Orders", now=moment - TICK) == remote(2, 1, A)
 
 
-def test_r4_find_then_choose_then_locate() -> None:
-    """R4: of what step 2 found, LOCAL is chosen before the network, and the service located."""
+@pytest.mark.rule("R4")
+def test_find_then_choose_then_locate() -> None:
+    """Of what step 2 found, LOCAL is chosen before the network, and the service located."""
     world = here(
         route(1, C),
         route(2, A, service="Orders"),
@@ -136,6 +146,7 @@ def test_r4_find_then_choose_then_locate() -> None:
     assert decide(world, "Orders") == local(2, 3, "Stores", broker=STORES)
 
 
+@pytest.mark.rule("R5")
 @pytest.mark.parametrize(
     "other",
     [
@@ -152,8 +163,8 @@ def test_r4_find_then_choose_then_locate() -> None:
         "Örders",
     ],
 )
-def test_r5_names_compare_byte_by_byte(other: str) -> None:
-    """R5, K3: no case, no white space, no Unicode form is the same but the very same."""
+def test_names_compare_byte_by_byte(other: str) -> None:
+    """No case, no white space, no Unicode form is the same but the very same."""
     world = here(route(1, A, service="Orders"), services=(("Sales", "Orders"),))
     assert decide(world, "Orders") == remote(2, 1, A)
     assert decide(world, other) == delayed("no_route", 7)
@@ -161,15 +172,17 @@ def test_r5_names_compare_byte_by_byte(other: str) -> None:
     assert decide(here(route(1, A, service=other)), other) == remote(2, 1, A)
 
 
-def test_r5_composed_and_decomposed_letters_differ() -> None:
-    """R5: names that look alike on a screen."""
+@pytest.mark.rule("R5")
+def test_composed_and_decomposed_letters_differ() -> None:
+    """Names that look alike on a screen."""
     world = here(route(1, A, service="\u00d3rdenes"), route(2, B, service="O\u0301rdenes"))
     assert decide(world, "\u00d3rdenes") == remote(2, 1, A)
     assert decide(world, "O\u0301rdenes") == remote(2, 2, B)
 
 
-def test_r5_long_names_count_to_their_last_byte() -> None:
-    """R5: names that agree in their first 64, 128 or 255 bytes."""
+@pytest.mark.rule("R5")
+def test_long_names_count_to_their_last_byte() -> None:
+    """Names that agree in their first 64, 128 or 255 bytes."""
     for length in (7, 8, 15, 16, 31, 32, 63, 64, 127, 128, 255, 500):
         stem = "x" * length
         world = here(
@@ -180,15 +193,17 @@ def test_r5_long_names_count_to_their_last_byte() -> None:
         assert decide(world, stem + "c") == delayed("no_route", 7)
 
 
-def test_r5_the_services_of_a_database_compare_byte_by_byte_too() -> None:
-    """R5, K3: also where the target is located."""
+@pytest.mark.rule("R5")
+def test_the_services_of_a_database_compare_byte_by_byte_too() -> None:
+    """Also where the target is located."""
     world = here(route(1, "LOCAL"), services=(("Stores", "orders"), ("Ops", "Orders ")))
     assert decide(world, "Orders") == delayed("service_not_found", 5)
     assert decide(world, "orders") == local(5, 1, "Stores", broker=STORES)
 
 
-def test_k3_database_names_compare_byte_by_byte() -> None:
-    """R5, K3: a conversation cannot begin in a database that is spelled otherwise."""
+@pytest.mark.rule("R5")
+def test_database_names_compare_byte_by_byte() -> None:
+    """A conversation cannot begin in a database that is spelled otherwise."""
     router = ssbroker.Router(catalog_of(here(route(1, A))), tie_break="first")
     for name in ("sales", "SALES", "Sales ", "MSDB"):
         batch = batch_of([Conversation(to_service_name="Orders", database=name)])
@@ -196,8 +211,9 @@ def test_k3_database_names_compare_byte_by_byte() -> None:
             router.route(batch, now=NOW)
 
 
-def test_r5_broker_ids_compare_as_guids() -> None:
-    """R5: any case, with or without braces, as text or as bytes."""
+@pytest.mark.rule("R5")
+def test_broker_ids_compare_as_guids() -> None:
+    """Any case, with or without braces, as text or as bytes."""
     world = here(route(1, A, service="Orders", broker=SALES), route(2, B, service="Orders", broker=STORES))
     asked = [Conversation(to_service_name="Orders", database="Sales", to_broker_instance=STORES)] * 4
     for catalog_text in (True, False):
@@ -207,8 +223,9 @@ def test_r5_broker_ids_compare_as_guids() -> None:
             assert answers == [remote(1, 2, B, broker=STORES)] * 4
 
 
-def test_r3_a_lifetime_in_years_to_come_and_gone() -> None:
-    """R3: lifetimes far from the present are compared as moments too."""
+@pytest.mark.rule("R3")
+def test_a_lifetime_in_years_to_come_and_gone() -> None:
+    """Lifetimes far from the present are compared as moments too."""
     far = [datetime(1, 1, 1, tzinfo=UTC), datetime(9999, 12, 31, 23, 59, 59, 999999, tzinfo=UTC)]
     world = here(*(route(n, f"TCP://h{n}", service="Orders", lifetime=lifetime) for n, lifetime in enumerate(far)))
     assert decide(world, "Orders", now=NOW + timedelta(days=365 * 1000)) == remote(2, 1, "TCP://h1:4022")

@@ -33,8 +33,9 @@ def networks(count: int) -> World:
     return here(*(route(100 - number, f"TCP://h{number}") for number in range(count)))
 
 
-def test_r24_the_default_is_hash() -> None:
-    """R24: without a choice of the tie break."""
+@pytest.mark.rule("R24")
+def test_the_default_is_hash() -> None:
+    """Without a choice of the tie break."""
     catalog = catalog_of(networks(9))
     batch = batch_of(conversations(100))
     default, chosen = ssbroker.Router(catalog), ssbroker.Router(catalog, tie_break="hash")
@@ -42,13 +43,15 @@ def test_r24_the_default_is_hash() -> None:
     assert default.route(batch, now=NOW).equals(chosen.route(batch, now=NOW))
 
 
-def test_r24_first_takes_the_lowest_route_id() -> None:
-    """R24, K19: not the first row."""
+@pytest.mark.rule("R24")
+def test_first_takes_the_lowest_route_id() -> None:
+    """Not the first row."""
     assert decide(networks(9), "Orders", tie_break="first") == remote(5, 92, "TCP://h8:4022")
 
 
-def test_k19_first_takes_the_broker_id_with_the_lowest_live_route_id() -> None:
-    """R24, R13, K19: not the lowest broker id, and an expired route does not count."""
+@pytest.mark.rule("R24", "R13")
+def test_first_takes_the_broker_id_with_the_lowest_live_route_id() -> None:
+    """Not the lowest broker id, and an expired route does not count."""
     routes = (
         route(5, "TCP://h5", service="Orders", broker=IDS[0]),
         route(4, "TCP://h4", service="Orders", broker=IDS[1]),
@@ -59,8 +62,9 @@ def test_k19_first_takes_the_broker_id_with_the_lowest_live_route_id() -> None:
     assert decide(here(*routes), "Orders", tie_break="first") == remote(3, 4, "TCP://h4:4022", broker=IDS[1])
 
 
-def test_k19_first_takes_the_first_database_by_its_bytes() -> None:
-    """R24, R32, K19: upper case before lower, ASCII before the rest, whatever the order in the catalog."""
+@pytest.mark.rule("R24", "R32")
+def test_first_takes_the_first_database_by_its_bytes() -> None:
+    """Upper case before lower, ASCII before the rest, whatever the order in the catalog."""
     hosts = tuple((name, "Orders") for name in ("Äther", "alpha", "Zeta", "Beta"))
     for order in (hosts, hosts[::-1]):
         world = World(routes=(route(1, "LOCAL", table=MSDB), *(route(1, "LOCAL", table=name) for name in NAMES)))
@@ -69,8 +73,9 @@ def test_k19_first_takes_the_first_database_by_its_bytes() -> None:
         assert answer == local(5, 1, "Beta")
 
 
-def test_k19_a_service_that_is_listed_twice_is_one_service() -> None:
-    """R24, R32, K19: its database is one candidate, in turns as by hash."""
+@pytest.mark.rule("R24", "R32")
+def test_a_service_that_is_listed_twice_is_one_service() -> None:
+    """Its database is one candidate, in turns as by hash."""
     hosts = (("Sales", "Orders"), ("Sales", "Orders"), ("Stores", "Orders"))
     world = here(route(1, "LOCAL", table=MSDB), services=hosts)
     answers = in_turns(world, conversations(4, database=OUTSIDE))
@@ -88,10 +93,12 @@ PINNED = {
 """The hash of three conversation ids, with the salts for broker ids, routes and databases."""
 
 
+@pytest.mark.rule("R24")
+@pytest.mark.threat("T21")
 @pytest.mark.parametrize("count", range(1, 10))
 @pytest.mark.parametrize("conversation_id", PINNED)
-def test_k20_the_hash_is_the_same_everywhere_and_for_ever(conversation_id: UUID, count: int) -> None:
-    """R24, T21, K20: number `floor(h * n / 2^64)` of the candidates; a live system would move its conversations otherwise."""
+def test_the_hash_is_the_same_everywhere_and_for_ever(conversation_id: UUID, count: int) -> None:
+    """Number `floor(h * n / 2^64)` of the candidates; a live system would move its conversations otherwise."""
     by_id, by_route, by_database = (value * count >> 64 for value in PINNED[conversation_id])
     ids = here(*(route(n, "TCP://h", service="Orders", broker=broker) for n, broker in enumerate(IDS[:count])))
     assert decide(ids, "Orders", conversation_id=conversation_id).broker_instance == IDS[by_id]
@@ -106,8 +113,9 @@ def test_k20_the_hash_is_the_same_everywhere_and_for_ever(conversation_id: UUID,
     assert located.target_database == names[by_database]
 
 
-def test_k20_after_a_re_entry_the_choices_are_new_ones() -> None:
-    """R24, R41, K20: the salt differs, so that the second table's choice does not repeat the first one's."""
+@pytest.mark.rule("R24", "R41")
+def test_after_a_re_entry_the_choices_are_new_ones() -> None:
+    """The salt differs, so that the second table's choice does not repeat the first one's."""
     own = "TCP://own.example:4022"
     world = here(
         route(1, own, service="Orders", broker=IDS[0]),
@@ -124,23 +132,26 @@ def test_k20_after_a_re_entry_the_choices_are_new_ones() -> None:
     assert 150 < agreeing < 250
 
 
-def test_r24_one_conversation_gets_one_answer() -> None:
-    """R24: on every retry, in every batch, from every router over the same catalog."""
+@pytest.mark.rule("R24")
+def test_one_conversation_gets_one_answer() -> None:
+    """On every retry, in every batch, from every router over the same catalog."""
     asked = conversations(300)
     answers = decide_all(networks(7), asked)
     again = decide_all(networks(7), [*asked[200:], *asked[:200]])
     assert again == [*answers[200:], *answers[:200]]
 
 
-def test_r24_the_hash_does_not_depend_on_the_order_of_the_routes() -> None:
-    """R24, K19: the same table written in another order."""
+@pytest.mark.rule("R24")
+def test_the_hash_does_not_depend_on_the_order_of_the_routes() -> None:
+    """The same table written in another order."""
     world = networks(7)
     turned = replace(world, routes=world.routes[::-1])
     assert decide_all(world, conversations(300)) == decide_all(turned, conversations(300))
 
 
-def test_r24_turns_are_taken_and_go_on_from_batch_to_batch() -> None:
-    """R24, K21: seven batches of five among three routes; a new router begins anew."""
+@pytest.mark.rule("R24")
+def test_turns_are_taken_and_go_on_from_batch_to_batch() -> None:
+    """Seven batches of five among three routes; a new router begins anew."""
     router = ssbroker.Router(catalog_of(networks(3)), tie_break="round_robin")
     batch = batch_of(conversations(5))
     taken = [answer.route_id for _ in range(7) for answer in decisions_of(router.route(batch, now=NOW))]
@@ -149,8 +160,9 @@ def test_r24_turns_are_taken_and_go_on_from_batch_to_batch() -> None:
     assert [answer.route_id for answer in decisions_of(anew.route(batch, now=NOW))] == [98, 99, 100, 98, 99]
 
 
-def test_k21_each_service_id_and_class_has_its_own_turn() -> None:
-    """R24, K21: conversations to other services do not take a service's turns."""
+@pytest.mark.rule("R24")
+def test_each_service_id_and_class_has_its_own_turn() -> None:
+    """Conversations to other services do not take a service's turns."""
     world = here(
         *(route(n, f"TCP://h{n}", service="Orders") for n in (1, 2)),
         *(route(n, f"TCP://h{n}", service="Returns") for n in (3, 4)),
@@ -169,8 +181,9 @@ def test_k21_each_service_id_and_class_has_its_own_turn() -> None:
     assert [answer.route_id for answer in answers] == [1, 3, 5, 7, 1, 2, 4, 6, 8, 2, 1, 3, 5, 7, 1]
 
 
-def test_k21_the_classes_of_one_search_have_their_own_turns() -> None:
-    """R24, R22, K21: what is delivered here does not take the turns of what is sent."""
+@pytest.mark.rule("R24", "R22")
+def test_the_classes_of_one_search_have_their_own_turns() -> None:
+    """What is delivered here does not take the turns of what is sent."""
     world = here(route(1, "LOCAL"), *(route(n, f"TCP://h{n}") for n in (2, 3)), services=(("Sales", "Orders"),))
     asked = [
         Conversation(to_service_name=name, database="Sales") for name in ("Orders", "Other", "Orders", "Other") * 2
@@ -178,8 +191,9 @@ def test_k21_the_classes_of_one_search_have_their_own_turns() -> None:
     assert [answer.route_id for answer in in_turns(world, asked)] == [1, 2, 1, 3] * 2
 
 
-def test_k21_the_ids_of_step_3_and_the_routes_of_each_take_turns() -> None:
-    """R24, R13, K21: ids in turn, and within each id its routes in turn."""
+@pytest.mark.rule("R24", "R13")
+def test_the_ids_of_step_3_and_the_routes_of_each_take_turns() -> None:
+    """Ids in turn, and within each id its routes in turn."""
     world = here(
         *(route(n, f"TCP://h{n}", service="Orders", broker=SALES) for n in (1, 2)),
         *(route(n, f"TCP://h{n}", service="Orders", broker=STORES) for n in (3, 4)),
@@ -188,8 +202,9 @@ def test_k21_the_ids_of_step_3_and_the_routes_of_each_take_turns() -> None:
     assert [answer.route_id for answer in answers] == [1, 3, 2, 4, 1, 3, 2, 4]
 
 
-def test_k21_databases_take_turns_by_service() -> None:
-    """R24, R32, K21: those of each service name for themselves."""
+@pytest.mark.rule("R24", "R32")
+def test_databases_take_turns_by_service() -> None:
+    """Those of each service name for themselves."""
     world = here(
         route(1, "LOCAL", table=MSDB),
         services=tuple((database, name) for name in ("Orders", "Returns") for database in ("Stores", "Ops", "Sales")),
@@ -201,8 +216,9 @@ def test_k21_databases_take_turns_by_service() -> None:
     assert [answer.target_database for answer in answers] == ["Ops", "Ops", "Sales", "Stores", "Ops", "Sales"]
 
 
-def test_k21_a_lone_candidate_takes_its_turn_too() -> None:
-    """R24, K21: the turn is counted also where one route lives, and goes on when the other lives again."""
+@pytest.mark.rule("R24")
+def test_a_lone_candidate_takes_its_turn_too() -> None:
+    """The turn is counted also where one route lives, and goes on when the other lives again."""
     router = ssbroker.Router(
         catalog_of(here(route(1, "TCP://h1"), route(2, "TCP://h2", lifetime=NOW))), tie_break="round_robin"
     )
@@ -212,8 +228,9 @@ def test_k21_a_lone_candidate_takes_its_turn_too() -> None:
     assert taken == [1, 2, 1, 1, 1]
 
 
-def test_k22_only_hash_needs_conversation_ids() -> None:
-    """R24, K22: the column may be missing, or null, with `first` and `round_robin`."""
+@pytest.mark.rule("R24")
+def test_only_hash_needs_conversation_ids() -> None:
+    """The column may be missing, or null, with `first` and `round_robin`."""
     catalog = catalog_of(networks(2))
     without = pa.record_batch({"to_service_name": ["Orders"], "database": ["Sales"]})
     null = pa.record_batch(
@@ -230,13 +247,15 @@ def test_k22_only_hash_needs_conversation_ids() -> None:
         router.route(null, now=NOW)
 
 
-def test_k22_an_id_of_zeros_is_an_id() -> None:
-    """R24, K22: zero is not null."""
+@pytest.mark.rule("R24")
+def test_an_id_of_zeros_is_an_id() -> None:
+    """Zero is not null."""
     assert decide(networks(1), "Orders", conversation_id=UUID(int=0)) == remote(5, 100, "TCP://h0:4022")
 
 
-def test_r24_every_candidate_is_taken() -> None:
-    """R24: routes, ids and databases alike, by hash."""
+@pytest.mark.rule("R24")
+def test_every_candidate_is_taken() -> None:
+    """Routes, ids and databases alike, by hash."""
     hosts = tuple((name, "Orders") for name in ("Sales", "Stores", "Ops"))
     worlds = [
         (networks(9), 9),

@@ -49,14 +49,16 @@ def arrives_by_default(world: World) -> None:
     assert arrived(world, "MissingService") == dropped("service_not_found", 5)
 
 
-def test_r26_example_1_the_default_configuration() -> None:
-    """R15, R22, R26: everything is delivered here; what is not here waits, or is dropped if it came from outside."""
+@pytest.mark.rule("R26", "R15", "R22")
+def test_example_1_the_default_configuration() -> None:
+    """Everything is delivered here; what is not here waits, or is dropped if it came from outside."""
     by_default(instance())
     arrives_by_default(instance())
 
 
-def test_r12_example_2_a_network_route_to_one_service() -> None:
-    """R2, R12: the named service goes to its host; what arrives for it does not."""
+@pytest.mark.rule("R12", "R2")
+def test_example_2_a_network_route_to_one_service() -> None:
+    """The named service goes to its host; what arrives for it does not."""
     world = instance(route(2, "tcp://host2.Adventure-Works.com:4022/", service="OrderParts", table=USER))
     assert out(world, "OrderParts") == remote(2, 2, "TCP://host2.adventure-works.com:4022")
     by_default(world)
@@ -64,8 +66,9 @@ def test_r12_example_2_a_network_route_to_one_service() -> None:
     assert arrived(world, "OrderParts") == dropped("service_not_found", 5)
 
 
-def test_r51_example_3_a_network_route_to_a_mirrored_database() -> None:
-    """R12, R51: both partners are told, the principal among them is asked for; DDL would refuse this route, rows hold it."""
+@pytest.mark.rule("R51", "R12")
+def test_example_3_a_network_route_to_a_mirrored_database() -> None:
+    """Both partners are told, the principal among them is asked for; DDL would refuse this route, rows hold it."""
     world = instance(
         route(
             2,
@@ -82,8 +85,9 @@ def test_r51_example_3_a_network_route_to_a_mirrored_database() -> None:
     arrives_by_default(world)
 
 
-def test_r22_example_4_a_network_route_to_all_external_services() -> None:
-    """R22: here if the service is here, else to the forwarder."""
+@pytest.mark.rule("R22")
+def test_example_4_a_network_route_to_all_external_services() -> None:
+    """Here if the service is here, else to the forwarder."""
     world = instance(route(2, "tcp://forwarding.Adventure-Works.com:4022/", table=USER))
     assert out(world, "LocalService") == local(5, 1, USER, broker=HERE)
     assert out(world, "OrderParts") == remote(5, 2, "TCP://forwarding.adventure-works.com:4022")
@@ -96,8 +100,9 @@ BALANCED = instance(
 )
 
 
-def test_r13_example_5_different_instances_of_a_service() -> None:
-    """R8, R11, R13: some go to one server, some to the other, each bound by the id; with an id exactly there."""
+@pytest.mark.rule("R13", "R8", "R11")
+def test_example_5_different_instances_of_a_service() -> None:
+    """Some go to one server, some to the other, each bound by the id; with an id exactly there."""
     first = remote(3, 2, "TCP://server1.adventure-works.com:4022", broker=ONE)
     second = remote(3, 3, "TCP://server2.adventure-works.com:4022", broker=TWO)
     random = Random(5)
@@ -117,17 +122,19 @@ def test_r13_example_5_different_instances_of_a_service() -> None:
     arrives_by_default(BALANCED)
 
 
+@pytest.mark.rule("R11")
 @pytest.mark.parametrize(("broker", "number"), [(ONE, 2), (TWO, 3)])
-def test_r11_example_5_with_an_id(broker: UUID, number: int) -> None:
-    """R11: the conversation that names an id goes to the server with that id."""
+def test_example_5_with_an_id(broker: UUID, number: int) -> None:
+    """The conversation that names an id goes to the server with that id."""
     assert out(BALANCED, "BalancedService", broker=broker) == remote(
         1, number, f"TCP://server{number - 1}.adventure-works.com:4022", broker=broker
     )
 
 
+@pytest.mark.rule("R25", "R2", "R12")
 @pytest.mark.parametrize("hosted_here", [False, True])
-def test_r25_example_6_forwarding_for_one_service(*, hosted_here: bool) -> None:
-    """R2, R12, R25: forwarded even if a copy is here, dropped if forwarding is off, never used for what begins here."""
+def test_example_6_forwarding_for_one_service(*, hosted_here: bool) -> None:
+    """Forwarded even if a copy is here, dropped if forwarding is off, never used for what begins here."""
     elsewhere = route(2, "tcp://elsewhere.Adventure-Works.com:4022/", service="ElsewhereService", table=MSDB)
     for forwarding in (True, False):
         world = instance(elsewhere, forwarding=forwarding)
@@ -141,8 +148,9 @@ def test_r25_example_6_forwarding_for_one_service(*, hosted_here: bool) -> None:
         arrives_by_default(world)
 
 
-def test_r25_example_7_forwarding_for_all_services_that_are_not_here() -> None:
-    """R22, R25: here if the service is here, else forwarded, else dropped; what begins here is not concerned."""
+@pytest.mark.rule("R25", "R22")
+def test_example_7_forwarding_for_all_services_that_are_not_here() -> None:
+    """Here if the service is here, else forwarded, else dropped; what begins here is not concerned."""
     elsewhere = route(2, "tcp://forwarding.Adventure-Works.com:4022/", table=MSDB)
     world = instance(elsewhere, forwarding=True)
     assert arrived(world, "LocalService") == local(5, 1, USER, broker=HERE)

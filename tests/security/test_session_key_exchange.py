@@ -55,7 +55,7 @@ def opened(
 
 
 @pytest.mark.parametrize("anonymous", [False, True])
-def test_n19_who_has_the_certificate_gets_the_key(*, anonymous: bool) -> None:
+def test_who_has_the_certificate_gets_the_key(*, anonymous: bool) -> None:
     data = offered(anonymous=anonymous)
     blob = read_blob(data)
     assert blob is not None
@@ -66,9 +66,10 @@ def test_n19_who_has_the_certificate_gets_the_key(*, anonymous: bool) -> None:
     assert repr(KEY)[2:20] not in repr(blob)
 
 
+@pytest.mark.threat("T2")
 @pytest.mark.parametrize("anonymous", [False, True])
-def test_n19_t2_every_single_bit_flip_of_a_blob_is_refused(*, anonymous: bool) -> None:
-    """T2: nothing of it can be changed, cut off or added to."""
+def test_every_single_bit_flip_of_a_blob_is_refused(*, anonymous: bool) -> None:
+    """Nothing of it can be changed, cut off or added to."""
     data = offered(anonymous=anonymous)
     by = None if anonymous else "Shop"
     number, openings = int.from_bytes(data), KeyOpenings()
@@ -80,6 +81,7 @@ def test_n19_t2_every_single_bit_flip_of_a_blob_is_refused(*, anonymous: bool) -
     assert opened(data, by=by, openings=openings) == KEY
 
 
+@pytest.mark.threat("T2", "T17")
 @pytest.mark.parametrize(
     "other",
     [
@@ -90,13 +92,13 @@ def test_n19_t2_every_single_bit_flip_of_a_blob_is_refused(*, anonymous: bool) -
         replace(OF, from_service_name="//Shop//", to_service_name="Bank"),
     ],
 )
-def test_t2_t17_a_key_is_for_one_conversation_direction_and_pair_of_services(other: Direction) -> None:
-    """T2, T17: spliced into something else, it opens nothing."""
+def test_a_key_is_for_one_conversation_direction_and_pair_of_services(other: Direction) -> None:
+    """Spliced into something else, it opens nothing."""
     for anonymous in (False, True):
         assert opened(offered(anonymous=anonymous), of=other, by=None if anonymous else "Shop") is None
 
 
-def test_n19_another_certificate_opens_and_proves_nothing() -> None:
+def test_another_certificate_opens_and_proves_nothing() -> None:
     data = offered()
     assert opened(data, at="Thief") is None
     assert opened(data, by="Thief") is None
@@ -105,8 +107,9 @@ def test_n19_another_certificate_opens_and_proves_nothing() -> None:
     assert opened(offered(anonymous=True), by="Shop") is None
 
 
-def test_t1_a_signature_that_is_moved_to_another_key_is_refused() -> None:
-    """T1: who makes a key of his own and signs it with what was signed before is not believed."""
+@pytest.mark.threat("T1")
+def test_a_signature_that_is_moved_to_another_key_is_refused() -> None:
+    """Who makes a key of his own and signs it with what was signed before is not believed."""
     honest, forged = read_blob(offered()), read_blob(offered(by="Thief"))
     assert honest is not None
     assert forged is not None
@@ -117,7 +120,7 @@ def test_t1_a_signature_that_is_moved_to_another_key_is_refused() -> None:
     assert opened(taken_over.as_bytes) is None
 
 
-def test_n19_rsa_is_paid_once_for_an_hour_and_a_pair_of_certificates() -> None:
+def test_rsa_is_paid_once_for_an_hour_and_a_pair_of_certificates() -> None:
     offers, openings = KeyOffers(), KeyOpenings()
     seen = set()
     for minute, conversation in enumerate(range(90)):
@@ -134,15 +137,16 @@ def test_n19_rsa_is_paid_once_for_an_hour_and_a_pair_of_certificates() -> None:
         assert (other.wrapped_key, other.signature) not in seen
 
 
-def test_n19_a_clock_that_is_set_back_makes_a_new_key() -> None:
+def test_a_clock_that_is_set_back_makes_a_new_key() -> None:
     offers = KeyOffers()
     offers.blob(KEY, OF, to=public("Bank"), by=own("Shop"), now=NOW)
     data = offers.blob(KEY, OF, to=public("Bank"), by=own("Shop"), now=NOW - MINUTE)
     assert opened(data, now=NOW - MINUTE) == KEY
 
 
-def test_t2_what_was_recorded_begins_nothing_once_a_closed_endpoint_may_be_gone() -> None:
-    """T2, B14: a blob is refused before the endpoint that it has made goes, whatever the clocks say."""
+@pytest.mark.threat("T2")
+def test_what_was_recorded_begins_nothing_once_a_closed_endpoint_may_be_gone() -> None:
+    """A blob is refused before the endpoint that it has made goes, whatever the clocks say."""
     data = offered()
     for now in (NOW, NOW + OLDEST - 1, NOW - FARTHEST):
         assert opened(data, now=now) == KEY
@@ -152,7 +156,8 @@ def test_t2_what_was_recorded_begins_nothing_once_a_closed_endpoint_may_be_gone(
     assert RENEWED < OLDEST
 
 
-def test_t2_a_recorded_exchange_key_is_of_no_use_after_its_hour() -> None:
+@pytest.mark.threat("T2")
+def test_a_recorded_exchange_key_is_of_no_use_after_its_hour() -> None:
     """Also to who found out the key of an hour: it says itself when it was made, under the sender's signature."""
     blob = read_blob(offered())
     assert blob is not None
@@ -161,13 +166,15 @@ def test_t2_a_recorded_exchange_key_is_of_no_use_after_its_hour() -> None:
     assert opened(replace(blob, made_at=later, key_made_at=later).as_bytes, now=later) is None
 
 
+@pytest.mark.rule("P26")
 @given(st.binary(max_size=2048))
-def test_p26_any_bytes_are_refused_without_an_error(data: bytes) -> None:
+def test_any_bytes_are_refused_without_an_error(data: bytes) -> None:
     assert opened(data) is None
     assert opened(b"\1" + data) is None
 
 
-def test_p26_bad_keys_are_remembered_within_a_limit() -> None:
+@pytest.mark.rule("P26")
+def test_bad_keys_are_remembered_within_a_limit() -> None:
     """Forged blobs cost an RSA operation each, and no memory."""
     openings = KeyOpenings()
     blob = read_blob(offered())
@@ -179,8 +186,9 @@ def test_p26_bad_keys_are_remembered_within_a_limit() -> None:
     assert opened(blob.as_bytes, openings=openings) == KEY
 
 
-def test_n19_what_is_not_paid_for_is_not_remembered_as_bad() -> None:
-    """P26: it comes again; what is known costs nothing."""
+@pytest.mark.rule("P26")
+def test_what_is_not_paid_for_is_not_remembered_as_bad() -> None:
+    """It comes again; what is known costs nothing."""
     openings, data, tokens = KeyOpenings(), offered(), iter([False, True])
     assert opened(data, openings=openings, pays=tokens.__next__) is None
     assert opened(data, openings=openings, pays=tokens.__next__) == KEY
@@ -188,7 +196,7 @@ def test_n19_what_is_not_paid_for_is_not_remembered_as_bad() -> None:
     assert opened(data, now=NOW + OLDEST, pays=tokens.__next__) is None, "what is too old costs nothing either"
 
 
-def test_fact_180_a_dialog_needs_rsa_of_2048_bits() -> None:
+def test_a_dialog_needs_rsa_of_2048_bits() -> None:
 
     validity = Validity(BEGINS, ENDS)
     with pytest.raises(InputError, match="whose key is RSA"):

@@ -49,12 +49,12 @@ def told(of: type) -> list[str]:
     return [f"{of.__module__}.{of.__name__}.{name}" for name in names]
 
 
-def test_b32_no_class_tells_a_field_that_is_named_like_a_secret() -> None:
+def test_no_class_tells_a_field_that_is_named_like_a_secret() -> None:
     found = {name for each in classes() for name in told(each) if _SECRET.fullmatch(name.rpartition(".")[2])}
     assert found - _MAY_BE_TOLD == set()
 
 
-def test_b32_what_holds_a_key_does_not_tell_it() -> None:
+def test_what_holds_a_key_does_not_tell_it() -> None:
     """A row of an endpoint, a bucket key, and the tokens of a statement with a password."""
     key = bytes(range(65, 91))
     values = [key if name.endswith("session_key") else bytes(16) for name in ConversationEndpoint._fields]

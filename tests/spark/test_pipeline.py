@@ -60,6 +60,7 @@ def test_every_message_comes_once_with_the_decision_of_its_conversation(
     done.unpersist()
 
 
+@pytest.mark.rule("P14", "P21", "P23")
 def test_what_is_lost_or_damaged_is_told_and_the_rest_is_routed(spark: SparkSession) -> None:
     """P14, P21, P23."""
     catalog, _, fragments = told(9, messages=60)

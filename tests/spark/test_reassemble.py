@@ -58,6 +58,7 @@ def test_contradictions_and_damage_by_every_way(
     assert came(done) == expected
 
 
+@pytest.mark.rule("P11", "P13")
 @pytest.mark.parametrize("way", WAYS, ids=map(name_of, WAYS))
 def test_any_order_and_any_partitions(spark: SparkSession, configure: Configure, way: dict[str, Any]) -> None:
     """Where nothing contradicts, the order of the rows does not matter (P11, P13): fragments lost, repeated, in any order."""
@@ -67,12 +68,13 @@ def test_any_order_and_any_partitions(spark: SparkSession, configure: Configure,
     assert came(done) == would_come(table, in_order=way["in_order"])
 
 
+@pytest.mark.rule("P11", "P12")
 @pytest.mark.parametrize("strategy", ["hash", "sort"])
 @pytest.mark.parametrize("in_order", [True, False])
 def test_a_direction_comes_out_by_number_in_one_partition(
     spark: SparkSession, strategy: Any, *, in_order: bool
 ) -> None:
-    """P11, P12, M13; by number also where gaps do not matter."""
+    """By number also where gaps do not matter."""
     table = table_of(worlds(4, count=60, theme="honest"))
     done = ssbroker.spark.reassemble(frame(spark, table, partitions=3), strategy=strategy, in_order=in_order)
     numbers: dict[tuple[bytes, bool, int], list[int]] = {}
@@ -85,7 +87,7 @@ def test_a_direction_comes_out_by_number_in_one_partition(
 
 
 def test_numbers_that_do_not_fit_the_place_are_put_together_too(spark: SparkSession) -> None:
-    """M4: from 2**32 on, rows of a direction stand in any order; below 0 they are out of range."""
+    """From 2**32 on, rows of a direction stand in any order; below 0 they are out of range."""
     fragments = [part for number in (2**32 - 2, 2**32 + 5, 2**62) for part in parts(b"abcdef", number)]
     fragments += [replace(fragments[0], sequence=-1), replace(fragments[0], sequence=2**63 - 1)]
     table = table_of(fragments)
@@ -114,9 +116,10 @@ def hot(*, messages: int) -> list[Fragment]:
     return fragments
 
 
+@pytest.mark.rule("P11", "P14")
 @pytest.mark.parametrize("strategy", ["hash", "sort"])
 def test_a_hot_conversation_is_spread_over_partitions(spark: SparkSession, configure: Configure, strategy: Any) -> None:
-    """P11, P14: its messages are put together in several tasks, and nothing behind the gap is delivered."""
+    """Its messages are put together in several tasks, and nothing behind the gap is delivered."""
     configure("spark.sql.adaptive.coalescePartitions.enabled", "false")
     configure("spark.sql.shuffle.partitions", "4")
     table = table_of(hot(messages=400))

@@ -26,7 +26,7 @@ def fields(frame_: DataFrame) -> list[tuple[str, str, bool]]:
 
 
 def test_types_and_nulls_are_those_of_the_contract(spark: SparkSession) -> None:
-    """M1, M22: ids and signatures as binary, labels as text; what is never null says so."""
+    """Ids and signatures as binary, labels as text; what is never null says so."""
     done = ssbroker.spark.reassemble(spark.createDataFrame([ROW], FRAGMENTS))
     keys = [("conversation_id", "binary", False), ("is_initiator", "boolean", False)]
     keys += [("message_sequence_number", "bigint", False)]
@@ -45,7 +45,7 @@ def test_types_and_nulls_are_those_of_the_contract(spark: SparkSession) -> None:
 
 @pytest.mark.parametrize("shard_by", ["conversation", "message"])
 def test_further_columns_of_any_type_and_name_are_carried(spark: SparkSession, shard_by: Any) -> None:
-    """M3: those of fragment number 0, after the message's own."""
+    """Those of fragment number 0, after the message's own."""
     made = {
         "a.b": "cast(12.50 as decimal(9,2))",
         "quo`te": "array(named_struct('x', 1, 'y', array('z', null)))",
@@ -112,9 +112,10 @@ def narrow(given: DataFrame) -> DataFrame:
     )
 
 
+@pytest.mark.rule("P21")
 @pytest.mark.parametrize("where", ["a column", "a mapping"])
 def test_session_keys_show_up_nowhere(spark: SparkSession, capsys: pytest.CaptureFixture[str], where: str) -> None:
-    """P21, M7: not among the columns of the messages, and keys in a mapping not in the plan."""
+    """Not among the columns of the messages, and keys in a mapping not in the plan."""
     fragments = parts(b"abc", size=1, key=KEY)
     table = table_of(fragments, keys="column")
     keys: Any = "key_of_session" if where == "a column" else {A: KEY}
@@ -210,7 +211,7 @@ def test_options_that_there_are_not(spark: SparkSession, option: str, value: Any
 def test_a_wrong_value_is_told_in_our_words(
     spark: SparkSession, broken: dict[int, str], sentence: str, strategy: Any
 ) -> None:
-    """M1: bad input is an error, and no row of the result."""
+    """Bad input is an error, and no row of the result."""
     good = [f"'{A}'", "true", "1L", "0", "1", "x'00'"]
     bad = [broken.get(place, value) for place, value in enumerate(good)]
     names = [column.split()[0] for column in FRAGMENTS.split(", ")]
@@ -232,8 +233,9 @@ def test_a_stream_is_refused_and_told_where_to_go(spark: SparkSession, tmp_path:
         ssbroker.spark.pipeline(stream, ssbroker.Catalog(ssbroker.schemas.ROUTES.empty_table()))
 
 
+@pytest.mark.rule("R5")
 def test_text_that_is_no_id_is_not_taken_for_the_id_that_it_resembles(spark: SparkSession) -> None:
-    """R5: dashes and braces have their places."""
+    """Dashes and braces have their places."""
     given = spark.createDataFrame([(A.hex, True, 0, 0, 1, b"")], FRAGMENTS.replace("id binary", "id string"))
     with pytest.raises(PythonException, match="InvalidGuidError"):
         ssbroker.spark.reassemble(given).messages.collect()

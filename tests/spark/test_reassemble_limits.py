@@ -66,7 +66,7 @@ def test_a_direction_that_is_much_larger_than_the_limit_comes_whole(
 def test_what_is_incomplete_elsewhere_takes_no_room(
     spark: SparkSession, configure: Configure, way: dict[str, Any]
 ) -> None:
-    """M20: who sends only beginnings, in however many conversations, keeps out nobody."""
+    """Who sends only beginnings, in however many conversations, keeps out nobody."""
     configure(BATCH, "10")
     beginnings = [fragments(conversation=UUID(int=number), messages=1).slice(0, 1) for number in range(200)]
     table = pa.concat_tables([*beginnings, fragments(conversation=B, messages=3)])
@@ -93,11 +93,12 @@ def test_where_order_does_not_matter_what_is_incomplete_before_a_message_takes_n
     assert min(len(rows["messages"]), len(rows["incomplete"])) > 100
 
 
+@pytest.mark.rule("P26")
 @pytest.mark.parametrize("strategy", ["hash", "sort"])
 def test_what_waits_behind_a_gap_has_a_limit_and_is_told_when_it_is_refused(
     spark: SparkSession, configure: Configure, monkeypatch: pytest.MonkeyPatch, strategy: Any
 ) -> None:
-    """P26, M10, M18: it could not be delivered; the job goes on, and every fragment is accounted for."""
+    """It could not be delivered; the job goes on, and every fragment is accounted for."""
     configure(BATCH, "64")
     monkeypatch.setattr(broadcast, "_LEAST", 20_000)
     late, table = fragments(first=1, messages=300), fragments(conversation=B, messages=300)
@@ -115,7 +116,7 @@ def test_what_waits_behind_a_gap_has_a_limit_and_is_told_when_it_is_refused(
     ("option", "count"), [({"max_message_bytes": 99}, 1), ({"max_fragments_per_message": 2}, 3)], ids=["bytes", "count"]
 )
 def test_the_limits_of_one_message(spark: SparkSession, strategy: Any, option: dict[str, Any], count: int) -> None:
-    """M15, M16: the fragment that is too much, or each of too many."""
+    """The fragment that is too much, or each of too many."""
     given = frame(spark, fragments(messages=1))
     done = ssbroker.spark.reassemble(given, strategy=strategy, **option)
     rows = came(done)
@@ -124,7 +125,7 @@ def test_the_limits_of_one_message(spark: SparkSession, strategy: Any, option: d
 
 
 def test_far_numbers_are_no_reason_to_refuse(spark: SparkSession) -> None:
-    """M17: after a shuffle the first fragment of a direction says nothing of how far the others have come."""
+    """After a shuffle the first fragment of a direction says nothing of how far the others have come."""
     table = fragments(first=2**40, messages=2)
     rows = came(ssbroker.spark.reassemble(frame(spark, table), in_order=False))
     assert [row[2] for row in rows["messages"]] == [2**40, 2**40 + 1]

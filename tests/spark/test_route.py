@@ -175,9 +175,10 @@ def test_without_a_database_column_the_one_user_database_begins(spark: SparkSess
     ]
 
 
+@pytest.mark.rule("R2")
 @pytest.mark.parametrize("nothing", ["cast(null as string)", "null"])
 def test_a_null_database_came_from_outside(spark: SparkSession, nothing: str) -> None:
-    """R2: it reads `msdb`, which has no route here."""
+    """It reads `msdb`, which has no route here."""
     given = spark.sql(
         f"select 0 as row, '//s' as to_service_name, {nothing} as database, {nothing} as to_broker_instance"
     )
@@ -185,6 +186,7 @@ def test_a_null_database_came_from_outside(spark: SparkSession, nothing: str) ->
     assert decided(routed, ["outcome", "match_step"]) == [{"outcome": "DELAYED", "match_step": 7}]
 
 
+@pytest.mark.rule("R14")
 @pytest.mark.parametrize(("option", "outcome"), [("continue", "REMOTE"), ("delay", "DELAYED")])
 def test_a_pending_request(spark: SparkSession, option: PendingRequest, outcome: str) -> None:
     """R14."""

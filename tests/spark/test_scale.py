@@ -47,7 +47,7 @@ def test_a_hot_conversation_is_spread_by_message(spark: SparkSession, configure:
 
 
 def test_many_conversations_cost_a_bounded_state() -> None:
-    """U3, U5: a bucket keeps less than 300 bytes for each where 96 of half a message wait, and less than 80 where all is whole."""
+    """A bucket keeps less than 300 bytes for each where 96 of half a message wait, and less than 80 where all is whole."""
     assert kept(scale.shallow(3000)) / 3000 < 300
     assert kept(traffic(Shape(messages=8000, parts=2, part_bytes=96, conversations=2000)).fragments) / 2000 < 80
 
@@ -84,7 +84,7 @@ def test_a_message_of_many_fragments_through_files_frames_and_streams(spark: Spa
 
 
 def test_a_message_beyond_the_limit_is_told_as_such() -> None:
-    """M15: a stream refuses its fragments as `limit_exceeded`, and goes on."""
+    """A stream refuses its fragments as `limit_exceeded`, and goes on."""
     done = stepped(scale.skewed(400), max_message_bytes=500)
     reasons = {reason for kind, rows in done.rows if kind == "rejected" for reason in rows["reason"].to_pylist()}
     assert reasons == {"limit_exceeded"}

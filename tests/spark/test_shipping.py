@@ -85,7 +85,7 @@ def test_a_shipped_catalog_says_what_the_catalog_says(spark: SparkSession) -> No
 
 
 def test_what_is_meant_for_a_worker_unpickles_where_there_is_no_broadcast(spark: SparkSession) -> None:
-    """U13: the driver of a stream does so, and a query would fail before it starts."""
+    """The driver of a stream does so, and a query would fail before it starts."""
     catalog, _ = world(25, conversations=1)
     shipped = broadcast.ship(spark, catalog)
     found = pickle.loads(pickle.dumps(shipped))
@@ -94,7 +94,7 @@ def test_what_is_meant_for_a_worker_unpickles_where_there_is_no_broadcast(spark:
 
 
 def test_without_broadcasts_a_value_for_a_stream_travels_with_the_function() -> None:
-    """U13: a stream on Spark Connect sees no artifacts. Nothing that is printed shows what it carries."""
+    """A stream on Spark Connect sees no artifacts. Nothing that is printed shows what it carries."""
     connect: Any = object()
     keys = {bytes(16): b"a key of sixteen"}
     shipped = pickle.loads(pickle.dumps(broadcast.ship_keys(connect, keys, in_stream=True)))

@@ -74,7 +74,7 @@ def truth(asked: Any, row: dict[str, Any]) -> bool | None:
 
 @given(st.lists(filters(), min_size=1, max_size=3))
 def test_a_filter_that_is_taken_over_is_answered_as_sql_does(asked: list[Any]) -> None:
-    """U25: a row passes where all filters are true; unknown is not true."""
+    """A row passes where all filters are true; unknown is not true."""
     pushed, left = push(asked, VALUES.schema)
     assert left == []
     kept = pickle.loads(pickle.dumps(pushed)).apply(VALUES).to_pylist()

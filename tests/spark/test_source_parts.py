@@ -270,7 +270,7 @@ def test_rows_are_sent_in_the_order_of_partitions_or_of_their_positions(folder: 
 
 
 def test_a_batch_of_a_stream_that_comes_again_is_not_sent_again(folder: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """U24: also where another try wrote other files."""
+    """Also where another try wrote other files."""
     sink = sink_of(folder)
     for _ in range(2):
         told = sink.stage([batch_of(b"1")], partition=0, query_id="q", batch_id=0)

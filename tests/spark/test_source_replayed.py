@@ -43,17 +43,17 @@ def sent_to_the_end(folder: Path, first: ssbroker.Catalog, second: ssbroker.Cata
     return sorted(waiting(shop))
 
 
-def test_u24_by_one_catalog_each_is_sent_once(tmp_path: Path) -> None:
+def test_by_one_catalog_each_is_sent_once(tmp_path: Path) -> None:
     for number, one in enumerate((catalog(ROUTED), catalog(ROUTED, LATE))):
         assert sent_to_the_end(tmp_path / str(number), one, one) == [b"//Late 0", b"//Routed 0"]
 
 
-def test_u24_what_only_the_second_catalog_has_a_route_for_is_lost(tmp_path: Path) -> None:
+def test_what_only_the_second_catalog_has_a_route_for_is_lost(tmp_path: Path) -> None:
     """A drawback, which the documentation tells: the batch counts as sent, and the state that is kept knows nothing of it any more."""
     assert sent_to_the_end(tmp_path, catalog(ROUTED), catalog(ROUTED, LATE)) == [b"//Routed 0"]
 
 
-def test_u24_what_only_the_first_catalog_has_a_route_for_is_sent_twice(tmp_path: Path) -> None:
+def test_what_only_the_first_catalog_has_a_route_for_is_sent_twice(tmp_path: Path) -> None:
     """The same drawback: it was sent, and waits in the state that is kept."""
     assert sent_to_the_end(tmp_path, catalog(ROUTED, LATE), catalog(ROUTED)) == [
         b"//Late 0",

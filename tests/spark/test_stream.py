@@ -82,7 +82,7 @@ def arriving(spark: SparkSession, tmp_path: Path) -> Iterator[Arriving]:
 
 
 def test_files_that_arrive_give_the_rows_of_the_batch_function(arriving: Arriving, spark: SparkSession) -> None:
-    """U2, U10, U11: three micro-batches, of which two runs of a query do the work; all kinds in one pass; what waits is shown."""
+    """Three micro-batches, of which two runs of a query do the work; all kinds in one pass; what waits is shown."""
     table = table_of(worlds(21, count=60, theme="honest"))
     expected = would_come(table)
     found: dict[str, list[Any]] = {"messages": [], "rejected": []}
@@ -117,10 +117,11 @@ def test_files_that_arrive_give_the_rows_of_the_batch_function(arriving: Arrivin
     assert figures[-1]["state_bytes"] > 0
 
 
+@pytest.mark.rule("R18", "R62")
 def test_what_is_delayed_goes_when_the_catalog_at_the_path_says_so(
     arriving: Arriving, spark: SparkSession, tmp_path: Path
 ) -> None:
-    """R18, R62, U6, U8: on a timer, with no new input, in a query that runs on; it comes out once and in order."""
+    """On a timer, with no new input, in a query that runs on; it comes out once and in order."""
     path = tmp_path / "catalog.sql"
     path.write_text(script("//A"))
     arriving.put(fragments_to("//B", single(0, body=b"zero"), single(1, body=b"one"), begun(2)))
@@ -143,8 +144,9 @@ def test_what_is_delayed_goes_when_the_catalog_at_the_path_says_so(
     query.stop()
 
 
+@pytest.mark.rule("R18")
 def test_conversations_are_routed_as_they_come(arriving: Arriving, spark: SparkSession) -> None:
-    """R18, U1, U6: those that have a route come out, in the columns of `route`; another run with another catalog lets the others go."""
+    """Those that have a route come out, in the columns of `route`; another run with another catalog lets the others go."""
     conversations = pa.table(
         {
             "conversation_id": pa.array([bytes([number]) * 16 for number in range(6)], pa.binary()),
@@ -204,7 +206,7 @@ def until(query: StreamingQuery, is_so: Callable[[], bool]) -> None:
 
 
 def test_each_kind_has_the_columns_of_its_schema(arriving: Arriving) -> None:
-    """U2: what is never null in a kind says so, though the rows of all kinds have it null in others."""
+    """What is never null in a kind says so, though the rows of all kinds have it null in others."""
     arriving.put(fragments_to("//A", begun(0)))
     landed = ssbroker.spark.stream(arriving.stream(), script_catalog("//A"), acknowledgements=True)
     for rows, schema in (

@@ -160,6 +160,7 @@ def test_the_same_from_hypothesis(seed: int, in_order: bool, moves: list[int]) -
     check(seed, in_order=in_order, moves=moves)
 
 
+@pytest.mark.rule("R18")
 def test_a_delayed_message_is_tried_again_after_4_8_16_32_64_64_seconds() -> None:
     """R18."""
     played = player(catalog(ROUTED))
@@ -174,8 +175,9 @@ def test_a_delayed_message_is_tried_again_after_4_8_16_32_64_64_seconds() -> Non
     assert waits == [4, 8, 16, 32, 64, 64, 64]
 
 
+@pytest.mark.rule("R62")
 def test_it_is_given_out_once_with_the_decision_that_let_it_go() -> None:
-    """R62, U6: and what came after it in its direction follows it, in order."""
+    """And what came after it in its direction follows it, in order."""
     played = player(catalog(ROUTED))
     assert played.play(sent(to(LATE, 0), to(ROUTED, 1))) == {}
     assert [(row["waits_for"], row["message_sequence_number"], row["tries"]) for row in played.waits()] == [
@@ -193,7 +195,7 @@ def test_it_is_given_out_once_with_the_decision_that_let_it_go() -> None:
 
 
 def test_a_catalog_that_may_change_is_looked_at_while_something_waits() -> None:
-    """U8: every four seconds, however long the next try is away."""
+    """Every four seconds, however long the next try is away."""
     played = player(catalog(ROUTED), catalog(ROUTED))
     played.play(sent(to(LATE, 0)))
     now_us = START
@@ -205,7 +207,7 @@ def test_a_catalog_that_may_change_is_looked_at_while_something_waits() -> None:
 
 
 def test_what_is_too_much_is_given_out_as_delayed_oldest_first() -> None:
-    """U6: a reader sees that nobody will try again; those after it keep their order."""
+    """A reader sees that nobody will try again; those after it keep their order."""
     played = player(catalog(ROUTED), max_delayed_bytes=1000)
     first = played.play(sent(*(to(LATE, number) for number in range(3))))
     assert first == {}

@@ -8,7 +8,7 @@ from tests.spark.stream_storm import storm
 
 
 def test_a_stream_that_is_killed_gives_what_the_batch_functions_give(tmp_path: Path) -> None:
-    """U2 to U8: each message once, in order, with its decision, though a route comes late; each rejection once."""
+    """Each message once, in order, with its decision, though a route comes late; each rejection once."""
     outcome = storm(tmp_path, drivers=1, workers=1, files=6, messages=600, seed=1)
     assert not outcome.problems
     assert outcome.kills == {"driver": 1, "worker": 1}

@@ -93,7 +93,7 @@ def test_one_timer_which_comes_when_something_is_due() -> None:
 
 
 def test_a_large_state_is_kept_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
-    """U3: it grows and shrinks, and no part stays behind."""
+    """It grows and shrinks, and no part stays behind."""
     monkeypatch.setattr(kept_parts, "PART_CHARACTERS", 1000)
     bucket = played(acknowledgements=False, max_message_bytes=10_000)
     body = bytes(value % 251 for value in range(9000))
@@ -155,14 +155,14 @@ def test_a_bucket_key_is_bytes(key: Any) -> None:
 
 
 def test_what_is_fixed_says_nothing_of_the_bucket_key() -> None:
-    """U4: a checkpoint shows that it is another, not which it is."""
+    """A checkpoint shows that it is another, not which it is."""
     one, other = BucketCount(count=1, key=b"one"), BucketCount(count=1, key=b"other")
     assert one.fixed != other.fixed != BucketCount(count=1, key=None).fixed
     assert "one" not in str(one.fixed)
 
 
 def test_what_must_not_change_is_what_the_state_was_made_by() -> None:
-    """U3: the spread, and what a reassembler's checkpoint goes on with; the rest may change from run to run."""
+    """The spread, and what a reassembler's checkpoint goes on with; the rest may change from run to run."""
     assert BucketCount(count=4, key=None).fixed.keys() == {"buckets", "bucket_key"}
     assert StreamLimits(**OPTIONS).fixed == {
         "in_order": True,

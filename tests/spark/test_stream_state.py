@@ -113,7 +113,7 @@ def test_what_contradicts_itself_under_a_right_digest_is_told() -> None:
 
 @pytest.mark.parametrize(("name", "value"), [("buckets", 8), ("in_order", False), ("max_message_bytes", 1)])
 def test_an_option_that_must_not_change_is_named(name: str, value: Any) -> None:
-    """U3: what was kept under other options would be misread."""
+    """What was kept under other options would be misread."""
     played = Player(task(assembly()))
     played.play(batch_of([begun(0)]))
     other = task(assembly(), fixed={**FIXED, name: value})
@@ -121,8 +121,9 @@ def test_an_option_that_must_not_change_is_named(name: str, value: Any) -> None:
         step(other, played.state, [], now_us=START)
 
 
+@pytest.mark.rule("P11")
 def test_what_waits_for_a_route_is_not_overtaken() -> None:
-    """P11: without a catalog, messages that come would be told before those that wait, and these never."""
+    """Without a catalog, messages that come would be told before those that wait, and these never."""
     with pytest.raises(OptionError, match=r"^catalog: messages of this checkpoint wait for a route"):
         step(task(assembly()), kept(), [], now_us=START)
 

@@ -145,8 +145,9 @@ def test_a_thousand_conversations_in_one_bucket() -> None:
     assert player.waits() == []
 
 
+@pytest.mark.rule("P12", "P18")
 def test_duplicates_are_known_after_any_time() -> None:
-    """P12, P18, U5: nothing of a direction is pending, and its next number is still known."""
+    """Nothing of a direction is pending, and its next number is still known."""
     player = Player(task(assembly()))
     assert player.play(batch_of([single(0)]))[row_kinds.MESSAGE]
     told = player.play(batch_of([single(0)]), now_us=START + 10**9 * SECOND)
@@ -155,7 +156,7 @@ def test_duplicates_are_known_after_any_time() -> None:
 
 
 def test_what_is_given_up_may_come_again() -> None:
-    """U7: an incomplete message that does not grow is told with what was missing, and its fragments are not duplicates."""
+    """An incomplete message that does not grow is told with what was missing, and its fragments are not duplicates."""
     player = Player(task(assembly(max_pending_age_us=60 * SECOND)))
     player.play(batch_of([begun(0)]), now_us=START)
     assert player.last is not None
@@ -181,7 +182,7 @@ def test_what_is_given_up_may_come_again() -> None:
 
 
 def test_until_when_the_longest_wait_is_can_be_told() -> None:
-    """U7, U10: it is a date, years from now too."""
+    """It is a date, years from now too."""
     player = Player(task(assembly(max_pending_age_us=AGE_MAX // timedelta(microseconds=1))))
     player.play(batch_of([begun(0)]), now_us=START + 1000 * 365 * 24 * 3600 * SECOND)
     (waits,) = player.waits()
@@ -198,7 +199,7 @@ def test_what_grows_is_not_given_up() -> None:
 
 
 def test_a_duplicate_is_no_growth() -> None:
-    """U7: who sends the same fragment for ever keeps nothing alive."""
+    """Who sends the same fragment for ever keeps nothing alive."""
     player = Player(task(assembly(max_pending_age_us=60 * SECOND)))
     player.play(batch_of([begun(0)]), now_us=START)
     assert row_kinds.EXPIRY not in player.play(batch_of([begun(0)]), now_us=START + 40 * SECOND)
@@ -206,7 +207,7 @@ def test_a_duplicate_is_no_growth() -> None:
 
 
 def test_a_clock_that_is_set_back_delays_nothing_for_ever() -> None:
-    """U9: what grew in the future counts as grown now."""
+    """What grew in the future counts as grown now."""
     player = Player(task(assembly(max_pending_age_us=60 * SECOND)))
     player.play(batch_of([begun(0)]), now_us=START + 10**6 * SECOND)
     player.play(batch_of([single(0, conversation=B)]), now_us=START)
@@ -235,7 +236,7 @@ def test_a_value_that_is_none_is_an_error_and_nothing_is_kept() -> None:
 
 
 def test_other_further_columns_than_before_are_refused() -> None:
-    """M3: what waits has those of before."""
+    """What waits has those of before."""
     player = Player(task(assembly()))
     player.play(batch_of([carrying(begun(0))], has_further=True))
     with pytest.raises(
@@ -245,7 +246,7 @@ def test_other_further_columns_than_before_are_refused() -> None:
 
 
 def test_further_columns_of_the_same_type_are_not_taken_for_each_other() -> None:
-    """M3: a query that was started again with its columns in another order."""
+    """A query that was started again with its columns in another order."""
     player = Player(task(assembly(), carried=("note", "priority")))
     player.play(batch_of([carrying(begun(0))], has_further=True))
     player.task = task(assembly(), carried=("title", "priority"))
@@ -268,7 +269,7 @@ def test_a_checkpoint_that_kept_no_names_goes_on() -> None:
 
 @pytest.mark.parametrize("began_large", [False, True])
 def test_columns_are_the_same_whatever_a_session_calls_their_types(*, began_large: bool) -> None:
-    """U3: the zone of moments is the session's, and so is whether text may be large."""
+    """The zone of moments is the session's, and so is whether text may be large."""
     batch = batch_of([carrying(begun(0, body=b"a body"))], has_further=True)
     rest = batch_of([carrying(ended(begun(0, body=b"a body")))], has_further=True)
     nested: Any = _struct({"at": pa.list_(pa.timestamp("us", "UTC")), "by": pa.map_(pa.string(), pa.binary())})
@@ -302,7 +303,7 @@ def test_figures_are_told_where_they_are_asked_for() -> None:
 
 
 def test_what_is_remembered_of_a_quiet_direction_is_small() -> None:
-    """U5: some tens of bytes for each, however many messages there were."""
+    """Some tens of bytes for each, however many messages there were."""
     player = Player(task(assembly(acknowledgements=False), fixed={}))
     fragments: list[Fragment] = [single(0, conversation=UUID(int=number)) for number in range(10_000)]
     player.play(batch_of(fragments))
@@ -315,7 +316,7 @@ def carrying(fragment: Fragment) -> Fragment:
 
 
 def test_limits_are_those_of_one_bucket() -> None:
-    """M18: what is beyond is rejected, and may come again."""
+    """What is beyond is rejected, and may come again."""
     player = Player(task(assembly(Limits(max_pending_bytes=1000))))
     told = player.play(batch_of([begun(0, body=bytes(600))]))
     assert [row["reason"] for row in told[row_kinds.REJECTION]] == ["limit_exceeded"]

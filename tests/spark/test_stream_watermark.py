@@ -51,7 +51,7 @@ def routed_by(fragments_df: DataFrame, routes: Catalog) -> list[DataFrame]:
     ]
 
 
-def test_u15_what_was_in_the_state_has_no_watermark(spark: SparkSession, tmp_path: Path) -> None:
+def test_what_was_in_the_state_has_no_watermark(spark: SparkSession, tmp_path: Path) -> None:
     """A windowed count that relied on it gave out nothing for ever; now Spark says that it needs one."""
     arriving = fragments(spark, tmp_path)
     assert [field.metadata for field in arriving.schema if field.name == "at"] == [{"spark.watermarkDelayMs": 3600000}]
@@ -64,7 +64,7 @@ def test_u15_what_was_in_the_state_has_no_watermark(spark: SparkSession, tmp_pat
     assert not [field.metadata for field in landed.rows.schema if field.metadata]
 
 
-def test_u15_a_watermark_behind_the_state_counts_by_the_hour(spark: SparkSession, tmp_path: Path) -> None:
+def test_a_watermark_behind_the_state_counts_by_the_hour(spark: SparkSession, tmp_path: Path) -> None:
     messages = ssbroker.spark.reassemble_stream(fragments(spark, tmp_path), buckets=1).messages
     counted = messages.withWatermark("at", "1 hour").groupBy(sf.window("at", "1 hour")).agg(sf.expr(COUNTS))
     writer = counted.writeStream.format("memory").queryName("counted").trigger(availableNow=True)
@@ -74,7 +74,7 @@ def test_u15_a_watermark_behind_the_state_counts_by_the_hour(spark: SparkSession
     assert given_out
 
 
-def test_u15_other_metadata_of_a_column_stays(spark: SparkSession, tmp_path: Path) -> None:
+def test_other_metadata_of_a_column_stays(spark: SparkSession, tmp_path: Path) -> None:
     arriving = fragments(spark, tmp_path)
     told = arriving.withColumn("note", sf.lit("a").alias("note", metadata={"comment": "kept"}))
     for messages in routed_by(told, catalog(ROUTED)):

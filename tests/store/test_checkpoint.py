@@ -41,7 +41,7 @@ def log_bytes(path: Path) -> int:
     return path.with_name(f"{path.name}-wal").stat().st_size
 
 
-def test_b29_a_checkpoint_waits_for_another_one(file: DatabaseFile, reads: apsw.Connection, path: Path) -> None:
+def test_a_checkpoint_waits_for_another_one(file: DatabaseFile, reads: apsw.Connection, path: Path) -> None:
     """While somebody else moves the log, SQLite asks no busy handler: it says at once that nothing was done."""
     thread = threading.Thread(target=file.checkpoint)
 
@@ -61,7 +61,7 @@ def test_b29_a_checkpoint_waits_for_another_one(file: DatabaseFile, reads: apsw.
     assert numbers(file) == [1, 2]
 
 
-def test_b29_a_checkpoint_that_others_keep_from_ending_is_told(
+def test_a_checkpoint_that_others_keep_from_ending_is_told(
     file: DatabaseFile, reads: apsw.Connection, path: Path
 ) -> None:
     file.lock_timeout = 0.1

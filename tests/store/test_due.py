@@ -62,7 +62,7 @@ def message(connection: Connection, number: int, *, is_inbound: int) -> None:
     )
 
 
-def test_b9_each_conversation_that_waits_is_found_once(connection: Connection) -> None:
+def test_each_conversation_that_waits_is_found_once(connection: Connection) -> None:
     for number in (3, 1, 3, 7, 3):
         message(connection, number, is_inbound=0)
     message(connection, 5, is_inbound=1)
@@ -88,7 +88,8 @@ def test_nothing_waits_in_an_empty_queue(connection: Connection) -> None:
     assert due_work.inbound(connection) == []
 
 
-def test_p34_what_arrived_is_found_once_its_queue_is_on(connection: Connection) -> None:
+@pytest.mark.rule("P34")
+def test_what_arrived_is_found_once_its_queue_is_on(connection: Connection) -> None:
     endpoint(connection, 1, service=ON)
     endpoint(connection, 2, service=OFF)
     for number in (2, 1, 1):
@@ -107,21 +108,21 @@ def test_timers_that_are_over_are_found_the_longest_over_first(connection: Conne
     assert due_work.timers(connection, now=30, limit=1) == [2]
 
 
-def test_b16_lifetimes_that_have_passed_are_found_unless_the_end_is_known(connection: Connection) -> None:
+def test_lifetimes_that_have_passed_are_found_unless_the_end_is_known(connection: Connection) -> None:
     for number, state in enumerate(("SO", "SI", "CO", "DI", "DO", "ER", "CD"), start=1):
         endpoint(connection, number, state=state, lifetime=number)
     endpoint(connection, 9, lifetime=100)
     assert due_work.lifetimes(connection, now=99, limit=10) == [1, 2, 3, 4, 5]
 
 
-def test_b16_an_error_waits_for_its_queue_and_an_end_without_one_does_not(connection: Connection) -> None:
+def test_an_error_waits_for_its_queue_and_an_end_without_one_does_not(connection: Connection) -> None:
     endpoint(connection, 1, lifetime=1, service=OFF)
     endpoint(connection, 2, lifetime=1, service=OFF, state="DO")
     assert due_work.lifetimes(connection, now=1, limit=10) == [2]
 
 
 @pytest.mark.parametrize(("now", "left"), [(29, 3), (30, 2), (31, 1)])
-def test_b14_closed_endpoints_go_when_their_time_has_come(connection: Connection, now: int, left: int) -> None:
+def test_closed_endpoints_go_when_their_time_has_come(connection: Connection, now: int, left: int) -> None:
     endpoint(connection, 1, state="CD", closed=30)
     endpoint(connection, 2, state="CD", closed=31)
     endpoint(connection, 3, closed=1)
@@ -129,7 +130,7 @@ def test_b14_closed_endpoints_go_when_their_time_has_come(connection: Connection
     assert connection.execute("SELECT count(*) FROM ssb_conversation_endpoints").get == left
 
 
-def test_b14_of_many_closed_endpoints_the_longest_closed_go_first(connection: Connection) -> None:
+def test_of_many_closed_endpoints_the_longest_closed_go_first(connection: Connection) -> None:
     for number, closed in ((1, 12), (2, 10), (3, 11)):
         endpoint(connection, number, state="CD", closed=closed)
     assert [due_work.remove_closed(connection, now=20, limit=2) for _ in range(3)] == [2, 1, 0]

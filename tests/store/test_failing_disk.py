@@ -51,7 +51,7 @@ def write_all(disk: FailingCalls, path: Path, folder: Path) -> tuple[list[int], 
 
 @pytest.mark.parametrize("lasts", [True, False], ids=["lasting", "once"])
 @pytest.mark.parametrize("kind", FAILS)
-def test_b4_at_every_call(tmp_path: Path, kind: Kind, lasts: bool) -> None:  # noqa: FBT001  # pytest gives it by name
+def test_at_every_call(tmp_path: Path, kind: Kind, lasts: bool) -> None:  # noqa: FBT001  # pytest gives it by name
     with failing_calls(kind) as disk:
         for attempt in count(1):
             path = tmp_path / f"{attempt}.sqlite"
@@ -72,7 +72,7 @@ def test_b4_at_every_call(tmp_path: Path, kind: Kind, lasts: bool) -> None:  # n
 
 
 @pytest.mark.parametrize("kind", HARMLESS)
-def test_b4_what_only_has_to_be_asked_again(tmp_path: Path, kind: Kind) -> None:
+def test_what_only_has_to_be_asked_again(tmp_path: Path, kind: Kind) -> None:
     """A system may write less than it was asked to, or be interrupted; that is no error."""
     with failing_calls(kind) as disk:
         for attempt in range(1, 40):
@@ -84,7 +84,7 @@ def test_b4_what_only_has_to_be_asked_again(tmp_path: Path, kind: Kind) -> None:
 
 
 @pytest.mark.parametrize("kind", FAILS)
-def test_b4_making_a_file_may_be_tried_again(tmp_path: Path, kind: Kind) -> None:
+def test_making_a_file_may_be_tried_again(tmp_path: Path, kind: Kind) -> None:
     path = tmp_path / "file.sqlite"
     with failing_calls(kind) as disk:
         for attempt in count(1):
@@ -99,7 +99,7 @@ def test_b4_making_a_file_may_be_tried_again(tmp_path: Path, kind: Kind) -> None
     assert numbers_at(path) == []
 
 
-def test_b4_a_transaction_that_sqlite_undid_takes_no_more(tmp_path: Path) -> None:
+def test_a_transaction_that_sqlite_undid_takes_no_more(tmp_path: Path) -> None:
     """SQLite rolls back by itself when the disk fills up while it makes room; what the caller does then must not stand alone."""
     path = tmp_path / "file.sqlite"
     with failing_calls("full") as disk, closing(DatabaseFile.create(path, MIGRATIONS)) as file:

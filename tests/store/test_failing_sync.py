@@ -65,7 +65,7 @@ def disk() -> Iterator[FailingSync]:
 
 
 @pytest.mark.parametrize("lasts", [True, False], ids=["lasting", "once"])
-def test_b4_at_every_sync(tmp_path: Path, disk: FailingSync, lasts: bool) -> None:  # noqa: FBT001  # pytest gives it by name
+def test_at_every_sync(tmp_path: Path, disk: FailingSync, lasts: bool) -> None:  # noqa: FBT001  # pytest gives it by name
     for attempt in count(1):
         path = tmp_path / f"{attempt}.sqlite"
         with closing(DatabaseFile.create(path, MIGRATIONS, vfs=NAME)) as file:

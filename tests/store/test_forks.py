@@ -94,14 +94,14 @@ def path(tmp_path: Path) -> Path:
     return path
 
 
-def test_b3_forked_processes_open_the_file_while_threads_of_their_parent_use_it(path: Path) -> None:
+def test_forked_processes_open_the_file_while_threads_of_their_parent_use_it(path: Path) -> None:
     """A fork waits until no thread is inside of SQLite."""
     subprocess.run([sys.executable, "-c", BUSY, str(path)], check=True, timeout=120)
     with closing(DatabaseFile.open(path, MIGRATIONS)) as file, file.read() as connection:
         assert connection.execute("SELECT count(*) FROM numbers").get == 40
 
 
-def test_b3_a_process_forked_while_a_thread_stays_in_a_transaction_is_refused(path: Path, tmp_path: Path) -> None:
+def test_a_process_forked_while_a_thread_stays_in_a_transaction_is_refused(path: Path, tmp_path: Path) -> None:
     """Any file, since SQLite's mutexes are for all of them: the process would wait for ever."""
     other = tmp_path / "other.sqlite"
     DatabaseFile.create(other, MIGRATIONS).close()

@@ -25,7 +25,7 @@ def wait_until(holds: Callable[[], bool]) -> None:
         time.sleep(0.001)
 
 
-def test_b3_first_come_first_served() -> None:
+def test_first_come_first_served() -> None:
     lock = Gate()
     assert lock.acquire(timeout=0)
     came: list[int] = []
@@ -46,7 +46,7 @@ def test_b3_first_come_first_served() -> None:
     assert lock.acquire(timeout=0)
 
 
-def test_b3_nobody_overtakes_who_was_handed_the_lock() -> None:
+def test_nobody_overtakes_who_was_handed_the_lock() -> None:
     """Between the hand-over and the waking of the thread the lock is taken already."""
     lock = Gate()
     assert lock.acquire(timeout=0)
@@ -58,7 +58,7 @@ def test_b3_nobody_overtakes_who_was_handed_the_lock() -> None:
     waiting.join()
 
 
-def test_b3_who_gives_up_holds_up_nobody() -> None:
+def test_who_gives_up_holds_up_nobody() -> None:
     lock = Gate()
     assert lock.acquire(timeout=0)
     assert not lock.acquire(timeout=0.01)
@@ -66,7 +66,7 @@ def test_b3_who_gives_up_holds_up_nobody() -> None:
     assert lock.acquire(timeout=0)
 
 
-def test_b3_who_is_interrupted_holds_up_nobody() -> None:
+def test_who_is_interrupted_holds_up_nobody() -> None:
     lock = Gate()
     assert lock.acquire(timeout=0)
 
@@ -90,7 +90,7 @@ def test_b3_who_is_interrupted_holds_up_nobody() -> None:
     assert lock.acquire(timeout=0)
 
 
-def test_b43_no_handler_comes_between_the_hand_over_and_the_waking() -> None:
+def test_no_handler_comes_between_the_hand_over_and_the_waking() -> None:
     """It runs between two instructions of Python: of these there are none."""
     lock = Gate()
     assert lock.acquire(timeout=0)
@@ -105,7 +105,7 @@ def test_b43_no_handler_comes_between_the_hand_over_and_the_waking() -> None:
     assert called == []
 
 
-def test_b43_a_handler_knows_that_the_thread_it_interrupts_waits_for_the_lock() -> None:
+def test_a_handler_knows_that_the_thread_it_interrupts_waits_for_the_lock() -> None:
     lock = Gate()
     holder = threading.Thread(target=lock.acquire, kwargs={"timeout": 0})
     holder.start()
@@ -157,7 +157,7 @@ def test_who_took_it_knows_that_it_would_wait_for_itself() -> None:
     assert elsewhere == [False, True, False]
 
 
-def test_b3_what_is_given_back_while_its_thread_asks_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_given_back_while_its_thread_asks_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
     """A transaction that nobody has any more ends wherever Python collects, in the middle of asking too: nobody else would wake who asks."""
     lock, turn = Gate(), threading.Lock()
     assert lock.acquire(timeout=0.0)

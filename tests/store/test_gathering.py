@@ -187,7 +187,7 @@ def rows_after_a_kill(path: Path, folder: Path) -> list[object]:
 @given(steps=STEPS)
 @example(steps=UNDONE_AFTER_A_RESTART)
 @example(steps=WRITTEN_TWICE)
-def test_b4_the_log_is_what_sqlite_would_have_made_of_it(
+def test_the_log_is_what_sqlite_would_have_made_of_it(
     tmp_path_factory: pytest.TempPathFactory, gathering: str, steps: list[Step]
 ) -> None:
     """Frame for frame, after whatever is committed, undone, spilled, rewritten, checkpointed, by two who take turns."""
@@ -196,7 +196,7 @@ def test_b4_the_log_is_what_sqlite_would_have_made_of_it(
         assert one == other
 
 
-def test_b45_a_commit_is_one_write_and_one_sync(tmp_path: Path) -> None:
+def test_a_commit_is_one_write_and_one_sync(tmp_path: Path) -> None:
     """Where the log has grown ahead, which it does now and then, by zeros."""
     with recording() as disk, closing(DatabaseFile.create(tmp_path / "file.sqlite", MIGRATIONS, vfs=NAME)) as file:
         for number in range(20):
@@ -223,7 +223,7 @@ def split(trace: Sequence[Operation]) -> list[list[Operation]]:
     return found[:-1]
 
 
-def test_b4_a_disk_without_room_to_grow_ahead(tmp_path: Path) -> None:
+def test_a_disk_without_room_to_grow_ahead(tmp_path: Path) -> None:
     """It takes what it has room for: that the zeros find none is nobody's error."""
     grew: list[bool] = []
     for attempt in range(1, 12):
@@ -247,7 +247,7 @@ def rows_of(path: Path, question: str = _ROWS) -> list[object]:
         return list(connection.execute(question))
 
 
-def test_b45_a_file_system_of_the_same_name_that_comes_after(tmp_path: Path) -> None:
+def test_a_file_system_of_the_same_name_that_comes_after(tmp_path: Path) -> None:
     """What was registered over the one before is not asked any more."""
     for attempt in range(3):
         path = tmp_path / f"{attempt}.sqlite"
@@ -257,11 +257,11 @@ def test_b45_a_file_system_of_the_same_name_that_comes_after(tmp_path: Path) -> 
         assert numbers_at(path) == expected([attempt])
 
 
-def test_b45_a_file_system_that_is_not_there() -> None:
+def test_a_file_system_that_is_not_there() -> None:
     assert _core.gathering("nobody's") is None
 
 
-def test_b45_an_application_loads_extensions_and_attaches_files_as_ever(tmp_path: Path) -> None:
+def test_an_application_loads_extensions_and_attaches_files_as_ever(tmp_path: Path) -> None:
     """On the connection of its transaction; a file beside it has a journal of its own kind."""
     path = tmp_path / "file.sqlite"
     DatabaseFile.create(path, MIGRATIONS).close()
@@ -280,7 +280,7 @@ def test_b45_an_application_loads_extensions_and_attaches_files_as_ever(tmp_path
     assert rows_of(tmp_path / "beside.sqlite", "SELECT thing FROM things") == [("b",)]
 
 
-def test_b45_where_a_sector_may_be_lost_nothing_is_gathered(tmp_path: Path) -> None:
+def test_where_a_sector_may_be_lost_nothing_is_gathered(tmp_path: Path) -> None:
     """SQLite then fills up the last sector of a commit, syncs in the middle of a frame, and has others read it at once."""
     for is_powersafe in (True, False):
         path = tmp_path / f"{is_powersafe}.sqlite"

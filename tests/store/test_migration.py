@@ -102,7 +102,7 @@ def test_new_columns_say_what_was_so_before(folder: Path) -> None:
 
 
 def test_a_number_of_a_queue_is_not_given_twice(folder: Path) -> None:
-    """U22: a stream goes on behind the last number that it has seen."""
+    """A stream goes on behind the last number that it has seen."""
     with opened(folder) as instance:
         sales = instance.database("Sales")
         seen = [row["queuing_order"] for row in instance.view("Orders", database="Sales").to_pylist()]
@@ -118,7 +118,7 @@ def test_a_number_of_a_queue_is_not_given_twice(folder: Path) -> None:
 
 @pytest.mark.parametrize("version", range(3, VERSION), indirect=True)
 def test_a_number_whose_message_was_gone_before_is_not_given_again(folder: Path) -> None:
-    """U22: since version 3 files know of it; since version 5 by a row of their own."""
+    """Since version 3 files know of it; since version 5 by a row of their own."""
     connection = apsw.Connection(str(folder / "Sales.sqlite"))
     connection.execute("DELETE FROM ssb_queue_messages WHERE queuing_order = 3")
     connection.close()
@@ -131,7 +131,7 @@ def test_a_number_whose_message_was_gone_before_is_not_given_again(folder: Path)
         assert instance.view("Orders", database="Sales")["queuing_order"].to_pylist() == [4]
 
 
-def test_b46_who_has_an_earlier_file_open_still_removes_no_message(folder: Path) -> None:
+def test_who_has_an_earlier_file_open_still_removes_no_message(folder: Path) -> None:
     """It would not keep the last number; told that its tables are gone, it stops."""
     earlier = apsw.Connection(str(folder / "Sales.sqlite"))
     assert earlier.execute("SELECT count(*) FROM ssb_queue_messages").get == 2

@@ -29,14 +29,14 @@ def path(tmp_path: Path) -> Path:
     return path
 
 
-def test_b1_what_is_opened_is_durable(path: Path) -> None:
+def test_what_is_opened_is_durable(path: Path) -> None:
     with closing(DatabaseFile.open(path, MIGRATIONS)) as file, file.write() as connection:
         assert connection.pragma("journal_mode") == "wal"
         assert connection.pragma("synchronous") == 2
         assert connection.pragma("foreign_keys") == 1
 
 
-def test_b45_a_file_that_was_made_with_other_pages_keeps_them(path: Path) -> None:
+def test_a_file_that_was_made_with_other_pages_keeps_them(path: Path) -> None:
     with closing(apsw.Connection(str(path))) as connection:
         connection.pragma("journal_mode", "delete")
         connection.pragma("page_size", 8192)
@@ -49,26 +49,26 @@ def test_b45_a_file_that_was_made_with_other_pages_keeps_them(path: Path) -> Non
 
 
 @pytest.mark.parametrize("name", ["missing.sqlite", "no/folder.sqlite"])
-def test_b4_a_file_that_is_not_there(tmp_path: Path, name: str) -> None:
+def test_a_file_that_is_not_there(tmp_path: Path, name: str) -> None:
     with pytest.raises(StorageError, match="is not there") as caught:
         DatabaseFile.open(tmp_path / name, MIGRATIONS)
     assert caught.value.file == str(tmp_path / name)
     assert not (tmp_path / name).exists()
 
 
-def test_b4_a_folder_is_no_file(tmp_path: Path) -> None:
+def test_a_folder_is_no_file(tmp_path: Path) -> None:
     with pytest.raises(StorageError, match="is a folder"):
         DatabaseFile.open(tmp_path, MIGRATIONS)
 
 
-def test_b4_a_folder_that_is_missing_is_not_made(tmp_path: Path) -> None:
+def test_a_folder_that_is_missing_is_not_made(tmp_path: Path) -> None:
     with pytest.raises(StorageError):
         DatabaseFile.create(tmp_path / "no" / "folder.sqlite", MIGRATIONS)
     assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.parametrize("content", [b"", b"a letter", bytes(100_000)], ids=["empty", "text", "zeros"])
-def test_b4_a_file_of_something_else(tmp_path: Path, content: bytes) -> None:
+def test_a_file_of_something_else(tmp_path: Path, content: bytes) -> None:
     path = tmp_path / "letter.txt"
     path.write_bytes(content)
     with pytest.raises(StorageError):
@@ -78,7 +78,7 @@ def test_b4_a_file_of_something_else(tmp_path: Path, content: bytes) -> None:
 
 @pytest.mark.parametrize("make", [DatabaseFile.open, DatabaseFile.create])
 @pytest.mark.parametrize("mode", ["delete", "wal"])
-def test_b4_the_sqlite_file_of_another_application_stays_as_it_is(tmp_path: Path, make: object, mode: str) -> None:
+def test_the_sqlite_file_of_another_application_stays_as_it_is(tmp_path: Path, make: object, mode: str) -> None:
     path = tmp_path / "theirs.sqlite"
     with closing(apsw.Connection(str(path))) as theirs:
         theirs.pragma("journal_mode", mode)
@@ -89,13 +89,13 @@ def test_b4_the_sqlite_file_of_another_application_stays_as_it_is(tmp_path: Path
     assert path.read_bytes() == before
 
 
-def test_b4_making_a_file_where_one_is(path: Path) -> None:
+def test_making_a_file_where_one_is(path: Path) -> None:
     with pytest.raises(StorageError, match="exists already"):
         DatabaseFile.create(path, MIGRATIONS)
     assert numbers_at(path) == [7, 8, 9]
 
 
-def test_b4_of_several_who_make_a_file_one_does(tmp_path: Path) -> None:
+def test_of_several_who_make_a_file_one_does(tmp_path: Path) -> None:
     made: list[str] = []
     start = threading.Barrier(4)
 
@@ -116,7 +116,7 @@ def test_b4_of_several_who_make_a_file_one_does(tmp_path: Path) -> None:
     assert numbers_at(tmp_path / "file.sqlite") == []
 
 
-def test_b3_who_makes_a_file_waits_for_who_has_its_lock(tmp_path: Path) -> None:
+def test_who_makes_a_file_waits_for_who_has_its_lock(tmp_path: Path) -> None:
     """SQLite itself waits for no lock while it turns a file to a write-ahead log."""
     path = tmp_path / "file.sqlite"
     with closing(apsw.Connection(str(path))) as other:
@@ -130,7 +130,7 @@ def test_b3_who_makes_a_file_waits_for_who_has_its_lock(tmp_path: Path) -> None:
     assert numbers_at(path) == []
 
 
-def test_b4_a_file_without_rights_to_write(open_to_all: Path) -> None:
+def test_a_file_without_rights_to_write(open_to_all: Path) -> None:
     path = open_to_all / "file.sqlite"
     DatabaseFile.create(path, MIGRATIONS).close()
     path.chmod(0o444)
@@ -140,7 +140,7 @@ def test_b4_a_file_without_rights_to_write(open_to_all: Path) -> None:
     assert numbers_at(path) == []
 
 
-def test_b4_a_folder_without_rights_to_write(open_to_all: Path) -> None:
+def test_a_folder_without_rights_to_write(open_to_all: Path) -> None:
     path = open_to_all / "file.sqlite"
     DatabaseFile.create(path, MIGRATIONS).close()
     path.chmod(0o666)
@@ -154,7 +154,7 @@ def test_b4_a_folder_without_rights_to_write(open_to_all: Path) -> None:
     assert numbers_at(path) == []
 
 
-def test_b4_a_folder_that_may_not_be_looked_into(open_to_all: Path) -> None:
+def test_a_folder_that_may_not_be_looked_into(open_to_all: Path) -> None:
     path = open_to_all / "file.sqlite"
     DatabaseFile.create(path, MIGRATIONS).close()
     open_to_all.chmod(0o600)
@@ -167,17 +167,17 @@ def test_b4_a_folder_that_may_not_be_looked_into(open_to_all: Path) -> None:
     assert numbers_at(path) == []
 
 
-def test_b4_a_name_that_is_too_long(tmp_path: Path) -> None:
+def test_a_name_that_is_too_long(tmp_path: Path) -> None:
     with pytest.raises(StorageError, match="File name too long"):
         DatabaseFile.open(tmp_path / f"{'x' * 300}.sqlite", MIGRATIONS)
 
 
-def test_b4_a_file_system_without_shared_memory(tmp_path: Path) -> None:
+def test_a_file_system_without_shared_memory(tmp_path: Path) -> None:
     with pytest.raises(StorageError, match="write-ahead log"):
         DatabaseFile.create(tmp_path / "file.sqlite", MIGRATIONS, vfs="unix-none")
 
 
-def test_b4_a_truncated_file_is_told_or_whole(path: Path) -> None:
+def test_a_truncated_file_is_told_or_whole(path: Path) -> None:
     """Cut off at any page and in the middle of one: an error, never other rows."""
     whole = path.read_bytes()
     for size in range(0, len(whole), 2048):
@@ -188,7 +188,7 @@ def test_b4_a_truncated_file_is_told_or_whole(path: Path) -> None:
     assert numbers_at(path) == [7, 8, 9]
 
 
-def test_b4_a_page_of_other_bytes_is_told(path: Path) -> None:
+def test_a_page_of_other_bytes_is_told(path: Path) -> None:
     """A page that holds keys or rows; what stands inside a body SQLite has no sum for."""
     whole = path.read_bytes()
     leaf, size = b"\x0d", int.from_bytes(whole[16:18])

@@ -21,21 +21,23 @@ WEAK: Final = {
 }
 
 
-def test_b4_a_power_cut_loses_nothing_acknowledged(tmp_path: Path) -> None:
+def test_a_power_cut_loses_nothing_acknowledged(tmp_path: Path) -> None:
     """After every write, truncation, sync, creation and deletion of a trace with checkpoints, in all that may be left of it."""
     found = cut_often(Tables, tmp_path, seed=1, transactions=140)
     assert found.faults == []
     assert found.states > 10_000
 
 
-def test_p11_p16_b9_a_power_cut_loses_and_repeats_no_message(tmp_path: Path) -> None:
+@pytest.mark.rule("P11", "P16")
+def test_a_power_cut_loses_and_repeats_no_message(tmp_path: Path) -> None:
     """In one database and between two: whatever was committed is received once, in order; a part of all moments."""
     found = cut_often(Dialogs, tmp_path, seed=1, transactions=60, share=0.08)
     assert found.faults == []
     assert found.states > 800
 
 
-def test_p14_p16_a_power_cut_loses_and_repeats_no_message_between_instances(tmp_path: Path) -> None:
+@pytest.mark.rule("P14", "P16")
+def test_a_power_cut_loses_and_repeats_no_message_between_instances(tmp_path: Path) -> None:
     """What one instance has acknowledged to another it has, incomplete and early messages too; a part of all moments."""
     found = cut_often(Network, tmp_path, seed=1, transactions=60, share=0.06)
     assert found.faults == []
@@ -44,7 +46,7 @@ def test_p14_p16_a_power_cut_loses_and_repeats_no_message_between_instances(tmp_
 
 @pytest.mark.parametrize("weakness", WEAK.values(), ids=WEAK)
 @pytest.mark.parametrize("entry", [Tables, Dialogs, Network])
-def test_b4_weaker_than_full_it_is_lost(tmp_path: Path, entry: Entry, weakness: Weakness) -> None:
+def test_weaker_than_full_it_is_lost(tmp_path: Path, entry: Entry, weakness: Weakness) -> None:
     """The test of the test: where fewer syncs are asked for, or the disk does not hear them, it fails. A kill would never show it."""
     share = 0.3 if entry is Network else 1  # each of its states takes longer to look at
     found = cut_often(entry, tmp_path, seed=1, transactions=30, weakness=weakness, share=share, faults_max=1)

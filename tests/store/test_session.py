@@ -33,7 +33,7 @@ def count(file: DatabaseFile) -> object:
         return connection.execute("SELECT count(*) FROM numbers").get
 
 
-def test_b2_the_lock_is_taken_at_the_first_use(file: DatabaseFile) -> None:
+def test_the_lock_is_taken_at_the_first_use(file: DatabaseFile) -> None:
     session = file.session()
     assert not session.is_begun
     write(file, 1)
@@ -45,7 +45,7 @@ def test_b2_the_lock_is_taken_at_the_first_use(file: DatabaseFile) -> None:
     assert numbers(file) == [1, 2]
 
 
-def test_b2_what_an_exception_leaves_is_undone(file: DatabaseFile) -> None:
+def test_what_an_exception_leaves_is_undone(file: DatabaseFile) -> None:
     with pytest.raises(RuntimeError), file.write() as connection:
         connection.execute(INSERT, (1,))
         raise RuntimeError
@@ -53,7 +53,7 @@ def test_b2_what_an_exception_leaves_is_undone(file: DatabaseFile) -> None:
     write(file, 2)
 
 
-def test_b2_a_session_that_is_closed_has_done_nothing(file: DatabaseFile) -> None:
+def test_a_session_that_is_closed_has_done_nothing(file: DatabaseFile) -> None:
     session = file.session()
     session.begin().execute(INSERT, (1,))
     assert session.is_begun
@@ -63,7 +63,7 @@ def test_b2_a_session_that_is_closed_has_done_nothing(file: DatabaseFile) -> Non
     assert count(file) == 0
 
 
-def test_b3_the_error_names_the_file_and_the_wait(file: DatabaseFile) -> None:
+def test_the_error_names_the_file_and_the_wait(file: DatabaseFile) -> None:
     with ThreadPoolExecutor(1) as other, file.write():
         refused = other.submit(write, file, 1).exception()
     assert isinstance(refused, LockTimeoutError)
@@ -73,7 +73,7 @@ def test_b3_the_error_names_the_file_and_the_wait(file: DatabaseFile) -> None:
     write(file, 1)
 
 
-def test_b3_a_thread_that_serves_many_waits_for_what_another_thread_has_begun(tmp_path: Path) -> None:
+def test_a_thread_that_serves_many_waits_for_what_another_thread_has_begun(tmp_path: Path) -> None:
     """As where each call of a transaction is sent to a pool of threads: the one that took the lock is not the one to give it back."""
     file = DatabaseFile.create(tmp_path / "pool.sqlite", MIGRATIONS, lock_timeout=30.0)
     with ThreadPoolExecutor(1) as pool, closing(file):
@@ -88,7 +88,7 @@ def test_b3_a_thread_that_serves_many_waits_for_what_another_thread_has_begun(tm
         assert count(file) == 2
 
 
-def test_b3_so_it_does_for_another_process(file: DatabaseFile) -> None:
+def test_so_it_does_for_another_process(file: DatabaseFile) -> None:
     """Others that open the file have locks of their own; here two in one process, which SQLite tells apart no less."""
     other = DatabaseFile.open(file.path, MIGRATIONS, lock_timeout=0.05)
     with other.write() as connection:
@@ -101,7 +101,7 @@ def test_b3_so_it_does_for_another_process(file: DatabaseFile) -> None:
 
 
 @pytest.mark.parametrize("sql", ["COMMIT", "END", "COMMIT; INSERT INTO numbers VALUES (2, x'00')"])
-def test_b4_sql_cannot_commit(file: DatabaseFile, sql: str) -> None:
+def test_sql_cannot_commit(file: DatabaseFile, sql: str) -> None:
     with pytest.raises(StorageError, match="nothing of it stands"), file.write() as connection:
         connection.execute(INSERT, (1,))
         connection.execute(sql)
@@ -109,7 +109,7 @@ def test_b4_sql_cannot_commit(file: DatabaseFile, sql: str) -> None:
     write(file, 3)
 
 
-def test_b4_sql_that_rolls_back_ends_the_session(file: DatabaseFile) -> None:
+def test_sql_that_rolls_back_ends_the_session(file: DatabaseFile) -> None:
     session = file.session()
     session.begin().execute("ROLLBACK")
     with pytest.raises(StorageError, match="nothing of it stands"):
@@ -121,14 +121,14 @@ def test_b4_sql_that_rolls_back_ends_the_session(file: DatabaseFile) -> None:
     assert numbers(file) == [1]
 
 
-def test_b4_a_reader_cannot_write(file: DatabaseFile) -> None:
+def test_a_reader_cannot_write(file: DatabaseFile) -> None:
     with pytest.raises(StorageError, match="nothing of it stands"), file.read() as connection:
         connection.execute(INSERT, (1,))
         connection.execute("COMMIT")
     assert count(file) == 0
 
 
-def test_b4_errors_of_a_statement_pass(file: DatabaseFile) -> None:
+def test_errors_of_a_statement_pass(file: DatabaseFile) -> None:
     with pytest.raises(apsw.SQLError, match="no such table"), file.write() as connection:
         connection.execute("SELECT * FROM missing")
     with pytest.raises(apsw.ConstraintError), file.write() as connection:
@@ -264,7 +264,7 @@ assert os.waitstatus_to_exitcode(os.wait()[1]) == 0
 """
 
 
-def test_b4_a_forked_process_may_open_the_file_itself(tmp_path: Path) -> None:
+def test_a_forked_process_may_open_the_file_itself(tmp_path: Path) -> None:
     """Neither of the two takes the other's locks for its own: closing a file here pulls no log away from under who writes there."""
     path = tmp_path / "file.sqlite"
     DatabaseFile.create(path, MIGRATIONS).close()

@@ -32,7 +32,7 @@ with open(sys.argv[1], "r+b", buffering=0) as index:
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="locks are others there")
-def test_b3_a_look_waits_however_long_ago_the_first_one_was(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_look_waits_however_long_ago_the_first_one_was(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "file.sqlite"
     with closing(DatabaseFile.create(path, MIGRATIONS, lock_timeout=60.0)) as file:
         watch = file.watch()

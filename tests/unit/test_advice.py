@@ -205,12 +205,13 @@ def test_what_is_advised_sets_the_conversation_on_its_way(case: str, tmp_path: P
         assert then.decision["outcome"] in _ON_THE_WAY, f"{command}\n{then}"
 
 
+@pytest.mark.rule("I7")
 @pytest.mark.parametrize("asked", [{}, {"to_broker_instance": _ORDERS}])
 @pytest.mark.parametrize("is_initiator", [True, False])
 def test_a_database_whose_id_is_enabled_in_another_is_not_just_enabled(
     asked: dict[str, Any], *, is_initiator: bool, tmp_path: Path
 ) -> None:
-    """I7: ENABLE_BROKER fails there."""
+    """ENABLE_BROKER fails there."""
     script = (
         f"ALTER DATABASE Orders SET DISABLE_BROKER\n{_COPY}USE msdb CREATE ROUTE R WITH ADDRESS = 'LOCAL'\n{_SERVICE}"
     )
@@ -223,8 +224,9 @@ def test_a_database_whose_id_is_enabled_in_another_is_not_just_enabled(
             assert then.decision["outcome"] == "LOCAL", command
 
 
+@pytest.mark.rule("I7")
 def test_a_sender_whose_id_is_enabled_in_another_database_is_told_which(tmp_path: Path) -> None:
-    """I7: ENABLE_BROKER fails there."""
+    """ENABLE_BROKER fails there."""
     script = f"ALTER DATABASE Orders SET DISABLE_BROKER\n{_COPY}"
     stuck = _explained(script, tmp_path, database="Orders")
     assert 'its broker id is enabled in "Copy"' in " ".join(str(stuck).split())
@@ -260,11 +262,12 @@ def test_an_id_that_no_database_has_is_told(tmp_path: Path) -> None:
     assert "CREATE SERVICE" not in text
 
 
+@pytest.mark.rule("R14")
 @pytest.mark.parametrize("asked", [_BEGUN, {}])
 def test_a_route_to_the_dynamic_routing_service_is_prolonged_so_that_it_can_be_asked(
     asked: dict[str, Any], tmp_path: Path
 ) -> None:
-    """R14: the request does not leave by way of the conversation, so forwarding has no part in it."""
+    """The request does not leave by way of the conversation, so forwarding has no part in it."""
     table = asked.get("database", "msdb")
     script = f"USE {table} CREATE ROUTE R WITH SERVICE_NAME = 'SQL/ServiceBroker/BrokerConfiguration', ADDRESS = 'TCP://a' {_EXPIRED}"
     first = _commands(_explained(script, tmp_path, **asked))[0]
@@ -272,16 +275,18 @@ def test_a_route_to_the_dynamic_routing_service_is_prolonged_so_that_it_can_be_a
     assert _explained(_done(script, first), tmp_path, **asked).decision["reason"] == "route_requested"
 
 
+@pytest.mark.rule("R31")
 def test_a_service_in_databases_of_other_ids_is_not_looked_for_by_a_route_to_local(tmp_path: Path) -> None:
-    """R31: LOCAL leads to the database of the id that the conversation names, or nowhere."""
+    """LOCAL leads to the database of the id that the conversation names, or nowhere."""
     script = f"USE msdb CREATE ROUTE R WITH ADDRESS = 'TCP://a'\n{_SERVICE}"
     stuck = _explained(script, tmp_path, to_broker_instance=_STALE)
     assert f'The service is in "Orders", whose broker id is not {_STALE}' in " ".join(str(stuck).split())
     assert "ADDRESS = N'LOCAL'" not in str(stuck)
 
 
+@pytest.mark.rule("R23")
 def test_what_leads_one_service_back_leads_others_on_after_the_advice(tmp_path: Path) -> None:
-    """R23: a route to TRANSPORT was given an address, by which every service went there."""
+    """A route to TRANSPORT was given an address, by which every service went there."""
     script, asked = _CASES["a loop by the name of the service"]
     for command in _commands(_explained(script, tmp_path, **asked)):
         other = _explained(_done(script, command), tmp_path, "TCP://far:4023/Other")

@@ -33,7 +33,7 @@ def authority() -> CertificateWithKey:
     return make_authority("Test authority", VALIDITY)
 
 
-def test_n8_a_certificate_of_an_authority_carries_its_names_and_signs_nobody(authority: CertificateWithKey) -> None:
+def test_a_certificate_of_an_authority_carries_its_names_and_signs_nobody(authority: CertificateWithKey) -> None:
     shop = read_certificate(
         make_certificate(["shop.example.com", "127.0.0.1"], VALIDITY, authority=authority).certificate
     )
@@ -48,7 +48,7 @@ def test_n8_a_certificate_of_an_authority_carries_its_names_and_signs_nobody(aut
     assert (shop.not_valid_before_utc, shop.not_valid_after_utc) == (VALIDITY.begins, VALIDITY.ends)
 
 
-def test_n8_one_authority_does_not_vouch_for_the_certificates_of_another(authority: CertificateWithKey) -> None:
+def test_one_authority_does_not_vouch_for_the_certificates_of_another(authority: CertificateWithKey) -> None:
     """Also where both bear the same name."""
     other = make_authority("Test authority", VALIDITY)
     shop = read_certificate(make_certificate(["shop"], VALIDITY, authority=authority).certificate)
@@ -56,7 +56,7 @@ def test_n8_one_authority_does_not_vouch_for_the_certificates_of_another(authori
         shop.verify_directly_issued_by(read_certificate(other.certificate))
 
 
-def test_n19_the_certificate_of_a_service_signs_itself_and_has_rsa_of_2048_bits() -> None:
+def test_the_certificate_of_a_service_signs_itself_and_has_rsa_of_2048_bits() -> None:
     made = make_certificate(["Orders"], VALIDITY, kind="RSA")
     key = read_key(made.key)
     assert isinstance(key, rsa.RSAPrivateKey)
@@ -66,7 +66,7 @@ def test_n19_the_certificate_of_a_service_signs_itself_and_has_rsa_of_2048_bits(
     assert found.public_key() == key.public_key()
 
 
-def test_n19_keys_of_rsa_are_never_shorter() -> None:
+def test_keys_of_rsa_are_never_shorter() -> None:
     with pytest.raises(OptionError, match="at least 2048; got 1024"):
         make_certificate(["Orders"], VALIDITY, kind="RSA", bits=1024)
 

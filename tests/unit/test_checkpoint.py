@@ -36,7 +36,7 @@ def mended(state: bytes) -> bytes:
 
 @pytest.mark.parametrize("in_order", [True, False])
 def test_going_on_from_a_state_is_as_never_having_stopped(in_order: bool) -> None:  # noqa: FBT001
-    """M23: messages, further columns, charges; and the state of what was restored is the same state."""
+    """Messages, further columns, charges; and the state of what was restored is the same state."""
     reassembler = with_everything(in_order=in_order)
     again = Reassembler.restore(reassembler.checkpoint())
     assert again.checkpoint() == reassembler.checkpoint()
@@ -50,7 +50,7 @@ def test_going_on_from_a_state_is_as_never_having_stopped(in_order: bool) -> Non
 
 
 def test_a_state_that_is_cut_off_anywhere_is_refused() -> None:
-    """M23: at every byte."""
+    """At every byte."""
     for state in STATES:
         for length in range(len(state)):
             with pytest.raises(ssbroker.MalformedDataError, match=SAYS):
@@ -60,7 +60,7 @@ def test_a_state_that_is_cut_off_anywhere_is_refused() -> None:
 
 
 def test_a_state_of_which_any_byte_is_altered_is_refused() -> None:
-    """M23: every byte, its lowest bit, its highest and all of them."""
+    """Every byte, its lowest bit, its highest and all of them."""
     for state in STATES:
         for place, byte in enumerate(state):
             for flipped in (1, 0x80, 0xFF):
@@ -93,7 +93,7 @@ def test_a_state_of_another_version_says_so() -> None:
     assert caught.value.expected == "a checkpoint"
 
 
-def test_m23_its_size_is_that_of_what_is_pending() -> None:
+def test_its_size_is_that_of_what_is_pending() -> None:
     reassembler = Reassembler()
     empty = len(reassembler.checkpoint())
     assert empty < 200
@@ -115,7 +115,7 @@ def test_a_state_is_bytes(value: Any) -> None:
     "column", [*COLUMNS.values(), NESTED_DICTIONARY], ids=[*COLUMNS, "a dictionary of a dictionary"]
 )
 def test_further_columns_of_any_type_wait_with_their_messages(column: Any) -> None:
-    """M3: from one push to the next, through a checkpoint, and beside those of the same push."""
+    """From one push to the next, through a checkpoint, and beside those of the same push."""
     pairs = pair_of_fragments(column)
     begun = [pairs.slice(row, 1) for row in range(0, ROWS, 2)]
     ended = [pairs.slice(row, 1) for row in range(1, ROWS, 2)]

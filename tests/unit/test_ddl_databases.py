@@ -34,7 +34,7 @@ def test_databases_stand_in_the_order_of_their_making_and_msdb_is_always_there()
     assert list(databases(read("CREATE DATABASE B", "USE [MsDb]", "USE A"))) == ["B", "msdb", "A"]
 
 
-def test_k3_any_case_of_msdb_is_msdb() -> None:
+def test_any_case_of_msdb_is_msdb() -> None:
     script = read("USE MSDB", "CREATE ROUTE R WITH ADDRESS = 'LOCAL'", "ALTER DATABASE [MsDb] SET DISABLE_BROKER")
     assert databases(script) == {"msdb": (None, False)}
     assert names(script, "msdb") == ["AutoCreatedLocal", "R"]
@@ -99,6 +99,7 @@ def test_a_snapshot_is_no_database_of_the_catalog() -> None:
 KNOWN = f"CREATE DATABASE Sales -- ssbroker: service_broker_guid={GUID}"
 
 
+@pytest.mark.rule("I4", "I5", "I6")
 @pytest.mark.parametrize(
     ("option", "guid", "enabled"),
     [
@@ -113,7 +114,7 @@ KNOWN = f"CREATE DATABASE Sales -- ssbroker: service_broker_guid={GUID}"
     ["", ";", " WITH ROLLBACK IMMEDIATE", " WITH ROLLBACK AFTER 5 SECONDS;", " WITH ROLLBACK AFTER 5", " WITH NO_WAIT"],
 )
 @pytest.mark.parametrize("before", ["ENABLE_BROKER", "DISABLE_BROKER"])
-def test_i4_i5_i6_broker_options(option: str, guid: bytes | None, enabled: bool, end: str, before: str) -> None:  # noqa: FBT001
+def test_broker_options(option: str, guid: bytes | None, enabled: bool, end: str, before: str) -> None:  # noqa: FBT001
     script = read(
         KNOWN, f"ALTER DATABASE Sales SET {before}", f"alter database [Sales] set {option.lower()}{end} USE Sales"
     )
@@ -191,14 +192,16 @@ def test_a_database_that_was_made_again_can_be_altered() -> None:
     assert databases(script)["Sales"] == (None, False)
 
 
-def test_i7_a_second_attached_database_with_the_same_id_is_disabled() -> None:
+@pytest.mark.rule("I7")
+def test_a_second_attached_database_with_the_same_id_is_disabled() -> None:
     attach = "CREATE DATABASE Copy ON (FILENAME = 'c.mdf') FOR ATTACH"
     for option in ("", " WITH ENABLE_BROKER"):
         script = read(KNOWN, f"{attach}{option} -- ssbroker: service_broker_guid={GUID}")
         assert databases(script)["Copy"] == (ID.bytes, False)
 
 
-def test_i7_disabled_databases_may_share_an_id() -> None:
+@pytest.mark.rule("I7")
+def test_disabled_databases_may_share_an_id() -> None:
     script = read(KNOWN, f"ALTER DATABASE Copy SET DISABLE_BROKER -- ssbroker: service_broker_guid={{{GUID.lower()}}}")
     assert databases(script)["Copy"] == (ID.bytes, False)
 

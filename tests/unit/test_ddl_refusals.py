@@ -259,6 +259,7 @@ def test_a_wrong_endpoint_is_refused(line: str, number: int | None, says: str) -
 DISABLED_COPY = f"ALTER DATABASE Copy SET DISABLE_BROKER -- ssbroker: service_broker_guid={GUID}"
 
 
+@pytest.mark.rule("I7")
 @pytest.mark.parametrize(
     "line",
     [
@@ -268,7 +269,7 @@ DISABLED_COPY = f"ALTER DATABASE Copy SET DISABLE_BROKER -- ssbroker: service_br
         f"{DISABLED_COPY}\nALTER DATABASE Copy SET ERROR_BROKER_CONVERSATIONS",
     ],
 )
-def test_i7_two_databases_with_one_id_are_never_both_enabled(line: str) -> None:
+def test_two_databases_with_one_id_are_never_both_enabled(line: str) -> None:
     error = refused(f"CREATE DATABASE Sales -- ssbroker: service_broker_guid={GUID.lower()}", line)
     assert error.number == 9772
     assert str(error).endswith("the broker id of Copy is that of another enabled database")

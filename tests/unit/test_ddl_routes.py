@@ -44,7 +44,7 @@ def test_clauses_stand_in_any_order() -> None:
     assert route["lifetime"] == NOW + timedelta(seconds=5)
 
 
-def test_k26_every_database_begins_with_auto_created_local() -> None:
+def test_every_database_begins_with_auto_created_local() -> None:
     script = read("CREATE DATABASE Sales", "USE HR", "ALTER DATABASE Web SET ENABLE_BROKER")
     for database in ("Sales", "HR", "Web", "msdb"):
         route = routes(script, database)["AutoCreatedLocal"]
@@ -56,7 +56,7 @@ def test_k26_every_database_begins_with_auto_created_local() -> None:
         }
 
 
-def test_k23_route_ids_follow_the_highest_of_their_database() -> None:
+def test_route_ids_follow_the_highest_of_their_database() -> None:
     script = read(
         "USE Sales",
         "CREATE ROUTE A WITH ADDRESS = 'LOCAL'",
@@ -145,7 +145,7 @@ def test_a_dropped_route_can_be_made_again() -> None:
     ]
 
 
-def test_k3_route_names_compare_byte_by_byte() -> None:
+def test_route_names_compare_byte_by_byte() -> None:
     script = read(
         "USE Sales",
         "CREATE ROUTE r WITH ADDRESS = 'LOCAL'",

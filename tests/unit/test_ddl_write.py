@@ -88,7 +88,7 @@ def test_an_empty_catalog() -> None:
     assert statements(catalog(databases=[MSDB])) == ["USE [msdb];", "DROP ROUTE [AutoCreatedLocal];"]
 
 
-def test_k26_the_route_that_a_database_begins_with_is_not_written() -> None:
+def test_the_route_that_a_database_begins_with_is_not_written() -> None:
     assert statements(read("CREATE DATABASE Sales", "CREATE DATABASE HR")) == [
         "CREATE DATABASE [Sales];",
         "CREATE DATABASE [HR];",

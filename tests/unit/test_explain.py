@@ -101,6 +101,7 @@ def test_what_the_tests_of_the_text_suppose_is_what_the_router_tells() -> None:
     assert supposed.keys() <= told.keys()
 
 
+@pytest.mark.rule("R32", "R41")
 @pytest.mark.parametrize(
     ("database", "comes_first"),
     [("Stores", True), ("Sales", False), (None, False)],
@@ -108,7 +109,7 @@ def test_what_the_tests_of_the_text_suppose_is_what_the_router_tells() -> None:
 def test_the_database_of_a_conversation_comes_first_only_where_it_counts_as_begun_here(
     database: str | None, *, comes_first: bool
 ) -> None:
-    """R32, R41, K11: it was said of what arrived, and of what came back to this instance, though another database was picked."""
+    """It was said of what arrived, and of what came back to this instance, though another database was picked."""
     tables = routes(
         {"name": "ToMyself", "remote_service_name": "//Orders", "address": "TCP://me"},
         {"name": "Here", "address": "LOCAL", "database": "Stores"},

@@ -115,8 +115,9 @@ def test_what_is_not_listed_is_counted() -> None:
     assert "     - and 7 more" in text.splitlines()
 
 
+@pytest.mark.rule("R31")
 def test_a_stale_broker_id_is_explained() -> None:
-    """R31: the conversation names an id that its service's database has no more."""
+    """The conversation names an id that its service's database has no more."""
     local = route(65536, "AutoCreatedLocal", "LOCAL")
     databases = [
         {
@@ -148,8 +149,9 @@ def test_a_stale_broker_id_is_explained() -> None:
     assert f'The service is in "Orders", whose broker id is not {STALE_ID}' in text
 
 
+@pytest.mark.rule("R13")
 def test_a_pick_of_broker_ids_is_shown() -> None:
-    """R13: where several ids occur, one is picked."""
+    """Where several ids occur, one is picked."""
     name = "//Contoso/Orders"
     picked = route(65537, "A", "TCP://a:4022", remote_service_name=name, broker_instance=ORDERS_ID)
     other = route(65538, "B", "TCP://b:4022", remote_service_name=name, broker_instance=STALE_ID)
@@ -200,8 +202,9 @@ def test_every_reason_to_wait_or_drop_has_advice(reason: str, command: str) -> N
     assert command in text
 
 
+@pytest.mark.rule("R22")
 def test_databases_that_are_only_looked_at_are_not_picked() -> None:
-    """R22: a route to LOCAL was usable, but another one was chosen."""
+    """A route to LOCAL was usable, but another one was chosen."""
     mirrored = [
         route(65536 + n, f"M{n}", address, mirror_address="TCP://b:4022")
         for n, address in enumerate(("LOCAL", "TCP://a:4022"))

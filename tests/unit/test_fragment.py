@@ -28,8 +28,9 @@ def body_buffer(array: Any) -> int:
     return address
 
 
+@pytest.mark.rule("P13", "P21", "P23")
 @pytest.mark.parametrize("size", [1, 2, 5, 23, 24, 2**31 - 1])
-def test_m25_parts_numbers_counts_and_digests(size: int) -> None:
+def test_parts_numbers_counts_and_digests(size: int) -> None:
     """P13, P21, P23, M25."""
     table = fragments(max_fragment_bytes=size)
     table.validate(full=True)
@@ -88,7 +89,7 @@ def test_bodies_that_are_copied_come_in_batches_of_64_mib() -> None:
 
 
 def test_the_signatures_that_were_there_are_made_anew() -> None:
-    """M25: messages that come from a reassembly have columns that fragments have too."""
+    """Messages that come from a reassembly have columns that fragments have too."""
     signed = ssbroker.reassemble(fragments()).messages
     assert "message_signature" in signed.column_names
     again = fragments(signed.append_column("fragment_count", pa.nulls(signed.num_rows, pa.string())))
@@ -142,7 +143,7 @@ def test_no_messages() -> None:
     assert fragments(messages([], kind=pa.array([], pa.int8()))).column_names[-1] == "kind"
 
 
-def test_m7_keys_by_conversation_or_in_a_column_are_the_same() -> None:
+def test_keys_by_conversation_or_in_a_column_are_the_same() -> None:
     """The ids of the mapping in every form; who has no key is signed plainly."""
     plain = fragments().to_pylist()
     column = pa.array([b"k" * 16, None, b"l" * 24, None, b"m" * 32])
@@ -216,7 +217,7 @@ def test_a_column_of_keys_that_is_missing_or_none_is_named(kind: Any) -> None:
 
 @pytest.mark.parametrize("sequence", [-1, -(2**63), 2**63 - 1])
 def test_a_sequence_number_that_no_fragment_may_have_is_named(sequence: int) -> None:
-    """M4: it would be refused on the other side."""
+    """It would be refused on the other side."""
     numbers = pa.array([0, 0, sequence, -5, 0], pa.int64())
     with pytest.raises(ssbroker.InputError) as caught:
         fragments(with_column(MESSAGES, "message_sequence_number", numbers))

@@ -63,8 +63,9 @@ def test_csv_cells_keep_their_quotes_commas_and_line_breaks(tmp_path: Path) -> N
     assert load(tmp_path / "routes.csv").routes.to_pylist() == [{"name": 'a "b", c\nd', "address": "LOCAL"}]
 
 
+@pytest.mark.rule("R5")
 def test_names_are_not_trimmed_and_not_taken_for_null(tmp_path: Path) -> None:
-    """R5: names compare byte by byte; a column that cannot be null has no word for it."""
+    """Names compare byte by byte; a column that cannot be null has no word for it."""
     (tmp_path / "routes.csv").write_text("name,remote_service_name,address\nNULL, //Orders ,LOCAL\n")
     assert load(tmp_path / "routes.csv").routes.to_pylist() == [
         {"name": "NULL", "remote_service_name": " //Orders ", "address": "LOCAL"}

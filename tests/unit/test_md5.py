@@ -25,10 +25,11 @@ VALUES = [b"a", None, b"", b"longer than twelve bytes", b"a", b"\xff" * 200]
 DIGESTS = [None if value is None else hashlib.md5(value).digest() for value in VALUES]
 
 
+@pytest.mark.rule("P21")
 @pytest.mark.parametrize(
     "kind", [pa.string(), pa.large_string(), pa.string_view(), pa.binary(), pa.binary_view()], ids=str
 )
-def test_p21_the_vectors_of_rfc_1321(kind: Any) -> None:
+def test_the_vectors_of_rfc_1321(kind: Any) -> None:
     digests: Any = ssbroker.md5(pa.array(list(RFC_1321)).cast(kind))
     assert (type(digests), digests.type) == (pa.FixedSizeBinaryArray, DIGEST)
     assert [digest.hex() for digest in digests.to_pylist()] == list(RFC_1321.values())

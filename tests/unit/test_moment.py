@@ -26,7 +26,7 @@ from ssbroker.exceptions import OptionError
     ],
 )
 def test_a_moment_is_read_as_iso_8601_and_as_sql_server_write_it(text: str, expected: datetime) -> None:
-    """K25: without a zone it is UTC, and what is finer than a microsecond rounds up."""
+    """Without a zone it is UTC, and what is finer than a microsecond rounds up."""
     assert _arguments.parse(text) == expected
 
 

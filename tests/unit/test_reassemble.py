@@ -31,8 +31,9 @@ def by_conversation(table: Any) -> list[dict[str, Any]]:
     return sorted(table.to_pylist(), key=lambda row: (row["conversation_id"], row["message_sequence_number"]))
 
 
+@pytest.mark.rule("P13")
 def test_what_was_cut_is_put_together() -> None:
-    """P13: each message once, byte for byte, with its signature."""
+    """Each message once, byte for byte, with its signature."""
     for seed in range(10):
         result = ssbroker.reassemble(shuffled(FRAGMENTS, seed))
         result.messages.validate(full=True)
@@ -105,7 +106,7 @@ def test_a_result_is_told_in_the_schemas() -> None:
     ],
 )
 def test_a_batch_a_table_or_a_stream_is_one_push(wrap: Any) -> None:
-    """M21: one acknowledgement for each direction, however the rows are cut."""
+    """One acknowledgement for each direction, however the rows are cut."""
     table = shuffled(ssbroker.fragment(messages(BODIES, word=WORDS), max_fragment_bytes=2))
     expected, result = ssbroker.reassemble(table), ssbroker.reassemble(wrap(table))
     for name in ("messages", "rejected", "acknowledgements", "pending"):
@@ -121,8 +122,8 @@ def test_no_fragments() -> None:
         assert (result.acknowledgements.num_rows, result.rejected.num_rows, result.pending.num_rows) == (0, 0, 0)
 
 
-def test_m1_signatures_may_be_left_out_or_null() -> None:
-    """M1, M12: then nothing is compared; a message without a signature has none."""
+def test_signatures_may_be_left_out_or_null() -> None:
+    """Then nothing is compared; a message without a signature has none."""
     bare = FRAGMENTS.drop_columns(["message_signature", "fragment_signature"])
     nulls = bare.append_column("message_signature", pa.nulls(bare.num_rows)).append_column(
         "fragment_signature", pa.nulls(bare.num_rows, pa.binary())
@@ -139,8 +140,8 @@ def test_the_conversation_may_be_called_its_handle() -> None:
     assert ssbroker.reassemble(handles).messages.equals(ssbroker.reassemble(FRAGMENTS).messages)
 
 
-def test_m3_messages_have_the_further_columns_of_their_first_fragments() -> None:
-    """M3: in the order of the input, dictionaries as their values, all of them nullable."""
+def test_messages_have_the_further_columns_of_their_first_fragments() -> None:
+    """In the order of the input, dictionaries as their values, all of them nullable."""
     words: Any = WORDS.dictionary_encode()
     table = ssbroker.fragment(messages(BODIES, word=words, number=pa.array(range(5))), max_fragment_bytes=5)
     numbers = pa.array([row * 10 for row in range(table.num_rows)])
@@ -156,7 +157,7 @@ def test_m3_messages_have_the_further_columns_of_their_first_fragments() -> None
         assert [row["part"] for row in rows] == [0, 30, 40, 60, 70]
 
 
-def test_m3_the_key_column_is_not_carried() -> None:
+def test_the_key_column_is_not_carried() -> None:
     keys = pa.array([b"k" * 16, None, b"l" * 24, None, b"m" * 32])
     signed = messages(BODIES, key=keys, word=WORDS)
     table = ssbroker.fragment(signed, max_fragment_bytes=5, session_keys="key")
@@ -183,7 +184,7 @@ def test_messages_come_in_batches_of_64_mib() -> None:
     assert result["message_sequence_number"].to_pylist() == [0] * 6
 
 
-def test_m15_the_largest_message_is_an_option() -> None:
+def test_the_largest_message_is_an_option() -> None:
     result = ssbroker.reassemble(FRAGMENTS, max_message_bytes=12)
     assert result.messages["message_body"].to_pylist() == BODIES[:4]
     assert set(result.rejected["reason"].to_pylist()) == {"limit_exceeded"}
@@ -192,7 +193,7 @@ def test_m15_the_largest_message_is_an_option() -> None:
             ssbroker.reassemble(FRAGMENTS, max_message_bytes=value)  # type: ignore[arg-type]
 
 
-def test_m13_without_order_nothing_waits() -> None:
+def test_without_order_nothing_waits() -> None:
     late = messages([b"second"] * 2)
     table = ssbroker.fragment(with_column(late, "message_sequence_number", pa.array([1, 2])), max_fragment_bytes=9)
     assert ssbroker.reassemble(table).messages.num_rows == 0

@@ -37,8 +37,9 @@ def begun(**options: Any) -> Reassembler:
     return reassembler
 
 
+@pytest.mark.rule("P13", "P14")
 def test_what_is_missing_comes_later() -> None:
-    """P13, P14: over several pushes, with the further columns of the first fragment."""
+    """Over several pushes, with the further columns of the first fragment."""
     reassembler = begun()
     assert reassembler.pending_messages == 2
     result = reassembler.push(rows(4, 1))
@@ -48,7 +49,7 @@ def test_what_is_missing_comes_later() -> None:
 
 
 def test_the_first_fragment_may_come_last_or_first() -> None:
-    """M3: kept further columns and those of the batch, in one result."""
+    """Kept further columns and those of the batch, in one result."""
     reassembler = Reassembler()
     reassembler.push(rows(0, 1, 5))
     result = reassembler.push(rows(3, 4, 2)).messages
@@ -123,7 +124,7 @@ def test_a_stream_that_fails_midway_changes_nothing() -> None:
     assert (reassembler.pending_bytes, reassembler.push(FRAGMENTS).messages.num_rows) == (0, 3)
 
 
-def test_m3_further_columns_are_those_of_the_first_push() -> None:
+def test_further_columns_are_those_of_the_first_push() -> None:
     reassembler = begun()
     before = reassembler.checkpoint()
     rest = rows(1, 4)
@@ -142,14 +143,14 @@ def test_m3_further_columns_are_those_of_the_first_push() -> None:
     assert reassembler.push(rest).messages["word"].to_pylist() == ["a", "c"]
 
 
-def test_m3_a_bad_first_push_fixes_no_columns() -> None:
+def test_a_bad_first_push_fixes_no_columns() -> None:
     reassembler = Reassembler()
     with pytest.raises(ssbroker.NullError):
         reassembler.push(bad_later(FRAGMENTS.append_column("more", pa.nulls(6))))
     assert reassembler.push(FRAGMENTS).messages.num_rows == 3
 
 
-def test_m3_further_columns_in_another_order_or_as_dictionaries() -> None:
+def test_further_columns_in_another_order_or_as_dictionaries() -> None:
     reassembler = Reassembler()
     table = FRAGMENTS.append_column("more", pa.array(range(6)))
     reassembler.push(table.slice(0, 1))
@@ -164,7 +165,7 @@ def test_m3_further_columns_in_another_order_or_as_dictionaries() -> None:
     ]
 
 
-def test_m24_forget_names_its_message_in_any_way() -> None:
+def test_forget_names_its_message_in_any_way() -> None:
     for conversation in (IDS[0], "{00000000-0000-0000-0000-000000000001}"):
         reassembler = begun()
         arguments: dict[str, Any] = {"is_initiator": False, "message_sequence_number": 0}
@@ -173,7 +174,7 @@ def test_m24_forget_names_its_message_in_any_way() -> None:
         assert reassembler.pending_messages == 1
 
 
-def test_m24_what_names_no_message_is_refused() -> None:
+def test_what_names_no_message_is_refused() -> None:
     reassembler = Reassembler()
     with pytest.raises(ssbroker.InvalidGuidError, match=r"^conversation_id: 'no guid' is not a GUID"):
         reassembler.forget("no guid", is_initiator=True, message_sequence_number=0)
@@ -232,8 +233,8 @@ def test_the_properties_of_a_reassembler() -> None:
     ],
     ids=str,
 )
-def test_m18_what_further_columns_are_charged(column: Any, bytes_: int) -> None:
-    """M18: 16 bytes for each value, and those that it has."""
+def test_what_further_columns_are_charged(column: Any, bytes_: int) -> None:
+    """16 bytes for each value, and those that it has."""
     charges = []
     for further in ({}, {"further": column}):
         reassembler = Reassembler()
@@ -242,7 +243,7 @@ def test_m18_what_further_columns_are_charged(column: Any, bytes_: int) -> None:
     assert charges[1] - charges[0] == 16 + bytes_
 
 
-def test_m18_nested_columns_are_charged_by_what_each_row_holds() -> None:
+def test_nested_columns_are_charged_by_what_each_row_holds() -> None:
     """However large the rows beside it are, and however they are cut into batches."""
     lists = pa.array([[1], list(range(10_000)), None, [1]])
     table = ssbroker.fragment(messages([b"body"] * 4, lists=lists), max_fragment_bytes=2)

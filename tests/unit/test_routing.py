@@ -96,9 +96,10 @@ def test_an_error_of_the_producer_passes_through() -> None:
         Router(CATALOG).route(reader, now=NOW)
 
 
+@pytest.mark.rule("R3")
 @pytest.mark.parametrize("now", [NOW, NOW.replace(tzinfo=None), NOW.astimezone(timezone(timedelta(hours=-7)))])
 def test_now_decides_what_has_expired(now: datetime) -> None:
-    """R3: a route is expired when now >= lifetime."""
+    """A route is expired when now >= lifetime."""
     router = Router(CATALOG)
     batch = conversations(["//Late"])
     assert router.route(batch, now=now)["outcome"].to_pylist() == ["DELAYED"]

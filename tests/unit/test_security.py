@@ -43,7 +43,7 @@ def test_the_slow_hkdf_gives_the_known_answer_of_its_standard() -> None:
 
 
 @pytest.mark.parametrize(("is_initiator", "word"), [(True, b"initiator\0"), (False, b"target\0")])
-def test_b32_keys_are_derived_by_hkdf_for_one_conversation_and_direction(*, is_initiator: bool, word: bytes) -> None:
+def test_keys_are_derived_by_hkdf_for_one_conversation_and_direction(*, is_initiator: bool, word: bytes) -> None:
     keys = derived(KEY, conversation_id=CONVERSATION, is_initiator=is_initiator)
     material = hkdf(KEY, b"ssbroker dialog 2\0" + word + CONVERSATION, 160)
     assert (keys.seal, keys.notice, keys.header, keys.signature) == (
@@ -75,7 +75,7 @@ def test_a_session_key_is_32_bytes(key: object) -> None:
         (False, True, "000000000000000580000007"),
     ],
 )
-def test_b32_a_part_is_sealed_with_the_nonce_of_its_place(*, is_initiator: bool, is_bound: bool, nonce: str) -> None:
+def test_a_part_is_sealed_with_the_nonce_of_its_place(*, is_initiator: bool, is_bound: bool, nonce: str) -> None:
     keys = derived(KEY, conversation_id=CONVERSATION, is_initiator=is_initiator)
     sealed = direction(is_initiator=is_initiator).seal(
         b"part", sequence=5, fragment=7, is_bound=is_bound, header=HEADER
@@ -85,8 +85,9 @@ def test_b32_a_part_is_sealed_with_the_nonce_of_its_place(*, is_initiator: bool,
     assert rest == AESGCM(key).encrypt(bytes.fromhex(nonce), b"part", HEADER)
 
 
-def test_n37_a_restored_sender_seals_other_messages_of_the_same_numbers_with_another_key() -> None:
-    """N37, T2, T25: else the two messages would give away each other, and the key of the tag; what is sent again by one stays the same."""
+@pytest.mark.threat("T2", "T25")
+def test_a_restored_sender_seals_other_messages_of_the_same_numbers_with_another_key() -> None:
+    """Else the two messages would give away each other, and the key of the tag; what is sent again by one stays the same."""
     place: dict[str, Any] = {"sequence": 5, "fragment": 0, "is_bound": True, "header": HEADER}
     before, restored, receiver = direction(), direction(), direction()
     bodies = b"pay 100 to Ann..", b"pay 900 to Bob.."
@@ -103,7 +104,7 @@ def test_n37_a_restored_sender_seals_other_messages_of_the_same_numbers_with_ano
     assert receiver.opened(first[:16] + second[16:], **place) is None
 
 
-def test_b32_a_notice_is_sealed_without_a_nonce() -> None:
+def test_a_notice_is_sealed_without_a_nonce() -> None:
     keys = derived(KEY, conversation_id=CONVERSATION, is_initiator=True)
     assert direction().seal_notice(b"gone", header=HEADER) == AESSIV(keys.notice).encrypt(b"gone", [HEADER])
 
@@ -115,7 +116,8 @@ def test_a_header_is_signed_by_hmac() -> None:
     assert direction().is_signed(HEADER, signature)
 
 
-def test_p22_every_single_bit_flip_of_part_and_header_is_refused() -> None:
+@pytest.mark.rule("P22")
+def test_every_single_bit_flip_of_part_and_header_is_refused() -> None:
     """P22, G10: of the sealed part, its tag, and the header."""
     secured = direction()
     sealed = secured.seal(b"pay 100 to Ann", sequence=1, fragment=0, is_bound=True, header=HEADER)
@@ -140,8 +142,10 @@ def flips(data: bytes) -> list[bytes]:
     return [(number ^ (1 << bit)).to_bytes(len(data)) for bit in range(8 * len(data))]
 
 
-def test_p22_a_part_is_refused_at_every_other_place() -> None:
-    """P22, T2: another dialog, direction, sequence, fragment, key, or with and without the target's broker id."""
+@pytest.mark.rule("P22")
+@pytest.mark.threat("T2")
+def test_a_part_is_refused_at_every_other_place() -> None:
+    """Another dialog, direction, sequence, fragment, key, or with and without the target's broker id."""
     sealed = direction().seal(b"part", sequence=1, fragment=2, is_bound=True, header=HEADER)
     here: dict[str, Any] = {"sequence": 1, "fragment": 2, "is_bound": True, "header": HEADER}
     assert direction().opened(sealed, **here) == b"part"
@@ -163,15 +167,16 @@ def test_p22_a_part_is_refused_at_every_other_place() -> None:
         assert elsewhere.opened_notice(direction().seal_notice(b"gone", header=HEADER), header=HEADER) is None
 
 
+@pytest.mark.rule("P22")
 @pytest.mark.parametrize("length", range(33))
-def test_p22_what_is_cut_off_is_refused(length: int) -> None:
+def test_what_is_cut_off_is_refused(length: int) -> None:
     sealed = direction().seal(b"", sequence=0, fragment=0, is_bound=True, header=HEADER)
     opened = direction().opened(sealed[:length], sequence=0, fragment=0, is_bound=True, header=HEADER)
     assert opened == (b"" if length == len(sealed) else None)
     assert direction().opened_notice(sealed[:length], header=HEADER) is None
 
 
-def test_b32_no_key_and_nonce_stand_with_two_headers() -> None:
+def test_no_key_and_nonce_stand_with_two_headers() -> None:
     """The sealed part of a fragment that is sent again is the same bytes; it changes with whether the target's broker id is known."""
     secured = direction()
     first, again, bound = (
@@ -182,9 +187,10 @@ def test_b32_no_key_and_nonce_stand_with_two_headers() -> None:
     assert first[16:20] != bound[16:20]  # another key stream, not only another tag
 
 
+@pytest.mark.rule("P21")
 @pytest.mark.parametrize("is_initiator", [True, False])
-def test_p21_the_digests_are_those_of_the_signatures(*, is_initiator: bool) -> None:
-    """P21, M7: what the native module encrypts with the key comes out as MD5 again."""
+def test_the_digests_are_those_of_the_signatures(*, is_initiator: bool) -> None:
+    """What the native module encrypts with the key comes out as MD5 again."""
     secured = direction(is_initiator=is_initiator)
     bodies = [b"", b"one", b"a longer body"]
     messages = pa.table(

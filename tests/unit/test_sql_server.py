@@ -73,8 +73,9 @@ def test_what_is_none_is_refused() -> None:
         Catalog.from_sql_server(Connection(shop()), addresses="TCP://one")
 
 
+@pytest.mark.rule("R8")
 def test_a_stuck_queue_is_read_and_explained() -> None:
-    """R8: the status of the server, the decision now, and the finding that is the cause."""
+    """The status of the server, the decision now, and the finding that is the cause."""
     queue = sql_server.transmission_queue(Connection(shop()))
     assert queue.schema.names == sql_server.TRANSMISSION_QUEUE.names
     first, second = queue.to_pylist()
@@ -98,9 +99,10 @@ def test_a_stuck_queue_is_read_and_explained() -> None:
     assert stock["end"] == "ELSEWHERE: leaves for TCP://stock:4022, which no instance here has"
 
 
+@pytest.mark.rule("R11", "R13")
 @pytest.mark.parametrize("driver", DRIVERS)
-def test_r11_r13_the_views_of_the_documented_example_become_its_catalog(driver: Driver) -> None:
-    """R11, R13: example 5, as a server's views hold it, routes as the documentation says."""
+def test_the_views_of_the_documented_example_become_its_catalog(driver: Driver) -> None:
+    """Example 5, as a server's views hold it, routes as the documentation says."""
     catalog = Catalog.from_sql_server(Connection(recorded("example_5", driver=driver)))
     assert catalog.addresses == ("TCP://aw-sql01:4022",)
     assert catalog.message_forwarding
@@ -138,8 +140,9 @@ def test_the_queue_of_the_documented_example_is_explained(driver: Driver) -> Non
     assert explained["transmission_status"].to_pylist() == [rows[0]["transmission_status"], "", ""]
 
 
-def test_r5_names_that_differ_in_case_alone_are_two_in_an_instance_with_such_a_collation() -> None:
-    """R5: databases, services and routes."""
+@pytest.mark.rule("R5")
+def test_names_that_differ_in_case_alone_are_two_in_an_instance_with_such_a_collation() -> None:
+    """Databases, services and routes."""
     catalog = Catalog.from_sql_server(Connection(recorded("case_sensitive", driver="text")))
     enabled = {row["name"]: row["is_broker_enabled"] for row in catalog.databases.to_pylist()}
     assert enabled == {"Odd]Name": False, "SALES": False, "Sales": True, "msdb": True}

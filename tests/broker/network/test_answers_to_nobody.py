@@ -60,7 +60,7 @@ def answered(both: Talk, asking: Sequence[str]) -> None:
     exchange.turn()
 
 
-def test_n34_where_no_more_addresses_are_learnt_answers_to_nobody_are_dropped(
+def test_where_no_more_addresses_are_learnt_answers_to_nobody_are_dropped(
     both: Talk, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pipe = both.pipes.pipe("bank")
@@ -77,7 +77,7 @@ def test_n34_where_no_more_addresses_are_learnt_answers_to_nobody_are_dropped(
     assert received(both.sales, REPLIES) == [b"two"]
 
 
-def test_b40_of_answers_to_nobody_nothing_is_remembered(both: Talk) -> None:
+def test_of_answers_to_nobody_nothing_is_remembered(both: Talk) -> None:
     answered(both, ["//Shop"] * 100)
     both.pipes.clock.advance(seconds=60)
     both.pipes.settle(seconds=1)

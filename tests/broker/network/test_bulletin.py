@@ -22,7 +22,7 @@ from tests.broker.shops import ORDERS, REPLIES, SHOP, STOCK
 DEADLINE = 60.0
 
 
-def test_n28_the_connections_are_in_the_overview_of_every_process(tmp_path: Path) -> None:
+def test_the_connections_are_in_the_overview_of_every_process(tmp_path: Path) -> None:
     with Instance.create(tmp_path / "near", name="near") as near, Instance.create(tmp_path / "far", name="far") as far:
         with near.serve(port=0, allow_unencrypted=True) as here, far.serve(port=0, allow_unencrypted=True) as there:
             sales, stock = shops.shop(near), shops.stock(far)
@@ -46,7 +46,7 @@ def test_n28_the_connections_are_in_the_overview_of_every_process(tmp_path: Path
     assert not (tmp_path / "near" / status_file.FILE).exists()
 
 
-def test_n28_what_is_held_for_others_is_counted_and_not_looked_through(
+def test_what_is_held_for_others_is_counted_and_not_looked_through(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(
@@ -66,7 +66,7 @@ def test_n28_what_is_held_for_others_is_counted_and_not_looked_through(
     assert said["forwarded_pending"] == 3
 
 
-def test_n28_what_a_killed_process_left_says_nothing(tmp_path: Path) -> None:
+def test_what_a_killed_process_left_says_nothing(tmp_path: Path) -> None:
     with Instance.create(tmp_path / "shop", name="shop", background=False) as instance:
         StatusFile(instance_context(instance), ("127.0.0.1", 1)).write()
         assert status_file.read(instance.folder) is None
@@ -82,9 +82,7 @@ def test_n28_what_a_killed_process_left_says_nothing(tmp_path: Path) -> None:
         assert status_file.read(instance.folder) is None
 
 
-def test_n28_a_folder_that_takes_no_file_is_served_all_the_same(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_folder_that_takes_no_file_is_served_all_the_same(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     with Instance.create(tmp_path / "shop", name="shop", background=False) as instance:
         (instance.folder / "serving.new").mkdir()
         written = StatusFile(instance_context(instance), ("127.0.0.1", 1))
@@ -93,7 +91,7 @@ def test_n28_a_folder_that_takes_no_file_is_served_all_the_same(
     assert "cannot be written" in caplog.text
 
 
-def test_n28_a_file_that_cannot_be_removed_is_no_reason_not_to_end(
+def test_a_file_that_cannot_be_removed_is_no_reason_not_to_end(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     with Instance.create(tmp_path / "shop", name="shop", background=False) as instance:

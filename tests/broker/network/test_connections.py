@@ -42,11 +42,13 @@ def meet(instance: Instance, address: str, trust: Trust | None) -> dict[str, Any
         return row
 
 
-def test_p2_an_instance_that_is_not_served_has_no_connections(instance: Instance) -> None:
+@pytest.mark.rule("P2")
+def test_an_instance_that_is_not_served_has_no_connections(instance: Instance) -> None:
     assert connections(instance) == []
 
 
-def test_p2_a_connection_is_shown_with_its_principal_and_its_counters(instance: Instance, tmp_path: Path) -> None:
+@pytest.mark.rule("P2")
+def test_a_connection_is_shown_with_its_principal_and_its_counters(instance: Instance, tmp_path: Path) -> None:
     authority = Authority(tmp_path / "certificates")
     trust = authority.trust("bank.example.com", "shop.example.com")
     with instance.serve(port=0, trust=trust) as server:
@@ -72,14 +74,14 @@ def test_p2_a_connection_is_shown_with_its_principal_and_its_counters(instance: 
     assert row["connect_time"] <= row["login_time"] <= row["last_activity_time"]
 
 
-def test_n8_a_connection_without_tls_is_shown_without_a_principal(instance: Instance) -> None:
+def test_a_connection_without_tls_is_shown_without_a_principal(instance: Instance) -> None:
     with instance.serve(port=0, allow_unencrypted=True) as server:
         row = meet(instance, f"TCP://{HOST}:{server.port}", None)
     names = ("authentication_method", "principal_name", "encryption_algorithm", "encryption_algorithm_desc")
     assert [row[name] for name in names] == [None, None, 0, "NONE"]
 
 
-def test_n11_who_has_not_proven_who_it_is_is_shown_as_not_logged_in(instance: Instance, tmp_path: Path) -> None:
+def test_who_has_not_proven_who_it_is_is_shown_as_not_logged_in(instance: Instance, tmp_path: Path) -> None:
     """And no longer once it is gone, which the event tells."""
     is_over = threading.Event()
 

@@ -22,12 +22,13 @@ SECOND = 1_000_000
 HOUR = 3600 * SECOND
 
 
+@pytest.mark.threat("T13")
 @given(
     at_once=st.integers(1, 20),
     per_second=st.integers(1, 20),
     pauses=st.lists(st.integers(-SECOND, 3 * SECOND), max_size=60),
 )
-def test_t13_never_more_are_let_through_than_the_bucket_and_the_time_since_give(
+def test_never_more_are_let_through_than_the_bucket_and_the_time_since_give(
     at_once: int, per_second: int, pauses: list[int]
 ) -> None:
     """Clocks may step back: then nothing comes back, and nothing is lost."""
@@ -40,7 +41,8 @@ def test_t13_never_more_are_let_through_than_the_bucket_and_the_time_since_give(
     assert several.take("192.0.2.1", now=now + 20 * SECOND)
 
 
-def test_t13_a_bucket_that_is_full_again_is_forgotten_and_no_more_than_some_are_known(
+@pytest.mark.threat("T13")
+def test_a_bucket_that_is_full_again_is_forgotten_and_no_more_than_some_are_known(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(limits, "KNOWN_MOST", 100)
@@ -52,7 +54,8 @@ def test_t13_a_bucket_that_is_full_again_is_forgotten_and_no_more_than_some_are_
     assert len(several) == 1
 
 
-def test_t13_a_network_of_ipv6_counts_as_one_address() -> None:
+@pytest.mark.threat("T13")
+def test_a_network_of_ipv6_counts_as_one_address() -> None:
     several = RateLimiter(at_once=2, per_second=1)
     assert [several.take(f"2001:db8::{number}", now=0) for number in (1, 2, 3)] == [True, True, False]
     assert several.take("2001:db8:0:1::1", now=0)
@@ -60,7 +63,7 @@ def test_t13_a_network_of_ipv6_counts_as_one_address() -> None:
     assert several.take("fe80::1%eth0", now=0)
 
 
-def test_n33_who_dials_too_often_is_cut_off_before_tls_and_takes_the_place_of_nobody(tmp_path: Path) -> None:
+def test_who_dials_too_often_is_cut_off_before_tls_and_takes_the_place_of_nobody(tmp_path: Path) -> None:
     """The strangers come from one address, in one go; the shop's connection, which was there before, goes on."""
     authority = Authority(tmp_path)
     limits = EndpointLimits(login_wait=HOUR, unproven_most=5, dials_at_once=4, dials_per_second=1)
@@ -92,14 +95,16 @@ def test_n33_who_dials_too_often_is_cut_off_before_tls_and_takes_the_place_of_no
         assert mill.unreachable_at == []
 
 
-def test_t13_the_rate_is_a_number_of_connections() -> None:
+@pytest.mark.threat("T13")
+def test_the_rate_is_a_number_of_connections() -> None:
     for said in ({"dials_at_once": 0}, {"dials_per_second": 0}, {"dials_at_once": True}):
         with pytest.raises(OptionError, match=next(iter(said))):
             EndpointLimits(**said)
 
 
-def test_t13_one_principal_keeps_only_some_connections_however_many_instances_it_says_it_is(tmp_path: Path) -> None:
-    """T13, T14: the others keep theirs."""
+@pytest.mark.threat("T13", "T14")
+def test_one_principal_keeps_only_some_connections_however_many_instances_it_says_it_is(tmp_path: Path) -> None:
+    """The others keep theirs."""
     authority = Authority(tmp_path)
     names = ("bank", "mallory", "shop")
     with contextlib.ExitStack() as stack:

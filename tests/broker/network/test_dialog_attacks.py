@@ -76,8 +76,9 @@ def offer(both: Talk, row: Row, *, by: str | None, to: str, key: bytes = bytes(3
     )
 
 
-def test_t15_a_dialog_cannot_be_had_with_less(both: Talk) -> None:
-    """T15: without its key, with a plain header, or as anonymous: it is not taken, and the honest row is."""
+@pytest.mark.threat("T15")
+def test_a_dialog_cannot_be_had_with_less(both: Talk) -> None:
+    """Without its key, with a plain header, or as anonymous: it is not taken, and the honest row is."""
     row = intercepted(both)
     for less in (
         {**row, "key_exchange": None},
@@ -94,8 +95,9 @@ def test_t15_a_dialog_cannot_be_had_with_less(both: Talk) -> None:
     assert both.ordered() == [b"two chairs"]
 
 
-def test_t15_a_secured_dialog_takes_nothing_plain(both: Talk) -> None:
-    """T11, T15: neither an acknowledgement nor an error that says that the far side is gone, before the answer and after it."""
+@pytest.mark.threat("T15", "T11")
+def test_a_secured_dialog_takes_nothing_plain(both: Talk) -> None:
+    """Neither an acknowledgement nor an error that says that the far side is gone, before the answer and after it."""
     row = intercepted(both)
     plain = {**row, "security": Protection.PLAIN}
     error: Row = {"message_type_name": ERROR, "is_conversation_error": True, "message_body": b"<Error/>"}
@@ -113,7 +115,7 @@ def test_t15_a_secured_dialog_takes_nothing_plain(both: Talk) -> None:
     assert both.ordered() == [b"two chairs", b"a table"]
 
 
-def test_fact_181_a_certificate_that_is_not_here_is_answered_by_silence(both: Talk) -> None:
+def test_a_certificate_that_is_not_here_is_answered_by_silence(both: Talk) -> None:
     """The sender keeps what it has; once its certificate is taken in, it goes by itself."""
     both.stock.drop_certificate("OfShop")
     begin(both, b"two chairs")
@@ -127,9 +129,10 @@ def test_fact_181_a_certificate_that_is_not_here_is_answered_by_silence(both: Ta
     assert both.ordered() == [b"two chairs"]
 
 
+@pytest.mark.threat("T1", "T14")
 @pytest.mark.parametrize("thief", ["Thief", "Bank"])
-def test_t1_t14_nobody_begins_in_the_name_of_another(both: Talk, thief: str) -> None:
-    """T1: with a certificate of his own, which the bank does not know, or with that of a user who may not send."""
+def test_nobody_begins_in_the_name_of_another(both: Talk, thief: str) -> None:
+    """With a certificate of his own, which the bank does not know, or with that of a user who may not send."""
     row = intercepted(both)
     bring(both, "bank", [{**row, "key_exchange": offer(both, row, by=thief, to="Bank")}])
     assert both.ordered() == []
@@ -139,9 +142,11 @@ def test_t1_t14_nobody_begins_in_the_name_of_another(both: Talk, thief: str) -> 
     assert both.ordered() == [b"two chairs"]
 
 
+@pytest.mark.rule("P25")
+@pytest.mark.threat("T14")
 @pytest.mark.parametrize("thief", ["Thief", "Shop"])
-def test_t14_a_clone_with_the_broker_id_and_without_the_private_key_answers_for_nobody(both: Talk, thief: str) -> None:
-    """T14, P25: the shop is bound by the answer of whom its binding names, not by the first one that comes."""
+def test_a_clone_with_the_broker_id_and_without_the_private_key_answers_for_nobody(both: Talk, thief: str) -> None:
+    """The shop is bound by the answer of whom its binding names, not by the first one that comes."""
     row = unanswered(both)
     for blob in (offer(both, row, by=thief, to="Shop"), offer(both, row, by=None, to="Shop"), None):
         bring(both, "shop", [{**row, "key_exchange": blob}])
@@ -150,7 +155,8 @@ def test_t14_a_clone_with_the_broker_id_and_without_the_private_key_answers_for_
     assert waiting(both.sales) == []
 
 
-def test_t14_an_answer_by_a_user_other_than_the_bindings_is_refused(both: Talk) -> None:
+@pytest.mark.threat("T14")
+def test_an_answer_by_a_user_other_than_the_bindings_is_refused(both: Talk) -> None:
     """Also by one whose certificate is known here."""
     knows(both.sales, "Thief")
     row = unanswered(both)
@@ -159,8 +165,9 @@ def test_t14_an_answer_by_a_user_other_than_the_bindings_is_refused(both: Talk) 
     assert 11229 in refused(both, "shop")
 
 
-def test_t17_a_key_for_one_service_opens_at_no_other(both: Talk) -> None:
-    """T17: what is led astray to a service that belongs to somebody else is not taken there, nor what names another service."""
+@pytest.mark.threat("T17")
+def test_a_key_for_one_service_opens_at_no_other(both: Talk) -> None:
+    """What is led astray to a service that belongs to somebody else is not taken there, nor what names another service."""
     row = intercepted(both)
     both.stock.set_service_owner(STOCK, "dbo")
     bring(both, "bank", [row])
@@ -174,8 +181,9 @@ def test_t17_a_key_for_one_service_opens_at_no_other(both: Talk) -> None:
     assert both.ordered() == [b"two chairs"]
 
 
-def test_t2_a_blob_of_another_conversation_brings_no_key(both: Talk) -> None:
-    """T2: nor that of the other direction."""
+@pytest.mark.threat("T2")
+def test_a_blob_of_another_conversation_brings_no_key(both: Talk) -> None:
+    """Nor that of the other direction."""
     row = intercepted(both)
     other = intercepted(both)
     assert row["conversation_id"] != other["conversation_id"]
@@ -186,8 +194,9 @@ def test_t2_a_blob_of_another_conversation_brings_no_key(both: Talk) -> None:
     assert sorted(both.ordered()) == [b"two chairs", b"two chairs"]
 
 
-def test_t2_a_whole_dialog_that_was_recorded_never_happens_again(both: Talk) -> None:
-    """T2, B14: neither while its closed endpoint is there, nor once that is gone."""
+@pytest.mark.threat("T2")
+def test_a_whole_dialog_that_was_recorded_never_happens_again(both: Talk) -> None:
+    """Neither while its closed endpoint is there, nor once that is gone."""
     dialog = begin(both, b"pay 10")
     both.pipes.settle()
     assert both.answer(b"paid") == [b"pay 10"]
@@ -213,8 +222,9 @@ def test_t2_a_whole_dialog_that_was_recorded_never_happens_again(both: Talk) -> 
     assert 11230 in refused(both, "bank")
 
 
-def test_t11_every_bit_of_the_answer_that_binds_is_proven(both: Talk) -> None:
-    """T11: with a key that came along and was changed, and with a header that says more than was received."""
+@pytest.mark.threat("T11")
+def test_every_bit_of_the_answer_that_binds_is_proven(both: Talk) -> None:
+    """With a key that came along and was changed, and with a header that says more than was received."""
     row = unanswered(both)
     number = int.from_bytes(row["key_exchange"])
     size = len(row["key_exchange"])
@@ -226,8 +236,9 @@ def test_t11_every_bit_of_the_answer_that_binds_is_proven(both: Talk) -> None:
     assert waiting(both.sales) == []
 
 
-def test_p26_hostile_blobs_harm_no_honest_peer(both: Talk) -> None:
-    """P26: of any size and content, and many of them."""
+@pytest.mark.rule("P26")
+def test_hostile_blobs_harm_no_honest_peer(both: Talk) -> None:
+    """Of any size and content, and many of them."""
     row = intercepted(both)
     for blob in (b"\0", bytes(1 << 16), b"\1\1" + b"\xff" * 700, row["key_exchange"] * 2):
         bring(
@@ -238,8 +249,9 @@ def test_p26_hostile_blobs_harm_no_honest_peer(both: Talk) -> None:
     assert both.ordered() == [b"two chairs"]
 
 
-def test_r8_a_second_copy_with_the_same_certificate_is_told(both: Talk) -> None:
-    """R8, P25: -8495, so that it does not wait for ever; the copy that answered first goes on."""
+@pytest.mark.rule("R8", "P25")
+def test_a_second_copy_with_the_same_certificate_is_told(both: Talk) -> None:
+    """-8495, so that it does not wait for ever; the copy that answered first goes on."""
     instance = both.pipes.instance("copy")
     copy = shops.stock(instance)
     has_own_certificate(copy, "Bank", STOCK)

@@ -69,8 +69,9 @@ def converse(both: Talk) -> None:
     assert waiting(both.sales) == waiting(both.stock) == []
 
 
-def test_fact_177_full_security_gives_each_direction_a_key_of_its_own(both: Talk) -> None:
-    """N19, P22: nothing of a body is readable on the way, and both sides are known by their certificates."""
+@pytest.mark.rule("P22")
+def test_full_security_gives_each_direction_a_key_of_its_own(both: Talk) -> None:
+    """Nothing of a body is readable on the way, and both sides are known by their certificates."""
     converse(both)
     ((own, far, certificate),) = keys(both.sales)
     assert (far, own, public("Shop").fingerprint) == keys(both.stock)[0]
@@ -81,8 +82,8 @@ def test_fact_177_full_security_gives_each_direction_a_key_of_its_own(both: Talk
     assert not any(b"secret" in (row["message_body"] or b"") for row in rows)
 
 
-def test_n19_a_key_rides_until_the_other_side_has_it_and_not_after(both: Talk) -> None:
-    """Fact 178: of the initiator until it is answered; of the target until it is acknowledged."""
+def test_a_key_rides_until_the_other_side_has_it_and_not_after(both: Talk) -> None:
+    """Of the initiator until it is answered; of the target until it is acknowledged."""
     converse(both)
     for name in ("bank", "shop"):
         rides = [row["key_exchange"] is not None for row in rows_to(both, name)]
@@ -91,7 +92,7 @@ def test_n19_a_key_rides_until_the_other_side_has_it_and_not_after(both: Talk) -
         assert rides == sorted(rides, reverse=True)
 
 
-def test_fact_177_anonymous_security_needs_no_certificate_of_the_sender(unknown: Talk) -> None:
+def test_anonymous_security_needs_no_certificate_of_the_sender(unknown: Talk) -> None:
     """One key serves both directions; the target does not know who sends."""
     converse(unknown)
     ((own, far, certificate),) = keys(unknown.sales)
@@ -101,8 +102,8 @@ def test_fact_177_anonymous_security_needs_no_certificate_of_the_sender(unknown:
     assert {row["security"] for row in rows_to(unknown, "bank")} == {Protection.SEALED}
 
 
-def test_fact_176_without_a_binding_an_encrypted_dialog_waits_until_there_is_one(bare: Talk) -> None:
-    """N20: the status says what is missing, one thing after the other; then it goes by itself."""
+def test_without_a_binding_an_encrypted_dialog_waits_until_there_is_one(bare: Talk) -> None:
+    """The status says what is missing, one thing after the other; then it goes by itself."""
     dialog = begin(bare, b"two chairs")
     bare.pipes.settle()
     steps: list[tuple[Callable[[], None], str]] = [
@@ -124,8 +125,8 @@ def test_fact_176_without_a_binding_an_encrypted_dialog_waits_until_there_is_one
     assert bare.ordered() == [b"two chairs"]
 
 
-def test_fact_176_without_a_binding_a_dialog_without_encryption_goes_plain(bare: Talk) -> None:
-    """Fact 185: and it is taken where everybody may send. A binding that is made later is for dialogs that begin later."""
+def test_without_a_binding_a_dialog_without_encryption_goes_plain(bare: Talk) -> None:
+    """And it is taken where everybody may send. A binding that is made later is for dialogs that begin later."""
     dialog = begin(bare, b"two chairs", encryption=False)
     bare.pipes.down.add("TCP://bank:4022")
     knows(bare.sales, "Bank")
@@ -138,14 +139,14 @@ def test_fact_176_without_a_binding_a_dialog_without_encryption_goes_plain(bare:
     assert {row["security"] for row in rows_to(bare, "bank")} == {Protection.PLAIN}
 
 
-def test_fact_176_a_binding_secures_what_asks_for_no_encryption(both: Talk) -> None:
+def test_a_binding_secures_what_asks_for_no_encryption(both: Talk) -> None:
     begin(both, b"two secret chairs", encryption=False)
     both.pipes.settle()
     assert both.ordered() == [b"two secret chairs"]
     assert {row["security"] for row in rows_to(both, "bank")} == {Protection.SEALED}
 
 
-def test_fact_182_without_an_open_master_key_the_dialog_waits(both: Talk) -> None:
+def test_without_an_open_master_key_the_dialog_waits(both: Talk) -> None:
     """28050: such as after the database was attached to another instance; its password opens it."""
     instance_of(both.sales).execute("USE Sales; ALTER MASTER KEY DROP ENCRYPTION BY SERVICE MASTER KEY")
     dialog = begin(both, b"two chairs")
@@ -158,7 +159,7 @@ def test_fact_182_without_an_open_master_key_the_dialog_waits(both: Talk) -> Non
     assert both.ordered() == [b"two chairs"]
 
 
-def test_fact_182_without_an_open_master_key_at_the_target_it_stays_with_the_initiator(both: Talk) -> None:
+def test_without_an_open_master_key_at_the_target_it_stays_with_the_initiator(both: Talk) -> None:
     instance_of(both.stock).execute("USE Stock; ALTER MASTER KEY DROP ENCRYPTION BY SERVICE MASTER KEY")
     begin(both, b"two chairs")
     both.pipes.settle(seconds=5)
@@ -168,7 +169,7 @@ def test_fact_182_without_an_open_master_key_at_the_target_it_stays_with_the_ini
     assert both.ordered() == [b"two chairs"]
 
 
-def test_fact_180_of_several_certificates_the_one_that_ends_last_is_taken(both: Talk) -> None:
+def test_of_several_certificates_the_one_that_ends_last_is_taken(both: Talk) -> None:
     """Those of tomorrow, of yesterday and those that are not active for BEGIN DIALOG are not; what has begun goes on."""
     first = begin(both, b"under the old one")
     both.pipes.settle()
@@ -190,7 +191,7 @@ def test_fact_180_of_several_certificates_the_one_that_ends_last_is_taken(both: 
 
 
 @pytest.mark.parametrize("side", ["shop", "bank"])
-def test_n19_keys_outlive_crashes(both: Talk, side: str) -> None:
+def test_keys_outlive_crashes(both: Talk, side: str) -> None:
     """In the middle of the exchange, and after it."""
     dialog = begin(both, b"two chairs")
     both.pipes.turn()
@@ -206,7 +207,8 @@ def test_n19_keys_outlive_crashes(both: Talk, side: str) -> None:
     assert both.ordered() == [b"a table"]
 
 
-def test_t2_a_blob_is_made_anew_while_nobody_answers(both: Talk) -> None:
+@pytest.mark.threat("T2")
+def test_a_blob_is_made_anew_while_nobody_answers(both: Talk) -> None:
     """Else what waits for longer than a recorded one is believed would never arrive."""
     both.pipes.swallows.add("TCP://bank:4022")
     begin(both, b"two chairs")
@@ -224,7 +226,7 @@ def error_of(database: Database, queue: str = REPLIES) -> list[Any]:
 
 
 @pytest.mark.parametrize("verb", ["revoke_send", "deny_send"])
-def test_fact_181_who_may_not_send_is_told_so_under_the_key(both: Talk, verb: str) -> None:
+def test_who_may_not_send_is_told_so_under_the_key(both: Talk, verb: str) -> None:
     """-8494, which nobody on the way could have made; the service takes nothing."""
     getattr(both.stock, verb)(STOCK, "Shop")
     begin(both, b"two chairs")
@@ -234,7 +236,7 @@ def test_fact_181_who_may_not_send_is_told_so_under_the_key(both: Talk, verb: st
     assert {row["security"] for row in rows_to(both, "shop")} == {Protection.SEALED}
 
 
-def test_fact_177_anonymous_and_plain_senders_are_public(unknown: Talk) -> None:
+def test_anonymous_and_plain_senders_are_public(unknown: Talk) -> None:
     """Fact 185."""
     unknown.stock.revoke_send(STOCK, "public")
     begin(unknown, b"two chairs")
@@ -250,14 +252,14 @@ def test_fact_177_anonymous_and_plain_senders_are_public(unknown: Talk) -> None:
     assert unknown.ordered() == [b"two chairs"]
 
 
-def test_n20_denied_goes_before_granted(both: Talk) -> None:
+def test_denied_goes_before_granted(both: Talk) -> None:
     both.stock.deny_send(STOCK, "public")
     begin(both, b"two chairs")
     both.pipes.settle(seconds=2)
     assert b"<Code>-8494</Code>" in b"".join(error_of(both.sales))
 
 
-def test_fact_177_the_views_say_who_the_other_side_is(both: Talk) -> None:
+def test_the_views_say_who_the_other_side_is(both: Talk) -> None:
     """The user to whom its certificate belongs here; nobody for who is anonymous."""
     converse(both)
     principals = both.bank.view("sys.database_principals", "Stock").to_pylist()
@@ -266,7 +268,7 @@ def test_fact_177_the_views_say_who_the_other_side_is(both: Talk) -> None:
     assert (row["principal_id"], row["far_principal_id"]) == (users["Bank"], users["Shop"])
 
 
-def test_b22_within_an_instance_nothing_is_encrypted(both: Talk) -> None:
+def test_within_an_instance_nothing_is_encrypted(both: Talk) -> None:
     """Also where a binding is there: the key goes as soon as it is known that nobody needs it."""
     other = shops.stock(both.shop, "Warehouse")
     both.sales.drop_route("There")
@@ -275,7 +277,7 @@ def test_b22_within_an_instance_nothing_is_encrypted(both: Talk) -> None:
     assert received(other) == [b"two chairs"]
 
 
-def test_n19_a_key_that_cannot_be_written_now_is_written_later(bare: Talk) -> None:
+def test_a_key_that_cannot_be_written_now_is_written_later(bare: Talk) -> None:
     """Whoever is writing to the file holds up its own conversations only, and not for long."""
     begin(bare, b"two chairs")
     bare.pipes.settle()

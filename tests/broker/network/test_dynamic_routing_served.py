@@ -52,7 +52,8 @@ def configured(instance: Instance, database: Database, file: Path, **services: s
     ConfigurationService(FileDirectory(file)).install(instance.msdb, asked_by=[database])
 
 
-def test_r62_the_route_to_another_instance_is_asked_for(tmp_path: Path, stack: ExitStack) -> None:
+@pytest.mark.rule("R62")
+def test_the_route_to_another_instance_is_asked_for(tmp_path: Path, stack: ExitStack) -> None:
     near, far = served(stack, tmp_path / "near"), served(stack, tmp_path / "far")
     sales, stock = shops.shop(near), shops.stock(far)
     stock.create_route("back", service_name=SHOP, address=address(near))
@@ -67,7 +68,8 @@ def test_r62_the_route_to_another_instance_is_asked_for(tmp_path: Path, stack: E
         assert t.receive(REPLIES, timeout=DEADLINE)["message_body"].to_pylist() == [b"done"]
 
 
-def test_r14_what_comes_from_outside_has_msdb_ask(tmp_path: Path, stack: ExitStack) -> None:
+@pytest.mark.rule("R14", "R26")
+def test_what_comes_from_outside_has_msdb_ask(tmp_path: Path, stack: ExitStack) -> None:
     """What came first is dropped; its sender sends it again (R26), and finds the route."""
     near, far = served(stack, tmp_path / "near"), served(stack, tmp_path / "far")
     sales, stock = shops.shop(near), shops.stock(far)
@@ -80,7 +82,8 @@ def test_r14_what_comes_from_outside_has_msdb_ask(tmp_path: Path, stack: ExitSta
         assert t.receive(ORDERS, timeout=DEADLINE)["message_body"].to_pylist() == [b"two chairs"]
 
 
-def test_t6_neighbours_that_name_services_that_nobody_has_open_only_so_many_requests(
+@pytest.mark.threat("T6")
+def test_neighbours_that_name_services_that_nobody_has_open_only_so_many_requests(
     tmp_path: Path, stack: ExitStack, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(dynamic_routing, "OPEN_MAX", 3)
@@ -100,7 +103,7 @@ def names(both: Talk, principal: str, *services: str) -> None:
     both.pipes.pipe("bank").receiver.arrived(peer, table_of(rows))
 
 
-def test_n26_who_names_ever_new_services_has_so_many_asked_for_in_a_second(tmp_path: Path) -> None:
+def test_who_names_ever_new_services_has_so_many_asked_for_in_a_second(tmp_path: Path) -> None:
     """Each request is a dialog that is begun and ended; those of other neighbours are begun all the same."""
     for both in talk(tmp_path):
         msdb = both.bank.msdb
@@ -117,7 +120,7 @@ def test_n26_who_names_ever_new_services_has_so_many_asked_for_in_a_second(tmp_p
         assert len(database_context(msdb).file.ask(registry.pending)) == ASKS_AT_ONCE + 1 + ASKS_PER_SECOND
 
 
-def test_n26_a_service_of_which_many_copies_are_named_is_asked_for_once(tmp_path: Path) -> None:
+def test_a_service_of_which_many_copies_are_named_is_asked_for_once(tmp_path: Path) -> None:
     """It takes no more of what its neighbour may ask for than any other."""
     for both in talk(tmp_path):
         both.bank.msdb.create_route("Configuration", service_name=CONFIGURATION_SERVICE, address="LOCAL")
@@ -127,8 +130,9 @@ def test_n26_a_service_of_which_many_copies_are_named_is_asked_for_once(tmp_path
         assert database_context(both.bank.msdb).file.ask(registry.pending) == ("//Copied",)
 
 
-def test_n26_msdb_asks_though_a_request_of_another_database_is_open(tmp_path: Path) -> None:
-    """R1, R26: else what comes from outside is dropped for as long as nobody answers the other one."""
+@pytest.mark.rule("R1", "R26")
+def test_msdb_asks_though_a_request_of_another_database_is_open(tmp_path: Path) -> None:
+    """Else what comes from outside is dropped for as long as nobody answers the other one."""
     for both in talk(tmp_path):
         other = both.bank.create_database("Other")
         for database in (both.bank.msdb, other):
@@ -139,8 +143,9 @@ def test_n26_msdb_asks_though_a_request_of_another_database_is_open(tmp_path: Pa
         assert database_context(both.bank.msdb).file.ask(registry.pending) == ("//Wheat",)
 
 
-def test_n26_a_database_without_a_way_to_a_configuration_service_asks_nobody(tmp_path: Path) -> None:
-    """R14: whatever others ask."""
+@pytest.mark.rule("R14")
+def test_a_database_without_a_way_to_a_configuration_service_asks_nobody(tmp_path: Path) -> None:
+    """Whatever others ask."""
     for both in talk(tmp_path):
         other = both.bank.create_database("Other")
         other.create_route("Configuration", service_name=CONFIGURATION_SERVICE, address="LOCAL")

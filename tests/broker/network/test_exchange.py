@@ -23,7 +23,8 @@ def both(tmp_path: Path) -> Iterator[Talk]:
     yield from talk(tmp_path)
 
 
-def test_p16_a_message_stays_until_the_other_instance_has_it_durably(both: Talk) -> None:
+@pytest.mark.rule("P16")
+def test_a_message_stays_until_the_other_instance_has_it_durably(both: Talk) -> None:
     both.send(b"two chairs")
     assert len(waiting(both.sales)) == 1
     both.pipes.settle()
@@ -31,7 +32,8 @@ def test_p16_a_message_stays_until_the_other_instance_has_it_durably(both: Talk)
     assert both.ordered() == [b"two chairs"]
 
 
-def test_r7_the_answer_finds_back_and_both_ends_close(both: Talk) -> None:
+@pytest.mark.rule("R7")
+def test_the_answer_finds_back_and_both_ends_close(both: Talk) -> None:
     dialog = both.send(b"two chairs")
     both.pipes.settle()
     assert both.answer(b"on their way") == [b"two chairs"]
@@ -48,14 +50,16 @@ def test_r7_the_answer_finds_back_and_both_ends_close(both: Talk) -> None:
     assert (states(both.sales), states(both.stock)) == (["CD"], ["CD"])
 
 
-def test_p13_large_and_small_messages_arrive_in_order(both: Talk) -> None:
+@pytest.mark.rule("P13")
+def test_large_and_small_messages_arrive_in_order(both: Talk) -> None:
     bodies = [b"a" * 300_000, b"small", b"b" * 100_000, *(b"%d" % number for number in range(500))]
     both.send(*bodies)
     both.pipes.settle()
     assert both.ordered() == bodies
 
 
-def test_p17_what_was_lost_goes_again_after_four_seconds(both: Talk) -> None:
+@pytest.mark.rule("P17")
+def test_what_was_lost_goes_again_after_four_seconds(both: Talk) -> None:
     both.pipes.swallows.add("TCP://bank:4022")
     both.send(b"two chairs")
     both.pipes.settle()
@@ -69,7 +73,8 @@ def test_p17_what_was_lost_goes_again_after_four_seconds(both: Talk) -> None:
     assert waiting(both.sales) == []
 
 
-def test_n13_an_instance_that_cannot_be_reached_says_so_and_what_waits_goes_as_soon_as_it_can(both: Talk) -> None:
+@pytest.mark.rule("P17")
+def test_an_instance_that_cannot_be_reached_says_so_and_what_waits_goes_as_soon_as_it_can(both: Talk) -> None:
     """Not after the waits of P17: the connection is told of."""
     both.pipes.down.add("TCP://bank:4022")
     dialog = both.send(b"two chairs")
@@ -85,7 +90,7 @@ def test_n13_an_instance_that_cannot_be_reached_says_so_and_what_waits_goes_as_s
         assert t.transmission_status(dialog) == ""
 
 
-def test_fact_152_what_is_not_acknowledged_says_so(both: Talk) -> None:
+def test_what_is_not_acknowledged_says_so(both: Talk) -> None:
     both.stock.drop_route("Back")
     both.send(b"two chairs")
     both.pipes.settle(seconds=5)
@@ -99,7 +104,7 @@ def test_fact_152_what_is_not_acknowledged_says_so(both: Talk) -> None:
     assert waiting(both.sales) == []
 
 
-def test_n12_a_full_outbox_holds_the_dialogs_that_go_there_and_no_others(both: Talk) -> None:
+def test_a_full_outbox_holds_the_dialogs_that_go_there_and_no_others(both: Talk) -> None:
     other = both.pipes.instance("depot")
     depot = shops.stock(other, "Depot")
     depot.create_service("//Depot", queue=shops.ORDERS)
@@ -120,7 +125,8 @@ def test_n12_a_full_outbox_holds_the_dialogs_that_go_there_and_no_others(both: T
     assert len(dialogs) == len({*dialogs})
 
 
-def test_r26_what_no_route_leads_on_is_dropped_told_and_not_acknowledged(both: Talk) -> None:
+@pytest.mark.rule("R26")
+def test_what_no_route_leads_on_is_dropped_told_and_not_acknowledged(both: Talk) -> None:
     both.sales.create_route("Wrong", address="TCP://bank:4022", service_name="//Nobody")
     both.send(b"lost", to="//Nobody")
     both.pipes.settle(seconds=1)
@@ -130,7 +136,7 @@ def test_r26_what_no_route_leads_on_is_dropped_told_and_not_acknowledged(both: T
     assert len(waiting(both.sales)) == 1
 
 
-def test_n14_what_has_an_endpoint_here_goes_there_whatever_the_routes_say(both: Talk) -> None:
+def test_what_has_an_endpoint_here_goes_there_whatever_the_routes_say(both: Talk) -> None:
     dialog = both.send(b"first")
     both.pipes.settle()
     shops.stock(both.bank, "Stock 2")
@@ -140,8 +146,9 @@ def test_n14_what_has_an_endpoint_here_goes_there_whatever_the_routes_say(both: 
     assert both.ordered() == [b"first", b"second"]
 
 
-def test_r8_a_conversation_stays_with_the_copy_that_took_its_first_message(both: Talk) -> None:
-    """N13: copies take turns, one conversation goes one way."""
+@pytest.mark.rule("R8")
+def test_a_conversation_stays_with_the_copy_that_took_its_first_message(both: Talk) -> None:
+    """Copies take turns, one conversation goes one way."""
     second = both.pipes.instance("bank2")
     copy = shops.stock(second, "Copy")
     copy.create_route("Back", address="TCP://shop:4022", service_name=SHOP)
@@ -159,7 +166,8 @@ def test_r8_a_conversation_stays_with_the_copy_that_took_its_first_message(both:
     )
 
 
-def test_r41_an_address_that_is_this_instance_is_not_dialled(both: Talk) -> None:
+@pytest.mark.rule("R41")
+def test_an_address_that_is_this_instance_is_not_dialled(both: Talk) -> None:
     stock = shops.stock(both.shop, "Here")
     both.sales.alter_route("There", address="TCP://shop:4022")
     both.send(b"two chairs")
@@ -168,8 +176,9 @@ def test_r41_an_address_that_is_this_instance_is_not_dialled(both: Talk) -> None
     assert both.pipes.pipe("shop").sent == []
 
 
-def test_r42_a_forwarder_passes_on_and_keeps_nothing(both: Talk) -> None:
-    """R43, N21: initiator, forwarder, target."""
+@pytest.mark.rule("R42", "R43")
+def test_a_forwarder_passes_on_and_keeps_nothing(both: Talk) -> None:
+    """Initiator, forwarder, target."""
     between = both.pipes.instance("between")
     between.execute(
         "CREATE ENDPOINT Broker STATE = STARTED AS TCP (LISTENER_PORT = 4022) FOR SERVICE_BROKER (MESSAGE_FORWARDING = ENABLED);"
@@ -187,7 +196,7 @@ def test_r42_a_forwarder_passes_on_and_keeps_nothing(both: Talk) -> None:
     assert between.view("sys.transmission_queue").num_rows == 0
 
 
-def test_n16_one_process_serves_and_the_others_messages_go_too(both: Talk) -> None:
+def test_one_process_serves_and_the_others_messages_go_too(both: Talk) -> None:
     with (
         Instance.open(both.shop.folder, clock=both.pipes.clock, background=False) as other,
         other.database("Sales").transaction() as t,
@@ -198,7 +207,7 @@ def test_n16_one_process_serves_and_the_others_messages_go_too(both: Talk) -> No
     assert both.ordered() == [b"from elsewhere"]
 
 
-def test_n16_a_second_one_is_told_who_serves(both: Talk) -> None:
+def test_a_second_one_is_told_who_serves(both: Talk) -> None:
     with (
         Instance.open(both.shop.folder, background=False) as other,
         pytest.raises(StorageError, match="serves the instance already"),
@@ -206,8 +215,9 @@ def test_n16_a_second_one_is_told_who_serves(both: Talk) -> None:
         other.serve(port=0, allow_unencrypted=True).start()
 
 
+@pytest.mark.rule("P16")
 @pytest.mark.parametrize("who", ["shop", "bank"])
-def test_p16_a_crash_of_either_side_loses_and_repeats_nothing(both: Talk, who: str) -> None:
+def test_a_crash_of_either_side_loses_and_repeats_nothing(both: Talk, who: str) -> None:
     dialog = both.send(b"before")
     both.pipes.settle()
     both.send(b"x" * 200_000, b"between", dialog=dialog)
@@ -224,7 +234,7 @@ def test_p16_a_crash_of_either_side_loses_and_repeats_nothing(both: Talk, who: s
     assert waiting(sales) == []
 
 
-def test_n3_an_end_of_the_application_wins_over_what_was_planned(both: Talk) -> None:
+def test_an_end_of_the_application_wins_over_what_was_planned(both: Talk) -> None:
     dialog = both.send(b"one")
     both.pipes.settle()
     both.answer(b"answer")
@@ -237,7 +247,8 @@ def test_n3_an_end_of_the_application_wins_over_what_was_planned(both: Talk) -> 
     assert received_types(both.stock) == ["Error"], "-8462: the far end is gone"
 
 
-def test_r33_a_database_that_is_disabled_takes_nothing_until_it_is_enabled(both: Talk) -> None:
+@pytest.mark.rule("R33")
+def test_a_database_that_is_disabled_takes_nothing_until_it_is_enabled(both: Talk) -> None:
     dialog = both.send(b"one")
     both.pipes.settle()
     both.stock.set_broker("DISABLE_BROKER")
@@ -249,7 +260,7 @@ def test_r33_a_database_that_is_disabled_takes_nothing_until_it_is_enabled(both:
     assert both.ordered() == [b"one", b"two"]
 
 
-def test_b40_who_sends_to_a_conversation_that_nobody_has_is_told(both: Talk) -> None:
+def test_who_sends_to_a_conversation_that_nobody_has_is_told(both: Talk) -> None:
     both.send(b"one")
     both.pipes.settle()
     both.sales.set_broker("NEW_BROKER")
@@ -259,7 +270,7 @@ def test_b40_who_sends_to_a_conversation_that_nobody_has_is_told(both: Talk) -> 
     assert len(waiting(both.stock)) == 1, "the broker id is gone, so nobody can say anything of it (B28)"
 
 
-def test_n15_the_exchange_does_not_wait_for_who_writes_for_long(both: Talk) -> None:
+def test_the_exchange_does_not_wait_for_who_writes_for_long(both: Talk) -> None:
     """What arrives for the database that is being written to is taken when that is over; nothing of it is lost or comes again."""
     both.send(b"held up")
     for server in both.pipes.servers.values():
@@ -282,7 +293,7 @@ def test_run_due_does_the_exchange_too_where_there_are_no_threads(both: Talk) ->
     assert both.ordered() == [b"two chairs"]
 
 
-def test_b10_a_route_that_changes_leads_what_waits_another_way_and_says_so(both: Talk) -> None:
+def test_a_route_that_changes_leads_what_waits_another_way_and_says_so(both: Talk) -> None:
     both.pipes.down.add("TCP://bank:4022")
     dialog = both.send(b"one")
     both.pipes.settle()
@@ -301,7 +312,7 @@ def test_b10_a_route_that_changes_leads_what_waits_another_way_and_says_so(both:
     assert waiting(both.sales) == []
 
 
-def test_b10_what_is_for_another_instance_stays_here_once_its_service_is_here(both: Talk) -> None:
+def test_what_is_for_another_instance_stays_here_once_its_service_is_here(both: Talk) -> None:
     both.pipes.down.add("TCP://bank:4022")
     dialog = both.send(b"one")
     both.pipes.settle()
@@ -315,9 +326,7 @@ def test_b10_what_is_for_another_instance_stays_here_once_its_service_is_here(bo
     assert waiting(both.sales) == []
 
 
-def test_n2_a_database_whose_file_failed_for_a_moment_is_served_again(
-    both: Talk, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_database_whose_file_failed_for_a_moment_is_served_again(both: Talk, monkeypatch: pytest.MonkeyPatch) -> None:
     def fails(*_given: object, **_options: object) -> None:
         raise StorageError("the disk is out of reach", file="Stock.sqlite")
 
@@ -334,11 +343,12 @@ def test_n2_a_database_whose_file_failed_for_a_moment_is_served_again(
     assert waiting(both.sales) == []
 
 
+@pytest.mark.rule("P16")
 @pytest.mark.parametrize("method", ["endpoints", "read_back"])
-def test_n15_a_file_that_cannot_be_read_for_a_moment_keeps_nobody_elses_messages(
+def test_a_file_that_cannot_be_read_for_a_moment_keeps_nobody_elses_messages(
     both: Talk, monkeypatch: pytest.MonkeyPatch, method: str
 ) -> None:
-    """P16: neither those of another database, nor its own when it can be read again; what opens meanwhile is not forgotten."""
+    """Neither those of another database, nor its own when it can be read again; what opens meanwhile is not forgotten."""
 
     def fails(*_given: object, **_options: object) -> None:
         raise StorageError("the disk is out of reach", file="Sales.sqlite")
@@ -362,7 +372,7 @@ def test_n15_a_file_that_cannot_be_read_for_a_moment_keeps_nobody_elses_messages
     assert both.ordered() == [b"waits"]
 
 
-def test_b10_a_catalog_that_could_not_be_read_for_a_moment_is_followed_in_the_next_turn(
+def test_a_catalog_that_could_not_be_read_for_a_moment_is_followed_in_the_next_turn(
     both: Talk, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fails() -> None:
@@ -382,7 +392,8 @@ def test_b10_a_catalog_that_could_not_be_read_for_a_moment_is_followed_in_the_ne
     assert both.ordered() == [b"one"]
 
 
-def test_r54_n23_who_waits_for_a_principal_rests_when_that_of_another_database_is_known(both: Talk) -> None:
+@pytest.mark.rule("R54")
+def test_who_waits_for_a_principal_rests_when_that_of_another_database_is_known(both: Talk) -> None:
     """Two routes name the same pair of addresses; the database of the one is not there yet."""
     near, far = "TCP://bank:4022", "TCP://two:4022"
     both.sales.drop_route("There")

@@ -78,16 +78,18 @@ def pair(street: Street) -> Pair:
     return pair
 
 
-def test_r52_everything_goes_to_the_principal(pair: Pair) -> None:
-    """R51, R52: and nothing to the mirror, which takes nothing."""
+@pytest.mark.rule("R52", "R51")
+def test_everything_goes_to_the_principal(pair: Pair) -> None:
+    """And nothing to the mirror, which takes nothing."""
     order(pair.sales, b"one", b"two")
     assert taken(pair.stock, 2) == [b"one", b"two"]
     assert states(pair.heard.events) == [MirroredRouteState.PRINCIPAL_IS_ADDRESS]
     assert pair.second.instance.view("dbo.Orders").num_rows == 0
 
 
-def test_r53_a_conversation_goes_on_with_the_new_principal(pair: Pair) -> None:
-    """R53, P11: in order, each message once."""
+@pytest.mark.rule("R53", "P11")
+def test_a_conversation_goes_on_with_the_new_principal(pair: Pair) -> None:
+    """In order, each message once."""
     dialog = order(pair.sales, b"one", b"two")
     assert taken(pair.stock, 2) == [b"one", b"two"]
     new = pair.fail_over(pair.first, pair.second)
@@ -96,8 +98,9 @@ def test_r53_a_conversation_goes_on_with_the_new_principal(pair: Pair) -> None:
     assert states(pair.heard.events)[-1] == MirroredRouteState.PRINCIPAL_IS_MIRROR
 
 
-def test_r54_while_nobody_claims_nothing_is_sent(pair: Pair) -> None:
-    """R54: the principal is gone, and the mirror is still one."""
+@pytest.mark.rule("R54")
+def test_while_nobody_claims_nothing_is_sent(pair: Pair) -> None:
+    """The principal is gone, and the mirror is still one."""
     dialog = order(pair.sales, b"one")
     assert taken(pair.stock, 1) == [b"one"]
     pair.first.server.close()
@@ -112,7 +115,9 @@ def test_r54_while_nobody_claims_nothing_is_sent(pair: Pair) -> None:
     assert taken(mirror, 1) == [b"two"]
 
 
-def test_n24_both_claim_with_one_number_and_nothing_is_sent_until_one_has_a_greater(pair: Pair) -> None:
+@pytest.mark.rule("R54")
+@pytest.mark.threat("T23")
+def test_both_claim_with_one_number_and_nothing_is_sent_until_one_has_a_greater(pair: Pair) -> None:
     """R54, N24, T23."""
     second = pair.second.instance.database("Stock")
     second.set_mirroring_role("principal")
@@ -126,8 +131,9 @@ def test_n24_both_claim_with_one_number_and_nothing_is_sent_until_one_has_a_grea
     assert pair.second.instance.view("dbo.Orders").num_rows == 0
 
 
-def test_r53_who_says_that_it_no_longer_is_gets_nothing_any_more(pair: Pair) -> None:
-    """R53: both are reachable, as in a failover that somebody asked for."""
+@pytest.mark.rule("R53")
+def test_who_says_that_it_no_longer_is_gets_nothing_any_more(pair: Pair) -> None:
+    """Both are reachable, as in a failover that somebody asked for."""
     order(pair.sales, b"one")
     assert taken(pair.stock, 1) == [b"one"]
     emptied(pair.sales)
@@ -140,8 +146,9 @@ def test_r53_who_says_that_it_no_longer_is_gets_nothing_any_more(pair: Pair) -> 
     assert states(pair.heard.events)[-1] == MirroredRouteState.PRINCIPAL_IS_MIRROR
 
 
-def test_r53_a_forwarder_follows_the_principal_too(street: Street) -> None:
-    """R51 to R54, R43: the mirrored route stands in its msdb."""
+@pytest.mark.rule("R53", "R51", "R52", "R54", "R43")
+def test_a_forwarder_follows_the_principal_too(street: Street) -> None:
+    """The mirrored route stands in its msdb."""
     near, between, first, second = (street.moves_in(name) for name in ("near", "between", "first", "second"))
     sales, stock = neighbours.shop(near), neighbours.stock(first)
     near.leads("Sales", STOCK, between.address)

@@ -33,8 +33,9 @@ def forwarder() -> Forwarder:
     return Forwarder()
 
 
-def test_r43_a_row_goes_on_as_it_came_but_for_its_hops(forwarder: Forwarder) -> None:
-    """R43, N22: nothing else is changed, so that the far side can verify it."""
+@pytest.mark.rule("R43")
+def test_a_row_goes_on_as_it_came_but_for_its_hops(forwarder: Forwarder) -> None:
+    """Nothing else is changed, so that the far side can verify it."""
     came = wire([row(0), row(1, body=b"")], hops=9, lives=60, consumed=3, key_exchange=b"blob")
     forwarder.forwarding.forward(peer(), came, onwards(NEXT, 2))
     went = forwarder.outboxes.write(NEXT)
@@ -44,7 +45,8 @@ def test_r43_a_row_goes_on_as_it_came_but_for_its_hops(forwarder: Forwarder) -> 
     assert forwarder.dropped == []
 
 
-def test_r43_rows_for_several_hops_keep_their_order_on_each(forwarder: Forwarder) -> None:
+@pytest.mark.rule("R43")
+def test_rows_for_several_hops_keep_their_order_on_each(forwarder: Forwarder) -> None:
     """R43."""
     ways = [NEXT, OTHER, NEXT, NEXT, OTHER]
     forwarder.forwarding.forward(
@@ -54,18 +56,20 @@ def test_r43_rows_for_several_hops_keep_their_order_on_each(forwarder: Forwarder
     assert [each["message_sequence_number"] for each in forwarder.outboxes.write(OTHER)] == [1, 4]
 
 
+@pytest.mark.rule("R42")
 @pytest.mark.parametrize(("hops", "goes_on"), [(16, 15), (2, 1), (1, None), (0, None), (-128, None), (127, 15)])
-def test_r42_hops_are_counted_down(forwarder: Forwarder, hops: int, goes_on: int | None) -> None:
-    """R42, N21: 11285 when they are used up; a neighbour cannot give a row more than 16."""
+def test_hops_are_counted_down(forwarder: Forwarder, hops: int, goes_on: int | None) -> None:
+    """11285 when they are used up; a neighbour cannot give a row more than 16."""
     forwarder.forwarding.forward(peer(), wire([row()], hops=hops), onwards(NEXT))
     assert [each["hops_remaining"] for each in forwarder.outboxes.write(NEXT)] == ([] if goes_on is None else [goes_on])
     assert forwarder.why == ([11285] if goes_on is None else [])
     assert forwarder.forwarding.pending == (0, 0)
 
 
+@pytest.mark.rule("R42")
 @pytest.mark.parametrize(("lives", "consumed"), [(60, 60), (60, 61), (0, 0), (-5, 0)])
-def test_r42_a_row_whose_time_is_over_is_dropped(forwarder: Forwarder, lives: int, consumed: int) -> None:
-    """R42, N21: 11291."""
+def test_a_row_whose_time_is_over_is_dropped(forwarder: Forwarder, lives: int, consumed: int) -> None:
+    """11291."""
     forwarder.forwarding.forward(peer(), wire([row()], lives=lives, consumed=consumed), onwards(NEXT))
     assert forwarder.outboxes.write(NEXT) == []
     assert forwarder.why == [11291]
@@ -73,8 +77,9 @@ def test_r42_a_row_whose_time_is_over_is_dropped(forwarder: Forwarder, lives: in
     assert (event.time_to_live, event.time_consumed) == (lives, consumed)
 
 
-def test_r42_time_passes_while_a_row_is_held() -> None:
-    """R42, N21: it is added to what others have held it."""
+@pytest.mark.rule("R42")
+def test_time_passes_while_a_row_is_held() -> None:
+    """It is added to what others have held it."""
     forwarder = Forwarder(outboxes=Outboxes(most=1))
     forwarder.forwarding.forward(peer(), wire([row(0)]), onwards(NEXT))
     forwarder.forwarding.forward(peer(), wire([row(1)], lives=60, consumed=10), onwards(NEXT))
@@ -90,7 +95,8 @@ def test_r42_time_passes_while_a_row_is_held() -> None:
     assert forwarder.why == [11291]
 
 
-def test_r42_what_is_held_too_long_is_dropped_without_being_asked_for() -> None:
+@pytest.mark.rule("R42")
+def test_what_is_held_too_long_is_dropped_without_being_asked_for() -> None:
     """R42, N21."""
     forwarder = Forwarder()
     forwarder.forwarding.forward(peer(), wire([row(0)], lives=60), onwards(NEXT, mirror=MIRROR, broker_instance=FAR))
@@ -105,8 +111,9 @@ def test_r42_what_is_held_too_long_is_dropped_without_being_asked_for() -> None:
     assert forwarder.forwarding.pending == (0, 0)
 
 
-def test_r43_what_is_being_forwarded_is_not_taken_twice(forwarder: Forwarder) -> None:
-    """R43, N21: 11288; once it has been written, the same row may pass again, since its sender did not hear of it."""
+@pytest.mark.rule("R43")
+def test_what_is_being_forwarded_is_not_taken_twice(forwarder: Forwarder) -> None:
+    """11288; once it has been written, the same row may pass again, since its sender did not hear of it."""
     forwarder.forwarding.forward(peer(), wire([row(), row()]), onwards(NEXT, 2))
     forwarder.forwarding.forward(peer(2), wire([row()]), onwards(OTHER))
     assert forwarder.why == [11288, 11288]
@@ -116,8 +123,9 @@ def test_r43_what_is_being_forwarded_is_not_taken_twice(forwarder: Forwarder) ->
     assert forwarder.outboxes.write(OTHER) == []
 
 
-def test_r43_a_forged_row_does_not_keep_the_real_one_back(forwarder: Forwarder) -> None:
-    """R43, N21: what has another signature is another row."""
+@pytest.mark.rule("R43")
+def test_a_forged_row_does_not_keep_the_real_one_back(forwarder: Forwarder) -> None:
+    """What has another signature is another row."""
     forged = row(body=b"no chairs")
     forged.signature = bytes(16)
     forwarder.forwarding.forward(peer(2), wire([forged]), onwards(NEXT))
@@ -125,8 +133,9 @@ def test_r43_a_forged_row_does_not_keep_the_real_one_back(forwarder: Forwarder) 
     assert len(forwarder.outboxes.write(NEXT)) == 2
 
 
-def test_r43_what_would_exceed_the_limit_is_dropped() -> None:
-    """R43, N21: 11289; each row counts with what it holds and 512 bytes, until it has been written."""
+@pytest.mark.rule("R43")
+def test_what_would_exceed_the_limit_is_dropped() -> None:
+    """11289; each row counts with what it holds and 512 bytes, until it has been written."""
     one = sizes_of(wire([row(0)]))[0]
     assert ROW_BYTES + len(b"two chairs") < one < ROW_BYTES + 100
     forwarder = Forwarder(most=3 * one)
@@ -140,8 +149,10 @@ def test_r43_what_would_exceed_the_limit_is_dropped() -> None:
     assert len(forwarder.outboxes.write(NEXT)) == 1
 
 
-def test_r43_whatever_is_long_in_a_row_counts() -> None:
-    """R43, T3: not its body alone."""
+@pytest.mark.rule("R43")
+@pytest.mark.threat("T3")
+def test_whatever_is_long_in_a_row_counts() -> None:
+    """Not its body alone."""
     forwarder = Forwarder(most=10_000)
     named = row(1)
     named.contract = "x" * 10_000
@@ -150,8 +161,9 @@ def test_r43_whatever_is_long_in_a_row_counts() -> None:
     assert forwarder.why == [11289, 11289]
 
 
-def test_r43_a_message_larger_than_the_limit_passes_in_fragments() -> None:
-    """R43, fact 74: nothing is put together here."""
+@pytest.mark.rule("R43")
+def test_a_message_larger_than_the_limit_passes_in_fragments() -> None:
+    """Nothing is put together here."""
     forwarder = Forwarder(most=3_000)
     for number in range(10):
         forwarder.forwarding.forward(peer(), wire([row(body=bytes(2_000), fragment=number)]), onwards(NEXT))
@@ -159,8 +171,9 @@ def test_r43_a_message_larger_than_the_limit_passes_in_fragments() -> None:
     assert forwarder.dropped == []
 
 
-def test_r43_a_full_outbox_has_rows_wait_in_their_order() -> None:
-    """R43, N12: they go once there is room, as many as there is room for."""
+@pytest.mark.rule("R43")
+def test_a_full_outbox_has_rows_wait_in_their_order() -> None:
+    """They go once there is room, as many as there is room for."""
     forwarder = Forwarder(outboxes=Outboxes(most=1))
     for number in range(4):
         forwarder.forwarding.forward(peer(), wire([row(number)]), onwards(NEXT))
@@ -175,8 +188,9 @@ def test_r43_a_full_outbox_has_rows_wait_in_their_order() -> None:
     assert len(forwarder.sent) == 5
 
 
-def test_r43_what_is_under_way_to_an_address_that_cannot_be_reached_is_dropped(forwarder: Forwarder) -> None:
-    """R43, N21: 11292; its senders have it, and it may come again."""
+@pytest.mark.rule("R43")
+def test_what_is_under_way_to_an_address_that_cannot_be_reached_is_dropped(forwarder: Forwarder) -> None:
+    """11292; its senders have it, and it may come again."""
     for _ in range(2):
         forwarder.forwarding.forward(peer(), wire([row(0)]), onwards(NEXT))
         forwarder.outboxes.box(NEXT).clear()
@@ -189,8 +203,9 @@ def test_r43_what_is_under_way_to_an_address_that_cannot_be_reached_is_dropped(f
     assert len(forwarder.outboxes.write(NEXT)) == 1
 
 
-def test_r43_what_waits_for_an_address_goes_once_it_is_dialled_again(forwarder: Forwarder) -> None:
-    """R43, N10: its outbox takes nothing for a while after a failed dial, and says when it does."""
+@pytest.mark.rule("R43")
+def test_what_waits_for_an_address_goes_once_it_is_dialled_again(forwarder: Forwarder) -> None:
+    """Its outbox takes nothing for a while after a failed dial, and says when it does."""
     box = forwarder.outboxes.box(NEXT)
     box.bar()
     forwarder.forwarding.forward(peer(), wire([row(0)]), onwards(NEXT))
@@ -203,8 +218,9 @@ def test_r43_what_waits_for_an_address_goes_once_it_is_dialled_again(forwarder: 
     assert [each["message_sequence_number"] for each in forwarder.outboxes.write(NEXT)] == [0, 1]
 
 
-def test_r43_an_outbox_that_takes_nothing_is_asked_to_say_when_it_does(forwarder: Forwarder) -> None:
-    """R43, N10: also where it has taken all before the dial failed."""
+@pytest.mark.rule("R43")
+def test_an_outbox_that_takes_nothing_is_asked_to_say_when_it_does(forwarder: Forwarder) -> None:
+    """Also where it has taken all before the dial failed."""
     told: list[str] = []
     forwarder.outboxes.boxes[NEXT] = box = SharedOutbox(1, tell_room=lambda: told.append(NEXT))
     forwarder.forwarding.forward(peer(), wire([row(0)]), onwards(NEXT))
@@ -217,8 +233,9 @@ def test_r43_an_outbox_that_takes_nothing_is_asked_to_say_when_it_does(forwarder
     assert told == [NEXT]
 
 
-def test_r43_who_cannot_be_reached_is_in_nobody_elses_way() -> None:
-    """R43: before a row for another address is dropped for want of room, those that wait for nothing are."""
+@pytest.mark.rule("R43")
+def test_who_cannot_be_reached_is_in_nobody_elses_way() -> None:
+    """Before a row for another address is dropped for want of room, those that wait for nothing are."""
     one = sizes_of(wire([row(0)]))[0]
     forwarder = Forwarder(most=3 * one)
     forwarder.forwarding.unreachable(NEXT, "no route to host")
@@ -230,8 +247,9 @@ def test_r43_who_cannot_be_reached_is_in_nobody_elses_way() -> None:
     assert {each.message_sequence_number for each in forwarder.dropped} == {0, 1, 2}
 
 
-def test_n22_nothing_goes_back_to_who_brought_it(forwarder: Forwarder) -> None:
-    """R42, N22: 28071; whatever the address by which that instance is known."""
+@pytest.mark.rule("R42")
+def test_nothing_goes_back_to_who_brought_it(forwarder: Forwarder) -> None:
+    """28071; whatever the address by which that instance is known."""
     forwarder.forwarding.reached(NEXT, peer(2, address=NEXT))
     forwarder.forwarding.forward(peer(2), wire([row(0)]), onwards(NEXT))
     assert forwarder.why == [28071]
@@ -240,8 +258,9 @@ def test_n22_nothing_goes_back_to_who_brought_it(forwarder: Forwarder) -> None:
     assert forwarder.forwarding.pending == (0, 0)
 
 
-def test_r53_r54_a_mirrored_route_holds_rows_until_the_principal_is_known(forwarder: Forwarder) -> None:
-    """R53, R54: they go to the principal, and to nobody before it is known."""
+@pytest.mark.rule("R53", "R54")
+def test_a_mirrored_route_holds_rows_until_the_principal_is_known(forwarder: Forwarder) -> None:
+    """They go to the principal, and to nobody before it is known."""
     forwarder.forwarding.forward(peer(), wire([row(0)]), onwards(NEXT, mirror=MIRROR, broker_instance=FAR))
     assert (forwarder.outboxes.write(NEXT), forwarder.outboxes.write(MIRROR)) == ([], [])
     forwarder.forwarding.settled()
@@ -252,8 +271,9 @@ def test_r53_r54_a_mirrored_route_holds_rows_until_the_principal_is_known(forwar
     assert len(forwarder.outboxes.write(MIRROR)) == 1
 
 
-def test_r53_what_waits_for_a_principal_that_was_lost_goes_to_its_successor(forwarder: Forwarder) -> None:
-    """R53, N24: whoever was the principal, comes back and believes it still is gets none of it, and what its senders repeat is no double."""
+@pytest.mark.rule("R53")
+def test_what_waits_for_a_principal_that_was_lost_goes_to_its_successor(forwarder: Forwarder) -> None:
+    """Whoever was the principal, comes back and believes it still is gets none of it, and what its senders repeat is no double."""
     course = onwards(NEXT, 2, mirror=MIRROR, broker_instance=FAR)
     forwarder.principal = NEXT
     forwarder.outboxes.box(NEXT).bar()
@@ -273,8 +293,9 @@ def test_r53_what_waits_for_a_principal_that_was_lost_goes_to_its_successor(forw
     assert [each["message_sequence_number"] for each in forwarder.outboxes.write(NEXT)] == [7]
 
 
-def test_r43_the_view_shows_what_is_held_until_it_has_been_written(forwarder: Forwarder) -> None:
-    """R43, fact 78: sys.dm_broker_forwarded_messages."""
+@pytest.mark.rule("R43")
+def test_the_view_shows_what_is_held_until_it_has_been_written(forwarder: Forwarder) -> None:
+    """Sys.dm_broker_forwarded_messages."""
     forwarder.forwarding.forward(peer(), wire([row(4, fragment=2)], hops=9, consumed=5), onwards(NEXT))
     forwarder.now += 3 * SECOND
     names = INSTANCE_VIEWS["sys.dm_broker_forwarded_messages"].names
@@ -302,15 +323,17 @@ def test_r43_the_view_shows_what_is_held_until_it_has_been_written(forwarder: Fo
     assert forwarder.forwarding.view_rows() == []
 
 
-def test_r43_a_subscriber_may_ask_for_the_view(forwarder: Forwarder) -> None:
-    """R43: events are told once what they tell is so."""
+@pytest.mark.rule("R43")
+def test_a_subscriber_may_ask_for_the_view(forwarder: Forwarder) -> None:
+    """Events are told once what they tell is so."""
     seen: list[int] = []
     forwarder.log.subscribe(lambda _: seen.append(len(forwarder.forwarding.view_rows())))
     forwarder.forwarding.forward(peer(), wire([row(0), row(0)]), onwards(NEXT, 2))
     assert seen == [1]
 
 
-def test_r43_what_has_passed_is_counted(forwarder: Forwarder) -> None:
+@pytest.mark.rule("R43")
+def test_what_has_passed_is_counted(forwarder: Forwarder) -> None:
     """R43, fact 168."""
     came = wire([row(0), row(1), row(1)])
     forwarder.forwarding.forward(peer(), came, onwards(NEXT, 3))

@@ -126,45 +126,53 @@ def ring(length: int, *, knows_neighbours: bool = True) -> dict[int, Node]:
     }
 
 
+@pytest.mark.rule("R42")
+@pytest.mark.threat("T16")
 @pytest.mark.parametrize("length", [3, 4, 15, 16, 17, 300])
-def test_r42_a_ring_ends_by_its_hops(length: int) -> None:
-    """R42, T16: 11285, by the sixteenth instance."""
+def test_a_ring_ends_by_its_hops(length: int) -> None:
+    """11285, by the sixteenth instance."""
     ended = pass_through(ring(length), 1)
     assert (ended.delivered, ended.dropped, ended.forwards, ended.why) == (0, 1, HOPS - 1, {11285})
 
 
-def test_r42_two_that_lead_to_each_other_end_at_once() -> None:
-    """R42, N22: nothing goes back to who brought it."""
+@pytest.mark.rule("R42")
+def test_two_that_lead_to_each_other_end_at_once() -> None:
+    """Nothing goes back to who brought it."""
     ended = pass_through(ring(2), 1)
     assert (ended.dropped, ended.forwards, ended.why) == (1, 1, {28071})
 
 
-def test_r42_two_that_do_not_know_each_other_yet_end_by_their_hops() -> None:
-    """R42, N22: whom an address leads to is known once it has answered."""
+@pytest.mark.rule("R42")
+def test_two_that_do_not_know_each_other_yet_end_by_their_hops() -> None:
+    """Whom an address leads to is known once it has answered."""
     ended = pass_through(ring(2, knows_neighbours=False), 1)
     assert (ended.dropped, ended.forwards, ended.why) == (1, HOPS - 1, {11285})
 
 
-def test_r42_one_that_leads_to_itself_does_not_even_begin() -> None:
-    """R41, R42: the decision is a routing loop."""
+@pytest.mark.rule("R42", "R41")
+def test_one_that_leads_to_itself_does_not_even_begin() -> None:
+    """The decision is a routing loop."""
     ended = pass_through(ring(1), 1)
     assert (ended.dropped, ended.forwards) == (1, 0)
 
 
+@pytest.mark.rule("R42")
+@pytest.mark.threat("T16")
 @pytest.mark.parametrize(("length", "arrives"), [(2, True), (15, True), (16, True), (17, False)])
-def test_r42_a_chain_of_sixteen_is_not_too_long(length: int, arrives: bool) -> None:  # noqa: FBT001
-    """R42, T16: fifteen forwards between sixteen instances; a legitimate message is not dropped as a loop."""
+def test_a_chain_of_sixteen_is_not_too_long(length: int, arrives: bool) -> None:  # noqa: FBT001
+    """Fifteen forwards between sixteen instances; a legitimate message is not dropped as a loop."""
     nodes = {number: Node(number, number + 1 if number < length else None) for number in range(1, length + 1)}
     ended = pass_through(nodes, 1, rows=3)
     assert (ended.delivered, ended.dropped) == ((3, 0) if arrives else (0, 3))
 
 
+@pytest.mark.rule("R42", "R41")
 @given(
     leads=st.lists(st.integers(-1, 19), min_size=1, max_size=20),
     first=st.integers(0, 19),
     knows_neighbours=st.booleans(),
 )
-def test_r42_whatever_the_routes_every_row_ends_once(leads: list[int], first: int, *, knows_neighbours: bool) -> None:
+def test_whatever_the_routes_every_row_ends_once(leads: list[int], first: int, *, knows_neighbours: bool) -> None:
     """R41, R42, G14: delivered or dropped with a reason, and never forwarded more often than its hops allow."""
     count = len(leads)
     nodes = {

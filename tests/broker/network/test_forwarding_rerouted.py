@@ -46,8 +46,9 @@ def numbers(rows: list[dict[str, int]]) -> list[int]:
     return [each["message_sequence_number"] for each in rows]
 
 
-def test_r54_what_was_held_for_a_mirrored_route_goes_where_the_changed_route_leads(tmp_path: Path) -> None:
-    """R54, N21: held for partners that are gone for good, it would be a double as often as its sender sends it."""
+@pytest.mark.rule("R54")
+def test_what_was_held_for_a_mirrored_route_goes_where_the_changed_route_leads(tmp_path: Path) -> None:
+    """Held for partners that are gone for good, it would be a double as often as its sender sends it."""
     with ExitStack() as stack:
         pipes = Pipes(tmp_path, stack)
         near, between, far = (pipes.instance(name) for name in ("near", "between", "far"))
@@ -74,8 +75,9 @@ def test_r54_what_was_held_for_a_mirrored_route_goes_where_the_changed_route_lea
         assert between.view("sys.dm_broker_forwarded_messages").num_rows == 0
 
 
-def test_n21_what_waits_for_who_cannot_be_reached_goes_where_the_routes_lead_now(forwarder: Forwarder) -> None:
-    """R43: and nothing of it to an address that no route names any more."""
+@pytest.mark.rule("R43")
+def test_what_waits_for_who_cannot_be_reached_goes_where_the_routes_lead_now(forwarder: Forwarder) -> None:
+    """And nothing of it to an address that no route names any more."""
     cannot_be_reached(forwarder, OLD)
     forwarder.forwarding.forward(peer(), wire([row(0), row(1)]), onwards(OLD, 2))
     forwarder.forwarding.reroute(all_to(NEW))
@@ -87,7 +89,8 @@ def test_n21_what_waits_for_who_cannot_be_reached_goes_where_the_routes_lead_now
     assert forwarder.why == []
 
 
-def test_n21_rows_that_came_together_may_part(forwarder: Forwarder) -> None:
+@pytest.mark.rule("R43")
+def test_rows_that_came_together_may_part(forwarder: Forwarder) -> None:
     """R43."""
     cannot_be_reached(forwarder, OLD)
     forwarder.forwarding.forward(peer(), wire([row(number) for number in range(4)]), onwards(OLD, 4))
@@ -100,8 +103,9 @@ def test_n21_rows_that_came_together_may_part(forwarder: Forwarder) -> None:
     assert numbers(forwarder.outboxes.write(OLD)) == [2]
 
 
-def test_n21_what_no_route_leads_on_any_more_is_dropped(forwarder: Forwarder) -> None:
-    """R42, R43: 11294; forwarding that was turned off and a service that is here now are reasons as well."""
+@pytest.mark.rule("R42", "R43")
+def test_what_no_route_leads_on_any_more_is_dropped(forwarder: Forwarder) -> None:
+    """11294; forwarding that was turned off and a service that is here now are reasons as well."""
     cannot_be_reached(forwarder, OLD)
     forwarder.forwarding.forward(peer(), wire([row(0)]), onwards(OLD))
     forwarder.forwarding.forward(peer(), wire([row(1)]), onwards(OLD, mirror=MIRROR, broker_instance=FAR))
@@ -111,8 +115,9 @@ def test_n21_what_no_route_leads_on_any_more_is_dropped(forwarder: Forwarder) ->
     assert forwarder.forwarding.pending == (0, 0)
 
 
-def test_n21_what_keeps_its_way_keeps_its_place(forwarder: Forwarder) -> None:
-    """R43, N12: a catalog that changes often is no reason to send anything again."""
+@pytest.mark.rule("R43")
+def test_what_keeps_its_way_keeps_its_place(forwarder: Forwarder) -> None:
+    """A catalog that changes often is no reason to send anything again."""
     forwarder = Forwarder(outboxes=Outboxes(most=1))
     for number in range(4):
         forwarder.forwarding.forward(peer(), wire([row(number)]), onwards(OLD))
@@ -126,8 +131,9 @@ def test_n21_what_keeps_its_way_keeps_its_place(forwarder: Forwarder) -> None:
     assert seen == [0, 1, 2, 3]
 
 
-def test_n21_what_stands_in_the_outbox_of_who_does_not_read_may_come_again(forwarder: Forwarder) -> None:
-    """R43: a next hop that stands still is why somebody changes a route."""
+@pytest.mark.rule("R43")
+def test_what_stands_in_the_outbox_of_who_does_not_read_may_come_again(forwarder: Forwarder) -> None:
+    """A next hop that stands still is why somebody changes a route."""
     forwarder.forwarding.forward(peer(), wire([row(0)]), onwards(OLD))
     forwarder.forwarding.reroute(all_to(NEW))
     forwarder.forwarding.forward(peer(), wire([row(0)]), onwards(NEW))
@@ -135,7 +141,7 @@ def test_n21_what_stands_in_the_outbox_of_who_does_not_read_may_come_again(forwa
     assert forwarder.why == []
 
 
-def test_n21_where_nothing_is_held_routing_is_not_asked(forwarder: Forwarder) -> None:
+def test_where_nothing_is_held_routing_is_not_asked(forwarder: Forwarder) -> None:
     forwarder.forwarding.forward(peer(), wire([row(0)]), onwards(OLD))
     forwarder.outboxes.write(OLD)
 

@@ -32,8 +32,9 @@ def three(street: Street) -> tuple[Neighbour, Neighbour, Neighbour]:
     return near, between, far
 
 
-def test_r43_a_conversation_passes_through_a_forwarder(three: tuple[Neighbour, Neighbour, Neighbour]) -> None:
-    """R43, P2: both ways, and the forwarder keeps nothing of it."""
+@pytest.mark.rule("R43", "P2")
+def test_a_conversation_passes_through_a_forwarder(three: tuple[Neighbour, Neighbour, Neighbour]) -> None:
+    """Both ways, and the forwarder keeps nothing of it."""
     near, between, far = three
     between.forwards()
     sales, stock = neighbours.shop(near), neighbours.stock(far)
@@ -52,8 +53,9 @@ def test_r43_a_conversation_passes_through_a_forwarder(three: tuple[Neighbour, N
     assert between.instance.view("sys.transmission_queue").num_rows == 0
 
 
-def test_r43_a_message_larger_than_the_limit_passes(three: tuple[Neighbour, Neighbour, Neighbour]) -> None:
-    """R43, P13, fact 74: in fragments, of which as many are held as the limit allows; the rest is sent again."""
+@pytest.mark.rule("R43", "P13")
+def test_a_message_larger_than_the_limit_passes(three: tuple[Neighbour, Neighbour, Neighbour]) -> None:
+    """In fragments, of which as many are held as the limit allows; the rest is sent again."""
     near, between, far = three
     between.forwards(megabytes=1)
     sales, stock = neighbours.shop(near), neighbours.stock(far)
@@ -64,8 +66,9 @@ def test_r43_a_message_larger_than_the_limit_passes(three: tuple[Neighbour, Neig
     assert taken(stock, 1) == [body]
 
 
-def test_r25_r43_without_forwarding_nothing_passes(three: tuple[Neighbour, Neighbour, Neighbour]) -> None:
-    """R25, R43: what is for others is dropped, and not acknowledged."""
+@pytest.mark.rule("R25", "R43")
+def test_without_forwarding_nothing_passes(three: tuple[Neighbour, Neighbour, Neighbour]) -> None:
+    """What is for others is dropped, and not acknowledged."""
     near, between, _ = three
     heard = Heard(between, kinds=(MessageUndeliverable,))
     sales = neighbours.shop(near)
@@ -78,8 +81,9 @@ def test_r25_r43_without_forwarding_nothing_passes(three: tuple[Neighbour, Neigh
     assert instance_of(sales).view("sys.transmission_queue").num_rows == 1
 
 
-def test_r42_two_that_lead_to_each_other_do_not_for_long(street: Street) -> None:
-    """R42, N22: the row ends at one of them, with a reason, each time that it is sent; it stays with its sender."""
+@pytest.mark.rule("R42")
+def test_two_that_lead_to_each_other_do_not_for_long(street: Street) -> None:
+    """The row ends at one of them, with a reason, each time that it is sent; it stays with its sender."""
     near, one, other = (street.moves_in(name) for name in ("near", "one", "other"))
     sales = neighbours.shop(near)
     near.leads("Sales", STOCK, one.address)

@@ -73,9 +73,7 @@ def floods(both: Talk, row: dict[str, Any], principal: str, *, batches: int, row
         both.pipes.pipe("bank").receiver.arrived(peer, pa.Table.from_pylist(brought, schema=WIRE))
 
 
-def test_n19_new_keys_of_one_neighbour_cost_a_limited_time_whatever_its_connections(
-    both: Talk, paid: list[None]
-) -> None:
+def test_new_keys_of_one_neighbour_cost_a_limited_time_whatever_its_connections(both: Talk, paid: list[None]) -> None:
     """And the first dialog of another neighbour, which comes behind all of them in the same turn, begins."""
     floods(both, recorded(both), "mallory", batches=20, rows=100)
     begin(both, b"two chairs")
@@ -84,7 +82,7 @@ def test_n19_new_keys_of_one_neighbour_cost_a_limited_time_whatever_its_connecti
     assert len(paid) <= NEW_AT_ONCE + 2, "the shop's key, and the bank's own for the way back"
 
 
-def test_n19_what_a_neighbour_may_have_opened_comes_back_with_time(both: Talk, paid: list[None]) -> None:
+def test_what_a_neighbour_may_have_opened_comes_back_with_time(both: Talk, paid: list[None]) -> None:
     row = recorded(both)
     floods(both, row, "mallory", batches=2, rows=100)
     both.pipes.turn()
@@ -95,7 +93,7 @@ def test_n19_what_a_neighbour_may_have_opened_comes_back_with_time(both: Talk, p
     assert len(paid) == NEW_AT_ONCE + NEW_PER_SECOND
 
 
-def test_n19_many_neighbours_together_cost_a_limited_time_in_one_turn(both: Talk, paid: list[None]) -> None:
+def test_many_neighbours_together_cost_a_limited_time_in_one_turn(both: Talk, paid: list[None]) -> None:
     """What was left out of an honest one comes again when their buckets are empty."""
     row = recorded(both)
     for number in range(2 * NEW_IN_A_TURN // NEW_AT_ONCE):

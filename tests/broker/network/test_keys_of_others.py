@@ -60,8 +60,9 @@ def forged(conversation: bytes, sender: str, *, is_initiator: bool, broker: byte
     return row
 
 
+@pytest.mark.rule("P25")
 @pytest.mark.parametrize("side", [False, True], ids=["as the target", "as an initiator"])
-def test_p25_who_may_answer_for_one_service_cannot_answer_for_another(both: Talk, *, side: bool) -> None:
+def test_who_may_answer_for_one_service_cannot_answer_for_another(both: Talk, *, side: bool) -> None:
     """The key comes with a row for Mallory's own service, and a row behind it says that it is from the bank."""
     begin(both, b"question")
     with database_context(both.sales).file.read() as connection:

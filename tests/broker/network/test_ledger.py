@@ -39,7 +39,7 @@ def states(both: Pair, shop: uuid.UUID) -> tuple[str | None, str | None]:
     return None if near is None else near.state, None if far is None else far[0]
 
 
-def test_n2_messages_go_to_another_instance_and_answers_come_back(both: Pair) -> None:
+def test_messages_go_to_another_instance_and_answers_come_back(both: Pair) -> None:
     shop = both.begin(b"two chairs", b"a table")
     both.exchange()
     rows = drain(both.stock.database, ORDERS)
@@ -51,7 +51,7 @@ def test_n2_messages_go_to_another_instance_and_answers_come_back(both: Pair) ->
     assert states(both, shop) == ("CO", "CO")
 
 
-def test_b40_both_ends_stay_closed_for_30_minutes_and_acknowledge_what_comes_again(both: Pair) -> None:
+def test_both_ends_stay_closed_for_30_minutes_and_acknowledge_what_comes_again(both: Pair) -> None:
     shop, stock = both.bound()
     send(both.stock.database, stock, b"thank you")
     late = both.stock.rows()
@@ -78,7 +78,7 @@ def test_b40_both_ends_stay_closed_for_30_minutes_and_acknowledge_what_comes_aga
     assert states(both, shop) == (None, None)
 
 
-def test_n3_what_makes_an_endpoint_is_all_there(both: Pair) -> None:
+def test_what_makes_an_endpoint_is_all_there(both: Pair) -> None:
     both.stock.database.create_broker_priority("Trade", level=8)
     shop = both.begin(b"two chairs", lifetime=600)
     both.exchange()
@@ -95,7 +95,8 @@ def test_n3_what_makes_an_endpoint_is_all_there(both: Pair) -> None:
     assert steps == [ConversationStep.DIALOG_CREATED, ConversationStep.RECEIVED_SEQUENCED_MESSAGE]
 
 
-def test_p14_what_is_incomplete_is_in_the_queue_with_status_2_and_not_received(both: Pair) -> None:
+@pytest.mark.rule("P14")
+def test_what_is_incomplete_is_in_the_queue_with_status_2_and_not_received(both: Pair) -> None:
     shop = both.begin(b"x" * 250)
     sent = both.shop.rows()
     both.stock.take(sent[:2])
@@ -111,7 +112,8 @@ def test_p14_what_is_incomplete_is_in_the_queue_with_status_2_and_not_received(b
     assert said(receive(both.stock.database)) == [b"x" * 250]
 
 
-def test_p14_so_is_what_is_early(both: Pair) -> None:
+@pytest.mark.rule("P14")
+def test_so_is_what_is_early(both: Pair) -> None:
     shop, _ = both.bound()
     send(both.shop.database, shop, b"1", b"2", b"3")
     sent = both.shop.rows()
@@ -126,7 +128,8 @@ def test_p14_so_is_what_is_early(both: Pair) -> None:
     assert said(receive(both.stock.database)) == [b"1", b"2", b"3"]
 
 
-def test_p14_p34_while_the_queue_is_off_it_is_in_the_transmission_queue(both: Pair) -> None:
+@pytest.mark.rule("P14", "P34")
+def test_while_the_queue_is_off_it_is_in_the_transmission_queue(both: Pair) -> None:
     shop, _ = both.bound()
     send(both.shop.database, shop, b"1", b"y" * 150, b"3")
     sent = sorted(both.shop.rows(), key=lambda row: (row["message_sequence_number"], row["fragment_number"]))
@@ -144,7 +147,8 @@ def test_p14_p34_while_the_queue_is_off_it_is_in_the_transmission_queue(both: Pa
     assert said(drain(both.stock.database)) == [b"1", b"y" * 150, b"3"]
 
 
-def test_p11_whoever_waits_in_receive_is_woken(both: Pair) -> None:
+@pytest.mark.rule("P11")
+def test_whoever_waits_in_receive_is_woken(both: Pair) -> None:
     both.begin(b"two chairs")
     (queue_of,) = (
         row["object_id"] for row in both.stock.instance.view("sys.service_queues").to_pylist() if row["name"] == ORDERS
@@ -154,7 +158,7 @@ def test_p11_whoever_waits_in_receive_is_woken(both: Pair) -> None:
     assert database_context(both.stock.database).arrivals.count(queue_of) > seen
 
 
-def test_b15_with_retention_messages_stay_until_the_end(both: Pair) -> None:
+def test_with_retention_messages_stay_until_the_end(both: Pair) -> None:
     both.stock.database.alter_queue(ORDERS, retention=True)
     shop, stock = both.bound()
     send(both.stock.database, stock, b"on their way")
@@ -166,7 +170,8 @@ def test_b15_with_retention_messages_stay_until_the_end(both: Pair) -> None:
     assert queue(both.stock) == []
 
 
-def test_p16_what_is_acknowledged_leaves_the_transmission_queue_and_its_status(both: Pair) -> None:
+@pytest.mark.rule("P16")
+def test_what_is_acknowledged_leaves_the_transmission_queue_and_its_status(both: Pair) -> None:
     shop = both.begin(b"1")
     near = both.shop.row(shop)
     assert near is not None
@@ -177,7 +182,7 @@ def test_p16_what_is_acknowledged_leaves_the_transmission_queue_and_its_status(b
     assert (near.transmission_status, both.shop.count("transmission_queue")) == ("", 0)
 
 
-def test_b11_an_error_of_the_far_broker_ends_the_conversation(both: Pair) -> None:
+def test_an_error_of_the_far_broker_ends_the_conversation(both: Pair) -> None:
     both.stock.database.alter_service("//Stock", drop_contracts=["Trade"])
     shop = both.begin(b"1", b"2")
     both.exchange()
@@ -189,7 +194,7 @@ def test_b11_an_error_of_the_far_broker_ends_the_conversation(both: Pair) -> Non
     assert ConversationStep.RECEIVED_BROKER_ERROR in [event.step for event in both.shop.told(ConversationEvent)]
 
 
-def test_b11_n31_a_message_that_cannot_be_taken_ends_both_sides(both: Pair) -> None:
+def test_a_message_that_cannot_be_taken_ends_both_sides(both: Pair) -> None:
     shop, stock = both.bound()
     both.stock.database.alter_message_type(ORDER, validation="WELL_FORMED_XML")
     send(both.shop.database, shop, b"<order/>", b"no XML", b"<order/>", message_type=ORDER)
@@ -207,7 +212,8 @@ def test_b11_n31_a_message_that_cannot_be_taken_ends_both_sides(both: Pair) -> N
     assert b"<Code>-8430</Code>" in row["message_body"]
 
 
-def test_b11_p26_of_what_comes_for_a_broken_conversation_nothing_is_kept_or_read_back(
+@pytest.mark.rule("P26")
+def test_of_what_comes_for_a_broken_conversation_nothing_is_kept_or_read_back(
     both: Pair, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     shop, stock = both.bound()
@@ -237,7 +243,7 @@ def test_b11_p26_of_what_comes_for_a_broken_conversation_nothing_is_kept_or_read
     assert states(both, shop) == ("ER", "ER")
 
 
-def test_b11_n31_whoever_was_not_told_is_told_again_when_the_message_comes_again_in_many_batches(both: Pair) -> None:
+def test_whoever_was_not_told_is_told_again_when_the_message_comes_again_in_many_batches(both: Pair) -> None:
     shop, _ = both.bound()
     both.stock.database.alter_message_type(ORDER, validation="WELL_FORMED_XML")
     send(both.shop.database, shop, b"no XML" * 50, message_type=ORDER)
@@ -251,7 +257,7 @@ def test_b11_n31_whoever_was_not_told_is_told_again_when_the_message_comes_again
     assert both.stock.count("fragments") == 0
 
 
-def test_b11_a_first_message_that_cannot_be_taken_leaves_no_endpoint(both: Pair) -> None:
+def test_a_first_message_that_cannot_be_taken_leaves_no_endpoint(both: Pair) -> None:
     both.stock.database.alter_message_type(ORDER, validation="WELL_FORMED_XML")
     shop = both.begin()
     send(both.shop.database, shop, b"z" * 250, message_type=ORDER)
@@ -264,7 +270,7 @@ def test_b11_a_first_message_that_cannot_be_taken_leaves_no_endpoint(both: Pair)
     assert states(both, shop) == ("ER", None)
 
 
-def test_b11_a_service_that_is_not_here_is_an_error_where_the_broker_id_was_named(both: Pair) -> None:
+def test_a_service_that_is_not_here_is_an_error_where_the_broker_id_was_named(both: Pair) -> None:
     both.stock.database.drop_service("//Stock")
     named = both.begin(b"1", broker_instance=both.stock.database.service_broker_guid)
     both.exchange()
@@ -272,7 +278,8 @@ def test_b11_a_service_that_is_not_here_is_an_error_where_the_broker_id_was_name
     assert b"<Code>-8490</Code>" in drain(both.shop.database, REPLIES)[0]["message_body"]
 
 
-def test_r26_n31_else_it_is_told_here_and_nothing_is_answered(both: Pair) -> None:
+@pytest.mark.rule("R26")
+def test_else_it_is_told_here_and_nothing_is_answered(both: Pair) -> None:
     both.stock.database.drop_service("//Stock")
     shop = both.begin(b"1")
     both.stock.take(both.shop.rows())
@@ -283,7 +290,8 @@ def test_r26_n31_else_it_is_told_here_and_nothing_is_answered(both: Pair) -> Non
     assert states(both, shop) == ("CO", "CO")
 
 
-def test_p23_a_message_whose_whole_does_not_match_is_forgotten_and_sent_again(both: Pair) -> None:
+@pytest.mark.rule("P23")
+def test_a_message_whose_whole_does_not_match_is_forgotten_and_sent_again(both: Pair) -> None:
     both.begin(b"x" * 250)
     sent = both.shop.rows()
     both.stock.take(sent[:2])
@@ -299,7 +307,7 @@ def test_p23_a_message_whose_whole_does_not_match_is_forgotten_and_sent_again(bo
     assert said(receive(both.stock.database)) == [b"x" * 250]
 
 
-def test_b13_n29_what_comes_after_end_is_dropped_and_acknowledged(both: Pair) -> None:
+def test_what_comes_after_end_is_dropped_and_acknowledged(both: Pair) -> None:
     shop, stock = both.bound()
     end(both.stock.database, stock)
     send(both.shop.database, shop, b"1", b"2" * 250)
@@ -312,8 +320,9 @@ def test_b13_n29_what_comes_after_end_is_dropped_and_acknowledged(both: Pair) ->
     assert states(both, shop) == ("DI", "CD")
 
 
-def test_b13_n29_what_comes_after_the_end_in_many_batches_is_dropped_and_acknowledged_at_once(both: Pair) -> None:
-    """N29, P13: none of it is kept, and none of it comes twice."""
+@pytest.mark.rule("P13")
+def test_what_comes_after_the_end_in_many_batches_is_dropped_and_acknowledged_at_once(both: Pair) -> None:
+    """None of it is kept, and none of it comes twice."""
     shop, stock = both.bound()
     send(both.shop.database, shop, b"1" * 350, b"2" * 250)
     sent = both.shop.rows()
@@ -331,7 +340,7 @@ def test_b13_n29_what_comes_after_the_end_in_many_batches_is_dropped_and_acknowl
     assert queue(both.stock) == []
 
 
-def test_b13_n30_end_with_error_drops_what_waits_and_is_taken_at_once(both: Pair) -> None:
+def test_end_with_error_drops_what_waits_and_is_taken_at_once(both: Pair) -> None:
     shop, _ = both.bound()
     send(both.shop.database, shop, b"1", b"2", b"3")
     both.stock.take(both.shop.rows()[1:])
@@ -343,7 +352,7 @@ def test_b13_n30_end_with_error_drops_what_waits_and_is_taken_at_once(both: Pair
     assert both.stock.count("fragments") == both.shop.count("transmission_queue") == 0
 
 
-def test_b13_the_end_of_a_conversation_that_never_reached_the_target_makes_none(both: Pair) -> None:
+def test_the_end_of_a_conversation_that_never_reached_the_target_makes_none(both: Pair) -> None:
     shop = both.begin(b"lost")
     both.shop.rows()
     end(both.shop.database, shop, error=(7, "sold out"))
@@ -352,7 +361,8 @@ def test_b13_the_end_of_a_conversation_that_never_reached_the_target_makes_none(
     assert both.shop.count("transmission_queue") == 0
 
 
-def test_i6_error_broker_conversations_tells_the_far_side(both: Pair) -> None:
+@pytest.mark.rule("I6")
+def test_error_broker_conversations_tells_the_far_side(both: Pair) -> None:
     shop, _ = both.bound()
     both.shop.database.set_broker("ERROR_BROKER_CONVERSATIONS")
     both.exchange()
@@ -360,7 +370,8 @@ def test_i6_error_broker_conversations_tells_the_far_side(both: Pair) -> None:
     assert b"<Code>-9720</Code>" in drain(both.stock.database)[0]["message_body"]
 
 
-def test_i6_b28_the_far_side_hears_of_it_though_this_side_has_ended_before_anything_could_leave(both: Pair) -> None:
+@pytest.mark.rule("I6")
+def test_the_far_side_hears_of_it_though_this_side_has_ended_before_anything_could_leave(both: Pair) -> None:
     shop, _ = both.bound()
     both.shop.database.set_broker("ERROR_BROKER_CONVERSATIONS")
     end(both.shop.database, shop)
@@ -370,7 +381,7 @@ def test_i6_b28_the_far_side_hears_of_it_though_this_side_has_ended_before_anyth
     assert b"<Code>-9720</Code>" in drain(both.stock.database)[0]["message_body"]
 
 
-def test_n32_a_lifetime_longer_than_any_is_cut(both: Pair) -> None:
+def test_a_lifetime_longer_than_any_is_cut(both: Pair) -> None:
     """Moments that no calendar has would stop what looks at the next one."""
     key = (both.shop.key(both.begin(b"1"))[0], False)
     effects = both.stock.arrived(both.shop.rows())

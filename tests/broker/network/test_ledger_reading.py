@@ -38,7 +38,8 @@ def sent(both: Pair, *wanted: MessageRange) -> list[dict[str, Any]]:
     return rows
 
 
-def test_p16_it_gives_what_was_asked_for_in_order_as_much_as_fits(both: Pair) -> None:
+@pytest.mark.rule("P16")
+def test_it_gives_what_was_asked_for_in_order_as_much_as_fits(both: Pair) -> None:
     first, other = both.begin(*[b"%d" % number for number in range(6)]), both.begin(b"", b"x" * 1000)
     one, two = both.shop.key(first), both.shop.key(other)
     rows = sent(both, MessageRange(one, 2, 4, 9, ALL), MessageRange(two, 0, ALL, 9, ALL))
@@ -58,7 +59,8 @@ def test_p16_it_gives_what_was_asked_for_in_order_as_much_as_fits(both: Pair) ->
     assert [row["message_body"] for row in sent(both, MessageRange(one, 0, ALL, 9, ALL, 0))] == [None]
 
 
-def test_p13_n39_parts_of_a_body_are_given_without_the_rest_of_it(both: Pair) -> None:
+@pytest.mark.rule("P13")
+def test_parts_of_a_body_are_given_without_the_rest_of_it(both: Pair) -> None:
     body = bytes(range(256)) * 400
     key = both.shop.key(both.begin(b"first", body))
     spans = [(0, 3), (8190, 8200), (50_000, 100_000), (len(body) - 1, len(body) + 9), (len(body) + 9, len(body) + 10)]
@@ -71,7 +73,7 @@ def test_p13_n39_parts_of_a_body_are_given_without_the_rest_of_it(both: Pair) ->
 MIB = 1 << 20
 
 
-def test_n39_a_large_body_is_read_once_however_many_turns_it_takes(both: Pair) -> None:
+def test_a_large_body_is_read_once_however_many_turns_it_takes(both: Pair) -> None:
     """SQLite walks to a place from the body's beginning: 192 MiB in turns of one had 96 times as many pages read."""
     size = 33 * MIB + 5
     body = Random(1).randbytes(size)
@@ -87,7 +89,7 @@ def test_n39_a_large_body_is_read_once_however_many_turns_it_takes(both: Pair) -
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_n39_what_is_read_ahead_is_what_stands_there(both: Pair, monkeypatch: pytest.MonkeyPatch, seed: int) -> None:
+def test_what_is_read_ahead_is_what_stands_there(both: Pair, monkeypatch: pytest.MonkeyPatch, seed: int) -> None:
     """Turns of several messages, with parts that go again, and messages that are taken off or another's meanwhile."""
     chance = Random(seed)
     monkeypatch.setattr(dialog_storage, "HELD_BYTES_MAX", chance.choice([100, 1000, 5000]))
@@ -114,7 +116,7 @@ def pages_visited(connection: Connection) -> int:
     return sum(connection.status(each)[0] for each in (apsw.SQLITE_DBSTATUS_CACHE_HIT, apsw.SQLITE_DBSTATUS_CACHE_MISS))
 
 
-def test_n32_message_ids_are_the_same_whenever_they_are_sent_and_differ(both: Pair) -> None:
+def test_message_ids_are_the_same_whenever_they_are_sent_and_differ(both: Pair) -> None:
     keys = [both.shop.key(both.begin(b"1", b"2")) for _ in range(2)]
     ids = [row["message_id"] for row in sent(both, *[MessageRange(key, 0, 1, 9, ALL) for key in keys])]
     both.shop.restart()
@@ -123,7 +125,7 @@ def test_n32_message_ids_are_the_same_whenever_they_are_sent_and_differ(both: Pa
     assert {uuid.UUID(bytes=each).version for each in ids} == {8}
 
 
-def test_b13_where_nothing_is_left_the_error_is_given_that_ended_it(both: Pair) -> None:
+def test_where_nothing_is_left_the_error_is_given_that_ended_it(both: Pair) -> None:
     shop, _ = both.bound()
     send(both.shop.database, shop, b"1", b"2")
     key = both.shop.key(shop)
@@ -136,7 +138,8 @@ def test_b13_where_nothing_is_left_the_error_is_given_that_ended_it(both: Pair) 
     assert (row["message_type_name"], row["is_end_of_dialog"], row["message_body"]) == (END_DIALOG, True, b"")
 
 
-def test_p16_after_a_restart_it_tells_who_has_anything_to_send(both: Pair) -> None:
+@pytest.mark.rule("P16")
+def test_after_a_restart_it_tells_who_has_anything_to_send(both: Pair) -> None:
     handles = [both.begin(b"1"), both.begin(), both.begin(b"1")]
     keys = {both.shop.key(handles[0]), both.shop.key(handles[2])}
     both.shop.restart()
@@ -148,7 +151,8 @@ def test_p16_after_a_restart_it_tells_who_has_anything_to_send(both: Pair) -> No
     }
 
 
-def test_p32_objects_of_idle_dialogs_stand_in_the_work_table_until_the_process_ends(both: Pair) -> None:
+@pytest.mark.rule("P32")
+def test_objects_of_idle_dialogs_stand_in_the_work_table_until_the_process_ends(both: Pair) -> None:
     shop, _ = both.bound()
     both.clock.advance(seconds=MINUTE)
     assert both.shop.dialogs.flush(now=both.shop.now) == 1
@@ -161,7 +165,8 @@ def test_p32_objects_of_idle_dialogs_stand_in_the_work_table_until_the_process_e
     assert both.shop.count("transmission_objects") == 0
 
 
-def test_p32_they_go_with_their_endpoints(both: Pair) -> None:
+@pytest.mark.rule("P32")
+def test_they_go_with_their_endpoints(both: Pair) -> None:
     shop, _ = both.bound()
     key = both.shop.key(shop)
     both.shop.ledger.put_aside({key: b"packed", (bytes(16), True): b"of nobody"})
@@ -170,7 +175,8 @@ def test_p32_they_go_with_their_endpoints(both: Pair) -> None:
     assert both.shop.count("transmission_objects") == 0
 
 
-def test_p25_n19_what_bound_a_conversation_is_read_back(both: Pair) -> None:
+@pytest.mark.rule("P25")
+def test_what_bound_a_conversation_is_read_back(both: Pair) -> None:
     shop = both.begin(b"1")
     both.stock.take(both.shop.rows())
     both.clock.advance(seconds=1)
@@ -183,7 +189,7 @@ def test_p25_n19_what_bound_a_conversation_is_read_back(both: Pair) -> None:
     assert both.shop.ledger.endpoints([(bytes(16), True)]) == [None]
 
 
-def test_b11_types_that_only_the_broker_sends_are_not_to_be_forged(both: Pair) -> None:
+def test_types_that_only_the_broker_sends_are_not_to_be_forged(both: Pair) -> None:
     """What ends a dialog says so in its type and in its header, and has the body that such a message has."""
     shop, stock = both.bound()
     conversation, _ = both.shop.key(shop)

@@ -33,8 +33,9 @@ def books(tmp_path: Path) -> Iterator[Books]:
         each.close()
 
 
+@pytest.mark.rule("P11", "P14", "P16", "P18")
 @pytest.mark.parametrize("seed", SEEDS)
-def test_p11_p14_p16_p18_every_message_once_in_order_unaltered_in_files(books: Books, seed: int) -> None:
+def test_every_message_once_in_order_unaltered_in_files(books: Books, seed: int) -> None:
     """Under the faults of a seed: instances that crash open their files anew, and go on where these are."""
     simulation = Simulation(seed, dialogs=3, messages=6, books=books)
     figures = simulation.run()
@@ -43,7 +44,8 @@ def test_p11_p14_p16_p18_every_message_once_in_order_unaltered_in_files(books: B
     assert (figures.crashes > 0) == (seed in CRASH)
 
 
-def test_p14_what_is_early_and_not_stored_is_lost_in_a_crash(books: Books, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.rule("P14")
+def test_what_is_early_and_not_stored_is_lost_in_a_crash(books: Books, monkeypatch: pytest.MonkeyPatch) -> None:
     """The test of the test: without what is kept in the file, the same seeds fail."""
     monkeypatch.setattr(fragments, "add", lambda *_: None)
     assert any(not Simulation(seed, dialogs=3, messages=6, books=books).run().is_right for seed in CRASH)

@@ -202,8 +202,9 @@ class Turmoil:
                 assert len(self.received[conversation, near]) == number, (conversation, near)
 
 
+@pytest.mark.rule("P11", "P14", "P16")
 @pytest.mark.parametrize("seed", range(8))
-def test_p11_p14_p16_n3_whatever_happens_at_once(tmp_path: Path, seed: int) -> None:
+def test_whatever_happens_at_once(tmp_path: Path, seed: int) -> None:
     """All that was sent in conversations that go on is received once and in order; of others, the beginning."""
     both = pair(tmp_path, is_heard=seed % 2 == 0, max_fragment_bytes=100)
     turmoil = Turmoil(both, seed)

@@ -63,7 +63,7 @@ def shaken(one: SecureLink, other: SecureLink, *, piece: int = 1 << 20) -> list[
 
 
 @pytest.mark.parametrize("piece", [1, 7, 1000, 1 << 20])
-def test_n8_tls_and_frames_come_to_the_same_in_pieces_of_any_size(
+def test_tls_and_frames_come_to_the_same_in_pieces_of_any_size(
     contexts: tuple[TlsContexts, TlsContexts], piece: int
 ) -> None:
     shop, bank = pair(TlsChannel(contexts[0], is_accept=False), TlsChannel(contexts[1], is_accept=True))
@@ -75,7 +75,7 @@ def test_n8_tls_and_frames_come_to_the_same_in_pieces_of_any_size(
     assert shop.outboxes[0].progress == (20, 20)
 
 
-def test_n4_a_frame_goes_in_small_pieces_and_no_connection_is_over_before_the_last_of_them() -> None:
+def test_a_frame_goes_in_small_pieces_and_no_connection_is_over_before_the_last_of_them() -> None:
     shop, bank = plain()
     for number in range(3):
         shop.outboxes[0].put(numbered(100, first=100 * number, size=10_000))
@@ -90,7 +90,7 @@ def test_n4_a_frame_goes_in_small_pieces_and_no_connection_is_over_before_the_la
     assert (shop.is_over, bank.is_over) == (True, True)
 
 
-def test_n4_an_end_is_not_over_while_it_still_has_to_say_why() -> None:
+def test_an_end_is_not_over_while_it_still_has_to_say_why() -> None:
     shop, bank = plain()
     shop.outboxes[0].put(numbered(100, size=10_000))
     assert shop.data_to_send(now=0) is not None
@@ -101,7 +101,7 @@ def test_n4_an_end_is_not_over_while_it_still_has_to_say_why() -> None:
     assert shop.is_over
 
 
-def test_n10_an_end_whose_far_side_is_silent_is_over_whatever_the_socket_has_not_taken() -> None:
+def test_an_end_whose_far_side_is_silent_is_over_whatever_the_socket_has_not_taken() -> None:
     """The far side has stopped in the middle of a frame: the socket takes nothing any more."""
     shop, bank = plain()
     shop.outboxes[0].put(numbered(100, size=10_000))
@@ -117,7 +117,7 @@ def test_n10_an_end_whose_far_side_is_silent_is_over_whatever_the_socket_has_not
     assert shop.close() == b""
 
 
-def test_n8_nothing_is_said_before_the_far_side_has_proven_who_it_is(contexts: tuple[TlsContexts, TlsContexts]) -> None:
+def test_nothing_is_said_before_the_far_side_has_proven_who_it_is(contexts: tuple[TlsContexts, TlsContexts]) -> None:
     shop, bank = pair(TlsChannel(contexts[0], is_accept=False), TlsChannel(contexts[1], is_accept=True))
     shop.outboxes[0].put(numbered(1))
     assert carried(shop, bank) == []
@@ -126,7 +126,7 @@ def test_n8_nothing_is_said_before_the_far_side_has_proven_who_it_is(contexts: t
     assert shop.outboxes[0].progress == (1, 0)
 
 
-def test_n12_an_end_whose_rows_the_socket_does_not_take_is_not_idle() -> None:
+def test_an_end_whose_rows_the_socket_does_not_take_is_not_idle() -> None:
     """The socket has taken one piece and takes no more for an hour, in which the far side gives signs of life."""
     shop, bank = plain()
     for number in range(3):
@@ -141,7 +141,8 @@ def test_n12_an_end_whose_rows_the_socket_does_not_take_is_not_idle() -> None:
         assert shop.is_usable
 
 
-def test_p2_an_end_that_has_nothing_to_carry_leaves_after_30_seconds() -> None:
+@pytest.mark.rule("P2")
+def test_an_end_that_has_nothing_to_carry_leaves_after_30_seconds() -> None:
     shop, bank = plain()
     assert shop.handle_timeout(now=29 * SECOND) == []
     assert shop.is_usable
@@ -153,7 +154,7 @@ def test_p2_an_end_that_has_nothing_to_carry_leaves_after_30_seconds() -> None:
     assert bank.is_over
 
 
-def test_n9_an_end_that_leaves_writes_what_waits_before_it() -> None:
+def test_an_end_that_leaves_writes_what_waits_before_it() -> None:
     shop, bank = plain()
     for number in range(3):
         shop.outboxes[0].put(numbered(1000, first=1000 * number, size=1000))
@@ -168,12 +169,12 @@ def test_n9_an_end_that_leaves_writes_what_waits_before_it() -> None:
     assert shop.outboxes[0].progress == (3000, 3000)
 
 
-def test_n9_nobody_takes_leave_of_who_has_not_said_hello() -> None:
+def test_nobody_takes_leave_of_who_has_not_said_hello() -> None:
     shop, _ = pair(PlainChannel(), PlainChannel())
     assert not shop.leave(GoodbyeReason.STOPPING, "the instance stops")
 
 
-def test_n11_who_sends_more_than_16_kib_without_hello_is_refused() -> None:
+def test_who_sends_more_than_16_kib_without_hello_is_refused() -> None:
     _, bank = pair(PlainChannel(), PlainChannel())
     assert bank.room_to_read == 16 << 10
     assert bank.received(b"SSBW", now=0) == []
@@ -182,12 +183,12 @@ def test_n11_who_sends_more_than_16_kib_without_hello_is_refused() -> None:
         bank.received(bytes(16 << 10), now=0)
 
 
-def test_n11_after_hello_there_is_no_such_limit() -> None:
+def test_after_hello_there_is_no_such_limit() -> None:
     shop, bank = plain()
     assert shop.room_to_read is bank.room_to_read is None
 
 
-def test_n12_what_several_addresses_have_goes_in_turn() -> None:
+def test_what_several_addresses_have_goes_in_turn() -> None:
     """An address that has much does not keep the rows of another waiting until it has nothing."""
     shop, bank = plain()
     first = shop.outboxes[0]
@@ -201,8 +202,9 @@ def test_n12_what_several_addresses_have_goes_in_turn() -> None:
     assert found.index(77_777) < 3000
 
 
-def test_r43_what_is_written_is_done_with_while_more_and_more_follows() -> None:
-    """R43, N21: who fills an outbox as fast as it empties holds no more than what has not been written."""
+@pytest.mark.rule("R43")
+def test_what_is_written_is_done_with_while_more_and_more_follows() -> None:
+    """Who fills an outbox as fast as it empties holds no more than what has not been written."""
     shop, _ = plain()
     first = 0
     for _ in range(640):
@@ -217,7 +219,8 @@ def test_r43_what_is_written_is_done_with_while_more_and_more_follows() -> None:
     assert first > 30_000
 
 
-def test_t15_a_certificate_is_asked_for_before_anything_is_believed(contexts: tuple[TlsContexts, TlsContexts]) -> None:
+@pytest.mark.threat("T15")
+def test_a_certificate_is_asked_for_before_anything_is_believed(contexts: tuple[TlsContexts, TlsContexts]) -> None:
     """Bits flipped anywhere in the first flights end the connection, or leave it unopened: nobody becomes another principal."""
     for position in range(0, 512, 16):
         shop, bank = pair(TlsChannel(contexts[0], is_accept=False), TlsChannel(contexts[1], is_accept=True))

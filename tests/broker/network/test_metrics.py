@@ -42,7 +42,7 @@ def numbers(metrics: Metrics) -> dict[str, float]:
     return found
 
 
-def test_n28_what_is_sent_received_and_rolled_back_is_counted(instance: Instance, metrics: Metrics) -> None:
+def test_what_is_sent_received_and_rolled_back_is_counted(instance: Instance, metrics: Metrics) -> None:
     sales, stock = shops.shop(instance), shops.stock(instance)
     send(sales, b"two chairs", b"a table")
     received(stock)
@@ -60,7 +60,7 @@ def test_n28_what_is_sent_received_and_rolled_back_is_counted(instance: Instance
     assert found["ssbroker_broker_transaction_rollbacks_total"] == 1
 
 
-def test_n28_within_a_database_nothing_goes_through_the_transmission_queue(sales: Database, metrics: Metrics) -> None:
+def test_within_a_database_nothing_goes_through_the_transmission_queue(sales: Database, metrics: Metrics) -> None:
     with sales.transaction() as t:
         t.send(t.begin_dialog("//Shop", "//Orders"), b"two chairs")
     found = numbers(metrics)
@@ -68,7 +68,7 @@ def test_n28_within_a_database_nothing_goes_through_the_transmission_queue(sales
     assert found["ssbroker_enqueued_transmissionq_messages_total"] == 0
 
 
-def test_n28_messages_are_counted_by_priority(sales: Database, metrics: Metrics) -> None:
+def test_messages_are_counted_by_priority(sales: Database, metrics: Metrics) -> None:
     instance_of(sales).execute("USE Sales; CREATE BROKER PRIORITY Urgent FOR CONVERSATION SET (PRIORITY_LEVEL = 9);")
     with sales.transaction() as t:
         t.send(t.begin_dialog("//Shop", "//Orders"), b"two chairs")
@@ -77,7 +77,7 @@ def test_n28_messages_are_counted_by_priority(sales: Database, metrics: Metrics)
     assert sum(found[f"ssbroker_enqueued_p{priority}_messages_total"] for priority in range(1, 11)) == 1
 
 
-def test_n28_what_nobody_takes_any_more_leaves_the_transmission_queue_too(sales: Database, metrics: Metrics) -> None:
+def test_what_nobody_takes_any_more_leaves_the_transmission_queue_too(sales: Database, metrics: Metrics) -> None:
     with sales.transaction() as t:
         handle = t.begin_dialog("//Shop", "//Nowhere")
         t.send(handle, b"two chairs")
@@ -88,7 +88,7 @@ def test_n28_what_nobody_takes_any_more_leaves_the_transmission_queue_too(sales:
     assert numbers(metrics)["ssbroker_dequeued_transmissionq_messages_total"] == 2
 
 
-def test_n28_queues_and_what_waits_are_read_from_the_files(
+def test_queues_and_what_waits_are_read_from_the_files(
     instance: Instance, sales: Database, clock: Clock, metrics: Metrics
 ) -> None:
     with sales.transaction() as t:
@@ -108,7 +108,7 @@ def test_n28_queues_and_what_waits_are_read_from_the_files(
     assert numbers(metrics)["ssbroker_database_enabled[database=Sales]"] == 0
 
 
-def test_n28_n34_services_that_neighbours_name_make_no_further_figures_without_end(
+def test_services_that_neighbours_name_make_no_further_figures_without_end(
     sales: Database, metrics: Metrics, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Those that were told apart stay so, and of all others there is the sum and the oldest."""
@@ -131,14 +131,14 @@ def test_n28_n34_services_that_neighbours_name_make_no_further_figures_without_e
     assert waiting() == found
 
 
-def test_n28_a_name_may_hold_whatever_it_likes(instance: Instance, metrics: Metrics) -> None:
+def test_a_name_may_hold_whatever_it_likes(instance: Instance, metrics: Metrics) -> None:
     name = 'shop "of\\ \n things'
     instance.create_database(name).create_queue('[a"b\\c]')
     found = numbers(metrics)
     assert found[f"ssbroker_database_enabled[database={name}]"] == 1
 
 
-def test_n28_events_are_counted_by_service_brokers_names(instance: Instance, metrics: Metrics) -> None:
+def test_events_are_counted_by_service_brokers_names(instance: Instance, metrics: Metrics) -> None:
     for event in (
         CorruptedMessage(at=0, conversation_id=SOME),
         MessageUndeliverable(at=0, conversation_id=SOME),
@@ -159,7 +159,7 @@ def test_n28_events_are_counted_by_service_brokers_names(instance: Instance, met
         assert found[f"ssbroker_{name}_total"] == expected
 
 
-def test_n28_readers_of_queues_are_counted(sales: Database, instance: Instance, metrics: Metrics) -> None:
+def test_readers_of_queues_are_counted(sales: Database, instance: Instance, metrics: Metrics) -> None:
     def read(database: Database) -> None:
         received(database, ORDERS)
 
@@ -171,9 +171,7 @@ def test_n28_readers_of_queues_are_counted(sales: Database, instance: Instance, 
     assert numbers(metrics)["ssbroker_tasks_aborted_total"] == 0
 
 
-def test_n28_messages_that_get_no_further_reader_are_counted(
-    sales: Database, instance: Instance, metrics: Metrics
-) -> None:
+def test_messages_that_get_no_further_reader_are_counted(sales: Database, instance: Instance, metrics: Metrics) -> None:
     def order(body: bytes) -> None:
         with sales.transaction() as t:
             t.send(t.begin_dialog("//Shop", "//Orders"), body)
@@ -193,16 +191,14 @@ def test_n28_messages_that_get_no_further_reader_are_counted(
     assert numbers(metrics)["ssbroker_task_limit_reached_total"] == 2
 
 
-def test_n28_the_extra_is_named_where_the_library_is_missing(
-    instance: Instance, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_extra_is_named_where_the_library_is_missing(instance: Instance, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("prometheus_client", "prometheus_client.core"):
         monkeypatch.setitem(sys.modules, name, None)
     with pytest.raises(MissingDependencyError, match=r"pip install 'ssbroker\[broker\]'"):
         Metrics(instance)
 
 
-def test_n28_after_close_nothing_is_counted(instance: Instance) -> None:
+def test_after_close_nothing_is_counted(instance: Instance) -> None:
     metrics = Metrics(instance)
     metrics.close()
     instance_context(instance).events.emit(CorruptedMessage(at=0, conversation_id=SOME))

@@ -77,7 +77,8 @@ def led_to(sender: Sender, address: str, *, number: int = 1) -> None:
     assert sender.asked() == [A, M]
 
 
-def test_r51_both_are_asked_once_and_everything_goes_to_the_principal(sender: Sender) -> None:
+@pytest.mark.rule("R51", "R52")
+def test_both_are_asked_once_and_everything_goes_to_the_principal(sender: Sender) -> None:
     """R51, R52."""
     assert [sender.way() for _ in range(3)] == [None] * 3
     assert sender.asked() == [A, M]
@@ -89,7 +90,8 @@ def test_r51_both_are_asked_once_and_everything_goes_to_the_principal(sender: Se
     assert (sender.changes, sender.told) == (1, [("PRINCIPAL_IS_MIRROR", M)])
 
 
-def test_r52_only_the_principal_is_asked_while_it_is_used(sender: Sender) -> None:
+@pytest.mark.rule("R52")
+def test_only_the_principal_is_asked_while_it_is_used(sender: Sender) -> None:
     """R52."""
     led_to(sender, A)
     sender.clock.advance(seconds=CHECK_EVERY / 1e6)
@@ -103,8 +105,9 @@ def test_r52_only_the_principal_is_asked_while_it_is_used(sender: Sender) -> Non
     assert sender.changes == 1
 
 
-def test_r53_the_mirror_takes_over_once_it_says_so(sender: Sender) -> None:
-    """R53: without a message that wants to go in between."""
+@pytest.mark.rule("R53")
+def test_the_mirror_takes_over_once_it_says_so(sender: Sender) -> None:
+    """Without a message that wants to go in between."""
     led_to(sender, A)
     sender.routes.unreachable(A)
     assert sender.way() is None
@@ -115,8 +118,9 @@ def test_r53_the_mirror_takes_over_once_it_says_so(sender: Sender) -> None:
     assert sender.changes == 3
 
 
-def test_r54_nothing_is_sent_while_the_partner_is_silent(sender: Sender) -> None:
-    """R54: both are asked again and again, until the principal is reachable."""
+@pytest.mark.rule("R54")
+def test_nothing_is_sent_while_the_partner_is_silent(sender: Sender) -> None:
+    """Both are asked again and again, until the principal is reachable."""
     led_to(sender, A)
     sender.routes.unreachable(A)
     for _ in range(10):
@@ -131,8 +135,9 @@ def test_r54_nothing_is_sent_while_the_partner_is_silent(sender: Sender) -> None
     assert sender.way() == A
 
 
-def test_r54_a_clock_that_is_set_back_keeps_nobody_from_asking(sender: Sender) -> None:
-    """R54, R52: neither while nobody is the principal, nor whether the principal still is."""
+@pytest.mark.rule("R54", "R52")
+def test_a_clock_that_is_set_back_keeps_nobody_from_asking(sender: Sender) -> None:
+    """Neither while nobody is the principal, nor whether the principal still is."""
     sender.way()
     for address in (A, M):
         sender.routes.unreachable(address)
@@ -150,7 +155,8 @@ def test_r54_a_clock_that_is_set_back_keeps_nobody_from_asking(sender: Sender) -
     assert sender.asked() == [A]
 
 
-def test_r54_who_is_reached_again_is_asked_at_once(sender: Sender) -> None:
+@pytest.mark.rule("R54")
+def test_who_is_reached_again_is_asked_at_once(sender: Sender) -> None:
     """R54."""
     led_to(sender, A)
     sender.routes.unreachable(A)
@@ -161,7 +167,8 @@ def test_r54_who_is_reached_again_is_asked_at_once(sender: Sender) -> None:
     assert sender.asked() == [A, M]
 
 
-def test_n23_an_answer_takes_10_s_at_most(sender: Sender) -> None:
+@pytest.mark.rule("R51")
+def test_an_answer_takes_10_s_at_most(sender: Sender) -> None:
     """R51, N23."""
     sender.way()
     sender.routes.role_told(A, GUID, "principal", 1)
@@ -170,7 +177,9 @@ def test_n23_an_answer_takes_10_s_at_most(sender: Sender) -> None:
     assert sender.way() == A
 
 
-def test_n24_an_equal_claim_holds_everything_and_is_told(sender: Sender) -> None:
+@pytest.mark.rule("R54")
+@pytest.mark.threat("T23")
+def test_an_equal_claim_holds_everything_and_is_told(sender: Sender) -> None:
     """R54, N24, T23."""
     sender.way()
     sender.routes.role_told(A, GUID, "principal", 3)
@@ -179,7 +188,7 @@ def test_n24_an_equal_claim_holds_everything_and_is_told(sender: Sender) -> None
     assert sender.told == [("CONTESTED", None)]
 
 
-def test_n23_other_routes_and_other_broker_ids_are_not_concerned(sender: Sender) -> None:
+def test_other_routes_and_other_broker_ids_are_not_concerned(sender: Sender) -> None:
     """N23."""
     other = uuid.UUID(int=8).bytes
     led_to(sender, A)
@@ -190,7 +199,7 @@ def test_n23_other_routes_and_other_broker_ids_are_not_concerned(sender: Sender)
     assert sender.way() == A
 
 
-def test_n23_an_address_that_two_routes_share_answers_for_both(sender: Sender) -> None:
+def test_an_address_that_two_routes_share_answers_for_both(sender: Sender) -> None:
     """N23."""
     led_to(sender, A)
     assert sender.routes.way(M, "TCP://c.example:4022", GUID) is None
@@ -200,14 +209,16 @@ def test_n23_an_address_that_two_routes_share_answers_for_both(sender: Sender) -
     assert sender.way() == A
 
 
-def test_r51_without_a_broker_id_nobody_can_be_asked(sender: Sender) -> None:
-    """R51, fact 190: a mirrored route names one."""
+@pytest.mark.rule("R51")
+def test_without_a_broker_id_nobody_can_be_asked(sender: Sender) -> None:
+    """A mirrored route names one."""
     assert sender.routes.way(A, M, None) is None
     assert sender.asked() == []
 
 
-def test_r54_nobody_is_asked_for_ever(sender: Sender) -> None:
-    """R54: once nothing wants to go any more."""
+@pytest.mark.rule("R54")
+def test_nobody_is_asked_for_ever(sender: Sender) -> None:
+    """Once nothing wants to go any more."""
     sender.way()
     end = sender.now + 2 * USED_FOR
     while (due := sender.routes.run_due(now=sender.now)) is not None:
@@ -219,8 +230,8 @@ def test_r54_nobody_is_asked_for_ever(sender: Sender) -> None:
     assert sender.asked() == [A, M]
 
 
-def test_n23_what_is_known_is_bounded(sender: Sender, monkeypatch: pytest.MonkeyPatch) -> None:
-    """N23: broker ids come from others."""
+def test_what_is_known_is_bounded(sender: Sender, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Broker ids come from others."""
     monkeypatch.setattr(mirrors, "ROUTES_MAX", 3)
     led_to(sender, A)
     for number in range(100, 102):
@@ -234,7 +245,7 @@ def test_n23_what_is_known_is_bounded(sender: Sender, monkeypatch: pytest.Monkey
     assert sender.way() is None
 
 
-def test_n23_an_instance_tells_the_role_of_its_databases(sender: Sender, sales: Database) -> None:
+def test_an_instance_tells_the_role_of_its_databases(sender: Sender, sales: Database) -> None:
     """N23, N25."""
     guid = sales.service_broker_guid.bytes
     assert sender.routes.roles_of([guid]) == [("principal", 0)]

@@ -58,13 +58,13 @@ def get(address: tuple[str, int], path: str, method: str = "GET") -> tuple[HTTPR
         connection.close()
 
 
-def test_n28_metrics(address: tuple[str, int]) -> None:
+def test_metrics(address: tuple[str, int]) -> None:
     response, body = get(address, "/metrics")
     assert (response.status, body) == (200, b"ssbroker_up 1\n")
     assert response.getheader("Content-Type") == "text/plain; version=0.0.4; charset=utf-8"
 
 
-def test_n28_health(address: tuple[str, int], told: Told) -> None:
+def test_health(address: tuple[str, int], told: Told) -> None:
     response, body = get(address, "/health?verbose")
     assert (response.status, json.loads(body)) == (200, {"status": "ok", "problems": {}})
     told.problems["database Sales"] = "its file is not there"
@@ -72,21 +72,21 @@ def test_n28_health(address: tuple[str, int], told: Told) -> None:
     assert (response.status, json.loads(body)["problems"]) == (503, told.problems)
 
 
-def test_n28_nothing_else_is_told(address: tuple[str, int]) -> None:
+def test_nothing_else_is_told(address: tuple[str, int]) -> None:
     assert get(address, "/")[0].status == 404
     assert get(address, "/../../etc/passwd")[0].status == 404
     assert get(address, "/metrics", "POST")[0].status == 501
     assert "Python" not in (get(address, "/health")[0].getheader("Server") or "")
 
 
-def test_n28_what_cannot_be_told_is_an_error_and_no_end(address: tuple[str, int], told: Told) -> None:
+def test_what_cannot_be_told_is_an_error_and_no_end(address: tuple[str, int], told: Told) -> None:
     told.is_broken = True
     assert get(address, "/metrics")[0].status == 500
     told.is_broken = False
     assert get(address, "/metrics")[0].status == 200
 
 
-def test_n28_who_says_nothing_keeps_nobody_waiting(address: tuple[str, int]) -> None:
+def test_who_says_nothing_keeps_nobody_waiting(address: tuple[str, int]) -> None:
     silent = [socket.create_connection(address, timeout=DEADLINE) for _ in range(8)]
     try:
         assert get(address, "/health")[0].status == 200
@@ -97,7 +97,8 @@ def test_n28_who_says_nothing_keeps_nobody_waiting(address: tuple[str, int]) -> 
             each.close()
 
 
-def test_t13_who_asks_a_letter_at_a_time_is_hung_up_on_as_well(address: tuple[str, int]) -> None:
+@pytest.mark.threat("T13")
+def test_who_asks_a_letter_at_a_time_is_hung_up_on_as_well(address: tuple[str, int]) -> None:
     slow = [socket.create_connection(address, timeout=DEADLINE) for _ in range(16)]
     over = threading.Event()
 
@@ -123,7 +124,7 @@ def test_t13_who_asks_a_letter_at_a_time_is_hung_up_on_as_well(address: tuple[st
             each.close()
 
 
-def test_n35_who_hangs_up_before_the_answer_has_nothing_logged(
+def test_who_hangs_up_before_the_answer_has_nothing_logged(
     address: tuple[str, int], caplog: pytest.LogCaptureFixture
 ) -> None:
     for _ in range(20):
@@ -135,7 +136,7 @@ def test_n35_who_hangs_up_before_the_answer_has_nothing_logged(
     assert [one for one in caplog.records if one.levelno >= logging.INFO] == []
 
 
-def test_n28_an_address_that_is_taken_is_refused(address: tuple[str, int], told: Told) -> None:
+def test_an_address_that_is_taken_is_refused(address: tuple[str, int], told: Told) -> None:
     with pytest.raises(EndpointError, match=f"127.0.0.1:{address[1]}: cannot be listened on"):
         Monitor(*address, metrics=told.metrics, health=told.health).start()
     with pytest.raises(EndpointError, match="cannot be listened on"):
@@ -143,7 +144,7 @@ def test_n28_an_address_that_is_taken_is_refused(address: tuple[str, int], told:
 
 
 @pytest.mark.parametrize("path", ["/metrics", "/health", "/else"])
-def test_n28_head_says_what_get_does_without_the_body(path: str) -> None:
+def test_head_says_what_get_does_without_the_body(path: str) -> None:
     """Load balancers ask so; they were told 501, and took the instance for one that is down."""
     monitor = Monitor("127.0.0.1", 0, metrics=lambda: b"one 1\n", health=lambda: {"endpoint": "none"})
     host, port = monitor.start()

@@ -23,8 +23,9 @@ def both(tmp_path: Path) -> Iterator[Talk]:
     yield from talk(tmp_path)
 
 
-def test_p13_n42_an_instance_that_is_served_with_another_length_goes_on_where_it_was(both: Talk) -> None:
-    """P16: half of a message is there; so is the rest of it, and what follows, once."""
+@pytest.mark.rule("P13", "P16")
+def test_an_instance_that_is_served_with_another_length_goes_on_where_it_was(both: Talk) -> None:
+    """Half of a message is there; so is the rest of it, and what follows, once."""
     both.send(b"first")
     both.pipes.settle()
     dialog = both.send(b"x" * 200_000, b"after it")
@@ -47,7 +48,7 @@ def test_p13_n42_an_instance_that_is_served_with_another_length_goes_on_where_it
     assert waiting(sales) == []
 
 
-def test_n42_what_waits_stays_with_its_length_until_it_is_gone(both: Talk) -> None:
+def test_what_waits_stays_with_its_length_until_it_is_gone(both: Talk) -> None:
     both.pipes.down.add(BANK)
     ledger = SqliteDialogStorage(database_context(both.sales))
     assert ledger.cut_with(100) == {}

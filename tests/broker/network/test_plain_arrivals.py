@@ -38,7 +38,8 @@ def taken(both: Pair) -> dict[uuid.UUID, list[bytes | str]]:
     return found
 
 
-def test_p11_all_conversations_of_a_batch_get_theirs_in_order(both: Pair) -> None:
+@pytest.mark.rule("P11")
+def test_all_conversations_of_a_batch_get_theirs_in_order(both: Pair) -> None:
     dialogs = begun(both)
     for number in range(3):
         for place, (shop, _) in enumerate(dialogs):
@@ -51,7 +52,8 @@ def test_p11_all_conversations_of_a_batch_get_theirs_in_order(both: Pair) -> Non
     assert [row.receive_sequence for row in rows if row is not None] == [4] * MANY
 
 
-def test_p16_acknowledgements_of_many_empty_the_transmission_queue_and_close_who_has_ended(both: Pair) -> None:
+@pytest.mark.rule("P16")
+def test_acknowledgements_of_many_empty_the_transmission_queue_and_close_who_has_ended(both: Pair) -> None:
     dialogs = begun(both)
     for shop, _ in dialogs:
         send(both.shop.database, shop, b"1", b"2")
@@ -63,7 +65,7 @@ def test_p16_acknowledgements_of_many_empty_the_transmission_queue_and_close_who
     assert {state(both.shop.database, shop): shop == ended for shop, _ in dialogs} == {"CD": True, "CO": False}
 
 
-def test_b11_what_does_not_fit_ends_its_own_conversation_alone(both: Pair) -> None:
+def test_what_does_not_fit_ends_its_own_conversation_alone(both: Pair) -> None:
     both.stock.database.alter_message_type(ORDER, validation="WELL_FORMED_XML")
     dialogs = begun(both)
     for place, (shop, _) in enumerate(dialogs):
@@ -74,7 +76,8 @@ def test_b11_what_does_not_fit_ends_its_own_conversation_alone(both: Pair) -> No
     assert [found[stock] for _, stock in dialogs if stock != dialogs[3][1]] == [[b"<a/>"]] * (MANY - 1)
 
 
-def test_p14_p34_what_waits_comes_before_what_comes_after_it(both: Pair) -> None:
+@pytest.mark.rule("P14", "P34")
+def test_what_waits_comes_before_what_comes_after_it(both: Pair) -> None:
     dialogs = begun(both)
     (early, one), (parked, other) = dialogs[:2]
     send(both.shop.database, early, b"1", b"2", message_type=DEFAULT)
@@ -92,7 +95,7 @@ def test_p14_p34_what_waits_comes_before_what_comes_after_it(both: Pair) -> None
     assert {tuple(found[stock]) for _, stock in dialogs[2:]} == {(b"last",)}
 
 
-def test_b13_an_error_goes_also_where_the_window_is_more_than_full(tmp_path: Path) -> None:
+def test_an_error_goes_also_where_the_window_is_more_than_full(tmp_path: Path) -> None:
     """What an error of the application drops frees no room before its sender hears of it."""
     both = pair(tmp_path, is_heard=False, window_bytes=100)
     shop, _ = both.bound()
@@ -116,7 +119,7 @@ TURNS = 40
 
 
 @pytest.mark.parametrize("seed", range(6))
-def test_b47_runs_leave_the_file_as_messages_one_by_one_do(tmp_path: Path, seed: int) -> None:
+def test_runs_leave_the_file_as_messages_one_by_one_do(tmp_path: Path, seed: int) -> None:
     """Whatever is received, parked, retained, ended or validated in between."""
     files = [_played(tmp_path / name, seed, in_runs=name == "runs") for name in ("runs", "rows")]
     assert files[0] == files[1]

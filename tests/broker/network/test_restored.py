@@ -42,10 +42,9 @@ def moved(
     both.sales, both.stock = both.shop.database("Sales"), both.bank.database("Stock")
 
 
+@pytest.mark.rule("I6")
 @pytest.mark.parametrize("side", ["shop", "bank"])
-def test_i6_b28_both_ends_hear_of_a_restore_though_the_far_side_has_gone_on(
-    both: Talk, tmp_path: Path, side: str
-) -> None:
+def test_both_ends_hear_of_a_restore_though_the_far_side_has_gone_on(both: Talk, tmp_path: Path, side: str) -> None:
     """The error is no duplicate of what was sent under its number since the backup, nor acknowledged as one."""
     dialog = both.send(b"one")
     both.pipes.settle(seconds=MINUTE)
@@ -69,9 +68,10 @@ def test_i6_b28_both_ends_hear_of_a_restore_though_the_far_side_has_gone_on(
     assert waiting(both.sales) == waiting(both.stock) == []
 
 
+@pytest.mark.rule("I5")
 @pytest.mark.parametrize("side", ["shop", "bank"])
 @pytest.mark.parametrize("is_first", [False, True])
-def test_i5_n14_a_copy_with_an_id_of_its_own_takes_nothing_of_what_is_for_the_original(
+def test_a_copy_with_an_id_of_its_own_takes_nothing_of_what_is_for_the_original(
     both: Talk, tmp_path: Path, side: str, *, is_first: bool
 ) -> None:
     """Both have an endpoint of the conversation, whichever was attached first; the broker id tells whose it is."""
@@ -93,7 +93,8 @@ def test_i5_n14_a_copy_with_an_id_of_its_own_takes_nothing_of_what_is_for_the_or
     assert waiting(both.sales) == waiting(both.stock) == []
 
 
-def test_i6_b28_who_was_not_told_of_the_end_yet_is_told_of_the_error(both: Talk) -> None:
+@pytest.mark.rule("I6")
+def test_who_was_not_told_of_the_end_yet_is_told_of_the_error(both: Talk) -> None:
     """The end of the application has not left: the far side may not go on in a conversation that is over."""
     dialog = both.send(b"one")
     both.pipes.settle(seconds=MINUTE)
@@ -119,8 +120,9 @@ def broken(both: Talk) -> list[tuple[bool, bool]]:
     return [(any(b"<Code>-8462</Code>" in body for body in bodies), bool(left)) for bodies, left in found]
 
 
+@pytest.mark.rule("I8")
 @pytest.mark.parametrize("side", ["shop", "bank"])
-def test_i8_b28_both_ends_hear_that_one_lost_what_it_had_acknowledged(both: Talk, tmp_path: Path, side: str) -> None:
+def test_both_ends_hear_that_one_lost_what_it_had_acknowledged(both: Talk, tmp_path: Path, side: str) -> None:
     """Without an option of the restore: what left the one queue is in the other no more, so the conversation cannot go on."""
     dialog = both.send(b"one")
     both.pipes.settle(seconds=MINUTE)
@@ -143,10 +145,9 @@ def test_i8_b28_both_ends_hear_that_one_lost_what_it_had_acknowledged(both: Talk
     assert broken(both) == [(True, False), (True, False)]
 
 
+@pytest.mark.rule("I8")
 @pytest.mark.parametrize("hours", [0, 1])
-def test_i8_b28_both_ends_of_a_plain_dialog_hear_that_the_target_has_nothing_of_it(
-    tmp_path: Path, *, hours: int
-) -> None:
+def test_both_ends_of_a_plain_dialog_hear_that_the_target_has_nothing_of_it(tmp_path: Path, *, hours: int) -> None:
     """The backup is older than the dialog, so the target waits for a first message that its far side has not any more."""
     with contextmanager(talk)(tmp_path) as both:
         moved(both, "bank", kept=tmp_path / "backup")
@@ -162,9 +163,10 @@ def test_i8_b28_both_ends_of_a_plain_dialog_hear_that_the_target_has_nothing_of_
         assert broken(both) == [(True, False), (True, False)]
 
 
+@pytest.mark.rule("I5", "R43")
 @pytest.mark.parametrize("of", ["Sales", "Stock"])
-def test_i5_n14_a_copy_on_a_forwarder_takes_nothing_of_what_passes_to_the_original(tmp_path: Path, of: str) -> None:
-    """R43: the hub has endpoints of the same conversations, under another broker id than the one that they name."""
+def test_a_copy_on_a_forwarder_takes_nothing_of_what_passes_to_the_original(tmp_path: Path, of: str) -> None:
+    """The hub has endpoints of the same conversations, under another broker id than the one that they name."""
     with ExitStack() as stack:
         pipes = Pipes(tmp_path, stack)
         near, hub, far = (pipes.instance(name) for name in ("near", "hub", "far"))

@@ -44,7 +44,7 @@ def told(both: Talk) -> list[MessageUndeliverable]:
     return [event for event in both.pipes.told("bank", MessageUndeliverable) if event.error == 9736]
 
 
-def test_n15_a_message_that_nobody_can_judge_stands_alone_in_the_end(
+def test_a_message_that_nobody_can_judge_stands_alone_in_the_end(
     both: Talk, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     judging_fails(monkeypatch, lambda: ValueError("what is that?"))
@@ -63,7 +63,7 @@ def test_n15_a_message_that_nobody_can_judge_stands_alone_in_the_end(
     assert str(line.exc_info[1]) == "what is that?"
 
 
-def test_n15_a_row_that_nobody_can_route_stands_alone_in_the_end(both: Talk, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_row_that_nobody_can_route_stands_alone_in_the_end(both: Talk, monkeypatch: pytest.MonkeyPatch) -> None:
     conversations = inbound._conversations
 
     def asked(rows: pa.Table) -> pa.Table:
@@ -81,10 +81,10 @@ def test_n15_a_row_that_nobody_can_route_stands_alone_in_the_end(both: Talk, mon
     assert len(told(both)) == 1
 
 
-def test_n15_where_all_are_bad_only_some_are_looked_for(
+def test_where_all_are_bad_only_some_are_looked_for(
     both: Talk, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """N35: and the log does not say all of it."""
+    """And the log does not say all of it."""
     tries = judging_fails(monkeypatch, lambda: ValueError("what is that?"))
     for _ in range(8 * MANY):
         both.send(BAD)
@@ -97,7 +97,7 @@ def test_n15_where_all_are_bad_only_some_are_looked_for(
     assert sum(record.exc_info is not None for record in caplog.records) <= LINES + 1
 
 
-def test_n15_a_disk_that_is_full_is_nobodys_fault(both: Talk, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_disk_that_is_full_is_nobodys_fault(both: Talk, monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing is looked for, and all of it comes again."""
     tries = judging_fails(monkeypatch, lambda: StorageError("the disk is full"))
     both.send(b"one")
@@ -109,7 +109,7 @@ def test_n15_a_disk_that_is_full_is_nobodys_fault(both: Talk, monkeypatch: pytes
     assert sorted(both.ordered()) == [BAD, b"one"]
 
 
-def test_n35_a_log_does_not_grow_while_a_disk_is_full(
+def test_a_log_does_not_grow_while_a_disk_is_full(
     both: Talk, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     tries = judging_fails(monkeypatch, lambda: StorageError("the disk is full"))

@@ -27,10 +27,9 @@ def keys(database: Database) -> list[tuple[bytes | None, bytes | None]]:
         return [*connection.execute("SELECT session_key, far_session_key FROM ssb_conversation_endpoints")]
 
 
+@pytest.mark.rule("P22")
 @pytest.mark.parametrize("anonymous", [False, True])
-def test_p22_n19_a_secured_dialog_passes_through_a_forwarder_that_has_no_key(
-    street: Street, *, anonymous: bool
-) -> None:
+def test_a_secured_dialog_passes_through_a_forwarder_that_has_no_key(street: Street, *, anonymous: bool) -> None:
     """Full and anonymous; large messages too, and answers."""
     near, between, far = (street.moves_in(name) for name in ("near", "between", "far"))
     between.leads("msdb", STOCK, far.address)

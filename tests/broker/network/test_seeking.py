@@ -41,8 +41,9 @@ def is_away_for_long(both: Talk, name: str) -> None:
     passes(both, LONGEST_WAIT)
 
 
-def test_r54_who_only_acknowledges_asks_for_the_principal_until_it_is_there(both: Talk) -> None:
-    """R54, P16: nothing stands in a transmission queue at the target."""
+@pytest.mark.rule("R54", "P16")
+def test_who_only_acknowledges_asks_for_the_principal_until_it_is_there(both: Talk) -> None:
+    """Nothing stands in a transmission queue at the target."""
     both.stock.drop_route("Back")
     both.stock.create_route(
         "Back",
@@ -56,8 +57,9 @@ def test_r54_who_only_acknowledges_asks_for_the_principal_until_it_is_there(both
     assert waiting(both.sales) == []
 
 
-def test_r54_who_passes_on_asks_for_the_principal_as_long_as_the_same_rows_come(both: Talk) -> None:
-    """R54, R43: that it holds them already is no reason to forget them."""
+@pytest.mark.rule("R54", "R43")
+def test_who_passes_on_asks_for_the_principal_as_long_as_the_same_rows_come(both: Talk) -> None:
+    """That it holds them already is no reason to forget them."""
     between = both.pipes.instance("between")
     between.execute(
         "CREATE ENDPOINT Broker STATE = STARTED AS TCP (LISTENER_PORT = 4022) FOR SERVICE_BROKER (MESSAGE_FORWARDING = ENABLED)"
@@ -76,8 +78,9 @@ def test_r54_who_passes_on_asks_for_the_principal_as_long_as_the_same_rows_come(
     assert both.pipes.servers["between"].forwarding.pending == (0, 0)
 
 
-def test_r14_a_route_for_acknowledgements_is_asked_for(both: Talk, tmp_path: Path) -> None:
-    """R14, R61, R8: else the initiator hears of no target that does not answer, and sends it no more than one message; also when the route expires."""
+@pytest.mark.rule("R14", "R61", "R8")
+def test_a_route_for_acknowledgements_is_asked_for(both: Talk, tmp_path: Path) -> None:
+    """Else the initiator hears of no target that does not answer, and sends it no more than one message; also when the route expires."""
     both.stock.drop_route("Back")
     both.stock.drop_route("AutoCreatedLocal")
     directory = tmp_path / "services.csv"
@@ -93,8 +96,9 @@ def test_r14_a_route_for_acknowledgements_is_asked_for(both: Talk, tmp_path: Pat
     assert waiting(both.sales) == []
 
 
-def test_r62_a_route_for_acknowledgements_that_was_refused_is_asked_for_again(both: Talk, tmp_path: Path) -> None:
-    """R62, N26: after a minute, although nothing else asks."""
+@pytest.mark.rule("R62")
+def test_a_route_for_acknowledgements_that_was_refused_is_asked_for_again(both: Talk, tmp_path: Path) -> None:
+    """After a minute, although nothing else asks."""
     both.stock.drop_route("Back")
     both.stock.drop_route("AutoCreatedLocal")
     directory = tmp_path / "services.csv"

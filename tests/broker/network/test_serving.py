@@ -61,7 +61,7 @@ def test_two_instances_talk(tmp_path: Path, stack: ExitStack) -> None:
     assert one(sales, REPLIES)["message_body"].to_pylist() == [b"on their way"]
 
 
-def test_n16_what_another_process_sends_goes_too(tmp_path: Path, stack: ExitStack) -> None:
+def test_what_another_process_sends_goes_too(tmp_path: Path, stack: ExitStack) -> None:
     """Another `Instance` on the same folder is as good as another process: nothing tells the first one of it."""
     here, there = made(tmp_path, "shop", stack), made(tmp_path, "bank", stack)
     sales, stock = shops.shop(here), shops.stock(there)
@@ -72,7 +72,7 @@ def test_n16_what_another_process_sends_goes_too(tmp_path: Path, stack: ExitStac
     assert one(stock, ORDERS)["message_body"].to_pylist() == [b"from elsewhere"]
 
 
-def test_n16_the_lock_goes_with_the_end(tmp_path: Path, stack: ExitStack) -> None:
+def test_the_lock_goes_with_the_end(tmp_path: Path, stack: ExitStack) -> None:
     here = made(tmp_path, "shop", stack)
     with here.serve(port=0, allow_unencrypted=True):
         assert ServeLock.is_held(here.folder)
@@ -82,7 +82,7 @@ def test_n16_the_lock_goes_with_the_end(tmp_path: Path, stack: ExitStack) -> Non
         assert ServeLock.is_held(here.folder)
 
 
-def test_n16_who_asks_is_not_taken_for_who_serves(tmp_path: Path) -> None:
+def test_who_asks_is_not_taken_for_who_serves(tmp_path: Path) -> None:
     """Every process that sends asks, at each commit; what it takes for served is left to whoever serves."""
     lock = ServeLock(tmp_path)
     lock.acquire()
@@ -103,7 +103,8 @@ def test_closing_the_instance_ends_its_server(tmp_path: Path) -> None:
     server.close()
 
 
-def test_p3_the_port_is_said_and_one_that_is_taken_is_refused(tmp_path: Path, stack: ExitStack) -> None:
+@pytest.mark.rule("P3")
+def test_the_port_is_said_and_one_that_is_taken_is_refused(tmp_path: Path, stack: ExitStack) -> None:
     here = made(tmp_path, "shop", stack)
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
@@ -116,14 +117,16 @@ def test_p3_the_port_is_said_and_one_that_is_taken_is_refused(tmp_path: Path, st
         assert server.address == f"TCP://127.0.0.1:{server.port}"
 
 
-def test_p3_a_host_that_cannot_be_a_name_is_refused(tmp_path: Path, stack: ExitStack) -> None:
+@pytest.mark.rule("P3")
+def test_a_host_that_cannot_be_a_name_is_refused(tmp_path: Path, stack: ExitStack) -> None:
     here = made(tmp_path, "shop", stack)
     with pytest.raises(EndpointError, match="cannot be listened on"):
         here.serve(port=0, host="x" * 70, allow_unencrypted=True).start()
     assert not ServeLock.is_held(here.folder)
 
 
-def test_p3_what_fails_half_way_leaves_nothing_behind(
+@pytest.mark.rule("P3")
+def test_what_fails_half_way_leaves_nothing_behind(
     tmp_path: Path, stack: ExitStack, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fails(*_: Any) -> None:
@@ -142,7 +145,8 @@ def test_p3_what_fails_half_way_leaves_nothing_behind(
         assert again.is_alive
 
 
-def test_r41_its_own_addresses_are_in_the_catalog_while_it_is_served(tmp_path: Path, stack: ExitStack) -> None:
+@pytest.mark.rule("R41")
+def test_its_own_addresses_are_in_the_catalog_while_it_is_served(tmp_path: Path, stack: ExitStack) -> None:
     here = made(tmp_path, "shop", stack)
     with here.serve(port=0, allow_unencrypted=True, addresses=["TCP://shop.example.com:4022"]) as server:
         found = here.catalog().addresses
@@ -172,7 +176,8 @@ def test_a_server_that_has_ended_or_could_not_begin_says_how_to_get_another(tmp_
         assert another.is_alive
 
 
-def test_r41_an_address_that_is_none_is_refused_before_anything_is_opened(tmp_path: Path, stack: ExitStack) -> None:
+@pytest.mark.rule("R41")
+def test_an_address_that_is_none_is_refused_before_anything_is_opened(tmp_path: Path, stack: ExitStack) -> None:
     with pytest.raises(InvalidAddressError, match="'no address' is no address"):
         made(tmp_path, "shop", stack).serve(allow_unencrypted=True, addresses=["no address"])
 
@@ -196,18 +201,19 @@ def test_r41_an_address_that_is_none_is_refused_before_anything_is_opened(tmp_pa
         ),
     ],
 )
-def test_n8_options_that_do_not_fit_are_refused(
+def test_options_that_do_not_fit_are_refused(
     tmp_path: Path, stack: ExitStack, options: dict[str, Any], text: str
 ) -> None:
     with pytest.raises(OptionError, match=text):
         made(tmp_path, "shop", stack).serve(**options)
 
 
+@pytest.mark.rule("P13")
 @pytest.mark.parametrize("length", [2047, (1 << 20) + 1])
-def test_p13_parts_so_small_or_large_that_a_large_message_never_arrives_are_refused(
+def test_parts_so_small_or_large_that_a_large_message_never_arrives_are_refused(
     tmp_path: Path, stack: ExitStack, length: int
 ) -> None:
-    """P13, M16, N7: whoever serves is told from how many bytes on far sides take all of them, and up to how many they fit a frame."""
+    """Whoever serves is told from how many bytes on far sides take all of them, and up to how many they fit a frame."""
     with pytest.raises(
         OptionError, match=r"settings\.max_fragment_bytes: expected a whole number from 2048 to 1048576"
     ):
@@ -217,7 +223,7 @@ def test_p13_parts_so_small_or_large_that_a_large_message_never_arrives_are_refu
 
 
 @pytest.mark.parametrize("limit", [{"bytes_max": 32_000}, {"rows_max": 4}])
-def test_n12_a_full_inbox_stops_the_reading_until_half_of_it_is_taken(limit: dict[str, int]) -> None:
+def test_a_full_inbox_stops_the_reading_until_half_of_it_is_taken(limit: dict[str, int]) -> None:
     said: list[str] = []
     inbox = Inbox(pause=lambda: said.append("pause"), resume=lambda: said.append("resume"), **limit)
     peer: Any = None

@@ -50,8 +50,9 @@ def between(tmp_path: Path) -> Iterator[Between]:
         yield Between(Pipes(tmp_path, stack))
 
 
-def test_n12_what_is_passed_on_does_not_keep_the_own_messages_from_going(between: Between) -> None:
-    """N12, P17: what finds no room goes as soon as there is some, and has its turn then, however much others have brought."""
+@pytest.mark.rule("P17")
+def test_what_is_passed_on_does_not_keep_the_own_messages_from_going(between: Between) -> None:
+    """What finds no room goes as soon as there is some, and has its turn then, however much others have brought."""
     for _ in range(10):
         between.comes()
     between.pipes.turn()
@@ -64,7 +65,8 @@ def test_n12_what_is_passed_on_does_not_keep_the_own_messages_from_going(between
     assert b"two chairs" in found
 
 
-def test_r43_the_own_messages_do_not_keep_what_is_passed_on_from_going(between: Between) -> None:
+@pytest.mark.rule("R43")
+def test_the_own_messages_do_not_keep_what_is_passed_on_from_going(between: Between) -> None:
     """R43."""
     dialogs = [order(between.sales, PART) for _ in range(100)]
     for _ in range(10):

@@ -38,13 +38,15 @@ def carry(one: TlsChannel, two: TlsChannel) -> list[bytes]:
     return said
 
 
-def test_p24_what_is_sealed_at_one_end_comes_out_at_the_other(ends: tuple[TlsChannel, TlsChannel]) -> None:
+@pytest.mark.rule("P24")
+def test_what_is_sealed_at_one_end_comes_out_at_the_other(ends: tuple[TlsChannel, TlsChannel]) -> None:
     ends[0].seal(b"hello")
     assert carry(*ends) == [b"hello"]
 
 
+@pytest.mark.rule("P24")
 @pytest.mark.parametrize("end", [0, 1])
-def test_p24_who_writes_after_the_far_side_has_ended_tls_gets_a_fault_of_the_far_side(
+def test_who_writes_after_the_far_side_has_ended_tls_gets_a_fault_of_the_far_side(
     ends: tuple[TlsChannel, TlsChannel], end: int
 ) -> None:
     near, far = ends[end], ends[1 - end]
@@ -55,7 +57,8 @@ def test_p24_who_writes_after_the_far_side_has_ended_tls_gets_a_fault_of_the_far
         near.seal(b"hello")
 
 
-def test_p24_a_line_whose_far_side_has_ended_tls_is_over_though_rows_wait(tmp_path: Path) -> None:
+@pytest.mark.rule("P24")
+def test_a_line_whose_far_side_has_ended_tls_is_over_though_rows_wait(tmp_path: Path) -> None:
     """They are lost with the connection, and go again over another."""
     given = certified(tmp_path, ("one", "two"))
     lines: list[SecureLink] = []
