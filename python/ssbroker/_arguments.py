@@ -1,4 +1,4 @@
-"""Checks and conversions of arguments: numbers, flags, texts, GUIDs and timestamps."""
+"""Checks and conversions of arguments: numbers, flags, strings, GUIDs and timestamps."""
 
 from __future__ import annotations
 
@@ -13,71 +13,22 @@ from ssbroker import _core
 from ssbroker.exceptions import InvalidGuidError, OptionError
 
 
-def whole(value: object, *, name: str, least: int, most: int) -> int:
-    """A whole number within limits.
-
-    Args:
-        value: What was given.
-        name: The option, for messages.
-        least: The smallest number allowed.
-        most: The largest.
-
-    Returns:
-        The number.
-
-    Raises:
-        OptionError: It is no whole number, or not within the limits.
-
-    Examples:
-        >>> whole(4096, name="max_fragment_bytes", least=1, most=2**31 - 1)
-        4096
-    """
-    if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= most:
-        raise OptionError(f"{name}: expected a whole number from {least} to {most}; got {value!r:.80}")
+def whole_number(value: object, *, name: str, minimum: int, maximum: int) -> int:
+    """Returns `value` if it is an integer within the limits; `name` is the option, for the error message."""
+    if isinstance(value, bool) or not isinstance(value, int) or not minimum <= value <= maximum:
+        raise OptionError(f"{name}: expected a whole number from {minimum} to {maximum}; got {value!r:.80}")
     return value
 
 
-def number(value: object, *, name: str, least: float, most: float) -> float:
-    """A number within limits.
-
-    Args:
-        value: What was given.
-        name: The option, for messages.
-        least: The smallest number allowed.
-        most: The largest.
-
-    Returns:
-        The number.
-
-    Raises:
-        OptionError: It is no number, or not within the limits.
-
-    Examples:
-        >>> number(0.25, name="loss", least=0, most=1)
-        0.25
-    """
-    if isinstance(value, bool) or not isinstance(value, int | float) or not least <= value <= most:
-        raise OptionError(f"{name}: expected a number from {least:,} to {most:,}; got {value!r:.80}")
+def real_number(value: object, *, name: str, minimum: float, maximum: float) -> float:
+    """Returns `value` if it is a number within the limits; `name` is the option, for the error message."""
+    if isinstance(value, bool) or not isinstance(value, int | float) or not minimum <= value <= maximum:
+        raise OptionError(f"{name}: expected a number from {minimum:,} to {maximum:,}; got {value!r:.80}")
     return value
 
 
-def seconds(value: object, *, name: str) -> float:
-    """How long to wait.
-
-    Args:
-        value: What was given.
-        name: The option, for messages.
-
-    Returns:
-        The seconds; infinity where it is more than a float holds.
-
-    Raises:
-        OptionError: It is no number, or below 0.
-
-    Examples:
-        >>> seconds(0.5, name="timeout"), seconds(10**400, name="timeout")
-        (0.5, inf)
-    """
+def timeout_seconds(value: object, *, name: str) -> float:
+    """Returns a timeout in seconds as a float; an integer too large for a float becomes infinity."""
     if isinstance(value, bool) or not isinstance(value, int | float) or not value >= 0:
         raise OptionError(f"{name}: expected seconds, 0 or more; got {value!r:.80}")
     try:
@@ -86,58 +37,30 @@ def seconds(value: object, *, name: str) -> float:
         return math.inf
 
 
-def flag(value: object, *, name: str) -> bool:
-    """True or False, and nothing that only counts as one.
-
-    Args:
-        value: What was given.
-        name: The option, for messages.
-
-    Returns:
-        The same.
-
-    Raises:
-        OptionError: It is no boolean.
-
-    Examples:
-        >>> flag(True, name="in_order")
-        True
-    """
+def boolean(value: object, *, name: str) -> bool:
+    """Returns `value` if it is True or False; truthy values of other types are errors."""
     if not isinstance(value, bool):
         raise OptionError(f"{name}: expected True or False; got {value!r:.80}")
     return value
 
 
-def texts(values: object, *, name: str) -> list[str]:
-    """A sequence of texts, which a lone text is not.
-
-    Args:
-        values: What was given.
-        name: The option, for messages.
-
-    Returns:
-        The texts.
-
-    Raises:
-        OptionError: It is no sequence, or one of the values is no text that UTF-8 can write.
-
-    Examples:
-        >>> texts(("TCP://a", "TCP://b"), name="addresses")
-        ['TCP://a', 'TCP://b']
-    """
+def string_list(values: object, *, name: str) -> list[str]:
+    """Returns a sequence of strings as a list; a single string is an error, not a sequence of characters."""
     if isinstance(values, str) or not isinstance(values, Sequence):
-        raise OptionError(f"{name}: expected a sequence of texts, got {values!r:.80}")
-    wrong = [value for value in values if not is_text(value)]
+        raise OptionError(f"{name}: expected a sequence of strings, got {values!r:.80}")
+    wrong = [value for value in values if not is_utf8_text(value)]
     if wrong:
-        raise OptionError(f"{name}: expected a sequence of texts, one is {wrong[0]!r:.80}")
+        raise OptionError(f"{name}: expected a sequence of strings; one item is {wrong[0]!r:.80}")
     return list(values)
 
 
-def is_text(value: object) -> bool:
-    r"""Whether it is text that UTF-8 can write: a lone surrogate, as Python reads bytes of a command line that are no text, is none.
+def is_utf8_text(value: object) -> bool:
+    r"""Whether `value` is a string that UTF-8 can encode.
+
+    Lone surrogates, which Python produces for undecodable bytes on the command line, cannot be encoded.
 
     Examples:
-        >>> is_text("//Größe"), is_text("\udcff"), is_text(b"//Orders")
+        >>> is_utf8_text("//Größe"), is_utf8_text("\udcff"), is_utf8_text(b"//Orders")
         (True, False, False)
     """
     if not isinstance(value, str):
@@ -149,34 +72,19 @@ def is_text(value: object) -> bool:
     return True
 
 
-_BYTES = 16
+_GUID_BYTES = 16
 
 
-def as_bytes(value: object, *, name: str) -> bytes:
-    """The 16 bytes of a GUID, in the order of `uuid.UUID.bytes`.
-
-    Args:
-        value: A `uuid.UUID`, text of 36 characters (braces allowed), or 16 bytes.
-        name: What the value is, for messages.
-
-    Returns:
-        The bytes.
-
-    Raises:
-        InvalidGuidError: It is none of these.
-
-    Examples:
-        >>> as_bytes("{00000000-0000-0000-0000-000000000001}", name="conversation_id")[-1]
-        1
-    """
+def guid_bytes(value: object, *, name: str) -> bytes:
+    """Returns the 16 bytes of a GUID (`uuid.UUID`, text or bytes), in the order of `uuid.UUID.bytes`."""
     if isinstance(value, uuid.UUID):
         return value.bytes
     try:
         if isinstance(value, str):
             return _core.parse_guid(value)
-        if isinstance(value, bytes) and len(value) == _BYTES:
+        if isinstance(value, bytes) and len(value) == _GUID_BYTES:
             return value
-    except (InvalidGuidError, UnicodeEncodeError):  # the latter for half a surrogate pair
+    except (InvalidGuidError, UnicodeEncodeError):  # the latter for a lone surrogate
         pass
     expected = "a GUID: a uuid.UUID, text of 36 characters (braces allowed), or 16 bytes"
     raise InvalidGuidError(
@@ -186,84 +94,56 @@ def as_bytes(value: object, *, name: str) -> bytes:
 
 EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND: Final = timedelta(microseconds=1)
-_MOMENT: Final = re.compile(
+_TIMESTAMP: Final = re.compile(
     r"(?P<day>\d{4}-\d\d-\d\d)(?:[T ](?P<time>\d\d:\d\d(?::\d\d)?)(?:\.(?P<fraction>\d{1,9}))?\s?(?P<zone>Z|[+-]\d\d:\d\d)?)?",
     re.ASCII,
 )
 
 
-def as_utc(now: datetime | None, *, name: str = "now") -> datetime:
-    """The moment to route at: `now` in UTC, or the current time where it is None.
-
-    Args:
-        now: A datetime; one without a zone is UTC.
-        name: What it is called, for messages.
-
-    Returns:
-        The moment, with the zone UTC.
-
-    Raises:
-        OptionError: `now` is something else, or in UTC no moment of the years 1 to 9999.
-
-    Examples:
-        >>> from datetime import datetime
-        >>> as_utc(datetime(2026, 11, 20, 21)).isoformat()
-        '2026-11-20T21:00:00+00:00'
-    """
+def utc_datetime(now: datetime | None, *, name: str = "now") -> datetime:
+    """Returns `now` in UTC, or the current time if it is None; a datetime without a time zone is taken as UTC."""
     if now is None:
         return datetime.now(UTC)
     if not isinstance(now, datetime):
-        raise _refused(now, name)
+        raise _not_a_datetime(now, name)
     year: object = now.year
     if not isinstance(year, int):  # pandas' NaT is a datetime whose year is not a number
-        raise _refused(now, name)
+        raise _not_a_datetime(now, name)
     try:
         return now.replace(tzinfo=UTC) if now.tzinfo is None else now.astimezone(UTC)
     except OverflowError as error:
-        raise OptionError(f"{name}: expected a moment of the years 1 to 9999 in UTC, got {now.isoformat()}") from error
+        raise OptionError(
+            f"{name}: expected a time between the years 1 and 9999 in UTC, got {now.isoformat()}"
+        ) from error
 
 
-def microseconds(moment: datetime) -> int:
-    """The whole microseconds from 1970 to `moment`, which has a zone.
-
-    Examples:
-        >>> from datetime import UTC, datetime
-        >>> microseconds(datetime(1970, 1, 1, 0, 0, 1, tzinfo=UTC))
-        1000000
-    """
-    return (moment - EPOCH) // _MICROSECOND
+def epoch_microseconds(timestamp: datetime) -> int:
+    """Returns the microseconds since 1970-01-01 UTC, rounded down; `timestamp` must have a time zone."""
+    return (timestamp - EPOCH) // _MICROSECOND
 
 
-def parse(text: str) -> datetime:
-    """Reads a moment as ISO 8601 or SQL Server write it; without a zone it is UTC.
-
-    What is finer than a microsecond rounds up (K25).
-
-    Args:
-        text: Such as `2026-11-20T21:00:00Z`, `2026-11-20 21:00:00.123` or `2026-11-20 21:00:00.1234567 +01:00`.
-
-    Returns:
-        The moment, with the zone UTC.
+def parse_timestamp(text: str) -> datetime:
+    """Parses a timestamp as ISO 8601 or SQL Server writes it, UTC if it has no zone, and rounds up to microseconds.
 
     Raises:
-        ValueError: The text is no moment.
+        ValueError: The text is not a timestamp.
 
     Examples:
-        >>> parse("2026-11-20 21:00:00.1234567 +01:00").isoformat()
+        >>> parse_timestamp("2026-11-20 21:00:00.1234567 +01:00").isoformat()
         '2026-11-20T20:00:00.123457+00:00'
     """
-    found = _MOMENT.fullmatch(text)
-    if found is None:
+    match = _TIMESTAMP.fullmatch(text)
+    if match is None:
         raise ValueError(text)
-    day, time, fraction, zone = found["day"], found["time"] or "00:00", found["fraction"] or "", found["zone"] or "Z"
-    moment = datetime.fromisoformat(f"{day}T{time}{zone}")
+    day, time, fraction, zone = match["day"], match["time"] or "00:00", match["fraction"] or "", match["zone"] or "Z"
+    timestamp = datetime.fromisoformat(f"{day}T{time}{zone}")
     try:
-        return moment.astimezone(UTC) + timedelta(microseconds=-(-int(fraction.ljust(9, "0")) // 1000))
+        return timestamp.astimezone(UTC) + timedelta(microseconds=-(-int(fraction.ljust(9, "0")) // 1000))
     except OverflowError:
-        if moment.year != MAXYEAR:
+        if timestamp.year != MAXYEAR:
             raise ValueError(text) from None
-        return datetime.max.replace(tzinfo=UTC)  # SQL Server's last moment, 9999-12-31 23:59:59.9999999, means never
+        return datetime.max.replace(tzinfo=UTC)  # SQL Server's maximum, 9999-12-31 23:59:59.9999999, means never
 
 
-def _refused(now: object, name: str) -> OptionError:
+def _not_a_datetime(now: object, name: str) -> OptionError:
     return OptionError(f"{name}: expected a datetime or None, got {now!r} ({type(now).__name__})")

@@ -10,7 +10,8 @@ from typing import Any, Final, TypeAlias, overload
 
 import pyarrow as pa
 
-from ssbroker import _arguments, _core
+from ssbroker import _core
+from ssbroker._arguments import boolean, guid_bytes, whole_number
 from ssbroker._arrow import ArrowArrayExportable, ArrowStreamExportable, as_column, pieces
 from ssbroker.exceptions import InvalidGuidError, MalformedDataError, OptionError, SchemaError
 
@@ -99,7 +100,7 @@ def normalize_session_keys(session_keys: object) -> str | dict[bytes, bytes] | _
     keys: dict[bytes, bytes] = {}
     for conversation, key in session_keys.items():
         try:
-            id_bytes = _arguments.as_bytes(conversation, name=NAME)
+            id_bytes = guid_bytes(conversation, name=NAME)
         except InvalidGuidError as error:
             raise OptionError(str(error)) from error
         if not isinstance(key, bytes):
@@ -210,7 +211,7 @@ def fragment(
         >>> fragment(messages, max_fragment_bytes=5).select(["fragment_number", "fragment_count", "message_body"]).to_pydict()
         {'fragment_number': [0, 1, 2], 'fragment_count': [3, 3, 3], 'message_body': [b'Hello', b', wor', b'ld']}
     """
-    most = _arguments.whole(max_fragment_bytes, name="max_fragment_bytes", least=1, most=BYTES_MAX)
+    most = whole_number(max_fragment_bytes, name="max_fragment_bytes", minimum=1, maximum=BYTES_MAX)
     keys = native_session_keys(session_keys)
     fragments: list[pa.RecordBatch] = []
     first_row = 0
@@ -273,12 +274,12 @@ class Reassembler:
         native = _core.Reassembler(
             max_pending_bytes=_limit("max_pending_bytes", max_pending_bytes, least=0, most=_MOST),
             max_pending_messages=_limit("max_pending_messages", max_pending_messages, least=0, most=_MOST),
-            max_message_bytes=_arguments.whole(max_message_bytes, name="max_message_bytes", least=1, most=BYTES_MAX),
+            max_message_bytes=whole_number(max_message_bytes, name="max_message_bytes", minimum=1, maximum=BYTES_MAX),
             max_fragments_per_message=_limit(
                 "max_fragments_per_message", max_fragments_per_message, least=1, most=2**31 - 1
             ),
             max_sequence_distance=_limit("max_sequence_distance", max_sequence_distance, least=1, most=_MOST),
-            in_order=_arguments.flag(in_order, name="in_order"),
+            in_order=boolean(in_order, name="in_order"),
         )
         self._begin(native, session_keys)
 
@@ -368,9 +369,9 @@ class Reassembler:
             >>> Reassembler().forget(bytes(16), is_initiator=True, message_sequence_number=0)
             False
         """
-        conversation = _arguments.as_bytes(conversation_id, name="conversation_id")
-        direction = _arguments.flag(is_initiator, name="is_initiator")
-        number = _arguments.whole(message_sequence_number, name="message_sequence_number", least=0, most=_MOST)
+        conversation = guid_bytes(conversation_id, name="conversation_id")
+        direction = boolean(is_initiator, name="is_initiator")
+        number = whole_number(message_sequence_number, name="message_sequence_number", minimum=0, maximum=_MOST)
         return self._native.forget(conversation, direction, number)
 
     def checkpoint(self) -> bytes:
@@ -471,7 +472,7 @@ def reassemble(
 
 
 def _limit(name: str, value: int | None, *, least: int, most: int) -> int | None:
-    return None if value is None else _arguments.whole(value, name=name, least=least, most=most)
+    return None if value is None else whole_number(value, name=name, minimum=least, maximum=most)
 
 
 def _restore(pickle_format: int, *state: Any) -> Reassembler:

@@ -11,7 +11,8 @@ from typing import Any, Final, Literal, get_args, overload
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from ssbroker import _arguments, _core, schemas
+from ssbroker import _core, schemas
+from ssbroker._arguments import epoch_microseconds, guid_bytes, is_utf8_text, utc_datetime
 from ssbroker._arrow import ArrowArrayExportable, ArrowStreamExportable, as_batch, batches, not_arrow
 from ssbroker.advice import BROKER_CONFIGURATION, NearNames, did_you_mean, mended, needs_forwarding
 from ssbroker.catalog.catalog import Catalog
@@ -242,7 +243,7 @@ class Router:
             >>> router.route(conversations)["reason"].to_pylist()
             ['no_route']
         """
-        now_us = _arguments.microseconds(_arguments.as_utc(now))
+        now_us = epoch_microseconds(utc_datetime(now))
         if hasattr(conversations, "__arrow_c_array__"):
             return self._native.route(as_batch(conversations, name=_INPUT), now_us, 0)
         if not hasattr(conversations, "__arrow_c_stream__"):
@@ -301,7 +302,7 @@ class Router:
                 raise SchemaError(
                     f"{name}: expected {expected}, got {actual}", column=name, expected=expected, actual=actual
                 )
-            if isinstance(value, str) and not _arguments.is_text(value):
+            if isinstance(value, str) and not is_utf8_text(value):
                 expected, shown = "text that UTF-8 can write", ascii(value)[:80]
                 raise InputError(
                     f"{name}: expected {expected}; got {shown}", column=name, value=shown, expected=expected
@@ -310,7 +311,7 @@ class Router:
             _guid("to_broker_instance", to_broker_instance),
             _guid("conversation_id", conversation_id),
         )
-        now_us = _arguments.microseconds(_arguments.as_utc(now))
+        now_us = epoch_microseconds(utc_datetime(now))
 
         def told(service: str) -> dict[str, Any]:
             return self._native.explain(service, broker_instance, database, is_initiator, conversation, now_us)
@@ -367,4 +368,4 @@ def _check_option(name: str, value: object, allowed: tuple[str, ...]) -> None:
 
 
 def _guid(name: str, value: object) -> bytes | None:
-    return None if value is None else _arguments.as_bytes(value, name=name)
+    return None if value is None else guid_bytes(value, name=name)

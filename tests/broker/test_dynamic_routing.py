@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from ssbroker import _arguments
+from ssbroker._arguments import epoch_microseconds
 from ssbroker.broker.database import Database
 from ssbroker.broker.dynamic_routing import ANSWERED_FOR, REFUSED_FOR, MissingRoute
 from ssbroker.broker.instance import Instance, background_of
@@ -163,7 +163,7 @@ def test_of_what_is_refused_the_first_lines_of_a_minute_are_logged_and_the_rest_
         instance.run_due()
     assert sum("9761" in line for line in caplog.messages) == LINES
     clock.advance(seconds=MINUTE)
-    instance_context(instance).events.count_left_out(now=_arguments.microseconds(clock()))
+    instance_context(instance).events.count_left_out(now=epoch_microseconds(clock()))
     assert caplog.messages[-1] == "9761: 7 more in a minute, from Sales"
 
 

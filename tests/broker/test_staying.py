@@ -9,7 +9,8 @@ from uuid import UUID
 import pytest
 
 import ssbroker
-from ssbroker import Instance, _arguments
+from ssbroker import Instance
+from ssbroker._arguments import epoch_microseconds
 from ssbroker.broker.database import Database
 from ssbroker.broker.database import context_of as database_context
 from ssbroker.broker.local_routes import services_routed_locally
@@ -34,7 +35,7 @@ def objects_of(world: World, database: str, guid: UUID, *, is_enabled: bool) -> 
             route.name,
             route.remote_service_name,
             None if route.broker_instance is None else route.broker_instance.bytes,
-            None if route.lifetime is None else _arguments.microseconds(route.lifetime),
+            None if route.lifetime is None else epoch_microseconds(route.lifetime),
             route.address,
             route.mirror_address,
         )

@@ -154,12 +154,12 @@ def test_what_is_no_fleet_no_time_and_no_code_is_refused() -> None:
     with pytest.raises(OptionError, match="expires_within"):
         lint(Fleet({}), expires_within=timedelta(days=-1))
     for services in ("Stock", ["Stock", 5], ["\ud800"], 5):
-        with pytest.raises(OptionError, match="services: expected a sequence of texts"):
+        with pytest.raises(OptionError, match="services: expected a sequence of strings"):
             reachability(fleet(A=here()), services=services)  # type: ignore[arg-type]
     assert reachability(fleet(A=here()), services=(name for name in ["Stock"])).num_rows > 0
     with pytest.raises(OptionError, match="'SSB999' is no code"):
         lint(Fleet({}), ignore=["SSB999"])
-    with pytest.raises(OptionError, match="ignore: expected a sequence of texts, got 'SSB008'"):
+    with pytest.raises(OptionError, match="ignore: expected a sequence of strings, got 'SSB008'"):
         lint(Fleet({}), ignore="SSB008")
     with pytest.raises(OptionError, match="severity: expected one of error, warning, info; got 'fatal'"):
         lint(Fleet({})).at_least("fatal")  # type: ignore[arg-type]

@@ -137,6 +137,6 @@ def test_what_is_no_fleet_and_no_names_of_services_is_said() -> None:
     with pytest.raises(SchemaError, match="instances: expected catalogs by the names of instances, got list"):
         Fleet([alone])  # type: ignore[arg-type]
     for services in ("Stock", [b"Stock"]):
-        with pytest.raises(OptionError, match="services: expected a sequence of texts"):
+        with pytest.raises(OptionError, match="services: expected a sequence of strings"):
             reachability(alone, services=services)  # type: ignore[arg-type]
     assert reachability(alone, services=iter(["Stock"]))["service"].to_pylist()

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 
 from ssbroker import Catalog, Router
-from ssbroker._arguments import microseconds
+from ssbroker._arguments import epoch_microseconds
 from ssbroker.router import TieBreak
 from tests.worlds.arrow import batch_of, catalog_of
 from tests.worlds.numbered import hosts, numbered, rerouted
@@ -50,11 +50,11 @@ def test_the_number_says_what_the_columns_say(first: int) -> None:
         batch = batch_of(conversations)
         expected = Router(catalog, tie_break=tie_break).route(batch, now=NOW)
         router = Router(catalog, tie_break=tie_break)
-        verdicts = router.native.verdicts(batch, microseconds(NOW), True)
+        verdicts = router.native.verdicts(batch, epoch_microseconds(NOW), True)
         assert verdicts is not None
         assert list(taken_apart(router, verdicts, expected)) == expected.to_pylist(), seed
         seen |= {(row["outcome"], row["reason"]) for row in expected.to_pylist()}
-        short = Router(catalog, tie_break=tie_break).native.verdicts(batch, microseconds(NOW), False)
+        short = Router(catalog, tie_break=tie_break).native.verdicts(batch, epoch_microseconds(NOW), False)
         assert short is not None
         assert short["verdict"] == verdicts["verdict"]
         named = batch["to_broker_instance"].to_pylist()

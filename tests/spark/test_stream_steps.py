@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ssbroker import _arguments
+from ssbroker._arguments import EPOCH
 from ssbroker.exceptions import NullError, SchemaError
 from ssbroker.schemas import ACKNOWLEDGEMENTS, MESSAGES, PENDING, REJECTED
 from ssbroker.spark.streams import row_kinds
@@ -276,7 +276,7 @@ def test_columns_are_the_same_whatever_a_session_calls_their_types(*, began_larg
     large: Any = _struct(
         {"at": pa.list_(pa.timestamp("us", "Asia/Tokyo")), "by": pa.map_(pa.large_string(), pa.large_binary())}
     )
-    value = [{"at": [_arguments.EPOCH], "by": [("key", b"value")]}]
+    value = [{"at": [EPOCH], "by": [("key", b"value")]}]
 
     def with_nested(rows: pa.RecordBatch, *, is_large: bool) -> pa.RecordBatch:
         body = rows.column("message_body").cast(pa.large_binary() if is_large else pa.binary())

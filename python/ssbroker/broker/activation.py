@@ -12,7 +12,7 @@ from contextlib import suppress
 from dataclasses import astuple, dataclass
 from typing import Any, Final, Literal, NamedTuple, TypeAlias
 
-from ssbroker import _arguments
+from ssbroker._arguments import epoch_microseconds, whole_number
 from ssbroker.broker.context import DatabaseContext, InstanceContext
 from ssbroker.broker.effects import Effects
 from ssbroker.broker.failure_log import log_failure
@@ -334,7 +334,7 @@ class Activation:
     def activate(self, database: DatabaseContext, queue: str, procedure: Procedure, *, max_queue_readers: int) -> None:
         """Has readers of a queue started from now on, as `Database.activate` says."""
         check_callable(procedure)
-        most = _arguments.whole(max_queue_readers, name="max_queue_readers", least=0, most=READERS_MAX)
+        most = whole_number(max_queue_readers, name="max_queue_readers", minimum=0, maximum=READERS_MAX)
         found = existing(database.objects().queues, queue_key(queue), kind="queue")
         name = getattr(procedure, "__qualname__", type(procedure).__qualname__)
         with self._guard:
@@ -439,7 +439,7 @@ class Activation:
         return [row for each in self._all() for row in each.task_rows()]
 
     def _now(self) -> int:
-        return _arguments.microseconds(self._instance.clock())
+        return epoch_microseconds(self._instance.clock())
 
     def _all(self) -> list[MonitoredQueue]:
         with self._guard:

@@ -7,8 +7,7 @@ from contextlib import suppress
 from datetime import datetime, timedelta
 from typing import Final
 
-from ssbroker import _arguments
-from ssbroker._arguments import EPOCH
+from ssbroker._arguments import EPOCH, epoch_microseconds, utc_datetime
 from ssbroker.broker.activation import Activation
 from ssbroker.broker.context import DatabaseContext, InstanceContext
 from ssbroker.broker.delivery import Delivery, Retries, SenderKey
@@ -180,7 +179,7 @@ class Background:
         Returns:
             When the next thing is due, as far as is known now; None where nothing is.
         """
-        at = self._now() if now is None else _arguments.microseconds(_arguments.as_utc(now))
+        at = self._now() if now is None else epoch_microseconds(utc_datetime(now))
         self._look_for_changes()
         for database in self._instance.databases:
             self._timers(database, now=at, is_delivered=False)
@@ -288,7 +287,7 @@ class Background:
         return True
 
     def _now(self) -> int:
-        return _arguments.microseconds(self._instance.clock())
+        return epoch_microseconds(self._instance.clock())
 
     def _timers(self, database: DatabaseContext, *, now: int, is_delivered: bool) -> int | None:
         try:

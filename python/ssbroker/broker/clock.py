@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable
 from datetime import UTC, datetime
 
-from ssbroker import _arguments
+from ssbroker._arguments import epoch_microseconds
 
 
 def system_clock() -> datetime:
@@ -29,4 +29,4 @@ def in_microseconds(clock: Callable[[], datetime]) -> Callable[[], int]:
     """
     if clock is system_clock:
         return lambda: time.time_ns() // 1_000
-    return lambda: _arguments.microseconds(clock())
+    return lambda: epoch_microseconds(clock())

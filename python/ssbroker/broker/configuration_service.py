@@ -13,7 +13,7 @@ from typing import Any, Final, Protocol
 
 import pyarrow as pa
 
-from ssbroker import _arguments
+from ssbroker._arguments import guid_bytes, whole_number
 from ssbroker.broker import object_definitions
 from ssbroker.broker.database import Database
 from ssbroker.broker.database import context_of as database_context
@@ -150,11 +150,11 @@ def _entry(row: dict[str, Any], *, where: str) -> DirectoryEntry:
     if address is None:
         raise InputError(f"{where}: address: expected an address, got None", column="address")
     if lifetime is not None:
-        lifetime = _arguments.whole(lifetime, name=f"{where}: lifetime", least=1, most=LIFETIME_SECONDS_MAX)
+        lifetime = whole_number(lifetime, name=f"{where}: lifetime", minimum=1, maximum=LIFETIME_SECONDS_MAX)
     return DirectoryEntry(
         row["service_name"],
         address,
-        None if guid is None else uuid.UUID(bytes=_arguments.as_bytes(guid, name=f"{where}: broker_instance")),
+        None if guid is None else uuid.UUID(bytes=guid_bytes(guid, name=f"{where}: broker_instance")),
         mirror,
         lifetime,
     )
@@ -214,7 +214,7 @@ class ConfigurationService:
 
     def __init__(self, directory: Directory, *, lifetime: int = LIFETIME) -> None:
         self._directory: Final = directory
-        self._lifetime: Final = _arguments.whole(lifetime, name="lifetime", least=1, most=LIFETIME_SECONDS_MAX)
+        self._lifetime: Final = whole_number(lifetime, name="lifetime", minimum=1, maximum=LIFETIME_SECONDS_MAX)
 
     def install(
         self, database: Database, *, asked_by: Iterable[Database] | None = None, queue: str = "BrokerConfiguration"

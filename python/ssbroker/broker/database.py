@@ -8,7 +8,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Final, NoReturn
 
-from ssbroker import _arguments
+from ssbroker._arguments import boolean, guid_bytes, string_list, utc_datetime
 from ssbroker.broker import identity, object_definitions, principals
 from ssbroker.broker.activation import Activation, Procedure
 from ssbroker.broker.context import DatabaseContext
@@ -369,7 +369,7 @@ class Database:
             ...     instance.view("sys.services")["name"].to_pylist()
             ['//Orders']
         """
-        accepted = _arguments.texts(contracts, name="contracts")
+        accepted = string_list(contracts, name="contracts")
         self._context.change(object_definitions.create_service, name=name, queue=queue, contracts=accepted, owner=owner)
 
     def alter_service(
@@ -391,8 +391,8 @@ class Database:
         Raises:
             BrokerError: Service, queue or contract is not there (15151), or is had already.
         """
-        added = _arguments.texts(add_contracts, name="add_contracts")
-        dropped = _arguments.texts(drop_contracts, name="drop_contracts")
+        added = string_list(add_contracts, name="add_contracts")
+        dropped = string_list(drop_contracts, name="drop_contracts")
         self._context.change(
             object_definitions.alter_service, name=name, queue=queue, add_contracts=added, drop_contracts=dropped
         )
@@ -547,7 +547,7 @@ class Database:
         Args:
             is_on: Whether it is.
         """
-        self._context.change(_set_honor, is_on=_arguments.flag(is_on, name="is_on"))
+        self._context.change(_set_honor, is_on=boolean(is_on, name="is_on"))
 
     def create_user(self, name: str) -> None:
         """Makes a user, to whom services and certificates can belong.
@@ -652,11 +652,11 @@ class Database:
             ...     instance.view("sys.certificates", "Sales")["subject"].to_pylist()
             ['CN=shop.example.com']
         """
-        _arguments.flag(active, name="active")
+        boolean(active, name="active")
         check_texts(password=password, subject=subject)
         check_bytes(certificate=certificate, private_key=private_key)
-        begins = None if begins is None else _arguments.as_utc(begins, name="begins")
-        ends = None if ends is None else _arguments.as_utc(ends, name="ends")
+        begins = None if begins is None else utc_datetime(begins, name="begins")
+        ends = None if ends is None else utc_datetime(ends, name="ends")
         given = (
             principals.made_certificate(subject or name, now=self._context.now(), begins=begins, ends=ends)
             if certificate is None
@@ -681,7 +681,7 @@ class Database:
         Raises:
             BrokerError: There is none (15151).
         """
-        is_active = _arguments.flag(active, name="active")
+        is_active = boolean(active, name="active")
         self._context.change(
             principals.alter_certificate, credentials=self._context.credentials, name=name, active=is_active
         )
@@ -724,7 +724,7 @@ class Database:
         Raises:
             BrokerError: The name is taken, the service is bound already (9619), or there is no such user (15151).
         """
-        _arguments.flag(anonymous, name="anonymous")
+        boolean(anonymous, name="anonymous")
         check_texts(service=service)
         self._context.change(principals.create_binding, name=name, service=service, user=user, anonymous=anonymous)
 
@@ -846,5 +846,5 @@ def _clauses(
     check_numbers(lifetime=lifetime)
     guid = broker_instance
     if isinstance(guid, bytes):
-        guid = uuid.UUID(bytes=_arguments.as_bytes(guid, name="broker_instance"))
+        guid = uuid.UUID(bytes=guid_bytes(guid, name="broker_instance"))
     return Clauses(service_name, None if guid is None else str(guid), lifetime, address, mirror_address)

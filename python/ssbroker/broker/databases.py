@@ -16,7 +16,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Final, Self
 
-from ssbroker import _arguments
+from ssbroker._arguments import is_utf8_text
 from ssbroker.broker import object_definitions
 from ssbroker.broker.context import DatabaseContext, InstanceContext, random_guid
 from ssbroker.broker.effects import Effects
@@ -261,7 +261,7 @@ def create_msdb(
     path: Path, *, name: str, random: randomness.Random, lock_timeout: float, vfs: str | None
 ) -> DatabaseFile:
     """Makes the file of msdb with the list, on which msdb itself stands first."""
-    if not _arguments.is_text(name):
+    if not is_utf8_text(name):
         raise OptionError(f"name: expected text that UTF-8 can write; got {name!r:.80}")
     existed = os.path.exists(path)  # noqa: PTH110 - pathlib raises where it may not look
     try:

@@ -11,7 +11,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple, Protocol
 
-from ssbroker import _arguments
+from ssbroker._arguments import epoch_microseconds
 from ssbroker.broker.context import DatabaseContext, InstanceContext
 from ssbroker.broker.dialogs import transmission_status
 from ssbroker.broker.dialogs.deliver import arrive, settle
@@ -449,7 +449,7 @@ def _tell(database: DatabaseContext, sender: ConversationEndpoint, decision: Dec
         classification = Classification.DELAYED
     log.emit(
         MessageClassify(
-            at=_arguments.microseconds(database.now()),
+            at=epoch_microseconds(database.now()),
             database=database.name,
             conversation_id=uuid.UUID(bytes=sender.conversation_id),
             classification=classification,
@@ -674,7 +674,7 @@ class Delivery:
             endpoint_ids = self.transport.more(database, endpoint_ids)
             if not endpoint_ids:
                 return False
-        now = _arguments.microseconds(self._instance.clock())
+        now = epoch_microseconds(self._instance.clock())
         self._retries.add((SenderKey(database.database_id, each) for each in endpoint_ids), at=now)
         if any(each.file.is_written_here for each in self._instance.databases):
             return True

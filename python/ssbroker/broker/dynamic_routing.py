@@ -10,8 +10,7 @@ from datetime import timedelta
 from typing import Final, NamedTuple
 from xml.parsers import expat
 
-from ssbroker import _arguments
-from ssbroker._arguments import EPOCH
+from ssbroker._arguments import EPOCH, epoch_microseconds, guid_bytes
 from ssbroker.broker.context import DatabaseContext, InstanceContext
 from ssbroker.broker.dialogs import begin_end, deliver, send
 from ssbroker.broker.dialogs.contract_rules import complaint
@@ -86,7 +85,7 @@ class MissingRoute:
             raise MalformedDataError("MissingRoute: names no service", expected=f"an element {_SERVICE}")
         named = said.get(_BROKER)
         try:
-            guid = None if named is None else uuid.UUID(bytes=_arguments.as_bytes(named.strip(), name=_BROKER))
+            guid = None if named is None else uuid.UUID(bytes=guid_bytes(named.strip(), name=_BROKER))
         except InvalidGuidError as error:
             raise MalformedDataError(f"MissingRoute: {error}", expected="a GUID") from error
         return cls(said[_SERVICE], guid)
@@ -183,7 +182,7 @@ class DynamicRouting:
                 by_database.setdefault(ask.database, []).append(ask)
         for name, wanted in by_database.items():
             database = self._instance.database(name)
-            now = _arguments.microseconds(database.now())
+            now = epoch_microseconds(database.now())
             with database.file.read() as connection:
                 known = {ask: registry.find(connection, ask.service_name) for ask in wanted}
                 room = OPEN_MAX - len(registry.pending(connection))
@@ -284,7 +283,7 @@ class DynamicRouting:
 
     def _tell(self, database: DatabaseContext, refused: Iterable[tuple[str, str, int]]) -> None:
         """Logs what was refused; neighbours may name any service, so it is as with what they have happen (N35)."""
-        now, may_be_logged = _arguments.microseconds(database.now()), self._instance.events.may_be_logged
+        now, may_be_logged = epoch_microseconds(database.now()), self._instance.events.may_be_logged
         for service_name, refusal, again in refused:
             if may_be_logged("9761", level=logging.WARNING, source=database.name, now=now):
                 LOGGER.warning(

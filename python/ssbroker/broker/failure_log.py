@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from typing import Final
 
-from ssbroker import _arguments
+from ssbroker._arguments import epoch_microseconds
 from ssbroker.broker.context import DatabaseContext
 from ssbroker.exceptions import SsbrokerError
 from ssbroker.protocol.events import printed
@@ -26,7 +26,7 @@ def log_failure(database: DatabaseContext, what: str, error: Exception) -> str:
     """
     is_foreseen = isinstance(error, SsbrokerError)
     why = str(error) if is_foreseen else f"{type(error).__name__}: {error}"
-    now = _arguments.microseconds(database.now())
+    now = epoch_microseconds(database.now())
     if database.instance.events.may_be_logged(what, level=logging.WARNING, source=database.name, now=now):
         with printed():
             LOGGER.warning("%s: %s: %s", database.name, what, why, exc_info=None if is_foreseen else error)

@@ -8,7 +8,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Final, get_args
 
-from ssbroker._arguments import is_text
+from ssbroker._arguments import is_utf8_text
 from ssbroker.broker import databases
 from ssbroker.broker.context import DatabaseContext, InstanceContext
 from ssbroker.broker.databases import InstanceChange
@@ -92,7 +92,7 @@ def attach(
 
 def detach(alteration: InstanceChange, name: str, *, is_dropped: bool = False) -> None:
     """Takes a database off the list; its file stays whole (B29), or goes too."""
-    if is_text(name) and canonical(name) in SYSTEM_DATABASES:
+    if is_utf8_text(name) and canonical(name) in SYSTEM_DATABASES:
         raise refusal(_MSDB_STAYS, 3708 if is_dropped else 7940)
     if name in alteration.lost:
         alteration.forget(name)

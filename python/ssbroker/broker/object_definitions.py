@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from datetime import datetime, timedelta
 from typing import Final, Literal, get_args
 
-from ssbroker import _arguments
+from ssbroker._arguments import epoch_microseconds, whole_number
 from ssbroker.broker.principals import principal_id
 from ssbroker.broker.validation import (
     check_object_name,
@@ -336,7 +336,7 @@ def _route_values(clauses: Clauses, lifetime: int | None, now: datetime) -> dict
     try:
         guid = check(clauses)
         if clauses.lifetime is not None:
-            lifetime = _arguments.microseconds(now + timedelta(seconds=clauses.lifetime))
+            lifetime = epoch_microseconds(now + timedelta(seconds=clauses.lifetime))
     except RefusalError as refused:
         raise refusal(refused.reason, refused.number) from None
     except OverflowError:
@@ -389,6 +389,6 @@ def set_role(connection: Connection, objects: Objects, *, role: Role, number: in
     if number is None:
         takes_over = role == "principal" and broker.mirroring_role == "mirror"
         number = broker.mirroring_number + takes_over
-    _arguments.whole(number, name="number", least=broker.mirroring_number, most=_NUMBER_MAX)
+    whole_number(number, name="number", minimum=broker.mirroring_number, maximum=_NUMBER_MAX)
     mirroring.write(connection, MirroringRole(role, number))
     changes.changed(connection)

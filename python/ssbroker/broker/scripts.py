@@ -11,7 +11,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Final, TypeAlias
 
-from ssbroker import _arguments
+from ssbroker._arguments import epoch_microseconds, parse_timestamp
 from ssbroker.broker import identity, object_definitions, principals
 from ssbroker.broker.context import DatabaseContext, InstanceContext
 from ssbroker.broker.databases import InstanceChange
@@ -187,7 +187,7 @@ def _moment(text: str | None) -> datetime | None:
     found = next(filter(None, (days.match(text) for days in _DAYS)), None)
     day = "" if found is None else f"{found['year']}-{found['month']:0>2}-{found['day']:0>2}"
     try:
-        return _arguments.parse(text if found is None else day + text[found.end() :])
+        return parse_timestamp(text if found is None else day + text[found.end() :])
     except ValueError:
         raise refusal(
             f"{text!r:.80} is no moment: write it as in '2026-11-21', '20261121' or '2026-11-21 08:00:00'", 241
@@ -294,7 +294,7 @@ def _change_route(
             connection,
             objects,
             name=name,
-            lifetime=None if ends is None else _arguments.microseconds(parse_moment(ends)),
+            lifetime=None if ends is None else epoch_microseconds(parse_moment(ends)),
             route_id=None if number is None else parse_route_id(number),
         )
 

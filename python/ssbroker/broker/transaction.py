@@ -10,7 +10,8 @@ from typing import Final, NoReturn, Self
 
 import pyarrow as pa
 
-from ssbroker import _arguments, schemas
+from ssbroker import schemas
+from ssbroker._arguments import boolean, guid_bytes, timeout_seconds, whole_number
 from ssbroker._arrow import ArrowArrayExportable, ArrowStreamExportable
 from ssbroker.broker.context import DatabaseContext
 from ssbroker.broker.dialogs import begin_end, receive, send
@@ -324,7 +325,7 @@ class Turn:
         """How long to wait for a message; None where a wait is useless, because the lock is held."""
         if timeout == 0.0 and timeout is not False:
             return None
-        wait = _arguments.seconds(timeout, name="timeout")
+        wait = timeout_seconds(timeout, name="timeout")
         if not wait or self._plain.is_begun or (self._life is not None and self._life.has_lock):
             return None
         return ReceiveWait(self._database, queue_key(queue), until=time.monotonic() + wait)
@@ -540,7 +541,7 @@ class Transaction(Turn):
                 broker_instance=broker_instance,
                 contract=contract,
                 lifetime=lifetime,
-                encryption=_arguments.flag(encryption, name="encryption"),
+                encryption=boolean(encryption, name="encryption"),
                 related_conversation=related_conversation,
                 related_conversation_group=related_conversation_group,
             )
@@ -611,9 +612,9 @@ class Transaction(Turn):
             BrokerError: There is no such queue (15151), conversation or group (8426), or the queue is off (9617).
         """
         if top is not None:
-            _arguments.whole(top, name="top", least=1, most=_COUNT_MAX)
+            whole_number(top, name="top", minimum=1, maximum=_COUNT_MAX)
         if groups is not None:
-            _arguments.whole(groups, name="groups", least=1, most=_COUNT_MAX)
+            whole_number(groups, name="groups", minimum=1, maximum=_COUNT_MAX)
         patience = self._patience(queue, timeout)
         if conversation_handle is None and conversation_group_id is None:
             batch = self._received_batch(queue, top, groups)
@@ -685,7 +686,7 @@ class Transaction(Turn):
             BrokerError: There is no such conversation (8426), or this side has ended already (8427).
         """
         failure = begin_end.failure_of(error)
-        if _arguments.flag(cleanup, name="cleanup") and failure is not None:
+        if boolean(cleanup, name="cleanup") and failure is not None:
             raise OptionError("error and cleanup: expected one of them, got both")
         with self._lifecycle() as work:
             endpoint = _named(work, dialog)
@@ -706,7 +707,7 @@ class Transaction(Turn):
                 queue (9610).
         """
         with self._lifecycle() as work:
-            begin_end.move(work, _named(work, dialog), _arguments.as_bytes(group, name="group"))
+            begin_end.move(work, _named(work, dialog), guid_bytes(group, name="group"))
 
     def begin_conversation_timer(self, dialog: Guid, timeout: int) -> None:
         """Has a DialogTimer message arrive in this side's own queue; a timer that was set before is forgotten.
@@ -739,7 +740,7 @@ class Transaction(Turn):
 
 
 def _named(work: Work, dialog: Guid) -> ConversationEndpoint:
-    handle = _arguments.as_bytes(dialog, name="dialog")
+    handle = guid_bytes(dialog, name="dialog")
     endpoint = endpoints.by_handle(work.connection, handle)
     if endpoint is None:
         raise refused(8426, kind="conversation", handle=uuid.UUID(bytes=handle))

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from functools import lru_cache
 from typing import Final, TypeVar
 
-from ssbroker import _arguments
+from ssbroker._arguments import boolean, is_utf8_text
 from ssbroker._text import count
 from ssbroker.ddl.lexer import RefusalError
 from ssbroker.ddl.parser_base import check_name
@@ -201,7 +201,7 @@ def check_flags(**given: object) -> None:
     """
     for name, value in given.items():
         if value is not None:
-            _arguments.flag(value, name=name)
+            boolean(value, name=name)
 
 
 def check_numbers(**given: object) -> None:
@@ -232,7 +232,7 @@ def check_texts(**given: object) -> None:
         ssbroker.exceptions.OptionError: service_name: expected text that UTF-8 can write; got bytes
     """
     for name, value in given.items():
-        if value is not None and not _arguments.is_text(value):
+        if value is not None and not is_utf8_text(value):
             raise OptionError(f"{name}: expected text that UTF-8 can write; got {type(value).__name__}")
 
 

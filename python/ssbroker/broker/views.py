@@ -9,8 +9,7 @@ from typing import Any, Final
 
 import pyarrow as pa
 
-from ssbroker import _arguments
-from ssbroker._arguments import is_text
+from ssbroker._arguments import epoch_microseconds, is_utf8_text
 from ssbroker.broker.context import DatabaseContext, InstanceContext
 from ssbroker.broker.validation import existing, queue_key
 from ssbroker.exceptions import InputError, StorageError
@@ -286,7 +285,7 @@ _FIRST_ENDPOINT_ID: Final = 65_536
 
 def view(instance: InstanceContext, name: str, database: str | None) -> pa.Table:
     """The rows of a view, or of a queue."""
-    if not is_text(name):
+    if not is_utf8_text(name):
         raise InputError(f"name: expected a view or a queue, got {name!r:.80}", value=name)
     if name in INSTANCE_VIEWS:
         if database is not None:
@@ -348,7 +347,7 @@ def _database_rows(database: DatabaseContext, name: str) -> list[Row]:
 def _described(certificate: bytes) -> Row:
     known = DialogCertificate(certificate)
     said = known.described
-    ends, begins = _arguments.microseconds(said.ends), _arguments.microseconds(said.begins)
+    ends, begins = epoch_microseconds(said.ends), epoch_microseconds(said.begins)
     return (said.issuer, said.serial_number, said.subject, ends, begins, known.thumbprint, said.bits)
 
 

@@ -11,7 +11,8 @@ from typing import Any, Final, Self
 
 import pyarrow as pa
 
-from ssbroker import _arguments, _arrow, _core, ddl, schemas
+from ssbroker import _arrow, _core, ddl, schemas
+from ssbroker._arguments import string_list, utc_datetime
 from ssbroker._arrow import ArrowArrayExportable, ArrowStreamExportable, as_table
 from ssbroker.catalog import instance_folder, load, save, sql_server
 from ssbroker.catalog.fingerprint import fingerprint, from_ipc, to_ipc
@@ -73,9 +74,9 @@ class Catalog:
             raise OptionError(f"message_forwarding: expected True or False, got {message_forwarding!r}")
         self._native: Final = _core.Catalog(
             *tables,
-            addresses=_arguments.texts(addresses, name="addresses"),
+            addresses=string_list(addresses, name="addresses"),
             message_forwarding=message_forwarding,
-            pending_requests=_arguments.texts(pending_requests, name="pending_requests"),
+            pending_requests=string_list(pending_requests, name="pending_requests"),
         )
         self._further: Final = [
             None if table is None else _arrow.columns(table, schema)
@@ -119,7 +120,7 @@ class Catalog:
         """
         if instance_folder.is_instance(Path(path)):
             return cls.from_instance(path)
-        source = load.load(Path(path), now=_arguments.as_utc(now))
+        source = load.load(Path(path), now=utc_datetime(now))
         try:
             return cls._of_contents(source)
         except (InputError, SchemaError) as error:
@@ -168,7 +169,7 @@ class Catalog:
             A connection of the driver `mssql-python`: `Catalog.from_sql_server(mssql_python.connect("Server=sql-01;..."))`.
         """
         source = sql_server.read(connection)
-        further = _arguments.texts(addresses, name="addresses")
+        further = string_list(addresses, name="addresses")
         return cls._of_contents(replace(source, addresses=(*source.addresses, *further)))
 
     @classmethod
@@ -265,7 +266,7 @@ class Catalog:
             >>> print(Catalog(schemas.ROUTES.empty_table()).to_ddl().count("CREATE ROUTE"))
             0
         """
-        return ddl.write(self, now=_arguments.as_utc(now))
+        return ddl.write(self, now=utc_datetime(now))
 
     def save(self, path: str | os.PathLike[str], *, now: datetime | None = None) -> None:
         """Writes the catalog, or changes nothing.

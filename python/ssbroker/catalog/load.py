@@ -20,7 +20,8 @@ import pyarrow.compute as pc
 import pyarrow.csv
 import pyarrow.parquet as pq
 
-from ssbroker import _arguments, ddl, schemas
+from ssbroker import ddl, schemas
+from ssbroker._arguments import is_utf8_text, parse_timestamp
 from ssbroker.exceptions import InputError, MalformedDataError, SchemaError, SsbrokerError
 
 _INT32: Final = range(-(2**31), 2**31)
@@ -113,7 +114,7 @@ def _truth(value: Any) -> bool:
 def _moment(value: Any) -> Any:
     if not isinstance(value, str):
         raise ValueError(value)  # noqa: TRY004 - the caller turns every refusal into one error
-    return _arguments.parse(value)
+    return parse_timestamp(value)
 
 
 def _text(value: Any) -> str:
@@ -316,7 +317,7 @@ def _json(path: Path, schema: pa.Schema, name: str) -> pa.Table:
         for column in row:
             columns.setdefault(column, [])
     for column, values in columns.items():
-        if not _arguments.is_text(column):
+        if not is_utf8_text(column):
             raise MalformedDataError(f"{path}: {name}: the column {column!a} has a name that is no text")
         values.extend(row.get(column) for row in rows)
     return _typed(columns, schema, path, name)
@@ -605,7 +606,7 @@ def _instance(file: Path) -> dict[str, Any]:
         if key == "message_forwarding":
             expected, fits = "true or false", isinstance(value, bool)
         elif key in ("addresses", "pending_requests"):
-            expected, fits = "a list of texts", isinstance(value, list) and all(map(_arguments.is_text, value))
+            expected, fits = "a list of texts", isinstance(value, list) and all(map(is_utf8_text, value))
         else:
             expected, fits = "addresses, message_forwarding or pending_requests", False
         if not fits:

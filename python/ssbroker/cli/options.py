@@ -12,7 +12,7 @@ from typing import Annotated, Final, TypeAlias
 
 import typer
 
-from ssbroker import _arguments
+from ssbroker._arguments import guid_bytes, parse_timestamp
 from ssbroker.cli.chunks import SESSION_KEYS
 from ssbroker.cli.errors import reading
 from ssbroker.cli.formats import Format
@@ -104,7 +104,7 @@ def parse_now(text: str | None, *, option: str = "--now") -> datetime:
         '2026-11-20T21:00:00+00:00'
     """
     try:
-        return datetime.now(UTC) if text is None else _arguments.parse(text)
+        return datetime.now(UTC) if text is None else parse_timestamp(text)
     except ValueError as error:
         raise OptionError(f"{option}: {text!r} is no moment; expected one such as 2026-11-20T21:00:00Z") from error
 
@@ -180,7 +180,7 @@ def _keys(file: Path) -> Mapping[uuid.UUID | str | bytes, bytes]:
         for number, (given, key) in enumerate(pairs):
             row = piece.row_of(number)
             try:
-                conversation = _arguments.as_bytes(given, name="conversation_id")
+                conversation = guid_bytes(given, name="conversation_id")
             except InvalidGuidError as error:
                 raise InvalidGuidError(f"{file}: row {row}: {error}", column="conversation_id", row=row) from None
             if not isinstance(key, bytes) or len(key) not in _LENGTHS:  # the key itself is told to nobody

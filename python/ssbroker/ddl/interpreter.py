@@ -11,7 +11,8 @@ from typing import Any, Final
 
 import pyarrow as pa
 
-from ssbroker import _arguments, schemas
+from ssbroker import schemas
+from ssbroker._arguments import utc_datetime
 from ssbroker.ddl import parser_objects, statements
 from ssbroker.ddl.lexer import RefusalError, ScriptSource, batches, parse_list, parse_moment, parse_route_id
 from ssbroker.ddl.parser import ParsedBatch, parse
@@ -482,7 +483,7 @@ def read_all(scripts: Iterable[tuple[str, str | None]], *, now: datetime) -> Scr
         >>> read_all(scripts, now=datetime(2026, 11, 20)).routes["name"].to_pylist()
         ['AutoCreatedLocal', 'Any', 'AutoCreatedLocal']
     """
-    instance = InstanceModel(_arguments.as_utc(now))
+    instance = InstanceModel(utc_datetime(now))
     for text, file in scripts:
         source = ScriptSource(text, file)
         for batch in batches(source):

@@ -12,7 +12,7 @@ from functools import partial
 from typing import Final, Literal, NamedTuple
 from urllib.parse import quote, unquote
 
-from ssbroker import _arguments
+from ssbroker._arguments import parse_timestamp
 from ssbroker.exceptions import DdlError
 
 _NEWLINE: Final = re.compile(r"\r\n?|\n")
@@ -175,7 +175,7 @@ def format_moment(utc: datetime) -> str:
 def parse_moment(text: str) -> datetime:
     """The moment of `format_moment`, or any other ISO 8601 moment."""
     try:
-        return _arguments.parse(text)
+        return parse_timestamp(text)
     except (ValueError, OverflowError):
         raise RefusalError(f"the annotation lifetime={text} is no moment such as 2026-11-21T00:00:00Z") from None
 

@@ -10,7 +10,7 @@ from typing import Any, Final, NamedTuple, Protocol
 
 import pyarrow as pa
 
-from ssbroker import _arguments
+from ssbroker._arguments import EPOCH, utc_datetime
 from ssbroker.ddl import parser_objects
 from ssbroker.ddl.interpreter import FIRST_ROUTE_ID, SYSTEM_DATABASES, canonical
 from ssbroker.ddl.lexer import RefusalError, comment, format_list, format_moment, refusal_text
@@ -114,7 +114,7 @@ def _lifetime(microseconds: int | None, now: datetime) -> tuple[datetime | None,
     if microseconds is None:
         return None, None
     try:
-        ends = _arguments.EPOCH + timedelta(microseconds=microseconds)
+        ends = EPOCH + timedelta(microseconds=microseconds)
     except OverflowError:
         raise RefusalError("the lifetime ends outside the years 1 to 9999") from None
     return ends, min(max((ends - now) // timedelta(seconds=1), 1), LIFETIME_SECONDS_MAX)
@@ -199,7 +199,7 @@ def write(catalog: CatalogTables, *, now: datetime) -> str:
         USE [msdb];
         GO
     """
-    return "".join(_Writer(catalog, _arguments.as_utc(now)).script())
+    return "".join(_Writer(catalog, utc_datetime(now)).script())
 
 
 class _Writer:

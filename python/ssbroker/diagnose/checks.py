@@ -12,7 +12,8 @@ from typing import Final
 
 import pyarrow as pa
 
-from ssbroker import _arguments, schemas
+from ssbroker import schemas
+from ssbroker._arguments import string_list, utc_datetime
 from ssbroker._text import bracketed, literal
 from ssbroker.catalog.catalog import Catalog
 from ssbroker.diagnose.behaviour import preferred
@@ -693,11 +694,11 @@ def lint(
     if not isinstance(within, timedelta) or within < timedelta(0):
         raise OptionError(f"expires_within: expected a timedelta of 0 or more, got {expires_within!r}")
     unknown = sorted(
-        {*_arguments.texts([*ignore] if isinstance(ignore, AbstractSet) else ignore, name="ignore")} - CODES.keys()
+        {*string_list([*ignore] if isinstance(ignore, AbstractSet) else ignore, name="ignore")} - CODES.keys()
     )
     if unknown:
         raise OptionError(f"ignore: {unknown[0]!r} is no code; expected one of {', '.join(CODES)}")
-    now = _arguments.as_utc(at)
+    now = utc_datetime(at)
     try:
         until = now + expires_within
     except OverflowError:

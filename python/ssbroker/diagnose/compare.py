@@ -13,7 +13,8 @@ from typing import Any, Final, Literal, NamedTuple
 import pyarrow as pa
 import pyarrow.compute
 
-from ssbroker import _arguments, schemas
+from ssbroker import schemas
+from ssbroker._arguments import utc_datetime
 from ssbroker._arrow import ArrowArrayExportable, ArrowStreamExportable, as_table, without_views
 from ssbroker.catalog.catalog import Catalog
 from ssbroker.diagnose import catalog_tables
@@ -477,7 +478,7 @@ def compare(
         >>> compared.causes.select(["cause", "object", "kind"]).to_pylist()
         [{'cause': 'route changed', 'object': 'Sales/route "Orders"', 'kind': 'next_hop'}]
     """
-    after_at = _arguments.as_utc(at)
+    after_at = utc_datetime(at)
     before_at = after_at if before_at is None else before_at
     if conversations is not None:
         comparer = Comparer(
@@ -485,7 +486,7 @@ def compare(
         )
         comparer.add(as_table(conversations, name="conversations"))
         return comparer.result()
-    moments = _arguments.as_utc(before_at), after_at
+    moments = utc_datetime(before_at), after_at
     changes = [
         change
         for instance, pair in _paired(before, after).items()
@@ -531,8 +532,8 @@ class Comparer:
                 "tie_break: round_robin takes turns, so that even equal catalogs differ; expected hash or first"
             )
         self._pairs: Final = _paired(before, after)
-        after_at = _arguments.as_utc(at)
-        self._moments: Final = (after_at if before_at is None else _arguments.as_utc(before_at)), after_at
+        after_at = utc_datetime(at)
+        self._moments: Final = (after_at if before_at is None else utc_datetime(before_at)), after_at
         self._routers: Final = {
             instance: [Router(catalog, tie_break=tie_break, pending_request=pending_request) for catalog in pair]
             for instance, pair in self._pairs.items()

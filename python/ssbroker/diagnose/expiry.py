@@ -9,7 +9,7 @@ from datetime import datetime, timedelta
 from itertools import islice
 from typing import Final
 
-from ssbroker import _arguments
+from ssbroker._arguments import utc_datetime
 from ssbroker.catalog.catalog import Catalog
 from ssbroker.diagnose import catalog_tables
 from ssbroker.diagnose.compare import Comparison, compare
@@ -66,7 +66,7 @@ def expiries(
         >>> expiry.moment.isoformat(), expiry.routes, expiry.comparison.table["after"].to_pylist()
         ('2027-03-01T00:00:00+00:00', ('instance/Sales/route 65536 "Orders"',), ['DELAYED (no_route)'])
     """
-    whole, now = Fleet.of(fleet), _arguments.as_utc(at)
+    whole, now = Fleet.of(fleet), utc_datetime(at)
     return tuple(islice(_changing(whole, now, pending_request), limit))
 
 

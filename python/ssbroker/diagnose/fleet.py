@@ -11,7 +11,7 @@ from functools import wraps
 from pathlib import Path
 from typing import Final, ParamSpec, Self, TypeVar
 
-from ssbroker import _arguments
+from ssbroker._arguments import utc_datetime
 from ssbroker.catalog.catalog import Catalog
 from ssbroker.catalog.load import reaching
 from ssbroker.exceptions import DuplicateError, InputError, SchemaError
@@ -110,7 +110,7 @@ class Fleet(Mapping[str, Catalog]):
             ...     list(Fleet.load(folder))
             ['NORTH']
         """
-        at = _arguments.as_utc(now)
+        at = utc_datetime(now)
         return cls({name: Catalog.load(entry, now=at) for name, entry in cls.paths(path).items()})
 
     @staticmethod

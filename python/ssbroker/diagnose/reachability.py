@@ -13,7 +13,7 @@ from typing import Any, Final, Literal, NamedTuple
 import pyarrow as pa
 import pyarrow.compute
 
-from ssbroker import _arguments
+from ssbroker._arguments import string_list, utc_datetime
 from ssbroker.catalog.catalog import Catalog
 from ssbroker.diagnose import catalog_tables
 from ssbroker.diagnose.behaviour import Answer, Behaviour, Place, Question, TargetKey, may_hold_address
@@ -342,8 +342,8 @@ def reachability(
         [{'database': 'Sales', 'service': '//Orders', 'outcome': 'ELSEWHERE', 'next_hop_address': 'TCP://orders:4022'}]
     """
     whole = Fleet.of(fleet)
-    asked = None if services is None else _arguments.texts(_listed(services), name="services")
-    ways = RoutingGraph(whole, now=_arguments.as_utc(at), pending_request=pending_request)
+    asked = None if services is None else string_list(_listed(services), name="services")
+    ways = RoutingGraph(whole, now=utc_datetime(at), pending_request=pending_request)
     return matrix(ways, sorted(all_services(ways)) if asked is None else list(dict.fromkeys(asked)))
 
 
@@ -533,7 +533,7 @@ def loops(
         >>> [str(loop) for loop in loops(fleet)]
         ['A -> B -> A']
     """
-    return circling(RoutingGraph(Fleet.of(fleet), now=_arguments.as_utc(at), pending_request=pending_request))
+    return circling(RoutingGraph(Fleet.of(fleet), now=utc_datetime(at), pending_request=pending_request))
 
 
 def circling(ways: RoutingGraph) -> tuple[Loop, ...]:

@@ -9,7 +9,7 @@ from datetime import datetime
 from html import escape
 from typing import Any, Final, NamedTuple
 
-from ssbroker import _arguments
+from ssbroker._arguments import utc_datetime
 from ssbroker.catalog.catalog import Catalog
 from ssbroker.diagnose import catalog_tables
 from ssbroker.diagnose.catalog_tables import LOCAL, TRANSPORT
@@ -289,7 +289,7 @@ def html_report(
         >>> page.startswith("<!doctype html>"), "http" in page
         (True, False)
     """
-    whole, now = Fleet.of(fleet), _arguments.as_utc(at)
+    whole, now = Fleet.of(fleet), utc_datetime(at)
     found = lint(whole, at=now) if findings is None else findings
     sections = [
         ("graph", "Instances and routes", drawn(whole, found)),

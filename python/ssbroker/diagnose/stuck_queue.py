@@ -9,8 +9,7 @@ from typing import Any, Final
 
 import pyarrow as pa
 
-from ssbroker import _arguments
-from ssbroker._arguments import as_bytes
+from ssbroker._arguments import guid_bytes, utc_datetime
 from ssbroker._arrow import ArrowArrayExportable, ArrowStreamExportable, as_table
 from ssbroker._text import literal, soften
 from ssbroker.advice import advice
@@ -81,7 +80,7 @@ def stuck(
         >>> stuck(Catalog(pa.table(routes)), queue).select(["outcome", "reason", "code"]).to_pylist()
         [{'outcome': 'DELAYED', 'reason': 'service_not_found', 'code': 'SSB008'}]
     """
-    whole, now = Fleet.of(fleet), _arguments.as_utc(at)
+    whole, now = Fleet.of(fleet), utc_datetime(at)
     waiting = as_table(queue, name="queue")
     for column in _NEEDED:
         if column not in waiting.schema.names:
@@ -141,7 +140,7 @@ class _Explainer:
         question = Question(
             database,
             str(row["to_service_name"]),
-            None if broker is None else as_bytes(broker, name="to_broker_instance"),
+            None if broker is None else guid_bytes(broker, name="to_broker_instance"),
             row.get("is_initiator") is not False,
         )
         key = instance, question, row.get("from_service_name")

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Final
 
-from ssbroker import _arguments
+from ssbroker._arguments import guid_bytes, utc_datetime
 from ssbroker._text import printable, quoted, route_name, soften
 from ssbroker.catalog.catalog import Catalog
 from ssbroker.diagnose.behaviour import Answer, Question
@@ -207,17 +207,15 @@ def trace(
     name: object = to_service_name
     if not isinstance(name, str):
         raise SchemaError(f"to_service_name: expected str, got {type(name).__name__}", column="to_service_name")
-    now = _arguments.as_utc(at)
+    now = utc_datetime(at)
     follower = Follower(
         RoutingGraph(whole, now=now, pending_request=pending_request),
-        conversation_id=None
-        if conversation_id is None
-        else _arguments.as_bytes(conversation_id, name="conversation_id"),
+        conversation_id=None if conversation_id is None else guid_bytes(conversation_id, name="conversation_id"),
         pending_request=pending_request,
         now=now,
     )
     begun_at, begun_in = place(whole, instance, database)
-    broker = None if to_broker_instance is None else _arguments.as_bytes(to_broker_instance, name="to_broker_instance")
+    broker = None if to_broker_instance is None else guid_bytes(to_broker_instance, name="to_broker_instance")
     there = follower.follow(begun_at, Question(begun_in, to_service_name, broker))
     back = follower.back(there, from_service_name)
     return Trace(**{field: getattr(there, field) for field in _WITHOUT_BACK}, acknowledgement=back)

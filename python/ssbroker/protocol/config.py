@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final, Literal, TypeAlias
 
-from ssbroker import _arguments
+from ssbroker._arguments import boolean, whole_number
 from ssbroker.exceptions import OptionError
 from ssbroker.protocol.errors import BODY_MAX
 
@@ -123,10 +123,10 @@ class ProtocolSettings:
             "turn_fragments",
             "max_message_bytes",
         ):
-            _arguments.whole(getattr(self, name), name=name, least=1, most=most.get(name, 2**31 - 1))
-        _arguments.whole(self.acknowledgement_wait, name="acknowledgement_wait", least=0, most=SECOND)
-        _arguments.whole(self.max_pending_bytes, name="max_pending_bytes", least=1, most=2**63 - 1)
-        _arguments.flag(self.honor_priority, name="honor_priority")
+            whole_number(getattr(self, name), name=name, minimum=1, maximum=most.get(name, 2**31 - 1))
+        whole_number(self.acknowledgement_wait, name="acknowledgement_wait", minimum=0, maximum=SECOND)
+        whole_number(self.max_pending_bytes, name="max_pending_bytes", minimum=1, maximum=2**63 - 1)
+        boolean(self.honor_priority, name="honor_priority")
         if self.integrity not in ("strict", "compat"):
             raise OptionError(f'integrity: expected "strict" or "compat"; got {self.integrity!r:.80}')
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Final, Protocol
 
-from ssbroker import _arguments
+from ssbroker._arguments import boolean
 from ssbroker.exceptions import MissingDependencyError, OptionError
 
 
@@ -162,7 +162,7 @@ def derived(session_key: bytes, *, conversation_id: bytes, is_initiator: bool) -
         >>> len({one.seal, one.header, one.signature, other.seal, other.header, other.signature})
         6
     """
-    _arguments.flag(is_initiator, name="is_initiator")
+    boolean(is_initiator, name="is_initiator")
     given: object = session_key
     if not isinstance(given, bytes) or len(given) != SESSION_KEY_BYTES:
         raise OptionError(f"session_key: expected {SESSION_KEY_BYTES} bytes; got something else")

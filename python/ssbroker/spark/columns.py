@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
 
-from ssbroker import _arguments, _arrow
+from ssbroker import _arrow
+from ssbroker._arguments import EPOCH
 from ssbroker._arrow import check_meant
 from ssbroker.catalog.catalog import Catalog
 from ssbroker.exceptions import OptionError, SchemaError
@@ -378,7 +379,7 @@ def rehearse(
     bare = Catalog(ROUTES.empty_table(), catalog.databases)
     router = Router(bare, tie_break=tie_break, pending_request=pending_request)
     fields = [pa.field(name, kind) for name, kind in columns.items()]
-    decided = router.route(pa.RecordBatch.from_pylist([], schema=pa.schema(fields)), now=_arguments.EPOCH)
+    decided = router.route(pa.RecordBatch.from_pylist([], schema=pa.schema(fields)), now=EPOCH)
     return Labels(outcomes=_dictionary(decided["outcome"]), reasons=_dictionary(decided["reason"]))
 
 

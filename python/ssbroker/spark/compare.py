@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Final
 
-from ssbroker import _arguments
+from ssbroker._arguments import utc_datetime
 from ssbroker.catalog.catalog import Catalog
 from ssbroker.diagnose.behaviour import SIDE, DecisionPair, pair
 from ssbroker.diagnose.compare import Comparison, from_counts
@@ -99,8 +99,8 @@ def compare(
         Comparison(changes=1, conversations=1 of 1)
         >>> spark.stop()
     """
-    after_at = _arguments.as_utc(at)
-    moments = (after_at if before_at is None else _arguments.as_utc(before_at)), after_at
+    after_at = utc_datetime(at)
+    moments = (after_at if before_at is None else utc_datetime(before_at)), after_at
     check_frame(conversations_df, name="conversations_df")
     rows, exact = conversations_df, tells_case(conversations_df)
     for which, catalog, now in (("before", before, moments[0]), ("after", after, moments[1])):

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 
 import pyarrow as pa
 
-from ssbroker import _arguments
+from ssbroker._arguments import utc_datetime
 from ssbroker.catalog.catalog import Catalog
 from ssbroker.reassembly import SessionKeys
 from ssbroker.router import PendingRequest, TieBreak
@@ -122,7 +122,7 @@ def pipeline(
     labels = columns.rehearse(catalog, types, tie_break=tie_break, pending_request=pending_request)
     task = worker.RouteTask(
         catalog=ship(fragments_df.sparkSession, catalog),
-        now=_arguments.as_utc(now),
+        now=utc_datetime(now),
         tie_break=tie_break,
         pending_request=pending_request,
     )

@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Any, Final, Literal, Self, TypeAlias, get_args
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from ssbroker import _arguments, _core
+from ssbroker import _core
 from ssbroker import reassembly as keys
+from ssbroker._arguments import whole_number
 from ssbroker.exceptions import InputError, OptionError, SchemaError
 from ssbroker.reassembly import Reassembler, SessionKeys
 from ssbroker.schemas import MESSAGES, PENDING, REJECTED
@@ -333,11 +334,11 @@ class ReassemblyOptions:
                 raise OptionError(f"{name}: expected one of {', '.join(allowed)}; got {getattr(self, name)!r:.80}")
         if not isinstance(self.in_order, bool):
             raise OptionError(f"in_order: expected True or False; got {self.in_order!r:.80}")
-        _arguments.whole(self.max_message_bytes, name="max_message_bytes", least=1, most=MESSAGE_BYTES_MAX)
+        whole_number(self.max_message_bytes, name="max_message_bytes", minimum=1, maximum=MESSAGE_BYTES_MAX)
         if self.max_pending_bytes is not None:
-            _arguments.whole(self.max_pending_bytes, name="max_pending_bytes", least=0, most=2**63 - 1)
+            whole_number(self.max_pending_bytes, name="max_pending_bytes", minimum=0, maximum=2**63 - 1)
         if self.max_fragments_per_message is not None:
-            _arguments.whole(self.max_fragments_per_message, name="max_fragments_per_message", least=1, most=2**31 - 1)
+            whole_number(self.max_fragments_per_message, name="max_fragments_per_message", minimum=1, maximum=2**31 - 1)
 
     def task(self, spark: SparkSession, columns: FragmentColumns, routing: RoutingTask | None) -> ReassembleTask:
         """What a worker is told."""

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias
 
 import pyarrow as pa
 
-from ssbroker import _arguments
+from ssbroker._arguments import utc_datetime
 from ssbroker.catalog.catalog import Catalog
 from ssbroker.router import PendingRequest, TieBreak
 from ssbroker.schemas import CONVERSATIONS
@@ -207,7 +207,7 @@ def route(
     labels = columns.rehearse(catalog, types, tie_break=tie_break, pending_request=pending_request)
     task = worker.RouteTask(
         catalog=ship(conversations_df.sparkSession, catalog, in_stream=conversations_df.isStreaming),
-        now=_arguments.as_utc(now),
+        now=utc_datetime(now),
         tie_break=tie_break,
         pending_request=pending_request,
     )
@@ -263,7 +263,7 @@ def route_udf(
     types = {field.name: field.type for field in CONVERSATIONS}
     columns.rehearse(catalog, types, tie_break=tie_break, pending_request=pending_request)
     task = worker.RouteTask(
-        catalog=ship(spark, catalog), now=_arguments.as_utc(now), tie_break=tie_break, pending_request=pending_request
+        catalog=ship(spark, catalog), now=utc_datetime(now), tie_break=tie_break, pending_request=pending_request
     )
 
     def where_to(*given: pa.Array, **named: pa.Array) -> pa.Array:  # type: ignore[type-arg]

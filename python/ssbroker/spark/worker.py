@@ -12,7 +12,7 @@ from typing import Any, Final, TypeAlias
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from ssbroker import _arguments
+from ssbroker._arguments import epoch_microseconds
 from ssbroker.catalog.catalog import Catalog
 from ssbroker.exceptions import InputError
 from ssbroker.router import PendingRequest, Router, TieBreak
@@ -88,7 +88,7 @@ def verdicts(
         InputError: A value is not what was expected.
     """
     router = router_of(task.catalog, task.tie_break, task.pending_request).native
-    now_us = _arguments.microseconds(task.now)
+    now_us = epoch_microseconds(task.now)
     for batch, first_row in _arrived(crossing, batches):
         with _placed(batch, first_row):
             decided: Any = router.verdicts(batch, now_us, tells_named)

@@ -14,7 +14,8 @@ from pathlib import Path
 from threading import get_ident
 from typing import Final, Protocol, TypeAlias, TypeVar, final
 
-from ssbroker import _arguments, _core
+from ssbroker import _core
+from ssbroker._arguments import timeout_seconds
 from ssbroker.exceptions import LockTimeoutError, StorageError
 from ssbroker.store.objects import Picture
 from ssbroker.store.schema import APPLICATION_ID
@@ -744,7 +745,7 @@ class DatabaseFile:
 
     def __init__(self, path: Path, *, lock_timeout: float = LOCK_TIMEOUT, vfs: str | None = None) -> None:
         self.path = path
-        self.lock_timeout = _arguments.seconds(lock_timeout, name="lock_timeout")
+        self.lock_timeout = timeout_seconds(lock_timeout, name="lock_timeout")
         self.failure: str | None = None
         self.failed_at = -math.inf
         self._unread = ""

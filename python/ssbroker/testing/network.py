@@ -11,7 +11,7 @@ from typing import Any, Final
 
 import pyarrow as pa
 
-from ssbroker import _arguments
+from ssbroker._arguments import real_number
 from ssbroker.protocol.config import SECOND
 
 _NO_SHARES: Final = ("delay", "partitions", "partition_seconds", "outage_period", "clock_jumps")
@@ -62,8 +62,8 @@ class Faults:
 
     def __post_init__(self) -> None:
         for field in fields(self):
-            _arguments.number(
-                getattr(self, field.name), name=field.name, least=0, most=_MOST if field.name in _NO_SHARES else 1
+            real_number(
+                getattr(self, field.name), name=field.name, minimum=0, maximum=_MOST if field.name in _NO_SHARES else 1
             )
 
     @classmethod

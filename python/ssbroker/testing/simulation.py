@@ -9,7 +9,7 @@ from typing import Any, Final, Self, TypeAlias
 
 import pyarrow as pa
 
-from ssbroker import _arguments
+from ssbroker._arguments import real_number, whole_number
 from ssbroker.exceptions import OptionError, ProtocolError
 from ssbroker.protocol import errors
 from ssbroker.protocol.config import SECOND, ProtocolSettings
@@ -326,11 +326,11 @@ class Simulation:
         machine: Machine = DialogEngine,
         books: Books = memory_of,
     ) -> None:
-        _arguments.whole(dialogs, name="dialogs", least=1, most=_DIALOGS_MAX)
-        _arguments.whole(messages, name="messages", least=1, most=_MESSAGES_MAX)
-        _arguments.number(faulty_seconds, name="faulty_seconds", least=0, most=_SECONDS_MAX)
+        whole_number(dialogs, name="dialogs", minimum=1, maximum=_DIALOGS_MAX)
+        whole_number(messages, name="messages", minimum=1, maximum=_MESSAGES_MAX)
+        real_number(faulty_seconds, name="faulty_seconds", minimum=0, maximum=_SECONDS_MAX)
         if sending_seconds is not None:
-            _arguments.number(sending_seconds, name="sending_seconds", least=0, most=faulty_seconds)
+            real_number(sending_seconds, name="sending_seconds", minimum=0, maximum=faulty_seconds)
         for name, given, kind in (("faults", faults, Faults), ("settings", settings, ProtocolSettings)):
             if given is not None and not isinstance(given, kind):
                 raise OptionError(f"{name}: expected {kind.__name__}(...); got {given!r:.80}")

@@ -15,7 +15,7 @@ from typing import Any, Final, Self
 
 import pyarrow as pa
 
-from ssbroker import _arguments
+from ssbroker._arguments import epoch_microseconds
 from ssbroker.broker.network.connection import EndpointLimits
 from ssbroker.broker.network.dialer import DialFilter, EndpointSetup
 from ssbroker.broker.network.endpoint import SocketEndpoint
@@ -35,7 +35,7 @@ QUICK: Final = EndpointLimits(dial_wait=1000, dial_wait_most=1000)
 
 def now() -> int:
     """The moment in microseconds."""
-    return _arguments.microseconds(datetime.now(UTC))
+    return epoch_microseconds(datetime.now(UTC))
 
 
 class Party:

@@ -11,7 +11,7 @@ from typing import Any, Self
 
 import pyarrow as pa
 
-from ssbroker import _arguments
+from ssbroker._arguments import epoch_microseconds
 from ssbroker.broker.database import Database
 from ssbroker.broker.database import context_of as database_context
 from ssbroker.broker.instance import Instance
@@ -87,7 +87,7 @@ class Side:
 
     @property
     def now(self) -> int:
-        return _arguments.microseconds(self.clock())
+        return epoch_microseconds(self.clock())
 
     def rows(self) -> list[Row]:
         """All that it sends now."""

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from ssbroker import _arguments
+from ssbroker._arguments import epoch_microseconds
 from ssbroker.broker.database import Database
 from ssbroker.broker.database import context_of as database_context
 from ssbroker.protocol.envelope import Protection
@@ -72,7 +72,7 @@ def offer(both: Talk, row: Row, *, by: str | None, to: str, key: bytes = bytes(3
     of = Direction(**{**names, **other})
     sender = None if by is None else own(by)
     return KeyOffers().blob(
-        key, of, to=public(to), by=sender, now=_arguments.microseconds(database_context(both.sales).now())
+        key, of, to=public(to), by=sender, now=epoch_microseconds(database_context(both.sales).now())
     )
 
 

@@ -12,7 +12,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from ssbroker import _arguments
+from ssbroker._arguments import epoch_microseconds
 from ssbroker.broker.database import context_of as database_context
 from ssbroker.broker.network.interfaces import Peer
 from ssbroker.broker.network.key_exchange import NEW_AT_ONCE, NEW_IN_A_TURN, NEW_PER_SECOND
@@ -54,7 +54,7 @@ def recorded(both: Talk) -> dict[str, Any]:
     both.pipes.swallows.clear()
     (row,) = plain(both.pipes.pipe("shop").sent[-1][1])
     of = Direction(row["conversation_id"], True, SHOP, STOCK)
-    now = _arguments.microseconds(database_context(both.stock).now())
+    now = epoch_microseconds(database_context(both.stock).now())
     return {**row, "key_exchange": KeyOffers().blob(bytes(32), of, to=public("Bank"), by=None, now=now)}
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from ssbroker import _arguments
+from ssbroker._arguments import epoch_microseconds
 from ssbroker.broker.database import context_of as database_context
 from ssbroker.protocol import errors
 from ssbroker.protocol.envelope import EnvelopeRow, Protection, pack_runs, table_of
@@ -44,7 +44,7 @@ def blob(both: Talk, conversation: bytes, *, is_initiator: bool, to: str) -> byt
         Direction(conversation, is_initiator, EVIL, SHOP),
         to=DialogCertificate(row.certificate),
         by=DialogCertificate(mine.certificate, mine.key),
-        now=_arguments.microseconds(database_context(both.sales).now()),
+        now=epoch_microseconds(database_context(both.sales).now()),
     )
 
 

@@ -6,7 +6,7 @@ import uuid
 
 import pytest
 
-from ssbroker import _arguments
+from ssbroker._arguments import epoch_microseconds
 from ssbroker.broker.database import Database
 from ssbroker.broker.instance import Instance
 from ssbroker.broker.instance import context_of as instance_context
@@ -45,7 +45,7 @@ class Sender:
 
     @property
     def now(self) -> int:
-        return _arguments.microseconds(self.clock())
+        return epoch_microseconds(self.clock())
 
     def way(self) -> str | None:
         return self.routes.way(A, M, GUID)

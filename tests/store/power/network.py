@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
 
-from ssbroker import Instance, _arguments
+from ssbroker import Instance
+from ssbroker._arguments import epoch_microseconds
 from ssbroker.broker.database import Database
 from ssbroker.broker.database import context_of as database_context
 from ssbroker.broker.network.dialog_storage import SqliteDialogStorage
@@ -80,7 +81,7 @@ class _Pair:
 
     @property
     def _moment(self) -> int:
-        return _arguments.microseconds(self.now)
+        return epoch_microseconds(self.now)
 
 
 class Network:

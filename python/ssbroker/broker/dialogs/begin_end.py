@@ -5,7 +5,7 @@ from __future__ import annotations
 import uuid
 from typing import Final
 
-from ssbroker import _arguments
+from ssbroker._arguments import guid_bytes, is_utf8_text, whole_number
 from ssbroker.broker.dialogs import contract_rules
 from ssbroker.broker.dialogs.deliver import close, end_with_error, put_off, remove, transmit
 from ssbroker.broker.dialogs.enqueue import queue_of, take_all_off
@@ -48,7 +48,7 @@ def begin(
     kind = existing(objects.contracts, contract, kind="contract")
     if not isinstance(to_service, str):
         raise SchemaError(f"to_service: expected str, got {type(to_service).__name__}", column="to_service")
-    if not 0 < len(to_service) <= SERVICE_NAME_MAX or not _arguments.is_text(to_service):
+    if not 0 < len(to_service) <= SERVICE_NAME_MAX or not is_utf8_text(to_service):
         raise refused(8412, name=to_service)
     expires = work.now() + seconds(LIFETIME_MAX if lifetime is None else lifetime, name="lifetime") * SECOND
     group = _group(work, service, related_conversation, related_conversation_group)
@@ -104,7 +104,7 @@ def _broker_instance(work: Work, value: object) -> bytes | None:
         return None
     if value == CURRENT_DATABASE:
         return work.broker_instance
-    return _arguments.as_bytes(value, name="broker_instance")
+    return guid_bytes(value, name="broker_instance")
 
 
 def _group(work: Work, service: Service, conversation: object, group: object) -> bytes:
@@ -112,13 +112,13 @@ def _group(work: Work, service: Service, conversation: object, group: object) ->
     if conversation is not None and group is not None:
         raise OptionError("related_conversation and related_conversation_group: expected one of them, got both")
     if conversation is not None:
-        handle = _arguments.as_bytes(conversation, name="related_conversation")
+        handle = guid_bytes(conversation, name="related_conversation")
         related = endpoints.by_handle(work.connection, handle)
         if related is None:
             raise refused(8426, kind="conversation", handle=uuid.UUID(bytes=handle))
         return _of_service(work, [related], service, related.conversation_group_id)
     if group is not None:
-        wanted = _arguments.as_bytes(group, name="related_conversation_group")
+        wanted = guid_bytes(group, name="related_conversation_group")
         return _of_service(work, endpoints.in_group(work.connection, wanted, limit=1), service, wanted)
     return work.new_id()
 
@@ -145,7 +145,7 @@ def failure_of(error: object) -> ConversationError | None:
         return None
     if not isinstance(error, tuple) or len(error) != len(("code", "description")) or not isinstance(error[1], str):
         raise OptionError(f"error: expected a code and a description, such as (12, 'out of stock'); got {error!r:.80}")
-    code = _arguments.whole(error[0], name="error: the code", least=1, most=LIFETIME_MAX)
+    code = whole_number(error[0], name="error: the code", minimum=1, maximum=LIFETIME_MAX)
     if len(error[1]) > DESCRIPTION_MAX:
         raise OptionError(f"error: expected a description of up to {DESCRIPTION_MAX} characters; got {len(error[1])}")
     return ConversationError(code, error[1])

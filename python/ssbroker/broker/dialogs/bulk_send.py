@@ -12,7 +12,7 @@ from typing import Any, Final, NamedTuple
 
 import pyarrow as pa
 
-from ssbroker import _arguments
+from ssbroker._arguments import guid_bytes
 from ssbroker.broker.context import DatabaseContext
 from ssbroker.broker.dialogs import begin_end
 from ssbroker.broker.dialogs.send import send_batch
@@ -189,7 +189,7 @@ def _needed(value: str | None, name: str, row: int) -> str:
 
 def _guid(value: object, row: int) -> bytes:
     try:
-        return _arguments.as_bytes(value, name="to_broker_instance")
+        return guid_bytes(value, name="to_broker_instance")
     except InvalidGuidError as error:
         raise InvalidGuidError(
             f"{error}, in row {row}",

@@ -9,7 +9,8 @@ from typing import Final, NamedTuple
 
 import pyarrow as pa
 
-from ssbroker import _arguments, schemas
+from ssbroker import schemas
+from ssbroker._arguments import guid_bytes
 from ssbroker.broker.context import DatabaseContext
 from ssbroker.broker.dialogs.enqueue import queue_of
 from ssbroker.broker.effects import Effects, ReceiveCall
@@ -99,7 +100,7 @@ def receive(work: Work, queue_name: str, asked: ReceiveRequest) -> pa.Table:
 
 
 def _guid(value: object, name: str) -> bytes | None:
-    return None if value is None else _arguments.as_bytes(value, name=name)
+    return None if value is None else guid_bytes(value, name=name)
 
 
 @functools.cache

@@ -8,7 +8,7 @@ from typing import Any, Final, TypeAlias
 
 import pyarrow as pa
 
-from ssbroker import _arguments
+from ssbroker._arguments import guid_bytes
 from ssbroker._arrow import ArrowArrayExportable, ArrowStreamExportable, as_table, check_meant
 from ssbroker.broker.context import LocalRoute
 from ssbroker.broker.dialogs.contract_rules import sendable
@@ -335,7 +335,7 @@ def _guid(value: object, row: int) -> bytes:
     if value is None:
         raise NullError(f"{_HANDLE}: row {row} is null", column=_HANDLE, row=row, expected=_GUID)
     try:
-        return _arguments.as_bytes(value, name=_HANDLE)
+        return guid_bytes(value, name=_HANDLE)
     except InvalidGuidError as error:
         raise InvalidGuidError(
             f"{error}, in row {row}", column=_HANDLE, row=row, value=error.value, expected=error.expected

@@ -18,7 +18,7 @@ from typing import Any, Final, Protocol
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from ssbroker import _arguments
+from ssbroker._arguments import whole_number
 from ssbroker._text import host_and_port
 from ssbroker.broker.network.interfaces import Peer
 from ssbroker.broker.network.tls import Channel
@@ -247,9 +247,9 @@ class EndpointLimits:
 
     def __post_init__(self) -> None:
         for name in ("login_wait", "dial_wait", "dial_wait_most"):
-            _arguments.whole(getattr(self, name), name=name, least=1, most=_HOUR)
-        _arguments.whole(self.steady_after, name="steady_after", least=0, most=_HOUR)
-        _arguments.whole(self.unproven_bytes, name="unproven_bytes", least=4 << 10, most=1 << 20)
+            whole_number(getattr(self, name), name=name, minimum=1, maximum=_HOUR)
+        whole_number(self.steady_after, name="steady_after", minimum=0, maximum=_HOUR)
+        whole_number(self.unproven_bytes, name="unproven_bytes", minimum=4 << 10, maximum=1 << 20)
         for name in (
             "unproven_most",
             "principal_most",
@@ -258,8 +258,8 @@ class EndpointLimits:
             "learnt_most",
             "learnt_dials",
         ):
-            _arguments.whole(getattr(self, name), name=name, least=1, most=1_000_000)
-        _arguments.whole(self.outbox_bytes, name="outbox_bytes", least=1, most=1 << 40)
+            whole_number(getattr(self, name), name=name, minimum=1, maximum=1_000_000)
+        whole_number(self.outbox_bytes, name="outbox_bytes", minimum=1, maximum=1 << 40)
 
     def wait(self, failures: int, *, roll: float) -> int:
         """How long to wait before an address is dialled again.

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import pyarrow as pa
 
-from ssbroker import _arguments
+from ssbroker._arguments import epoch_microseconds
 from ssbroker.broker.background import Background
 from ssbroker.broker.context import DatabaseContext, InstanceContext
 from ssbroker.broker.delivery import OutgoingConversation
@@ -287,7 +287,7 @@ class RouteRequester:
         if not lost:
             return
         now = self._database.now()
-        may_begin = partial(self._asks.take, "", now=_arguments.microseconds(now))
+        may_begin = partial(self._asks.take, "", now=epoch_microseconds(now))
         try:
             router = self._background.routes.router()
             pending = frozenset(router.catalog.pending_requests)

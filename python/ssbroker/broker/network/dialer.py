@@ -17,7 +17,7 @@ from typing import Any, Final, TypeAlias
 
 import pyarrow as pa
 
-from ssbroker import _arguments
+from ssbroker._arguments import string_list
 from ssbroker.broker import process_locks
 from ssbroker.broker.network.connection import (
     CONNECT_FAILED,
@@ -65,7 +65,7 @@ class DialFilter:
         self._names: Final[set[str]] = set()
         self._domains: Final[list[str]] = []
         self._networks: Final[list[_Network]] = []
-        for entry in _arguments.texts(entries, name="dial_only"):
+        for entry in string_list(entries, name="dial_only"):
             self._add(entry)
         self._is_everything: Final = not entries
 

@@ -12,7 +12,7 @@ from typing import Any, Final
 
 import pyarrow as pa
 
-from ssbroker import _arguments
+from ssbroker._arguments import epoch_microseconds
 from ssbroker.broker.context import DatabaseContext
 from ssbroker.broker.dialogs import contract_rules
 from ssbroker.broker.dialogs.begin_end import break_off_forgotten
@@ -631,7 +631,7 @@ class SqliteDialogStorage:
     def admit(self, endpoints: Sequence[DialogEndpoint]) -> Sequence[DialogEndpoint | Refusal]:
         """See `Ledger`."""
         objects = self._database.objects()
-        now = _arguments.microseconds(self._database.now())
+        now = epoch_microseconds(self._database.now())
         answers = [admitted(objects, endpoint, now=now) for endpoint in endpoints]
         self._admitted = {answer.key: answer for answer in answers if isinstance(answer, DialogEndpoint)}
         return answers

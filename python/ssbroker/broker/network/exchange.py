@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final
 
 import pyarrow as pa
 
-from ssbroker import _arguments
+from ssbroker._arguments import epoch_microseconds
 from ssbroker.broker.background import Background
 from ssbroker.broker.context import DatabaseContext, InstanceContext
 from ssbroker.broker.delivery import OutgoingConversation
@@ -299,7 +299,7 @@ class MessageExchange:
                 log_failure(machine.database, "what is idle could not be put aside", error)
 
     def _now(self) -> int:
-        return _arguments.microseconds(self._instance.clock())
+        return epoch_microseconds(self._instance.clock())
 
 
 class EndpointEvents:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
 
-from ssbroker import _arguments
+from ssbroker._arguments import epoch_microseconds
 from ssbroker._text import quoted, soften
 from ssbroker.broker.background import Background
 from ssbroker.broker.context import InstanceContext
@@ -196,7 +196,7 @@ class InboundRouter:
 
     def _ask_for_routes(self, peer: Peer, rows: pa.Table, decisions: pa.Table, numbers: Iterable[int]) -> None:
         """What comes again finds the route that is asked for now (R14); neighbours without a principal are one."""
-        now = _arguments.microseconds(self._instance.clock())
+        now = epoch_microseconds(self._instance.clock())
         asks = {
             RouteRequest(MSDB_NAME, rows["to_service_name"][number].as_py(), rows["to_broker_instance"][number].as_py())
             for number in numbers
@@ -233,7 +233,7 @@ class InboundRouter:
         row: Mapping[str, Any] = rows.slice(number, 1).to_pylist()[0]
         self._instance.events.emit(
             MessageUndeliverable(
-                at=_arguments.microseconds(self._instance.clock()),
+                at=epoch_microseconds(self._instance.clock()),
                 conversation_id=uuid.UUID(bytes=row["conversation_id"]),
                 is_sequenced=row["is_sequenced"],
                 message_sequence_number=row["message_sequence_number"],

@@ -8,7 +8,7 @@ from functools import partial
 from hmac import compare_digest
 from typing import TYPE_CHECKING, Final
 
-from ssbroker import _arguments
+from ssbroker._arguments import epoch_microseconds
 from ssbroker._text import quoted
 from ssbroker.broker.context import DatabaseContext
 from ssbroker.broker.dialogs.transmission_status import TransmissionStatus
@@ -137,7 +137,7 @@ class DialogKeys:
             return _wait(_own_certificate(database, objects, service))
         if by is None or far is None:
             # Most often the initiator has the key already, and says no more. If not, it shows who it is again, by a certificate that is here.
-            return KeyOffer(until=_arguments.microseconds(database.now()) + key_exchange.RENEWED)
+            return KeyOffer(until=epoch_microseconds(database.now()) + key_exchange.RENEWED)
         to = database.credentials.certificate(objects.security, far)
         return self._blob(database, service, endpoint, key, to, by)
 
@@ -150,7 +150,7 @@ class DialogKeys:
         to: DialogCertificate,
         by: DialogCertificate | None,
     ) -> KeyOffer:
-        now = _arguments.microseconds(database.now())
+        now = epoch_microseconds(database.now())
         of = Direction(endpoint.conversation_id, bool(endpoint.is_initiator), service.name, endpoint.far_service)
         blob = self._offers.blob(key, of, to=to, by=by, now=now)
         return KeyOffer(blob, now + key_exchange.RENEWED)
@@ -230,7 +230,7 @@ class DialogKeys:
                     "this moment",
                 )
         of = Direction(one.conversation_id, one.is_initiator, one.from_service_name, one.to_service_name)
-        at = _arguments.microseconds(now)
+        at = epoch_microseconds(now)
         pays = partial(self._pays, one.principal, at)
         key = self._openings.opened(blob, of, own=own, by=by, now=at, pays=pays)
         if key is None:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from ssbroker import _arguments
+from ssbroker._arguments import epoch_microseconds
 from ssbroker.broker.context import InstanceContext
 from ssbroker.exceptions import SsbrokerError
 from ssbroker.protocol.engine import MonotonicClock
@@ -233,7 +233,7 @@ class MirroredRoutes:
             self._due = due
 
     def _now(self) -> int:
-        return self._clock.moment(_arguments.microseconds(self._instance.clock()))
+        return self._clock.moment(epoch_microseconds(self._instance.clock()))
 
 
 _TEXTS: Final = {

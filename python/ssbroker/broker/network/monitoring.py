@@ -15,7 +15,7 @@ from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
-from ssbroker import _arguments
+from ssbroker._arguments import epoch_microseconds
 from ssbroker._text import host_and_port
 from ssbroker.broker import counters, process_locks
 from ssbroker.broker.database import context_of as database_context
@@ -88,7 +88,7 @@ def overview_of(instance: Instance) -> dict[str, Any]:
 
 def _counted(database: Database) -> dict[str, Rows]:
     """What stands in a file, all of it or nothing."""
-    name, now = database.name, _arguments.microseconds(database_context(database).instance.clock())
+    name, now = database.name, epoch_microseconds(database_context(database).instance.clock())
     with database_context(database).file.read() as connection:
         return {
             "queues": [

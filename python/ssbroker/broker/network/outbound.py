@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 import pyarrow as pa
 
-from ssbroker import _arguments
+from ssbroker._arguments import epoch_microseconds
 from ssbroker.broker import delivery
 from ssbroker.broker.context import DatabaseContext, InstanceContext
 from ssbroker.broker.delivery import OutgoingConversation
@@ -152,7 +152,7 @@ class OutboundSender:
                 self._rest.end()
             if not self.rests:
                 return moments
-        return [_arguments.microseconds(self._instance.clock()) + int(self._rest.left * SECOND) + 1]
+        return [epoch_microseconds(self._instance.clock()) + int(self._rest.left * SECOND) + 1]
 
     def send(self, machine: DatabaseDialogs, *, now: int) -> int | None:
         """Sends what is due of a machine.

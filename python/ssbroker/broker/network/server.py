@@ -8,8 +8,8 @@ from datetime import timedelta
 from types import TracebackType
 from typing import TYPE_CHECKING, Final, Self
 
-from ssbroker import _arguments, schemas
-from ssbroker._arguments import EPOCH
+from ssbroker import schemas
+from ssbroker._arguments import EPOCH, boolean, epoch_microseconds, string_list, timeout_seconds, whole_number
 from ssbroker._text import host_and_port
 from ssbroker.broker.background import Background
 from ssbroker.broker.context import InstanceContext
@@ -85,9 +85,9 @@ class ServeOptions:
     def __post_init__(self) -> None:
         if not self.host:
             raise OptionError("host: expected an address or a name; got none")
-        _arguments.whole(self.port, name="port", least=0, most=_PORT_MAX)
-        _arguments.flag(self.allow_unencrypted, name="allow_unencrypted")
-        Catalog(schemas.ROUTES.empty_table(), addresses=_arguments.texts(self.addresses, name="addresses"))
+        whole_number(self.port, name="port", minimum=0, maximum=_PORT_MAX)
+        boolean(self.allow_unencrypted, name="allow_unencrypted")
+        Catalog(schemas.ROUTES.empty_table(), addresses=string_list(self.addresses, name="addresses"))
         DialFilter(self.dial_only)
         if self.trust is not None:
             _check_kind(self.trust, Trust, name="trust")
@@ -97,13 +97,13 @@ class ServeOptions:
             raise OptionError("trust: expected certificates, or allow_unencrypted=True to do without them")
         if self.trust is not None and self.allow_unencrypted:
             raise OptionError("trust and allow_unencrypted: expected one of them, got both")
-        _arguments.whole(
+        whole_number(
             self.settings.max_fragment_bytes,
             name="settings.max_fragment_bytes",
-            least=FRAGMENT_BYTES_LEAST,
-            most=BYTES_MAX,
+            minimum=FRAGMENT_BYTES_LEAST,
+            maximum=BYTES_MAX,
         )
-        _arguments.seconds(self.close_timeout, name="close_timeout")
+        timeout_seconds(self.close_timeout, name="close_timeout")
 
 
 def _check_kind(value: object, kind: type, *, name: str) -> None:
@@ -318,7 +318,7 @@ class Server:
             self._runner.wake()
 
     def _now(self) -> int:
-        return _arguments.microseconds(self._instance.clock())
+        return epoch_microseconds(self._instance.clock())
 
     def _forward_size(self) -> int:
         endpoint = self._instance.msdb.objects().endpoint

@@ -13,7 +13,7 @@ from itertools import chain
 from pathlib import Path
 from typing import Final, Protocol, TypeAlias
 
-from ssbroker import _arguments
+from ssbroker._arguments import string_list
 from ssbroker.exceptions import InputError, OptionError, PeerError
 from ssbroker.protocol.wire.frames import Data
 from ssbroker.security.certificates import all_der, holds, may_sign
@@ -51,7 +51,7 @@ class Trust:
     names: Sequence[str] = ()
 
     def __post_init__(self) -> None:
-        _arguments.texts(self.names, name="names")
+        string_list(self.names, name="names")
         given: dict[str, object] = {"certificate": self.certificate, "key": self.key}
         if self.authority is not None:
             given["authority"] = self.authority

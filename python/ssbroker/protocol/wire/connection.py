@@ -9,7 +9,7 @@ from typing import Final, TypeAlias
 
 import pyarrow as pa
 
-from ssbroker import _arguments
+from ssbroker._arguments import whole_number
 from ssbroker.exceptions import PeerError, ProtocolError
 from ssbroker.protocol.config import SECOND
 from ssbroker.protocol.mirroring import MirroringRole
@@ -106,8 +106,8 @@ class LinkLimits:
 
     def __post_init__(self) -> None:
         for name in self.__slots__:
-            _arguments.whole(getattr(self, name), name=name, least=1, most=2**63 - 1)
-        _arguments.whole(self.silence, name="silence", least=self.ping_after + 1, most=2**63 - 1)
+            whole_number(getattr(self, name), name=name, minimum=1, maximum=2**63 - 1)
+        whole_number(self.silence, name="silence", minimum=self.ping_after + 1, maximum=2**63 - 1)
 
 
 _LEAVING_WAITS: Final = 12

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from enum import IntEnum
 from typing import Final, TypeAlias
 
-from ssbroker import _arguments
+from ssbroker._arguments import whole_number
 from ssbroker._core import crc32c
 from ssbroker.exceptions import OptionError, PeerError, ProtocolError
 from ssbroker.protocol.mirroring import MirroringRole
@@ -190,9 +190,9 @@ class OwnIdentity:
     max_frame_bytes: int = FRAME_BYTES_MOST
 
     def __post_init__(self) -> None:
-        _arguments.whole(len(self.instance_id), name="bytes of instance_id", least=_ID_BYTES, most=_ID_BYTES)
-        _arguments.whole(self.number, name="number", least=0, most=2**64 - 1)
-        _arguments.whole(self.max_frame_bytes, name="max_frame_bytes", least=FRAME_BYTES_LEAST, most=FRAME_BYTES_MOST)
+        whole_number(len(self.instance_id), name="bytes of instance_id", minimum=_ID_BYTES, maximum=_ID_BYTES)
+        whole_number(self.number, name="number", minimum=0, maximum=2**64 - 1)
+        whole_number(self.max_frame_bytes, name="max_frame_bytes", minimum=FRAME_BYTES_LEAST, maximum=FRAME_BYTES_MOST)
         if not _is_name(self.name):
             raise OptionError(
                 f"name: expected 1 to {_NAME_BYTES_MAX} bytes of text that can be printed; got {self.name!r:.80}"

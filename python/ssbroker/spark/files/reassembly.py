@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING, Any, Final, Self, TypeAlias, get_args
 import pyarrow as pa
 import pyarrow.compute
 
-from ssbroker import _arguments
 from ssbroker import reassembly as keys
+from ssbroker._arguments import boolean, utc_datetime, whole_number
 from ssbroker.catalog.catalog import Catalog
 from ssbroker.exceptions import InputError, OptionError
 from ssbroker.reassembly import Reassembler, SessionKeys, md5, reassemble
@@ -560,11 +560,11 @@ def reassemble_files(
     if compression not in get_args(Compression):
         raise OptionError(f"compression: expected one of {', '.join(get_args(Compression))}; got {compression!r:.80}")
     for name, value in (("split_bytes", split_bytes), ("bucket_bytes", bucket_bytes)):
-        _arguments.whole(value, name=name, least=1, most=2**63 - 1)
-    _arguments.flag(in_order, name="in_order")
-    _arguments.whole(max_message_bytes, name="max_message_bytes", least=1, most=MESSAGE_BYTES_MAX)
+        whole_number(value, name=name, minimum=1, maximum=2**63 - 1)
+    boolean(in_order, name="in_order")
+    whole_number(max_message_bytes, name="max_message_bytes", minimum=1, maximum=MESSAGE_BYTES_MAX)
     if max_fragments_per_message is not None:
-        _arguments.whole(max_fragments_per_message, name="max_fragments_per_message", least=1, most=2**31 - 1)
+        whole_number(max_fragments_per_message, name="max_fragments_per_message", minimum=1, maximum=2**31 - 1)
     normal = keys.normalize_session_keys(session_keys)
     files, folder = files_of(source), local_path(target, name="target")
     schema, splits = splits_of(files, split_bytes=split_bytes)
@@ -572,7 +572,7 @@ def reassemble_files(
     routing = None
     if catalog is not None:
         check_free_names(schema.names, exact=False)
-        at = _arguments.as_utc(now)
+        at = utc_datetime(now)
         Router(catalog, tie_break=tie_break, pending_request=pending_request).route(rehearsed.messages, now=at)
         routing = RouteTask(catalog=ship(spark, catalog), now=at, tie_break=tie_break, pending_request=pending_request)
     size = sum(file.stat().st_size for file in files)

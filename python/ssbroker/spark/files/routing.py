@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, get_args
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from ssbroker import _arguments
+from ssbroker._arguments import utc_datetime, whole_number
 from ssbroker.catalog.catalog import Catalog
 from ssbroker.exceptions import InputError, OptionError
 from ssbroker.router import PendingRequest, TieBreak
@@ -137,10 +137,10 @@ def route_files(
     allowed = get_args(PartitionBy)
     if partition_by is not None and partition_by not in allowed:
         raise OptionError(f"partition_by: expected one of {', '.join(allowed)}, or None; got {partition_by!r:.80}")
-    _arguments.whole(split_bytes, name="split_bytes", least=1, most=2**63 - 1)
+    whole_number(split_bytes, name="split_bytes", minimum=1, maximum=2**63 - 1)
     if compression not in get_args(Compression):
         raise OptionError(f"compression: expected one of {', '.join(get_args(Compression))}; got {compression!r:.80}")
-    at, folder = _arguments.as_utc(now), local_path(target, name="target")
+    at, folder = utc_datetime(now), local_path(target, name="target")
     files = files_of(source)
     schema, splits = splits_of(files, split_bytes=split_bytes)
     check_once(CONVERSATIONS.names, schema.names)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
 
-from ssbroker import _arguments
+from ssbroker._arguments import is_utf8_text, whole_number
 from ssbroker.exceptions import InputError, SchemaError
 from ssbroker.schemas import PENDING
 from ssbroker.spark.columns import check_session
@@ -66,7 +66,7 @@ def stream_state(spark: SparkSession, checkpoint: str | os.PathLike[str], *, ope
         Traceback (most recent call last):
         ssbroker.exceptions.OptionError: operator_id: expected a whole number from 0 to 2147483647; got -1
     """
-    _arguments.whole(operator_id, name="operator_id", least=0, most=2**31 - 1)
+    whole_number(operator_id, name="operator_id", minimum=0, maximum=2**31 - 1)
     check_session(spark)
     path = _path(checkpoint)
     reader = spark.read.format("statestore").option("stateVarName", NAME).option("operatorId", operator_id)
@@ -85,7 +85,7 @@ def _path(given: object) -> str:
     path = os.fspath(given) if isinstance(given, os.PathLike) else given
     if not isinstance(path, str):
         raise SchemaError(f"checkpoint: expected a path, got {type(given).__qualname__}", expected="a path")
-    if not path.strip() or not _arguments.is_text(path):
+    if not path.strip() or not is_utf8_text(path):
         raise InputError(f"checkpoint: expected a path, got {path!r:.200}", value=path, expected="a path")
     return path
 

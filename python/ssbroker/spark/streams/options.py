@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Final
 
-from ssbroker import _arguments
 from ssbroker import reassembly as keys
+from ssbroker._arguments import boolean, whole_number
 from ssbroker.catalog.catalog import Catalog
 from ssbroker.exceptions import OptionError, SchemaError
 from ssbroker.reassembly import SessionKeys
@@ -42,7 +42,7 @@ class BucketCount:
     key: bytes | None = field(repr=False)
 
     def __post_init__(self) -> None:
-        _arguments.whole(self.count, name="buckets", least=1, most=BUCKETS_MAX)
+        whole_number(self.count, name="buckets", minimum=1, maximum=BUCKETS_MAX)
         given: object = self.key
         if given is not None and not (isinstance(given, bytes) and 0 < len(given) <= _KEY_BYTES_MAX):
             raise OptionError(f"bucket_key: expected 1 to {_KEY_BYTES_MAX} bytes or None; got {type(given).__name__}")
@@ -80,13 +80,13 @@ class StreamLimits:
     max_pending_age: timedelta | None
 
     def __post_init__(self) -> None:
-        _arguments.flag(self.in_order, name="in_order")
-        _arguments.flag(self.acknowledgements, name="acknowledgements")
-        _arguments.whole(self.max_message_bytes, name="max_message_bytes", least=1, most=MESSAGE_BYTES_MAX)
+        boolean(self.in_order, name="in_order")
+        boolean(self.acknowledgements, name="acknowledgements")
+        whole_number(self.max_message_bytes, name="max_message_bytes", minimum=1, maximum=MESSAGE_BYTES_MAX)
         if self.max_pending_bytes is not None:
-            _arguments.whole(self.max_pending_bytes, name="max_pending_bytes", least=0, most=PENDING_BYTES_MAX)
+            whole_number(self.max_pending_bytes, name="max_pending_bytes", minimum=0, maximum=PENDING_BYTES_MAX)
         if self.max_fragments_per_message is not None:
-            _arguments.whole(self.max_fragments_per_message, name="max_fragments_per_message", least=1, most=2**31 - 1)
+            whole_number(self.max_fragments_per_message, name="max_fragments_per_message", minimum=1, maximum=2**31 - 1)
         if self.max_pending_age is not None:
             microseconds(self.max_pending_age, name="max_pending_age", least=timedelta(seconds=1), most=AGE_MAX)
 

@@ -10,7 +10,7 @@ from typing import Any, Final
 
 import pyarrow as pa
 
-from ssbroker import _arguments
+from ssbroker._arguments import EPOCH
 from ssbroker.exceptions import InputError, OptionError, SchemaError, UnknownDatabaseError
 from ssbroker.reassembly import Reassembler
 from ssbroker.router import Router
@@ -522,7 +522,7 @@ class _Decide:
             [messages.column(name) for name in names.values()], names=list(names)
         )
         with named(messages, {**names, _NUMBER: _NUMBER}):
-            decided = self.router.route(conversations, now=_arguments.EPOCH + timedelta(microseconds=self.now_us))
+            decided = self.router.route(conversations, now=EPOCH + timedelta(microseconds=self.now_us))
         packed = worker.packed_of(decided, self.routing.labels)
         columns: list[ArrowColumn] = [*messages.columns, *packed.flatten()]
         names_ = [*messages.schema.names, *packed.type.names]

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
 
-from ssbroker import _arguments
 from ssbroker import reassembly as keys
+from ssbroker._arguments import whole_number
 from ssbroker.catalog.catalog import Catalog
 from ssbroker.exceptions import OptionError, SchemaError
 from ssbroker.reassembly import SessionKeys
@@ -150,7 +150,7 @@ class StreamRouting:
     def __post_init__(self) -> None:
         catalog_given(self.catalog)
         columns.check_tie_break(self.tie_break)
-        _arguments.whole(self.max_delayed_bytes, name="max_delayed_bytes", least=0, most=DELAYED_BYTES_MAX)
+        whole_number(self.max_delayed_bytes, name="max_delayed_bytes", minimum=0, maximum=DELAYED_BYTES_MAX)
         microseconds(self.catalog_patience, name=_PATIENCE, least=timedelta(0))
 
     def routing(

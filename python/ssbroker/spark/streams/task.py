@@ -10,7 +10,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Final
 
-from ssbroker import _arguments
+from ssbroker._arguments import EPOCH
 from ssbroker.catalog.catalog import Catalog, files_of
 from ssbroker.exceptions import SsbrokerError
 from ssbroker.router import PendingRequest, Router, TieBreak
@@ -156,7 +156,7 @@ def load(path: Path) -> Catalog:
         OSError: The same.
     """
     newest = max((file.stat().st_mtime_ns for file in files_of(path) if file.exists()), default=0)
-    return Catalog.load(path, now=_arguments.EPOCH + timedelta(microseconds=newest // 1000))
+    return Catalog.load(path, now=EPOCH + timedelta(microseconds=newest // 1000))
 
 
 def signature(path: Path) -> object:

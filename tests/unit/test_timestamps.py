@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from ssbroker import _arguments
+from ssbroker._arguments import epoch_microseconds, parse_timestamp, utc_datetime
 from ssbroker.exceptions import OptionError
 
 
@@ -25,9 +25,9 @@ from ssbroker.exceptions import OptionError
         ("9999-12-31 23:59:59.9999999", datetime.max.replace(tzinfo=UTC)),
     ],
 )
-def test_a_moment_is_read_as_iso_8601_and_as_sql_server_write_it(text: str, expected: datetime) -> None:
-    """Without a zone it is UTC, and what is finer than a microsecond rounds up."""
-    assert _arguments.parse(text) == expected
+def test_timestamps_of_iso_8601_and_sql_server_are_parsed(text: str, expected: datetime) -> None:
+    """A timestamp without a zone is UTC; fractions of a microsecond round up."""
+    assert parse_timestamp(text) == expected
 
 
 @pytest.mark.parametrize(
@@ -43,42 +43,40 @@ def test_a_moment_is_read_as_iso_8601_and_as_sql_server_write_it(text: str, expe
         "0001-01-01T00:00+01:00",
     ],
 )
-def test_what_is_no_moment_is_refused(text: str) -> None:
+def test_invalid_timestamps_are_rejected(text: str) -> None:
     with pytest.raises(ValueError, match=rf"^{re.escape(text)}$|range|must be"):
-        _arguments.parse(text)
+        parse_timestamp(text)
 
 
 def test_a_naive_datetime_is_utc() -> None:
-    assert _arguments.as_utc(datetime(2026, 11, 20, 21)) == datetime(2026, 11, 20, 21, tzinfo=UTC)  # noqa: DTZ001
+    assert utc_datetime(datetime(2026, 11, 20, 21)) == datetime(2026, 11, 20, 21, tzinfo=UTC)  # noqa: DTZ001
 
 
-def test_a_datetime_elsewhere_is_the_same_moment() -> None:
-    there = datetime(2026, 11, 20, 21, tzinfo=timezone(timedelta(hours=5)))
-    assert _arguments.as_utc(there).utcoffset() == timedelta(0)
-    assert _arguments.microseconds(_arguments.as_utc(there)) == _arguments.microseconds(
-        datetime(2026, 11, 20, 16, tzinfo=UTC)
-    )
+def test_a_datetime_of_another_zone_is_converted_to_utc() -> None:
+    local = datetime(2026, 11, 20, 21, tzinfo=timezone(timedelta(hours=5)))
+    assert utc_datetime(local).utcoffset() == timedelta(0)
+    assert epoch_microseconds(utc_datetime(local)) == epoch_microseconds(datetime(2026, 11, 20, 16, tzinfo=UTC))
 
 
 def test_the_current_time_has_a_zone() -> None:
-    assert _arguments.as_utc(None).utcoffset() == timedelta(0)
+    assert utc_datetime(None).utcoffset() == timedelta(0)
 
 
 @pytest.mark.parametrize("now", ["2026-11-20", 0, 1.5, datetime(2026, 11, 20, tzinfo=UTC).date()])
-def test_anything_else_is_no_moment(now: Any) -> None:
+def test_values_of_other_types_are_rejected(now: Any) -> None:
     with pytest.raises(OptionError, match="now: expected a datetime or None"):
-        _arguments.as_utc(now)
+        utc_datetime(now)
 
 
 @pytest.mark.parametrize("now", ["9999-12-31T23:00:00-02:00", "0001-01-01T01:00:00+02:00"])
-def test_a_moment_that_has_no_year_in_utc_is_refused(now: str) -> None:
+def test_a_datetime_outside_the_years_of_utc_is_rejected(now: str) -> None:
     with pytest.raises(
-        OptionError, match=f"now: expected a moment of the years 1 to 9999 in UTC, got {re.escape(now)}"
+        OptionError, match=f"now: expected a time between the years 1 and 9999 in UTC, got {re.escape(now)}"
     ):
-        _arguments.as_utc(datetime.fromisoformat(now))
+        utc_datetime(datetime.fromisoformat(now))
 
 
 @pytest.mark.parametrize("year", [1, 1969, 1970, 9999])
 def test_microseconds_are_exact(year: int) -> None:
     point = datetime(year, 12, 31, 23, 59, 59, 999_999, tzinfo=UTC)
-    assert datetime(1970, 1, 1, tzinfo=UTC) + timedelta(microseconds=_arguments.microseconds(point)) == point
+    assert datetime(1970, 1, 1, tzinfo=UTC) + timedelta(microseconds=epoch_microseconds(point)) == point
