@@ -1,92 +1,91 @@
-"""How names, routes and moments are written in an explanation."""
+"""Formats names, routes, timestamps and T-SQL literals for messages and explanations."""
 
 from __future__ import annotations
 
 import unicodedata
 from typing import Any, Final
 
-_HARD_SPACE: Final = "\ue000"
-"""A blank at which no line breaks: for private use, so that no name that was made printable has it."""
+_NO_BREAK_SPACE: Final = "\ue000"
+"""Stands for a space at which lines must not break; a private-use character, which `printable` escapes in names."""
 
 
 def quoted(name: str) -> str:
-    r"""A name in quotation marks, safe for a terminal; its blanks do not break a line until `soften`.
+    r"""Returns a name in quotation marks, safe for a terminal; its spaces are protected from line breaks until `restore_spaces`.
 
     Examples:
-        >>> soften(quoted("//Orders\x1b[2J in"))
+        >>> restore_spaces(quoted("//Orders\x1b[2J in"))
         '"//Orders\\x1b[2J in"'
     """
     return f'"{printable(name)}"'
 
 
 def printable(text: str) -> str:
-    r"""The text with what cannot be printed as an escape.
-
-    Examples:
-        >>> printable("a\nb")
-        'a\\nb'
-    """
+    """Escapes unprintable characters and protects spaces from line breaks."""
     if not text.isprintable():
-        text = "".join(sign if sign.isprintable() else sign.encode("unicode_escape").decode() for sign in text)
-    return _hard(text)
+        text = "".join(
+            character if character.isprintable() else character.encode("unicode_escape").decode() for character in text
+        )
+    return _protect_spaces(text)
 
 
-def harmless(text: str) -> str:
-    r"""The text with what could steer a terminal as an escape; blanks of every kind stay, so that it can be copied.
+def terminal_safe(text: str) -> str:
+    r"""Escapes characters that could control a terminal; keeps spaces of every kind, so that the text can be copied.
 
     Examples:
-        >>> harmless("注文\u3000受付\x1b[2J")
+        >>> terminal_safe("注文\u3000受付\x1b[2J")
         '注文\u3000受付\\x1b[2J'
     """
     if text.isprintable():
         return text
     return "".join(
-        sign if sign.isprintable() or unicodedata.category(sign) == "Zs" else sign.encode("unicode_escape").decode()
-        for sign in text
+        character
+        if character.isprintable() or unicodedata.category(character) == "Zs"
+        else character.encode("unicode_escape").decode()
+        for character in text
     )
 
 
-def soften(text: str) -> str:
-    """The text with plain blanks where `quoted` put ones that do not break."""
-    return text.replace(_HARD_SPACE, " ")
+def restore_spaces(text: str) -> str:
+    """Replaces the protected spaces of `quoted` and its siblings with ordinary ones."""
+    return text.replace(_NO_BREAK_SPACE, " ")
 
 
 def bracketed(name: str) -> str:
-    """A name as T-SQL writes an identifier.
+    """Returns a name as a bracketed T-SQL identifier.
 
     Examples:
         >>> bracketed("Order]s")
         '[Order]]s]'
     """
-    return _hard("[" + harmless(name).replace("]", "]]") + "]")
+    return _protect_spaces("[" + terminal_safe(name).replace("]", "]]") + "]")
 
 
-def literal(text: str) -> str:
-    """A text as T-SQL writes it.
+def string_literal(text: str) -> str:
+    """Returns a text as a T-SQL string literal.
 
     Examples:
-        >>> literal("O'Hara")
+        >>> string_literal("O'Hara")
         "N'O''Hara'"
     """
-    return _hard("N'" + harmless(text).replace("'", "''") + "'")
+    return _protect_spaces("N'" + terminal_safe(text).replace("'", "''") + "'")
 
 
-def moment_text(moment: str) -> str:
-    """A moment as a person reads it.
+def timestamp_text(timestamp: str) -> str:
+    """Formats an ISO 8601 timestamp in UTC for display.
 
     Examples:
-        >>> soften(moment_text("2026-11-20T21:00:00Z"))
+        >>> restore_spaces(timestamp_text("2026-11-20T21:00:00Z"))
         '2026-11-20 21:00:00 UTC'
     """
-    return moment.removesuffix("Z").replace("T", _HARD_SPACE) + _HARD_SPACE + "UTC"
+    return timestamp.removesuffix("Z").replace("T", _NO_BREAK_SPACE) + _NO_BREAK_SPACE + "UTC"
 
 
 def route_text(route: dict[str, Any]) -> str:
-    """A route by number, name and addresses.
+    """Describes a route by id, name and addresses.
 
     Examples:
         >>> route = {"route_id": 65537, "name": "Orders", "address": "TCP://a:4022", "mirror_address": None}
-        >>> soften(route_text(route))
+        >>> restore_spaces(route_text(route))
         'route 65537 "Orders" to TCP://a:4022'
     """
     mirror = f", mirror {printable(route['mirror_address'])}" if route["mirror_address"] is not None else ""
@@ -94,36 +93,26 @@ def route_text(route: dict[str, Any]) -> str:
 
 
 def route_name(route: dict[str, Any]) -> str:
-    """A route by number and name; the one that step 6 supposes has neither.
-
-    Examples:
-        >>> route_name({"route_id": None, "name": None})
-        'the implied route'
-    """
+    """Describes a route by id and name; the route implied by step 6 of the search has neither."""
     if route["route_id"] is None:
         return "the implied route"
     return f"route {route['route_id']} {quoted(route['name'])}"
 
 
-def count(number: int, noun: str) -> str:
-    """A number with its noun.
+def quantity(number: int, noun: str) -> str:
+    """Returns a number with its noun, singular or plural.
 
     Examples:
-        >>> count(1, "route"), count(0, "route")
+        >>> quantity(1, "route"), quantity(0, "route")
         ('1 route', 'no routes')
     """
     return f"{number or 'no'} {noun}{'' if number == 1 else 's'}"
 
 
 def host_and_port(host: str, port: int) -> str:
-    """Where something listens; an IPv6 address stands in brackets.
-
-    Examples:
-        >>> host_and_port("shop.example", 4022), host_and_port("::1", 4022)
-        ('shop.example:4022', '[::1]:4022')
-    """
+    """Joins host and port; an IPv6 address is put in brackets."""
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
-def _hard(text: str) -> str:
-    return text.replace(" ", _HARD_SPACE)
+def _protect_spaces(text: str) -> str:
+    return text.replace(" ", _NO_BREAK_SPACE)

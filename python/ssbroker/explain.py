@@ -1,4 +1,4 @@
-"""Explains one routing decision, as an object and as text for an administrator."""
+"""Explains one routing decision, as structured data and as text."""
 
 from __future__ import annotations
 
@@ -9,20 +9,21 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Final
 
-from ssbroker._text import count, moment_text, quoted, route_name, route_text, soften
+from ssbroker._text import quantity, quoted, restore_spaces, route_name, route_text, timestamp_text
 from ssbroker.advice import advice
 
 _WIDTH: Final = 100
 _LAST_STEP: Final = 7
-_SAYS_NOTHING_MORE: Final = "found"
+_NOTE_FOUND: Final = "found"
+"""The note of a step that found routes; it adds nothing to the count."""
 _STEPS: Final = {
     1: "this service name and this broker id",
     2: "this service name, no broker id",
     3: "this service name, any broker id",
-    4: "the dynamic routing service can be asked",
+    4: "a route to the dynamic routing service",
     5: "neither service name nor broker id",
-    6: "a database here has the service",
-    7: "nothing found",
+    6: "a local database has the service",
+    7: "no route found",
 }
 _CLASSES: Final = {
     "mirror": "routes with a mirror address",
@@ -32,52 +33,48 @@ _CLASSES: Final = {
 }
 _REJECTED: Final = {
     "expired": "expired on {lifetime}",
-    "other_broker_id": "names another broker id, {broker_instance}",
-    "names_broker_id": "names a broker id, {broker_instance}",
-    "names_no_broker_id": "names no broker id",
-    "name_differs_in_case": "for {name}: upper and lower case differ",
-    "name_differs_in_white_space": "for {name}: the white space differs",
-    "name_differs_in_unicode_form": "for {name}: looks alike, but is spelt in other code points",
-    "pending_request": "not asked again: routing information for this service has been requested",
-    "not_the_picked_id": "names a broker id that was not picked, {broker_instance}",
+    "other_broker_id": "has another broker id, {broker_instance}",
+    "names_broker_id": "has a broker id, {broker_instance}",
+    "names_no_broker_id": "has no broker id",
+    "name_differs_in_case": "for {name}: differs in upper and lower case",
+    "name_differs_in_white_space": "for {name}: differs in white space",
+    "name_differs_in_unicode_form": "for {name}: looks the same, but uses other Unicode code points",
+    "pending_request": "not asked again: a route request for this service is pending",
+    "not_the_picked_id": "has a broker id that was not picked, {broker_instance}",
 }
 _UNUSABLE: Final = {
-    "service_not_found": "no database here can take the conversation",
+    "service_not_found": "no database of this instance can accept the conversation",
     "address_unusable": "the service name does not begin with an address (host:port)",
 }
 _ORIGINS: Final = {
-    "begun_here": "because the conversation began there",
+    "begun_here": "because the conversation started there",
     "from_outside": "because the message arrived from outside this instance",
-    "re_entered": "because the next hop is this instance itself, and the conversation now counts as from outside",
+    "re_entered": "because the next hop is this instance itself, so the conversation is now routed as if from outside",
 }
-_COMES_FIRST: Final = {
-    "begun_here": ", the one where the conversation began first",
-    "from_outside": "; none comes first for what came from outside",
-    "re_entered": "; none comes first for what came from outside",
+_SEARCH_ORDER: Final = {
+    "begun_here": "; the sender's own database is searched first",
+    "from_outside": "; in any order, because the message came from outside",
+    "re_entered": "; in any order, because the message came from outside",
 }
 _PICKS: Final = {
-    "hash": "picked by the conversation id",
-    "round_robin": "picked: its turn",
-    "first": "picked: the first",
+    "hash": "picked by conversation id",
+    "round_robin": "picked in turn",
+    "first": "picked as the first",
 }
 
 
 def render(details: dict[str, Any]) -> str:
-    """The text of an explanation.
-
-    Args:
-        details: What the native router told.
-
-    Returns:
-        Lines without a final line break; the last one is the decision.
-    """
-    lines = list(_question(details))
+    """Returns the text of an explanation; its last line is the decision, without a line break."""
+    lines = list(_conversation(details))
     for table in details["passes"]:
         lines += ["", *_table(table, details)]
     if details["picks_undetermined"]:
         lines += [
             "",
-            *_wrapped("The conversation id picks among equals. None was given, so the first stands in.", "Note: "),
+            *_wrapped(
+                "One of several equal candidates is picked by conversation id. None was given, so the first is shown.",
+                "Note: ",
+            ),
         ]
     actions = advice(details)
     if actions:
@@ -89,19 +86,19 @@ def render(details: dict[str, Any]) -> str:
     meanwhile = _meanwhile(details)
     if meanwhile is not None:
         lines += ["", *_wrapped(meanwhile, "Meanwhile: ")]
-    return soften("\n".join([*lines, "", _decision(details)]))
+    return restore_spaces("\n".join([*lines, "", _decision(details)]))
 
 
-def _question(details: dict[str, Any]) -> Iterator[str]:
+def _conversation(details: dict[str, Any]) -> Iterator[str]:
     asked = details["conversation"]
-    began = "another instance" if asked["database"] is None else f"database {quoted(asked['database'])}"
+    origin = "another instance" if asked["database"] is None else f"database {quoted(asked['database'])}"
     yield f"Conversation with the service {quoted(asked['to_service_name'])}"
-    yield f"  broker id   {asked['to_broker_instance'] or 'none named'}"
-    yield f"  began in    {began}" if asked["is_initiator"] else f"  comes from  {began}"
+    yield f"  broker id   {asked['to_broker_instance'] or 'not specified'}"
+    yield f"  started in  {origin}" if asked["is_initiator"] else f"  comes from  {origin}"
     yield f"  sender      {'the initiator' if asked['is_initiator'] else 'the target, so this is a reply'}"
     if asked["conversation_id"] is not None:
         yield f"  id          {asked['conversation_id']}"
-    yield f"  at          {moment_text(details['now'])}"
+    yield f"  at          {timestamp_text(details['now'])}"
     yield f"  forwarding  {'on' if details['message_forwarding'] else 'off'}"
 
 
@@ -109,15 +106,17 @@ def _table(table: dict[str, Any], details: dict[str, Any]) -> Iterator[str]:
     database = quoted(table["database"])
     yield from _wrapped(f"sys.routes of {database}, {_ORIGINS[table['origin']]}", "Routing table: ")
     if table["sender_disabled"]:
-        yield from _wrapped(f"not read: message delivery is disabled in {database}, so what begins there waits", "  ")
+        yield from _wrapped(
+            f"not read: message delivery is disabled in {database}, so conversations started there wait", "  "
+        )
         return
     if table["reply"] is not None:
         yield from _reply(table["reply"])
         if table["reply"]["applies"]:
             return
-    yield f"  {count(table['route_count'], 'route')}, {table['expired_count'] or 'none'} expired"
+    yield f"  {quantity(table['route_count'], 'route')}, {table['expired_count'] or 'none'} expired"
     yield ""
-    yield "Find: the first step that finds a route ends the search"
+    yield "Find: the search ends at the first step that finds a route"
     for step in table["steps"]:
         yield from _step(step)
     if table["classes"]:
@@ -130,48 +129,51 @@ def _table(table: dict[str, Any], details: dict[str, Any]) -> Iterator[str]:
         yield from _locate(table["locate"], table["origin"], details)
     if table["next_hop"] is not None:
         yield ""
-        yield f"Next hop: {table['next_hop']['address']}, {_whose(table['next_hop'])}"
+        yield f"Next hop: {table['next_hop']['address']}, {_hop_owner(table['next_hop'])}"
 
 
 def _reply(reply: dict[str, Any]) -> Iterator[str]:
     if reply["applies"]:
         yield from _wrapped(
-            "not read: a database here has the broker id of this reply, so it goes there or nowhere", "  "
+            "not read: a database of this instance has the broker id of this reply, so the reply is delivered there or dropped",
+            "  ",
         )
         yield from _databases(reply["databases"])
     else:
-        yield "  no database here has the broker id of this reply, so it is routed like any message"
+        yield from _wrapped(
+            "no database of this instance has the broker id of this reply, so it is routed like any other message", "  "
+        )
 
 
 def _step(step: dict[str, Any]) -> Iterator[str]:
     if not step["tried"]:
         verdict = "not tried"
     elif step["hosts"]:
-        verdict = f"found {count(len(step['hosts']), 'database')}"
+        verdict = f"found {quantity(len(step['hosts']), 'database')}"
     elif step["matched"]:
-        verdict = f"found {count(len(step['matched']), 'route')}"
+        verdict = f"found {quantity(len(step['matched']), 'route')}"
     else:
         verdict = "" if step["step"] == _LAST_STEP else "found none"
     yield f"  {step['step']}  {_STEPS[step['step']]:<42}{verdict}".rstrip()
-    if step["note"] != _SAYS_NOTHING_MORE:
+    if step["note"] != _NOTE_FOUND:
         yield from _wrapped(step["note"], "     ")
     for host in step["hosts"]:
         yield from _wrapped(f"database {quoted(host)}", "     + ")
     for route in step["matched"]:
         yield from _wrapped(route_text(route), "     + ")
     for rejected in step["rejected"]:
-        yield from _wrapped(f"{route_text(rejected['route'])} ({_why(rejected)})", "     - ")
+        yield from _wrapped(f"{route_text(rejected['route'])} ({_rejection(rejected)})", "     - ")
     if step["rejected_count"] > len(step["rejected"]):
         yield f"     - and {step['rejected_count'] - len(step['rejected'])} more"
     if len(step["candidate_broker_ids"]) > 1:
-        yield f"     of {count(len(step['candidate_broker_ids']), 'broker id')}, {step['picked_broker_id']} is picked"
+        yield f"     {step['picked_broker_id']} is picked from {quantity(len(step['candidate_broker_ids']), 'broker id')}"
 
 
-def _why(rejected: dict[str, Any]) -> str:
+def _rejection(rejected: dict[str, Any]) -> str:
     route = rejected["route"]
     lifetime, name = route["lifetime"], route["remote_service_name"]
     return _REJECTED[rejected["why"]].format(
-        lifetime=lifetime and moment_text(lifetime),
+        lifetime=lifetime and timestamp_text(lifetime),
         broker_instance=route["broker_instance"],
         name=name and quoted(name),
     )
@@ -198,31 +200,29 @@ def _class(group: dict[str, Any], details: dict[str, Any]) -> Iterator[str]:
 
 
 def _locate(locate: dict[str, Any], origin: str, details: dict[str, Any]) -> Iterator[str]:
-    wanted = locate["broker_instance"]
-    if wanted is not None:
-        yield f"Locate: the database with broker id {wanted}, if it has the service"
+    broker_id = locate["broker_instance"]
+    if broker_id is not None:
+        yield f"Locate: the database with broker id {broker_id}, if it has the service"
     else:
-        yield f"Locate: a database that has the service{_COMES_FIRST[origin]}"
-    yield from _databases(locate["databases"], wanted)
+        yield f"Locate: a database that has the service{_SEARCH_ORDER[origin]}"
+    yield from _databases(locate["databases"], broker_id)
     if not locate["databases"]:
-        yield f"  - no database here has the service{'' if wanted is None else ' or the broker id'}"
-    # Where another route than the one to LOCAL was chosen, none of the databases is picked.
+        yield f"  - no database of this instance has the service{'' if broker_id is None else ' or the broker id'}"
+    # No database is picked if a route other than the one to LOCAL was chosen.
     if len(locate["candidates"]) > 1 and locate["picked"] is not None:
         yield from _wrapped(f"{quoted(locate['picked'])} is {_pick(details)}", "  ")
 
 
-def _databases(databases: list[dict[str, Any]], wanted: str | None = None) -> Iterator[str]:
+def _databases(databases: list[dict[str, Any]], broker_id: str | None = None) -> Iterator[str]:
     width = max((len(quoted(database["name"])) for database in databases), default=0)
     for database in databases:
         sign = "+" if database["has_service"] else "-"
         state = "has the service" if database["has_service"] else "does not have the service"
-        if wanted is not None and database["broker_instance"] != wanted:
-            sign, state = (
-                "-",
-                f"{state}, but another broker id" if database["broker_instance"] else f"{state}, its id is not known",
-            )
+        if broker_id is not None and database["broker_instance"] != broker_id:
+            sign = "-"
+            state += ", but another broker id" if database["broker_instance"] else "; its broker id is unknown"
         if not database["is_broker_enabled"]:
-            sign, state = "-", f"{state}, message delivery is disabled"
+            sign, state = "-", f"{state}; message delivery is disabled"
         yield f"  {sign} {quoted(database['name']):<{width}}  {state}"
 
 
@@ -230,7 +230,7 @@ def _pick(details: dict[str, Any]) -> str:
     return _PICKS["first" if details["picks_undetermined"] else details["tie_break"]]
 
 
-def _whose(hop: dict[str, Any]) -> str:
+def _hop_owner(hop: dict[str, Any]) -> str:
     return "which is this instance itself" if hop["is_this_instance"] else "another instance"
 
 
@@ -246,7 +246,7 @@ def _outcome(details: dict[str, Any]) -> str:
         case "LOCAL":
             return f"LOCAL, delivered in database {quoted(decision['target_database'])}{_by_route(details)}"
         case "REMOTE" | "FORWARD" as outcome:
-            verb = "sent" if outcome == "REMOTE" else "passed on"
+            verb = "sent" if outcome == "REMOTE" else "forwarded"
             mirror = f", mirror {decision['mirror_address']}," if decision["mirror_address"] is not None else ""
             return f"{outcome}, {verb} to {decision['next_hop_address']}{mirror}{_by_route(details)}"
         case "DELAYED":
@@ -258,10 +258,10 @@ def _outcome(details: dict[str, Any]) -> str:
 def _meanwhile(details: dict[str, Any]) -> str | None:
     match details["decision"]["outcome"]:
         case "DELAYED":
-            return "nothing is lost; the conversation is routed again after a time-out."
+            return "no message is lost; the conversation is routed again after a timeout."
         case "DROPPED":
-            keeper = "" if details["conversation"]["database"] is None else f" {_waits_in(details)}"
-            return f"the sender keeps the message{keeper} and sends it again, because nothing acknowledges it."
+            place = "" if details["conversation"]["database"] is None else f" {_waits_in(details)}"
+            return f"the sender keeps the message{place} and resends it until it is acknowledged."
     return None
 
 
@@ -276,7 +276,7 @@ def _by_route(details: dict[str, Any]) -> str:
 
 
 def _wrapped(text: str, indent: str) -> list[str]:
-    """The text in lines; the first begins with `indent`, the others with as many blanks."""
+    """Wraps a text; the first line starts with `indent`, the others with as many spaces."""
     return textwrap.wrap(
         text,
         _WIDTH,
@@ -289,7 +289,13 @@ def _wrapped(text: str, indent: str) -> list[str]:
 
 @dataclass(frozen=True, repr=False)
 class Explanation:
-    """The whole way of one conversation through the routing process; `str()` of it is what a DBA wants to read.
+    """How one conversation was routed: every table, step and route that was considered, and the decision.
+
+    `str()` returns it as text for an administrator; `to_dict()` as data.
+
+    Attributes:
+        details: The routing tables read (`passes`), with the steps of each, the routes each step considered, the classes of
+            routes and the databases; then the decision. `to_dict` returns a copy.
 
     Examples:
         >>> from ssbroker import Catalog, Router, schemas
@@ -299,18 +305,17 @@ class Explanation:
     """
 
     details: dict[str, Any]
-    """Each table that was read, each step with the routes it saw, the classes, the databases, the decision; see `to_dict`."""
 
     @property
     def decision(self) -> dict[str, Any]:
-        """The columns of the decision as Python values; `broker_instance` is a `uuid.UUID` or None."""
+        """The decision, by the column names of `schemas.DECISIONS`; `broker_instance` is a `uuid.UUID` or None."""
         decision = dict(self.details["decision"])
         broker_instance = decision["broker_instance"]
         decision["broker_instance"] = None if broker_instance is None else uuid.UUID(broker_instance)
         return decision
 
     def to_dict(self) -> dict[str, Any]:
-        """All of it as plain values that JSON can hold; GUIDs and moments are text.
+        """Returns a copy of the explanation as values that JSON can represent; GUIDs and timestamps are strings.
 
         Examples:
             >>> from ssbroker import Catalog, Router, schemas

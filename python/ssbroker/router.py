@@ -14,7 +14,7 @@ import pyarrow.compute as pc
 from ssbroker import _core, schemas
 from ssbroker._arguments import epoch_microseconds, guid_bytes, is_utf8_text, utc_datetime
 from ssbroker._arrow import ArrowArrayExportable, ArrowStreamExportable, as_batch, batches, not_arrow
-from ssbroker.advice import BROKER_CONFIGURATION, NearNames, did_you_mean, mended, needs_forwarding
+from ssbroker.advice import BROKER_CONFIGURATION, SimilarNames, corrected_route, did_you_mean, needs_forwarding
 from ssbroker.catalog.catalog import Catalog
 from ssbroker.exceptions import InputError, MalformedDataError, OptionError, SchemaError, UnknownDatabaseError
 from ssbroker.explain import Explanation
@@ -73,7 +73,7 @@ class _Trial:
         return located
 
     def _leads_on(self, near: dict[str, Any]) -> bool:
-        changed = mended(self._details, near)
+        changed = corrected_route(self._details, near)
         if changed == near:
             return False
         others: Any = self._routes
@@ -170,7 +170,7 @@ class Router:
         (['REMOTE'], ['TCP://orders:4022'])
     """
 
-    __slots__ = ("_catalog", "_native", "_near", "_pending_request", "_tie_break")
+    __slots__ = ("_catalog", "_native", "_pending_request", "_similar_names", "_tie_break")
 
     def __init__(
         self, catalog: Catalog, *, tie_break: TieBreak = "hash", pending_request: PendingRequest = "continue"
@@ -182,7 +182,7 @@ class Router:
         self._catalog: Final = catalog
         self._tie_break: Final[TieBreak] = tie_break
         self._pending_request: Final[PendingRequest] = pending_request
-        self._near: NearNames | None = None
+        self._similar_names: SimilarNames | None = None
         self._native: Final = _core.Router(catalog.native, tie_break=tie_break, pending_request=pending_request)
 
     @property
@@ -333,14 +333,14 @@ class Router:
         """Services of nearly the name that was asked for, which are on their way where this one is not."""
         if details["decision"]["outcome"] not in STUCK or details["decision"]["reason"] == "sender_disabled":
             return []
-        if self._near is None:
+        if self._similar_names is None:
             every = pa.chunked_array(
                 [*self._catalog.services["name"].chunks, *self._catalog.routes["remote_service_name"].chunks],
                 pa.string(),
             )
             names: list[Any] = every.drop_null().unique().to_pylist()
-            self._near = NearNames(names)
-        near = self._near.of(to_service_name)
+            self._similar_names = SimilarNames(names)
+        near = self._similar_names.find(to_service_name)
         return [name for name in near if told(name)["decision"]["outcome"] not in STUCK]
 
     def __repr__(self) -> str:

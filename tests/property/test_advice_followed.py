@@ -12,7 +12,7 @@ from uuid import UUID
 import pytest
 
 from ssbroker import Catalog, Explanation, Router
-from ssbroker._text import soften
+from ssbroker._text import restore_spaces
 from ssbroker.advice import advice
 from tests.worlds.universe import NOW
 
@@ -102,7 +102,7 @@ def test_what_is_advised_sets_conversations_on_their_way(chunk: int, tmp_path: P
             service = random.choice(NAMES)
             stuck = explained(script.text, tmp_path / "net.sql", service, asked)
             for each in advice(stuck.details):
-                command = soften(each.command or "")
+                command = restore_spaces(each.command or "")
                 to_local = "ADDRESS = N'LOCAL'" in command
                 # "If it is in this instance", and it is not; or no database is fit to be filled in.
                 if not command or (to_local and service not in script.services) or not script.enabled:

@@ -120,8 +120,8 @@ def test_the_database_of_a_conversation_comes_first_only_where_it_counts_as_begu
     told = [router.explain("//Orders", database=database, conversation_id=id_, now=NOW) for id_ in IDS[:20]]
     assert {each.decision["target_database"] for each in told} == ({"Stores"} if comes_first else {"Sales", "Stores"})
     sentence = (
-        ", the one where the conversation began first"
+        "; the sender's own database is searched first"
         if comes_first
-        else "; none comes first for what came from outside"
+        else "; in any order, because the message came from outside"
     )
     assert all(f"Locate: a database that has the service{sentence}\n" in str(each) for each in told)

@@ -29,46 +29,46 @@ def _slug(name: str) -> str:
 
 
 @pytest.mark.parametrize("name", SCENARIOS)
-def test_a_dba_reads_the_whole_way(name: str) -> None:
+def test_text_of_each_scenario(name: str) -> None:
     expected = (_GOLDEN / f"{_slug(name)}.txt").read_text(encoding="utf-8")
     assert str(Explanation(SCENARIOS[name])) + "\n" == expected
 
 
-def test_every_golden_text_has_its_scenario() -> None:
+def test_every_golden_file_has_a_scenario() -> None:
     assert {file.stem for file in _GOLDEN.iterdir()} == {_slug(name) for name in SCENARIOS}
 
 
 @pytest.mark.parametrize("name", [name for name in SCENARIOS if "mirrored" not in name])
-def test_lines_fit_a_terminal_unless_names_or_commands_are_long(name: str) -> None:
+def test_lines_fit_the_terminal_except_long_names_and_commands(name: str) -> None:
     lines = str(Explanation(SCENARIOS[name])).splitlines()
     assert [line for line in lines if len(line) > _WIDTH and not line.startswith("      USE ")] == []
 
 
 @pytest.mark.parametrize("name", SCENARIOS)
-def test_the_last_line_is_the_decision(name: str) -> None:
+def test_last_line_is_the_decision(name: str) -> None:
     explanation = Explanation(SCENARIOS[name])
     last = str(explanation).splitlines()[-1]
     assert last.startswith(f"Decision: {explanation.decision['outcome']}")
     assert explanation.decision["reason"] in last
 
 
-def test_the_decision_holds_python_values() -> None:
+def test_decision_holds_python_values() -> None:
     decision = Explanation(SCENARIOS["remote by service name and broker id"]).decision
     assert decision["broker_instance"] == uuid.UUID(ORDERS_ID)
     assert Explanation(SCENARIOS["three copies share the load"]).decision["broker_instance"] is None
 
 
 @pytest.mark.parametrize("name", SCENARIOS)
-def test_the_dict_is_json_and_a_copy(name: str) -> None:
+def test_dict_is_a_copy_and_json_serializable(name: str) -> None:
     explanation = Explanation(SCENARIOS[name])
-    told = explanation.to_dict()
-    assert json.loads(json.dumps(told)) == SCENARIOS[name]
-    told["decision"]["outcome"] = "changed"
-    told["passes"].clear()
+    exported = explanation.to_dict()
+    assert json.loads(json.dumps(exported)) == SCENARIOS[name]
+    exported["decision"]["outcome"] = "changed"
+    exported["passes"].clear()
     assert explanation.to_dict() == SCENARIOS[name]
 
 
-def test_a_name_cannot_write_on_the_terminal() -> None:
+def test_control_characters_in_names_are_escaped() -> None:
     hostile = "//Orders\x1b[2J\n\u202eDecision:  REMOTE"
     text = str(
         Explanation(explained({"to_service_name": hostile}, [table("Sales", "begun_here", "delayed")], _NO_ROUTE))
@@ -77,38 +77,38 @@ def test_a_name_cannot_write_on_the_terminal() -> None:
     assert '"//Orders\\x1b[2J\\n\\u202eDecision:  REMOTE"' in text
 
 
-def test_a_name_never_breaks_over_lines() -> None:
+def test_names_are_never_split_across_lines() -> None:
     name = "a service " * 20
     text = str(Explanation(explained({"to_service_name": name}, [table("Sales", "begun_here", "delayed")], _NO_ROUTE)))
     assert f'Conversation with the service "{name}"' in text.splitlines()
 
 
-def test_names_are_quoted_as_t_sql_has_it() -> None:
+def test_names_in_commands_are_quoted_for_t_sql() -> None:
     near = route(65537, "Or]ders", "TCP://a:4022", remote_service_name="//o'hara")
     sales = table("Sa]les", "begun_here", "delayed", steps=[step(2, **rejected((near, "name_differs_in_case")))])
     text = str(Explanation(explained({"to_service_name": "//O'Hara"}, [sales], _NO_ROUTE)))
     assert "USE [Sa]]les]; ALTER ROUTE [Or]]ders] WITH SERVICE_NAME = N'//O''Hara';" in text
 
 
-@pytest.mark.parametrize("blank", ["\u3000", "\u00a0", "\u2009"])
-def test_a_command_has_the_blanks_of_a_name(blank: str) -> None:
-    """It had an escape in their place, which T-SQL takes for the name; where a name is told, the escape shows what it is."""
-    name = f"//注文{blank}受付"
-    near = route(65537, f"In{blank}box", "TCP://a:4022", remote_service_name="//注文 受付")
+@pytest.mark.parametrize("space", ["\u3000", "\u00a0", "\u2009"])
+def test_commands_keep_unicode_spaces_in_names(space: str) -> None:
+    """T-SQL would take an escape sequence for part of the name; in descriptions the escape makes the space visible."""
+    name = f"//注文{space}受付"
+    near = route(65537, f"In{space}box", "TCP://a:4022", remote_service_name="//注文 受付")
     sales = table("Sales", "begun_here", "delayed", steps=[step(2, **rejected((near, "name_differs_in_white_space")))])
     text = str(Explanation(explained({"to_service_name": name}, [sales], _NO_ROUTE)))
-    assert f"USE [Sales]; ALTER ROUTE [In{blank}box] WITH SERVICE_NAME = N'{name}';" in text
-    assert f'"//注文{ascii(blank)[1:-1]}受付"' in text.splitlines()[0]
+    assert f"USE [Sales]; ALTER ROUTE [In{space}box] WITH SERVICE_NAME = N'{name}';" in text
+    assert f'"//注文{ascii(space)[1:-1]}受付"' in text.splitlines()[0]
 
 
-def test_a_route_seen_by_several_steps_is_advised_on_once() -> None:
+def test_route_rejected_by_several_steps_is_advised_on_once() -> None:
     expired = route(65537, "Orders", "TCP://a:4022", lifetime="2026-11-01T00:00:00Z")
     steps = [step(number, **rejected((expired, "expired"))) for number in (2, 3)]
     text = str(Explanation(explained({}, [table("Sales", "begun_here", "delayed", steps=steps)], _NO_ROUTE)))
     assert text.count("ALTER ROUTE [Orders] WITH LIFETIME") == 1
 
 
-def test_what_is_not_listed_is_counted() -> None:
+def test_unlisted_rejected_routes_are_counted() -> None:
     expired = route(65537, "Orders", "TCP://a:4022", lifetime="2026-11-01T00:00:00Z")
     steps = [step(2, **(rejected((expired, "expired")) | {"rejected_count": 8}))]
     text = str(Explanation(explained({}, [table("Sales", "begun_here", "delayed", steps=steps)], _NO_ROUTE)))
@@ -116,8 +116,8 @@ def test_what_is_not_listed_is_counted() -> None:
 
 
 @pytest.mark.rule("R31")
-def test_a_stale_broker_id_is_explained() -> None:
-    """The conversation names an id that its service's database has no more."""
+def test_stale_broker_id_is_explained() -> None:
+    """The conversation names a broker id that the database of its service no longer has."""
     local = route(65536, "AutoCreatedLocal", "LOCAL")
     databases = [
         {
@@ -150,8 +150,8 @@ def test_a_stale_broker_id_is_explained() -> None:
 
 
 @pytest.mark.rule("R13")
-def test_a_pick_of_broker_ids_is_shown() -> None:
-    """Where several ids occur, one is picked."""
+def test_picked_broker_id_is_shown() -> None:
+    """If routes have several broker ids, one is picked."""
     name = "//Contoso/Orders"
     picked = route(65537, "A", "TCP://a:4022", remote_service_name=name, broker_instance=ORDERS_ID)
     other = route(65538, "B", "TCP://b:4022", remote_service_name=name, broker_instance=STALE_ID)
@@ -172,8 +172,8 @@ def test_a_pick_of_broker_ids_is_shown() -> None:
         "reason": "matched",
     }
     text = str(Explanation(explained({}, [sales], decision)))
-    assert f"     of 2 broker ids, {ORDERS_ID} is picked" in text.splitlines()
-    assert f"names a broker id that was not picked, {STALE_ID}" in " ".join(text.split())
+    assert f"     {ORDERS_ID} is picked from 2 broker ids" in text.splitlines()
+    assert f"has a broker id that was not picked, {STALE_ID}" in " ".join(text.split())
 
 
 def test_equal_details_make_equal_explanations() -> None:
@@ -194,7 +194,7 @@ def test_equal_details_make_equal_explanations() -> None:
         ("service_not_found", "USE <database>; CREATE SERVICE [//Contoso/Orders]"),
     ],
 )
-def test_every_reason_to_wait_or_drop_has_advice(reason: str, command: str) -> None:
+def test_every_reason_for_delay_or_drop_has_advice(reason: str, command: str) -> None:
     back = route(65537, "Back", "TCP://me:4022")
     sales = table("Sales", "begun_here", "dropped", classes=[group("network", back, picked=0)])
     text = str(Explanation(explained({}, [sales], {"outcome": "DROPPED", "reason": reason})))
@@ -203,8 +203,8 @@ def test_every_reason_to_wait_or_drop_has_advice(reason: str, command: str) -> N
 
 
 @pytest.mark.rule("R22")
-def test_databases_that_are_only_looked_at_are_not_picked() -> None:
-    """A route to LOCAL was usable, but another one was chosen."""
+def test_no_database_is_picked_if_another_route_was_chosen() -> None:
+    """A route to LOCAL was usable, but a route to a network address was chosen."""
     mirrored = [
         route(65536 + n, f"M{n}", address, mirror_address="TCP://b:4022")
         for n, address in enumerate(("LOCAL", "TCP://a:4022"))

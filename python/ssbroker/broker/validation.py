@@ -8,7 +8,7 @@ from functools import lru_cache
 from typing import Final, TypeVar
 
 from ssbroker._arguments import boolean, is_utf8_text
-from ssbroker._text import count
+from ssbroker._text import quantity
 from ssbroker.ddl.lexer import RefusalError
 from ssbroker.ddl.parser_base import check_name
 from ssbroker.exceptions import BrokerError, OptionError
@@ -67,7 +67,7 @@ def forget_conversations(connection: Connection, *, by: Uses, number: int, used:
     """
     open_ones = changes.open_conversations(connection, by=by, number=number)
     if open_ones:
-        raise refusal(f"{used} is used by {count(open_ones, 'conversation')}: end them first, or clean them up")
+        raise refusal(f"{used} is used by {quantity(open_ones, 'conversation')}: end them first, or clean them up")
     changes.forget_closed_conversations(connection, by=by, number=number)
 
 

@@ -11,7 +11,7 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
-from ssbroker._text import harmless
+from ssbroker._text import terminal_safe
 from ssbroker.catalog.catalog import Catalog
 from ssbroker.cli.errors import located
 from ssbroker.cli.fleets import AtOption, FleetOption, HtmlOption, places, write_text
@@ -130,7 +130,7 @@ def print_comparison(found: Comparison, following: tuple[Expiry, ...], console: 
     """Prints the causes, the greatest changes, the load of copies and the next expiries."""
 
     def line(text: str) -> None:
-        console.print(harmless(text), markup=False, highlight=False, soft_wrap=True)
+        console.print(terminal_safe(text), markup=False, highlight=False, soft_wrap=True)
 
     counted = found.conversations is not None
     if found:

@@ -13,7 +13,7 @@ from typing import Any, Final, TextIO
 
 import pyarrow as pa
 
-from ssbroker._text import harmless
+from ssbroker._text import terminal_safe
 from ssbroker.exceptions import InputError, MalformedDataError, OutputError, SchemaError, at_row_of
 
 _LENGTH_MAX: Final = 600
@@ -26,7 +26,7 @@ def one_line(text: str) -> str:
         >>> one_line("two\n  lines")
         'two lines'
     """
-    line = harmless(" ".join(text.split()))
+    line = terminal_safe(" ".join(text.split()))
     return line if len(line) <= _LENGTH_MAX else f"{line[: _LENGTH_MAX - 100]} ... {line[-90:]}"
 
 

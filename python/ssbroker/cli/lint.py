@@ -13,7 +13,7 @@ from urllib.parse import quote
 import typer
 from rich.console import Console
 
-from ssbroker._text import harmless
+from ssbroker._text import terminal_safe
 from ssbroker.catalog.catalog import Catalog
 from ssbroker.cli.fleets import AtOption, CatalogsArgument, FleetOption, HtmlOption, places, write_text
 from ssbroker.cli.options import parse_now
@@ -120,7 +120,7 @@ def print_findings(found: Findings, console: Console) -> None:
     from ssbroker.diagnose import CODES  # noqa: PLC0415 - the help comes quicker without what finds
 
     def line(text: str, style: str | None = None) -> None:
-        console.print(harmless(text), style=style, markup=False, highlight=False, soft_wrap=True)
+        console.print(terminal_safe(text), style=style, markup=False, highlight=False, soft_wrap=True)
 
     for (code, severity), group in groupby(found, key=lambda finding: (finding.code, finding.severity)):
         findings = list(group)

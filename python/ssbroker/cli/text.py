@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.compute
 from rich.text import Text
 
-from ssbroker._text import harmless
+from ssbroker._text import terminal_safe
 
 ArrowColumn: TypeAlias = Any
 """An array of any type."""
@@ -176,4 +176,4 @@ def cell(text: str, style: str = "") -> Text:
         >>> cell("Sales[/red]").plain
         'Sales[/red]'
     """
-    return Text(harmless(text), style=style)
+    return Text(terminal_safe(text), style=style)

@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from ssbroker import schemas
 from ssbroker._arguments import string_list, utc_datetime
-from ssbroker._text import bracketed, literal
+from ssbroker._text import bracketed, string_literal
 from ssbroker.catalog.catalog import Catalog
 from ssbroker.diagnose.behaviour import preferred
 from ssbroker.diagnose.catalog_tables import BROKER_CONFIGURATION, LOCAL, MSDB, TRANSPORT, DatabaseRow, RouteRow, Tables
@@ -117,7 +117,7 @@ def _unreached(setting: CheckContext, reached: set[tuple[str, str, str]]) -> Ite
                     "SSB019",
                     f"service {name(service)}",
                     "is the target of no conversation",
-                    f"If it is to be one: USE <database>; CREATE ROUTE <name> WITH SERVICE_NAME = {literal(service)}, ADDRESS = N'<address>';",
+                    f"If it is to be one: USE <database>; CREATE ROUTE <name> WITH SERVICE_NAME = {string_literal(service)}, ADDRESS = N'<address>';",
                     instance=instance,
                     database=database,
                 )
@@ -171,7 +171,7 @@ def _no_way_back(
         "SSB017",
         f"database {name(target.database)}",
         f"takes conversations for {name(taken)} from {'/'.join(initiator)}, and has no sure way back to {name(service)}{more}",
-        f"In {target.instance}: USE {bracketed(target.database)}; CREATE ROUTE <name> WITH SERVICE_NAME = {literal(service)}, "
+        f"In {target.instance}: USE {bracketed(target.database)}; CREATE ROUTE <name> WITH SERVICE_NAME = {string_literal(service)}, "
         f"ADDRESS = N'{'LOCAL' if initiator.instance == target.instance else address}';{likewise}",
         instance=target.instance,
         database=target.database,
@@ -325,7 +325,7 @@ def near_names(setting: CheckContext) -> Iterator[Finding]:
                     route,
                     f"is for {name(route.service)}; {differs}",
                     f"USE {bracketed(route.database)}; ALTER ROUTE {bracketed(route.name)} WITH SERVICE_NAME = "
-                    f"{literal(services.nearest(route.service))};",
+                    f"{string_literal(services.nearest(route.service))};",
                 )
     for near in services.alike.values():
         first, *others = sorted(near)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from functools import cached_property
 
-from ssbroker._text import quoted, route_name, soften
+from ssbroker._text import quoted, restore_spaces, route_name
 from ssbroker.diagnose.behaviour import picked
 from ssbroker.diagnose.catalog_tables import RouteRow, Tables
 from ssbroker.diagnose.findings import CODES, Finding, Severity
@@ -62,8 +62,8 @@ def about_route(
         database=route.database,
         object=f"route {name(route.name)}",
         route_id=route.route_id,
-        message=soften(message),
-        remedy=soften(remedy),
+        message=restore_spaces(message),
+        remedy=restore_spaces(remedy),
         related=tuple(other if isinstance(other, str) else route_in_full(instance, other) for other in related),
     )
 
@@ -86,17 +86,17 @@ def about(
         instance=instance,
         database=database,
         object=what,
-        message=soften(message),
-        remedy=soften(remedy),
+        message=restore_spaces(message),
+        remedy=restore_spaces(remedy),
         related=tuple(related),
     )
 
 
 def name(text: str) -> str:
     """A name in quotation marks, safe for a terminal."""
-    return soften(quoted(text))
+    return restore_spaces(quoted(text))
 
 
 def route_in_full(instance: str, route: RouteRow) -> str:
     """A route by instance, table, number and name."""
-    return f"{instance}/{route.database}/{soften(route_name({'route_id': route.route_id, 'name': route.name}))}"
+    return f"{instance}/{route.database}/{restore_spaces(route_name({'route_id': route.route_id, 'name': route.name}))}"

@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from ssbroker._arguments import guid_bytes, utc_datetime
 from ssbroker._arrow import ArrowArrayExportable, ArrowStreamExportable, as_table
-from ssbroker._text import literal, soften
+from ssbroker._text import restore_spaces, string_literal
 from ssbroker.advice import advice
 from ssbroker.catalog.catalog import Catalog
 from ssbroker.diagnose.behaviour import Question
@@ -163,7 +163,7 @@ class _Explainer:
         told: dict[str, Any] = {
             "outcome": decision["outcome"],
             "reason": decision["reason"],
-            "end": soften(ending(there.end) + (f"; the way back: {ending(last.end)}" if lost else "")),
+            "end": restore_spaces(ending(there.end) + (f"; the way back: {ending(last.end)}" if lost else "")),
         }
         if finding is not None:
             return told | {
@@ -176,7 +176,7 @@ class _Explainer:
             return told | {
                 "code": "SSB018",
                 "cause": f"the conversation is for {name(question.service)}; {near}",
-                "remedy": f"Begin it again with the service's own name: BEGIN DIALOG ... TO SERVICE {soften(literal(service))};",
+                "remedy": f"Begin it again with the service's own name: BEGIN DIALOG ... TO SERVICE {restore_spaces(string_literal(service))};",
             }
         return told | {"code": None, "cause": None, "remedy": _advice(last.hops[-1])}
 
@@ -225,4 +225,4 @@ def _advice(hop: Hop) -> str | None:
     told = advice(hop.explanation.details)
     if not told:
         return None
-    return soften(" ".join(part for part in told[0] if part is not None))
+    return restore_spaces(" ".join(part for part in told[0] if part is not None))

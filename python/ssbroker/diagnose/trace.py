@@ -9,7 +9,7 @@ from datetime import datetime
 from typing import Any, Final
 
 from ssbroker._arguments import guid_bytes, utc_datetime
-from ssbroker._text import printable, quoted, route_name, soften
+from ssbroker._text import printable, quoted, restore_spaces, route_name
 from ssbroker.catalog.catalog import Catalog
 from ssbroker.diagnose.behaviour import Answer, Question
 from ssbroker.diagnose.fleet import Fleet
@@ -21,7 +21,7 @@ from ssbroker.router import PendingRequest, Router, TieBreak
 
 def render(trace: Trace) -> str:
     """The trace in lines."""
-    return soften("\n".join(_lines(trace)))
+    return restore_spaces("\n".join(_lines(trace)))
 
 
 def _lines(trace: Trace) -> Iterator[str]:
@@ -75,7 +75,7 @@ def ending(fate: RoutingEnd) -> str:
     """What becomes of a message, in words.
 
     Examples:
-        >>> soften(ending(RoutingEnd("DELAYED", "NORTH", reason="no_route")))
+        >>> restore_spaces(ending(RoutingEnd("DELAYED", "NORTH", reason="no_route")))
         'DELAYED: waits in NORTH (no_route)'
     """
     instance = printable(fate.instance or "")

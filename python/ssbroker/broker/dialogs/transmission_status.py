@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Final
 
-from ssbroker._text import quoted, soften
+from ssbroker._text import quoted, restore_spaces
 from ssbroker.advice import Advice, advice
 from ssbroker.explain import Explanation
 
@@ -31,7 +31,7 @@ class TransmissionStatus:
     sentence: str
 
     def __str__(self) -> str:
-        text = soften(f"{self.number}: {self.sentence}")
+        text = restore_spaces(f"{self.number}: {self.sentence}")
         return text if len(text) <= LENGTH_MAX else text[: LENGTH_MAX - 1] + "\N{HORIZONTAL ELLIPSIS}"
 
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 import pyarrow as pa
 
 from ssbroker._arguments import epoch_microseconds
-from ssbroker._text import quoted, soften
+from ssbroker._text import quoted, restore_spaces
 from ssbroker.broker.background import Background
 from ssbroker.broker.context import InstanceContext
 from ssbroker.broker.dynamic_routing import RouteRequest
@@ -185,7 +185,7 @@ class InboundRouter:
         for number in dropped.values():
             reason = decisions["reason"][number].as_py()
             error = _ERRORS.get(reason, _NOT_MATCHED)
-            service = soften(quoted(asked["to_service_name"][number].as_py()))
+            service = restore_spaces(quoted(asked["to_service_name"][number].as_py()))
             self.tell(
                 asked,
                 number,
