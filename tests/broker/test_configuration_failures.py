@@ -17,8 +17,8 @@ from ssbroker.broker.configuration_service import (
 )
 from ssbroker.broker.database import Database
 from ssbroker.broker.instance import Instance
-from ssbroker.protocol.errors import CONFIGURATION_NOTICE, MISSING_ROUTE
 from ssbroker.protocol.events import LINES
+from ssbroker.protocol.message_types import CONFIGURATION_NOTICE, MISSING_ROUTE
 from tests.broker import shops
 from tests.broker.shops import SHOP, STOCK, received, send, statuses, waiting
 

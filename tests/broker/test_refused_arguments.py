@@ -18,7 +18,7 @@ from ssbroker.broker.database import Database
 from ssbroker.broker.database import context_of as database_context
 from ssbroker.broker.instance import Instance
 from ssbroker.exceptions import BrokerError, InputError, OptionError, SsbrokerError, UnknownDatabaseError
-from ssbroker.protocol.errors import BODY_MAX
+from ssbroker.protocol.config import BODY_MAX
 from tests.broker import talk
 from tests.broker.conftest import INITIATOR, QUEUE, TARGET
 from tests.broker.talk import begin, receive, said

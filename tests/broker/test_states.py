@@ -17,7 +17,8 @@ from ssbroker.broker.instance import Instance
 from ssbroker.broker.transaction import Transaction
 from ssbroker.broker.unit_of_work import Work
 from ssbroker.exceptions import BrokerError
-from ssbroker.protocol.errors import DEFAULT, END_DIALOG, ERROR, TEXTS
+from ssbroker.protocol.errors import ERROR_TEXTS
+from ssbroker.protocol.message_types import DEFAULT, END_DIALOG, ERROR
 from ssbroker.protocol.states import CALLS, TABLE, ConversationInput, ConversationState, after
 from ssbroker.store import endpoints
 from ssbroker.store.endpoints import ConversationEndpoint
@@ -197,4 +198,4 @@ def test_the_table_is_whole() -> None:
     assert {*TABLE} == {*ConversationInput}
     for row in TABLE.values():
         assert list(row) == list(ConversationState)
-        assert {number for number in row.values() if isinstance(number, int)} <= set(TEXTS)
+        assert {number for number in row.values() if isinstance(number, int)} <= set(ERROR_TEXTS)

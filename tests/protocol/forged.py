@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from ssbroker.protocol.engine import DialogEngine
 from ssbroker.protocol.envelope import NAMES, Protection
-from ssbroker.protocol.errors import END_DIALOG, ERROR
+from ssbroker.protocol.message_types import END_DIALOG, ERROR
 from tests.protocol.pair import CONVERSATION, KEY, SECOND, Pair, Row, pair
 from tests.protocol.test_receiving import resigned
 

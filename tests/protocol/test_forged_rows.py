@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from ssbroker.protocol.engine import DialogEngine
-from ssbroker.protocol.errors import END_DIALOG, ERROR
+from ssbroker.protocol.message_types import END_DIALOG, ERROR
 from tests.protocol.forged import DIALOGS, FORGES, MESSAGES, NOW, attack, recorded
 from tests.protocol.pair import KEY, Row, pair
 from tests.protocol.test_receiving import resigned

@@ -13,7 +13,7 @@ from ssbroker import _core
 from ssbroker.exceptions import MalformedDataError, SchemaError
 from ssbroker.protocol import sender
 from ssbroker.protocol.engine import DialogEngine
-from ssbroker.protocol.errors import END_DIALOG, ERROR
+from ssbroker.protocol.message_types import END_DIALOG, ERROR
 from ssbroker.protocol.sender import FastOutbound, cut_plain
 from ssbroker.protocol.storage import MESSAGES, NO_MESSAGES, messages_of
 from tests.protocol.pair import SECOND, A, B, Pair, Row, bound, numbers, pair

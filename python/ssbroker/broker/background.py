@@ -23,8 +23,8 @@ from ssbroker.broker.unit_of_work import Work, emit_conversation_event, instance
 from ssbroker.broker.worker_thread import WorkerThread
 from ssbroker.exceptions import SsbrokerError, StorageError
 from ssbroker.protocol.config import SECOND, Backoff
-from ssbroker.protocol.errors import DIALOG_TIMER
 from ssbroker.protocol.events import ConversationStep
+from ssbroker.protocol.message_types import DIALOG_TIMER
 from ssbroker.store import due_work, endpoints
 from ssbroker.store.sqlite import Connection
 

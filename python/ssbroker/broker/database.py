@@ -26,7 +26,7 @@ from ssbroker.broker.validation import (
 )
 from ssbroker.ddl.statements import BrokerOption, Clauses, QueueSettings
 from ssbroker.exceptions import OptionError
-from ssbroker.protocol.errors import DEFAULT
+from ssbroker.protocol.message_types import DEFAULT
 from ssbroker.security.certificates import certificate_as_pem
 from ssbroker.store import object_changes as changes
 from ssbroker.store.mirroring import Role

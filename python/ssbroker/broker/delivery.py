@@ -26,7 +26,7 @@ from ssbroker.broker.validation import queue_text
 from ssbroker.exceptions import LockTimeoutError, SsbrokerError, StorageError
 from ssbroker.explain import Explanation
 from ssbroker.protocol.config import SECOND, Backoff
-from ssbroker.protocol.errors import text
+from ssbroker.protocol.errors import error_text
 from ssbroker.protocol.events import Classification, MessageClassify
 from ssbroker.store import due_work, endpoints, transmission_queue
 from ssbroker.store.endpoints import ConversationEndpoint
@@ -319,7 +319,7 @@ def _why(target: DatabaseContext, delivered: DeliveryResult) -> TransmissionStat
     """Why the target did not take a parcel."""
     number = delivered.arrival.undelivered
     if number is None:
-        return transmission_status.undeliverable(_NOT_THE_NEXT, text(_NOT_THE_NEXT))
+        return transmission_status.undeliverable(_NOT_THE_NEXT, error_text(_NOT_THE_NEXT))
     if number == _QUEUE_OFF:
         objects = target.objects()
         service = objects.services.get(delivered.parcel.envelope.to_service_name)

@@ -22,7 +22,7 @@ from ssbroker.ddl.lexer import RefusalError
 from ssbroker.ddl.route_validation import AUTO_CREATED_LOCAL, check
 from ssbroker.ddl.statements import Clauses, QueueSettings
 from ssbroker.exceptions import OptionError
-from ssbroker.protocol.errors import DEFAULT, DIALOG_TIMER, END_DIALOG, ERROR
+from ssbroker.protocol.message_types import DEFAULT, DIALOG_TIMER, END_DIALOG, ERROR
 from ssbroker.store import mirroring
 from ssbroker.store import object_changes as changes
 from ssbroker.store.mirroring import MirroringRole, Role

@@ -20,8 +20,9 @@ from ssbroker.broker.effects import Effects
 from ssbroker.broker.unit_of_work import GuardedConnection, Work
 from ssbroker.broker.validation import existing, queue_key
 from ssbroker.exceptions import BrokerError, OptionError, SsbrokerError, StorageError
-from ssbroker.protocol.errors import DEFAULT, refused
+from ssbroker.protocol.errors import broker_error
 from ssbroker.protocol.events import ConversationEvent
+from ssbroker.protocol.message_types import DEFAULT
 from ssbroker.store import endpoints, queues
 from ssbroker.store.endpoints import ConversationEndpoint
 from ssbroker.store.file import Done, PlainSession, Row
@@ -743,5 +744,5 @@ def _named(work: Work, dialog: Guid) -> ConversationEndpoint:
     handle = guid_bytes(dialog, name="dialog")
     endpoint = endpoints.by_handle(work.connection, handle)
     if endpoint is None:
-        raise refused(8426, kind="conversation", handle=uuid.UUID(bytes=handle))
+        raise broker_error(8426, kind="conversation", handle=uuid.UUID(bytes=handle))
     return endpoint

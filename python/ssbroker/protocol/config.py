@@ -8,7 +8,13 @@ from typing import Final, Literal, TypeAlias
 
 from ssbroker._arguments import boolean, whole_number
 from ssbroker.exceptions import OptionError
-from ssbroker.protocol.errors import BODY_MAX
+
+LIFETIME_MAX: Final = 2**31 - 1
+"""The maximum lifetime or timer, in seconds, and the default lifetime of a conversation."""
+DESCRIPTION_MAX: Final = 3000
+"""The maximum length of an error description, in characters."""
+BODY_MAX: Final = 10**9 - 2**10
+"""The maximum length of a message, in bytes: a SQLite row holds no more, and the other columns need some of it."""
 
 SECOND: Final = 1_000_000
 """In microseconds, as all times of the protocol."""

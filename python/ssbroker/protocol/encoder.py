@@ -12,7 +12,7 @@ from xml.sax.saxutils import escape
 import pyarrow as pa
 
 from ssbroker import _core
-from ssbroker.protocol import envelope, errors
+from ssbroker.protocol import envelope, message_types
 from ssbroker.protocol.config import Integrity
 from ssbroker.protocol.dialog import Dialog
 from ssbroker.protocol.envelope import ENVELOPE, EnvelopeRow, Protection, listed, table_of, tabled
@@ -102,9 +102,7 @@ def error_body(code: int, text: str) -> bytes:
         >>> error_body(-8462, "gone").decode()
         '<Error xmlns="http://schemas.microsoft.com/SQL/ServiceBroker/Error"><Code>-8462</Code><Description>gone</Description></Error>'
     """
-    return (
-        f'<Error xmlns="{errors.ERROR}"><Code>{code}</Code><Description>{escape(text)}</Description></Error>'.encode()
-    )
+    return f'<Error xmlns="{message_types.ERROR}"><Code>{code}</Code><Description>{escape(text)}</Description></Error>'.encode()
 
 
 class Encoder:
@@ -191,7 +189,7 @@ class Encoder:
         else:
             raise ValueError(notice)
         row.body = error_body(notice.code, notice.text)
-        row.message_type = errors.ERROR
+        row.message_type = message_types.ERROR
         row.is_error = True
         return self._secured(row, notice.dialog)
 

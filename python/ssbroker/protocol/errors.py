@@ -1,4 +1,4 @@
-"""System names of Service Broker, and its error numbers with their texts."""
+"""Error numbers of Service Broker and their texts."""
 
 from __future__ import annotations
 
@@ -6,101 +6,66 @@ from typing import Final
 
 from ssbroker.exceptions import BrokerError
 
-DEFAULT: Final = "DEFAULT"
-"""The message type and the contract that every database has (fact 140)."""
-
-_SCHEMA: Final = "http://schemas.microsoft.com/SQL/ServiceBroker"
-ERROR: Final = f"{_SCHEMA}/Error"
-END_DIALOG: Final = f"{_SCHEMA}/EndDialog"
-DIALOG_TIMER: Final = f"{_SCHEMA}/DialogTimer"
-SYSTEM_SERVICE: Final = f"{_SCHEMA}/ServiceBroker"
-"""The service of a database that asks the configuration service for routes (fact 65)."""
-CONFIGURATION_NOTICE: Final = f"{_SCHEMA}/BrokerConfigurationNotice"
-"""The contract on which it asks (fact 57)."""
-MISSING_ROUTE: Final = f"{CONFIGURATION_NOTICE}/MissingRoute"
-MISSING_REMOTE_SERVICE_BINDING: Final = f"{CONFIGURATION_NOTICE}/MissingRemoteServiceBinding"
-
-LIFETIME_MAX: Final = 2**31 - 1
-"""The longest lifetime or timer, in seconds; a conversation's lifetime unless told otherwise (fact 109)."""
-DESCRIPTION_MAX: Final = 3000
-"""The longest description of an error, in characters (fact 126)."""
-BODY_MAX: Final = 10**9 - 2**10
-"""The longest message, in bytes: what a row of SQLite holds, without room for its other columns. (Service Broker's is 2147483647, fact 112.)"""
-
-TEXTS: Final[dict[int, str]] = {
-    8408: "service {service!r} does not accept contract {contract!r}: add the contract to the service, or begin the dialog on another",
-    8410: "a timer of {timeout} s would end after the conversation's lifetime",
+ERROR_TEXTS: Final[dict[int, str]] = {
+    8408: "service {service!r} does not accept contract {contract!r}: add the contract to the service, or begin the dialog on another contract",
+    8410: "a timer of {timeout} s would expire after the conversation's lifetime",
     8411: "{name} is out of range: expected a whole number of seconds from 1 to 2147483647, got {value!r}",
-    8412: "{name!r:.80} is no name of a service: it has to have 1 to 256 characters, and no half of a surrogate pair",
-    8426: "there is no {kind} {handle} here",
-    8427: "conversation {handle} cannot be ended: it is {state}",
-    8428: "there is no message type {message_type!r}",
-    8429: "nothing can be sent on conversation {handle}: it is {state}",
-    8430: "the body is not what message type {message_type!r} demands: {reason}",
-    8431: "contract {contract!r} does not hold message type {message_type!r}",
-    8432: "message type {message_type!r} may be sent by the target only, and this side is the initiator",
-    8433: "a message cannot have None as its body: leave it out, or give b''",
-    8434: "message type {message_type!r} may be sent by the initiator only, and this side is the target",
-    8438: "conversation {handle} cannot be moved: it is {state}",
-    8457: "message type {message_type!r} may not be sent by this side under contract {contract!r}",
-    8458: "conversation {handle} cannot have a timer: it is {state}",
-    8459: "a message of {length} bytes is too long; the most is {most}",
-    8462: "the far side of the conversation is gone",
-    8489: "the lifetime of the conversation has passed",
-    8490: "there is no service {service!r} in the database with the broker id that was named",
-    8494: "the sender may not send to service {service!r}: GRANT SEND ON SERVICE to its user there, or to public",
-    8495: "another copy of the service has answered this conversation already",
-    8498: "message type {message_type!r} does not stand in contract {contract!r} at the target",
-    9610: "service {service!r} cannot join the conversation group, which is one of service {other!r}",
+    8412: "{name!r:.80} is not a valid service name: expected 1 to 256 characters, without unpaired surrogates",
+    8426: "{kind} {handle} does not exist in this database",
+    8427: "cannot end conversation {handle}: its state is {state}",
+    8428: "message type {message_type!r} does not exist",
+    8429: "cannot send on conversation {handle}: its state is {state}",
+    8430: "the body is not valid for message type {message_type!r}: {reason}",
+    8431: "contract {contract!r} does not include message type {message_type!r}",
+    8432: "message type {message_type!r} can only be sent by the target; this side is the initiator",
+    8433: "a message body cannot be None: omit it, or pass b''",
+    8434: "message type {message_type!r} can only be sent by the initiator; this side is the target",
+    8438: "cannot move conversation {handle}: its state is {state}",
+    8457: "message type {message_type!r} cannot be sent by this side under contract {contract!r}",
+    8458: "cannot set a timer on conversation {handle}: its state is {state}",
+    8459: "the message is too long: {length} bytes; the maximum is {maximum}",
+    8462: "the remote endpoint of the conversation no longer exists",
+    8489: "the lifetime of the conversation has expired",
+    8490: "service {service!r} does not exist in the database with the requested broker id",
+    8494: "the sender may not send to service {service!r}: in the target database, GRANT SEND ON SERVICE to the sender's user or to public",
+    8495: "another copy of the service has already answered this conversation",
+    8498: "contract {contract!r} does not include message type {message_type!r} at the target",
+    9610: "service {service!r} cannot join the conversation group: the group belongs to service {other!r}",
     9617: "queue {queue!r} is off: turn it on with alter_queue(status=True)",
-    9618: "nothing can be sent: queue {queue!r} keeps sent messages and is off",
-    9719: "the database was restored or got a new broker id; the conversation is over",
-    9720: "the far database was restored or got a new broker id; the conversation is over",
-    11209: "the conversation is not one that goes on here",
-    11210: "service {service!r} is not here",
-    11212: "this end of the conversation is closed",
-    11217: "the message is not the next one",
-    11218: "the message was there already",
+    9618: "cannot send: queue {queue!r} has retention on, and the queue is off",
+    9719: "the database was restored or got a new broker id, which ended the conversation",
+    9720: "the remote database was restored or got a new broker id, which ended the conversation",
+    11209: "the conversation id does not match an active conversation",
+    11210: "service {service!r} was not found",
+    11212: "the conversation endpoint is closed",
+    11217: "the message is out of sequence",
+    11218: "duplicate message",
     11219: "queue {queue!r} is off",
-    11220: "the broker id that the message names is not here",
-    11224: "another copy of the service has answered this conversation already",
+    11220: "no database here has the broker id that the message names",
+    11224: "another copy of the service has already answered this conversation",
     15151: "{kind} {name!r} does not exist",
-    11222: "the service that it comes from is not the one that this conversation is with",
+    11222: "the message comes from a service other than the remote service of the conversation",
     28013: "the broker of the database is disabled",
-    28010: "more was acknowledged than was sent",
+    28010: "the peer acknowledged messages that were not sent",
 }
-"""What a number says, in words of our own; the names in braces are filled in."""
+"""The text of each error number, in our own words, with placeholders in braces."""
 
 
-def text(number: int, **values: object) -> str:
-    """What an error number says, with its values filled in.
-
-    Args:
-        number: Service Broker's error number, as in `TEXTS`.
-        values: What the text names.
-
-    Returns:
-        One sentence, without the number.
+def error_text(number: int, **values: object) -> str:
+    """Returns the text of a Service Broker error number with its placeholders filled in.
 
     Examples:
-        >>> text(8428, message_type="Order")
-        "there is no message type 'Order'"
+        >>> error_text(8428, message_type="Order")
+        "message type 'Order' does not exist"
     """
-    return TEXTS[number].format(**values)
+    return ERROR_TEXTS[number].format(**values)
 
 
-def refused(number: int, **values: object) -> BrokerError:
-    """The error that refuses a call.
-
-    Args:
-        number: Service Broker's error number, as in `TEXTS`.
-        values: What its text names.
-
-    Returns:
-        The error, to be raised.
+def broker_error(number: int, **values: object) -> BrokerError:
+    """Returns the exception for a refused call; the caller raises it.
 
     Examples:
-        >>> print(refused(8428, message_type="Order"))
-        8428: there is no message type 'Order'
+        >>> print(broker_error(8428, message_type="Order"))
+        8428: message type 'Order' does not exist
     """
-    return BrokerError(f"{number}: {text(number, **values)}", number=number)
+    return BrokerError(f"{number}: {error_text(number, **values)}", number=number)

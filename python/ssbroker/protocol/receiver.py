@@ -167,11 +167,13 @@ class RowOpener:
         if not row.is_initiator:
             # Nobody has the key of a conversation that is gone, so only who needs no proof can be told.
             if row.security == Protection.PLAIN and row.is_sequenced and row.is_digested:
-                self._opened.notices.append(ErrorNotice(None, row, -GONE, "the far end of the conversation is gone"))
-            self._undeliverable(row, _UNKNOWN, "the conversation is not one that goes on here")
+                self._opened.notices.append(
+                    ErrorNotice(None, row, -GONE, "the remote endpoint of the conversation no longer exists")
+                )
+            self._undeliverable(row, _UNKNOWN, "the conversation id does not match an active conversation")
             return None
         if not row.is_sequenced:
-            self._undeliverable(row, _UNKNOWN, "the conversation is not one that goes on here")
+            self._undeliverable(row, _UNKNOWN, "the conversation id does not match an active conversation")
             return None
         given = self._session_keys.get(row.conversation_id)
         keys = ExchangedKeys(given) if isinstance(given, bytes) else given
@@ -252,14 +254,14 @@ class RowOpener:
         ):
             self._undeliverable(row, _NOT_THE_ENDPOINTS, "services or contract are not those of the conversation")
         elif endpoint.far_broker_instance is not None and row.from_broker != endpoint.far_broker_instance:
-            self._undeliverable(row, _ELSEWHERE, "another copy of the service has answered this conversation already")
+            self._undeliverable(row, _ELSEWHERE, "another copy of the service has already answered this conversation")
             if endpoint.is_initiator and (row.is_sequenced or row.ahead is not None):
-                text = "another copy of the service has answered this conversation already"
+                text = "another copy of the service has already answered this conversation"
                 self._opened.notices.append(ErrorNotice(dialog, row, -_ANSWERED_ELSEWHERE, text))
         elif endpoint.is_bound and endpoint.far_peer is not None and self._peer != endpoint.far_peer:
             self._undeliverable(row, _ELSEWHERE, "the conversation is bound to another certificate")
         elif endpoint.lifetime is not None and endpoint.lifetime <= self._now:
-            self._undeliverable(row, _CLOSED, "the lifetime of the conversation has passed")
+            self._undeliverable(row, _CLOSED, "the lifetime of the conversation has expired")
         else:
             return False
         return True
@@ -610,7 +612,7 @@ class BatchReceiver:
             result.received[dialog.key] = 0 if dialog.incoming is None else dialog.incoming.next
             result.unloaded.append(dialog)
             result.notices.append(
-                ErrorNotice(dialog, None, -GONE, "the far end of the conversation takes no more messages")
+                ErrorNotice(dialog, None, -GONE, "the remote endpoint of the conversation accepts no more messages")
             )
 
     @staticmethod
@@ -768,7 +770,7 @@ def false_acknowledgement(key: Key, acked: int, now: int, *, peer: bytes | None 
         acked_sequence_number=None if acked < 0 else acked,
         peer=peer,
         error=_BEYOND,
-        text="more was acknowledged than was sent",
+        text="the peer acknowledged messages that were not sent",
     )
 
 

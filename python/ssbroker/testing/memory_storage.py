@@ -8,7 +8,7 @@ from typing import Any, Protocol, TypeAlias
 
 import pyarrow as pa
 
-from ssbroker.protocol import errors
+from ssbroker.protocol import message_types
 from ssbroker.protocol.storage import (
     STORED,
     BatchChanges,
@@ -38,7 +38,7 @@ class StoredMessage:
 
     sequence: int
     body: bytes
-    message_type: str = errors.DEFAULT
+    message_type: str = message_types.DEFAULT
     message_id: bytes | None = None
     is_end: bool = False
     is_error: bool = False
@@ -54,7 +54,7 @@ class SimulatedInstanceStorage(DialogStorage, Protocol):
     def begin(self, endpoint: DialogEndpoint) -> Key:
         """Begins a dialog."""
 
-    def send(self, key: Key, body: bytes, *, message_type: str = errors.DEFAULT) -> int:
+    def send(self, key: Key, body: bytes, *, message_type: str = message_types.DEFAULT) -> int:
         """Sends a message; its number."""
 
     def waiting(self) -> list[Key]:
@@ -148,7 +148,7 @@ class MemoryDialogStorage:
         self.accounts[endpoint.key] = EndpointRecord(endpoint)
         return endpoint.key
 
-    def send(self, key: Key, body: bytes, *, message_type: str = errors.DEFAULT) -> int:
+    def send(self, key: Key, body: bytes, *, message_type: str = message_types.DEFAULT) -> int:
         """Sends a message, committed.
 
         Args:
@@ -162,12 +162,12 @@ class MemoryDialogStorage:
         account = self.accounts[key]
         number = account.next
         account.next += 1
-        if message_type == errors.ERROR:
+        if message_type == message_types.ERROR:
             account.outgoing.clear()  # as END CONVERSATION WITH ERROR has it (B13)
         message_id = number.to_bytes(8) + key[0][8:]
-        is_end = message_type == errors.END_DIALOG
+        is_end = message_type == message_types.END_DIALOG
         account.outgoing[number] = StoredMessage(
-            number, body, message_type, message_id, is_end, message_type == errors.ERROR
+            number, body, message_type, message_id, is_end, message_type == message_types.ERROR
         )
         return number
 
@@ -236,7 +236,7 @@ class MemoryDialogStorage:
             account = self.accounts[key]
             account.error = account.error or b"the far side has forgotten"
             account.next += 1 << 40
-            self.send(key, b"the far side has forgotten", message_type=errors.ERROR)
+            self.send(key, b"the far side has forgotten", message_type=message_types.ERROR)
 
     def restart(self) -> None:
         """What a restart of the instance loses: the work table."""

@@ -15,9 +15,10 @@ from ssbroker.broker.dialogs.send import refused_in_state
 from ssbroker.broker.unit_of_work import Work, emit_conversation_event, emit_group_event
 from ssbroker.broker.validation import existing
 from ssbroker.exceptions import OptionError, SchemaError
-from ssbroker.protocol.config import SECOND
-from ssbroker.protocol.errors import DESCRIPTION_MAX, END_DIALOG, ERROR, LIFETIME_MAX, refused
+from ssbroker.protocol.config import DESCRIPTION_MAX, LIFETIME_MAX, SECOND
+from ssbroker.protocol.errors import broker_error
 from ssbroker.protocol.events import ConversationStep, GroupStep
+from ssbroker.protocol.message_types import END_DIALOG, ERROR
 from ssbroker.protocol.states import BEGUN, ConversationInput, ConversationState, after
 from ssbroker.security import keys
 from ssbroker.store import endpoints, queues, transmission_queue
@@ -49,7 +50,7 @@ def begin(
     if not isinstance(to_service, str):
         raise SchemaError(f"to_service: expected str, got {type(to_service).__name__}", column="to_service")
     if not 0 < len(to_service) <= SERVICE_NAME_MAX or not is_utf8_text(to_service):
-        raise refused(8412, name=to_service)
+        raise broker_error(8412, name=to_service)
     expires = work.now() + seconds(LIFETIME_MAX if lifetime is None else lifetime, name="lifetime") * SECOND
     group = _group(work, service, related_conversation, related_conversation_group)
     endpoint = endpoints.insert(
@@ -95,7 +96,7 @@ def seconds(value: object, *, name: str) -> int:
         60
     """
     if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= LIFETIME_MAX:
-        raise refused(8411, name=name, value=value)
+        raise broker_error(8411, name=name, value=value)
     return value
 
 
@@ -115,7 +116,7 @@ def _group(work: Work, service: Service, conversation: object, group: object) ->
         handle = guid_bytes(conversation, name="related_conversation")
         related = endpoints.by_handle(work.connection, handle)
         if related is None:
-            raise refused(8426, kind="conversation", handle=uuid.UUID(bytes=handle))
+            raise broker_error(8426, kind="conversation", handle=uuid.UUID(bytes=handle))
         return _of_service(work, [related], service, related.conversation_group_id)
     if group is not None:
         wanted = guid_bytes(group, name="related_conversation_group")
@@ -127,7 +128,7 @@ def _of_service(work: Work, members: list[ConversationEndpoint], service: Servic
     for member in members:
         if member.service_id != service.service_id:
             other = work.objects.services_by_id[member.service_id].name
-            raise refused(9610, service=service.name, other=other)
+            raise broker_error(9610, service=service.name, other=other)
     return group
 
 
@@ -197,7 +198,7 @@ def set_timer(work: Work, endpoint: ConversationEndpoint, timeout: object) -> No
         raise refused_in_state(state, endpoint)
     moment = work.now() + seconds(timeout, name="timeout") * SECOND
     if moment > endpoint.lifetime:
-        raise refused(8410, timeout=timeout)
+        raise broker_error(8410, timeout=timeout)
     endpoints.set_timer(work.connection, endpoint.endpoint_id, moment)
     work.effects.is_due_at(moment)
 
@@ -209,10 +210,10 @@ def move(work: Work, endpoint: ConversationEndpoint, group: bytes) -> None:
         raise refused_in_state(state, endpoint)
     members = endpoints.in_group(work.connection, group, limit=1)
     if not members:
-        raise refused(8426, kind="conversation group", handle=uuid.UUID(bytes=group))
+        raise broker_error(8426, kind="conversation group", handle=uuid.UUID(bytes=group))
     if queue_of(work, members[0]) != queue_of(work, endpoint):
         service, other = (work.objects.services_by_id[one.service_id].name for one in (endpoint, members[0]))
-        raise refused(9610, service=service, other=other)
+        raise broker_error(9610, service=service, other=other)
     endpoints.set_group(work.connection, endpoint.endpoint_id, group)
 
 

@@ -18,7 +18,7 @@ from ssbroker.broker.dialogs import begin_end
 from ssbroker.broker.dialogs.send import send_batch
 from ssbroker.broker.unit_of_work import Work, instance_transaction
 from ssbroker.exceptions import InvalidGuidError, NullError
-from ssbroker.protocol.errors import DEFAULT
+from ssbroker.protocol.message_types import DEFAULT
 from ssbroker.protocol.states import ConversationInput, ConversationState, after
 from ssbroker.store import bulk_senders, endpoints
 from ssbroker.store.endpoints import ConversationEndpoint

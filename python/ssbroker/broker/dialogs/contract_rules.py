@@ -10,7 +10,7 @@ from typing import Final
 from xml.parsers import expat
 
 from ssbroker.broker.dialogs.errors import ConversationError, failure
-from ssbroker.protocol.errors import refused
+from ssbroker.protocol.errors import broker_error
 from ssbroker.store.endpoints import ConversationEndpoint
 from ssbroker.store.objects import Contract, MessageType, Objects, Validation
 
@@ -138,15 +138,15 @@ def sendable(objects: Objects, endpoint: ConversationEndpoint, name: object) -> 
     """
     kind = objects.message_types.get(name) if isinstance(name, str) else None
     if kind is None:
-        raise refused(8428, message_type=name)
+        raise broker_error(8428, message_type=name)
     contract = objects.contracts_by_id[endpoint.service_contract_id]
     rule = contract.messages.get(kind.message_type_id)
     if rule is None:
-        raise refused(8431, contract=contract.name, message_type=name)
+        raise broker_error(8431, contract=contract.name, message_type=name)
     if endpoint.is_initiator and not rule.is_sent_by_initiator:
-        raise refused(8432, message_type=name)
+        raise broker_error(8432, message_type=name)
     if not endpoint.is_initiator and not rule.is_sent_by_target:
-        raise refused(8434, message_type=name)
+        raise broker_error(8434, message_type=name)
     return kind
 
 

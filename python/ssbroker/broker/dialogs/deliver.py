@@ -14,8 +14,9 @@ from ssbroker.broker.dialogs.errors import ConversationError, failure, read_fail
 from ssbroker.broker.dialogs.message import DeliveryOutcome, DialogMessage, MessageHeader, envelope_of
 from ssbroker.broker.unit_of_work import Work, emit_conversation_event, emit_group_event, emit_undeliverable_event
 from ssbroker.protocol.config import SECOND
-from ssbroker.protocol.errors import END_DIALOG, ERROR, text
+from ssbroker.protocol.errors import error_text
 from ssbroker.protocol.events import ConversationEvent, ConversationGroupEvent, ConversationStep, GroupStep
+from ssbroker.protocol.message_types import END_DIALOG, ERROR
 from ssbroker.protocol.states import FIRST_PART, FIRST_WHOLE, ConversationInput, ConversationState, after
 from ssbroker.protocol.storage import MessageRun
 from ssbroker.store import due_work, endpoints, queues, transmission_queue
@@ -137,7 +138,7 @@ class InboundDialog:
             if isinstance(state, int):
                 dropped = number + 1
                 emit_undeliverable_event(
-                    self._work, self._endpoint.conversation_id, number=number, error=state, text=text(state)
+                    self._work, self._endpoint.conversation_id, number=number, error=state, text=error_text(state)
                 )
                 continue
             refused = self._judge(message)
@@ -422,7 +423,7 @@ def _refusal(work: Work, contract: Contract, message: DialogMessage) -> Conversa
 
 
 def _undelivered(acknowledged: int, number: int, **values: object) -> DeliveryOutcome:
-    return DeliveryOutcome(acknowledged, undelivered=number, reason=text(number, **values))
+    return DeliveryOutcome(acknowledged, undelivered=number, reason=error_text(number, **values))
 
 
 def transmit(work: Work, sends: Iterable[tuple[ConversationEndpoint, Sequence[DialogMessage], LocalRoute]]) -> None:

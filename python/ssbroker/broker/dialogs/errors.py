@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from html import unescape
 from typing import Final
 
-from ssbroker.protocol.errors import ERROR, text
+from ssbroker.protocol.errors import error_text
+from ssbroker.protocol.message_types import ERROR
 
 _ESCAPES: Final = str.maketrans({"&": "&amp;", "<": "&lt;", ">": "&gt;", "\r": "&#xD;"})
 _SAID: Final = re.compile(
@@ -69,9 +70,9 @@ def failure(number: int, **values: object) -> ConversationError:
 
     Examples:
         >>> failure(8489)
-        ConversationError(code=-8489, description='the lifetime of the conversation has passed')
+        ConversationError(code=-8489, description='the lifetime of the conversation has expired')
     """
-    return ConversationError(-number, text(number, **values))
+    return ConversationError(-number, error_text(number, **values))
 
 
 def read_failure(body: bytes | None) -> ConversationError | None:

@@ -17,7 +17,7 @@ from ssbroker.broker.effects import Effects, ReceiveCall
 from ssbroker.broker.unit_of_work import Work, instance_transaction, queue_name
 from ssbroker.broker.validation import existing, queue_key
 from ssbroker.exceptions import OptionError
-from ssbroker.protocol.errors import refused
+from ssbroker.protocol.errors import broker_error
 from ssbroker.protocol.events import QueueDisabled
 from ssbroker.store import endpoints, file, object_changes, queues
 from ssbroker.store.objects import Queue
@@ -93,7 +93,7 @@ def receive(work: Work, queue_name: str, asked: ReceiveRequest) -> pa.Table:
             is_retained=queue.is_retention_enabled,
         )
     except LookupError:
-        raise refused(8426, kind="conversation group", handle=uuid.UUID(bytes=group)) from None
+        raise broker_error(8426, kind="conversation group", handle=uuid.UUID(bytes=group)) from None
     is_named = conversation is not None or group is not None
     work.effects.received.append(ReceiveCall(queue.queue_id, is_empty=batch is None, is_named=is_named))
     return _nothing() if batch is None else pa.Table.from_batches([batch])
@@ -112,7 +112,7 @@ def _nothing() -> pa.Table:
 def _endpoint_id(work: Work, queue: Queue, conversation: bytes) -> int:
     endpoint = endpoints.by_handle(work.connection, conversation)
     if endpoint is None or queue_of(work, endpoint) is not queue:
-        raise refused(8426, kind="conversation", handle=uuid.UUID(bytes=conversation))
+        raise broker_error(8426, kind="conversation", handle=uuid.UUID(bytes=conversation))
     return endpoint.endpoint_id
 
 
@@ -135,7 +135,7 @@ def check_on(queue: Queue) -> None:
         BrokerError: It is off (9617).
     """
     if not queue.is_receive_enabled:
-        raise refused(9617, queue=queue.name)
+        raise broker_error(9617, queue=queue.name)
 
 
 def _queue(work: Work, name: str) -> Queue:

@@ -17,9 +17,11 @@ from ssbroker.broker.dialogs.enqueue import queue_of
 from ssbroker.broker.dialogs.message import DialogMessage
 from ssbroker.broker.unit_of_work import Work, emit_conversation_event
 from ssbroker.exceptions import InvalidGuidError, NullError, SchemaError
+from ssbroker.protocol.config import BODY_MAX
 from ssbroker.protocol.envelope import listed
-from ssbroker.protocol.errors import BODY_MAX, DEFAULT, refused
+from ssbroker.protocol.errors import broker_error
 from ssbroker.protocol.events import ConversationEvent, ConversationStep
+from ssbroker.protocol.message_types import DEFAULT
 from ssbroker.protocol.states import DESCRIPTIONS, ConversationInput, ConversationState, after
 from ssbroker.store import endpoints, queues
 from ssbroker.store.endpoints import ConversationEndpoint
@@ -149,13 +151,13 @@ def body_bytes(body: object) -> bytes | None:
         (b'order', None)
     """
     if body is None:
-        raise refused(8433)
+        raise broker_error(8433)
     if not isinstance(body, bytes | bytearray | memoryview):
         actual = type(body).__name__
         raise SchemaError(f"body: expected {_ACCEPTED}, got {actual}", column="body", expected=_ACCEPTED, actual=actual)
     length = memoryview(body).nbytes
     if length > BODY_MAX:
-        raise refused(8459, length=length, most=BODY_MAX)
+        raise broker_error(8459, length=length, maximum=BODY_MAX)
     return bytes(body) or None
 
 
@@ -174,10 +176,10 @@ def check(work: Work, endpoint: ConversationEndpoint, message_types: Iterable[st
     for name in message_types:
         sendable(work.objects, endpoint, name)
     if endpoint.lifetime <= now:
-        raise refused(8489)
+        raise broker_error(8489)
     queue = queue_of(work, endpoint)
     if queue.is_retention_enabled and not queue.is_enqueue_enabled:
-        raise refused(9618, queue=queue.name)
+        raise broker_error(9618, queue=queue.name)
     return state
 
 
@@ -243,7 +245,7 @@ def send(
 
 def refused_in_state(number: int, endpoint: ConversationEndpoint) -> Exception:
     """The error that refuses a call in the endpoint's state."""
-    return refused(
+    return broker_error(
         number,
         handle=uuid.UUID(bytes=endpoint.conversation_handle),
         state=f"{endpoint.state}, {DESCRIPTIONS[ConversationState(endpoint.state)]}",
@@ -302,7 +304,7 @@ def send_batch(work: Work, messages: ArrowArrayExportable | ArrowStreamExportabl
     found = endpoints.with_handles(work.connection, runs)
     for handle in runs:
         if handle not in found:
-            raise refused(8426, kind="conversation", handle=uuid.UUID(bytes=handle))
+            raise broker_error(8426, kind="conversation", handle=uuid.UUID(bytes=handle))
     senders = [found[handle] for handle in runs]
     kinds = [frozenset([kind for kind, _ in run]) for run in runs.values()]
     states = check_all(work, zip(senders, kinds, strict=True), now=work.now())
@@ -322,11 +324,11 @@ def _by_conversation(table: pa.Table) -> dict[bytes, list[tuple[str, bytes | Non
             is_plain = type(handle) is bytes and len(handle) == _GUID_BYTES
             run = known[handle] = runs.setdefault(handle if is_plain else _guid(handle, row), [])
         if body is None:
-            raise refused(8433)
+            raise broker_error(8433)
         if kind is None:
             raise NullError(f"{_TYPE}: row {row} is null", column=_TYPE, row=row, expected=_STRING)
         if len(body) > BODY_MAX:
-            raise refused(8459, length=len(body), most=BODY_MAX)
+            raise broker_error(8459, length=len(body), maximum=BODY_MAX)
         run.append((kind, body or None))
     return runs
 

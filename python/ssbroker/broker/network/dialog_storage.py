@@ -32,9 +32,9 @@ from ssbroker.broker.dialogs.message import DeliveryOutcome, DialogMessage, Mess
 from ssbroker.broker.dialogs.transmission_status import DELIVERED
 from ssbroker.broker.principals import may_send
 from ssbroker.broker.unit_of_work import Work, instance_transaction
-from ssbroker.protocol.config import SECOND
+from ssbroker.protocol.config import LIFETIME_MAX, SECOND
 from ssbroker.protocol.envelope import listed
-from ssbroker.protocol.errors import END_DIALOG, ERROR, LIFETIME_MAX
+from ssbroker.protocol.message_types import END_DIALOG, ERROR
 from ssbroker.protocol.states import BEGUN, ConversationState
 from ssbroker.protocol.storage import (
     MESSAGES,

@@ -12,7 +12,7 @@ import pyarrow as pa
 from ssbroker.broker.dialogs.bulk_send import NumberedBatch, SendDefaults
 from ssbroker.broker.views import DATABASE, DATABASE_VIEWS, INSTANCE_VIEWS, QUEUE, TRANSMISSION_QUEUE
 from ssbroker.exceptions import InputError, OptionError, SchemaError
-from ssbroker.protocol.errors import DEFAULT
+from ssbroker.protocol.message_types import DEFAULT
 from ssbroker.spark.broadcast import local_path
 
 _OF_SPARK: Final = {"checkpointlocation", "queryname"}
