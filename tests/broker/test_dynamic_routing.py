@@ -164,7 +164,7 @@ def test_of_what_is_refused_the_first_lines_of_a_minute_are_logged_and_the_rest_
     assert sum("9761" in line for line in caplog.messages) == LINES
     clock.advance(seconds=MINUTE)
     instance_context(instance).events.count_left_out(now=epoch_microseconds(clock()))
-    assert caplog.messages[-1] == "9761: 7 more in a minute, from Sales"
+    assert caplog.messages[-1] == "9761: 7 more lines suppressed within a minute, from Sales"
 
 
 @pytest.mark.rule("R62")

@@ -70,7 +70,10 @@ def test_of_one_neighbour_the_first_lines_of_a_minute_are_written_and_the_rest_i
     log.count_left_out(now=WINDOW - 1)
     assert len(lines) == LINES + 2
     log.count_left_out(now=WINDOW)
-    assert lines[-1].getMessage() == f"Broker:Corrupted Message: {1000 - LINES} more in a minute, from bank"
+    assert (
+        lines[-1].getMessage()
+        == f"Broker:Corrupted Message: {1000 - LINES} more lines suppressed within a minute, from bank"
+    )
     said = json.loads(JsonLines().format(lines[-1]))
     assert (said["event"], said["left_out"], said["source"]) == ("Broker:Corrupted Message", 1000 - LINES, "bank")
     assert lines[-1].levelno == logging.WARNING
@@ -103,7 +106,10 @@ def test_whoever_takes_many_names_shares_the_lines_of_one(
         log.emit(forged(0, peer=f"name {number}".encode()))
     assert len(lines) == 10 + LINES
     log.count_left_out(now=WINDOW)
-    assert lines[-1].getMessage() == f"Broker:Corrupted Message: {990 - LINES} more in a minute, from others"
+    assert (
+        lines[-1].getMessage()
+        == f"Broker:Corrupted Message: {990 - LINES} more lines suppressed within a minute, from others"
+    )
 
 
 def test_what_the_instance_does_itself_is_always_written(lines: list[logging.LogRecord]) -> None:

@@ -220,7 +220,7 @@ def test_what_fails_each_time_it_is_tried_does_not_fill_the_log(
     assert 0 < len(caplog.records) <= 3 * LINES
     clock.advance(seconds=60)
     instance.run_due()
-    assert [line for line in caplog.records if "more in a minute, from Stock" in line.getMessage()]
+    assert [line for line in caplog.records if "more lines suppressed within a minute, from Stock" in line.getMessage()]
 
 
 ALTERATIONS = (

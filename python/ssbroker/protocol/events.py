@@ -1,4 +1,4 @@
-"""Trace events of the broker, their subclasses, and how they reach subscribers and the log."""
+"""Broker events, and how they reach subscribers and the log."""
 
 from __future__ import annotations
 
@@ -20,11 +20,14 @@ from ssbroker.exceptions import OptionError
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Event:
-    """What all events have.
+    """The base class of all events.
 
     Attributes:
-        at: The moment, in microseconds since 1970, UTC.
-        database: The database in which it happened; None where it was none of them.
+        at: When it happened, in microseconds since 1970, UTC.
+        database: The database in which it happened; None if it belongs to no database.
+        NAME: The name of the event class, as in SQL Server's Broker event category.
+        TRACE_ID: The number of the event class in SQL Trace.
+        LEVEL: The `logging` level of the event class.
     """
 
     at: int
@@ -36,22 +39,22 @@ class Event:
 
     @property
     def level(self) -> int:
-        """At which level it is logged."""
+        """The `logging` level of this event."""
         return self.LEVEL
 
     @property
     def source(self) -> str | None:
-        """Whose doing it is, as far as neighbours can have as many as they like of it: these are logged for a while only (N35)."""
+        """The peer or cause whose log lines are rate-limited together; None if the event is never rate-limited."""
         return None
 
     @property
     def when(self) -> datetime:
-        """The moment as a datetime in UTC."""
+        """The time of the event as a datetime in UTC."""
         return EPOCH + timedelta(microseconds=self.at)
 
 
 class Classification(StrEnum):
-    """What routing made of a message."""
+    """How routing classified a message."""
 
     LOCAL = "Local"
     REMOTE = "Remote"
@@ -59,7 +62,7 @@ class Classification(StrEnum):
 
 
 class ConversationStep(StrEnum):
-    """What happened to a conversation."""
+    """The step of a `ConversationEvent`."""
 
     SEND_MESSAGE = "SEND Message"
     END_CONVERSATION = "END CONVERSATION"
@@ -77,14 +80,14 @@ class ConversationStep(StrEnum):
 
 
 class GroupStep(StrEnum):
-    """What happened to a conversation group."""
+    """The step of a `ConversationGroupEvent`."""
 
     CREATE = "Create"
     DROP = "Drop"
 
 
 class AcknowledgementStep(StrEnum):
-    """Which way an acknowledgement went, and whether a message carried it."""
+    """The direction of an acknowledgement, and whether a message carried it."""
 
     MESSAGE_WITH_ACK_SENT = "Message with Acknowledgement Sent"
     ACK_SENT = "Acknowledgement Sent"
@@ -93,7 +96,7 @@ class AcknowledgementStep(StrEnum):
 
 
 class ActivationStep(StrEnum):
-    """What happened to a reader of a queue."""
+    """The step of an `ActivationEvent`."""
 
     STARTED = "Started"
     ENDED = "Ended"
@@ -101,7 +104,7 @@ class ActivationStep(StrEnum):
 
 
 class ConnectionStep(StrEnum):
-    """What happened to a connection to another instance."""
+    """The step of a `ConnectionEvent`."""
 
     CONNECTING = "Connecting"
     CONNECTED = "Connected"
@@ -115,15 +118,15 @@ class ConnectionStep(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConnectionEvent(Event):
-    """A connection to another instance went a step.
+    """A connection to another instance was opened, accepted or closed, or failed.
 
     Attributes:
         connection_id: The connection.
         step: What happened.
-        address: The far side's address.
-        error: Service Broker's number for what went wrong, 0 for nothing.
+        address: The peer's address.
+        error: Service Broker's error number; 0 if nothing went wrong.
         text: What went wrong.
-        is_repeated: Whether the dial before has failed in the same way.
+        is_repeated: Whether the previous connection attempt failed in the same way.
     """
 
     NAME: ClassVar[str] = "Broker:Connection"
@@ -139,33 +142,33 @@ class ConnectionEvent(Event):
 
     @property
     def level(self) -> int:
-        """A dial that has failed as the one before it is for those who debug; so is that one begins."""
+        """DEBUG for the start of a connection attempt and for a repeated failure, else INFO."""
         is_told = not self.is_repeated and self.step is not ConnectionStep.CONNECTING
         return self.LEVEL if is_told else logging.DEBUG
 
     @property
     def source(self) -> str:
-        """The host, whatever its port."""
+        """The peer's host, without its port, and the step."""
         return f"{self.address.rpartition(':')[0]}, {self.step}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ForwardedMessage(Event):
-    """A message of others that passed through here.
+    """The base class of events about messages that this instance forwards.
 
     Attributes:
         conversation_id: The conversation.
-        message_sequence_number: Its number.
-        fragment_number: Its fragment.
-        to_service_name: Where it is for.
-        to_broker_instance: The target's broker id, where it is known.
-        from_service_name: Where it is from.
+        message_sequence_number: The message's sequence number.
+        fragment_number: The fragment's number within its message.
+        to_service_name: The receiving service.
+        to_broker_instance: The receiver's broker id; None if it is not known.
+        from_service_name: The sending service.
         from_broker_instance: The sender's broker id.
-        next_hop_address: Where it goes next.
-        hops_remaining: How many times it may be forwarded from now on.
-        time_to_live: The seconds that it may be on its way.
-        time_consumed: The seconds that it has been, as far as those know who held it.
-        message_id: Its id, where it has one.
+        next_hop_address: The address of the next hop.
+        hops_remaining: How many more times the message may be forwarded.
+        time_to_live: The lifetime of the message in seconds.
+        time_consumed: How many seconds of it have passed, as measured by the forwarders so far.
+        message_id: The message's id, if it has one.
     """
 
     conversation_id: uuid.UUID
@@ -184,7 +187,7 @@ class ForwardedMessage(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ForwardedMessageSent(ForwardedMessage):
-    """A message of others was passed on."""
+    """A message was forwarded."""
 
     NAME: ClassVar[str] = "Broker:Forwarded Message Sent"
     TRACE_ID: ClassVar[int] = 139
@@ -192,11 +195,11 @@ class ForwardedMessageSent(ForwardedMessage):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ForwardedMessageDropped(ForwardedMessage):
-    """A message of others was not passed on.
+    """A message was dropped instead of being forwarded.
 
     Attributes:
-        error: Service Broker's number for why not.
-        text: Why not.
+        error: Service Broker's error number for the reason.
+        text: The reason.
     """
 
     NAME: ClassVar[str] = "Broker:Forwarded Message Dropped"
@@ -208,21 +211,21 @@ class ForwardedMessageDropped(ForwardedMessage):
 
     @property
     def source(self) -> str:
-        """Why, since who has sent it is whoever says so."""
+        """The error number: the sender that a forwarded message names is not proven."""
         return str(self.error)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MirroredRouteStateChanged(Event):
-    """What is known of a mirrored route is another thing now (R51 to R54).
+    """The state of a mirrored route changed.
 
     Attributes:
         broker_instance: The broker id that the route names.
-        address: Its address.
-        mirror_address: Its mirror address.
-        state: What is known now.
-        principal_address: Where everything goes now; None: nothing is sent.
-        text: What it means, and what to do where somebody has to.
+        address: The route's address.
+        mirror_address: The route's mirror address.
+        state: The new state, a `MirroredRouteState`.
+        principal_address: The address that messages are sent to; None while nothing is sent.
+        text: What the state means, and what to do if it needs attention.
     """
 
     NAME: ClassVar[str] = "Broker:Mirrored Route State Changed"
@@ -237,22 +240,22 @@ class MirroredRouteStateChanged(Event):
     text: str = ""
 
 
-def _neighbour(peer: bytes | None) -> str:
-    return "somebody" if peer is None else peer.decode(errors="replace")
+def _peer_name(peer: bytes | None) -> str:
+    return "an unauthenticated peer" if peer is None else peer.decode(errors="replace")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MessageClassify(Event):
-    """Routing decided about a message.
+    """Routing classified a message.
 
     Attributes:
         conversation_id: The conversation.
         classification: Local, remote or delayed.
-        to_service_name: The target service.
-        to_broker_instance: The target's broker id, where it is known.
-        next_hop_address: Where it goes next; None unless it is remote.
-        is_from_network: Whether the message came from outside the instance.
-        reason: The reason that routing gave (`decisions.reason`).
+        to_service_name: The receiving service.
+        to_broker_instance: The receiver's broker id; None if it is not known.
+        next_hop_address: The address of the next hop; None unless the message is remote.
+        is_from_network: Whether the message came from another instance.
+        reason: The reason of the routing decision (column `reason` of `DECISIONS`).
     """
 
     NAME: ClassVar[str] = "Broker:Message Classify"
@@ -269,16 +272,16 @@ class MessageClassify(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CorruptedMessage(Event):
-    """What arrived is damaged, forged or unreadable; it was dropped and not acknowledged (P21).
+    """A message arrived damaged, forged or malformed; it was dropped without an acknowledgement.
 
     Attributes:
-        conversation_id: The conversation that it names; None where not even that can be read.
-        is_initiator: Whether its sender says to be the initiator.
-        message_sequence_number: The number that it names.
-        fragment_number: The fragment that it names.
-        from_service_name: The sender that it names.
-        peer: Who handed it over, as the connection knows them.
-        error: Service Broker's number for what is wrong, 0 where it has none.
+        conversation_id: The conversation that the message names; None if not even that is readable.
+        is_initiator: Whether the message claims to come from the initiator.
+        message_sequence_number: The sequence number that it names.
+        fragment_number: The fragment number that it names.
+        from_service_name: The sending service that it names.
+        peer: The peer that delivered it, as authenticated by the connection.
+        error: Service Broker's error number; 0 if there is none.
         text: What is wrong.
     """
 
@@ -297,22 +300,22 @@ class CorruptedMessage(Event):
 
     @property
     def source(self) -> str:
-        """Who has handed it over."""
-        return _neighbour(self.peer)
+        """The peer that delivered the message."""
+        return _peer_name(self.peer)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MessageUndeliverable(Event):
-    """What arrived is whole, and cannot be taken by any conversation here; it was dropped.
+    """A message arrived intact, but no conversation here accepts it; it was dropped.
 
     Attributes:
-        conversation_id: The conversation that it names.
-        is_sequenced: Whether it was a message with a number, or an acknowledgement or error of the broker.
-        message_sequence_number: Its number.
-        fragment_number: Its fragment.
-        acked_sequence_number: The number that it acknowledged; None for none.
-        peer: Who handed it over, as the connection knows them.
-        error: Service Broker's number for the reason.
+        conversation_id: The conversation that the message names.
+        is_sequenced: True for a message with a sequence number, False for an acknowledgement or a broker error.
+        message_sequence_number: The message's sequence number.
+        fragment_number: The fragment's number within its message.
+        acked_sequence_number: The sequence number that it acknowledges; None if it carries no acknowledgement.
+        peer: The peer that delivered it, as authenticated by the connection.
+        error: Service Broker's error number for the reason.
         text: The reason.
     """
 
@@ -331,20 +334,20 @@ class MessageUndeliverable(Event):
 
     @property
     def source(self) -> str:
-        """Who has handed it over."""
-        return _neighbour(self.peer)
+        """The peer that delivered the message."""
+        return _peer_name(self.peer)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RemoteMessageAcknowledgement(Event):
-    """An acknowledgement was sent to another instance or came from one.
+    """An acknowledgement was sent to, or received from, another instance.
 
     Attributes:
         conversation_id: The conversation.
-        step: Which way it went, and whether a message carried it.
-        acked_sequence_number: All messages up to this number are acknowledged; None for none yet.
-        carrier_sequence_number: The message that carried it; None where it went alone.
-        carrier_fragment_number: The fragment that carried it.
+        step: The direction, and whether a message carried the acknowledgement.
+        acked_sequence_number: All messages up to this number are acknowledged; None if none is yet.
+        carrier_sequence_number: The message that carried the acknowledgement; None if it was sent alone.
+        carrier_fragment_number: The fragment that carried it; None if it was sent alone.
         priority: The conversation's priority.
     """
 
@@ -361,18 +364,18 @@ class RemoteMessageAcknowledgement(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConversationEvent(Event):
-    """A conversation went a step.
+    """A conversation was started, used, ended or failed.
 
     Attributes:
         conversation_id: The conversation.
         step: What happened.
-        is_initiator: Which side this is.
-        conversation_handle: This side's handle.
-        conversation_group_id: This side's group.
-        state: The state that the endpoint is in now (SO, SI, CO, DI, DO, ER, CD).
-        message_type_name: The message's type, where the step is about one.
-        message_sequence_number: Its number.
-        error: The error's code, where the step is about one.
+        is_initiator: Whether this side is the initiator.
+        conversation_handle: This side's conversation handle.
+        conversation_group_id: This side's conversation group.
+        state: The endpoint's new state: SO, SI, CO, DI, DO, ER or CD.
+        message_type_name: The message type, if the step concerns a message.
+        message_sequence_number: The sequence number of that message.
+        error: The error code, if the step concerns an error.
         text: The error's text.
         priority: The conversation's priority.
     """
@@ -395,7 +398,7 @@ class ConversationEvent(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConversationGroupEvent(Event):
-    """A conversation group came or went.
+    """A conversation group was created or dropped.
 
     Attributes:
         conversation_group_id: The group.
@@ -411,10 +414,10 @@ class ConversationGroupEvent(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QueueDisabled(Event):
-    """A queue was turned off, since its readers rolled back five times in a row.
+    """A queue was turned off because its readers rolled back five times in a row (poison message handling).
 
     Attributes:
-        queue: The queue.
+        queue: The queue's name.
     """
 
     NAME: ClassVar[str] = "Broker:Queue Disabled"
@@ -426,13 +429,13 @@ class QueueDisabled(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ActivationEvent(Event):
-    """A reader of a queue was started, ended or failed.
+    """Activation started a queue reader, or a reader ended or failed.
 
     Attributes:
-        queue: The queue.
-        step: Which of them.
+        queue: The queue's name.
+        step: What happened.
         active_readers: How many readers the queue has now.
-        text: What it failed of.
+        text: Why the reader failed.
     """
 
     NAME: ClassVar[str] = "Broker:Activation"
@@ -470,28 +473,28 @@ __all__ = [
 
 
 LINES: Final = 20
-"""The lines of one kind that one neighbour has in a minute."""
+"""The maximum number of log lines of one kind and source in a window."""
 WINDOW: Final = 60_000_000
-"""A minute, in microseconds."""
+"""The length of a window: a minute, in microseconds."""
 SOURCES: Final = 1000
-"""The neighbours that are told apart; all further ones are one."""
+"""How many sources are counted separately; all others share one count."""
 
 Source = TypeVar("Source", bound=Hashable)
 
 
 @dataclass(slots=True)
 class _Window:
-    """One minute of one neighbour."""
+    """The lines of one source in one window."""
 
     began: int
     lines: int = 0
 
 
 class LogRate(Generic[Source]):
-    """Counts lines by where they come from. For any number of threads; where two of them meet, a line may be counted as none.
+    """Limits the log lines of each source. Thread-safe, except that a concurrent call may go uncounted.
 
     Args:
-        others: What a source counts as where there are too many of them.
+        others: Maps a source to the shared source that replaces it when there are too many.
 
     Examples:
         >>> rate = LogRate(others=lambda _: "others")
@@ -508,15 +511,7 @@ class LogRate(Generic[Source]):
         self._latest = -math.inf
 
     def passes(self, source: Source, *, now: int) -> bool:
-        """Counts a line.
-
-        Args:
-            source: Where it comes from.
-            now: The moment, in microseconds.
-
-        Returns:
-            Whether it is to be written.
-        """
+        """Counts a line and returns whether it is to be written."""
         if source not in self._windows and len(self._windows) >= SOURCES:
             source = self._others(source)
         window = self._windows.setdefault(source, _Window(now))
@@ -525,13 +520,9 @@ class LogRate(Generic[Source]):
         return window.lines <= LINES
 
     def left_out(self, *, now: int) -> list[tuple[Source, int]]:
-        """Ends the minutes that are over; a clock that goes back ends them too.
+        """Closes the windows that have ended and returns how many lines each source had suppressed.
 
-        Args:
-            now: The moment, in microseconds.
-
-        Returns:
-            For each source of which lines were left out: how many.
+        A clock that is set back ends windows too.
         """
         if self._latest <= now < self._earliest + WINDOW:
             return []
@@ -548,20 +539,23 @@ class LogRate(Generic[Source]):
 
 
 LOGGER: Final = logging.getLogger("ssbroker.events")
-# Who has not set up logging is not written to.
+# Without this handler, `logging` prints warnings to stderr if the application has not configured it.
 LOGGER.addHandler(logging.NullHandler())
 
 Subscriber: TypeAlias = Callable[[Event], None]
 
 
 class EventLog:
-    """Hands every event to its subscribers, and forwards it to `logging` as `ssbroker.events`, with itself as the record's `event`.
+    """Delivers events to subscribers and to `logging`.
 
-    Of what neighbours can have happen as often as they like, subscribers see all; a log gets the first lines of a minute of each kind and
-    neighbour, and then one that counts the others (N35).
+    Every event goes to the logger `ssbroker.events`, with the event itself as the record's attribute `event`. Subscribers receive all events. In the
+    log, events that a peer can trigger at will are limited to 20 lines a minute for each kind and peer; one more line counts the suppressed ones.
 
-    An exception in a subscriber is logged and harms nobody else; one in a handler or filter of `logging` is printed, as `logging` does
-    with most. It may be fed from several threads; a subscriber is called in the thread that feeds.
+    Exceptions in a subscriber are logged and do not affect other subscribers. Exceptions in a `logging` handler or filter are printed to stderr.
+    Events may be emitted from several threads; a subscriber is called in the emitting thread.
+
+    Attributes:
+        counts: How many events were emitted, by `NAME`.
 
     Examples:
         >>> from ssbroker.protocol.events import QueueDisabled
@@ -576,30 +570,30 @@ class EventLog:
     __slots__ = ("_rate", "_subscribers", "counts")
 
     def __init__(self) -> None:
-        # Replaced as a whole, never changed: who is emitting goes on with the one it began with.
+        # Copy on write: a thread that is emitting keeps iterating over the tuple it started with.
         self._subscribers: tuple[tuple[Subscriber, tuple[type[Event], ...]], ...] = ()
         self._rate: Final[LogRate[tuple[str, int, str]]] = LogRate(others=lambda key: (*key[:2], "others"))
         self.counts: Counter[str] = Counter()
 
     def subscribe(self, subscriber: Subscriber, *kinds: type[Event]) -> Callable[[], None]:
-        """Calls `subscriber` with every event of these kinds, or of all.
+        """Calls `subscriber` with each event of the given kinds.
 
         Args:
-            subscriber: What is called.
-            kinds: The classes that it is for; none means all.
+            subscriber: A callable that takes the event.
+            kinds: Event classes, subclasses included; all events if none is given.
 
         Returns:
-            A function that ends it.
+            A function that ends the subscription.
 
         Raises:
-            OptionError: `subscriber` cannot be called, or one of `kinds` is no class of events.
+            OptionError: `subscriber` is not callable, or one of `kinds` is not an event class.
 
         Examples:
             >>> stop = EventLog().subscribe(print)
             >>> stop()
         """
         if not callable(subscriber):
-            raise OptionError(f"subscriber: expected a callable that is given the event, got {subscriber!r:.80}")
+            raise OptionError(f"subscriber: expected a callable that takes an event, got {subscriber!r:.80}")
         for kind in kinds:
             _check_kind(kind)
         entry = (subscriber, kinds or (Event,))
@@ -611,39 +605,19 @@ class EventLog:
         return stop
 
     def wants(self, kind: type[Event]) -> bool:
-        """Whether anybody looks at events of this class, so that those which come in masses need not be made in vain.
-
-        Args:
-            kind: The class.
-
-        Returns:
-            Whether a subscriber or `logging` does.
-
-        Examples:
-            >>> from ssbroker.protocol.events import ConversationEvent
-            >>> EventLog().wants(ConversationEvent)
-            False
-        """
+        """Returns whether a subscriber or `logging` takes events of this class; if not, callers need not create them."""
         if LOGGER.isEnabledFor(kind.LEVEL):
             return True
         subscribers = self._subscribers
         return bool(subscribers) and any(issubclass(kind, kinds) for _, kinds in subscribers)
 
     def emit(self, event: Event) -> None:
-        """Tells of an event.
-
-        Args:
-            event: What happened.
-
-        Examples:
-            >>> from ssbroker.protocol.events import QueueDisabled
-            >>> EventLog().emit(QueueDisabled(at=0, queue="Orders"))
-        """
+        """Delivers an event to `logging` and to the subscribers."""
         self.counts[event.NAME] += 1
         if LOGGER.isEnabledFor(event.level):
             with printed():
                 if self._may_be_logged(event):
-                    LOGGER.log(event.level, "%s: %s", event.NAME, _said(event), extra={"event": event})
+                    LOGGER.log(event.level, "%s: %s", event.NAME, _format_event(event), extra={"event": event})
         for subscriber, kinds in self._subscribers:
             if isinstance(event, kinds):
                 try:
@@ -653,33 +627,26 @@ class EventLog:
                         LOGGER.exception("%s: a subscriber failed", event.NAME)
 
     def count_left_out(self, *, now: int) -> None:
-        """Logs how many lines were left out in the minutes that are over (N35).
-
-        Args:
-            now: The moment, in microseconds since 1970.
-
-        Examples:
-            >>> EventLog().count_left_out(now=0)
-        """
+        """Logs how many lines were suppressed in the windows that have ended; `now` is in microseconds since 1970."""
         for (name, level, source), lines in self._rate.left_out(now=now):
             words = {"event": name, "left_out": lines, "source": source}
-            LOGGER.log(level, "%s: %d more in a minute, from %s", name, lines, _shown(source), extra={"said": words})
+            LOGGER.log(
+                level,
+                "%s: %d more lines suppressed within a minute, from %s",
+                name,
+                lines,
+                _escape(source),
+                extra={"said": words},
+            )
 
     def may_be_logged(self, kind: str, *, level: int, source: str, now: int) -> bool:
-        """Counts a line of a log that is of no event, and of which neighbours can have as many as they like too (N35).
+        """Counts a rate-limited line that is not an event, and returns whether it is to be written.
 
         Args:
-            kind: What it says, such as Service Broker's number.
+            kind: What the line reports, such as Service Broker's error number.
             level: Its level.
-            source: Whose doing it is.
-            now: The moment, in microseconds since 1970.
-
-        Returns:
-            Whether it is to be written.
-
-        Examples:
-            >>> EventLog().may_be_logged("9761", level=logging.WARNING, source="msdb", now=0)
-            True
+            source: Its cause; each source is limited separately.
+            now: The current time, in microseconds since 1970.
         """
         self.count_left_out(now=now)
         return self._rate.passes((kind, level, source), now=now)
@@ -691,30 +658,25 @@ class EventLog:
 
 def _check_kind(kind: object) -> None:
     if not (isinstance(kind, type) and issubclass(kind, Event)):
-        raise OptionError(f"kinds: expected classes of events, such as QueueDisabled, got {kind!r:.80}")
+        raise OptionError(f"kinds: expected event classes, such as QueueDisabled, got {kind!r:.80}")
 
 
 @contextmanager
 def printed() -> Iterator[None]:
-    """What a handler or filter of `logging` raises is printed and goes no further, as most of them have it: what the line tells of has happened.
-
-    Examples:
-        >>> with printed():
-        ...     raise OSError("the log is full")
-    """
+    """Prints exceptions of `logging` handlers and filters instead of raising them: what the line reports has happened already."""
     try:
         yield
-    except Exception:  # noqa: BLE001  # there is no log to tell of it
+    except Exception:  # noqa: BLE001  # the log itself failed
         if logging.raiseExceptions:
             traceback.print_exc()
 
 
-def _said(event: Event) -> str:
+def _format_event(event: Event) -> str:
     values = ((field.name, getattr(event, field.name)) for field in fields(event) if field.name != "at")
-    # Names come from neighbours too, and may hold what would begin a line of its own.
+    # Names may come from peers and contain line breaks, which could forge log lines.
     said = ", ".join(f"{name}={value}" for name, value in values if value is not None)
-    return _shown(said)
+    return _escape(said)
 
 
-def _shown(said: str) -> str:
+def _escape(said: str) -> str:
     return said if said.isprintable() else "".join(one if one.isprintable() else ascii(one)[1:-1] for one in said)
