@@ -43,7 +43,7 @@ def test_what_cannot_be_read_is_a_ddl_error(seed: int) -> None:
         source = ScriptSource(damaged(chance), "x.sql")
         with suppress(DdlError):
             for batch in batches(source):
-                parse(source, batch, reading="objects")
+                parse(source, batch, scope="objects")
 
 
 @pytest.mark.parametrize("seed", range(8))

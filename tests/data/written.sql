@@ -1,6 +1,6 @@
--- The Service Broker routing of an instance, written by ssbroker. Comments that begin with "ssbroker:" say what DDL
--- cannot; they are honoured when the script is loaded. Queues, contracts and security are not part of a routing
--- catalog: the queues below stand in for them. Review before you run this on SQL Server.
+-- The Service Broker routing of an instance, written by ssbroker. Comments that start with "ssbroker:" hold what DDL
+-- cannot express; ssbroker applies them when it loads the script. A routing catalog has no queues, contracts or security:
+-- the queues below are placeholders. Review this script before you run it on SQL Server.
 -- ssbroker: pending_requests=//a%2C%20b
 
 USE [master];

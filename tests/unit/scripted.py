@@ -1,4 +1,4 @@
-"""Short scripts, read."""
+"""Helpers that read short DDL scripts."""
 
 from __future__ import annotations
 
@@ -15,41 +15,41 @@ GUID: Final = "D8D4D268-02A3-4C62-8F91-634B89C1E314"
 
 
 def read(*lines: str, now: datetime = NOW, file: str | None = "routes.sql") -> ddl.ScriptTables:
-    """The script of these lines."""
+    """Reads the script of these lines."""
     return ddl.read("\n".join(lines), now=now, file=file)
 
 
 def refused(*lines: str) -> DdlError:
-    """Why the script of these lines is refused."""
+    """Returns the error that the script of these lines raises."""
     with pytest.raises(DdlError) as caught:
         read(*lines)
     return caught.value
 
 
 def skipped(*lines: str) -> tuple[ddl.ScriptTables, list[str]]:
-    """The script of these lines, and its warnings."""
+    """Reads the script of these lines and returns its warnings too."""
     with pytest.warns(DdlWarning) as caught:
         script = read(*lines)
     return script, [str(warning.message) for warning in caught]
 
 
 def routes(script: ddl.ScriptTables, database: str = "Sales") -> dict[str, dict[str, Any]]:
-    """The routes of a database by name."""
+    """Returns the routes of a database by name."""
     rows = [row for row in script.routes.to_pylist() if row["database"] == database]
     assert len({row["name"] for row in rows}) == len(rows)
     return {row["name"]: row for row in rows}
 
 
 def names(script: ddl.ScriptTables, database: str = "Sales") -> list[str]:
-    """The names of a database's routes."""
+    """Returns the names of a database's routes."""
     return list(routes(script, database))
 
 
 def databases(script: ddl.ScriptTables) -> dict[str, tuple[bytes | None, bool]]:
-    """Broker id and state of each database."""
+    """Returns broker id and state of each database."""
     return {row["name"]: (row["service_broker_guid"], row["is_broker_enabled"]) for row in script.databases.to_pylist()}
 
 
 def services(script: ddl.ScriptTables) -> list[tuple[str, str]]:
-    """Database and name of each service."""
+    """Returns database and name of each service."""
     return [(row["database"], row["name"]) for row in script.services.to_pylist()]

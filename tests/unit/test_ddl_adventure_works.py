@@ -1,4 +1,4 @@
-"""A script as administrators keep it: several databases, what says nothing about routing between what does."""
+"""A realistic script: several databases, with unrelated statements between those about routing."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def loaded() -> tuple[ddl.ScriptTables, list[str]]:
     return load(FILE.read_bytes())
 
 
-def test_its_databases(loaded: tuple[ddl.ScriptTables, list[str]]) -> None:
+def test_databases(loaded: tuple[ddl.ScriptTables, list[str]]) -> None:
     assert databases(loaded[0]) == {
         HR: (uuid.UUID("0B7F6A10-5C0E-4A53-9B7E-2F1D33A4C701").bytes, True),
         "Old_Works": (None, False),
@@ -40,7 +40,7 @@ def test_its_databases(loaded: tuple[ddl.ScriptTables, list[str]]) -> None:
     }
 
 
-def test_its_services(loaded: tuple[ddl.ScriptTables, list[str]]) -> None:
+def test_services(loaded: tuple[ddl.ScriptTables, list[str]]) -> None:
     assert services(loaded[0]) == [
         ("AdventureWorks", "//Adventure-Works.com/Expenses"),
         ("AdventureWorks", "//Adventure-Works.com/[Reports]"),
@@ -48,7 +48,7 @@ def test_its_services(loaded: tuple[ddl.ScriptTables, list[str]]) -> None:
     ]
 
 
-def test_its_endpoint(loaded: tuple[ddl.ScriptTables, list[str]]) -> None:
+def test_endpoint(loaded: tuple[ddl.ScriptTables, list[str]]) -> None:
     assert loaded[0].addresses == (
         "TCP://localhost:4022",
         "TCP://127.0.0.1:4022",
@@ -59,7 +59,7 @@ def test_its_endpoint(loaded: tuple[ddl.ScriptTables, list[str]]) -> None:
     assert loaded[0].pending_requests == ()
 
 
-def test_its_routes(loaded: tuple[ddl.ScriptTables, list[str]]) -> None:
+def test_routes(loaded: tuple[ddl.ScriptTables, list[str]]) -> None:
     site = "adventure-works.example"
     archive = uuid.UUID("D8D4D268-00A3-4C62-8F91-634B89C1E315").bytes
     ledger = uuid.UUID("69FCC80C-2239-4700-8437-1001ECDDF933").bytes
@@ -96,36 +96,36 @@ def test_its_routes(loaded: tuple[ddl.ScriptTables, list[str]]) -> None:
     ]
 
 
-def test_what_it_skips(loaded: tuple[ddl.ScriptTables, list[str]]) -> None:
-    says_nothing = "skipped, it says nothing about routing"
+def test_skipped_statements(loaded: tuple[ddl.ScriptTables, list[str]]) -> None:
+    no_effect = "skipped (does not affect routing)"
     assert loaded[1] == [
-        f"8: :on ...: {says_nothing}",
-        f"9: SET NOCOUNT ON: {says_nothing}",
-        f"10: SET XACT_ABORT ON: {says_nothing}",
-        "15: IF NOT EXISTS (SELECT * FROM sys.databases WHERE name = '......: skipped whole, with the CREATE DATABASE, ALTER DATABASE in it",
+        f"8: :on ...: {no_effect}",
+        f"9: SET NOCOUNT ON: {no_effect}",
+        f"10: SET XACT_ABORT ON: {no_effect}",
+        "15: IF NOT EXISTS (SELECT * FROM sys.databases WHERE name = '......: skipped entirely, including CREATE DATABASE, ALTER DATABASE",
         "29: ALTER DATABASE [Old_Works]: skipped RECOVERY",
-        f"43: GRANT CONNECT ON ENDPOINT::[SSB Endpoint] TO public: {says_nothing}",
-        f"49: CREATE MESSAGE TYPE [//Adventure-Works.com/Expenses/SubmitEx...: {says_nothing}",
-        f"50: CREATE MESSAGE TYPE [//Adventure-Works.com/Expenses/Outcome]...: {says_nothing}",
-        f"51: CREATE CONTRACT [//Adventure-Works.com/Expenses/Submission] ...: {says_nothing}",
-        f"55: CREATE PROCEDURE dbo.MoveRoutes @host nvarchar(200) AS BEGIN...: {says_nothing}",
-        "71: IF EXISTS (SELECT * FROM sys.routes WHERE name = '...') DROP...: skipped whole, with the DROP ROUTE in it",
-        f"86: EXEC ( ...: {says_nothing}",
-        f"87: EXEC dbo.MoveRoutes ...: {says_nothing}",
-        f"103: BEGIN TRANSACTION: {says_nothing}",
-        f"107: COMMIT: {says_nothing}",
-        "109: BEGIN TRY CREATE ROUTE Never WITH ADDRESS = '...'; END TRY: skipped whole, with the CREATE ROUTE in it",
-        f"112: BEGIN CATCH PRINT ERROR_MESSAGE(); END CATCH: {says_nothing}",
-        f"116: GRANT CREATE ROUTE TO [AW\\Deploy]: {says_nothing}",
+        f"43: GRANT CONNECT ON ENDPOINT::[SSB Endpoint] TO public: {no_effect}",
+        f"49: CREATE MESSAGE TYPE [//Adventure-Works.com/Expenses/SubmitEx...: {no_effect}",
+        f"50: CREATE MESSAGE TYPE [//Adventure-Works.com/Expenses/Outcome]...: {no_effect}",
+        f"51: CREATE CONTRACT [//Adventure-Works.com/Expenses/Submission] ...: {no_effect}",
+        f"55: CREATE PROCEDURE dbo.MoveRoutes @host nvarchar(200) AS BEGIN...: {no_effect}",
+        "71: IF EXISTS (SELECT * FROM sys.routes WHERE name = '...') DROP...: skipped entirely, including DROP ROUTE",
+        f"86: EXEC ( ...: {no_effect}",
+        f"87: EXEC dbo.MoveRoutes ...: {no_effect}",
+        f"103: BEGIN TRANSACTION: {no_effect}",
+        f"107: COMMIT: {no_effect}",
+        "109: BEGIN TRY CREATE ROUTE Never WITH ADDRESS = '...'; END TRY: skipped entirely, including CREATE ROUTE",
+        f"112: BEGIN CATCH PRINT ERROR_MESSAGE(); END CATCH: {no_effect}",
+        f"116: GRANT CREATE ROUTE TO [AW\\Deploy]: {no_effect}",
     ]
 
 
-def test_it_says_the_same_as_ssms_saves_it(loaded: tuple[ddl.ScriptTables, list[str]]) -> None:
+def test_encodings_of_ssms_give_the_same_result(loaded: tuple[ddl.ScriptTables, list[str]]) -> None:
     text = FILE.read_text(encoding="utf-8").replace("\n", "\r\n")
     assert load(codecs.BOM_UTF16_LE + text.encode("utf-16-le")) == loaded
     assert load(codecs.BOM_UTF8 + text.encode()) == loaded
 
 
-def test_it_is_written_and_read_back(loaded: tuple[ddl.ScriptTables, list[str]]) -> None:
+def test_round_trip(loaded: tuple[ddl.ScriptTables, list[str]]) -> None:
     written = ddl.write(loaded[0], now=NOW)
     assert ddl.read(written, now=NOW + timedelta(days=400)) == loaded[0]

@@ -13,7 +13,7 @@ from tests.unit.scripted import GUID, NOW, databases, names, read, refused, serv
 ID = uuid.UUID(GUID)
 
 
-def test_the_tables_have_the_schemas_of_the_contract() -> None:
+def test_tables_have_the_documented_schemas() -> None:
     for script in (read(), read("USE Sales", "CREATE QUEUE q", "CREATE SERVICE s ON QUEUE q")):
         assert script.routes.schema.equals(schemas.ROUTES)
         assert script.databases.schema.equals(schemas.DATABASES)
@@ -21,7 +21,7 @@ def test_the_tables_have_the_schemas_of_the_contract() -> None:
         script.routes.validate(full=True)
 
 
-def test_an_empty_script_leaves_msdb_alone() -> None:
+def test_empty_script_has_only_msdb() -> None:
     script = read()
     assert databases(script) == {"msdb": (None, True)}
     assert names(script, "msdb") == ["AutoCreatedLocal"]
@@ -29,23 +29,23 @@ def test_an_empty_script_leaves_msdb_alone() -> None:
     assert (script.addresses, script.message_forwarding, script.pending_requests) == ((), False, ())
 
 
-def test_databases_stand_in_the_order_of_their_making_and_msdb_is_always_there() -> None:
+def test_databases_are_in_order_of_creation_and_include_msdb() -> None:
     assert list(databases(read("CREATE DATABASE B", "USE A", "USE B"))) == ["B", "A", "msdb"]
     assert list(databases(read("CREATE DATABASE B", "USE [MsDb]", "USE A"))) == ["B", "msdb", "A"]
 
 
-def test_any_case_of_msdb_is_msdb() -> None:
+def test_msdb_is_case_insensitive() -> None:
     script = read("USE MSDB", "CREATE ROUTE R WITH ADDRESS = 'LOCAL'", "ALTER DATABASE [MsDb] SET DISABLE_BROKER")
     assert databases(script) == {"msdb": (None, False)}
     assert names(script, "msdb") == ["AutoCreatedLocal", "R"]
 
 
-def test_passing_through_master_leaves_nothing_there() -> None:
+def test_use_alone_does_not_add_master() -> None:
     script = read("USE master", "GO", "CREATE DATABASE Sales", "USE Master", "USE tempdb USE model")
     assert list(databases(script)) == ["Sales", "msdb"]
 
 
-def test_what_is_put_into_master_stays_and_master_has_no_route_of_its_own() -> None:
+def test_objects_in_master_are_kept_and_master_has_no_initial_route() -> None:
     script = read(
         "USE Master", "CREATE ROUTE R WITH ADDRESS = 'LOCAL'", "USE tempdb", "CREATE ROUTE R WITH ADDRESS = 'LOCAL'"
     )
@@ -54,7 +54,7 @@ def test_what_is_put_into_master_stays_and_master_has_no_route_of_its_own() -> N
     assert names(script, "tempdb") == ["AutoCreatedLocal", "R"]
 
 
-def test_before_any_use_statements_belong_to_the_one_user_database() -> None:
+def test_statements_before_any_use_belong_to_the_only_user_database() -> None:
     assert names(read("CREATE ROUTE R WITH ADDRESS = 'LOCAL'"), "user") == ["AutoCreatedLocal", "R"]
     assert names(read("ALTER DATABASE CURRENT SET DISABLE_BROKER"), "user") == ["AutoCreatedLocal"]
     script = read(
@@ -64,9 +64,9 @@ def test_before_any_use_statements_belong_to_the_one_user_database() -> None:
     assert names(script) == ["AutoCreatedLocal"]
 
 
-def test_before_any_use_several_user_databases_are_ambiguous() -> None:
+def test_use_is_required_with_several_user_databases() -> None:
     error = refused("CREATE DATABASE Sales", "CREATE DATABASE HR", "CREATE ROUTE R WITH ADDRESS = 'LOCAL'")
-    assert str(error) == "routes.sql:3: CREATE ROUTE [R]: no USE says which database is meant: Sales, HR"
+    assert str(error) == "routes.sql:3: CREATE ROUTE [R]: USE is required to select one of the databases Sales, HR"
 
 
 @pytest.mark.parametrize(
@@ -91,7 +91,7 @@ def test_create_database_with_any_clauses(clauses: str, end: str) -> None:
     assert names(script) == ["AutoCreatedLocal", "R"]
 
 
-def test_a_snapshot_is_no_database_of_the_catalog() -> None:
+def test_snapshots_are_not_in_the_catalog() -> None:
     script, _ = skipped("CREATE DATABASE Old ON (NAME = a, FILENAME = 'a.ss') AS SNAPSHOT OF Sales")
     assert list(databases(script)) == ["msdb"]
 
@@ -145,13 +145,13 @@ def test_other_options_are_skipped_with_a_warning() -> None:
         "MODIFY FILE (NAME = a, SIZE = 5MB)",
     ],
 )
-def test_what_else_alter_database_does_is_skipped(rest: str) -> None:
+def test_other_forms_of_alter_database_are_skipped(rest: str) -> None:
     script, warnings = skipped(f"ALTER DATABASE Sales {rest}", "USE HR")
     assert list(databases(script)) == ["HR", "msdb"]
-    assert warnings == [f"routes.sql:1: ALTER DATABASE Sales {rest}: skipped, it says nothing about routing"]
+    assert warnings == [f"routes.sql:1: ALTER DATABASE Sales {rest}: skipped (does not affect routing)"]
 
 
-def test_a_renamed_database_keeps_its_places() -> None:
+def test_renamed_database_keeps_its_position() -> None:
     script = read(
         "CREATE DATABASE A CREATE DATABASE B",
         "USE A CREATE QUEUE Q CREATE SERVICE S ON QUEUE Q CREATE ROUTE R WITH ADDRESS = 'LOCAL'",
@@ -165,7 +165,7 @@ def test_a_renamed_database_keeps_its_places() -> None:
     assert refused("CREATE DATABASE A ALTER DATABASE A MODIFY NAME = C USE A").number == 911
 
 
-def test_drop_database_takes_all_that_stands_in_it() -> None:
+def test_drop_database_drops_its_objects() -> None:
     script = read(
         "CREATE DATABASE Sales",
         "USE Sales CREATE QUEUE Q CREATE SERVICE S ON QUEUE Q CREATE ROUTE R WITH ADDRESS = 'LOCAL'",
@@ -177,7 +177,7 @@ def test_drop_database_takes_all_that_stands_in_it() -> None:
     assert script.routes.num_rows == 2
 
 
-def test_a_dropped_database_can_be_made_again_and_is_empty() -> None:
+def test_recreated_database_is_empty() -> None:
     script = read(
         KNOWN,
         "USE Sales CREATE QUEUE Q CREATE ROUTE R WITH ADDRESS = 'LOCAL' USE master",
@@ -187,13 +187,13 @@ def test_a_dropped_database_can_be_made_again_and_is_empty() -> None:
     assert names(script) == ["AutoCreatedLocal"]
 
 
-def test_a_database_that_was_made_again_can_be_altered() -> None:
+def test_recreated_database_can_be_altered() -> None:
     script = read("DROP DATABASE Sales CREATE DATABASE Sales", "ALTER DATABASE Sales SET DISABLE_BROKER")
     assert databases(script)["Sales"] == (None, False)
 
 
 @pytest.mark.rule("I7")
-def test_a_second_attached_database_with_the_same_id_is_disabled() -> None:
+def test_attached_database_with_an_enabled_id_is_disabled() -> None:
     attach = "CREATE DATABASE Copy ON (FILENAME = 'c.mdf') FOR ATTACH"
     for option in ("", " WITH ENABLE_BROKER"):
         script = read(KNOWN, f"{attach}{option} -- ssbroker: service_broker_guid={GUID}")
@@ -206,7 +206,7 @@ def test_disabled_databases_may_share_an_id() -> None:
     assert databases(script)["Copy"] == (ID.bytes, False)
 
 
-def test_scripts_run_one_after_the_other() -> None:
+def test_scripts_run_in_sequence() -> None:
     script = ddl.read_all([("USE Sales", "1.sql"), ("CREATE ROUTE R WITH ADDRESS = 'LOCAL'", None)], now=NOW)
     assert names(script) == ["AutoCreatedLocal", "R"]
     with pytest.raises(DdlError, match=r"^2\.sql:2: DROP ROUTE \[R\]"):

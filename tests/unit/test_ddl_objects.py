@@ -11,7 +11,7 @@ from tests.unit.scripted import GUID, read, services, skipped
 ID = uuid.UUID(GUID)
 
 
-def test_services_stand_in_the_order_of_their_making() -> None:
+def test_services_are_in_order_of_creation() -> None:
     script = read(
         "USE Sales",
         "CREATE QUEUE dbo.Q WITH STATUS = ON, RETENTION = OFF, ACTIVATION (STATUS = ON, PROCEDURE_NAME = dbo.p, EXECUTE AS SELF) ON [DEFAULT]",
@@ -50,7 +50,7 @@ LOOPBACK = ("TCP://localhost:4022", "TCP://127.0.0.1:4022", "TCP://[::1]:4022")
         (", LISTENER_IP = ('2001:DB8:0::17')", ("TCP://[2001:db8::17]:4022",)),
     ],
 )
-def test_a_listener_has_the_addresses_that_it_names(ip: str, addresses: tuple[str, ...]) -> None:
+def test_addresses_of_a_listener(ip: str, addresses: tuple[str, ...]) -> None:
     assert read(ENDPOINT.format(ip=ip, options="AUTHENTICATION = WINDOWS")).addresses == addresses
 
 
@@ -70,7 +70,7 @@ def test_message_forwarding_is_off_unless_enabled(options: str, forwarding: bool
     assert read(ENDPOINT.format(ip="", options=options)).message_forwarding is forwarding
 
 
-def test_alter_endpoint_keeps_what_it_does_not_name() -> None:
+def test_alter_endpoint_keeps_unspecified_settings() -> None:
     create = ENDPOINT.format(ip="", options="MESSAGE_FORWARDING = ENABLED")
     stopped = read(create, "ALTER ENDPOINT Broker STATE = STOPPED")
     assert (stopped.addresses, stopped.message_forwarding) == (LOOPBACK, True)
@@ -80,12 +80,12 @@ def test_alter_endpoint_keeps_what_it_does_not_name() -> None:
     assert (off.addresses, off.message_forwarding) == (LOOPBACK, False)
 
 
-def test_an_endpoint_that_was_there_before_can_be_altered() -> None:
+def test_existing_endpoint_can_be_altered() -> None:
     script = read("ALTER ENDPOINT Broker FOR SERVICE_BROKER (MESSAGE_FORWARDING = ENABLED)")
     assert (script.addresses, script.message_forwarding) == ((), True)
 
 
-def test_a_dropped_endpoint_is_gone_and_another_may_come() -> None:
+def test_dropped_endpoint_can_be_recreated() -> None:
     create = ENDPOINT.format(ip="", options="MESSAGE_FORWARDING = ENABLED")
     script = read(create, "DROP ENDPOINT Broker")
     assert (script.addresses, script.message_forwarding) == ((), False)

@@ -1,4 +1,4 @@
-"""Any catalog that DDL can make is written and read back the same, whatever its names hold."""
+"""Any catalog that DDL can create survives a round trip, whatever characters its names contain."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ssbroker import ddl, schemas
-from ssbroker.ddl.interpreter import SYSTEM_DATABASES, canonical
+from ssbroker.ddl.interpreter import SYSTEM_DATABASES, canonical_name
 from ssbroker.exceptions import DdlError
 from tests.unit.scripted import NOW
 
-# What scripts trip over, between ordinary characters.
+# Text that scripts must escape, and ordinary characters.
 SNIPPETS = ["]", "]]", "[", "'", "''", '"', "--", "/*", "*/", "\n", "\r", "\r\n", "\\", "\\\n", "\\\r\n", "\nGO\n", "GO 5", ";", ",", "%2C",
             " ", "\t", "\u2028", "\u00a0", "\x1f", "\x85", "USE x", "-- ssbroker: route_id=1", "$(x)", "a", "Z", "é", "ß", "名", "😀"]  # fmt: skip
 TEXTS = st.lists(st.sampled_from(SNIPPETS) | st.characters(codec="utf-8", exclude_characters="\0"), max_size=8).map(
@@ -23,9 +23,9 @@ TEXTS = st.lists(st.sampled_from(SNIPPETS) | st.characters(codec="utf-8", exclud
 )
 NAMES = TEXTS.filter(lambda text: 0 < len(text.encode("utf-16-le")) <= 256)
 SERVICE_NAMES = NAMES.filter(lambda text: not text.isspace())
-DATABASE_NAMES = NAMES.filter(lambda name: canonical(name) == name) | st.sampled_from(sorted(SYSTEM_DATABASES))
+DATABASE_NAMES = NAMES.filter(lambda name: canonical_name(name) == name) | st.sampled_from(sorted(SYSTEM_DATABASES))
 GUIDS = st.uuids().map(lambda value: value.bytes)
-MOMENTS = st.datetimes(timezones=st.just(UTC)) | st.timedeltas(timedelta(days=-1), timedelta(days=1)).map(
+TIMESTAMPS = st.datetimes(timezones=st.just(UTC)) | st.timedeltas(timedelta(days=-1), timedelta(days=1)).map(
     lambda span: NOW + span
 )
 HOSTS = st.sampled_from(["a", "b-2.example", "10.0.0.1", "[::1]", "[2001:db8::17]", "localhost", "127.0.0.1"])
@@ -34,16 +34,16 @@ ADDRESSES = st.builds("TCP://{}:{}".format, HOSTS, st.sampled_from([1, 1024, 402
 
 @st.composite
 def clauses(draw: st.DrawFn) -> dict[str, Any]:
-    """The clauses of a route that CREATE ROUTE takes."""
+    """Draws the clauses of a valid route."""
     service = draw(st.none() | SERVICE_NAMES)
     guid = None if service is None else draw(st.none() | GUIDS)
-    plain = st.sampled_from(["LOCAL", "Local"] if service is not None else ["LOCAL", "Local", "TRANSPORT"])
-    address = draw(plain | ADDRESSES)
+    keywords = st.sampled_from(["LOCAL", "Local"] if service is not None else ["LOCAL", "Local", "TRANSPORT"])
+    address = draw(keywords | ADDRESSES)
     mirrors = [] if guid is None or not address.startswith("TCP") else ["TCP://mirror", "tcp://Mirror:1/"]
     return {
         "remote_service_name": service,
         "broker_instance": guid,
-        "lifetime": draw(st.none() | MOMENTS),
+        "lifetime": draw(st.none() | TIMESTAMPS),
         "address": address,
         "mirror_address": draw(st.sampled_from([None, *mirrors])),
     }
@@ -51,7 +51,7 @@ def clauses(draw: st.DrawFn) -> dict[str, Any]:
 
 @st.composite
 def routes(draw: st.DrawFn, databases: list[str]) -> pa.Table:
-    """A table of routes, numbered by row or not."""
+    """Draws a table of routes, with sequential ids or others."""
     names = st.tuples(st.sampled_from(databases), NAMES | st.just("AutoCreatedLocal"))
     rows: list[dict[str, Any]] = [
         dict(zip(("database", "name"), key, strict=True)) for key in draw(st.lists(names, unique=True, max_size=8))
@@ -61,23 +61,23 @@ def routes(draw: st.DrawFn, databases: list[str]) -> pa.Table:
         numbers = st.lists(st.integers(-(2**31), 2**31 - 1), unique=True, min_size=len(own), max_size=len(own))
         for row, number in zip(own, draw(st.just(range(65536, 65536 + len(own))) | numbers), strict=True):
             row["route_id"] = number
-    plain = dict.fromkeys(schemas.ROUTES.names) | {"address": "LOCAL"}
+    default = dict.fromkeys(schemas.ROUTES.names) | {"address": "LOCAL"}
     for row in rows:
-        said = draw(st.booleans()) if row["name"] == "AutoCreatedLocal" else True
-        row.update(draw(clauses()) if said else {key: plain[key] for key in plain.keys() - row.keys()})
+        is_custom = draw(st.booleans()) if row["name"] == "AutoCreatedLocal" else True
+        row.update(draw(clauses()) if is_custom else {key: default[key] for key in default.keys() - row.keys()})
     return pa.Table.from_pylist(rows, schemas.ROUTES)
 
 
 @st.composite
 def scripts(draw: st.DrawFn) -> ddl.ScriptTables:
-    """What a catalog is made of."""
+    """Draws the tables of a catalog."""
     names = draw(st.lists(DATABASE_NAMES.filter(lambda name: name != "msdb"), unique=True, max_size=3))
     names.insert(draw(st.integers(0, len(names))), "msdb")
-    few = draw(st.lists(GUIDS, unique=True, min_size=1, max_size=2))
+    ids = draw(st.lists(GUIDS, unique=True, min_size=1, max_size=2))
     enabled: set[bytes] = set()
     rows = []
     for name in names:
-        guid = draw(st.none() | st.sampled_from(few))
+        guid = draw(st.none() | st.sampled_from(ids))
         is_enabled = guid not in enabled and draw(st.booleans())
         if is_enabled and guid is not None:
             enabled.add(guid)
@@ -93,8 +93,8 @@ def scripts(draw: st.DrawFn) -> ddl.ScriptTables:
     )
 
 
-@given(scripts(), MOMENTS, st.datetimes(datetime(1, 1, 1), datetime(9900, 1, 1)))  # noqa: DTZ001
-def test_a_round_trip_changes_nothing(script: ddl.ScriptTables, written_at: datetime, read_at: datetime) -> None:
+@given(scripts(), TIMESTAMPS, st.datetimes(datetime(1, 1, 1), datetime(9900, 1, 1)))  # noqa: DTZ001
+def test_round_trip_changes_nothing(script: ddl.ScriptTables, written_at: datetime, read_at: datetime) -> None:
     text = ddl.write(script, now=written_at)
     again = ddl.read(text, now=read_at)
     assert again == script
@@ -103,8 +103,8 @@ def test_a_round_trip_changes_nothing(script: ddl.ScriptTables, written_at: date
 
 
 @given(scripts(), st.data())
-def test_a_damaged_script_is_refused_or_read_and_nothing_else(script: ddl.ScriptTables, data: st.DataObject) -> None:
-    """No text makes the reader fail in any other way than the one that it promises."""
+def test_damaged_script_is_read_or_refused(script: ddl.ScriptTables, data: st.DataObject) -> None:
+    """No text raises anything but a `DdlError`."""
     text = ddl.write(script, now=NOW)
     start = data.draw(st.integers(0, len(text)))
     end = data.draw(st.integers(start, min(len(text), start + 30)))
@@ -118,7 +118,7 @@ LISTENER_PORT SERVICE_BROKER CURRENT msdb Sales RETURN SELECT ( ) = @ :"""
 
 
 @given(st.lists(st.sampled_from([*SNIPPETS, "\0", *WORDS.split()]), max_size=40))
-def test_any_words_are_refused_or_read(words: list[str]) -> None:
+def test_random_words_are_read_or_refused(words: list[str]) -> None:
     assert_read_or_refused(" ".join(words))
 
 
@@ -132,7 +132,7 @@ def assert_read_or_refused(text: str) -> None:
         else:
             script.routes.validate(full=True)
             return
-    if "no route id follows" in str(error):  # it is about a database, not about a line
+    if "no route id is left" in str(error):  # concerns a database, not a line
         return
     assert error.file == "any.sql"
     assert error.line is not None

@@ -13,7 +13,7 @@ from tests.unit.scripted import GUID, NOW, databases, names, read, routes
 ID = uuid.UUID(GUID)
 
 
-def test_a_route_with_every_clause() -> None:
+def test_route_with_every_clause() -> None:
     script = read(
         "USE Sales",
         "CREATE ROUTE R AUTHORIZATION dbo WITH",
@@ -32,7 +32,7 @@ def test_a_route_with_every_clause() -> None:
     }
 
 
-def test_clauses_stand_in_any_order() -> None:
+def test_clauses_in_any_order() -> None:
     script = read(
         "use Sales",
         f"create route R authorization [a b] with mirror_address='TCP://b',address='TCP://a',lifetime=+5,"
@@ -44,7 +44,7 @@ def test_clauses_stand_in_any_order() -> None:
     assert route["lifetime"] == NOW + timedelta(seconds=5)
 
 
-def test_every_database_begins_with_auto_created_local() -> None:
+def test_every_database_is_created_with_auto_created_local() -> None:
     script = read("CREATE DATABASE Sales", "USE HR", "ALTER DATABASE Web SET ENABLE_BROKER")
     for database in ("Sales", "HR", "Web", "msdb"):
         route = routes(script, database)["AutoCreatedLocal"]
@@ -56,7 +56,7 @@ def test_every_database_begins_with_auto_created_local() -> None:
         }
 
 
-def test_route_ids_follow_the_highest_of_their_database() -> None:
+def test_route_ids_continue_from_the_highest_of_their_database() -> None:
     script = read(
         "USE Sales",
         "CREATE ROUTE A WITH ADDRESS = 'LOCAL'",
@@ -92,7 +92,7 @@ def test_route_ids_follow_the_highest_of_their_database() -> None:
         ("MIRROR_ADDRESS = 'TCP://new'", "mirror_address", "TCP://new"),
     ],
 )
-def test_alter_route_keeps_what_it_does_not_name(clause: str, column: str, value: object) -> None:
+def test_alter_route_keeps_unspecified_clauses(clause: str, column: str, value: object) -> None:
     create = (
         "USE Sales",
         f"CREATE ROUTE R WITH SERVICE_NAME = 'S', BROKER_INSTANCE = '{GUID}', LIFETIME = 3, ADDRESS = 'TCP://a', MIRROR_ADDRESS = 'TCP://b'",
@@ -108,12 +108,12 @@ def test_alter_route_keeps_the_id() -> None:
     assert routes(read("USE Sales", line, "ALTER ROUTE R WITH ADDRESS = 'TRANSPORT'"))["R"]["route_id"] == 7
 
 
-def test_a_name_of_128_characters_just_fits() -> None:
+def test_name_of_128_characters_is_accepted() -> None:
     for name in ("x" * 128, "😀" * 64):
         assert name in names(read("USE Sales", f"CREATE ROUTE [{name}] WITH ADDRESS = 'LOCAL'"))
 
 
-def test_alter_route_revives_an_expired_route() -> None:
+def test_alter_route_renews_an_expired_route() -> None:
     line = "CREATE ROUTE R WITH ADDRESS = 'LOCAL', LIFETIME = 1 -- ssbroker: lifetime=2020-01-01T00:00:00Z"
     assert routes(read("USE Sales", line))["R"]["lifetime"] < NOW
     assert routes(read("USE Sales", line, "ALTER ROUTE R WITH LIFETIME = 1"))["R"]["lifetime"] == NOW + timedelta(
@@ -121,7 +121,7 @@ def test_alter_route_revives_an_expired_route() -> None:
     )
 
 
-def test_the_lifetime_counts_from_now_and_without_a_zone_now_is_utc() -> None:
+def test_lifetime_counts_from_now_in_utc() -> None:
     naive = datetime(2026, 11, 20, 21, 0, 0, 1)  # noqa: DTZ001
     script = ddl.read("USE Sales CREATE ROUTE R WITH LIFETIME = 2147483647, ADDRESS = 'LOCAL'", now=naive)
     assert routes(script)["R"]["lifetime"] == NOW + timedelta(seconds=2**31 - 1, microseconds=1)
@@ -133,7 +133,7 @@ def test_drop_route() -> None:
     assert list(databases(script)) == ["Sales", "msdb"]
 
 
-def test_a_dropped_route_can_be_made_again() -> None:
+def test_dropped_route_can_be_recreated() -> None:
     script = read(
         "USE Sales",
         "CREATE ROUTE A WITH ADDRESS = 'LOCAL' DROP ROUTE AutoCreatedLocal",
@@ -145,7 +145,7 @@ def test_a_dropped_route_can_be_made_again() -> None:
     ]
 
 
-def test_route_names_compare_byte_by_byte() -> None:
+def test_route_names_are_case_sensitive() -> None:
     script = read(
         "USE Sales",
         "CREATE ROUTE r WITH ADDRESS = 'LOCAL'",
@@ -155,7 +155,7 @@ def test_route_names_compare_byte_by_byte() -> None:
     assert names(script) == ["AutoCreatedLocal", "R"]
 
 
-def test_one_name_may_stand_in_two_databases() -> None:
+def test_databases_may_have_routes_of_the_same_name() -> None:
     script = read(
         "USE A CREATE ROUTE R WITH ADDRESS = 'LOCAL'",
         "USE B CREATE ROUTE R WITH ADDRESS = 'TRANSPORT' USE A DROP ROUTE R",

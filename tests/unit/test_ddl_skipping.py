@@ -1,4 +1,4 @@
-"""What says nothing about routing is skipped with a warning, and nothing within it is run."""
+"""Statements that do not affect routing are skipped with a warning, and nothing inside them runs."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ CALLS = {
     "EXEC sp_executesql N'CREATE ROUTE Inner WITH ADDRESS = N''LOCAL'''": "EXEC sp_executesql ...",
     "EXEC ('DROP ROUTE AutoCreatedLocal')": "EXEC ( ...",
 }
-"""What is told of statements of which no argument is."""
+"""The warnings of calls, which omit the arguments."""
 
 
 def without_strings(statement: str) -> str:
@@ -75,19 +75,19 @@ def without_strings(statement: str) -> str:
 @pytest.mark.parametrize("statement", OTHER_STATEMENTS)
 @pytest.mark.parametrize("before", ["USE Sales;", "USE Sales"])
 @pytest.mark.parametrize("end", [";", "", " "])
-def test_another_statement_is_skipped_and_the_next_one_is_run(statement: str, before: str, end: str) -> None:
-    script, said = skipped(before, f"{statement}{end}", "CREATE ROUTE After WITH ADDRESS = 'LOCAL'")
+def test_other_statement_is_skipped_and_the_next_one_runs(statement: str, before: str, end: str) -> None:
+    script, messages = skipped(before, f"{statement}{end}", "CREATE ROUTE After WITH ADDRESS = 'LOCAL'")
     assert names(script) == ["AutoCreatedLocal", "After"]
-    told = CALLS.get(statement, without_strings(statement))
-    shown = told if len(told) <= 60 else told[:60] + "..."
-    assert said == [f"routes.sql:2: {shown}: skipped, it says nothing about routing"]
+    summary = CALLS.get(statement, without_strings(statement))
+    shown = summary if len(summary) <= 60 else summary[:60] + "..."
+    assert messages == [f"routes.sql:2: {shown}: skipped (does not affect routing)"]
 
 
 @pytest.mark.parametrize("statement", [s for s in OTHER_STATEMENTS if s != "label:"])
-def test_another_statement_on_the_same_line_begins_by_itself(statement: str) -> None:
-    script, said = skipped(f"USE Sales; PRINT 1 {statement} CREATE ROUTE After WITH ADDRESS = 'LOCAL'")
+def test_other_statement_on_the_same_line(statement: str) -> None:
+    script, messages = skipped(f"USE Sales; PRINT 1 {statement} CREATE ROUTE After WITH ADDRESS = 'LOCAL'")
     assert names(script) == ["AutoCreatedLocal", "After"]
-    assert said[0].startswith("routes.sql:1: PRINT 1")
+    assert messages[0].startswith("routes.sql:1: PRINT 1")
 
 
 BLOCKS = [
@@ -115,13 +115,13 @@ BLOCKS = [
 @pytest.mark.parametrize("block", BLOCKS)
 @pytest.mark.parametrize("before", ["", "PRINT 'x' ", "PRINT 'x'; ", "DROP TABLE IF EXISTS t "])
 @pytest.mark.parametrize("end", ["", ";"])
-def test_a_block_is_skipped_whole(block: str, before: str, end: str) -> None:
+def test_block_is_skipped_entirely(block: str, before: str, end: str) -> None:
     inner = "CREATE ROUTE Inner WITH ADDRESS = 'LOCAL'"
-    script, said = skipped(
+    script, messages = skipped(
         "USE Sales", before + block.format(inner=inner) + end, "CREATE ROUTE After WITH ADDRESS = 'LOCAL'"
     )
     assert names(script) == ["AutoCreatedLocal", "After"]
-    assert [line for line in said if line.endswith("skipped whole, with the CREATE ROUTE in it")] == said[-1:]
+    assert [line for line in messages if line.endswith("skipped entirely, including CREATE ROUTE")] == messages[-1:]
 
 
 @pytest.mark.parametrize(
@@ -134,22 +134,22 @@ def test_a_block_is_skipped_whole(block: str, before: str, end: str) -> None:
         "DROP DATABASE IF EXISTS HR",
     ],
 )
-def test_what_a_condition_holds_ends_where_it_ends(inner: str) -> None:
-    script, said = skipped("USE Sales", f"IF @a = 1 {inner} CREATE ROUTE After WITH ADDRESS = 'LOCAL'")
+def test_condition_ends_with_its_statement(inner: str) -> None:
+    script, messages = skipped("USE Sales", f"IF @a = 1 {inner} CREATE ROUTE After WITH ADDRESS = 'LOCAL'")
     assert names(script) == ["AutoCreatedLocal", "After"]
-    assert len(said) == 1
+    assert len(messages) == 1
 
 
-def test_a_procedure_may_be_run_by_its_name_alone_at_the_beginning_of_a_batch() -> None:
-    script, said = skipped("sp_who 'active'", "USE Sales", "GO", "dbo.p @a = 1, @b = N'USE HR'")
+def test_batch_may_start_with_a_procedure_call_without_exec() -> None:
+    script, messages = skipped("sp_who 'active'", "USE Sales", "GO", "dbo.p @a = 1, @b = N'USE HR'")
     assert names(script) == ["AutoCreatedLocal"]
-    assert [line.split(": ")[1] for line in said] == ["sp_who '...'", "dbo.p ..."]
+    assert [line.split(": ")[1] for line in messages] == ["sp_who '...'", "dbo.p ..."]
 
 
-def test_a_block_names_what_it_holds_once() -> None:
-    _, said = skipped("BEGIN DROP ROUTE A CREATE ROUTE A WITH ADDRESS = 'LOCAL' DROP ROUTE B USE C END")
+def test_warning_lists_each_contained_statement_once() -> None:
+    _, messages = skipped("BEGIN DROP ROUTE A CREATE ROUTE A WITH ADDRESS = 'LOCAL' DROP ROUTE B USE C END")
     shown = "BEGIN DROP ROUTE A CREATE ROUTE A WITH ADDRESS = '...' DROP ..."
-    assert said == [f"routes.sql:1: {shown}: skipped whole, with the DROP ROUTE, CREATE ROUTE, USE in it"]
+    assert messages == [f"routes.sql:1: {shown}: skipped entirely, including DROP ROUTE, CREATE ROUTE, USE"]
 
 
 @pytest.mark.parametrize(
@@ -165,8 +165,8 @@ def test_a_block_names_what_it_holds_once() -> None:
         "RETURN",
     ],
 )
-def test_a_module_and_return_reach_to_the_end_of_the_batch(head: str) -> None:
-    script, said = skipped(
+def test_module_and_return_take_the_rest_of_the_batch(head: str) -> None:
+    script, messages = skipped(
         "USE Sales",
         "GO",
         head,
@@ -175,20 +175,20 @@ def test_a_module_and_return_reach_to_the_end_of_the_batch(head: str) -> None:
         "CREATE ROUTE After WITH ADDRESS = 'LOCAL'",
     )
     assert names(script) == ["AutoCreatedLocal", "After"]
-    assert len(said) == 1
-    assert said[0].startswith(f"routes.sql:3: {head}")
+    assert len(messages) == 1
+    assert messages[0].startswith(f"routes.sql:3: {head}")
 
 
-def test_commands_of_sqlcmd_are_a_line_each() -> None:
-    script, said = skipped(
+def test_sqlcmd_commands_end_with_their_line() -> None:
+    script, messages = skipped(
         ":setvar Name Sales", ":on error exit", "USE Sales", ":r other.sql", "CREATE ROUTE R WITH ADDRESS = 'LOCAL'"
     )
     assert names(script) == ["AutoCreatedLocal", "R"]
-    assert [line.split(": ")[1] for line in said] == [":setvar ...", ":on ...", ":r ..."]
+    assert [line.split(": ")[1] for line in messages] == [":setvar ...", ":on ...", ":r ..."]
 
 
-def test_each_skipped_statement_has_its_warning() -> None:
-    _, said = skipped(
+def test_each_skipped_statement_has_a_warning() -> None:
+    _, messages = skipped(
         "SET NOCOUNT ON",
         "DECLARE @a int",
         "SET @a = 1",
@@ -204,7 +204,7 @@ def test_each_skipped_statement_has_its_warning() -> None:
         "ALTER COLUMN c int",
         "PRINT 1 PRINT 2",
     )
-    assert [line.split(": ")[1] for line in said] == [
+    assert [line.split(": ")[1] for line in messages] == [
         "SET NOCOUNT ON",
         "DECLARE @a int",
         "SET @a = 1",
@@ -221,36 +221,36 @@ def test_each_skipped_statement_has_its_warning() -> None:
 
 
 @pytest.mark.parametrize(
-    ("line", "says"),
+    ("line", "reason"),
     [
-        ("BEGIN PRINT 'x'", "END was expected"),
-        ("BEGIN TRY PRINT 'x'; GO", "END was expected"),
-        ("PRINT 'x' END", "END without its BEGIN"),
-        ("PRINT 'x'; ELSE PRINT 'y'", "ELSE without its IF"),
-        ("IF 1 = 1", "a statement was expected after IF"),
-        ("IF 1 = 1; PRINT 'x'", "a statement was expected after IF"),
-        ("WHILE (1 = 1 PRINT 'x'", "a statement was expected after WHILE"),
-        ("SELECT (1", "the parentheses do not match"),
-        ("IF 1 = 1 CREATE ROUTE X WITH", "a clause was expected"),
+        ("BEGIN PRINT 'x'", "expected END"),
+        ("BEGIN TRY PRINT 'x'; GO", "expected END"),
+        ("PRINT 'x' END", "END without BEGIN"),
+        ("PRINT 'x'; ELSE PRINT 'y'", "ELSE without IF"),
+        ("IF 1 = 1", "expected a statement after IF"),
+        ("IF 1 = 1; PRINT 'x'", "expected a statement after IF"),
+        ("WHILE (1 = 1 PRINT 'x'", "expected a statement after WHILE"),
+        ("SELECT (1", "unbalanced parentheses"),
+        ("IF 1 = 1 CREATE ROUTE X WITH", "expected a clause"),
     ],
 )
-def test_what_does_not_say_how_far_it_reaches_is_refused(line: str, says: str) -> None:
+def test_unterminated_blocks_are_refused(line: str, reason: str) -> None:
     error = refused("USE Sales", "GO", line)
     assert (error.line, error.number) == (3, 102)
-    assert says in str(error)
+    assert reason in str(error)
 
 
-def test_a_warning_without_a_file_names_the_line_and_points_at_the_caller() -> None:
+def test_warning_without_a_file_names_the_line_and_points_to_the_caller() -> None:
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         ddl.read("USE Sales\nPRINT 1", now=NOW)
     assert [(str(w.message), w.category, w.filename) for w in caught] == [
-        ("line 2: PRINT 1: skipped, it says nothing about routing", DdlWarning, __file__)
+        ("line 2: PRINT 1: skipped (does not affect routing)", DdlWarning, __file__)
     ]
 
 
 @pytest.mark.parametrize(
-    ("script", "holds"),
+    ("script", "contained"),
     [
         ("IF 1 = 1 " * 5000 + "CREATE QUEUE Q", "CREATE QUEUE"),
         ("WHILE 1 = 1 " * 5000 + "CREATE QUEUE Q", "CREATE QUEUE"),
@@ -258,11 +258,11 @@ def test_a_warning_without_a_file_names_the_line_and_points_at_the_caller() -> N
         ("IF 1 = 1 " * 5000 + "PRINT 'a' " + "ELSE DROP QUEUE Q " * 5000, "DROP QUEUE"),
     ],
 )
-def test_conditions_may_stand_in_each_other_as_deep_as_they_like(script: str, holds: str) -> None:
-    read_script, said = skipped(f"USE Sales; {script}; CREATE ROUTE After WITH ADDRESS = 'LOCAL'")
+def test_conditions_nest_to_any_depth(script: str, contained: str) -> None:
+    read_script, messages = skipped(f"USE Sales; {script}; CREATE ROUTE After WITH ADDRESS = 'LOCAL'")
     assert names(read_script) == ["AutoCreatedLocal", "After"]
-    assert len(said) == 1
-    assert said[0].endswith(f"skipped whole, with the {holds} in it")
+    assert len(messages) == 1
+    assert messages[0].endswith(f"skipped entirely, including {contained}")
 
 
 @pytest.mark.parametrize(
@@ -285,15 +285,17 @@ def test_conditions_may_stand_in_each_other_as_deep_as_they_like(script: str, ho
         ":connect server -U sa -P {}",
     ],
 )
-def test_a_warning_tells_no_password(statement: str) -> None:
-    _, said = skipped("USE Sales", statement.format("0xHush"))
-    assert "Hush" not in said[0]
-    assert f": {statement.partition(' ')[0]}" in said[0]
+def test_warning_contains_no_password(statement: str) -> None:
+    _, messages = skipped("USE Sales", statement.format("0xHush"))
+    assert "Hush" not in messages[0]
+    assert f": {statement.partition(' ')[0]}" in messages[0]
 
 
-def test_a_call_without_exec_tells_no_argument() -> None:
-    _, said = skipped("sp_addlogin Ann, Hush", "GO", "sp_addlogin 'Ann', 'Hush'", "GO", "master.dbo.sp_addlogin 'Hush'")
-    assert [one.rpartition(": ")[0] for one in said] == [
+def test_warning_of_a_call_without_exec_has_no_arguments() -> None:
+    _, messages = skipped(
+        "sp_addlogin Ann, Hush", "GO", "sp_addlogin 'Ann', 'Hush'", "GO", "master.dbo.sp_addlogin 'Hush'"
+    )
+    assert [one.rpartition(": ")[0] for one in messages] == [
         "routes.sql:1: sp_addlogin Ann ...",
         "routes.sql:3: sp_addlogin '...' ...",
         "routes.sql:5: master.dbo.sp_addlogin ...",
@@ -311,8 +313,8 @@ def test_a_call_without_exec_tells_no_argument() -> None:
         "BACKUP CERTIFICATE c TO FILE = 'c' WITH PRIVATE KEY (FILE = 'k', '{}')",
     ],
 )
-def test_a_syntax_error_tells_no_password(statement: str) -> None:
+def test_syntax_error_contains_no_password(statement: str) -> None:
     source = ScriptSource(statement.format("Hush"), "keys.sql")
-    with pytest.raises(DdlError, match="syntax error near") as told:
-        [parse(source, batch, reading="objects") for batch in batches(source)]
-    assert "Hush" not in str(told.value)
+    with pytest.raises(DdlError, match="syntax error near") as caught:
+        [parse(source, batch, scope="objects") for batch in batches(source)]
+    assert "Hush" not in str(caught.value)

@@ -1,4 +1,4 @@
-"""A catalog is written as a script that says the same, and that SQL Server would run."""
+"""A catalog is written as a script that reads back the same and that SQL Server can run."""
 
 from __future__ import annotations
 
@@ -50,18 +50,18 @@ def catalog(
 
 
 def written(script: ddl.ScriptTables) -> str:
-    """The script, after it was read back and found the same."""
+    """Writes a script and checks that it reads back the same."""
     text = ddl.write(script, now=NOW)
     assert ddl.read(text, now=LATER) == script
     return text
 
 
 def statements(script: ddl.ScriptTables) -> list[str]:
-    """What is written below the header, without GO."""
+    """Returns the written lines after the header, without GO."""
     return [line for line in written(script).partition("\n\n")[2].splitlines() if line != "GO"]
 
 
-def test_a_whole_script() -> None:
+def test_complete_script() -> None:
     script = catalog(
         route("Sales", "AutoCreatedLocal"),
         route(
@@ -84,11 +84,11 @@ def test_a_whole_script() -> None:
     assert written(script) == (DATA / "written.sql").read_text(encoding="utf-8")
 
 
-def test_an_empty_catalog() -> None:
+def test_empty_catalog() -> None:
     assert statements(catalog(databases=[MSDB])) == ["USE [msdb];", "DROP ROUTE [AutoCreatedLocal];"]
 
 
-def test_the_route_that_a_database_begins_with_is_not_written() -> None:
+def test_initial_route_of_a_database_is_not_written() -> None:
     assert statements(read("CREATE DATABASE Sales", "CREATE DATABASE HR")) == [
         "CREATE DATABASE [Sales];",
         "CREATE DATABASE [HR];",
@@ -106,7 +106,7 @@ def test_the_route_that_a_database_begins_with_is_not_written() -> None:
         {"lifetime": NOW},
     ],
 )
-def test_an_altered_auto_created_local_is_made_anew(change: dict[str, Any]) -> None:
+def test_changed_auto_created_local_is_dropped_and_created(change: dict[str, Any]) -> None:
     lines = statements(catalog(route("Sales", "AutoCreatedLocal") | change))
     assert lines[:4] == [
         "CREATE DATABASE [Sales];",
@@ -116,7 +116,7 @@ def test_an_altered_auto_created_local_is_made_anew(change: dict[str, Any]) -> N
     ]
 
 
-def test_the_order_of_rows_is_kept() -> None:
+def test_order_of_rows_is_kept() -> None:
     databases = [("B", None, True), ("msdb", None, True), ("A", None, True), ("Empty", None, False)]
     rows = [
         route("A", "AutoCreatedLocal", route_id=65536),
@@ -135,7 +135,7 @@ def test_the_order_of_rows_is_kept() -> None:
 @pytest.mark.parametrize("guid", [None, ID])
 @pytest.mark.parametrize("enabled", [True, False])
 @pytest.mark.parametrize("own", [True, False])
-def test_a_system_database_is_not_created(name: str, guid: bytes | None, enabled: bool, own: bool) -> None:  # noqa: FBT001
+def test_system_databases_are_not_created(name: str, guid: bytes | None, enabled: bool, own: bool) -> None:  # noqa: FBT001
     rows = [route(name, "AutoCreatedLocal")] if own else []
     text = written(catalog(*rows, databases=[(name, guid, enabled), ("msdb", guid, False)]))
     assert "CREATE DATABASE" not in text
@@ -152,12 +152,12 @@ def test_a_system_database_is_not_created(name: str, guid: bytes | None, enabled
         (datetime(9999, 12, 31, 23, 59, 59, 999_999, tzinfo=UTC), 2**31 - 1),
     ],
 )
-def test_lifetime_is_the_whole_seconds_that_remain(ends: datetime, seconds: int) -> None:
+def test_lifetime_is_the_remaining_whole_seconds(ends: datetime, seconds: int) -> None:
     lines = statements(catalog(route("Sales", "R", lifetime=ends)))
     assert f"    LIFETIME = {seconds}," in lines
 
 
-def test_without_a_zone_now_is_utc() -> None:
+def test_naive_now_is_utc() -> None:
     script = catalog(route("Sales", "R", lifetime=NOW + timedelta(hours=1)))
     assert ddl.write(script, now=NOW.replace(tzinfo=None)) == ddl.write(script, now=NOW)
 
@@ -174,7 +174,7 @@ def test_without_a_zone_now_is_utc() -> None:
     ],
 )
 @pytest.mark.parametrize("forwarding", [True, False])
-def test_addresses_that_a_listener_says_need_no_annotation(
+def test_addresses_of_a_listener_need_no_annotation(
     addresses: tuple[str, ...],
     listener: str,
     forwarding: bool,  # noqa: FBT001
@@ -201,37 +201,37 @@ def test_other_addresses_are_annotated(addresses: tuple[str, ...], port: int) ->
     assert f"-- ssbroker: addresses_only={','.join(addresses)}\n" in text
 
 
-def test_a_batch_ends_after_five_hundred_statements() -> None:
+def test_batches_have_at_most_five_hundred_statements() -> None:
     rows = [route("Sales", f"R{number}", route_id=65536 + number) for number in range(1200)]
     text = written(catalog(*rows))
     assert max(batch.count("CREATE ROUTE") for batch in text.split("\nGO\n")) == 500
 
 
 @pytest.mark.parametrize(
-    ("change", "number", "says"),
+    ("change", "number", "reason"),
     [
-        ({"mirror_address": "TCP://b", "address": "TCP://a"}, 9661, "MIRROR_ADDRESS needs"),
-        ({"broker_instance": ID}, 9662, "BROKER_INSTANCE needs SERVICE_NAME"),
+        ({"mirror_address": "TCP://b", "address": "TCP://a"}, 9661, "MIRROR_ADDRESS requires"),
+        ({"broker_instance": ID}, 9662, "BROKER_INSTANCE requires SERVICE_NAME"),
         ({"remote_service_name": "S", "address": "TRANSPORT"}, 9745, "TRANSPORT"),
         ({"remote_service_name": ""}, 9659, "SERVICE_NAME is empty"),
         ({"remote_service_name": "s" * 257}, 9660, "SERVICE_NAME has more"),
-        ({"remote_service_name": "SQL/ServiceBroker/BrokerConfiguration", "broker_instance": ID}, None, "may not have"),
+        ({"remote_service_name": "SQL/ServiceBroker/BrokerConfiguration", "broker_instance": ID}, None, "cannot have"),
         ({"name": ""}, 1038, "a name is empty"),
         ({"name": "x" * 129}, 103, "more than 128 characters"),
     ],
 )
-def test_a_route_that_create_route_refuses_is_named_with_the_number(
-    change: dict[str, Any], number: int | None, says: str
+def test_error_names_the_refused_route_and_the_error_number(
+    change: dict[str, Any], number: int | None, reason: str
 ) -> None:
     row = route("Sales", "Mine") | change
     with pytest.raises(DdlError) as caught:
         ddl.write(catalog(row), now=NOW)
     assert caught.value.number == number
     assert str(caught.value).startswith(f"CREATE ROUTE [{row['name']}] in [Sales]: ")
-    assert says in str(caught.value)
+    assert reason in str(caught.value)
 
 
-def test_a_lifetime_outside_the_calendar_cannot_be_written() -> None:
+def test_lifetime_outside_the_calendar_cannot_be_written() -> None:
     table = catalog(route("Sales", "R")).routes
     column = pa.array([2**62], pa.int64()).cast(pa.timestamp("us", tz="UTC"))
     script = catalog()
@@ -245,7 +245,7 @@ def test_a_lifetime_outside_the_calendar_cannot_be_written() -> None:
 
 
 @pytest.mark.parametrize(
-    ("script", "says"),
+    ("script", "reason"),
     [
         (
             catalog(route("Sales", "R"), route("Sales", "R", route_id=65537)),
@@ -253,7 +253,7 @@ def test_a_lifetime_outside_the_calendar_cannot_be_written() -> None:
         ),
         (
             catalog(services=[("Sales", "S"), ("Sales", "S")]),
-            r"CREATE SERVICE \[S\] in \[Sales\]: .* this service already",
+            r"CREATE SERVICE \[S\] in \[Sales\]: .* already has this service",
         ),
         (catalog(services=[("Sales", "")]), r"CREATE SERVICE \[\] in \[Sales\]: error 1038"),
         (catalog(databases=[("MSDB", None, True), MSDB]), r"CREATE DATABASE \[MSDB\]: error 1801: .* means msdb"),
@@ -261,12 +261,12 @@ def test_a_lifetime_outside_the_calendar_cannot_be_written() -> None:
         (catalog(databases=[("x" * 129, None, True), MSDB]), r"CREATE DATABASE .*: error 103"),
     ],
 )
-def test_what_no_script_can_make_is_refused(script: ddl.ScriptTables, says: str) -> None:
-    with pytest.raises(DdlError, match=says):
+def test_catalogs_that_no_script_can_create_are_refused(script: ddl.ScriptTables, reason: str) -> None:
+    with pytest.raises(DdlError, match=reason):
         ddl.write(script, now=NOW)
 
 
-def test_a_catalog_from_rows_is_written_and_loaded_the_same() -> None:
+def test_catalog_from_tables_round_trips() -> None:
     original = ssbroker.Catalog(
         pa.table(
             {

@@ -16,7 +16,7 @@ from ssbroker.broker.dialogs.begin_end import end_all_with_error
 from ssbroker.broker.dynamic_routing import forget_route_requests
 from ssbroker.broker.validation import check_object_name, refusal
 from ssbroker.ddl import statements
-from ssbroker.ddl.interpreter import SYSTEM_DATABASES, canonical
+from ssbroker.ddl.interpreter import SYSTEM_DATABASES, canonical_name
 from ssbroker.ddl.statements import BrokerOption, EndpointSettings
 from ssbroker.exceptions import BrokerWarning, LockTimeoutError, OptionError, StorageError
 from ssbroker.store import object_changes as changes
@@ -92,7 +92,7 @@ def attach(
 
 def detach(alteration: InstanceChange, name: str, *, is_dropped: bool = False) -> None:
     """Takes a database off the list; its file stays whole (B29), or goes too."""
-    if is_utf8_text(name) and canonical(name) in SYSTEM_DATABASES:
+    if is_utf8_text(name) and canonical_name(name) in SYSTEM_DATABASES:
         raise refusal(_MSDB_STAYS, 3708 if is_dropped else 7940)
     if name in alteration.lost:
         alteration.forget(name)
@@ -107,7 +107,7 @@ def detach(alteration: InstanceChange, name: str, *, is_dropped: bool = False) -
 
 def rename(alteration: InstanceChange, name: str, new: str) -> None:
     """Gives a database another name; its id and its file stay."""
-    if canonical(name) in SYSTEM_DATABASES:
+    if canonical_name(name) in SYSTEM_DATABASES:
         raise refusal(_MSDB_STAYS, 3708)
     database = alteration.database(name)
     listing = alteration.listing()
@@ -172,7 +172,7 @@ def _check_option(option: object) -> None:
 
 def _check_free(listing: Connection, name: str) -> None:
     check_object_name(name)
-    if canonical(name) in SYSTEM_DATABASES or name in {row.name for row in registry.load(listing)}:
+    if canonical_name(name) in SYSTEM_DATABASES or name in {row.name for row in registry.load(listing)}:
         raise refusal(f"the database {name!r} exists", 1801)
 
 

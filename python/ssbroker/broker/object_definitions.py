@@ -247,7 +247,7 @@ _COLUMNS: Final = {
 }
 
 Said = Iterable[tuple[str, str | int | None]]
-"""What is said of a priority, as `PrioritySettings.said` has it."""
+"""What is said of a priority, as `PrioritySettings.options` has it."""
 
 
 def create_broker_priority(connection: Connection, objects: Objects, *, name: str, said: Said) -> None:

@@ -371,7 +371,7 @@ def _catalog(seen: list[tuple[DatabaseContext, Objects]], served: Sequence[str],
             },
             schema=schemas.SERVICES,
         ),
-        addresses=served or (() if endpoint is None else parser_objects.addresses(endpoint.port, endpoint.ip)),
+        addresses=served or (() if endpoint is None else parser_objects.listener_addresses(endpoint.port, endpoint.ip)),
         message_forwarding=endpoint is not None and endpoint.is_message_forwarding_enabled,
         pending_requests=pending,
     )

@@ -18,8 +18,8 @@ from ssbroker.broker.databases import InstanceChange
 from ssbroker.broker.principals import GivenCertificate, KeyStore
 from ssbroker.broker.validation import existing, queue_text, refusal
 from ssbroker.ddl import decode, statements
-from ssbroker.ddl.interpreter import SYSTEM_DATABASES, canonical
-from ssbroker.ddl.lexer import RefusalError, ScriptSource, batches, parse_moment, parse_route_id, refusal_text
+from ssbroker.ddl.interpreter import SYSTEM_DATABASES, canonical_name
+from ssbroker.ddl.lexer import RefusalError, ScriptSource, batches, parse_lifetime, parse_route_id, refusal_text
 from ssbroker.ddl.parser import ParsedBatch, ParsedStatement, parse
 from ssbroker.ddl.statements import QueueName, SecurityStatement, Statement
 from ssbroker.exceptions import BrokerError, DdlError, DdlWarning, InputError, StorageError, UnknownDatabaseError
@@ -294,7 +294,7 @@ def _change_route(
             connection,
             objects,
             name=name,
-            lifetime=None if ends is None else epoch_microseconds(parse_moment(ends)),
+            lifetime=None if ends is None else epoch_microseconds(parse_lifetime(ends)),
             route_id=None if number is None else parse_route_id(number),
         )
 
@@ -357,9 +357,9 @@ def _change_priority(connection: Connection, objects: Objects, statement: Priori
     name = statement.name
     match statement:
         case statements.CreatePriority(settings=settings):
-            object_definitions.create_broker_priority(connection, objects, name=name, said=settings.said)
+            object_definitions.create_broker_priority(connection, objects, name=name, said=settings.options)
         case statements.AlterPriority(settings=settings):
-            object_definitions.alter_broker_priority(connection, objects, name=name, said=settings.said)
+            object_definitions.alter_broker_priority(connection, objects, name=name, said=settings.options)
         case statements.DropPriority():
             object_definitions.drop_broker_priority(connection, objects, name=name)
 
@@ -415,7 +415,7 @@ class ScriptRun:
                 return self._alter_database(statement, annotations)
             case statements.DropDatabase(names, if_exists):
                 for name in names:
-                    self._drop_database(canonical(name), if_exists=if_exists)
+                    self._drop_database(canonical_name(name), if_exists=if_exists)
             case statements.CreateEndpoint() | statements.AlterEndpoint() | statements.DropEndpoint():
                 return identity.run(self._alteration, statement, annotations)
             case statements.Skipped(holds):
@@ -425,7 +425,7 @@ class ScriptRun:
         return None
 
     def _use(self, name: str, annotations: Mapping[str, str]) -> None:
-        name = canonical(name)
+        name = canonical_name(name)
         # Scripts pass through master to create databases and endpoints; an instance has none.
         if name not in SYSTEM_DATABASES - {MSDB_NAME}:
             self._set_guid(self._alteration.database(name), annotations)
@@ -448,7 +448,7 @@ class ScriptRun:
         return None
 
     def _alter_database(self, statement: statements.AlterDatabase, annotations: Mapping[str, str]) -> str | None:
-        name = self._context_name() if statement.name is None else canonical(statement.name)
+        name = self._context_name() if statement.name is None else canonical_name(statement.name)
         database = self._database(name)
         if statement.honor_broker_priority is not None:
             connection = self._alteration.connection(database)
@@ -473,7 +473,7 @@ class ScriptRun:
     def _change(self, statement: ObjectStatement, annotations: Mapping[str, str]) -> None:
         queue = getattr(statement, "queue", None)
         named = None if queue is None else queue.database
-        database = self._database(self._context_name() if named is None else canonical(named))
+        database = self._database(self._context_name() if named is None else canonical_name(named))
         connection = self._alteration.connection(database)
         change_objects(connection, database.sight(connection), statement, annotations, now=self._instance.clock())
 
@@ -523,7 +523,7 @@ def execute(instance: InstanceContext, text: str, *, file: str | None) -> None:
     changed: set[DatabaseContext] = set()
     try:
         for batch in batches(source):
-            parsed = parse(source, batch, reading="objects")
+            parsed = parse(source, batch, scope="objects")
             # The second run says all that further ones would: what it makes is there already.
             for turn in range(min(batch.count, 2)):
                 current, skipped = _run_batch(instance, source, parsed, current, changed)
@@ -571,8 +571,8 @@ def _run_batch(
 ) -> tuple[str | None, list[str]]:
     """The database that is current afterwards, and what was left out of account."""
     skipped = [
-        f"{source.place(position)}: the annotation {key} means nothing to an instance, which knows by itself"
-        for position, key, _ in batch.instance
+        f"{source.location(position)}: the annotation {key} means nothing to an instance, which knows by itself"
+        for position, key, _ in batch.instance_annotations
     ]
     with InstanceChange(instance, changed=changed) as alteration:
         script = ScriptRun(instance, alteration, current)
@@ -580,7 +580,7 @@ def _run_batch(
         for parsed in batch.statements:
             left_out = _run(source, script, parsed)
             if left_out is not None:
-                skipped.append(f"{source.place(parsed.start)}: {parsed.subject}: {left_out}")
+                skipped.append(f"{source.location(parsed.start)}: {parsed.subject}: {left_out}")
     return script.current, skipped
 
 
@@ -595,7 +595,7 @@ def _run(source: ScriptSource, script: ScriptRun, parsed: ParsedStatement) -> st
         reason, number = str(error), 911
     except StorageError as error:
         words = refusal_text(str(error), subject=parsed.subject, number=None)
-        raise type(error)(f"{source.place(parsed.start)}: {words}", file=error.file) from error
+        raise type(error)(f"{source.location(parsed.start)}: {words}", file=error.file) from error
     raise source.error(parsed.start, reason, subject=parsed.subject, number=number)
 
 
@@ -605,9 +605,9 @@ def _touched(batch: ParsedBatch, script: ScriptRun) -> Iterator[str]:
     for parsed in batch.statements:
         match parsed.statement:
             case statements.UseDatabase(name):
-                current = canonical(name)
+                current = canonical_name(name)
             case statements.AlterDatabase(name=name):
-                yield current or "" if name is None else canonical(name)
+                yield current or "" if name is None else canonical_name(name)
             case statements.DropDatabase(names):
                 yield from names
             case statements.CreateQueue(queue) | statements.AlterQueue(queue) | statements.DropQueue(queue):

@@ -1,4 +1,4 @@
-"""Catalogs as scripts of T-SQL: `read` and `read_all`, `write`, and `decode` for the bytes of a file."""
+"""Reads and writes routing catalogs as T-SQL scripts."""
 
 from __future__ import annotations
 

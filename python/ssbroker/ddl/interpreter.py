@@ -1,4 +1,4 @@
-"""Runs parsed statements on a model of an instance, and reads scripts into catalog tables."""
+"""Reads scripts into catalog tables by running their statements on a model of an instance."""
 
 from __future__ import annotations
 
@@ -14,22 +14,22 @@ import pyarrow as pa
 from ssbroker import schemas
 from ssbroker._arguments import utc_datetime
 from ssbroker.ddl import parser_objects, statements
-from ssbroker.ddl.lexer import RefusalError, ScriptSource, batches, parse_list, parse_moment, parse_route_id
+from ssbroker.ddl.lexer import RefusalError, ScriptSource, batches, parse_lifetime, parse_list, parse_route_id
 from ssbroker.ddl.parser import ParsedBatch, parse
 from ssbroker.ddl.route_validation import AUTO_CREATED_LOCAL, check
 from ssbroker.ddl.statements import BrokerOption, Clauses, EndpointSettings, QueueName, SecurityStatement, Statement
 from ssbroker.exceptions import DdlError, DdlWarning
 
 SYSTEM_DATABASES: Final = frozenset({"master", "model", "msdb", "tempdb"})
-"""Databases that every instance has. Their names are read in any case; those of others compare byte by byte."""
+"""The databases that every instance has. Only their names are case-insensitive."""
 
 FIRST_ROUTE_ID: Final = 65_536
-"""The id that SQL Server gives to the first route of a database."""
+"""The id of the first route of a database in SQL Server."""
 
 ROUTE_ID_MAX: Final = 2**31 - 1
 
 UNNAMED_DATABASE: Final = "user"
-"""The database of a script that names none."""
+"""The name of the database if a script does not name one."""
 
 
 @dataclass(slots=True)
@@ -40,7 +40,7 @@ class DatabaseModel:
     enabled: bool = True
 
     def apply(self, option: BrokerOption) -> None:
-        """Applies I4, I5 or I6; a new broker id is not known."""
+        """Applies I4, I5 or I6; the broker id is unknown after NEW_BROKER."""
         self.enabled = option != "DISABLE_BROKER"
         if option == "NEW_BROKER":
             self.guid = None
@@ -48,7 +48,7 @@ class DatabaseModel:
 
 @dataclass(slots=True)
 class RouteModel:
-    """A row of sys.routes; an id of None is not assigned yet."""
+    """A row of sys.routes; the id None is not assigned yet."""
 
     address: str
     service_name: str | None = None
@@ -60,7 +60,7 @@ class RouteModel:
 
 @dataclass(slots=True)
 class EndpointModel:
-    """The endpoint for Service Broker; `addresses` is the annotated list that stands instead of the listener's."""
+    """The Service Broker endpoint; annotated `addresses` replace those of the listener."""
 
     name: str
     settings: EndpointSettings
@@ -69,7 +69,7 @@ class EndpointModel:
 
 @dataclass(slots=True)
 class InstanceModel:
-    """The state that statements change. Databases, routes and services are in the order of their creation."""
+    """The state that statements change; databases, routes and services are in order of creation."""
 
     now: datetime
     databases: dict[str, DatabaseModel] = field(default_factory=dict)
@@ -84,25 +84,25 @@ class InstanceModel:
     dropped: set[str] = field(default_factory=set)
 
     def use(self, name: str) -> None:
-        """Makes a database the current one. One that the script neither created nor dropped was there before it."""
-        name = canonical(name)
-        # Scripts pass through master to create databases and endpoints; that alone puts nothing into it.
+        """Makes a database the current one; creates it unless the script dropped it."""
+        name = canonical_name(name)
+        # Scripts often use master only to create databases and endpoints.
         if name not in SYSTEM_DATABASES - {"msdb"}:
             self.database(name)
         self.current = name
 
-    def context(self) -> str:
-        """The current database. Before any USE it is the one user database, or a new one where there is none."""
+    def current_database(self) -> str:
+        """Returns the current database; before any USE, the only user database, which is created if there is none."""
         if self.current is None:
             users = [name for name in self.databases if name not in SYSTEM_DATABASES] or [UNNAMED_DATABASE]
             if len(users) > 1:
-                raise RefusalError(f"no USE says which database is meant: {', '.join(users)}")
+                raise RefusalError(f"USE is required to select one of the databases {', '.join(users)}")
             self.current = users[0]
         self.database(self.current)
         return self.current
 
     def database(self, name: str) -> DatabaseModel:
-        """The database of that name, which exists unless the script dropped it."""
+        """Returns the database of that name; creates it unless the script dropped it."""
         if name in self.databases:
             return self.databases[name]
         if name in self.dropped:
@@ -110,29 +110,29 @@ class InstanceModel:
         for other in self.databases:
             if other.casefold() == name.casefold():
                 raise RefusalError(
-                    f"the database {name} differs only in case from {other}; names compare byte by byte", 911
+                    f"the database {name} differs only in case from {other}; names are case-sensitive", 911
                 )
         return self.add(name)
 
     def create(self, name: str) -> DatabaseModel:
-        """A new database."""
-        if name in self.databases or canonical(name) in SYSTEM_DATABASES:
-            raise RefusalError(f"the database {name} exists", 1801)
+        """Creates a database, which must not exist."""
+        if name in self.databases or canonical_name(name) in SYSTEM_DATABASES:
+            raise RefusalError(f"the database {name} already exists", 1801)
         self.dropped.discard(name)
         return self.add(name)
 
     def add(self, name: str) -> DatabaseModel:
-        """Puts in a database with the route that it begins with."""
+        """Adds a database with its initial route."""
         database = self.databases[name] = DatabaseModel()
         if name != "master":
             self.routes[name, AUTO_CREATED_LOCAL] = RouteModel("LOCAL")
         return database
 
     def drop(self, name: str, *, if_exists: bool) -> None:
-        """Drops a database with all that stands in it."""
-        name = canonical(name)
+        """Drops a database and everything in it."""
+        name = canonical_name(name)
         if name in SYSTEM_DATABASES:
-            raise RefusalError(f"{name} is a system database", 3708)
+            raise RefusalError(f"{name} is a system database and cannot be dropped", 3708)
         if name == self.current:
             raise RefusalError(f"the database {name} is in use by this script", 3702)
         if name in self.dropped and not if_exists:
@@ -144,11 +144,11 @@ class InstanceModel:
         self.dropped.add(name)
 
     def rename(self, name: str, new: str) -> None:
-        """Gives a database another name; its place in all orders stays."""
-        if SYSTEM_DATABASES & {name, canonical(new)}:
-            raise RefusalError("a system database keeps its name", 3708)
+        """Renames a database; it keeps its position in all orders."""
+        if SYSTEM_DATABASES & {name, canonical_name(new)}:
+            raise RefusalError("a system database cannot be renamed", 3708)
         if new in self.databases:
-            raise RefusalError(f"the database {new} exists", 1801)
+            raise RefusalError(f"the database {new} already exists", 1801)
         self.databases = {new if key == name else key: value for key, value in self.databases.items()}
         self.routes = {(new if key[0] == name else key[0], key[1]): value for key, value in self.routes.items()}
         self.services = {
@@ -159,8 +159,8 @@ class InstanceModel:
         self.current = new if self.current == name else self.current
         self.dropped = (self.dropped | {name}) - {new}
 
-    def has_enabled_twin(self, database: DatabaseModel) -> bool:
-        """Whether another enabled database has the same broker id (I7)."""
+    def has_enabled_duplicate(self, database: DatabaseModel) -> bool:
+        """Returns whether another enabled database has the same broker id (I7)."""
         return any(
             other.enabled and other.guid == database.guid and other is not database
             for other in self.databases.values()
@@ -168,16 +168,16 @@ class InstanceModel:
         )
 
 
-def canonical(name: str) -> str:
-    """The name of a system database in lower case, any other as it is."""
+def canonical_name(name: str) -> str:
+    """Returns the name of a system database in lower case, any other name unchanged."""
     return name.lower() if name.isascii() and name.lower() in SYSTEM_DATABASES else name
 
 
-_NOTHING_ABOUT_ROUTING: Final = "skipped, it says nothing about routing"
+_NO_EFFECT_ON_ROUTING: Final = "skipped (does not affect routing)"
 _ROUTE_KEYS: Final = frozenset({"route_id", "lifetime"})
 _DATABASE_KEYS: Final = frozenset({"service_broker_guid"})
 _ENDPOINT_KEYS: Final = frozenset({"addresses_only"})
-_KEYS: Final[dict[type, frozenset[str]]] = {
+_ANNOTATION_KEYS: Final[dict[type, frozenset[str]]] = {
     statements.CreateRoute: _ROUTE_KEYS,
     statements.AlterRoute: _ROUTE_KEYS,
     statements.UseDatabase: _DATABASE_KEYS,
@@ -189,24 +189,16 @@ _KEYS: Final[dict[type, frozenset[str]]] = {
 
 
 def run(instance: InstanceModel, statement: Statement, annotations: Mapping[str, str]) -> str | None:
-    """Runs one statement.
-
-    Args:
-        instance: What it changes.
-        statement: The statement.
-        annotations: What its `-- ssbroker:` comments say.
-
-    Returns:
-        What was left out of account, for a warning.
+    """Runs one statement with its annotations; returns a warning about what was ignored.
 
     Raises:
         RefusalError: SQL Server would refuse the statement.
     """
-    misplaced = annotations.keys() - _KEYS.get(type(statement), frozenset())
+    misplaced = annotations.keys() - _ANNOTATION_KEYS.get(type(statement), frozenset())
     if misplaced:
-        raise RefusalError(f"the annotation {min(misplaced)} does not belong to this statement")
+        raise RefusalError(f"the annotation {min(misplaced)} does not apply to this statement")
     if isinstance(statement, SecurityStatement):
-        return _NOTHING_ABOUT_ROUTING
+        return _NO_EFFECT_ON_ROUTING
     match statement:
         case statements.CreateRoute() | statements.AlterRoute() | statements.DropRoute():
             _run_route(instance, statement, annotations)
@@ -216,8 +208,8 @@ def run(instance: InstanceModel, statement: Statement, annotations: Mapping[str,
             _run_service(instance, statement)
         case statements.CreateEndpoint() | statements.AlterEndpoint() | statements.DropEndpoint():
             return _run_endpoint(instance, statement, annotations)
-        case statements.Skipped(holds):
-            return f"skipped whole, with the {', '.join(holds)} in it" if holds else _NOTHING_ABOUT_ROUTING
+        case statements.Skipped(contained):
+            return f"skipped entirely, including {', '.join(contained)}" if contained else _NO_EFFECT_ON_ROUTING
         case (
             statements.CreateMessageType()
             | statements.AlterMessageType()
@@ -228,7 +220,7 @@ def run(instance: InstanceModel, statement: Statement, annotations: Mapping[str,
             | statements.AlterPriority()
             | statements.DropPriority()
         ):
-            return _NOTHING_ABOUT_ROUTING
+            return _NO_EFFECT_ON_ROUTING
         case _:
             return _run_database(instance, statement, annotations.get("service_broker_guid"))
     return None
@@ -246,12 +238,12 @@ def _run_database(
         case statements.UseDatabase(name):
             instance.use(name)
             if guid is not None:
-                _set_broker(instance, canonical(name), None, guid)
+                _set_broker(instance, canonical_name(name), None, guid)
         case statements.CreateDatabase(name, attached, option):
             instance.create(name)
             _set_broker(instance, name, option, guid, attached=attached)
-        case statements.AlterDatabase(named, option, new_name, ignored):
-            name = instance.context() if named is None else canonical(named)
+        case statements.AlterDatabase(given, option, new_name, ignored):
+            name = instance.current_database() if given is None else canonical_name(given)
             if name in instance.dropped:
                 raise RefusalError(f"the database {name} was dropped", 5011)
             _set_broker(instance, name, option, guid)
@@ -269,9 +261,9 @@ def _set_broker(
         database.apply(option)
     if guid is not None:
         database.guid = None if guid == "unknown" else _guid(guid)
-    if database.enabled and instance.has_enabled_twin(database):
+    if database.enabled and instance.has_enabled_duplicate(database):
         if not attached:
-            raise RefusalError(f"the broker id of {name} is that of another enabled database", 9772)
+            raise RefusalError(f"another enabled database has the broker id of {name}", 9772)
         database.enabled = False
 
 
@@ -279,7 +271,7 @@ def _guid(text: str) -> bytes:
     try:
         return uuid.UUID(text).bytes
     except ValueError:
-        raise RefusalError(f"the annotation service_broker_guid={text} is no GUID") from None
+        raise RefusalError(f"the annotation service_broker_guid={text} is not a valid GUID") from None
 
 
 def _run_route(
@@ -287,17 +279,17 @@ def _run_route(
     statement: statements.CreateRoute | statements.AlterRoute | statements.DropRoute,
     annotations: Mapping[str, str],
 ) -> None:
-    key = (instance.context(), statement.name)
+    key = (instance.current_database(), statement.name)
     exists = key in instance.routes
     if isinstance(statement, statements.CreateRoute):
         if exists:
-            hint = f": every database begins with it; leave it out, or DROP ROUTE {AUTO_CREATED_LOCAL} before"
+            hint = f"; every database is created with it: remove this statement, or run DROP ROUTE {AUTO_CREATED_LOCAL} before it"
             hint = hint if statement.name == AUTO_CREATED_LOCAL else ""
-            raise RefusalError(f"the database {key[0]} has a route of this name{hint}")
+            raise RefusalError(f"the database {key[0]} already has a route of this name{hint}")
         instance.routes[key] = _route(RouteModel(""), statement.clauses, annotations, instance.now)
     elif not exists:
         near = [n for db, n in instance.routes if db == key[0] and n.casefold() == statement.name.casefold()]
-        hint = f"; {near[0]} differs in case" if near else ""
+        hint = f"; {near[0]} differs only in case" if near else ""
         raise RefusalError(f"the database {key[0]} has no route of this name{hint}", 15151)
     elif isinstance(statement, statements.DropRoute):
         del instance.routes[key]
@@ -305,32 +297,32 @@ def _run_route(
         instance.routes[key] = _route(instance.routes[key], statement.clauses, annotations, instance.now)
 
 
-def _route(old: RouteModel, named: Clauses, annotations: Mapping[str, str], now: datetime) -> RouteModel:
-    """The route with what is named, the rest as it was."""
+def _route(old: RouteModel, given: Clauses, annotations: Mapping[str, str], now: datetime) -> RouteModel:
+    """Returns the route with the given clauses, and the old values for all others."""
     broker_instance = None if old.broker_instance is None else str(uuid.UUID(bytes=old.broker_instance))
     clauses = Clauses(
-        service_name=old.service_name if named.service_name is None else named.service_name,
-        broker_instance=broker_instance if named.broker_instance is None else named.broker_instance,
-        lifetime=named.lifetime,
-        address=(old.address or None) if named.address is None else named.address,
-        mirror_address=old.mirror_address if named.mirror_address is None else named.mirror_address,
+        service_name=old.service_name if given.service_name is None else given.service_name,
+        broker_instance=broker_instance if given.broker_instance is None else given.broker_instance,
+        lifetime=given.lifetime,
+        address=(old.address or None) if given.address is None else given.address,
+        mirror_address=old.mirror_address if given.mirror_address is None else given.mirror_address,
     )
     guid = check(clauses)
     lifetime = old.lifetime
     if "lifetime" in annotations:
-        lifetime = parse_moment(annotations["lifetime"])
-    elif named.lifetime is not None:
+        lifetime = parse_lifetime(annotations["lifetime"])
+    elif given.lifetime is not None:
         try:
-            lifetime = now + timedelta(seconds=named.lifetime)
+            lifetime = now + timedelta(seconds=given.lifetime)
         except OverflowError:
-            raise RefusalError(f"LIFETIME = {named.lifetime} reaches beyond the year 9999", 9746) from None
+            raise RefusalError(f"LIFETIME = {given.lifetime} ends after the year 9999", 9746) from None
     route_id = parse_route_id(annotations["route_id"]) if "route_id" in annotations else old.route_id
     return RouteModel(clauses.address or "", clauses.service_name, guid, lifetime, clauses.mirror_address, route_id)
 
 
 def _queue_key(instance: InstanceModel, queue: QueueName) -> tuple[str, str, str]:
-    """Queues play no part in routing; any case of a name means the same, as in SQL Server by default."""
-    name = instance.context() if queue.database is None else canonical(queue.database)
+    """Returns the key of a queue; its name is case-insensitive, as in SQL Server by default, because queues do not affect routing."""
+    name = instance.current_database() if queue.database is None else canonical_name(queue.database)
     instance.database(name)
     return name, queue.schema.casefold(), queue.name.casefold()
 
@@ -341,14 +333,14 @@ def _run_queue(
     key = _queue_key(instance, statement.queue)
     if isinstance(statement, statements.CreateQueue):
         if key in instance.queues:
-            raise RefusalError(f"the database {key[0]} has a queue of this name", 2714)
+            raise RefusalError(f"the database {key[0]} already has a queue of this name", 2714)
         instance.queues.add(key)
         return
     _require_queue(instance, key, statement.queue)
     if isinstance(statement, statements.DropQueue):
         users = [name for (_, name), queue in instance.services.items() if queue == key]
         if users:
-            raise RefusalError(f"the service {users[0]} uses the queue")
+            raise RefusalError(f"the service {users[0]} still uses the queue")
         instance.queues.remove(key)
 
 
@@ -360,10 +352,10 @@ def _require_queue(instance: InstanceModel, key: tuple[str, str, str], queue: Qu
 def _run_service(
     instance: InstanceModel, statement: statements.CreateService | statements.AlterService | statements.DropService
 ) -> None:
-    key = (instance.context(), statement.name)
+    key = (instance.current_database(), statement.name)
     exists = key in instance.services
     if isinstance(statement, statements.CreateService) and exists:
-        raise RefusalError(f"the database {key[0]} has a service of this name")
+        raise RefusalError(f"the database {key[0]} already has a service of this name")
     if not isinstance(statement, statements.CreateService) and not exists:
         raise RefusalError(f"the database {key[0]} has no service of this name", 15151)
     if isinstance(statement, statements.DropService):
@@ -380,28 +372,30 @@ def _run_endpoint(
     annotations: Mapping[str, str],
 ) -> str | None:
     endpoint = instance.endpoint
-    ours = endpoint is not None and endpoint.name == statement.name
+    is_known = endpoint is not None and endpoint.name == statement.name
     if isinstance(statement, statements.CreateEndpoint):
         if endpoint is not None:
-            raise RefusalError(f"the instance has the Service Broker endpoint {endpoint.name}; one is allowed", 7862)
+            raise RefusalError(
+                f"the instance already has the Service Broker endpoint {endpoint.name}; only one is allowed", 7862
+            )
         endpoint = EndpointModel(statement.name, statement.settings)
     elif isinstance(statement, statements.DropEndpoint):
-        if ours:
+        if is_known:
             instance.endpoint = None
-        return None if ours else "skipped, it is no endpoint that this script made for Service Broker"
-    elif not ours and not statement.for_broker:
-        return "skipped, it is no endpoint that this script made for Service Broker"
+        return None if is_known else "skipped (not a Service Broker endpoint created by this script)"
+    elif not is_known and not statement.for_broker:
+        return "skipped (not a Service Broker endpoint created by this script)"
     else:
-        if endpoint is not None and not ours:
-            raise RefusalError(f"the Service Broker endpoint is {endpoint.name}", 15151)
-        # An endpoint that the script did not make was there before it, on a port that it does not say.
+        if endpoint is not None and not is_known:
+            raise RefusalError(f"the name of the Service Broker endpoint is {endpoint.name}", 15151)
+        # An endpoint that the script did not create exists already, on an unknown port.
         endpoint = endpoint or EndpointModel(statement.name, EndpointSettings())
-        said = {
+        changed = {
             key: value
             for key in ("port", "ip", "forwarding")
             if (value := getattr(statement.settings, key)) is not None
         }
-        endpoint = replace(endpoint, settings=replace(endpoint.settings, **said))
+        endpoint = replace(endpoint, settings=replace(endpoint.settings, **changed))
     if "addresses_only" in annotations:
         endpoint.addresses = tuple(filter(None, parse_list(annotations["addresses_only"])))
     instance.endpoint = endpoint
@@ -410,31 +404,31 @@ def _run_endpoint(
 
 @dataclass(frozen=True)
 class ScriptTables:
-    """What a script leaves behind: the arguments of `Catalog`."""
+    """The result of running a script: the arguments of `Catalog`."""
 
     routes: pa.Table
-    """In the schema `schemas.ROUTES`, in the order of creation."""
+    """In the schema `schemas.ROUTES`, in order of creation."""
     databases: pa.Table
-    """In the schema `schemas.DATABASES`, all of them, msdb included."""
+    """In the schema `schemas.DATABASES`, all databases including msdb."""
     services: pa.Table
-    """In the schema `schemas.SERVICES`, in the order of creation."""
+    """In the schema `schemas.SERVICES`, in order of creation."""
     addresses: tuple[str, ...]
-    """The instance's own addresses, as far as the script says them."""
+    """The instance's own addresses, as far as the script specifies them."""
     message_forwarding: bool
     pending_requests: tuple[str, ...]
 
 
 def read(text: str, *, now: datetime, file: str | None = None) -> ScriptTables:
-    """Reads a script of DDL.
+    """Reads a DDL script.
 
-    What it makes is what it would leave on an instance that has the databases it uses and does not create, each with
-    the route AutoCreatedLocal, the broker enabled and its id unknown, and nothing else. Statements that say nothing
-    about routing are skipped, and so are IF, WHILE and BEGIN ... END with all they hold. `USE` of master puts nothing
-    into it; statements before any `USE` belong to the one user database of the script, or to one named `user`.
+    The script runs on a model of an instance. Databases that it uses but does not create exist already, with the route
+    AutoCreatedLocal, the broker enabled and an unknown broker id. Statements that do not affect routing are skipped, and
+    so are IF, WHILE and BEGIN ... END with everything inside. `USE master` alone does not add the database; statements
+    before any `USE` belong to the only user database of the script, or to one named `user`.
 
-    An endpoint's state and sizes say nothing about where things go. Its port and IP address give the instance's own
-    addresses: with `LISTENER_IP = ALL` those of the loopback, because a script does not know its host. A comment such
-    as `-- ssbroker: addresses=TCP://host:4022` names further ones; see `annotations` for all that comments may say.
+    The port and IP address of an endpoint give the instance's own addresses: with `LISTENER_IP = ALL`, those of the
+    loopback interface, because a script does not know its host. A comment such as
+    `-- ssbroker: addresses=TCP://host:4022` adds others.
 
     Args:
         text: The script.
@@ -445,10 +439,10 @@ def read(text: str, *, now: datetime, file: str | None = None) -> ScriptTables:
         The tables, addresses and options.
 
     Raises:
-        DdlError: SQL Server would refuse a statement, or it cannot be read; with file, line and number.
+        DdlError: SQL Server would refuse a statement, or it cannot be parsed; with file, line and error number.
 
     Warns:
-        DdlWarning: A statement was skipped; with file, line and its first words.
+        DdlWarning: A statement was skipped; with file, line and the first words.
 
     Examples:
         >>> from datetime import datetime
@@ -462,20 +456,7 @@ def read(text: str, *, now: datetime, file: str | None = None) -> ScriptTables:
 
 
 def read_all(scripts: Iterable[tuple[str, str | None]], *, now: datetime) -> ScriptTables:
-    """Reads scripts that run one after the other, as `read` does one; at the end of each its last batch ends.
-
-    Args:
-        scripts: The text and the file name of each.
-        now: The time from which LIFETIME counts; without a zone it is UTC.
-
-    Returns:
-        What they leave behind together.
-
-    Raises:
-        DdlError: As `read`.
-
-    Warns:
-        DdlWarning: As `read`.
+    """Reads scripts, given as text and file name, that run one after the other; otherwise like `read`.
 
     Examples:
         >>> from datetime import datetime
@@ -488,12 +469,12 @@ def read_all(scripts: Iterable[tuple[str, str | None]], *, now: datetime) -> Scr
         source = ScriptSource(text, file)
         for batch in batches(source):
             parsed = parse(source, batch)
-            # The second run says all that further ones would: what it creates is there already.
-            for turn in range(min(batch.count, 2)):
-                _run_batch(source, instance, parsed, warn=turn == 0)
-            _note(source, instance, parsed)
+            # Further runs fail like the second one: what it creates exists already.
+            for repeat in range(min(batch.count, 2)):
+                _run_batch(source, instance, parsed, warn=repeat == 0)
+            _apply_instance_annotations(source, instance, parsed)
     instance.database("msdb")
-    return _script(instance)
+    return _script_tables(instance)
 
 
 def _run_batch(source: ScriptSource, instance: InstanceModel, batch: ParsedBatch, *, warn: bool) -> None:
@@ -503,12 +484,12 @@ def _run_batch(source: ScriptSource, instance: InstanceModel, batch: ParsedBatch
         except RefusalError as refusal:
             raise source.error(parsed.start, refusal.reason, subject=parsed.subject, number=refusal.number) from None
         if skipped is not None and warn:
-            # The caller of `read`; a call of `read_all` itself names the module above it.
-            warnings.warn(f"{source.place(parsed.start)}: {parsed.subject}: {skipped}", DdlWarning, stacklevel=4)
+            # Points to the caller of `read`; for `read_all`, to the module above the caller.
+            warnings.warn(f"{source.location(parsed.start)}: {parsed.subject}: {skipped}", DdlWarning, stacklevel=4)
 
 
-def _note(source: ScriptSource, instance: InstanceModel, batch: ParsedBatch) -> None:
-    for position, key, value in batch.instance:
+def _apply_instance_annotations(source: ScriptSource, instance: InstanceModel, batch: ParsedBatch) -> None:
+    for position, key, value in batch.instance_annotations:
         try:
             values = parse_list(value)
         except RefusalError as refusal:
@@ -519,7 +500,7 @@ def _note(source: ScriptSource, instance: InstanceModel, batch: ParsedBatch) -> 
             instance.pending_requests.extend(values)
 
 
-def _script(instance: InstanceModel) -> ScriptTables:
+def _script_tables(instance: InstanceModel) -> ScriptTables:
     endpoint = instance.endpoint
     listed: tuple[str, ...] = ()
     if endpoint is not None:
@@ -527,10 +508,10 @@ def _script(instance: InstanceModel) -> ScriptTables:
         listed = (
             endpoint.addresses
             if endpoint.addresses is not None
-            else parser_objects.addresses(settings.port, settings.ip)
+            else parser_objects.listener_addresses(settings.port, settings.ip)
         )
     return ScriptTables(
-        routes=_routes(instance),
+        routes=_routes_table(instance),
         databases=pa.Table.from_pydict(
             {
                 "name": list(instance.databases),
@@ -552,7 +533,7 @@ def _script(instance: InstanceModel) -> ScriptTables:
     )
 
 
-def _routes(instance: InstanceModel) -> pa.Table:
+def _routes_table(instance: InstanceModel) -> pa.Table:
     routes = instance.routes.values()
     columns: dict[str, list[Any]] = {
         "database": [database for database, _ in instance.routes],
@@ -568,7 +549,7 @@ def _routes(instance: InstanceModel) -> pa.Table:
 
 
 def _route_ids(instance: InstanceModel) -> list[int]:
-    """Ids that no annotation gave follow the highest of their database (K23)."""
+    """Returns the route ids; those without annotation continue from the highest of their database."""
     highest: dict[str, int] = {}
     for (database, _), route in instance.routes.items():
         highest[database] = max(highest.get(database, FIRST_ROUTE_ID - 1), route.route_id or 0)
@@ -577,7 +558,7 @@ def _route_ids(instance: InstanceModel) -> list[int]:
         if route.route_id is None:
             if highest[database] == ROUTE_ID_MAX:
                 raise DdlError(
-                    f"the database {database}: no route id follows {ROUTE_ID_MAX}, so each needs its annotation"
+                    f"the database {database}: no route id is left after {ROUTE_ID_MAX}; annotate each route with its route_id"
                 )
             highest[database] += 1
         ids.append(highest[database] if route.route_id is None else route.route_id)

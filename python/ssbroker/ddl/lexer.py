@@ -1,4 +1,4 @@
-"""Splits scripts into batches and tokens; source positions, annotations in comments, and redaction for errors."""
+"""Splits scripts into batches and tokens, parses annotations in comments, and redacts secrets in errors."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from ssbroker.exceptions import DdlError
 
 _NEWLINE: Final = re.compile(r"\r\n?|\n")
 
-# UTF-32 stands before UTF-16, whose mark it begins with.
+# UTF-32 comes before UTF-16: its little-endian mark starts with that of UTF-16.
 _BYTE_ORDER_MARKS: Final = (
     (codecs.BOM_UTF8, "utf-8"),
     (codecs.BOM_UTF32_LE, "utf-32-le"),
@@ -28,7 +28,7 @@ _BYTE_ORDER_MARKS: Final = (
 
 
 class RefusalError(Exception):
-    """A statement is refused; whoever knows its line turns this into a `DdlError`."""
+    """A statement is refused; the caller that knows its line converts this to a `DdlError`."""
 
     def __init__(self, reason: str, number: int | None = None) -> None:
         super().__init__(reason)
@@ -37,7 +37,7 @@ class RefusalError(Exception):
 
 
 class ScriptSource:
-    """A script with its file name; it knows on which line a position stands."""
+    """A script and its file name; converts positions to line numbers."""
 
     def __init__(self, text: str, file: str | None) -> None:
         self.text = text.removeprefix("\ufeff")
@@ -47,33 +47,37 @@ class ScriptSource:
             self._refuse_surrogates()
 
     def line(self, position: int) -> int:
-        """The line, from 1, on which a position stands."""
+        """Returns the line of a position, counted from 1."""
         return bisect_right(self._breaks, position) + 1
 
     def line_start(self, position: int) -> int:
-        """Where the line begins on which a position stands."""
+        """Returns the position where the line of a position starts."""
         line = bisect_right(self._breaks, position)
         return self._breaks[line - 1] if line else 0
 
-    def place(self, position: int) -> str:
-        """`file:line`, or `line n` where the script came as text."""
+    def location(self, position: int) -> str:
+        """Returns `file:line`, or `line n` if the script has no file name."""
         line = self.line(position)
         return f"line {line}" if self.file is None else f"{self.file}:{line}"
 
     def error(self, position: int, reason: str, *, subject: str | None = None, number: int | None = None) -> DdlError:
-        """The error for the statement that begins at a position."""
+        """Returns the error for the statement that starts at a position."""
         message = refusal_text(reason, subject=subject, number=number)
-        return DdlError(f"{self.place(position)}: {message}", number=number, file=self.file, line=self.line(position))
+        return DdlError(
+            f"{self.location(position)}: {message}", number=number, file=self.file, line=self.line(position)
+        )
 
     def _refuse_surrogates(self) -> None:
         try:
             self.text.encode()
         except UnicodeEncodeError as error:
-            raise self.error(error.start, "the text holds half a surrogate pair, which is no character") from None
+            raise self.error(
+                error.start, "the text contains an unpaired surrogate, which is not a valid character"
+            ) from None
 
 
 def refusal_text(reason: str, *, subject: str | None, number: int | None) -> str:
-    """`CREATE ROUTE [X]: error 9743: reason`, without what is not known."""
+    """Returns `CREATE ROUTE [X]: error 9743: reason`, without the parts that are None."""
     parts = [] if subject is None else [subject]
     if number is not None:
         parts.append(f"error {number}")
@@ -81,20 +85,10 @@ def refusal_text(reason: str, *, subject: str | None, number: int | None) -> str
 
 
 def decode(data: bytes, *, file: str | None = None) -> str:
-    r"""The text of a script file: UTF-8, or what its byte order mark says (SSMS saves "Unicode" as UTF-16).
+    r"""Decodes a script file: UTF-8, or the encoding of its byte order mark (SSMS saves "Unicode" as UTF-16).
 
-    UTF-16 without a mark is recognised by its first character. Code pages are not guessed: names compare byte by byte,
-    and a wrong guess would be a silent other name.
-
-    Args:
-        data: The bytes of the file.
-        file: Its name, for the error.
-
-    Returns:
-        The text, without the mark and with its line ends as they were.
-
-    Raises:
-        DdlError: The bytes are neither.
+    UTF-16 without a mark is recognized by its first character. Code pages are not guessed: names compare byte by byte,
+    so a wrong guess would silently change names. The mark is removed; line ends are kept.
 
     Examples:
         >>> decode(b"\xef\xbb\xbfUSE Sales")
@@ -119,12 +113,12 @@ def _encoding_of(unmarked: bytes) -> str:
     return "utf-16-le" if unmarked[1:2] == b"\0" else "utf-8"
 
 
-_INTRODUCTION: Final = "ssbroker:"
+_ANNOTATION_PREFIX: Final = "ssbroker:"
 _ESCAPED: Final = re.compile(r"[%,\s\x00-\x1f\x7f-\x9f]")
-KEYS: Final = frozenset(
+ANNOTATION_KEYS: Final = frozenset(
     {"route_id", "lifetime", "service_broker_guid", "addresses_only", "addresses", "pending_requests"}
 )
-INSTANCE_KEYS: Final = frozenset({"addresses", "pending_requests"})
+INSTANCE_ANNOTATION_KEYS: Final = frozenset({"addresses", "pending_requests"})
 
 
 class Annotation(NamedTuple):
@@ -134,64 +128,69 @@ class Annotation(NamedTuple):
     values: tuple[tuple[str, str], ...]
 
 
-def annotation(source: ScriptSource, comment: str, start: int) -> Annotation | None:
-    """The annotation that a comment is, None where it is an ordinary comment."""
+def parse_annotation(source: ScriptSource, comment: str, start: int) -> Annotation | None:
+    """Parses a comment as an annotation; returns None for an ordinary comment."""
     text = comment.lstrip()
-    if not text.startswith(_INTRODUCTION):
+    if not text.startswith(_ANNOTATION_PREFIX):
         return None
     values = []
-    for word in text.removeprefix(_INTRODUCTION).split():
+    for word in text.removeprefix(_ANNOTATION_PREFIX).split():
         key, equals, value = word.partition("=")
-        if not equals or key not in KEYS:
-            raise source.error(start, f"the annotation {word!r} is none of {', '.join(sorted(KEYS))}, each with =")
+        if not equals or key not in ANNOTATION_KEYS:
+            raise source.error(
+                start,
+                f"unknown annotation {word!r}; expected key=value with one of the keys {', '.join(sorted(ANNOTATION_KEYS))}",
+            )
         values.append((key, value))
     return Annotation(start, tuple(values))
 
 
-def comment(**values: str | None) -> str:
-    """The comment that says these values, with a space before it; empty where there are none."""
-    said = [f"{key}={value}" for key, value in values.items() if value is not None]
-    return f" -- {_INTRODUCTION} {' '.join(said)}" if said else ""
+def annotation_comment(**values: str | None) -> str:
+    """Returns the comment that holds these values, after a space; empty if all are None."""
+    pairs = [f"{key}={value}" for key, value in values.items() if value is not None]
+    return f" -- {_ANNOTATION_PREFIX} {' '.join(pairs)}" if pairs else ""
 
 
 def format_list(values: tuple[str, ...]) -> str:
-    """The values as one word."""
+    """Joins values to one word, percent-encoding commas, percent signs and whitespace."""
     return ",".join(_ESCAPED.sub(lambda match: quote(match[0], safe=""), value) for value in values)
 
 
 def parse_list(text: str) -> tuple[str, ...]:
-    """The values of `format_list`."""
+    """Parses the output of `format_list`."""
     try:
         return tuple(unquote(part, errors="strict") for part in text.split(","))
     except UnicodeDecodeError:
-        raise RefusalError(f"the annotation {text} holds a % that stands for no character") from None
+        raise RefusalError(f"the annotation {text} contains percent escapes that are not valid UTF-8") from None
 
 
-def format_moment(utc: datetime) -> str:
-    """A UTC moment as `2026-11-21T00:00:00Z`, with microseconds where there are any."""
+def format_lifetime(utc: datetime) -> str:
+    """Formats a UTC time as `2026-11-21T00:00:00Z`, with microseconds unless they are 0."""
     return utc.replace(tzinfo=None).isoformat() + "Z"
 
 
-def parse_moment(text: str) -> datetime:
-    """The moment of `format_moment`, or any other ISO 8601 moment."""
+def parse_lifetime(text: str) -> datetime:
+    """Parses the output of `format_lifetime`, or any other ISO 8601 timestamp."""
     try:
         return parse_timestamp(text)
     except (ValueError, OverflowError):
-        raise RefusalError(f"the annotation lifetime={text} is no moment such as 2026-11-21T00:00:00Z") from None
+        raise RefusalError(
+            f"the annotation lifetime={text} is not a valid timestamp; expected one such as 2026-11-21T00:00:00Z"
+        ) from None
 
 
 def parse_route_id(text: str) -> int:
-    """A route id: a number of 32 bits."""
+    """Parses a route id, a 32-bit integer."""
     try:
         number = int(text) if text.isascii() else None
     except ValueError:
         number = None
     if number is None or not -(2**31) <= number < 2**31:
-        raise RefusalError(f"the annotation route_id={text} is no number of 32 bits")
+        raise RefusalError(f"the annotation route_id={text} is not a 32-bit integer")
     return number
 
 
-# Possessive repeats: text of megabytes, terminated or not, is read once and without a stack.
+# Possessive repeats: megabytes of text, terminated or not, are scanned once and without backtracking.
 _TOKEN: Final = re.compile(
     r"""(?P<space>\s++)
       | --(?P<comment>[^\r\n]*+)
@@ -201,20 +200,22 @@ _TOKEN: Final = re.compile(
       | (?P<quote>"[^"]*+(?:""[^"]*+)*+")
       | (?P<open>[Nn]?'|["\[])
       | (?P<word>[\w@$#]++)
-      | (?P<sign>.)""",
+      | (?P<symbol>.)""",
     re.VERBOSE | re.DOTALL,
 )
 _BLOCK_COMMENT: Final = re.compile(r"/\*|\*/")
-_GO_LINE: Final = re.compile(r"[^\S\r\n]*+(?P<count>[0-9]*+)(?=[^\S\r\n]*+(?:;[^\S\r\n]*+)?+(?:--|/\*|[\r\n]|\Z))")
+_SEPARATOR_LINE: Final = re.compile(
+    r"[^\S\r\n]*+(?P<count>[0-9]*+)(?=[^\S\r\n]*+(?:;[^\S\r\n]*+)?+(?:--|/\*|[\r\n]|\Z))"
+)
 _COUNT_DIGITS_MAX: Final = 10
 # A backslash at the end of a line continues the string on the next one.
 _CONTINUATION: Final = re.compile(r"\\(?:\r\n|\n|\r)")
 
-Kind = Literal["word", "name", "string", "sign", "end"]
+Kind = Literal["word", "name", "string", "symbol", "end"]
 
 
 class Token(NamedTuple):
-    """One token; `key` is what keywords and signs are compared with, empty for names and strings."""
+    """One token; `key` is the upper-case keyword or the symbol, empty for names and strings."""
 
     kind: Kind
     key: str
@@ -225,51 +226,51 @@ class Token(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class ScriptBatch:
-    """What stands between two `GO`."""
+    """The tokens and annotations between two `GO` separators."""
 
     tokens: list[Token] = field(repr=False)  # passwords among them
     annotations: list[Annotation]
     count: int
-    """How many times the batch runs."""
+    """The number of times that the batch runs."""
 
 
 def batches(source: ScriptSource) -> Iterator[ScriptBatch]:
-    """The batches of a script, one at a time."""
+    """Yields the batches of a script."""
     tokens: list[Token] = []
     annotations: list[Annotation] = []
-    position = blank = 0  # the white space before the position begins at `blank`
+    position = space_start = 0  # where the whitespace before the position starts
     while position < len(source.text):
         start = position
-        item, position = _next(source, position)
+        item, position = _next_token(source, position)
         if isinstance(item, Annotation):
             annotations.append(item)
         elif item is not None:
-            separator = _go(source, item, blank=blank) if item.key == "GO" else None
+            separator = _match_separator(source, item, space_start=space_start) if item.key == "GO" else None
             if separator is None:
                 tokens.append(item)
             else:
                 position = separator.end()
-                yield ScriptBatch(tokens, annotations, _count(source, item, separator["count"]))
+                yield ScriptBatch(tokens, annotations, _repeat_count(source, item, separator["count"]))
                 tokens, annotations = [], []
         if not source.text[start].isspace():
-            blank = position
+            space_start = position
     yield ScriptBatch(tokens, annotations, 1)
 
 
-def _next(source: ScriptSource, position: int) -> tuple[Token | Annotation | None, int]:
-    """The token or annotation at a position, None for white space and other comments; and where it ends."""
+def _next_token(source: ScriptSource, position: int) -> tuple[Token | Annotation | None, int]:
+    """Returns the token or annotation at a position (None for whitespace and other comments), and where it ends."""
     match = _TOKEN.match(source.text, position)
-    if match is None:  # the last alternative takes any character
+    if match is None:  # the last alternative matches any character
         raise AssertionError(position)
     text, end = match[0], match.end()
     kind = match.lastgroup
     if kind == "space":
         return None, end
     if kind == "word":
-        # Only ASCII: Unicode upper case would make keywords of words with a dotless i or a long s.
+        # ASCII only: Unicode upper case would turn words with a dotless i or a long s into keywords.
         return Token("word", text.upper() if text.isascii() else text, text, position, end), end
-    if kind == "sign":
-        return Token("sign", text, text, position, end), end
+    if kind == "symbol":
+        return Token("symbol", text, text, position, end), end
     if kind == "string":
         value = _CONTINUATION.sub("", text[text.index("'") + 1 : -1]).replace("''", "'")
         return Token("string", "", value, position, end), end
@@ -278,81 +279,74 @@ def _next(source: ScriptSource, position: int) -> tuple[Token | Annotation | Non
     if kind == "quote":
         return Token("name", "", text[1:-1].replace('""', '"'), position, end), end
     if kind == "comment":
-        return annotation(source, match["comment"], position), end
+        return parse_annotation(source, match["comment"], position), end
     if kind == "block":
-        return None, _end_of_comment(source, position)
-    raise source.error(position, f"the quotation mark {text} is not closed", number=105)
+        return None, _block_comment_end(source, position)
+    raise source.error(position, f"unclosed quotation mark {text}", number=105)
 
 
-def _end_of_comment(source: ScriptSource, start: int) -> int:
+def _block_comment_end(source: ScriptSource, start: int) -> int:
     depth = 0
     for mark in _BLOCK_COMMENT.finditer(source.text, start):
         depth += 1 if mark[0] == "/*" else -1
         if depth == 0:
             return mark.end()
-    raise source.error(start, "the comment /* is not closed", number=113)
+    raise source.error(start, "unclosed comment /*", number=113)
 
 
-def _go(source: ScriptSource, token: Token, *, blank: int) -> re.Match[str] | None:
-    """What follows a GO that separates batches: alone on its line but for a count."""
-    return _GO_LINE.match(source.text, token.end) if blank <= source.line_start(token.start) else None
+def _match_separator(source: ScriptSource, token: Token, *, space_start: int) -> re.Match[str] | None:
+    """Matches the rest of a line with a GO separator, which may have only a count; None if this GO is not a separator."""
+    return _SEPARATOR_LINE.match(source.text, token.end) if space_start <= source.line_start(token.start) else None
 
 
-def _count(source: ScriptSource, token: Token, digits: str) -> int:
-    """How many times a batch runs, by what stands behind its GO."""
+def _repeat_count(source: ScriptSource, token: Token, digits: str) -> int:
     if len(digits.lstrip("0")) > _COUNT_DIGITS_MAX:
-        raise source.error(token.start, f"a batch cannot run {digits[:_COUNT_DIGITS_MAX]}... times")
+        raise source.error(token.start, f"the count of GO is too large: {digits[:_COUNT_DIGITS_MAX]}...")
     return int(digits[-_COUNT_DIGITS_MAX:] or 1)
 
 
 _SECRETS: Final = frozenset({"PASSWORD", "SECRET"})
 _MAY_HAVE_SECRETS: Final = _SECRETS | {"KEY"}
-_CALLS: Final = frozenset({"EXEC", "EXECUTE"})
-_TOKENS_MAX: Final = 60
-_CHARACTERS_MAX: Final = 40
-_UNTOLD: Final = "'...'"
+_CALL_WORDS: Final = frozenset({"EXEC", "EXECUTE"})
+_SUMMARY_TOKENS_MAX: Final = 60
+_TOKEN_CHARACTERS_MAX: Final = 40
+_REDACTED: Final = "'...'"
 
 
-def beginning(text: str, tokens: Sequence[Token], *, is_call: bool) -> str:
-    """The beginning of a statement that is skipped, without its strings; of a call, or a command of sqlcmd, the name alone.
+def statement_summary(text: str, tokens: Sequence[Token], *, is_call: bool) -> str:
+    """Returns the first words of a skipped statement without its strings; of a procedure call or sqlcmd command, only the name.
 
-    Args:
-        text: The script.
-        tokens: Those of the statement.
-        is_call: Whether it may call a procedure without EXEC, as the first statement of a batch may.
-
-    Returns:
-        The words, with one blank for all that stands between two of them.
+    With `is_call`, the statement may call a procedure without EXEC, as the first statement of a batch may.
     """
-    shown = end = min(len(tokens), _TOKENS_MAX)
-    call = 0 if is_call or tokens[0].key == ":" else next(filter(partial(_calls, tokens), range(end)), None)
+    shown = end = min(len(tokens), _SUMMARY_TOKENS_MAX)
+    call = 0 if is_call or tokens[0].key == ":" else next(filter(partial(_is_call, tokens), range(end)), None)
     if call is not None:
-        end = min(end, _callee(tokens, call))
+        end = min(end, _callee_end(tokens, call))
     words = ""
     for index, token in enumerate(tokens[:end]):
         gap = " " if index and token.start > tokens[index - 1].end else ""
         words += gap + (
-            _UNTOLD if _is_quoted(text, token) or _is_secret(tokens, index) else text[token.start : token.end]
+            _REDACTED if _is_quoted(text, token) or _is_secret(tokens, index) else text[token.start : token.end]
         )
     return words if end == shown else f"{words} ..."
 
 
-def last(text: str, tokens: Sequence[Token]) -> str:
-    """The last of some tokens of a statement that is read, shortened; without its text where it may be a secret."""
+def last_token_text(text: str, tokens: Sequence[Token]) -> str:
+    """Returns the text of the last token, shortened, and redacted if it may be a secret."""
     token = tokens[-1]
     may_be = _is_quoted(text, token) and any(one.key in _MAY_HAVE_SECRETS for one in tokens)
-    told = _UNTOLD if may_be or _is_secret(tokens, len(tokens) - 1) else text[token.start : token.end]
-    return told if len(told) <= _CHARACTERS_MAX else told[:_CHARACTERS_MAX] + "..."
+    shown = _REDACTED if may_be or _is_secret(tokens, len(tokens) - 1) else text[token.start : token.end]
+    return shown if len(shown) <= _TOKEN_CHARACTERS_MAX else shown[:_TOKEN_CHARACTERS_MAX] + "..."
 
 
-def _calls(tokens: Sequence[Token], index: int) -> bool:
-    """Whether a procedure is called here; `GRANT EXECUTE ON` and `EXECUTE AS` call none."""
+def _is_call(tokens: Sequence[Token], index: int) -> bool:
+    """Returns whether a procedure is called here; `GRANT EXECUTE ON` and `EXECUTE AS` do not call one."""
     following = tokens[index + 1].key if index + 1 < len(tokens) else ""
-    return tokens[index].key in _CALLS and following not in ("AS", "ON")
+    return tokens[index].key in _CALL_WORDS and following not in ("AS", "ON")
 
 
-def _callee(tokens: Sequence[Token], call: int) -> int:
-    """Where the name ends of what is called: `EXEC @status = dbo.p`, `:connect`."""
+def _callee_end(tokens: Sequence[Token], call: int) -> int:
+    """Returns where the name of the called procedure or command ends: `EXEC @status = dbo.p`, `:connect`."""
     end = min(call + 2, len(tokens))
     while end < len(tokens) and {tokens[end - 1].key, tokens[end].key} & {".", "="}:
         end += 1
@@ -364,5 +358,5 @@ def _is_quoted(text: str, token: Token) -> bool:
 
 
 def _is_secret(tokens: Sequence[Token], index: int) -> bool:
-    """Whether it is what follows PASSWORD or SECRET, quoted or not."""
+    """Returns whether the token follows PASSWORD or SECRET, quoted or not."""
     return tokens[index].key != "=" and any(one.key in _SECRETS for one in tokens[max(index - 2, 0) : index])

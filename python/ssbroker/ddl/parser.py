@@ -1,4 +1,4 @@
-"""Parses scripts into statements by recursive descent; skips statements that are not about Service Broker."""
+"""Parses batches into statements by recursive descent, and skips statements that are not about Service Broker."""
 
 from __future__ import annotations
 
@@ -8,18 +8,26 @@ from dataclasses import dataclass, field
 from typing import Final, cast
 
 from ssbroker.ddl import parser_objects, statements
-from ssbroker.ddl.lexer import INSTANCE_KEYS, ScriptBatch, ScriptSource
-from ssbroker.ddl.parser_base import STATEMENT_WORDS, Reading, TokenCursor, named, on_or_off, owner, skip_rest
+from ssbroker.ddl.lexer import INSTANCE_ANNOTATION_KEYS, ScriptBatch, ScriptSource
+from ssbroker.ddl.parser_base import (
+    STATEMENT_WORDS,
+    StatementScope,
+    TokenCursor,
+    on_or_off,
+    optional_owner,
+    skip_rest,
+    subject_name,
+)
 from ssbroker.ddl.statements import BrokerOption, Clauses, Skipped, Statement
 
 _BROKER_OPTIONS: Final = frozenset({"ENABLE_BROKER", "DISABLE_BROKER", "NEW_BROKER", "ERROR_BROKER_CONVERSATIONS"})
-# What may follow these words in CREATE DATABASE.
+# The words that may follow these in CREATE DATABASE.
 _FOLLOWERS: Final = {
     "FOR": frozenset({"ATTACH", "ATTACH_REBUILD_LOG"}),
     "SNAPSHOT": frozenset({"OF"}),
-    "WITH": _BROKER_OPTIONS | {"FILESTREAM", "RESTRICTED_USER"},  # after FOR ATTACH; a database that is made takes more
+    "WITH": _BROKER_OPTIONS | {"FILESTREAM", "RESTRICTED_USER"},  # after FOR ATTACH; a new database allows more
 }
-# These begin like statements about databases and services, and are about something else.
+# These start like statements about databases and services, but are about other objects.
 _OTHER_OBJECTS: Final = frozenset(
     {
         ("DATABASE", "AUDIT", "SPECIFICATION"),
@@ -31,8 +39,8 @@ _OTHER_OBJECTS: Final = frozenset(
 )
 
 
-def known(cursor: TokenCursor) -> str | None:
-    """The verb and noun of the known statement that begins here, None where there is none."""
+def known_statement(cursor: TokenCursor) -> str | None:
+    """Returns the verb and noun of the known statement that starts here, or None."""
     if cursor.key == "USE":
         return "USE"
     if cursor.key not in _VERBS or (
@@ -41,34 +49,34 @@ def known(cursor: TokenCursor) -> str | None:
         return None
     nouns = (cursor.ahead(1).key, cursor.ahead(2).key, cursor.ahead(3).key)
     for verb in (f"{cursor.key} {nouns[0]}", f"{cursor.key} {nouns[0]} {nouns[1]}"):
-        if verb in _GRAMMARS[cursor.reading] and nouns not in _OTHER_OBJECTS:
+        if verb in _GRAMMARS[cursor.scope] and nouns not in _OTHER_OBJECTS:
             return verb
     return None
 
 
-def parse_known(cursor: TokenCursor, verb: str) -> Statement:
-    """The statement that `known` saw."""
+def parse_statement(cursor: TokenCursor, verb: str) -> Statement:
+    """Parses the statement that `known_statement` recognized."""
     cursor.subject = verb
     cursor.index += len(verb.split())
-    return _GRAMMARS[cursor.reading][verb](cursor)
+    return _GRAMMARS[cursor.scope][verb](cursor)
 
 
 def _create_route(cursor: TokenCursor) -> Statement:
-    name = named(cursor)
-    owner(cursor)
-    return statements.CreateRoute(name, _clauses(cursor))
+    name = subject_name(cursor)
+    optional_owner(cursor)
+    return statements.CreateRoute(name, _route_clauses(cursor))
 
 
-def _clauses(cursor: TokenCursor) -> Clauses:
+def _route_clauses(cursor: TokenCursor) -> Clauses:
     cursor.expect("WITH")
     texts: dict[str, str] = {}
     lifetime: int | None = None
     while True:
         key = cursor.key
         if key not in ("SERVICE_NAME", "BROKER_INSTANCE", "LIFETIME", "ADDRESS", "MIRROR_ADDRESS"):
-            cursor.fail("a clause was expected: SERVICE_NAME, BROKER_INSTANCE, LIFETIME, ADDRESS or MIRROR_ADDRESS")
+            cursor.fail("expected a clause: SERVICE_NAME, BROKER_INSTANCE, LIFETIME, ADDRESS or MIRROR_ADDRESS")
         if key.lower() in texts or (key == "LIFETIME" and lifetime is not None):
-            raise cursor.error(f"{key} is given twice", number=1039)
+            raise cursor.error(f"{key} is specified more than once", number=1039)
         cursor.take()
         cursor.expect("=")
         if key == "LIFETIME":
@@ -80,11 +88,11 @@ def _clauses(cursor: TokenCursor) -> Clauses:
 
 
 def _use(cursor: TokenCursor) -> Statement:
-    return statements.UseDatabase(named(cursor))
+    return statements.UseDatabase(subject_name(cursor))
 
 
 def _create_database(cursor: TokenCursor) -> Statement:
-    name = named(cursor)
+    name = subject_name(cursor)
     start, depth = cursor.index, 0
     skip_rest(cursor)
     end, cursor.index = cursor.index, start
@@ -95,13 +103,13 @@ def _create_database(cursor: TokenCursor) -> Statement:
         depth += (cursor.key == "(") - (cursor.key == ")")
         if depth == 0 and cursor.key in _BROKER_OPTIONS:
             if option is not None or not attached:
-                cursor.fail("one broker option is allowed, after FOR ATTACH WITH")
+                cursor.fail("only one broker option is allowed, after FOR ATTACH WITH")
             option = cast("BrokerOption", cursor.key)
         if depth == 0 and (attached or cursor.key != "WITH"):
             _check_follower(cursor)
         if cursor.key == "ON" and cursor.index + 1 == end and (cursor.index == start or is_log):
             cursor.take()
-            cursor.fail("the files were expected")
+            cursor.fail("expected the files")
         is_log = cursor.key == "LOG"
         attached |= depth == 0 and cursor.key == "FOR"
         snapshot |= depth == 0 and cursor.key == "SNAPSHOT" and cursor.ahead(1).key == "OF"
@@ -109,21 +117,21 @@ def _create_database(cursor: TokenCursor) -> Statement:
             files.append(cursor.string())
         else:
             cursor.take()
-    # A snapshot is read-only: nothing is sent from it and nothing delivered to it.
+    # A snapshot is read-only, so it neither sends nor receives messages.
     return statements.Skipped() if snapshot else statements.CreateDatabase(name, attached, option, tuple(files))
 
 
 def _check_follower(cursor: TokenCursor) -> None:
-    """What follows decides whether a database is made or taken in, and what becomes of its conversations."""
+    """Refuses unknown words here: they decide whether the database is attached, and what happens to its conversations."""
     expected = _FOLLOWERS.get(cursor.key, ())
     if expected and cursor.ahead(1).key not in expected:
         cursor.take()
-        cursor.fail(f"one of {', '.join(sorted(expected))} was expected")
+        cursor.fail(f"expected one of {', '.join(sorted(expected))}")
 
 
 def _alter_database(cursor: TokenCursor) -> Statement:
     current = cursor.key == "CURRENT"
-    name = None if current else named(cursor)
+    name = None if current else subject_name(cursor)
     if current:
         cursor.subject = f"{cursor.subject} {cursor.take().key}"
     if cursor.accept("MODIFY", "NAME"):
@@ -131,43 +139,43 @@ def _alter_database(cursor: TokenCursor) -> Statement:
         return statements.AlterDatabase(name, None, cursor.name(), "")
     if not cursor.accept("SET"):
         if cursor.key not in ("ADD", "REMOVE", "MODIFY", "COLLATE", "PERFORM_CUTOVER"):
-            cursor.fail("SET was expected")
+            cursor.fail("expected SET")
         cursor.take()
         skip_rest(cursor)
         return statements.Skipped()
-    option, honor, ignored = _set_options(cursor)
+    option, honor_priority, ignored = _set_options(cursor)
     if cursor.accept("WITH"):
         _termination(cursor)
-    if option is None and honor is None:
+    if option is None and honor_priority is None:
         return statements.Skipped()
-    return statements.AlterDatabase(name, option, None, ", ".join(ignored), honor)
+    return statements.AlterDatabase(name, option, None, ", ".join(ignored), honor_priority)
 
 
 def _set_options(cursor: TokenCursor) -> tuple[BrokerOption | None, bool | None, list[str]]:
     option: BrokerOption | None = None
-    honor: bool | None = None
+    honor_priority: bool | None = None
     ignored = []
     while True:
         key = cursor.key
         if key in _BROKER_OPTIONS:
             if option is not None:
-                raise cursor.error(f"{key} after {option}: one broker option is allowed")
+                raise cursor.error(f"{key} after {option}: only one broker option is allowed")
             option = cast("BrokerOption", cursor.take().key)
-        elif cursor.reading == "objects" and cursor.accept("HONOR_BROKER_PRIORITY"):
-            honor = on_or_off(cursor)
+        elif cursor.scope == "objects" and cursor.accept("HONOR_BROKER_PRIORITY"):
+            honor_priority = on_or_off(cursor)
         else:
             if cursor.token.kind != "word" or key in STATEMENT_WORDS:
-                cursor.fail("an option was expected")
+                cursor.fail("expected an option")
             ignored.append(key)
             depth = 0
-            while not cursor.done and (depth or cursor.key not in STATEMENT_WORDS | {";", ",", "WITH"}):
+            while not cursor.at_end and (depth or cursor.key not in STATEMENT_WORDS | {";", ",", "WITH"}):
                 depth += (cursor.key == "(") - (cursor.key == ")")
                 cursor.take()
             if depth:
-                cursor.fail("the parentheses do not match")
-            cursor.expect_whole()
+                cursor.fail("unbalanced parentheses")
+            cursor.expect_complete()
         if not cursor.accept(","):
-            return option, honor, ignored
+            return option, honor_priority, ignored
 
 
 def _termination(cursor: TokenCursor) -> None:
@@ -180,17 +188,17 @@ def _termination(cursor: TokenCursor) -> None:
 
 def _drop_database(cursor: TokenCursor) -> Statement:
     if_exists = cursor.accept("IF", "EXISTS")
-    names = [named(cursor)]
+    names = [subject_name(cursor)]
     while cursor.accept(","):
         names.append(cursor.name())
     return statements.DropDatabase(tuple(names), if_exists)
 
 
-_ROUTING: Final[dict[str, Callable[[TokenCursor], Statement]]] = {
+_ROUTING_GRAMMAR: Final[dict[str, Callable[[TokenCursor], Statement]]] = {
     "USE": _use,
     "CREATE ROUTE": _create_route,
-    "ALTER ROUTE": lambda cursor: statements.AlterRoute(named(cursor), _clauses(cursor)),
-    "DROP ROUTE": lambda cursor: statements.DropRoute(named(cursor)),
+    "ALTER ROUTE": lambda cursor: statements.AlterRoute(subject_name(cursor), _route_clauses(cursor)),
+    "DROP ROUTE": lambda cursor: statements.DropRoute(subject_name(cursor)),
     "CREATE DATABASE": _create_database,
     "ALTER DATABASE": _alter_database,
     "DROP DATABASE": _drop_database,
@@ -199,31 +207,31 @@ _ROUTING: Final[dict[str, Callable[[TokenCursor], Statement]]] = {
     "DROP QUEUE": parser_objects.drop_queue,
     "CREATE SERVICE": parser_objects.create_service,
     "ALTER SERVICE": parser_objects.alter_service,
-    "DROP SERVICE": lambda cursor: statements.DropService(named(cursor)),
-    "CREATE ENDPOINT": lambda cursor: parser_objects.create(cursor, named(cursor)),
-    "ALTER ENDPOINT": lambda cursor: parser_objects.alter(cursor, named(cursor)),
-    "DROP ENDPOINT": lambda cursor: statements.DropEndpoint(named(cursor)),
+    "DROP SERVICE": lambda cursor: statements.DropService(subject_name(cursor)),
+    "CREATE ENDPOINT": lambda cursor: parser_objects.create_endpoint(cursor, subject_name(cursor)),
+    "ALTER ENDPOINT": lambda cursor: parser_objects.alter_endpoint(cursor, subject_name(cursor)),
+    "DROP ENDPOINT": lambda cursor: statements.DropEndpoint(subject_name(cursor)),
 }
-# What says nothing about routing, and something to a running instance.
-_OBJECTS: Final[dict[str, Callable[[TokenCursor], Statement]]] = {
+# Statements that do not affect routing, but are executed by a running instance.
+_OBJECT_GRAMMAR: Final[dict[str, Callable[[TokenCursor], Statement]]] = {
     "CREATE MESSAGE TYPE": parser_objects.create_message_type,
     "ALTER MESSAGE TYPE": parser_objects.alter_message_type,
-    "DROP MESSAGE TYPE": lambda cursor: statements.DropMessageType(named(cursor)),
+    "DROP MESSAGE TYPE": lambda cursor: statements.DropMessageType(subject_name(cursor)),
     "CREATE CONTRACT": parser_objects.create_contract,
-    "DROP CONTRACT": lambda cursor: statements.DropContract(named(cursor)),
+    "DROP CONTRACT": lambda cursor: statements.DropContract(subject_name(cursor)),
     "CREATE BROKER PRIORITY": parser_objects.create_priority,
     "ALTER BROKER PRIORITY": parser_objects.alter_priority,
-    "DROP BROKER PRIORITY": lambda cursor: statements.DropPriority(named(cursor)),
+    "DROP BROKER PRIORITY": lambda cursor: statements.DropPriority(subject_name(cursor)),
 }
-_GRAMMARS: Final[dict[Reading, dict[str, Callable[[TokenCursor], Statement]]]] = {
-    "routing": _ROUTING,
-    "objects": {**_ROUTING, **_OBJECTS, **parser_objects.GRAMMAR},
+_GRAMMARS: Final[dict[StatementScope, dict[str, Callable[[TokenCursor], Statement]]]] = {
+    "routing": _ROUTING_GRAMMAR,
+    "objects": {**_ROUTING_GRAMMAR, **_OBJECT_GRAMMAR, **parser_objects.SECURITY_GRAMMAR},
 }
-_VERBS: Final = frozenset({"CREATE", "ALTER", "DROP"}) | parser_objects.VERBS
+_VERBS: Final = frozenset({"CREATE", "ALTER", "DROP"}) | parser_objects.SECURITY_VERBS
 
 
-# Reserved words that begin a statement wherever they stand outside parentheses.
-_STARTERS: Final = frozenset(
+# Reserved words that start a statement anywhere outside parentheses.
+_STATEMENT_STARTERS: Final = frozenset(
     {
         "BACKUP",
         "BEGIN",
@@ -247,7 +255,7 @@ _STARTERS: Final = frozenset(
         "WHILE",
     }
 )
-# Words that begin a statement where they stand first on a line, unless the statement before may go on with them.
+# Words that start a statement if they are first on a line, unless the current statement may contain them.
 _LINE_STARTERS: Final = {
     "ALTER": ("ALTER",),
     "DELETE": ("ALTER", "CREATE", "MERGE", "WITH"),
@@ -265,39 +273,39 @@ _NOT_A_BLOCK: Final = ("TRAN", "TRANSACTION", "DISTRIBUTED", "DIALOG", "CONVERSA
 _MODULES: Final = ("PROCEDURE", "PROC", "FUNCTION", "TRIGGER", "VIEW")
 
 
-def skip(cursor: TokenCursor) -> tuple[str, ...]:
-    """Moves past the statement at the cursor; the known statements within it."""
-    holds: list[str] = []
-    _skip(cursor, holds)
-    return tuple(dict.fromkeys(holds))
+def skip_statement(cursor: TokenCursor) -> tuple[str, ...]:
+    """Moves past the statement at the cursor; returns the known statements inside it."""
+    contained: list[str] = []
+    _skip(cursor, contained)
+    return tuple(dict.fromkeys(contained))
 
 
-def _skip(cursor: TokenCursor, holds: list[str]) -> None:
+def _skip(cursor: TokenCursor, contained: list[str]) -> None:
     key = cursor.key
     if key in ("IF", "WHILE"):
-        _skip_conditional(cursor, holds)
+        _skip_conditional(cursor, contained)
     elif _opens_block(cursor):
-        _skip_block(cursor, holds)
+        _skip_block(cursor, contained)
     elif _reaches_batch_end(cursor):
-        cursor.to_end()
-    elif key == ":" and cursor.first_on_line():
+        cursor.skip_to_end()
+    elif key == ":" and cursor.is_first_on_line():
         _skip_line(cursor)
     elif (key == "END" and cursor.ahead(1).key != "CONVERSATION") or key == "ELSE":
-        cursor.fail(f"{key} without its {'BEGIN' if key == 'END' else 'IF'}")
+        cursor.fail(f"{key} without {'BEGIN' if key == 'END' else 'IF'}")
     else:
-        _skip_plain(cursor)
+        _skip_simple(cursor)
 
 
-def _skip_plain(cursor: TokenCursor) -> None:
+def _skip_simple(cursor: TokenCursor) -> None:
     head = cursor.take().key
     if head in ("BEGIN", "END"):
         cursor.take()
-    permissions = head in _PERMISSIONS  # `GRANT CREATE ROUTE TO ...` begins no CREATE ROUTE
+    permissions = head in _PERMISSIONS  # `GRANT CREATE ROUTE TO ...` is not a CREATE ROUTE
     depth = cases = 0
-    while not cursor.done:
+    while not cursor.at_end:
         key = cursor.key
         if depth == 0 and cases == 0 and not permissions:
-            if key in (";", "ELSE", "END") or _begins(cursor, head):
+            if key in (";", "ELSE", "END") or _starts_statement(cursor, head):
                 break
         elif key == ";" and depth == 0:
             break
@@ -306,33 +314,33 @@ def _skip_plain(cursor: TokenCursor) -> None:
         permissions = permissions and not (depth == 0 and key in ("TO", "FROM"))
         cursor.take()
     if depth > 0:
-        cursor.fail("the parentheses do not match")
+        cursor.fail("unbalanced parentheses")
 
 
-def _begins(cursor: TokenCursor, head: str) -> bool:
-    """Whether another statement begins here, after one that began with `head`."""
+def _starts_statement(cursor: TokenCursor, head: str) -> bool:
+    """Returns whether another statement starts here, after one that starts with `head`."""
     key, follower = cursor.key, cursor.ahead(1).key
     if key == "IF":
         return follower != "EXISTS" or cursor.ahead(2).key == "("  # not DROP TABLE IF EXISTS
     if key == "GRANT":
         return follower != "OPTION"
-    if key in _STARTERS or known(cursor) is not None:
+    if key in _STATEMENT_STARTERS or known_statement(cursor) is not None:
         return True
-    return key in _LINE_STARTERS and head not in _LINE_STARTERS[key] and cursor.first_on_line()
+    return key in _LINE_STARTERS and head not in _LINE_STARTERS[key] and cursor.is_first_on_line()
 
 
 def _opens_block(cursor: TokenCursor) -> bool:
     return cursor.key == "BEGIN" and cursor.ahead(1).key not in _NOT_A_BLOCK
 
 
-def _skip_block(cursor: TokenCursor, holds: list[str]) -> None:
+def _skip_block(cursor: TokenCursor, contained: list[str]) -> None:
     depth = 0
     while True:
-        if cursor.done:
-            cursor.fail("END was expected")
-        verb = known(cursor)
+        if cursor.at_end:
+            cursor.fail("expected END")
+        verb = known_statement(cursor)
         if verb is not None:
-            holds.append(verb)
+            contained.append(verb)
         if cursor.key == "CASE" or _opens_block(cursor):
             depth += 1
         elif cursor.key == "END" and cursor.ahead(1).key != "CONVERSATION":
@@ -344,14 +352,14 @@ def _skip_block(cursor: TokenCursor, holds: list[str]) -> None:
             return
 
 
-def _skip_conditional(cursor: TokenCursor, holds: list[str]) -> None:
-    """IF with its ELSE, or WHILE, however deep they stand in each other: `heads` are those whose statement is still to come."""
+def _skip_conditional(cursor: TokenCursor, contained: list[str]) -> None:
+    """Moves past IF with its ELSE, or WHILE, at any nesting depth; `heads` are the ones whose body has not been read yet."""
     heads: list[str] = []
     while True:
         while cursor.key in ("IF", "WHILE"):
             heads.append(cursor.take().key)
             _skip_condition(cursor, heads[-1])
-        _skip_inner(cursor, holds)
+        _skip_body(cursor, contained)
         while heads:
             if heads.pop() == "IF" and (cursor.accept(";", "ELSE") or cursor.accept("ELSE")):
                 heads.append("ELSE")
@@ -361,31 +369,31 @@ def _skip_conditional(cursor: TokenCursor, holds: list[str]) -> None:
 
 
 def _skip_condition(cursor: TokenCursor, head: str) -> None:
-    """It reaches to the first word that begins a statement."""
+    """Moves to the first word that starts a statement."""
     depth = cases = 0
     while depth > 0 or cases > 0 or cursor.key not in STATEMENT_WORDS:
-        if cursor.done or cursor.key == ";":
-            cursor.fail(f"a statement was expected after {head}")
+        if cursor.at_end or cursor.key == ";":
+            cursor.fail(f"expected a statement after {head}")
         depth += (cursor.key == "(") - (cursor.key == ")")
         cases += (cursor.key == "CASE") - (cursor.key == "END")
         cursor.take()
 
 
-def _skip_inner(cursor: TokenCursor, holds: list[str]) -> None:
-    if cursor.done or cursor.key == ";":
-        cursor.fail("a statement was expected")
-    verb = known(cursor)
+def _skip_body(cursor: TokenCursor, contained: list[str]) -> None:
+    if cursor.at_end or cursor.key == ";":
+        cursor.fail("expected a statement")
+    verb = known_statement(cursor)
     if verb is None:
-        _skip(cursor, holds)
+        _skip(cursor, contained)
         return
-    holds.append(verb)
+    contained.append(verb)
     subject = cursor.subject
-    parse_known(cursor, verb)
+    parse_statement(cursor, verb)
     cursor.subject = subject
 
 
 def _reaches_batch_end(cursor: TokenCursor) -> bool:
-    """RETURN ends the batch; a procedure, function, trigger or view is all of its batch."""
+    """Returns whether the statement takes the rest of the batch: RETURN, or a procedure, function, trigger or view."""
     if cursor.key == "RETURN":
         return True
     if cursor.key not in ("CREATE", "ALTER"):
@@ -395,9 +403,9 @@ def _reaches_batch_end(cursor: TokenCursor) -> bool:
 
 
 def _skip_line(cursor: TokenCursor) -> None:
-    """A command of sqlcmd: `:setvar`, `:on error exit`."""
+    """Moves past a sqlcmd command: `:setvar`, `:on error exit`."""
     cursor.take()
-    while not cursor.done and not cursor.first_on_line():
+    while not cursor.at_end and not cursor.is_first_on_line():
         cursor.take()
 
 
@@ -406,7 +414,7 @@ _SHOWN_CHARACTERS_MAX: Final = 60
 
 @dataclass(slots=True)
 class ParsedStatement:
-    """A statement in its place."""
+    """A statement with its position in the script."""
 
     statement: Statement
     subject: str
@@ -417,45 +425,45 @@ class ParsedStatement:
 
 @dataclass(frozen=True, slots=True)
 class ParsedBatch:
-    """The statements of a batch, and the annotations of the instance."""
+    """The statements of a batch, and its annotations about the instance."""
 
     statements: list[ParsedStatement]
-    instance: list[tuple[int, str, str]]
-    """Position, key and value."""
+    instance_annotations: list[tuple[int, str, str]]
+    """Position, key and value of each."""
 
 
-def parse(source: ScriptSource, batch: ScriptBatch, *, reading: Reading = "routing") -> ParsedBatch:
-    """The statements of a batch."""
-    statements = list(_statements(source, batch, reading))
-    return ParsedBatch(statements, list(_attach(source, batch, statements)))
+def parse(source: ScriptSource, batch: ScriptBatch, *, scope: StatementScope = "routing") -> ParsedBatch:
+    """Parses the statements of a batch and assigns annotations to them."""
+    statements = list(_statements(source, batch, scope))
+    return ParsedBatch(statements, list(_assign_annotations(source, batch, statements)))
 
 
-def _statements(source: ScriptSource, batch: ScriptBatch, reading: Reading) -> Iterator[ParsedStatement]:
-    cursor = TokenCursor(source, batch.tokens, reading=reading)
-    while not cursor.done:
+def _statements(source: ScriptSource, batch: ScriptBatch, scope: StatementScope) -> Iterator[ParsedStatement]:
+    cursor = TokenCursor(source, batch.tokens, scope=scope)
+    while not cursor.at_end:
         if cursor.accept(";"):
             continue
-        cursor.begin()
-        verb = known(cursor)
-        statement = Skipped(skip(cursor)) if verb is None else parse_known(cursor, verb)
-        if verb is not None and not _may_follow(cursor):
-            cursor.fail("the statement should end here")
+        cursor.begin_statement()
+        verb = known_statement(cursor)
+        statement = Skipped(skip_statement(cursor)) if verb is None else parse_statement(cursor, verb)
+        if verb is not None and not _ends_here(cursor):
+            cursor.fail("expected the end of the statement")
         subject = cursor.subject
         if subject is None or isinstance(statement, Skipped):
-            subject = _first_words(cursor.said())
-        end = cursor.token.end if cursor.key == ";" else cursor.end
+            subject = _shortened(cursor.summary())
+        end = cursor.token.end if cursor.key == ";" else cursor.previous_end
         yield ParsedStatement(statement, subject, cursor.start, end)
 
 
-def _may_follow(cursor: TokenCursor) -> bool:
-    """Whether a statement may end here: at its semicolon, the end, a label, a command of sqlcmd or another statement."""
-    return cursor.done or cursor.key in STATEMENT_WORDS | {";", ":"} or cursor.ahead(1).key == ":"
+def _ends_here(cursor: TokenCursor) -> bool:
+    """Returns whether the statement ends here: at a semicolon, the batch end, a label, a sqlcmd command or another statement."""
+    return cursor.at_end or cursor.key in STATEMENT_WORDS | {";", ":"} or cursor.ahead(1).key == ":"
 
 
-def _attach(
+def _assign_annotations(
     source: ScriptSource, batch: ScriptBatch, statements: list[ParsedStatement]
 ) -> Iterator[tuple[int, str, str]]:
-    """Gives each annotation to the statement around it or before it on its line; the rest is the instance's."""
+    """Assigns annotations to the statement that surrounds or precedes them on the line; yields those about the instance."""
     starts = [parsed.start for parsed in statements]
     for note in batch.annotations:
         index = bisect_right(starts, note.start) - 1
@@ -465,14 +473,16 @@ def _attach(
         for key, value in note.values:
             if owner is not None and isinstance(owner.statement, Skipped):
                 continue
-            if key in INSTANCE_KEYS:
+            if key in INSTANCE_ANNOTATION_KEYS:
                 yield note.start, key, value
             elif owner is None:
-                raise source.error(note.start, f"the annotation {key} stands at the end of no statement")
+                raise source.error(note.start, f"the annotation {key} does not follow a statement on its line")
             elif owner.annotations.setdefault(key, value) != value:
-                raise source.error(note.start, f"the annotation {key} is given twice", subject=owner.subject)
+                raise source.error(
+                    note.start, f"the annotation {key} is specified more than once", subject=owner.subject
+                )
 
 
-def _first_words(text: str) -> str:
+def _shortened(text: str) -> str:
     words = " ".join(text[: 10 * _SHOWN_CHARACTERS_MAX].split())
     return words if len(words) <= _SHOWN_CHARACTERS_MAX else words[:_SHOWN_CHARACTERS_MAX] + "..."

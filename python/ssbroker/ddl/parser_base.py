@@ -1,4 +1,4 @@
-"""The token cursor and the clauses that statements share."""
+"""The token cursor, and parsers of clauses that several statements share."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from ssbroker.ddl.lexer import RefusalError, ScriptSource, Token
 from ssbroker.exceptions import DdlError
 
 NAME_CHARACTERS_MAX: Final = 128
-_DIGITS_MAX: Final = 30  # more are out of range everywhere, and very many are too many for int()
+_DIGITS_MAX: Final = 30  # more are always out of range, and very many exceed the limit of int()
 
-# Every word that begins a statement. None of them is a name unless it stands in brackets or quotes.
+# Words that start a statement. They are names only in brackets or quotes.
 STATEMENT_WORDS: Final = frozenset(
     {
         "ADD",
@@ -91,29 +91,29 @@ _RESERVED: Final = (STATEMENT_WORDS - {"DISABLE", "ENABLE", "GET", "MOVE", "RECE
         "WITH",
     }
 )
-# A statement that ends with one of them was cut off.
+# A statement that ends with one of these is truncated.
 _UNFINISHED: Final = frozenset(
     {",", "=", ".", ":", "AS", "BY", "COLLATE", "FOR", "FROM", "LOG", "PRIMARY", "SNAPSHOT", "TO", "WITH"}
 )
 
-Reading = Literal["routing", "objects"]
-"""Which statements are read: those about routing, or all that say something to a running instance."""
+StatementScope = Literal["routing", "objects"]
+"""The statements to parse: those that affect routing, or all that a running instance executes."""
 
 
 class TokenCursor:
-    """A position in the tokens of one batch."""
+    """A position within the tokens of one batch."""
 
-    def __init__(self, source: ScriptSource, tokens: list[Token], *, reading: Reading = "routing") -> None:
-        self.reading: Final = reading
+    def __init__(self, source: ScriptSource, tokens: list[Token], *, scope: StatementScope = "routing") -> None:
+        self.scope: Final = scope
         self._source = source
         self._tokens = tokens
         end = tokens[-1].end if tokens else 0
         self._end = Token("end", "", "", end, end)
         self.index = 0
-        self.begin()
+        self.begin_statement()
 
-    def begin(self) -> None:
-        """Notes that a statement begins here."""
+    def begin_statement(self) -> None:
+        """Marks the position as the start of a statement."""
         self.start = self.token.start
         self.subject: str | None = None
         self._first = self.index
@@ -129,63 +129,63 @@ class TokenCursor:
         return self.ahead(0).key
 
     @property
-    def done(self) -> bool:
-        """Whether the batch is at its end."""
+    def at_end(self) -> bool:
+        """Whether the end of the batch is reached."""
         return self.index >= len(self._tokens)
 
     @property
-    def end(self) -> int:
-        """Where the token before the position ends."""
+    def previous_end(self) -> int:
+        """The end of the token before the position."""
         return self._tokens[self.index - 1].end
 
     def ahead(self, count: int) -> Token:
-        """The token some places on."""
+        """Returns the token `count` places after the position."""
         index = self.index + count
         return self._tokens[index] if index < len(self._tokens) else self._end
 
     def take(self) -> Token:
-        """The token at the position, which moves on, but not past the end of the batch."""
+        """Returns the token at the position and moves past it, but not past the end of the batch."""
         token = self.ahead(0)
         self.index = min(self.index + 1, len(self._tokens))
         return token
 
-    def to_end(self) -> None:
+    def skip_to_end(self) -> None:
         """Moves to the end of the batch."""
         self.index = len(self._tokens)
 
     def accept(self, *keys: str) -> bool:
-        """Moves past these keywords if they stand here."""
+        """Moves past these keywords and returns True if they follow here."""
         if any(self.ahead(number).key != key for number, key in enumerate(keys)):
             return False
         self.index += len(keys)
         return True
 
     def expect(self, *keys: str) -> None:
-        """Moves past these keywords, which must stand here."""
+        """Moves past these keywords, or raises a syntax error."""
         for key in keys:
             if not self.accept(key):
-                self.fail(f"{key} was expected")
+                self.fail(f"expected {key}")
 
-    def first_on_line(self) -> bool:
-        """Whether a line ends between the token before and this one."""
+    def is_first_on_line(self) -> bool:
+        """Returns whether the token is the first one on its line."""
         if self.index == 0:
             return True
-        between = self._source.text[self.end : self.token.start]
+        between = self._source.text[self.previous_end : self.token.start]
         return "\n" in between or "\r" in between
 
-    def expect_whole(self) -> None:
-        """Fails where the statement ends here, and its last word says that something is to follow."""
-        if (self.done or self.key == ";") and self.index > 0 and self._tokens[self.index - 1].key in _UNFINISHED:
-            self.fail("the rest of the statement was expected")
+    def expect_complete(self) -> None:
+        """Raises a syntax error if the statement ends here after a word that requires more."""
+        if (self.at_end or self.key == ";") and self.index > 0 and self._tokens[self.index - 1].key in _UNFINISHED:
+            self.fail("expected the rest of the statement")
 
     def name(self) -> str:
-        """A name: a word, or anything in brackets or quotes."""
+        """Parses a name: a word, or anything in brackets or quotes."""
         token = self.token
-        plain = token.kind == "word" and (token.text[0].isalpha() or token.text[0] in "_#")
-        if token.kind != "name" and not plain:
-            self.fail("a name was expected")
+        is_regular = token.kind == "word" and (token.text[0].isalpha() or token.text[0] in "_#")
+        if token.kind != "name" and not is_regular:
+            self.fail("expected a name")
         if token.key in _RESERVED:
-            self.fail(f"a name was expected, and {token.key} is a reserved word; as a name it is [{token.text}]")
+            self.fail(f"expected a name, but {token.key} is a reserved word; to use it as a name, write [{token.text}]")
         try:
             check_name(token.text)
         except RefusalError as refusal:
@@ -194,96 +194,96 @@ class TokenCursor:
         return token.text
 
     def string(self) -> str:
-        """A string."""
+        """Parses a string."""
         if self.token.kind != "string":
-            self.fail("a string in '...' was expected")
+            self.fail("expected a string in '...'")
         return self.take().text
 
     def integer(self) -> int:
-        """A number without a point, with a sign or without."""
+        """Parses an integer with an optional sign."""
         sign = -1 if self.key == "-" else 1
         if self.key in ("-", "+"):
             self.index += 1
         text = self.token.text
         if self.token.kind != "word" or not (text.isascii() and text.isdecimal()) or len(text) > _DIGITS_MAX:
-            self.fail("a whole number was expected")
+            self.fail("expected an integer")
         self.index += 1
         return sign * int(text)
 
-    def once(self, keys: tuple[str, ...], seen: set[str]) -> str:
-        """Moves past one of the options `keys`, each of which may be given once; those that were are in `seen`."""
+    def unique_option(self, keys: tuple[str, ...], seen: set[str]) -> str:
+        """Moves past one of the options `keys` and adds it to `seen`; each may be specified only once."""
         key = self.key
         if key not in keys:
-            self.fail(f"{', '.join(keys[:-1])} or {keys[-1]} was expected")
+            self.fail(f"expected {', '.join(keys[:-1])} or {keys[-1]}")
         if key in seen:
-            raise self.error(f"{key} is given twice", number=1039)
+            raise self.error(f"{key} is specified more than once", number=1039)
         seen.add(key)
         self.take()
         return key
 
     def error(self, reason: str, *, number: int | None = None) -> DdlError:
-        """The error of the statement that began last."""
+        """Returns an error for the current statement."""
         return self._source.error(self.start, reason, subject=self.subject, number=number)
 
-    def fail(self, expected: str) -> NoReturn:
-        """Raises the syntax error at the position."""
+    def fail(self, reason: str) -> NoReturn:
+        """Raises a syntax error at the position."""
         token = self.token
         where = (
             "at the end of the batch"
             if token.kind == "end"
-            else f"near {lexer.last(self._source.text, self._tokens[self._first : self.index + 1])}"
+            else f"near {lexer.last_token_text(self._source.text, self._tokens[self._first : self.index + 1])}"
         )
         line = self._source.line(token.start)
         if line != self._source.line(self.start):
             where += f" on line {line}"
-        raise self.error(f"syntax error {where}: {expected}", number=102)
+        raise self.error(f"syntax error {where}: {reason}", number=102)
 
-    def said(self) -> str:
-        """The beginning of the statement, which was moved past, as it may be told."""
+    def summary(self) -> str:
+        """Returns the first words of the current statement, with secrets redacted."""
         tokens = self._tokens[self._first : self.index]
         is_name = tokens[0].kind in ("word", "name") and tokens[0].key not in STATEMENT_WORDS | {"WITH"}
-        return lexer.beginning(self._source.text, tokens, is_call=is_name and self._first == 0)
+        return lexer.statement_summary(self._source.text, tokens, is_call=is_name and self._first == 0)
 
 
 def check_name(name: str) -> None:
-    """Refuses what is no name of an object (`sysname`)."""
+    """Refuses an invalid name of an object (`sysname`)."""
     if not name:
         raise RefusalError("a name is empty", 1038)
     if utf16_length(name) > NAME_CHARACTERS_MAX:
-        raise RefusalError(f"the name that begins with {name[:20]} has more than {NAME_CHARACTERS_MAX} characters", 103)
+        raise RefusalError(f"the name that starts with {name[:20]} has more than {NAME_CHARACTERS_MAX} characters", 103)
 
 
 def utf16_length(text: str) -> int:
-    """The length that SQL Server counts: a character outside the basic plane counts twice."""
+    """Returns the length as SQL Server counts it: a character outside the basic multilingual plane counts twice."""
     return len(text) if text.isascii() else len(text.encode("utf-16-le")) // 2
 
 
 def skip_rest(cursor: TokenCursor) -> None:
-    """Moves to where the statement ends: a semicolon, or a word that begins another statement."""
+    """Moves to the end of the statement: a semicolon, or a word that starts another statement."""
     depth = 0
-    while not cursor.done and (depth or cursor.key not in STATEMENT_WORDS | {";"}):
+    while not cursor.at_end and (depth or cursor.key not in STATEMENT_WORDS | {";"}):
         depth += (cursor.key == "(") - (cursor.key == ")")
         cursor.take()
     if depth:
-        cursor.fail("the parentheses do not match")
-    cursor.expect_whole()
+        cursor.fail("unbalanced parentheses")
+    cursor.expect_complete()
 
 
-def named(cursor: TokenCursor) -> str:
-    """The name of what the statement is about."""
+def subject_name(cursor: TokenCursor) -> str:
+    """Parses the name of the object that the statement is about, and adds it to the subject of errors."""
     name = cursor.name()
     cursor.subject = f"{cursor.subject} [{name}]"
     return name
 
 
-def owner(cursor: TokenCursor) -> str | None:
-    """The name after AUTHORIZATION, if that stands here."""
+def optional_owner(cursor: TokenCursor) -> str | None:
+    """Parses an optional AUTHORIZATION clause; returns the name of the owner."""
     return cursor.name() if cursor.accept("AUTHORIZATION") else None
 
 
 def on_or_off(cursor: TokenCursor) -> bool:
-    """What stands after an option's name: ON or OFF, with = or without."""
+    """Parses the value of an option: ON or OFF, with or without =."""
     cursor.accept("=")
     if cursor.key not in ("ON", "OFF"):
-        cursor.fail("ON or OFF was expected")
+        cursor.fail("expected ON or OFF")
     return cursor.take().key == "ON"

@@ -1,4 +1,4 @@
-"""Grammar of statements about objects, security and endpoints."""
+"""Parses statements about Service Broker objects, security and endpoints."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from ipaddress import IPv6Address, ip_address
 from typing import Any, Final
 
 from ssbroker.ddl import statements
-from ssbroker.ddl.parser_base import TokenCursor, named, on_or_off, owner, skip_rest
+from ssbroker.ddl.parser_base import TokenCursor, on_or_off, optional_owner, skip_rest, subject_name
 from ssbroker.ddl.statements import (
     AlterEndpoint,
     CreateEndpoint,
@@ -23,7 +23,7 @@ from ssbroker.ddl.statements import (
     Statement,
 )
 
-_SIDES: Final = ("INITIATOR", "TARGET", "ANY")
+_SENDERS: Final = ("INITIATOR", "TARGET", "ANY")
 _PRIORITY_OPTIONS: Final = {
     "CONTRACT_NAME": "contract",
     "LOCAL_SERVICE_NAME": "local_service",
@@ -33,25 +33,25 @@ _PRIORITY_OPTIONS: Final = {
 
 
 def create_queue(cursor: TokenCursor) -> Statement:
-    """CREATE QUEUE after the verb."""
-    queue = _queue_named(cursor)
-    if cursor.reading == "routing":
+    """Parses CREATE QUEUE after the noun."""
+    queue = _subject_queue(cursor)
+    if cursor.scope == "routing":
         skip_rest(cursor)
         return statements.CreateQueue(queue)
     settings = _queue_settings(cursor) if cursor.accept("WITH") else QueueSettings()
-    if cursor.accept("ON"):  # a file group
+    if cursor.accept("ON"):  # a filegroup
         cursor.name()
     return statements.CreateQueue(queue, settings)
 
 
 def alter_queue(cursor: TokenCursor) -> Statement:
-    """ALTER QUEUE after the verb."""
-    queue = _queue_named(cursor)
-    if cursor.reading == "routing":
+    """Parses ALTER QUEUE after the noun."""
+    queue = _subject_queue(cursor)
+    if cursor.scope == "routing":
         cursor.accept("MOVE", "TO")
         skip_rest(cursor)
         return statements.AlterQueue(queue)
-    if cursor.key in ("REBUILD", "REORGANIZE", "MOVE"):  # how it is stored
+    if cursor.key in ("REBUILD", "REORGANIZE", "MOVE"):  # storage only
         cursor.take()
         cursor.accept("TO")
         skip_rest(cursor)
@@ -61,28 +61,28 @@ def alter_queue(cursor: TokenCursor) -> Statement:
 
 
 def drop_queue(cursor: TokenCursor) -> Statement:
-    """DROP QUEUE after the verb."""
-    return statements.DropQueue(_queue_named(cursor))
+    """Parses DROP QUEUE after the noun."""
+    return statements.DropQueue(_subject_queue(cursor))
 
 
 def create_service(cursor: TokenCursor) -> Statement:
-    """CREATE SERVICE after the verb."""
-    name, belongs = named(cursor), owner(cursor)
+    """Parses CREATE SERVICE after the noun."""
+    name, owner_name = subject_name(cursor), optional_owner(cursor)
     cursor.expect("ON", "QUEUE")
-    queue = _queue(cursor, parts_max=2)
+    queue = _queue_name(cursor, parts_max=2)
     contracts: list[str] = []
     if cursor.accept("("):
         contracts.append(cursor.name())
         while cursor.accept(","):
             contracts.append(cursor.name())
         cursor.expect(")")
-    return statements.CreateService(name, queue, tuple(contracts), belongs)
+    return statements.CreateService(name, queue, tuple(contracts), owner_name)
 
 
 def alter_service(cursor: TokenCursor) -> Statement:
-    """ALTER SERVICE after the verb."""
-    name = named(cursor)
-    queue = _queue(cursor, parts_max=2) if cursor.accept("ON", "QUEUE") else None
+    """Parses ALTER SERVICE after the noun."""
+    name = subject_name(cursor)
+    queue = _queue_name(cursor, parts_max=2) if cursor.accept("ON", "QUEUE") else None
     contracts: dict[str, list[str]] = {"ADD": [], "DROP": []}
     if queue is None or cursor.key == "(":
         cursor.expect("(")
@@ -99,30 +99,30 @@ def alter_service(cursor: TokenCursor) -> Statement:
 
 
 def create_message_type(cursor: TokenCursor) -> Statement:
-    """CREATE MESSAGE TYPE after the verb."""
-    name = named(cursor)
-    owner(cursor)
+    """Parses CREATE MESSAGE TYPE after the noun."""
+    name = subject_name(cursor)
+    optional_owner(cursor)
     return statements.CreateMessageType(name, _validation(cursor) if cursor.key == "VALIDATION" else "NONE")
 
 
 def alter_message_type(cursor: TokenCursor) -> Statement:
-    """ALTER MESSAGE TYPE after the verb."""
-    return statements.AlterMessageType(named(cursor), _validation(cursor))
+    """Parses ALTER MESSAGE TYPE after the noun."""
+    return statements.AlterMessageType(subject_name(cursor), _validation(cursor))
 
 
 def create_contract(cursor: TokenCursor) -> Statement:
-    """CREATE CONTRACT after the verb."""
-    name = named(cursor)
-    owner(cursor)
+    """Parses CREATE CONTRACT after the noun."""
+    name = subject_name(cursor)
+    optional_owner(cursor)
     messages: dict[str, str] = {}
     cursor.expect("(")
     while True:
         kind = cursor.name()
         cursor.expect("SENT", "BY")
-        if cursor.key not in _SIDES:
-            cursor.fail("INITIATOR, TARGET or ANY was expected")
+        if cursor.key not in _SENDERS:
+            cursor.fail("expected INITIATOR, TARGET or ANY")
         if kind in messages:
-            raise cursor.error(f"the message type {kind} is given twice")
+            raise cursor.error(f"the message type {kind} is specified more than once")
         messages[kind] = cursor.take().key
         if not cursor.accept(","):
             break
@@ -131,89 +131,89 @@ def create_contract(cursor: TokenCursor) -> Statement:
 
 
 def create_priority(cursor: TokenCursor) -> Statement:
-    """CREATE BROKER PRIORITY after the verb."""
-    name = named(cursor)
+    """Parses CREATE BROKER PRIORITY after the noun."""
+    name = subject_name(cursor)
     cursor.expect("FOR", "CONVERSATION")
     return statements.CreatePriority(name, _priority_settings(cursor) if cursor.key == "SET" else PrioritySettings())
 
 
 def alter_priority(cursor: TokenCursor) -> Statement:
-    """ALTER BROKER PRIORITY after the verb."""
-    name = named(cursor)
+    """Parses ALTER BROKER PRIORITY after the noun."""
+    name = subject_name(cursor)
     cursor.expect("FOR", "CONVERSATION")
     return statements.AlterPriority(name, _priority_settings(cursor))
 
 
-def _parts(cursor: TokenCursor, *, kind: str, parts_max: int) -> list[str]:
+def _name_parts(cursor: TokenCursor, *, kind: str, parts_max: int) -> list[str]:
     parts = [cursor.name()]
     while cursor.accept("."):
-        # `database..queue` leaves the schema to the default.
+        # `database..queue` means the default schema.
         parts.append("dbo" if len(parts) == 1 and cursor.key == "." else cursor.name())
     if len(parts) > parts_max:
         cursor.fail(f"the name of the {kind} has more than {parts_max} parts")
     return parts
 
 
-def _queue(cursor: TokenCursor, *, parts_max: int) -> QueueName:
-    *prefix, name = _parts(cursor, kind="queue", parts_max=parts_max)
+def _queue_name(cursor: TokenCursor, *, parts_max: int) -> QueueName:
+    *prefix, name = _name_parts(cursor, kind="queue", parts_max=parts_max)
     schema = prefix.pop() if prefix else "dbo"
     return QueueName(prefix.pop() if prefix else None, schema, name)
 
 
-def _queue_named(cursor: TokenCursor) -> QueueName:
-    queue = _queue(cursor, parts_max=3)
+def _subject_queue(cursor: TokenCursor) -> QueueName:
+    queue = _queue_name(cursor, parts_max=3)
     cursor.subject = f"{cursor.subject} [{queue.name}]"
     return queue
 
 
 def _queue_settings(cursor: TokenCursor) -> QueueSettings:
-    said: dict[str, Any] = {}
+    options: dict[str, Any] = {}
     seen: set[str] = set()
     while True:
-        key = cursor.once(("STATUS", "RETENTION", "ACTIVATION", "POISON_MESSAGE_HANDLING"), seen)
+        key = cursor.unique_option(("STATUS", "RETENTION", "ACTIVATION", "POISON_MESSAGE_HANDLING"), seen)
         if key == "ACTIVATION":
-            said.update(_activation(cursor))
+            options.update(_activation(cursor))
         elif key == "POISON_MESSAGE_HANDLING":
             cursor.expect("(", "STATUS")
-            said["poison_message_handling"] = on_or_off(cursor)
+            options["poison_message_handling"] = on_or_off(cursor)
             cursor.expect(")")
         else:
-            said[key.lower()] = on_or_off(cursor)
-        # T-SQL lets the comma between options be left out.
+            options[key.lower()] = on_or_off(cursor)
+        # The comma between options is optional.
         if not cursor.accept(",") and cursor.key not in (
             "STATUS",
             "RETENTION",
             "ACTIVATION",
             "POISON_MESSAGE_HANDLING",
         ):
-            return QueueSettings(**said)
+            return QueueSettings(**options)
 
 
 def _activation(cursor: TokenCursor) -> dict[str, Any]:
-    said: dict[str, Any] = {}
+    options: dict[str, Any] = {}
     seen: set[str] = set()
     cursor.expect("(")
     if cursor.accept("DROP"):
         cursor.expect(")")
         return {"activation": False, "procedure": "", "max_queue_readers": 0}
     while True:
-        key = cursor.once(("STATUS", "PROCEDURE_NAME", "MAX_QUEUE_READERS", "EXECUTE"), seen)
+        key = cursor.unique_option(("STATUS", "PROCEDURE_NAME", "MAX_QUEUE_READERS", "EXECUTE"), seen)
         if key == "STATUS":
-            said["activation"] = on_or_off(cursor)
+            options["activation"] = on_or_off(cursor)
         elif key == "PROCEDURE_NAME":
             cursor.expect("=")
-            # Its database says nothing: functions are registered with the process.
-            *_, schema, name = "", *_parts(cursor, kind="procedure", parts_max=3)
-            said["procedure"] = f"{_as_part(schema)}.{_as_part(name)}" if schema else _as_part(name)
+            # The database is ignored: functions are registered with the process.
+            *_, schema, name = "", *_name_parts(cursor, kind="procedure", parts_max=3)
+            options["procedure"] = f"{_as_part(schema)}.{_as_part(name)}" if schema else _as_part(name)
         elif key == "MAX_QUEUE_READERS":
             cursor.expect("=")
-            said["max_queue_readers"] = cursor.integer()
+            options["max_queue_readers"] = cursor.integer()
         else:
             cursor.expect("AS")
-            cursor.take()  # SELF, OWNER or the name of a user: a process has one user
+            cursor.take()  # SELF, OWNER or a user name: ignored, because a process has one user
         if not cursor.accept(","):
             cursor.expect(")")
-            return said
+            return options
 
 
 def _as_part(name: str) -> str:
@@ -224,7 +224,7 @@ def _as_part(name: str) -> str:
 def _validation(cursor: TokenCursor) -> str:
     cursor.expect("VALIDATION", "=")
     if cursor.key not in ("NONE", "EMPTY", "WELL_FORMED_XML", "VALID_XML"):
-        cursor.fail("NONE, EMPTY, WELL_FORMED_XML or VALID_XML was expected")
+        cursor.fail("expected NONE, EMPTY, WELL_FORMED_XML or VALID_XML")
     validation = cursor.take().key
     if validation == "VALID_XML":
         cursor.expect("WITH", "SCHEMA", "COLLECTION")
@@ -235,11 +235,11 @@ def _validation(cursor: TokenCursor) -> str:
 
 
 def _priority_settings(cursor: TokenCursor) -> PrioritySettings:
-    said: list[tuple[str, str | int | None]] = []
+    options: list[tuple[str, str | int | None]] = []
     seen: set[str] = set()
     cursor.expect("SET", "(")
     while not cursor.accept(")"):
-        key = cursor.once(tuple(_PRIORITY_OPTIONS), seen)
+        key = cursor.unique_option(tuple(_PRIORITY_OPTIONS), seen)
         cursor.expect("=")
         if cursor.accept("DEFAULT" if key == "PRIORITY_LEVEL" else "ANY"):
             value: str | int | None = None
@@ -247,27 +247,27 @@ def _priority_settings(cursor: TokenCursor) -> PrioritySettings:
             value = cursor.integer()
         else:
             value = cursor.string() if key == "REMOTE_SERVICE_NAME" else cursor.name()
-        said.append((_PRIORITY_OPTIONS[key], value))
+        options.append((_PRIORITY_OPTIONS[key], value))
         cursor.accept(",")
-    return PrioritySettings(tuple(said))
+    return PrioritySettings(tuple(options))
 
 
 PERMISSIONS: Final[tuple[Permission, ...]] = ("GRANT", "DENY", "REVOKE")
-# Those that there are on a service, each by its words.
+# The permissions on a service.
 _ON_SERVICES: Final = (("ALTER",), ("CONTROL",), ("SEND",), ("TAKE", "OWNERSHIP"), ("VIEW", "DEFINITION"))
-_LIST_MAX: Final = 32  # words: all permissions of a service, with the commas, and a few more
+_PERMISSION_WORDS_MAX: Final = 32  # tokens: all permissions of a service with commas, and some more
 _OWNED: Final[dict[str, Owned]] = {"SERVICE": "service", "CERTIFICATE": "certificate"}
 
 
 def is_permission_on_service(cursor: TokenCursor) -> bool:
-    """Whether a GRANT, DENY or REVOKE that begins here is about a service."""
-    keys = [cursor.ahead(count).key for count in range(1, _LIST_MAX)]
+    """Returns whether the GRANT, DENY or REVOKE at the cursor is about a service."""
+    keys = [cursor.ahead(count).key for count in range(1, _PERMISSION_WORDS_MAX)]
     ends = [keys.index(word) for word in ("ON", "TO", "FROM", ";") if word in keys]
     return bool(ends) and keys[min(ends) : min(ends) + 4] == ["ON", "SERVICE", ":", ":"]
 
 
 def _create_user(cursor: TokenCursor) -> Statement:
-    name = named(cursor)
+    name = subject_name(cursor)
     if cursor.accept("WITHOUT", "LOGIN"):
         ignored = ""
     elif cursor.key in ("FOR", "FROM"):
@@ -284,7 +284,7 @@ def _create_user(cursor: TokenCursor) -> Statement:
 
 def _drop_user(cursor: TokenCursor) -> Statement:
     if_exists = cursor.accept("IF", "EXISTS")
-    return statements.DropUser(named(cursor), if_exists)
+    return statements.DropUser(subject_name(cursor), if_exists)
 
 
 def _create_master_key(cursor: TokenCursor) -> Statement:
@@ -294,7 +294,7 @@ def _create_master_key(cursor: TokenCursor) -> Statement:
 
 def _alter_master_key(cursor: TokenCursor) -> Statement:
     if cursor.key not in ("ADD", "DROP"):
-        cursor.fail("ADD or DROP was expected")
+        cursor.fail("expected ADD or DROP")
     is_added = cursor.take().key == "ADD"
     cursor.expect("ENCRYPTION", "BY", "SERVICE", "MASTER", "KEY")
     return statements.AlterMasterKey(is_added)
@@ -306,70 +306,70 @@ def _open_master_key(cursor: TokenCursor) -> Statement:
 
 
 def _create_certificate(cursor: TokenCursor) -> Statement:
-    name, belongs = named(cursor), owner(cursor)
-    said: dict[str, Any] = {}
+    name, owner_name = subject_name(cursor), optional_owner(cursor)
+    options: dict[str, Any] = {}
     if cursor.accept("FROM"):
         cursor.expect("FILE", "=")
-        said["file"] = cursor.string()
+        options["file"] = cursor.string()
         if cursor.accept("WITH"):
-            said["key"] = _private_key(cursor, "DECRYPTION")
+            options["key"] = _private_key(cursor, "DECRYPTION")
     else:
         cursor.expect("WITH")
         seen: set[str] = set()
         while True:
-            key = cursor.once(("SUBJECT", "START_DATE", "EXPIRY_DATE"), seen)
+            key = cursor.unique_option(("SUBJECT", "START_DATE", "EXPIRY_DATE"), seen)
             cursor.expect("=")
-            said[key.lower()] = cursor.string()
+            options[key.lower()] = cursor.string()
             if not cursor.accept(","):
                 break
-        if "subject" not in said:
-            cursor.fail("SUBJECT = '...' was expected")
+        if "subject" not in options:
+            cursor.fail("expected SUBJECT = '...'")
     if cursor.accept("ACTIVE"):
-        said["is_active"] = _active(cursor)
-    return statements.CreateCertificate(name, belongs, **said)
+        options["is_active"] = _active_for_begin_dialog(cursor)
+    return statements.CreateCertificate(name, owner_name, **options)
 
 
 def _alter_certificate(cursor: TokenCursor) -> Statement:
-    name = named(cursor)
+    name = subject_name(cursor)
     if cursor.accept("REMOVE", "PRIVATE", "KEY"):
         return statements.AlterCertificate(name, removes_key=True)
     cursor.expect("WITH")
     if cursor.accept("ACTIVE"):
-        return statements.AlterCertificate(name, is_active=_active(cursor))
+        return statements.AlterCertificate(name, is_active=_active_for_begin_dialog(cursor))
     return statements.AlterCertificate(name, key=_private_key(cursor, "DECRYPTION"))
 
 
 def _backup_certificate(cursor: TokenCursor) -> Statement:
-    name = named(cursor)
+    name = subject_name(cursor)
     cursor.expect("TO", "FILE", "=")
     file = cursor.string()
     key = _private_key(cursor, "ENCRYPTION") if cursor.accept("WITH") else None
     return statements.BackupCertificate(name, file, key)
 
 
-def _active(cursor: TokenCursor) -> bool:
+def _active_for_begin_dialog(cursor: TokenCursor) -> bool:
     cursor.expect("FOR", "BEGIN_DIALOG")
     return on_or_off(cursor)
 
 
 def _private_key(cursor: TokenCursor, password: str) -> KeyFile:
-    """PRIVATE KEY (FILE = '...', ... BY PASSWORD = '...')."""
+    """Parses PRIVATE KEY (FILE = '...', ... BY PASSWORD = '...')."""
     cursor.expect("PRIVATE", "KEY", "(")
-    said: dict[str, str] = {}
+    options: dict[str, str] = {}
     seen: set[str] = set()
     while True:
-        key = cursor.once(("FILE", password), seen)
+        key = cursor.unique_option(("FILE", password), seen)
         if key == "FILE":
             cursor.expect("=")
-            said["file"] = cursor.string()
+            options["file"] = cursor.string()
         else:
-            said["password"] = _password(cursor)
+            options["password"] = _password(cursor)
         if not cursor.accept(","):
             break
-    if "file" not in said:
-        cursor.fail("FILE = '...' was expected")
+    if "file" not in options:
+        cursor.fail("expected FILE = '...'")
     cursor.expect(")")
-    return KeyFile(**said)
+    return KeyFile(**options)
 
 
 def _password(cursor: TokenCursor) -> str:
@@ -379,48 +379,48 @@ def _password(cursor: TokenCursor) -> str:
 
 def _create_binding(cursor: TokenCursor) -> Statement:
     cursor.expect("BINDING")
-    name = named(cursor)
-    owner(cursor)
+    name = subject_name(cursor)
+    optional_owner(cursor)
     cursor.expect("TO", "SERVICE")
     service = cursor.string()
-    said = _binding(cursor)
-    if "user" not in said:
-        cursor.fail("USER = ... was expected")
-    return statements.CreateBinding(name, service, **said)
+    options = _binding_options(cursor)
+    if "user" not in options:
+        cursor.fail("expected USER = ...")
+    return statements.CreateBinding(name, service, **options)
 
 
 def _alter_binding(cursor: TokenCursor) -> Statement:
     cursor.expect("BINDING")
-    name = named(cursor)
-    return statements.AlterBinding(name, **_binding(cursor))
+    name = subject_name(cursor)
+    return statements.AlterBinding(name, **_binding_options(cursor))
 
 
-def _binding(cursor: TokenCursor) -> dict[str, Any]:
-    said: dict[str, Any] = {}
+def _binding_options(cursor: TokenCursor) -> dict[str, Any]:
+    options: dict[str, Any] = {}
     seen: set[str] = set()
     cursor.expect("WITH")
     while True:
-        key = cursor.once(("USER", "ANONYMOUS"), seen)
+        key = cursor.unique_option(("USER", "ANONYMOUS"), seen)
         if key == "USER":
             cursor.expect("=")
-            said["user"] = cursor.name()
+            options["user"] = cursor.name()
         else:
-            said["anonymous"] = on_or_off(cursor)
+            options["anonymous"] = on_or_off(cursor)
         if not cursor.accept(","):
-            return said
+            return options
 
 
 def _drop_binding(cursor: TokenCursor) -> Statement:
     cursor.expect("BINDING")
-    return statements.DropBinding(named(cursor))
+    return statements.DropBinding(subject_name(cursor))
 
 
 def _permission(permission: Permission) -> Callable[[TokenCursor], Statement]:
     def read(cursor: TokenCursor) -> Statement:
-        cursor.index -= 1  # back to the first of the permissions, by which the statement was known
-        listed = _listed(cursor)
+        cursor.index -= 1  # back to the first permission, which is part of the verb
+        permissions = _permissions(cursor)
         cursor.expect("ON", "SERVICE", ":", ":")
-        service = named(cursor)
+        service = subject_name(cursor)
         if permission != "REVOKE" or not cursor.accept("FROM"):
             cursor.expect("TO")
         users = [cursor.name()]
@@ -432,26 +432,24 @@ def _permission(permission: Permission) -> Callable[[TokenCursor], Statement]:
             cursor.accept("CASCADE")
         if cursor.accept("AS"):
             cursor.name()
-        meant = {"SEND", "CONTROL"} & set(listed)
-        if not meant:
+        relevant = {"SEND", "CONTROL"} & set(permissions)
+        if not relevant:
             return Skipped()
-        ignored = ", ".join(each for each in listed if each not in meant)
-        return statements.SetPermission(permission, service, tuple(users), "SEND" not in meant, ignored)
+        ignored = ", ".join(each for each in permissions if each not in relevant)
+        return statements.SetPermission(permission, service, tuple(users), "SEND" not in relevant, ignored)
 
     return read
 
 
-def _listed(cursor: TokenCursor) -> list[str]:
-    listed: list[str] = []
+def _permissions(cursor: TokenCursor) -> list[str]:
+    permissions: list[str] = []
     while True:
         found = next((words for words in _ON_SERVICES if cursor.accept(*words)), None)
         if found is None:
-            cursor.fail(
-                "a permission on a service was expected: SEND, CONTROL, ALTER, TAKE OWNERSHIP or VIEW DEFINITION"
-            )
-        listed.append(" ".join(found))
+            cursor.fail("expected a permission on a service: SEND, CONTROL, ALTER, TAKE OWNERSHIP or VIEW DEFINITION")
+        permissions.append(" ".join(found))
         if not cursor.accept(","):
-            return listed
+            return permissions
 
 
 def _alter_authorization(cursor: TokenCursor) -> Statement:
@@ -459,12 +457,12 @@ def _alter_authorization(cursor: TokenCursor) -> Statement:
     if kind is None or not cursor.accept("ON", cursor.ahead(1).key, ":", ":"):
         skip_rest(cursor)
         return Skipped()
-    name = named(cursor)
+    name = subject_name(cursor)
     cursor.expect("TO")
     return statements.SetOwner(kind, name, cursor.name())
 
 
-GRAMMAR: Final[dict[str, Callable[[TokenCursor], Statement]]] = {
+SECURITY_GRAMMAR: Final[dict[str, Callable[[TokenCursor], Statement]]] = {
     "CREATE USER": _create_user,
     "DROP USER": _drop_user,
     "CREATE MASTER KEY": _create_master_key,
@@ -475,33 +473,33 @@ GRAMMAR: Final[dict[str, Callable[[TokenCursor], Statement]]] = {
     "CREATE CERTIFICATE": _create_certificate,
     "ALTER CERTIFICATE": _alter_certificate,
     "BACKUP CERTIFICATE": _backup_certificate,
-    "DROP CERTIFICATE": lambda cursor: statements.DropCertificate(named(cursor)),
+    "DROP CERTIFICATE": lambda cursor: statements.DropCertificate(subject_name(cursor)),
     "CREATE REMOTE SERVICE": _create_binding,
     "ALTER REMOTE SERVICE": _alter_binding,
     "DROP REMOTE SERVICE": _drop_binding,
     **{f"{verb} {words[0]}": _permission(verb) for verb in PERMISSIONS for words in _ON_SERVICES},
     "ALTER AUTHORIZATION": _alter_authorization,
 }
-"""What follows each verb and noun."""
+"""The parser of each statement about security, by verb and noun."""
 
-VERBS: Final = frozenset(phrase.split(maxsplit=1)[0] for phrase in GRAMMAR)
-"""The words with which these statements begin."""
+SECURITY_VERBS: Final = frozenset(phrase.split(maxsplit=1)[0] for phrase in SECURITY_GRAMMAR)
+"""The first words of these statements."""
 
 
 PORT_MAX: Final = 65_535
 _STATES: Final = ("STARTED", "STOPPED", "DISABLED")
 
 
-def addresses(port: int | None, ip: str | None) -> tuple[str, ...]:
-    """The addresses of a listener.
+def listener_addresses(port: int | None, ip: str | None) -> tuple[str, ...]:
+    """Returns the addresses of a listener.
 
-    A script names the port and may name an IP address; it does not know the host it will run on. So a listener on all
-    addresses is known by those of the loopback alone, and further names come from an `addresses` annotation.
+    A script does not know the host that it will run on, so a listener on all addresses has only those of the loopback
+    interface; others come from an `addresses` annotation.
 
     Example:
-        >>> addresses(4022, "10.0.0.5")
+        >>> listener_addresses(4022, "10.0.0.5")
         ('TCP://10.0.0.5:4022',)
-        >>> addresses(4022, "ALL")
+        >>> listener_addresses(4022, "ALL")
         ('TCP://localhost:4022', 'TCP://127.0.0.1:4022', 'TCP://[::1]:4022')
     """
     if port is None:
@@ -513,60 +511,60 @@ def addresses(port: int | None, ip: str | None) -> tuple[str, ...]:
     return tuple(f"TCP://{host}:{port}" for host in hosts)
 
 
-def create(cursor: TokenCursor, name: str) -> Statement:
-    """CREATE ENDPOINT after the name."""
-    protocol, kind, settings = _endpoint(cursor)
+def create_endpoint(cursor: TokenCursor, name: str) -> Statement:
+    """Parses CREATE ENDPOINT after the name."""
+    protocol, kind, settings = _endpoint_settings(cursor)
     if kind is None or protocol is None:
-        cursor.fail("AS TCP (...) and FOR were expected")
+        cursor.fail("expected AS TCP (...) and FOR")
     if kind != "SERVICE_BROKER":
         return Skipped()
     if settings.port is None:
-        cursor.fail("AS TCP (LISTENER_PORT = ...) was expected")
+        cursor.fail("expected AS TCP (LISTENER_PORT = ...)")
     return CreateEndpoint(name, settings)
 
 
-def alter(cursor: TokenCursor, name: str) -> Statement:
-    """ALTER ENDPOINT after the name."""
-    _, kind, settings = _endpoint(cursor)
+def alter_endpoint(cursor: TokenCursor, name: str) -> Statement:
+    """Parses ALTER ENDPOINT after the name."""
+    _, kind, settings = _endpoint_settings(cursor)
     if kind not in (None, "SERVICE_BROKER"):
         return Skipped()
     return AlterEndpoint(name, settings, kind is not None)
 
 
-def _endpoint(cursor: TokenCursor) -> tuple[str | None, str | None, EndpointSettings]:
-    """The protocol, the kind after FOR, and the settings."""
+def _endpoint_settings(cursor: TokenCursor) -> tuple[str | None, str | None, EndpointSettings]:
+    """Returns the protocol, the kind after FOR, and the settings."""
     protocol = kind = None
     if cursor.accept("AUTHORIZATION"):
         cursor.name()
-    settings = EndpointSettings(state=_state(cursor))
+    settings = EndpointSettings(state=_endpoint_state(cursor))
     if cursor.accept("AS"):
         protocol = cursor.take().key
         if protocol == "TCP":
             port, ip = _listener(cursor)
             settings = replace(settings, port=port, ip=ip)
         else:
-            _parenthesised(cursor)
+            _skip_parentheses(cursor)
     if cursor.accept("FOR"):
         if cursor.token.kind != "word":
-            cursor.fail("what the endpoint is for was expected, such as SERVICE_BROKER")
+            cursor.fail("expected the purpose of the endpoint, such as SERVICE_BROKER")
         kind = cursor.take().key
         if kind == "SERVICE_BROKER":
-            settings = _broker(cursor, settings) if cursor.key == "(" else settings
+            settings = _broker_options(cursor, settings) if cursor.key == "(" else settings
             if protocol not in (None, "TCP"):
-                cursor.fail("SERVICE_BROKER needs AS TCP")
+                cursor.fail("SERVICE_BROKER requires AS TCP")
         elif cursor.key == "(":
-            _parenthesised(cursor)
+            _skip_parentheses(cursor)
     return protocol, kind, settings
 
 
-def _state(cursor: TokenCursor) -> str | None:
+def _endpoint_state(cursor: TokenCursor) -> str | None:
     state = None
     while cursor.key in ("STATE", "AFFINITY"):
         key = cursor.take().key
         cursor.expect("=")
         if key == "STATE":
             if cursor.key not in _STATES:
-                cursor.fail("STARTED, STOPPED or DISABLED was expected")
+                cursor.fail("expected STARTED, STOPPED or DISABLED")
             state = cursor.key
         cursor.take()
         cursor.accept(",")
@@ -578,11 +576,11 @@ def _listener(cursor: TokenCursor) -> tuple[int | None, str | None]:
     seen: set[str] = set()
     cursor.expect("(")
     while True:
-        key = _option(cursor, ("LISTENER_PORT", "LISTENER_IP"), seen)
+        key = _endpoint_option(cursor, ("LISTENER_PORT", "LISTENER_IP"), seen)
         if key == "LISTENER_PORT":
             port = cursor.integer()
             if not 1 <= port <= PORT_MAX:
-                raise cursor.error(f"LISTENER_PORT = {port} is no port")
+                raise cursor.error(f"LISTENER_PORT = {port} is not a valid port")
         else:
             ip = "ALL" if cursor.accept("ALL") else _ip(cursor)
         if not cursor.accept(","):
@@ -593,45 +591,47 @@ def _listener(cursor: TokenCursor) -> tuple[int | None, str | None]:
 def _ip(cursor: TokenCursor) -> str:
     cursor.expect("(")
     text = ""
-    while not cursor.done and cursor.key != ")":
+    while not cursor.at_end and cursor.key != ")":
         text += cursor.take().text
     cursor.expect(")")
     try:
         return ip_address(text).compressed
     except ValueError:
-        raise cursor.error(f"LISTENER_IP = ({text}) is no IP address") from None
+        raise cursor.error(f"LISTENER_IP = ({text}) is not a valid IP address") from None
 
 
-def _broker(cursor: TokenCursor, settings: EndpointSettings) -> EndpointSettings:
+def _broker_options(cursor: TokenCursor, settings: EndpointSettings) -> EndpointSettings:
     seen: set[str] = set()
     cursor.expect("(")
     while not cursor.accept(")"):
-        key = _option(cursor, ("AUTHENTICATION", "ENCRYPTION", "MESSAGE_FORWARDING", "MESSAGE_FORWARD_SIZE"), seen)
+        key = _endpoint_option(
+            cursor, ("AUTHENTICATION", "ENCRYPTION", "MESSAGE_FORWARDING", "MESSAGE_FORWARD_SIZE"), seen
+        )
         if key == "MESSAGE_FORWARDING":
             if cursor.key not in ("ENABLED", "DISABLED"):
-                cursor.fail("ENABLED or DISABLED was expected")
+                cursor.fail("expected ENABLED or DISABLED")
             settings = replace(settings, forwarding=cursor.take().key == "ENABLED")
         elif key == "MESSAGE_FORWARD_SIZE":
             settings = replace(settings, forward_size=cursor.integer())
         else:
-            while not cursor.done and cursor.key not in (",", ")"):
+            while not cursor.at_end and cursor.key not in (",", ")"):
                 cursor.take()
         if cursor.key != ")":
             cursor.expect(",")
     return settings
 
 
-def _option(cursor: TokenCursor, keys: tuple[str, ...], seen: set[str]) -> str:
-    key = cursor.once(keys, seen)
+def _endpoint_option(cursor: TokenCursor, keys: tuple[str, ...], seen: set[str]) -> str:
+    key = cursor.unique_option(keys, seen)
     cursor.expect("=")
     return key
 
 
-def _parenthesised(cursor: TokenCursor) -> None:
+def _skip_parentheses(cursor: TokenCursor) -> None:
     cursor.expect("(")
     depth = 1
     while depth:
-        if cursor.done:
-            cursor.fail("the parentheses do not match")
+        if cursor.at_end:
+            cursor.fail("unbalanced parentheses")
         depth += (cursor.key == "(") - (cursor.key == ")")
         cursor.take()

@@ -11,7 +11,7 @@ from ssbroker.ddl.statements import Clauses
 from ssbroker.exceptions import InvalidAddressError, InvalidGuidError
 
 AUTO_CREATED_LOCAL: Final = "AutoCreatedLocal"
-"""The route that every database but master begins with: any service, LOCAL, for ever."""
+"""The route that every database except master is created with: any service, LOCAL, no expiry."""
 
 CONFIGURATION_SERVICE: Final = "SQL/ServiceBroker/BrokerConfiguration"
 LIFETIME_SECONDS_MAX: Final = 2**31 - 1
@@ -20,16 +20,9 @@ _BROKER_INSTANCE_CHARACTERS_MAX: Final = 128
 
 
 def check(clauses: Clauses) -> bytes | None:
-    """Refuses a route that CREATE ROUTE would refuse.
+    """Refuses a route that CREATE ROUTE would refuse, with the error number if there is one; returns the broker id.
 
-    Args:
-        clauses: All clauses that the route will have; of LIFETIME only a new one.
-
-    Returns:
-        The broker id.
-
-    Raises:
-        RefusalError: With the number of the error, where it has one.
+    `clauses` are all clauses of the resulting route, but LIFETIME only if the statement sets it.
     """
     _check_texts(clauses)
     _check_combination(clauses)
@@ -56,42 +49,42 @@ def _check_texts(clauses: Clauses) -> None:
             )
     name = clauses.service_name
     if name is not None and (name.isspace() or "\0" in name):
-        raise RefusalError(f"SERVICE_NAME {name!r} is no name of a service", 8412)
+        raise RefusalError(f"SERVICE_NAME {name!r} is not a valid service name", 8412)
 
 
 def _check_combination(clauses: Clauses) -> None:
     if clauses.mirror_address is not None and (clauses.service_name is None or clauses.broker_instance is None):
-        raise RefusalError("MIRROR_ADDRESS needs SERVICE_NAME and BROKER_INSTANCE", 9661)
+        raise RefusalError("MIRROR_ADDRESS requires SERVICE_NAME and BROKER_INSTANCE", 9661)
     if clauses.broker_instance is not None and clauses.service_name is None:
-        raise RefusalError("BROKER_INSTANCE needs SERVICE_NAME", 9662)
+        raise RefusalError("BROKER_INSTANCE requires SERVICE_NAME", 9662)
     if clauses.service_name == CONFIGURATION_SERVICE and clauses.broker_instance is not None:
-        raise RefusalError(f"a route to {CONFIGURATION_SERVICE} may not have BROKER_INSTANCE")
+        raise RefusalError(f"a route to {CONFIGURATION_SERVICE} cannot have BROKER_INSTANCE")
 
 
 def _check_addresses(clauses: Clauses) -> None:
     if clauses.address is None:
-        raise RefusalError("ADDRESS is missing")
-    address = _normal(clauses.address, "ADDRESS")
+        raise RefusalError("ADDRESS is required")
+    address = _normalized(clauses.address, "ADDRESS")
     if clauses.mirror_address is not None:
-        mirror = _normal(clauses.mirror_address, "MIRROR_ADDRESS")
+        mirror = _normalized(clauses.mirror_address, "MIRROR_ADDRESS")
         for clause, normal in (("ADDRESS", address), ("MIRROR_ADDRESS", mirror)):
             if normal in ("LOCAL", "TRANSPORT"):
-                raise RefusalError(f"{clause} is {normal}; a mirrored route needs network addresses", 9743)
+                raise RefusalError(f"{clause} is {normal}; a mirrored route requires network addresses", 9743)
         if address == mirror:
             raise RefusalError(f"ADDRESS and MIRROR_ADDRESS are the same, {address}", 9747)
     if address == "TRANSPORT" and clauses.service_name is not None:
-        raise RefusalError("ADDRESS is TRANSPORT, which takes no SERVICE_NAME", 9745)
+        raise RefusalError("a route with the address TRANSPORT cannot have SERVICE_NAME", 9745)
 
 
-def _normal(address: str, clause: str) -> str:
+def _normalized(address: str, clause: str) -> str:
     try:
         return _core.normalize_address(address)
     except InvalidAddressError as error:
-        raise RefusalError(f"{clause} {address!r} is not an address: {error}", 9744) from None
+        raise RefusalError(f"{clause} {address!r} is not a valid address; expected {error.expected}", 9744) from None
 
 
 def _guid(text: str) -> bytes:
     try:
         return _core.parse_guid(text)
     except InvalidGuidError as error:
-        raise RefusalError(f"BROKER_INSTANCE {text!r} is not a GUID: {error}") from None
+        raise RefusalError(f"BROKER_INSTANCE {text!r} is not a valid GUID; expected {error.expected}") from None

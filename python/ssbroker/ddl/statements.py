@@ -1,4 +1,4 @@
-"""The parsed statements."""
+"""Parsed T-SQL statements, one class each."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ Owned = Literal["service", "certificate"]
 
 @dataclass(frozen=True, slots=True)
 class CreateUser:
-    """CREATE USER; `ignored` is what an instance has nothing for, such as logins."""
+    """CREATE USER; `ignored` names the clauses that an instance does not support, such as logins."""
 
     name: str
     ignored: str = ""
@@ -34,7 +34,7 @@ class CreateMasterKey:
 
 @dataclass(frozen=True, slots=True)
 class AlterMasterKey:
-    """ALTER MASTER KEY; whether the instance may open it by itself."""
+    """ALTER MASTER KEY; `by_service` is whether the service master key encrypts it, so that it opens automatically."""
 
     by_service: bool
 
@@ -53,7 +53,7 @@ class DropMasterKey:
 
 @dataclass(frozen=True, slots=True)
 class KeyFile:
-    """The file of a private key, and the password that it is under."""
+    """The file of a private key, and the password that encrypts it."""
 
     file: str
     password: str | None = field(default=None, repr=False)
@@ -61,7 +61,7 @@ class KeyFile:
 
 @dataclass(frozen=True, slots=True)
 class CreateCertificate:
-    """CREATE CERTIFICATE, from a file or made here; moments as they are written."""
+    """CREATE CERTIFICATE, from a file or self-signed; dates are unparsed text."""
 
     name: str
     owner: str | None = None
@@ -75,7 +75,7 @@ class CreateCertificate:
 
 @dataclass(frozen=True, slots=True)
 class AlterCertificate:
-    """ALTER CERTIFICATE; None is not said."""
+    """ALTER CERTIFICATE; None means not specified."""
 
     name: str
     is_active: bool | None = None
@@ -111,7 +111,7 @@ class CreateBinding:
 
 @dataclass(frozen=True, slots=True)
 class AlterBinding:
-    """ALTER REMOTE SERVICE BINDING; None is not said."""
+    """ALTER REMOTE SERVICE BINDING; None means not specified."""
 
     name: str
     user: str | None = None
@@ -127,7 +127,7 @@ class DropBinding:
 
 @dataclass(frozen=True, slots=True)
 class SetPermission:
-    """GRANT, DENY or REVOKE of SEND on a service; `by_control` of CONTROL, which holds SEND; `ignored` is what else is listed."""
+    """GRANT, DENY or REVOKE of SEND on a service, or of CONTROL (`by_control`), which includes SEND; `ignored` are other permissions."""
 
     permission: Permission
     service: str
@@ -169,7 +169,7 @@ BrokerOption = Literal["ENABLE_BROKER", "DISABLE_BROKER", "NEW_BROKER", "ERROR_B
 
 @dataclass(frozen=True, slots=True)
 class Clauses:
-    """The clauses of CREATE ROUTE and ALTER ROUTE; None is not named."""
+    """The clauses of CREATE ROUTE and ALTER ROUTE; None means not specified."""
 
     service_name: str | None = None
     broker_instance: str | None = None
@@ -210,7 +210,7 @@ class UseDatabase:
 
 @dataclass(frozen=True, slots=True)
 class CreateDatabase:
-    """CREATE DATABASE; `attached` with FOR ATTACH, then `files` are those of its FILENAME."""
+    """CREATE DATABASE; `attached` is set by FOR ATTACH, `files` by FILENAME."""
 
     name: str
     attached: bool
@@ -220,7 +220,7 @@ class CreateDatabase:
 
 @dataclass(frozen=True, slots=True)
 class AlterDatabase:
-    """ALTER DATABASE ... SET or MODIFY NAME; the name None is CURRENT, `ignored` the options that don't matter here."""
+    """ALTER DATABASE ... SET or MODIFY NAME; the name None means CURRENT, `ignored` are options without effect here."""
 
     name: str | None
     option: BrokerOption | None
@@ -239,7 +239,7 @@ class DropDatabase:
 
 @dataclass(frozen=True, slots=True)
 class QueueName:
-    """A queue with its schema; the database None is the current one."""
+    """A queue with its schema; the database None means the current one."""
 
     database: str | None
     schema: str
@@ -248,7 +248,7 @@ class QueueName:
 
 @dataclass(frozen=True, slots=True)
 class QueueSettings:
-    """What is said of a queue; None is not said. An empty `procedure` takes the activation away."""
+    """The options of a queue; None means not specified. An empty `procedure` removes activation."""
 
     status: bool | None = None
     retention: bool | None = None
@@ -283,7 +283,7 @@ class DropQueue:
 
 @dataclass(frozen=True, slots=True)
 class CreateService:
-    """CREATE SERVICE; `contracts` are those that it accepts, the owner None is dbo."""
+    """CREATE SERVICE; `contracts` are the accepted ones, the owner None means dbo."""
 
     name: str
     queue: QueueName
@@ -293,7 +293,7 @@ class CreateService:
 
 @dataclass(frozen=True, slots=True)
 class AlterService:
-    """ALTER SERVICE; the queue None stays."""
+    """ALTER SERVICE; the queue None means unchanged."""
 
     name: str
     queue: QueueName | None
@@ -310,7 +310,7 @@ class DropService:
 
 @dataclass(frozen=True, slots=True)
 class EndpointSettings:
-    """What an endpoint statement says; None is not named. `ip` is `ALL` or an IP address."""
+    """The options of an endpoint; None means not specified. `ip` is `ALL` or an IP address."""
 
     port: int | None = None
     ip: str | None = None
@@ -345,7 +345,7 @@ class DropEndpoint:
 
 @dataclass(frozen=True, slots=True)
 class CreateMessageType:
-    """CREATE MESSAGE TYPE; the validation by its T-SQL name."""
+    """CREATE MESSAGE TYPE; `validation` is the T-SQL keyword."""
 
     name: str
     validation: str
@@ -383,9 +383,9 @@ class DropContract:
 
 @dataclass(frozen=True, slots=True)
 class PrioritySettings:
-    """What is said of a priority by name: `contract`, `local_service`, `remote_service`, `level`; None is ANY or DEFAULT."""
+    """The options of a priority: `contract`, `local_service`, `remote_service`, `level`; None means ANY or DEFAULT."""
 
-    said: tuple[tuple[str, str | int | None], ...] = ()
+    options: tuple[tuple[str, str | int | None], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -413,9 +413,9 @@ class DropPriority:
 
 @dataclass(frozen=True, slots=True)
 class Skipped:
-    """A statement that is not run; `holds` are the statements within it that would matter."""
+    """A statement that is not run; `contained` are the known statements inside it."""
 
-    holds: tuple[str, ...] = ()
+    contained: tuple[str, ...] = ()
 
 
 Statement = (

@@ -1,4 +1,4 @@
-"""Writes a catalog as a script."""
+"""Writes a catalog as a T-SQL script."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ import pyarrow as pa
 
 from ssbroker._arguments import EPOCH, utc_datetime
 from ssbroker.ddl import parser_objects
-from ssbroker.ddl.interpreter import FIRST_ROUTE_ID, SYSTEM_DATABASES, canonical
-from ssbroker.ddl.lexer import RefusalError, comment, format_list, format_moment, refusal_text
+from ssbroker.ddl.interpreter import FIRST_ROUTE_ID, SYSTEM_DATABASES, canonical_name
+from ssbroker.ddl.lexer import RefusalError, annotation_comment, format_lifetime, format_list, refusal_text
 from ssbroker.ddl.parser_base import check_name
 from ssbroker.ddl.route_validation import AUTO_CREATED_LOCAL, LIFETIME_SECONDS_MAX, check
 from ssbroker.ddl.statements import Clauses
@@ -21,7 +21,7 @@ from ssbroker.exceptions import DdlError
 
 
 class _RouteRow(NamedTuple):
-    """A row of `schemas.ROUTES`, the lifetime in microseconds."""
+    """A row of `schemas.ROUTES`, with the lifetime in microseconds."""
 
     database: str
     name: str
@@ -33,8 +33,8 @@ class _RouteRow(NamedTuple):
     mirror_address: str | None
 
     @property
-    def is_plain(self) -> bool:
-        """Whether it says what AutoCreatedLocal says at first."""
+    def is_default(self) -> bool:
+        """Whether it equals the initial AutoCreatedLocal, except for name and id."""
         return self[3:] == (None, None, None, "LOCAL", None)
 
 
@@ -46,8 +46,7 @@ class _DatabaseRow(NamedTuple):
     is_broker_enabled: bool
 
 
-def route_rows(routes: pa.Table) -> Iterator[_RouteRow]:
-    """The rows of `schemas.ROUTES`."""
+def _route_rows(routes: pa.Table) -> Iterator[_RouteRow]:
     microseconds = routes["lifetime"].cast(pa.timestamp("us", tz="UTC")).cast(pa.int64())
     columns = [routes[name] for name in ("database", "name", "route_id", "remote_service_name", "broker_instance")]
     columns += [microseconds, routes["address"], routes["mirror_address"]]
@@ -55,14 +54,13 @@ def route_rows(routes: pa.Table) -> Iterator[_RouteRow]:
         yield _RouteRow(*values)
 
 
-def database_rows(databases: pa.Table) -> list[_DatabaseRow]:
-    """The rows of `schemas.DATABASES`."""
+def _database_rows(databases: pa.Table) -> list[_DatabaseRow]:
     columns = [databases[name].to_pylist() for name in _DatabaseRow._fields]
     return [_DatabaseRow(*values) for values in zip(*columns, strict=True)]
 
 
-def numbered_by_row(routes: pa.Table) -> set[str]:
-    """The databases whose route ids are those that a script gives by itself (K23)."""
+def _databases_with_sequential_ids(routes: pa.Table) -> set[str]:
+    """Returns the databases whose route ids are those that a script assigns without annotations."""
     following: dict[str, int] = {}
     other = set()
     databases: list[Any] = routes["database"].to_pylist()
@@ -74,43 +72,35 @@ def numbered_by_row(routes: pa.Table) -> set[str]:
     return following.keys() - other
 
 
-def create_route(route: _RouteRow, *, now: datetime, with_id: bool) -> str:
-    """The statement that makes a route.
-
-    Raises:
-        RefusalError: CREATE ROUTE would refuse it.
-    """
+def _create_route_statement(route: _RouteRow, *, now: datetime, with_id: bool) -> str:
+    """Returns the CREATE ROUTE statement, or refuses a route that CREATE ROUTE would refuse."""
     lifetime, seconds = _lifetime(route.lifetime_us, now)
     broker_instance = None if route.broker_instance is None else str(uuid.UUID(bytes=route.broker_instance)).upper()
     name = bracket(route.name)
     check(Clauses(route.service_name, broker_instance, seconds, route.address, route.mirror_address))
-    said = {
+    values = {
         "SERVICE_NAME": _literal(route.service_name),
         "BROKER_INSTANCE": _literal(broker_instance),
         "LIFETIME": seconds,
         "ADDRESS": _literal(route.address),
         "MIRROR_ADDRESS": _literal(route.mirror_address),
     }
-    clauses = ",\n".join(f"    {clause} = {value}" for clause, value in said.items() if value is not None)
-    note = comment(
+    clauses = ",\n".join(f"    {clause} = {value}" for clause, value in values.items() if value is not None)
+    note = annotation_comment(
         route_id=str(route.route_id) if with_id else None,
-        lifetime=None if lifetime is None else format_moment(lifetime),
+        lifetime=None if lifetime is None else format_lifetime(lifetime),
     )
     return f"CREATE ROUTE {name} WITH\n{clauses};{note}\n"
 
 
 def bracket(name: str) -> str:
-    """The name in brackets.
-
-    Raises:
-        RefusalError: It is no name of an object.
-    """
+    """Returns a name in brackets, or refuses an invalid one."""
     check_name(name)
     return "[" + name.replace("]", "]]") + "]"
 
 
 def _lifetime(microseconds: int | None, now: datetime) -> tuple[datetime | None, int | None]:
-    """The moment of expiry, and the seconds until then as LIFETIME allows them."""
+    """Returns the time of expiry, and the seconds until then within the range of LIFETIME."""
     if microseconds is None:
         return None, None
     try:
@@ -123,7 +113,7 @@ def _lifetime(microseconds: int | None, now: datetime) -> tuple[datetime | None,
 def _literal(text: str | None) -> str | None:
     if text is None:
         return None
-    # A backslash before a line end would join the lines; doubled and with a second line end it stays.
+    # T-SQL removes a backslash with the line end after it; doubling both keeps one of each.
     doubled = re.sub(r"\\(\r\n|\n|\r)", r"\\\\\1\1", text.replace("'", "''"))
     return f"N'{doubled}'"
 
@@ -134,14 +124,14 @@ _LISTENER_PORTS: Final = range(1024, 32_768)
 _CONVENTIONAL_PORT: Final = 4022
 _QUEUE: Final = "[dbo].[ServiceQueue]"
 _HEADER: Final = """\
--- The Service Broker routing of an instance, written by ssbroker. Comments that begin with "ssbroker:" say what DDL
--- cannot; they are honoured when the script is loaded. Queues, contracts and security are not part of a routing
--- catalog: the queues below stand in for them. Review before you run this on SQL Server.
+-- The Service Broker routing of an instance, written by ssbroker. Comments that start with "ssbroker:" hold what DDL
+-- cannot express; ssbroker applies them when it loads the script. A routing catalog has no queues, contracts or security:
+-- the queues below are placeholders. Review this script before you run it on SQL Server.
 """
 
 
 class CatalogTables(Protocol):
-    """What `write` needs of a catalog."""
+    """The parts of a catalog that `write` reads."""
 
     @property
     def routes(self) -> pa.Table:
@@ -149,7 +139,7 @@ class CatalogTables(Protocol):
 
     @property
     def databases(self) -> pa.Table:
-        """In the schema `schemas.DATABASES`, all of them."""
+        """In the schema `schemas.DATABASES`, all databases."""
 
     @property
     def services(self) -> pa.Table:
@@ -161,28 +151,21 @@ class CatalogTables(Protocol):
 
     @property
     def message_forwarding(self) -> bool:
-        """Whether messages from outside are passed on."""
+        """Whether messages from outside are forwarded."""
 
     @property
     def pending_requests(self) -> tuple[str, ...]:
-        """The services for which a request for a route is pending."""
+        """The services for which a route request is pending."""
 
 
 def write(catalog: CatalogTables, *, now: datetime) -> str:
     r"""Writes a catalog as a script that `read` reads back unchanged and SQL Server can run.
 
-    LIFETIME is the whole seconds that remain at `now`, at least 1 (so also for a route that has expired) and at most
-    what CREATE ROUTE allows; an annotation holds the exact moment. Columns beyond those of the schemas are not written.
-
-    Args:
-        catalog: The catalog.
-        now: The time from which LIFETIME counts; without a zone it is UTC.
-
-    Returns:
-        The script, with line feeds.
+    LIFETIME is the number of whole seconds that remain at `now`, at least 1 (also for an expired route) and at most
+    what CREATE ROUTE allows; an annotation holds the exact time. Columns that are not in the schemas are not written.
 
     Raises:
-        DdlError: The catalog holds what DDL cannot make; with the number of the error.
+        DdlError: The catalog contains an object that DDL cannot create; with the error number.
 
     Examples:
         >>> from datetime import datetime
@@ -203,26 +186,26 @@ def write(catalog: CatalogTables, *, now: datetime) -> str:
 
 
 class _Writer:
-    """Follows the order of the rows, so that they are read back in it."""
+    """Writes statements in the order of the rows, so that reading the script preserves it."""
 
     def __init__(self, catalog: CatalogTables, now: datetime) -> None:
         self._catalog = catalog
         self._now = now
-        self._databases = database_rows(catalog.databases)
+        self._databases = _database_rows(catalog.databases)
         self._index = {database.name: index for index, database in enumerate(self._databases)}
-        self._numbered = numbered_by_row(catalog.routes)
-        self._created = 0  # databases, in their order
+        self._sequential = _databases_with_sequential_ids(catalog.routes)
+        self._created = 0  # the number of databases created so far
         self._current: str | None = None
         self._open = 0  # statements since the last GO
 
     def script(self) -> Iterator[str]:
         yield _HEADER
         for name in self._catalog.pending_requests:
-            yield comment(pending_requests=format_list((name,))).lstrip() + "\n"
+            yield annotation_comment(pending_requests=format_list((name,))).lstrip() + "\n"
         yield "\n"
         yield from self._endpoint()
         seen: set[tuple[str, str]] = set()
-        for route in route_rows(self._catalog.routes):
+        for route in _route_rows(self._catalog.routes):
             subject = f"CREATE ROUTE [{route.name}] in [{route.database}]"
             if (route.database, route.name) in seen:
                 raise _error(RefusalError("the database has another route of this name"), subject)
@@ -253,14 +236,14 @@ class _Writer:
             self._current = database
 
     def _endpoint(self) -> Iterator[str]:
-        own, forwarding = tuple(self._catalog.addresses), self._catalog.message_forwarding
-        if not own and not forwarding:
+        addresses, forwarding = tuple(self._catalog.addresses), self._catalog.message_forwarding
+        if not addresses and not forwarding:
             return
-        parts = [match for match in map(_NETWORK_ADDRESS.fullmatch, own) if match]
+        parts = [match for match in map(_NETWORK_ADDRESS.fullmatch, addresses) if match]
         port = next((int(part[2]) for part in parts if int(part[2]) in _LISTENER_PORTS), _CONVENTIONAL_PORT)
-        ip = _single_ip(own)
-        listens = parser_objects.addresses(port, ip)
-        note = comment(addresses_only=None if listens == own else format_list(own))
+        ip = _single_ip(addresses)
+        listener_addresses = parser_objects.listener_addresses(port, ip)
+        note = annotation_comment(addresses_only=None if listener_addresses == addresses else format_list(addresses))
         listener = "ALL" if ip is None else f"('{ip}')" if ":" in ip else f"({ip})"
         state = "ENABLED" if forwarding else "DISABLED"
         yield from self._use("master")
@@ -273,7 +256,7 @@ class _Writer:
         yield self._go()
 
     def _create_databases(self, count: int, *, keep_route: bool = False) -> Iterator[str]:
-        """Creates databases up to a number; only the last may keep the route that it begins with."""
+        """Creates databases up to a number; only the last may keep its initial route."""
         while self._created < count:
             database = self._databases[self._created]
             self._created += 1
@@ -288,32 +271,37 @@ class _Writer:
     def _create_database(self, database: _DatabaseRow) -> Iterator[str]:
         name, enabled = database.name, database.is_broker_enabled
         guid = None if database.service_broker_guid is None else str(uuid.UUID(bytes=database.service_broker_guid))
-        if canonical(name) != name:
-            raise RefusalError(f"in a script any case of this name means {canonical(name)}", 1801)
-        # The id of a disabled database is said where it is disabled: before that it might be a duplicate (I7).
-        note = comment(service_broker_guid=guid) if enabled else ""
+        if canonical_name(name) != name:
+            raise RefusalError(
+                f"names of system databases are case-insensitive in scripts, so this one means {canonical_name(name)}",
+                1801,
+            )
+        # The id of a disabled database is annotated where it is disabled: before, it might be a duplicate (I7).
+        note = annotation_comment(service_broker_guid=guid) if enabled else ""
         yield self._go()
         if name not in SYSTEM_DATABASES:
             yield f"CREATE DATABASE {bracket(name)};{note}\nGO\n"
         elif name == "msdb":
             yield from self._use(name, note)
         elif enabled:
-            # USE alone puts none of the others into the catalog.
-            yield from self._use(name, comment(service_broker_guid=guid or "unknown"))
+            # USE alone does not add the other system databases to the catalog.
+            yield from self._use(name, annotation_comment(service_broker_guid=guid or "unknown"))
         if not enabled:
-            note = comment(service_broker_guid=guid)
+            note = annotation_comment(service_broker_guid=guid)
             yield f"ALTER DATABASE {bracket(name)} SET DISABLE_BROKER WITH ROLLBACK IMMEDIATE;{note}\nGO\n"
 
     def _route(self, route: _RouteRow) -> Iterator[str]:
         index = self._index[route.database]
-        numbered = route.database in self._numbered
+        is_sequential = route.database in self._sequential
         if index >= self._created:
-            keep = route.name == AUTO_CREATED_LOCAL and route.is_plain and numbered and route.database != "master"
+            keep = (
+                route.name == AUTO_CREATED_LOCAL and route.is_default and is_sequential and route.database != "master"
+            )
             yield from self._create_databases(index + 1, keep_route=keep)
             if keep:
                 return
         yield from self._use(route.database)
-        yield from self._statement(create_route(route, now=self._now, with_id=not numbered))
+        yield from self._statement(_create_route_statement(route, now=self._now, with_id=not is_sequential))
 
     def _services(self) -> Iterator[str]:
         queued: set[str] = set()
@@ -322,7 +310,7 @@ class _Writer:
         for database, name in zip(*columns, strict=True):
             subject = f"CREATE SERVICE [{name}] in [{database}]"
             if (database, name) in seen:
-                raise _error(RefusalError("the database has this service already"), subject)
+                raise _error(RefusalError("the database already has this service"), subject)
             seen.add((database, name))
             try:
                 statement = f"CREATE SERVICE {bracket(name)} ON QUEUE {_QUEUE} ([DEFAULT]);\n"
@@ -335,14 +323,14 @@ class _Writer:
             yield from self._statement(statement)
 
 
-def _single_ip(own: tuple[str, ...]) -> str | None:
-    """The IP address that is all that the instance is called by."""
-    match = _NETWORK_ADDRESS.fullmatch(own[0]) if len(own) == 1 else None
+def _single_ip(addresses: tuple[str, ...]) -> str | None:
+    """Returns the IP address if it is the instance's only address."""
+    match = _NETWORK_ADDRESS.fullmatch(addresses[0]) if len(addresses) == 1 else None
     if match is None:
         return None
     host = match[1].strip("[]")
     try:
-        return host if parser_objects.addresses(int(match[2]), host) == own else None
+        return host if parser_objects.listener_addresses(int(match[2]), host) == addresses else None
     except ValueError:
         return None
 
