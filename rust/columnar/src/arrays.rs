@@ -6,8 +6,7 @@ use std::sync::Arc;
 use arrow_array::{ArrayRef, FixedSizeBinaryArray};
 use arrow_buffer::{Buffer, NullBuffer};
 
-use crate::catalog::internal;
-use crate::error::Result;
+use crate::error::{Result, internal};
 
 /// How many bytes a batch of results holds at most, or one row.
 pub(crate) const BATCH_BYTES: usize = 64 << 20;

@@ -8,11 +8,11 @@ use arrow_array::{
     Array, ArrayRef, BooleanArray, FixedSizeBinaryArray, Int32Array, RecordBatch, TimestampMicrosecondArray,
 };
 use arrow_buffer::{Buffer, NullBuffer};
-use arrow_schema::{ArrowError, SchemaRef};
+use arrow_schema::SchemaRef;
 use ssbroker_core::{Catalog, CatalogBuilder, Guid, Invalid, RouteRow, Seed, Settings};
 
-use crate::error::{Error, Result};
-use crate::read::Source;
+use crate::columns::Source;
+use crate::error::{Error, Result, internal};
 use crate::schema::{databases, databases_schema, routes, routes_schema, services, services_schema};
 
 /// The tables of a catalog, each as the batches in which it came.
@@ -191,9 +191,4 @@ fn guids(values: impl Iterator<Item = Option<Guid>>) -> Result<ArrayRef> {
 fn batch(schema: SchemaRef, columns: Vec<ArrayRef>) -> Result<RecordBatch> {
     debug_assert!(columns.iter().all(|column| column.len() == columns[0].len()));
     RecordBatch::try_new(schema, columns).map_err(|error| internal(&error))
-}
-
-/// A batch that our own columns do not fit: an error rather than a panic, though none is known to cause it.
-pub(crate) fn internal(error: &ArrowError) -> Error {
-    Error::Malformed { column: "result".to_owned(), row: None, what: error.to_string() }
 }

@@ -15,9 +15,8 @@ use ssbroker_core::Seed;
 use ssbroker_core::reassembly::Assembler;
 
 use crate::arrays::{BATCH_BYTES, BATCH_ROWS, cut};
-use crate::carry::Shape;
-use crate::catalog::internal;
-use crate::error::{Error, Result};
+use crate::error::{Error, Result, internal};
+use crate::extra_columns::Shape;
 use crate::reassemble::ReassemblyKernel;
 
 const NAME: &[u8; 8] = b"ssb:asm\0";

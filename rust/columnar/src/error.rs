@@ -2,6 +2,7 @@
 
 use std::fmt;
 
+use arrow_schema::ArrowError;
 use ssbroker_core::Invalid;
 
 /// A result that can say what is wrong with the input.
@@ -63,3 +64,8 @@ impl fmt::Display for Error {
 }
 
 impl std::error::Error for Error {}
+
+/// A batch that our own columns do not fit: an error rather than a panic, though none is known to cause it.
+pub(crate) fn internal(error: &ArrowError) -> Error {
+    Error::Malformed { column: "result".to_owned(), row: None, what: error.to_string() }
+}

@@ -11,13 +11,11 @@ use ssbroker_core::{Digest, Header, InvalidKind};
 use ssbroker_md5::digest_many;
 
 use crate::arrays::{BATCH_BYTES, BATCH_ROWS, cut, sixteens};
-use crate::catalog::internal;
-use crate::error::Result;
-use crate::further::FurtherColumns;
-use crate::keys::{Keys, RowKeys};
-use crate::read::Source;
-use crate::rows::Places;
+use crate::columns::{Places, Source};
+use crate::error::{Result, internal};
+use crate::extra_columns::FurtherColumns;
 use crate::schema::{fragments as columns, fragments_schema};
+use crate::session_keys::{Keys, RowKeys};
 use crate::view::BytesView;
 
 /// How many bodies are digested at a time.

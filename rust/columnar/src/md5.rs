@@ -5,9 +5,8 @@ use arrow_buffer::NullBuffer;
 use ssbroker_md5::digest_many;
 
 use crate::arrays::sixteens;
-use crate::bits::{ones, set_bits};
 use crate::error::{Error, Result};
-use crate::view::BytesView;
+use crate::view::{BytesView, ones, set_bits};
 
 /// How many are handed over at a time: enough that long ones find company.
 const BLOCK: usize = 8_192;

@@ -2,20 +2,26 @@
 
 use std::sync::Arc;
 
-use arrow_array::RecordBatch;
-use arrow_array::types::Int32Type;
-use arrow_buffer::ScalarBuffer;
-use ssbroker_core::reassembly::{Assembler, Further, Limits, Pushed, Received};
+use arrow_array::types::{Int8Type, Int32Type};
+use arrow_array::{
+    ArrayRef, BinaryArray, BooleanArray, DictionaryArray, Int8Array, Int32Array, Int64Array, ListArray, RecordBatch,
+    StringArray,
+};
+use arrow_buffer::{Buffer, NullBuffer, OffsetBuffer, ScalarBuffer};
+use arrow_schema::{ArrowError, SchemaRef};
+use ssbroker_core::reassembly::{
+    Acknowledgement, Assembler, Further, Limits, MessageBatch, Pending, Pushed, Received, Rejected, Rejection,
+};
 use ssbroker_core::{Guid, Header, Seed, Signature};
 
-use crate::carry::{Carried, Shape};
-use crate::error::Result;
-use crate::further::FurtherColumns;
-use crate::keys::{Keys, RowKeys};
-use crate::read::Source;
-use crate::rows::Places;
-use crate::schema::fragments as columns;
-use crate::told;
+use crate::arrays::{BATCH_BYTES, BATCH_ROWS, cut, sixteens};
+use crate::columns::{Places, Source};
+use crate::error::{Result, internal};
+use crate::extra_columns::{Carried, FurtherColumns, Shape};
+use crate::schema::{
+    acknowledgements_schema, fragments as columns, item_field, messages_schema, pending_schema, rejected_schema,
+};
+use crate::session_keys::{Keys, RowKeys};
 use crate::view::BytesView;
 
 /// How many fragments are handed over at a time.
@@ -97,9 +103,9 @@ impl ReassemblyKernel {
         carried.failure().map_or(Ok(()), Err)?;
         let Pushed { messages, rejected, acknowledgements } = pushed;
         Ok(Reassembled {
-            messages: told::messages(messages, &shape, &carried)?,
-            rejected: told::rejected(&rejected)?,
-            acknowledgements: told::acknowledgements(&acknowledgements)?,
+            messages: message_batches(messages, &shape, &carried)?,
+            rejected: rejection_batches(&rejected)?,
+            acknowledgements: acknowledgement_batches(&acknowledgements)?,
         })
     }
 
@@ -108,7 +114,7 @@ impl ReassemblyKernel {
     /// # Errors
     /// None that is known.
     pub fn pending(&self) -> Result<Vec<RecordBatch>> {
-        told::pending(&self.assembler.pending())
+        pending_batches(&self.assembler.pending())
     }
 
     /// What is charged for all that is remembered, in bytes (M18).
@@ -205,17 +211,136 @@ impl<'a> Signatures<'a> {
             }
             Self::View(view) => {
                 for (place, signature) in into.iter_mut().enumerate() {
-                    *signature = read(view, start + place);
+                    *signature = signature_at(view, start + place);
                 }
             }
         }
     }
 }
 
-fn read(view: &BytesView<'_>, row: usize) -> Signature {
+fn signature_at(view: &BytesView<'_>, row: usize) -> Signature {
     if view.is_null(row) {
         return Signature::Missing;
     }
     let bytes = view.get(row).ok().and_then(|bytes| bytes.try_into().ok());
     bytes.map_or(Signature::Unreadable, Signature::Given)
+}
+
+// What a reassembly gives back, as record batches.
+
+/// Messages, in at least one batch; the bodies are not copied.
+pub(crate) fn message_batches(
+    batches: Vec<MessageBatch>,
+    shape: &Shape,
+    carried: &Carried<'_>,
+) -> Result<Vec<RecordBatch>> {
+    let schema = messages_schema(&shape.fields);
+    if batches.is_empty() {
+        return Ok(vec![RecordBatch::new_empty(schema)]);
+    }
+    let mut told = Vec::with_capacity(batches.len());
+    for batch in batches {
+        let valid = NullBuffer::from(batch.is_signed);
+        let offsets = OffsetBuffer::new(ScalarBuffer::from(batch.offsets));
+        let bodies = BinaryArray::try_new(offsets, Buffer::from_vec(fitting(batch.bodies)), None);
+        let own: Vec<ArrayRef> = vec![
+            sixteens(ids(batch.conversations), None)?,
+            Arc::new(BooleanArray::from(batch.is_initiator)),
+            Arc::new(Int64Array::from(batch.sequences)),
+            Arc::new(bodies.map_err(|error| internal(&error))?),
+            sixteens(batch.signatures, Some(valid).filter(|valid| valid.null_count() > 0))?,
+        ];
+        if shape.fields.is_empty() {
+            told.push(batch_of(&schema, own)?);
+            continue;
+        }
+        for range in cut(batch.further.iter().map(|of| carried.size(of)), BATCH_BYTES, usize::MAX) {
+            let mut columns: Vec<_> = own.iter().map(|array| array.slice(range.start, range.len())).collect();
+            columns.extend(carried.columns(&batch.further[range]).map_err(|error| internal(&error))?);
+            told.push(batch_of(&schema, columns)?);
+        }
+    }
+    Ok(told)
+}
+
+/// Rejected fragments, in at least one batch.
+pub(crate) fn rejection_batches(rejections: &[Rejection]) -> Result<Vec<RecordBatch>> {
+    let labels: ArrayRef = Arc::new(StringArray::from_iter_values(Rejected::LABELS));
+    in_pieces(rejections, |rows| {
+        let headers = || rows.iter().map(|row| row.header);
+        let reasons = Int8Array::from_iter_values(rows.iter().map(|row| row.reason as i8));
+        let reasons = DictionaryArray::<Int8Type>::try_new(reasons, Arc::clone(&labels));
+        let columns: Vec<ArrayRef> = vec![
+            sixteens(headers().map(|header| header.conversation.0).collect(), None)?,
+            Arc::new(BooleanArray::new(headers().map(|header| header.is_initiator).collect(), None)),
+            Arc::new(Int64Array::from_iter_values(headers().map(|header| header.sequence))),
+            Arc::new(Int32Array::from_iter_values(headers().map(|header| header.number))),
+            Arc::new(Int32Array::from_iter_values(headers().map(|header| header.count))),
+            Arc::new(reasons.map_err(|error| internal(&error))?),
+        ];
+        batch_of(&rejected_schema(), columns)
+    })
+}
+
+/// Acknowledgements, in at least one batch.
+pub(crate) fn acknowledgement_batches(all: &[Acknowledgement]) -> Result<Vec<RecordBatch>> {
+    let bytes = |row: &Acknowledgement| row.partial.as_ref().map_or(0, |(_, fragments)| 4 * fragments.len());
+    let ranges = cut(all.iter().map(bytes), BATCH_BYTES, BATCH_ROWS);
+    ranges.into_iter().map(|range| acknowledgement_batch(&all[range])).collect()
+}
+
+fn acknowledgement_batch(rows: &[Acknowledgement]) -> Result<RecordBatch> {
+    let valid: NullBuffer = rows.iter().map(|row| row.partial.is_some()).collect();
+    let partial = || rows.iter().map(|row| row.partial.as_ref());
+    let lengths = partial().map(|partial| partial.map_or(0, |(_, fragments)| fragments.len()));
+    let offsets = OffsetBuffer::from_lengths(lengths);
+    // Of a message of many fragments the numbers of all that are there are told again and again.
+    let fragments = partial().flatten().map(|(_, fragments)| fragments.as_slice()).collect::<Vec<_>>().concat();
+    let fragments = ListArray::try_new(item_field(), offsets, Arc::new(Int32Array::from(fragments)), Some(valid));
+    let columns: Vec<ArrayRef> = vec![
+        sixteens(rows.iter().map(|row| row.conversation.0).collect(), None)?,
+        Arc::new(BooleanArray::new(rows.iter().map(|row| row.is_initiator).collect(), None)),
+        Arc::new(rows.iter().map(|row| row.acked).collect::<Int64Array>()),
+        Arc::new(partial().map(|partial| partial.map(|&(sequence, _)| sequence)).collect::<Int64Array>()),
+        Arc::new(fragments.map_err(|error| internal(&error))?),
+    ];
+    batch_of(&acknowledgements_schema(), columns)
+}
+
+/// Pending messages, in at least one batch.
+pub(crate) fn pending_batches(all: &[Pending]) -> Result<Vec<RecordBatch>> {
+    in_pieces(all, |rows| {
+        let columns: Vec<ArrayRef> = vec![
+            sixteens(rows.iter().map(|row| row.conversation.0).collect(), None)?,
+            Arc::new(BooleanArray::new(rows.iter().map(|row| row.is_initiator).collect(), None)),
+            Arc::new(Int64Array::from_iter_values(rows.iter().map(|row| row.sequence))),
+            Arc::new(Int32Array::from_iter_values(rows.iter().map(|row| row.count))),
+            Arc::new(Int32Array::from_iter_values(rows.iter().map(|row| row.received as i32))),
+            Arc::new(Int64Array::from_iter_values(rows.iter().map(|row| row.bytes as i64))),
+            Arc::new(rows.iter().map(|row| row.first_missing).collect::<Int32Array>()),
+            Arc::new(rows.iter().map(|row| row.waits_for).collect::<Int64Array>()),
+        ];
+        batch_of(&pending_schema(), columns)
+    })
+}
+
+fn in_pieces<T>(rows: &[T], tell: impl Fn(&[T]) -> Result<RecordBatch>) -> Result<Vec<RecordBatch>> {
+    if rows.is_empty() { tell(rows).map(|batch| vec![batch]) } else { rows.chunks(BATCH_ROWS).map(tell).collect() }
+}
+
+/// The bytes in no more than twice the room that they need: results may be kept for long.
+fn fitting(mut bytes: Vec<u8>) -> Vec<u8> {
+    if bytes.capacity() / 2 > bytes.len() {
+        bytes.shrink_to_fit();
+    }
+    bytes
+}
+
+fn ids(guids: Vec<Guid>) -> Vec<[u8; 16]> {
+    guids.into_iter().map(|guid| guid.0).collect()
+}
+
+fn batch_of(schema: &SchemaRef, columns: Vec<ArrayRef>) -> Result<RecordBatch> {
+    let batch = RecordBatch::try_new(Arc::clone(schema), columns);
+    batch.map_err(|error: ArrowError| internal(&error))
 }

@@ -6,15 +6,12 @@ use arrow_array::{BooleanArray, RecordBatch};
 use ssbroker_core::route::{Answers, BLOCK, Block, Candidates, Stages};
 use ssbroker_core::{Guid, Invalid, InvalidKind, Query, RouteIndex, TieBreak};
 
-use crate::answered::{Answered, Sink};
-use crate::bits::{bits, ones, set_bits};
-use crate::decisions::{Decided, Decisions, Labels};
+use crate::columns::{Guids, Source};
+use crate::decisions::{Answered, Decided, Decisions, Labels, Sink};
 use crate::error::{Error, Result};
-use crate::guids::Guids;
-use crate::read::Source;
+use crate::packed_decisions::{Places, Verdicts};
 use crate::schema::conversations as columns;
-use crate::verdicts::{Places, Verdicts};
-use crate::view::BytesView;
+use crate::view::{BytesView, bits, ones, set_bits};
 
 /// An index, ready to route record batches.
 #[derive(Debug)]

@@ -3,15 +3,15 @@
 //! Offsets, views and dictionary keys come from elsewhere and may be wrong: every access is checked, and a wrong one is an error
 //! that names the row. Whether text is UTF-8 does not matter here: names compare byte by byte (R5).
 
-use arrow_array::Array;
 use arrow_array::cast::AsArray;
-use arrow_array::types::{BinaryViewType, StringViewType};
-use arrow_buffer::{ArrowNativeType, Buffer, NullBuffer, ToByteSlice};
+use arrow_array::types::{
+    BinaryViewType, Int8Type, Int16Type, Int32Type, Int64Type, StringViewType, UInt8Type, UInt16Type, UInt32Type,
+    UInt64Type,
+};
+use arrow_array::{Array, ArrayRef, ArrowNativeTypeOp};
+use arrow_buffer::{ArrowNativeType, BooleanBuffer, Buffer, NullBuffer, ToByteSlice};
 use arrow_schema::DataType;
-
-use crate::bits::{bits, ones, set_bits};
-use crate::dictionary::{Keys, dictionary_parts};
-use crate::offsets::{OutOfBounds, ascend, ask_for, run, slice, slices};
+use ssbroker_core::prefetch_bytes;
 
 /// A column of byte strings.
 #[derive(Debug)]
@@ -257,6 +257,167 @@ fn dictionary<'a>(array: &'a dyn Array, key: &DataType) -> Option<Layout<'a>> {
     Some(Layout::Dictionary(keys, Box::new(BytesView::new(values.as_ref())?)))
 }
 
+// Byte strings that lie one after the other, each between two offsets.
+
+/// The most bytes that are asked for ahead of their use.
+const AHEAD_MAX: usize = 8_192;
+
+/// The value cannot be read: an offset, a view or a key leads outside its buffer.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct OutOfBounds;
+
+/// One value.
+#[inline]
+pub(crate) fn slice<'a, O: ArrowNativeType>(
+    offsets: &[O],
+    data: &'a [u8],
+    row: usize,
+) -> Result<&'a [u8], OutOfBounds> {
+    let (Some(start), Some(end)) = (offsets.get(row), offsets.get(row + 1)) else { return Err(OutOfBounds) };
+    data.get(start.as_usize()..end.as_usize()).ok_or(OutOfBounds)
+}
+
+/// Whether offsets begin within `end` bytes, never decrease, and stay there.
+pub(crate) fn ascend<O: ArrowNativeType>(offsets: &[O], end: usize) -> bool {
+    // Counted rather than searched for, so that the compiler uses vectors.
+    let ordered = offsets.windows(2).map(|ends| usize::from(ends[0] > ends[1])).sum::<usize>() == 0;
+    // As unsigned numbers, negative ones are beyond every end.
+    let is_within = |offset: Option<&O>| offset.is_none_or(|offset| offset.as_usize() <= end);
+    ordered && is_within(offsets.first()) && is_within(offsets.last())
+}
+
+/// Consecutive values that have `size` bytes each.
+#[inline]
+pub(crate) fn run<'a, O: ArrowNativeTypeOp>(
+    offsets: &[O],
+    data: &'a [u8],
+    first: usize,
+    len: usize,
+    size: O,
+) -> Option<&'a [u8]> {
+    let own = offsets.get(first..=first + len)?;
+    // Asked of all, without a way out, so that the compiler uses vectors.
+    let differ = own.windows(2).fold(false, |differ, ends| differ | (ends[1].sub_wrapping(ends[0]) != size));
+    if differ {
+        return None;
+    }
+    data.get(own[0].as_usize()..own[len].as_usize())
+}
+
+/// Asks the memory for the bytes of `len` values.
+#[inline]
+pub(crate) fn ask_for<O: ArrowNativeType>(offsets: &[O], data: &[u8], first: usize, len: usize) {
+    let (Some(start), Some(end)) = (offsets.get(first), offsets.get((first + len).min(offsets.len() - 1))) else {
+        return;
+    };
+    let start = start.as_usize();
+    // Wrong offsets could ask for the whole memory; names are short.
+    prefetch_bytes(data, start, end.as_usize().min(start.saturating_add(AHEAD_MAX)));
+}
+
+/// Reads consecutive values, and asks the memory for as many that follow; false if one of them cannot be read.
+#[inline]
+pub(crate) fn slices<'a, O: ArrowNativeType>(
+    offsets: &[O],
+    data: &'a [u8],
+    first: usize,
+    into: &mut [&'a [u8]],
+) -> bool {
+    let end = first + into.len();
+    let Some(own) = offsets.get(first..=end) else { return false };
+    ask_for(offsets, data, end, into.len());
+    let mut all = true;
+    for (value, ends) in into.iter_mut().zip(own.windows(2)) {
+        match data.get(ends[0].as_usize()..ends[1].as_usize()) {
+            Some(bytes) => *value = bytes,
+            None => all = false,
+        }
+    }
+    all
+}
+
+// Dictionary arrays, whatever the type of their keys.
+
+/// The keys of a dictionary array.
+#[derive(Debug)]
+pub(crate) enum Keys<'a> {
+    I8(&'a [i8]),
+    I16(&'a [i16]),
+    I32(&'a [i32]),
+    I64(&'a [i64]),
+    U8(&'a [u8]),
+    U16(&'a [u16]),
+    U32(&'a [u32]),
+    U64(&'a [u64]),
+}
+
+impl Keys<'_> {
+    /// A key as a number of the dictionary's values; a negative one becomes larger than any.
+    #[inline]
+    pub(crate) fn get(&self, row: usize) -> Option<usize> {
+        match self {
+            Self::I8(keys) => keys.get(row).map(|key| key.as_usize()),
+            Self::I16(keys) => keys.get(row).map(|key| key.as_usize()),
+            Self::I32(keys) => keys.get(row).map(|key| key.as_usize()),
+            Self::I64(keys) => keys.get(row).map(|key| key.as_usize()),
+            Self::U8(keys) => keys.get(row).map(|key| key.as_usize()),
+            Self::U16(keys) => keys.get(row).map(|key| key.as_usize()),
+            Self::U32(keys) => keys.get(row).map(|key| key.as_usize()),
+            Self::U64(keys) => keys.get(row).map(|key| key.as_usize()),
+        }
+    }
+}
+
+/// The keys and the values of a dictionary array.
+pub(crate) fn dictionary_parts<'a>(array: &'a dyn Array, key: &DataType) -> Option<(Keys<'a>, &'a ArrayRef)> {
+    macro_rules! keys {
+        ($type:ty, $keys:path) => {{
+            let array = array.as_dictionary::<$type>();
+            ($keys(array.keys().values()), array.values())
+        }};
+    }
+    Some(match key {
+        DataType::Int8 => keys!(Int8Type, Keys::I8),
+        DataType::Int16 => keys!(Int16Type, Keys::I16),
+        DataType::Int32 => keys!(Int32Type, Keys::I32),
+        DataType::Int64 => keys!(Int64Type, Keys::I64),
+        DataType::UInt8 => keys!(UInt8Type, Keys::U8),
+        DataType::UInt16 => keys!(UInt16Type, Keys::U16),
+        DataType::UInt32 => keys!(UInt32Type, Keys::U32),
+        DataType::UInt64 => keys!(UInt64Type, Keys::U64),
+        _ => return None,
+    })
+}
+
+// Bits, a word at a time.
+
+/// A word whose lowest `len` bits are set.
+#[inline]
+pub(crate) fn ones(len: usize) -> u64 {
+    if len >= 64 { u64::MAX } else { (1 << len) - 1 }
+}
+
+/// The places of the bits that are set.
+#[inline]
+pub(crate) fn set_bits(mut bits: u64) -> impl Iterator<Item = usize> {
+    std::iter::from_fn(move || {
+        let place = bits.trailing_zeros() as usize;
+        bits &= bits.wrapping_sub(1);
+        (place < 64).then_some(place)
+    })
+}
+
+/// Up to 64 bits of a bitmap from `start`.
+#[inline]
+pub(crate) fn bits(bitmap: &BooleanBuffer, start: usize, len: usize) -> u64 {
+    let first = bitmap.offset() + start;
+    let bytes = &bitmap.values()[first / 8..];
+    let mut word = [0u8; 16];
+    let count = bytes.len().min(9);
+    word[..count].copy_from_slice(&bytes[..count]);
+    (u128::from_le_bytes(word) >> (first % 8)) as u64 & ones(len)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -303,5 +464,25 @@ mod tests {
                 assert_eq!(block[row], text.unwrap_or_default().as_bytes(), "{:?}", array.data_type());
             }
         }
+    }
+
+    #[test]
+    fn bits_begin_anywhere() {
+        let flags: Vec<bool> = (0..300).map(|place| place % 3 == 0 || place % 7 == 0).collect();
+        for offset in 0..20 {
+            let bitmap = BooleanBuffer::from(flags.clone()).slice(offset, flags.len() - offset);
+            for start in [0, 1, 7, 8, 63, 64, 65, 200] {
+                let len = (flags.len() - offset - start).min(64);
+                let expected = (0..len).fold(0, |word, place| word | u64::from(flags[offset + start + place]) << place);
+                assert_eq!(bits(&bitmap, start, len), expected, "offset {offset}, start {start}");
+            }
+        }
+    }
+
+    #[test]
+    fn set_bits_are_all_and_in_order() {
+        assert_eq!(set_bits(0).count(), 0);
+        assert_eq!(set_bits(1 << 63 | 1 << 5 | 1).collect::<Vec<_>>(), [0, 5, 63]);
+        assert_eq!(set_bits(u64::MAX).count(), 64);
     }
 }

@@ -9,31 +9,24 @@
 #![deny(unsafe_code)]
 
 mod address;
-mod builder;
 mod catalog;
 mod error;
-mod fragment;
-mod guid_text;
+mod guid;
 mod hash;
-mod ids;
-pub mod integrity;
-mod intern;
 pub mod message;
-mod outcome;
 mod prefetch;
 pub mod reassembly;
 pub mod route;
+mod signature;
 
 pub use address::{Address, next_hop_of_service_name};
-pub use builder::{CatalogBuilder, RouteInput, Settings};
 pub use catalog::{
-    BROKER_CONFIGURATION, Catalog, Database, EndpointId, LOCAL, MSDB, NEVER, NONE, NameId, RouteRow, TRANSPORT,
+    BROKER_CONFIGURATION, Catalog, CatalogBuilder, Database, EndpointId, LOCAL, MSDB, NEVER, NONE, NameId, RouteInput,
+    RouteRow, Settings, TRANSPORT,
 };
 pub use error::{Invalid, InvalidKind};
-pub use fragment::{Digest, Header, Signature};
-pub use guid_text::GuidReader;
+pub use guid::{Guid, GuidReader};
 pub use hash::{Seed, stable_hash};
-pub use ids::Guid;
-pub use outcome::{Outcome, Reason};
 pub use prefetch::prefetch_bytes;
-pub use route::{Decision, NextHop, Options, PendingRequest, Query, RouteIndex, TieBreak};
+pub use route::{Decision, NextHop, Options, Outcome, PendingRequest, Query, Reason, RouteIndex, TieBreak};
+pub use signature::{Digest, Header, SessionKey, Signature};

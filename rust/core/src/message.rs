@@ -1,6 +1,6 @@
 //! Messages as rows, on their way into a database file and out of it.
 
-use crate::ids::Guid;
+use crate::guid::Guid;
 
 /// A message that is to be sent.
 #[derive(Clone, Copy, Debug)]

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use proptest::prelude::*;
-use ssbroker_core::integrity::SessionKey;
+use ssbroker_core::SessionKey;
 use ssbroker_core::reassembly::{Assembler, FurtherOf, Limits, Pushed, Received, Rejected};
 use ssbroker_core::{Guid, Header, Seed, Signature};
 

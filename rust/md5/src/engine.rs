@@ -1,8 +1,7 @@
 //! The engines: what the lanes are made of.
 
-use crate::append::append_parts;
 use crate::lanes::Vectors;
-use crate::parts::digest_parts;
+use crate::parts::{append_parts, digest_parts};
 use crate::schedule::digest_all;
 use crate::{Appended, Digest};
 

@@ -6,7 +6,6 @@
 //! MD5 protects against accidents, not against attackers: it is here because the protocol says so.
 #![deny(unsafe_code)]
 
-mod append;
 mod engine;
 mod lanes;
 mod parts;

@@ -7,8 +7,8 @@ use pyo3::prelude::*;
 use ssbroker_columnar::{CatalogTables, Error, databases_batch, places, read_catalog, routes_batch, services_batch};
 use ssbroker_core::{Address, Catalog, Guid, Invalid, InvalidKind, Seed, Settings};
 
-use crate::capsule::{export_batch, import_stream};
-use crate::doorway::detached;
+use crate::arrow::{export_batch, import_stream};
+use crate::detach::detached;
 use crate::errors::to_python;
 use crate::memory::give_back;
 

@@ -1,28 +1,23 @@
 //! Python bindings of ssbroker: Arrow in and out, the GIL released for the whole of a batch, errors of `ssbroker.exceptions`.
 #![deny(unsafe_code)]
 
-use mimalloc::MiMalloc;
-
-mod capsule;
+mod arrow;
 mod catalog;
 mod counts;
-mod departures;
-mod doorway;
+mod detach;
 mod errors;
 mod explanation;
-mod fragment;
-mod frozen;
 mod gate;
-mod md5;
 mod memory;
+mod network;
 mod picture;
-mod reassembler;
+mod reassembly;
 mod router;
 mod session;
-mod session_keys;
 mod sqlite;
 mod statements;
-mod wire;
+
+use mimalloc::MiMalloc;
 
 /// Keeps the memory of one batch's result for the next one's, where the system's allocator gives it back and has it cleared anew:
 /// a third of the time of routing a large batch.
@@ -44,29 +39,29 @@ mod _core {
     #[pymodule_export]
     use super::counts::{PyArrivals, PyCounts};
     #[pymodule_export]
-    use super::departures::{departures, first_hop, sender_runs, waiting_runs};
-    #[pymodule_export]
-    use super::fragment::fragment;
-    #[pymodule_export]
     use super::gate::PyGate;
     #[pymodule_export]
-    use super::md5::md5;
+    use super::network::{crc32c, decode_fragments, header_digests, plain_runs};
+    #[pymodule_export]
+    use super::network::{departures, first_hop, sender_runs, waiting_runs};
     #[pymodule_export]
     use super::picture::PyPicture;
     #[pymodule_export]
-    use super::reassembler::PyReassembler;
+    use super::reassembly::PyReassembler;
+    #[pymodule_export]
+    use super::reassembly::PySessionKeys;
+    #[pymodule_export]
+    use super::reassembly::fragment;
+    #[pymodule_export]
+    use super::reassembly::md5;
     #[pymodule_export]
     use super::router::PyRouter;
     #[pymodule_export]
     use super::session::{PyPlain, PyPlainSession};
     #[pymodule_export]
-    use super::session_keys::PySessionKeys;
-    #[pymodule_export]
     use super::sqlite::gathering;
     #[pymodule_export]
     use super::statements::PyStatements;
-    #[pymodule_export]
-    use super::wire::{crc32c, decode_fragments, header_digests, plain_runs};
 
     /// Whether this is a release build; a debug build is ten times slower.
     #[pymodule_export]

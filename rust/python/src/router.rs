@@ -7,9 +7,9 @@ use pyo3::types::PyDict;
 use ssbroker_columnar::RouteKernel;
 use ssbroker_core::{Guid, Options, PendingRequest, Query, RouteIndex, TieBreak};
 
-use crate::capsule::{dictionary, export_batch, import_batch};
+use crate::arrow::{dictionary, export_batch, import_batch};
 use crate::catalog::{PyCatalog, random_seed};
-use crate::doorway::detached;
+use crate::detach::detached;
 use crate::errors::{option, to_python};
 use crate::explanation::Teller;
 use crate::memory::give_back;

@@ -12,7 +12,7 @@ use ssbroker_core::Guid;
 use ssbroker_core::message::{Outbox, Outgoing};
 use ssbroker_store::{Asked, Enqueued, Only, Result, Sent, Statements, Wanted};
 
-use crate::capsule::{export_batch, export_known, import_batch, import_stream};
+use crate::arrow::{export_batch, export_known, import_batch, import_stream};
 use crate::errors::{internal, to_python};
 use crate::picture::PyPicture;
 use crate::sqlite::{raised, statements};

@@ -5,20 +5,20 @@
 //! opened the file, as an extension is given it, so that both see one transaction.
 #![deny(unsafe_code)]
 
+mod connection;
 mod error;
-mod gathering;
-mod library;
-mod picture;
-mod receiving;
-mod sending;
+mod metadata;
+mod receive;
+mod send;
 mod statements;
-mod waiting;
+mod transmission;
+mod wal_vfs;
 
-pub use error::{Error, Result};
-pub use gathering::gathering;
-pub use library::{Api, Database, Lent, learn};
-pub use picture::{Contract, Kind, Picture, Queue, Rule, Service};
-pub use receiving::{Asked, Only};
-pub use sending::{Enqueued, Sent};
-pub use statements::{Begun, Statements, now};
-pub use waiting::Wanted;
+pub use crate::connection::{Api, Database, Lent, learn};
+pub use crate::error::{Error, Result};
+pub use crate::metadata::{Contract, Kind, Picture, Queue, Rule, Service};
+pub use crate::receive::{Asked, Only};
+pub use crate::send::{Enqueued, Sent};
+pub use crate::statements::{Begun, Statements, now};
+pub use crate::transmission::Wanted;
+pub use crate::wal_vfs::gathering;

@@ -6,8 +6,8 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use rusqlite::Connection;
 
+use crate::connection::Lent;
 use crate::error::{Error, Result};
-use crate::library::Lent;
 
 /// More than there are statements here, so that each is prepared once.
 const STATEMENTS: usize = 32;

@@ -4,9 +4,9 @@ use std::collections::VecDeque;
 
 use ssbroker_md5::{Appended, append_parts};
 
-use super::FurtherOf;
 use crate::Guid;
-use crate::fragment::{Digest, Header};
+use crate::reassembly::FurtherOf;
+use crate::signature::{Digest, Header};
 
 /// A batch of messages is begun anew when it has so many bytes.
 const BATCH_BYTES: usize = 64 << 20;

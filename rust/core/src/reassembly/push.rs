@@ -1,15 +1,17 @@
 //! One fragment after the other (M4 to M11).
 
-use super::direction::Direction;
-use super::judge::{Judge, Received, Verdict};
-use super::limits::{Budget, Charge};
-use super::message::{Message, State};
-use super::output::{Label, Output, Pushed, Rejected, Rejection};
-use super::piece::{Body, Piece};
-use super::place::{AHEAD, Place};
-use super::settle::{Queue, Whole};
-use super::{Assembler, Further, FurtherOf};
-use crate::fragment::{Digest, Header, Signature};
+use crate::reassembly::fragments::{Body, Piece};
+use crate::reassembly::limits::{Budget, Charge};
+use crate::reassembly::messages::{Direction, Message, State};
+use crate::reassembly::output::{Label, Output, Pushed, Rejected, Rejection};
+use crate::reassembly::verify::{Judge, Received, Verdict};
+use crate::reassembly::{Assembler, Further, FurtherOf};
+use crate::signature::{Digest, Header, Signature};
+
+/// The queue is settled when it has so many messages, unless their bytes outweigh by far what is kept of each: the more wait in it, the more
+/// are released with it, and read once only.
+const QUEUE_MESSAGES: usize = 4_096;
+const LARGE: u64 = 4_096;
 
 /// A push that is under way. The lent bodies are those of the fragments it may still need.
 pub(super) struct Push<'p, 'a> {
@@ -28,6 +30,61 @@ pub(super) struct Push<'p, 'a> {
     pub(super) undone: Vec<u32>,
     /// The messages that got a fragment.
     pub(super) open: Vec<u32>,
+}
+
+/// A message of which all fragments are there.
+#[derive(Debug)]
+pub(super) struct Whole {
+    pub(super) message: u32,
+    /// The row that made it whole.
+    pub(super) row: usize,
+    /// Its MD5, where it is known already.
+    pub(super) digest: Option<Digest>,
+}
+
+/// The messages that wait to be compared, in the order in which they became whole.
+#[derive(Debug, Default)]
+pub(super) struct Queue {
+    pub(super) whole: Vec<Whole>,
+    bytes: u64,
+    /// The most that settling it may free: of all that is charged, and of newcomers' part.
+    relief: Charge,
+    newcomers_relief: Charge,
+}
+
+impl Queue {
+    pub(super) fn is_empty(&self) -> bool {
+        self.whole.is_empty()
+    }
+
+    pub(super) fn is_full(&self) -> bool {
+        let len = self.whole.len();
+        len >= QUEUE_MESSAGES && self.bytes < len as u64 * LARGE
+    }
+
+    pub(super) fn add(&mut self, whole: Whole, bytes: u64, direction: &mut Direction) {
+        self.whole.push(whole);
+        self.bytes += bytes;
+        direction.queued += 1;
+        if direction.queued == 1 {
+            self.charged(direction, direction.charge);
+        }
+    }
+
+    /// Takes notice that a direction is charged more.
+    pub(super) fn charged(&mut self, direction: &Direction, charge: Charge) {
+        if direction.queued > 0 {
+            self.relief = self.relief.plus(charge);
+            if !direction.is_known {
+                self.newcomers_relief = self.newcomers_relief.plus(charge);
+            }
+        }
+    }
+
+    /// The budget after the queue is settled, if that frees as much as it can.
+    pub(super) fn at_best(&self, budget: &Budget) -> Budget {
+        budget.without(self.relief, self.newcomers_relief)
+    }
 }
 
 /// What is to be done with a fragment.
@@ -335,5 +392,98 @@ impl<'a> Push<'_, 'a> {
             self.touched.push(direction);
         }
         state.events += 1;
+    }
+}
+
+// Where a fragment belongs: its direction and its message, as far as they are there.
+
+/// So many fragments are looked up ahead of their turn, so that their waits for the memory overlap,
+pub(super) const AHEAD: usize = 64;
+/// ... when there are so many directions, or messages are pending, that the caches do not hold them.
+const AHEAD_FROM: usize = 4_096;
+
+/// Where a fragment belongs, as far as that is there already. Small, so that it stays in a register.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Place {
+    pub(super) direction: u32,
+    pub(super) message: u32,
+}
+
+const NOT_THERE: u32 = u32::MAX;
+
+impl Place {
+    /// Nowhere yet.
+    pub(super) const NEW: Self = Self { direction: NOT_THERE, message: NOT_THERE };
+
+    #[inline]
+    pub(super) fn direction(self) -> Option<u32> {
+        (self.direction != NOT_THERE).then_some(self.direction)
+    }
+
+    #[inline]
+    pub(super) fn message(self) -> Option<u32> {
+        (self.message != NOT_THERE).then_some(self.message)
+    }
+}
+
+impl Assembler {
+    /// Where fragments belong, as far as that is there before the first of them is taken.
+    pub(super) fn look_ahead(&self, block: &[Received<'_>]) -> [Place; AHEAD] {
+        let Assembler { hash, directions, messages, .. } = self;
+        let mut places = [Place::NEW; AHEAD];
+        if directions.len().max(messages.len()) < AHEAD_FROM {
+            return places;
+        }
+        for (received, place) in block.iter().zip(&mut places) {
+            let Header { conversation, is_initiator, .. } = received.header;
+            place.direction = directions.guess(hash, conversation, is_initiator).unwrap_or(NOT_THERE);
+        }
+        for (received, place) in block.iter().zip(&mut places) {
+            let Header { conversation, is_initiator, .. } = received.header;
+            let guess = place.direction;
+            if guess != NOT_THERE && !directions.get(guess).is(conversation, is_initiator) {
+                place.direction = directions.find(hash, conversation, is_initiator).unwrap_or(NOT_THERE);
+            }
+        }
+        if messages.len() < AHEAD_FROM {
+            return places;
+        }
+        for (received, place) in block.iter().zip(&mut places) {
+            if let Some(direction) = place.direction().filter(|&number| directions.get(number).messages > 0) {
+                place.message = messages.guess(hash, direction, received.header.sequence).unwrap_or(NOT_THERE);
+            }
+        }
+        for (received, place) in block.iter().zip(&mut places) {
+            let Place { direction, message } = *place;
+            let sequence = received.header.sequence;
+            if message != NOT_THERE && !messages.get(message).is(direction, sequence) {
+                place.message = messages.find(hash, direction, sequence).unwrap_or(NOT_THERE);
+            }
+        }
+        for message in places.iter().filter_map(|place| place.message()) {
+            messages.get(message).pieces.prefetch();
+        }
+        places
+    }
+
+    /// Where a fragment belongs now; `ahead` is where it did a moment ago.
+    // For every fragment.
+    #[allow(clippy::inline_always)]
+    #[inline(always)]
+    pub(super) fn locate(&self, received: &Received<'_>, ahead: Place) -> Place {
+        let Assembler { hash, directions, messages, .. } = self;
+        let Header { conversation, is_initiator, sequence, .. } = received.header;
+        let mut place = Place { message: NOT_THERE, ..ahead };
+        // A direction stays to the end of a push; a message may be gone, and another have its place.
+        if place.direction == NOT_THERE {
+            let Some(found) = directions.find(hash, conversation, is_initiator) else { return Place::NEW };
+            place.direction = found;
+        }
+        if directions.get(place.direction).messages > 0 {
+            let is_there = |&message: &u32| messages.get(message).is(place.direction, sequence);
+            let found = ahead.message().filter(is_there).or_else(|| messages.find(hash, place.direction, sequence));
+            place.message = found.unwrap_or(NOT_THERE);
+        }
+        place
     }
 }

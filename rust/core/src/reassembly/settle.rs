@@ -1,77 +1,15 @@
 //! Messages that are whole: compared, then released or held (M12 to M14).
 
-use super::direction::Direction;
-use super::limits::{Budget, Charge};
-use super::message::{Message, State};
-use super::output::{Acknowledgement, Label, Pushed, Rejected, Rejection};
-use super::piece::Body;
-use super::push::Push;
-use super::{Assembler, FurtherOf};
-use crate::fragment::{Digest, Header};
-use crate::integrity::equal;
-
-/// The queue is settled when it has so many messages, unless their bytes outweigh by far what is kept of each: the more wait in it, the more
-/// are released with it, and read once only.
-const QUEUE_MESSAGES: usize = 4_096;
-const LARGE: u64 = 4_096;
+use crate::reassembly::fragments::Body;
+use crate::reassembly::limits::Charge;
+use crate::reassembly::messages::{Message, State};
+use crate::reassembly::output::{Acknowledgement, Label, Pushed, Rejected, Rejection};
+use crate::reassembly::push::{Push, Whole};
+use crate::reassembly::{Assembler, FurtherOf};
+use crate::signature::{Digest, Header, equal};
 
 /// So many messages that waited are released at a time.
 const RUN: usize = 16;
-
-/// A message of which all fragments are there.
-#[derive(Debug)]
-pub(super) struct Whole {
-    pub(super) message: u32,
-    /// The row that made it whole.
-    pub(super) row: usize,
-    /// Its MD5, where it is known already.
-    pub(super) digest: Option<Digest>,
-}
-
-/// The messages that wait to be compared, in the order in which they became whole.
-#[derive(Debug, Default)]
-pub(super) struct Queue {
-    whole: Vec<Whole>,
-    bytes: u64,
-    /// The most that settling it may free: of all that is charged, and of newcomers' part.
-    relief: Charge,
-    newcomers_relief: Charge,
-}
-
-impl Queue {
-    pub(super) fn is_empty(&self) -> bool {
-        self.whole.is_empty()
-    }
-
-    pub(super) fn is_full(&self) -> bool {
-        let len = self.whole.len();
-        len >= QUEUE_MESSAGES && self.bytes < len as u64 * LARGE
-    }
-
-    pub(super) fn add(&mut self, whole: Whole, bytes: u64, direction: &mut Direction) {
-        self.whole.push(whole);
-        self.bytes += bytes;
-        direction.queued += 1;
-        if direction.queued == 1 {
-            self.charged(direction, direction.charge);
-        }
-    }
-
-    /// Takes notice that a direction is charged more.
-    pub(super) fn charged(&mut self, direction: &Direction, charge: Charge) {
-        if direction.queued > 0 {
-            self.relief = self.relief.plus(charge);
-            if !direction.is_known {
-                self.newcomers_relief = self.newcomers_relief.plus(charge);
-            }
-        }
-    }
-
-    /// The budget after the queue is settled, if that frees as much as it can.
-    pub(super) fn at_best(&self, budget: &Budget) -> Budget {
-        budget.without(self.relief, self.newcomers_relief)
-    }
-}
 
 impl Assembler {
     /// A message of the direction is whole and matches: it is known from now on (M19).
@@ -299,5 +237,93 @@ impl Assembler {
         let message = self.messages.find(&self.hash, owner, sequence).filter(|_| owner == direction)?;
         let message = self.messages.get(message);
         Some((sequence, message.pieces.numbers(message.received)))
+    }
+}
+
+// Messages that are digested and put together at once, before it is known whether they match.
+//
+// Nearly all do. So what will be released is written to its place while it is digested, and the memory is read once for both. What turns out
+// not to match leaves a gap, which those after it close.
+
+impl Push<'_, '_> {
+    /// The MD5 of each message in the queue that has to be compared. The bodies of those that can be released if all match stand in the
+    /// output then, in that order.
+    pub(super) fn digests(&mut self, queue: &[Whole]) -> Vec<Option<Digest>> {
+        let released = self.assembler.plan(queue);
+        let messages = &self.assembler.messages;
+        let mut digests: Vec<_> = queue.iter().map(|whole| whole.digest).collect();
+        let is_unknown = |digests: &[Option<Digest>], number: u32| {
+            let message = messages.get(number);
+            message.state == State::Queued && digests[message.queued as usize].is_none() && message.expected().is_some()
+        };
+        let (mut parts, mut ends) = (Vec::new(), Vec::with_capacity(released.len()));
+        let mut found = Vec::with_capacity(released.len());
+        for (place, &number) in released.iter().enumerate() {
+            messages.prefetch_ahead(&released, place, |&number| number);
+            messages.get(number).pieces.for_each(|_, body| parts.push(body.bytes(&self.lent)));
+            ends.push(parts.len());
+            found.push(is_unknown(&digests, number).then_some([0; 16]));
+        }
+        self.output.put_together(&released, &parts, &ends, &mut found);
+        for (&number, digest) in released.iter().zip(found) {
+            if digest.is_some() {
+                digests[messages.get(number).queued as usize] = digest;
+            }
+        }
+        parts.clear();
+        ends.clear();
+        let mut places = Vec::new();
+        for (place, whole) in queue.iter().enumerate().filter(|(_, whole)| is_unknown(&digests, whole.message)) {
+            messages.get(whole.message).pieces.for_each(|_, body| parts.push(body.bytes(&self.lent)));
+            ends.push(parts.len());
+            places.push(place);
+        }
+        let mut found = vec![[0; 16]; ends.len()];
+        ssbroker_md5::digest_parts(&parts, &ends, &mut found);
+        for (place, digest) in places.into_iter().zip(found) {
+            digests[place] = Some(digest);
+        }
+        digests
+    }
+}
+
+impl Assembler {
+    /// The messages that can be released if all in the queue match, in their order (M14). If some do not, the others are released in the
+    /// same order: a message waits for none but those before it in its direction.
+    fn plan(&mut self, queue: &[Whole]) -> Vec<u32> {
+        let Self { hash, directions, messages, in_order, .. } = self;
+        for (whole, place) in queue.iter().zip(0..) {
+            messages.prefetch_ahead(queue, place as usize, |whole| whole.message);
+            let message = messages.get_mut(whole.message);
+            message.queued = place;
+            let direction = directions.get_mut(message.direction);
+            direction.planned = direction.next;
+        }
+        if !*in_order {
+            return queue.iter().map(|whole| whole.message).collect();
+        }
+        let mut released = Vec::with_capacity(queue.len());
+        for whole in queue {
+            let message = messages.get_mut(whole.message);
+            message.state = State::Held;
+            let (number, direction) = (message.direction, directions.get_mut(message.direction));
+            if direction.planned != message.sequence {
+                continue;
+            }
+            released.push(whole.message);
+            direction.planned += 1;
+            while let Some(next) = messages.find(hash, number, direction.planned) {
+                match messages.get(next).state {
+                    State::Held => released.push(next),
+                    State::Number => {}
+                    State::Free | State::Partial | State::Queued => break,
+                }
+                direction.planned += 1;
+            }
+        }
+        for whole in queue {
+            messages.get_mut(whole.message).state = State::Queued;
+        }
+        released
     }
 }

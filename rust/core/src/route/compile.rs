@@ -5,13 +5,13 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU32;
 
-use super::hosts::Hosts;
-use super::index::{Act, Entry, Group, Pair, Plan, Quick, RouteIndex, Summary, Table};
-use super::perfect::Perfect;
-use super::pick::{Options, TieBreak, Turns};
 use crate::catalog::{BROKER_CONFIGURATION, Catalog, LOCAL, NEVER, NONE, RouteRow, TRANSPORT};
+use crate::guid::Guid;
 use crate::hash::{NameHash, Seed, quarters, short_key};
-use crate::ids::Guid;
+use crate::route::hosts::Hosts;
+use crate::route::index::{Act, Entry, Group, Pair, Plan, Quick, RouteIndex, Summary, Table};
+use crate::route::perfect_hash::Perfect;
+use crate::route::tie_break::{Options, TieBreak, Turns};
 
 const EMPTY: Group = Group { quick: Quick { route_id: 0, to: 0 }, expires: NEVER, plan: Plan::Rest };
 

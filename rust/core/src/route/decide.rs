@@ -1,15 +1,14 @@
 //! One conversation, decided: the process of R1 to R42 in the order of the rules.
 
 use std::cell::RefCell;
+use std::ops::Range;
 
-use super::choose::{Candidates, Chosen};
-use super::find::Found;
-use super::index::RouteIndex;
-use super::pick::{Choice, Picker};
 use crate::address::next_hop_of_service_name;
 use crate::catalog::{EndpointId, LOCAL, NONE, NameId, RouteRow, TRANSPORT};
-use crate::ids::Guid;
-use crate::outcome::{Outcome, Reason};
+use crate::guid::Guid;
+use crate::route::expiry::{Revisions, Tails};
+use crate::route::index::{CLASSES, Class, Entry, RouteIndex};
+use crate::route::tie_break::{Choice, PendingRequest, Picker};
 
 /// What is to be routed.
 #[derive(Clone, Copy, Debug)]
@@ -281,4 +280,311 @@ fn replied(query: &Query<'_>, host: Option<u16>) -> Decision {
         None => (Outcome::Dropped, Reason::ServiceNotFound),
     };
     Decision { outcome, database: host, ..delayed(query, Some(0), reason) }
+}
+
+// What a decision says.
+
+/// What becomes of the conversation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[repr(i8)]
+pub enum Outcome {
+    /// Deliver in this instance.
+    Local,
+    /// Send; the conversation was begun here.
+    Remote,
+    /// Pass on; the conversation came from outside.
+    Forward,
+    /// Wait in the transmission queue, and match again after a time-out (R18).
+    Delayed,
+    /// The message is dropped, and not acknowledged.
+    Dropped,
+}
+
+impl Outcome {
+    /// The labels, at the place of their code.
+    pub const LABELS: [&'static str; 5] = ["LOCAL", "REMOTE", "FORWARD", "DELAYED", "DROPPED"];
+
+    /// The label of the contract.
+    #[must_use]
+    pub fn label(self) -> &'static str {
+        Self::LABELS[self as usize]
+    }
+}
+
+/// Why the outcome is what it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[repr(i8)]
+pub enum Reason {
+    /// A route was found and chosen.
+    Matched,
+    /// A reply to a database of this instance (R7).
+    Reply,
+    /// The search ended without a route (R17).
+    NoRoute,
+    /// Routing information is requested from the dynamic routing service (R14).
+    RouteRequested,
+    /// The chosen routes are LOCAL, and no database takes the message (R26, R7).
+    ServiceNotFound,
+    /// Message delivery is disabled in the database where the conversation began (R34).
+    SenderDisabled,
+    /// The message would have to be forwarded, and forwarding is off (R25).
+    ForwardingDisabled,
+    /// The message came from outside and would go back to this instance (R42).
+    RoutingLoop,
+    /// TRANSPORT, and the service name holds no address (R23).
+    AddressUnusable,
+}
+
+impl Reason {
+    /// The labels, at the place of their code.
+    pub const LABELS: [&'static str; 9] = [
+        "matched",
+        "reply",
+        "no_route",
+        "route_requested",
+        "service_not_found",
+        "sender_disabled",
+        "forwarding_disabled",
+        "routing_loop",
+        "address_unusable",
+    ];
+
+    /// The label of the contract.
+    #[must_use]
+    pub fn label(self) -> &'static str {
+        Self::LABELS[self as usize]
+    }
+}
+
+// Find: seven steps, the first that yields a route ends the search (R11 to R17).
+
+/// What the seven steps yield.
+#[derive(Debug)]
+pub(crate) enum Found {
+    /// Routes of one service name and one broker id, or none: their places in the order of the index, expired ones among them.
+    Routes { step: i8, rows: Range<usize>, broker: Option<Guid> },
+    /// As if there were a LOCAL route for the service (R16).
+    Implied { step: i8 },
+    /// Routing information is requested, or waited for (R14).
+    Request,
+    /// No step yields a route (R17).
+    Nothing,
+}
+
+impl RouteIndex {
+    pub(crate) fn find(&self, query: &Query<'_>, context: &PassContext<'_>, room: &mut Candidates) -> Found {
+        let table = &self.tables[usize::from(context.table)];
+        let live = |rows: &Range<usize>| rows.clone().any(|place| self.route(place).is_live(context.now));
+        if let Some(number) = self.entry(context.table, query.name) {
+            let entry = &self.entries[number as usize];
+            if let Some(broker) = query.broker {
+                let rows = self.rows_with(entry, Some(broker));
+                if live(&rows) {
+                    return Found::Routes { step: 1, rows, broker: Some(broker) };
+                }
+            }
+            let rows = self.rows_with(entry, None);
+            if live(&rows) {
+                return Found::Routes { step: 2, rows, broker: None };
+            }
+            let picked = if query.broker.is_none() { self.pick_broker(number, context, room) } else { None };
+            if let Some(broker) = picked {
+                return Found::Routes { step: 3, rows: self.rows_with(entry, Some(broker)), broker: Some(broker) };
+            }
+        }
+        if context.now < table.dynamic_until && self.asks_for_route(query) {
+            return Found::Request;
+        }
+        if !room.tails.get(self, context.table, context.now).is_empty() {
+            return Found::Routes { step: 5, rows: table.wildcards.clone(), broker: None };
+        }
+        if query.broker.is_some() && !self.hosts_of(context.service).is_empty() {
+            return Found::Implied { step: 6 };
+        }
+        Found::Nothing
+    }
+
+    /// The routes of an entry with this broker id, or with none.
+    pub(crate) fn rows_with(&self, entry: &Entry, broker: Option<Guid>) -> Range<usize> {
+        let rows = entry.rows();
+        let order = &self.order[rows.clone()];
+        let broker_of = |row: &u32| self.catalog.routes[*row as usize].broker;
+        let start = order.partition_point(|row| broker_of(row) < broker);
+        let end = order.partition_point(|row| broker_of(row) <= broker);
+        rows.start + start..rows.start + end
+    }
+
+    /// R14: whether a live route to the dynamic routing service delays the conversation.
+    fn asks_for_route(&self, query: &Query<'_>) -> bool {
+        self.options.pending_request == PendingRequest::Delay || !self.catalog.is_pending(query.name)
+    }
+
+    /// R13: one of the broker ids of the live routes, which stand by their lowest live route id (K19).
+    fn pick_broker(&self, entry: u32, context: &PassContext<'_>, room: &mut Candidates) -> Option<Guid> {
+        self.live_brokers(entry, context.now, room);
+        let count = room.brokers.len();
+        (count > 0).then(|| room.brokers[context.picker.pick(Choice::Broker, entry as usize, count)].1)
+    }
+
+    /// Leaves the broker ids of the live routes, with their lowest route ids, in `room.brokers`.
+    pub(crate) fn live_brokers(&self, entry: u32, now: i64, room: &mut Candidates) {
+        room.brokers.clear();
+        // The rows of an entry stand by broker id and then by route id.
+        for place in self.entries[entry as usize].rows() {
+            let route = self.route(place);
+            let Some(broker) = route.broker.filter(|_| route.is_live(now)) else { continue };
+            if room.brokers.last().is_none_or(|&(_, last)| last != broker) {
+                room.brokers.push((route.route_id, broker));
+            }
+        }
+        room.brokers.sort_unstable();
+    }
+}
+
+// Choose: one of the routes that were found (R21 to R26).
+
+/// The route that was chosen.
+#[derive(Debug)]
+pub(crate) enum Chosen {
+    /// Its address is LOCAL, and this database takes the message; no route if it is the implied one.
+    Local { route: Option<u32>, database: u16 },
+    /// Its address is a network address or TRANSPORT.
+    Address { route: u32 },
+    /// No class has a usable route (R26).
+    None { reason: Reason },
+}
+
+/// Room for candidates, used again from one conversation to the next, and what is remembered of the routes that are alive. It is for
+/// conversations of one index.
+#[derive(Debug, Default)]
+pub struct Candidates {
+    pub(crate) rows: Vec<u32>,
+    pub(crate) brokers: Vec<(i32, Guid)>,
+    pub(crate) tails: Tails,
+    pub(crate) revisions: Revisions,
+}
+
+impl RouteIndex {
+    pub(crate) fn choose(
+        &self,
+        query: &Query<'_>,
+        context: &PassContext<'_>,
+        found: &Found,
+        room: &mut Candidates,
+    ) -> Chosen {
+        let Found::Routes { rows, broker, .. } = found else {
+            return match self.locate(query, context, None) {
+                Some(database) => Chosen::Local { route: None, database },
+                None => Chosen::None { reason: Reason::ServiceNotFound },
+            };
+        };
+        let mut has_local = false;
+        for class in CLASSES {
+            self.candidates(query, context, found, class, room, &mut has_local);
+            if room.rows.is_empty() {
+                continue;
+            }
+            let turn = rows.start * CLASSES.len() + class as usize;
+            let row = room.rows[context.picker.pick(Choice::Route, turn, room.rows.len())];
+            if self.row(row).endpoint != LOCAL {
+                return Chosen::Address { route: row };
+            }
+            if let Some(database) = self.locate(query, context, *broker) {
+                return Chosen::Local { route: Some(row), database };
+            }
+        }
+        let reason = if has_local { Reason::ServiceNotFound } else { Reason::AddressUnusable };
+        Chosen::None { reason }
+    }
+
+    /// Leaves the usable routes of a class in `room.rows`, and says whether one of the class is LOCAL.
+    fn candidates(
+        &self,
+        query: &Query<'_>,
+        context: &PassContext<'_>,
+        found: &Found,
+        class: Class,
+        room: &mut Candidates,
+        has_local: &mut bool,
+    ) {
+        let Candidates { rows: into, tails, .. } = room;
+        into.clear();
+        match found {
+            Found::Routes { step: 5, .. } => {
+                into.extend_from_slice(&tails.get(self, context.table, context.now).classes[class as usize]);
+            }
+            Found::Routes { rows, .. } => {
+                let live = self.order[rows.clone()].iter().copied().filter(|&row| self.row(row).is_live(context.now));
+                into.extend(live.filter(|&row| Class::of(self.row(row)) == class));
+                self.merge(into);
+            }
+            Found::Implied { .. } | Found::Request | Found::Nothing => {}
+        }
+        *has_local |= into.iter().any(|&row| self.row(row).endpoint == LOCAL);
+        if class != Class::Network {
+            into.retain(|&row| self.is_usable(query, context, self.row(row)));
+        }
+    }
+
+    /// Whether a route leads anywhere for this conversation (K13).
+    pub(crate) fn is_usable(&self, query: &Query<'_>, context: &PassContext<'_>, route: &RouteRow) -> bool {
+        match route.endpoint {
+            LOCAL => self.can_locate(query, context, route.broker),
+            TRANSPORT => self.next_hop(query, route).is_some(),
+            _ => true,
+        }
+    }
+
+    /// Keeps one of the rows with the same address (R21): rows come by route id, and the lowest stands for all.
+    pub(crate) fn merge(&self, rows: &mut Vec<u32>) {
+        if rows.len() > 1 {
+            rows.sort_by_key(|&row| self.row(row).endpoint);
+            rows.dedup_by_key(|row| self.row(*row).endpoint);
+            rows.sort_by_key(|&row| self.row(row).route_id);
+        }
+    }
+
+    pub(crate) fn row(&self, row: u32) -> &RouteRow {
+        &self.catalog.routes[row as usize]
+    }
+}
+
+// Locate: which database of the instance takes the message (R31 to R34).
+
+impl RouteIndex {
+    /// The enabled databases that have the service, by name (R33).
+    pub(crate) fn hosts_of(&self, service: Option<NameId>) -> &[u16] {
+        service.map_or(&[], |service| self.hosts.of(service))
+    }
+
+    /// R31: the database with this broker id, if its broker is enabled and it has the service.
+    pub(crate) fn host_with(&self, broker: Guid, service: Option<NameId>) -> Option<u16> {
+        self.hosts.with(service?, broker)
+    }
+
+    /// Whether *Locate* would find a database: what makes a LOCAL route usable.
+    pub(crate) fn can_locate(&self, query: &Query<'_>, context: &PassContext<'_>, route_broker: Option<Guid>) -> bool {
+        match query.broker.or(route_broker) {
+            Some(broker) => self.host_with(broker, context.service).is_some(),
+            None => !self.hosts_of(context.service).is_empty(),
+        }
+    }
+
+    /// The database that takes the message.
+    pub(crate) fn locate(
+        &self,
+        query: &Query<'_>,
+        context: &PassContext<'_>,
+        route_broker: Option<Guid>,
+    ) -> Option<u16> {
+        let service = context.service?;
+        if let Some(broker) = query.broker.or(route_broker) {
+            return self.host_with(broker, Some(service));
+        }
+        let hosts = self.hosts.of(service);
+        if let Some(holder) = context.database.filter(|holder| hosts.contains(holder)) {
+            return Some(holder);
+        }
+        (!hosts.is_empty()).then(|| hosts[context.picker.pick(Choice::Database, service as usize, hosts.len())])
+    }
 }

@@ -3,7 +3,7 @@
 use std::ops::Range;
 
 use crate::catalog::Catalog;
-use crate::ids::Guid;
+use crate::guid::Guid;
 
 /// For each service name, the databases that have it; and which broker ids there are.
 #[derive(Debug)]

@@ -8,12 +8,12 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU32;
 
-use super::hosts::Hosts;
-use super::perfect::Perfect;
-use super::pick::{Options, Turns};
-use crate::catalog::{Catalog, RouteRow};
+use crate::catalog::{Catalog, LOCAL, NONE, RouteRow, TRANSPORT};
+use crate::guid::Guid;
 use crate::hash::NameHash;
-use crate::ids::Guid;
+use crate::route::hosts::Hosts;
+use crate::route::perfect_hash::Perfect;
+use crate::route::tie_break::{Options, Turns};
 
 /// A routing table and its instance, compiled: built once, read by many threads.
 #[derive(Debug)]
@@ -137,6 +137,17 @@ pub(crate) struct Table {
     pub(crate) dynamic_until: i64,
 }
 
+/// The classes of R22, in their order.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Class {
+    Mirror = 0,
+    Local = 1,
+    Network = 2,
+    Transport = 3,
+}
+
+pub(crate) const CLASSES: [Class; 4] = [Class::Mirror, Class::Local, Class::Network, Class::Transport];
+
 impl Act {
     const STEP: u8 = 3;
     const PLAN: u32 = 2;
@@ -256,6 +267,17 @@ impl Pair {
     #[inline]
     pub(crate) fn is(&self, entry: u32, broker: Guid) -> bool {
         self.entry == entry && self.broker == broker
+    }
+}
+
+impl Class {
+    pub(crate) fn of(route: &RouteRow) -> Self {
+        match route.endpoint {
+            _ if route.mirror != NONE => Self::Mirror,
+            LOCAL => Self::Local,
+            TRANSPORT => Self::Transport,
+            _ => Self::Network,
+        }
     }
 }
 

@@ -7,25 +7,18 @@
 //! ```
 //! [`RouteIndex::resolve`] gives the same answers for blocks of conversations, and leaves what is not plain to `decide`.
 
-mod block;
-mod choose;
+mod batch;
 mod compile;
 mod decide;
+mod expiry;
 mod explain;
-mod find;
 mod hosts;
 mod index;
-mod locate;
-mod perfect;
-mod pick;
-mod resolve;
-mod revise;
-mod tail;
-mod tell;
+mod perfect_hash;
+mod tie_break;
 
-pub use block::{Answers, BLOCK, Block, Stages};
-pub use choose::Candidates;
-pub use decide::{Decision, NextHop, Query};
+pub use batch::{Answers, BLOCK, Block, Stages};
+pub use decide::{Candidates, Decision, NextHop, Outcome, Query, Reason};
 pub use explain::{ClassSeen, Explanation, HostSeen, LocateSeen, Origin, Pass, RouteSeen, StepSeen, WhyNot};
 pub use index::RouteIndex;
-pub use pick::{Options, PendingRequest, TieBreak};
+pub use tie_break::{Options, PendingRequest, TieBreak};

@@ -1,8 +1,7 @@
 //! Vectors of 256 bits: 8 lanes each.
 
-use super::copies::copy_line;
 use super::kernel::kernel;
-use super::{Copies, LANES_MAX, Sources, States};
+use super::{Copies, LANES_MAX, Sources, States, copy_line};
 use std::arch::x86_64::{
     __m256i, _mm_loadu_si128, _mm256_add_epi32, _mm256_and_si256, _mm256_andnot_si256, _mm256_castsi128_si256,
     _mm256_inserti128_si256, _mm256_loadu_si256, _mm256_or_si256, _mm256_set1_epi32, _mm256_sllv_epi32,

@@ -1,8 +1,7 @@
 //! Vectors of 512 bits: 16 lanes each, with a rotation and any function of three bits as one instruction.
 
-use super::copies::Line;
 use super::kernel::kernel;
-use super::{Copies, LANES_MAX, Sources, States};
+use super::{Copies, LANES_MAX, Line, Sources, States};
 use crate::rounds::{BLOCK, Block};
 use std::arch::x86_64::{
     __m128i, __m512i, _mm_loadu_si128, _mm_sfence, _mm512_add_epi32, _mm512_castsi128_si512, _mm512_inserti32x4,

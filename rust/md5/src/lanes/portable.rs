@@ -1,9 +1,8 @@
 //! Lanes in arrays, without a line that is unsafe: the twin of all others, for machines that have none of them.
 #![forbid(unsafe_code)]
 
-use super::copies::copy_line;
 use super::kernel::kernel;
-use super::{Copies, LANES_MAX, Sources, States};
+use super::{Copies, LANES_MAX, Sources, States, copy_line};
 use crate::scalar::words_of;
 
 const WIDTH: usize = 4;

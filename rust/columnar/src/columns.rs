@@ -1,0 +1,437 @@
+//! Columns of a record batch, by name and logical type.
+
+use std::borrow::Cow;
+
+use arrow_array::cast::AsArray;
+use arrow_array::types::{
+    Int8Type, Int16Type, Int32Type, Int64Type, TimestampMicrosecondType, TimestampMillisecondType,
+    TimestampNanosecondType, TimestampSecondType, UInt8Type, UInt16Type, UInt32Type, UInt64Type,
+};
+use arrow_array::{Array, ArrayRef, ArrowPrimitiveType, BooleanArray, RecordBatch};
+use arrow_buffer::{BooleanBuffer, ScalarBuffer};
+use arrow_schema::{DataType, TimeUnit};
+use ssbroker_core::route::BLOCK;
+use ssbroker_core::{Guid, GuidReader, Invalid, InvalidKind};
+
+use crate::error::{Error, Result};
+use crate::schema::fragments as columns;
+use crate::view::{BytesView, dictionary_parts, ones, set_bits};
+
+/// A table's record batches, of which one is read; errors name its columns and count its rows in the whole input.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Source<'a> {
+    pub(crate) batch: &'a RecordBatch,
+    /// What stands before the column's name, with a dot; empty where there is one table only.
+    pub(crate) table: &'static str,
+    pub(crate) first_row: usize,
+}
+
+/// A type of integers, into which wider ones are brought.
+pub(crate) trait Integer: ArrowPrimitiveType<Native: TryFrom<i128>> {}
+
+impl<T: ArrowPrimitiveType<Native: TryFrom<i128>>> Integer for T {}
+
+fn type_name<T: Integer>() -> String {
+    T::DATA_TYPE.to_string().to_lowercase()
+}
+
+fn integer_of<T: Integer>() -> String {
+    format!("a {}-bit integer", 8 * size_of::<T::Native>())
+}
+
+/// Whether a column is called so but for upper and lower case, for white space around it, and for what parts its words.
+fn means(found: &str, name: &str) -> bool {
+    let found = found.trim();
+    let same = |(a, b): (u8, u8)| a.eq_ignore_ascii_case(&b) || (b == b'_' && (a == b' ' || a == b'-'));
+    found.len() == name.len() && found.bytes().zip(name.bytes()).all(same)
+}
+
+impl<'a> Source<'a> {
+    pub(crate) fn qualified(&self, column: &str) -> String {
+        format!("{}{column}", self.table)
+    }
+
+    /// The column of a name. Where there is none, another may be meant: to pass it by as a further column would say nothing of it (K27).
+    pub(crate) fn column(&self, name: &str) -> Result<Option<&'a ArrayRef>> {
+        let found = self.batch.column_by_name(name);
+        if found.is_none()
+            && let Some(meant) = self.batch.schema_ref().fields().iter().find(|field| means(field.name(), name))
+        {
+            let (expected, actual) = ("a column of this very name".to_owned(), Some(format!("{:?}", meant.name())));
+            return Err(Error::Schema { column: self.qualified(name), expected, actual });
+        }
+        Ok(found)
+    }
+
+    fn required(&self, name: &str, expected: &str) -> Result<&'a ArrayRef> {
+        self.column(name)?.ok_or_else(|| self.mistyped(name, expected, None))
+    }
+
+    pub(crate) fn mistyped(&self, name: &str, expected: &str, actual: Option<&DataType>) -> Error {
+        let actual = actual.map(ToString::to_string);
+        Error::Schema { column: self.qualified(name), expected: expected.to_owned(), actual }
+    }
+
+    /// Two columns have a name that only one can have.
+    pub(crate) fn twice(&self, name: &str) -> Error {
+        let (expected, actual) = ("a column of each name".to_owned(), Some("two of this one".to_owned()));
+        Error::Schema { column: self.qualified(name), expected, actual }
+    }
+
+    /// None of these names is that of two columns; further columns may have what names they like.
+    pub(crate) fn each_once(&self, names: &[&str]) -> Result<()> {
+        let fields = self.batch.schema_ref().fields();
+        let is_twice = |name: &&&str| fields.iter().filter(|field| field.name() == **name).count() > 1;
+        names.iter().find(is_twice).map_or(Ok(()), |name| Err(self.twice(name)))
+    }
+
+    pub(crate) fn invalid(
+        &self,
+        kind: InvalidKind,
+        column: &str,
+        row: usize,
+        value: Option<&[u8]>,
+        expected: &str,
+    ) -> Error {
+        Invalid::new(kind, &self.qualified(column), Some(self.first_row + row), value, expected).into()
+    }
+
+    pub(crate) fn null(&self, column: &str, row: usize, expected: &str) -> Error {
+        self.invalid(InvalidKind::Null, column, row, None, expected)
+    }
+
+    pub(crate) fn out_of_bounds(&self, column: &str, row: usize) -> Error {
+        let what = "an offset, a view or a dictionary key leads outside its buffer".to_owned();
+        Error::Malformed { column: self.qualified(column), row: Some(self.first_row + row), what }
+    }
+
+    /// A column of text that must be there.
+    pub(crate) fn text(&self, name: &str) -> Result<BytesView<'a>> {
+        self.as_text(name, self.required(name, "text")?)
+    }
+
+    /// A column of text that may be left out.
+    pub(crate) fn optional_text(&self, name: &str) -> Result<Option<BytesView<'a>>> {
+        self.column(name)?.map(|array| self.as_text(name, array)).transpose()
+    }
+
+    fn as_text(&self, name: &str, array: &'a ArrayRef) -> Result<BytesView<'a>> {
+        BytesView::new(array)
+            .filter(|view| view.is_text || view.is_always_null())
+            .ok_or_else(|| self.mistyped(name, "text", Some(array.data_type())))
+    }
+
+    /// The text of a row that must not be null.
+    pub(crate) fn text_at(&self, name: &str, view: &BytesView<'a>, row: usize) -> Result<&'a [u8]> {
+        self.optional_text_at(name, view, row)?.ok_or_else(|| self.null(name, row, "text"))
+    }
+
+    /// The text of a row.
+    pub(crate) fn optional_text_at(&self, name: &str, view: &BytesView<'a>, row: usize) -> Result<Option<&'a [u8]>> {
+        if view.is_null(row) {
+            return Ok(None);
+        }
+        let bytes = view.get(row).map_err(|_| self.out_of_bounds(name, row))?;
+        if std::str::from_utf8(bytes).is_err() {
+            let (column, row) = (self.qualified(name), Some(self.first_row + row));
+            return Err(Error::Malformed { column, row, what: "the text is not UTF-8".to_owned() });
+        }
+        Ok(Some(bytes))
+    }
+
+    /// A column of bytes that may be left out; whatever is not null can be read.
+    pub(crate) fn optional_bytes(&self, name: &str) -> Result<Option<BytesView<'a>>> {
+        let Some(array) = self.column(name)? else { return Ok(None) };
+        let view = BytesView::new(array).filter(|view| !view.is_text);
+        let view = view.ok_or_else(|| self.mistyped(name, "binary", Some(array.data_type())))?;
+        view.first_unreadable().map_or(Ok(Some(view)), |row| Err(self.out_of_bounds(name, row)))
+    }
+
+    /// A column of bytes that must be there, and none of them null.
+    pub(crate) fn bytes(&self, name: &str) -> Result<BytesView<'a>> {
+        let view = self.optional_bytes(name)?.ok_or_else(|| self.mistyped(name, "binary", None))?;
+        view.first_null().map_or(Ok(view), |row| Err(self.null(name, row, "bytes, which may be none")))
+    }
+
+    /// A column of booleans that must be there, and none of them null.
+    pub(crate) fn required_booleans(&self, name: &str) -> Result<BooleanBuffer> {
+        let booleans = self.booleans(name)?.ok_or_else(|| self.mistyped(name, "bool", None))?;
+        Ok(booleans.values().clone())
+    }
+
+    /// A column of booleans that may be left out.
+    pub(crate) fn booleans(&self, name: &str) -> Result<Option<BooleanArray>> {
+        let Some(array) = self.column(name)? else { return Ok(None) };
+        let array = match array.data_type() {
+            DataType::Boolean => array.as_boolean().clone(),
+            DataType::Null => BooleanArray::new_null(array.len()),
+            DataType::Dictionary(key, values) if **values == DataType::Boolean => {
+                let (rows, values) = self.dictionary_rows(name, array, key)?;
+                rows.into_iter().map(|row| row.map(|row| values.as_boolean().value(row))).collect()
+            }
+            other => return Err(self.mistyped(name, "bool", Some(other))),
+        };
+        if array.null_count() > 0 {
+            let row = (0..array.len()).find(|&row| array.is_null(row)).unwrap_or_default();
+            return Err(self.null(name, row, "true or false"));
+        }
+        Ok(Some(array))
+    }
+
+    /// For each row of a dictionary array, the place of its value; `None` where it is null.
+    fn dictionary_rows(
+        &self,
+        name: &str,
+        array: &'a ArrayRef,
+        key: &DataType,
+    ) -> Result<(Vec<Option<usize>>, &'a ArrayRef)> {
+        let Some((keys, values)) = dictionary_parts(array, key) else {
+            return Err(self.mistyped(name, "a dictionary with integer keys", Some(array.data_type())));
+        };
+        let place = |row: usize| match keys.get(row).filter(|_| array.is_valid(row)) {
+            Some(place) if place >= values.len() => Err(self.out_of_bounds(name, row)),
+            place => Ok(place.filter(|&place| values.is_valid(place))),
+        };
+        Ok(((0..array.len()).map(place).collect::<Result<_>>()?, values))
+    }
+
+    /// The values of a column, or those that its dictionary has for its rows.
+    fn by_row<T: Copy>(
+        &self,
+        name: &str,
+        array: &'a ArrayRef,
+        read: impl Fn(&ArrayRef) -> Result<Vec<Option<T>>>,
+    ) -> Result<Vec<Option<T>>> {
+        let DataType::Dictionary(key, _) = array.data_type() else { return read(array) };
+        let (rows, values) = self.dictionary_rows(name, array, key)?;
+        let values = read(values)?;
+        Ok(rows.into_iter().map(|row| row.and_then(|row| values[row])).collect())
+    }
+
+    /// A column of integers that may be left out.
+    pub(crate) fn integers<T: Integer>(&self, name: &str) -> Result<Option<Vec<Option<T::Native>>>> {
+        let Some(array) = self.column(name)? else { return Ok(None) };
+        self.narrow_integers::<T>(name, array).map(Some)
+    }
+
+    /// A column of integers that must be there, and none of them null.
+    pub(crate) fn required_integers<T: Integer>(&self, name: &str) -> Result<ScalarBuffer<T::Native>> {
+        let array = self.required(name, &type_name::<T>())?;
+        if let Some(array) = array.as_primitive_opt::<T>()
+            && array.null_count() == 0
+        {
+            return Ok(array.values().clone());
+        }
+        let values = self.narrow_integers::<T>(name, array)?.into_iter().enumerate();
+        let values = values.map(|(row, value)| value.ok_or_else(|| self.null(name, row, &integer_of::<T>())));
+        values.collect::<Result<Vec<_>>>().map(ScalarBuffer::from)
+    }
+
+    fn narrow_integers<T: Integer>(&self, name: &str, array: &'a ArrayRef) -> Result<Vec<Option<T::Native>>> {
+        let values = self.by_row(name, array, |array| self.wide_integers(name, array, &type_name::<T>()))?;
+        let narrow = values.into_iter().enumerate().map(|(row, value)| {
+            value.map(T::Native::try_from).transpose().map_err(|_| {
+                let text = value.unwrap_or_default().to_string();
+                self.invalid(InvalidKind::Limit, name, row, Some(text.as_bytes()), &integer_of::<T>())
+            })
+        });
+        narrow.collect()
+    }
+
+    fn wide_integers(&self, name: &str, array: &ArrayRef, expected: &str) -> Result<Vec<Option<i128>>> {
+        macro_rules! wide {
+            ($type:ty) => {
+                array.as_primitive::<$type>().iter().map(|value| value.map(i128::from)).collect()
+            };
+        }
+        Ok(match array.data_type() {
+            DataType::Int8 => wide!(Int8Type),
+            DataType::Int16 => wide!(Int16Type),
+            DataType::Int32 => wide!(Int32Type),
+            DataType::Int64 => wide!(Int64Type),
+            DataType::UInt8 => wide!(UInt8Type),
+            DataType::UInt16 => wide!(UInt16Type),
+            DataType::UInt32 => wide!(UInt32Type),
+            DataType::UInt64 => wide!(UInt64Type),
+            DataType::Null => vec![None; array.len()],
+            other => return Err(self.mistyped(name, expected, Some(other))),
+        })
+    }
+
+    /// A column of moments that may be left out, in microseconds since 1970; finer ones round up (K25).
+    pub(crate) fn moments(&self, name: &str) -> Result<Option<Vec<Option<i64>>>> {
+        let Some(array) = self.column(name)? else { return Ok(None) };
+        self.by_row(name, array, |array| self.plain_moments(name, array)).map(Some)
+    }
+
+    fn plain_moments(&self, name: &str, array: &ArrayRef) -> Result<Vec<Option<i64>>> {
+        macro_rules! micros {
+            ($type:ty, $convert:expr) => {
+                array.as_primitive::<$type>().iter().map(|value| value.map($convert)).collect()
+            };
+        }
+        Ok(match array.data_type() {
+            DataType::Timestamp(TimeUnit::Second, _) => {
+                micros!(TimestampSecondType, |value: i64| value.saturating_mul(1_000_000))
+            }
+            DataType::Timestamp(TimeUnit::Millisecond, _) => {
+                micros!(TimestampMillisecondType, |value: i64| value.saturating_mul(1_000))
+            }
+            DataType::Timestamp(TimeUnit::Microsecond, _) => micros!(TimestampMicrosecondType, |value: i64| value),
+            DataType::Timestamp(TimeUnit::Nanosecond, _) => {
+                micros!(TimestampNanosecondType, |value: i64| value.div_euclid(1_000)
+                    + i64::from(value.rem_euclid(1_000) > 0))
+            }
+            DataType::Null => vec![None; array.len()],
+            other => return Err(self.mistyped(name, "timestamp", Some(other))),
+        })
+    }
+}
+
+// Columns of GUIDs, as text or as 16 bytes.
+
+const GUID_FORMS: &str = "a GUID: 36 characters (braces allowed) or 16 bytes";
+
+/// A column of GUIDs.
+#[derive(Debug)]
+pub(crate) struct Guids<'a> {
+    pub(crate) view: BytesView<'a>,
+    reader: GuidReader,
+    source: Source<'a>,
+    column: &'static str,
+}
+
+impl<'a> Source<'a> {
+    /// A column of GUIDs that must be there by one of two names, and none of them null.
+    pub(crate) fn required_guids(&self, name: &'static str, other: &'static str) -> Result<Cow<'a, [[u8; 16]]>> {
+        let guids = self.guids(name)?.map_or_else(|| self.guids(other), |guids| Ok(Some(guids)))?;
+        let guids = guids.ok_or_else(|| self.mistyped(name, GUID_FORMS, None))?;
+        guids.view.first_null().map_or(Ok(()), |row| Err(self.null(guids.column, row, GUID_FORMS)))?;
+        if let Some(bytes) = guids.view.fixed(16) {
+            return Ok(Cow::Borrowed(bytes.as_chunks().0));
+        }
+        (0..self.batch.num_rows()).map(|row| guids.get(row).map(|guid| guid.0)).collect::<Result<_>>().map(Cow::Owned)
+    }
+
+    /// A column of GUIDs that may be left out.
+    pub(crate) fn guids(&self, name: &'static str) -> Result<Option<Guids<'a>>> {
+        let Some(array) = self.column(name)? else { return Ok(None) };
+        let view = BytesView::new(array).ok_or_else(|| self.mistyped(name, GUID_FORMS, Some(array.data_type())))?;
+        if matches!(array.data_type(), DataType::FixedSizeBinary(size) if *size != 16) {
+            return Err(self.mistyped(name, GUID_FORMS, Some(array.data_type())));
+        }
+        Ok(Some(Guids { view, reader: GuidReader::best(), source: *self, column: name }))
+    }
+}
+
+impl Guids<'_> {
+    /// The GUIDs of `len` rows from `start`, of at most a block; the result has one bit for each that is there.
+    #[inline]
+    pub(crate) fn get_block(&self, start: usize, len: usize, into: &mut [Guid]) -> Result<u64> {
+        let valid = self.view.valid_bits(start, len);
+        if self.view.is_text {
+            self.read_texts(start, len, valid, into)?;
+        } else if let Some(bytes) = self.view.run::<16>(start, len) {
+            for (guid, bytes) in into.iter_mut().zip(bytes) {
+                *guid = Guid(*bytes);
+            }
+        } else {
+            self.read_each(start, valid, into)?;
+        }
+        Ok(valid)
+    }
+
+    /// Only looks whether `len` rows from `start` are GUIDs, where nobody asks which. There is room for them in `room`.
+    #[inline]
+    pub(crate) fn check_block(&self, start: usize, len: usize, room: &mut [Guid]) -> Result<u64> {
+        if !self.view.is_text && self.view.run::<16>(start, len).is_some() {
+            return Ok(self.view.valid_bits(start, len));
+        }
+        self.get_block(start, len, room)
+    }
+
+    pub(crate) fn column(&self) -> &'static str {
+        self.column
+    }
+
+    /// The GUID of a row that is not null.
+    #[inline]
+    pub(crate) fn get(&self, row: usize) -> Result<Guid> {
+        let bytes = self.view.get(row).map_err(|_| self.source.out_of_bounds(self.column, row))?;
+        let guid = if self.view.is_text { Guid::parse(bytes) } else { bytes.try_into().map(Guid).ok() };
+        guid.ok_or_else(|| self.wrong(row, bytes))
+    }
+
+    /// The GUID of a row.
+    pub(crate) fn optional(&self, row: usize) -> Result<Option<Guid>> {
+        if self.view.is_null(row) { Ok(None) } else { self.get(row).map(Some) }
+    }
+
+    fn read_texts(&self, start: usize, len: usize, valid: u64, into: &mut [Guid]) -> Result<()> {
+        self.view.ask_for(start + len, len);
+        let run = if valid == ones(len) { self.view.run::<36>(start, len) } else { None };
+        let all_read = if let Some(texts) = run {
+            self.reader.read(texts.iter().map(Some).enumerate(), into)
+        } else {
+            let mut texts = [None; BLOCK];
+            self.view.for_each(start, valid, |row, text| texts[row] = text.and_then(Guid::bare));
+            self.reader.read(set_bits(valid).map(|row| (row, texts[row])), into)
+        };
+        if all_read { Ok(()) } else { self.read_each(start, valid, into) }
+    }
+
+    /// One by one, whatever they are.
+    fn read_each(&self, start: usize, valid: u64, into: &mut [Guid]) -> Result<()> {
+        for row in set_bits(valid) {
+            into[row] = self.get(start + row).map_err(|error| self.unreadable(start, valid).unwrap_or(error))?;
+        }
+        Ok(())
+    }
+
+    /// What cannot be read at all is told before what is no GUID.
+    #[cold]
+    fn unreadable(&self, start: usize, valid: u64) -> Option<Error> {
+        let row = set_bits(valid).find(|&row| self.view.get(start + row).is_err())?;
+        Some(self.source.out_of_bounds(self.column, start + row))
+    }
+
+    #[cold]
+    fn wrong(&self, row: usize, bytes: &[u8]) -> Error {
+        let shown = if self.view.is_text { bytes.to_vec() } else { hex(bytes).into_bytes() };
+        self.source.invalid(InvalidKind::Guid, self.column, row, Some(&shown), GUID_FORMS)
+    }
+}
+
+fn hex(bytes: &[u8]) -> String {
+    use std::fmt::Write;
+    bytes.iter().take(40).fold(String::from("0x"), |mut text, byte| {
+        // Writing to a string cannot fail.
+        let _ = write!(text, "{byte:02x}");
+        text
+    })
+}
+
+// The columns that fragments and messages share: where in which conversation they stand.
+
+/// The conversation, direction and sequence number of each row, checked.
+#[derive(Debug)]
+pub(crate) struct Places<'a> {
+    pub(crate) conversations: Cow<'a, [[u8; 16]]>,
+    pub(crate) is_initiator: BooleanBuffer,
+    pub(crate) sequences: ScalarBuffer<i64>,
+}
+
+impl<'a> Places<'a> {
+    pub(crate) fn read(source: Source<'a>) -> Result<Self> {
+        Ok(Self {
+            conversations: source.required_guids(columns::CONVERSATION_ID, columns::CONVERSATION_HANDLE)?,
+            is_initiator: source.required_booleans(columns::IS_INITIATOR)?,
+            sequences: source.required_integers::<Int64Type>(columns::MESSAGE_SEQUENCE_NUMBER)?,
+        })
+    }
+
+    #[inline]
+    pub(crate) fn conversation(&self, row: usize) -> Guid {
+        Guid(self.conversations[row])
+    }
+}

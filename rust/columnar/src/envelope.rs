@@ -1,0 +1,274 @@
+//! What the header of a plain fragment is signed with on its way (P21): the MD5 of all that its row says, but of the body.
+
+use std::sync::Arc;
+
+use arrow_array::cast::AsArray;
+use arrow_array::types::{Int8Type, Int32Type, Int64Type, TimestampMicrosecondType};
+use arrow_array::{
+    Array, ArrayRef, BinaryArray, BooleanArray, FixedSizeBinaryArray, Int8Array, Int32Array, Int64Array, RecordBatch,
+    StringArray, TimestampMicrosecondArray,
+};
+use arrow_schema::Schema;
+use ssbroker_md5::digest_many;
+
+use crate::arrays::sixteens;
+use crate::error::{Error, Result, internal};
+use crate::schema::{fragments, wire, wire_schema};
+use crate::wire::HOPS;
+
+/// What `security` says of a fragment that only has digests.
+pub(crate) const PLAIN: i8 = 0;
+const ABSENT: [u8; 16] = [0; 16];
+/// In place of the length of a name that is not there.
+const NO_NAME: u32 = u32::MAX;
+const BOUND: u16 = 1 << 4;
+const IDENTIFIED: u16 = 1 << 5;
+const ENDS: u16 = 1 << 6;
+
+/// The digest of each row's header, of all the batches. An error of the broker, which has no number, has its body in it.
+///
+/// # Errors
+/// A column is not there, or of another type.
+pub fn header_digests(batches: &[RecordBatch]) -> Result<ArrayRef> {
+    let mut digests = Vec::new();
+    for batch in batches {
+        digests.extend(digests_of(&Columns::new(batch)?, 0..batch.num_rows()));
+    }
+    sixteens(digests, None)
+}
+
+/// The digests of the headers of these rows.
+pub(crate) fn digests_of(columns: &Columns<'_>, rows: impl Iterator<Item = usize>) -> Vec<[u8; 16]> {
+    let mut signed = Vec::new();
+    let mut ends = Vec::with_capacity(rows.size_hint().0);
+    for row in rows {
+        columns.sign(row, &mut signed);
+        ends.push(signed.len());
+    }
+    let mut start = 0;
+    let headers: Vec<&[u8]> = ends.iter().map(|&end| &signed[std::mem::replace(&mut start, end)..end]).collect();
+    let mut digests = vec![ABSENT; headers.len()];
+    digest_many(&headers, &mut digests);
+    digests
+}
+
+/// The columns of the envelope, but for the header's signature.
+pub(crate) struct Columns<'a> {
+    pub(crate) conversation: &'a FixedSizeBinaryArray,
+    pub(crate) from_broker: &'a FixedSizeBinaryArray,
+    pub(crate) to_broker: &'a FixedSizeBinaryArray,
+    pub(crate) message_id: &'a FixedSizeBinaryArray,
+    pub(crate) sequence: &'a Int64Array,
+    pub(crate) fragment: &'a Int32Array,
+    pub(crate) count: &'a Int32Array,
+    pub(crate) lifetime: &'a TimestampMicrosecondArray,
+    /// In the order of their bits.
+    pub(crate) flags: [&'a BooleanArray; 4],
+    pub(crate) priority: &'a Int8Array,
+    pub(crate) security: &'a Int8Array,
+    pub(crate) names: [&'a StringArray; 4],
+    pub(crate) signatures: [&'a FixedSizeBinaryArray; 2],
+    pub(crate) acked: &'a Int64Array,
+    pub(crate) ahead: &'a BinaryArray,
+    pub(crate) body: &'a BinaryArray,
+}
+
+impl<'a> Columns<'a> {
+    pub(crate) fn new(batch: &'a RecordBatch) -> Result<Self> {
+        let fixed = |name| column(batch, name, "binary(16)", |array| array.as_fixed_size_binary_opt());
+        let small = |name| column(batch, name, "int8", |array| array.as_primitive_opt::<Int8Type>());
+        let number = |name| column(batch, name, "int32", |array| array.as_primitive_opt::<Int32Type>());
+        let large = |name| column(batch, name, "int64", |array| array.as_primitive_opt::<Int64Type>());
+        let flag = |name| column(batch, name, "bool", |array| array.as_boolean_opt());
+        let name = |name| column(batch, name, "string", |array| array.as_string_opt::<i32>());
+        let bytes = |name| column(batch, name, "binary", |array| array.as_binary_opt::<i32>());
+        Ok(Self {
+            conversation: fixed(fragments::CONVERSATION_ID)?,
+            from_broker: fixed(wire::FROM_BROKER_INSTANCE)?,
+            to_broker: fixed(wire::TO_BROKER_INSTANCE)?,
+            message_id: fixed(wire::MESSAGE_ID)?,
+            sequence: large(fragments::MESSAGE_SEQUENCE_NUMBER)?,
+            fragment: number(fragments::FRAGMENT_NUMBER)?,
+            count: number(fragments::FRAGMENT_COUNT)?,
+            lifetime: column(batch, wire::LIFETIME, "timestamp[us]", |array| {
+                array.as_primitive_opt::<TimestampMicrosecondType>()
+            })?,
+            flags: [
+                flag(fragments::IS_INITIATOR)?,
+                flag(wire::IS_SEQUENCED)?,
+                flag(wire::IS_END_OF_DIALOG)?,
+                flag(wire::IS_CONVERSATION_ERROR)?,
+            ],
+            priority: small(wire::PRIORITY)?,
+            security: small(wire::SECURITY)?,
+            names: [
+                name(wire::FROM_SERVICE_NAME)?,
+                name(wire::TO_SERVICE_NAME)?,
+                name(wire::SERVICE_CONTRACT_NAME)?,
+                name(wire::MESSAGE_TYPE_NAME)?,
+            ],
+            signatures: [fixed(fragments::MESSAGE_SIGNATURE)?, fixed(fragments::FRAGMENT_SIGNATURE)?],
+            acked: large(wire::ACKED_SEQUENCE_NUMBER)?,
+            ahead: bytes(wire::ACKED_AHEAD)?,
+            body: bytes(fragments::MESSAGE_BODY)?,
+        })
+    }
+
+    /// What headers are signed with.
+    pub(crate) fn signature(batch: &'a RecordBatch) -> Result<&'a FixedSizeBinaryArray> {
+        column(batch, wire::HEADER_SIGNATURE, "binary(16)", |array| array.as_fixed_size_binary_opt())
+    }
+
+    /// Appends what the signature of a row's header is of.
+    fn sign(&self, row: usize, into: &mut Vec<u8>) {
+        let [_, is_sequenced, ..] = self.flags;
+        let mut flags: u16 = (0..).zip(self.flags).map(|(bit, flag)| u16::from(flag.value(row)) << bit).sum();
+        for (column, bit) in
+            [(self.to_broker as &dyn Array, BOUND), (self.message_id, IDENTIFIED), (self.lifetime, ENDS)]
+        {
+            flags |= if column.is_valid(row) { bit } else { 0 };
+        }
+        for guid in [self.conversation, self.from_broker, self.to_broker, self.message_id] {
+            into.extend_from_slice(value(guid, row).unwrap_or(&ABSENT));
+        }
+        into.extend_from_slice(&self.sequence.value(row).to_be_bytes());
+        into.extend_from_slice(&self.fragment.value(row).to_be_bytes());
+        into.extend_from_slice(&self.count.value(row).to_be_bytes());
+        into.extend_from_slice(&known(self.lifetime.is_valid(row), self.lifetime.value(row)).to_be_bytes());
+        into.extend_from_slice(&flags.to_be_bytes());
+        into.extend_from_slice(&self.priority.value(row).to_be_bytes());
+        into.extend_from_slice(&self.security.value(row).to_be_bytes());
+        for name in self.names {
+            let name = name.is_valid(row).then(|| name.value(row));
+            let length = name.map_or(NO_NAME, |name| length(name.as_bytes()));
+            into.extend_from_slice(&length.to_be_bytes());
+            into.extend_from_slice(name.unwrap_or_default().as_bytes());
+        }
+        let [message, fragment] = self.signatures.map(|signature| value(signature, row));
+        let ahead = self.ahead.is_valid(row).then(|| self.ahead.value(row));
+        let acked = self.acked.is_valid(row);
+        let there = [message.is_some(), fragment.is_some(), acked, ahead.is_some()];
+        into.push((0..).zip(there).map(|(bit, is)| u8::from(is) << bit).sum());
+        into.extend_from_slice(&known(acked, self.acked.value(row)).to_be_bytes());
+        into.extend_from_slice(&length(ahead.unwrap_or_default()).to_be_bytes());
+        for part in [message, fragment, ahead].into_iter().flatten() {
+            into.extend_from_slice(part);
+        }
+        if !is_sequenced.value(row) {
+            into.extend_from_slice(self.body.value(row));
+        }
+    }
+}
+
+/// A column, as arrays of its type have it.
+pub(crate) fn column<'a, T>(
+    batch: &'a RecordBatch,
+    name: &str,
+    expected: &str,
+    read: fn(&'a dyn Array) -> Option<&'a T>,
+) -> Result<&'a T> {
+    let found = batch.column_by_name(name);
+    found.and_then(|array| read(array.as_ref())).ok_or_else(|| Error::Schema {
+        column: name.to_owned(),
+        expected: expected.to_owned(),
+        actual: found.map(|array| array.data_type().to_string()),
+    })
+}
+
+/// The value of a GUID or a digest.
+pub(crate) fn sixteen(column: &FixedSizeBinaryArray, row: usize) -> Option<[u8; 16]> {
+    if column.is_null(row) { None } else { column.value(row).try_into().ok() }
+}
+
+fn value(column: &FixedSizeBinaryArray, row: usize) -> Option<&[u8]> {
+    column.is_valid(row).then(|| column.value(row))
+}
+
+/// What is null counts as zero, whatever stands in its place.
+fn known(is_valid: bool, value: i64) -> i64 {
+    if is_valid { value } else { 0 }
+}
+
+/// As four bytes hold it; no value of a row is longer.
+fn length(bytes: &[u8]) -> u32 {
+    u32::try_from(bytes.len()).unwrap_or(NO_NAME)
+}
+
+// Who sends rows of the envelope, and what they are given for their first hop.
+
+const SECOND: i64 = 1_000_000;
+
+/// Rows of one sender, one behind the other.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SenderRun {
+    /// The conversation.
+    pub conversation_id: [u8; 16],
+    /// Whether its initiator sends them.
+    pub is_initiator: bool,
+    /// The broker that they are for, where it is known.
+    pub to_broker: Option<[u8; 16]>,
+    /// How many rows.
+    pub rows: usize,
+}
+
+/// The senders of rows, as they follow each other, and whether no row is secured.
+///
+/// # Errors
+/// A column is not there, or of another type.
+pub fn sender_runs(batches: &[RecordBatch]) -> Result<(Vec<SenderRun>, bool)> {
+    let (mut runs, mut are_plain) = (Vec::<SenderRun>::new(), true);
+    for batch in batches {
+        let fixed = |name| column(batch, name, "binary(16)", |array| array.as_fixed_size_binary_opt());
+        let (conversations, brokers) = (fixed(fragments::CONVERSATION_ID)?, fixed(wire::TO_BROKER_INSTANCE)?);
+        let sides = column(batch, fragments::IS_INITIATOR, "bool", |array| array.as_boolean_opt())?;
+        let security = column(batch, wire::SECURITY, "int8", |array| array.as_primitive_opt::<Int8Type>())?;
+        are_plain &= security.values().iter().all(|&level| level == PLAIN);
+        for row in 0..batch.num_rows() {
+            let conversation_id = sixteen(conversations, row).unwrap_or_default();
+            let run = SenderRun {
+                conversation_id,
+                is_initiator: sides.value(row),
+                to_broker: sixteen(brokers, row),
+                rows: 1,
+            };
+            match runs.last_mut() {
+                Some(last) if (SenderRun { rows: 1, ..*last }) == run => last.rows += 1,
+                _ => runs.push(run),
+            }
+        }
+    }
+    Ok((runs, are_plain))
+}
+
+/// How many hops rows have left, how many whole seconds they live from `now` on, and how many of these have passed: none.
+///
+/// # Errors
+/// A column is not there, or of another type.
+pub fn first_hop(batches: &[RecordBatch], now: i64) -> Result<RecordBatch> {
+    let mut left = Vec::new();
+    for batch in batches {
+        let ends = column(batch, wire::LIFETIME, "timestamp[us]", |array| {
+            array.as_primitive_opt::<TimestampMicrosecondType>()
+        })?;
+        left.extend(ends.iter().map(|end| end.map_or(i32::MAX, |end| seconds(end.saturating_sub(now)))));
+    }
+    let rows = left.len();
+    let fields = [wire::HOPS_REMAINING, wire::TIME_TO_LIVE, wire::TIME_CONSUMED];
+    let schema = wire_schema();
+    let fields: std::result::Result<Vec<_>, _> =
+        fields.iter().map(|name| schema.field_with_name(name).cloned()).collect();
+    let schema = Schema::new(fields.map_err(|error| internal(&error))?);
+    let made = RecordBatch::try_new(
+        Arc::new(schema),
+        vec![
+            Arc::new(Int8Array::from(vec![HOPS; rows])),
+            Arc::new(Int32Array::from(left)),
+            Arc::new(Int32Array::from(vec![0; rows])),
+        ],
+    );
+    made.map_err(|error| internal(&error))
+}
+
+fn seconds(microseconds: i64) -> i32 {
+    i32::try_from((microseconds / SECOND).max(0)).unwrap_or(i32::MAX)
+}

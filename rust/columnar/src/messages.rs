@@ -1,0 +1,180 @@
+//! Messages that are to be sent, out of a record batch.
+
+use std::sync::Arc;
+
+use arrow_array::{ArrayRef, BinaryArray, BooleanArray, Int32Array, Int64Array, RecordBatch, StringArray};
+use arrow_buffer::{Buffer, NullBuffer, OffsetBuffer, ScalarBuffer};
+use arrow_schema::ArrowError;
+use ssbroker_core::message::{Inbox, Outbox, Outgoing, Received, Waiting};
+
+use crate::arrays::sixteens;
+use crate::columns::Source;
+use crate::error::{Result, internal};
+use crate::schema::{fragments, received_schema, waiting_schema, wire};
+
+/// The messages of a batch, where each row is one as it should be.
+///
+/// # Returns
+/// The messages; `None` where a column or a row is not what was expected, or merely unusual, whatever it is.
+#[must_use]
+pub fn outgoing<'a>(batch: &'a RecordBatch, message_type_name: &'a str) -> Option<Vec<Outgoing<'a>>> {
+    let source = Source { batch, table: "", first_row: 0 };
+    source.each_once(&[fragments::CONVERSATION_HANDLE, fragments::MESSAGE_BODY, wire::MESSAGE_TYPE_NAME]).ok()?;
+    let handles = source.guids(fragments::CONVERSATION_HANDLE).ok()??;
+    let bodies = source.bytes(fragments::MESSAGE_BODY).ok()?;
+    let kinds = source.optional_text(wire::MESSAGE_TYPE_NAME).ok()?;
+    if bodies.is_text
+        || bodies.first_null().is_some()
+        || kinds.as_ref().is_some_and(|kinds| kinds.first_null().is_some())
+    {
+        return None;
+    }
+    let message = |row| {
+        let kind =
+            kinds.as_ref().map_or(Some(message_type_name), |kinds| std::str::from_utf8(kinds.get(row).ok()?).ok());
+        Some(Outgoing {
+            conversation_handle: handles.optional(row).ok()??,
+            message_type_name: kind?,
+            message_body: bodies.get(row).ok()?,
+        })
+    };
+    (0..batch.num_rows()).map(message).collect()
+}
+
+// Messages that were received, as a record batch.
+
+/// The messages of an inbox; `status` is what RECEIVE says of all of them (fact 155).
+///
+/// # Errors
+/// The bodies together are longer than a column can hold.
+pub fn received(inbox: Inbox<'_>, status: i32) -> Result<RecordBatch> {
+    let rows = &inbox.messages;
+    let texts = |text: for<'a> fn(&'a Received<'a>) -> &'a str| -> ArrayRef {
+        Arc::new(StringArray::from_iter_values(rows.iter().map(text)))
+    };
+    let columns: Vec<ArrayRef> = vec![
+        sixteens(rows.iter().map(|row| row.conversation_id.0).collect(), None)?,
+        Arc::new(rows.iter().map(|row| Some(row.is_initiator)).collect::<BooleanArray>()),
+        Arc::new(Int64Array::from_iter_values(rows.iter().map(|row| row.message_sequence_number))),
+        Arc::new(body_array(inbox.bodies, &inbox.ends)?),
+        sixteens(vec![[0; 16]; rows.len()], Some(NullBuffer::new_null(rows.len())))?,
+        sixteens(rows.iter().map(|row| row.conversation_handle.0).collect(), None)?,
+        sixteens(rows.iter().map(|row| row.conversation_group_id.0).collect(), None)?,
+        texts(|row| row.message_type_name),
+        texts(|row| row.service_name),
+        texts(|row| row.service_contract_name),
+        Arc::new(Int32Array::from_iter_values(rows.iter().map(|row| row.priority))),
+        Arc::new(Int64Array::from_iter_values(rows.iter().map(|row| row.queuing_order))),
+        Arc::new(Int32Array::from_value(status, rows.len())),
+        texts(|row| row.validation),
+    ];
+    RecordBatch::try_new(received_schema(), columns).map_err(|error| internal(&error))
+}
+
+/// Bodies that lie one behind the other, each up to its end; `None` is null.
+pub(crate) fn body_array(values: Vec<u8>, ends: &[Option<usize>]) -> Result<BinaryArray> {
+    let mut offsets = Vec::with_capacity(ends.len() + 1);
+    let mut last = 0;
+    offsets.push(0);
+    for end in ends {
+        let too_long = |_| internal(&ArrowError::OffsetOverflowError(values.len()));
+        last = i32::try_from(end.unwrap_or(0)).map_err(too_long)?.max(last);
+        offsets.push(last);
+    }
+    let nulls = ends.iter().any(Option::is_none).then(|| ends.iter().map(Option::is_some).collect());
+    let offsets = OffsetBuffer::new(ScalarBuffer::from(offsets));
+    BinaryArray::try_new(offsets, Buffer::from_vec(values), nulls).map_err(|error| internal(&error))
+}
+
+// Messages that wait to be sent to another instance, as a record batch.
+
+/// The messages of an outbox.
+///
+/// # Errors
+/// The bodies together are longer than a column can hold.
+pub fn waiting(outbox: Outbox) -> Result<RecordBatch> {
+    let rows = &outbox.messages;
+    let flags = |flag: fn(&Waiting) -> bool| -> ArrayRef {
+        Arc::new(rows.iter().map(|row| Some(flag(row))).collect::<BooleanArray>())
+    };
+    let columns: Vec<ArrayRef> = vec![
+        sixteens(rows.iter().map(|row| row.conversation_id.0).collect(), None)?,
+        flags(|row| row.is_initiator),
+        Arc::new(Int64Array::from_iter_values(rows.iter().map(|row| row.message_sequence_number))),
+        Arc::new(StringArray::from_iter_values(rows.iter().map(|row| &row.message_type_name))),
+        sixteens(rows.iter().map(|row| row.message_id.0).collect(), None)?,
+        flags(|row| row.is_end_of_dialog),
+        flags(|row| row.is_conversation_error),
+        Arc::new(body_array(outbox.bodies, &outbox.ends)?),
+    ];
+    RecordBatch::try_new(waiting_schema(), columns).map_err(|error| internal(&error))
+}
+
+// The bodies of messages in record batches.
+
+/// The bodies of all rows, where they lie.
+///
+/// # Errors
+/// The column is not there, or holds no byte strings, or null; or the batch contradicts itself.
+pub fn bodies(batches: &[RecordBatch]) -> Result<Vec<&[u8]>> {
+    let mut found = Vec::new();
+    let mut first_row = 0;
+    for batch in batches {
+        let source = Source { batch, table: "", first_row };
+        let column = source.bytes(fragments::MESSAGE_BODY)?;
+        for row in 0..batch.num_rows() {
+            found.push(column.get(row).map_err(|_| source.out_of_bounds(fragments::MESSAGE_BODY, row))?);
+        }
+        first_row += batch.num_rows();
+    }
+    Ok(found)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use arrow_array::{ArrayRef, BinaryArray, FixedSizeBinaryArray, StringArray};
+    use std::sync::Arc;
+
+    fn handles(values: &[&str]) -> ArrayRef {
+        Arc::new(StringArray::from(values.to_vec()))
+    }
+
+    const GUID: &str = "00000000-0000-0000-0000-000000000007";
+
+    #[test]
+    fn rows_are_messages() {
+        let kinds: ArrayRef = Arc::new(StringArray::from(vec!["order", "return"]));
+        let bodies: ArrayRef = Arc::new(BinaryArray::from(vec![&b"a"[..], b""]));
+        let named =
+            [("conversation_handle", handles(&[GUID, GUID])), ("message_body", bodies), ("message_type_name", kinds)];
+        let batch = RecordBatch::try_from_iter(named).unwrap();
+        let found = outgoing(&batch, "DEFAULT").unwrap();
+        let of = |message: &Outgoing<'_>| {
+            (message.conversation_handle.0[15], message.message_type_name.to_owned(), message.message_body.to_vec())
+        };
+        assert_eq!(
+            found.iter().map(of).collect::<Vec<_>>(),
+            [(7, "order".into(), b"a".to_vec()), (7, "return".into(), vec![])]
+        );
+    }
+
+    #[test]
+    fn what_is_anything_else_is_left_to_others() {
+        let bodies: ArrayRef = Arc::new(BinaryArray::from(vec![&b"a"[..]]));
+        let none: ArrayRef = Arc::new(BinaryArray::from(vec![None::<&[u8]>]));
+        let short: ArrayRef = Arc::new(FixedSizeBinaryArray::try_from_iter([[1u8; 8]].iter()).unwrap());
+        for (handle, body) in [
+            (handles(&["7"]), &bodies),
+            (short, &bodies),
+            (handles(&[GUID]), &none),
+            (handles(&[GUID]), &handles(&["a"])),
+        ] {
+            let batch =
+                RecordBatch::try_from_iter([("conversation_handle", handle), ("message_body", body.clone())]).unwrap();
+            assert!(outgoing(&batch, "DEFAULT").is_none(), "{batch:?}");
+        }
+        let nameless = RecordBatch::try_from_iter([("handle", handles(&[GUID])), ("message_body", bodies)]).unwrap();
+        assert!(outgoing(&nameless, "DEFAULT").is_none());
+    }
+}

@@ -1,0 +1,221 @@
+//! What a fragment says of itself.
+
+use std::fmt;
+
+use aes::cipher::{Block, BlockCipherDecrypt, BlockCipherEncrypt, KeyInit};
+use aes::{Aes128, Aes192, Aes256};
+
+use crate::Guid;
+
+/// An MD5, in clear or as one encrypted block.
+pub type Digest = [u8; 16];
+
+/// The place of a fragment: its conversation and direction, its message there, its part of that.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Header {
+    /// The conversation.
+    pub conversation: Guid,
+    /// Whether the sender is the initiator: the direction.
+    pub is_initiator: bool,
+    /// The message's number in its direction, from 0 (P12).
+    pub sequence: i64,
+    /// The fragment's number in its message, from 0.
+    pub number: i32,
+    /// How many fragments the message has.
+    pub count: i32,
+}
+
+/// A signature as it was received.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Signature {
+    /// There is none.
+    Missing,
+    /// These 16 bytes.
+    Given(Digest),
+    /// Something that is not 16 bytes, and matches nothing (M1).
+    Unreadable,
+}
+
+impl Header {
+    /// Whether its numbers can be (M4).
+    #[must_use]
+    pub fn is_in_range(&self) -> bool {
+        (0..i64::MAX).contains(&self.sequence) && self.count >= 1 && (0..self.count).contains(&self.number)
+    }
+}
+
+impl Signature {
+    /// The 16 bytes, if it has them.
+    #[must_use]
+    pub fn given(&self) -> Option<&Digest> {
+        match self {
+            Self::Given(digest) => Some(digest),
+            Self::Missing | Self::Unreadable => None,
+        }
+    }
+}
+
+// Signatures: MD5, encrypted with the conversation's session key where there is one (P21, P23, M6, M7).
+//
+// A signature is the last block of AES in CBC mode over the blocks that say where the content belongs, then its MD5. Those of messages
+// and of fragments differ in the second block, so that none is the beginning of another.
+
+const TOP_BIT: u32 = 1 << 31;
+
+/// A conversation's session key, ready for use.
+#[derive(Clone)]
+pub struct SessionKey(Cipher);
+
+#[derive(Clone)]
+enum Cipher {
+    Aes128(Box<Aes128>),
+    Aes192(Box<Aes192>),
+    Aes256(Box<Aes256>),
+}
+
+impl SessionKey {
+    /// A key of 16, 24 or 32 bytes; `None` for another length.
+    #[must_use]
+    pub fn new(bytes: &[u8]) -> Option<Self> {
+        let cipher = match bytes.len() {
+            16 => Cipher::Aes128(Box::new(Aes128::new_from_slice(bytes).ok()?)),
+            24 => Cipher::Aes192(Box::new(Aes192::new_from_slice(bytes).ok()?)),
+            32 => Cipher::Aes256(Box::new(Aes256::new_from_slice(bytes).ok()?)),
+            _ => return None,
+        };
+        Some(Self(cipher))
+    }
+
+    /// The signature of a whole message whose MD5 is `digest`. How it is cut into fragments plays no part.
+    #[must_use]
+    pub fn message_signature(&self, header: &Header, digest: Digest) -> Digest {
+        self.encrypt(xor(digest, self.message_start(header)))
+    }
+
+    /// The MD5 that the signature of a whole message encrypts.
+    #[must_use]
+    pub fn open_message_signature(&self, header: &Header, signature: Digest) -> Digest {
+        xor(self.decrypt(signature), self.message_start(header))
+    }
+
+    /// The signature of a fragment whose MD5 is `digest`, of a message that is signed by `message_signature`.
+    #[must_use]
+    pub fn fragment_signature(&self, header: &Header, message_signature: &Digest, digest: Digest) -> Digest {
+        let start = self.start(header, TOP_BIT | header.number.cast_unsigned(), header.count.cast_unsigned());
+        self.encrypt(xor(digest, self.encrypt(xor(*message_signature, start))))
+    }
+
+    fn message_start(&self, header: &Header) -> Digest {
+        self.start(header, 0, 0)
+    }
+
+    fn start(&self, header: &Header, number: u32, count: u32) -> Digest {
+        let direction = if header.is_initiator { TOP_BIT } else { 0 };
+        let place = u128::from(number) << 96 | u128::from(count | direction) << 64 | u128::from(header.sequence as u64);
+        self.encrypt(xor(place.to_be_bytes(), self.encrypt(header.conversation.0)))
+    }
+
+    fn encrypt(&self, block: Digest) -> Digest {
+        let mut block = Block::<Aes128>::from(block);
+        match &self.0 {
+            Cipher::Aes128(cipher) => cipher.encrypt_block(&mut block),
+            Cipher::Aes192(cipher) => cipher.encrypt_block(&mut block),
+            Cipher::Aes256(cipher) => cipher.encrypt_block(&mut block),
+        }
+        block.into()
+    }
+
+    fn decrypt(&self, block: Digest) -> Digest {
+        let mut block = Block::<Aes128>::from(block);
+        match &self.0 {
+            Cipher::Aes128(cipher) => cipher.decrypt_block(&mut block),
+            Cipher::Aes192(cipher) => cipher.decrypt_block(&mut block),
+            Cipher::Aes256(cipher) => cipher.decrypt_block(&mut block),
+        }
+        block.into()
+    }
+}
+
+/// Says nothing of the key.
+impl fmt::Debug for SessionKey {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        out.write_str("SessionKey")
+    }
+}
+
+/// Whether two digests are the same, in a time that does not depend on where they differ (P22).
+#[must_use]
+pub(crate) fn equal(one: &Digest, other: &Digest) -> bool {
+    one.iter().zip(other).fold(0, |difference, (one, other)| difference | (one ^ other)) == 0
+}
+
+fn xor(one: Digest, other: Digest) -> Digest {
+    (u128::from_ne_bytes(one) ^ u128::from_ne_bytes(other)).to_ne_bytes()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Guid;
+
+    const HEADER: Header = Header { conversation: Guid([7; 16]), is_initiator: true, sequence: 5, number: 2, count: 9 };
+
+    #[test]
+    fn m7_is_aes_on_one_block() {
+        // FIPS 197, appendix C.
+        let key: Vec<u8> = (0..32).collect();
+        let plain: [u8; 16] = std::array::from_fn(|place| (place as u8) << 4 | place as u8);
+        for (len, first) in
+            [(16, [0x69, 0xc4, 0xe0, 0xd8]), (24, [0xdd, 0xa9, 0x7c, 0xa4]), (32, [0x8e, 0xa2, 0xb7, 0xca])]
+        {
+            let key = SessionKey::new(&key[..len]).unwrap();
+            assert_eq!(key.encrypt(plain)[..4], first);
+            assert_eq!(key.decrypt(key.encrypt(plain)), plain);
+        }
+        assert!((0..40).filter(|len| SessionKey::new(&vec![0; *len]).is_some()).eq([16, 24, 32]));
+    }
+
+    #[test]
+    fn m7_a_signature_opens_where_it_belongs_and_nowhere_else() {
+        let key = SessionKey::new(&[1; 16]).unwrap();
+        let signature = key.message_signature(&HEADER, [3; 16]);
+        assert_eq!(key.open_message_signature(&HEADER, signature), [3; 16]);
+        assert_eq!(key.open_message_signature(&Header { number: 0, count: 1, ..HEADER }, signature), [3; 16]);
+        let elsewhere = [
+            Header { conversation: Guid([8; 16]), ..HEADER },
+            Header { is_initiator: false, ..HEADER },
+            Header { sequence: 6, ..HEADER },
+        ];
+        for header in elsewhere {
+            assert_ne!(key.open_message_signature(&header, signature), [3; 16], "{header:?}");
+        }
+    }
+
+    #[test]
+    fn m7_a_fragment_is_bound_to_its_place_and_its_message() {
+        let key = SessionKey::new(&[1; 24]).unwrap();
+        let signature = key.fragment_signature(&HEADER, &[4; 16], [3; 16]);
+        let elsewhere = [
+            Header { conversation: Guid([8; 16]), ..HEADER },
+            Header { is_initiator: false, ..HEADER },
+            Header { sequence: 6, ..HEADER },
+            Header { number: 3, ..HEADER },
+            Header { count: 10, ..HEADER },
+        ];
+        for header in elsewhere {
+            assert_ne!(key.fragment_signature(&header, &[4; 16], [3; 16]), signature, "{header:?}");
+        }
+        assert_ne!(key.fragment_signature(&HEADER, &[5; 16], [3; 16]), signature);
+        assert_ne!(key.fragment_signature(&HEADER, &[4; 16], [2; 16]), signature);
+    }
+
+    #[test]
+    fn p22_equal_is_equal_at_every_place() {
+        for place in 0..16 {
+            let mut other = [9; 16];
+            assert!(equal(&[9; 16], &other));
+            other[place] ^= 0x80;
+            assert!(!equal(&[9; 16], &other));
+        }
+    }
+}
