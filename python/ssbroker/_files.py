@@ -1,4 +1,4 @@
-"""What files need of the system: that they are on the disk, and a lock that goes with the process that has it."""
+"""Durable writes and file locks."""
 
 from __future__ import annotations
 
@@ -7,23 +7,8 @@ import sys
 from pathlib import Path
 
 
-def sync(path: Path) -> None:
-    """Waits until a file or a folder is on the disk; of a folder, the names in it. Windows opens no folders, so there it waits for none.
-
-    Args:
-        path: The file or folder.
-
-    Raises:
-        OSError: It cannot be opened, or not be written.
-
-    Examples:
-        >>> import tempfile
-        >>> with tempfile.TemporaryDirectory() as folder:
-        ...     file = Path(folder, "day.parquet")
-        ...     _ = file.write_bytes(b"rows")
-        ...     sync(file)
-        ...     sync(file.parent)
-    """
+def sync_to_disk(path: Path) -> None:
+    """Waits until a file, or the entries of a folder, are on the disk; on Windows, folders are skipped because they cannot be opened."""
     is_folder = path.is_dir()
     if is_folder and os.name == "nt":
         return
@@ -34,58 +19,36 @@ def sync(path: Path) -> None:
         os.close(descriptor)
 
 
-def lock(descriptor: int) -> bool:
-    """Takes the lock of an open file, if nobody has it; it is given back when the file is closed, and when the process ends.
-
-    Args:
-        descriptor: The file, open for writing.
-
-    Returns:
-        Whether it was free.
-
-    Raises:
-        OSError: The file system knows no locks.
+def try_lock(descriptor: int) -> bool:
+    """Locks an open file unless another process or handle holds the lock; closing the file or ending the process unlocks it.
 
     Examples:
         >>> import tempfile
         >>> with tempfile.NamedTemporaryFile() as one, open(one.name, "r+b") as other:
-        ...     lock(one.fileno()), lock(other.fileno())
+        ...     try_lock(one.fileno()), try_lock(other.fileno())
         (True, False)
     """
-    return _take(descriptor, is_shared=False)
+    return _try_lock(descriptor, is_shared=False)
 
 
 def is_locked(descriptor: int) -> bool:
-    """Whether somebody has the lock of an open file. Who asks keeps others from taking it until the file is closed, but not from asking.
+    """Whether an open file is locked; the check itself prevents `try_lock`, but no other check, until the file is closed.
 
-    Args:
-        descriptor: The file, open for reading and writing.
-
-    Returns:
-        Whether somebody has it. On Windows, which shares no locks, somebody else who asks at the same moment is taken for one who has it.
-
-    Raises:
-        OSError: The file system knows no locks.
-
-    Examples:
-        >>> import tempfile
-        >>> with tempfile.NamedTemporaryFile() as one, open(one.name, "r+b") as other, open(one.name, "r+b") as third:
-        ...     is_locked(one.fileno()), is_locked(other.fileno()), lock(third.fileno())
-        (False, False, False)
+    On Windows, which has no shared locks, a concurrent check counts as a lock.
     """
-    return not _take(descriptor, is_shared=True)
+    return not _try_lock(descriptor, is_shared=True)
 
 
-def _take(descriptor: int, *, is_shared: bool) -> bool:
+def _try_lock(descriptor: int, *, is_shared: bool) -> bool:
     if sys.platform == "win32":
-        import msvcrt  # noqa: PLC0415  # there only
+        import msvcrt  # noqa: PLC0415  # exists only on Windows
 
         try:
             msvcrt.locking(descriptor, msvcrt.LK_NBLCK, 1)
         except PermissionError:
             return False
         return True
-    import fcntl  # noqa: PLC0415  # there only
+    import fcntl  # noqa: PLC0415  # does not exist on Windows
 
     try:
         fcntl.flock(descriptor, (fcntl.LOCK_SH if is_shared else fcntl.LOCK_EX) | fcntl.LOCK_NB)

@@ -1,4 +1,4 @@
-"""A Parquet file written a batch at a time: in row groups that fit into memory, and pages that fit into a processor's cache."""
+"""Streaming Parquet writer with bounded row groups and pages."""
 
 from __future__ import annotations
 
@@ -12,100 +12,83 @@ import pyarrow.parquet as pq
 ROW_GROUP_BYTES: Final = 64 << 20
 ROW_GROUP_ROWS: Final = 1 << 20
 PAGE_BYTES: Final = 1 << 20
-_ROWS_AT_ONCE: Final = 1 << 10
-"""What Parquet's writer takes at once if it is not told otherwise. It looks only then whether a page is full."""
+_WRITE_BATCH_ROWS: Final = 1 << 10
+"""pyarrow's default write batch. The writer checks only after each batch whether a page is full."""
 
 
-class RowGroups:
-    """One Parquet file in the making: rows wait until they make a row group, and there is no file before that.
+class RowGroupWriter:
+    """Writes one Parquet file: rows are buffered until they fill a row group; the file is created by the first flush.
 
     Args:
-        path: Where the file will stand.
+        path: The file to create.
         schema: The columns.
-        notes: What is noted in the file, by name.
-        **settings: Those of `pyarrow.parquet.ParquetWriter`.
-
-    Examples:
-        >>> import tempfile
-        >>> with tempfile.TemporaryDirectory() as folder:
-        ...     file = RowGroups(Path(folder, "rows.parquet"), pa.schema({"n": pa.int32()}))
-        ...     waits = file.write(pa.record_batch({"n": pa.array([1, 2, 3], pa.int32())}))
-        ...     file.close()
-        ...     waits, file.rows, pq.read_table(file.path)["n"].to_pylist()
-        (12, 3, [1, 2, 3])
+        metadata: Key-value metadata of the file.
+        **settings: Options of `pyarrow.parquet.ParquetWriter`.
     """
 
     def __init__(
-        self, path: Path, schema: pa.Schema, *, notes: Mapping[str, str] | None = None, **settings: Any
+        self, path: Path, schema: pa.Schema, *, metadata: Mapping[str, str] | None = None, **settings: Any
     ) -> None:
         self.path: Final = path
         self.rows = 0
         self._settings: Final = settings
-        self._notes: Final = dict(notes or {})
+        self._metadata: Final = dict(metadata or {})
         self._writer: pq.ParquetWriter | None = None
         self._schema: Final = schema
-        self._waiting: list[pa.RecordBatch] = []
-        self._held = self._held_rows = 0
+        self._buffered: list[pa.RecordBatch] = []
+        self._buffered_bytes = self._buffered_rows = 0
 
     @property
-    def held(self) -> int:
-        """The bytes that wait."""
-        return self._held
+    def buffered_bytes(self) -> int:
+        return self._buffered_bytes
 
     @property
-    def is_group(self) -> bool:
-        """Whether what waits is enough for a row group."""
-        return self._held >= ROW_GROUP_BYTES or self._held_rows >= ROW_GROUP_ROWS
+    def is_full(self) -> bool:
+        """Whether the buffered rows fill a row group."""
+        return self._buffered_bytes >= ROW_GROUP_BYTES or self._buffered_rows >= ROW_GROUP_ROWS
 
     @property
     def is_open(self) -> bool:
-        """Whether there is a file."""
+        """Whether the file has been created."""
         return self._writer is not None
 
     def write(self, batch: pa.RecordBatch) -> int:
-        """Has rows wait; returns their bytes."""
+        """Buffers rows, and returns their size in bytes."""
         size = batch.nbytes
-        self._waiting.append(batch)
-        self._held += size
-        self._held_rows += batch.num_rows
+        self._buffered.append(batch)
+        self._buffered_bytes += size
+        self._buffered_rows += batch.num_rows
         self.rows += batch.num_rows
         return size
 
     def flush(self) -> None:
-        """Writes what waits as a row group."""
-        writer = self._opened()
-        if self._waiting:
-            group = pa.Table.from_batches(self._waiting, schema=self._schema)
+        """Writes the buffered rows as a row group."""
+        writer = self._open_writer()
+        if self._buffered:
+            group = pa.Table.from_batches(self._buffered, schema=self._schema)
             writer.write_table(group.unify_dictionaries(), row_group_size=max(1, group.num_rows))
-        self._waiting = []
-        self._held = self._held_rows = 0
+        self._buffered = []
+        self._buffered_bytes = self._buffered_rows = 0
 
     def close(self) -> None:
-        """Completes the file."""
-        if self._held_rows:
+        """Writes the buffered rows and the footer."""
+        if self._buffered_rows:
             self.flush()
-        self._opened().close()
+        self._open_writer().close()
 
-    def _opened(self) -> pq.ParquetWriter:
+    def _open_writer(self) -> pq.ParquetWriter:
         if self._writer is None:
-            at_once = rows_of_page(self._held, self._held_rows)
-            self._writer = pq.ParquetWriter(self.path, self._schema, write_batch_size=at_once, **self._settings)
-            self._writer.add_key_value_metadata(self._notes)
+            batch_rows = write_batch_rows(self._buffered_bytes, self._buffered_rows)
+            self._writer = pq.ParquetWriter(self.path, self._schema, write_batch_size=batch_rows, **self._settings)
+            self._writer.add_key_value_metadata(self._metadata)
         return self._writer
 
 
-def rows_of_page(size: int, rows: int) -> int:
-    """How many rows Parquet's writer should take at once, so that a page of wide ones is no larger than it should be.
-
-    Args:
-        size: The bytes of some rows.
-        rows: How many these are.
-
-    Returns:
-        At least one.
+def write_batch_rows(size: int, rows: int) -> int:
+    """Returns how many rows the writer should write per batch so that pages of wide rows stay within `PAGE_BYTES`.
 
     Examples:
-        >>> rows_of_page(64 << 20, 64), rows_of_page(64 << 20, 2048), rows_of_page(64 << 20, 1 << 20), rows_of_page(0, 0)
-        (1, 32, 1024, 1024)
+        >>> [write_batch_rows(64 << 20, rows) for rows in (64, 2048, 1 << 20)], write_batch_rows(0, 0)
+        ([1, 32, 1024], 1024)
     """
-    return max(1, min(_ROWS_AT_ONCE, PAGE_BYTES * rows // size)) if size else _ROWS_AT_ONCE
+    return max(1, min(_WRITE_BATCH_ROWS, PAGE_BYTES * rows // size)) if size else _WRITE_BATCH_ROWS

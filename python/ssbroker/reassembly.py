@@ -12,7 +12,7 @@ import pyarrow as pa
 
 from ssbroker import _core
 from ssbroker._arguments import boolean, guid_bytes, whole_number
-from ssbroker._arrow import ArrowArrayExportable, ArrowStreamExportable, as_column, pieces
+from ssbroker._arrow import ArrowArrayExportable, ArrowStreamExportable, as_column, input_batches
 from ssbroker.exceptions import InvalidGuidError, MalformedDataError, OptionError, SchemaError
 
 
@@ -215,7 +215,7 @@ def fragment(
     keys = native_session_keys(session_keys)
     fragments: list[pa.RecordBatch] = []
     first_row = 0
-    for part in pieces(messages, name="messages"):
+    for part in input_batches(messages, name="messages"):
         fragments.extend(_core.fragment(part, first_row, most, keys))
         first_row += len(part)
     return pa.Table.from_batches(fragments)
@@ -318,7 +318,7 @@ class Reassembler:
             ['duplicate']
         """
         messages, rejected, acknowledgements = map(
-            pa.Table.from_batches, self._native.push(list(pieces(fragments, name=_INPUT)), self._keys)
+            pa.Table.from_batches, self._native.push(list(input_batches(fragments, name=_INPUT)), self._keys)
         )
         return Reassembly(messages, rejected, acknowledgements, self.pending)
 

@@ -13,7 +13,7 @@ import pyarrow.compute as pc
 
 from ssbroker import _core, schemas
 from ssbroker._arguments import epoch_microseconds, guid_bytes, is_utf8_text, utc_datetime
-from ssbroker._arrow import ArrowArrayExportable, ArrowStreamExportable, as_batch, batches, not_arrow
+from ssbroker._arrow import ArrowArrayExportable, ArrowStreamExportable, as_batch, not_arrow_error, stream_batches
 from ssbroker.advice import BROKER_CONFIGURATION, SimilarNames, corrected_route, did_you_mean, needs_forwarding
 from ssbroker.catalog.catalog import Catalog
 from ssbroker.exceptions import InputError, MalformedDataError, OptionError, SchemaError, UnknownDatabaseError
@@ -247,10 +247,10 @@ class Router:
         if hasattr(conversations, "__arrow_c_array__"):
             return self._native.route(as_batch(conversations, name=_INPUT), now_us, 0)
         if not hasattr(conversations, "__arrow_c_stream__"):
-            raise not_arrow(conversations, name=_INPUT)
+            raise not_arrow_error(conversations, name=_INPUT)
         decided: list[pa.RecordBatch] = []
         first_row = 0
-        for part in batches(conversations, name=_INPUT):
+        for part in stream_batches(conversations, name=_INPUT):
             decided.append(self._native.route(part, now_us, first_row))
             first_row += part.num_rows
         return pa.Table.from_batches(decided, schema=schemas.DECISIONS)

@@ -10,7 +10,8 @@ import pyarrow as pa
 import pytest
 
 import ssbroker
-from ssbroker import Catalog, Router, _arrow, schemas
+from ssbroker import Catalog, Router, schemas
+from ssbroker._arrow import reject_misspelled_columns
 from tests.boundary import test_errors, test_fragment_errors
 from tests.unit.conversations import CATALOG, NOW
 
@@ -90,7 +91,7 @@ def test_the_other_id_may_have_another_spelling() -> None:
 def test_where_the_native_module_sees_no_names_the_same_is_said(spell: Callable[[str], str]) -> None:
     for column in schemas.CONVERSATIONS.names:
         found = spell(column)
-        _arrow.check_meant([found, column], read=[column])
+        reject_misspelled_columns([found, column], expected=[column])
         if found != column:
             with pytest.raises(ssbroker.SchemaError, match="expected a column of this very name"):
-                _arrow.check_meant([found], read=schemas.CONVERSATIONS.names)
+                reject_misspelled_columns([found], expected=schemas.CONVERSATIONS.names)

@@ -8,7 +8,7 @@ import tomllib
 
 import pytest
 
-from ssbroker._dependencies import PYARROW, PYSPARK, PYSPARK_OF_THE_FORMAT
+from ssbroker._dependencies import PYARROW_MINIMUM, PYSPARK_FOR_DATA_SOURCE, PYSPARK_MINIMUM
 from tests.guards.repository import ROOT
 
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
@@ -16,15 +16,15 @@ SCHEMA = "pyspark.sql.types.StructType()"
 
 
 def test_what_pip_is_asked_for_is_what_is_demanded() -> None:
-    assert f"pyarrow>={PYARROW}" in PROJECT["dependencies"]
-    assert f"pyspark[connect,sql]>={PYSPARK},<5" in PROJECT["optional-dependencies"]["spark"]
+    assert f"pyarrow>={PYARROW_MINIMUM}" in PROJECT["dependencies"]
+    assert f"pyspark[connect,sql]>={PYSPARK_MINIMUM},<5" in PROJECT["optional-dependencies"]["spark"]
 
 
 def test_the_pages_say_which_pyspark() -> None:
     page = (ROOT / "docs/how-to/spark.md").read_text(encoding="utf-8")
-    assert f"({PYSPARK} or newer; the format `ssbroker` needs {PYSPARK_OF_THE_FORMAT})" in page
+    assert f"({PYSPARK_MINIMUM} or newer; the format `ssbroker` needs {PYSPARK_FOR_DATA_SOURCE})" in page
     page = (ROOT / "docs/how-to/spark-data-source.md").read_text(encoding="utf-8")
-    assert f"Spark ({PYSPARK_OF_THE_FORMAT} or newer) has a format `ssbroker`" in page
+    assert f"Spark ({PYSPARK_FOR_DATA_SOURCE} or newer) has a format `ssbroker`" in page
 
 
 def last_line(source: str) -> str:

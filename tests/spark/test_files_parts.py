@@ -67,7 +67,7 @@ def test_many_values_make_few_files(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     held, opened = [], []
     for batch in batches:
         made.write(batch)
-        held.append(sum(part.held for part in made._parts.values()))
+        held.append(sum(part.buffered_bytes for part in made._parts.values()))
         opened.append(sum(part.is_open for part in made._parts.values()))
     made.close()
     files = Counter(name.partition("/")[0] for name in made.files)

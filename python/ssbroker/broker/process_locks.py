@@ -113,7 +113,7 @@ class ServeLock:
 
     def _take(self, file: int) -> None:
         looks = 0
-        while not _files.lock(file):  # whoever asks holds it for a moment
+        while not _files.try_lock(file):  # whoever asks holds it for a moment
             looks += 1
             if looks == _LOOKS:
                 holder = os.read(file, _NUMBER_BYTES).decode(errors="replace").strip()

@@ -11,9 +11,9 @@ from typing import Any, Final, Self
 
 import pyarrow as pa
 
-from ssbroker import _arrow, _core, ddl, schemas
+from ssbroker import _core, ddl, schemas
 from ssbroker._arguments import string_list, utc_datetime
-from ssbroker._arrow import ArrowArrayExportable, ArrowStreamExportable, as_table
+from ssbroker._arrow import ArrowArrayExportable, ArrowStreamExportable, append_extra_columns, as_table, extra_columns
 from ssbroker.catalog import instance_folder, load, save, sql_server
 from ssbroker.catalog.fingerprint import fingerprint, from_ipc, to_ipc
 from ssbroker.catalog.instance_folder import Contents
@@ -79,7 +79,7 @@ class Catalog:
             pending_requests=string_list(pending_requests, name="pending_requests"),
         )
         self._further: Final = [
-            None if table is None else _arrow.columns(table, schema)
+            None if table is None else extra_columns(table, schema)
             for table, schema in zip(tables, (schemas.ROUTES, schemas.DATABASES, schemas.SERVICES), strict=True)
         ]
         self._counts: Final = [0 if table is None else table.num_rows for table in tables]
@@ -323,7 +323,7 @@ class Catalog:
 
     def _table(self, batch: pa.RecordBatch, number: int) -> pa.Table:
         """The rows that the native catalog holds, with the further columns of the input."""
-        return _arrow.joined(pa.Table.from_batches([batch]), self._further[number])
+        return append_extra_columns(pa.Table.from_batches([batch]), self._further[number])
 
 
 def _restore(pickle_format: int, *state: Any) -> Catalog:

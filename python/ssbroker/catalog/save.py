@@ -43,9 +43,9 @@ def save_text(path: Path, text: str) -> None:
         file.write_bytes(text.encode())
         if path.exists():
             shutil.copymode(path, file)
-        _files.sync(file)
+        _files.sync_to_disk(file)
         file.replace(path)
-        _files.sync(path.parent)
+        _files.sync_to_disk(path.parent)
 
 
 def save_folder(path: Path, tables: Mapping[str, pa.Table], instance: Mapping[str, Any]) -> None:
@@ -78,8 +78,8 @@ def save_folder(path: Path, tables: Mapping[str, pa.Table], instance: Mapping[st
             pq.write_table(table_without_views(table), new / f"{name}.parquet")
         (new / INSTANCE_FILE).write_bytes(json.dumps(instance, indent=2, ensure_ascii=False).encode() + b"\n")
         for file in new.iterdir():
-            _files.sync(file)
-        _files.sync(new)
+            _files.sync_to_disk(file)
+        _files.sync_to_disk(new)
         if path.exists():
             shutil.copymode(path, new)
             path.rename(old)
@@ -89,7 +89,7 @@ def save_folder(path: Path, tables: Mapping[str, pa.Table], instance: Mapping[st
             if old.exists():
                 old.rename(path)
             raise
-        _files.sync(path.parent)
+        _files.sync_to_disk(path.parent)
 
 
 def _resolved(path: Path) -> Path:

@@ -23,8 +23,7 @@ import pyarrow.csv
 import pyarrow.json
 import pyarrow.parquet as pq
 
-from ssbroker import _arrow
-from ssbroker._arrow import type_without_views, without_views
+from ssbroker._arrow import reject_misspelled_columns, type_without_views, without_views
 from ssbroker.cli import formats
 from ssbroker.cli.chunks import (
     Chunk,
@@ -294,7 +293,7 @@ def _check_header(header: list[str], intake: InputColumns, *, file: Path) -> Non
     read = intake.columns.names
     if not set(header) & set(read):
         try:
-            _arrow.check_meant(header, read=read)
+            reject_misspelled_columns(header, expected=read)
         except SchemaError as error:
             raise located(error, file=file) from None
         expected = f"a header line with columns such as {', '.join(read)}, and commas between them"
@@ -522,7 +521,7 @@ def _keys_of(block: bytes, file: Path, intake: InputColumns) -> list[str]:
 
 def _check_meant(names: list[str], intake: InputColumns, file: Path) -> None:
     try:
-        _arrow.check_meant(names, read=intake.columns.names)
+        reject_misspelled_columns(names, expected=intake.columns.names)
     except SchemaError as error:
         raise located(error, file=file) from None
 

@@ -18,7 +18,7 @@ import pyarrow.compute as pc
 import pyarrow.csv
 
 from ssbroker import _files
-from ssbroker._parquet import RowGroups
+from ssbroker._parquet import RowGroupWriter
 from ssbroker.cli.chunks import without_rows
 from ssbroker.cli.errors import writing
 from ssbroker.cli.formats import Format
@@ -54,11 +54,11 @@ def replacing_files(paths: Sequence[Path]) -> Iterator[list[Path]]:
             with writing(path):
                 if target.exists():
                     shutil.copymode(target, part)
-                _files.sync(part)
+                _files.sync_to_disk(part)
         for path, target, part in zip(paths, targets, parts, strict=True):
             with writing(path):
                 part.replace(target)
-                _files.sync(target.parent)
+                _files.sync_to_disk(target.parent)
     finally:
         for part in parts:
             with suppress(OSError):  # of a place that cannot be written, something was told already
@@ -267,7 +267,7 @@ class ParquetWriter:
 
     def __init__(self, path: Path, schema: pa.Schema) -> None:
         self._schema = schema
-        self._groups = RowGroups(path, schema)
+        self._groups = RowGroupWriter(path, schema)
 
     def encode(self, batch: pa.RecordBatch, lines: ArrowColumn | None = None) -> pa.RecordBatch:
         """The rows as a batch."""
@@ -277,7 +277,7 @@ class ParquetWriter:
     def write(self, encoded: pa.RecordBatch) -> None:
         """Appends rows."""
         self._groups.write(encoded)
-        if self._groups.is_group:
+        if self._groups.is_full:
             self._groups.flush()
 
     def close(self) -> None:

@@ -5,7 +5,7 @@ Needs PySpark 4.1 or newer (`pip install 'ssbroker[spark]'`); the workers need s
 
 from __future__ import annotations
 
-from ssbroker._dependencies import PYSPARK, is_older
+from ssbroker._dependencies import PYSPARK_MINIMUM, is_older
 from ssbroker.exceptions import MissingDependencyError
 from ssbroker.spark.compare import SparkComparison, compare
 from ssbroker.spark.files.reassembly import ReassembledFiles, reassemble_files
@@ -45,7 +45,7 @@ class MissingSparkError(MissingDependencyError):
     """PySpark is not installed, or too old for `ssbroker.spark` or for the format `ssbroker`."""
 
 
-def demand(least: str = PYSPARK, *, what: str = "ssbroker.spark") -> None:
+def demand(least: str = PYSPARK_MINIMUM, *, what: str = "ssbroker.spark") -> None:
     """Says so where PySpark is missing or too old.
 
     Args:

@@ -9,9 +9,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
 
-from ssbroker import _arrow
 from ssbroker._arguments import EPOCH
-from ssbroker._arrow import check_meant
+from ssbroker._arrow import reject_misspelled_columns
 from ssbroker.catalog.catalog import Catalog
 from ssbroker.exceptions import OptionError, SchemaError
 from ssbroker.reassembly import reassemble
@@ -277,7 +276,7 @@ def keys(conversations: DataFrame) -> list[str]:
     if _ID not in names and _HANDLE in names:
         wanted[wanted.index(_ID)] = _HANDLE
     check_once(wanted, names)
-    _arrow.check_meant(names, read=wanted)
+    reject_misspelled_columns(names, expected=wanted)
     check_free(conversations, names)
     return [name for name in wanted if name in names]
 
@@ -527,7 +526,7 @@ def read(fragments: DataFrame, session_keys: Any) -> FragmentColumns:
     if keys.keys() & read_here.keys():
         raise SchemaError(f"{session_keys}: this column holds no session keys", column=session_keys)
     check_once([*read_here.values(), *keys], columns)
-    check_meant([*columns, *own], read=_TYPES)
+    reject_misspelled_columns([*columns, *own], expected=_TYPES)
     by_own = {name: read_name for read_name, name in {**read_here, **keys}.items()}
     names: list[str] = []
     further: list[StructField] = []

@@ -69,7 +69,7 @@ def read_or_create(folder: Path, new: Callable[[], bytes]) -> bytes:
                 os.link(part, path)
         finally:
             Path(part).unlink()
-        _files.sync(folder)
+        _files.sync_to_disk(folder)
     except OSError as error:
         raise StorageError(f"{path}: cannot be written: {error.strerror or error}", file=str(path)) from error
     made = read(folder)

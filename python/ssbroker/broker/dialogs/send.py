@@ -9,7 +9,7 @@ from typing import Any, Final, TypeAlias
 import pyarrow as pa
 
 from ssbroker._arguments import guid_bytes
-from ssbroker._arrow import ArrowArrayExportable, ArrowStreamExportable, as_table, check_meant
+from ssbroker._arrow import ArrowArrayExportable, ArrowStreamExportable, as_table, reject_misspelled_columns
 from ssbroker.broker.context import LocalRoute
 from ssbroker.broker.dialogs.contract_rules import sendable
 from ssbroker.broker.dialogs.deliver import put_plain, transmit
@@ -297,7 +297,7 @@ _GUID: Final = "a GUID: string or binary"
 def send_batch(work: Work, messages: ArrowArrayExportable | ArrowStreamExportable) -> None:
     """Sends the rows of a table; those of one conversation in their order. All are checked before anything is written (B5)."""
     table = as_table(messages, name=_NAME)
-    check_meant(table.column_names, read=[_TYPE])
+    reject_misspelled_columns(table.column_names, expected=[_TYPE])
     if send_all_plain(work, table):
         return
     runs = _by_conversation(table)

@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from ssbroker._parquet import ROW_GROUP_BYTES, RowGroups
+from ssbroker._parquet import ROW_GROUP_BYTES, RowGroupWriter
 from ssbroker.exceptions import InputError, MalformedDataError, OutputError, SchemaError
 from ssbroker.spark.broadcast import local_path
 from ssbroker.spark.reassembly_rows import plain
@@ -411,7 +411,7 @@ class TaskFiles:
             "store_schema": any(_has_duration(field.type) for field in self._schema),
         }
         self._notes: Final = {} if read is None else noted(self._schema, read)
-        self._parts: Final[dict[str, RowGroups]] = {}
+        self._parts: Final[dict[str, RowGroupWriter]] = {}
         self._held = 0
         self.files: Final[dict[str, tuple[Path, int]]] = {}
         """Path and rows of each complete file, by its name in the result."""
@@ -439,14 +439,14 @@ class TaskFiles:
         part = self._parts.get(folder)
         if part is None:
             path = self._folder / f"{len(self.files) + len(self._parts):06}.parquet"
-            part = self._parts[folder] = RowGroups(path, self._schema, notes=self._notes, **self._settings)
+            part = self._parts[folder] = RowGroupWriter(path, self._schema, metadata=self._notes, **self._settings)
         self._held += part.write(rows)
-        if part.is_group:
+        if part.is_full:
             self._flush(folder)
 
     def _make_room(self) -> None:
         """Writes what is most, so that half of the room is free, and small files are few."""
-        for folder in sorted(self._parts, key=lambda folder: -self._parts[folder].held):
+        for folder in sorted(self._parts, key=lambda folder: -self._parts[folder].buffered_bytes):
             if 2 * self._held <= ROW_GROUP_BYTES:
                 return
             self._flush(folder)
@@ -457,13 +457,13 @@ class TaskFiles:
             opened = [name for name, other in self._parts.items() if other.is_open]
             if len(opened) >= OPEN_MAX:
                 self._complete(opened[0])
-        self._held -= part.held
+        self._held -= part.buffered_bytes
         part.flush()
         self._parts[folder] = part  # the last is the one that was written to last
 
     def _complete(self, folder: str) -> None:
         part = self._parts.pop(folder)
-        self._held -= part.held
+        self._held -= part.buffered_bytes
         part.close()
         name = f"{self._name}-{part.path.stem}.parquet"
         self.files[f"{folder}/{name}" if folder else name] = (part.path, part.rows)

@@ -69,7 +69,7 @@ class Staging:
         try:
             self._place.mkdir(parents=True)
             self._lock: Final = (self._place / _LOCK).open("wb")
-            if not _files.lock(self._lock.fileno()):  # somebody took the place for one that was left
+            if not _files.try_lock(self._lock.fileno()):  # somebody took the place for one that was left
                 raise BlockingIOError("another job with this target began at the same moment")
             self.attempts.mkdir()
             self.done.mkdir()
@@ -96,11 +96,11 @@ class Staging:
             _write(result / MANIFEST, json.dumps(manifest, indent=2, ensure_ascii=False).encode() + b"\n")
             _write(result / "_SUCCESS", b"")
             for folder, _, _ in os.walk(result):
-                _files.sync(Path(folder))
+                _files.sync_to_disk(Path(folder))
             if self.target.exists():  # a rename would take the place of an empty folder
                 raise FileExistsError("it was made by somebody else meanwhile")
             result.rename(self.target)
-            _files.sync(self.target.parent)
+            _files.sync_to_disk(self.target.parent)
         except OSError as error:
             raise OutputError(f"{self.target}: cannot be written: {error}") from error
 
@@ -121,7 +121,7 @@ class Staging:
         for place in self.target.parent.glob(f"{glob.escape(self._prefix)}*"):
             try:
                 with (place / _LOCK).open("r+b") as lock:
-                    if _files.lock(lock.fileno()):
+                    if _files.try_lock(lock.fileno()):
                         _remove(place, lock)
             except FileNotFoundError:
                 shutil.rmtree(place, ignore_errors=True)
@@ -153,7 +153,7 @@ def complete(files: Sequence[Path]) -> None:
         files: The files.
     """
     for file in files:
-        _files.sync(file)
+        _files.sync_to_disk(file)
 
 
 def _remove(place: Path, lock: IO[bytes]) -> None:
@@ -171,7 +171,7 @@ def _remove(place: Path, lock: IO[bytes]) -> None:
 
 def _write(path: Path, content: bytes) -> None:
     path.write_bytes(content)
-    _files.sync(path)
+    _files.sync_to_disk(path)
 
 
 _LOOK_EVERY: Final = 0.5

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ssbroker._dependencies import PYSPARK_OF_THE_FORMAT
+from ssbroker._dependencies import PYSPARK_FOR_DATA_SOURCE
 from ssbroker.spark import demand
 
-demand(PYSPARK_OF_THE_FORMAT, what="the format ssbroker")
+demand(PYSPARK_FOR_DATA_SOURCE, what="the format ssbroker")
